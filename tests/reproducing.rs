@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use support::process::{command, finish, lode};
 
-const SMALL: &str = "--scale 0.002 --epochs 2 --rate 1Gbit --delay 200us --json";
+const SMALL: &str = "--scale 0.003 --epochs 2 --rate 1Gbit --delay 200us --json";
 
 /// Hundreds of runs, short as they are.
 const DEADLINE: Duration = Duration::from_secs(300);

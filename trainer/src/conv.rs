@@ -141,7 +141,7 @@ impl Conv {
                 let mask = dropout.of_rows(hop.sources());
                 let rows = match input {
                     Input::Features { x, width } => {
-                        Rows::Dense(Matrix::new(dropped(x.to_vec(), mask.as_ref()), width))
+                        Rows::Dense(Matrix::new(dropped(workspace.copy(x), mask.as_ref()), width))
                     }
                     Input::Sparse(x) => Rows::Sparse(match &mask {
                         Some(mask) => x.dropped(mask),

@@ -43,6 +43,9 @@ pub(crate) struct Normed {
 }
 
 impl NormLayer {
+    /// Name of the parameter of running variances.
+    pub(crate) const VARIANCE: &str = "norm_variance";
+
     /// Makes the normalisation of rows of `width`, unless `norm` is none.
     pub(crate) fn new(norm: Norm, width: usize) -> Result<Option<Self>> {
         let zeros = || Var::zeros(width, DType::F32, &Device::Cpu);
@@ -59,7 +62,7 @@ impl NormLayer {
     pub(crate) fn names(norm: Norm) -> &'static [&'static str] {
         match norm {
             Norm::None => &[],
-            Norm::Batch => &["norm_weight", "norm_bias", "norm_mean", "norm_variance"],
+            Norm::Batch => &["norm_weight", "norm_bias", "norm_mean", Self::VARIANCE],
             Norm::Layer => &["norm_weight", "norm_bias"],
         }
     }
@@ -81,7 +84,12 @@ impl NormLayer {
 
     /// Returns the normalised rows of a training step, and what the backward pass needs.
     pub(crate) fn forward(&self, rows: Matrix, workspace: &Workspace) -> Result<(Matrix, Normed)> {
-        let normed = match self.running {
+        let normed = match &self.running {
+            // One row has no variance: running statistics stay where they are.
+            Some([mean, variance]) if rows.n_rows() < 2 => {
+                let running = [mean.to_vec1()?, variance.to_vec1()?];
+                Normed { statistics: Some(running), ..by_column(rows) }
+            }
             Some(_) => by_column(rows),
             None => by_row(rows),
         };

@@ -2,7 +2,7 @@
 //! parameters in its metadata.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::{self, File},
     io::{self, Read, Write},
     path::{Path, PathBuf},
@@ -19,6 +19,7 @@ use crate::{
     WorkerSources,
     evaluate::Accuracy,
     model::{Model, ModelSpec},
+    norm::NormLayer,
     setup::Setup,
 };
 
@@ -130,7 +131,7 @@ impl<'a> ModelFile<'a> {
 
     /// Fails unless the file has the parameters of a model of `spec`, before memory is taken for one.
     pub(crate) fn check(&self, spec: &ModelSpec) -> Result<(), SavedModelError> {
-        let tensors = self.tensors()?;
+        let (tensors, mut known) = (self.tensors()?, HashSet::new());
         for (name, shape) in spec.shapes() {
             let found = tensors.tensor(&name).map_err(|error| self.failed(error.into()))?;
             if found.dtype() != Dtype::F32 || found.shape() != shape {
@@ -138,6 +139,19 @@ impl<'a> ModelFile<'a> {
                 let found = format!("{:?} of shape {:?}", found.dtype(), found.shape());
                 return Err(self.failed(Fault::Unfit { name, expected, found }));
             }
+            let values = found.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
+            let is_variance = name.ends_with(NormLayer::VARIANCE);
+            if let Some(bad) = values.into_iter().find(|&it| is_variance && !(it >= 0.0)) {
+                let (expected, found) = ("variances of 0 or more".to_owned(), bad.to_string());
+                return Err(self.failed(Fault::Unfit { name, expected, found }));
+            }
+            known.insert(name);
+        }
+        // Of a layer that the settings do not have: it would be left out.
+        let is_unknown = |name: &&str| name.starts_with("layers.") && !known.contains(*name);
+        if let Some(name) = tensors.names().into_iter().map(|name| &**name).find(is_unknown) {
+            let (name, expected) = (name.to_owned(), "absent by the file's settings".to_owned());
+            return Err(self.failed(Fault::Unfit { name, expected, found: "it".to_owned() }));
         }
         Ok(())
     }
@@ -160,11 +174,14 @@ impl<'a> ModelFile<'a> {
     pub(crate) fn fill(&self, model: &Model) -> Result<u64, TrainError> {
         let tensors = self.tensors()?;
         let mut n_parameters = 0;
-        for (name, var) in model.names().iter().zip(model.parameters()) {
+        let are_statistics = model.are_statistics();
+        for ((name, var), is_statistic) in
+            model.names().iter().zip(model.parameters()).zip(are_statistics)
+        {
             let found = tensors.tensor(name).map_err(|error| self.failed(error.into()))?;
             let values = found.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
             let values: Vec<f32> = values.collect();
-            n_parameters += values.len() as u64;
+            n_parameters += if is_statistic { 0 } else { values.len() as u64 };
             var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
         }
         Ok(n_parameters)
@@ -363,5 +380,31 @@ mod tests {
         assert!(message(|c| c.model = ModelKind::Sage).contains("shape [20, 16]"));
         let layers = message(|c| c.fanouts = vec![Fanout::All; 64]);
         assert!(layers.contains("layers.63.bias"), "{layers}");
+    }
+    #[test]
+    fn statistics_and_layers_that_no_run_leaves_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model");
+        let layer = LayerOptions { norm: Norm::Batch, ..LayerOptions::default() };
+        let usual = TrainConfig { layer, model: ModelKind::Sage, ..TrainConfig::default() };
+        let model = Model::new(&ModelSpec::new(&usual, 10, 4), 1).unwrap();
+        let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
+        let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
+        let opened = |config: &TrainConfig, variance: f32| {
+            let mut values = values.clone();
+            let at = model.names().iter().position(|name| name.ends_with(NormLayer::VARIANCE));
+            values[at.unwrap()][3] = variance;
+            save(&path, config, &model, &values).unwrap();
+            let file = ModelFile::read(&path)?;
+            file.check(&ModelSpec::new(&file.config, 10, file.n_classes()?))
+        };
+        opened(&usual, 0.0).unwrap();
+        for variance in [-1e-6, f32::NAN, f32::NEG_INFINITY] {
+            let refused = opened(&usual, variance).unwrap_err().to_string();
+            assert!(refused.contains("norm_variance` must be variances of 0 or more"), "{refused}");
+        }
+        let without = TrainConfig { layer: LayerOptions::default(), ..usual.clone() };
+        let refused = opened(&without, 1.0).unwrap_err().to_string();
+        assert!(refused.contains("must be absent by the file's settings, found it"), "{refused}");
     }
 }

@@ -32,7 +32,7 @@ use crate::{
         hop::{Iterations, Micrographs},
     },
     team::Recruit,
-    worker::{Batches, Worker},
+    worker::{Batches, Evaluated, Worker},
     workspace::Workspace,
 };
 use schedule::Written;
@@ -271,7 +271,10 @@ impl<'a> Setup<'a> {
             topology,
             labels: &self.labels,
             workspace: Workspace::default(),
-            is_evaluated: config.evaluate_every > 0,
+            evaluated: Evaluated {
+                every: config.evaluate_every,
+                last: self.measures_last().then_some(config.epochs - 1),
+            },
         };
         Ok(Recruit { worker, n_batches, rapid, remote })
     }

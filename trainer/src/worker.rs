@@ -41,8 +41,24 @@ pub(crate) struct Worker<'run> {
     pub(crate) labels: &'run Labels,
     /// Memory of its matrices.
     pub(crate) workspace: Workspace,
-    /// Whether epochs end with an evaluation, which has memory of its own.
-    pub(crate) is_evaluated: bool,
+    /// Which epochs end with an evaluation, which has memory of its own.
+    pub(crate) evaluated: Evaluated,
+}
+
+/// Which epochs of a run end with an evaluation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Evaluated {
+    /// Each of so many; 0: none.
+    pub(crate) every: u32,
+    /// The last one, if it does anyhow.
+    pub(crate) last: Option<u32>,
+}
+
+impl Evaluated {
+    fn is_after(self, epoch: u32) -> bool {
+        let is_due = self.every > 0 && (epoch + 1).is_multiple_of(self.every);
+        is_due || self.last == Some(epoch)
+    }
 }
 
 /// Where a worker's batches come from.
@@ -93,7 +109,7 @@ impl Worker<'_> {
             self.train_on(order, seed, (batch, rows), &mut outcome)?;
         }
         self.workspace.end_step();
-        if order.ends_epoch && self.is_evaluated {
+        if order.ends_epoch && self.evaluated.is_after(order.epoch) {
             self.workspace.clear();
         }
         outcome.prefetch = self.batches.stats();

@@ -596,10 +596,10 @@ fn ordinary_sampling_is_another_that_learns_the_same() {
     let ordinary = of(Strategy::Ondemand, Sampling::Ordinary).unwrap();
     assert_ne!(losses(&seeded.step_losses), losses(&ordinary.step_losses));
     assert_eq!(seeded.epochs.len(), ordinary.epochs.len());
-    for report in [&seeded, &ordinary] {
-        let last = &report.epochs.last().unwrap();
-        assert!(last.accuracy > 0.8, "{}", last.accuracy);
-    }
+    // Of three classes; with dropout.
+    let [seeded, ordinary] = [&seeded, &ordinary].map(|of| of.epochs.last().unwrap().accuracy);
+    assert!(seeded > 0.6 && ordinary > 0.6, "{seeded}, {ordinary}");
+    assert!((seeded - ordinary).abs() < 0.1, "{seeded}, {ordinary}");
     let found = of(Strategy::Rapid, Sampling::Ordinary).unwrap_err().to_string();
     assert!(found.contains("`sampling` must be seeded but for ondemand"), "{found}");
 }

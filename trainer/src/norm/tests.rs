@@ -172,3 +172,16 @@ fn sums_have_the_same_bits_for_any_number_of_threads() {
     let expected = bits(1);
     assert!((2..=5).all(|n_threads| bits(n_threads) == expected));
 }
+
+#[test]
+fn one_row_leaves_running_statistics_where_they_are() {
+    let made = norm(Norm::Batch, WIDTH);
+    let running: Vec<Vec<f32>> =
+        made.parameters().skip(2).map(|var| var.to_vec1().unwrap()).collect();
+    let workspace = Workspace::default();
+    for (n_rows, stay) in [(1, true), (2, false)] {
+        let (_, saved) = made.forward(rows(n_rows, WIDTH), &workspace).unwrap();
+        let (gradients, _) = made.gradients(&saved, &rows(n_rows, WIDTH), &workspace).unwrap();
+        assert_eq!(gradients[2..] == running, stay, "{n_rows} rows");
+    }
+}

@@ -141,7 +141,9 @@ impl<'a> ModelFile<'a> {
             }
             let values = found.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
             let is_variance = name.ends_with(NormLayer::VARIANCE);
-            if let Some(bad) = values.into_iter().find(|&it| is_variance && !(it >= 0.0)) {
+            if let Some(bad) =
+                values.into_iter().find(|&it| is_variance && (it.is_nan() || it < 0.0))
+            {
                 let (expected, found) = ("variances of 0 or more".to_owned(), bad.to_string());
                 return Err(self.failed(Fault::Unfit { name, expected, found }));
             }
@@ -149,7 +151,7 @@ impl<'a> ModelFile<'a> {
         }
         // Of a layer that the settings do not have: it would be left out.
         let is_unknown = |name: &&str| name.starts_with("layers.") && !known.contains(*name);
-        if let Some(name) = tensors.names().into_iter().map(|name| &**name).find(is_unknown) {
+        if let Some(name) = tensors.names().into_iter().find(is_unknown) {
             let (name, expected) = (name.to_owned(), "absent by the file's settings".to_owned());
             return Err(self.failed(Fault::Unfit { name, expected, found: "it".to_owned() }));
         }

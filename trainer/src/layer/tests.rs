@@ -248,8 +248,8 @@ fn of_equal_elements_the_first_edges_gets_the_gradient() {
     let Conv::Sage(_, aggregation) = layer(ModelKind::Sage, options).conv else {
         unreachable!("made of SAGE")
     };
-    // Neighbours 3, 1, 2 and again 3, all with the same row; and none at all.
-    let block = Block { n_src: 4, n_dst: 2, offsets: vec![0, 4, 4], sources: vec![3, 1, 2, 3] };
+    // Neighbours 3, 1, 2 and again 1, which may have the same row; and none at all.
+    let block = Block { n_src: 4, n_dst: 2, offsets: vec![0, 4, 4], sources: vec![3, 1, 2, 1] };
     let (block, nodes) = (Arc::new(block), nodes());
     let hop = Hop { block: &block, nodes: &nodes, degree: &degree };
     let (mut step, workspace) = (hop.aggregated(aggregation), &Workspace::default());

@@ -8,6 +8,7 @@ mod convergence;
 mod curves;
 mod energy;
 mod graphs;
+mod hop;
 mod machines;
 mod massive_figures;
 mod papers;
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand};
 use lodestore_graph::schedule::Schedule;
 use serde::Serialize;
 
@@ -44,6 +45,21 @@ use rapid_figures::RapidFigures;
 use recording::{Compute, Recording};
 use runs::{Case, Cluster, Contestant, Run, slow_link};
 use subjects::{Origin, Subject};
+
+/// Measure what a paper claims, and set its figures beside ours.
+#[derive(Subcommand)]
+#[command(after_help = "\
+Example:
+  lode reproduce rapidgnn --out rapidgnn
+  lode reproduce hopgnn --graph my-graph --out hopgnn")]
+pub(crate) enum ReproduceCommand {
+    /// The schedule-driven one: steady cache and prefetching.
+    Rapidgnn(ReproduceArgs),
+    /// The score-driven one: a buffer with eviction.
+    Massivegnn(ReproduceArgs),
+    /// The feature-centric one: models or roots go to the features.
+    Hopgnn(hop::HopFiguresArgs),
+}
 
 /// Train as a paper did, on links that behave like networks, and set its figures beside ours.
 #[derive(Args)]
@@ -70,8 +86,7 @@ seconds of one step for all, or of each step of an epoch. A checksum of its rows
 Writes report.md, a chart for each link and figure, and runs.json, after each graph, to --out; all losses
 of one batch size must be equal bit for bit, or it fails.")]
 pub(crate) struct ReproduceArgs {
-    /// Which paper.
-    #[arg(value_name = "PAPER")]
+    #[arg(skip)]
     paper: Paper,
     /// Folder of the report, which must not exist.
     #[arg(long, value_name = "DIR")]
@@ -127,10 +142,11 @@ pub(crate) struct ReproduceArgs {
 }
 
 /// A paper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Paper {
+enum Paper {
     /// The schedule-driven one: steady cache and prefetching.
+    #[default]
     Rapidgnn,
     /// The score-driven one: a buffer with eviction.
     Massivegnn,
@@ -276,8 +292,20 @@ const FAST: &str = "fast";
 /// computing, as the paper's Table 2 implies.
 const SLOW: &str = "slow";
 
-impl ReproduceArgs {
+impl ReproduceCommand {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
+        match self {
+            Self::Rapidgnn(args) => args.run(console),
+            Self::Massivegnn(args) => {
+                ReproduceArgs { paper: Paper::Massivegnn, ..args }.run(console)
+            }
+            Self::Hopgnn(args) => args.run(console),
+        }
+    }
+}
+
+impl ReproduceArgs {
+    fn run(self, console: &Console) -> Result<()> {
         if self.paper == Paper::Massivegnn && self.rate.len() > 1 {
             return Err(UsageError::new("--rate: massivegnn takes one rate").into());
         }

@@ -1,0 +1,154 @@
+//! What an independent simulation predicted for some graphs: METIS, 256 roots a model, hidden 128.
+
+use super::cells::{Cell, GraphCells};
+use super::rows::Way;
+
+/// A figure of a cell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Figure {
+    RMicro,
+    RSub,
+    Rows(Way),
+    /// Rows of +MG over those of +PG.
+    Pregathering,
+    /// Megabytes in all.
+    Megabytes(Way),
+}
+
+struct Prediction {
+    claim: &'static str,
+    /// Part of the graph's name.
+    graph: &'static str,
+    servers: u16,
+    layers: usize,
+    is_hashed: bool,
+    figure: Figure,
+    value: f64,
+}
+
+/// A prediction beside what came out.
+pub(super) struct Outcome {
+    pub(super) claim: &'static str,
+    pub(super) setting: String,
+    pub(super) figure: String,
+    pub(super) predicted: f64,
+    pub(super) found: f64,
+}
+
+const fn of(
+    (claim, figure): (&'static str, Figure),
+    graph: &'static str,
+    (servers, layers): (u16, usize),
+    value: f64,
+) -> Prediction {
+    Prediction { claim, graph, servers, layers, is_hashed: false, figure, value }
+}
+
+const fn hashed(prediction: Prediction) -> Prediction {
+    Prediction { is_hashed: true, ..prediction }
+}
+
+const R_MICRO: (&str, Figure) = ("H1", Figure::RMicro);
+const R_SUB: (&str, Figure) = ("H1", Figure::RSub);
+const CENTRIC: (&str, Figure) = ("H2", Figure::Rows(Way::ModelCentric));
+const MG: (&str, Figure) = ("H2", Figure::Rows(Way::Micrographs));
+const PG: (&str, Figure) = ("H2", Figure::Rows(Way::Pregathered));
+const LO: (&str, Figure) = ("H2", Figure::Rows(Way::Owned));
+const GATHERING: (&str, Figure) = ("H3", Figure::Pregathering);
+const MB_CENTRIC: (&str, Figure) = ("H7", Figure::Megabytes(Way::ModelCentric));
+const MB_PAPER: (&str, Figure) = ("H7", Figure::Megabytes(Way::Pregathered));
+const MB_HOME: (&str, Figure) = ("H7", Figure::Megabytes(Way::Home));
+const PHYSICS: &str = "physics";
+const DBLP: &str = "dblp-2010";
+const CNR: &str = "cnr-2000";
+const CORA: &str = "cora";
+
+const PREDICTIONS: [Prediction; 37] = [
+    of(R_MICRO, PHYSICS, (2, 2), 0.92),
+    of(R_MICRO, PHYSICS, (4, 2), 0.80),
+    of(R_MICRO, PHYSICS, (8, 2), 0.72),
+    of(R_MICRO, PHYSICS, (16, 2), 0.60),
+    of(R_SUB, PHYSICS, (2, 2), 0.49),
+    of(R_SUB, PHYSICS, (4, 2), 0.25),
+    of(R_SUB, PHYSICS, (8, 2), 0.12),
+    of(R_SUB, PHYSICS, (16, 2), 0.06),
+    of(R_MICRO, DBLP, (2, 2), 0.95),
+    of(R_MICRO, DBLP, (4, 2), 0.90),
+    of(R_MICRO, DBLP, (8, 2), 0.88),
+    of(R_MICRO, DBLP, (16, 2), 0.86),
+    of(CENTRIC, PHYSICS, (4, 2), 31_593.0),
+    of(MG, PHYSICS, (4, 2), 10_130.0),
+    of(PG, PHYSICS, (4, 2), 8_432.0),
+    of(LO, PHYSICS, (4, 2), 8_373.0),
+    of(CENTRIC, DBLP, (4, 2), 51_589.0),
+    of(MG, DBLP, (4, 2), 9_958.0),
+    of(PG, DBLP, (4, 2), 9_288.0),
+    of(CENTRIC, CNR, (4, 2), 69_554.0),
+    of(MG, CNR, (4, 2), 559.0),
+    of(PG, CNR, (4, 2), 519.0),
+    of(CENTRIC, PHYSICS, (8, 3), 178_364.0),
+    of(MG, PHYSICS, (8, 3), 217_156.0),
+    of(PG, PHYSICS, (8, 3), 93_398.0),
+    hashed(of(CENTRIC, CNR, (4, 3), 176_881.0)),
+    hashed(of(MG, CNR, (4, 3), 275_498.0)),
+    hashed(of(PG, CNR, (4, 3), 215_968.0)),
+    of(GATHERING, PHYSICS, (4, 2), 1.20),
+    of(GATHERING, PHYSICS, (4, 3), 1.73),
+    of(GATHERING, DBLP, (4, 10), 3.35),
+    of(MB_CENTRIC, PHYSICS, (4, 2), 1_115.0),
+    of(MB_PAPER, PHYSICS, (4, 2), 542.0),
+    of(MB_HOME, PHYSICS, (4, 2), 336.0),
+    of(MB_CENTRIC, CORA, (4, 2), 18.5),
+    of(MB_PAPER, CORA, (4, 2), 24.8),
+    of(MB_HOME, CORA, (4, 2), 7.1),
+];
+
+/// Returns the predictions for `graph`, each beside the cells of its setting.
+pub(super) fn outcomes(graph: &GraphCells) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for prediction in PREDICTIONS.iter().filter(|it| graph.name.contains(it.graph)) {
+        for cell in graph.cells.iter().filter(|cell| prediction.is_of(cell)) {
+            outcomes.push(Outcome {
+                claim: prediction.claim,
+                setting: format!("{}, {}, p = {}", cell.partitioner, cell.fanout_name(), cell.servers),
+                figure: prediction.figure.name(),
+                predicted: prediction.value,
+                found: prediction.figure.of(cell),
+            });
+        }
+    }
+    outcomes
+}
+
+impl Prediction {
+    fn is_of(&self, cell: &Cell) -> bool {
+        (self.servers, self.layers) == (cell.servers, cell.fanouts.len())
+            && self.is_hashed == (cell.partitioner == "hash")
+    }
+}
+
+impl Figure {
+    fn of(self, cell: &Cell) -> f64 {
+        match self {
+            Self::RMicro => cell.r_micro,
+            Self::RSub => cell.r_sub,
+            Self::Rows(way) => cell.way(way).remote_rows,
+            Self::Pregathering => {
+                let [apart, together] =
+                    [Way::Micrographs, Way::Pregathered].map(|way| cell.way(way).remote_rows);
+                apart / together.max(1.0)
+            }
+            Self::Megabytes(way) => cell.way(way).bytes() / 1e6,
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::RMicro => "R_micro".to_owned(),
+            Self::RSub => "R_sub".to_owned(),
+            Self::Rows(way) => format!("rows, {}", way.label()),
+            Self::Pregathering => "rows +MG / +PG".to_owned(),
+            Self::Megabytes(way) => format!("MB, {}", way.label()),
+        }
+    }
+}

@@ -12,11 +12,12 @@ use serde_json::Value;
 use support::process::lode_line;
 use support::write_npy;
 
-/// Generates a graph of 400 nodes, 320 of which train.
+/// Generates a graph of 400 nodes, all of which train.
 fn generate(dir: &Path) -> String {
     let raw = dir.join("raw");
-    let line = "generate --nodes 400 --degree 8 --dim 12 --classes 4 --community 50 --train 0.8 --seed 3";
+    let line = "generate --nodes 400 --degree 8 --dim 12 --classes 4 --community 50 --seed 3";
     lode_line(&format!("{line} --out {}", raw.display())).succeeded();
+    write_npy(&raw.join("all.npy"), NpyType::U8, &[400], &[0u8; 400]);
     raw.display().to_string()
 }
 
@@ -24,7 +25,7 @@ fn generate(dir: &Path) -> String {
 fn import(raw: &str, out: &Path, flags: &str) -> String {
     lode_line(&format!(
         "import --edges {raw}/edges.npy --undirected --tensor feat={raw}/features.npy \
-         --tensor label={raw}/labels.npy --tensor split={raw}/split.npy --order input {flags} --out {}",
+         --tensor label={raw}/labels.npy --tensor split={raw}/all.npy --order input {flags} --out {}",
         out.display()
     ))
     .succeeded();

@@ -2,7 +2,6 @@
 
 use std::ops::AddAssign;
 
-use lodestore_graph::batch::Batch;
 use lodestore_graph::micrograph::{Locality, Micrographs};
 use lodestore_graph::sampler::{Deal, Fanout, RootPlan, Sampler, epoch_order};
 use lodestore_graph::{NodeId, PartitionBook};
@@ -120,17 +119,12 @@ struct Gatherer<'a> {
     cut: &'a Cut,
     setting: Setting<'a>,
     sampler: Sampler<'a>,
-    /// Of each node the last union that it was put in.
-    member_of: Vec<u32>,
-    /// Unions made.
-    n_unions: u32,
 }
 
 impl<'a> Gatherer<'a> {
     fn new(cut: &'a Cut, setting: Setting<'a>) -> Self {
         let sampler = Sampler::new(&cut.topology, setting.fanouts);
-        let member_of = vec![0; cut.topology.n_nodes() as usize];
-        Self { cut, setting, sampler, member_of, n_unions: 0 }
+        Self { cut, setting, sampler }
     }
 
     fn plan(&self, deal: Deal) -> RootPlan<'a> {
@@ -145,15 +139,14 @@ impl<'a> Gatherer<'a> {
         let plan = self.plan(Deal::Home);
         let train = &self.cut.train;
         let iteration = Iterations::new(plan, train, Merge::None).get(epoch, batch, 0);
-        let (apart, together) = self.micrographs(&iteration, plan.seed_of(0, epoch, batch));
-        ways.push((Way::Micrographs, plan.workers, apart));
-        ways.push((Way::Pregathered, plan.workers, together));
+        let seed = plan.seed_of(0, epoch, batch);
+        ways.push((Way::Micrographs, plan.workers, self.micrographs(&iteration, seed)));
+        ways.push((Way::Pregathered, plan.workers, self.pregathered(&iteration, seed)));
         for (way, merge) in [(Way::MergedMin, Merge::Min), (Way::MergedRandom, Merge::Random)] {
             let mut iterations = Iterations::new(plan, train, merge);
             for n_steps in levels(plan.workers) {
                 let merged = iterations.get(epoch, batch, plan.workers - n_steps);
-                let (_, together) = self.micrographs(&merged, plan.seed_of(0, epoch, batch));
-                ways.push((way, merged.steps().len() as u32, together));
+                ways.push((way, merged.steps().len() as u32, self.pregathered(&merged, seed)));
             }
         }
         for (way, deal) in [(Way::Owned, Deal::Owned), (Way::Home, Deal::Home)] {
@@ -193,24 +186,29 @@ impl<'a> Gatherer<'a> {
         counts
     }
 
-    /// Counts what servers need for the time steps of an iteration, pulled apart and together.
-    fn micrographs(&mut self, iteration: &Iteration, seed: u64) -> (Counts, Counts) {
-        let (mut apart, mut together) = (Counts::default(), Counts::default());
+    /// Counts what servers need for each time step of an iteration.
+    fn micrographs(&mut self, iteration: &Iteration, seed: u64) -> Counts {
+        let mut counts = Counts::default();
         for server in 0..u32::from(self.cut.book.n_parts()) {
-            let mut union = Vec::new();
-            self.n_unions += 1;
             for step in iteration.steps() {
-                let Batch { nodes, .. } = self.sampler.sample(step.roots_at(server), seed);
-                apart += self.rows(&nodes, server);
-                let last = &mut self.member_of;
-                let is_new = |node: &NodeId| {
-                    std::mem::replace(&mut last[node.index()], self.n_unions) != self.n_unions
-                };
-                union.extend(nodes.into_iter().filter(is_new));
+                let sampled = self.sampler.sample(step.roots_at(server), seed);
+                counts += self.rows(&sampled.nodes, server);
             }
-            together += self.rows(&union, server);
         }
-        (apart, together)
+        counts
+    }
+
+    /// Counts what servers need for all time steps of an iteration together: the nodes of micrographs are
+    /// those of one sample from all their roots, since what a node draws depends on no other node.
+    fn pregathered(&mut self, iteration: &Iteration, seed: u64) -> Counts {
+        let mut counts = Counts::default();
+        for server in 0..u32::from(self.cut.book.n_parts()) {
+            let steps = iteration.steps().iter();
+            let roots: Vec<NodeId> = steps.flat_map(|step| step.roots_at(server)).copied().collect();
+            let sampled = self.sampler.sample(&roots, seed);
+            counts += self.rows(&sampled.nodes, server);
+        }
+        counts
     }
 
     /// Counts one pull of distinct rows.

@@ -205,16 +205,20 @@ proptest! {
 fn two_pairs_on_two_servers_are_at_home_but_for_models_that_stay() {
     // 0 ↔ 1 on server 0, 2 ↔ 3 on server 1, and each node is a root of the one iteration.
     let cut = cut(vec![[0, 1], [2, 3]], &[0, 0, 1, 1], 2, &[0, 1, 2, 3]);
-    let setting = Setting { fanouts: &[Fanout::All], batch: 2, seed: 0, iterations: 1 };
-    let found = count(&cut, setting);
-    let of = |way: Way| found.ways.iter().find(|(of, ..)| *of == way).unwrap().2;
-    for way in [Way::Micrographs, Way::Pregathered, Way::Home, Way::Owned] {
-        assert_eq!((of(way).remote, of(way).requests), (0, 0), "{way:?}");
+    let mut n_remote = 0;
+    for seed in 0..8 {
+        let setting = Setting { fanouts: &[Fanout::All], batch: 2, seed, iterations: 1 };
+        let found = count(&cut, setting);
+        let of = |way: Way| found.ways.iter().find(|(of, ..)| *of == way).unwrap().2;
+        for way in [Way::Micrographs, Way::Pregathered, Way::Home, Way::Owned] {
+            assert_eq!((of(way).remote, of(way).requests), (0, 0), "{way:?}");
+        }
+        // A time step of a server wants the pair once or twice; the server wants it once.
+        assert_eq!((of(Way::Pregathered).wanted, of(Way::Home).wanted), (4, 4));
+        assert_eq!((found.locality.r_micro, found.roots), (1.0, 4));
+        n_remote += of(Way::ModelCentric).remote;
     }
-    // A time step of a server wants the pair once or twice; the server wants it once.
-    assert_eq!((of(Way::Pregathered).wanted, of(Way::Home).wanted), (4, 4));
-    assert!(of(Way::ModelCentric).remote >= 2, "{found:?}");
-    assert_eq!((found.locality.r_micro, found.roots), (1.0, 4));
+    assert!(n_remote > 0, "roots that are dealt by turns are away from home");
 }
 
 #[test]

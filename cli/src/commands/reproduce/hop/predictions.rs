@@ -1,4 +1,7 @@
-//! What an independent simulation predicted for some graphs: METIS, 256 roots a model, hidden 128.
+//! What an independent simulation predicted for some graphs, with METIS or hashed partitions.
+//!
+//! It does not name its batches: those here are the ones by which model-centric training moves the rows
+//! that it predicts.
 
 use super::cells::{Cell, GraphCells};
 use super::rows::Way;
@@ -15,15 +18,24 @@ enum Figure {
     Megabytes(Way),
 }
 
+#[derive(Clone, Copy)]
 struct Prediction {
     claim: &'static str,
-    /// Part of the graph's name.
-    graph: &'static str,
+    graph: Graph,
     servers: u16,
     layers: usize,
     is_hashed: bool,
     figure: Figure,
     value: f64,
+}
+
+/// A graph, and how it was sampled.
+#[derive(Clone, Copy)]
+struct Graph {
+    /// Part of its name.
+    name: &'static str,
+    /// Roots of a model.
+    batch: usize,
 }
 
 /// A prediction beside what came out.
@@ -37,7 +49,7 @@ pub(super) struct Outcome {
 
 const fn of(
     (claim, figure): (&'static str, Figure),
-    graph: &'static str,
+    graph: Graph,
     (servers, layers): (u16, usize),
     value: f64,
 ) -> Prediction {
@@ -58,10 +70,10 @@ const GATHERING: (&str, Figure) = ("H3", Figure::Pregathering);
 const MB_CENTRIC: (&str, Figure) = ("H7", Figure::Megabytes(Way::ModelCentric));
 const MB_PAPER: (&str, Figure) = ("H7", Figure::Megabytes(Way::Pregathered));
 const MB_HOME: (&str, Figure) = ("H7", Figure::Megabytes(Way::Home));
-const PHYSICS: &str = "physics";
-const DBLP: &str = "dblp-2010";
-const CNR: &str = "cnr-2000";
-const CORA: &str = "cora";
+const PHYSICS: Graph = Graph { name: "physics", batch: 256 };
+const DBLP: Graph = Graph { name: "dblp-2010", batch: 1024 };
+const CNR: Graph = Graph { name: "cnr-2000", batch: 1024 };
+const CORA: Graph = Graph { name: "cora", batch: 64 };
 
 const PREDICTIONS: [Prediction; 37] = [
     of(R_MICRO, PHYSICS, (2, 2), 0.92),
@@ -106,7 +118,7 @@ const PREDICTIONS: [Prediction; 37] = [
 /// Returns the predictions for `graph`, each beside the cells of its setting.
 pub(super) fn outcomes(graph: &GraphCells) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    for prediction in PREDICTIONS.iter().filter(|it| graph.name.contains(it.graph)) {
+    for prediction in PREDICTIONS.iter().filter(|it| graph.name.contains(it.graph.name)) {
         for cell in graph.cells.iter().filter(|cell| prediction.is_of(cell)) {
             outcomes.push(Outcome {
                 claim: prediction.claim,
@@ -123,6 +135,7 @@ pub(super) fn outcomes(graph: &GraphCells) -> Vec<Outcome> {
 impl Prediction {
     fn is_of(&self, cell: &Cell) -> bool {
         (self.servers, self.layers) == (cell.servers, cell.fanouts.len())
+            && cell.batch == self.graph.batch
             && self.is_hashed == (cell.partitioner == "hash")
     }
 }
@@ -150,5 +163,23 @@ impl Figure {
             Self::Pregathering => "rows +MG / +PG".to_owned(),
             Self::Megabytes(way) => format!("MB, {}", way.label()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_prediction_stands_once() {
+        let settings = PREDICTIONS.map(|it| {
+            let figure = it.figure.name();
+            (it.graph.name, it.servers, it.layers, it.is_hashed, figure)
+        });
+        for (at, setting) in settings.iter().enumerate() {
+            assert!(!settings[..at].contains(setting), "{setting:?}");
+        }
+        let hashed = PREDICTIONS.iter().filter(|it| it.is_hashed).count();
+        assert_eq!(hashed, 3, "those of the random partition");
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Model {
 pub(super) struct GraphCells {
     pub(super) name: String,
     pub(super) nodes: u32,
+    /// Whether edges count in both directions.
+    pub(super) undirected: bool,
     /// In-edges of all nodes.
     pub(super) edges: u64,
     pub(super) training_nodes: usize,

@@ -143,6 +143,7 @@ impl HopFiguresArgs {
         let mut graph = GraphCells {
             name: source.name.clone(),
             nodes: source.n_nodes,
+            undirected: source.undirected,
             edges: source.n_edges,
             training_nodes: source.train.len(),
             row_bytes: source.row_bytes,

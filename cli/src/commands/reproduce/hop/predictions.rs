@@ -1,9 +1,11 @@
 //! What an independent simulation predicted for some graphs, with METIS or hashed partitions.
 //!
-//! It does not name its batches: those here are the ones by which model-centric training moves the rows
-//! that it predicts.
+//! It does not name its batches, training nodes and parameters: those here are the ones by which
+//! model-centric training moves the rows and bytes that it predicts. All edges count in both directions.
 
-use super::cells::{Cell, GraphCells};
+use lodestore_trainer::ModelKind;
+
+use super::cells::{Cell, GraphCells, Model};
 use super::rows::Way;
 
 /// A figure of a cell.
@@ -34,8 +36,12 @@ struct Prediction {
 struct Graph {
     /// Part of its name.
     name: &'static str,
+    /// Nodes that train.
+    training_nodes: usize,
     /// Roots of a model.
     batch: usize,
+    /// Width of hidden rows.
+    hidden: usize,
 }
 
 /// A prediction beside what came out.
@@ -70,10 +76,14 @@ const GATHERING: (&str, Figure) = ("H3", Figure::Pregathering);
 const MB_CENTRIC: (&str, Figure) = ("H7", Figure::Megabytes(Way::ModelCentric));
 const MB_PAPER: (&str, Figure) = ("H7", Figure::Megabytes(Way::Pregathered));
 const MB_HOME: (&str, Figure) = ("H7", Figure::Megabytes(Way::Home));
-const PHYSICS: Graph = Graph { name: "physics", batch: 256 };
-const DBLP: Graph = Graph { name: "dblp-2010", batch: 1024 };
-const CNR: Graph = Graph { name: "cnr-2000", batch: 1024 };
-const CORA: Graph = Graph { name: "cora", batch: 64 };
+const PHYSICS: Graph =
+    Graph { name: "physics", training_nodes: 20_695, batch: 256, hidden: 128 };
+const DBLP: Graph =
+    Graph { name: "dblp-2010", training_nodes: 326_186, batch: 1024, hidden: 128 };
+const CNR: Graph =
+    Graph { name: "cnr-2000", training_nodes: 325_557, batch: 1024, hidden: 128 };
+const CORA: Graph =
+    Graph { name: "cora", training_nodes: 2_708, batch: 64, hidden: 64 };
 
 const PREDICTIONS: [Prediction; 37] = [
     of(R_MICRO, PHYSICS, (2, 2), 0.92),
@@ -116,9 +126,9 @@ const PREDICTIONS: [Prediction; 37] = [
 ];
 
 /// Returns the predictions for `graph`, each beside the cells of its setting.
-pub(super) fn outcomes(graph: &GraphCells) -> Vec<Outcome> {
+pub(super) fn outcomes(graph: &GraphCells, model: Model) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    for prediction in PREDICTIONS.iter().filter(|it| graph.name.contains(it.graph.name)) {
+    for prediction in PREDICTIONS.iter().filter(|it| it.is_for(graph, model)) {
         for cell in graph.cells.iter().filter(|cell| prediction.is_of(cell)) {
             outcomes.push(Outcome {
                 claim: prediction.claim,
@@ -133,6 +143,15 @@ pub(super) fn outcomes(graph: &GraphCells) -> Vec<Outcome> {
 }
 
 impl Prediction {
+    fn is_for(&self, graph: &GraphCells, model: Model) -> bool {
+        let Graph { name, training_nodes, hidden, .. } = self.graph;
+        let is_model = (model.kind, model.hidden) == (ModelKind::Sage, hidden);
+        graph.undirected
+            && graph.name.contains(name)
+            && graph.training_nodes == training_nodes
+            && (is_model || !matches!(self.figure, Figure::Megabytes(_)))
+    }
+
     fn is_of(&self, cell: &Cell) -> bool {
         (self.servers, self.layers) == (cell.servers, cell.fanouts.len())
             && cell.batch == self.graph.batch

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::HopFigures;
-use super::cells::{Cell, GraphCells};
+use super::cells::{Cell, GraphCells, Model};
 use super::predictions::outcomes;
 use super::rows::Way;
 use crate::human;
@@ -38,7 +38,7 @@ fn write(text: &mut String, found: &HopFigures) -> fmt::Result {
             human::count(graph.training_nodes as u64),
             human::bytes(graph.row_bytes)
         )?;
-        write_predictions(text, graph)?;
+        write_predictions(text, graph, found.model)?;
         write_rows(text, graph)?;
         write_bytes(text, graph)?;
         write_locality(text, graph)?;
@@ -52,8 +52,8 @@ fn write(text: &mut String, found: &HopFigures) -> fmt::Result {
     )
 }
 
-fn write_predictions(text: &mut String, graph: &GraphCells) -> fmt::Result {
-    let outcomes = outcomes(graph);
+fn write_predictions(text: &mut String, graph: &GraphCells, model: Model) -> fmt::Result {
+    let outcomes = outcomes(graph, model);
     if outcomes.is_empty() {
         return Ok(());
     }

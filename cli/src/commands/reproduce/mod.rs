@@ -4,6 +4,7 @@ mod bars;
 mod baselines;
 mod bench;
 mod charts;
+mod command;
 mod convergence;
 mod curves;
 mod energy;
@@ -23,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand};
+use clap::Args;
 use lodestore_graph::schedule::Schedule;
 use serde::Serialize;
 
@@ -35,6 +36,7 @@ use crate::usage::UsageError;
 
 use baselines::Baselines;
 use bench::Bench;
+pub(crate) use command::ReproduceCommand;
 use convergence::Convergence;
 use energy::Energy;
 use graphs::{Cut, KeptOf, Made, Size, make, open};
@@ -45,21 +47,6 @@ use rapid_figures::RapidFigures;
 use recording::{Compute, Recording};
 use runs::{Case, Cluster, Contestant, Run, slow_link};
 use subjects::{Origin, Subject};
-
-/// Measure what a paper claims, and set its figures beside ours.
-#[derive(Subcommand)]
-#[command(after_help = "\
-Example:
-  lode reproduce rapidgnn --out rapidgnn
-  lode reproduce hopgnn --graph my-graph --out hopgnn")]
-pub(crate) enum ReproduceCommand {
-    /// The schedule-driven one: steady cache and prefetching.
-    Rapidgnn(ReproduceArgs),
-    /// The score-driven one: a buffer with eviction.
-    Massivegnn(ReproduceArgs),
-    /// The feature-centric one: models or roots go to the features.
-    Hopgnn(hop::HopFiguresArgs),
-}
 
 /// Train as a paper did, on links that behave like networks, and set its figures beside ours.
 #[derive(Args)]
@@ -291,18 +278,6 @@ const FAST: &str = "fast";
 /// A link that is solved from RapidGNN's speed-ups: on it the baseline pulls as long, beside its
 /// computing, as the paper's Table 2 implies.
 const SLOW: &str = "slow";
-
-impl ReproduceCommand {
-    pub(crate) fn run(self, console: &Console) -> Result<()> {
-        match self {
-            Self::Rapidgnn(args) => args.run(console),
-            Self::Massivegnn(args) => {
-                ReproduceArgs { paper: Paper::Massivegnn, ..args }.run(console)
-            }
-            Self::Hopgnn(args) => args.run(console),
-        }
-    }
-}
 
 impl ReproduceArgs {
     fn run(self, console: &Console) -> Result<()> {

@@ -62,7 +62,7 @@ pub use config::{
 pub use error::TrainError;
 pub use infer::{InferOutput, Inference, RowOutput};
 pub use metric::Metric;
-pub use model::ModelKind;
+pub use model::{ModelKind, parameter_count};
 pub use options::{
     Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
 };
@@ -72,4 +72,5 @@ pub use replay::Replay;
 pub use report::{EpochReport, RowsFrom, TrainReport};
 pub use saved::{Evaluation, SavedModelError, evaluate_saved};
 pub use step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep};
+pub use strategy::hop::{Iteration, Iterations, TimeStep};
 pub use train::{Progress, TrainGraph, WorkerSources, train, train_together};

@@ -125,6 +125,13 @@ impl ModelSpec {
     }
 }
 
+/// Returns the number of parameters of a run's model for features of `width`.
+#[must_use]
+pub fn parameter_count(config: &TrainConfig, width: usize, n_classes: usize) -> u64 {
+    let shapes = ModelSpec::new(config, width, n_classes).shapes();
+    shapes.iter().map(|(_, shape)| shape.iter().map(|&n| n as u64).product::<u64>()).sum()
+}
+
 impl Model {
     /// A model whose parameters are a function of `seed`.
     pub(crate) fn new(spec: &ModelSpec, seed: u64) -> Result<Self> {

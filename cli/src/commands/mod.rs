@@ -63,7 +63,8 @@ pub(crate) enum Command {
     GenerateTrace(generate_trace::GenerateTraceArgs),
     ProfileDevice(profile_device::ProfileDeviceArgs),
     Rapa(rapa::RapaArgs),
-    Reproduce(reproduce::ReproduceArgs),
+    #[command(subcommand)]
+    Reproduce(reproduce::ReproduceCommand),
     Stat(stat::StatArgs),
     Shape(shape::ShapeArgs),
     Top(top::TopArgs),

@@ -4,10 +4,12 @@ mod bars;
 mod baselines;
 mod bench;
 mod charts;
+mod command;
 mod convergence;
 mod curves;
 mod energy;
 mod graphs;
+mod hop;
 mod machines;
 mod massive_figures;
 mod papers;
@@ -22,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use lodestore_graph::schedule::Schedule;
 use serde::Serialize;
 
@@ -34,6 +36,7 @@ use crate::usage::UsageError;
 
 use baselines::Baselines;
 use bench::Bench;
+pub(crate) use command::ReproduceCommand;
 use convergence::Convergence;
 use energy::Energy;
 use graphs::{Cut, KeptOf, Made, Size, make, open};
@@ -70,8 +73,7 @@ seconds of one step for all, or of each step of an epoch. A checksum of its rows
 Writes report.md, a chart for each link and figure, and runs.json, after each graph, to --out; all losses
 of one batch size must be equal bit for bit, or it fails.")]
 pub(crate) struct ReproduceArgs {
-    /// Which paper.
-    #[arg(value_name = "PAPER")]
+    #[arg(skip)]
     paper: Paper,
     /// Folder of the report, which must not exist.
     #[arg(long, value_name = "DIR")]
@@ -127,10 +129,11 @@ pub(crate) struct ReproduceArgs {
 }
 
 /// A paper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Paper {
+enum Paper {
     /// The schedule-driven one: steady cache and prefetching.
+    #[default]
     Rapidgnn,
     /// The score-driven one: a buffer with eviction.
     Massivegnn,
@@ -277,7 +280,7 @@ const FAST: &str = "fast";
 const SLOW: &str = "slow";
 
 impl ReproduceArgs {
-    pub(crate) fn run(self, console: &Console) -> Result<()> {
+    fn run(self, console: &Console) -> Result<()> {
         if self.paper == Paper::Massivegnn && self.rate.len() > 1 {
             return Err(UsageError::new("--rate: massivegnn takes one rate").into());
         }

@@ -15,21 +15,21 @@ const MERGE_STREAM: u64 = 0x686f_705f_6d65_7267;
 
 /// The roots of a global batch by time step and model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Iteration {
+pub struct Iteration {
     steps: Vec<TimeStep>,
 }
 
 /// What all models train on at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TimeStep {
+pub struct TimeStep {
     /// Model d is at worker (d + offset) mod N.
-    pub(crate) offset: u32,
+    pub offset: u32,
     /// Roots by model.
-    pub(crate) roots: Vec<Vec<NodeId>>,
+    pub roots: Vec<Vec<NodeId>>,
 }
 
 /// The iterations of a run, one epoch after the other.
-pub(crate) struct Iterations<'a> {
+pub struct Iterations<'a> {
     plan: RootPlan<'a>,
     train: &'a [NodeId],
     merge: Merge,
@@ -40,12 +40,13 @@ pub(crate) struct Iterations<'a> {
 
 impl<'a> Iterations<'a> {
     /// Returns the iterations over the training nodes.
-    pub(crate) fn new(plan: RootPlan<'a>, train: &'a [NodeId], merge: Merge) -> Self {
+    #[must_use]
+    pub fn new(plan: RootPlan<'a>, train: &'a [NodeId], merge: Merge) -> Self {
         Self { plan, train, merge, epoch: None, order: Vec::new() }
     }
 
     /// Returns number `batch` of an epoch, with `n_merges` time steps merged into the others.
-    pub(crate) fn get(&mut self, epoch: u32, batch: u32, n_merges: u32) -> Arc<Iteration> {
+    pub fn get(&mut self, epoch: u32, batch: u32, n_merges: u32) -> Arc<Iteration> {
         if self.epoch != Some(epoch) {
             self.order = epoch_order(self.plan.seed, epoch, self.train);
             self.epoch = Some(epoch);
@@ -83,12 +84,14 @@ impl Iteration {
     }
 
     /// Returns the time steps in their order; there is at least one.
-    pub(crate) fn steps(&self) -> &[TimeStep] {
+    #[must_use]
+    pub fn steps(&self) -> &[TimeStep] {
         &self.steps
     }
 
     /// Returns the number of roots of each model.
-    pub(crate) fn roots_of_models(&self) -> Vec<u64> {
+    #[must_use]
+    pub fn roots_of_models(&self) -> Vec<u64> {
         let of_model =
             |model: usize| self.steps.iter().map(|step| step.roots[model].len() as u64).sum();
         (0..self.steps[0].roots.len()).map(of_model).collect()
@@ -118,13 +121,15 @@ impl Iteration {
 
 impl TimeStep {
     /// Returns the model that is at `worker`.
-    pub(crate) fn model_at(&self, worker: u32) -> u32 {
+    #[must_use]
+    pub fn model_at(&self, worker: u32) -> u32 {
         let n = self.roots.len() as u32;
         (worker + n - self.offset) % n
     }
 
     /// Returns the roots that `worker` trains a model on.
-    pub(crate) fn roots_at(&self, worker: u32) -> &[NodeId] {
+    #[must_use]
+    pub fn roots_at(&self, worker: u32) -> &[NodeId] {
         &self.roots[self.model_at(worker) as usize]
     }
 }

@@ -4,6 +4,6 @@ mod iteration;
 mod merging;
 mod micrographs;
 
-pub(crate) use iteration::{Iteration, Iterations};
+pub use iteration::{Iteration, Iterations, TimeStep};
 pub(crate) use merging::n_merges;
 pub(crate) use micrographs::{Micrograph, MicrographRows, Micrographs};

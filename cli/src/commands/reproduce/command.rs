@@ -1,0 +1,35 @@
+//! Which paper is reproduced.
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use super::hop::HopFiguresArgs;
+use super::{Paper, ReproduceArgs};
+use crate::console::Console;
+
+/// Measure what a paper claims, and set its figures beside ours.
+#[derive(Subcommand)]
+#[command(after_help = "\
+Example:
+  lode reproduce rapidgnn --out rapidgnn
+  lode reproduce hopgnn --graph my-graph --out hopgnn")]
+pub(crate) enum ReproduceCommand {
+    /// The schedule-driven one: steady cache and prefetching.
+    Rapidgnn(ReproduceArgs),
+    /// The score-driven one: a buffer with eviction.
+    Massivegnn(ReproduceArgs),
+    /// The feature-centric one: models or roots go to the features.
+    Hopgnn(HopFiguresArgs),
+}
+
+impl ReproduceCommand {
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        match self {
+            Self::Rapidgnn(args) => args.run(console),
+            Self::Massivegnn(args) => {
+                ReproduceArgs { paper: Paper::Massivegnn, ..args }.run(console)
+            }
+            Self::Hopgnn(args) => args.run(console),
+        }
+    }
+}

@@ -130,9 +130,8 @@ impl Cell {
             ..TrainConfig::default()
         };
         let parameters = parameter_count(&config, source.width, source.n_classes);
-        let of_way = |way| {
-            WayCell::new(way, sums.iterations, source.row_bytes, (servers, parameters))
-        };
+        let of_way =
+            |way| WayCell::new(way, sums.iterations, source.row_bytes, (servers, parameters));
         Self {
             partitioner: partitioner.to_owned(),
             edge_cut: cut.edge_cut,

@@ -76,14 +76,10 @@ const GATHERING: (&str, Figure) = ("H3", Figure::Pregathering);
 const MB_CENTRIC: (&str, Figure) = ("H7", Figure::Megabytes(Way::ModelCentric));
 const MB_PAPER: (&str, Figure) = ("H7", Figure::Megabytes(Way::Pregathered));
 const MB_HOME: (&str, Figure) = ("H7", Figure::Megabytes(Way::Home));
-const PHYSICS: Graph =
-    Graph { name: "physics", training_nodes: 20_695, batch: 256, hidden: 128 };
-const DBLP: Graph =
-    Graph { name: "dblp-2010", training_nodes: 326_186, batch: 1024, hidden: 128 };
-const CNR: Graph =
-    Graph { name: "cnr-2000", training_nodes: 325_557, batch: 1024, hidden: 128 };
-const CORA: Graph =
-    Graph { name: "cora", training_nodes: 2_708, batch: 64, hidden: 64 };
+const PHYSICS: Graph = Graph { name: "physics", training_nodes: 20_695, batch: 256, hidden: 128 };
+const DBLP: Graph = Graph { name: "dblp-2010", training_nodes: 326_186, batch: 1024, hidden: 128 };
+const CNR: Graph = Graph { name: "cnr-2000", training_nodes: 325_557, batch: 1024, hidden: 128 };
+const CORA: Graph = Graph { name: "cora", training_nodes: 2_708, batch: 64, hidden: 64 };
 
 const PREDICTIONS: [Prediction; 37] = [
     of(R_MICRO, PHYSICS, (2, 2), 0.92),
@@ -132,7 +128,12 @@ pub(super) fn outcomes(graph: &GraphCells, model: Model) -> Vec<Outcome> {
         for cell in graph.cells.iter().filter(|cell| prediction.is_of(cell)) {
             outcomes.push(Outcome {
                 claim: prediction.claim,
-                setting: format!("{}, {}, p = {}", cell.partitioner, cell.fanout_name(), cell.servers),
+                setting: format!(
+                    "{}, {}, p = {}",
+                    cell.partitioner,
+                    cell.fanout_name(),
+                    cell.servers
+                ),
                 figure: prediction.figure.name(),
                 predicted: prediction.value,
                 found: prediction.figure.of(cell),

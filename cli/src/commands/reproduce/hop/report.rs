@@ -170,13 +170,7 @@ fn write_merging(text: &mut String, graph: &GraphCells) -> fmt::Result {
         let of = |way: Way| cell.ways.iter().filter(move |it| it.way == way);
         for (min, random) in of(Way::MergedMin).zip(of(Way::MergedRandom)) {
             let figure = format!("{}, {}", number(min.remote_rows), human::bytes_f64(min.bytes()));
-            write!(
-                text,
-                " **{}**: {}; {}.",
-                min.time_steps,
-                figure,
-                number(random.remote_rows)
-            )?;
+            write!(text, " **{}**: {}; {}.", min.time_steps, figure, number(random.remote_rows))?;
         }
         writeln!(text, " |")?;
     }

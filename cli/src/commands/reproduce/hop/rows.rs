@@ -204,7 +204,8 @@ impl<'a> Gatherer<'a> {
         let mut counts = Counts::default();
         for server in 0..u32::from(self.cut.book.n_parts()) {
             let steps = iteration.steps().iter();
-            let roots: Vec<NodeId> = steps.flat_map(|step| step.roots_at(server)).copied().collect();
+            let roots: Vec<NodeId> =
+                steps.flat_map(|step| step.roots_at(server)).copied().collect();
             let sampled = self.sampler.sample(&roots, seed);
             counts += self.rows(&sampled.nodes, server);
         }
@@ -246,9 +247,7 @@ impl Sums {
         }
         let (a, b) = (self.locality, other.locality);
         let roots = a.roots + b.roots;
-        let mean = |x: f64, y: f64| {
-            (x * a.roots as f64 + y * b.roots as f64) / roots.max(1) as f64
-        };
+        let mean = |x: f64, y: f64| (x * a.roots as f64 + y * b.roots as f64) / roots.max(1) as f64;
         let (r_micro, r_sub) = (mean(a.r_micro, b.r_micro), mean(a.r_sub, b.r_sub));
         self.locality = Locality { roots, r_micro, r_sub };
         self.iterations += other.iterations;

@@ -106,7 +106,8 @@ impl Naive<'_> {
     fn merged_min(&self, n_steps: usize) -> Counts {
         let n = self.n();
         // Roots by distance that their model moves, then by model.
-        let mut steps: Vec<(usize, Vec<Vec<NodeId>>)> = (0..n).map(|t| (t, vec![vec![]; n])).collect();
+        let mut steps: Vec<(usize, Vec<Vec<NodeId>>)> =
+            (0..n).map(|t| (t, vec![vec![]; n])).collect();
         for (model, root) in self.roots() {
             steps[(self.home(root) + n - model) % n].1[model].push(root);
         }

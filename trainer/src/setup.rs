@@ -13,7 +13,6 @@ use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, Window};
 use lodestore_graph::{
     NodeId, PartId, PartitionBook,
     sampler::{RootPlan, Sampler},
-    schedule::Schedule,
 };
 
 use crate::{
@@ -124,14 +123,11 @@ impl<'a> Setup<'a> {
         let path = std::path::absolute(&self.config.schedule_path);
         let path = path.unwrap_or_else(|_| self.config.schedule_path.clone());
         let path = path.display().to_string();
-        let digest =
-            if group.leads() { Schedule::open(path.as_ref())?.digest_hex() } else { String::new() };
         let Some(path) = group.text_of_leader(&path)? else { return Ok(ControlFlow::Break(())) };
-        let Some(digest) = group.text_of_leader(&digest)? else {
-            return Ok(ControlFlow::Break(()));
-        };
         let seconds = start.elapsed().as_secs_f64();
         let written = self.open_schedule(path.into(), is_stored, seconds)?;
+        let digest = group.text_of_leader(&written.schedule.digest_hex())?;
+        let Some(digest) = digest else { return Ok(ControlFlow::Break(())) };
         written.check_digest(digest)?;
         self.written = Some(written);
         Ok(flow)

@@ -48,7 +48,7 @@ pub(crate) struct Worker<'run> {
 /// Which epochs of a run end with an evaluation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evaluated {
-    /// Each of so many; 0: none.
+    /// Epochs from one evaluation to the next; 0 for none.
     pub(crate) every: u32,
     /// The last one, if it does anyhow.
     pub(crate) last: Option<u32>,

@@ -2,7 +2,10 @@
 //!
 //! A claim decides who prepares a batch. The thread in the background and the trainer take
 //! batches in order from one counter; the trainer that finds its batch unclaimed prepares it
-//! itself, by the default path, so it never waits for work that nobody has begun.
+//! itself, by the default path, so it never waits for work that has not begun.
+//!
+//! Batches are claimed, sampled and, unless they need no order, loaded under one lock: tiers decide
+//! by the order of pulls, and the same run must make the same decisions.
 
 mod ahead;
 mod rows;
@@ -10,7 +13,7 @@ mod rows;
 use std::{
     ops::Range,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
@@ -33,7 +36,7 @@ pub trait BatchSource: Send + Sync {
 
     /// Batch `index`, below `n_batches`, and what is kept for it.
     ///
-    /// Every index from the first on is asked for once, in order, though not always by the same
+    /// Called once for every index from the first on, in order, though not always by the same
     /// thread. What needs a [`crate::Turn`] makes it before anything can fail, so that others hear of
     /// the end.
     fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError>;
@@ -159,7 +162,9 @@ pub struct PrefetchStats {
 /// What the threads share: the claim, and what their memory holds.
 #[derive(Debug, Default)]
 struct Shared {
+    /// First batch that is not claimed. Changed only under `order`.
     next: AtomicU32,
+    order: Mutex<()>,
     is_over: AtomicBool,
     max_nodes: AtomicU64,
     held: Arc<Held>,
@@ -222,10 +227,10 @@ impl<'scope> Prefetcher<'scope> {
         let index = self.position;
         self.position += 1;
         let start = Instant::now();
-        let claimed = self.shared.claim(index);
-        let prepared = match self.background.as_mut() {
-            Some(background) if !claimed => background.take(&mut self.stats),
-            _ => self.prepare_now(index),
+        let shared = Arc::clone(&self.shared);
+        let prepared = match (self.background.as_mut(), shared.claim(index)) {
+            (Some(background), None) => background.take(&mut self.stats),
+            (_, claim) => self.prepare_now(index, claim),
         };
         let (found, mut prepared) = prepared.inspect_err(|_| self.position = self.n_batches)?;
         debug_assert_eq!(found, index, "claims and the window are both in order");
@@ -236,14 +241,14 @@ impl<'scope> Prefetcher<'scope> {
     }
 
     /// The default path.
-    fn prepare_now(&mut self, index: u32) -> Ready {
+    fn prepare_now(&mut self, index: u32, claim: Option<MutexGuard<'_, ()>>) -> Ready {
         self.stats.default_path += 1;
         let (home, free) = &self.own;
         let rows = match free.try_recv() {
             Ok(Free::Memory(rows)) => rows,
             _ => Memory::new(&self.shared.held),
         };
-        prepare(&*self.source, &mut self.loader, index, rows, home)
+        prepare(&*self.source, (&mut self.loader, claim), index, rows, home)
     }
 
     /// What happened so far.
@@ -320,19 +325,33 @@ impl Shared {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Takes batch `index` if nobody has it.
-    fn claim(&self, index: u32) -> bool {
-        let claim = (index, index + 1);
-        self.next.compare_exchange(claim.0, claim.1, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    /// Takes batch `index` if no thread has it. The lock is held until its order is settled.
+    fn claim(&self, index: u32) -> Option<MutexGuard<'_, ()>> {
+        if self.next.load(Ordering::Acquire) > index {
+            return None;
+        }
+        let claim = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.next.load(Ordering::Acquire) > index {
+            return None;
+        }
+        self.next.store(index + 1, Ordering::Release);
+        Some(claim)
     }
 
-    /// Takes the first batches that nobody has, at most `n` of one epoch.
-    fn claim_next(&self, source: &dyn BatchSource, n: u32) -> Option<Range<u32>> {
-        let end_of = |next: u32| next.saturating_add(n).min(source.end_of_epoch(next));
-        let n_batches = source.n_batches();
-        let step = |next| (next < n_batches).then(|| end_of(next).clamp(next + 1, n_batches));
-        let claimed = self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, step);
-        claimed.ok().map(|first| first..step(first).unwrap_or(n_batches))
+    /// Takes the first batches that no thread has, at most `n` of one epoch.
+    fn claim_next(
+        &self,
+        source: &dyn BatchSource,
+        n: u32,
+    ) -> Option<(Range<u32>, MutexGuard<'_, ()>)> {
+        let claim = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let (next, n_batches) = (self.next.load(Ordering::Acquire), source.n_batches());
+        if next >= n_batches {
+            return None;
+        }
+        let end = next.saturating_add(n).min(source.end_of_epoch(next)).clamp(next + 1, n_batches);
+        self.next.store(end, Ordering::Release);
+        Some((next..end, claim))
     }
 
     fn saw(&self, nodes: &[NodeId]) {

@@ -3,7 +3,7 @@
 use std::{
     ops::Range,
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::{self, Scope},
@@ -21,6 +21,9 @@ pub(super) const LANES_MAX: u32 = 32;
 
 /// A prepared batch and its index, or why there is none.
 pub(super) type Ready = Result<(u32, PreparedBatch), ClientError>;
+
+/// A loader, and the claim that is held until the rows are loaded where their order matters.
+type Ordered<'a, 'b> = (&'a mut BatchLoader, Option<MutexGuard<'b, ()>>);
 
 /// Batches that are loaded together, in the order of training.
 #[derive(Debug)]
@@ -88,10 +91,12 @@ fn dispatch<'scope>(
         while places > 0
             && let Some(rows) = memories.pop()
         {
-            let Some(claimed) = shared.claim_next(source, together.min(places)) else { return };
+            let n = together.min(places);
+            let Some((claimed, claim)) = shared.claim_next(source, n) else { return };
             places -= claimed.len() as u32;
             together = (2 * together).min(window.together);
             let group = Group::get(source, claimed);
+            let claim = (!group.is_unordered()).then_some(claim);
             let n_left = group.batches.len() + usize::from(group.failed.is_some());
             let (done, ready) = sync_channel(n_left);
             let (is_last, overlaps) = (group.failed.is_some(), group.is_planned());
@@ -101,7 +106,7 @@ fn dispatch<'scope>(
             let job = Job { group, rows, done };
             let is_last = match overlaps {
                 true => lanes.send(job, &loader) || is_last,
-                false => job.run(&mut loader, lanes.lane.home),
+                false => job.run((&mut loader, claim), lanes.lane.home),
             };
             if is_last {
                 return;
@@ -147,7 +152,7 @@ impl Lane<'_> {
         loop {
             let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             match job {
-                Ok(job) if !self.shared.is_over() => job.run(&mut loader, self.home),
+                Ok(job) if !self.shared.is_over() => job.run((&mut loader, None), self.home),
                 _ => return,
             };
         }
@@ -156,8 +161,8 @@ impl Lane<'_> {
 
 impl Job {
     /// Loads the group and hands its batches out; returns whether one has failed or is not wanted.
-    fn run(self, loader: &mut BatchLoader, home: &SyncSender<Free>) -> bool {
-        for ready in self.group.load(loader, self.rows, home) {
+    fn run(self, ordered: Ordered<'_, '_>, home: &SyncSender<Free>) -> bool {
+        for ready in self.group.load(ordered, self.rows, home) {
             let failed = ready.is_err();
             if self.done.send(ready).is_err() || failed {
                 return true;
@@ -170,12 +175,14 @@ impl Job {
 /// Gets batch `index` and its rows. The memory goes `home` when the batch is dropped.
 pub(super) fn prepare(
     source: &dyn BatchSource,
-    loader: &mut BatchLoader,
+    (loader, claim): Ordered<'_, '_>,
     index: u32,
     rows: Memory,
     home: &SyncSender<Free>,
 ) -> Ready {
-    let ready = Group::get(source, index..index + 1).load(loader, rows, home);
+    let group = Group::get(source, index..index + 1);
+    let claim = claim.filter(|_| !group.is_unordered());
+    let ready = group.load((loader, claim), rows, home);
     ready.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for"))
 }
 
@@ -207,10 +214,23 @@ impl Group {
         !self.kept.is_empty() && self.kept.iter().all(|kept| matches!(kept, Kept::Planned(_)))
     }
 
-    /// Loads their rows. Memory goes `home` when the batches are dropped.
-    fn load(self, loader: &mut BatchLoader, rows: Memory, home: &SyncSender<Free>) -> Vec<Ready> {
+    /// Whether the order of its pulls decides nothing: no tier learns from those of hot sets, and
+    /// planned ones keep their order themselves.
+    fn is_unordered(&self) -> bool {
+        self.kept.iter().all(|kept| !matches!(kept, Kept::Nothing))
+    }
+
+    /// Loads their rows, and ends the claim. Memory goes `home` when the batches are dropped.
+    fn load(
+        self,
+        (loader, claim): Ordered<'_, '_>,
+        rows: Memory,
+        home: &SyncSender<Free>,
+    ) -> Vec<Ready> {
         let Self { first, mut batches, kept, failed } = self;
-        if let Err(error) = load(loader, &mut batches, kept, rows, home) {
+        let loaded = load(loader, &mut batches, kept, rows, home);
+        drop(claim);
+        if let Err(error) = loaded {
             return vec![Err(error)];
         }
         (first..).zip(batches).map(Ok).chain(failed.map(Err)).collect()

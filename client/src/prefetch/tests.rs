@@ -99,11 +99,29 @@ fn every_batch_comes_once_and_in_order_whatever_the_window_and_speeds() {
         for together in [1, 2, 3, 50] {
             let window = Window { n_batches: window, together };
             let (stats, source) = run(40, window, pull_ms, train_ms);
-            let mut asked = source.asked();
-            asked.sort_unstable();
-            assert_eq!(asked, (0..40).collect::<Vec<_>>(), "{window:?}");
+            assert_eq!(source.asked(), (0..40).collect::<Vec<_>>(), "{window:?}");
             assert_eq!(stats.ready + stats.waited + stats.default_path, 40, "{stats:?}");
             assert_eq!(stats.max_nodes, 6);
+        }
+    }
+}
+
+/// Both threads prepare batches, at speeds that change: what a tier decides is that of one thread.
+#[test]
+fn pulls_come_in_the_order_of_batches() {
+    let n = 20;
+    for window in [1, 2, 4].map(Window::one_by_one) {
+        for round in 0..20 {
+            let remote = slow(0);
+            thread::scope(|scope| {
+                let source = Arc::new(OneRow { n, per_epoch: n, slow: Some(round) });
+                let mut prefetcher = Prefetcher::start(scope, source, loader(&remote), window, 0);
+                while prefetcher.next_batch().unwrap().is_some() {}
+            });
+            let pulls = remote.pulls.lock().unwrap();
+            let pulled: Vec<_> = pulls.iter().flat_map(|(ids, _)| ids.clone()).collect();
+            let expected = nodes((0..n).map(OneRow::node));
+            assert_eq!(pulled, expected, "{window:?}, round {round}");
         }
     }
 }
@@ -123,9 +141,7 @@ fn a_run_may_begin_at_any_batch() {
             }
             assert!(prefetcher.next_batch().unwrap().is_none());
         });
-        let mut asked = source.asked();
-        asked.sort_unstable();
-        assert_eq!(asked, (first..9).collect::<Vec<_>>(), "from {first}, {window:?}");
+        assert_eq!(source.asked(), (first..9).collect::<Vec<_>>(), "from {first}, {window:?}");
     }
 }
 
@@ -287,6 +303,8 @@ fn a_row_that_batches_of_a_window_share_is_pulled_once() {
 struct OneRow {
     n: u32,
     per_epoch: u32,
+    /// Every third batch from this one on takes a while.
+    slow: Option<u32>,
 }
 
 impl OneRow {
@@ -301,6 +319,9 @@ impl BatchSource for OneRow {
     }
 
     fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
+        if self.slow.is_some_and(|slow| (index + slow).is_multiple_of(3)) {
+            thread::sleep(Duration::from_micros(200));
+        }
         Ok((Batch { nodes: nodes([Self::node(index)]), ..Batch::default() }, Kept::Nothing))
     }
 
@@ -314,7 +335,7 @@ fn batches_that_are_loaded_together_are_of_one_epoch() {
     for (per_epoch, window) in [(3, 10), (5, 4), (7, 8), (20, 16), (1, 6)] {
         let remote = slow(0);
         thread::scope(|scope| {
-            let source = Arc::new(OneRow { n: 20, per_epoch });
+            let source = Arc::new(OneRow { n: 20, per_epoch, slow: None });
             let window = Window::joined(window);
             let mut prefetcher = Prefetcher::start(scope, source, loader(&remote), window, 0);
             while prefetcher.next_batch().unwrap().is_some() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::signal_name;
+use signal_hook::low_level::{self, signal_name};
 use thiserror::Error;
 
 /// Folders that must not outlive an interrupted process.
@@ -115,7 +115,9 @@ fn give_up(signal: i32) -> ! {
             eprintln!("lode: cannot remove {}", dir.display());
         }
     }
-    std::process::exit(Interrupted(signal).exit_code().into())
+    // Without the destructors of `exit`: other threads still use what RocksDB's would take away, and
+    // that ends in an abort.
+    low_level::exit(Interrupted(signal).exit_code().into())
 }
 
 /// Holds a list of paths, which no panic leaves half-changed.

@@ -17,6 +17,7 @@ use lodestore_trainer::collective::{
 };
 use lodestore_trainer::{TrainError, give_up};
 use rustix::event::{PollFd, PollFlags, poll};
+use signal_hook::low_level;
 use thiserror::Error;
 
 use crate::usage::UsageError;
@@ -212,7 +213,8 @@ fn end_with(socket: &OwnedFd, rank: u32) {
     // A signal may interrupt it.
     while poll(&mut watched, None).is_err() {}
     eprintln!("lode: process {rank} of the run ends, since the first is gone");
-    std::process::exit(1);
+    // Other threads may be in RocksDB; see `interrupt`.
+    low_level::exit(1);
 }
 
 impl Children {

@@ -51,7 +51,7 @@ impl Client {
         let mut patience = Patience::new(&self.config, pull.deadline);
         let (mut tries, mut left) = (Tries::default(), Vec::<u32>::new());
         let mut meanwhile = Some(meanwhile);
-        let mut behind: Option<ClientError> = None;
+        let mut said = Said::default();
         fleet = self.split(fleet, pull, ids, &(0..row_count(ids)), buckets, &mut patience)?;
         loop {
             let attempt = patience.attempts();
@@ -62,15 +62,11 @@ impl Client {
             }
             let pause = fleet.judge(&failures, &mut patience);
             let Some(pause) = pause else {
-                // What it was waited for says more than that the time is up.
-                return Err(match (worst(failures), behind) {
-                    (ClientError::Deadline { .. }, Some(behind)) => behind,
-                    (error, _) => error,
-                });
+                return Err(said.or(worst(failures)));
             };
             std::thread::sleep(pause.min(pull.deadline.saturating_duration_since(Instant::now())));
             fleet = self.after_failures(fleet, &failures, pull.deadline)?;
-            behind = failures.into_iter().find(Failed::is_behind).map(|it| it.error).or(behind);
+            said.note(failures);
             // Buckets keep the order of positions, which receiving relies on.
             left.clear();
             left.extend(buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()));
@@ -227,6 +223,39 @@ impl Failed {
     }
 }
 
+/// What servers have answered before a pull is given up.
+#[derive(Default)]
+struct Said {
+    /// That they lack the version that is wanted, for now.
+    behind: Option<ClientError>,
+    /// That they cannot give the rows, however often they are asked.
+    refused: Option<ClientError>,
+}
+
+impl Said {
+    fn note(&mut self, failures: Vec<Failed>) {
+        for failed in failures {
+            if failed.is_behind() {
+                self.behind = Some(failed.error);
+            } else if failed.remedy.is_final() {
+                self.refused = Some(failed.error);
+            }
+        }
+    }
+
+    /// Returns the error to report: a server's own words say more than that another is away, or that the
+    /// time is up.
+    fn or(self, error: ClientError) -> ClientError {
+        match error {
+            ClientError::Connect { .. } | ClientError::Unavailable { .. } => {
+                self.refused.unwrap_or(error)
+            }
+            ClientError::Deadline { .. } => self.refused.or(self.behind).unwrap_or(error),
+            error => error,
+        }
+    }
+}
+
 /// An error that no other try helps, if there is one; else the first.
 pub(super) fn worst(mut failures: Vec<Failed>) -> ClientError {
     let at = failures.iter().position(|failed| failed.remedy.is_final()).unwrap_or(0);
@@ -289,4 +318,45 @@ impl Tries {
 /// Positions of a batch travel as 32 bits.
 fn row_count(ids: &[NodeId]) -> u32 {
     u32::try_from(ids.len()).expect("a batch has fewer rows than 2^32")
+}
+
+#[cfg(test)]
+mod tests {
+    use lodestore_schema::Failure;
+
+    use super::*;
+
+    fn failed(error: ClientError) -> Failed {
+        Failed::new(0, PartSet::default(), error)
+    }
+
+    fn refused(code: FailureCode) -> ClientError {
+        let failure = Failure { code, message: format!("{code:?}"), retry_after: Duration::ZERO };
+        ClientError::Refused { address: "127.0.0.1:9".parse().unwrap(), failure }
+    }
+
+    fn away() -> ClientError {
+        let source = io::ErrorKind::ConnectionRefused.into();
+        ClientError::Connect { address: "127.0.0.1:10".parse().unwrap(), source }
+    }
+
+    #[test]
+    fn what_a_server_says_is_told_rather_than_that_another_is_away_or_the_time_is_up() {
+        let late = || ClientError::Deadline { address: "127.0.0.1:10".parse().unwrap() };
+        let told = |before: &[FailureCode], error: ClientError| {
+            let mut said = Said::default();
+            before.iter().for_each(|&code| said.note(vec![failed(away()), failed(refused(code))]));
+            said.or(error).to_string()
+        };
+        use FailureCode::{Behind, Damaged, OtherVersion, Overloaded};
+        for error in [away, late] {
+            assert!(told(&[OtherVersion], error()).contains("OtherVersion"));
+            assert!(told(&[Behind, Damaged, Overloaded], error()).contains("Damaged"));
+            assert_eq!(told(&[Overloaded], error()), error().to_string());
+        }
+        // One that was behind and is away now may have caught up.
+        assert_eq!(told(&[Behind], away()), away().to_string());
+        assert!(told(&[Behind], late()).contains("Behind"));
+        assert!(told(&[OtherVersion], refused(Damaged)).contains("Damaged"));
+    }
 }

@@ -29,6 +29,7 @@ mod sync;
 mod tier;
 mod trace;
 mod versioned;
+mod volatile;
 
 pub use arena::ArenaError;
 pub use bypass::BypassSettings;
@@ -50,3 +51,4 @@ pub use slots::PinTicket;
 pub use tier::{Decision, Tier};
 pub use trace::{RecordError, RecordFormat, Trace, TraceBuilder, TraceError, read_records};
 pub use versioned::{Torn, VersionedRows};
+pub use volatile::{STAMP_MAX, Stamp, VolatileClaim, VolatileError, VolatileRows};

@@ -1,13 +1,17 @@
-//! [`crate::VersionedRows`] over the model checker's atomics, which try every order of accesses.
+//! [`crate::VersionedRows`] and [`crate::VolatileRows`] over the model checker's atomics, which try every order of accesses.
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use versioned::{Torn, VersionedRows, WORD_BYTES};
+use volatile::VolatileRows;
 
 /// What the crate has in `sync.rs`.
 mod sync {
     pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+    /// Each read more is a tree of orders more.
+    pub(super) const READ_TRIES: usize = 1;
 
     /// A thread that spins would keep the one that it waits for from being tried.
     pub(super) fn pause(_: u32) {
@@ -25,6 +29,11 @@ mod sync {
 #[expect(clippy::duplicate_mod, reason = "over other atomics it is another module")]
 #[path = "versioned.rs"]
 mod versioned;
+
+#[expect(dead_code, unreachable_pub, reason = "what is not tried here is used elsewhere")]
+#[expect(clippy::duplicate_mod, reason = "over other atomics it is another module")]
+#[path = "volatile.rs"]
+mod volatile;
 
 /// A row of one word: with its tag there are two that can disagree.
 fn row(write: u8) -> [u8; WORD_BYTES] {
@@ -109,5 +118,41 @@ fn of_two_writes_the_greater_tag_stays() {
         assert_eq!(check(&rows), Ok(2), "it is there from now on");
         other.join().unwrap();
         assert_eq!(check(&rows), Ok(2));
+    });
+}
+
+/// A publisher that goes back in time claims anew: what a reader gets is whole and as new as it asked.
+#[test]
+fn no_order_of_accesses_shows_a_volatile_row_that_is_too_old_or_of_no_claim() {
+    let mut model = loom::model::Builder::new();
+    // All orders take most of a minute; a fault of two accesses needs fewer changes of threads.
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let rows = Arc::new(VolatileRows::new([0..1, 1..2], WORD_BYTES).unwrap());
+        let claim = rows.claim(0).unwrap();
+        rows.publish(std::slice::from_ref(&claim), &[0], &row(3), 3).unwrap();
+        let publisher = {
+            let rows = Arc::clone(&rows);
+            thread::spawn(move || {
+                rows.release(claim);
+                let claim = [rows.claim(0).unwrap()];
+                rows.publish(&claim, &[0], &row(1), 1).unwrap();
+            })
+        };
+        let pull = |min_stamp| {
+            let (mut out, mut lacking) = (row(9), Vec::new());
+            let stamp = rows.pull(&[0], min_stamp, &mut out, &mut lacking).unwrap();
+            assert_eq!(stamp.is_none(), lacking == [0]);
+            if let Some(stamp) = stamp {
+                assert_eq!(out, row(stamp as u8), "a row is of its stamp");
+                assert!(stamp >= min_stamp, "never older than was asked");
+            }
+            stamp
+        };
+        let first = pull(0);
+        let second = pull(2);
+        assert!(first != Some(1) || second.is_none(), "no row of the claim before");
+        publisher.join().unwrap();
+        assert_eq!((pull(0), pull(2)), (Some(1), None));
     });
 }

@@ -1,9 +1,12 @@
-//! Atomics of [`crate::VersionedRows`], in one place so that the model checker's can stand in theirs.
+//! Atomics of [`crate::VersionedRows`] and [`crate::VolatileRows`], in one place so that the model checker's can stand in theirs.
 
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Looks at a slot that another thread is writing before this one gives its processor up.
 const SPINS: u32 = 100;
+
+/// Reads of a volatile row that is being written before it counts as lacking.
+pub(crate) const READ_TRIES: usize = 64;
 
 /// Waits a little after so many looks.
 pub(crate) fn pause(n_looks: u32) {

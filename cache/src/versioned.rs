@@ -84,19 +84,19 @@ impl VersionedRows {
 
     /// Writes a row and its tag, unless the slot has a greater tag already: of writes of one slot
     /// the one with the greatest tag stays, in whatever order they come. Waits for a thread that
-    /// is writing the slot; no reader waits for anything.
+    /// is writing the slot; no reader waits for anything. Returns whether the row was written.
     ///
     /// # Panics
     ///
     /// Unless there is such a slot and `row` is as long as a row.
-    pub fn write(&self, slot: usize, tag: u64, row: &[u8]) {
+    pub fn write(&self, slot: usize, tag: u64, row: &[u8]) -> bool {
         assert_eq!(row.len(), self.row_bytes, "a row of the right length");
         let (version, slot_tag, words) = self.slot(slot);
         let before = begin(version);
         // Nobody else writes it meanwhile, and who did was waited for.
         if slot_tag.load(Ordering::Relaxed) > tag {
             version.store(before, Ordering::Release);
-            return;
+            return false;
         }
         // Before any word: whoever sees one sees the odd version too.
         fence(Ordering::Release);
@@ -111,6 +111,7 @@ impl VersionedRows {
             word.store(u64::from_le_bytes(padded), Ordering::Relaxed);
         }
         version.store(before.wrapping_add(2), Ordering::Release);
+        true
     }
 
     /// Brings the rows in `slots` near the processor, all at once instead of one after the other.

@@ -50,6 +50,11 @@ pub trait RowSource: Send + Sync {
         None
     }
 
+    /// Returns the only version that rows are of, if the source keeps to one.
+    fn pinned_version(&self) -> Option<u32> {
+        None
+    }
+
     /// Writes row `ids[i]` to row `at[i]` of `out`, and leaves its other rows as they are.
     ///
     /// The rows come in pieces that stay in a core's cache until they are in place; a source that

@@ -71,6 +71,19 @@ pub enum TrainError {
         /// Its rank.
         rank: u32,
     },
+    /// Another process of the run keeps to another version of the rows.
+    #[error(
+        "process {rank} of the run has pinned version {found} of the rows, the first {expected}: a commit \
+         came between; start the run again, with all processes pinned (--pin)"
+    )]
+    OtherVersion {
+        /// Its rank.
+        rank: u32,
+        /// The version of the first process; 0 for the newest at any time.
+        expected: u32,
+        /// The version of that process.
+        found: u32,
+    },
     /// The schedule that the first process has written is not here.
     #[error(
         "the schedule {path} that the first process wrote cannot be opened here; on several machines \
@@ -276,6 +289,7 @@ impl TrainError {
                 | Self::Peer { .. }
                 | Self::OtherRun { .. }
                 | Self::Diverged { .. }
+                | Self::OtherVersion { .. }
                 | Self::Gradient { .. }
         )
     }

@@ -42,6 +42,8 @@ pub(crate) struct ProcessGroup<'c> {
 pub(crate) struct Opening {
     /// Of everything that must be the same in all processes.
     pub(crate) digest: [u32; 8],
+    /// The version of rows that its sources keep to; 0 for the newest.
+    pub(crate) version: u32,
     /// The pulls that filled the sources of its workers.
     pub(crate) filled: LoadStats,
     /// Elements of each parameter.
@@ -55,6 +57,7 @@ pub(crate) type Resumed = Option<(Place, Vec<ReplicaState>)>;
 #[derive(Serialize, Deserialize)]
 struct OpeningMessage {
     digest: [u32; 8],
+    version: u32,
     filled: LoadStats,
     /// Of the leader: where the run goes on, and after how many updates of each replica. The states
     /// follow.
@@ -110,7 +113,7 @@ impl<'c> ProcessGroup<'c> {
         opening: Opening,
         resumed: Resumed,
     ) -> Result<Option<(LoadStats, Resumed)>, TrainError> {
-        let Opening { digest, filled, lengths } = opening;
+        let Opening { digest, version, filled, lengths } = opening;
         self.lengths = lengths;
         if self.n_ranks() == 1 {
             return Ok(Some((filled, resumed)));
@@ -118,12 +121,16 @@ impl<'c> ProcessGroup<'c> {
         let resumed = resumed.filter(|_| self.leads());
         let n_steps = |states: &[ReplicaState]| states.iter().map(|state| state.n_steps).collect();
         let at = resumed.as_ref().map(|(place, states)| (*place, n_steps(states)));
-        let message = OpeningMessage { digest, filled, resumed: at };
+        let message = OpeningMessage { digest, version, filled, resumed: at };
         let Some(mut all) = self.exchange(&message)? else { return Ok(None) };
-        let mut filled = LoadStats::default();
+        let (mut filled, expected) = (LoadStats::default(), all[0].version);
         for (message, rank) in all.iter().zip(0..) {
             if message.digest != digest {
                 return Err(TrainError::OtherRun { rank });
+            }
+            let found = message.version;
+            if found != expected {
+                return Err(TrainError::OtherVersion { rank, expected, found });
             }
             filled += message.filled;
         }
@@ -392,7 +399,7 @@ mod tests {
 
     fn opening(first: u32) -> Opening {
         let filled = LoadStats { remote_rows: 5, ..LoadStats::default() };
-        Opening { digest: [first; 8], filled, lengths: vec![2, 1] }
+        Opening { digest: [first; 8], version: 0, filled, lengths: vec![2, 1] }
     }
 
     /// Runs `body` as each of `n_ranks` processes.

@@ -91,7 +91,8 @@ impl<'a> Run<'a> {
         group: &mut ProcessGroup<'_>,
     ) -> Result<bool, TrainError> {
         let (digest, lengths) = (setup.digest(), self.replica.adam.lengths());
-        let opening = Opening { digest, filled: setup.filled(), lengths };
+        let (version, filled) = (setup.pinned_version(), setup.filled());
+        let opening = Opening { digest, version, filled, lengths };
         let resumed = self.resumed_at.filter(|_| group.leads()).map(|at| (at, self.states()));
         let Some((filled, resumed)) = group.open(opening, resumed)? else { return Ok(false) };
         self.record.filled = filled;

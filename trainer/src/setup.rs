@@ -19,6 +19,7 @@ use crate::{
     Fetch, HopConfig, Migration, Place, Progress, Sampling, TrainConfig, TrainError, TrainGraph,
     WorkerSources,
     checkpoint::Settings,
+    config::check,
     evaluate::Evaluator,
     features::FeatureRows,
     labels::Labels,
@@ -107,6 +108,12 @@ impl<'a> Setup<'a> {
         if self.config.fetch() != Fetch::Rapid {
             return Ok(ControlFlow::Continue(()));
         }
+        // Absolute, since processes may run in other folders.
+        let path = std::path::absolute(&self.config.schedule_path);
+        let path = path.unwrap_or_else(|_| self.config.schedule_path.clone());
+        let text = path.to_str();
+        let can_travel = text.is_some() || group.n_ranks() == 1;
+        check(can_travel, "schedule_path", "UTF-8 with several processes", path.display())?;
         let (start, mut flow) = (Instant::now(), ControlFlow::Continue(()));
         let mut is_stored = false;
         if group.leads() {
@@ -119,13 +126,11 @@ impl<'a> Setup<'a> {
                 return Ok(flow);
             }
         }
-        // Absolute, since processes may stand in other folders.
-        let path = std::path::absolute(&self.config.schedule_path);
-        let path = path.unwrap_or_else(|_| self.config.schedule_path.clone());
-        let path = path.display().to_string();
-        let Some(path) = group.text_of_leader(&path)? else { return Ok(ControlFlow::Break(())) };
+        let of_leader = group.text_of_leader(text.unwrap_or_default())?;
+        let Some(of_leader) = of_leader else { return Ok(ControlFlow::Break(())) };
         let seconds = start.elapsed().as_secs_f64();
-        let written = self.open_schedule(path.into(), is_stored, seconds)?;
+        let path = if group.leads() { path } else { of_leader.into() };
+        let written = self.open_schedule(path, is_stored, seconds)?;
         let digest = group.text_of_leader(&written.schedule.digest_hex())?;
         let Some(digest) = digest else { return Ok(ControlFlow::Break(())) };
         written.check_digest(digest)?;
@@ -142,6 +147,11 @@ impl<'a> Setup<'a> {
         digest.update(format!("{strategy}, {hop:?}, {hot_policy}, {epochs} epochs").as_bytes());
         let digest = *digest.finalize().as_bytes();
         std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|j| digest[4 * i + j])))
+    }
+
+    /// Returns the version of rows that the sources keep to; 0 for the newest.
+    pub(crate) fn pinned_version(&self) -> u32 {
+        self.sources[0].untiered.pinned_version().unwrap_or(0)
     }
 
     /// What filled the sources of the workers here.

@@ -5,8 +5,10 @@
 mod planted;
 
 use std::{
+    ffi::OsStr,
     fs,
     ops::ControlFlow,
+    os::unix::ffi::OsStrExt,
     path::Path,
     sync::{Arc, Mutex},
 };
@@ -20,8 +22,8 @@ use lodestore_trainer::{
     train,
 };
 use planted::{
-    N_NODES, Noting, ROW_BYTES, bytes_of, complete, config, counting, failing, planted, run,
-    run_from, run_telling, run_with,
+    N_NODES, Noting, Pinned, ROW_BYTES, bytes_of, complete, config, counting, failing, planted,
+    run, run_from, run_in_ranks, run_in_ranks_from, run_telling, run_with,
 };
 
 /// The losses of every step, as bits.
@@ -490,6 +492,42 @@ fn memory_of_a_buffer_is_measured_and_a_source_without_one_is_refused() {
     let on = TrainGraph { topology, book, uuid: [3; 16], rows_from: RowsFrom::Embedded };
     let error = train(&massive, &on, &sources, &mut |_| ControlFlow::Continue(())).unwrap_err();
     assert!(matches!(error, TrainError::NoBuffer { worker: 0 }), "{error}");
+}
+
+/// A path travels as text, which not every path is.
+#[test]
+fn a_schedule_may_have_any_name_in_one_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let schedule_path = dir.path().join(OsStr::from_bytes(b"s\xff.schedule"));
+    let config = TrainConfig { schedule_path, ..config(Strategy::Rapid, 2, dir.path()) };
+    run(&graph, &config).unwrap();
+    for found in run_in_ranks(&graph, &config, 2) {
+        let found = found.unwrap_err().to_string();
+        assert!(found.contains("`schedule_path` must be UTF-8 with several processes"), "{found}");
+    }
+}
+
+/// Each process connects for itself, and a commit may come between.
+#[test]
+fn processes_that_have_pinned_other_versions_do_not_train_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    for strategy in [Strategy::Ondemand, Strategy::Massive] {
+        let config = config(strategy, 2, dir.path());
+        let run = |versions: [u32; 2]| {
+            run_in_ranks_from(&graph, &config, 2, &|rank| {
+                let (rows, version) = (Arc::clone(&graph.rows), versions[rank as usize]);
+                Arc::new(Pinned { rows, version })
+            })
+        };
+        assert!(run([4, 4]).iter().all(Result::is_ok));
+        for found in run([4, 5]) {
+            let found = found.unwrap_err().to_string();
+            assert!(found.contains("process 1 of the run has pinned version 5"), "{found}");
+            assert!(found.contains("the first 4"), "{found}");
+        }
+    }
 }
 
 /// What fills the oracle's tier, or the first hot set, comes before the first step.

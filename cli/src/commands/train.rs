@@ -186,7 +186,7 @@ pub(crate) struct TrainArgs {
           value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,
     /// With --connect: only rows of the version that the servers have committed at the start,
-    /// whatever is put, committed and compacted later.
+    /// whatever is put, committed and compacted later. The processes of a run must all find the same.
     #[arg(long, requires = "connect")]
     pin: bool,
     #[command(flatten)]

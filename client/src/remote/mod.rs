@@ -288,6 +288,10 @@ impl RowSource for Client {
         Ok(self.tensors[self.position(name)?].clone())
     }
 
+    fn pinned_version(&self) -> Option<u32> {
+        self.config.pin.then_some(self.pinned)
+    }
+
     fn pull(
         &self,
         tensor: &str,

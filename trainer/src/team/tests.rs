@@ -63,8 +63,9 @@ fn gradient(graph: &Graph, config: &TrainConfig, n_merges: u32) -> Vec<f64> {
     let replica = Replica::new(&setup.model, config, setup.n_steps()).unwrap();
     let mut alone = ThreadCollective::alone();
     let mut group = ProcessGroup::new(&mut alone);
-    let (digest, filled, lengths) = (setup.digest(), setup.filled(), replica.adam.lengths());
-    group.open(Opening { digest, filled, lengths }, None).unwrap();
+    let (digest, version, filled) = (setup.digest(), setup.pinned_version(), setup.filled());
+    let lengths = replica.adam.lengths();
+    group.open(Opening { digest, version, filled, lengths }, None).unwrap();
     scope(|scope| {
         let recruits = setup.recruits(scope, Place::default()).unwrap();
         let size = [config.workers, setup.n_steps()];

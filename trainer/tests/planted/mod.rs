@@ -180,10 +180,20 @@ pub(crate) fn run_in_ranks(
     config: &TrainConfig,
     n_ranks: u32,
 ) -> Vec<Result<Option<TrainReport>, TrainError>> {
+    run_in_ranks_from(graph, config, n_ranks, &|_| Arc::clone(&graph.rows) as Arc<dyn RowSource>)
+}
+
+/// As [`run_in_ranks`], each with the rows that it gets from `rows_of`.
+pub(crate) fn run_in_ranks_from(
+    graph: &Planted,
+    config: &TrainConfig,
+    n_ranks: u32,
+    rows_of: &(dyn Fn(u32) -> Arc<dyn RowSource> + Sync),
+) -> Vec<Result<Option<TrainReport>, TrainError>> {
     let (topology, book) = (&graph.topology, &graph.book);
     let on = TrainGraph { topology, book, uuid: [3; 16], rows_from: RowsFrom::Embedded };
     let as_rank = |mut rank: ThreadCollective| {
-        let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+        let rows = rows_of(rank.rank());
         let of_worker = |worker| {
             let (local, untiered, mut remote) =
                 (Arc::clone(&rows), Arc::clone(&rows), Arc::clone(&rows));
@@ -284,6 +294,36 @@ impl RowSource for Noting {
     ) -> Result<PullStats, ClientError> {
         self.memory.lock().unwrap().insert(out.as_ptr() as usize, out.len());
         self.rows.pull_at(tensor, ids, at, out, kind)
+    }
+}
+
+/// A source that keeps to one version.
+pub(crate) struct Pinned {
+    pub(crate) rows: Arc<MemorySource>,
+    pub(crate) version: u32,
+}
+
+impl RowSource for Pinned {
+    fn book(&self) -> &PartitionBook {
+        self.rows.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.rows.tensor(name)
+    }
+
+    fn pinned_version(&self) -> Option<u32> {
+        Some(self.version)
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        self.rows.pull(tensor, ids, out, kind)
     }
 }
 

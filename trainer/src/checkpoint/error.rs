@@ -110,7 +110,8 @@ pub enum CheckpointFault {
     },
     /// Further than the run is to go.
     #[error(
-        "the checkpoint is in epoch {} of a run of {epochs}; ask for more epochs", place.epoch + 1
+        "the checkpoint is in epoch {} of a run of {epochs}; ask for more epochs",
+        place.epoch.saturating_add(1)
     )]
     Over {
         /// Where the checkpoint is.

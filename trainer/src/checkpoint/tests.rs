@@ -189,6 +189,12 @@ fn a_file_of_more_steps_than_the_run_has_is_refused_by_its_first_bytes() {
     assert!(found.contains("with 4 steps an epoch"), "{found}");
     let found = load([1 << 29, 3, (1 << 31) + 3], &identity());
     assert!(found.contains("of a run of 5; ask for more epochs"), "{found}");
+    // A place alone that is damaged: no epoch has these losses.
+    for epoch in [3, u32::MAX] {
+        let found = load([epoch, 3, 11], &identity());
+        assert!(found.contains(&format!("11 losses in epoch {epoch}, step 3")), "{found}");
+        assert!(found.contains("; remove it to start anew"), "{found}");
+    }
     // Whoever takes other batches is told of these.
     let settings = TrainConfig { batch_size: 3, ..TrainConfig::default() };
     let settings = Settings::new(&settings, 5, "abc");

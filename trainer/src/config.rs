@@ -10,6 +10,9 @@ use serde::Serialize;
 
 use crate::{LayerOptions, Metric, ModelKind, Replay, TrainError, UpdateOptions};
 
+/// Most layers of a model.
+pub(crate) const MAX_LAYERS: usize = 64;
+
 /// How a run trains and how it gets its rows; the second never changes the losses.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainConfig {
@@ -310,6 +313,13 @@ impl TrainConfig {
         at_least_1("epochs", u64::from(self.epochs))?;
         at_least_1("batch_size", self.batch_size as u64)?;
         at_least_1("fanouts", self.fanouts.len() as u64)?;
+        let n_layers = self.fanouts.len();
+        check(
+            n_layers <= MAX_LAYERS,
+            "fanouts",
+            &format!("at most {MAX_LAYERS} layers"),
+            n_layers,
+        )?;
         let is_measured = self.patience == 0 || self.evaluate_every > 0;
         check(is_measured, "evaluate_every", "at least 1 with a patience", self.evaluate_every)?;
         let (dropout, rate) = (self.dropout, self.learning_rate);

@@ -7,7 +7,8 @@ use lodestore_graph::{NodeId, batch::Block};
 use serde::Serialize;
 
 use crate::{
-    LayerOptions, TrainConfig,
+    LayerOptions, TrainConfig, TrainError,
+    config::check,
     conv::{Conv, Hop, Input, LayerDropout},
     gat::{Gat, Heads},
     layer::{Layer, Saved},
@@ -17,6 +18,9 @@ use crate::{
     options::Norm,
     workspace::Workspace,
 };
+
+/// Most parameters of a model, so that its file has less than 4 GiB.
+const MAX_PARAMETERS: u64 = 1_000_000_000;
 
 /// Which layer a model is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -123,13 +127,28 @@ impl ModelSpec {
         };
         self.widths.windows(2).enumerate().flat_map(of_layer).collect()
     }
+
+    /// Returns the number of parameters, or the largest number if it is past that.
+    fn n_parameters(&self) -> u64 {
+        let product = |n: u64, &width: &usize| n.saturating_mul(width as u64);
+        let of_one = |(_, shape): (_, Vec<usize>)| shape.iter().fold(1, product);
+        self.shapes().into_iter().map(of_one).fold(0, u64::saturating_add)
+    }
+
+    /// Fails for a model of more than [`MAX_PARAMETERS`].
+    pub(crate) fn check_size(&self) -> std::result::Result<(), TrainError> {
+        let found = self.n_parameters();
+        let expected = format!(
+            "of at most {MAX_PARAMETERS} parameters (--hidden, --heads, --output-heads, --fanout)"
+        );
+        check(found <= MAX_PARAMETERS, "model", &expected, found)
+    }
 }
 
 /// Returns the number of parameters of a run's model for features of `width`.
 #[must_use]
 pub fn parameter_count(config: &TrainConfig, width: usize, n_classes: usize) -> u64 {
-    let shapes = ModelSpec::new(config, width, n_classes).shapes();
-    shapes.iter().map(|(_, shape)| shape.iter().map(|&n| n as u64).product::<u64>()).sum()
+    ModelSpec::new(config, width, n_classes).n_parameters()
 }
 
 impl Model {

@@ -19,14 +19,13 @@ use crate::{
     WorkerSources,
     evaluate::Accuracy,
     model::{Model, ModelSpec},
+    config::MAX_LAYERS,
     norm::NormLayer,
     setup::Setup,
 };
 
 /// A larger file is no model of this crate.
 const MAX_FILE_BYTES: u64 = 1 << 32;
-/// More layers than any model has.
-const MAX_LAYERS: usize = 64;
 
 /// Why a model's file could not be written or used.
 #[derive(Debug, Error)]

@@ -77,6 +77,7 @@ impl<'a> Setup<'a> {
         let features = FeatureRows::new(&info, config.normalize)?;
         let spec = ModelSpec::new(config, features.width(), labels.n_classes);
         file.map_or(Ok(()), |file| file.check(&spec))?;
+        spec.check_size()?;
         let model = Model::new(&spec, config.seed)?;
         let row_bytes = info.row_bytes();
         let n_batches = Self::n_batches_of(config, graph.book, &labels.train);

@@ -60,6 +60,34 @@ fn of_leader(graph: &Planted, config: &TrainConfig, n_ranks: u32) -> TrainReport
     run_in_ranks(graph, config, n_ranks).swap_remove(0).unwrap().unwrap()
 }
 
+/// Nothing of such a model is made.
+#[test]
+fn a_model_that_is_too_large_is_refused_before_it_takes_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let message = |change: Change| {
+        let mut config = config(Strategy::Ondemand, 2, dir.path());
+        change(&mut config);
+        run(&graph, &config).unwrap_err().to_string()
+    };
+    let with_heads = |c: &mut TrainConfig| (c.model, c.n_output_heads) = (ModelKind::Gat, 1 << 30);
+    let changes: [Change; 4] = [
+        |c| c.hidden = 100_000_000_000,
+        |c| c.hidden = 1 << 62,
+        |c| c.hidden = usize::MAX,
+        with_heads,
+    ];
+    for change in changes {
+        let found = message(change);
+        assert!(
+            found.contains("setting `model` must be of at most 1000000000 parameters"),
+            "{found}"
+        );
+    }
+    let deep = message(|c| c.fanouts = vec![Fanout::All; 65]);
+    assert_eq!(deep, "setting `fanouts` must be at most 64 layers, found 65");
+}
+
 #[test]
 fn threads_processes_and_strategies_give_the_same_bits_under_any_options() {
     let dir = tempfile::tempdir().unwrap();

@@ -109,7 +109,7 @@ pub(crate) struct TrainArgs {
     peer: Option<processes::Peer>,
     #[command(flatten)]
     fanout: FanoutArgs,
-    /// Width of hidden layers.
+    /// Width of hidden layers. A model has at most 1,000,000,000 parameters.
     #[arg(long, value_name = "N", default_value_t = 64)]
     hidden: usize,
     /// gat: attention heads; --hidden is a multiple of it.

@@ -200,15 +200,16 @@ impl<'a> Run<'a> {
             let workers = self.worker_steps(&outcome, team.stats(epoch), [step_seconds, update]);
             self.record.stepped(&outcome, &workers);
             self.place.step += 1;
+            let (done, workers) = (step + 1, &workers[..]);
+            // Before the checkpoint: a run that is killed in between makes the step again.
+            let flow = progress(&Progress::Step { epoch, done, total, loss, workers });
+            self.is_interrupted = flow.is_break();
             let is_due = |c: &Checkpoints| c.is_due(self.replica.adam.n_steps());
-            let is_saved = self.checkpoints.as_ref().is_some_and(is_due);
-            if is_saved {
+            if self.is_interrupted || self.checkpoints.as_ref().is_some_and(is_due) {
                 self.save()?;
             }
-            let (done, workers) = (step + 1, &workers[..]);
-            if progress(&Progress::Step { epoch, done, total, loss, workers }).is_break() {
-                self.is_interrupted = true;
-                return if is_saved { Ok(()) } else { self.save() };
+            if self.is_interrupted {
+                return Ok(());
             }
         }
         let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);

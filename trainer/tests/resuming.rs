@@ -247,6 +247,36 @@ fn a_listener_ends_the_run_at_its_step_and_epochs_tell_what_was_timed() {
     }
 }
 
+/// A run that is killed while its listener takes a step makes that step again.
+#[test]
+fn a_step_is_in_a_checkpoint_only_after_its_listener_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    let plain = config(Strategy::Ondemand, 2, dir.path());
+    let (of_run, killed) = (dir.path().join("of-run"), dir.path().join("killed"));
+    std::fs::create_dir(&killed).unwrap();
+    let config = with_checkpoints(&plain, &of_run, 1);
+    // What a kill leaves that comes before the line of the third step is written.
+    run_telling(&graph, &config, [&rows, &rows], &mut |progress| {
+        if let Progress::Step { epoch: 0, done: 3, .. } = progress {
+            std::fs::copy(of_run.join("checkpoint"), killed.join("checkpoint")).unwrap();
+        }
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    let mut first = None;
+    let config = with_checkpoints(&plain, &killed, 1);
+    run_telling(&graph, &config, [&rows, &rows], &mut |progress| {
+        if let Progress::Step { epoch, done, .. } = progress {
+            first.get_or_insert((*epoch, *done));
+        }
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert_eq!(first, Some((0, 3)));
+}
+
 #[test]
 fn a_run_that_its_listener_ends_goes_on_from_that_very_step() {
     let dir = tempfile::tempdir().unwrap();

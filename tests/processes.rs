@@ -387,6 +387,23 @@ mod mpi {
             .failed(2, &["leave it out"]);
     }
 
+    /// The others are in the first exchange then, and learn of it there.
+    #[test]
+    fn a_first_process_without_a_place_for_its_folder_ends_the_job_and_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let graph = generated(dir.path());
+        let missing = format!("TMPDIR={}", dir.path().join("missing").display());
+        let line = format!(
+            "train --graph {graph} --epochs 1 --strategy ondemand --peer-timeout 20 --json"
+        );
+        let lode = [env!("CARGO_BIN_EXE_lode")].into_iter().chain(line.split_whitespace());
+        let mut job = Command::new("mpirun");
+        job.args(["--allow-run-as-root", "--oversubscribe", "-n", "1", "env", &missing]);
+        job.args(lode.clone()).args([":", "-n", "1"]).args(lode);
+        job.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        finish(job.spawn().unwrap(), DEADLINE).failed(1, &["missing: cannot make a folder in it"]);
+    }
+
     #[test]
     fn a_job_that_lost_a_process_goes_on_from_its_checkpoint() {
         let dir = tempfile::tempdir().unwrap();

@@ -174,8 +174,7 @@ impl<'c> ProcessGroup<'c> {
             for (message, rank) in all.into_iter().zip(0..) {
                 let of_rank = workers_of(rank, n_ranks, n_workers);
                 if !message.is_of(of_rank) {
-                    self.is_over = true;
-                    return Err(out_of_step(rank, "its own workers", "others".to_owned()));
+                    return Err(self.raise(out_of_step(rank, "its own workers", "others")));
                 }
                 for (worker, of_worker) in workers_of(rank, n_ranks, n_workers).zip(message.stats) {
                     stats[worker as usize] = of_worker;
@@ -247,11 +246,8 @@ impl<'c> ProcessGroup<'c> {
             let own: &[u8] = bytemuck::cast_slice(parameters);
             let are_same = parameters_of.chunks_exact(row_bytes.max(1)).all(|of| of == own);
             if parameters_of.len() != expected || sums.len() != expected || !are_same {
-                self.is_over = true;
                 let (expected, found) = ("the models of this step", "models of another step");
-                let (expected, found) = (expected.to_owned(), found.to_owned());
-                let error = CollectiveError::OutOfStep { rank, expected, found };
-                return Err(self.collective.raise(error).into());
+                return Err(self.raise(out_of_step(rank, expected, found)));
             }
             let sums = sums.chunks_exact(row_bytes.max(1));
             models.extend(here.into_iter().zip(sums).map(|(worker, sum)| {
@@ -275,7 +271,7 @@ impl<'c> ProcessGroup<'c> {
         let status = if self.leads() { ENDED } else { CONTINUE };
         let is_first = self.n_ranks() > 1 && !self.is_over;
         if is_first && self.exchange_status(status, &[])?.is_some() {
-            return Err(out_of_step(0, "the end of the run", "a step".to_owned()));
+            return Err(self.raise(out_of_step(0, "the end of the run", "a step")));
         }
         let Traffic { rows, gradients, parameters, embeddings, control } =
             *self.collective.traffic();
@@ -297,14 +293,21 @@ impl<'c> ProcessGroup<'c> {
         &mut self,
         message: &M,
     ) -> Result<Option<Vec<M>>, TrainError> {
-        let bytes = serde_json::to_vec(message).map_err(|error| malformed(self.rank(), &error))?;
+        let bytes = serde_json::to_vec(message);
+        let bytes = bytes.map_err(|error| self.raise(malformed(self.rank(), &error)))?;
         let Some(all) = self.exchange_status(CONTINUE, &bytes)? else { return Ok(None) };
         let decode = |(bytes, rank): (Vec<u8>, u32)| {
             serde_json::from_slice(bytes.get(1..).unwrap_or_default())
                 .map_err(|error| malformed(rank, &error))
         };
         let messages = all.into_iter().zip(0..).map(decode).collect::<Result<_, _>>();
-        messages.map(Some).inspect_err(|_| self.is_over = true)
+        messages.map(Some).map_err(|error| self.raise(error))
+    }
+
+    /// Returns `error`, which this process has found beside a transfer; the others may not have.
+    fn raise(&mut self, error: CollectiveError) -> TrainError {
+        self.is_over = true;
+        self.collective.raise(error).into()
     }
 
     /// Returns the bytes of all processes behind their status; none if the leader has ended the
@@ -377,12 +380,13 @@ pub fn give_up(collective: &mut dyn Collective, message: &str) -> Result<(), Col
     collective.all_gather(Payload::Control, &bytes, &mut Vec::new())
 }
 
-fn malformed(rank: u32, error: &serde_json::Error) -> TrainError {
-    out_of_step(rank, "a message of this step", error.to_string())
+fn malformed(rank: u32, error: &serde_json::Error) -> CollectiveError {
+    out_of_step(rank, "a message of this step", &error.to_string())
 }
 
-fn out_of_step(rank: u32, expected: &str, found: String) -> TrainError {
-    CollectiveError::OutOfStep { rank, expected: expected.to_owned(), found }.into()
+fn out_of_step(rank: u32, expected: &str, found: &str) -> CollectiveError {
+    let (expected, found) = (expected.to_owned(), found.to_owned());
+    CollectiveError::OutOfStep { rank, expected, found }
 }
 
 /// Returns the workers of `rank`.
@@ -395,7 +399,7 @@ mod tests {
     use std::{thread, time::Duration};
 
     use super::*;
-    use crate::collective::ThreadCollective;
+    use crate::collective::{Tag, ThreadCollective};
 
     fn opening(first: u32) -> Opening {
         let filled = LoadStats { remote_rows: 5, ..LoadStats::default() };
@@ -507,6 +511,65 @@ mod tests {
             group.migrate(models, 1, (2, &parameters)).unwrap_err().to_string()
         });
         assert!(found.iter().all(|it| it.contains("models of another step")), "{found:?}");
+    }
+
+    /// A collective that counts the errors that this process alone has raised.
+    struct Raising {
+        ranks: ThreadCollective,
+        n_raised: u32,
+    }
+
+    impl Collective for Raising {
+        fn rank(&self) -> u32 {
+            self.ranks.rank()
+        }
+
+        fn n_ranks(&self) -> u32 {
+            self.ranks.n_ranks()
+        }
+
+        fn n_local(&self) -> u32 {
+            self.ranks.n_local()
+        }
+
+        fn traffic(&mut self) -> &mut Traffic {
+            self.ranks.traffic()
+        }
+
+        fn transfer(
+            &mut self,
+            tag: Tag,
+            sends: &[(u32, &[u8])],
+            receives: &mut [(u32, Vec<u8>)],
+        ) -> Result<(), CollectiveError> {
+            self.ranks.transfer(tag, sends, receives)
+        }
+
+        fn raise(&mut self, error: CollectiveError) -> CollectiveError {
+            self.n_raised += 1;
+            error
+        }
+    }
+
+    /// Other processes may have taken the same message for a good one, and go on.
+    #[test]
+    fn a_message_that_one_process_cannot_use_is_raised_by_it() {
+        let foreign = StepMessage { stats: Vec::new(), outcomes: Vec::new() };
+        for message in [b"{".to_vec(), serde_json::to_vec(&foreign).unwrap()] {
+            let message = [&[CONTINUE], &message[..]].concat();
+            let mut ranks = ThreadCollective::group(2, Duration::from_secs(60)).into_iter();
+            let (first, mut second) = (ranks.next().unwrap(), ranks.next().unwrap());
+            let mut first = Raising { ranks: first, n_raised: 0 };
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    second.all_gather(Payload::Control, &message, &mut Vec::new()).unwrap();
+                });
+                let stats = &mut [MemberStats::default(); 2];
+                let step = ProcessGroup::new(&mut first).step(Vec::new(), Vec::new(), stats);
+                assert!(matches!(step, Err(TrainError::Collective(_))), "{step:?}");
+            });
+            assert_eq!(first.n_raised, 1);
+        }
     }
 
     #[test]

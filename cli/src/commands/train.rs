@@ -318,13 +318,13 @@ pub(crate) fn train(run: &TrainRun, console: &Console) -> Result<Trained> {
 fn follow(run: &TrainRun) -> Result<()> {
     let console = Console::silent();
     let mut joined = run.form.join(run.train.workers)?;
-    let opened = match Opened::new(run, &joined, &console) {
+    let opened = Opened::new(run, &joined, &console);
+    // The first process is asked too, or alone, and ends the run for all at the same step.
+    let (opened, _heeded) = match opened.and_then(|opened| Ok((opened, Heeded::start()?))) {
         Ok(opened) => opened,
         Err(error) => return Err(joined.failed_before(error)),
     };
     let (on, sources) = (opened.train_graph(run), &opened.sources);
-    // The first process is asked too, or alone, and ends the run for all at the same step.
-    let _heeded = Heeded::start()?;
     let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
     match train_together(&run.train, &on, sources, joined.collective(), no_progress) {
         Err(error) => Err(joined.failed(error)),
@@ -349,13 +349,17 @@ fn train_telling(
         check_workers(&run.train, Graph::open(&run.graph)?.book().n_parts())?;
     }
     let mut joined = run.form.join(run.train.workers)?;
-    let (opened, mut log) = match Opened::and_log(run, &joined, console) {
+    let open = || -> Result<_> {
+        let (opened, log) = Opened::and_log(run, &joined, console)?;
+        // A schedule without a place of its own goes away with the folder.
+        let folder = ScratchFolder::new("lode-train-")?;
+        let interrupt = RemovedOnInterrupt::watch(folder.path())?;
+        Ok((opened, log, folder, interrupt))
+    };
+    let (opened, mut log, folder, _interrupt) = match open() {
         Ok(opened) => opened,
         Err(error) => return Err(joined.failed_before(error)),
     };
-    // A schedule that nobody asked to keep goes away with the folder.
-    let folder = ScratchFolder::new("lode-train-")?;
-    let _interrupt = RemovedOnInterrupt::watch(folder.path())?;
     let config = run.with_schedule(folder.path());
     console.stage("setup");
     let (mut told, mut heeded) = (Ok(()), None);

@@ -55,8 +55,9 @@ impl SocketCollective {
     /// Returns rank 0 of the processes at the other ends of `followers`, which have the ranks from
     /// 1 on, and connects them with each other. It waits for them for `timeout`.
     pub fn leader(followers: Vec<UnixStream>, timeout: Duration) -> Result<Self, CollectiveError> {
-        for (n, first) in followers.iter().enumerate() {
-            for second in &followers[n + 1..] {
+        let ranks = || (1..).zip(&followers);
+        for first in ranks() {
+            for second in ranks().skip(first.0 as usize) {
                 let (one, other) = UnixStream::pair().map_err(connect("make sockets"))?;
                 pass(first, one.as_fd(), timeout)?;
                 pass(second, other.as_fd(), timeout)?;
@@ -246,12 +247,13 @@ fn wait(outbound: &[Outbound<'_>], inbound: &[Inbound<'_>], left: &mut Duration)
     *left = left.saturating_sub(start.elapsed().min(slice));
 }
 
-/// Passes a socket to the process at the other end of `socket`. One that is gone shows later.
+/// Passes a socket to the process of `rank`, at the other end of `socket`. One that is gone shows later.
 fn pass(
-    socket: &UnixStream,
+    (rank, socket): (u32, &UnixStream),
     passed: BorrowedFd<'_>,
     timeout: Duration,
 ) -> Result<(), CollectiveError> {
+    socket.set_write_timeout(Some(timeout)).map_err(connect("set up the sockets"))?;
     let (start, descriptors) = (Instant::now(), [passed]);
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -264,6 +266,9 @@ fn pass(
                 sleep(Duration::from_millis(1));
             }
             Err(Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::TOOMANYREFS) => {
+                return Err(CollectiveError::Silent { rank, waited: timeout });
+            }
             Err(error) => return Err(connect("pass the sockets")(error.into())),
         }
     }

@@ -49,6 +49,14 @@ fn a_process_that_is_gone_before_it_joins_is_named_by_all() {
 }
 
 #[test]
+fn a_process_that_takes_no_sockets_is_named() {
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let pass = |_| pass((3, &ours), ours.as_fd(), Duration::from_millis(20)).err();
+    let error = (0..100_000).find_map(pass);
+    assert!(matches!(error, Some(CollectiveError::Silent { rank: 3, .. })), "{error:?}");
+}
+
+#[test]
 fn a_follower_without_a_leader_says_so() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let timeout = Duration::from_millis(50);

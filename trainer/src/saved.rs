@@ -3,8 +3,9 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::{self, File},
+    fs::{File, Permissions},
     io::{self, Read, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -12,14 +13,15 @@ use std::{
 use candle_core::{Device, Tensor};
 use lodestore_graph::sampler::Fanout;
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
+use tempfile::{Builder, NamedTempFile};
 use thiserror::Error;
 
 use crate::{
     Aggregation, LayerOptions, Metric, ModelKind, Norm, TrainConfig, TrainError, TrainGraph,
     WorkerSources,
+    config::MAX_LAYERS,
     evaluate::Accuracy,
     model::{Model, ModelSpec},
-    config::MAX_LAYERS,
     norm::NormLayer,
     setup::Setup,
 };
@@ -64,21 +66,25 @@ pub struct Evaluation {
 
 /// Fails unless a model can be written to `path`: makes the file beside it, and takes it away again.
 pub(crate) fn check_place(path: &Path) -> Result<(), SavedModelError> {
-    let partial = partial_of(path);
-    let source = match File::create(&partial).and_then(|_| fs::remove_file(&partial)) {
-        Ok(()) if path.is_dir() => io::ErrorKind::IsADirectory.into(),
-        Ok(()) => return Ok(()),
+    let source = match new_beside(path) {
+        Ok(_) if path.is_dir() => io::ErrorKind::IsADirectory.into(),
+        Ok(_) => return Ok(()),
         Err(source) => source,
     };
     let fault = Box::new(Fault::Io { action: "write", source });
     Err(SavedModelError { path: path.to_owned(), fault })
 }
 
-/// The file's name until it is whole.
-fn partial_of(path: &Path) -> PathBuf {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    PathBuf::from(partial)
+/// Makes the file under a name that no other has, until it is whole.
+fn new_beside(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut prefix = path.file_name().unwrap_or_default().to_owned();
+    prefix.push(".");
+    // As for any new file; the process's mask takes its part away.
+    let permissions = Permissions::from_mode(0o666);
+    let mut builder = Builder::new();
+    builder.prefix(&prefix).suffix(".partial").permissions(permissions);
+    builder.tempfile_in(folder.unwrap_or(Path::new(".")))
 }
 
 /// Writes the parameters `values`, one flat list each, of a model of `config`, to `path`: beside it
@@ -98,12 +104,12 @@ pub(crate) fn save(
     let views = views.collect::<Result<Vec<_>, SafeTensorError>>();
     let bytes = views.and_then(|views| safetensors::serialize(views, Some(metadata(config))));
     let bytes = bytes.map_err(|error| failed(error.into()))?;
-    let partial = partial_of(path);
     let write = || -> io::Result<()> {
-        let mut file = File::create(&partial)?;
+        let mut file = new_beside(path)?;
         file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&partial, path)
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
     };
     write().map_err(|source| failed(Fault::Io { action: "write", source }))
 }
@@ -308,6 +314,8 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -382,6 +390,23 @@ mod tests {
         let layers = message(|c| c.fanouts = vec![Fanout::All; 64]);
         assert!(layers.contains("layers.63.bias"), "{layers}");
     }
+
+    #[test]
+    fn files_beside_the_model_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("model"), dir.path().join("model.partial"));
+        fs::write(&other, "another's").unwrap();
+        check_place(&path).unwrap();
+        let usual = TrainConfig::default();
+        let model = Model::new(&ModelSpec::new(&usual, 10, 4), 1).unwrap();
+        let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
+        let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
+        save(&path, &usual, &model, &values).unwrap();
+        assert_eq!(fs::read(&other).unwrap(), b"another's");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing half-made is left");
+        ModelFile::read(&path).unwrap();
+    }
+
     #[test]
     fn statistics_and_layers_that_no_run_leaves_are_refused() {
         let dir = tempfile::tempdir().unwrap();

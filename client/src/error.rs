@@ -3,6 +3,7 @@
 mod checks;
 
 use lodestore_cache::{DeviceError, DirectoryError, HotSetError};
+use lodestore_graph::sampler::TooManyEdges;
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::{BookError, NodeId, PartId};
 use lodestore_schema::{Failure, WireError};
@@ -21,6 +22,9 @@ pub enum ClientError {
     /// The schedule that names the batches could not be read.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// A batch is too large.
+    #[error(transparent)]
+    TooManyEdges(#[from] TooManyEdges),
     /// A hot set could not be made.
     #[error(transparent)]
     HotSet(#[from] HotSetError),

@@ -12,6 +12,8 @@ pub(crate) struct Ondemand<'a> {
     share: Share<'a>,
     epochs: u32,
     per_epoch: u32,
+    /// Most edges of a batch.
+    max_edges: u32,
     state: Mutex<State<'a>>,
 }
 
@@ -28,7 +30,7 @@ impl<'a> Ondemand<'a> {
         let roots = share.batches(0);
         let per_epoch = u32::try_from(roots.len()).unwrap_or(u32::MAX);
         let state = Mutex::new(State { sampler, epoch: 0, roots });
-        Self { share, epochs, per_epoch, state }
+        Self { share, epochs, per_epoch, max_edges: u32::MAX, state }
     }
 }
 
@@ -46,12 +48,37 @@ impl BatchSource for Ondemand<'_> {
         }
         let seed = self.share.plan.seed_of(self.share.worker, epoch, position);
         let State { sampler, roots, .. } = &mut *state;
-        let batch = sampler.sample(&roots[position as usize], seed);
+        let batch = sampler.sample_at_most(&roots[position as usize], seed, self.max_edges)?;
         Ok((batch, Kept::Nothing))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {
         let per_epoch = self.per_epoch.max(1);
         (index / per_epoch + 1).saturating_mul(per_epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lodestore_graph::{PartitionBook, sampler::Fanout, topology::Topology};
+
+    use super::*;
+    use crate::TrainConfig;
+
+    #[test]
+    fn a_batch_of_too_many_edges_is_an_error() {
+        // Each of four nodes has all others as neighbours.
+        let lists = (0..4u32).flat_map(|node| (1..4).map(move |step| (node + step) % 4)).collect();
+        let topology = Topology::from_lists(vec![0, 3, 6, 9, 12], lists).unwrap();
+        let book = PartitionBook::from_counts(&[4]).unwrap();
+        let (fanouts, train) = (vec![Fanout::All; 2], [NodeId(0)]);
+        let config = TrainConfig::default();
+        let share = Share { worker: 0, plan: config.root_plan(&book), train: &train };
+        let mut source = Ondemand::new(share, 1, Sampler::new(&topology, &fanouts));
+        source.max_edges = 15;
+        source.batch(0).unwrap();
+        source.max_edges = 14;
+        let found = source.batch(0).err().unwrap().to_string();
+        assert!(found.contains("15 edges") && found.contains("use smaller batches"), "{found}");
     }
 }

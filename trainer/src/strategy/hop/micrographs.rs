@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
 
-use lodestore_client::{BatchLoader, Kept, LoadStats, PrefetchStats, RowBuffer};
+use lodestore_client::{BatchLoader, ClientError, Kept, LoadStats, PrefetchStats, RowBuffer};
 use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
 
 use super::{Iteration, iteration::TimeStep};
@@ -73,8 +73,9 @@ impl<'a> Micrographs<'a> {
     /// Samples a micrograph for each list of roots, and reads the rows of all of them together.
     fn load(&mut self, roots: &[&[NodeId]], seed: u64) -> Result<(), TrainError> {
         let start = Instant::now();
+        let sample = |roots: &&[NodeId]| self.sampler.sample_at_most(roots, seed, u32::MAX);
         let batches: Vec<Batch> =
-            roots.iter().map(|roots| self.sampler.sample(roots, seed)).collect();
+            roots.iter().map(sample).collect::<Result<_, _>>().map_err(ClientError::from)?;
         let sample_seconds = start.elapsed().as_secs_f64();
         let row_bytes = self.loader.row_bytes();
         let n_bytes = row_bytes * batches.iter().map(|batch| batch.nodes.len()).sum::<usize>();

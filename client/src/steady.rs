@@ -3,6 +3,7 @@
 
 use std::{
     ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         mpsc::{Receiver, Sender, channel},
@@ -142,7 +143,7 @@ impl<'scope> SteadyCache<'scope> {
 
     fn request(&self, epoch: u32) {
         if let Some((requests, _)) = self.builder.as_ref().filter(|_| epoch < self.n_epochs) {
-            // The builder is gone only after an error or a panic, which the state tells.
+            // The builder is gone only after an error, which the state has.
             let _ = requests.send(epoch);
         }
     }
@@ -209,7 +210,9 @@ fn build_ahead(
         }
         shared.wait_for_a_free_buffer();
         let current = shared.buffers.current();
-        let built = choose(epoch).and_then(|ids| build(loader, &ids, &current));
+        let built = || choose(epoch).and_then(|ids| build(loader, &ids, &current));
+        let built = catch_unwind(AssertUnwindSafe(built))
+            .unwrap_or(Err(ClientError::Panicked { thread: "hot set" }));
         let mut state = shared.lock();
         match built {
             Ok(built) => {

@@ -88,6 +88,22 @@ fn the_old_set_serves_until_a_late_one_comes() {
 }
 
 #[test]
+fn a_builder_that_panics_is_an_error() {
+    let choose = |epoch| if epoch == 1 { panic!("as the test wants it") } else { sliding(epoch) };
+    thread::scope(|scope| {
+        let loader = loader(&source(u64::MAX));
+        let mut cache = SteadyCache::start(scope, &loader, 0..3, Arc::new(choose)).unwrap();
+        let (requests, builder) = cache.builder.take().unwrap();
+        while !builder.is_finished() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        cache.builder = Some((requests, builder));
+        let found = cache.for_epoch(1).err().unwrap();
+        assert!(matches!(found, ClientError::Panicked { thread: "hot set" }), "{found}");
+    });
+}
+
+#[test]
 fn a_set_that_comes_epochs_late_is_no_third_one() {
     let gate = Arc::new(AtomicBool::new(false));
     let opened = Arc::clone(&gate);

@@ -8,7 +8,8 @@ use std::fs;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::process::{command, finish, lode};
+use support::graph::generated;
+use support::process::{command, finish, lode, lode_line};
 
 const SMALL: &str = "--scale 0.003 --epochs 2 --rate 1Gbit --delay 200us --json";
 
@@ -292,6 +293,49 @@ fn massivegnn_has_all_contestants() {
         );
         let remote = followed["remote_share"].as_f64().unwrap();
         assert!(remote > 0.0 && remote < 1.0, "{followed}");
+    }
+}
+
+/// Nothing is solved for such a graph.
+#[test]
+fn massivegnn_on_an_own_graph_draws_what_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let (graph, out) = (generated(dir.path()), dir.path().join("out"));
+    let line = format!(
+        "reproduce massivegnn --graph {graph} --workers 4 --batches 20 --epochs 2 --rate 1Gbit --delay 200us \
+         --json --out {}",
+        out.display()
+    );
+    finish(command(line.split(' ')).spawn().unwrap(), DEADLINE).succeeded();
+    let report = fs::read_to_string(out.join("report.md")).unwrap();
+    assert!(!report.contains("slow"), "{report}");
+    for chart in ["fast.svg", "fig9.svg", "fig11.svg"] {
+        let svg = fs::read_to_string(out.join(chart)).unwrap();
+        let drawn = roxmltree::Document::parse(&svg).unwrap();
+        let bars = drawn.descendants().filter(|node| node.has_tag_name("rect")).count();
+        assert!(bars > 2 * 5 && report.contains(&format!("({chart})")), "{chart}: {bars}");
+    }
+}
+
+#[test]
+fn a_recording_with_a_time_for_each_step_is_refused_for_figures() {
+    let dir = tempfile::tempdir().unwrap();
+    let recording = dir.path().join("steps.json");
+    fs::write(&recording, r#"{"source": "", "seconds": {"20": [0.01, 0.01]}}"#).unwrap();
+    let (recording, out) = (recording.display(), dir.path().join("out"));
+    let line = format!(
+        "reproduce massivegnn --graphs reddit-like --batches 20 --compute replay:{recording} --out {} {SMALL}",
+        out.display()
+    );
+    lode_line(&line).failed(2, &["2 steps of batches of 20 roots", "--no-figures"]);
+    assert!(!out.exists(), "before anything is made");
+}
+
+#[test]
+fn a_batch_that_is_past_its_bound_is_refused() {
+    for paper in ["rapidgnn", "massivegnn"] {
+        lode_line(&format!("reproduce {paper} --batches 4294967296 --out /dev/null/none"))
+            .failed(2, &["from 1 to 16777216"]);
     }
 }
 

@@ -38,8 +38,7 @@ fn step_times(found: &Reproduction, link: &str) -> Bars {
 fn bytes_of_steps(found: &Reproduction) -> Bars {
     let title =
         "Fig. 4: MB a step that come from other machines: for batches (dark), hot sets (light)";
-    let link = if found.has_links(SLOW) { SLOW } else { FAST };
-    of_runs(found, link, title, |run| {
+    of_runs(found, found.figure_link(), title, |run| {
         let ahead = run.remote_bytes - run.missed_bytes;
         vec![[run.missed_bytes, ahead].map(|bytes| bytes / 1e6).to_vec()]
     })
@@ -49,7 +48,7 @@ fn bytes_of_steps(found: &Reproduction) -> Bars {
 fn preparation(found: &Reproduction) -> Bars {
     let title = "Fig. 9: ms a step: training (computing, other workers), then preparation (sampling, \
                  lookup, pull, copy), from dark to light";
-    of_runs(found, SLOW, title, |run| {
+    of_runs(found, found.figure_link(), title, |run| {
         let training = vec![run.compute_seconds, run.others_seconds];
         let preparing =
             vec![run.sample_seconds, run.lookup_seconds, run.pull_seconds, run.copy_seconds];
@@ -62,7 +61,7 @@ fn preparation(found: &Reproduction) -> Bars {
 fn remote_rows(found: &Reproduction) -> Bars {
     let title = "Fig. 11: remote rows fetched in an epoch by all workers: for batches (dark), ahead of \
                  them (light)";
-    of_runs(found, SLOW, title, |run| {
+    of_runs(found, found.figure_link(), title, |run| {
         let missed = run.remote_rows_per_epoch * run.missed_bytes / run.remote_bytes.max(1.0);
         vec![vec![missed, run.remote_rows_per_epoch - missed]]
     })

@@ -59,11 +59,16 @@ struct Swept {
 
 impl MassiveFigures {
     /// Fig. 10, if the model is one of its; over the loopback as it is, since rows are counted.
-    pub(super) fn follow(&mut self, of: Bench<'_>, made: &Made, cluster: &Cluster) -> Result<()> {
+    pub(super) fn follow(
+        &mut self,
+        of: Bench<'_>,
+        batch: usize,
+        made: &Made,
+        cluster: &Cluster,
+    ) -> Result<()> {
         if !FOLLOWED.contains(&of.model.name) {
             return Ok(());
         }
-        let batch = of.model.batches(of.size.scale)[1];
         for contestant in [Contestant::Massive, Contestant::MassiveKept] {
             let evicts = contestant == Contestant::Massive;
             let log = of.scratch.join(format!("{}-{evicts}.jsonl", of.model.name));
@@ -80,14 +85,13 @@ impl MassiveFigures {
     pub(super) fn sweep(
         &mut self,
         of: Bench<'_>,
+        (batch, spec): (usize, LinkSpec),
         made: &Made,
         cluster: &Cluster,
-        spec: LinkSpec,
     ) -> Result<()> {
         if of.model.name != SWEPT {
             return Ok(());
         }
-        let batch = of.model.batches(of.size.scale)[1];
         let case = |contestant| Case::usual(contestant, batch, of.epochs);
         for contestant in [Contestant::Ondemand, Contestant::MassiveKept] {
             self.beside.push(cluster.run(made, case(contestant), Some(spec), of.console)?);
@@ -178,17 +182,13 @@ impl MassiveFigures {
     /// These figures in the report.
     pub(super) fn write(&self, text: &mut String) -> fmt::Result {
         if self.progress.is_empty() {
-            writeln!(
-                text,
-                "\nFig. 10 is of {}, which were not asked for.",
-                FOLLOWED.join(" and ")
-            )?;
+            writeln!(text, "\nFig. 10 is of {}, which were not measured.", FOLLOWED.join(" and "))?;
         } else {
             self.write_progress(text)?;
         }
         match &self.beside[..] {
             [base, kept] => self.write_sweep(text, base, kept),
-            _ => writeln!(text, "\nFigs. 12 and 13 are of {SWEPT}, which was not asked for."),
+            _ => writeln!(text, "\nFigs. 12 and 13 are of {SWEPT}, which was not measured."),
         }
     }
 

@@ -68,7 +68,8 @@ keep as many as the others. --graph takes imported graphs, with tensors feat, la
 
 --compute replay:FILE has steps sleep what was recorded elsewhere, so that servers, links and prefetchers have
 the cores. FILE has {\"source\": \"where it is from\", \"seconds\": {\"1000\": [0.057]}}: by roots of a batch, the
-seconds of one step for all, or of each step of an epoch. A checksum of its rows then stands for each loss.
+seconds of one step for all, or of each step of an epoch, which the figures of the papers' graphs do not take.
+A checksum of its rows then stands for each loss.
 
 Writes report.md, a chart for each link and figure, and runs.json, after each graph, to --out; all losses
 of one batch size must be equal bit for bit, or it fails.")]
@@ -183,6 +184,11 @@ impl Reproduction {
         self.graphs.iter().flat_map(|graph| &graph.groups).any(|group| group.link == link)
     }
 
+    /// Returns the links that figures of one kind are over: the solved ones, if there are any.
+    fn figure_link(&self) -> &'static str {
+        if self.has_links(SLOW) { SLOW } else { FAST }
+    }
+
     /// Returns the rates that were asked for, each once, in the order of their runs.
     fn rates(&self) -> Vec<f64> {
         let groups = self.graphs.iter().flat_map(|graph| &graph.groups);
@@ -203,8 +209,8 @@ impl Reproduction {
         match self.paper {
             Paper::Rapidgnn => self.baselines.measure(of, groups, made, cluster)?,
             Paper::Massivegnn => {
-                self.massive_figures.follow(of, made, cluster)?;
-                self.massive_figures.sweep(of, made, cluster, slow)?;
+                self.massive_figures.follow(of, batch, made, cluster)?;
+                self.massive_figures.sweep(of, (batch, slow), made, cluster)?;
             }
         }
         self.machines.measure(self.paper, of, (batch, slow))
@@ -287,8 +293,15 @@ impl ReproduceArgs {
         let subjects = Subject::all(&self.graphs, &self.graph, &self.batches, self.scale)?;
         let recording = self.compute.recording()?;
         // Before anything is made.
-        for (batch, _) in subjects.iter().flat_map(|subject| &subject.batches) {
-            recording.iter().try_for_each(|recording| recording.of(*batch).map(|_| ()))?;
+        for subject in &subjects {
+            let has_figures = subject.model().is_some() && !self.no_figures;
+            for (batch, _) in &subject.batches {
+                let Some(recording) = &recording else { break };
+                recording.of(*batch)?;
+                if has_figures {
+                    recording.check_figures(*batch)?;
+                }
+            }
         }
         fs::create_dir(&self.out)
             .with_context(|| format!("cannot make the folder {}", self.out.display()))?;
@@ -351,6 +364,8 @@ impl ReproduceArgs {
         if let Some(model) = subject.model().filter(|_| !self.no_figures) {
             let (epochs, repeats, recording) = (self.epochs, self.repeats, recording.as_ref());
             let of = Bench { model, size, epochs, repeats, recording, scratch, console };
+            // What the tables need is there, whatever becomes of the figures.
+            self.write(found)?;
             found.draw(of, batch, &made, &cluster)?;
         }
         cluster.stop()?;
@@ -520,6 +535,6 @@ fn parse_share(text: &str) -> Result<f64, String> {
 }
 
 fn parse_batch(text: &str) -> Result<usize, String> {
-    let batch = text.parse::<usize>().ok().filter(|batch| *batch > 0);
-    batch.ok_or_else(|| "expected a number of roots, at least 1".to_owned())
+    let batch = text.parse::<usize>().ok().filter(|batch| (1..=1 << 24).contains(batch));
+    batch.ok_or_else(|| "expected a number of roots from 1 to 16777216".to_owned())
 }

@@ -72,6 +72,19 @@ impl Recording {
         Ok(Replay::new(seconds.clone())?)
     }
 
+    /// Fails if batches of `n_roots` have a time for each step of an epoch: the figures of other cuts and
+    /// other numbers of machines have epochs of other steps.
+    pub(super) fn check_figures(&self, n_roots: usize) -> Result<(), UsageError> {
+        match self.seconds.get(&n_roots) {
+            Some(seconds) if seconds.len() > 1 => Err(UsageError::new(format!(
+                "--compute: the recording has {} steps of batches of {n_roots} roots, and the figures need \
+                 one that stands for all; record one, or leave the figures out by --no-figures",
+                seconds.len()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns where it is from.
     pub(super) fn source(&self) -> &str {
         &self.source

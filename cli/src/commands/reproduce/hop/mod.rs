@@ -23,6 +23,7 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::usage::UsageError;
 
+use super::parse_batch;
 use cells::{Cell, GraphCells, Model};
 use rows::Setting;
 use source::{Cut, Source};
@@ -202,9 +203,4 @@ impl FromStr for Fanouts {
     fn from_str(text: &str) -> Result<Self, FanoutError> {
         text.split(',').map(str::parse).collect::<Result<_, _>>().map(Self)
     }
-}
-
-fn parse_batch(text: &str) -> Result<usize, String> {
-    let batch = text.parse::<usize>().ok().filter(|batch| (1..=1 << 24).contains(batch));
-    batch.ok_or_else(|| "expected a number of roots from 1 to 16777216".to_owned())
 }

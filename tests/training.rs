@@ -317,6 +317,22 @@ fn a_gnn_does_clearly_better_than_a_linear_classifier_on_generated_features() {
 }
 
 #[test]
+fn test_nodes_that_are_left_out_are_not_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = support::graph::generated(dir.path());
+    let told = |more: &str| {
+        let line = format!("train --graph {graph} --epochs 2 --hidden 8 --no-test {more}");
+        let found = lode_line(&line).succeeded().stdout;
+        let told = found.lines().find(|line| line.contains("test accuracy"));
+        told.unwrap_or_else(|| panic!("{found}")).to_owned()
+    };
+    let measured = told("");
+    assert!(measured.contains("not measured; best on validation nodes 0."), "{measured}");
+    assert!(measured.contains(", after epoch "), "{measured}");
+    assert!(told("--evaluate-every 0").ends_with("  not measured"));
+}
+
+#[test]
 fn several_runs_train_by_one_schedule_at_once_and_leave_its_folder_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let (graph, kept) = (support::graph::generated(dir.path()), dir.path().join("kept"));

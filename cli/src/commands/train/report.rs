@@ -145,7 +145,11 @@ fn bottleneck(step: &StepShares) -> String {
 /// The whole run.
 pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
     let accuracy = match (report.test_accuracy, report.validation_accuracy) {
-        (None, _) => "no test nodes".to_owned(),
+        (None, None) => "not measured".to_owned(),
+        (None, Some(validation)) => {
+            let epoch = report.best_epoch + 1;
+            format!("not measured; best on validation nodes {validation:.4}, after epoch {epoch}")
+        }
         (Some(test), None) => format!("{test:.4}, after the last epoch"),
         (Some(test), Some(validation)) => {
             let epoch = report.best_epoch + 1;

@@ -98,7 +98,8 @@ pub enum TrainError {
     },
     /// Another schedule than that of the first process is here.
     #[error(
-        "the schedule {path} is here another one ({found}) than where the first process is          ({expected}); name one on a file system that all of them have (--schedule)"
+        "the schedule {path} is here another one ({found}) than where the first process is \
+         ({expected}); name one on a file system that all of them have (--schedule)"
     )]
     OtherScheduleHere {
         /// Its path.
@@ -288,8 +289,8 @@ impl TrainError {
             Self::Collective(_)
                 | Self::Peer { .. }
                 | Self::OtherRun { .. }
-                | Self::Diverged { .. }
                 | Self::OtherVersion { .. }
+                | Self::Diverged { .. }
                 | Self::Gradient { .. }
         )
     }

@@ -127,10 +127,15 @@ fn are_zeros(bytes: &[u8; SPAN_BYTES]) -> bool {
 
 /// Divides a row by the sum of its absolute values; a row of zeros stays.
 fn normalize_row(row: &mut [f32]) {
-    let sum: f32 = row.iter().map(|v| v.abs()).sum();
-    if sum > 0.0 {
-        let scale = 1.0 / sum;
+    let scale = 1.0 / row.iter().map(|v| v.abs()).sum::<f32>();
+    if scale.is_normal() {
         row.iter_mut().for_each(|v| *v *= scale);
+        return;
+    }
+    // The sum or what it is divided by is past the range of f32.
+    let sum: f64 = row.iter().map(|v| f64::from(v.abs())).sum();
+    if sum > 0.0 {
+        row.iter_mut().for_each(|v| *v = (f64::from(*v) / sum) as f32);
     }
 }
 
@@ -163,6 +168,9 @@ mod tests {
         let values = [1.0f32, -3.0, 0.0, 0.0];
         let found = view(Dtype::F32, 2, true, bytemuck::cast_slice(&values));
         assert_eq!(found, [0.25, -0.75, 0.0, 0.0]);
+        let extremes = [3e38f32, -3e38, 0.0, 1e-42];
+        let found = view(Dtype::F32, 2, true, bytemuck::cast_slice(&extremes));
+        assert_eq!(found, [0.5, -0.5, 0.0, 1.0]);
     }
 
     #[test]

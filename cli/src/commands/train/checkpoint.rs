@@ -17,8 +17,9 @@ pub(super) struct CheckpointArgs {
     /// With --checkpoint: also after every so many steps.
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
     checkpoint_every: Option<u32>,
-    /// With --checkpoint: go on from the checkpoint in the folder, or begin if there is none. How rows
-    /// are fetched, --epochs and --patience may differ from the run that wrote it, nothing else.
+    /// With --checkpoint: go on from the checkpoint in the folder, or begin if there is none. What is
+    /// computed must be as in the run that wrote it; how rows are fetched, --epochs, --patience, --no-test
+    /// and --save-model may differ.
     #[arg(long)]
     resume: bool,
 }

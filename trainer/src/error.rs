@@ -24,13 +24,13 @@ pub enum TrainError {
     /// A trained model could not be written or used.
     #[error(transparent)]
     SavedModel(#[from] SavedModelError),
-    /// Rows of a layer could not be kept in a temporary file.
+    /// Rows of a layer could not be kept in a file.
     #[error(
-        "cannot keep a layer's rows in a temporary file in {}: {source}; set TMPDIR to a folder with \
-         room, or allow more memory (--evaluation-memory)", folder.display()
+        "cannot keep a layer's rows in {}: {source}; an evaluation keeps them in TMPDIR, unless it is \
+         allowed more memory (--evaluation-memory)", folder.display()
     )]
     Spill {
-        /// Folder of temporary files.
+        /// Folder of the file.
         folder: PathBuf,
         /// Why not.
         #[source]

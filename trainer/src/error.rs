@@ -234,9 +234,14 @@ pub enum TrainError {
         /// Name of the split tensor.
         tensor: String,
     },
-    /// The loss left the numbers.
-    #[error("loss is {loss} in epoch {epoch}, step {step}; try a lower learning rate")]
+    /// The loss left the numbers, though no feature has.
+    #[error(
+        "loss is {loss} in epoch {epoch}, step {step}, where the model's row of node {node} is the \
+         largest or no number; try a lower learning rate"
+    )]
     Diverged {
+        /// The root whose row it is.
+        node: NodeId,
         /// Epoch, from 0.
         epoch: u32,
         /// Step of the epoch, from 0.
@@ -275,7 +280,6 @@ impl TrainError {
             Self::Collective(_)
                 | Self::Peer { .. }
                 | Self::OtherRun { .. }
-                | Self::Diverged { .. }
                 | Self::Gradient { .. }
         )
     }

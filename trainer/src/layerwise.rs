@@ -14,7 +14,7 @@ mod nodes;
 mod rows;
 mod work;
 
-use std::{io, path::PathBuf, sync::Arc, thread::available_parallelism};
+use std::{io, sync::Arc, thread::available_parallelism};
 
 use lodestore_client::{BatchLoader, RowBuffer};
 use lodestore_graph::{NodeId, topology::Topology};
@@ -104,6 +104,7 @@ struct Stages<'a> {
     sets: Vec<NodeSet>,
     /// Of the rows that each layer reads, and of the last one's.
     widths: Vec<usize>,
+    n_ranks: u32,
 }
 
 impl Stages<'_> {
@@ -112,6 +113,22 @@ impl Stages<'_> {
         let width = self.widths[stage];
         Ok(self.layers.get(stage).map_or(Ok(width), |layer| layer.message_width(width))?)
     }
+
+    fn is_last(&self, stage: usize) -> bool {
+        stage == self.layers.len()
+    }
+}
+
+/// A pass as it goes.
+struct Running<'p> {
+    pass: &'p LayerPass<'p>,
+    stages: Stages<'p>,
+    output: PassOutput<'p>,
+    pool: ThreadPool,
+    budget: Budget,
+    /// Nodes done, and how many there are, summed over stages.
+    done: u64,
+    total: u64,
 }
 
 impl LayerPass<'_> {
@@ -123,99 +140,23 @@ impl LayerPass<'_> {
         group: &mut ProcessGroup<'_>,
         output: PassOutput<'_>,
     ) -> Result<PassEnd, TrainError> {
-        let PassOutput { sink, progress, mut work } = output;
         let mut widths = vec![self.features.width()];
         for layer in layers {
             widths.push(layer.out_width()?);
         }
-        let stages = Stages { layers, sets: self.sets(layers.len(), wanted), widths };
+        let (sets, n_ranks) = (self.sets(layers.len(), wanted), group.n_ranks());
         let n_cores = available_parallelism().map_or(1, usize::from);
         let n_threads = (n_cores / group.n_local().max(1) as usize).max(1);
-        let pool = ThreadPoolBuilder::new().num_threads(n_threads).build()?;
-        let total = stages.sets.iter().map(|set| set.len() as u64).sum();
-        let (budget, mut done) = (Budget::new(self.limits.stored_bytes), 0);
-        let place = work.as_ref().map_or_else(PassPlace::default, |work| work.place());
-        let mut messages: Option<RowStore> = None;
-        for (stage, nodes) in stages.sets.iter().enumerate() {
-            if stage + 1 < place.stage {
-                done += nodes.len() as u64;
-                continue;
-            }
-            let is_last = stage == layers.len();
-            let width = stages.width_after(stage)?;
-            let chunks = self.chunks(&stages, stage)?;
-            let n_before = if stage < place.stage { chunks.len() } else { 0 };
-            let n_before = if stage == place.stage { place.n_chunks } else { n_before };
-            let n_rows = chunks.get(n_before).map_or(nodes.len(), |chunk| chunk.number);
-            done += n_rows as u64;
-            progress(done, total);
-            let mut stored = if is_last && work.is_none() {
-                None
-            } else {
-                let n_bytes = 4 * (n_rows * width) as u64;
-                let failed = |error| spill(work.as_deref(), error);
-                let file = work.as_ref().map(|work| work.rows_file(stage, n_bytes));
-                let file = file.transpose().map_err(failed)?;
-                let mut stored =
-                    RowStore::new(nodes.len(), width, &budget, file).map_err(failed)?;
-                stored.load(n_rows).map_err(failed)?;
-                Some(stored)
-            };
-            let mut n_done = n_before;
-            for round in rounds(&chunks[n_before..], group.n_ranks()) {
-                let made = self.make(&stages, (stage, messages.as_ref()), &round, &pool, group);
-                let to = if is_last { RowsTo::Leader } else { RowsTo::All };
-                let Some(made) = share(group, &round, made?, (width, to))? else {
-                    return Ok(PassEnd::Ended);
-                };
-                for (chunk, mut rows) in made {
-                    if is_last {
-                        sink(&chunk.nodes(nodes), &mut rows)?;
-                    }
-                    if let Some(stored) = &mut stored {
-                        let written = stored.write(chunk.number, rows.values());
-                        written.map_err(|error| spill(work.as_deref(), error))?;
-                    }
-                }
-                let of_round = round.iter().flatten();
-                n_done += of_round.clone().count();
-                done += of_round.map(|chunk| chunk.n_nodes as u64).sum::<u64>();
-                progress(done, total);
-                if let (Some(folder), Some(stored)) = (&mut work, &stored) {
-                    let saved = folder.save_if_due(PassPlace { stage, n_chunks: n_done }, stored);
-                    saved.map_err(|error| spill(work.as_deref(), error))?;
-                }
-            }
-            if let (Some(folder), Some(stored)) = (&mut work, &stored) {
-                let saved = folder.save(PassPlace { stage: stage + 1, n_chunks: 0 }, stored);
-                saved.map_err(|error| spill(work.as_deref(), error))?;
-            }
-            if let Some(read) = std::mem::replace(&mut messages, stored) {
-                read.drop_into(&budget);
-            }
-        }
-        Ok(PassEnd::Done(messages))
-    }
-
-    /// Makes the rows of this process's chunks of a round, concurrently.
-    fn make(
-        &self,
-        stages: &Stages<'_>,
-        (stage, messages): (usize, Option<&RowStore>),
-        round: &[Vec<Chunk>],
-        pool: &ThreadPool,
-        group: &ProcessGroup<'_>,
-    ) -> Result<Vec<Matrix>, TrainError> {
-        let n_ranks = group.n_ranks();
-        let make = |chunk: &Chunk| match (stage.checked_sub(1), messages) {
-            (Some(layer), Some(messages)) => self.rows_of(stages, layer, messages, chunk),
-            _ => {
-                let loader = &self.loaders[(chunk.worker / n_ranks) as usize];
-                self.messages_of(&stages.layers[0], &chunk.nodes(&stages.sets[0]), loader)
-            }
+        let running = Running {
+            pass: self,
+            total: sets.iter().map(|set| set.len() as u64).sum(),
+            stages: Stages { layers, sets, widths, n_ranks },
+            output,
+            pool: ThreadPoolBuilder::new().num_threads(n_threads).build()?,
+            budget: Budget::new(self.limits.stored_bytes),
+            done: 0,
         };
-        let mine = &round[group.rank() as usize];
-        pool.install(|| mine.par_iter().with_max_len(1).map(make).collect())
+        running.run(group)
     }
 
     /// Returns the nodes whose rows are needed: those of the features first, `wanted` last.
@@ -227,6 +168,25 @@ impl LayerPass<'_> {
         }
         sets.reverse();
         sets
+    }
+
+    /// Makes the rows of chunks of a stage concurrently: of features, or of the messages of the stage
+    /// before.
+    fn make(
+        &self,
+        stages: &Stages<'_>,
+        stage: usize,
+        messages: Option<&RowStore>,
+        chunks: &[Chunk],
+    ) -> Result<Vec<Matrix>, TrainError> {
+        let make = |chunk: &Chunk| match (stage.checked_sub(1), messages) {
+            (Some(layer), Some(messages)) => self.rows_of(stages, layer, messages, chunk),
+            _ => {
+                let loader = &self.loaders[(chunk.worker / stages.n_ranks) as usize];
+                self.messages_of(&stages.layers[0], &chunk.nodes(&stages.sets[0]), loader)
+            }
+        };
+        chunks.par_iter().with_max_len(1).map(make).collect()
     }
 
     /// Returns the chunks of a stage, bounded by the rows that are read, aggregated and made.
@@ -278,7 +238,10 @@ impl LayerPass<'_> {
         let (sources, destinations) = (&stages.sets[at], &stages.sets[at + 1]);
         let (nodes, block) = block_of(self.topology, &chunk.nodes(destinations));
         let numbers: Vec<u32> = nodes.iter().map(|&node| sources.index(node)).collect();
-        let rows = messages.gather(&numbers).map_err(|error| spill(None, error))?;
+        let rows = messages.gather(&numbers).map_err(|source| {
+            let folder = std::env::temp_dir();
+            TrainError::Spill { folder, source }
+        })?;
         let rows = Matrix::new(rows, messages.width());
         let degree = |node| self.topology.in_degree(node);
         let hop = Hop { block: &Arc::new(block), nodes: &nodes, degree: &degree };
@@ -290,6 +253,108 @@ impl LayerPass<'_> {
 
     fn row_bytes(&self) -> usize {
         self.loaders.first().map_or(0, BatchLoader::row_bytes)
+    }
+}
+
+impl Running<'_> {
+    /// Makes the rows of all stages that the folder, if there is one, does not have.
+    fn run(mut self, group: &mut ProcessGroup<'_>) -> Result<PassEnd, TrainError> {
+        let work = self.output.work.as_deref();
+        let place = work.map_or_else(PassPlace::default, WorkFolder::place);
+        let mut messages = None;
+        for stage in 0..self.stages.sets.len() {
+            let n_nodes = self.stages.sets[stage].len() as u64;
+            if stage + 1 < place.stage {
+                self.done += n_nodes;
+                continue;
+            }
+            let chunks = self.pass.chunks(&self.stages, stage)?;
+            let n_before = match stage == place.stage {
+                true => place.n_chunks,
+                false if stage < place.stage => chunks.len(),
+                false => 0,
+            };
+            let made = self.run_stage(stage, &chunks, n_before, messages.as_ref(), group)?;
+            let Some(made) = made else { return Ok(PassEnd::Ended) };
+            if let Some(read) = std::mem::replace(&mut messages, made) {
+                read.drop_into(&self.budget);
+            }
+        }
+        Ok(PassEnd::Done(messages))
+    }
+
+    /// Makes the rows of the chunks of a stage but for the first `n_before`, which are on disk.
+    /// Returns the rows if they are kept; none if the leader has ended the run.
+    fn run_stage(
+        &mut self,
+        stage: usize,
+        chunks: &[Chunk],
+        n_before: usize,
+        messages: Option<&RowStore>,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Option<Option<RowStore>>, TrainError> {
+        let (n_nodes, is_last) = (self.stages.sets[stage].len(), self.stages.is_last(stage));
+        let n_rows = chunks.get(n_before).map_or(n_nodes, |chunk| chunk.number);
+        let mut stored = self.open_rows(stage, n_rows)?;
+        self.progress(n_rows);
+        let (mut n_chunks, to) = (n_before, if is_last { RowsTo::Leader } else { RowsTo::All });
+        for round in rounds(&chunks[n_before..], group.n_ranks()) {
+            let mine = &round[group.rank() as usize];
+            let make = || self.pass.make(&self.stages, stage, messages, mine);
+            let made = self.pool.install(make)?;
+            let width = self.stages.width_after(stage)?;
+            let Some(made) = share(group, &round, made, width, to)? else { return Ok(None) };
+            for (chunk, mut rows) in made {
+                if is_last {
+                    (self.output.sink)(&chunk.nodes(&self.stages.sets[stage]), &mut rows)?;
+                }
+                if let Some(stored) = &mut stored {
+                    let written = stored.write(chunk.number, rows.values());
+                    written.map_err(|error| self.spill(error))?;
+                }
+            }
+            n_chunks += round.iter().map(Vec::len).sum::<usize>();
+            self.progress(round.iter().flatten().map(|chunk| chunk.n_nodes).sum());
+            if let (Some(work), Some(stored)) = (&mut self.output.work, &stored) {
+                let saved = work.save_if_due(PassPlace { stage, n_chunks }, stored);
+                saved.map_err(|error| self.spill(error))?;
+            }
+        }
+        if let (Some(work), Some(stored)) = (&mut self.output.work, &stored) {
+            let saved = work.save(PassPlace { stage: stage + 1, n_chunks: 0 }, stored);
+            saved.map_err(|error| self.spill(error))?;
+        }
+        Ok(Some(stored))
+    }
+
+    /// Opens the rows of a stage, with the first `n_rows` that the folder has. None if they go to the
+    /// sink alone.
+    fn open_rows(&self, stage: usize, n_rows: usize) -> Result<Option<RowStore>, TrainError> {
+        let width = self.stages.width_after(stage)?;
+        let work = self.output.work.as_deref();
+        if self.stages.is_last(stage) && work.is_none() {
+            return Ok(None);
+        }
+        let open = || {
+            let n_bytes = 4 * (n_rows * width) as u64;
+            let file = work.map(|work| work.rows_file(stage, n_bytes)).transpose()?;
+            let n_nodes = self.stages.sets[stage].len();
+            let mut rows = RowStore::new(n_nodes, width, &self.budget, file)?;
+            rows.load(n_rows)?;
+            Ok(rows)
+        };
+        open().map(Some).map_err(|error| self.spill(error))
+    }
+
+    fn progress(&mut self, n_nodes: usize) {
+        self.done += n_nodes as u64;
+        (self.output.progress)(self.done, self.total);
+    }
+
+    fn spill(&self, source: io::Error) -> TrainError {
+        let work = self.output.work.as_deref();
+        let folder = work.map_or_else(std::env::temp_dir, |work| work.dir().to_owned());
+        TrainError::Spill { folder, source }
     }
 }
 
@@ -314,7 +379,8 @@ fn share<'r>(
     group: &mut ProcessGroup<'_>,
     round: &'r [Vec<Chunk>],
     made: Vec<Matrix>,
-    (width, to): (usize, RowsTo),
+    width: usize,
+    to: RowsTo,
 ) -> Result<Option<Vec<(&'r Chunk, Matrix)>>, TrainError> {
     if group.n_ranks() == 1 {
         return Ok(Some(round.iter().flatten().zip(made).collect()));
@@ -346,11 +412,6 @@ pub(crate) fn check_finite(nodes: &[NodeId], out: &Matrix) -> Result<(), TrainEr
         Some((&node, _)) => Err(TrainError::NotFinite { node }),
         None => Ok(()),
     }
-}
-
-fn spill(work: Option<&WorkFolder>, source: io::Error) -> TrainError {
-    let folder = work.map_or_else(std::env::temp_dir, |work| PathBuf::from(work.dir()));
-    TrainError::Spill { folder, source }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ mod nodes;
 mod rows;
 mod work;
 
-use std::{io, sync::Arc, thread::available_parallelism};
+use std::{cmp::Ordering, io, sync::Arc, thread::available_parallelism};
 
 use lodestore_client::{BatchLoader, RowBuffer};
 use lodestore_graph::{NodeId, topology::Topology};
@@ -120,10 +120,10 @@ impl Stages<'_> {
 }
 
 /// A pass as it goes.
-struct Running<'p> {
+struct Running<'p, 's> {
     pass: &'p LayerPass<'p>,
     stages: Stages<'p>,
-    output: PassOutput<'p>,
+    output: PassOutput<'s>,
     pool: ThreadPool,
     budget: Budget,
     /// Nodes done, and how many there are, summed over stages.
@@ -256,7 +256,7 @@ impl LayerPass<'_> {
     }
 }
 
-impl Running<'_> {
+impl Running<'_, '_> {
     /// Makes the rows of all stages that the folder, if there is one, does not have.
     fn run(mut self, group: &mut ProcessGroup<'_>) -> Result<PassEnd, TrainError> {
         let work = self.output.work.as_deref();
@@ -269,10 +269,10 @@ impl Running<'_> {
                 continue;
             }
             let chunks = self.pass.chunks(&self.stages, stage)?;
-            let n_before = match stage == place.stage {
-                true => place.n_chunks,
-                false if stage < place.stage => chunks.len(),
-                false => 0,
+            let n_before = match stage.cmp(&place.stage) {
+                Ordering::Less => chunks.len(),
+                Ordering::Equal => place.n_chunks,
+                Ordering::Greater => 0,
             };
             let made = self.run_stage(stage, &chunks, n_before, messages.as_ref(), group)?;
             let Some(made) = made else { return Ok(PassEnd::Ended) };
@@ -320,7 +320,9 @@ impl Running<'_> {
                 saved.map_err(|error| self.spill(error))?;
             }
         }
-        if let (Some(work), Some(stored)) = (&mut self.output.work, &stored) {
+        if let (Some(work), Some(stored)) = (&mut self.output.work, &stored)
+            && work.place().stage == stage
+        {
             let saved = work.save(PassPlace { stage: stage + 1, n_chunks: 0 }, stored);
             saved.map_err(|error| self.spill(error))?;
         }

@@ -4,9 +4,9 @@
 //! stored, in memory within a budget, else in a temporary file. So memory does not grow with the
 //! edges of the neighbourhoods of several hops.
 //!
-//! Chunks do not depend on which process makes them: those of a worker's partitions are made by its process,
-//! some concurrently, and their rows are passed to all processes. So all bits are the same for any
-//! number of workers, processes and threads.
+//! Chunks do not depend on which process makes them: those of a worker's partitions are made by its
+//! process, some concurrently, and their rows are passed to all processes. So all bits are the same
+//! for any number of workers, processes and threads.
 
 mod chunks;
 mod messages;

@@ -198,7 +198,10 @@ mod tests {
             }
             assert_eq!(store.gather(&[]).unwrap(), [0.0; 0]);
             let mut streamed = Vec::new();
-            let take = |rows: &[f32]| -> io::Result<()> { Ok(streamed.extend_from_slice(rows)) };
+            let take = |rows: &[f32]| {
+                streamed.extend_from_slice(rows);
+                io::Result::Ok(())
+            };
             store.stream(take).unwrap();
             assert_eq!(streamed, rows);
             store.drop_into(&budget);

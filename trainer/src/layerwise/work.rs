@@ -141,7 +141,7 @@ pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     }
     // The record first: without it rows are of no use.
     match fs::remove_file(dir.join(STATE)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => fs::remove_dir_all(dir),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lodestore_client::{MemorySource, PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
-use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig};
+use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig, TrainError};
 use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, planted, run};
 
 /// The rows of a tensor of all nodes.
@@ -127,7 +127,12 @@ fn labels_and_features_that_cannot_be_used_are_named() {
         panic!("{diverged}")
     };
     assert_eq!(split[node.index()], 0, "a root");
-    assert!(diverged.to_string().contains(&format!("in epoch 0, step 1, where the model's row of node {node}")), "{diverged}");
+    assert!(
+        diverged
+            .to_string()
+            .contains(&format!("in epoch 0, step 1, where the model's row of node {node}")),
+        "{diverged}"
+    );
     // No batch has a node without neighbours that is not trained on; the evaluation has it.
     let is_alone = |node: usize| graph.topology.in_degree(NodeId(node as u32)) == 0;
     let node = (0..split.len()).find(|&node| split[node] == 1 && is_alone(node)).unwrap();

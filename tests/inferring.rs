@@ -1,4 +1,4 @@
-//! `lode infer`: a saved model's rows of all nodes come back as a tensor.
+//! Layer-wise passes over all nodes: `lode infer`, and evaluation in bounded memory.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -6,16 +6,20 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use lodestore_graph::npy::{NpyArray, NpyType};
 use serde_json::Value;
 
 use support::graph::generated_as;
-use support::process::lode_line;
+use support::process::{command, lode_line};
 use support::write_npy;
 
 const N_NODES: u32 = 1500;
 const N_CLASSES: usize = 4;
+/// Longest time until an inference has come so far.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A graph of two partitions with features of `dim` columns.
 fn graph(dir: &Path, dim: u32) -> String {
@@ -128,4 +132,102 @@ fn what_cannot_be_inferred_is_said_and_leaves_nothing() {
     assert!(names.iter().all(|tensor| tensor["name"] != "x"), "{tensors}");
     fs::remove_file(Path::new(&graph).join("part-001/topology.csr")).unwrap();
     infer(&graph, "x").failed(1, &["topology.csr"]);
+}
+
+/// Starts `line`, and kills it once `file` of its folder is there, a little later; false if it had
+/// ended before.
+fn kill(line: &str, file: &Path, then: Duration) -> bool {
+    let (mut run, start) = (command(line.split_whitespace()).spawn().unwrap(), Instant::now());
+    while !file.exists() && run.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < DEADLINE, "no {}", file.display());
+        sleep(Duration::from_micros(200));
+    }
+    sleep(then);
+    let is_running = run.try_wait().unwrap().is_none();
+    run.kill().unwrap();
+    run.wait().unwrap();
+    is_running
+}
+
+#[test]
+fn an_inference_that_is_killed_continues_and_makes_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (flags, n_nodes) = ("--nodes 20000 --degree 30 --dim 64 --classes 4", 20_000);
+    let graph = generated_as(dir.path(), flags, 2);
+    let path = dir.path().join("model.safetensors");
+    let train = format!("train --graph {graph} --fanout 3,3,3 --epochs 1 --hidden 64 --no-test");
+    let train = format!("{train} --evaluate-every 0 --save-model {}", path.display());
+    lode_line(&train).succeeded();
+    // So little memory that all rows are in files, and many chunks in a layer.
+    let line = |tensor: &str| {
+        format!(
+            "infer {graph} --model {} --out-tensor {tensor} --memory 2MiB --json",
+            path.display()
+        )
+    };
+    let plain = lode_line(&line("plain")).succeeded().json();
+    assert_eq!(plain["resumed"], false);
+    let folder = |tensor: &str| Path::new(&graph).with_file_name(format!("graph.infer-{tensor}"));
+    assert!(!folder("plain").exists());
+    let ids: Vec<u32> = (0..n_nodes).collect();
+    let bytes = |tensor: &str| {
+        let (ids_file, out) = (dir.path().join("ids.npy"), dir.path().join("out.npy"));
+        write_npy(&ids_file, NpyType::U32, &[n_nodes.into()], &ids);
+        let _ = fs::remove_file(&out);
+        let (ids, out_file) = (ids_file.display(), out.display());
+        lode_line(&format!(
+            "gather --graph {graph} --tensor {tensor} --ids {ids} --out {out_file}"
+        ))
+        .succeeded();
+        NpyArray::open(&out).unwrap().bytes().to_vec()
+    };
+    let expected = bytes("plain");
+    let killed = folder("killed");
+    // As each stage begins, within the first, and while the tensor is written.
+    let points = [("rows-0", 0), ("rows-0", 20), ("rows-1", 5), ("rows-2", 0), ("rows-3", 8)];
+    let kill = |(file, then): &(&str, u64)| {
+        kill(&line("killed"), &killed.join(file), Duration::from_millis(*then))
+    };
+    let n_killed = points.iter().filter(|point| kill(point)).count();
+    assert!(n_killed >= 3, "killed {n_killed} times");
+    // Nothing of the tensor is there.
+    let tensors = lode_line(&format!("inspect {graph} --json")).succeeded().json();
+    let has_killed = tensors["tensors"].as_array().unwrap().iter().any(|it| it["name"] == "killed");
+    if !has_killed {
+        let report = lode_line(&line("killed")).succeeded().json();
+        assert_eq!(report["resumed"], true, "{report}");
+    }
+    assert!(!killed.exists());
+    assert_eq!(bytes("killed"), expected);
+    // Of another model nothing is taken over.
+    let other = folder("other");
+    assert!(self::kill(&line("other"), &other.join("rows-2"), Duration::ZERO));
+    lode_line(&format!("{train} --seed 9")).succeeded();
+    let report = lode_line(&line("other")).succeeded().json();
+    assert_eq!(report["resumed"], false, "{report}");
+    assert_ne!(bytes("other"), expected);
+    lode_line(&format!("verify {graph}")).succeeded();
+}
+
+#[test]
+fn an_evaluation_takes_the_memory_that_it_is_allowed() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = "--nodes 150000 --degree 24 --dim 100 --classes 4 --train 0.002";
+    let graph = generated_as(dir.path(), flags, 2);
+    let peak = |more: &str| {
+        let line = format!(
+            "train --graph {graph} --workers 2 --epochs 1 --batch 100 --fanout 5,5,5 --hidden 100 \
+             --evaluate-every 0 --reader pread --json {more}"
+        );
+        lode_line(&line).succeeded().json()["peak_rss_bytes"].as_u64().unwrap()
+    };
+    let (without, small, large) = (
+        peak("--no-test"),
+        peak("--evaluation-memory 16MiB"),
+        peak("--evaluation-memory 1GiB"),
+    );
+    // Rows of one layer, most of which the others need: 60 MB.
+    assert!(large > without + (60 << 20), "{large} {without}");
+    // Blocks, threads and what the allocator keeps come on top.
+    assert!(small < without + (48 << 20), "{small} {without}");
 }

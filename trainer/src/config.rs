@@ -114,6 +114,16 @@ pub struct CheckpointConfig {
     pub resume: bool,
 }
 
+/// Whether an epoch ends with an evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    No,
+    /// However many epochs the run has.
+    InAnyRun,
+    /// Only because it is the last one.
+    AsLast,
+}
+
 /// How roots, models and rows meet under `hop`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HopConfig {
@@ -356,6 +366,19 @@ impl TrainConfig {
         }
     }
 
+    /// Returns whether accuracy is measured after `n_done` epochs, of a graph that has test nodes or
+    /// none.
+    pub(crate) fn evaluation_after(&self, n_done: u32, has_test: bool) -> Due {
+        let (every, has_test) = (self.evaluate_every, self.measure_test && has_test);
+        if every > 0 && n_done.is_multiple_of(every) {
+            Due::InAnyRun
+        } else if n_done == self.epochs && (every > 0 || has_test) {
+            Due::AsLast
+        } else {
+            Due::No
+        }
+    }
+
     /// Returns how the training nodes become batches.
     pub(crate) fn root_plan<'a>(&self, book: &'a PartitionBook) -> RootPlan<'a> {
         let deal = match (self.strategy.mode(), self.roots) {
@@ -517,6 +540,20 @@ impl FromStr for Strategy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn epochs_end_with_an_evaluation_when_it_is_due_and_at_the_end() {
+        let due = |evaluate_every, measure_test, has_test| {
+            let usual = TrainConfig::default();
+            let config = TrainConfig { epochs: 5, evaluate_every, measure_test, ..usual };
+            (1..=5).map(|n| config.evaluation_after(n, has_test)).collect::<Vec<_>>()
+        };
+        let (no, any, last) = (Due::No, Due::InAnyRun, Due::AsLast);
+        assert_eq!(due(2, false, false), [no, any, no, any, last]);
+        assert_eq!(due(5, true, true), [no, no, no, no, any]);
+        assert_eq!(due(0, true, true), [no, no, no, no, last]);
+        assert_eq!([due(0, false, true), due(0, true, false)], [[no; 5]; 2]);
+    }
 
     #[test]
     fn settings_that_cannot_work_are_named() {

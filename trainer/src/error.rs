@@ -24,13 +24,13 @@ pub enum TrainError {
     /// A trained model could not be written or used.
     #[error(transparent)]
     SavedModel(#[from] SavedModelError),
-    /// Rows of a layer could not be kept in a temporary file.
+    /// Rows of a layer could not be kept in a file.
     #[error(
-        "cannot keep a layer's rows in a temporary file in {}: {source}; set TMPDIR to a folder with \
-         room, or allow more memory (--evaluation-memory)", folder.display()
+        "cannot keep a layer's rows in {}: {source}; an evaluation keeps them in TMPDIR, unless it is \
+         allowed more memory (--evaluation-memory)", folder.display()
     )]
     Spill {
-        /// Folder of temporary files.
+        /// Folder of the file.
         folder: PathBuf,
         /// Why not.
         #[source]
@@ -248,9 +248,14 @@ pub enum TrainError {
         /// Name of the split tensor.
         tensor: String,
     },
-    /// The loss left the numbers.
-    #[error("loss is {loss} in epoch {epoch}, step {step}; try a lower learning rate")]
+    /// The loss left the numbers, though no feature has.
+    #[error(
+        "loss is {loss} in epoch {epoch}, step {step}, where the model's row of node {node} is the \
+         largest or no number; try a lower learning rate"
+    )]
     Diverged {
+        /// The root whose row it is.
+        node: NodeId,
         /// Epoch, from 0.
         epoch: u32,
         /// Step of the epoch, from 0.
@@ -290,7 +295,6 @@ impl TrainError {
                 | Self::Peer { .. }
                 | Self::OtherRun { .. }
                 | Self::OtherVersion { .. }
-                | Self::Diverged { .. }
                 | Self::Gradient { .. }
         )
     }

@@ -5,10 +5,11 @@ use lodestore_graph::NodeId;
 use crate::{
     Metric, TrainError,
     labels::Labels,
-    layerwise::{LayerPass, NodeSet, check_finite},
+    layerwise::{LayerPass, NodeSet, PassEnd, PassOutput, check_finite},
     matrix::Matrix,
     metric::Measure,
     model::Model,
+    process_group::ProcessGroup,
 };
 
 /// The validation and test nodes, and what it takes to compute their logits.
@@ -39,13 +40,20 @@ impl<'a> Evaluator<'a> {
         Self { pass, labels, metric, measure_test }
     }
 
-    /// Returns the metric of `model` as it is now. Fails where a logit is not finite.
-    pub(crate) fn accuracy(&mut self, model: &Model) -> Result<Accuracy, TrainError> {
+    /// Returns the metric of `model` as it is now, to the leader of the processes; each of them makes
+    /// the rows of its workers' nodes. None if the leader has ended the run.
+    ///
+    /// Fails where a logit is not finite.
+    pub(crate) fn accuracy(
+        &self,
+        model: &Model,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Option<Accuracy>, TrainError> {
         let (labels, n_nodes) = (self.labels, self.pass.topology.n_nodes());
         let test: &[NodeId] = if self.measure_test { &labels.test } else { &[] };
         let in_test = NodeSet::new(n_nodes, test.iter().copied());
         let mut measures = [Measure::new(self.metric), Measure::new(self.metric)];
-        let mut measure = |nodes: &[NodeId], logits: &Matrix| {
+        let mut measure = |nodes: &[NodeId], logits: &mut Matrix| {
             check_finite(nodes, logits)?;
             let targets = labels.targets_of(nodes);
             for (number, node) in nodes.iter().enumerate() {
@@ -56,9 +64,13 @@ impl<'a> Evaluator<'a> {
         };
         let wanted = labels.validation.iter().chain(test).copied();
         let wanted = NodeSet::new(n_nodes, wanted);
-        self.pass.run(model.layers(), wanted, &mut measure, &mut |_, _| ())?;
+        let (sink, progress) = (&mut measure, &mut |_, _| ());
+        let output = PassOutput { sink, progress, work: None };
+        if let PassEnd::Ended = self.pass.run(model.layers(), wanted, group, output)? {
+            return Ok(None);
+        }
         let [validation, test] = measures.map(Measure::value);
-        Ok(Accuracy { validation, test })
+        Ok(Some(Accuracy { validation, test }))
     }
 }
 

@@ -1,16 +1,26 @@
 //! A saved model over all nodes of a graph.
 
-use std::{error::Error, fmt, path::Path, str::FromStr};
+use std::{
+    error::Error,
+    fmt, io,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use lodestore_graph::{NodeId, PartId};
 use serde::Serialize;
 
 use crate::{
     ModelKind, TrainError, TrainGraph, WorkerSources,
+    collective::ThreadCollective,
     features::FeatureRows,
-    layerwise::{LayerPass, NodeSet, PassLimits, check_finite},
+    layerwise::{
+        LayerPass, NodeSet, Owners, PassEnd, PassLimits, PassOutput, PassPlace, WorkFolder,
+        check_finite, remove,
+    },
     matrix::Matrix,
     model::{Model, ModelSpec},
+    process_group::ProcessGroup,
     saved::ModelFile,
     workspace::Workspace,
 };
@@ -25,6 +35,20 @@ pub enum InferOutput {
     Embedding,
 }
 
+/// What is computed, and where it is kept meanwhile.
+#[derive(Clone, Debug)]
+pub struct InferConfig {
+    /// Which rows.
+    pub output: InferOutput,
+    /// Most bytes of rows held in memory.
+    pub memory_bytes: u64,
+    /// The folder of layers' rows, which one process at a time uses. The same inference continues
+    /// where another process of it has ended; what another one has left there is removed.
+    pub work_dir: PathBuf,
+    /// Which version of the features is read: with another one, an inference begins again.
+    pub version: String,
+}
+
 /// A saved model that is ready to run over all nodes of a graph, with all their neighbours.
 pub struct Inference<'a> {
     pass: LayerPass<'a>,
@@ -34,6 +58,7 @@ pub struct Inference<'a> {
     n_layers: usize,
     width: usize,
     n_parameters: u64,
+    work: WorkFolder,
 }
 
 /// What takes the rows: they come in the order of node ids, some nodes' at a time.
@@ -41,17 +66,16 @@ pub type RowOutput<'s> = dyn FnMut(&[f32]) -> Result<(), Box<dyn Error + Send + 
 
 impl<'a> Inference<'a> {
     /// Reads the model in `path`, and checks it against the graph. `sources` are those of a single
-    /// worker, who owns all partitions; at most `memory_bytes` of rows are held in memory, and more
-    /// go to a temporary file.
+    /// worker, which owns all partitions.
     ///
     /// Fails for a model of another shape, and for the embedding of a model of one layer.
     pub fn open(
         path: &Path,
         graph: &TrainGraph<'a>,
         sources: &WorkerSources,
-        output: InferOutput,
-        memory_bytes: u64,
+        infer: &InferConfig,
     ) -> Result<Self, TrainError> {
+        let output = infer.output;
         let file = ModelFile::read(path)?;
         let config = &file.config;
         let info = sources.local.tensor(&config.feature_tensor)?;
@@ -72,14 +96,24 @@ impl<'a> Inference<'a> {
         };
         let width = model.layers()[last].out_width()?;
         let owned: Vec<PartId> = graph.book.parts().collect();
+        let limits = PassLimits::within(infer.memory_bytes);
         let pass = LayerPass {
             topology: graph.topology,
+            owners: Owners { book: graph.book, n_workers: 1 },
             features: FeatureRows::new(&info, config.normalize)?,
-            loader: sources.untiered_loader(&config.feature_tensor, &owned)?,
-            limits: PassLimits::within(memory_bytes),
+            loaders: vec![sources.untiered_loader(&config.feature_tensor, &owned)?],
+            limits,
         };
+        // All that decides a bit of the rows.
+        let mut identity = blake3::Hasher::new();
+        identity.update(&graph.uuid).update(file.digest().as_bytes());
+        let chunk_bytes = limits.chunk_bytes;
+        let settings = format!("1 {output} {chunk_bytes} {info:?} {}", infer.version);
+        let identity = identity.update(settings.as_bytes()).finalize().to_hex();
+        let work = WorkFolder::open(&infer.work_dir, &identity)
+            .map_err(|source| TrainError::Spill { folder: infer.work_dir.clone(), source })?;
         let kind = config.model;
-        Ok(Self { pass, model, kind, output, n_layers, width, n_parameters })
+        Ok(Self { pass, model, kind, output, n_layers, width, n_parameters, work })
     }
 
     /// Returns which layers the model has.
@@ -100,8 +134,15 @@ impl<'a> Inference<'a> {
         self.n_parameters
     }
 
+    /// Returns whether it continues where another process has ended.
+    #[must_use]
+    pub fn is_resumed(&self) -> bool {
+        self.work.place() != PassPlace::default()
+    }
+
     /// Computes the rows of all nodes, and passes them to `rows` in the order of node ids.
-    /// `progress` gets nodes done, and how many there are, summed over layers.
+    /// `progress` receives nodes done, and how many there are, summed over layers: first those that
+    /// another process has done.
     ///
     /// Fails where a row is not finite, and names its node.
     pub fn run(
@@ -112,18 +153,51 @@ impl<'a> Inference<'a> {
         let layers = self.model.layers();
         let last = &layers[self.n_layers - 1];
         let activation = (self.output == InferOutput::Embedding).then(|| last.activation());
-        let mut sink = |nodes: &[NodeId], out: &Matrix| {
+        let mut sink = |nodes: &[NodeId], out: &mut Matrix| {
             check_finite(nodes, out)?;
-            let written = match activation {
-                Some(activation) => {
-                    rows(&activation.forward(out.values(), None, &Workspace::default()))
-                }
-                None => rows(out.values()),
-            };
-            written.map_err(TrainError::Output)
+            if let Some(activation) = activation {
+                let active = activation.forward(out.values(), None, &Workspace::default());
+                *out = Matrix::new(active, out.width());
+            }
+            Ok(())
         };
         let all = NodeSet::all(self.pass.topology.n_nodes());
-        self.pass.run(&layers[..self.n_layers], all, &mut sink, progress)
+        let mut alone = ThreadCollective::alone();
+        let work = Some(&mut self.work);
+        let output = PassOutput { sink: &mut sink, progress, work };
+        let group = &mut ProcessGroup::new(&mut alone);
+        let made = self.pass.run(&layers[..self.n_layers], all, group, output);
+        if let Err(TrainError::NotFinite { .. }) = made {
+            // So it would be again.
+            remove(self.work.dir()).map_err(|source| self.unkept(source))?;
+        }
+        let made = made?;
+        let PassEnd::Done(Some(made)) = made else { unreachable!("a pass in a folder keeps rows") };
+        made.stream(|piece| rows(piece).map_err(Ending::Output)).map_err(|end| match end {
+            Ending::Output(error) => TrainError::Output(error),
+            Ending::Read(source) => self.unkept(source),
+        })
+    }
+
+    /// Removes the folder of layers' rows, once those that were passed on are kept.
+    pub fn remove_work(self) -> Result<(), TrainError> {
+        remove(self.work.dir()).map_err(|source| self.unkept(source))
+    }
+
+    fn unkept(&self, source: io::Error) -> TrainError {
+        TrainError::Spill { folder: self.work.dir().to_owned(), source }
+    }
+}
+
+/// Why rows are no longer passed on.
+enum Ending {
+    Output(Box<dyn Error + Send + Sync>),
+    Read(io::Error),
+}
+
+impl From<io::Error> for Ending {
+    fn from(error: io::Error) -> Self {
+        Self::Read(error)
     }
 }
 
@@ -150,7 +224,10 @@ impl FromStr for InferOutput {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
+        sync::Arc,
+    };
 
     use lodestore_graph::sampler::{Fanout, Sampler};
 
@@ -161,21 +238,115 @@ mod tests {
         layerwise::tests::{N_NODES, model, naive, pass, topology},
     };
 
+    fn inference<'a>(
+        pass: LayerPass<'a>,
+        model: &Model,
+        output: InferOutput,
+        work: WorkFolder,
+    ) -> Inference<'a> {
+        let (model, kind) = (model.clone(), ModelKind::Sage);
+        let n_layers = model.layers().len() - usize::from(output == InferOutput::Embedding);
+        let width = model.layers()[n_layers - 1].out_width().unwrap();
+        Inference { pass, model, kind, output, n_layers, width, n_parameters: 0, work }
+    }
+
+    #[test]
+    fn an_inference_that_ends_anywhere_continues_with_the_same_bits() {
+        let topology = topology();
+        for (kind, output) in [
+            (ModelKind::Sage, InferOutput::Logits),
+            (ModelKind::Gcn, InferOutput::Embedding),
+            (ModelKind::Gat, InferOutput::Logits),
+        ] {
+            let model = model(kind, [6, 4], 5);
+            // In memory and in files, some chunks in each stage.
+            for n_bytes in [12_000, 1600] {
+                let dir = tempfile::tempdir().unwrap();
+                let work = dir.path().join("work");
+                let run = |identity: &str, n_calls: u32| {
+                    let folder = WorkFolder::open(&work, identity).unwrap().saving_always();
+                    let pass = pass(&topology, PassLimits::within(n_bytes));
+                    let mut inference = inference(pass, &model, output, folder);
+                    let (mut rows, mut places) = (Vec::new(), Vec::new());
+                    let mut keep = |piece: &[f32]| {
+                        rows.extend_from_slice(piece);
+                        Ok(())
+                    };
+                    // Ends as a process that is killed does: nothing is cleared away.
+                    let mut progress = |done: u64, total: u64| {
+                        places.push((done, total));
+                        assert!(places.len() < n_calls as usize, "killed");
+                    };
+                    let run = || inference.run(&mut keep, &mut progress).unwrap();
+                    let is_done = catch_unwind(AssertUnwindSafe(run)).is_ok();
+                    if is_done {
+                        inference.remove_work().unwrap();
+                    }
+                    (is_done, rows, places)
+                };
+                let (is_done, expected, places) = run("a", u32::MAX);
+                assert!(is_done && !work.exists());
+                let total = places[0].1;
+                assert_eq!(places.last(), Some(&(total, total)));
+                assert_eq!(places[0].0, 0);
+                assert!(places.len() > 8, "{places:?}");
+                for n_calls in (2..places.len() as u32).step_by(3) {
+                    let (is_done, rows, _) = run("a", n_calls);
+                    assert!(!is_done && rows.is_empty());
+                    let (is_done, rows, after) = run("a", u32::MAX);
+                    assert!(is_done);
+                    assert_eq!(rows, expected, "{kind} {n_bytes} {n_calls}");
+                    // All rounds up to the call before the last, and the starts of two stages.
+                    let most = places.len() - n_calls as usize + 3;
+                    assert!(after.len() <= most, "{after:?} {places:?}");
+                }
+                // Killed again and again, a round or two each.
+                let mut n_runs = 0;
+                let rows = loop {
+                    n_runs += 1;
+                    let (is_done, rows, _) = run("a", 4);
+                    if is_done {
+                        break rows;
+                    }
+                    assert!(n_runs < 100);
+                };
+                assert!(n_runs > 2);
+                assert_eq!(rows, expected);
+                // Another one's rows are not taken over.
+                assert!(!run("b", 6).0);
+                let (_, rows, after) = run("a", u32::MAX);
+                assert_eq!((after[0].0, rows), (0, expected));
+            }
+        }
+    }
+
+    #[test]
+    fn a_folder_of_other_files_is_left_alone_and_lost_rows_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = dir.path().join("work");
+        std::fs::create_dir(&work).unwrap();
+        std::fs::write(work.join("letters"), "dear").unwrap();
+        let refused = WorkFolder::open(&work, "a").unwrap_err().to_string();
+        assert!(refused.contains("letters is not of an inference"), "{refused}");
+        assert!(remove(&work).is_err() && work.join("letters").exists());
+        std::fs::remove_file(work.join("letters")).unwrap();
+        let folder = WorkFolder::open(&work, "a").unwrap();
+        folder.rows_file(0, 0).unwrap();
+        let lost = folder.rows_file(0, 8).unwrap_err().to_string();
+        assert!(lost.contains("has 0 bytes of the 8 that are recorded"), "{lost}");
+        remove(&work).unwrap();
+        assert!(!work.exists());
+    }
+
     #[test]
     fn embeddings_are_the_rows_that_the_last_layer_reads() {
-        let topology = topology();
+        let (topology, dir) = (topology(), tempfile::tempdir().unwrap());
         let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
         for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
             let (width, model) = (4, model(kind, [6, 4], 5));
-            let mut inference = Inference {
-                pass: pass(&topology, PassLimits::within(2000)),
-                model: model.clone(),
-                kind,
-                output: InferOutput::Embedding,
-                n_layers: 2,
-                width,
-                n_parameters: 0,
-            };
+            let work = WorkFolder::open(&dir.path().join(kind.to_string()), "a").unwrap();
+            let pass = pass(&topology, PassLimits::within(2000));
+            let mut inference = inference(pass, &model, InferOutput::Embedding, work);
             let mut found = Vec::new();
             let mut keep = |rows: &[f32]| {
                 found.extend_from_slice(rows);

@@ -3,121 +3,160 @@
 //! Each layer passes once over the nodes whose output is wanted, in bounded chunks; its rows are
 //! stored, in memory within a budget, else in a temporary file. So memory does not grow with the
 //! edges of the neighbourhoods of several hops.
+//!
+//! Chunks do not depend on which process makes them: those of a worker's partitions are made by its
+//! process, some concurrently, and their rows are passed to all processes. So all bits are the same
+//! for any number of workers, processes and threads.
 
+mod chunks;
 mod messages;
 mod nodes;
 mod rows;
+mod work;
 
-use std::{io, iter::Peekable, sync::Arc};
+use std::{cmp::Ordering, io, sync::Arc, thread::available_parallelism};
 
 use lodestore_client::{BatchLoader, RowBuffer};
-use lodestore_graph::{
-    NodeId,
-    batch::{Batch, Block},
-    sampler::{Fanout, Sampler},
-    topology::Topology,
-};
+use lodestore_graph::{NodeId, topology::Topology};
+use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
 
 use crate::{
-    TrainError, conv::Hop, features::FeatureRows, layer::Layer, matrix::Matrix, sparse::Rows,
+    TrainError,
+    conv::Hop,
+    features::FeatureRows,
+    layer::Layer,
+    matrix::Matrix,
+    process_group::{ProcessGroup, RowsTo},
+    sparse::Rows,
     workspace::Workspace,
 };
+pub(crate) use chunks::Owners;
+use chunks::{Chunk, block_of};
 pub(crate) use nodes::NodeSet;
-use rows::{Budget, RowStore};
+use rows::Budget;
+pub(crate) use rows::RowStore;
+pub(crate) use work::{PassPlace, WorkFolder, remove};
 
-/// Bytes that a source of a chunk takes beside its row: its node, places, edge and weight.
+/// Bytes that a source of a chunk takes beside its row: its node twice, its edge, place and weight.
 const SOURCE_BYTES: u64 = 28;
+/// Chunks that are in memory together, in all processes of a run, if these are no more.
+const CHUNKS_TOGETHER: u64 = 8;
+/// Most bytes of a chunk: rows of all that are made together fit in one message.
+const MAX_CHUNK_BYTES: u64 = 1 << 26;
 
-/// Memory of a pass.
+/// Memory of a pass in one process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassLimits {
     /// Bytes of rows of a chunk: those read, aggregated and made. One node with all its neighbours is
     /// a chunk however many they are.
     pub(crate) chunk_bytes: u64,
-    /// Bytes of layers' rows that are kept in memory; others go to a temporary file.
+    /// Bytes of layers' rows that are kept in memory; others go to a file.
     pub(crate) stored_bytes: u64,
 }
 
 impl PassLimits {
-    /// Splits `n_bytes`: an eighth is for chunks.
+    /// Splits `n_bytes`: a quarter is for the chunks that are in memory together.
     pub(crate) fn within(n_bytes: u64) -> Self {
-        Self { chunk_bytes: n_bytes / 8, stored_bytes: n_bytes - n_bytes / 8 }
+        let chunk_bytes = (n_bytes / 4 / CHUNKS_TOGETHER).min(MAX_CHUNK_BYTES);
+        Self { chunk_bytes, stored_bytes: n_bytes - CHUNKS_TOGETHER * chunk_bytes }
     }
 }
 
 /// What a pass reads.
 ///
-/// Memory: [`PassLimits`], 4 bytes for each node of the graph, and 12 bytes for each 64 nodes and
-/// layer.
+/// Memory: [`PassLimits`], and 12 bytes for each 64 nodes and layer.
 pub(crate) struct LayerPass<'a> {
     pub(crate) topology: &'a Topology,
+    pub(crate) owners: Owners<'a>,
     pub(crate) features: FeatureRows,
-    pub(crate) loader: BatchLoader,
+    /// Of the workers of this process, in their order.
+    pub(crate) loaders: Vec<BatchLoader>,
     pub(crate) limits: PassLimits,
 }
 
-/// Takes the rows that a pass makes: nodes in rising order, and their rows.
-pub(crate) type RowSink<'s> = dyn FnMut(&[NodeId], &Matrix) -> Result<(), TrainError> + 's;
+/// Takes the rows that a pass makes, and may change them: nodes of a chunk in rising order, chunk
+/// after chunk, and their rows. Chunks come in rising order too where there is one process.
+pub(crate) type RowSink<'s> = dyn FnMut(&[NodeId], &mut Matrix) -> Result<(), TrainError> + 's;
+
+/// Where a pass reports to.
+pub(crate) struct PassOutput<'s> {
+    /// Takes the last layer's rows, before any activation; in the leader alone.
+    pub(crate) sink: &'s mut RowSink<'s>,
+    /// Receives nodes done, and how many there are, summed over layers.
+    pub(crate) progress: &'s mut dyn FnMut(u64, u64),
+    /// Where rows stay, so that a pass that ends early continues: of one process alone.
+    pub(crate) work: Option<&'s mut WorkFolder>,
+}
+
+/// What a pass has left.
+#[derive(Debug)]
+pub(crate) enum PassEnd {
+    /// All rows are made; those of the last layer, as the sink has left them, if there is a folder.
+    Done(Option<RowStore>),
+    /// The leader has ended the run.
+    Ended,
+}
+
+/// The layers of a pass, and the nodes of each stage: stage 0 makes the messages of features, and
+/// stage n the rows of layer n - 1.
+struct Stages<'a> {
+    layers: &'a [Layer],
+    sets: Vec<NodeSet>,
+    /// Of the rows that each layer reads, and of the last one's.
+    widths: Vec<usize>,
+    n_ranks: u32,
+}
+
+impl Stages<'_> {
+    /// Returns the width of the rows that a stage leaves: messages, but for the last.
+    fn width_after(&self, stage: usize) -> Result<usize, TrainError> {
+        let width = self.widths[stage];
+        Ok(self.layers.get(stage).map_or(Ok(width), |layer| layer.message_width(width))?)
+    }
+
+    fn is_last(&self, stage: usize) -> bool {
+        stage == self.layers.len()
+    }
+}
+
+/// A pass as it goes.
+struct Running<'p, 's> {
+    pass: &'p LayerPass<'p>,
+    stages: Stages<'p>,
+    output: PassOutput<'s>,
+    pool: ThreadPool,
+    budget: Budget,
+    /// Nodes done, and how many there are, summed over stages.
+    done: u64,
+    total: u64,
+}
 
 impl LayerPass<'_> {
-    /// Runs `layers` for the nodes in `wanted`, and passes the last one's rows to `sink`, before
-    /// any activation. `progress` gets nodes done, and how many there are, summed over layers.
+    /// Runs `layers` for the nodes in `wanted`.
     pub(crate) fn run(
-        &mut self,
+        &self,
         layers: &[Layer],
         wanted: NodeSet,
-        sink: &mut RowSink<'_>,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<(), TrainError> {
-        let sets = self.sets(layers.len(), wanted);
-        let total = sets.iter().map(|set| set.len() as u64).sum();
-        let mut done = 0;
-        let mut made = |n: usize| {
-            done += n as u64;
-            progress(done, total);
-        };
-        let budget = Budget::new(self.limits.stored_bytes);
-        let mut width = self.features.width();
-        let mut sampler = Sampler::new(self.topology, &[Fanout::All]);
-        let mut messages = self.read_features(&layers[0], &sets[0], &budget, &mut made)?;
-        for (index, layer) in layers.iter().enumerate() {
-            let (sources, destinations) = (&sets[index], &sets[index + 1]);
-            let out_width = layer.out_width()?;
-            let next = layers.get(index + 1);
-            let mut stored = match next {
-                Some(next) => {
-                    let width = next.message_width(out_width)?;
-                    Some(RowStore::new(destinations.len(), width, &budget).map_err(spill)?)
-                }
-                None => None,
-            };
-            // Rows read, aggregated and made.
-            let widths = [messages.width(), 2 * messages.width() + 2 * out_width];
-            let mut nodes = destinations.iter().peekable();
-            while let Some(chunk) = self.chunk(&mut nodes, widths) {
-                let (nodes, block) = sorted(sampler.sample(&chunk, 0));
-                let numbers: Vec<u32> = nodes.iter().map(|&node| sources.index(node)).collect();
-                let rows = Matrix::new(messages.gather(&numbers).map_err(spill)?, messages.width());
-                let degree = |node| self.topology.in_degree(node);
-                let hop = Hop { block: &Arc::new(block), nodes: &nodes, degree: &degree };
-                let out = layer.combine(hop, rows, width)?;
-                match (next, &mut stored) {
-                    (Some(next), Some(stored)) => {
-                        let active =
-                            next.activation().forward(out.values(), None, &Workspace::default());
-                        let rows = next.messages(Rows::Dense(Matrix::new(active, out_width)))?;
-                        stored.append(rows.values()).map_err(spill)?;
-                    }
-                    _ => sink(&chunk, &out)?,
-                }
-                made(chunk.len());
-            }
-            if let Some(stored) = stored {
-                std::mem::replace(&mut messages, stored).drop_into(&budget);
-            }
-            width = out_width;
+        group: &mut ProcessGroup<'_>,
+        output: PassOutput<'_>,
+    ) -> Result<PassEnd, TrainError> {
+        let mut widths = vec![self.features.width()];
+        for layer in layers {
+            widths.push(layer.out_width()?);
         }
-        Ok(())
+        let (sets, n_ranks) = (self.sets(layers.len(), wanted), group.n_ranks());
+        let n_cores = available_parallelism().map_or(1, usize::from);
+        let n_threads = (n_cores / group.n_local().max(1) as usize).max(1);
+        let running = Running {
+            pass: self,
+            total: sets.iter().map(|set| set.len() as u64).sum(),
+            stages: Stages { layers, sets, widths, n_ranks },
+            output,
+            pool: ThreadPoolBuilder::new().num_threads(n_threads).build()?,
+            budget: Budget::new(self.limits.stored_bytes),
+            done: 0,
+        };
+        running.run(group)
     }
 
     /// Returns the nodes whose rows are needed: those of the features first, `wanted` last.
@@ -131,81 +170,240 @@ impl LayerPass<'_> {
         sets
     }
 
-    /// Reads the features of `nodes` once, and returns the messages that `layer` makes of them.
-    fn read_features(
-        &mut self,
-        layer: &Layer,
-        nodes: &NodeSet,
-        budget: &Budget,
-        made: &mut dyn FnMut(usize),
-    ) -> Result<RowStore, TrainError> {
-        let width = self.features.width();
-        let message_width = layer.message_width(width)?;
-        let mut store = RowStore::new(nodes.len(), message_width, budget).map_err(spill)?;
-        // As bytes, as f32, and as messages.
-        let row_bytes = self.loader.row_bytes() + 4 * (width + message_width);
-        let per_chunk = (self.limits.chunk_bytes as usize / row_bytes).max(1);
-        let mut nodes = nodes.iter().peekable();
-        let mut buffer = RowBuffer::default();
-        while nodes.peek().is_some() {
-            let chunk: Vec<NodeId> = nodes.by_ref().take(per_chunk).collect();
-            buffer.resize(chunk.len() * self.loader.row_bytes());
-            self.loader.load(&chunk, buffer.bytes_mut())?;
-            let rows = match self.features.sparse(buffer.bytes()) {
-                Some(rows) => Rows::Sparse(rows),
-                None => {
-                    let rows = self.features.view(buffer.bytes()).to_vec();
-                    Rows::Dense(Matrix::new(rows, width))
-                }
-            };
-            store.append(layer.messages(rows)?.values()).map_err(spill)?;
-            made(chunk.len());
-        }
-        Ok(store)
+    /// Makes the rows of chunks of a stage concurrently: of features, or of the messages of the stage
+    /// before.
+    fn make(
+        &self,
+        stages: &Stages<'_>,
+        stage: usize,
+        messages: Option<&RowStore>,
+        chunks: &[Chunk],
+    ) -> Result<Vec<Matrix>, TrainError> {
+        let make = |chunk: &Chunk| match (stage.checked_sub(1), messages) {
+            (Some(layer), Some(messages)) => self.rows_of(stages, layer, messages, chunk),
+            _ => {
+                let loader = &self.loaders[(chunk.worker / stages.n_ranks) as usize];
+                self.messages_of(&stages.layers[0], &chunk.nodes(&stages.sets[0]), loader)
+            }
+        };
+        chunks.par_iter().with_max_len(1).map(make).collect()
     }
 
-    /// Takes nodes while the rows of their chunk are within the limit, at least one; `widths` are
-    /// those of a source and of a destination. None when there is no node left.
-    fn chunk(
-        &self,
-        nodes: &mut Peekable<impl Iterator<Item = NodeId>>,
-        widths: [usize; 2],
-    ) -> Option<Vec<NodeId>> {
-        let [of_source, of_destination] = widths.map(|width| 4 * width as u64);
-        let bytes_of = |node: NodeId| {
+    /// Returns the chunks of a stage, bounded by the rows that are read, aggregated and made.
+    fn chunks(&self, stages: &Stages<'_>, stage: usize) -> Result<Vec<Chunk>, TrainError> {
+        let (nodes, limit) = (&stages.sets[stage], self.limits.chunk_bytes);
+        let Some(layer) = stage.checked_sub(1) else {
+            // As bytes, as f32, and as messages.
+            let width = stages.widths[0] + stages.width_after(0)?;
+            let row_bytes = (self.row_bytes() + 4 * width) as u64;
+            return Ok(Chunk::split(nodes, self.owners, limit, |_| row_bytes));
+        };
+        let (read, made) = (stages.width_after(layer)?, stages.widths[stage]);
+        let [of_source, of_destination] = [read, 2 * read + 2 * made].map(|n| 4 * n as u64);
+        Ok(Chunk::split(nodes, self.owners, limit, |node| {
             let n_sources = u64::from(self.topology.in_degree(node)) + 1;
             n_sources * (of_source + SOURCE_BYTES) + of_destination
-        };
-        let first = nodes.next()?;
-        let mut n_bytes = bytes_of(first);
-        let mut chunk = vec![first];
-        while let Some(&node) = nodes.peek() {
-            n_bytes += bytes_of(node);
-            if n_bytes > self.limits.chunk_bytes {
-                break;
+        }))
+    }
+
+    /// Reads the features of `nodes`, and returns the messages that `layer` makes of them.
+    fn messages_of(
+        &self,
+        layer: &Layer,
+        nodes: &[NodeId],
+        loader: &BatchLoader,
+    ) -> Result<Matrix, TrainError> {
+        let (mut features, mut buffer) = (self.features.clone(), RowBuffer::default());
+        buffer.resize(nodes.len() * loader.row_bytes());
+        loader.clone().load(nodes, buffer.bytes_mut())?;
+        let rows = match features.sparse(buffer.bytes()) {
+            Some(rows) => Rows::Sparse(rows),
+            None => {
+                let (rows, width) = (features.view(buffer.bytes()).to_vec(), features.width());
+                Rows::Dense(Matrix::new(rows, width))
             }
-            chunk.extend(nodes.next());
-        }
-        Some(chunk)
+        };
+        Ok(layer.messages(rows)?)
+    }
+
+    /// Returns the rows of `chunk` that layer `at` makes of the messages of its nodes' neighbours: as
+    /// messages of the next layer, if there is one.
+    fn rows_of(
+        &self,
+        stages: &Stages<'_>,
+        at: usize,
+        messages: &RowStore,
+        chunk: &Chunk,
+    ) -> Result<Matrix, TrainError> {
+        let (sources, destinations) = (&stages.sets[at], &stages.sets[at + 1]);
+        let (nodes, block) = block_of(self.topology, &chunk.nodes(destinations));
+        let numbers: Vec<u32> = nodes.iter().map(|&node| sources.index(node)).collect();
+        let rows = messages.gather(&numbers).map_err(|source| {
+            let folder = std::env::temp_dir();
+            TrainError::Spill { folder, source }
+        })?;
+        let rows = Matrix::new(rows, messages.width());
+        let degree = |node| self.topology.in_degree(node);
+        let hop = Hop { block: &Arc::new(block), nodes: &nodes, degree: &degree };
+        let out = stages.layers[at].combine(hop, rows, stages.widths[at])?;
+        let Some(next) = stages.layers.get(at + 1) else { return Ok(out) };
+        let active = next.activation().forward(out.values(), None, &Workspace::default());
+        Ok(next.messages(Rows::Dense(Matrix::new(active, out.width())))?)
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.loaders.first().map_or(0, BatchLoader::row_bytes)
     }
 }
 
-/// Returns the nodes and the block of a batch of one hop, with those that are no destinations in
-/// rising order, so that their rows are read in the order in which they are stored.
-fn sorted(batch: Batch) -> (Vec<NodeId>, Block) {
-    let Batch { mut nodes, mut blocks, .. } = batch;
-    let mut block = blocks.pop().unwrap_or_default();
-    let n_dst = block.n_dst as usize;
-    let mut order: Vec<u32> = (block.n_dst..block.n_src).collect();
-    order.sort_unstable_by_key(|&source| nodes[source as usize]);
-    let mut place: Vec<u32> = (0..block.n_src).collect();
-    for (to, &from) in (block.n_dst..).zip(&order) {
-        place[from as usize] = to;
+impl Running<'_, '_> {
+    /// Makes the rows of all stages that the folder, if there is one, does not have.
+    fn run(mut self, group: &mut ProcessGroup<'_>) -> Result<PassEnd, TrainError> {
+        let work = self.output.work.as_deref();
+        let place = work.map_or_else(PassPlace::default, WorkFolder::place);
+        let mut messages = None;
+        for stage in 0..self.stages.sets.len() {
+            let n_nodes = self.stages.sets[stage].len() as u64;
+            if stage + 1 < place.stage {
+                self.done += n_nodes;
+                continue;
+            }
+            let chunks = self.pass.chunks(&self.stages, stage)?;
+            let n_before = match stage.cmp(&place.stage) {
+                Ordering::Less => chunks.len(),
+                Ordering::Equal => place.n_chunks,
+                Ordering::Greater => 0,
+            };
+            let made = self.run_stage(stage, &chunks, n_before, messages.as_ref(), group)?;
+            let Some(made) = made else { return Ok(PassEnd::Ended) };
+            if let Some(read) = std::mem::replace(&mut messages, made) {
+                read.drop_into(&self.budget);
+            }
+        }
+        Ok(PassEnd::Done(messages))
     }
-    let others: Vec<NodeId> = order.iter().map(|&from| nodes[from as usize]).collect();
-    nodes[n_dst..].copy_from_slice(&others);
-    block.sources.iter_mut().for_each(|source| *source = place[*source as usize]);
-    (nodes, block)
+
+    /// Makes the rows of the chunks of a stage but for the first `n_before`, which are on disk.
+    /// Returns the rows if they are kept; none if the leader has ended the run.
+    fn run_stage(
+        &mut self,
+        stage: usize,
+        chunks: &[Chunk],
+        n_before: usize,
+        messages: Option<&RowStore>,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Option<Option<RowStore>>, TrainError> {
+        let (n_nodes, is_last) = (self.stages.sets[stage].len(), self.stages.is_last(stage));
+        let n_rows = chunks.get(n_before).map_or(n_nodes, |chunk| chunk.number);
+        let mut stored = self.open_rows(stage, n_rows)?;
+        self.progress(n_rows);
+        let (mut n_chunks, to) = (n_before, if is_last { RowsTo::Leader } else { RowsTo::All });
+        for round in rounds(&chunks[n_before..], group.n_ranks()) {
+            let mine = &round[group.rank() as usize];
+            let make = || self.pass.make(&self.stages, stage, messages, mine);
+            let made = self.pool.install(make)?;
+            let width = self.stages.width_after(stage)?;
+            let Some(made) = share(group, &round, made, width, to)? else { return Ok(None) };
+            for (chunk, mut rows) in made {
+                if is_last {
+                    (self.output.sink)(&chunk.nodes(&self.stages.sets[stage]), &mut rows)?;
+                }
+                if let Some(stored) = &mut stored {
+                    let written = stored.write(chunk.number, rows.values());
+                    written.map_err(|error| self.spill(error))?;
+                }
+            }
+            n_chunks += round.iter().map(Vec::len).sum::<usize>();
+            self.progress(round.iter().flatten().map(|chunk| chunk.n_nodes).sum());
+            if let (Some(work), Some(stored)) = (&mut self.output.work, &stored) {
+                let saved = work.save_if_due(PassPlace { stage, n_chunks }, stored);
+                saved.map_err(|error| self.spill(error))?;
+            }
+        }
+        if let (Some(work), Some(stored)) = (&mut self.output.work, &stored)
+            && work.place().stage == stage
+        {
+            let saved = work.save(PassPlace { stage: stage + 1, n_chunks: 0 }, stored);
+            saved.map_err(|error| self.spill(error))?;
+        }
+        Ok(Some(stored))
+    }
+
+    /// Opens the rows of a stage, with the first `n_rows` that the folder has. None if they go to the
+    /// sink alone.
+    fn open_rows(&self, stage: usize, n_rows: usize) -> Result<Option<RowStore>, TrainError> {
+        let width = self.stages.width_after(stage)?;
+        let work = self.output.work.as_deref();
+        if self.stages.is_last(stage) && work.is_none() {
+            return Ok(None);
+        }
+        let open = || {
+            let n_bytes = 4 * (n_rows * width) as u64;
+            let file = work.map(|work| work.rows_file(stage, n_bytes)).transpose()?;
+            let n_nodes = self.stages.sets[stage].len();
+            let mut rows = RowStore::new(n_nodes, width, &self.budget, file)?;
+            rows.load(n_rows)?;
+            Ok(rows)
+        };
+        open().map(Some).map_err(|error| self.spill(error))
+    }
+
+    fn progress(&mut self, n_nodes: usize) {
+        self.done += n_nodes as u64;
+        (self.output.progress)(self.done, self.total);
+    }
+
+    fn spill(&self, source: io::Error) -> TrainError {
+        let work = self.output.work.as_deref();
+        let folder = work.map_or_else(std::env::temp_dir, |work| work.dir().to_owned());
+        TrainError::Spill { folder, source }
+    }
+}
+
+/// Returns the chunks that processes make concurrently: for each round those of each rank.
+fn rounds(chunks: &[Chunk], n_ranks: u32) -> impl Iterator<Item = Vec<Vec<Chunk>>> {
+    let together = (CHUNKS_TOGETHER / u64::from(n_ranks)).max(1) as usize;
+    let of_rank = |rank| chunks.iter().filter(move |chunk| chunk.worker % n_ranks == rank).cloned();
+    let of_ranks: Vec<Vec<Chunk>> = (0..n_ranks).map(|rank| of_rank(rank).collect()).collect();
+    let n_rounds = of_ranks.iter().map(|of| of.len().div_ceil(together)).max().unwrap_or(0);
+    (0..n_rounds).map(move |round| {
+        let of_round = |of: &Vec<Chunk>| {
+            let first = (round * together).min(of.len());
+            of[first..(first + together).min(of.len())].to_vec()
+        };
+        of_ranks.iter().map(of_round).collect()
+    })
+}
+
+/// Passes the rows `made` here of a round, of `width`, on to others, and returns the chunks of which
+/// there are rows here then. None if the leader has ended the run.
+fn share<'r>(
+    group: &mut ProcessGroup<'_>,
+    round: &'r [Vec<Chunk>],
+    made: Vec<Matrix>,
+    width: usize,
+    to: RowsTo,
+) -> Result<Option<Vec<(&'r Chunk, Matrix)>>, TrainError> {
+    if group.n_ranks() == 1 {
+        return Ok(Some(round.iter().flatten().zip(made).collect()));
+    }
+    let rows: Vec<u8> =
+        made.iter().flat_map(|rows| bytemuck::cast_slice(rows.values())).copied().collect();
+    drop(made);
+    let n_bytes = |chunk: &Chunk| 4 * chunk.n_nodes * width;
+    let lengths: Vec<usize> = round.iter().map(|of| of.iter().map(n_bytes).sum()).collect();
+    let Some(all) = group.share_rows(&rows, &lengths, to)? else { return Ok(None) };
+    let mut shared = Vec::new();
+    for (of_rank, bytes) in round.iter().zip(all).filter(|(_, bytes)| !bytes.is_empty()) {
+        let mut bytes = &bytes[..];
+        for chunk in of_rank {
+            let (of_chunk, rest) = bytes.split_at(n_bytes(chunk));
+            let values = of_chunk.as_chunks().0.iter().map(|value| f32::from_ne_bytes(*value));
+            shared.push((chunk, Matrix::new(values.collect(), width)));
+            bytes = rest;
+        }
+    }
+    Ok(Some(shared))
 }
 
 /// Fails where a row of `out` is not finite, and names its node.
@@ -216,10 +414,6 @@ pub(crate) fn check_finite(nodes: &[NodeId], out: &Matrix) -> Result<(), TrainEr
         Some((&node, _)) => Err(TrainError::NotFinite { node }),
         None => Ok(()),
     }
-}
-
-fn spill(source: io::Error) -> TrainError {
-    TrainError::Spill { folder: std::env::temp_dir(), source }
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ pub use config::{
     Strategy, TrainConfig,
 };
 pub use error::TrainError;
-pub use infer::{InferOutput, Inference, RowOutput};
+pub use infer::{InferConfig, InferOutput, Inference, RowOutput};
 pub use metric::Metric;
 pub use model::{ModelKind, parameter_count};
 pub use options::{

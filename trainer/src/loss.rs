@@ -81,6 +81,15 @@ pub(crate) fn largest(row: &[f32]) -> usize {
     row.iter().enumerate().fold(0, larger)
 }
 
+/// Returns the first row with an element that is no number, or else with the largest one.
+pub(crate) fn worst_row(rows: &Matrix) -> usize {
+    let larger = |worst: (usize, f32), (at, value): (usize, &f32)| {
+        if value.abs().total_cmp(&worst.1).is_gt() { (at, value.abs()) } else { worst }
+    };
+    let (at, _) = rows.values().iter().enumerate().fold((0, 0.0), larger);
+    at / rows.width().max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +112,15 @@ mod tests {
         assert_eq!(found.n_right, 2);
         let nan = Targets::Several { width: 1, labels: vec![0] };
         assert!(Loss::new(&Matrix::new(vec![f32::NAN], 1), nan).unwrap().mean.is_nan());
+    }
+
+    #[test]
+    fn the_worst_row_is_the_first_that_is_no_number_or_the_largest() {
+        let worst = |values: [f32; 6]| worst_row(&Matrix::new(values.to_vec(), 2));
+        assert_eq!(worst([0.0, 1.0, -7.0, 2.0, 3.0, 6.0]), 1);
+        assert_eq!(worst([0.0, 1.0, -7.0, f32::NEG_INFINITY, f32::INFINITY, 6.0]), 1);
+        assert_eq!(worst([0.0, f32::INFINITY, 0.0, f32::NAN, -f32::NAN, 6.0]), 1);
+        assert_eq!(worst([0.0; 6]), 0);
     }
 
     #[test]

@@ -26,6 +26,13 @@ const FAILED: u8 = 2;
 /// Most elements of a list of a replica's state that one message carries: 1 GiB.
 const PIECE_ELEMENTS: usize = 1 << 28;
 
+/// Which processes get the rows of a hidden or last layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowsTo {
+    All,
+    Leader,
+}
+
 /// The processes of a run, as one of them sees them. Worker w belongs to rank w mod ranks.
 pub(crate) struct ProcessGroup<'c> {
     collective: &'c mut dyn Collective,
@@ -265,6 +272,36 @@ impl<'c> ProcessGroup<'c> {
         Ok(numbers.map(|numbers| numbers[0]))
     }
 
+    /// Returns rows of layers by the rank that has made them: those of `lengths` bytes where they are
+    /// passed to this process, else none. None at all if the leader has ended the run.
+    pub(crate) fn share_rows(
+        &mut self,
+        rows: &[u8],
+        lengths: &[usize],
+        to: RowsTo,
+    ) -> Result<Option<Vec<Vec<u8>>>, TrainError> {
+        if self.exchange_status(CONTINUE, &[])?.is_none() {
+            return Ok(None);
+        }
+        let is_for = |rank: u32| to == RowsTo::All || rank == 0;
+        let to_rank = |rank| if is_for(rank) { rows } else { &[] };
+        let outgoing: Vec<&[u8]> = (0..self.n_ranks()).map(to_rank).collect();
+        let mut incoming = Vec::new();
+        let moved = self.collective.all_to_all(Payload::Embeddings, 4, &outgoing, &mut incoming);
+        moved.inspect_err(|_| self.is_over = true)?;
+        for (rank, (bytes, &length)) in (0..).zip(incoming.iter().zip(lengths)) {
+            let expected = if is_for(self.rank()) { length } else { 0 };
+            if bytes.len() != expected {
+                self.is_over = true;
+                let expected = format!("{expected} bytes of rows");
+                let found = format!("{} bytes", bytes.len());
+                let error = CollectiveError::OutOfStep { rank, expected, found };
+                return Err(self.collective.raise(error).into());
+            }
+        }
+        Ok(Some(incoming))
+    }
+
     /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the
     /// bytes that all processes have sent.
     pub(crate) fn end(&mut self) -> Result<Traffic, TrainError> {
@@ -335,7 +372,8 @@ impl<'c> ProcessGroup<'c> {
         Ok(Some(all))
     }
 
-    fn rank(&self) -> u32 {
+    /// Returns the rank of this process.
+    pub(crate) fn rank(&self) -> u32 {
         self.collective.rank()
     }
 

@@ -6,6 +6,7 @@ use crate::{
     Merge, Place, Progress, SavedModelError, Strategy, TrainConfig, TrainError,
     best::Best,
     checkpoint::{Checkpoint, Checkpoints, Folder, Identity},
+    config::Due,
     evaluate::Evaluator,
     process_group::{Opening, ProcessGroup},
     record::Record,
@@ -27,8 +28,8 @@ pub(crate) struct Run<'a> {
     pub(crate) best: Best,
     pub(crate) record: Record,
     pub(crate) checkpoints: Option<Checkpoints>,
-    /// Whether the last epoch is evaluated.
-    measures_last: bool,
+    /// Whether the graph has test nodes.
+    has_test: bool,
     /// Bytes of a row of features.
     row_bytes: u64,
     /// Where it went on, if it did not begin.
@@ -55,7 +56,7 @@ impl<'a> Run<'a> {
             best: Best::default(),
             record: Record::new(config),
             checkpoints: None,
-            measures_last: setup.measures_last(),
+            has_test: setup.has_test(),
             row_bytes: setup.row_bytes as u64,
             resumed_at: None,
             is_interrupted: false,
@@ -110,38 +111,38 @@ impl<'a> Run<'a> {
         self.place.step == 0 && (is_last || self.best.is_stale(self.config.patience))
     }
 
-    /// Whether accuracy is measured after so many epochs, however long the run.
-    fn is_evaluated(&self, n_done: u32) -> bool {
-        let every = self.config.evaluate_every;
-        every > 0 && n_done.is_multiple_of(every)
-    }
-
-    /// Whether the last epoch is over, and only its being the last asks for its accuracy.
+    /// Returns whether the last epoch is over, and is measured only because it is the last.
     pub(crate) fn lacks_last_evaluation(&self) -> bool {
         let epochs = self.config.epochs;
         let is_over = self.place == (Place { epoch: epochs, step: 0 });
-        is_over && self.measures_last && !self.is_evaluated(epochs)
+        is_over && self.config.evaluation_after(epochs, self.has_test) == Due::AsLast
     }
 
-    /// Measures accuracy after `epoch`, the last that is over.
+    /// Measures accuracy after `epoch`, the last that is over, together with the other processes, of
+    /// which the leader records it. The run is interrupted if the leader has ended it.
     pub(crate) fn evaluate(
         &mut self,
         epoch: u32,
-        evaluator: &mut Evaluator<'_>,
+        evaluator: &Evaluator<'_>,
+        group: &mut ProcessGroup<'_>,
     ) -> Result<(), TrainError> {
-        let accuracy = evaluator.accuracy(&self.replica.model)?;
-        self.record.evaluated(accuracy);
-        self.best.evaluated(epoch, accuracy, || self.replica.adam.values());
+        let Some(accuracy) = evaluator.accuracy(&self.replica.model, group)? else {
+            self.is_interrupted = true;
+            return Ok(());
+        };
+        if group.leads() {
+            self.record.evaluated(accuracy);
+            self.best.evaluated(epoch, accuracy, || self.replica.adam.values());
+        }
         Ok(())
     }
 
     /// Trains for what is left of the present epoch, measures accuracy if that is due, and writes a
-    /// checkpoint; without an `evaluator` that is another process's to do. Ends after the step or the
-    /// epoch at which `progress` breaks.
+    /// checkpoint. Ends after the step or the epoch at which `progress` breaks.
     pub(crate) fn finish_epoch(
         &mut self,
         (team, group): (&mut Team<'_>, &mut ProcessGroup<'_>),
-        evaluator: Option<&mut Evaluator<'_>>,
+        evaluator: &Evaluator<'_>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let epoch = self.place.epoch;
@@ -149,21 +150,17 @@ impl<'a> Run<'a> {
         if self.is_interrupted {
             return Ok(());
         }
-        let Some(evaluator) = evaluator else {
-            self.place = Place { epoch: epoch + 1, step: 0 };
-            return Ok(());
-        };
-        if self.is_evaluated(epoch + 1) {
-            self.evaluate(epoch, evaluator)?;
+        if self.config.evaluation_after(epoch + 1, self.has_test) == Due::InAnyRun {
+            self.evaluate(epoch, evaluator, group)?;
         }
         self.place = Place { epoch: epoch + 1, step: 0 };
         self.save()?;
         if self.lacks_last_evaluation() {
             // Not saved: a run of more epochs does not have it.
-            self.evaluate(epoch, evaluator)?;
+            self.evaluate(epoch, evaluator, group)?;
         }
         if let Some(epoch) = self.record.epochs().last() {
-            self.is_interrupted = progress(&Progress::Epoch(epoch)).is_break();
+            self.is_interrupted |= progress(&Progress::Epoch(epoch)).is_break();
         }
         Ok(())
     }

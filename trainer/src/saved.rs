@@ -19,10 +19,12 @@ use thiserror::Error;
 use crate::{
     Aggregation, LayerOptions, Metric, ModelKind, Norm, TrainConfig, TrainError, TrainGraph,
     WorkerSources,
+    collective::ThreadCollective,
     config::MAX_LAYERS,
     evaluate::Accuracy,
     model::{Model, ModelSpec},
     norm::NormLayer,
+    process_group::ProcessGroup,
     setup::Setup,
 };
 
@@ -163,6 +165,11 @@ impl<'a> ModelFile<'a> {
         Ok(())
     }
 
+    /// Returns the digest of the file's bytes.
+    pub(crate) fn digest(&self) -> blake3::Hash {
+        blake3::hash(&self.bytes)
+    }
+
     /// Returns the classes that the last layer tells apart.
     pub(crate) fn n_classes(&self) -> Result<usize, SavedModelError> {
         let name = format!("layers.{}.bias", self.config.fanouts.len() - 1);
@@ -215,7 +222,9 @@ pub fn evaluate_saved(
     let sources = std::slice::from_ref(sources);
     let setup = Setup::new(&file.config, *graph, sources, vec![0], Some(&file))?;
     let parameters = file.fill(&setup.model)?;
-    let Accuracy { validation, test } = setup.evaluator()?.accuracy(&setup.model)?;
+    let mut alone = ThreadCollective::alone();
+    let found = setup.evaluator()?.accuracy(&setup.model, &mut ProcessGroup::new(&mut alone))?;
+    let Some(Accuracy { validation, test }) = found else { unreachable!("a process alone leads") };
     let (validation_accuracy, test_accuracy) = (validation, test);
     let (model, metric) = (file.config.model, file.config.metric);
     Ok(Evaluation { model, parameters, metric, validation_accuracy, test_accuracy })

@@ -23,7 +23,7 @@ use crate::{
     evaluate::Evaluator,
     features::FeatureRows,
     labels::Labels,
-    layerwise::{LayerPass, PassLimits},
+    layerwise::{LayerPass, Owners, PassLimits},
     model::{Model, ModelSpec},
     process_group::ProcessGroup,
     saved::ModelFile,
@@ -32,7 +32,7 @@ use crate::{
         hop::{Iterations, Micrographs},
     },
     team::Recruit,
-    worker::{Batches, Evaluated, Worker},
+    worker::{Batches, Worker},
     workspace::Workspace,
 };
 use schedule::Written;
@@ -142,10 +142,13 @@ impl<'a> Setup<'a> {
     /// Of all that must be the same in all processes of a run.
     pub(crate) fn digest(&self) -> [u32; 8] {
         let TrainConfig { strategy, hop, hot_policy, epochs, .. } = self.config;
+        let TrainConfig { evaluate_every, measure_test, evaluation_bytes, .. } = self.config;
         let mut digest = blake3::Hasher::new();
         digest.update(&self.graph.uuid);
         digest.update(self.settings().as_str().as_bytes());
         digest.update(format!("{strategy}, {hop:?}, {hot_policy}, {epochs} epochs").as_bytes());
+        let evaluation = format!("{evaluate_every}, {measure_test}, {evaluation_bytes} bytes");
+        digest.update(evaluation.as_bytes());
         let digest = *digest.finalize().as_bytes();
         std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|j| digest[4 * i + j])))
     }
@@ -167,28 +170,32 @@ impl<'a> Setup<'a> {
         Settings::new(self.config, self.features.width(), &self.labels.digest())
     }
 
-    /// What accuracy is measured with; reads through worker 0's sources.
+    /// Returns what accuracy is measured with; it reads through the sources of all workers here.
     pub(crate) fn evaluator(&self) -> Result<Evaluator<'_>, TrainError> {
         let TrainConfig { metric, measure_test, .. } = *self.config;
         Ok(Evaluator::new(self.layer_pass()?, &self.labels, metric, measure_test))
     }
 
-    /// What all nodes' rows are computed with; reads through worker 0's sources.
-    pub(crate) fn layer_pass(&self) -> Result<LayerPass<'_>, TrainError> {
-        let owned = owned_parts(self.config, self.graph, self.workers[0]);
-        let loader = self.sources[0].untiered_loader(&self.config.feature_tensor, &owned)?;
+    /// Returns what all nodes' rows are computed with.
+    fn layer_pass(&self) -> Result<LayerPass<'_>, TrainError> {
+        let loader = |(&worker, sources): (&u32, &WorkerSources)| {
+            let owned = owned_parts(self.config, self.graph, worker);
+            sources.untiered_loader(&self.config.feature_tensor, &owned)
+        };
+        let loaders =
+            self.workers.iter().zip(self.sources).map(loader).collect::<Result<_, _>>()?;
         Ok(LayerPass {
             topology: self.graph.topology,
+            owners: Owners { book: self.graph.book, n_workers: self.config.workers },
             features: self.features.clone(),
-            loader,
+            loaders,
             limits: PassLimits::within(self.config.evaluation_bytes),
         })
     }
 
-    /// Whether the last epoch is evaluated.
-    pub(crate) fn measures_last(&self) -> bool {
-        let has_test = self.config.measure_test && !self.labels.test.is_empty();
-        self.config.evaluate_every > 0 || has_test
+    /// Returns whether there are test nodes.
+    pub(crate) fn has_test(&self) -> bool {
+        !self.labels.test.is_empty()
     }
 
     /// All workers of this process, their prefetchers running from `place` on, which is before the end.
@@ -278,10 +285,7 @@ impl<'a> Setup<'a> {
             topology,
             labels: &self.labels,
             workspace: Workspace::default(),
-            evaluated: Evaluated {
-                every: config.evaluate_every,
-                last: self.measures_last().then_some(config.epochs - 1),
-            },
+            config,
         };
         Ok(Recruit { worker, n_batches, rapid, remote })
     }

@@ -115,12 +115,9 @@ impl TeamStep {
         Self { outcomes, ..step }
     }
 
-    /// Fails where the loss or an element of a gradient is not finite, in the step at `place`.
+    /// Fails where an element of a gradient is not finite, in the step at `place`.
     pub(crate) fn check_finite(&self, Place { epoch, step }: Place) -> Result<(), TrainError> {
         let loss = self.loss;
-        if !loss.is_finite() {
-            return Err(TrainError::Diverged { epoch, step, loss });
-        }
         let found = self.gradients.iter().flatten().copied().find(|value| !value.is_finite());
         found.map_or(Ok(()), |found| Err(TrainError::Gradient { epoch, step, found, loss }))
     }
@@ -158,15 +155,13 @@ mod tests {
     #[test]
     fn a_step_whose_loss_or_gradient_is_not_finite_is_refused() {
         let place = Place { epoch: 3, step: 5 };
-        let checked = |loss, last| {
+        let checked = |last| {
             let gradients = vec![vec![1.0, -2.0], vec![last]];
-            TeamStep { loss, gradients, ..TeamStep::default() }.check_finite(place)
+            TeamStep { loss: 0.5, gradients, ..TeamStep::default() }.check_finite(place)
         };
-        checked(0.5, f32::MAX).unwrap();
-        let loss = checked(f64::NAN, 0.0).unwrap_err();
-        assert!(loss.to_string().contains("loss is NaN in epoch 3, step 5"), "{loss}");
+        checked(f32::MAX).unwrap();
         for last in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let error = checked(0.5, last).unwrap_err();
+            let error = checked(last).unwrap_err();
             let expected = format!("a gradient is {last} in epoch 3, step 5, at a loss of 0.5");
             assert!(error.to_string().contains(&expected) && error.is_common(), "{error}");
         }

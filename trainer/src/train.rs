@@ -37,7 +37,7 @@ pub struct WorkerSources {
     /// [`lodestore_client::HaloBuffer`], for others any tier or none.
     pub remote: Arc<dyn RowSource>,
     /// The same rows without any tier that `remote` has: measuring accuracy reads all of them once,
-    /// and would sweep it. Only the first worker's is used.
+    /// and would sweep it.
     pub untiered: Arc<dyn RowSource>,
     /// What pulled rows into `remote` before the run, such as the first fill of a buffer: the first
     /// epoch of the process counts it.
@@ -159,8 +159,8 @@ fn run_all(
     setup.n_processes = group.n_ranks();
     let Some(mut run) = Run::new(&setup, group)? else { return Ok(None) };
     if run.is_over() {
-        if group.leads() && run.lacks_last_evaluation() {
-            run.evaluate(config.epochs - 1, &mut setup.evaluator()?)?;
+        if run.lacks_last_evaluation() {
+            run.evaluate(config.epochs - 1, &setup.evaluator()?, group)?;
         }
         run.save_model(&setup, group);
         return Ok(Some(run.report(&setup, &[])));
@@ -169,7 +169,7 @@ fn run_all(
         run.is_interrupted = true;
         return Ok(Some(run.report(&setup, &[])));
     }
-    let mut evaluator = group.leads().then(|| setup.evaluator()).transpose()?;
+    let evaluator = setup.evaluator()?;
     let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
     let progress = if group.leads() { progress } else { no_progress };
     scope(|scope| {
@@ -181,8 +181,7 @@ fn run_all(
         }
         run.record.setup_seconds = start.elapsed().as_secs_f64();
         while !run.is_over() && !run.is_interrupted {
-            let evaluator = evaluator.as_mut();
-            run.finish_epoch((&mut team, group), evaluator, progress)?;
+            run.finish_epoch((&mut team, group), &evaluator, progress)?;
         }
         run.save_model(&setup, group);
         let stats = team.stats(config.epochs).to_vec();

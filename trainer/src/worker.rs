@@ -13,11 +13,12 @@ use lodestore_client::{BatchRows, Met, PrefetchStats, Prefetcher, PreparedBatch}
 use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topology};
 
 use crate::{
-    Replay, TrainError,
+    Replay, TrainConfig, TrainError,
+    config::Due,
     conv::Input,
     features::FeatureRows,
     labels::Labels,
-    loss::Loss,
+    loss::{Loss, worst_row},
     model::{Hops, Model},
     step::StepSeconds,
     step_outcome::StepOutcome,
@@ -41,24 +42,8 @@ pub(crate) struct Worker<'run> {
     pub(crate) labels: &'run Labels,
     /// Memory of its matrices.
     pub(crate) workspace: Workspace,
-    /// Which epochs end with an evaluation, which has memory of its own.
-    pub(crate) evaluated: Evaluated,
-}
-
-/// Which epochs of a run end with an evaluation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Evaluated {
-    /// Epochs from one evaluation to the next; 0 for none.
-    pub(crate) every: u32,
-    /// The last one, if it does anyhow.
-    pub(crate) last: Option<u32>,
-}
-
-impl Evaluated {
-    fn is_after(self, epoch: u32) -> bool {
-        let is_due = self.every > 0 && (epoch + 1).is_multiple_of(self.every);
-        is_due || self.last == Some(epoch)
-    }
+    /// Of the run: an evaluation has memory of its own.
+    pub(crate) config: &'run TrainConfig,
 }
 
 /// Where a worker's batches come from.
@@ -109,7 +94,9 @@ impl Worker<'_> {
             self.train_on(order, seed, (batch, rows), &mut outcome)?;
         }
         self.workspace.end_step();
-        if order.ends_epoch && self.evaluated.is_after(order.epoch) {
+        let has_test = !self.labels.test.is_empty();
+        let is_evaluated = || self.config.evaluation_after(order.epoch + 1, has_test) != Due::No;
+        if order.ends_epoch && is_evaluated() {
             self.workspace.clear();
         }
         outcome.prefetch = self.batches.stats();
@@ -147,6 +134,8 @@ impl Worker<'_> {
         let loss = Loss::new(pass.logits(), targets)?;
         if !loss.mean.is_finite() {
             self.check_features(order, &batch.nodes, rows.bytes())?;
+            let (node, epoch, step) = (batch.nodes[worst_row(pass.logits())], order.epoch, order.batch);
+            return Err(TrainError::Diverged { node, epoch, step, loss: loss.mean });
         }
         drop((rows, sparse));
         outcome.gradients = self.model.backward(pass, loss.gradient, &self.workspace)?;

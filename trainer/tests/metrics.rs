@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lodestore_client::{MemorySource, PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
-use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig};
+use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig, TrainError};
 use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, planted, run};
 
 /// The rows of a tensor of all nodes.
@@ -119,6 +119,20 @@ fn labels_and_features_that_cannot_be_used_are_named() {
     let nan = with_labels(&graph, Dtype::I64, 1, labels, spoil);
     let nan = message(&nan, Metric::Accuracy);
     assert!(nan.contains(&format!("feature 3 of node {node} is NaN in epoch 0, step")), "{nan}");
+    // Numbers that are none only in the model: after the first update.
+    let steep = settings(Metric::Accuracy, dir.path());
+    let steep = TrainConfig { learning_rate: 1e30, ..steep };
+    let diverged = run(&graph, &steep).unwrap_err();
+    let TrainError::Diverged { node, epoch: 0, step: 1, .. } = diverged else {
+        panic!("{diverged}")
+    };
+    assert_eq!(split[node.index()], 0, "a root");
+    assert!(
+        diverged
+            .to_string()
+            .contains(&format!("in epoch 0, step 1, where the model's row of node {node}")),
+        "{diverged}"
+    );
     // No batch has a node without neighbours that is not trained on; the evaluation has it.
     let is_alone = |node: usize| graph.topology.in_degree(NodeId(node as u32)) == 0;
     let node = (0..split.len()).find(|&node| split[node] == 1 && is_alone(node)).unwrap();

@@ -1,7 +1,7 @@
 //! `lode infer`: a saved model over all nodes, its rows kept as a tensor of the graph.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +12,9 @@ use lodestore_graph::peak_rss_bytes;
 use lodestore_store::{
     Dtype, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, SegmentCodec, TensorSpec, View,
 };
-use lodestore_trainer::{InferOutput, Inference, ModelKind, RowsFrom, TrainGraph, WorkerSources};
+use lodestore_trainer::{
+    InferConfig, InferOutput, Inference, ModelKind, RowsFrom, TrainGraph, WorkerSources,
+};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -29,8 +31,9 @@ Example:
   lode gather --graph my-graph --tensor emb --ids ids.npy --out rows.npy
 
 Each layer passes once over all nodes, with all their neighbours. The tensor is f32, and appears whole or
-not at all: what is interrupted starts again from its beginning. All partitions of the graph must be here,
-and no other process may write to it meanwhile.")]
+not at all. Until then the rows of two layers at a time are in a folder beside the graph, GRAPH.infer-NAME:
+the same command continues there after it was killed, and makes the same bytes. All partitions of the graph
+must be here, and no other process may write to it meanwhile.")]
 pub(crate) struct InferArgs {
     /// Folder of the graph.
     graph: PathBuf,
@@ -44,7 +47,7 @@ pub(crate) struct InferArgs {
     /// that the last layer reads).
     #[arg(long, value_name = "O", default_value_t = InferOutput::Logits)]
     output: InferOutput,
-    /// Most bytes of rows held in memory; more go to a temporary file (in TMPDIR).
+    /// Most bytes of rows held in memory. With another size what was begun starts again.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     memory: u64,
 }
@@ -62,6 +65,8 @@ struct InferReport {
     width: u32,
     /// Bytes of the tensor's rows.
     bytes: u64,
+    /// Whether it continued where a process had ended.
+    resumed: bool,
     seconds: f64,
     peak_rss_bytes: u64,
 }
@@ -80,10 +85,28 @@ impl InferArgs {
         let sources = WorkerSources { local, remote, untiered, filled: PullStats::default() };
         let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
         let on = TrainGraph { topology: &topology, book, uuid, rows_from: RowsFrom::Embedded };
-        let mut model = Inference::open(&self.model, &on, &sources, self.output, self.memory)?;
+        // Its name becomes that of a folder.
+        TensorSpec::new(&self.out_tensor, Dtype::F32, 1)?;
+        let infer = InferConfig {
+            output: self.output,
+            memory_bytes: self.memory,
+            work_dir: work_dir(&self.graph, &self.out_tensor)?,
+            version: format!("{:?}", live.part_versions()),
+        };
+        let mut model = Inference::open(&self.model, &on, &sources, &infer)?;
         let spec = TensorSpec::new(&self.out_tensor, Dtype::F32, model.width() as u32)?;
         let (width, row_bytes) = (spec.width, spec.row_bytes() as u64);
-        let mut tensor = live.new_tensor(spec, SegmentCodec::Raw)?;
+        let mut tensor = match live.new_tensor(spec, SegmentCodec::Raw) {
+            Ok(tensor) => tensor,
+            Err(error) => {
+                // Perhaps left by one that ended between its last two steps.
+                if graph.tensor(&self.out_tensor).is_ok() {
+                    model.remove_work()?;
+                }
+                return Err(error.into());
+            }
+        };
+        let resumed = model.is_resumed();
         let mut progress = console.progress("inference");
         let mut write = |rows: &[f32]| -> Result<(), Box<dyn Error + Send + Sync>> {
             Ok(tensor.write_rows(bytemuck::cast_slice(rows))?)
@@ -101,11 +124,21 @@ impl InferArgs {
             dtype: Dtype::F32,
             width,
             bytes: u64::from(book.n_nodes()) * row_bytes,
+            resumed,
             seconds: start.elapsed().as_secs_f64(),
             peak_rss_bytes: peak_rss_bytes(),
         };
+        model.remove_work()?;
         console.report(&report, text)
     }
+}
+
+/// Returns the folder of layers' rows, beside that of the graph.
+fn work_dir(graph: &Path, tensor: &str) -> Result<PathBuf> {
+    let graph = graph.canonicalize()?;
+    let mut name = graph.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".infer-{tensor}"));
+    Ok(graph.with_file_name(name))
 }
 
 fn text(report: &InferReport) -> String {

@@ -3,6 +3,7 @@ use lodestore_graph::{PartId, PartitionBook};
 use super::*;
 use crate::{
     ModelKind, TrainConfig,
+    collective::ThreadCollective,
     layerwise::{
         PassLimits,
         tests::{N_NODES, model, naive, pass, sources, topology},
@@ -27,7 +28,8 @@ fn accuracy_is_that_of_whole_neighbourhoods() {
             let evaluator = |measure_test| {
                 let pass = pass(&topology, PassLimits::within(n_bytes));
                 Evaluator::new(pass, &labels, Metric::Accuracy, measure_test)
-                    .accuracy(&model)
+                    .accuracy(&model, &mut ProcessGroup::new(&mut ThreadCollective::alone()))
+                    .unwrap()
                     .unwrap()
             };
             assert_eq!(evaluator(true), Accuracy { validation, test }, "{kind} {n_bytes}");

@@ -49,14 +49,24 @@ impl NodeSet {
 
     /// Returns the members in rising order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = NodeId> {
-        let members = |(mut word, first): (u64, u32)| {
+        self.iter_from(NodeId(0))
+    }
+
+    /// Returns the members from `first` on, in rising order.
+    pub(crate) fn iter_from(&self, first: NodeId) -> impl Iterator<Item = NodeId> {
+        let at = (first.index() / 64).min(self.words.len());
+        let below = (1 << (first.index() % 64)) - 1;
+        let members = move |(mut word, first_of): (u64, u32)| {
+            if first_of as usize == 64 * at {
+                word &= !below;
+            }
             std::iter::from_fn(move || {
                 let bit = (word != 0).then(|| word.trailing_zeros())?;
                 word &= word - 1;
-                Some(NodeId(first + bit))
+                Some(NodeId(first_of + bit))
             })
         };
-        self.words.iter().copied().zip((0..).step_by(64)).flat_map(members)
+        self.words[at..].iter().copied().zip((64 * at as u32..).step_by(64)).flat_map(members)
     }
 
     /// Returns the number of `node`, which is a member.
@@ -90,6 +100,10 @@ mod tests {
         assert_eq!(set.len(), members.len());
         for (index, id) in (0..).zip(members) {
             assert_eq!(set.index(NodeId(id)), index);
+        }
+        for first in 0..260 {
+            let from = set.iter_from(NodeId(first)).map(|node| node.0);
+            assert!(from.eq(members.into_iter().filter(|&id| id >= first)), "{first}");
         }
         assert_eq!(NodeSet::all(200).len(), 200);
         assert_eq!(NodeSet::all(64).iter().last(), Some(NodeId(63)));

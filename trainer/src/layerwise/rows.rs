@@ -1,4 +1,4 @@
-//! One layer's rows of many nodes, in memory or in a file.
+//! One layer's rows of many nodes, in memory, in a file, or in both.
 
 use std::{
     fs::File,
@@ -15,21 +15,15 @@ const ROWS_PER_TASK: usize = 1024;
 const READ_BYTES: usize = 1 << 20;
 const GAP_BYTES: usize = 1 << 14;
 
-/// Rows of equal width, appended in order and then read in any.
+/// Rows of equal width by their numbers.
 #[derive(Debug)]
 pub(crate) struct RowStore {
     width: usize,
-    place: Place,
-}
-
-#[derive(Debug)]
-enum Place {
-    Memory(Vec<f32>),
-    /// A file without a name, which goes with its handle.
-    File {
-        file: File,
-        n_bytes: u64,
-    },
+    n_rows: usize,
+    /// All rows, where the budget has room for them.
+    memory: Option<Vec<f32>>,
+    /// A file without a name, which goes with its handle, or the one that was given.
+    file: Option<File>,
 }
 
 /// Bytes of memory that may still be taken.
@@ -48,15 +42,21 @@ impl Budget {
 }
 
 impl RowStore {
-    /// Makes a store for `n_rows` of `width`: in memory if the budget has room for them, else in a
-    /// temporary file.
-    pub(crate) fn new(n_rows: usize, width: usize, budget: &Budget) -> io::Result<Self> {
-        let place = if budget.take(4 * (n_rows * width) as u64) {
-            Place::Memory(Vec::with_capacity(n_rows * width))
-        } else {
-            Place::File { file: tempfile::tempfile()?, n_bytes: 0 }
+    /// Makes a store for `n_rows` of `width`: in memory if the budget has room for them, and in
+    /// `file` if there is one; in a temporary file if there is neither.
+    pub(crate) fn new(
+        n_rows: usize,
+        width: usize,
+        budget: &Budget,
+        file: Option<File>,
+    ) -> io::Result<Self> {
+        let n_elements = n_rows * width;
+        let memory = budget.take(4 * n_elements as u64).then(|| vec![0.0; n_elements]);
+        let file = match file {
+            None if memory.is_none() => Some(tempfile::tempfile()?),
+            file => file,
         };
-        Ok(Self { width, place })
+        Ok(Self { width, n_rows, memory, file })
     }
 
     /// Returns the elements of a row.
@@ -66,20 +66,48 @@ impl RowStore {
 
     /// Drops the rows, and gives the memory back to the budget that it came from.
     pub(crate) fn drop_into(self, budget: &Budget) {
-        if let Place::Memory(rows) = self.place {
-            budget.0.fetch_add(4 * rows.capacity() as u64, Ordering::Relaxed);
+        if let Some(rows) = self.memory {
+            budget.0.fetch_add(4 * rows.len() as u64, Ordering::Relaxed);
         }
     }
 
-    /// Appends rows.
-    pub(crate) fn append(&mut self, rows: &[f32]) -> io::Result<()> {
-        match &mut self.place {
-            Place::Memory(all) => all.extend_from_slice(rows),
-            Place::File { file, n_bytes } => {
-                let bytes: &[u8] = bytemuck::cast_slice(rows);
-                file.write_all_at(bytes, *n_bytes)?;
-                *n_bytes += bytes.len() as u64;
+    /// Sets the rows from number `first` on.
+    pub(crate) fn write(&mut self, first: usize, rows: &[f32]) -> io::Result<()> {
+        let first = first * self.width;
+        if let Some(memory) = &mut self.memory {
+            memory[first..][..rows.len()].copy_from_slice(rows);
+        }
+        match &self.file {
+            Some(file) => file.write_all_at(bytemuck::cast_slice(rows), 4 * first as u64),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until all rows are on disk that are in a file.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), File::sync_data)
+    }
+
+    /// Reads the first `n_rows` of the file, which has them, into memory, if they are to be there.
+    pub(crate) fn load(&mut self, n_rows: usize) -> io::Result<()> {
+        match (&mut self.memory, &self.file) {
+            (Some(memory), Some(file)) => {
+                let rows = &mut memory[..n_rows * self.width];
+                file.read_exact_at(bytemuck::cast_slice_mut(rows), 0)
             }
+            _ => Ok(()),
+        }
+    }
+
+    /// Passes all rows to `take`, some after the others, in the order of their numbers.
+    pub(crate) fn stream<E: From<io::Error>>(
+        &self,
+        mut take: impl FnMut(&[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let per_read = (READ_BYTES / 4 / self.width.max(1)).max(1);
+        for first in (0..self.n_rows).step_by(per_read) {
+            let numbers = first as u32..(first + per_read).min(self.n_rows) as u32;
+            take(&self.gather(&numbers.collect::<Vec<_>>())?)?;
         }
         Ok(())
     }
@@ -88,16 +116,17 @@ impl RowStore {
     pub(crate) fn gather(&self, numbers: &[u32]) -> io::Result<Vec<f32>> {
         let mut out = vec![0.0; numbers.len() * self.width];
         let tasks = out.par_chunks_mut(ROWS_PER_TASK * self.width.max(1));
-        tasks.zip(numbers.par_chunks(ROWS_PER_TASK)).try_for_each(|(out, numbers)| match &self
-            .place
-        {
-            Place::Memory(rows) => {
-                for (out, &number) in out.chunks_exact_mut(self.width).zip(numbers) {
-                    out.copy_from_slice(&rows[number as usize * self.width..][..self.width]);
+        tasks.zip(numbers.par_chunks(ROWS_PER_TASK)).try_for_each(|(out, numbers)| {
+            match (&self.memory, &self.file) {
+                (Some(rows), _) => {
+                    for (out, &number) in out.chunks_exact_mut(self.width).zip(numbers) {
+                        out.copy_from_slice(&rows[number as usize * self.width..][..self.width]);
+                    }
+                    Ok(())
                 }
-                Ok(())
+                (None, Some(file)) => self.read(file, numbers, out),
+                (None, None) => unreachable!("rows are in memory or in a file"),
             }
-            Place::File { file, .. } => self.read(file, numbers, out),
         })?;
         Ok(out)
     }
@@ -144,18 +173,45 @@ mod tests {
             scattered.collect(),
             vec![7, 7, 4999, 0, 1, 2],
         ];
-        for (n_bytes, is_file) in [(60_000, false), (59_999, true)] {
-            let budget = Budget::new(n_bytes);
-            let mut store = RowStore::new(n_rows, width, &budget).unwrap();
-            rows.chunks(17 * width).for_each(|rows| store.append(rows).unwrap());
-            assert_eq!(matches!(store.place, Place::File { .. }), is_file);
+        for (n_bytes, is_named) in
+            [(60_000, false), (59_999, false), (60_000, true), (59_999, true)]
+        {
+            let (budget, is_file) = (Budget::new(n_bytes), n_bytes < 60_000);
+            let file = tempfile::tempfile().unwrap();
+            let given = is_named.then(|| file.try_clone().unwrap());
+            let mut store = RowStore::new(n_rows, width, &budget, given).unwrap();
+            // Pieces in any order.
+            for piece in (0..n_rows.div_ceil(17)).rev() {
+                let of_piece = &rows[piece * 17 * width..];
+                let of_piece = &of_piece[..of_piece.len().min(17 * width)];
+                store.write(piece * 17, of_piece).unwrap();
+            }
+            assert_eq!(
+                [store.memory.is_none(), store.file.is_some()],
+                [is_file, is_file || is_named]
+            );
+            store.sync().unwrap();
             for order in &orders {
                 let row = |&number: &u32| rows[number as usize * width..][..width].to_vec();
                 let expected: Vec<f32> = order.iter().flat_map(row).collect();
                 assert_eq!(store.gather(order).unwrap(), expected);
             }
             assert_eq!(store.gather(&[]).unwrap(), [0.0; 0]);
+            let mut streamed = Vec::new();
+            let take = |rows: &[f32]| {
+                streamed.extend_from_slice(rows);
+                io::Result::Ok(())
+            };
+            store.stream(take).unwrap();
+            assert_eq!(streamed, rows);
             store.drop_into(&budget);
+            if is_named {
+                // From the file once more, into memory where there is room.
+                let mut again = RowStore::new(n_rows, width, &budget, Some(file)).unwrap();
+                again.load(n_rows).unwrap();
+                assert_eq!(again.gather(&orders[1]).unwrap().last(), Some(&2.0));
+                again.drop_into(&budget);
+            }
             assert_eq!(budget.0.into_inner(), n_bytes);
         }
     }

@@ -1,11 +1,26 @@
 use super::*;
 
-use lodestore_client::{MemorySource, PullStats};
-use lodestore_graph::{PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling};
+use std::{
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use lodestore_client::{ClientError, MemorySource, PullKind, PullStats, RowSource, TensorInfo};
+use lodestore_graph::{
+    PartId, PartitionBook,
+    edges::MemoryEdges,
+    relabel::Relabelling,
+    sampler::{Fanout, Sampler},
+};
 use lodestore_store::Dtype;
 
 use crate::{
     Aggregation, LayerOptions, ModelKind, Norm, WorkerSources,
+    collective::ThreadCollective,
     conv::{Input, LayerDropout},
     model::{Hops, Model, ModelSpec},
     random::CounterRandom,
@@ -26,6 +41,43 @@ pub(crate) fn topology() -> Topology {
 pub(crate) fn rows() -> Vec<f32> {
     let random = CounterRandom::new(2, 0);
     (0..u64::from(N_NODES) * WIDTH as u64).map(|i| random.unit(i) - 0.5).collect()
+}
+
+/// The fixture's rows, which counts those that are read, or fails.
+struct Counting {
+    rows: Arc<dyn RowSource>,
+    book: PartitionBook,
+    n_rows: AtomicU64,
+    fails: bool,
+}
+
+impl Counting {
+    fn new(book: &PartitionBook) -> Self {
+        let (rows, book) = (sources().local, book.clone());
+        Self { rows, book, n_rows: AtomicU64::new(0), fails: false }
+    }
+}
+
+impl RowSource for Counting {
+    fn book(&self) -> &PartitionBook {
+        &self.book
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.rows.tensor(name)
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        let tensor = if self.fails { "absent" } else { tensor };
+        self.n_rows.fetch_add(ids.len() as u64, Ordering::Relaxed);
+        self.rows.pull(tensor, ids, out, kind)
+    }
 }
 
 pub(crate) fn sources() -> WorkerSources {
@@ -73,7 +125,13 @@ pub(crate) fn pass(topology: &Topology, limits: PassLimits) -> LayerPass<'_> {
     let info = sources.local.tensor("feat").unwrap();
     let features = FeatureRows::new(&info, false).unwrap();
     let loader = sources.loader("feat", &[PartId(0)]).unwrap();
-    LayerPass { topology, features, loader, limits }
+    LayerPass { topology, owners: single(), features, loaders: vec![loader], limits }
+}
+
+/// All nodes in one partition of one worker.
+fn single() -> Owners<'static> {
+    static BOOK: LazyLock<PartitionBook> = LazyLock::new(|| PartitionBook::single(N_NODES));
+    Owners { book: &BOOK, n_workers: 1 }
 }
 
 /// Each layer's rows of `nodes` by the way that training takes: the whole neighbourhood of several
@@ -93,19 +151,84 @@ pub(crate) fn naive(model: &Model, topology: &Topology, nodes: &[NodeId]) -> Mat
 
 /// All that a pass gives: nodes, rows, and the last progress.
 fn run(
-    pass: &mut LayerPass<'_>,
+    pass: &LayerPass<'_>,
     layers: &[Layer],
     wanted: NodeSet,
 ) -> (Vec<NodeId>, Vec<f32>, (u64, u64)) {
+    let mut alone = ThreadCollective::alone();
+    run_in(pass, layers, wanted, &mut ProcessGroup::new(&mut alone))
+}
+
+/// The same as one of several processes.
+fn run_in(
+    pass: &LayerPass<'_>,
+    layers: &[Layer],
+    wanted: NodeSet,
+    group: &mut ProcessGroup<'_>,
+) -> (Vec<NodeId>, Vec<f32>, (u64, u64)) {
     let (mut nodes, mut rows, mut last) = (Vec::new(), Vec::new(), (0, 0));
-    let mut sink = |chunk: &[NodeId], out: &Matrix| {
+    let mut sink = |chunk: &[NodeId], out: &mut Matrix| {
         assert_eq!(chunk.len(), out.n_rows());
         nodes.extend_from_slice(chunk);
         rows.extend_from_slice(out.values());
         Ok(())
     };
-    pass.run(layers, wanted, &mut sink, &mut |done, total| last = (done, total)).unwrap();
+    let progress = &mut |done, total| last = (done, total);
+    let output = PassOutput { sink: &mut sink, progress, work: None };
+    let end = pass.run(layers, wanted, group, output).unwrap();
+    assert!(matches!(end, PassEnd::Done(None)));
     (nodes, rows, last)
+}
+
+/// The bits of the last layer's rows by node, and rows that each process has read: each has as many
+/// workers as it leaves room for.
+fn in_processes(
+    model: &Model,
+    n_workers: u32,
+    n_ranks: u32,
+    limits: PassLimits,
+) -> (Vec<(NodeId, Vec<u32>)>, Vec<u64>) {
+    let topology = topology();
+    let book = PartitionBook::from_counts(&[9, 0, 14, 3, N_NODES - 26]).unwrap();
+    let counting = |worker| (worker, Arc::new(Counting::new(&book)));
+    let all: Vec<(u32, Arc<Counting>)> = (0..n_workers).map(counting).collect();
+    let as_rank = |mut rank: ThreadCollective| {
+        let mut group = ProcessGroup::new(&mut rank);
+        let here: Vec<u32> = group.local_workers(n_workers).collect();
+        let loader = |worker: &u32| {
+            let parts = book.parts().filter(|part| u32::from(part.0) % n_workers == *worker);
+            let (parts, source) = (parts.collect::<Vec<_>>(), &all[*worker as usize].1);
+            let remote = Arc::clone(source) as Arc<dyn RowSource>;
+            BatchLoader::new(Arc::clone(&remote), remote, "feat", &parts).unwrap()
+        };
+        let info = all[0].1.tensor("feat").unwrap();
+        let pass = LayerPass {
+            topology: &topology,
+            owners: Owners { book: &book, n_workers },
+            features: FeatureRows::new(&info, false).unwrap(),
+            loaders: here.iter().map(loader).collect(),
+            limits,
+        };
+        let wanted = NodeSet::new(N_NODES, (0..N_NODES).filter(|id| id % 7 != 3).map(NodeId));
+        let (nodes, rows, (done, total)) = run_in(&pass, model.layers(), wanted, &mut group);
+        assert_eq!(done, total);
+        let bits = rows
+            .chunks((rows.len() / nodes.len().max(1)).max(1))
+            .map(|row| row.iter().map(|value| value.to_bits()).collect());
+        let mut rows: Vec<(NodeId, Vec<u32>)> = nodes.into_iter().zip(bits).collect();
+        rows.sort();
+        assert_eq!(rows.is_empty(), !group.leads());
+        rows
+    };
+    let ranks = ThreadCollective::group(n_ranks, Duration::from_secs(60));
+    let mut found: Vec<_> = thread::scope(|scope| {
+        let as_rank = &as_rank;
+        let start = |rank| scope.spawn(move || as_rank(rank));
+        let threads: Vec<_> = ranks.into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let read = |(_, source): &(u32, Arc<Counting>)| source.n_rows.load(Ordering::Relaxed);
+    (found.swap_remove(0), all.iter().map(read).collect())
 }
 
 #[test]
@@ -125,9 +248,9 @@ fn layer_by_layer_gives_the_rows_of_whole_neighbourhoods() {
                 for (chunk_bytes, stored_bytes) in
                     [(1 << 20, 1 << 20), (1 << 20, 0), (300, 1 << 20), (300, 1000), (1, 0)]
                 {
-                    let mut pass = pass(&topology, PassLimits { chunk_bytes, stored_bytes });
+                    let pass = pass(&topology, PassLimits { chunk_bytes, stored_bytes });
                     let wanted = NodeSet::new(N_NODES, wanted.iter().copied());
-                    let (nodes, rows, (done, total)) = run(&mut pass, model.layers(), wanted);
+                    let (nodes, rows, (done, total)) = run(&pass, model.layers(), wanted);
                     assert_eq!(nodes, rising);
                     assert_eq!((done, total > 0), (total, true));
                     assert_eq!(rows.len(), expected.values().len());
@@ -188,9 +311,9 @@ fn layers_of_any_options_are_evaluated_by_running_statistics() {
                     let expected = naive_evaluation(&model, &topology);
                     for limit in [1 << 20, 300] {
                         let limits = PassLimits { chunk_bytes: limit, stored_bytes: limit };
-                        let mut pass = pass(&topology, limits);
+                        let pass = pass(&topology, limits);
                         let all = NodeSet::all(N_NODES);
-                        let (_, rows, _) = run(&mut pass, model.layers(), all);
+                        let (_, rows, _) = run(&pass, model.layers(), all);
                         assert_eq!(rows.len(), expected.len());
                         for (found, expected) in rows.iter().zip(&expected) {
                             let is_near = (found - expected).abs() < 1e-3 * expected.abs().max(1.0);
@@ -210,8 +333,8 @@ fn fewer_layers_give_hidden_rows() {
     for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
         let model = model(kind, [6, 4], 4);
         let expected = naive(&model.first(2), &topology, &all);
-        let mut pass = pass(&topology, PassLimits::within(1 << 20));
-        let (_, rows, _) = run(&mut pass, &model.layers()[..2], NodeSet::all(N_NODES));
+        let pass = pass(&topology, PassLimits::within(1 << 20));
+        let (_, rows, _) = run(&pass, &model.layers()[..2], NodeSet::all(N_NODES));
         assert_eq!(rows.len(), 4 * N_NODES as usize);
         for (found, expected) in rows.iter().zip(expected.values()) {
             assert!((found - expected).abs() < 1e-4, "{kind}: {found} {expected}");
@@ -220,17 +343,66 @@ fn fewer_layers_give_hidden_rows() {
 }
 
 #[test]
-fn a_chunk_is_bounded_unless_one_node_is_larger() {
-    let topology = topology();
-    let limits = PassLimits { chunk_bytes: 400, stored_bytes: 0 };
-    let pass = pass(&topology, limits);
-    let mut nodes = (0..N_NODES).map(NodeId).peekable();
-    let mut seen = Vec::new();
-    while let Some(chunk) = pass.chunk(&mut nodes, [3, 5]) {
-        let rows: u32 = chunk.iter().map(|&node| topology.in_degree(node) + 1).sum();
-        let n_bytes = 12 * rows as usize + 20 * chunk.len();
-        assert!(n_bytes <= 400 || chunk.len() == 1, "{n_bytes} {chunk:?}");
-        seen.extend(chunk);
+fn rows_have_the_same_bits_for_any_number_of_workers_and_processes() {
+    for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
+        for hidden in [[6, 4], [2, 20]] {
+            let model = model(kind, hidden, 4);
+            for n_bytes in [1 << 20, 3000] {
+                let limits = PassLimits::within(n_bytes);
+                let (expected, of_one) = in_processes(&model, 1, 1, limits);
+                assert_eq!(expected.len(), (N_NODES - 6) as usize);
+                for (n_workers, n_ranks) in [(3, 1), (2, 2), (3, 2), (4, 3), (5, 5), (7, 3)] {
+                    let (found, of_workers) = in_processes(&model, n_workers, n_ranks, limits);
+                    assert_eq!(found, expected, "{kind} {n_workers} {n_ranks} {n_bytes}");
+                    // Each row of features is read once, by the worker that owns it.
+                    assert_eq!(of_workers.iter().sum::<u64>(), of_one[0]);
+                    let parts = [9, 0, 14, 3, N_NODES - 26];
+                    for (worker, n_read) in (0..n_workers as usize).zip(of_workers) {
+                        let own = parts.iter().skip(worker).step_by(n_workers as usize);
+                        assert!(n_read <= own.sum::<u32>().into(), "{worker}: {n_read}");
+                    }
+                }
+            }
+        }
     }
-    assert_eq!(seen.len(), N_NODES as usize);
+}
+
+#[test]
+fn a_pass_ends_with_the_error_of_the_process_that_fails() {
+    let topology = topology();
+    let book = PartitionBook::from_counts(&[20, N_NODES - 20]).unwrap();
+    let model = model(ModelKind::Sage, [6, 4], 4);
+    for failing in [0, 1] {
+        let as_rank = |mut rank: ThreadCollective| {
+            let mut group = ProcessGroup::new(&mut rank);
+            let source =
+                Arc::new(Counting { fails: group.rank() == failing, ..Counting::new(&book) });
+            let info = source.tensor("feat").unwrap();
+            let part = [PartId(group.rank() as u16)];
+            let loader = BatchLoader::new(source.clone(), source, "feat", &part).unwrap();
+            let pass = LayerPass {
+                topology: &topology,
+                owners: Owners { book: &book, n_workers: 2 },
+                features: FeatureRows::new(&info, false).unwrap(),
+                loaders: vec![loader],
+                limits: PassLimits::within(1000),
+            };
+            let (sink, progress) = (&mut |_: &[NodeId], _: &mut Matrix| Ok(()), &mut |_, _| ());
+            let output = PassOutput { sink, progress, work: None };
+            let all = NodeSet::all(N_NODES);
+            let error = pass.run(model.layers(), all, &mut group, output).unwrap_err();
+            group.fail(&error);
+            error.to_string()
+        };
+        let ranks = ThreadCollective::group(2, Duration::from_secs(60));
+        let found: Vec<String> = thread::scope(|scope| {
+            let as_rank = &as_rank;
+            let start = |rank| scope.spawn(move || as_rank(rank));
+            let threads: Vec<_> = ranks.into_iter().map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let other = format!("process {failing} of the run: {}", found[failing as usize]);
+        assert_eq!(found[1 - failing as usize], other);
+        assert!(other.contains("absent"), "{other}");
+    }
 }

@@ -12,13 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lodestore_graph::npy::NpyType;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::graph::generated;
-use support::names_in;
 use support::process::{
     Finished, Serving, children_of, command, finish, lode_line, signal, wait_until_gone,
 };
+use support::{names_in, write_npy};
 
 /// Longest time until a run has come so far, or has ended.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -200,8 +201,16 @@ fn a_schedule_takes_no_other_file_s_place() {
     assert_eq!(lode_line(&line).succeeded().json()["schedule_stored"], false);
     assert_eq!(lode_line(&line).succeeded().json()["schedule_stored"], true);
     let before = fs::read(&file).unwrap();
-    lode_line(&format!("{line} --seed 3")).failed(1, &["the schedule of another run"]);
-    assert_eq!(fs::read(&file).unwrap(), before);
+    for (flags, expected) in [
+        ("--seed 3", "its seed is 0, expected 3"),
+        ("--strategy hop --fetch rapid", "its deal of roots is owned, expected home"),
+        ("--roots global", "its deal of roots is owned, expected turns"),
+        ("--workers 2", "its number of workers is 1, expected 2"),
+    ] {
+        let other = format!("{} {flags}", line.replace("--json ", ""));
+        lode_line(&other).failed(1, &["the schedule of another run", expected]);
+        assert_eq!(fs::read(&file).unwrap(), before, "{flags}");
+    }
     // Beside checkpoints it is replaced: nobody has named that place.
     let kept = place.dir.path().join("kept").display().to_string();
     let line = format!(
@@ -271,6 +280,41 @@ fn flags_that_would_do_nothing_are_refused() {
         ("--fetch massive", "`fetch` must be ondemand or rapid under hop"),
     ] {
         lode_line(&format!("train --graph g --strategy hop {flags}")).failed(2, &[expected]);
+    }
+}
+
+#[test]
+fn workers_without_training_nodes_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (raw, graph) = (at("raw"), at("g"));
+    lode_line(&format!("generate --nodes 400 --degree 6 --dim 4 --out {raw}")).succeeded();
+    let mut split = [2u8; 400];
+    // Of four ranges the first and the third have training nodes.
+    split[..5].fill(0);
+    split[210..220].fill(0);
+    write_npy(Path::new(&at("few.npy")), NpyType::U8, &[400], &split);
+    lode_line(&format!(
+        "import --edges {raw}/edges.npy --undirected --tensor feat={raw}/features.npy \
+         --tensor label={raw}/labels.npy --tensor split={} --parts 4 --partitioner range \
+         --order input --out {graph}",
+        at("few.npy")
+    ))
+    .succeeded();
+    let train = |flags: &str| {
+        let line =
+            format!("train --graph {graph} --epochs 1 --batch 2 --no-test --evaluate-every 0");
+        lode_line(&format!("{line} --workers {flags}")).succeeded().stderr
+    };
+    for flags in ["4 --strategy hop", "4 --strategy hop --migration paper", "4 --strategy rapid"] {
+        for form in ["", "--processes"] {
+            let told = train(&format!("{flags} {form}"));
+            assert_eq!(told.matches("no training node").count(), 1, "{flags} {form}: {told}");
+            assert!(told.contains("of worker 1, 3") && told.contains("--roots global"), "{told}");
+        }
+    }
+    for flags in ["4 --strategy ondemand --roots global", "1 --strategy hop"] {
+        assert!(!train(flags).contains("no training node"), "{flags}");
     }
 }
 

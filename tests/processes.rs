@@ -369,7 +369,15 @@ mod mpi {
         let mut graphs = vec![generated(dir.path())];
         graphs.extend(cora(dir.path()));
         for graph in graphs {
-            for strategy in ["ondemand --tier 256KiB", "rapid", "massive", "hop"] {
+            for strategy in [
+                "ondemand --tier 256KiB",
+                "rapid",
+                "massive",
+                "hop",
+                "hop --fetch rapid",
+                "hop --migration paper",
+                "hop --migration paper --no-pregather",
+            ] {
                 let line = format!(
                     "train --graph {graph} --epochs 3 --batch 40 --fanout 5,5 --hidden 16 \
                      --normalize --strategy {strategy} --json"
@@ -408,26 +416,31 @@ mod mpi {
     fn a_job_that_lost_a_process_goes_on_from_its_checkpoint() {
         let dir = tempfile::tempdir().unwrap();
         let graph = generated(dir.path());
-        let settings = format!(
-            "train --graph {graph} --epochs 6 --batch 32 --fanout 5,5 --hidden 16 --strategy rapid --json"
-        );
-        let plain = lode_line(&format!("{settings} --workers 4")).succeeded().json();
-        let of_run = dir.path().join("run");
-        let line =
-            format!("{settings} --checkpoint {} --checkpoint-every 2 --resume", of_run.display());
-        let job = mpirun(4, &line).spawn().unwrap();
-        let start = Instant::now();
-        while !of_run.join("checkpoint").exists() {
-            assert!(start.elapsed() < DEADLINE, "no checkpoint");
-            sleep(Duration::from_millis(1));
+        for (n, strategy) in ["rapid", "hop", "hop --migration paper"].iter().enumerate() {
+            let settings = format!(
+                "train --graph {graph} --epochs 6 --batch 32 --fanout 5,5 --hidden 16 \
+                 --strategy {strategy} --json"
+            );
+            let plain = lode_line(&format!("{settings} --workers 4")).succeeded().json();
+            let of_run = dir.path().join(format!("run-{n}"));
+            let line = format!(
+                "{settings} --checkpoint {} --checkpoint-every 2 --resume",
+                of_run.display()
+            );
+            let job = mpirun(4, &line).spawn().unwrap();
+            let start = Instant::now();
+            while !of_run.join("checkpoint").exists() {
+                assert!(start.elapsed() < DEADLINE, "no checkpoint");
+                sleep(Duration::from_millis(1));
+            }
+            let processes = children_of(job.id());
+            kill(processes[2]);
+            let ended = finish(job, DEADLINE);
+            assert_ne!(ended.code, Some(0), "{ended:?}");
+            wait_until_gone(&processes);
+            let report = run(4, &line).succeeded().json();
+            assert!(report["resumed_at"]["epoch"].is_u64(), "{strategy}");
+            assert_eq!(computed(&report), computed(&plain), "{strategy}");
         }
-        let processes = children_of(job.id());
-        kill(processes[2]);
-        let ended = finish(job, DEADLINE);
-        assert_ne!(ended.code, Some(0), "{ended:?}");
-        wait_until_gone(&processes);
-        let report = run(4, &line).succeeded().json();
-        assert!(report["resumed_at"]["epoch"].is_u64());
-        assert_eq!(computed(&report), computed(&plain));
     }
 }

@@ -134,12 +134,12 @@ pub enum TrainError {
         worker: u32,
     },
     /// A schedule would replace that of another run.
-    #[error(
-        "{path} is the schedule of another run or graph, or it is damaged; name another file, or remove it"
-    )]
+    #[error("{path} is the schedule of another run: {differs}; name another file, or remove it")]
     OtherSchedule {
         /// The file.
         path: String,
+        /// What is not as in this run.
+        differs: String,
     },
     /// The disk cannot hold the schedule.
     #[error(

@@ -33,6 +33,8 @@ pub(crate) struct Record {
     steps: StepSums,
     /// Each worker's figures at the end of the epoch before.
     before: Vec<MemberStats>,
+    /// Whether the present epoch is the first since the run was resumed.
+    is_resumed: bool,
 }
 
 /// How the steps of the present epoch were fetched: those of this process.
@@ -57,7 +59,7 @@ impl Record {
 
     /// Of a run that goes on.
     pub(crate) fn resumed(self, measured: Measured, step_losses: Vec<f64>) -> Self {
-        Self { measured, step_losses, ..self }
+        Self { measured, step_losses, is_resumed: true, ..self }
     }
 
     pub(crate) fn stepped(&mut self, step: &TeamStep, workers: &[WorkerStep]) {
@@ -123,6 +125,7 @@ impl Record {
             seconds,
             steps,
             timed_steps: sum.steps,
+            resumed: take(&mut self.is_resumed),
             batches: sum.batches,
             loss: loss / n_roots,
             accuracy: n_right as f64 / n_roots,

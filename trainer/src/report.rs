@@ -125,6 +125,10 @@ pub struct EpochReport {
     pub steps: u32,
     /// Those of the process that ended the epoch: less only if the run was resumed within it.
     pub timed_steps: u32,
+    /// Whether the run was resumed in this epoch, at its first step too: caches and connections were
+    /// new then.
+    #[serde(default)]
+    pub resumed: bool,
     /// Batches: at most one per step and worker.
     pub batches: u64,
     /// Mean training loss over all roots.

@@ -12,8 +12,9 @@ use std::{
 use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, Window};
 use lodestore_graph::{
     NodeId, PartId, PartitionBook,
-    sampler::{RootPlan, Sampler},
+    sampler::{Deal, RootPlan, Sampler},
 };
+use tracing::warn;
 
 use crate::{
     Fetch, HopConfig, Migration, Place, Progress, Sampling, TrainConfig, TrainError, TrainGraph,
@@ -137,6 +138,30 @@ impl<'a> Setup<'a> {
         written.check_digest(digest)?;
         self.written = Some(written);
         Ok(flow)
+    }
+
+    /// Warns of workers that never compute: their partitions have no training node.
+    pub(crate) fn warn_of_idle_workers(&self) {
+        let (plan, train) = (self.root_plan(), &self.labels.train);
+        if plan.deal == Deal::Turns {
+            return;
+        }
+        let mut is_idle = vec![true; plan.workers as usize];
+        let owners = train.iter().filter_map(|&node| plan.owner_of(node));
+        owners.for_each(|owner| is_idle[owner as usize] = false);
+        let idle: Vec<String> = (0..plan.workers)
+            .filter(|&worker| is_idle[worker as usize])
+            .map(|worker| worker.to_string())
+            .collect();
+        if idle.is_empty() {
+            return;
+        }
+        let (workers, found) = (idle.join(", "), train.len());
+        warn!(
+            "no training node of {found} is in the partitions of worker {workers}, which computes \
+             nothing and only serves rows; use fewer workers, import with another --partitioner, or \
+             train with --roots global"
+        );
     }
 
     /// Of all that must be the same in all processes of a run.

@@ -157,6 +157,9 @@ fn run_all(
     let workers = group.local_workers(config.workers).collect();
     let mut setup = Setup::new(config, *graph, sources, workers, None)?;
     setup.n_processes = group.n_ranks();
+    if group.leads() {
+        setup.warn_of_idle_workers();
+    }
     let Some(mut run) = Run::new(&setup, group)? else { return Ok(None) };
     if run.is_over() {
         if run.lacks_last_evaluation() {

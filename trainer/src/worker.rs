@@ -116,7 +116,7 @@ impl Worker<'_> {
         if let Some(replay) = self.replay {
             let zeros = |parameter: &Var| vec![0.0; parameter.elem_count()];
             outcome.gradients = self.model.parameters().iter().map(zeros).collect();
-            outcome.loss = replay.step(order.batch, rows.bytes(), start);
+            outcome.loss = replay.step(order.batch, outcome.n_roots, rows.bytes(), start);
             outcome.seconds.compute = start.elapsed().as_secs_f64();
             return Ok(());
         }

@@ -195,6 +195,43 @@ fn merging_is_the_leaders_decision_in_any_number_of_processes() {
     }
 }
 
+/// An epoch after a restart has caches and connections that are new: its time is not compared, and the
+/// next one repeats its merges. What was computed is that of a run that was not ended.
+#[test]
+fn a_resumed_run_makes_the_same_merges() {
+    let graph = planted(4);
+    for merge in [Merge::Min, Merge::Random] {
+        let dir = tempfile::tempdir().unwrap();
+        let hop = HopConfig { migration: Migration::Paper, merge, ..HopConfig::default() };
+        let plain = TrainConfig { hop, epochs: 2, ..config(Strategy::Hop, 4, dir.path()) };
+        let whole = run(&graph, &plain).unwrap();
+        let bits = |report: &TrainReport, n: usize| -> Vec<u64> {
+            report.step_losses[..n].iter().map(|loss| loss.to_bits()).collect()
+        };
+        let (n_losses, n_steps) = (whole.step_losses.len(), whole.epochs[0].steps);
+        // At the end of the first epoch, within the second, and at its end.
+        for (epoch, step) in [(0, n_steps), (1, 1), (1, n_steps)] {
+            let of_run = tempfile::tempdir().unwrap();
+            let config = TrainConfig { epochs: 3, ..plain.clone() };
+            let config = with_checkpoints(&config, of_run.path(), 0);
+            if (epoch, step) == (0, n_steps) {
+                let first = run(&graph, &TrainConfig { epochs: 1, ..config.clone() }).unwrap();
+                assert!(!first.epochs[0].resumed);
+            } else {
+                assert!(until(&graph, &config, epoch, step).interrupted);
+            }
+            let found = run(&graph, &config).unwrap();
+            let what = format!("{merge}, ended in epoch {epoch} after step {step}");
+            assert_eq!(bits(&found, n_losses), bits(&whole, n_losses), "{what}");
+            let resumed: Vec<bool> = found.epochs.iter().map(|epoch| epoch.resumed).collect();
+            assert_eq!(resumed, [false, true, false], "{what}");
+            let n_time_steps =
+                |at: usize| found.epochs[at].time_steps.map(|n| n / u64::from(n_steps));
+            assert_eq!((n_time_steps(0), n_time_steps(2)), (Some(4), Some(3)), "{what}");
+        }
+    }
+}
+
 /// Returns the bytes of parameters, and as many of gradients, with which models moved between processes:
 /// half of what moved between workers, but for those that are in one process.
 fn moved(report: &TrainReport, workers: u64, n_ranks: u32) -> u64 {

@@ -8,6 +8,7 @@ mod known;
 mod log;
 mod options;
 mod processes;
+mod ranks;
 mod report;
 mod sources;
 mod tiers;
@@ -46,6 +47,7 @@ use log::StepLog;
 use options::OptionArgs;
 use processes::Joined;
 pub(crate) use processes::{Form, Told};
+pub(crate) use ranks::train_over_links;
 pub(crate) use sources::remote_rows;
 use tiers::{TierArgs, Tiers};
 pub(crate) use tiers::{TierChoice, TierReport};
@@ -426,12 +428,16 @@ struct Opened {
 
 impl Opened {
     fn new(run: &TrainRun, joined: &Joined, console: &Console) -> Result<Self> {
+        console.stage("topology");
+        let workers = joined.workers_here(run.train.workers);
+        Self::with(run, Here { workers, n_processes: joined.n_here() })
+    }
+
+    /// Opens what the workers of `here` need.
+    fn with(run: &TrainRun, here: Here) -> Result<Self> {
         let graph = Graph::open(&run.graph)?;
         check_workers(&run.train, graph.book().n_parts())?;
-        console.stage("topology");
         let topology = open_topology(&graph)?;
-        let here =
-            Here { workers: joined.workers_here(run.train.workers), n_processes: joined.n_here() };
         let (sources, tiers) = sources::open(run, &graph, &topology, here)?;
         Ok(Self { graph, topology, sources, tiers })
     }

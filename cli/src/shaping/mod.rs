@@ -6,6 +6,7 @@
 //! processors pay.
 
 mod link;
+mod ranks;
 mod relay;
 mod units;
 
@@ -23,6 +24,7 @@ use anyhow::{Context, Result, bail};
 use lodestore_client::{Address, Client, ClientConfig, Security};
 
 pub(crate) use link::LinkSpec;
+pub(crate) use ranks::ShapedRank;
 pub(crate) use units::{parse_delay, parse_rate};
 
 use link::Link;

@@ -71,7 +71,8 @@ impl Setup<'_> {
         }
         if !self.config.replace_schedule && path.exists() {
             Schedule::refuse_other_file(path)?;
-            return Err(TrainError::OtherSchedule { path: path.display().to_string() });
+            let (path, differs) = (path.display().to_string(), difference(&spec, path));
+            return Err(TrainError::OtherSchedule { path, differs });
         }
         let estimate = estimate_bytes(topology, book, train, &spec)?;
         // Only the oracle works out when each node is needed next.
@@ -125,6 +126,34 @@ impl Setup<'_> {
             HotPolicy::Frequency => n_remote,
             HotPolicy::Oracle => n_remote.div_ceil(2),
         }
+    }
+}
+
+/// Returns in words the first thing in which the schedule at `path` is not one of `spec`.
+fn difference(spec: &ScheduleSpec, path: &Path) -> String {
+    let schedule = match Schedule::open(path) {
+        Ok(schedule) => schedule,
+        Err(error) => return error.to_string(),
+    };
+    let fanouts = |of: &ScheduleSpec| {
+        of.fanouts.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    };
+    let facts = |of: &ScheduleSpec| {
+        [
+            ("deal of roots", format!("{:?}", of.deal).to_lowercase()),
+            ("number of workers", of.workers.to_string()),
+            ("batch size", of.batch_size.to_string()),
+            ("fan-out", fanouts(of)),
+            ("seed", of.seed.to_string()),
+            ("number of epochs", of.epochs.to_string()),
+        ]
+    };
+    let mut both = facts(schedule.spec()).into_iter().zip(facts(spec));
+    match both.find(|((_, found), (_, expected))| found != expected) {
+        Some(((what, found), (_, expected))) => {
+            format!("its {what} is {found}, expected {expected}")
+        }
+        None => "it is of another graph or of other training nodes, or damaged".to_owned(),
     }
 }
 

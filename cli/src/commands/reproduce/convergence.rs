@@ -118,18 +118,24 @@ impl Convergence {
 
 /// Mean, least and most.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Spread {
-    mean: f64,
+pub(super) struct Spread {
+    pub(super) mean: f64,
     range: [f64; 2],
 }
 
 impl Spread {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
+    pub(super) fn of(values: impl Iterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.collect();
         let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
         let least = values.iter().copied().fold(mean, f64::min);
         let most = values.iter().copied().fold(mean, f64::max);
         Self { mean, range: [least, most] }
+    }
+
+    /// Returns mean and range with `digits` digits behind the point.
+    pub(super) fn text(&self, digits: usize) -> String {
+        let [least, most] = self.range;
+        format!("{:.digits$} ({least:.digits$} to {most:.digits$})", self.mean)
     }
 
     fn width(&self) -> f64 {
@@ -143,7 +149,7 @@ impl Spread {
 
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.3} ({:.3} to {:.3})", self.mean, self.range[0], self.range[1])
+        f.write_str(&self.text(3))
     }
 }
 

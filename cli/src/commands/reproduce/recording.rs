@@ -85,6 +85,14 @@ impl Recording {
         }
     }
 
+    /// Returns steps of batches of any size, in between those that were recorded.
+    pub(super) fn by_roots(&self) -> Result<Replay> {
+        // Without a step it is no time, which is refused.
+        let mean = |steps: &Vec<f64>| steps.iter().sum::<f64>() / steps.len() as f64;
+        let seconds = self.seconds.iter().map(|(&n_roots, steps)| (n_roots as u64, mean(steps)));
+        Ok(Replay::by_roots(&seconds.collect())?)
+    }
+
     /// Returns where it is from.
     pub(super) fn source(&self) -> &str {
         &self.source
@@ -100,6 +108,10 @@ mod tests {
         let text = r#"{"source": "a GPU", "seconds": {"1000": [0.057], "3000": [0.1, 0.2]}}"#;
         let recording: Recording = serde_json::from_str(text).unwrap();
         assert_eq!(recording.of(3000).unwrap(), Replay::new(vec![0.1, 0.2]).unwrap());
+        let means = BTreeMap::from([(1000, 0.057), (3000, (0.1 + 0.2) / 2.0)]);
+        assert_eq!(recording.by_roots().unwrap(), Replay::by_roots(&means).unwrap());
+        let empty = Recording { seconds: BTreeMap::from([(1, Vec::new())]), ..recording.clone() };
+        assert!(empty.by_roots().is_err());
         let error = recording.of(2000).unwrap_err().to_string();
         assert!(error.contains("batches of 1000, 3000 roots, and this run has batches of 2000"));
         assert!("replay:".parse::<Compute>().is_err() && "gpu".parse::<Compute>().is_err());

@@ -27,7 +27,7 @@ const SEED: u64 = 3;
 /// MassiveGNN's γ: its hit rates are best above 0.9 (its Table IV has 0.95 to 0.9995).
 pub(super) const GAMMA: f64 = 0.9995;
 /// Pulls over the slowest links take seconds.
-const DEADLINE: Duration = Duration::from_secs(120);
+pub(super) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A way to train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -265,6 +265,29 @@ impl WarmUp {
     }
 }
 
+/// Starts a server for each of the first `n_parts` partitions; logs go to `logs`.
+pub(super) fn start_servers(graph: &Path, logs: &Path, n_parts: u16) -> Result<Servers> {
+    let parts: Vec<[u16; 1]> = (0..n_parts).map(|part| [part]).collect();
+    let parts: Vec<&[u16]> = parts.iter().map(|part| &part[..]).collect();
+    Servers::start(graph, logs, &parts)
+}
+
+/// Puts each of `servers` behind a link of its own.
+pub(super) fn behind_links(servers: &Servers, spec: LinkSpec) -> Result<Vec<ShapedServer>> {
+    let addresses = servers.addresses();
+    let link = |(address, last): (&String, u8)| {
+        // A server binds its ports on 127.0.0.1, so that they are free on the others.
+        let front = Front::Ip(IpAddr::V4(Ipv4Addr::new(127, 0, 1, last)));
+        ShapedServer::start(address, Security::default(), &front, spec)
+    };
+    addresses.iter().zip(2..).map(link).collect()
+}
+
+/// Returns where servers are found behind their links.
+pub(super) fn addresses(links: &[ShapedServer]) -> Vec<String> {
+    links.iter().map(|link| link.address().to_string()).collect()
+}
+
 /// Servers of a graph, one for each partition, each on a link of its own.
 pub(super) struct Cluster {
     servers: Servers,
@@ -275,9 +298,7 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub(super) fn start(graph: &Path, logs: &Path, n_workers: u16) -> Result<Self> {
-        let parts: Vec<[u16; 1]> = (0..n_workers).map(|part| [part]).collect();
-        let parts: Vec<&[u16]> = parts.iter().map(|part| &part[..]).collect();
-        Ok(Self { servers: Servers::start(graph, logs, &parts)?, n_workers, recording: None })
+        Ok(Self { servers: start_servers(graph, logs, n_workers)?, n_workers, recording: None })
     }
 
     /// Has steps sleep as recorded ones took, if there is a recording.
@@ -297,17 +318,11 @@ impl Cluster {
         spec: Option<LinkSpec>,
         console: &Console,
     ) -> Result<Run> {
-        let mut addresses = self.servers.addresses();
-        let mut links = Vec::new();
-        if let Some(spec) = spec {
-            for (address, last) in addresses.iter_mut().zip(2..) {
-                // A server binds its ports on 127.0.0.1, so that they are free on the others.
-                let front = Front::Ip(IpAddr::V4(Ipv4Addr::new(127, 0, 1, last)));
-                let link = ShapedServer::start(address, Security::default(), &front, spec)?;
-                *address = link.address().to_string();
-                links.push(link);
-            }
-        }
+        let links = spec.map(|spec| behind_links(&self.servers, spec)).transpose()?;
+        let addresses = match &links {
+            Some(links) => addresses(links),
+            None => self.servers.addresses(),
+        };
         let energy = Energy::start();
         let Trained { report, .. } = train(&self.train_run(made, case, addresses)?, console)?;
         Run::of(case.contestant, report, energy.and_then(|energy| energy.joules()))

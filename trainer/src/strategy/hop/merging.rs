@@ -5,10 +5,11 @@ use crate::EpochReport;
 /// Returns how many time steps each iteration of the next epoch loses, from the epochs before it: none
 /// in the first epoch, then one more each, until an epoch was not faster than the one with one less.
 ///
-/// An epoch in which the run was resumed has no time to compare; the next one repeats it.
+/// An epoch in which the run was resumed, or with which it continued, has no time to compare: part of it
+/// was timed at most, and with caches and connections that were new. The next one repeats it.
 pub(crate) fn n_merges(epochs: &[EpochReport], n_workers: u32) -> u32 {
     let mut best: Option<(u32, f64)> = None;
-    for epoch in epochs.iter().filter(|epoch| epoch.timed_steps == epoch.steps) {
+    for epoch in epochs.iter().filter(|epoch| !epoch.resumed) {
         let Some(n_time_steps) = epoch.time_steps.filter(|_| epoch.steps > 0) else { continue };
         let per_iteration = u32::try_from(n_time_steps / u64::from(epoch.steps));
         let merged = n_workers.saturating_sub(per_iteration.unwrap_or(u32::MAX));
@@ -27,19 +28,23 @@ pub(crate) fn n_merges(epochs: &[EpochReport], n_workers: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Returns how many were merged in each epoch, by the time that each number takes.
-    fn merged(seconds: &[f64], n_epochs: usize, resumed: Option<usize>) -> Vec<u32> {
+    /// Returns how many were merged in each epoch, by the time that each number takes. A run that was
+    /// resumed has a slow epoch, of which that many steps were timed.
+    fn merged(seconds: &[f64], n_epochs: usize, resumed: Option<(usize, u32)>) -> Vec<u32> {
         let (mut epochs, mut merged, n_workers) = (Vec::new(), Vec::new(), seconds.len() as u32);
         for number in 0..n_epochs {
             let n = n_merges(&epochs, n_workers);
             merged.push(n);
             let (steps, seconds) = (5, seconds[n as usize]);
-            let timed_steps = if resumed == Some(number) { 2 } else { steps };
-            let time_steps = Some(u64::from((n_workers - n) * timed_steps));
+            let (timed_steps, seconds) = match resumed {
+                Some((epoch, timed_steps)) if epoch == number => (timed_steps, 99.0),
+                _ => (steps, seconds),
+            };
             epochs.push(EpochReport {
                 steps,
                 timed_steps,
-                time_steps,
+                time_steps: Some(u64::from((n_workers - n) * timed_steps)),
+                resumed: resumed.is_some_and(|(epoch, _)| epoch == number),
                 seconds,
                 ..Default::default()
             });
@@ -54,7 +59,13 @@ mod tests {
         assert_eq!(merged(&[9.0, 8.0, 7.0, 6.0], 6, None), [0, 1, 2, 3, 3, 3]);
         assert_eq!(merged(&[9.0], 3, None), [0, 0, 0]);
         // The time of an epoch that was resumed is not compared.
-        assert_eq!(merged(&[9.0, 8.0, 9.0], 5, Some(1)), [0, 1, 1, 2, 1]);
-        assert_eq!(merged(&[9.0, 8.0, 9.0], 5, Some(0)), [0, 0, 1, 2, 1]);
+        for timed_steps in [0, 2, 5] {
+            let resumed = |epoch| Some((epoch, timed_steps));
+            assert_eq!(merged(&[9.0, 8.0, 9.0], 5, resumed(1)), [0, 1, 1, 2, 1]);
+            assert_eq!(merged(&[9.0, 8.0, 9.0], 5, resumed(0)), [0, 0, 1, 2, 1]);
+            // What the epochs before have decided stays.
+            assert_eq!(merged(&[9.0, 8.0, 9.0], 6, resumed(3)), [0, 1, 2, 1, 1, 1]);
+            assert_eq!(merged(&[9.0, 8.0, 7.0, 6.0], 6, resumed(4)), [0, 1, 2, 3, 3, 3]);
+        }
     }
 }

@@ -4,9 +4,11 @@ use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_trainer::{ModelKind, TrainConfig, parameter_count};
 use serde::Serialize;
 
+use super::accuracy::Learnt;
 use super::balance::{Balance, balance};
 use super::rows::{Counts, Setting, Way, count, plan};
 use super::source::{Cut, Source};
+use super::timing::TimedLink;
 
 /// Bytes of a parameter.
 const PARAMETER_BYTES: u64 = 4;
@@ -29,10 +31,17 @@ pub(super) struct GraphCells {
     pub(super) edges: u64,
     pub(super) training_nodes: usize,
     pub(super) row_bytes: u64,
+    /// Partitions that it was imported in, which are those of training.
+    #[serde(skip)]
+    pub(super) own_parts: u16,
     /// By partitioner, servers, then fan-outs.
     pub(super) cells: Vec<Cell>,
     /// By batch, of the first partitioner and fan-outs (Fig. 22).
     pub(super) batches: Vec<Cell>,
+    /// By link, in the graph's own partitions.
+    pub(super) timed: Vec<TimedLink>,
+    /// By model, in the graph's own partitions (Table 3).
+    pub(super) learnt: Vec<Learnt>,
 }
 
 /// Means of some iterations.

@@ -5,9 +5,13 @@ use anyhow::Result;
 use super::HopFigures;
 use super::cells::{Cell, GraphCells};
 use super::rows::Way;
+use super::timing::TimedRun;
 use crate::commands::reproduce::bars::{Bar, BarGroup, Bars};
 use crate::commands::reproduce::curves::{Curve, Curves};
 
+/// Ways of the charts of times.
+const TIMED: [Way; 5] =
+    [Way::ModelCentric, Way::Micrographs, Way::Pregathered, Way::MergedMin, Way::Home];
 const LEGEND: [Way; 4] = [Way::ModelCentric, Way::Micrographs, Way::Pregathered, Way::Owned];
 
 /// All charts, by the names of their files.
@@ -21,7 +25,58 @@ pub(super) fn charts(found: &HopFigures) -> Result<Vec<(String, String)>> {
         ("fig22", by_batch(graphs).svg()?),
         ("fig23", by_servers(graphs).svg()?),
     ];
+    let mut all = all.to_vec();
+    if found.is_timed() {
+        all.push(("fig13", times(graphs).svg()?));
+        all.push(("fig15", gathering(graphs).svg()?));
+        all.push(("fig17", epochs(graphs).svg()?));
+    }
     Ok(all.into_iter().map(|(name, svg)| (format!("{name}.svg"), svg)).collect())
+}
+
+/// Returns bars of each graph and link, one for each way, of model-centric's time of an iteration.
+fn of_links(graphs: &[GraphCells], title: &str, seconds: impl Fn(&TimedRun) -> f64) -> Bars {
+    let mut groups = Vec::new();
+    for graph in graphs {
+        for link in &graph.timed {
+            let most = link.run(Way::ModelCentric).map_or(1.0, |run| seconds(run).max(1e-9));
+            let bar = |(colour, run)| Bar { colour, parts: vec![seconds(run) / most] };
+            let runs = TIMED.iter().enumerate();
+            let runs = runs.filter_map(|(colour, &way)| Some((colour, link.run(way)?)));
+            let name: String = graph.name.chars().take(8).collect();
+            let name = format!("{name} {}", link.name());
+            groups.push(BarGroup { name, bars: runs.map(bar).collect() });
+        }
+    }
+    let legend = TIMED.map(Way::label).to_vec();
+    Bars { title: title.to_owned(), legend, groups }
+}
+
+fn times(graphs: &[GraphCells]) -> Bars {
+    let title = "Fig. 13: time of an iteration, of model-centric's";
+    of_links(graphs, title, |run| run.iteration_seconds)
+}
+
+fn gathering(graphs: &[GraphCells]) -> Bars {
+    let title = "Fig. 15: time of rows on their way, of model-centric's";
+    of_links(graphs, title, |run| run.gather_seconds)
+}
+
+/// Fig. 17: the time of an iteration in each epoch over the last link.
+fn epochs(graphs: &[GraphCells]) -> Curves<'static> {
+    let mut curves = Vec::new();
+    for graph in graphs {
+        let Some(link) = graph.timed.last() else { continue };
+        let ways = [Way::Pregathered, Way::MergedMin, Way::MergedRandom, Way::Home];
+        for run in ways.iter().filter_map(|&way| link.run(way)) {
+            let times = (1..).zip(&run.epochs);
+            let points = times.map(|(at, epoch)| (f64::from(at), epoch.iteration_seconds * 1e3));
+            let label = format!("{} {}", graph.name, run.way.label());
+            curves.push(Curve { label, points: points.collect() });
+        }
+    }
+    let title = "Fig. 17: time of an iteration by epoch, over the last link";
+    Curves { title, x: "epoch", y: "ms", is_log: false, curves }
 }
 
 /// Returns the cells of figures that show one number of servers.

@@ -1,5 +1,7 @@
-//! `lode reproduce hopgnn`: what moves between servers, counted by sampling.
+//! `lode reproduce hopgnn`: what moves between servers, counted by sampling; times and accuracies of
+//! training.
 
+mod accuracy;
 mod balance;
 mod cells;
 mod charts;
@@ -7,6 +9,7 @@ mod predictions;
 mod report;
 mod rows;
 mod source;
+mod timing;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,18 +20,21 @@ use clap::Args;
 use lodestore_graph::partition::Algorithm;
 use lodestore_graph::sampler::{Fanout, FanoutError};
 use lodestore_store::Graph;
-use lodestore_trainer::ModelKind;
+use lodestore_trainer::{ModelKind, Replay};
 use serde::Serialize;
 
+use super::recording::{Compute, Recording};
 use crate::console::Console;
+use crate::interrupt::RemovedOnInterrupt;
 use crate::usage::UsageError;
 
 use super::parse_batch;
 use cells::{Cell, GraphCells, Model};
 use rows::Setting;
 use source::{Cut, Source};
+use timing::{LinkArg, Timing, TrainPlan};
 
-/// Count the rows and bytes that HopGNN's ways of training move between servers, beside others'.
+/// Count the rows and bytes that HopGNN's ways of training move between servers, and time them.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -36,10 +42,18 @@ Example:
       --tensor split=cora/split.npy --out cora
   lode reproduce hopgnn --graph cora --out hopgnn
   lode reproduce hopgnn --graph cora --graph mine --servers 4 --fanout 10,10 --out hopgnn
+  lode reproduce hopgnn --graph cora-in-4 --servers 4 --fanout 10,10 --links 1Gbit/100us,1Gbit/1ms \\
+      --compute replay:steps.json --repeats 5 --seeds 5 --out hopgnn-times
 
-Graphs are partitioned again in memory for each number of servers, whatever their own partitions. Nothing
-is trained: batches are sampled as `lode train --strategy hop` samples them, and rows counted that a server
-needs and does not own. Training nodes are those whose tensor `split` is 0, or all without one.
+Graphs are partitioned again in memory for each number of servers, whatever their own partitions, and
+batches sampled as `lode train --strategy hop` samples them: rows are counted that a server needs and does
+not own. Training nodes are those whose tensor `split` is 0, or all without one.
+
+--links and --seeds train as well, with the first --fanout, in the graph's own partitions: import it with
+--parts. --links times each way over links on which rows, models and gradients travel, a server and a worker
+for each partition. --compute replay:FILE has batches sleep what was recorded for their roots, in between
+what the file has; `lode reproduce rapidgnn --help` says how it looks. --seeds trains all models in all
+ways for Table 3, rows from the graph's files.
 
   model-centric  each model trains on its roots where it is     (ondemand --roots global)
   +MG            models move to their roots, and pull rows in each time step (--no-pregather)
@@ -88,6 +102,27 @@ pub(crate) struct HopFiguresArgs {
     /// Fixes the batches and the neighbours that are drawn.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Train over these links, each a rate and a delay, such as 1Gbit/1ms.
+    #[arg(long, value_name = "RATE/DELAY,...", value_delimiter = ',')]
+    links: Vec<LinkArg>,
+    /// Runs of each way and link, in turns: the median stands in the tables, with the range.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "links",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// What computes batches over links: model, or replay:FILE, which sleeps what was recorded.
+    #[arg(long, value_name = "HOW", default_value = "model", requires = "links")]
+    compute: Compute,
+    /// Epochs of each run over links; merging takes as many as there are servers, and one more.
+    #[arg(long, value_name = "N", default_value_t = 6, requires = "links",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    epochs: u32,
+    /// Seeds with which each way is trained for its accuracy, from --seed on; 0: none.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seeds: u32,
+    /// Epochs of these runs.
+    #[arg(long, value_name = "N", default_value_t = 30, requires = "seeds",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    learn_epochs: u32,
 }
 
 const DEFAULT_PARTITIONERS: &str =
@@ -103,21 +138,38 @@ struct HopFigures {
     seed: u64,
     batch: usize,
     model: Model,
+    /// Runs of each way over links.
+    repeats: u32,
+    /// What computed over links in place of the model.
+    recording: Option<Recording>,
     graphs: Vec<GraphCells>,
+}
+
+impl HopFigures {
+    /// Whether anything was timed.
+    fn is_timed(&self) -> bool {
+        self.graphs.iter().any(|graph| !graph.timed.is_empty())
+    }
 }
 
 impl HopFiguresArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         self.graph.iter().try_for_each(|dir| self.check(dir))?;
+        let recording = self.compute.recording()?;
+        let replay = recording.as_ref().map(Recording::by_roots).transpose()?;
         fs::create_dir(&self.out)
             .with_context(|| format!("cannot make the folder {}", self.out.display()))?;
         let model = Model { kind: self.model, hidden: self.hidden };
-        let mut found =
-            HopFigures { seed: self.seed, batch: self.batch, model, graphs: Vec::new() };
+        let (seed, batch, repeats) = (self.seed, self.batch, self.repeats);
+        let graphs = Vec::new();
+        let mut found = HopFigures { seed, batch, model, repeats, recording, graphs };
         for dir in &self.graph {
             console.stage("open");
             let source = Source::open(dir, self.row_bytes)?;
-            found.graphs.push(self.measure(&source, model, console)?);
+            let mut graph = self.measure(&source, model, console)?;
+            drop(source);
+            self.train(dir, (&mut graph, model), replay.as_ref(), console)?;
+            found.graphs.push(graph);
             self.write(&found)?;
         }
         console.report(&found, |found| {
@@ -125,9 +177,44 @@ impl HopFiguresArgs {
         })
     }
 
-    /// Fails where a server would have no node to own.
+    /// Times and learns what is asked for, in the graph's own partitions.
+    fn train(
+        &self,
+        dir: &Path,
+        (graph, model): (&mut GraphCells, Model),
+        replay: Option<&Replay>,
+        console: &Console,
+    ) -> Result<()> {
+        let (Fanouts(fanouts), n_parts) = (&self.fanout[0], graph.own_parts);
+        let plan = TrainPlan { fanouts, batch: self.batch, model, seed: self.seed };
+        if !self.links.is_empty() {
+            let (links, repeats, epochs) = (&self.links[..], self.repeats, self.epochs);
+            let timing = Timing { links, repeats, epochs, replay, plan };
+            let scratch = tempfile::Builder::new().prefix("servers-").tempdir_in(&self.out)?;
+            let _interrupt = RemovedOnInterrupt::watch(scratch.path())?;
+            console.stage("links");
+            graph.timed = timing.measure(dir, n_parts, scratch.path(), console)?;
+        }
+        if self.seeds > 0 {
+            console.stage("seeds");
+            let runs = (self.seeds, self.learn_epochs);
+            graph.learnt = accuracy::learn((dir, n_parts), plan, runs, console)?;
+        }
+        Ok(())
+    }
+
+    /// Fails where a server would have no node to own, and where there is nothing to train between.
     fn check(&self, dir: &Path) -> Result<()> {
-        let n_nodes = Graph::open(dir)?.book().n_nodes();
+        let graph = Graph::open(dir)?;
+        let (n_nodes, n_parts) = (graph.book().n_nodes(), graph.book().n_parts());
+        if n_parts < 2 && (!self.links.is_empty() || self.seeds > 0) {
+            return Err(UsageError::new(format!(
+                "--graph {}: found 1 partition, expected one for each server that --links and --seeds \
+                 train with; import it with --parts 4",
+                dir.display()
+            ))
+            .into());
+        }
         match self.servers.iter().find(|&&n| u32::from(n) > n_nodes) {
             Some(n) => Err(UsageError::new(format!(
                 "--servers {n}: {} has {n_nodes} nodes, expected one for each server at least; give \
@@ -148,8 +235,11 @@ impl HopFiguresArgs {
             edges: source.n_edges,
             training_nodes: source.train.len(),
             row_bytes: source.row_bytes,
+            own_parts: source.own_parts,
             cells: Vec::new(),
             batches: Vec::new(),
+            timed: Vec::new(),
+            learnt: Vec::new(),
         };
         let n_cuts = self.partitioner.len() * self.servers.len();
         let total = (n_cuts * self.fanout.len()) as u64;

@@ -2,10 +2,11 @@
 
 use std::fmt::{self, Write};
 
-use super::HopFigures;
 use super::cells::{Cell, GraphCells, Model};
 use super::predictions::outcomes;
 use super::rows::Way;
+use super::timing::{TimedLink, TimedRun};
+use super::{HopFigures, accuracy};
 use crate::human;
 
 /// Ways of the table of rows, in its order.
@@ -44,12 +45,80 @@ fn write(text: &mut String, found: &HopFigures) -> fmt::Result {
         write_locality(text, graph)?;
         write_merging(text, graph)?;
         write_batches(text, graph)?;
+        write_times(text, found, graph)?;
+        accuracy::write(text, &graph.learnt)?;
     }
-    writeln!(
+    write!(
         text,
         "Charts: ![miss rates](fig14.svg) ![rows](rows.svg) ![pre-gathering](fig16.svg) \
          ![merging](fig18.svg) ![batches](fig22.svg) ![servers](fig23.svg)"
-    )
+    )?;
+    if found.is_timed() {
+        write!(text, " ![times](fig13.svg) ![gathering](fig15.svg) ![merging's times](fig17.svg)")?;
+    }
+    writeln!(text)
+}
+
+/// H5: Figs. 13, 15 and 17.
+fn write_times(text: &mut String, found: &HopFigures, graph: &GraphCells) -> fmt::Result {
+    let Some(first) = graph.timed.first() else { return Ok(()) };
+    let n_workers = graph.own_parts;
+    writeln!(
+        text,
+        "### Times over links: the graph's own {n_workers} partitions, {}\n\n\
+         A server and a worker for each partition, as machines with a link each, that rows, models and \
+         gradients share; {}. An iteration of the epochs after the first that have as many time steps as the \
+         last; {} of each cell, in turns: median and range. The parts are of a mean iteration of all epochs \
+         and a mean worker; rows may be on their way while it does something else. **Bold**: slower than \
+         model-centric.\n",
+        first.batch_name(),
+        match &found.recording {
+            None => "computed on the processor, whose cores all share".to_owned(),
+            Some(of) => format!("**not computed: batches sleep as recorded ({})**", of.source()),
+        },
+        human::counted(found.repeats.into(), "run"),
+    )?;
+    writeln!(
+        text,
+        "| link | way | time steps | ms an iteration | times as fast as model-centric | rows on their way | \
+         models, gradients, update | computing | waiting for others |\n|---|---|---|---|---|---|---|---|---|"
+    )?;
+    for link in &graph.timed {
+        let centric = link.run(Way::ModelCentric).map_or(0.0, |run| run.iteration_seconds);
+        for run in &link.runs {
+            let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
+            let [least, most] = run.range.map(ms);
+            let figure = format!("{} ({least} to {most})", ms(run.iteration_seconds));
+            let parts = [run.gather_seconds, run.move_seconds, run.compute_seconds];
+            writeln!(
+                text,
+                "| {} | {} | {} | {} | {} | {} | {} |",
+                link.name(),
+                run.way.label(),
+                run.epochs.last().map_or(1, |epoch| epoch.time_steps),
+                marked(&figure, run.iteration_seconds > centric),
+                ratio(centric, run.iteration_seconds),
+                parts.map(ms).join(" | "),
+                ms(run.others_seconds)
+            )?;
+        }
+    }
+    writeln!(text, "\nEach epoch of the median run (Fig. 17): ms an iteration (time steps).\n")?;
+    graph.timed.iter().try_for_each(|link| write_epochs(text, link))?;
+    writeln!(text)
+}
+
+fn write_epochs(text: &mut String, link: &TimedLink) -> fmt::Result {
+    let ways = [Way::Pregathered, Way::MergedMin, Way::MergedRandom, Way::Home];
+    for run in ways.iter().filter_map(|&way| link.run(way)) {
+        let TimedRun { way, epochs, .. } = run;
+        let epochs: Vec<String> = epochs
+            .iter()
+            .map(|epoch| format!("{:.1} ({})", epoch.iteration_seconds * 1e3, epoch.time_steps))
+            .collect();
+        writeln!(text, "- {}, {}: {}", link.name(), way.label(), epochs.join(", "))?;
+    }
+    Ok(())
 }
 
 fn write_predictions(text: &mut String, graph: &GraphCells, model: Model) -> fmt::Result {

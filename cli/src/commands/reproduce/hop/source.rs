@@ -21,6 +21,8 @@ const CLASSES: usize = 16;
 pub(super) struct Source {
     pub(super) name: String,
     pub(super) n_nodes: u32,
+    /// Partitions that it was imported in.
+    pub(super) own_parts: u16,
     /// Whether each edge stands for both directions.
     pub(super) undirected: bool,
     /// Ascending; an edge of both directions once.
@@ -88,6 +90,7 @@ impl Source {
         Ok(Self {
             name: name.to_string_lossy().into_owned(),
             n_nodes,
+            own_parts: graph.book().n_parts(),
             undirected,
             edges: MemoryEdges::new(edges)?,
             n_edges: topology.n_edges(),

@@ -1,0 +1,38 @@
+//! Training in one process as if each worker were a machine, with links between them.
+
+use std::ops::ControlFlow;
+use std::thread;
+
+use anyhow::{Context, Result};
+use lodestore_trainer::{Progress, TrainError, TrainReport, train_together};
+
+use super::known::Here;
+use super::{Opened, TrainRun};
+use crate::shaping::ShapedRank;
+
+/// Trains with a rank for each worker, which is a thread: gradients and models travel over the links of
+/// `ranks`, rows over those of the servers that `run` names.
+pub(crate) fn train_over_links(run: &TrainRun, ranks: Vec<ShapedRank>) -> Result<TrainReport> {
+    let workers: Vec<u32> = (0..run.train.workers).collect();
+    let opened = Opened::with(run, Here { workers, n_processes: 1 })?;
+    let (config, on) = (&run.train, opened.train_graph(run));
+    let reports: Vec<Result<Option<TrainReport>, TrainError>> = thread::scope(|scope| {
+        let start = |(mut rank, source)| {
+            scope.spawn(move || {
+                let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
+                let source = std::slice::from_ref(source);
+                train_together(config, &on, source, &mut rank, no_progress)
+            })
+        };
+        let threads: Vec<_> = ranks.into_iter().zip(&opened.sources).map(start).collect();
+        let join = |(thread, worker): (thread::ScopedJoinHandle<'_, _>, u32)| {
+            thread.join().unwrap_or(Err(TrainError::WorkerPanicked { worker }))
+        };
+        threads.into_iter().zip(0..).map(join).collect()
+    });
+    let mut leader = None;
+    for report in reports {
+        leader = report?.or(leader);
+    }
+    leader.context("a run whose first rank has no report")
+}

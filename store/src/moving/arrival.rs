@@ -213,16 +213,31 @@ impl Arrival {
     pub fn take(self) -> Result<(), StoreError> {
         let (from, to) = (part_dir(&self.staging, self.part), part_dir(&self.dir, self.part));
         let meta = self.dir.join(META_FILE);
-        if !self.is_taken() {
-            if !self.device.exists(&meta) {
-                let renamed = self.device.rename(&self.staging.join(META_FILE), &meta);
-                renamed.map_err(StoreError::io(&meta, "move the description to"))?;
-            }
-            let renamed = self.device.rename(&from, &to);
-            renamed.map_err(StoreError::io(&to, "move the partition to"))?;
+        if self.is_taken() {
+            // An earlier run may have been ended before its sync.
             self.device.sync(&self.dir).map_err(StoreError::io(&self.dir, "sync"))?;
+            return self.remove();
         }
+        if !self.device.exists(&meta) {
+            // Durable before the partition is: without it no run could open that.
+            self.move_to(&self.staging.join(META_FILE), &meta)?;
+        }
+        self.move_to(&from, &to)?;
         self.remove()
+    }
+
+    /// Moves a file or folder to its place, durably.
+    ///
+    /// After a sync that has failed, later ones say nothing of the name, so that it is taken back: the
+    /// next run gives it again.
+    fn move_to(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.device.rename(from, to).map_err(StoreError::io(to, "move what has come to"))?;
+        self.device.sync(&self.dir).map_err(StoreError::io(&self.dir, "sync")).inspect_err(|_| {
+            if let Err(error) = self.device.rename(to, from) {
+                let (to, from) = (to.display(), from.display());
+                tracing::warn!("{to}: cannot be moved back to {from}: {error}");
+            }
+        })
     }
 
     /// Removes what has come.

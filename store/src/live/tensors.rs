@@ -24,12 +24,13 @@ use super::hand_over::busy;
 use super::{Layer, LiveGraph, LiveMode, LivePart, LiveTensor, TensorVersion};
 use crate::catalog::{Catalog, SegmentRecord};
 use crate::codec::SegmentCodec;
-use crate::device::Device;
+use crate::device::{Device, Guard};
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, segment_file};
 use crate::import::{EXTERNAL_ID_TENSOR, ImportError, TensorOptions, write_segment};
 use crate::limits::MAX_TENSORS;
 use crate::meta::GraphMeta;
+use crate::moving::Arrival;
 use crate::new_file::{discard, remove_if_there};
 use crate::quarantine::quarantine;
 use crate::reader::OpenOptions;
@@ -93,8 +94,8 @@ impl LiveGraph {
     /// without it. Views that have its files open read them to their end; the room of the files is free
     /// once this graph is closed.
     ///
-    /// Fails with [`StoreError::Fixed`] for `external_id`, and with [`StoreError::Busy`] while a
-    /// partition is copied. Waits for the compaction and the commit that run.
+    /// Fails with [`StoreError::Fixed`] for `external_id`, with [`StoreError::Busy`] while a partition is
+    /// copied, and with [`StoreError::TensorRefused`] while one comes here. Waits for the compaction and the commit that run.
     pub fn drop_tensor(&self, name: &str) -> Result<Graph, StoreError> {
         self.check_process()?;
         check_may_go(name)?;
@@ -104,6 +105,7 @@ impl LiveGraph {
         self.check_writable()?;
         let parts = self.open_parts();
         let _uncopied = Uncopied::hold(&parts)?;
+        let _no_arrival = self.hold_arrivals(name)?;
         let position = self.tensor_position(name)?;
         let _no_put = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let mut changed = self.stored()?.meta().clone();
@@ -135,6 +137,23 @@ impl LiveGraph {
     fn settle_all(&self, parts: &[Arc<LivePart>]) -> Result<(), StoreError> {
         let _alone = self.commits();
         parts.iter().try_for_each(|it| settle(&self.graph, it.part, &it.catalog).map(drop))
+    }
+
+    /// Keeps partitions from beginning to come here until the lock is dropped: they come with the
+    /// tensors that the folder has then.
+    ///
+    /// Fails with [`StoreError::TensorRefused`] for `tensor` while one is on its way.
+    fn hold_arrivals(&self, tensor: &str) -> Result<Guard, StoreError> {
+        let dir = self.graph.dir();
+        let guard = self.graph.device().lock(dir).map_err(StoreError::io(dir, "lock"))?;
+        let Some(coming) = Arrival::folders_in(&self.graph)?.into_iter().next() else {
+            return Ok(guard);
+        };
+        let reason = format!(
+            "a partition is on its way to this folder with the tensors that there are, in {coming}; run \
+             its `lode copy-part` to the end first, or remove that where the source still has the partition"
+        );
+        Err(StoreError::TensorRefused { tensor: tensor.to_owned(), reason })
     }
 
     /// The graph as its description is on disk now.
@@ -308,6 +327,7 @@ impl NewTensor {
             let reason = "partitions came or went while it was written; write it again".to_owned();
             return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
         }
+        let _no_arrival = live.hold_arrivals(&self.spec.name)?;
         // Opened before the switch: after it nothing can fail but records that the next start makes.
         let opened = self.written.iter().map(|staged| staged.open(&live));
         let opened = opened.collect::<Result<Vec<_>, _>>()?;

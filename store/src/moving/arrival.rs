@@ -101,16 +101,25 @@ impl Arrival {
 
     /// The partitions that are on their way to a folder, ascending.
     pub fn begun_in(graph: &Graph) -> Result<Vec<PartId>, StoreError> {
-        let dir = graph.dir();
-        let entries = graph.device().list(dir).map_err(StoreError::io(dir, "list"))?;
+        let folders = Self::folders_in(graph)?;
         let begun: BTreeSet<&str> =
-            entries.iter().filter_map(|entry| Some(entry.name.split_once(SUFFIX)?.0)).collect();
-        let is_begun = |part: &PartId| begun.contains(&*name_of(&part_dir(dir, *part)));
+            folders.iter().filter_map(|name| Some(name.split_once(SUFFIX)?.0)).collect();
+        let is_begun = |part: &PartId| begun.contains(&*name_of(&part_dir(graph.dir(), *part)));
         Ok(if begun.is_empty() {
             Vec::new()
         } else {
             graph.book().parts().filter(is_begun).collect()
         })
+    }
+
+    /// Names of the folders in which partitions come to a graph's folder, ascending.
+    ///
+    /// None is made while the graph's folder is locked.
+    pub(crate) fn folders_in(graph: &Graph) -> Result<Vec<String>, StoreError> {
+        let entries = graph.device().list(graph.dir());
+        let entries = entries.map_err(StoreError::io(graph.dir(), "list"))?;
+        let names = entries.into_iter().map(|entry| entry.name);
+        Ok(names.filter(|name| name.contains(SUFFIX)).collect())
     }
 
     /// Name of the folder in which move `id` brings a partition, if the graph's folder has none.

@@ -2,10 +2,12 @@
 
 use lodestore_graph::PartId;
 
+use super::moving::fetch;
 use super::*;
 use crate::codec::SegmentCodec;
 use crate::dtype::Dtype;
 use crate::live::drop_tensor;
+use crate::moving::Arrival;
 use crate::tensor::TensorSpec;
 
 const WIDTH: usize = 7;
@@ -196,6 +198,38 @@ fn tensors_that_another_process_drops_and_writes_again_keep_partitions_away() {
     {
         assert!(matches!(refused, StoreError::MoveRefused { .. }), "{refused}");
     }
+}
+
+/// A folder of the graph without partitions.
+fn elsewhere(ring: &Ring) -> std::path::PathBuf {
+    let dir = ring.dir.path().join("elsewhere");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::copy(ring.out().join("graph.toml"), dir.join("graph.toml")).unwrap();
+    dir
+}
+
+/// A folder without partitions is locked by no process.
+#[test]
+fn tensors_neither_come_nor_go_while_a_partition_is_on_its_way() {
+    let ring = ring(50, 2, 2);
+    let to = elsewhere(&ring);
+    let empty = || {
+        let (graph, options) = (Graph::open(&to).unwrap(), OpenOptions::default());
+        Arc::new(LiveGraph::open(graph, Some(&[]), LiveMode::Write, &options).unwrap())
+    };
+    let begun_before = empty().new_tensor(spec("emb"), SegmentCodec::Raw).unwrap();
+    let live = writer(&ring);
+    let arrival = Arrival::find_or_begin(&to, PartId(1), 1).unwrap();
+    fetch(&live.part_files(PartId(1)).unwrap(), &arrival);
+    arrival.catalog().unwrap();
+    let refused = [begun_before.finish().unwrap_err(), empty().drop_tensor("mark").unwrap_err()];
+    for refused in refused.map(|it| it.to_string()) {
+        assert!(refused.contains("part-001.copy-0000000000000001"), "{refused}");
+    }
+    arrival.catalog().unwrap();
+    arrival.remove().unwrap();
+    empty().new_tensor(spec("emb"), SegmentCodec::Raw).unwrap().finish().unwrap();
+    empty().drop_tensor("mark").unwrap();
 }
 
 #[test]

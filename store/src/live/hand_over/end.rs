@@ -66,6 +66,8 @@ impl PartCopy {
         // What is in the log alone would be there as well: this is for whoever reads the old folder.
         self.part.catalog.flush()?;
         let (live, part) = (Arc::clone(&self.live), self.part());
+        // Until it has its other name, so that nobody else opens it in between.
+        let _guard = self.part.catalog.guard();
         drop(self);
         let graph = &live.graph;
         let (from, to) = (graph.part_dir(part), graph.given_up_dir(part, id));

@@ -47,12 +47,12 @@ impl Retired {
 }
 
 impl LiveGraph {
-    /// Removes the files that compactions have folded and no view needs any more; returns how many
-    /// still wait for a view to end.
+    /// Removes the files that compactions have folded, or versions of a writer have replaced, and no
+    /// view needs any more; returns how many still wait for a view to end.
     ///
-    /// Every compaction does it too, and so does opening for writing.
+    /// Every compaction and every installed version does it too, and so does opening for writing.
     pub fn sweep(&self) -> Result<usize, StoreError> {
-        self.check_writable()?;
+        self.check_changes()?;
         let mut garbage = self.garbage();
         self.sweep_garbage(&mut garbage)?;
         Ok(garbage.len())

@@ -310,7 +310,8 @@ impl NewTensor {
     /// open, and for every opening from now on.
     ///
     /// Fails with [`StoreError::TensorRefused`] where rows are missing, or partitions came or went since
-    /// it was begun, and with [`StoreError::Busy`] while one is copied; nothing is left then.
+    /// it was begun, and with [`StoreError::Busy`] while one is copied; nothing is left then, nor after an
+    /// error of a catalog. Where `graph.toml` could not be replaced, the tensor may be there.
     pub fn finish(mut self) -> Result<Graph, StoreError> {
         self.open_next()?;
         if self.rows_left() > 0 {
@@ -345,8 +346,11 @@ impl NewTensor {
             staged.part.tensors.push(tensor);
         }
         for staged in written {
-            let text = graph.meta().to_text();
-            staged.part.catalog.settle_tensors(&text, &[&self.spec.name])?;
+            // Readers find its segment as it is, and the next opening for writing settles it.
+            let (text, catalog) = (graph.meta().to_text(), &staged.part.catalog);
+            if let Err(error) = catalog.settle_tensors(&text, &[&self.spec.name]) {
+                tracing::warn!("{error}; tensor `{}` is there all the same", self.spec.name);
+            }
         }
         Ok(graph)
     }

@@ -12,11 +12,13 @@
 //! find the segments under either kind of record. A tensor that goes is taken out of `graph.toml`
 //! first.
 
+mod imported;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use lodestore_graph::{NodeId, PartId};
+use lodestore_graph::PartId;
 use uuid::Uuid;
 
 use super::garbage::Retired;
@@ -27,7 +29,7 @@ use crate::codec::SegmentCodec;
 use crate::device::{Device, Guard};
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, segment_file};
-use crate::import::{EXTERNAL_ID_TENSOR, ImportError, TensorOptions, write_segment};
+use crate::import::EXTERNAL_ID_TENSOR;
 use crate::limits::MAX_TENSORS;
 use crate::meta::GraphMeta;
 use crate::moving::Arrival;
@@ -35,7 +37,6 @@ use crate::new_file::{discard, remove_if_there};
 use crate::quarantine::quarantine;
 use crate::reader::OpenOptions;
 use crate::segment::{SegmentIdentity, SegmentWriter};
-use crate::source::{TensorSource, check_source};
 use crate::tensor::TensorSpec;
 
 /// The version of a new tensor's segment: every version of the graph has the tensor.
@@ -163,48 +164,6 @@ impl LiveGraph {
 
     fn coming(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.coming.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds the rows of `source` as tensor `name` to the partitions that are on this machine, all of
-    /// which must be open; returns the graph with it. The source has a row for each external id.
-    /// Where other machines have partitions, each adds the tensor to its own.
-    ///
-    /// Memory: 4 bytes per node of the largest partition, and that of an import. `progress` receives
-    /// rows done and rows in all.
-    pub fn import_tensor(
-        self: &Arc<Self>,
-        name: &str,
-        source: &dyn TensorSource,
-        options: TensorOptions,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Graph, ImportError> {
-        let book = self.graph.book();
-        let spec = check_source(name, source, book.n_nodes())?;
-        let mut tensor = self.new_tensor(spec, SegmentCodec::Raw)?;
-        let n_rows = tensor.rows_left();
-        let mut n_done = 0;
-        let ids = crate::EmbeddedStore::over(Arc::clone(self), super::View::Latest)?;
-        for part in tensor.parts.clone() {
-            let range = book.range(part.part);
-            let nodes: Vec<NodeId> = range.clone().map(NodeId).collect();
-            let mut external = vec![0; nodes.len() * size_of::<i64>()];
-            ids.gather(EXTERNAL_ID_TENSOR, &nodes, &mut external)?;
-            let external = external.as_chunks::<8>().0.iter();
-            let rows: Vec<u32> = external.map(|id| i64::from_le_bytes(*id) as u32).collect();
-            let mut staged = tensor.stage(&part)?;
-            let mut report = |done: u64| progress(n_done + done, n_rows);
-            let device = &**self.graph.device();
-            let (dir, temporary) = (self.graph.part_dir(part.part), staged.temporary());
-            let place = (&*dir, temporary);
-            let record =
-                write_segment(device, place, &staged.identity, source, options, &rows, &mut report);
-            let record = record.inspect_err(|_| staged.remove(&self.graph))?;
-            staged.digest = record.digest;
-            staged.publish(&self.graph)?;
-            tensor.written.push(staged);
-            n_done += u64::from(range.end - range.start);
-        }
-        Ok(tensor.finish()?)
     }
 
     /// Fails for a partition on this machine that is not open: the graph's description holds for all.

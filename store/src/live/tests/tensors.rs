@@ -200,6 +200,23 @@ fn tensors_that_another_process_drops_and_writes_again_keep_partitions_away() {
     }
 }
 
+/// As for an import of a whole graph.
+#[test]
+fn the_codec_of_a_tensor_that_is_imported_is_measured_where_none_is_named() {
+    const ROW_BYTES: u64 = 64 << 10;
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    let zeros = vec![0; 50 * ROW_BYTES as usize];
+    let path = ring.dir.path().join("zeros.npy");
+    let source = NpySource::open(&npy(path, NpyType::U8, &[50, ROW_BYTES], &zeros)).unwrap();
+    let options = TensorOptions { codec: CodecChoice::Auto, ..TensorOptions::default() };
+    let graph = live.import_tensor("zeros", &source, options, &mut |_, _| {}).unwrap();
+    for part in graph.book().parts() {
+        let codec = graph.segment(part, "zeros").unwrap().codec();
+        assert_eq!(codec, SegmentCodec::zstd_for(ROW_BYTES as usize), "{part}");
+    }
+}
+
 /// A folder of the graph without partitions.
 fn elsewhere(ring: &Ring) -> std::path::PathBuf {
     let dir = ring.dir.path().join("elsewhere");

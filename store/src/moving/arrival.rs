@@ -162,23 +162,46 @@ impl Arrival {
         Graph::open_on(Arc::clone(&self.device), &self.staging)
     }
 
+    /// As [`Arrival::graph`]; fails where the folder has another graph, or one with other tensors.
+    pub fn check_graph(&self) -> Result<Graph, StoreError> {
+        let coming = self.graph()?;
+        if !self.device.exists(&self.dir.join(META_FILE)) {
+            return Ok(coming);
+        }
+        let here = Graph::open_on(Arc::clone(&self.device), &self.dir)?;
+        if here.uuid() != coming.uuid() {
+            return Err(StoreError::Misplaced {
+                file: self.dir.clone(),
+                field: "graph",
+                expected: coming.uuid().to_string(),
+                found: here.uuid().to_string(),
+            });
+        }
+        if here.meta() == coming.meta() {
+            return Ok(coming);
+        }
+        let only = |of: &Graph, other: &Graph| {
+            let missing = of.meta().tensors.iter().filter(|it| !other.meta().tensors.contains(it));
+            let names: Vec<&str> = missing.map(|it| it.name.as_str()).collect();
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        };
+        let reason = format!(
+            "{} describes the graph otherwise than the source: tensors only here: {}; only there: {}; add \
+             or drop them (`lode import --into`, `lode drop-tensor`), or, where the folder follows the \
+             source, remove it and start again",
+            self.dir.join(META_FILE).display(),
+            only(&here, &coming),
+            only(&coming, &here),
+        );
+        Err(StoreError::MoveRefused { part: self.part, reason })
+    }
+
     /// Begins the catalog, and removes one that is there: rows that an earlier run has fetched may
     /// have changed. The graph's description must have come.
     ///
-    /// Fails where the folder has another graph than that which comes.
+    /// Fails as [`Arrival::check_graph`] does.
     pub fn catalog(&self) -> Result<ArrivingCatalog, StoreError> {
-        let coming = self.graph()?;
-        if self.device.exists(&self.dir.join(META_FILE)) {
-            let here = Graph::open_on(Arc::clone(&self.device), &self.dir)?;
-            if here.meta() != coming.meta() {
-                return Err(StoreError::Misplaced {
-                    file: self.dir.clone(),
-                    field: "graph",
-                    expected: coming.uuid().to_string(),
-                    found: here.uuid().to_string(),
-                });
-            }
-        }
+        let coming = self.check_graph()?;
         let dir = catalog_dir(&part_dir(&self.staging, self.part));
         if self.device.exists(&dir) {
             self.device.remove_dir_all(&dir).map_err(StoreError::io(&dir, "remove"))?;

@@ -250,6 +250,21 @@ fn tensors_neither_come_nor_go_while_a_partition_is_on_its_way() {
 }
 
 #[test]
+fn a_partition_of_other_tensors_is_refused_by_their_names() {
+    let ring = ring(50, 2, 2);
+    let to = elsewhere(&ring);
+    let live = writer(&ring);
+    write(&live, "emb", 50, 1000);
+    live.drop_tensor("mark").unwrap();
+    let arrival = Arrival::find_or_begin(&to, PartId(1), 1).unwrap();
+    fetch(&live.part_files(PartId(1)).unwrap(), &arrival);
+    let refused = arrival.catalog().unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, StoreError::MoveRefused { part: PartId(1), .. }), "{text}");
+    assert!(["emb", "mark", "lode import --into"].iter().all(|it| text.contains(it)), "{text}");
+}
+
+#[test]
 fn a_tensor_that_is_not_whole_leaves_nothing() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);

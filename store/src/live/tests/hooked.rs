@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lodestore_graph::PartId;
@@ -98,4 +99,33 @@ fn a_partition_that_is_given_up_is_locked_until_it_has_its_other_name() {
     let given_up = copy.close(7).unwrap();
     assert!(was_locked.load(Ordering::Relaxed));
     drop(Disk.lock(&given_up).unwrap());
+}
+
+#[test]
+fn a_seal_ends_a_fold_whose_segment_is_being_read_back() {
+    let ring = ring(N_NODES, 3, 3);
+    let copying = Arc::new(Mutex::new(None::<crate::PartCopy>));
+    let (hooked, was_sealed) = (Arc::clone(&copying), AtomicBool::new(false));
+    let live = open_hooked(&ring, move |step, path| {
+        // Only to be read back is it opened under this name.
+        if step == Step::Open && path.ends_with("feat.v2.seg.tmp") {
+            let mut copying = hooked.lock().unwrap();
+            if !was_sealed.swap(true, Ordering::Relaxed) {
+                copying.as_mut().unwrap().seal().unwrap();
+            }
+        }
+    });
+    put(&live, "feat", &live.graph().book().range(PART).collect::<Vec<u32>>(), 1);
+    live.commit_version().unwrap();
+    *copying.lock().unwrap() = Some(live.begin_copy(PART).unwrap());
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    let folded = live.compact(Some(PART), Some("feat"), Folding::All, &mut go_on).unwrap();
+    assert!(try_put(&live, "feat", &[live.graph().book().range(PART).start], 2).is_err(), "sealed");
+    assert_eq!(folded, []);
+    let left = |name: &str| ring.out().join("part-001").join(name).exists();
+    assert!(left("feat.v1.seg") && left("feat.v2.delta"));
+    assert!(!left("feat.v2.seg") && !left("feat.v2.seg.tmp"));
+    drop(copying.lock().unwrap().take());
+    live.compact(Some(PART), Some("feat"), Folding::All, &mut go_on).unwrap();
+    assert!(left("feat.v2.seg"));
 }

@@ -301,8 +301,12 @@ impl NewTensor {
         let replaced = replace_meta(&live.graph, &meta);
         let graph = replaced.inspect_err(|_| self.keep_if_listed())?;
         let written = std::mem::take(&mut self.written);
-        for (staged, tensor) in written.iter().zip(opened) {
-            staged.part.tensors.push(tensor);
+        {
+            // A put finds its tensor by the position in one partition, and uses it in all.
+            let _no_put = live.gate.write().unwrap_or_else(PoisonError::into_inner);
+            for (staged, tensor) in written.iter().zip(opened) {
+                staged.part.tensors.push(tensor);
+            }
         }
         for staged in written {
             // Readers find its segment as it is, and the next opening for writing settles it.

@@ -217,6 +217,28 @@ fn the_codec_of_a_tensor_that_is_imported_is_measured_where_none_is_named() {
     }
 }
 
+/// Puts find a tensor by its position in one partition, and use that in all of them.
+#[test]
+fn a_tensor_comes_to_all_partitions_while_no_put_runs() {
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    let mut tensor = live.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap();
+    tensor.write_rows(&rows(50)).unwrap();
+    std::thread::scope(|scope| {
+        let put = live.gate.read().unwrap();
+        let finishing = scope.spawn(|| tensor.finish().map(drop));
+        let is_listed = || Graph::open(&ring.out()).unwrap().tensor("emb").is_ok();
+        while !is_listed() && !finishing.is_finished() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(live.tensor_position("emb").is_err(), "a put is midway");
+        drop(put);
+        finishing.join().unwrap().unwrap();
+    });
+    live.put_rows("emb", &[NodeId(3), NodeId(49)], &[9; 2 * WIDTH]).unwrap();
+}
+
 /// A folder of the graph without partitions.
 fn elsewhere(ring: &Ring) -> std::path::PathBuf {
     let dir = ring.dir.path().join("elsewhere");

@@ -83,6 +83,8 @@ impl LiveGraph {
             let reason = "another of this name is being written; end that first".to_owned();
             return Err(StoreError::TensorRefused { tensor: spec.name, reason });
         }
+        // What a drop that failed midway has left there: the new files have the same names.
+        self.garbage().retain(|retired| !retired.is_of(&spec.name));
         let parts = self.open_parts();
         let live = Arc::clone(self);
         self.settle_all(&parts).inspect_err(|_| {

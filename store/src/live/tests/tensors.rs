@@ -239,6 +239,35 @@ fn a_tensor_comes_to_all_partitions_while_no_put_runs() {
     live.put_rows("emb", &[NodeId(3), NodeId(49)], &[9; 2 * WIDTH]).unwrap();
 }
 
+/// Files of both have the same names.
+#[test]
+fn what_a_failed_drop_has_left_takes_no_file_of_a_new_tensor_away() {
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    write(&live, "emb", 50, 1000);
+    live.put_rows("emb", &[NodeId(4)], &[9; WIDTH]).unwrap();
+    live.commit_version().unwrap();
+    let pin = at(&live, 1).unwrap();
+    compact(&live);
+    let full = rustix::io::Errno::NOSPC.into();
+    live.tensor(PartId(0), 0).unwrap().catalog().fail_writes(full);
+    live.drop_tensor("emb").unwrap_err();
+    // Room is looked for once a second.
+    let mut again = loop {
+        match live.new_tensor(spec("emb"), SegmentCodec::Raw) {
+            Ok(tensor) => break tensor,
+            Err(StoreError::WritesStopped { .. }) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    // The file of the first partition has its name then, and nothing has it open.
+    again.write_rows(&rows(50)).unwrap();
+    drop(pin);
+    live.sweep().unwrap();
+    again.finish().unwrap();
+    assert_eq!(rows_over(&live, "emb").unwrap(), rows(50));
+}
+
 /// A folder of the graph without partitions.
 fn elsewhere(ring: &Ring) -> std::path::PathBuf {
     let dir = ring.dir.path().join("elsewhere");

@@ -198,6 +198,30 @@ fn a_partition_is_in_its_place_only_with_the_description_of_its_graph() {
     }
 }
 
+/// The source cannot tell whether its new name is on disk: after an error it is the owner for good,
+/// or nobody is, and never two.
+#[test]
+fn a_partition_whose_new_name_is_not_durable_is_not_given_up() {
+    for after in 0.. {
+        let (crash, _arrival, mut copy) = brought(None);
+        copy.give_up().unwrap();
+        crash.arm(Some(Plan { fault: Fault::Errno(Errno::IO), after, sticky: false }));
+        let closed = copy.close(ID);
+        let has_struck = crash.has_struck();
+        crash.arm(None);
+        for seed in 0..N_LOSSES {
+            let device: Arc<dyn Device> = Arc::new(crash.after_loss(seed));
+            let graph = Graph::open_on(device, Path::new(OUT)).unwrap();
+            let owns = graph.parts_here().contains(&PART);
+            assert_eq!(owns, closed.is_err(), "fault {after}, seed {seed}: {closed:?}");
+        }
+        if !has_struck {
+            assert!(after > 2, "{after} operations");
+            return;
+        }
+    }
+}
+
 /// Else it would have two owners.
 #[test]
 fn a_partition_that_was_given_up_is_not_back_after_a_loss_of_power() {

@@ -11,6 +11,8 @@ mod cut_off;
 mod followers;
 #[path = "moving/names.rs"]
 mod names;
+#[path = "moving/pinned.rs"]
+mod pinned;
 #[path = "moving/refused.rs"]
 mod refused;
 #[path = "moving/stopped.rs"]

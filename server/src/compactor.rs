@@ -1,4 +1,5 @@
-//! Compactions in the background: one thread, one run after the other.
+//! Compactions in the background, and the removal of files that versions kept for readers have held:
+//! one thread, one run after the other. A follower's thread only removes.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -248,9 +249,6 @@ fn run(
 fn sweep(holdings: &Holdings) -> bool {
     holdings.pins.expire(Instant::now());
     holdings.puts.forget_idle(Instant::now());
-    if !holdings.live.takes_writes() {
-        return false;
-    }
     match holdings.live.sweep() {
         Ok(n_left) => n_left > 0,
         Err(error) => {

@@ -49,13 +49,14 @@ impl Installer {
         self.holdings.keep_newest();
         let (part, version) = (manifest.part(), manifest.version());
         let is_new = self.holdings.live.install(manifest)?;
-        if !is_new && self.holdings.served_version(part) >= version {
-            return Ok(false);
+        let is_new = is_new || self.holdings.served_version(part) < version;
+        if is_new {
+            let switched = self.switch(part);
+            switched.map_err(|reason| ServerError::NotSwitched { part, version, reason })?;
         }
-        let switched = self.switch(part);
-        switched.map_err(|reason| ServerError::NotSwitched { part, version, reason })?;
+        // Where nothing is new too: those that readers held until a restart.
         self.holdings.live.graph().remove_strays(manifest)?;
-        Ok(true)
+        Ok(is_new)
     }
 
     /// Has all shards read the version of a partition that is installed, or returns why one does not.

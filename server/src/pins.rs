@@ -80,7 +80,8 @@ impl<T: Numbered> Pins<T> {
         Some(Arc::clone(&pin.version))
     }
 
-    /// Keeps a version; `false`, and not kept, where as many are kept for readers as may be.
+    /// Keeps a version, in the place of what was kept of it before partitions came; `false`, and not
+    /// kept, where as many are kept for readers as may be.
     pub(crate) fn keep(&self, version: &Arc<T>, of: Use, now: Instant) -> bool {
         let mut pins = self.lock();
         pins.retain(|_, pin| !pin.is_over(now));
@@ -88,6 +89,7 @@ impl<T: Numbered> Pins<T> {
         if let Some(known) = pins.get_mut(&number)
             && (known.of == of || of == Use::Newest)
         {
+            known.version = Arc::clone(version);
             known.last_used = now;
             return true;
         }
@@ -148,6 +150,18 @@ mod tests {
         assert!(pins.get(2, now).is_none(), "kept for a minute");
         pins.expire(now + PIN_IDLE + Duration::from_secs(1));
         assert!(pins.get(1, now).is_none());
+    }
+
+    #[test]
+    fn a_version_that_is_pinned_again_takes_the_place_of_what_was_kept_of_it() {
+        let now = Instant::now();
+        let pins = Pins::default();
+        for of in [Use::Newest, Use::Newest, Use::Reader, Use::Reader, Use::Newest] {
+            let version = Arc::new(Version(6));
+            assert!(pins.keep(&version, of, now));
+            assert!(Arc::ptr_eq(&pins.lock()[&6].version, &version), "{of:?}");
+        }
+        assert_eq!(pins.lock()[&6].of, Use::Reader, "a pull names it");
     }
 
     #[test]

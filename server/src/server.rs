@@ -43,7 +43,7 @@ pub struct Server {
     pub(crate) inboxes: Arc<[Inbox]>,
     deaths: Deaths,
     executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
-    /// Where updates are taken.
+    /// Where versions come, by commits or from a writer: files that they replace are removed.
     compactor: Option<Compactor>,
     pub(crate) threads: Arc<StoreThreads>,
     /// Answers until all else has ended.
@@ -111,7 +111,8 @@ impl Server {
         };
         let of_shards = Arc::clone(&inboxes);
         let of_runs = Arc::clone(&holdings);
-        let compactor = config.writable.then(|| Compactor::start(runs, of_runs, of_shards));
+        let changes = config.writable || config.follow.is_some();
+        let compactor = changes.then(|| Compactor::start(runs, of_runs, of_shards));
         let compactor = compactor.transpose()?;
         let acceptor =
             Acceptor::start(listeners, Arc::clone(&inboxes), Arc::clone(&observed), &deaths)?;

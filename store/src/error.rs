@@ -231,8 +231,8 @@ pub enum StoreError {
     /// The caller did not want it to go on.
     #[error("stopped before its end; what was written is removed")]
     Stopped,
-    /// A tensor that cannot come to the graph.
-    #[error("tensor `{tensor}` was not added: {reason}")]
+    /// A tensor that cannot come to the graph, or go from it, now.
+    #[error("tensor `{tensor}` neither comes nor goes: {reason}")]
     TensorRefused {
         /// Name of the tensor.
         tensor: String,

@@ -34,10 +34,8 @@ pub(crate) fn fetch_part(
         let (name, n_bytes) = link.file(at);
         let mut report = |n: u64| progress(done.saturating_add(n), total);
         let is_new = if manifest.files().any(|it| it == name) {
-            // The description of the graph is the first of the files.
-            let graph = match &mut graph {
-                Some(graph) => graph,
-                none => none.insert(arrival.graph()?),
+            let Some(graph) = &graph else {
+                return Err(link.broken(format!("{name} before {META_FILE}")));
             };
             let begin = |name: &str, n_bytes| FetchedFile::begin(graph, manifest, name, n_bytes);
             fetch_file(link, begin, at, &mut report)?
@@ -46,6 +44,8 @@ pub(crate) fn fetch_part(
         };
         done = done.saturating_add(n_bytes);
         if name == META_FILE {
+            // Before anything else is fetched.
+            graph = Some(arrival.check_graph()?);
             continue;
         }
         fetched.files += u64::from(is_new);

@@ -299,10 +299,12 @@ impl ShardRows {
             let rows = parts.get(part).expect("its rows have keys");
             let version = match pinned {
                 None => rows.current(),
-                Some(pinned) => match pinned.tensor(part, self.position) {
-                    Some(version) => Arc::clone(version),
-                    None => return Err(not_pinned(part, pinned.version())),
-                },
+                Some(pinned) => {
+                    let version = pinned.tensor(part, self.position).cloned();
+                    // It has come since the version was pinned.
+                    let version = version.or_else(|| rows.at(pinned.version()));
+                    version.ok_or_else(|| not_pinned(part, pinned.version()))?
+                }
             };
             part_scratch.set_rows(missed, n_ids);
             rows.list_reads(&reading, &version, part_scratch, list).await?;
@@ -384,11 +386,11 @@ fn bucket(book: &PartitionBook, ids: &[NodeId], misses: &[u32], missed: &mut Vec
     }
 }
 
-/// The failure for a partition that came after the version was pinned.
+/// The failure for a partition that came after the version was pinned, and does not have it.
 fn not_pinned(part: PartId, version: u32) -> Failure {
     let message = format!(
-        "partition {part} came to this server after version {version} was first read here; begin \
-         again with the newest version"
+        "partition {part} came to this server without rows of version {version}, which were folded \
+         into later ones before; begin again with the newest version"
     );
     failure(FailureCode::OtherVersion, message)
 }

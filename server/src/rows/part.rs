@@ -80,6 +80,11 @@ impl PartRows {
         Arc::clone(&self.current.borrow())
     }
 
+    /// The tensor at a version that may be an earlier one; `None` where it has none.
+    pub(super) fn at(&self, version: u32) -> Option<Arc<TensorVersion>> {
+        self.live.at(version)
+    }
+
     /// Whether gathers read this version, and no other takes its place just now.
     pub(super) fn is_at(&self, version: u32) -> bool {
         self.current.borrow().version() == version && self.next.borrow().is_none()

@@ -145,14 +145,19 @@ impl Shard {
 
     /// The version that a pull wants; `None` where it is the newest.
     ///
-    /// Fails with `otherVersion` for one that is not committed here, or no longer kept.
+    /// Fails with `otherVersion` for one that is not committed here, or no longer kept. Where a
+    /// partition has come since that lacks the version, the others still have it.
     pub(crate) async fn pin(&self, version: u32) -> Result<Option<Arc<GraphVersion>>, Failure> {
         if version == 0 {
             return Ok(None);
         }
         let holdings = &self.plan.holdings;
-        if let Some(pinned) = holdings.pins.get(version, Instant::now()) {
-            return Ok(Some(pinned));
+        let known = holdings.pins.get(version, Instant::now());
+        let parts = holdings.parts();
+        if let Some(pinned) = &known
+            && parts.iter().all(|part| pinned.tensor(*part, 0).is_some())
+        {
+            return Ok(known);
         }
         let pins = Arc::clone(holdings);
         let pin = move |live: &Arc<LiveGraph>| {
@@ -168,6 +173,7 @@ impl Shard {
                 );
                 Err(failure(FailureCode::Overloaded, message))
             }
+            Err(StoreError::NoVersion { .. }) if known.is_some() => Ok(known),
             Err(StoreError::NoVersion { newest, .. }) => {
                 let message = format!(
                     "rows of version {version} are wanted, and here is version {newest}: that one was \

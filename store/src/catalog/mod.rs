@@ -42,6 +42,7 @@ mod tensors;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use lodestore_graph::PartId;
 use uuid::Uuid;
@@ -68,7 +69,7 @@ pub struct Catalog {
     pairs: Box<dyn KeyValues>,
     health: Health,
     /// The lock of its partition, let go after the pairs are closed.
-    _guard: Option<Guard>,
+    guard: Option<Arc<Guard>>,
 }
 
 impl Catalog {
@@ -83,7 +84,7 @@ impl Catalog {
     ) -> Result<Self, StoreError> {
         let pairs = device.key_values(dir, Access::Create).map_err(failed(dir))?;
         let health = Health::new(waits(device));
-        let catalog = Self { dir: dir.to_owned(), pairs, health, _guard: None };
+        let catalog = Self { dir: dir.to_owned(), pairs, health, guard: None };
         let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
         identity.extend_from_slice(graph.as_bytes());
         identity.extend_from_slice(&u32::from(part.0).to_le_bytes());
@@ -118,7 +119,7 @@ impl Catalog {
         let guard = lock_partition(device, dir.parent().unwrap_or(dir))?;
         let catalog = Self::open_unchecked(device, dir, Access::Write)?;
         catalog.check_identity(graph, part)?;
-        Ok(Self { _guard: Some(guard), ..catalog })
+        Ok(Self { guard: Some(Arc::new(guard)), ..catalog })
     }
 
     /// Opens the catalog in `dir`, whoever's it is.
@@ -133,7 +134,7 @@ impl Catalog {
             }
             _ => failed(dir)(error),
         })?;
-        Ok(Self { dir: dir.to_owned(), pairs, health: Health::new(waits(device)), _guard: None })
+        Ok(Self { dir: dir.to_owned(), pairs, health: Health::new(waits(device)), guard: None })
     }
 
     /// Records the segments of `version` by tensor and makes it the current one: all of it or
@@ -162,6 +163,11 @@ impl Catalog {
         let bytes = <[u8; 4]>::try_from(bytes.as_slice())
             .map_err(|_| broken(&self.dir, "no current version".to_owned()))?;
         Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// Returns the lock of its partition, where it is open for writing; it may outlast the catalog.
+    pub(crate) fn guard(&self) -> Option<Arc<Guard>> {
+        self.guard.clone()
     }
 
     /// Folder of the catalog.

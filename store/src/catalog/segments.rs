@@ -184,8 +184,13 @@ impl Catalog {
         record: &SegmentRecord,
     ) -> Result<(), StoreError> {
         let old = self.segments(tensor)?.into_iter().filter(|(of, _)| *of != version);
+        let old_keys = |of: u32| {
+            // That of a tensor which came a short while ago.
+            let new = [&keys::new_segments_of(tensor), of.to_be_bytes().as_slice()].concat();
+            [keys::segment(tensor, of), new]
+        };
         let mut changes: Vec<Change> =
-            old.map(|(of, _)| Change::Delete(keys::segment(tensor, of))).collect();
+            old.flat_map(|(of, _)| old_keys(of)).map(Change::Delete).collect();
         let folded = self.deltas(tensor)?.into_iter().filter(|delta| delta.version <= version);
         changes.extend(folded.map(|delta| Change::Delete(keys::delta(tensor, delta.version))));
         changes.push(Change::Put(keys::segment(tensor, version), record.to_bytes()));

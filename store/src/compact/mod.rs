@@ -33,7 +33,7 @@ use crate::live::TensorVersion;
 use crate::new_file::write_new_file;
 use crate::segment::{Segment, SegmentDigest, SegmentIdentity};
 use crate::tensor::TensorSpec;
-use crate::verify::read_back;
+use crate::verify::read_back_while;
 use rewrite::rewrite;
 
 /// What a compaction did to one tensor of one partition; the keys of `lode compact --json`.
@@ -66,7 +66,8 @@ pub(crate) struct Compaction<'a> {
 
 impl Compaction<'_> {
     /// Steps 1 and 2: a whole new segment under its name, open and pinned, which no record names
-    /// yet; with its record. `progress` is told bytes of rows as they are written.
+    /// yet; with its record. `progress` receives bytes of rows as they are written, and 0 as
+    /// they are read back.
     pub(crate) fn write(
         &self,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
@@ -92,7 +93,7 @@ impl Compaction<'_> {
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<SegmentDigest, StoreError> {
         let digest = rewrite(self, device, path, identity, progress)?;
-        read_back(device, path, identity)?;
+        read_back_while(device, path, identity, &mut || progress(0))?;
         Ok(digest)
     }
 }

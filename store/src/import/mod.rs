@@ -21,21 +21,19 @@ use uuid::Uuid;
 pub use error::ImportError;
 
 use crate::catalog::{Catalog, SegmentRecord};
-use crate::codec::{CodecChoice, SampledTable, SegmentCodec};
+use crate::codec::CodecChoice;
 use crate::device::{Device, Disk};
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
 use crate::graph::{self, Graph, META_FILE};
 use crate::meta::{GRAPH_FORMAT_VERSION, GraphMeta};
 use crate::nan::NanPolicy;
-use crate::plan::DeviceProfile;
-use crate::reader::available_memory_bytes;
 use crate::segment::SegmentIdentity;
 use crate::source::{TensorSource, check_source};
 use crate::tensor::TensorSpec;
 use external_ids::ExternalIds;
 pub use rows::TensorOptions;
-pub(crate) use rows::write_segment;
+pub(crate) use rows::{NewTable, write_segment};
 use sync::{sync, sync_tree};
 
 /// The tensor that every graph has: `i64`, width 1, the input's id of each node.
@@ -181,7 +179,14 @@ impl Importer {
             return Err(ImportError::DuplicateTensor { name: name.to_owned() });
         }
         let tensor = check_source(name, source, book.n_nodes())?;
-        let options = self.settled(options, source, &tensor, external_of)?;
+        let dir = parent_of(&self.out);
+        let table = NewTable { device: &*self.device, dir, spec: &tensor, n_rows: book.n_nodes() };
+        let codec = table.settle(options.codec, |first, sample| {
+            let first = first as usize;
+            let rows = &external_of[first..first + sample.len() / tensor.row_bytes()];
+            Ok(source.copy_rows(rows, sample)?)
+        })?;
+        let options = TensorOptions { codec, ..options };
         let total = u64::from(book.n_nodes());
         for part in book.parts() {
             let range = book.range(part);
@@ -210,35 +215,6 @@ impl Importer {
         }
         self.tensors.push(tensor);
         Ok(())
-    }
-
-    /// The same with a codec for all partitions, which a sample of all of the tensor's rows decides.
-    fn settled(
-        &self,
-        options: TensorOptions,
-        source: &dyn TensorSource,
-        tensor: &TensorSpec,
-        external_of: &[u32],
-    ) -> Result<TensorOptions, ImportError> {
-        let (n_rows, row_bytes) = (external_of.len() as u32, tensor.row_bytes());
-        let table_bytes = u64::from(n_rows) * row_bytes as u64;
-        if options.codec != CodecChoice::Auto {
-            return Ok(options);
-        }
-        let (raw, zstd) = (CodecChoice::Raw, CodecChoice::Zstd);
-        if table_bytes < CodecChoice::MIN_TABLE_BYTES {
-            return Ok(TensorOptions { codec: raw, ..options });
-        }
-        let (file, memory_bytes) = (self.out.join(&tensor.name), available_memory_bytes());
-        let (file, disk) = (&*file, DeviceProfile::load(&*self.device, parent_of(&self.out)));
-        let table = SampledTable { file, n_rows, row_bytes, table_bytes, disk, memory_bytes };
-        let assessed = table.assess(|first, sample| {
-            let first = first as usize;
-            let rows = &external_of[first..first + sample.len() / row_bytes];
-            source.copy_rows(rows, sample).map_err(ImportError::from)
-        })?;
-        let is_raw = assessed.is_none_or(|it| it.verdict.codec == SegmentCodec::Raw);
-        Ok(TensorOptions { codec: if is_raw { raw } else { zstd }, ..options })
     }
 
     fn write_catalog(&self, part: PartId, meta: &GraphMeta) -> Result<(), ImportError> {

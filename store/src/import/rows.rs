@@ -4,10 +4,12 @@ use std::path::Path;
 
 use super::ImportError;
 use crate::catalog::SegmentRecord;
-use crate::codec::{CodecChoice, SegmentCodec};
+use crate::codec::{CodecChoice, SampledTable, SegmentCodec};
 use crate::device::Device;
 use crate::graph::check_digest;
 use crate::nan::{NanPolicy, first_nan};
+use crate::plan::DeviceProfile;
+use crate::reader::available_memory_bytes;
 use crate::segment::{SegmentIdentity, SegmentWriter};
 use crate::source::{SourceError, TensorSource};
 use crate::tensor::TensorSpec;
@@ -25,6 +27,41 @@ pub struct TensorOptions {
 /// Rows are copied from the source in pieces of about this many bytes.
 const CHUNK_BYTES: usize = 1 << 20;
 
+/// The rows of a new tensor on this machine, whose codec is one for all partitions.
+#[derive(Debug)]
+pub(crate) struct NewTable<'a> {
+    pub(crate) device: &'a dyn Device,
+    /// The folder whose disk it comes to.
+    pub(crate) dir: &'a Path,
+    pub(crate) spec: &'a TensorSpec,
+    pub(crate) n_rows: u32,
+}
+
+impl NewTable<'_> {
+    /// Returns raw or zstd: a sample of the rows decides where `choice` does not. `copy_rows` fills a
+    /// buffer with the rows from the given one on.
+    pub(crate) fn settle(
+        &self,
+        choice: CodecChoice,
+        copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), ImportError>,
+    ) -> Result<CodecChoice, ImportError> {
+        let (n_rows, row_bytes) = (self.n_rows, self.spec.row_bytes());
+        let table_bytes = u64::from(n_rows) * row_bytes as u64;
+        if choice != CodecChoice::Auto {
+            return Ok(choice);
+        }
+        if table_bytes < CodecChoice::MIN_TABLE_BYTES {
+            return Ok(CodecChoice::Raw);
+        }
+        let (file, memory_bytes) = (self.dir.join(&self.spec.name), available_memory_bytes());
+        let (file, disk) = (&*file, DeviceProfile::load(self.device, self.dir));
+        let table = SampledTable { file, n_rows, row_bytes, table_bytes, disk, memory_bytes };
+        let assessed = table.assess(copy_rows)?;
+        let is_raw = assessed.is_none_or(|it| it.verdict.codec == SegmentCodec::Raw);
+        Ok(if is_raw { CodecChoice::Raw } else { CodecChoice::Zstd })
+    }
+}
+
 /// Writes `rows` of `source` as the segment `file` in `dir`; `report` is told the rows done.
 pub(crate) fn write_segment(
     device: &dyn Device,
@@ -39,7 +76,7 @@ pub(crate) fn write_segment(
     let row_bytes = identity.tensor.row_bytes();
     let codec = match options.codec {
         CodecChoice::Zstd => SegmentCodec::zstd_for(row_bytes),
-        // The importer has settled it before.
+        // [`NewTable::settle`] comes before.
         CodecChoice::Raw | CodecChoice::Auto => SegmentCodec::Raw,
     };
     let mut writer = SegmentWriter::create(device, &path, identity, codec)?;

@@ -47,12 +47,12 @@ impl Retired {
 }
 
 impl LiveGraph {
-    /// Removes the files that compactions have folded and no view needs any more; returns how many
-    /// still wait for a view to end.
+    /// Removes the files that compactions have folded, or versions of a writer have replaced, and no
+    /// view needs any more; returns how many still wait for a view to end.
     ///
-    /// Every compaction does it too, and so does opening for writing.
+    /// Every compaction and every installed version does it too, and so does opening for writing.
     pub fn sweep(&self) -> Result<usize, StoreError> {
-        self.check_writable()?;
+        self.check_changes()?;
         let mut garbage = self.garbage();
         self.sweep_garbage(&mut garbage)?;
         Ok(garbage.len())
@@ -70,13 +70,13 @@ impl LiveGraph {
 
     /// The record that names a successor goes from the catalog's log into a table before the file
     /// that it has replaced is removed: what is left of a damaged log may still name the old file.
+    /// That is done while views hold the file too, so that its removal writes nothing: a full disk
+    /// gets the room back.
     pub(super) fn sweep_garbage(&self, garbage: &mut Garbage) -> Result<(), StoreError> {
         let mut kept = Garbage::new();
         while let Some(mut retired) = garbage.pop() {
-            // What a full disk keeps from being removed waits, and nothing waits for that.
-            let is_free =
-                retired.layer.strong_count() == 0 && retired.catalog.check_takes_writes().is_ok();
-            if is_free && !retired.is_in_table {
+            // A record that a full disk keeps from its table waits, and nothing waits for that.
+            if !retired.is_in_table && retired.catalog.check_takes_writes().is_ok() {
                 let flushed = retired.catalog.flush();
                 if flushed.is_err() {
                     garbage.push(retired);
@@ -88,6 +88,7 @@ impl LiveGraph {
                 let others = garbage.iter_mut().filter(|it| Arc::ptr_eq(&it.catalog, &catalog));
                 others.for_each(|it| it.is_in_table = true);
             }
+            let is_free = retired.is_in_table && retired.layer.strong_count() == 0;
             if !is_free || !remove_unpinned(&**self.graph.device(), &retired.file) {
                 kept.push(retired);
             }

@@ -52,6 +52,14 @@ impl LiveGraph {
         }
     }
 
+    /// Fails where the graph is open only to be read: then no file of it is removed.
+    pub(super) fn check_changes(&self) -> Result<(), StoreError> {
+        match self.mode {
+            LiveMode::Follow => self.check_process(),
+            LiveMode::Read | LiveMode::Write => self.check_writable(),
+        }
+    }
+
     /// Fails while a partition takes no writes, before any of them is written to.
     pub(super) fn check_all_take_writes(&self) -> Result<(), StoreError> {
         self.open_parts().iter().try_for_each(|part| part.catalog.check_takes_writes())

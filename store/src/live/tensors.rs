@@ -12,11 +12,13 @@
 //! find the segments under either kind of record. A tensor that goes is taken out of `graph.toml`
 //! first.
 
+mod imported;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use lodestore_graph::{NodeId, PartId};
+use lodestore_graph::PartId;
 use uuid::Uuid;
 
 use super::garbage::Retired;
@@ -24,17 +26,17 @@ use super::hand_over::busy;
 use super::{Layer, LiveGraph, LiveMode, LivePart, LiveTensor, TensorVersion};
 use crate::catalog::{Catalog, SegmentRecord};
 use crate::codec::SegmentCodec;
-use crate::device::Device;
+use crate::device::{Device, Guard};
 use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, segment_file};
-use crate::import::{EXTERNAL_ID_TENSOR, ImportError, TensorOptions, write_segment};
+use crate::import::EXTERNAL_ID_TENSOR;
 use crate::limits::MAX_TENSORS;
 use crate::meta::GraphMeta;
+use crate::moving::Arrival;
 use crate::new_file::{discard, remove_if_there};
 use crate::quarantine::quarantine;
 use crate::reader::OpenOptions;
 use crate::segment::{SegmentIdentity, SegmentWriter};
-use crate::source::{TensorSource, check_source};
 use crate::tensor::TensorSpec;
 
 /// The version of a new tensor's segment: every version of the graph has the tensor.
@@ -81,6 +83,8 @@ impl LiveGraph {
             let reason = "another of this name is being written; end that first".to_owned();
             return Err(StoreError::TensorRefused { tensor: spec.name, reason });
         }
+        // What a drop that failed midway has left there: the new files have the same names.
+        self.garbage().retain(|retired| !retired.is_of(&spec.name));
         let parts = self.open_parts();
         let live = Arc::clone(self);
         self.settle_all(&parts).inspect_err(|_| {
@@ -93,8 +97,8 @@ impl LiveGraph {
     /// without it. Views that have its files open read them to their end; the room of the files is free
     /// once this graph is closed.
     ///
-    /// Fails with [`StoreError::Fixed`] for `external_id`, and with [`StoreError::Busy`] while a
-    /// partition is copied. Waits for the compaction and the commit that run.
+    /// Fails with [`StoreError::Fixed`] for `external_id`, with [`StoreError::Busy`] while a partition is
+    /// copied, and with [`StoreError::TensorRefused`] while one comes here. Waits for the compaction and the commit that run.
     pub fn drop_tensor(&self, name: &str) -> Result<Graph, StoreError> {
         self.check_process()?;
         check_may_go(name)?;
@@ -104,6 +108,7 @@ impl LiveGraph {
         self.check_writable()?;
         let parts = self.open_parts();
         let _uncopied = Uncopied::hold(&parts)?;
+        let _no_arrival = self.hold_arrivals(name)?;
         let position = self.tensor_position(name)?;
         let _no_put = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let mut changed = self.stored()?.meta().clone();
@@ -137,6 +142,23 @@ impl LiveGraph {
         parts.iter().try_for_each(|it| settle(&self.graph, it.part, &it.catalog).map(drop))
     }
 
+    /// Keeps partitions from beginning to come here until the lock is dropped: they come with the
+    /// tensors that the folder has then.
+    ///
+    /// Fails with [`StoreError::TensorRefused`] for `tensor` while one is on its way.
+    fn hold_arrivals(&self, tensor: &str) -> Result<Guard, StoreError> {
+        let dir = self.graph.dir();
+        let guard = self.graph.device().lock(dir).map_err(StoreError::io(dir, "lock"))?;
+        let Some(coming) = Arrival::folders_in(&self.graph)?.into_iter().next() else {
+            return Ok(guard);
+        };
+        let reason = format!(
+            "a partition is on its way to this folder with the tensors that there are, in {coming}; run \
+             its `lode copy-part` to the end first, or remove that where the source still has the partition"
+        );
+        Err(StoreError::TensorRefused { tensor: tensor.to_owned(), reason })
+    }
+
     /// The graph as its description is on disk now.
     fn stored(&self) -> Result<Graph, StoreError> {
         Graph::open_on(Arc::clone(self.graph.device()), self.graph.dir())
@@ -144,48 +166,6 @@ impl LiveGraph {
 
     fn coming(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.coming.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds the rows of `source` as tensor `name` to the partitions that are on this machine, all of
-    /// which must be open; returns the graph with it. The source has a row for each external id.
-    /// Where other machines have partitions, each adds the tensor to its own.
-    ///
-    /// Memory: 4 bytes per node of the largest partition, and that of an import. `progress` receives
-    /// rows done and rows in all.
-    pub fn import_tensor(
-        self: &Arc<Self>,
-        name: &str,
-        source: &dyn TensorSource,
-        options: TensorOptions,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Graph, ImportError> {
-        let book = self.graph.book();
-        let spec = check_source(name, source, book.n_nodes())?;
-        let mut tensor = self.new_tensor(spec, SegmentCodec::Raw)?;
-        let n_rows = tensor.rows_left();
-        let mut n_done = 0;
-        let ids = crate::EmbeddedStore::over(Arc::clone(self), super::View::Latest)?;
-        for part in tensor.parts.clone() {
-            let range = book.range(part.part);
-            let nodes: Vec<NodeId> = range.clone().map(NodeId).collect();
-            let mut external = vec![0; nodes.len() * size_of::<i64>()];
-            ids.gather(EXTERNAL_ID_TENSOR, &nodes, &mut external)?;
-            let external = external.as_chunks::<8>().0.iter();
-            let rows: Vec<u32> = external.map(|id| i64::from_le_bytes(*id) as u32).collect();
-            let mut staged = tensor.stage(&part)?;
-            let mut report = |done: u64| progress(n_done + done, n_rows);
-            let device = &**self.graph.device();
-            let (dir, temporary) = (self.graph.part_dir(part.part), staged.temporary());
-            let place = (&*dir, temporary);
-            let record =
-                write_segment(device, place, &staged.identity, source, options, &rows, &mut report);
-            let record = record.inspect_err(|_| staged.remove(&self.graph))?;
-            staged.digest = record.digest;
-            staged.publish(&self.graph)?;
-            tensor.written.push(staged);
-            n_done += u64::from(range.end - range.start);
-        }
-        Ok(tensor.finish()?)
     }
 
     /// Fails for a partition on this machine that is not open: the graph's description holds for all.
@@ -291,7 +271,8 @@ impl NewTensor {
     /// open, and for every opening from now on.
     ///
     /// Fails with [`StoreError::TensorRefused`] where rows are missing, or partitions came or went since
-    /// it was begun, and with [`StoreError::Busy`] while one is copied; nothing is left then.
+    /// it was begun, and with [`StoreError::Busy`] while one is copied; nothing is left then, nor after an
+    /// error of a catalog. Where `graph.toml` could not be replaced, the tensor may be there.
     pub fn finish(mut self) -> Result<Graph, StoreError> {
         self.open_next()?;
         if self.rows_left() > 0 {
@@ -308,6 +289,7 @@ impl NewTensor {
             let reason = "partitions came or went while it was written; write it again".to_owned();
             return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
         }
+        let _no_arrival = live.hold_arrivals(&self.spec.name)?;
         // Opened before the switch: after it nothing can fail but records that the next start makes.
         let opened = self.written.iter().map(|staged| staged.open(&live));
         let opened = opened.collect::<Result<Vec<_>, _>>()?;
@@ -321,12 +303,19 @@ impl NewTensor {
         let replaced = replace_meta(&live.graph, &meta);
         let graph = replaced.inspect_err(|_| self.keep_if_listed())?;
         let written = std::mem::take(&mut self.written);
-        for (staged, tensor) in written.iter().zip(opened) {
-            staged.part.tensors.push(tensor);
+        {
+            // A put finds its tensor by the position in one partition, and uses it in all.
+            let _no_put = live.gate.write().unwrap_or_else(PoisonError::into_inner);
+            for (staged, tensor) in written.iter().zip(opened) {
+                staged.part.tensors.push(tensor);
+            }
         }
         for staged in written {
-            let text = graph.meta().to_text();
-            staged.part.catalog.settle_tensors(&text, &[&self.spec.name])?;
+            // Readers find its segment as it is, and the next opening for writing settles it.
+            let (text, catalog) = (graph.meta().to_text(), &staged.part.catalog);
+            if let Err(error) = catalog.settle_tensors(&text, &[&self.spec.name]) {
+                tracing::warn!("{error}; tensor `{}` is there all the same", self.spec.name);
+            }
         }
         Ok(graph)
     }

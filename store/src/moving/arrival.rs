@@ -101,16 +101,25 @@ impl Arrival {
 
     /// The partitions that are on their way to a folder, ascending.
     pub fn begun_in(graph: &Graph) -> Result<Vec<PartId>, StoreError> {
-        let dir = graph.dir();
-        let entries = graph.device().list(dir).map_err(StoreError::io(dir, "list"))?;
+        let folders = Self::folders_in(graph)?;
         let begun: BTreeSet<&str> =
-            entries.iter().filter_map(|entry| Some(entry.name.split_once(SUFFIX)?.0)).collect();
-        let is_begun = |part: &PartId| begun.contains(&*name_of(&part_dir(dir, *part)));
+            folders.iter().filter_map(|name| Some(name.split_once(SUFFIX)?.0)).collect();
+        let is_begun = |part: &PartId| begun.contains(&*name_of(&part_dir(graph.dir(), *part)));
         Ok(if begun.is_empty() {
             Vec::new()
         } else {
             graph.book().parts().filter(is_begun).collect()
         })
+    }
+
+    /// Names of the folders in which partitions come to a graph's folder, ascending.
+    ///
+    /// None is made while the graph's folder is locked.
+    pub(crate) fn folders_in(graph: &Graph) -> Result<Vec<String>, StoreError> {
+        let entries = graph.device().list(graph.dir());
+        let entries = entries.map_err(StoreError::io(graph.dir(), "list"))?;
+        let names = entries.into_iter().map(|entry| entry.name);
+        Ok(names.filter(|name| name.contains(SUFFIX)).collect())
     }
 
     /// Name of the folder in which move `id` brings a partition, if the graph's folder has none.
@@ -153,23 +162,46 @@ impl Arrival {
         Graph::open_on(Arc::clone(&self.device), &self.staging)
     }
 
+    /// As [`Arrival::graph`]; fails where the folder has another graph, or one with other tensors.
+    pub fn check_graph(&self) -> Result<Graph, StoreError> {
+        let coming = self.graph()?;
+        if !self.device.exists(&self.dir.join(META_FILE)) {
+            return Ok(coming);
+        }
+        let here = Graph::open_on(Arc::clone(&self.device), &self.dir)?;
+        if here.uuid() != coming.uuid() {
+            return Err(StoreError::Misplaced {
+                file: self.dir.clone(),
+                field: "graph",
+                expected: coming.uuid().to_string(),
+                found: here.uuid().to_string(),
+            });
+        }
+        if here.meta() == coming.meta() {
+            return Ok(coming);
+        }
+        let only = |of: &Graph, other: &Graph| {
+            let missing = of.meta().tensors.iter().filter(|it| !other.meta().tensors.contains(it));
+            let names: Vec<&str> = missing.map(|it| it.name.as_str()).collect();
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        };
+        let reason = format!(
+            "{} describes the graph otherwise than the source: tensors only here: {}; only there: {}; add \
+             or drop them (`lode import --into`, `lode drop-tensor`), or, where the folder follows the \
+             source, remove it and start again",
+            self.dir.join(META_FILE).display(),
+            only(&here, &coming),
+            only(&coming, &here),
+        );
+        Err(StoreError::MoveRefused { part: self.part, reason })
+    }
+
     /// Begins the catalog, and removes one that is there: rows that an earlier run has fetched may
     /// have changed. The graph's description must have come.
     ///
-    /// Fails where the folder has another graph than that which comes.
+    /// Fails as [`Arrival::check_graph`] does.
     pub fn catalog(&self) -> Result<ArrivingCatalog, StoreError> {
-        let coming = self.graph()?;
-        if self.device.exists(&self.dir.join(META_FILE)) {
-            let here = Graph::open_on(Arc::clone(&self.device), &self.dir)?;
-            if here.meta() != coming.meta() {
-                return Err(StoreError::Misplaced {
-                    file: self.dir.clone(),
-                    field: "graph",
-                    expected: coming.uuid().to_string(),
-                    found: here.uuid().to_string(),
-                });
-            }
-        }
+        let coming = self.check_graph()?;
         let dir = catalog_dir(&part_dir(&self.staging, self.part));
         if self.device.exists(&dir) {
             self.device.remove_dir_all(&dir).map_err(StoreError::io(&dir, "remove"))?;
@@ -213,16 +245,31 @@ impl Arrival {
     pub fn take(self) -> Result<(), StoreError> {
         let (from, to) = (part_dir(&self.staging, self.part), part_dir(&self.dir, self.part));
         let meta = self.dir.join(META_FILE);
-        if !self.is_taken() {
-            if !self.device.exists(&meta) {
-                let renamed = self.device.rename(&self.staging.join(META_FILE), &meta);
-                renamed.map_err(StoreError::io(&meta, "move the description to"))?;
-            }
-            let renamed = self.device.rename(&from, &to);
-            renamed.map_err(StoreError::io(&to, "move the partition to"))?;
+        if self.is_taken() {
+            // An earlier run may have been ended before its sync.
             self.device.sync(&self.dir).map_err(StoreError::io(&self.dir, "sync"))?;
+            return self.remove();
         }
+        if !self.device.exists(&meta) {
+            // Durable before the partition is: without it no run could open that.
+            self.move_to(&self.staging.join(META_FILE), &meta)?;
+        }
+        self.move_to(&from, &to)?;
         self.remove()
+    }
+
+    /// Moves a file or folder to its place, durably.
+    ///
+    /// After a sync that has failed, later ones say nothing of the name, so that it is taken back: the
+    /// next run gives it again.
+    fn move_to(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.device.rename(from, to).map_err(StoreError::io(to, "move what has come to"))?;
+        self.device.sync(&self.dir).map_err(StoreError::io(&self.dir, "sync")).inspect_err(|_| {
+            if let Err(error) = self.device.rename(to, from) {
+                let (to, from) = (to.display(), from.display());
+                tracing::warn!("{to}: cannot be moved back to {from}: {error}");
+            }
+        })
     }
 
     /// Removes what has come.

@@ -13,6 +13,7 @@ mod rows;
 mod unit;
 mod walk;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -30,6 +31,8 @@ use walk::{Scope, Walk};
 
 /// More threads than cores: while one waits for the disk, another computes.
 const THREADS_PER_CORE: usize = 2;
+/// Pages of a segment that are read back before the next look whether to continue.
+const STRETCH_PAGES: u64 = 1024;
 
 /// What verification found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -142,15 +145,6 @@ pub(crate) fn verify_lists(graph: &Graph, part: PartId) -> Result<VerifyReport, 
     findings.into_result()
 }
 
-/// Reads and checks every page of rows of a segment; gives the number of pages.
-pub(crate) fn check_rows(segment: &Segment) -> Result<u64, StoreError> {
-    let (mut first_fault, n_pages) = (None, segment.layout().n_pages());
-    rows::check(segment, 0..n_pages, &mut Vec::new(), &mut |_, error| {
-        first_fault.get_or_insert(error);
-    });
-    first_fault.map_or(Ok(n_pages), Err)
-}
-
 /// Opens a segment that was written and synced, and checks all of it as the disk has it: what memory
 /// holds of the file is dropped before, as far as the file system drops it.
 ///
@@ -160,11 +154,32 @@ pub(crate) fn read_back(
     path: &Path,
     identity: &SegmentIdentity,
 ) -> Result<Segment, StoreError> {
+    read_back_while(device, path, identity, &mut || ControlFlow::Continue(()))
+}
+
+/// As [`read_back`]; asks before each stretch of pages whether to continue, and else ends with
+/// [`StoreError::Stopped`].
+pub(crate) fn read_back_while(
+    device: &dyn Device,
+    path: &Path,
+    identity: &SegmentIdentity,
+    go_on: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<Segment, StoreError> {
     let file = device.open(path).map_err(StoreError::io(path, "open"))?;
     file.drop_cached().map_err(StoreError::io(path, "drop what memory holds of"))?;
     drop(file);
     let segment = Segment::open(device, path, identity)?;
-    check_rows(&segment)?;
+    let (n_pages, mut buffer, mut fault) = (segment.layout().n_pages(), Vec::new(), None);
+    for first in (0..n_pages).step_by(STRETCH_PAGES as usize) {
+        if go_on().is_break() {
+            return Err(StoreError::Stopped);
+        }
+        let pages = first..n_pages.min(first + STRETCH_PAGES);
+        rows::check(&segment, pages, &mut buffer, &mut |_, error| {
+            fault.get_or_insert(error);
+        });
+        fault.take().map_or(Ok(()), Err)?;
+    }
     Ok(segment)
 }
 

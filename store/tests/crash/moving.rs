@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::crash::{CrashDevice, Neglect};
+use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
 use lodestore_store::{
     Arrival, Device, EmbeddedStore, FetchedFile, Graph, LiveGraph, LiveMode, OpenOptions, PartCopy,
     ReaderKind, StoreError, View,
 };
+use rustix::io::Errno;
 
 use super::small::{BOUNDS, OUT, TENSORS, import};
 
@@ -141,6 +142,83 @@ fn a_partition_that_was_taken_is_in_its_place_after_a_loss_of_power() {
     for seed in 0..N_LOSSES {
         let device: Arc<dyn Device> = Arc::new(crash.after_loss(seed));
         check_puts(Graph::open_on(device, Path::new(TO)).unwrap()).unwrap();
+    }
+}
+
+/// Takes the partition on a device that refuses one operation, or that one and all later ones as if
+/// the mover were killed there; then again, as it is told to. Returns whether the fault came.
+fn check_repeated_take(base: &CrashDevice, plan: Plan) -> Result<bool, Box<dyn Error>> {
+    let crash = base.after_loss(0);
+    let device: Arc<dyn Device> = Arc::new(crash.clone());
+    let again = || Arrival::find_or_begin_on(Arc::clone(&device), Path::new(TO), PART, ID + 1);
+    let arrival = again()?;
+    crash.arm(Some(plan));
+    let taken = arrival.take();
+    let has_struck = crash.has_struck();
+    crash.arm(None);
+    if taken.is_err() {
+        again()?.take()?;
+    }
+    for seed in 0..N_LOSSES {
+        let device: Arc<dyn Device> = Arc::new(crash.after_loss(seed));
+        let lost = |error| format!("{plan:?}, seed {seed}: {error}");
+        check_puts(Graph::open_on(device, Path::new(TO))?).map_err(lost)?;
+    }
+    Ok(has_struck)
+}
+
+/// The next run finds what the one before has done, and must not believe that it is durable.
+#[test]
+fn a_partition_that_is_taken_at_the_second_try_is_there_after_a_loss_of_power() {
+    let (base, ..) = brought(None);
+    // A sync that fails loses what it was for; one that is interrupted does not.
+    for (errno, sticky) in [(Errno::IO, false), (Errno::INTR, true)] {
+        let fault = Fault::Errno(errno);
+        let mut after = 0;
+        while check_repeated_take(&base, Plan { fault, after, sticky }).unwrap() {
+            after += 1;
+        }
+        assert!(after > 3, "{errno:?}: {after} operations");
+    }
+}
+
+/// Nothing could open it otherwise, and the next run would remove the description that came with it.
+#[test]
+fn a_partition_is_in_its_place_only_with_the_description_of_its_graph() {
+    let (base, ..) = brought(None);
+    for (after, seed) in (0..12).flat_map(|after| (0..4 * N_LOSSES).map(move |it| (after, it))) {
+        let crash = base.after_loss(0);
+        let device: Arc<dyn Device> = Arc::new(crash.clone());
+        let arrival = Arrival::find_or_begin_on(device, Path::new(TO), PART, ID + 1).unwrap();
+        crash.arm(Some(Plan { fault: Fault::PowerLoss, after, sticky: true }));
+        let _ = arrival.take();
+        let lost = crash.after_loss(seed);
+        let is_there = |name: &str| lost.exists(&Path::new(TO).join(name));
+        assert!(!is_there("part-001") || is_there("graph.toml"), "fault {after}, seed {seed}");
+    }
+}
+
+/// The source cannot tell whether its new name is on disk: after an error it is the owner for good,
+/// or nobody is, and never two.
+#[test]
+fn a_partition_whose_new_name_is_not_durable_is_not_given_up() {
+    for after in 0.. {
+        let (crash, _arrival, mut copy) = brought(None);
+        copy.give_up().unwrap();
+        crash.arm(Some(Plan { fault: Fault::Errno(Errno::IO), after, sticky: false }));
+        let closed = copy.close(ID);
+        let has_struck = crash.has_struck();
+        crash.arm(None);
+        for seed in 0..N_LOSSES {
+            let device: Arc<dyn Device> = Arc::new(crash.after_loss(seed));
+            let graph = Graph::open_on(device, Path::new(OUT)).unwrap();
+            let owns = graph.parts_here().contains(&PART);
+            assert_eq!(owns, closed.is_err(), "fault {after}, seed {seed}: {closed:?}");
+        }
+        if !has_struck {
+            assert!(after > 2, "{after} operations");
+            return;
+        }
     }
 }
 

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::NodeId;
 use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
 use lodestore_store::{
-    Device, Dtype, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind,
+    Device, Dtype, EmbeddedStore, Folding, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind,
     SegmentCodec, StoreError, TensorSpec, View, drop_tensor, verify_on,
 };
+use rustix::io::Errno;
 
 use crate::import::imported;
 use crate::small::{N_NODES, OUT};
@@ -177,6 +179,54 @@ fn tensors_come_and_go_whole_or_not_at_all_whatever_happens() {
     let tensors = Tensors::new(OPS);
     let n_outcomes = sweep_losses(&tensors, None, n_seeds(6, 300)).unwrap();
     println!("{n_outcomes} outcomes, {} runs with faults", sweep_faults(&tensors).unwrap());
+}
+
+/// A repeated import would be refused for its name.
+#[test]
+fn a_tensor_that_is_there_is_no_error_though_its_catalogs_could_not_be_written() {
+    let base = imported();
+    let mut n_catalogs_failed = 0;
+    for after in 0.. {
+        let crash = base.after_loss(0);
+        let live = open(&crash, LiveMode::Write).unwrap();
+        let spec = TensorSpec::new(NAME, Dtype::U8, ROW_BYTES as u32).unwrap();
+        let mut tensor = live.new_tensor(spec, SegmentCodec::Raw).unwrap();
+        tensor.write_rows(&rows(1)).unwrap();
+        let fault = Fault::Errno(Errno::NOSPC);
+        crash.arm(Some(Plan { fault, after, sticky: true }));
+        let finished = tensor.finish();
+        let has_struck = crash.has_struck();
+        crash.arm(None);
+        let is_listed = graph(&crash).unwrap().tensor(NAME).is_ok();
+        let is_finished = finished.is_ok();
+        match finished {
+            Ok(_) => assert!(is_listed, "fault {after}"),
+            // The sync of its replacement may fail.
+            Err(StoreError::Io { .. }) => {}
+            Err(error) => {
+                n_catalogs_failed += 1;
+                assert!(!is_listed, "fault {after}: {error}");
+            }
+        }
+        if is_finished {
+            // As it is, and after it was changed and folded without another opening.
+            assert_eq!(found(&crash).unwrap(), Some(1), "fault {after}");
+            let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+            live.put_rows(NAME, &ids, &rows(2)).unwrap();
+            live.commit_version().unwrap();
+            let mut go_on = |_, _| ControlFlow::Continue(());
+            live.compact(None, None, Folding::All, &mut go_on).unwrap();
+            drop(live);
+            drop(open(&crash, LiveMode::Write).unwrap());
+            assert_eq!(found(&crash).unwrap(), Some(2), "fault {after}");
+            let report = verify_on(Arc::new(crash), Path::new(OUT), 1, &mut |_, _| {}).unwrap();
+            assert!(report.ok, "fault {after}: {:?}", report.damaged);
+        }
+        if !has_struck {
+            assert!(n_catalogs_failed > 0 && after > 5, "{after} operations");
+            return;
+        }
+    }
 }
 
 #[test]

@@ -66,13 +66,20 @@ impl PartCopy {
         // What is in the log alone would be there as well: this is for whoever reads the old folder.
         self.part.catalog.flush()?;
         let (live, part) = (Arc::clone(&self.live), self.part());
+        // Until it has its other name, so that nobody else opens it in between.
+        let _guard = self.part.catalog.guard();
         drop(self);
         let graph = &live.graph;
         let (from, to) = (graph.part_dir(part), graph.given_up_dir(part, id));
         graph.device().rename(&from, &to).map_err(StoreError::io(&to, "move the partition to"))?;
-        // It is gone from here whether or not that is on disk yet; whoever cannot tell must not go on
-        // as its owner.
-        graph.device().sync(graph.dir()).map_err(StoreError::io(graph.dir(), "sync"))?;
-        Ok(to)
+        let Err(error) = graph.device().sync(graph.dir()) else { return Ok(to) };
+        // Later syncs would not say that this name was lost: the old one is given again, durably.
+        let back = graph.device().rename(&to, &from);
+        if back.and_then(|()| graph.device().sync(graph.dir())).is_err()
+            && graph.device().rename(&from, &to).is_ok()
+        {
+            tracing::warn!("{}: nobody's until the disk is mended", to.display());
+        }
+        Err(StoreError::io(graph.dir(), "sync")(error))
     }
 }

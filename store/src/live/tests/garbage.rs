@@ -50,6 +50,24 @@ fn a_pinned_view_survives_compaction_and_its_garbage_goes_with_it() {
     assert_eq!([2, 3, 4].map(|version| stored_rows(&live, version)), [0, 0, 1]);
 }
 
+/// On a full disk its room is what puts wait for.
+#[test]
+fn what_is_free_goes_although_its_partition_takes_no_writes() {
+    let ring = ring(100, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    live.commit_version().unwrap();
+    let pin = at(&live, 1).unwrap();
+    compact(&live);
+    assert_eq!(segments(&ring), ["feat.v1.seg", "feat.v2.seg"]);
+    let tensor = live.tensor(lodestore_graph::PartId(0), 1).unwrap();
+    tensor.catalog().fail_writes(std::io::Error::other("no writes"));
+    assert_eq!(live.sweep().unwrap(), 1, "still held");
+    drop(pin);
+    assert_eq!(live.sweep().unwrap(), 0);
+    assert_eq!(segments(&ring), ["feat.v2.seg"]);
+}
+
 #[test]
 fn a_view_of_an_older_base_keeps_the_rows_that_came_over_it_later() {
     let ring = ring(100, 1, 1);

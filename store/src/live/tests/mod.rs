@@ -4,6 +4,7 @@ mod concurrent;
 mod faults;
 mod following;
 mod garbage;
+mod hooked;
 mod model;
 mod moving;
 mod tensors;

@@ -2,10 +2,12 @@
 
 use lodestore_graph::PartId;
 
+use super::moving::fetch;
 use super::*;
 use crate::codec::SegmentCodec;
 use crate::dtype::Dtype;
 use crate::live::drop_tensor;
+use crate::moving::Arrival;
 use crate::tensor::TensorSpec;
 
 const WIDTH: usize = 7;
@@ -196,6 +198,121 @@ fn tensors_that_another_process_drops_and_writes_again_keep_partitions_away() {
     {
         assert!(matches!(refused, StoreError::MoveRefused { .. }), "{refused}");
     }
+}
+
+/// As for an import of a whole graph.
+#[test]
+fn the_codec_of_a_tensor_that_is_imported_is_measured_where_none_is_named() {
+    const ROW_BYTES: u64 = 64 << 10;
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    let zeros = vec![0; 50 * ROW_BYTES as usize];
+    let path = ring.dir.path().join("zeros.npy");
+    let source = NpySource::open(&npy(path, NpyType::U8, &[50, ROW_BYTES], &zeros)).unwrap();
+    let options = TensorOptions { codec: CodecChoice::Auto, ..TensorOptions::default() };
+    let graph = live.import_tensor("zeros", &source, options, &mut |_, _| {}).unwrap();
+    for part in graph.book().parts() {
+        let codec = graph.segment(part, "zeros").unwrap().codec();
+        assert_eq!(codec, SegmentCodec::zstd_for(ROW_BYTES as usize), "{part}");
+    }
+}
+
+/// Puts find a tensor by its position in one partition, and use that in all of them.
+#[test]
+fn a_tensor_comes_to_all_partitions_while_no_put_runs() {
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    let mut tensor = live.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap();
+    tensor.write_rows(&rows(50)).unwrap();
+    std::thread::scope(|scope| {
+        let put = live.gate.read().unwrap();
+        let finishing = scope.spawn(|| tensor.finish().map(drop));
+        let is_listed = || Graph::open(&ring.out()).unwrap().tensor("emb").is_ok();
+        while !is_listed() && !finishing.is_finished() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(live.tensor_position("emb").is_err(), "a put is midway");
+        drop(put);
+        finishing.join().unwrap().unwrap();
+    });
+    live.put_rows("emb", &[NodeId(3), NodeId(49)], &[9; 2 * WIDTH]).unwrap();
+}
+
+/// Files of both have the same names.
+#[test]
+fn what_a_failed_drop_has_left_takes_no_file_of_a_new_tensor_away() {
+    let ring = ring(50, 2, 2);
+    let live = writer(&ring);
+    write(&live, "emb", 50, 1000);
+    live.put_rows("emb", &[NodeId(4)], &[9; WIDTH]).unwrap();
+    live.commit_version().unwrap();
+    let pin = at(&live, 1).unwrap();
+    compact(&live);
+    let full = rustix::io::Errno::NOSPC.into();
+    live.tensor(PartId(0), 0).unwrap().catalog().fail_writes(full);
+    live.drop_tensor("emb").unwrap_err();
+    // Room is looked for once a second.
+    let mut again = loop {
+        match live.new_tensor(spec("emb"), SegmentCodec::Raw) {
+            Ok(tensor) => break tensor,
+            Err(StoreError::WritesStopped { .. }) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    // The file of the first partition has its name then, and nothing has it open.
+    again.write_rows(&rows(50)).unwrap();
+    drop(pin);
+    live.sweep().unwrap();
+    again.finish().unwrap();
+    assert_eq!(rows_over(&live, "emb").unwrap(), rows(50));
+}
+
+/// A folder of the graph without partitions.
+fn elsewhere(ring: &Ring) -> std::path::PathBuf {
+    let dir = ring.dir.path().join("elsewhere");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::copy(ring.out().join("graph.toml"), dir.join("graph.toml")).unwrap();
+    dir
+}
+
+/// A folder without partitions is locked by no process.
+#[test]
+fn tensors_neither_come_nor_go_while_a_partition_is_on_its_way() {
+    let ring = ring(50, 2, 2);
+    let to = elsewhere(&ring);
+    let empty = || {
+        let (graph, options) = (Graph::open(&to).unwrap(), OpenOptions::default());
+        Arc::new(LiveGraph::open(graph, Some(&[]), LiveMode::Write, &options).unwrap())
+    };
+    let begun_before = empty().new_tensor(spec("emb"), SegmentCodec::Raw).unwrap();
+    let live = writer(&ring);
+    let arrival = Arrival::find_or_begin(&to, PartId(1), 1).unwrap();
+    fetch(&live.part_files(PartId(1)).unwrap(), &arrival);
+    arrival.catalog().unwrap();
+    let refused = [begun_before.finish().unwrap_err(), empty().drop_tensor("mark").unwrap_err()];
+    for refused in refused.map(|it| it.to_string()) {
+        assert!(refused.contains("part-001.copy-0000000000000001"), "{refused}");
+    }
+    arrival.catalog().unwrap();
+    arrival.remove().unwrap();
+    empty().new_tensor(spec("emb"), SegmentCodec::Raw).unwrap().finish().unwrap();
+    empty().drop_tensor("mark").unwrap();
+}
+
+#[test]
+fn a_partition_of_other_tensors_is_refused_by_their_names() {
+    let ring = ring(50, 2, 2);
+    let to = elsewhere(&ring);
+    let live = writer(&ring);
+    write(&live, "emb", 50, 1000);
+    live.drop_tensor("mark").unwrap();
+    let arrival = Arrival::find_or_begin(&to, PartId(1), 1).unwrap();
+    fetch(&live.part_files(PartId(1)).unwrap(), &arrival);
+    let refused = arrival.catalog().unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, StoreError::MoveRefused { part: PartId(1), .. }), "{text}");
+    assert!(["emb", "mark", "lode import --into"].iter().all(|it| text.contains(it)), "{text}");
 }
 
 #[test]

@@ -221,11 +221,8 @@ fn an_evaluation_takes_the_memory_that_it_is_allowed() {
         );
         lode_line(&line).succeeded().json()["peak_rss_bytes"].as_u64().unwrap()
     };
-    let (without, small, large) = (
-        peak("--no-test"),
-        peak("--evaluation-memory 16MiB"),
-        peak("--evaluation-memory 1GiB"),
-    );
+    let (without, small, large) =
+        (peak("--no-test"), peak("--evaluation-memory 16MiB"), peak("--evaluation-memory 1GiB"));
     // Rows of one layer, most of which the others need: 60 MB.
     assert!(large > without + (60 << 20), "{large} {without}");
     // Blocks, threads and what the allocator keeps come on top.

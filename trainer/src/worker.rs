@@ -134,7 +134,8 @@ impl Worker<'_> {
         let loss = Loss::new(pass.logits(), targets)?;
         if !loss.mean.is_finite() {
             self.check_features(order, &batch.nodes, rows.bytes())?;
-            let (node, epoch, step) = (batch.nodes[worst_row(pass.logits())], order.epoch, order.batch);
+            let (node, epoch, step) =
+                (batch.nodes[worst_row(pass.logits())], order.epoch, order.batch);
             return Err(TrainError::Diverged { node, epoch, step, loss: loss.mean });
         }
         drop((rows, sparse));

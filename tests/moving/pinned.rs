@@ -1,8 +1,10 @@
 //! Readers of a version whose partitions move.
+//!
+//! The server that takes one in may have kept the version already, of the partitions that it had.
 
 use std::time::Duration;
 
-use lodestore_client::{Client, ClientConfig, PartMove};
+use lodestore_client::{Client, ClientConfig, PartMove, RowSource};
 use lodestore_graph::NodeId;
 
 use crate::support::process::Serving;

@@ -218,7 +218,8 @@ impl VolatileRows {
     }
 
     /// Writes the rows of `ids` that have `min_stamp` or a later one to their places in `out`, and
-    /// the positions of all others to `lacking`, ascending. Returns the oldest stamp of those written.
+    /// the positions of all others to `lacking`, ascending: also of one that is being rewritten for longer
+    /// than a few reads take, which is worth another pull. Returns the oldest stamp of those written.
     pub fn pull(
         &self,
         ids: &[u32],

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use lodestore_client::{Client, ClientConfig, PartMove, RowSource};
+use lodestore_client::{Client, ClientConfig, PartMove};
 use lodestore_graph::NodeId;
 
 use crate::support::process::Serving;

@@ -127,8 +127,9 @@ fn a_run_goes_on_in_any_number_of_processes_with_the_same_bits() {
             let sent_gradients = sent.gradients - of_models;
             assert!(sent_gradients >= 4 * of_state * steps && of_state > 0, "{what}: {sent:?}");
             assert!(sent_gradients <= 2 * 4 * 5 * of_state * steps, "{what}: {sent:?}");
-            assert_eq!((sent.rows, sent.embeddings), (0, 0), "{what}");
-            assert!(sent.control > 0, "{what}");
+            assert_eq!(sent.rows, 0, "{what}");
+            // Rows of layers are those of evaluations, which are split.
+            assert!(sent.embeddings > 0 && sent.control > 0, "{what}");
             assert_eq!(found.resumed_at, Some(Place { epoch: 1, step: 2 }), "{what}");
             assert_eq!(computed(&found), computed(&expected), "{what}");
             // Nothing is left to do, in any form.

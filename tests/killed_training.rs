@@ -82,7 +82,7 @@ fn a_run_killed_again_and_again_ends_with_the_same_bits() {
         let paper = format!("{settings} --strategy hop --migration paper");
         let paper = lode_line(&paper).succeeded().json();
         let sdt = lode_line(&format!("{settings} --strategy sdt")).succeeded().json();
-        let rarely = "sdt --average-every 2 --optimizer-state averaged";
+        let rarely = "sdt --average-every 2 --optimizer-state local";
         let apart = lode_line(&format!("{settings} --strategy {rarely}")).succeeded().json();
         for (strategy, plain) in [
             ("ondemand", &plain),

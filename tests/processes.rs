@@ -96,7 +96,7 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
         "hop --migration paper",
         "hop --migration paper --no-pregather",
         "sdt",
-        "sdt --average-every 2 --halo-hops 1 --optimizer-state averaged",
+        "sdt --average-every 2 --halo-hops 1 --optimizer-state local",
     ];
     for (n, strategy) in strategies.iter().enumerate() {
         let log = |form: &str| dir.path().join(format!("log-{n}-{form}"));

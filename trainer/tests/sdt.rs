@@ -58,15 +58,15 @@ fn one_partition_trains_as_one_worker_does() {
 /// Settings of which each exercises another part.
 fn kinds() -> Vec<(SdtConfig, ModelKind, Norm)> {
     let usual = SdtConfig::default();
-    let (averaged, reset) = (OptimizerState::Averaged, OptimizerState::Reset);
+    let (local, reset) = (OptimizerState::Local, OptimizerState::Reset);
     vec![
         (usual, ModelKind::Sage, Norm::None),
-        (SdtConfig { average_every: 2, ..usual }, ModelKind::Gcn, Norm::None),
         (
-            SdtConfig { halo_hops: Some(1), optimizer_state: averaged, ..usual },
-            ModelKind::Gat,
+            SdtConfig { average_every: 2, optimizer_state: local, ..usual },
+            ModelKind::Gcn,
             Norm::None,
         ),
+        (SdtConfig { halo_hops: Some(1), ..usual }, ModelKind::Gat, Norm::None),
         (
             SdtConfig { full_partition: true, optimizer_state: reset, ..usual },
             ModelKind::Sage,

@@ -32,7 +32,8 @@ pub struct SdtConfig {
 pub enum OptimizerState {
     /// Each local model keeps its own.
     Local,
-    /// Moments are averaged as parameters are.
+    /// Moments are averaged as parameters are: three times the bytes, and far fewer epochs where local
+    /// models make few steps between averages.
     Averaged,
     /// Moments begin at zero again.
     Reset,
@@ -42,7 +43,7 @@ impl Default for SdtConfig {
     fn default() -> Self {
         Self {
             average_every: 1,
-            optimizer_state: OptimizerState::Local,
+            optimizer_state: OptimizerState::Averaged,
             halo_hops: None,
             full_partition: false,
             memory_bytes: None,

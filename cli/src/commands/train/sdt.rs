@@ -12,8 +12,8 @@ pub(super) struct SdtArgs {
     /// sdt: average the local models after every so many epochs [default: 1].
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     average_every: Option<u32>,
-    /// sdt: what becomes of the states of optimisers then: local (each local model keeps its own),
-    /// averaged (as parameters are) or reset [default: local].
+    /// sdt: what becomes of the states of optimisers then: averaged (as parameters are), local (each local
+    /// model keeps its own) or reset [default: averaged].
     #[arg(long, value_name = "O")]
     optimizer_state: Option<OptimizerState>,
     /// sdt: hops of the halo that each partition has. As many as layers keep sampled neighbourhoods

@@ -21,10 +21,10 @@ pub(super) enum Way {
     Whole,
     /// A worker for each partition, gradients averaged each step (`ondemand`).
     Gradients,
-    /// A local model for each partition, averaged each epoch.
+    /// A local model for each partition, averaged each epoch with the moments of its optimiser.
     Sdt,
-    /// The same with the moments of optimisers averaged, and begun again.
-    SdtAveraged,
+    /// The same with moments that stay with local models, and that begin again.
+    SdtLocal,
     SdtReset,
     /// With halos of one hop, as the paper's code has them.
     OneHop,
@@ -38,7 +38,7 @@ pub(super) const WAYS: [Way; 8] = [
     Way::Whole,
     Way::Gradients,
     Way::Sdt,
-    Way::SdtAveraged,
+    Way::SdtLocal,
     Way::SdtReset,
     Way::OneHop,
     Way::Once,
@@ -73,7 +73,7 @@ impl Way {
             Self::Whole => "whole graph",
             Self::Gradients => "gradients averaged",
             Self::Sdt => "sdt",
-            Self::SdtAveraged => "sdt, moments averaged",
+            Self::SdtLocal => "sdt, moments local",
             Self::SdtReset => "sdt, moments reset",
             Self::OneHop => "sdt, halo of 1 hop",
             Self::Once => "averaged once",
@@ -87,8 +87,8 @@ impl Way {
             Self::Whole => (Strategy::Ondemand, 1, sdt),
             Self::Gradients => (Strategy::Ondemand, n_parts, sdt),
             Self::Sdt => (Strategy::Sdt, 1, sdt),
-            Self::SdtAveraged => {
-                let optimizer_state = OptimizerState::Averaged;
+            Self::SdtLocal => {
+                let optimizer_state = OptimizerState::Local;
                 (Strategy::Sdt, 1, SdtConfig { optimizer_state, ..sdt })
             }
             Self::SdtReset => {

@@ -41,7 +41,7 @@ input, gives partitioners the stream that the input is. Each way is trained with
   whole graph            one worker on all of it
   gradients averaged     a worker for each partition, gradients averaged each step  (ondemand)
   sdt                    a local model for each partition, averaged each epoch      (sdt)
-  sdt, moments ...       the same with --optimizer-state averaged, reset
+  sdt, moments ...       the same with --optimizer-state local, reset
   sdt, halo of 1 hop     the same with --halo-hops 1
   averaged once          local models averaged after the last epoch, and to be measured
   never averaged         the mean of the accuracies of local models

@@ -163,7 +163,9 @@ fn gat_learns_cora_alike_by_all_strategies() {
     let served = Served::start(&data);
     let settings = "--model gat --dropout 0.6 --batch 70 --fanout -1,-1 --normalize";
     let report = served.train("rapid", &format!("{settings} --epochs 100 --hot 500")).json();
-    assert!(test_accuracy(&report) >= 0.78, "{}", test_accuracy(&report));
+    // 0.76 to 0.81 over five seeds: where partitions keep communities together, batches of a worker's
+    // own roots are less mixed (0.78 to 0.81 with partitions that are not refined).
+    assert!(test_accuracy(&report) >= 0.75, "{}", test_accuracy(&report));
     let few =
         |strategy| losses(&served.train(strategy, &format!("{settings} --epochs 2"))).to_owned();
     assert_eq!(few("rapid"), few("ondemand"));
@@ -436,7 +438,10 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
         assert!(in_log > 0 && in_log == sum(&report, key), "{key}");
     }
     let text = lode_line(&line).succeeded().stdout;
-    assert!(text.contains("halo rows") && text.contains("100.0 % of neighbourhoods kept"), "{text}");
+    assert!(
+        text.contains("halo rows") && text.contains("100.0 % of neighbourhoods kept"),
+        "{text}"
+    );
     // Memory for one partition of the two.
     let error =
         lode_line(&format!("{line} --memory 30KiB")).failed(1, &["--parts", "takes"]).stderr;

@@ -284,8 +284,9 @@ impl TrainArgs {
         train.validate().map_err(UsageError::of)?;
         let tiers = self.tiers.check(fetch)?;
         if is_sdt && tiers.has_any() {
-            let message = "--tier and --device-tier are not for --strategy sdt, whose partitions are in memory";
-            return Err(UsageError::new(message));
+            return Err(UsageError::new(
+                "--tier and --device-tier are not for --strategy sdt, whose partitions are in memory",
+            ));
         }
         let buffer = self.buffer.check(self.strategy)?;
         let deadline = Duration::from_secs(self.deadline);

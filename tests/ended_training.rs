@@ -266,6 +266,21 @@ fn flags_that_would_do_nothing_are_refused() {
                 .failed(2, &[name, "is for --strategy rapid"]);
         }
     }
+    for flag in
+        ["--average-every 2", "--optimizer-state reset", "--halo-hops 1", "--full-partition"]
+    {
+        let name = flag.split(' ').next().unwrap();
+        lode_line(&format!("train --graph g --strategy rapid {flag}"))
+            .failed(2, &[name, "is for --strategy sdt"]);
+    }
+    for (flags, expected) in [
+        ("--roots owned", "--roots is not for --strategy sdt"),
+        ("--tier 1MB", "not for --strategy sdt"),
+        ("--reserve 1MB", "--reserve is a part of --memory"),
+        ("--optimizer-state none", "there are: local, averaged, reset"),
+    ] {
+        lode_line(&format!("train --graph g --strategy sdt {flags}")).failed(2, &[expected]);
+    }
     for flag in ["--migration paper", "--no-pregather", "--merge min", "--fetch rapid"] {
         let name = flag.split(' ').next().unwrap();
         lode_line(&format!("train --graph g --strategy rapid {flag}"))

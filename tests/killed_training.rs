@@ -81,6 +81,9 @@ fn a_run_killed_again_and_again_ends_with_the_same_bits() {
         let hop = lode_line(&format!("{settings} --strategy hop")).succeeded().json();
         let paper = format!("{settings} --strategy hop --migration paper");
         let paper = lode_line(&paper).succeeded().json();
+        let sdt = lode_line(&format!("{settings} --strategy sdt")).succeeded().json();
+        let rarely = "sdt --average-every 2 --optimizer-state local";
+        let apart = lode_line(&format!("{settings} --strategy {rarely}")).succeeded().json();
         for (strategy, plain) in [
             ("ondemand", &plain),
             ("rapid", &plain),
@@ -89,6 +92,8 @@ fn a_run_killed_again_and_again_ends_with_the_same_bits() {
             ("hop", &hop),
             ("hop --fetch rapid", &hop),
             ("hop --migration paper", &paper),
+            ("sdt", &sdt),
+            (rarely, &apart),
         ] {
             let of_run = dir.path().join(format!("{strategy}-{workers}").replace(' ', ""));
             let line = format!(

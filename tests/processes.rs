@@ -95,6 +95,8 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
         "hop --fetch rapid",
         "hop --migration paper",
         "hop --migration paper --no-pregather",
+        "sdt",
+        "sdt --average-every 2 --halo-hops 1 --optimizer-state local",
     ];
     for (n, strategy) in strategies.iter().enumerate() {
         let log = |form: &str| dir.path().join(format!("log-{n}-{form}"));
@@ -109,7 +111,8 @@ fn processes_learn_what_threads_learn_bit_for_bit() {
         assert_eq!([&threads["processes"], &processes["processes"]], [1, 4], "{strategy}");
         assert_eq!(threads["sent_bytes"]["gradients"], 0, "{strategy}");
         // Parts of four gradients and of their sum: more than one gradient in a step.
-        let sent = processes["sent_bytes"]["gradients"].as_u64().unwrap();
+        let kind = if strategy.starts_with("sdt") { "parameters" } else { "gradients" };
+        let sent = processes["sent_bytes"][kind].as_u64().unwrap();
         assert!(sent > 1000 && processes["sent_bytes"]["rows"] == 0, "{strategy}: {sent}");
         for key in ["local_rows", "filled_rows", "batches"] {
             assert_eq!(moved(&processes, key), moved(&threads, key), "{strategy}: {key}");
@@ -177,6 +180,18 @@ fn cora_through_two_servers_is_learnt_alike_by_threads_and_processes() {
         let processes = lode_line(&format!("{line} --processes")).succeeded().json();
         assert_eq!(processes["rows_from"], "servers");
         assert_eq!(computed(&processes), computed(&threads), "{model}, {strategy}");
+    }
+    // Halos come from the servers, and the number of workers changes nothing.
+    let line = format!(
+        "train --graph {graph}{connect} --strategy sdt --epochs 4 --batch 70 --fanout 5,5 \
+         --normalize --json"
+    );
+    let one = lode_line(&format!("{line} --workers 1")).succeeded().json();
+    for flags in ["--workers 2", "--workers 4", "--workers 4 --processes"] {
+        let found = lode_line(&format!("{line} {flags}")).succeeded().json();
+        assert_eq!(computed(&found), computed(&one), "sdt {flags}");
+        assert_eq!(moved(&found, "halo_rows")[0], moved(&one, "halo_rows")[0]);
+        assert!(moved(&found, "remote_rows")[0] > 0 && moved(&found, "pulls")[0] > 0);
     }
     servers.into_iter().for_each(Serving::stop);
 }
@@ -377,6 +392,7 @@ mod mpi {
                 "hop --fetch rapid",
                 "hop --migration paper",
                 "hop --migration paper --no-pregather",
+                "sdt",
             ] {
                 let line = format!(
                     "train --graph {graph} --epochs 3 --batch 40 --fanout 5,5 --hidden 16 \

@@ -163,7 +163,9 @@ fn gat_learns_cora_alike_by_all_strategies() {
     let served = Served::start(&data);
     let settings = "--model gat --dropout 0.6 --batch 70 --fanout -1,-1 --normalize";
     let report = served.train("rapid", &format!("{settings} --epochs 100 --hot 500")).json();
-    assert!(test_accuracy(&report) >= 0.78, "{}", test_accuracy(&report));
+    // 0.76 to 0.81 over five seeds: where partitions keep communities together, batches of a worker's
+    // own roots are less mixed (0.78 to 0.81 with partitions that are not refined).
+    assert!(test_accuracy(&report) >= 0.75, "{}", test_accuracy(&report));
     let few =
         |strategy| losses(&served.train(strategy, &format!("{settings} --epochs 2"))).to_owned();
     assert_eq!(few("rapid"), few("ondemand"));
@@ -424,6 +426,30 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
         assert!(text.contains("bottleneck") && text.contains("% of a step"), "{text}");
         assert_eq!(text.contains("\n  overlap "), is_ahead, "{text}");
     }
+    // A line for each partition: what its batches used, and what was loaded for it.
+    let log = dir.path().join("sdt.jsonl");
+    let line = format!("train --graph {g} --epochs 3 --batch 100 --strategy sdt");
+    let report = lode_line(&format!("{line} --log {} --json", log.display())).succeeded().json();
+    let text = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(lines.len() as u64, sum(&report, "steps"));
+    for key in ["halo_rows", "halo_bytes"] {
+        let in_log: u64 = lines.iter().map(|l| l[key].as_u64().unwrap()).sum();
+        assert!(in_log > 0 && in_log == sum(&report, key), "{key}");
+    }
+    let text = lode_line(&line).succeeded().stdout;
+    assert!(
+        text.contains("halo rows") && text.contains("100.0 % of neighbourhoods kept"),
+        "{text}"
+    );
+    // Memory for one partition of the two.
+    let error =
+        lode_line(&format!("{line} --memory 30KiB")).failed(1, &["--parts", "takes"]).stderr;
+    let needed: u64 =
+        error.split(" takes ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let enough = lode_line(&format!("{line} --memory {} --json", 3 * needed)).succeeded().json();
+    assert_eq!(enough["memory_measured_bytes"], needed);
+    assert_eq!(enough["parameters_digest"], report["parameters_digest"]);
     let other = format!("train --graph {g} --strategy rapid --policy lru");
     lode_line(&other).failed(2, &["rapid cannot follow `lru`; one of: frequency, oracle"]);
     // The bound is what was asked for at most, and the report says what was held.

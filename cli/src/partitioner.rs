@@ -14,15 +14,16 @@ use crate::usage::UsageError;
 pub(crate) struct PartitionerArgs {
     /// Rounds of refinement after the partitioner: nodes move to where their neighbours are, in
     /// memory of the order of the nodes, never cutting more edges than what the bound of balance
-    /// leaves of the partitioner's own. One is worth its time nearly always, a second gains up to 2 %.
-    #[arg(long, value_name = "ROUNDS", default_value_t = 0)]
-    refine: u32,
-    /// Nodes of the largest partition over the mean, from 1; 1.05 with --refine. No partition has more,
+    /// leaves of the partitioner's own. One is worth its time nearly always, a second gains up to 2 %; 0
+    /// is SDT-GNN's SPRING [default: 1 after spring, 0 after others and with --all].
+    #[arg(long, value_name = "ROUNDS")]
+    refine: Option<u32>,
+    /// Nodes of the largest partition over the mean, from 1; 1.05 where it is refined. No partition has more,
     /// but that one node too many is allowed where nodes do not divide evenly.
     #[arg(long, value_name = "RATIO")]
     max_balance: Option<f64>,
-    /// SPRING: volume (sum of degrees) above which a cluster neither takes nor gives nodes; a tenth
-    /// of the edges per partition unless given.
+    /// SPRING: volume (sum of degrees) above which a cluster neither takes nor gives nodes; a twentieth
+    /// of all nodes' volume per partition unless given.
     #[arg(long, value_name = "VOLUME")]
     tau: Option<f64>,
     /// SPRING: merging makes no cluster of more than this times the mean nodes of a partition; 1.05
@@ -48,10 +49,12 @@ impl PartitionerArgs {
                 "--tau, --beta and --passes are for spring, not for {algorithm}"
             )));
         }
-        self.config_for_any(algorithm, n_parts, undirected)
+        let refine = self.refine.unwrap_or(is_spring.into());
+        Self { refine: Some(refine), ..self.clone() }.config_for_any(algorithm, n_parts, undirected)
     }
 
-    /// As [`Self::config`], for runs of all algorithms: SPRING's parameters are for SPRING.
+    /// As [`Self::config`], for runs of all algorithms: SPRING's parameters are for SPRING, and none is
+    /// refined unless all are.
     pub(crate) fn config_for_any(
         &self,
         algorithm: Algorithm,
@@ -69,7 +72,7 @@ impl PartitionerArgs {
         let config = PartitionConfig {
             undirected,
             max_balance: self.max_balance,
-            refine_rounds: self.refine,
+            refine_rounds: self.refine.unwrap_or(0),
             ..PartitionConfig::new(algorithm, n_parts)
         };
         config.check().map_err(UsageError::of)?;

@@ -102,6 +102,16 @@ impl Adam {
         Ok(())
     }
 
+    /// Replaces the parameters, one flat list each; moments stay.
+    pub(crate) fn set_values(&mut self, values: Vec<Vec<f32>>) -> Result<()> {
+        for (parameter, values) in self.parameters.iter_mut().zip(values) {
+            let var = &parameter.var;
+            var.set(&Tensor::from_slice(&values, var.shape(), &Device::Cpu)?)?;
+            parameter.values = values;
+        }
+        Ok(())
+    }
+
     /// Scales `gradients`, those of statistics left out, so that their Euclidean norm is at most
     /// `limit`.
     pub(crate) fn clip(&self, gradients: &mut [Vec<f32>], limit: f32) {

@@ -155,6 +155,7 @@ mod tests {
             bytes: crate::step::RowsBySource::default(),
             late_swaps: 0,
             hop: None,
+            sdt: None,
         }
     }
 

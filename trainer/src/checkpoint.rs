@@ -70,6 +70,8 @@ pub(crate) struct Identity {
     pub(crate) lengths: Vec<usize>,
     /// Models that are trained.
     pub(crate) n_replicas: u32,
+    /// Whether each replica is updated once in each step of the run.
+    pub(crate) updates_each_step: bool,
     /// Epochs of the run, and steps of each.
     pub(crate) epochs: u32,
     pub(crate) n_steps: u32,
@@ -125,6 +127,13 @@ impl Checkpoints {
     /// Whether one is due within an epoch, after the `n_steps`-th step of the run.
     pub(crate) fn is_due(&self, n_steps: u32) -> bool {
         self.every_steps > 0 && n_steps.is_multiple_of(self.every_steps)
+    }
+
+    /// Whether one is due within an epoch when the run's number of steps has gone from `before` to
+    /// `now`.
+    pub(crate) fn is_passed(&self, before: u64, now: u64) -> bool {
+        let every = u64::from(self.every_steps);
+        every > 0 && before / every < now / every
     }
 
     /// Writes `checkpoint` in place of the one before; durable on return.

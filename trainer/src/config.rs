@@ -1,5 +1,7 @@
 //! The settings of a training run.
 
+mod sdt;
+
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use lodestore_graph::{
@@ -9,6 +11,7 @@ use lodestore_graph::{
 use serde::Serialize;
 
 use crate::{LayerOptions, Metric, ModelKind, Replay, TrainError, UpdateOptions};
+pub use sdt::{OptimizerState, SdtConfig};
 
 /// Most layers of a model.
 pub(crate) const MAX_LAYERS: usize = 64;
@@ -22,6 +25,8 @@ pub struct TrainConfig {
     pub roots: Roots,
     /// `hop`: how roots, models and rows meet.
     pub hop: HopConfig,
+    /// `sdt`: how local models are trained and averaged.
+    pub sdt: SdtConfig,
     /// Where `ondemand` takes its random numbers from.
     pub sampling: Sampling,
     /// Which layers the model has.
@@ -174,6 +179,8 @@ pub enum Mode {
     /// HopGNN: the roots of a global mini-batch are trained on where they lie, and the gradients,
     /// weighted by roots, are those of the whole batch.
     Hop,
+    /// SDT-GNN: a local model for each partition, trained on it alone; their parameters are averaged.
+    Sdt,
 }
 
 /// How rows reach the trainer, which never changes a loss.
@@ -202,6 +209,9 @@ pub enum Strategy {
     /// HopGNN: each root of a global mini-batch is trained on by the worker that owns it: see
     /// [`HopConfig`].
     Hop,
+    /// SDT-GNN: a local model for each partition, whose rows are loaded with those of its halo: see
+    /// [`SdtConfig`].
+    Sdt,
 }
 
 /// Which worker trains on which root.
@@ -255,6 +265,7 @@ impl Default for TrainConfig {
             strategy: Strategy::Rapid,
             roots: Roots::Owned,
             hop: HopConfig::default(),
+            sdt: SdtConfig::default(),
             sampling: Sampling::Seeded,
             model: ModelKind::Sage,
             replay: None,
@@ -308,9 +319,11 @@ impl TrainConfig {
             &format!("a multiple of {} heads", self.n_heads),
             self.hidden,
         )?;
-        let is_free = self.strategy != Strategy::Hop || self.roots == Roots::Owned;
-        check(is_free, "roots", "owned under the strategy hop", self.roots)?;
+        let is_free = self.strategy.mode() == Mode::MiniBatch || self.roots == Roots::Owned;
+        let expected = format!("owned under the strategy {}", self.strategy);
+        check(is_free, "roots", &expected, self.roots)?;
         self.check_hop()?;
+        self.check_sdt()?;
         let is_plain = self.strategy == Strategy::Ondemand
             && self.roots == Roots::Owned
             && self.checkpoint.is_none();
@@ -359,7 +372,7 @@ impl TrainConfig {
     #[must_use]
     pub fn fetch(&self) -> Fetch {
         match self.strategy {
-            Strategy::Ondemand => Fetch::OnDemand,
+            Strategy::Ondemand | Strategy::Sdt => Fetch::OnDemand,
             Strategy::Rapid => Fetch::Rapid,
             Strategy::Massive => Fetch::Massive,
             Strategy::Hop => self.hop.fetch,
@@ -384,9 +397,16 @@ impl TrainConfig {
         let deal = match (self.strategy.mode(), self.roots) {
             (Mode::Hop, _) => Deal::Home,
             (Mode::MiniBatch, Roots::Global) => Deal::Turns,
-            (Mode::MiniBatch, Roots::Owned) => Deal::Owned,
+            (Mode::MiniBatch, Roots::Owned) | (Mode::Sdt, _) => Deal::Owned,
         };
-        let Self { seed, workers, batch_size, .. } = *self;
+        let Self { seed, mut workers, mut batch_size, .. } = *self;
+        if self.strategy.mode() == Mode::Sdt {
+            // Each partition has batches of its own, whichever worker it belongs to.
+            workers = book.n_parts().into();
+            if self.sdt.full_partition {
+                batch_size = book.n_nodes().max(1) as usize;
+            }
+        }
         RootPlan { seed, deal, workers, batch_size, book }
     }
 }
@@ -411,6 +431,7 @@ impl Strategy {
         match self {
             Self::Ondemand | Self::Rapid | Self::Massive => Mode::MiniBatch,
             Self::Hop => Mode::Hop,
+            Self::Sdt => Mode::Sdt,
         }
     }
 }
@@ -422,6 +443,7 @@ impl fmt::Display for Strategy {
             Self::Rapid => "rapid",
             Self::Massive => "massive",
             Self::Hop => "hop",
+            Self::Sdt => "sdt",
         })
     }
 }
@@ -532,7 +554,10 @@ impl FromStr for Strategy {
             "rapid" => Ok(Self::Rapid),
             "massive" => Ok(Self::Massive),
             "hop" => Ok(Self::Hop),
-            _ => Err(format!("no strategy `{name}`; there are: ondemand, rapid, massive, hop")),
+            "sdt" => Ok(Self::Sdt),
+            _ => {
+                Err(format!("no strategy `{name}`; there are: ondemand, rapid, massive, hop, sdt"))
+            }
         }
     }
 }
@@ -585,6 +610,10 @@ mod tests {
         assert!(planned.contains("`fetch` must be ondemand with migration"), "{planned}");
         let blind = message(|c| (c.patience, c.evaluate_every) = (3, 0));
         assert!(blind.contains("evaluate_every` must be at least 1 with a patience"), "{blind}");
+        let never = message(|c| (c.strategy, c.sdt.average_every) = (Strategy::Sdt, 0));
+        assert!(never.contains("`average_every` must be at least 1, found 0"), "{never}");
+        let other = message(|c| c.sdt.full_partition = true);
+        assert!(other.contains("`strategy` must be sdt for its settings, found rapid"), "{other}");
         assert!(message(|c| c.dropout = 1.0).contains("dropout"));
         assert!(message(|c| c.learning_rate = f64::NAN).contains("learning_rate"));
         assert!(message(|c| c.weight_decay = -1.0).contains("weight_decay"));

@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use lodestore_client::ClientError;
-use lodestore_graph::{NodeId, schedule::ScheduleError};
+use lodestore_graph::{NodeId, schedule::ScheduleError, topology::TopologyError};
 use thiserror::Error;
 
 use crate::{CheckpointError, collective::CollectiveError, saved::SavedModelError};
@@ -156,6 +156,68 @@ pub enum TrainError {
         found: u64,
         /// Epochs of the run.
         epochs: u32,
+    },
+    /// The lists of a partition could not be made.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// `sdt`: a partition does not fit in the memory of a worker.
+    #[error(
+        "partition {part} with its halo takes {needed} bytes, and of the {memory} bytes of a worker \
+         {left} are for it, since training is left {reserved}: import the graph in {parts} partitions or \
+         more (--parts {parts}), allow more (--memory), or leave less to training (--reserve)"
+    )]
+    PartitionMemory {
+        /// The largest partition.
+        part: u32,
+        /// Bytes of it.
+        needed: u64,
+        /// Memory of a worker.
+        memory: u64,
+        /// Part of it that training takes.
+        reserved: u64,
+        /// What is left.
+        left: u64,
+        /// Partitions that would be small enough, if each had its part of the largest.
+        parts: u64,
+    },
+    /// `sdt`: the loss of a local model left the numbers.
+    #[error(
+        "the local model of partition {part} has a loss of {loss} in epoch {epoch}, batch {batch}; it is \
+         not averaged in; try a lower learning rate"
+    )]
+    ReplicaDiverged {
+        /// The partition.
+        part: u32,
+        /// Epoch, from 0.
+        epoch: u32,
+        /// Batch of the partition in the epoch, from 0.
+        batch: u32,
+        /// The loss.
+        loss: f64,
+    },
+    /// `sdt`: a local model, or its optimiser, left the numbers.
+    #[error(
+        "the local model of partition {part} has a parameter or a moment of {found}; it is not averaged \
+         in; try a lower learning rate"
+    )]
+    Replica {
+        /// The partition.
+        part: u32,
+        /// The first value that is not finite.
+        found: f32,
+    },
+    /// `sdt`: a local model has other layers than the run's.
+    #[error(
+        "the local model of partition {part} has parameters of {found} elements, and those of the run \
+         have {expected}; average models of the same layers only"
+    )]
+    OtherLayers {
+        /// The partition.
+        part: u32,
+        /// Elements of each parameter of the run.
+        expected: String,
+        /// Elements of each parameter of the local model.
+        found: String,
     },
     /// Threads could not be started.
     #[error("cannot start compute threads: {0}")]

@@ -4,6 +4,8 @@
 //! the others expect, and the leader sends that it has ended the run; both reach all at the same
 //! point.
 
+mod replicas;
+
 use std::time::Instant;
 
 use lodestore_client::LoadStats;
@@ -326,7 +328,7 @@ impl<'c> ProcessGroup<'c> {
     }
 
     /// Returns the messages of all processes; none if the leader has ended the run.
-    fn exchange<M: Serialize + DeserializeOwned>(
+    pub(crate) fn exchange<M: Serialize + DeserializeOwned>(
         &mut self,
         message: &M,
     ) -> Result<Option<Vec<M>>, TrainError> {

@@ -29,6 +29,7 @@ pub(crate) struct Record {
     mode: Option<Mode>,
     n_workers: u32,
     epoch: EpochSum,
+    sdt: SdtSum,
     /// Of this process.
     steps: StepSums,
     /// Each worker's figures at the end of the epoch before.
@@ -48,6 +49,16 @@ struct EpochSum {
     gradient_bytes: u64,
     time_steps: u64,
     model_bytes: u64,
+}
+
+/// What the partitions of the present epoch moved.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SdtSum {
+    pub(crate) halo_rows: u64,
+    pub(crate) halo_bytes: u64,
+    pub(crate) synchronised_bytes: u64,
+    /// Of a whole epoch.
+    pub(crate) kept_share: f64,
 }
 
 impl Record {
@@ -80,6 +91,14 @@ impl Record {
         self.epoch.time_steps += u64::from(step.n_time_steps);
         self.epoch.model_bytes += step.model_bytes;
         self.epoch.gradient_bytes += step.gradient_bytes(self.n_workers);
+    }
+
+    /// Takes note of what partitions moved.
+    pub(crate) fn partitioned(&mut self, more: SdtSum) {
+        self.sdt.halo_rows += more.halo_rows;
+        self.sdt.halo_bytes += more.halo_bytes;
+        self.sdt.synchronised_bytes += more.synchronised_bytes;
+        self.sdt.kept_share += more.kept_share;
     }
 
     /// Closes `epoch` after `steps` steps; `seconds` are those of this process, `stats` each
@@ -115,12 +134,17 @@ impl Record {
         let accesses = (sum.load.hit_rows + missed).max(1) as f64;
         let of_hop = self.mode == Some(Mode::Hop);
         let inputs = accesses + sum.load.local_rows as f64;
+        let (of_sdt, sdt) = (self.mode == Some(Mode::Sdt), take(&mut self.sdt));
         self.measured.epochs.push(EpochReport {
             miss_rate: of_hop.then_some(missed as f64 / inputs),
             model_bytes: of_hop.then_some(sum.model_bytes),
             gradient_bytes: of_hop.then_some(sum.gradient_bytes),
             time_steps: of_hop.then_some(sum.time_steps),
             roots_imbalance: of_hop.then(|| mean(sum.imbalance, sum.steps.into())),
+            halo_rows: of_sdt.then_some(sdt.halo_rows),
+            halo_bytes: of_sdt.then_some(sdt.halo_bytes),
+            synchronised_bytes: of_sdt.then_some(sdt.synchronised_bytes),
+            kept_share: of_sdt.then_some(sdt.kept_share),
             epoch,
             seconds,
             steps,
@@ -188,8 +212,9 @@ impl Run<'_> {
         };
         TrainReport {
             strategy: config.strategy,
-            roots: (config.strategy != Strategy::Hop).then_some(config.roots),
+            roots: (config.strategy.mode() == Mode::MiniBatch).then_some(config.roots),
             hop: (config.strategy == Strategy::Hop).then_some(config.hop),
+            sdt: (config.strategy == Strategy::Sdt).then_some(config.sdt),
             model: config.model,
             workers: config.workers,
             processes: setup.n_processes,

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// A model and its optimiser. Mini-batch training has one, which all workers share: its gradients
-/// are those of all of them.
+/// are those of all of them. `sdt` has one for each partition.
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub(crate) model: Model,
@@ -35,14 +35,27 @@ impl Replica {
         Ok(Self { model: model.clone(), adam, rate, clip_norm })
     }
 
+    /// Replaces the parameters.
+    pub(crate) fn set_values(&mut self, values: Vec<Vec<f32>>) -> Result<(), TrainError> {
+        Ok(self.adam.set_values(values)?)
+    }
+
     /// Makes one update by gradients that have been reduced over all workers, so that all
     /// processes clip alike.
     pub(crate) fn update(&mut self, gradients: &mut [Vec<f32>]) -> Result<(), TrainError> {
+        self.update_at(self.adam.n_steps().into(), gradients)
+    }
+
+    /// Makes one update, of step number `step` of the run, whatever the optimiser has counted.
+    pub(crate) fn update_at(
+        &mut self,
+        step: u64,
+        gradients: &mut [Vec<f32>],
+    ) -> Result<(), TrainError> {
         if let Some(limit) = self.clip_norm {
             self.adam.clip(gradients, limit);
         }
-        let rate = self.rate.at(self.adam.n_steps().into());
-        Ok(self.adam.step(gradients, rate)?)
+        Ok(self.adam.step(gradients, self.rate.at(step))?)
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    HopConfig, HotPolicy, Metric, ModelKind, Place, Roots, StepShares, Strategy,
+    HopConfig, HotPolicy, Metric, ModelKind, Place, Roots, SdtConfig, StepShares, Strategy,
     collective::Traffic,
 };
 
@@ -22,12 +22,15 @@ pub enum RowsFrom {
 pub struct TrainReport {
     /// How rows reached the trainer.
     pub strategy: Strategy,
-    /// Which worker trained on which root, but of `hop`, which deals roots to owners.
+    /// Which worker trained on which root, but of `hop` and `sdt`, which deal roots to owners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roots: Option<Roots>,
     /// How roots, models and rows met under `hop`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hop: Option<HopConfig>,
+    /// How local models were trained and averaged under `sdt`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sdt: Option<SdtConfig>,
     /// Which layers the model had.
     pub model: ModelKind,
     /// Workers.
@@ -121,7 +124,7 @@ pub struct EpochReport {
     pub epoch: u32,
     /// Time of its steps, without evaluation.
     pub seconds: f64,
-    /// Steps: updates of the parameters.
+    /// Steps: updates of the parameters; of `sdt` partitions.
     pub steps: u32,
     /// Those of the process that ended the epoch: less only if the run was resumed within it.
     pub timed_steps: u32,
@@ -192,6 +195,20 @@ pub struct EpochReport {
     /// steps of this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roots_imbalance: Option<f64>,
+    /// `sdt`: rows of halos that were loaded with their partitions, whichever worker owns them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halo_rows: Option<u64>,
+    /// `sdt`: bytes of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halo_bytes: Option<u64>,
+    /// `sdt`: bytes of local models and of their average that workers send, each as a process of its
+    /// own, where the epoch ends with an average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synchronised_bytes: Option<u64>,
+    /// `sdt`: share of the entries of the last hop of whole neighbourhoods, one for each path to a
+    /// training node, that the partitions keep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_share: Option<f64>,
     /// Batches that lay ready in the window.
     pub ready_batches: u64,
     /// Batches that a trainer waited for.

@@ -15,8 +15,8 @@ use crate::{
     setup::Setup,
     step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep, word_of},
     step_outcome::{MemberStats, StepOutcome, TeamStep},
-    strategy::hop,
-    team::Team,
+    strategy::{hop, sdt::LocalModels},
+    team::{Team, Teams},
 };
 
 /// All that changes from step to step.
@@ -24,14 +24,17 @@ pub(crate) struct Run<'a> {
     pub(crate) config: &'a TrainConfig,
     /// The next step.
     pub(crate) place: Place,
+    /// The model; under `sdt` the average of local ones.
     pub(crate) replica: Replica,
+    /// `sdt`: one for each partition.
+    pub(crate) local: Option<LocalModels>,
     pub(crate) best: Best,
     pub(crate) record: Record,
     pub(crate) checkpoints: Option<Checkpoints>,
     /// Whether the graph has test nodes.
-    has_test: bool,
+    pub(crate) has_test: bool,
     /// Bytes of a row of features.
-    row_bytes: u64,
+    pub(crate) row_bytes: u64,
     /// Where it went on, if it did not begin.
     pub(crate) resumed_at: Option<Place>,
     /// Whether whoever is told of the run has ended it.
@@ -49,10 +52,14 @@ impl<'a> Run<'a> {
     ) -> Result<Option<Self>, TrainError> {
         let config = setup.config;
         let replica = Replica::new(&setup.model, config, setup.n_steps())?;
+        let is_local = config.strategy == Strategy::Sdt;
+        let local = is_local.then(|| setup.local_models(replica.adam.state()));
+        let n_replicas = local.as_ref().map_or(1, LocalModels::len);
         let mut run = Self {
             config,
             place: Place::default(),
             replica,
+            local,
             best: Best::default(),
             record: Record::new(config),
             checkpoints: None,
@@ -70,7 +77,8 @@ impl<'a> Run<'a> {
                 graph_uuid: setup.graph.uuid,
                 settings: setup.settings(),
                 lengths: run.replica.adam.lengths(),
-                n_replicas: 1,
+                n_replicas,
+                updates_each_step: !is_local,
                 epochs: config.epochs,
                 n_steps: setup.n_steps(),
             };
@@ -141,12 +149,15 @@ impl<'a> Run<'a> {
     /// checkpoint. Ends after the step or the epoch at which `progress` breaks.
     pub(crate) fn finish_epoch(
         &mut self,
-        (team, group): (&mut Team<'_>, &mut ProcessGroup<'_>),
+        (teams, group): (&mut Teams<'_>, &mut ProcessGroup<'_>),
         evaluator: &Evaluator<'_>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let epoch = self.place.epoch;
-        self.train_epoch(team, group, progress)?;
+        match teams {
+            Teams::Steps(team) => self.train_epoch(team, group, progress)?,
+            Teams::Partitions(team) => self.train_partitions(team, group, progress)?,
+        }
         if self.is_interrupted {
             return Ok(());
         }
@@ -155,6 +166,7 @@ impl<'a> Run<'a> {
         }
         self.place = Place { epoch: epoch + 1, step: 0 };
         self.save()?;
+        self.forget_states(group);
         if self.lacks_last_evaluation() {
             // Not saved: a run of more epochs does not have it.
             self.evaluate(epoch, evaluator, group)?;
@@ -245,6 +257,7 @@ impl<'a> Run<'a> {
                 bytes,
                 late_swaps: stats[*worker as usize].steady.late,
                 hop,
+                sdt: None,
             }
         };
         team.outcomes.iter().enumerate().map(of_worker).collect()
@@ -263,16 +276,25 @@ impl<'a> Run<'a> {
         self.save_error = saved::save(path, self.config, &setup.model, values).err();
     }
 
-    fn save(&mut self) -> Result<(), TrainError> {
-        let replicas = self.states();
+    /// Writes a checkpoint, if there are to be any; under `sdt` all local models are here.
+    pub(crate) fn save(&mut self) -> Result<(), TrainError> {
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
-        checkpoints.save(&Checkpoint {
+        let replicas = match &mut self.local {
+            Some(local) => local.take(),
+            None => vec![self.replica.adam.state()],
+        };
+        let checkpoint = Checkpoint {
             place: self.place,
             replicas,
             best: self.best.clone(),
             measured: self.record.measured.clone(),
             step_losses: self.record.step_losses.clone(),
-        })
+        };
+        let saved = checkpoints.save(&checkpoint);
+        if let Some(local) = &mut self.local {
+            local.put(checkpoint.replicas);
+        }
+        saved
     }
 
     fn restore(&mut self, checkpoint: Checkpoint) -> Result<(), TrainError> {
@@ -285,15 +307,22 @@ impl<'a> Run<'a> {
 
     /// Returns the state of each replica.
     fn states(&self) -> Vec<ReplicaState> {
-        vec![self.replica.adam.state()]
+        match &self.local {
+            Some(local) => local.states(),
+            None => vec![self.replica.adam.state()],
+        }
     }
 
     fn restore_replicas(&mut self, states: Vec<ReplicaState>) -> Result<(), TrainError> {
+        if let Some(local) = &mut self.local {
+            local.put(states);
+            return self.replica.set_values(local.average_here()?);
+        }
         states.into_iter().try_for_each(|state| self.replica.adam.restore(state))?;
         Ok(())
     }
 
-    fn checkpoint_seconds(&self) -> f64 {
+    pub(crate) fn checkpoint_seconds(&self) -> f64 {
         self.checkpoints.as_ref().map_or(0.0, |checkpoints| checkpoints.seconds)
     }
 }

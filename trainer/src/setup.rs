@@ -17,8 +17,8 @@ use lodestore_graph::{
 use tracing::warn;
 
 use crate::{
-    Fetch, HopConfig, Migration, Place, Progress, Sampling, TrainConfig, TrainError, TrainGraph,
-    WorkerSources,
+    Fetch, HopConfig, Migration, Place, Progress, Sampling, Strategy, TrainConfig, TrainError,
+    TrainGraph, WorkerSources,
     checkpoint::Settings,
     config::check,
     evaluate::Evaluator,
@@ -27,13 +27,14 @@ use crate::{
     layerwise::{LayerPass, Owners, PassLimits},
     model::{Model, ModelSpec},
     process_group::ProcessGroup,
+    run::Run,
     saved::ModelFile,
     strategy::{
         Ondemand, Planned, RandomBatches, Rapid, Share,
         hop::{Iterations, Micrographs},
     },
-    team::Recruit,
-    worker::{Batches, Worker},
+    team::{Recruit, Team, Teams},
+    worker::{Batches, Learner, Worker},
     workspace::Workspace,
 };
 use schedule::Written;
@@ -44,11 +45,11 @@ pub(crate) struct Setup<'a> {
     pub(crate) graph: TrainGraph<'a>,
     /// Of the workers of this process, in the order of `workers`.
     sources: &'a [WorkerSources],
-    workers: Vec<u32>,
-    labels: Labels,
-    /// Of an epoch of each worker of the run.
+    pub(crate) workers: Vec<u32>,
+    pub(crate) labels: Labels,
+    /// Of an epoch of each worker of the run; under `sdt` of each partition.
     n_batches: Vec<u32>,
-    features: FeatureRows,
+    pub(crate) features: FeatureRows,
     pub(crate) row_bytes: usize,
     pub(crate) model: Model,
     pub(crate) written: Option<Written>,
@@ -76,6 +77,10 @@ impl<'a> Setup<'a> {
         }
         let info = sources[0].local.tensor(&config.feature_tensor)?;
         let features = FeatureRows::new(&info, config.normalize)?;
+        let n_parts = u32::from(graph.book.n_parts());
+        let most = format!("at most one for each of the {n_parts} partitions");
+        let is_sdt = config.strategy == Strategy::Sdt;
+        check(!is_sdt || config.workers <= n_parts, "workers", &most, config.workers)?;
         let spec = ModelSpec::new(config, features.width(), labels.n_classes);
         file.map_or(Ok(()), |file| file.check(&spec))?;
         spec.check_size()?;
@@ -143,7 +148,8 @@ impl<'a> Setup<'a> {
     /// Warns of workers that never compute: their partitions have no training node.
     pub(crate) fn warn_of_idle_workers(&self) {
         let (plan, train) = (self.root_plan(), &self.labels.train);
-        if plan.deal == Deal::Turns {
+        // Under `sdt` a share is a partition's, not a worker's.
+        if plan.deal == Deal::Turns || self.config.strategy == Strategy::Sdt {
             return;
         }
         let mut is_idle = vec![true; plan.workers as usize];
@@ -166,7 +172,7 @@ impl<'a> Setup<'a> {
 
     /// Of all that must be the same in all processes of a run.
     pub(crate) fn digest(&self) -> [u32; 8] {
-        let TrainConfig { strategy, hop, hot_policy, epochs, .. } = self.config;
+        let TrainConfig { strategy, hop, hot_policy, epochs, workers, .. } = self.config;
         let TrainConfig { evaluate_every, measure_test, evaluation_bytes, .. } = self.config;
         let mut digest = blake3::Hasher::new();
         digest.update(&self.graph.uuid);
@@ -174,6 +180,7 @@ impl<'a> Setup<'a> {
         digest.update(format!("{strategy}, {hop:?}, {hot_policy}, {epochs} epochs").as_bytes());
         let evaluation = format!("{evaluate_every}, {measure_test}, {evaluation_bytes} bytes");
         digest.update(evaluation.as_bytes());
+        digest.update(format!(", {workers} workers").as_bytes());
         let digest = *digest.finalize().as_bytes();
         std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|j| digest[4 * i + j])))
     }
@@ -223,6 +230,34 @@ impl<'a> Setup<'a> {
         !self.labels.test.is_empty()
     }
 
+    /// The shape of the model.
+    pub(crate) fn spec(&self) -> ModelSpec {
+        ModelSpec::new(self.config, self.features.width(), self.labels.n_classes)
+    }
+
+    /// Starts the workers of this process from where `run` is. None if the leader has ended the run.
+    pub(crate) fn teams<'scope, 'env>(
+        &'scope self,
+        scope: &'scope Scope<'scope, 'env>,
+        run: &mut Run<'_>,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Option<Teams<'scope>>, TrainError> {
+        if self.config.strategy == Strategy::Sdt {
+            let Some((team, plans)) = self.partition_team(scope, run.place, group)? else {
+                return Ok(None);
+            };
+            let goes_on = run.begin_partitions(&plans, group)?;
+            return Ok(goes_on.then_some(Teams::Partitions(team)));
+        }
+        let recruits = self.recruits(scope, run.place)?;
+        let size = [self.config.workers, self.n_steps()];
+        let mut team = Team::start(scope, recruits, group.n_local(), size)?;
+        if let Some(iterations) = self.iterations() {
+            team.step_through_iterations(iterations);
+        }
+        Ok(Some(Teams::Steps(team)))
+    }
+
     /// All workers of this process, their prefetchers running from `place` on, which is before the end.
     pub(crate) fn recruits<'scope, 'env>(
         &'scope self,
@@ -250,11 +285,14 @@ impl<'a> Setup<'a> {
     fn n_batches_of(config: &TrainConfig, book: &PartitionBook, train: &[NodeId]) -> Vec<u32> {
         let share = |worker| Share { worker, plan: config.root_plan(book), train };
         let n_batches = |worker| u32::try_from(share(worker).batches(0).len()).unwrap_or(u32::MAX);
-        (0..config.workers).map(n_batches).collect()
+        (0..config.root_plan(book).workers).map(n_batches).collect()
     }
 
-    /// Steps of an epoch: the batches of the worker that has most.
+    /// Steps of an epoch: the batches of the worker that has most; under `sdt` the partitions.
     pub(crate) fn n_steps(&self) -> u32 {
+        if self.config.strategy == Strategy::Sdt {
+            return self.n_batches.len() as u32;
+        }
         self.n_batches.iter().copied().max().unwrap_or(0)
     }
 
@@ -304,12 +342,14 @@ impl<'a> Setup<'a> {
             worker,
             plan: self.root_plan(),
             batches,
-            features: self.features.clone(),
-            model: &self.model,
+            learner: Learner {
+                features: self.features.clone(),
+                model: self.model.clone(),
+                labels: &self.labels,
+                workspace: Workspace::default(),
+            },
             replay: config.replay.as_ref(),
             topology,
-            labels: &self.labels,
-            workspace: Workspace::default(),
             config,
         };
         Ok(Recruit { worker, n_batches, rapid, remote })
@@ -320,7 +360,7 @@ impl<'a> Setup<'a> {
         Ok(self.sources_of(worker).loader(&self.config.feature_tensor, &owned)?)
     }
 
-    fn sources_of(&self, worker: u32) -> &WorkerSources {
+    pub(crate) fn sources_of(&self, worker: u32) -> &WorkerSources {
         let here = self.workers.iter().zip(self.sources).find(|(here, _)| **here == worker);
         let Some((_, sources)) = here else { unreachable!("a worker of this process") };
         sources

@@ -34,6 +34,18 @@ pub struct WorkerStep {
     /// What `hop` moved, beside rows.
     #[serde(flatten)]
     pub hop: Option<HopTraffic>,
+    /// What `sdt` loaded for the partition, whose number `step` is.
+    #[serde(flatten)]
+    pub sdt: Option<SdtTraffic>,
+}
+
+/// What loading a partition moved; nothing where it was in memory.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct SdtTraffic {
+    /// Rows of its halo.
+    pub halo_rows: u64,
+    /// Bytes of them.
+    pub halo_bytes: u64,
 }
 
 /// A worker's equal share of what a step of `hop` moved, beside rows; the first one has the remainder.

@@ -20,6 +20,7 @@ use crate::{
     strategy::{
         Rapid,
         hop::{Iteration, Iterations},
+        sdt::PartitionTeam,
     },
     worker::{StepOrder, Worker},
 };
@@ -34,6 +35,24 @@ pub(crate) struct Team<'scope> {
     iterations: Option<Iterations<'scope>>,
     /// Time steps of each that are merged into the others.
     n_merges: u32,
+}
+
+/// The workers of this process, by what they train.
+pub(crate) enum Teams<'scope> {
+    /// One model, in steps of all workers together.
+    Steps(Team<'scope>),
+    /// A local model for each partition.
+    Partitions(PartitionTeam<'scope>),
+}
+
+impl Teams<'_> {
+    /// Returns figures of all workers of the run; see [`Team::stats`].
+    pub(crate) fn stats(&mut self, epoch: u32) -> &[MemberStats] {
+        match self {
+            Self::Steps(team) => team.stats(epoch),
+            Self::Partitions(team) => team.stats(),
+        }
+    }
 }
 
 /// What a worker brings to a team.

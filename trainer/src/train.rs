@@ -12,7 +12,6 @@ use crate::{
     report::RowsFrom,
     run::Run,
     setup::Setup,
-    team::Team,
 };
 
 /// The graph to train on; rows are not part of it.
@@ -176,18 +175,16 @@ fn run_all(
     let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
     let progress = if group.leads() { progress } else { no_progress };
     scope(|scope| {
-        let recruits = setup.recruits(scope, run.place)?;
-        let size = [config.workers, setup.n_steps()];
-        let mut team = Team::start(scope, recruits, group.n_local(), size)?;
-        if let Some(iterations) = setup.iterations() {
-            team.step_through_iterations(iterations);
-        }
+        let Some(mut teams) = setup.teams(scope, &mut run, group)? else {
+            run.is_interrupted = true;
+            return Ok(Some(run.report(&setup, &[])));
+        };
         run.record.setup_seconds = start.elapsed().as_secs_f64();
         while !run.is_over() && !run.is_interrupted {
-            run.finish_epoch((&mut team, group), &evaluator, progress)?;
+            run.finish_epoch((&mut teams, group), &evaluator, progress)?;
         }
         run.save_model(&setup, group);
-        let stats = team.stats(config.epochs).to_vec();
+        let stats = teams.stats(config.epochs).to_vec();
         Ok(Some(run.report(&setup, &stats)))
     })
 }

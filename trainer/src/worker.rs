@@ -13,7 +13,7 @@ use lodestore_client::{BatchRows, Met, PrefetchStats, Prefetcher, PreparedBatch}
 use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topology};
 
 use crate::{
-    Replay, TrainConfig, TrainError,
+    Place, Replay, TrainConfig, TrainError,
     config::Due,
     conv::Input,
     features::FeatureRows,
@@ -34,16 +34,20 @@ pub(crate) struct Worker<'run> {
     pub(crate) worker: u32,
     pub(crate) plan: RootPlan<'run>,
     pub(crate) batches: Batches<'run>,
-    pub(crate) features: FeatureRows,
-    pub(crate) model: &'run Model,
+    pub(crate) learner: Learner<'run>,
     /// What stands for the model.
     pub(crate) replay: Option<&'run Replay>,
     pub(crate) topology: &'run Topology,
-    pub(crate) labels: &'run Labels,
-    /// Memory of its matrices.
-    pub(crate) workspace: Workspace,
     /// Of the run: an evaluation has memory of its own.
     pub(crate) config: &'run TrainConfig,
+}
+
+/// A model with what it learns from, and the memory of its matrices.
+pub(crate) struct Learner<'run> {
+    pub(crate) features: FeatureRows,
+    pub(crate) model: Model,
+    pub(crate) labels: &'run Labels,
+    pub(crate) workspace: Workspace,
 }
 
 /// Where a worker's batches come from.
@@ -93,11 +97,11 @@ impl Worker<'_> {
         if batch.n_roots > 0 {
             self.train_on(order, seed, (batch, rows), &mut outcome)?;
         }
-        self.workspace.end_step();
-        let has_test = !self.labels.test.is_empty();
+        self.learner.workspace.end_step();
+        let has_test = !self.learner.labels.test.is_empty();
         let is_evaluated = || self.config.evaluation_after(order.epoch + 1, has_test) != Due::No;
         if order.ends_epoch && is_evaluated() {
-            self.workspace.clear();
+            self.learner.workspace.clear();
         }
         outcome.prefetch = self.batches.stats();
         Ok(outcome)
@@ -115,53 +119,63 @@ impl Worker<'_> {
         (outcome.n_roots, outcome.n_nodes) = (batch.n_roots as u64, batch.nodes.len() as u64);
         if let Some(replay) = self.replay {
             let zeros = |parameter: &Var| vec![0.0; parameter.elem_count()];
-            outcome.gradients = self.model.parameters().iter().map(zeros).collect();
-            outcome.loss = replay.step(order.batch, outcome.n_roots, rows.bytes(), start);
+            outcome.gradients = self.learner.model.parameters().iter().map(zeros).collect();
+            outcome.loss = replay.step(order.batch, outcome.n_roots, rows.as_ref(), start);
             outcome.seconds.compute = start.elapsed().as_secs_f64();
             return Ok(());
         }
+        let place = Place { epoch: order.epoch, step: order.batch };
+        let degree = |node| self.topology.in_degree(node);
+        self.learner.learn((batch, rows), &degree, (place, seed), outcome)?;
+        outcome.seconds.compute = start.elapsed().as_secs_f64();
+        Ok(())
+    }
+}
+
+impl Learner<'_> {
+    /// Computes the gradient of a batch with roots, in the step at `place`; `degree` returns in-degrees
+    /// in the whole graph, and `seed` is the batch's.
+    pub(crate) fn learn(
+        &mut self,
+        (batch, rows): (Batch, impl AsRef<[u8]>),
+        degree: &dyn Fn(NodeId) -> u32,
+        (place, seed): (Place, u64),
+        outcome: &mut StepOutcome,
+    ) -> Result<(), TrainError> {
         let targets = self.labels.targets_of(batch.roots());
         let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
-        let degree = |node| self.topology.in_degree(node);
-        let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree: &degree };
+        let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree };
 
-        let (sparse, width) = (self.features.sparse(rows.bytes()), self.features.width());
+        let (sparse, width) = (self.features.sparse(rows.as_ref()), self.features.width());
         let features = match &sparse {
             Some(sparse) => Input::Sparse(sparse),
-            None => Input::Features { x: self.features.view(rows.bytes()), width },
+            None => Input::Features { x: self.features.view(rows.as_ref()), width },
         };
         let pass = self.model.forward(hops, features, seed ^ DROPOUT_STREAM, &self.workspace)?;
         let loss = Loss::new(pass.logits(), targets)?;
         if !loss.mean.is_finite() {
-            self.check_features(order, &batch.nodes, rows.bytes())?;
-            let (node, epoch, step) =
-                (batch.nodes[worst_row(pass.logits())], order.epoch, order.batch);
+            self.check_features(place, &batch.nodes, rows.as_ref())?;
+            let (node, Place { epoch, step }) = (batch.nodes[worst_row(pass.logits())], place);
             return Err(TrainError::Diverged { node, epoch, step, loss: loss.mean });
         }
         drop((rows, sparse));
         outcome.gradients = self.model.backward(pass, loss.gradient, &self.workspace)?;
         (outcome.loss, outcome.n_right) = (loss.mean, loss.n_right);
-        outcome.seconds.compute = start.elapsed().as_secs_f64();
         Ok(())
     }
 
     /// Fails for features that are no numbers, of `nodes` in their order.
     fn check_features(
         &mut self,
-        order: &StepOrder,
+        Place { epoch, step }: Place,
         nodes: &[NodeId],
         rows: &[u8],
     ) -> Result<(), TrainError> {
         let width = self.features.width();
         let values = self.features.view(rows);
         let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
-        Err(TrainError::Feature {
-            node: nodes[at / width],
-            column: at % width,
-            found: values[at],
-            epoch: order.epoch,
-            step: order.batch,
-        })
+        let (node, column, found) = (nodes[at / width], at % width, values[at]);
+        Err(TrainError::Feature { node, column, found, epoch, step })
     }
 }
 
@@ -209,8 +223,8 @@ impl Batches<'_> {
     }
 }
 
-impl Rows {
-    fn bytes(&self) -> &[u8] {
+impl AsRef<[u8]> for Rows {
+    fn as_ref(&self) -> &[u8] {
         match self {
             Self::Batch(rows) => rows.bytes(),
             Self::Micrograph(rows) => rows.bytes(),

@@ -112,6 +112,8 @@ impl GenerateConfig {
             nodes: None,
             partition: PartitionConfig {
                 undirected: true,
+                // As `lode import` does.
+                refine_rounds: 1,
                 ..PartitionConfig::new(Algorithm::Spring(SpringParams::default()), n_parts)
             },
             order: RowOrder::default(),

@@ -10,6 +10,7 @@ mod options;
 mod processes;
 mod ranks;
 mod report;
+mod sdt;
 mod sources;
 mod tiers;
 
@@ -48,6 +49,7 @@ use options::OptionArgs;
 use processes::Joined;
 pub(crate) use processes::{Form, Told};
 pub(crate) use ranks::train_over_links;
+use sdt::SdtArgs;
 pub(crate) use sources::remote_rows;
 use tiers::{TierArgs, Tiers};
 pub(crate) use tiers::{TierChoice, TierReport};
@@ -68,7 +70,7 @@ Example: a deeper model with what keeps it trainable
 Needs tensors `feat` (float), `label` (i64; or of several labels a node u8 or f32, each 0 or 1) and `split`
 (u8: 0 train, 1 validation, 2 test).
 Partition p belongs to worker p mod W. Losses depend on the seed, on --roots, and on whether --strategy is
-hop and its --migration, never on how rows are fetched, nor on whether workers are threads, processes or an MPI job.
+hop and its --migration, or sdt with its flags and the number of partitions, never on how rows are fetched, nor on whether workers are threads, processes or an MPI job.
 SIGINT (Ctrl-C) or SIGTERM ends the run after its step: a checkpoint is written where there are to be any,
 what was done is reported, and the exit code is 130 or 143. A second one that comes over a second later,
 or one before the first step, ends it at once.")]
@@ -81,8 +83,9 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "ADDR")]
     connect: Vec<String>,
     /// How rows reach a worker: ondemand (each batch pulled when needed), rapid (RapidGNN: schedule,
-    /// hot set, prefetch), massive (MassiveGNN: buffer with eviction by score, next batch ahead) or hop
-    /// (HopGNN: each root of a global batch is trained on by the worker that owns it).
+    /// hot set, prefetch), massive (MassiveGNN: buffer with eviction by score, next batch ahead), hop
+    /// (HopGNN: each root of a global batch is trained on by the worker that owns it) or sdt (SDT-GNN: a
+    /// local model for each partition, which is loaded with its halo; they are averaged each epoch).
     #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
     strategy: Strategy,
     /// Which worker trains on which root: owned (each on those of its own partitions, as DGL) or global
@@ -175,6 +178,8 @@ pub(crate) struct TrainArgs {
     hot: HotArgs,
     #[command(flatten)]
     hop: HopArgs,
+    #[command(flatten)]
+    sdt: SdtArgs,
     /// Write what each worker did in each step to this file, one JSON object a line; docs/train-log.md
     /// says what stands in it. With --resume lines are added, else a file that has any is refused.
     #[arg(long, value_name = "FILE.jsonl")]
@@ -232,14 +237,17 @@ impl TrainArgs {
         let patience = Duration::from_secs(self.peer_timeout.into());
         let form = Form::of(self.processes, self.peer, patience)?;
         let hop = self.hop.check(self.strategy)?;
-        if self.strategy == Strategy::Hop && self.roots.is_some() {
-            return Err(UsageError::new(
-                "--roots is not for --strategy hop, which deals to owners",
-            ));
+        if matches!(self.strategy, Strategy::Hop | Strategy::Sdt) && self.roots.is_some() {
+            return Err(UsageError::new(format!(
+                "--roots is not for --strategy {}, which deals to owners",
+                self.strategy
+            )));
         }
-        let usual = TrainConfig { strategy: self.strategy, hop, ..TrainConfig::default() };
+        let is_sdt = self.strategy == Strategy::Sdt;
+        let sdt = self.sdt.check(self.strategy, self.hot.memory.filter(|_| is_sdt))?;
+        let usual = TrainConfig { strategy: self.strategy, hop, sdt, ..TrainConfig::default() };
         let fetch = usual.fetch();
-        self.hot.check(fetch)?;
+        self.hot.check(fetch, self.strategy)?;
         let train = TrainConfig {
             roots: self.roots.unwrap_or_default(),
             model: self.model,
@@ -260,7 +268,8 @@ impl TrainArgs {
             evaluate_every: self.evaluate_every,
             metric: self.metric,
             measure_test: !self.no_test,
-            evaluation_bytes: self.evaluation_memory,
+            // An evaluation is part of what a worker's memory is for.
+            evaluation_bytes: self.evaluation_memory.min(sdt.memory_bytes.unwrap_or(u64::MAX) / 3),
             patience: self.patience,
             checkpoint: self.checkpoint.check()?,
             save_model: self.save_model,
@@ -268,12 +277,17 @@ impl TrainArgs {
             n_hot: self.hot.n_hot.unwrap_or(usual.n_hot),
             window: self.hot.window.unwrap_or(usual.window),
             together: self.hot.together.map(|n| n as usize),
-            memory_budget_bytes: self.hot.memory,
+            memory_budget_bytes: self.hot.memory.filter(|_| !is_sdt),
             schedule_path: self.hot.schedule.clone().unwrap_or_default(),
             ..usual
         };
         train.validate().map_err(UsageError::of)?;
         let tiers = self.tiers.check(fetch)?;
+        if is_sdt && tiers.has_any() {
+            return Err(UsageError::new(
+                "--tier and --device-tier are not for --strategy sdt, whose partitions are in memory",
+            ));
+        }
         let buffer = self.buffer.check(self.strategy)?;
         let deadline = Duration::from_secs(self.deadline);
         Ok(TrainRun {

@@ -52,6 +52,8 @@ pub struct Sampler<'a> {
     choice: Choice,
     /// The list of each node of the batch.
     known: Vec<&'a [u32]>,
+    /// Of a part of a graph: the id of each node in the graph, by which it draws.
+    names: Option<&'a [NodeId]>,
 }
 
 impl<'a> Sampler<'a> {
@@ -64,7 +66,20 @@ impl<'a> Sampler<'a> {
             locals: LocalIds::new(topology.n_nodes()),
             choice: Choice::default(),
             known: Vec::new(),
+            names: None,
         }
+    }
+
+    /// A sampler of a part of a graph, whose node i is `names[i]` of the graph: a node with the same
+    /// list draws the same neighbours as there. Roots and batches have ids of the part.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is a name for each node.
+    #[must_use]
+    pub fn named(topology: &'a Topology, fanouts: &[Fanout], names: &'a [NodeId]) -> Self {
+        assert_eq!(names.len(), topology.n_nodes() as usize, "a name for each node");
+        Self { names: Some(names), ..Self::new(topology, fanouts) }
     }
 
     /// The batch of `roots` under `seed`, one block per fan-out, the input layer first. A root
@@ -166,7 +181,8 @@ impl<'a> Sampler<'a> {
                 prefetch_all(list);
                 continue;
             }
-            let stream = hop.child(nodes[dst].0.into());
+            let name = self.names.map_or(nodes[dst], |names| names[nodes[dst].index()]);
+            let stream = hop.child(name.0.into());
             self.choice.fill(drawn, list.len() as u32, stream);
             drawn.iter().for_each(|&position| prefetch(&list[position as usize]));
         }

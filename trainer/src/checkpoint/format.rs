@@ -107,7 +107,7 @@ pub(super) fn decode(bytes: &[u8], identity: &Identity) -> Result<Checkpoint, Ch
         measured,
         step_losses: losses.collect(),
     };
-    checkpoint.check()?;
+    checkpoint.check(identity.updates_each_step)?;
     Ok(checkpoint)
 }
 
@@ -141,7 +141,7 @@ pub(super) fn check_identity(
 
 impl Checkpoint {
     /// Fails unless its parts agree on how far the run got.
-    fn check(&self) -> Result<(), CheckpointFault> {
+    fn check(&self, updates_each_step: bool) -> Result<(), CheckpointFault> {
         let Place { epoch, step } = self.place;
         let fault = |what| Err(CheckpointFault::Contradiction { what });
         let epochs = &self.measured.epochs;
@@ -150,7 +150,8 @@ impl Checkpoint {
         }
         let steps = epochs.iter().map(|epoch| u64::from(epoch.steps)).sum::<u64>();
         let (n_losses, n_steps) = (self.step_losses.len() as u64, steps + u64::from(step));
-        let is_other = |replica: &&ReplicaState| u64::from(replica.n_steps) != n_steps;
+        let is_other =
+            |replica: &&ReplicaState| updates_each_step && u64::from(replica.n_steps) != n_steps;
         let other = self.replicas.iter().find(is_other).map(|replica| u64::from(replica.n_steps));
         if n_losses != n_steps || other.is_some() {
             let n_updates = other.unwrap_or(n_steps);

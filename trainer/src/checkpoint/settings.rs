@@ -2,7 +2,7 @@
 
 use std::fmt::{Debug, Write};
 
-use crate::{LayerOptions, RateSchedule, TrainConfig, UpdateOptions};
+use crate::{LayerOptions, Mode, RateSchedule, SdtConfig, TrainConfig, UpdateOptions};
 
 /// Settings that a run has a line for only where they are not as here: those of older checkpoints
 /// are all so.
@@ -35,7 +35,11 @@ impl Settings {
         settings.add("model", &config.model);
         settings.add("heads", &config.n_heads);
         settings.add("output_heads", &config.n_output_heads);
-        settings.add("workers", &config.workers);
+        match config.strategy.mode() {
+            // Its local models are those of partitions, whichever worker trains them.
+            Mode::Sdt => settings.add_sdt(config),
+            _ => settings.add("workers", &config.workers),
+        }
         settings.add("fanouts", &config.fanouts);
         settings.add("hidden", &config.hidden);
         settings.add("dropout", &config.dropout);
@@ -51,6 +55,14 @@ impl Settings {
         settings.add("labels_and_splits", &labels);
         settings.add_options(config);
         settings
+    }
+
+    fn add_sdt(&mut self, config: &TrainConfig) {
+        let SdtConfig { average_every, optimizer_state, full_partition, .. } = config.sdt;
+        self.add("average_every", &average_every);
+        self.add("optimizer_state", &optimizer_state);
+        self.add("halo_hops", &config.halo_hops());
+        self.add("full_partition", &full_partition);
     }
 
     fn add_options(&mut self, config: &TrainConfig) {

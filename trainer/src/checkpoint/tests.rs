@@ -8,7 +8,15 @@ const LENGTHS: [usize; 3] = [7, 3, 1];
 fn identity() -> Identity {
     let settings = Settings::new(&TrainConfig::default(), 5, "abc");
     let (lengths, epochs, n_steps) = (LENGTHS.to_vec(), 5, 4);
-    Identity { graph_uuid: [7; 16], settings, lengths, n_replicas: 2, epochs, n_steps }
+    Identity {
+        graph_uuid: [7; 16],
+        settings,
+        lengths,
+        n_replicas: 2,
+        updates_each_step: true,
+        epochs,
+        n_steps,
+    }
 }
 
 fn sample() -> Checkpoint {

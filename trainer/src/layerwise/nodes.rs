@@ -76,6 +76,11 @@ impl NodeSet {
         self.before[word] + (self.words[word] & ((1 << bit) - 1)).count_ones()
     }
 
+    /// Returns the bytes that it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        (size_of_val(&self.words[..]) + size_of_val(&self.before[..])) as u64
+    }
+
     fn numbered(words: Vec<u64>) -> Self {
         let mut n_members = 0;
         let before = words.iter().map(|word| {

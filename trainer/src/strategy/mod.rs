@@ -4,6 +4,7 @@ pub(crate) mod hop;
 mod ondemand;
 mod random;
 mod rapid;
+pub(crate) mod sdt;
 
 pub(crate) use ondemand::Ondemand;
 pub(crate) use random::RandomBatches;

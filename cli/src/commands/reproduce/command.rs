@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use super::hop::HopFiguresArgs;
+use super::sdt::SdtFiguresArgs;
 use super::{Paper, ReproduceArgs};
 use crate::console::Console;
 
@@ -12,7 +13,8 @@ use crate::console::Console;
 #[command(after_help = "\
 Example:
   lode reproduce rapidgnn --out rapidgnn
-  lode reproduce hopgnn --graph my-graph --out hopgnn")]
+  lode reproduce hopgnn --graph my-graph --out hopgnn
+  lode reproduce sdtgnn --graph my-graph --out sdtgnn")]
 pub(crate) enum ReproduceCommand {
     /// The schedule-driven one: steady cache and prefetching.
     Rapidgnn(ReproduceArgs),
@@ -20,6 +22,8 @@ pub(crate) enum ReproduceCommand {
     Massivegnn(ReproduceArgs),
     /// The feature-centric one: models or roots go to the features.
     Hopgnn(HopFiguresArgs),
+    /// The streaming one: a local model for each partition, and averages of them.
+    Sdtgnn(SdtFiguresArgs),
 }
 
 impl ReproduceCommand {
@@ -30,6 +34,7 @@ impl ReproduceCommand {
                 ReproduceArgs { paper: Paper::Massivegnn, ..args }.run(console)
             }
             Self::Hopgnn(args) => args.run(console),
+            Self::Sdtgnn(args) => args.run(console),
         }
     }
 }

@@ -111,10 +111,10 @@ pub(super) fn make(model: &Model, size: Size, dir: &Path, console: &Console) -> 
     let config = GenerateConfig { recipe, dim: model.dim, out: raw.clone() };
     let made = generate(&config, console)?;
     let mut partitioned = config.import(size.n_workers, graph.clone());
-    match size.cut {
-        // The papers' partitions come from METIS, whose cuts refinement reaches.
-        Cut::Good => partitioned.partition.refine_rounds = 1,
-        Cut::Random => partitioned.partition.algorithm = Algorithm::Hash,
+    // The papers' partitions come from METIS, whose cuts the refinement of an import reaches.
+    if size.cut == Cut::Random {
+        partitioned.partition.algorithm = Algorithm::Hash;
+        partitioned.partition.refine_rounds = 0;
     }
     let imported = import(&partitioned, console)?;
     std::fs::remove_dir_all(&raw)?;

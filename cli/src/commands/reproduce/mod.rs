@@ -17,6 +17,7 @@ mod rapid_figures;
 mod recording;
 mod report;
 mod runs;
+mod sdt;
 mod subjects;
 
 use std::fs;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lodestore_cache::PolicyKind;
-use lodestore_trainer::{Fetch, HotPolicy};
+use lodestore_trainer::{Fetch, HotPolicy, Strategy};
 
 use crate::size::parse_size;
 use crate::usage::UsageError;
@@ -27,6 +27,8 @@ pub(super) struct HotArgs {
     /// rapid: most bytes of rows that one worker's kept rows and batches may take: those of the window,
     /// the one that is trained on, and one that the trainer had to prepare itself. Both shrink to it;
     /// less than one batch takes is an error that says how much that is.
+    /// sdt: memory of each worker; a third of it is for its partitions, see --reserve. One that is larger
+    /// is an error that says how many partitions would fit.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) memory: Option<u64>,
     /// rapid: where the schedule is kept, and used if it is there already; beside the checkpoints unless
@@ -38,12 +40,12 @@ pub(super) struct HotArgs {
 
 impl HotArgs {
     /// Fails where a flag would do nothing.
-    pub(super) fn check(&self, fetch: Fetch) -> Result<(), UsageError> {
+    pub(super) fn check(&self, fetch: Fetch, strategy: Strategy) -> Result<(), UsageError> {
         let used = [
             ("--hot", self.n_hot.is_some()),
             ("--window", self.window.is_some()),
             ("--together", self.together.is_some()),
-            ("--memory", self.memory.is_some()),
+            ("--memory", self.memory.is_some() && strategy != Strategy::Sdt),
             ("--schedule", self.schedule.is_some()),
         ];
         match used.into_iter().find(|(_, used)| *used && fetch != Fetch::Rapid) {

@@ -2,7 +2,7 @@
 
 use lodestore_trainer::{
     Bottleneck, EpochReport, HopConfig, HotPolicy, Metric, Migration, Place, Preparation,
-    RowsBySource, RowsFrom, StepSeconds, StepShares, Strategy, WorkerStep,
+    RowsBySource, RowsFrom, SdtConfig, StepSeconds, StepShares, Strategy, WorkerStep,
 };
 
 use super::{TierReport, Trained};
@@ -122,6 +122,23 @@ fn moved(hop: HopConfig, epochs: &[EpochReport]) -> String {
     }
 }
 
+/// What `sdt` loaded and sent beside the rows of its partitions.
+fn partitioned(sdt: SdtConfig, epochs: &[EpochReport]) -> String {
+    let sum = |of: fn(&EpochReport) -> Option<u64>| epochs.iter().filter_map(of).sum::<u64>();
+    let (rows, bytes) = (sum(|epoch| epoch.halo_rows), sum(|epoch| epoch.halo_bytes));
+    let kept = epochs.iter().filter_map(|epoch| epoch.kept_share).next_back().unwrap_or(1.0);
+    format!(
+        "{} halo rows ({}) loaded, {} of neighbourhoods kept; average every {}, optimiser states {}, {} \
+         synchronised",
+        human::count(rows),
+        human::bytes(bytes),
+        human::percent(kept),
+        human::counted(sdt.average_every.into(), "epoch"),
+        sdt.optimizer_state,
+        human::bytes(sum(|epoch| epoch.synchronised_bytes))
+    )
+}
+
 /// What held the steps up, such as `compute, 71 % of a step; waiting for rows 12 %`.
 fn bottleneck(step: &StepShares) -> String {
     let waiting = match step.preparation {
@@ -207,6 +224,7 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
     ]);
     lines.push(("rows", rows(&report.epochs)));
     lines.extend(report.hop.map(|hop| ("hop", moved(hop, &report.epochs))));
+    lines.extend(report.sdt.map(|sdt| ("sdt", partitioned(sdt, &report.epochs))));
     if let Some(step) = &report.step {
         let [of_step, of_batch] = shares(step);
         lines.extend([("step", of_step), ("batches", of_batch)]);
@@ -241,6 +259,8 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
             (_, Some(HotPolicy::Frequency)) => "hot sets + window",
             (_, Some(HotPolicy::Oracle)) => "oracle + window",
             (Strategy::Massive, _) => "buffer + batches",
+            (Strategy::Sdt, _) => "partitions",
+
             _ => "batch",
         };
         lines.push((kept, format!("{held} held{bound} per worker")));

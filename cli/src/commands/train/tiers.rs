@@ -83,6 +83,13 @@ pub(crate) struct TierChoice {
     settings: SharedSettings,
 }
 
+impl TierChoice {
+    /// Returns whether there is memory for any tier.
+    pub(super) fn has_any(&self) -> bool {
+        self.host.is_some() || self.device.is_some()
+    }
+}
+
 /// The tiers of a run. Those in the host's memory, of any width, take it from one budget: what is
 /// free when the run begins.
 pub(super) struct Tiers {

@@ -1,0 +1,153 @@
+//! An imported graph, cut into other partitions in memory.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use lodestore_client::{ClientError, EmbeddedSource, PullKind, PullStats, RowSource, TensorInfo};
+use lodestore_graph::edges::MemoryEdges;
+use lodestore_graph::partition::{PartitionConfig, PartitionReport, partition};
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::topology::Topology;
+use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_store::{EmbeddedStore, Graph};
+use lodestore_trainer::{RowsFrom, TrainConfig, TrainGraph, WorkerSources};
+
+use crate::topology::open_topology;
+
+/// A graph by the ids that it is stored under.
+pub(super) struct Source {
+    pub(super) name: String,
+    pub(super) n_nodes: u32,
+    pub(super) undirected: bool,
+    /// Ascending; an edge of both directions once.
+    pub(super) edges: MemoryEdges,
+    /// In-edges of all nodes.
+    pub(super) n_edges: u64,
+    /// Bytes of a row of features.
+    pub(super) row_bytes: u64,
+    rows: Arc<dyn RowSource>,
+    uuid: [u8; 16],
+}
+
+/// A graph in partitions of its own.
+pub(super) struct Cut {
+    pub(super) report: PartitionReport,
+    topology: Topology,
+    book: PartitionBook,
+    /// Id in the store of each node.
+    stored_of: Arc<[u32]>,
+    uuid: [u8; 16],
+}
+
+/// The rows of a graph under the ids of a cut.
+struct Relabelled {
+    rows: Arc<dyn RowSource>,
+    book: PartitionBook,
+    stored_of: Arc<[u32]>,
+    /// Training nodes outside of these are in no split.
+    trained: Option<Range<u32>>,
+}
+
+impl Source {
+    pub(super) fn open(dir: &Path) -> Result<Self> {
+        let graph = Graph::open(dir)?;
+        let undirected = graph.meta().undirected;
+        let topology = open_topology(&graph)?;
+        let n_nodes = topology.n_nodes();
+        let mut edges = Vec::with_capacity(topology.n_edges() as usize);
+        for node in 0..n_nodes {
+            let sources = topology.in_neighbours(NodeId(node)).iter();
+            let all = sources.map(|&source| [source, node]);
+            edges.extend(all.filter(|[source, node]| !undirected || source <= node));
+        }
+        edges.sort_unstable();
+        let store = EmbeddedStore::open(dir, None)?;
+        let rows: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
+        let row_bytes = rows.tensor(&TrainConfig::default().feature_tensor)?.row_bytes() as u64;
+        let name = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        let name = name.file_name().context("--graph: expected a folder")?;
+        Ok(Self {
+            name: name.to_string_lossy().into_owned(),
+            n_nodes,
+            undirected,
+            n_edges: topology.n_edges(),
+            edges: MemoryEdges::new(edges)?,
+            row_bytes,
+            rows,
+            uuid: *graph.uuid().as_bytes(),
+        })
+    }
+
+    /// Cuts the graph as `config` says.
+    pub(super) fn cut(&self, config: &PartitionConfig) -> Result<Cut> {
+        let config = PartitionConfig { undirected: self.undirected, ..config.clone() };
+        let cut = partition(&self.edges, self.n_nodes, &config)?;
+        let relabelling = Relabelling::new(&cut.assignment, config.n_parts)?;
+        let topology = Topology::from_edges(&self.edges, &relabelling, self.undirected)?;
+        Ok(Cut {
+            report: cut.report,
+            topology,
+            stored_of: relabelling.external_of.into(),
+            book: relabelling.book,
+            uuid: self.uuid,
+        })
+    }
+}
+
+impl Cut {
+    pub(super) fn graph(&self) -> TrainGraph<'_> {
+        let (topology, book) = (&self.topology, &self.book);
+        TrainGraph { topology, book, uuid: self.uuid, rows_from: RowsFrom::Embedded }
+    }
+
+    /// Returns the rows of each of `n_workers`, of a graph in which only the training nodes of
+    /// `trained` are trained on, if it is given.
+    pub(super) fn sources(
+        &self,
+        source: &Source,
+        n_workers: u32,
+        trained: Option<PartId>,
+    ) -> Vec<WorkerSources> {
+        let rows: Arc<dyn RowSource> = Arc::new(Relabelled {
+            rows: Arc::clone(&source.rows),
+            book: self.book.clone(),
+            stored_of: Arc::clone(&self.stored_of),
+            trained: trained.map(|part| self.book.range(part)),
+        });
+        let of_worker = |_| {
+            let [local, remote, untiered] = [(); 3].map(|()| Arc::clone(&rows));
+            WorkerSources { local, remote, untiered, filled: PullStats::default() }
+        };
+        (0..n_workers).map(of_worker).collect()
+    }
+}
+
+impl RowSource for Relabelled {
+    fn book(&self) -> &PartitionBook {
+        &self.book
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.rows.tensor(name)
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        let stored: Vec<NodeId> = ids.iter().map(|id| NodeId(self.stored_of[id.index()])).collect();
+        let stats = self.rows.pull(tensor, &stored, out, kind)?;
+        if let Some(trained) = &self.trained
+            && tensor == TrainConfig::default().split_tensor
+        {
+            let outside = ids.iter().zip(out).filter(|(id, _)| !trained.contains(&id.0));
+            outside.filter(|(_, split)| **split == 0).for_each(|(_, split)| *split = u8::MAX);
+        }
+        Ok(stats)
+    }
+}

@@ -1,0 +1,106 @@
+//! The settings of `sdt`.
+
+use std::{fmt, str::FromStr};
+
+use serde::Serialize;
+
+use super::check;
+use crate::{Strategy, TrainConfig, TrainError};
+
+/// How the local models of partitions are trained and averaged under `sdt`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SdtConfig {
+    /// Local models are averaged after every so many epochs, at least 1.
+    pub average_every: u32,
+    /// What becomes of the states of their optimisers then.
+    pub optimizer_state: OptimizerState,
+    /// Hops of the halo that a partition has; as many as layers unless given, which keeps sampled
+    /// neighbourhoods whole.
+    pub halo_hops: Option<u32>,
+    /// One batch for each partition: all of its training nodes, with all of their neighbours.
+    pub full_partition: bool,
+    /// Memory of each worker, T of which is for training, and the rest for partitions (SDT-GNN, section
+    /// III-C); unless given there are two partitions of a worker in memory.
+    pub memory_bytes: Option<u64>,
+    /// T: two thirds of the memory unless given.
+    pub reserved_bytes: Option<u64>,
+}
+
+/// What becomes of the states of optimisers when local models are averaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimizerState {
+    /// Each local model keeps its own.
+    Local,
+    /// Moments are averaged as parameters are: three times the bytes, and far fewer epochs where local
+    /// models make few steps between averages.
+    Averaged,
+    /// Moments begin at zero again.
+    Reset,
+}
+
+impl Default for SdtConfig {
+    fn default() -> Self {
+        Self {
+            average_every: 1,
+            optimizer_state: OptimizerState::Averaged,
+            halo_hops: None,
+            full_partition: false,
+            memory_bytes: None,
+            reserved_bytes: None,
+        }
+    }
+}
+
+impl TrainConfig {
+    /// Fails for settings of `sdt` that cannot work, or are those of another strategy.
+    pub(super) fn check_sdt(&self) -> Result<(), TrainError> {
+        if self.strategy != Strategy::Sdt {
+            let is_usual = self.sdt == SdtConfig::default();
+            return check(is_usual, "strategy", "sdt for its settings", self.strategy);
+        }
+        let SdtConfig { average_every, memory_bytes, reserved_bytes, .. } = self.sdt;
+        check(average_every >= 1, "average_every", "at least 1", average_every)?;
+        let replays = self.replay.is_some();
+        check(!replays, "replay", "none under the strategy sdt", "a recording")?;
+        let is_of_memory = reserved_bytes.is_none() || memory_bytes.is_some();
+        check(is_of_memory, "reserved_bytes", "a part of memory_bytes", "no memory_bytes")
+    }
+
+    /// Returns the bytes that the partitions of a worker may take under `sdt`, and those that training
+    /// is left (SDT-GNN, section III-C); none where memory is not limited.
+    pub(crate) fn partition_bytes(&self) -> Option<[u64; 2]> {
+        let memory = self.sdt.memory_bytes?;
+        let reserved = self.sdt.reserved_bytes.unwrap_or(memory - memory / 3);
+        Some([memory.saturating_sub(reserved), reserved])
+    }
+
+    /// Returns the hops of halos under `sdt`: none beyond the layers is needed.
+    pub(crate) fn halo_hops(&self) -> u32 {
+        let n_layers = self.fanouts.len() as u32;
+        self.sdt.halo_hops.map_or(n_layers, |hops| hops.min(n_layers))
+    }
+}
+
+impl fmt::Display for OptimizerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Local => "local",
+            Self::Averaged => "averaged",
+            Self::Reset => "reset",
+        })
+    }
+}
+
+impl FromStr for OptimizerState {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "local" => Ok(Self::Local),
+            "averaged" => Ok(Self::Averaged),
+            "reset" => Ok(Self::Reset),
+            _ => Err(format!("no optimiser state `{name}`; there are: local, averaged, reset")),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Partitions loaded ahead of their turns.
+
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel},
+    },
+    thread::Scope,
+    time::Instant,
+};
+
+use lodestore_client::Met;
+use lodestore_graph::NodeId;
+
+use super::{
+    local::{LocalPartition, PartitionSource},
+    residents::{Admission, Residents},
+};
+use crate::TrainError;
+
+/// A partition of a worker, and the nodes that its local model trains on.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    pub(crate) part: u32,
+    pub(crate) roots: Arc<[NodeId]>,
+    /// Bytes that it takes in memory.
+    pub(crate) n_bytes: u64,
+}
+
+/// The partitions of a worker, each in its turn.
+pub(crate) struct Turns {
+    partitions: Receiver<Result<Ready, TrainError>>,
+    /// Tells that a partition is no longer used.
+    released: Sender<()>,
+}
+
+/// A partition in its turn.
+pub(crate) struct Ready {
+    pub(crate) partition: Arc<LocalPartition>,
+    /// Whether it was loaded for this turn.
+    pub(crate) is_new: bool,
+    /// Bytes of all partitions in memory.
+    pub(crate) held_bytes: u64,
+}
+
+impl Turns {
+    /// Begins to load, on a thread: `turns` again and again, from turn `first` on until `n_turns` are
+    /// over, within `budget` bytes.
+    pub(crate) fn start<'scope, 'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        source: PartitionSource<'scope>,
+        turns: Vec<Turn>,
+        range: std::ops::Range<usize>,
+        budget: Option<u64>,
+    ) -> Self {
+        let (outbox, partitions) = sync_channel(1);
+        let (released, releases) = channel();
+        scope.spawn(move || {
+            let sizes = turns.iter().map(|turn| turn.n_bytes).collect();
+            let residents = Residents::new(sizes, budget);
+            let held = vec![None; turns.len()];
+            Loader { source, turns, residents, held, outbox, releases }.run(range);
+        });
+        Self { partitions, released }
+    }
+
+    /// Returns the next partition, how it was met, and how long that took. The one before must have been
+    /// released.
+    pub(crate) fn next(&self) -> Result<(Ready, Met, f64), TrainError> {
+        let start = Instant::now();
+        let (ready, met) = match self.partitions.try_recv() {
+            Ok(ready) => (Some(ready), Met::Ready),
+            Err(TryRecvError::Empty) => (self.partitions.recv().ok(), Met::Waited),
+            Err(TryRecvError::Disconnected) => (None, Met::Waited),
+        };
+        let Some(ready) = ready else { unreachable!("as many turns as orders") };
+        Ok((ready?, met, start.elapsed().as_secs_f64()))
+    }
+
+    /// Releases the present partition.
+    pub(crate) fn release(&self, ready: Ready) {
+        drop(ready);
+        // A loader that is gone loads no more.
+        let _ = self.released.send(());
+    }
+}
+
+/// The thread that loads.
+struct Loader<'run> {
+    source: PartitionSource<'run>,
+    turns: Vec<Turn>,
+    residents: Residents,
+    held: Vec<Option<Arc<LocalPartition>>>,
+    outbox: SyncSender<Result<Ready, TrainError>>,
+    releases: Receiver<()>,
+}
+
+impl Loader<'_> {
+    fn run(mut self, range: std::ops::Range<usize>) {
+        let mut present = None;
+        for turn in range {
+            let next = turn % self.turns.len();
+            let mut admission = self.residents.admit(next, present);
+            if admission == Admission::Wait {
+                if self.releases.recv().is_err() {
+                    return;
+                }
+                present = None;
+                admission = self.residents.admit(next, None);
+            }
+            let ready = self.ready(next, admission);
+            let is_error = ready.is_err();
+            if self.outbox.send(ready).is_err() || is_error {
+                return;
+            }
+            // One partition ahead of the present one.
+            if present.is_some() && self.releases.recv().is_err() {
+                return;
+            }
+            present = Some(next);
+        }
+    }
+
+    fn ready(&mut self, next: usize, admission: Admission) -> Result<Ready, TrainError> {
+        let is_new = match admission {
+            Admission::Resident => false,
+            Admission::Load(gone) => {
+                gone.into_iter().for_each(|turn| self.held[turn] = None);
+                let Turn { part, roots, .. } = &self.turns[next];
+                self.held[next] = Some(Arc::new(self.source.load(*part, roots)?));
+                true
+            }
+            Admission::Wait => unreachable!("each partition fits alone"),
+        };
+        let Some(partition) = self.held[next].clone() else {
+            unreachable!("what is resident is held")
+        };
+        let held_bytes = self.held.iter().flatten().map(|held| held.n_bytes()).sum();
+        debug_assert_eq!(held_bytes, self.residents.held(), "partitions take what was planned");
+        Ok(Ready { partition, is_new, held_bytes })
+    }
+}

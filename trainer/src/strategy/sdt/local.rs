@@ -1,0 +1,279 @@
+//! A partition with its halo in memory: lists, degrees and rows, under local ids.
+
+use std::ops::Range;
+
+use lodestore_client::{ClientError, LoadStats, PullKind, RowBuffer};
+use lodestore_graph::{NodeId, PartId, PartitionBook, topology::Topology};
+
+use super::plan::{Depth, PartitionPlan, Reach, Region};
+use crate::{TrainError, WorkerSources, layerwise::NodeSet};
+
+/// A partition as its local model sees it.
+#[derive(Debug)]
+pub(crate) struct LocalPartition {
+    pub(crate) part: u32,
+    /// The nodes by local id.
+    pub(crate) nodes: Vec<NodeId>,
+    /// In-neighbours by local id, in the order of global ids.
+    pub(crate) topology: Topology,
+    /// In-degrees in the whole graph, by local id.
+    degrees: Vec<u32>,
+    numbers: Numbers,
+    rows: RowBuffer,
+    row_bytes: usize,
+    /// What it took to load.
+    pub(crate) loaded: Loaded,
+}
+
+/// What was moved to load a partition.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Loaded {
+    /// Rows of other workers' partitions, by VectorPull.
+    pub(crate) load: LoadStats,
+    /// Rows of the halo, whichever worker owns them.
+    pub(crate) halo_rows: u64,
+    pub(crate) halo_bytes: u64,
+}
+
+/// The partitions of a graph, and where the rows of one worker come from.
+pub(crate) struct PartitionSource<'run> {
+    pub(crate) topology: &'run Topology,
+    pub(crate) book: &'run PartitionBook,
+    pub(crate) sources: &'run WorkerSources,
+    pub(crate) tensor: &'run str,
+    pub(crate) row_bytes: usize,
+    pub(crate) depth: Depth,
+    /// The worker's partitions are those that leave this when divided by the number of workers.
+    pub(crate) worker: u32,
+    pub(crate) n_workers: u32,
+}
+
+/// Local ids: other workers' nodes come first, each kind in rising order, so that the rows of a pull
+/// stand together.
+#[derive(Debug)]
+struct Numbers {
+    set: NodeSet,
+    /// Of each partition: its first node, and what is added to the rank of a node of it.
+    parts: Vec<(u32, i64)>,
+}
+
+impl Numbers {
+    fn new(set: NodeSet, book: &PartitionBook, is_remote: impl Fn(PartId) -> bool) -> (Self, u32) {
+        let mut counts = Vec::new();
+        let mut nodes = set.iter().peekable();
+        for part in book.parts() {
+            let range = book.range(part);
+            let mut n_nodes = 0u32;
+            while nodes.next_if(|node| range.contains(&node.0)).is_some() {
+                n_nodes += 1;
+            }
+            counts.push((range.start, n_nodes, is_remote(part)));
+        }
+        drop(nodes);
+        let n_remote: u32 = counts.iter().filter(|(.., is)| *is).map(|(_, n, _)| n).sum();
+        let (mut rank, mut next) = (0i64, [0i64, n_remote.into()]);
+        let parts = counts.into_iter().map(|(first, n_nodes, is_remote)| {
+            let next = &mut next[usize::from(!is_remote)];
+            let shift = *next - rank;
+            *next += i64::from(n_nodes);
+            rank += i64::from(n_nodes);
+            (first, shift)
+        });
+        let parts = parts.collect();
+        (Self { set, parts }, n_remote)
+    }
+
+    /// Returns the local id of `node`, which is one of these.
+    fn local(&self, node: NodeId) -> u32 {
+        let part = self.parts.partition_point(|(first, _)| *first <= node.0) - 1;
+        (i64::from(self.set.index(node)) + self.parts[part].1) as u32
+    }
+}
+
+impl PartitionSource<'_> {
+    fn owned(&self, part: u32) -> Range<u32> {
+        self.book.range(PartId(part as u16))
+    }
+
+    /// Returns what it takes to train the local model of `part` on `roots`.
+    pub(crate) fn plan(&self, part: u32, roots: &[NodeId]) -> PartitionPlan {
+        Region::new(self.topology, self.owned(part), self.depth).plan(roots)
+    }
+
+    /// Loads what the local model of `part` needs to train on `roots`.
+    pub(crate) fn load(&self, part: u32, roots: &[NodeId]) -> Result<LocalPartition, TrainError> {
+        let region = Region::new(self.topology, self.owned(part), self.depth);
+        let Reach { nodes: set, expanded } = region.reach(roots);
+        let is_remote = |of: PartId| u32::from(of.0) % self.n_workers != self.worker;
+        let (numbers, n_remote) = Numbers::new(set, self.book, is_remote);
+        let mut nodes = vec![NodeId(0); numbers.set.len()];
+        numbers.set.iter().for_each(|node| nodes[numbers.local(node) as usize] = node);
+        let topology = lists(&region, &expanded, &nodes, &numbers)?;
+        let degrees = nodes.iter().map(|&node| self.topology.in_degree(node)).collect();
+        let mut rows = RowBuffer::default();
+        rows.resize(nodes.len() * self.row_bytes);
+        let load = self.pull(&nodes, n_remote as usize, rows.bytes_mut())?;
+        let owned = self.owned(part);
+        let n_halo = nodes.iter().filter(|node| !owned.contains(&node.0)).count() as u64;
+        let row_bytes = self.row_bytes;
+        let loaded = Loaded { load, halo_rows: n_halo, halo_bytes: n_halo * row_bytes as u64 };
+        Ok(LocalPartition { part, nodes, topology, degrees, numbers, rows, row_bytes, loaded })
+    }
+
+    /// Pulls the rows of `nodes`, of which the first `n_remote` are other workers'.
+    fn pull(
+        &self,
+        nodes: &[NodeId],
+        n_remote: usize,
+        out: &mut [u8],
+    ) -> Result<LoadStats, ClientError> {
+        let (remote, own) = nodes.split_at(n_remote);
+        let (of_remote, of_own) = out.split_at_mut(n_remote * self.row_bytes);
+        let (sources, kind) = (self.sources, PullKind::Vector);
+        let mut load = LoadStats::default();
+        if !remote.is_empty() {
+            load =
+                LoadStats::from_pull(sources.remote.pull(self.tensor, remote, of_remote, kind)?);
+        }
+        sources.local.pull(self.tensor, own, of_own, kind)?;
+        Ok(load)
+    }
+}
+
+/// Returns the lists of `expanded`, and empty ones of all other nodes.
+fn lists(
+    region: &Region<'_>,
+    expanded: &NodeSet,
+    nodes: &[NodeId],
+    numbers: &Numbers,
+) -> Result<Topology, TrainError> {
+    let len = |&node: &NodeId| match expanded.contains(node) {
+        true => region.list(node).count() as u64,
+        false => 0,
+    };
+    let mut offsets = Vec::with_capacity(nodes.len() + 1);
+    offsets.push(0);
+    let mut n_entries = 0;
+    offsets.extend(nodes.iter().map(len).map(|n| {
+        n_entries += n;
+        n_entries
+    }));
+    let mut sources = Vec::with_capacity(n_entries as usize);
+    for &node in nodes.iter().filter(|node| expanded.contains(**node)) {
+        sources.extend(region.list(node).map(|source| numbers.local(source)));
+    }
+    Ok(Topology::from_lists(offsets, sources)?)
+}
+
+impl LocalPartition {
+    /// Returns the bytes that it has in memory, with the places that its batches need.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        let n_entries = self.topology.n_edges();
+        let lists = 8 * (self.nodes.len() as u64 + 1) + 4 * n_entries;
+        let of_nodes = size_of_val(&self.nodes[..]) + size_of_val(&self.degrees[..]);
+        let places = 4 * self.nodes.len() as u64 + self.numbers.set.bytes();
+        self.rows.bytes().len() as u64 + lists + of_nodes as u64 + places
+    }
+
+    /// Returns the in-degree of `node` in the whole graph.
+    pub(crate) fn degree(&self, node: NodeId) -> u32 {
+        self.degrees[self.numbers.local(node) as usize]
+    }
+
+    /// Returns the local ids of `nodes`.
+    pub(crate) fn local_ids(&self, nodes: &[NodeId]) -> Vec<NodeId> {
+        nodes.iter().map(|&node| NodeId(self.numbers.local(node))).collect()
+    }
+
+    /// Copies the rows of nodes with these local ids to `out`.
+    pub(crate) fn gather(&self, locals: &[NodeId], out: &mut RowBuffer) {
+        out.resize(locals.len() * self.row_bytes);
+        let rows = self.rows.bytes();
+        let places = out.bytes_mut().chunks_exact_mut(self.row_bytes.max(1));
+        for (place, local) in places.zip(locals) {
+            place.copy_from_slice(&rows[local.index() * self.row_bytes..][..self.row_bytes]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lodestore_client::{MemorySource, PullStats, RowSource};
+    use lodestore_graph::{
+        edges::MemoryEdges,
+        relabel::Relabelling,
+        sampler::{Fanout, Sampler},
+    };
+    use lodestore_store::Dtype;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sources(book: &PartitionBook) -> WorkerSources {
+        let mut rows = MemorySource::new(book.clone());
+        let values = (0..book.n_nodes()).flat_map(|id| (id as f32).to_le_bytes()).collect();
+        rows.add("feat", Dtype::F32, 1, values).unwrap();
+        let rows: Arc<dyn RowSource> = Arc::new(rows);
+        let [local, remote, untiered] = [&rows; 3].map(Arc::clone);
+        WorkerSources { local, remote, untiered, filled: PullStats::default() }
+    }
+
+    proptest! {
+        /// The naive twin samples the whole graph.
+        #[test]
+        fn batches_of_a_partition_with_its_whole_halo_are_those_of_the_graph(
+            edges in prop::collection::vec((0u32..40, 0u32..40), 1..200),
+            n_parts in 1u16..5,
+            n_workers in 1u32..4,
+            layers in 1u32..4,
+            fanout in prop::sample::select(vec![Fanout::All, Fanout::at_most(2).unwrap()]),
+        ) {
+            let edges: Vec<[u32; 2]> = edges.into_iter().map(|(a, b)| [a, b]).chain([[39, 39]]).collect();
+            let owners: Vec<PartId> = (0..40u16).map(|id| PartId(id * 7 % n_parts)).collect();
+            let relabelling = Relabelling::new(&owners, n_parts).unwrap();
+            let edges = MemoryEdges::new(edges).unwrap();
+            let topology = Topology::from_edges(&edges, &relabelling, false).unwrap();
+            let book = &relabelling.book;
+            let sources = sources(book);
+            let fanouts = vec![fanout; layers as usize];
+            let mut whole = Sampler::new(&topology, &fanouts);
+            for part in 0..u32::from(n_parts) {
+                let source = PartitionSource {
+                    topology: &topology,
+                    book,
+                    sources: &sources,
+                    tensor: "feat",
+                    row_bytes: 4,
+                    depth: Depth { layers, halo_hops: layers },
+                    worker: part % n_workers,
+                    n_workers,
+                };
+                let roots: Vec<NodeId> =
+                    book.range(PartId(part as u16)).filter(|id| id % 2 == 0).map(NodeId).collect();
+                let local = source.load(part, &roots).unwrap();
+                let plan = source.plan(part, &roots);
+                prop_assert_eq!(local.loaded.halo_rows, plan.n_halo);
+                prop_assert_eq!(local.n_bytes(), plan.bytes(4, 40));
+                let remote = |node: &&NodeId| {
+                    let part = book.part_of(**node).unwrap();
+                    u32::from(part.0) % n_workers != source.worker
+                };
+                let n_remote = local.nodes.iter().filter(remote).count() as u64;
+                prop_assert_eq!(local.loaded.load.remote_rows, n_remote);
+
+                let mut sampler = Sampler::named(&local.topology, &fanouts, &local.nodes);
+                let mut found = sampler.sample(&local.local_ids(&roots), 5);
+                let mut rows = RowBuffer::default();
+                local.gather(&found.nodes, &mut rows);
+                found.nodes = found.nodes.iter().map(|id| local.nodes[id.index()]).collect();
+                prop_assert_eq!(&found, &whole.sample(&roots, 5));
+                for (row, &node) in rows.elements::<f32>().iter().zip(&found.nodes) {
+                    prop_assert_eq!(*row, node.0 as f32);
+                    prop_assert_eq!(local.degree(node), topology.in_degree(node));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! An epoch of all partitions, and the average of their local models.
+
+use std::{mem::take, ops::ControlFlow, time::Instant};
+
+use super::{average::Shares, plan::PartitionPlan, team::PartitionTeam, worker::PartitionFigures};
+use crate::{
+    Place, Progress, TrainError,
+    checkpoint::Checkpoints,
+    collective::{Collective, Payload, ThreadCollective},
+    config::Due,
+    process_group::ProcessGroup,
+    record::SdtSum,
+    replica::ReplicaState,
+    run::Run,
+    step::{RowsBySource, SdtTraffic, StepSeconds, WorkerStep, word_of},
+    step_outcome::TeamStep,
+};
+
+/// The leader asks for nothing.
+const NOTHING: u32 = 0;
+/// The leader writes a checkpoint.
+const SAVE: u32 = 1;
+/// The run ends here.
+const END: u32 = 2;
+
+/// The local models of a run, one for each partition.
+#[derive(Debug)]
+pub(crate) struct LocalModels {
+    /// By partition; those of other processes are empty but while a checkpoint is written.
+    states: Vec<ReplicaState>,
+    shares: Shares,
+    /// Share of the entries of whole neighbourhoods that partitions keep.
+    kept_share: f64,
+    /// Whether there are checkpoints.
+    saves: bool,
+}
+
+impl LocalModels {
+    pub(crate) fn new(states: Vec<ReplicaState>, shares: Shares) -> Self {
+        Self { states, shares, kept_share: 1.0, saves: false }
+    }
+
+    /// Returns the number of local models.
+    pub(crate) fn len(&self) -> u32 {
+        self.states.len() as u32
+    }
+
+    /// Takes the states out, to be written, or to be sent.
+    pub(crate) fn take(&mut self) -> Vec<ReplicaState> {
+        take(&mut self.states)
+    }
+
+    /// Puts the states of all partitions in place.
+    pub(crate) fn put(&mut self, states: Vec<ReplicaState>) {
+        self.states = states;
+    }
+
+    /// Returns a copy of all states.
+    pub(crate) fn states(&self) -> Vec<ReplicaState> {
+        self.states.clone()
+    }
+
+    /// Returns the parameters of the average of all local models, all of which are here. Where all have
+    /// the same, as after an average, it is these: their weighted sum may differ in the last bit.
+    pub(crate) fn average_here(&self) -> Result<Vec<Vec<f32>>, TrainError> {
+        if self.states.windows(2).all(|pair| pair[0].values == pair[1].values) {
+            return Ok(self.states[0].values.clone());
+        }
+        let terms = self.shares.terms((0..).zip(&self.states))?;
+        let len = self.shares.len();
+        let sum = ThreadCollective::alone().reduce_ordered(Payload::Parameters, terms, len)?;
+        Ok(self.shares.lists(&sum))
+    }
+
+    /// Forgets the states of the partitions of other processes.
+    fn keep_own(&mut self, group: &ProcessGroup<'_>, n_workers: u32) {
+        let others = (0..).zip(&mut self.states);
+        let others = others.filter(|(part, _)| !group.has_worker(part % n_workers));
+        others.for_each(|(_, state)| *state = ReplicaState::default());
+    }
+}
+
+impl Run<'_> {
+    /// Takes note of what partitions keep, and agrees on whether there are checkpoints. False if the
+    /// leader has ended the run.
+    pub(crate) fn begin_partitions(
+        &mut self,
+        plans: &[PartitionPlan],
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<bool, TrainError> {
+        let saves = self.checkpoints.is_some();
+        let Some(saves) = group.number_of_leader(saves.into())? else { return Ok(false) };
+        let Some(local) = &mut self.local else { return Ok(true) };
+        local.saves = saves != 0;
+        local.keep_own(group, self.config.workers);
+        let sum = |of: fn(&PartitionPlan) -> f64| plans.iter().map(of).sum::<f64>();
+        let all = sum(|plan| plan.all);
+        local.kept_share = if all > 0.0 { sum(|plan| plan.kept) / all } else { 1.0 };
+        Ok(true)
+    }
+
+    /// Trains the local models of the partitions that are left of the present epoch, and averages them
+    /// if that is due.
+    pub(crate) fn train_partitions(
+        &mut self,
+        team: &mut PartitionTeam<'_>,
+        group: &mut ProcessGroup<'_>,
+        progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+    ) -> Result<(), TrainError> {
+        let (start, saving) = (Instant::now(), self.checkpoint_seconds());
+        let (epoch, total) = (self.place.epoch, team.n_parts());
+        while self.place.step < total {
+            let (first, began) = (self.place.step, Instant::now());
+            let Some(figures) = self.round(team, group)? else {
+                self.is_interrupted = true;
+                return Ok(());
+            };
+            let seconds = began.elapsed().as_secs_f64();
+            let workers: Vec<WorkerStep> =
+                figures.iter().map(|of_part| self.worker_step(of_part, seconds)).collect();
+            let mut loss = TeamStep::default();
+            for (of_part, worker) in figures.iter().zip(&workers) {
+                let step = TeamStep::new(vec![(worker.worker, of_part.outcome.clone())]);
+                let step = TeamStep { n_batches: of_part.n_batches, ..step };
+                self.record.stepped(&step, std::slice::from_ref(worker));
+                loss.outcomes.extend(step.outcomes);
+            }
+            let loss = TeamStep::new(take(&mut loss.outcomes)).loss;
+            let (halo_rows, halo_bytes) = (
+                figures.iter().map(|of_part| of_part.halo_rows).sum::<u64>(),
+                figures.iter().map(|of_part| of_part.halo_bytes).sum::<u64>(),
+            );
+            self.record.partitioned(SdtSum { halo_rows, halo_bytes, ..SdtSum::default() });
+            self.place.step = first + figures.len() as u32;
+            let (done, workers) = (self.place.step, &workers[..]);
+            let is_ended =
+                progress(&Progress::Step { epoch, done, total, loss, workers }).is_break();
+            let is_due = |checkpoints: &Checkpoints| {
+                let before = u64::from(epoch) * u64::from(total) + u64::from(first);
+                checkpoints.is_passed(before, before + u64::from(done - first))
+            };
+            let is_saved = self.checkpoints.as_ref().is_some_and(is_due)
+                || (is_ended && self.checkpoints.is_some());
+            let wanted =
+                if is_saved { SAVE } else { NOTHING } + if is_ended { END } else { NOTHING };
+            let Some(wanted) = group.number_of_leader(wanted)? else {
+                self.is_interrupted = true;
+                return Ok(());
+            };
+            if wanted & SAVE != 0 {
+                self.gather_states(group)?;
+                self.save()?;
+                self.forget_states(group);
+            }
+            if wanted & END != 0 {
+                self.is_interrupted = true;
+                return Ok(());
+            }
+        }
+        self.average(epoch, group)?;
+        let kept_share = self.local.as_ref().map_or(1.0, |local| local.kept_share);
+        self.record.partitioned(SdtSum { kept_share, ..SdtSum::default() });
+        let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
+        self.record.end_epoch(epoch, total, seconds, team.stats());
+        if self.local.as_ref().is_some_and(|local| local.saves) {
+            self.gather_states(group)?;
+        }
+        Ok(())
+    }
+
+    /// Trains one partition of each worker; returns the figures of all. None if the leader has ended the
+    /// run.
+    fn round(
+        &mut self,
+        team: &mut PartitionTeam<'_>,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Option<Vec<PartitionFigures>>, TrainError> {
+        let Place { epoch, step } = self.place;
+        let Some(local) = &mut self.local else { unreachable!("a run of partitions") };
+        let own = team.train(epoch, step, &mut local.states)?;
+        let Some(all) = group.exchange(&own)? else { return Ok(None) };
+        let mut figures: Vec<PartitionFigures> = all.into_iter().flatten().collect();
+        figures.sort_by_key(|of_part| of_part.part);
+        team.note(&figures);
+        Ok(Some(figures))
+    }
+
+    /// Averages the local models, where that is due or the average is to be measured.
+    fn average(&mut self, epoch: u32, group: &mut ProcessGroup<'_>) -> Result<(), TrainError> {
+        let sdt = self.config.sdt;
+        let is_due = (epoch + 1).is_multiple_of(sdt.average_every);
+        let is_last = epoch + 1 == self.config.epochs;
+        let is_measured = self.config.evaluation_after(epoch + 1, self.has_test) != Due::No;
+        if !is_due && !is_last && !is_measured {
+            return Ok(());
+        }
+        let Some(local) = &mut self.local else { return Ok(()) };
+        let n_workers = self.config.workers;
+        let is_own = |part: u32| group.has_worker(part % n_workers);
+        let own = (0..).zip(&local.states).filter(|(part, _)| is_own(*part));
+        let terms = local.shares.terms(own)?;
+        let len = local.shares.len();
+        let sum = group.sum_parameters(terms, len)?;
+        self.replica.set_values(local.shares.lists(&sum))?;
+        if is_due {
+            let own =
+                (0..).zip(&mut local.states).filter(|(part, _)| group.has_worker(part % n_workers));
+            local.shares.adopt(&sum, own.map(|(_, state)| state));
+            // A share of each term to each worker, then a share of the sum to each, as processes.
+            let (n_bytes, p, q) = (4 * len as u64, u64::from(local.len()), u64::from(n_workers));
+            let synchronised_bytes = n_bytes * (q - 1) * (p + q) / q;
+            self.record.partitioned(SdtSum { synchronised_bytes, ..SdtSum::default() });
+        }
+        Ok(())
+    }
+
+    /// Brings the states of all local models to the leader.
+    fn gather_states(&mut self, group: &mut ProcessGroup<'_>) -> Result<(), TrainError> {
+        let Some(local) = &mut self.local else { return Ok(()) };
+        group.gather_states(&mut local.states, self.config.workers)
+    }
+
+    /// Forgets the states of the partitions of other processes, which a checkpoint has.
+    pub(crate) fn forget_states(&mut self, group: &ProcessGroup<'_>) {
+        if let Some(local) = &mut self.local {
+            local.keep_own(group, self.config.workers);
+        }
+    }
+
+    /// Returns what the worker of a partition did in a round.
+    fn worker_step(&self, of_part: &PartitionFigures, step_seconds: f64) -> WorkerStep {
+        let (outcome, Place { epoch, .. }) = (&of_part.outcome, self.place);
+        let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
+        let PartitionFigures { halo_rows, halo_bytes, part, .. } = *of_part;
+        WorkerStep {
+            epoch,
+            step: part,
+            worker: part % self.config.workers,
+            loss: outcome.loss,
+            roots: outcome.n_roots,
+            nodes: outcome.n_nodes,
+            batch: word_of(outcome.met),
+            seconds: StepSeconds { step: step_seconds, ..outcome.seconds },
+            rows,
+            bytes,
+            late_swaps: 0,
+            hop: None,
+            sdt: Some(SdtTraffic { halo_rows, halo_bytes }),
+        }
+    }
+}

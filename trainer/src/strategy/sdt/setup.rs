@@ -1,0 +1,163 @@
+//! What stands before the first partition: plans of all of them, and the memory that they may take.
+
+use std::{sync::Arc, thread::Scope};
+
+use lodestore_client::{PrefetchStats, RowBuffer};
+use lodestore_graph::NodeId;
+
+use super::{
+    average::Shares,
+    load::{Turn, Turns},
+    local::PartitionSource,
+    plan::{Depth, PartitionPlan},
+    run::LocalModels,
+    team::PartitionTeam,
+    worker::PartitionWorker,
+};
+use crate::{
+    Place, TrainConfig, TrainError, model::Model, process_group::ProcessGroup,
+    replica::ReplicaState, setup::Setup, worker::Learner, workspace::Workspace,
+};
+
+impl<'a> Setup<'a> {
+    /// Returns the training nodes of each partition.
+    fn roots_of_parts(&self) -> Vec<Vec<NodeId>> {
+        let mut roots = vec![Vec::new(); self.graph.book.n_parts().into()];
+        for &node in &self.labels.train {
+            if let Some(part) = self.graph.book.part_of(node) {
+                roots[part.index()].push(node);
+            }
+        }
+        roots
+    }
+
+    fn partition_source(&self, worker: u32) -> PartitionSource<'_> {
+        let layers = self.config.fanouts.len() as u32;
+        PartitionSource {
+            topology: self.graph.topology,
+            book: self.graph.book,
+            sources: self.sources_of(worker),
+            tensor: &self.config.feature_tensor,
+            row_bytes: self.row_bytes,
+            depth: Depth { layers, halo_hops: self.config.halo_hops() },
+            worker,
+            n_workers: self.config.workers,
+        }
+    }
+
+    /// Returns the local models of a run in which `state` is that of each, before the first step.
+    pub(crate) fn local_models(&self, state: ReplicaState) -> LocalModels {
+        let n_train: Vec<u64> =
+            self.roots_of_parts().iter().map(|roots| roots.len() as u64).collect();
+        let lengths = state.values.iter().map(Vec::len).collect();
+        let shares = Shares::new(&n_train, lengths, self.config.sdt.optimizer_state);
+        LocalModels::new(vec![state; n_train.len()], shares)
+    }
+
+    /// Starts the workers of this process, from `place` on. Fails where a partition does not fit in the
+    /// memory of a worker. Returns also the plans of all partitions of the run; none if the leader has
+    /// ended it.
+    pub(crate) fn partition_team<'scope, 'env>(
+        &'scope self,
+        scope: &'scope Scope<'scope, 'env>,
+        place: Place,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Option<(PartitionTeam<'scope>, Vec<PartitionPlan>)>, TrainError> {
+        let n_parts = u32::from(self.graph.book.n_parts());
+        let roots: Vec<Arc<[NodeId]>> = self.roots_of_parts().into_iter().map(Arc::from).collect();
+        let mut own = Vec::new();
+        for part in 0..n_parts {
+            let worker = part % self.config.workers;
+            if self.workers.contains(&worker) {
+                let plan = self.partition_source(worker).plan(part, &roots[part as usize]);
+                own.push((part, plan));
+            }
+        }
+        let Some(all) = group.exchange(&own)? else { return Ok(None) };
+        let mut plans = vec![PartitionPlan::default(); n_parts as usize];
+        for (part, plan) in all.into_iter().flatten() {
+            plans[part as usize] = plan;
+        }
+        let n_graph = self.graph.topology.n_nodes();
+        let sizes: Vec<u64> =
+            plans.iter().map(|plan| plan.bytes(self.row_bytes, n_graph)).collect();
+        check_memory(self.config, &sizes)?;
+        let turn = |part: u32| Turn {
+            part,
+            roots: Arc::clone(&roots[part as usize]),
+            n_bytes: sizes[part as usize],
+        };
+        let worker = |&worker: &u32| {
+            let own = (worker..n_parts).step_by(self.config.workers as usize);
+            let turns: Vec<Turn> =
+                own.filter(|&part| !roots[part as usize].is_empty()).map(turn).collect();
+            let done = turns.iter().filter(|turn| turn.part < place.step).count();
+            let first = place.epoch as usize * turns.len() + done;
+            let range = first..self.config.epochs as usize * turns.len();
+            let budget = self.config.partition_bytes().map(|[left, _]| left);
+            let source = self.partition_source(worker);
+            let model = Model::new(&self.spec(), self.config.seed)?;
+            let learner = Learner {
+                features: self.features.clone(),
+                model,
+                labels: &self.labels,
+                workspace: Workspace::default(),
+            };
+            let worker_of = PartitionWorker {
+                config: self.config,
+                plan: self.root_plan(),
+                train: &self.labels.train,
+                learner,
+                turns: Turns::start(scope, source, turns, range, budget),
+                order: None,
+                stats: PrefetchStats::default(),
+                rows: RowBuffer::default(),
+            };
+            Ok((worker, worker_of))
+        };
+        let workers = self.workers.iter().map(worker).collect::<Result<_, TrainError>>()?;
+        let size = [self.config.workers, n_parts];
+        let team = PartitionTeam::start(scope, workers, group.n_local(), size)?;
+        Ok(Some((team, plans)))
+    }
+}
+
+/// Fails where a partition does not fit in the memory of a worker.
+fn check_memory(config: &TrainConfig, sizes: &[u64]) -> Result<(), TrainError> {
+    let (Some(memory), Some([left, reserved])) =
+        (config.sdt.memory_bytes, config.partition_bytes())
+    else {
+        return Ok(());
+    };
+    let largest = (0..).zip(sizes.iter().copied()).max_by_key(|(_, size)| *size);
+    let (part, needed) = largest.unwrap_or_default();
+    if needed <= left {
+        return Ok(());
+    }
+    // As many times more partitions as the largest is larger.
+    let parts = (u128::from(needed) * sizes.len() as u128).div_ceil(u128::from(left.max(1)));
+    let parts = u64::try_from(parts).unwrap_or(u64::MAX);
+    Err(TrainError::PartitionMemory { part, needed, memory, reserved, left, parts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SdtConfig, Strategy};
+
+    #[test]
+    fn a_partition_that_does_not_fit_is_an_error_with_the_partitions_that_would() {
+        let checked = |memory_bytes, reserved_bytes, sizes: &[u64]| {
+            let sdt = SdtConfig { memory_bytes, reserved_bytes, ..SdtConfig::default() };
+            let config = TrainConfig { strategy: Strategy::Sdt, sdt, ..TrainConfig::default() };
+            check_memory(&config, sizes)
+        };
+        checked(None, None, &[u64::MAX]).unwrap();
+        checked(Some(300), None, &[100, 99]).unwrap();
+        checked(Some(300), Some(0), &[300, 99]).unwrap();
+        let error = checked(Some(300), None, &[99, 250, 100]).unwrap_err().to_string();
+        assert!(error.contains("partition 1") && error.contains("250 bytes"), "{error}");
+        assert!(error.contains("--parts 8"), "{error}");
+        assert!(checked(Some(3), Some(7), &[1]).is_err());
+    }
+}

@@ -1,0 +1,189 @@
+//! A worker that trains the local models of its partitions, one after the other.
+
+use std::{
+    sync::mpsc::{Receiver, SyncSender},
+    time::Instant,
+};
+
+use lodestore_client::{ClientError, LoadStats, Met, PrefetchStats, RowBuffer};
+use lodestore_graph::{
+    NodeId,
+    sampler::{Fanout, RootPlan, Sampler, epoch_order},
+};
+use serde::{Deserialize, Serialize};
+
+use super::load::{Ready, Turns};
+use crate::{
+    Place, TrainConfig, TrainError,
+    config::Due,
+    replica::{Replica, ReplicaState},
+    step_outcome::StepOutcome,
+    worker::Learner,
+};
+
+/// A worker's state between partitions.
+pub(crate) struct PartitionWorker<'run> {
+    pub(crate) config: &'run TrainConfig,
+    /// One share of the training nodes for each partition.
+    pub(crate) plan: RootPlan<'run>,
+    pub(crate) train: &'run [NodeId],
+    pub(crate) learner: Learner<'run>,
+    pub(crate) turns: Turns,
+    /// The epoch whose order is at hand, and this.
+    pub(crate) order: Option<(u32, Vec<NodeId>)>,
+    pub(crate) stats: PrefetchStats,
+    /// Memory of a batch's rows.
+    pub(crate) rows: RowBuffer,
+}
+
+/// Which local model a worker trains next.
+pub(crate) struct PartitionOrder {
+    pub(crate) epoch: u32,
+    pub(crate) part: u32,
+    pub(crate) state: ReplicaState,
+}
+
+/// A local model after an epoch of its partition.
+pub(crate) struct Trained {
+    pub(crate) figures: PartitionFigures,
+    pub(crate) state: ReplicaState,
+}
+
+/// The figures of an epoch of a partition.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PartitionFigures {
+    pub(crate) part: u32,
+    pub(crate) n_batches: u64,
+    /// Rows of the halo that were loaded, and bytes of them.
+    pub(crate) halo_rows: u64,
+    pub(crate) halo_bytes: u64,
+    pub(crate) outcome: StepOutcome,
+}
+
+impl PartitionWorker<'_> {
+    /// Trains one local model per order until the orders end or one fails.
+    pub(crate) fn run(
+        mut self,
+        orders: &Receiver<PartitionOrder>,
+        outcomes: &SyncSender<Result<Trained, TrainError>>,
+    ) {
+        while let Ok(order) = orders.recv() {
+            let trained = self.train(order);
+            let failed = trained.is_err();
+            if outcomes.send(trained).is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    /// Trains the local model of a partition for an epoch, without a row from elsewhere.
+    fn train(&mut self, order: PartitionOrder) -> Result<Trained, TrainError> {
+        let PartitionOrder { epoch, part, state } = order;
+        let batches = self.batches(epoch, part);
+        let mut figures = PartitionFigures { part, ..PartitionFigures::default() };
+        if batches.is_empty() {
+            return Ok(Trained { figures, state });
+        }
+        let (ready, met, wait) = self.turns.next()?;
+        let mut replica = Replica::new(&self.learner.model, self.config, batches.len() as u32)?;
+        replica.adam.restore(state)?;
+        figures.n_batches = batches.len() as u64;
+        let fanouts = match self.config.sdt.full_partition {
+            true => vec![Fanout::All; self.config.fanouts.len()],
+            false => self.config.fanouts.clone(),
+        };
+        let local = &*ready.partition;
+        let mut sampler = Sampler::named(&local.topology, &fanouts, &local.nodes);
+        let mut outcome = StepOutcome::default();
+        for (number, roots) in (0..).zip(&batches) {
+            let of_batch = self.step(&ready, &mut sampler, Place { epoch, step: number }, roots);
+            let mut of_batch = of_batch.map_err(|error| match error {
+                TrainError::Diverged { loss, .. } => {
+                    TrainError::ReplicaDiverged { part, epoch, batch: number, loss }
+                }
+                error => error,
+            })?;
+            let update = Instant::now();
+            let done = u64::from(epoch) * batches.len() as u64 + u64::from(number);
+            replica.update_at(done, &mut of_batch.gradients)?;
+            of_batch.seconds.update = update.elapsed().as_secs_f64();
+            self.learner.workspace.end_step();
+            outcome.add(&of_batch);
+        }
+        drop(sampler);
+        if ready.is_new {
+            let loaded = local.loaded;
+            (figures.halo_rows, figures.halo_bytes) = (loaded.halo_rows, loaded.halo_bytes);
+            outcome.load += loaded.load;
+        }
+        self.stats.peak_bytes = self.stats.peak_bytes.max(ready.held_bytes);
+        self.stats.wait_seconds += wait;
+        *match met {
+            Met::Ready => &mut self.stats.ready,
+            _ => &mut self.stats.waited,
+        } += 1;
+        self.turns.release(ready);
+        let has_test = !self.learner.labels.test.is_empty();
+        if self.config.evaluation_after(epoch + 1, has_test) != Due::No {
+            // An evaluation has memory of its own.
+            self.learner.workspace.clear();
+        }
+        outcome.seconds.wait += wait;
+        (outcome.met, outcome.prefetch) = (met, self.stats);
+        let state = replica.adam.state();
+        check_finite(part, &state)?;
+        Ok(Trained { figures: PartitionFigures { outcome, ..figures }, state })
+    }
+
+    /// Computes the gradient of a batch.
+    fn step(
+        &mut self,
+        ready: &Ready,
+        sampler: &mut Sampler<'_>,
+        place: Place,
+        roots: &[NodeId],
+    ) -> Result<StepOutcome, TrainError> {
+        let (start, local) = (Instant::now(), &*ready.partition);
+        let seed = self.plan.seed_of(local.part, place.epoch, place.step);
+        let roots = local.local_ids(roots);
+        let batch = sampler.sample_at_most(&roots, seed, u32::MAX).map_err(ClientError::from);
+        let mut batch = batch?;
+        let sampled = start.elapsed().as_secs_f64();
+        local.gather(&batch.nodes, &mut self.rows);
+        batch.nodes.iter_mut().for_each(|node| *node = local.nodes[node.index()]);
+        let gathered = start.elapsed().as_secs_f64();
+        let mut outcome = StepOutcome {
+            n_roots: batch.n_roots as u64,
+            n_nodes: batch.nodes.len() as u64,
+            load: LoadStats { local_rows: batch.nodes.len() as u64, ..LoadStats::default() },
+            ..StepOutcome::default()
+        };
+        self.stats.max_nodes = self.stats.max_nodes.max(outcome.n_nodes);
+        let degree = |node| local.degree(node);
+        self.learner.learn((batch, self.rows.bytes()), &degree, (place, seed), &mut outcome)?;
+        outcome.seconds.sample = sampled;
+        outcome.seconds.copy = gathered - sampled;
+        outcome.seconds.wait = gathered;
+        outcome.seconds.compute = start.elapsed().as_secs_f64() - gathered;
+        Ok(outcome)
+    }
+
+    /// Returns the roots of each batch of a partition in an epoch.
+    fn batches(&mut self, epoch: u32, part: u32) -> Vec<Vec<NodeId>> {
+        if self.order.as_ref().is_none_or(|(of, _)| *of != epoch) {
+            self.order = Some((epoch, epoch_order(self.plan.seed, epoch, self.train)));
+        }
+        let order = self.order.as_ref().map_or(&[][..], |(_, order)| order);
+        self.plan.batches(order, part)
+    }
+}
+
+/// Fails where a local model has a value that is not finite.
+fn check_finite(part: u32, state: &ReplicaState) -> Result<(), TrainError> {
+    let ReplicaState { values, means, variances, .. } = state;
+    let mut all = [values, means, variances].into_iter().flatten().flatten().copied();
+    match all.find(|value| !value.is_finite()) {
+        Some(found) => Err(TrainError::Replica { part, found }),
+        None => Ok(()),
+    }
+}

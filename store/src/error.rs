@@ -185,10 +185,14 @@ pub enum StoreError {
         /// Folder of the graph.
         dir: PathBuf,
     },
-    /// A graph that the parent of this process has opened for writing.
+    /// A graph that the parent of this process has opened for writing. Also any that a child opens
+    /// for writing after its parent has opened some, and any that a child opens whose parent had one
+    /// open for writing at the fork.
     #[error(
-        "{}: the process that this one was forked from has it open for writing; \
-         write there, and open it for reading here", dir.display()
+        "{}: this process was forked from one that uses graphs: it can write to none, and can open \
+         none if one was open for writing at the fork; write in the parent, or start this process \
+         by spawn",
+        dir.display()
     )]
     Forked {
         /// Folder of the graph.

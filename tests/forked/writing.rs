@@ -46,7 +46,9 @@ fn is_forked<T>(refused: Result<T, StoreError>) {
 
 pub(crate) fn forks_while_it_writes() {
     let source = Source::random(N_NODES, 900);
-    let dirs = ["busy", "idle"].map(|name| source.import(name, 2, "range"));
+    let dirs = ["busy", "idle", "read"].map(|name| source.import(name, 2, "range"));
+    let read = EmbeddedStore::open(&dirs[2], None).unwrap();
+    let row_of_import = row(&read, 3).unwrap();
     // One that threads write to, and one that the forking thread has to itself.
     let busy = Arc::new(open(&dirs[0]).unwrap());
     let store = EmbeddedStore::over(Arc::clone(&busy), View::Latest).unwrap();
@@ -93,10 +95,14 @@ pub(crate) fn forks_while_it_writes() {
                 is_forked(row(&store, 3));
                 // Neither flushes nor closes what the parent has.
                 drop(live);
-                // What is on disk can be read, by a handle of its own.
-                let latest = EmbeddedStore::open(&dirs[1], None).unwrap();
-                assert_eq!(row(&latest, number.into()).unwrap(), [number + 1; ROW_BYTES]);
+                // Threads of its parent may hold locks of RocksDB.
+                is_forked(EmbeddedStore::open(&dirs[1], None));
+                is_forked(EmbeddedStore::open(&dirs[2], None));
+                // One that was open before is read.
+                assert_eq!(row(&read, 3).unwrap(), row_of_import);
                 is_taken(&dirs[0]);
+                // A child of the child is no better off.
+                fork(|| is_forked(EmbeddedStore::open(&dirs[2], None))).ends_well();
             });
             put(idle.as_ref().unwrap(), 300 + u32::from(number), number + 1);
             child.ends_well();
@@ -136,6 +142,14 @@ pub(crate) fn closes_while_a_child_lives() {
     put(&live, 1, 5);
     let child = fork(|| thread::sleep(Duration::from_secs(60)));
     drop(live);
+    // Nothing is open for writing any more: a child may read, but not write without RocksDB's
+    // threads.
+    fork(|| {
+        let store = EmbeddedStore::open(&dir, None).unwrap();
+        row(&store, 1).unwrap();
+        is_forked(open(&dir));
+    })
+    .ends_well();
     let live = open(&dir).unwrap();
     put(&live, 2, 6);
     drop((live, child));

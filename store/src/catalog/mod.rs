@@ -132,6 +132,7 @@ impl Catalog {
             ErrorKind::WouldBlock if access == Access::Write => {
                 StoreError::Locked { dir: dir.to_owned() }
             }
+            ErrorKind::Deadlock => StoreError::Forked { dir: dir.to_owned() },
             _ => failed(dir)(error),
         })?;
         Ok(Self { dir: dir.to_owned(), pairs, health: Health::new(waits(device)), guard: None })

@@ -5,6 +5,7 @@
 //! Damage to a log is distinguished from a write that a crash cut off by [`acknowledged`].
 
 mod acknowledged;
+mod forked;
 mod reopen;
 mod scan;
 
@@ -18,6 +19,7 @@ use rocksdb::{BlockBasedOptions, InfoLogger, LogLevel, Options, ReadOptions, Wri
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, DEFAULT_COLUMN_FAMILY_NAME};
 use rocksdb::{WriteBufferManager, WriteOptions};
 
+use self::forked::Use;
 use crate::cause::Cause;
 use crate::device::{Access, Change, EachPair, KeyValues};
 use crate::limits::WRITE_BUFFER_BYTES;
@@ -43,14 +45,21 @@ const ARENA_BLOCK_BYTES: usize = 64 << 10;
 /// An open RocksDB.
 ///
 /// It has threads, locks and at most one writer. A forked child opens it again to read, refuses to
-/// write, and never closes that of its parent.
+/// write, and never closes that of its parent. See [`forked`].
 #[derive(Debug)]
 pub(super) struct Rocks {
     dir: PathBuf,
     access: Access,
-    db: PerProcess<DB>,
+    db: PerProcess<Open>,
     /// Where it was opened for writing.
     acknowledged: Option<Acknowledged>,
+}
+
+#[derive(Debug)]
+struct Open {
+    db: DB,
+    /// Where it is open for writing.
+    _writing: Option<Use>,
 }
 
 /// How much of the logs counts.
@@ -66,24 +75,33 @@ enum Replay {
 
 impl Rocks {
     pub(super) fn open(dir: &Path, access: Access) -> io::Result<Self> {
-        let db = Self::open_db(dir, access)?;
-        let sequence = db.latest_sequence_number();
+        let open = Self::open_here(dir, access)?;
+        let sequence = open.db.latest_sequence_number();
         let acknowledged = match access {
             Access::Create => Some(Acknowledged::create(dir, sequence)?),
             Access::Write => Some(Acknowledged::open(dir, sequence)?),
             Access::Read | Access::Salvage => None,
         };
-        Ok(Self { dir: dir.to_owned(), access, db: PerProcess::with(db), acknowledged })
+        Ok(Self { dir: dir.to_owned(), access, db: PerProcess::with(open), acknowledged })
     }
 
     /// Returns that of this process.
     fn db(&self) -> io::Result<&DB> {
-        self.db.get_or_try(|_| match self.access {
-            Access::Read | Access::Salvage => Self::open_db(&self.dir, self.access),
+        let open = self.db.get_or_try(|_| match self.access {
+            Access::Read | Access::Salvage => Self::open_here(&self.dir, self.access),
             Access::Create | Access::Write => {
                 Err(io::Error::other("the process that this one was forked from writes to it"))
             }
-        })
+        })?;
+        Ok(&open.db)
+    }
+
+    /// Opens it for this process.
+    fn open_here(dir: &Path, access: Access) -> io::Result<Open> {
+        let opening = Use::begin(access)?;
+        let db = Self::open_db(dir, access)?;
+        let is_for_writing = matches!(access, Access::Create | Access::Write);
+        Ok(Open { db, _writing: is_for_writing.then_some(opening) })
     }
 
     fn open_db(dir: &Path, access: Access) -> io::Result<DB> {

@@ -2,7 +2,6 @@
 //! whole in a segment is given up for what an earlier state of the catalog says.
 
 use super::*;
-use crate::live::View;
 
 /// Places of a log that are damaged, one at a time.
 const N_PLACES: u64 = 24;
@@ -14,14 +13,13 @@ const PARTS: [&str; 2] = ["part-000", "part-001"];
 enum History {
     /// The old segments are gone, as after every compaction.
     Swept,
-    /// Views have kept the old files: the switch is in the log.
-    Kept,
-    /// The old files are gone although the switch is in the log: releases before this one left
-    /// that.
+    /// Killed while the second partition was compacted: the first one's switch is in its log alone.
+    Switched,
+    /// The same, but the old files are gone: earlier releases left that.
     GoneTooSoon,
 }
 
-/// `feat` put anew and compacted, a few rows of `packed` put, all committed; then a kill.
+/// `feat` rewritten and compacted, a few rows of `packed` put, all committed; then a kill.
 fn killed(history: History) -> Model {
     let model = import();
     let dir = tempfile::tempdir().unwrap();
@@ -36,21 +34,23 @@ fn killed(history: History) -> Model {
     live.put_rows("feat", &ids, &vec![5; ids.len() * 99]).unwrap();
     live.put_rows("packed", &ids[..700], &vec![6; 700 * 200]).unwrap();
     live.commit_version().unwrap();
-    let pin = EmbeddedStore::over(Arc::clone(&live), View::At(2)).unwrap();
-    let pin = (history != History::Swept).then_some(pin);
-    live.compact(None, Some("feat"), crate::Folding::All, &mut |_, _| {
+    live.compact(None, Some("feat"), crate::Folding::All, &mut |done, total| {
+        // The last rows of the second partition are being written.
+        if history != History::Swept && done == total && !killed.path().exists() {
+            copy_all(&model.path(), &killed.path());
+        }
         std::ops::ControlFlow::Continue(())
     })
     .unwrap();
-    copy_all(&model.path(), &killed.path());
-    drop(pin);
-    for part in PARTS {
-        for old in ["feat.v1.seg", "feat.v2.delta"] {
-            let old = killed.path().join(part).join(old);
-            assert_eq!(old.exists(), history != History::Swept);
-            if history == History::GoneTooSoon {
-                fs::remove_file(old).unwrap();
-            }
+    if history == History::Swept {
+        copy_all(&model.path(), &killed.path());
+    }
+    assert!(killed.path().join("part-000/feat.v2.seg").exists());
+    for old in ["feat.v1.seg", "feat.v2.delta"] {
+        let old = killed.path().join("part-000").join(old);
+        assert_eq!(old.exists(), history != History::Swept);
+        if history == History::GoneTooSoon {
+            fs::remove_file(old).unwrap();
         }
     }
     killed
@@ -125,7 +125,7 @@ fn a_damaged_log_costs_no_row_of_a_compacted_segment() {
 
 #[test]
 fn a_damaged_log_costs_no_row_while_the_old_segment_is_still_there() {
-    check_log(History::Kept);
+    check_log(History::Switched);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_damaged_log_costs_no_row_when_the_old_segment_is_gone() {
 
 #[test]
 fn a_segment_that_a_salvaged_catalog_does_not_name_goes_to_quarantine() {
-    let patient = Patient::of(&killed(History::Kept));
+    let patient = Patient::of(&killed(History::Switched));
     let newer = "part-000/feat.v2.seg";
     // A page of the newer one is damaged too: the older one is whole, and counts.
     patient.damage(newer, 4 * PAGE + 100, 1);

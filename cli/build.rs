@@ -11,7 +11,9 @@ use commit::{SourceCommit, shortened};
 const VARIABLE: &str = "LODE_COMMIT";
 
 fn main() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace's folder");
+    // Read when this runs: a target directory may outlive the checkout in which this was compiled.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    let root = Path::new(&package).parent().expect("the workspace's folder");
     let found = SourceCommit::of_tree(root, include_str!("archived-commit"));
     let named = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     if let Some(text) = named.as_deref().filter(|text| shortened(text).is_none()) {

@@ -65,6 +65,8 @@ pub enum CollectiveError {
 pub(super) const FAULT_BYTES: usize = 12;
 /// The tag of a fault, which no message has.
 pub(super) const FAULT: u32 = u32::MAX;
+/// The tag of a notice, which no message has.
+pub(super) const WAITING: u32 = u32::MAX - 1;
 
 impl CollectiveError {
     /// Returns the fault of another rank as it is passed on, so that all ranks name the same one:

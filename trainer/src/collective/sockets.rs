@@ -5,6 +5,9 @@
 //! closes the sockets of a process that dies, whatever killed it: all its peers read the end at
 //! once. A rank that meets with a fault passes it on before it closes its own sockets, so that all
 //! ranks name the process that died and not one that ended because of it.
+//!
+//! A process that hangs keeps its sockets. The ranks that wait for it send notices which name it, so
+//! that a rank that waits for one of them names it too, and not the one that it waits for itself.
 
 mod link;
 
@@ -36,6 +39,9 @@ use link::{Inbound, Link, Outbound};
 
 /// The longest piece of waiting that is counted as one.
 const SLICE: Duration = Duration::from_millis(100);
+
+/// A follower sends notices once it has waited for this part of its timeout, half of the leader's.
+const NOTICE_PART: u32 = 4;
 
 /// The longest wait for ranks to take a fault that is passed on.
 const LINGER: Duration = Duration::from_secs(1);
@@ -149,13 +155,41 @@ impl SocketCollective {
             }
             outbound.retain(|message| !message.is_done());
             inbound.retain(|message| !message.is_done());
-            let mut silent = inbound.iter().map(|message| message.rank);
-            let mut unread = outbound.iter().map(|message| message.rank);
-            let Some(rank) = silent.next().or_else(|| unread.next()) else { return Ok(()) };
+            let Some(rank) = self.suspect(outbound, inbound) else {
+                self.links.iter().flatten().for_each(|link| link.retract(self.rank));
+                return Ok(());
+            };
             if left.is_zero() {
                 return Err(CollectiveError::Silent { rank, waited: self.timeout });
             }
+            // The leader tells no rank: it gives up first.
+            if self.rank > 0 && self.timeout - left >= self.timeout / NOTICE_PART {
+                self.notify(rank, outbound);
+            }
             wait(outbound, inbound, &mut left);
+        }
+    }
+
+    /// Returns the rank that keeps these messages from being finished: one that has said nothing,
+    /// before one that ranks which wait themselves name. None if there are none.
+    fn suspect(&self, outbound: &[Outbound<'_>], inbound: &[Inbound<'_>]) -> Option<u32> {
+        let silent = inbound.iter().find(|message| message.suspect() == message.rank);
+        if let Some(message) = silent.or(inbound.first()) {
+            // Two that wait for each other are out of step: the other one is named.
+            let suspect = message.suspect();
+            return Some(if suspect == self.rank { message.rank } else { suspect });
+        }
+        outbound.first().map(|message| message.rank)
+    }
+
+    /// Sends a notice that this rank waits because of rank `suspect` to all that no message is under
+    /// way to.
+    fn notify(&self, suspect: u32, outbound: &[Outbound<'_>]) {
+        for (rank, link) in (0..).zip(&self.links) {
+            let Some(link) = link else { continue };
+            if outbound.iter().all(|message| message.rank != rank) {
+                link.notify(suspect);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! A socket to another rank, and the messages that are on their way through it.
 
 use std::{
+    cell::Cell,
     io::{self, ErrorKind, IoSlice, Read, Write},
     os::{
         fd::{AsFd, BorrowedFd},
@@ -10,15 +11,19 @@ use std::{
 
 use crate::collective::{
     CollectiveError, Tag, check_length,
-    error::{FAULT, FAULT_BYTES},
+    error::{FAULT, WAITING},
 };
 
-/// Tag, u32, and bytes that follow, u64.
+/// Tag, u32, and bytes that follow, u64. A notice is a header alone, with a rank for the bytes.
 const HEADER_BYTES: usize = 12;
 
 /// A socket that never blocks.
 #[derive(Debug)]
-pub(super) struct Link(UnixStream);
+pub(super) struct Link {
+    socket: UnixStream,
+    /// The rank in the last notice that was sent.
+    noticed: Cell<Option<u32>>,
+}
 
 /// A message while it is sent.
 pub(super) struct Outbound<'a> {
@@ -39,24 +44,44 @@ pub(super) struct Inbound<'a> {
     n_header: usize,
     bytes: &'a mut Vec<u8>,
     is_done: bool,
+    suspect: u32,
 }
 
 impl Link {
     pub(super) fn new(socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self(socket))
+        Ok(Self { socket, noticed: Cell::new(None) })
+    }
+
+    /// Sends a notice that this rank waits because of rank `suspect`, unless the last one said so. No
+    /// message may be under way. Without room in the socket nothing is sent.
+    pub(super) fn notify(&self, suspect: u32) {
+        if self.noticed.get() == Some(suspect) {
+            return;
+        }
+        // The kernel takes the few bytes of a header whole or not at all.
+        if (&self.socket).write(&header(WAITING, u64::from(suspect))).is_ok() {
+            self.noticed.set(Some(suspect));
+        }
+    }
+
+    /// Sends a notice that `rank`, this one, waits no longer, if the last one said that it does.
+    pub(super) fn retract(&self, rank: u32) {
+        if self.noticed.get().is_some() {
+            self.notify(rank);
+        }
     }
 }
 
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
 impl<'a> Outbound<'a> {
     pub(super) fn new(rank: u32, link: &'a Link, tag: u32, bytes: &'a [u8]) -> Self {
-        let header = header(tag, bytes.len());
+        let header = header(tag, bytes.len() as u64);
         Self { rank, link, header, bytes, n_sent: 0, is_broken: false }
     }
 
@@ -68,7 +93,7 @@ impl<'a> Outbound<'a> {
         let header = self.header.get(self.n_sent..).unwrap_or_default();
         let bytes = &self.bytes[self.n_sent.saturating_sub(HEADER_BYTES)..];
         let parts = [IoSlice::new(header), IoSlice::new(bytes)];
-        match (&self.link.0).write_vectored(&parts) {
+        match (&self.link.socket).write_vectored(&parts) {
             Ok(n) => {
                 self.n_sent += n;
                 n > 0
@@ -92,15 +117,16 @@ impl<'a> Outbound<'a> {
 
     /// Returns the fault that the other end passed on before it closed, else that it is gone.
     pub(super) fn last_fault(&self) -> CollectiveError {
-        let mut said = [0; HEADER_BYTES + FAULT_BYTES];
-        let gone = CollectiveError::Gone { rank: self.rank };
-        match (&self.link.0).read(&mut said) {
-            Ok(n) if n == said.len() && tag_of(&said) == FAULT => {
-                let fault = said.last_chunk().copied();
-                fault.map_or(gone, CollectiveError::from_fault)
+        let mut bytes = Vec::new();
+        let mut last = Inbound::new(self.rank, self.link, Tag::barrier(), &mut bytes);
+        let fault = loop {
+            match last.advance() {
+                Ok(true) => {}
+                Ok(false) => break None,
+                Err(error) => break error.to_fault().map(CollectiveError::from_fault),
             }
-            _ => gone,
-        }
+        };
+        fault.unwrap_or(CollectiveError::Gone { rank: self.rank })
     }
 }
 
@@ -108,7 +134,7 @@ impl<'a> Inbound<'a> {
     pub(super) fn new(rank: u32, link: &'a Link, tag: Tag, bytes: &'a mut Vec<u8>) -> Self {
         bytes.clear();
         let header = [0; HEADER_BYTES];
-        Self { rank, link, tag, header, n_header: 0, bytes, is_done: false }
+        Self { rank, link, tag, header, n_header: 0, bytes, is_done: false, suspect: rank }
     }
 
     /// Receives as much as has come; returns whether anything has. Memory grows with the bytes that
@@ -117,7 +143,7 @@ impl<'a> Inbound<'a> {
         if self.is_done {
             return Ok(false);
         }
-        let mut socket = &self.link.0;
+        let mut socket = &self.link.socket;
         if self.n_header < HEADER_BYTES {
             match socket.read(&mut self.header[self.n_header..]) {
                 Ok(0) => return Err(CollectiveError::Gone { rank: self.rank }),
@@ -127,9 +153,14 @@ impl<'a> Inbound<'a> {
             if self.n_header < HEADER_BYTES {
                 return Ok(true);
             }
-            let tag = tag_of(&self.header);
-            if tag != FAULT {
-                self.tag.expect(self.rank, tag)?;
+            match tag_of(&self.header) {
+                FAULT => {}
+                WAITING => {
+                    self.suspect = self.n_bytes() as u32;
+                    self.n_header = 0;
+                    return Ok(true);
+                }
+                tag => self.tag.expect(self.rank, tag)?,
             }
             check_length(self.rank, self.n_bytes())?;
         }
@@ -147,6 +178,12 @@ impl<'a> Inbound<'a> {
 
     pub(super) fn is_done(&self) -> bool {
         self.is_done
+    }
+
+    /// Returns the rank that keeps the message from coming, as far as its sender has said: the
+    /// sender itself, until it sends a notice that it waits because of another.
+    pub(super) fn suspect(&self) -> u32 {
+        self.suspect
     }
 
     fn finish(&mut self) -> Result<(), CollectiveError> {
@@ -169,10 +206,10 @@ impl<'a> Inbound<'a> {
     }
 }
 
-fn header(tag: u32, n_bytes: usize) -> [u8; HEADER_BYTES] {
+fn header(tag: u32, n_bytes: u64) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..4].copy_from_slice(&tag.to_le_bytes());
-    header[4..].copy_from_slice(&(n_bytes as u64).to_le_bytes());
+    header[4..].copy_from_slice(&n_bytes.to_le_bytes());
     header
 }
 

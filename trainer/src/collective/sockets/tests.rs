@@ -70,6 +70,82 @@ fn a_follower_without_a_leader_says_so() {
     assert!(matches!(error, Err(CollectiveError::Connect { .. })), "{error:?}");
 }
 
+/// Returns what each of four ranks meets with that does as `play` says.
+fn errors_of(
+    timeout: Duration,
+    play: fn(&mut SocketCollective) -> Result<(), CollectiveError>,
+) -> Vec<Option<u32>> {
+    let (ours, theirs): (Vec<_>, Vec<_>) = (1..4).map(|_| UnixStream::pair().unwrap()).unzip();
+    let silent = move |mut rank: SocketCollective| match play(&mut rank) {
+        Ok(()) => None,
+        Err(CollectiveError::Silent { rank, .. }) => Some(rank),
+        Err(other) => panic!("{other}"),
+    };
+    let followers = (1..).zip(theirs).map(|(rank, socket)| {
+        thread::spawn(move || {
+            silent(SocketCollective::follower(rank, 4, socket.into(), timeout).unwrap())
+        })
+    });
+    let followers: Vec<_> = followers.collect();
+    let leader = silent(SocketCollective::leader(ours, timeout).unwrap());
+    [leader].into_iter().chain(followers.into_iter().map(|rank| rank.join().unwrap())).collect()
+}
+
+/// Sends a message to each of `to`, and waits for one of each of `from`.
+fn exchange(own: &mut SocketCollective, to: &[u32], from: &[u32]) -> Result<(), CollectiveError> {
+    let sends: Vec<(u32, &[u8])> = to.iter().map(|&rank| (rank, &[7; 40][..])).collect();
+    let mut receives: Vec<(u32, Vec<u8>)> = from.iter().map(|&rank| (rank, vec![])).collect();
+    own.transfer(Tag::barrier(), &sends, &mut receives)
+}
+
+#[test]
+fn a_process_that_hangs_is_named_by_ranks_that_do_not_wait_for_it() {
+    // Rank 3 hangs in the first exchange when it has served two of three: rank 2 alone is left in
+    // it, and the others wait for rank 2 in the second.
+    let timeout = Duration::from_secs(2);
+    let errors = errors_of(timeout, |own| {
+        if own.rank() == 3 {
+            exchange(own, &[0, 1], &[])?;
+            thread::sleep(Duration::from_secs(5));
+            return Ok(());
+        }
+        let others: Vec<u32> = (0..4).filter(|&rank| rank != own.rank()).collect();
+        exchange(own, &others, &others)?;
+        exchange(own, &others, &others)
+    });
+    assert_eq!(errors, [Some(3), Some(3), Some(3), None]);
+    // Each waits for the next one alone.
+    let errors = errors_of(timeout, |own| match own.rank() {
+        3 => {
+            thread::sleep(Duration::from_secs(5));
+            Ok(())
+        }
+        rank => exchange(own, &[], &[rank + 1]),
+    });
+    assert_eq!(errors, [Some(3), Some(3), Some(3), None]);
+}
+
+#[test]
+fn a_process_that_waited_and_then_hangs_is_named() {
+    // Rank 2 waits for rank 3 long enough to say so, and hangs afterwards.
+    let errors = errors_of(Duration::from_secs(2), |own| match own.rank() {
+        2 => {
+            exchange(own, &[], &[3])?;
+            thread::sleep(Duration::from_secs(5));
+            Ok(())
+        }
+        3 => {
+            thread::sleep(Duration::from_millis(1500));
+            exchange(own, &[2], &[])
+        }
+        _ => {
+            thread::sleep(Duration::from_millis(1000));
+            exchange(own, &[], &[2])
+        }
+    });
+    assert_eq!(errors[..2], [Some(2), Some(2)]);
+}
+
 #[test]
 fn memory_grows_with_bytes_that_come_and_not_with_the_length_that_is_announced() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();

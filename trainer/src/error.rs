@@ -256,7 +256,10 @@ pub enum TrainError {
         found: String,
     },
     /// A node of a split has no usable label.
-    #[error("node {node} is in the {split} split but its label is {label}; expected 0..{limit}")]
+    #[error(
+        "node {node} is in the {split} split but its label is {label}; expected 0..{limit}: one class at \
+         most for each node of the graph, or those of the model's file"
+    )]
     Label {
         /// The node.
         node: NodeId,
@@ -301,6 +304,14 @@ pub enum TrainError {
     /// No node to train on.
     #[error("tensor `{tensor}` marks no node for training; mark some with 0")]
     NothingToTrain {
+        /// Name of the split tensor.
+        tensor: String,
+    },
+    /// No node to measure a model on.
+    #[error(
+        "tensor `{tensor}` marks no node for validation or test; mark some with 1 or 2 to measure a model"
+    )]
+    NothingToMeasure {
         /// Name of the split tensor.
         tensor: String,
     },

@@ -9,8 +9,24 @@ use crate::{Metric, TrainConfig, TrainError, WorkerSources};
 /// More classes than any model here should get: a label past this is taken for damage.
 const MAX_CLASSES: i64 = 1 << 16;
 
+/// The split of training nodes, and the one of nodes that are in none.
+const TRAIN: u8 = 0;
+const NO_SPLIT: u8 = u8::MAX;
+
 /// Nodes per pull.
 const CHUNK_NODES: u32 = 1 << 16;
+
+/// What labels are read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LabelUse {
+    /// Training, and measuring beside it: the largest label decides how many classes there are.
+    Training,
+    /// Measuring a model of so many classes. Training nodes are passed over, with their labels.
+    Measuring {
+        /// Labels are below this.
+        n_classes: usize,
+    },
+}
 
 /// Labels of the nodes, and which nodes are for what.
 ///
@@ -36,12 +52,13 @@ pub(crate) enum Targets {
 }
 
 impl Labels {
-    /// Reads both tensors; every node of a split must have a class.
+    /// Reads both tensors; every node of a split that is used must have a class.
     pub(crate) fn read(
         sources: &WorkerSources,
         owned: &[PartId],
         book: &PartitionBook,
         config: &TrainConfig,
+        usage: LabelUse,
     ) -> Result<Self, TrainError> {
         let info = sources.local.tensor(&config.label_tensor)?;
         let (dtype, width) = (info.dtype, info.width as usize);
@@ -57,7 +74,12 @@ impl Labels {
             }
         };
         let (train, validation, test) = (Vec::new(), Vec::new(), Vec::new());
-        let mut labels = Self { of_nodes, n_classes: 0, train, validation, test };
+        let (n_classes, limit) = match usage {
+            // More classes than nodes are damage, or numbers of another kind.
+            LabelUse::Training => (0, MAX_CLASSES.min(i64::from(book.n_nodes()).max(2))),
+            LabelUse::Measuring { n_classes } => (n_classes, n_classes as i64),
+        };
+        let mut labels = Self { of_nodes, n_classes, train, validation, test };
         let mut column = Column::open(sources, owned, &config.label_tensor)?;
         let info = sources.local.tensor(&config.split_tensor)?;
         if info.dtype != Dtype::U8 || info.width != 1 {
@@ -69,15 +91,29 @@ impl Labels {
         for start in (0..book.n_nodes()).step_by(CHUNK_NODES as usize) {
             let end = start.saturating_add(CHUNK_NODES).min(book.n_nodes());
             let ids: Vec<NodeId> = (start..end).map(NodeId).collect();
-            let splits = splits.read::<u8>(&ids)?;
+            let mut splits = splits.read::<u8>(&ids)?.to_vec();
+            if usage != LabelUse::Training {
+                splits.iter_mut().filter(|split| **split == TRAIN).for_each(|it| *it = NO_SPLIT);
+            }
             match (&labels.of_nodes, dtype) {
-                (Targets::Classes(_), _) => labels.take(&ids, column.read::<i64>(&ids)?, splits)?,
-                (_, Dtype::U8) => labels.take_several(&ids, column.read::<u8>(&ids)?, splits)?,
-                _ => labels.take_several(&ids, column.read::<f32>(&ids)?, splits)?,
+                (Targets::Classes(_), _) => {
+                    labels.take(&ids, column.read::<i64>(&ids)?, &splits, limit)?;
+                }
+                (_, Dtype::U8) => labels.take_several(&ids, column.read::<u8>(&ids)?, &splits)?,
+                _ => labels.take_several(&ids, column.read::<f32>(&ids)?, &splits)?,
             }
         }
-        if labels.train.is_empty() {
-            return Err(TrainError::NothingToTrain { tensor: config.split_tensor.clone() });
+        let tensor = || config.split_tensor.clone();
+        match usage {
+            LabelUse::Training if labels.train.is_empty() => {
+                return Err(TrainError::NothingToTrain { tensor: tensor() });
+            }
+            LabelUse::Measuring { .. }
+                if labels.validation.is_empty() && labels.test.is_empty() =>
+            {
+                return Err(TrainError::NothingToMeasure { tensor: tensor() });
+            }
+            _ => (),
         }
         labels.check_metric(config)?;
         Ok(labels)
@@ -146,12 +182,18 @@ impl Labels {
         digest.finalize().to_hex().to_string()
     }
 
-    fn take(&mut self, ids: &[NodeId], classes: &[i64], splits: &[u8]) -> Result<(), TrainError> {
+    /// Takes the classes of nodes; those of nodes in a split must be below `limit`.
+    fn take(
+        &mut self,
+        ids: &[NodeId],
+        classes: &[i64],
+        splits: &[u8],
+        limit: i64,
+    ) -> Result<(), TrainError> {
         for ((&node, &label), &split) in ids.iter().zip(classes).zip(splits) {
             // Labels of nodes in no split are never read.
             let mut class = 0;
             if let Some(split) = self.put(node, split) {
-                let limit = MAX_CLASSES;
                 let found = u32::try_from(label).ok().filter(|_| label < limit);
                 class = found.ok_or(TrainError::Label { node, split, label, limit })?;
             }
@@ -189,7 +231,7 @@ impl Labels {
     /// Puts a node into its split; returns the split's name, if it is in one.
     fn put(&mut self, node: NodeId, split: u8) -> Option<&'static str> {
         let (name, nodes) = match split {
-            0 => ("training", &mut self.train),
+            TRAIN => ("training", &mut self.train),
             1 => ("validation", &mut self.validation),
             2 => ("test", &mut self.test),
             _ => return None,

@@ -5,8 +5,9 @@
 //! edges of the neighbourhoods of several hops.
 //!
 //! Chunks do not depend on which process makes them: those of a worker's partitions are made by its
-//! process, some concurrently, and their rows are passed to all processes. So all bits are the same
-//! for any number of workers, processes and threads.
+//! process, some concurrently, and their rows are passed to all processes, which store those that
+//! they read in the next layer. So all bits are the same for any number of workers, processes and
+//! threads.
 
 mod chunks;
 mod messages;
@@ -102,6 +103,9 @@ pub(crate) enum PassEnd {
 struct Stages<'a> {
     layers: &'a [Layer],
     sets: Vec<NodeSet>,
+    /// The nodes of each stage, but for the last, whose rows this process reads in the next one. None
+    /// for a process alone, which reads all.
+    read_here: Option<Vec<NodeSet>>,
     /// Of the rows that each layer reads, and of the last one's.
     widths: Vec<usize>,
     n_ranks: u32,
@@ -116,6 +120,12 @@ impl Stages<'_> {
 
     fn is_last(&self, stage: usize) -> bool {
         stage == self.layers.len()
+    }
+
+    /// Returns the nodes of a stage whose rows are stored in this process.
+    fn stored(&self, stage: usize) -> &NodeSet {
+        let here = self.read_here.as_ref().and_then(|sets| sets.get(stage));
+        here.unwrap_or(&self.sets[stage])
     }
 }
 
@@ -145,12 +155,13 @@ impl LayerPass<'_> {
             widths.push(layer.out_width()?);
         }
         let (sets, n_ranks) = (self.sets(layers.len(), wanted), group.n_ranks());
+        let read_here = (n_ranks > 1).then(|| self.read_by(group.rank(), n_ranks, &sets));
         let n_cores = available_parallelism().map_or(1, usize::from);
         let n_threads = (n_cores / group.n_local().max(1) as usize).max(1);
         let running = Running {
             pass: self,
             total: sets.iter().map(|set| set.len() as u64).sum(),
-            stages: Stages { layers, sets, widths, n_ranks },
+            stages: Stages { layers, sets, read_here, widths, n_ranks },
             output,
             pool: ThreadPoolBuilder::new().num_threads(n_threads).build()?,
             budget: Budget::new(self.limits.stored_bytes),
@@ -168,6 +179,16 @@ impl LayerPass<'_> {
         }
         sets.reverse();
         sets
+    }
+
+    /// Returns the nodes of each stage but the last whose rows process `rank` reads in the next stage:
+    /// the nodes there that its workers own, and their in-neighbours.
+    fn read_by(&self, rank: u32, n_ranks: u32, sets: &[NodeSet]) -> Vec<NodeSet> {
+        let of_next = |next: &NodeSet| {
+            let own = self.owners.of_rank(next, rank, n_ranks);
+            own.with_neighbours(self.topology)
+        };
+        sets[1..].iter().map(of_next).collect()
     }
 
     /// Makes the rows of chunks of a stage concurrently: of features, or of the messages of the stage
@@ -235,7 +256,7 @@ impl LayerPass<'_> {
         messages: &RowStore,
         chunk: &Chunk,
     ) -> Result<Matrix, TrainError> {
-        let (sources, destinations) = (&stages.sets[at], &stages.sets[at + 1]);
+        let (sources, destinations) = (stages.stored(at), &stages.sets[at + 1]);
         let (nodes, block) = block_of(self.topology, &chunk.nodes(destinations));
         let numbers: Vec<u32> = nodes.iter().map(|&node| sources.index(node)).collect();
         let rows = messages.gather(&numbers).map_err(|source| {
@@ -309,7 +330,7 @@ impl Running<'_, '_> {
                     (self.output.sink)(&chunk.nodes(&self.stages.sets[stage]), &mut rows)?;
                 }
                 if let Some(stored) = &mut stored {
-                    let written = stored.write(chunk.number, rows.values());
+                    let written = self.write(stage, chunk, &rows, stored);
                     written.map_err(|error| self.spill(error))?;
                 }
             }
@@ -329,6 +350,28 @@ impl Running<'_, '_> {
         Ok(Some(stored))
     }
 
+    /// Stores the rows of `chunk` that this process reads in the next stage.
+    fn write(
+        &self,
+        stage: usize,
+        chunk: &Chunk,
+        rows: &Matrix,
+        stored: &mut RowStore,
+    ) -> io::Result<()> {
+        if self.stages.read_here.is_none() {
+            return stored.write(chunk.number, rows.values());
+        }
+        let (of_stage, here) = (&self.stages.sets[stage], self.stages.stored(stage));
+        let nodes = chunk.nodes(of_stage);
+        let is_here = |node: &NodeId| here.contains(*node);
+        let Some(&first) = nodes.iter().find(|node| is_here(node)) else { return Ok(()) };
+        // Members of both sets rise, so that those of a chunk have consecutive numbers.
+        let all = nodes.iter().zip(rows.values().chunks_exact(rows.width()));
+        let kept: Vec<f32> =
+            all.filter(|(node, _)| is_here(node)).flat_map(|(_, row)| row).copied().collect();
+        stored.write(here.index(first) as usize, &kept)
+    }
+
     /// Opens the rows of a stage, with the first `n_rows` that the folder has. None if they go to the
     /// sink alone.
     fn open_rows(&self, stage: usize, n_rows: usize) -> Result<Option<RowStore>, TrainError> {
@@ -340,7 +383,7 @@ impl Running<'_, '_> {
         let open = || {
             let n_bytes = 4 * (n_rows * width) as u64;
             let file = work.map(|work| work.rows_file(stage, n_bytes)).transpose()?;
-            let n_nodes = self.stages.sets[stage].len();
+            let n_nodes = self.stages.stored(stage).len();
             let mut rows = RowStore::new(n_nodes, width, &self.budget, file)?;
             rows.load(n_rows)?;
             Ok(rows)

@@ -23,7 +23,7 @@ use crate::{
     config::check,
     evaluate::Evaluator,
     features::FeatureRows,
-    labels::Labels,
+    labels::{LabelUse, Labels},
     layerwise::{LayerPass, Owners, PassLimits},
     model::{Model, ModelSpec},
     process_group::ProcessGroup,
@@ -71,7 +71,11 @@ impl<'a> Setup<'a> {
         check_sources(graph, sources, &workers)?;
         check_buffers(config.fetch(), sources, &workers)?;
         let owned = owned_parts(config, graph, workers[0]);
-        let labels = Labels::read(&sources[0], &owned, graph.book, config)?;
+        let usage = match file {
+            Some(file) => LabelUse::Measuring { n_classes: file.n_classes()? },
+            None => LabelUse::Training,
+        };
+        let labels = Labels::read(&sources[0], &owned, graph.book, config, usage)?;
         if config.patience > 0 && labels.validation.is_empty() {
             return Err(TrainError::NothingToValidate { tensor: config.split_tensor.clone() });
         }

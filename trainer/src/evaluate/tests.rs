@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     ModelKind, TrainConfig,
     collective::ThreadCollective,
+    labels::LabelUse,
     layerwise::{
         PassLimits,
         tests::{N_NODES, model, naive, pass, sources, topology},
@@ -15,7 +16,8 @@ use crate::{
 fn accuracy_is_that_of_whole_neighbourhoods() {
     let (topology, sources) = (topology(), sources());
     let book = PartitionBook::from_counts(&[N_NODES]).unwrap();
-    let labels = Labels::read(&sources, &[PartId(0)], &book, &TrainConfig::default()).unwrap();
+    let (config, usage) = (TrainConfig::default(), LabelUse::Training);
+    let labels = Labels::read(&sources, &[PartId(0)], &book, &config, usage).unwrap();
     for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
         let model = model(kind, [6, 4], labels.n_classes);
         let expected = |nodes: &[NodeId]| {

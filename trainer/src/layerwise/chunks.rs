@@ -1,6 +1,8 @@
 //! Chunks of a pass: nodes whose rows are made together, and the block of their neighbours.
 
-use lodestore_graph::{NodeId, PartitionBook, batch::Block, topology::Topology};
+use std::ops::Range;
+
+use lodestore_graph::{NodeId, PartId, PartitionBook, batch::Block, topology::Topology};
 
 use super::NodeSet;
 
@@ -20,6 +22,18 @@ pub(super) struct Chunk {
 pub(crate) struct Owners<'a> {
     pub(crate) book: &'a PartitionBook,
     pub(crate) n_workers: u32,
+}
+
+impl Owners<'_> {
+    /// Returns the members of `nodes` that the workers of process `rank` own.
+    pub(super) fn of_rank(&self, nodes: &NodeSet, rank: u32, n_ranks: u32) -> NodeSet {
+        let is_own = |part: &PartId| u32::from(part.0) % self.n_workers % n_ranks == rank;
+        let ranges = self.book.parts().filter(is_own).map(|part| self.book.range(part));
+        let members = |range: Range<u32>| {
+            nodes.iter_from(NodeId(range.start)).take_while(move |node| node.0 < range.end)
+        };
+        NodeSet::new(self.book.n_nodes(), ranges.flat_map(members))
+    }
 }
 
 impl Chunk {

@@ -256,10 +256,7 @@ pub enum TrainError {
         found: String,
     },
     /// A node of a split has no usable label.
-    #[error(
-        "node {node} is in the {split} split but its label is {label}; expected 0..{limit}: one class at \
-         most for each node of the graph, or those of the model's file"
-    )]
+    #[error("node {node} is in the {split} split but its label is {label}; expected 0..{limit}")]
     Label {
         /// The node.
         node: NodeId,

@@ -21,7 +21,7 @@ const CHUNK_NODES: u32 = 1 << 16;
 pub(crate) enum LabelUse {
     /// Training, and measuring beside it: the largest label decides how many classes there are.
     Training,
-    /// Measuring a model of so many classes. Training nodes are passed over, with their labels.
+    /// Measuring a model of `n_classes` classes. Training nodes are passed over, with their labels.
     Measuring {
         /// Labels are below this.
         n_classes: usize,
@@ -75,8 +75,7 @@ impl Labels {
         };
         let (train, validation, test) = (Vec::new(), Vec::new(), Vec::new());
         let (n_classes, limit) = match usage {
-            // More classes than nodes are damage, or numbers of another kind.
-            LabelUse::Training => (0, MAX_CLASSES.min(i64::from(book.n_nodes()).max(2))),
+            LabelUse::Training => (0, MAX_CLASSES),
             LabelUse::Measuring { n_classes } => (n_classes, n_classes as i64),
         };
         let mut labels = Self { of_nodes, n_classes, train, validation, test };

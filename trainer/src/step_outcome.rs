@@ -168,6 +168,24 @@ mod tests {
     }
 
     #[test]
+    fn time_steps_of_a_worker_are_weighted_by_roots() {
+        let outcome = |n_roots, loss| StepOutcome {
+            loss,
+            n_roots,
+            n_right: 1,
+            n_nodes: 10,
+            load: LoadStats { local_rows: 3, ..LoadStats::default() },
+            ..StepOutcome::default()
+        };
+        let mut total = StepOutcome::default();
+        for (n_roots, loss) in [(3, 1.0), (1, 5.0), (0, 7.0), (4, 4.0)] {
+            total.add(&outcome(n_roots, loss));
+        }
+        assert_eq!((total.loss, total.n_roots, total.n_right, total.n_nodes), (3.0, 8, 4, 40));
+        assert_eq!(total.load.local_rows, 12);
+    }
+
+    #[test]
     fn means_are_weighted_by_roots() {
         let outcome = |n_roots, loss| StepOutcome {
             loss,

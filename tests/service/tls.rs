@@ -198,7 +198,8 @@ fn strangers_that_begin_handshakes_without_end_do_not_slow_those_who_are_in() {
             }
         });
         thread::sleep(Duration::from_millis(200));
-        let beside = pull();
+        // The best of three: what else runs on the machine slows one of them, strangers slow all.
+        let beside = (0..3).map(|_| pull()).min().unwrap();
         // Nor do they keep others out.
         let start = Instant::now();
         Client::connect(&[&server.address], config)

@@ -1,7 +1,8 @@
 //! The Adam optimiser (Kingma and Ba 2015, algorithm 1) and AdamW (Loshchilov and Hutter 2019,
 //! algorithm 2) over averaged gradients.
 
-use candle_core::{Device, Result, Tensor, Var};
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Tensor, Var};
+use rayon::prelude::*;
 
 use crate::Optimizer;
 
@@ -12,8 +13,34 @@ const EPSILON: f32 = 1e-8;
 /// The part of the way to a step's statistics that running statistics move.
 const MOMENTUM: f32 = 0.1;
 
+/// Elements that one thread updates at a time.
+const ELEMENTS_PER_TASK: usize = 1 << 16;
+
+/// Elements of a parameter, their gradients, means and variances.
+type Piece<'p> = (((&'p mut [f32], &'p [f32]), &'p mut [f32]), &'p mut [f32]);
+
+/// The elements that a parameter gets where it is.
+struct Assigned<'v>(&'v [f32]);
+
+impl InplaceOp1 for Assigned<'_> {
+    fn name(&self) -> &'static str {
+        "assigned"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let CpuStorage::F32(values) = storage else {
+            candle_core::bail!("parameters are f32 only")
+        };
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            candle_core::bail!("expected a contiguous parameter, found {:?}", layout.stride())
+        };
+        values[start..end].copy_from_slice(self.0);
+        Ok(())
+    }
+}
+
 /// Adam with weight decay added to the gradient, as the published GraphSAGE and GCN results use
-/// it, or AdamW; plain loops, so that the result does not depend on threads.
+/// it, or AdamW; each element by itself, so that the result does not depend on threads.
 ///
 /// Running statistics are parameters too, which only move towards what stands in the place of
 /// their gradients.
@@ -146,22 +173,33 @@ impl Adam {
                 var.set(&Tensor::from_slice(values, var.shape(), &Device::Cpu)?)?;
                 continue;
             }
-            let moments = mean.iter_mut().zip(variance.iter_mut());
-            for ((value, &gradient), (mean, variance)) in
-                values.iter_mut().zip(gradient).zip(moments)
-            {
-                let gradient = match self.optimizer {
-                    Optimizer::Adam => gradient + self.weight_decay * *value,
-                    Optimizer::AdamW => {
-                        *value -= shrink * *value;
-                        gradient
-                    }
-                };
-                *mean = beta1 * *mean + (1.0 - beta1) * gradient;
-                *variance = beta2 * *variance + (1.0 - beta2) * gradient * gradient;
-                *value -= rate * *mean / (variance.sqrt() / root_correction + EPSILON);
+            let (optimizer, weight_decay) = (self.optimizer, self.weight_decay);
+            let update = |(((values, gradient), mean), variance): Piece<'_>| {
+                let moments = mean.iter_mut().zip(variance);
+                for ((value, &gradient), (mean, variance)) in
+                    values.iter_mut().zip(gradient).zip(moments)
+                {
+                    let gradient = match optimizer {
+                        Optimizer::Adam => gradient + weight_decay * *value,
+                        Optimizer::AdamW => {
+                            *value -= shrink * *value;
+                            gradient
+                        }
+                    };
+                    *mean = beta1 * *mean + (1.0 - beta1) * gradient;
+                    *variance = beta2 * *variance + (1.0 - beta2) * gradient * gradient;
+                    *value -= rate * *mean / (variance.sqrt() / root_correction + EPSILON);
+                }
+            };
+            if values.len() <= ELEMENTS_PER_TASK {
+                update((((values, gradient), mean), variance));
+            } else {
+                let n = ELEMENTS_PER_TASK;
+                let pieces = values.par_chunks_mut(n).zip(gradient.par_chunks(n));
+                let pieces = pieces.zip(mean.par_chunks_mut(n)).zip(variance.par_chunks_mut(n));
+                pieces.for_each(update);
             }
-            var.set(&Tensor::from_slice(values, var.shape(), &Device::Cpu)?)?;
+            var.inplace_op1(&Assigned(values))?;
         }
         Ok(())
     }
@@ -223,6 +261,36 @@ mod tests {
                 assert_eq!(after.state(), straight.state());
                 assert_eq!(of_after.to_vec1::<f32>().unwrap(), straight.values()[0]);
             }
+        }
+    }
+
+    #[test]
+    fn a_large_parameter_is_updated_as_small_ones_are() {
+        let random = crate::random::CounterRandom::new(3, 1);
+        let n = 3 * ELEMENTS_PER_TASK + 77;
+        let values = |first: u64| -> Vec<f32> {
+            (first..first + n as u64).map(|i| random.unit(i) - 0.5).collect()
+        };
+        let var = |values: &[f32]| Var::from_slice(values, values.len(), &Device::Cpu).unwrap();
+        for kind in BOTH {
+            let start = values(0);
+            let whole = var(&start);
+            let pieces: Vec<Var> = start.chunks(1000).map(var).collect();
+            let mut of_whole = optimizer(&whole, kind);
+            let are_statistics = vec![false; pieces.len()];
+            let mut of_pieces = Adam::new(pieces, are_statistics, kind, 0.5).unwrap();
+            for step in 1..3 {
+                let gradient = values(step * n as u64);
+                let of_each: Vec<Vec<f32>> = gradient.chunks(1000).map(<[f32]>::to_vec).collect();
+                of_whole.step(&[gradient], 0.1).unwrap();
+                of_pieces.step(&of_each, 0.1).unwrap();
+            }
+            let (found, expected) = (of_whole.state(), of_pieces.state());
+            assert_ne!(found.values[0], start);
+            assert!(found.values[0] == expected.values.concat(), "{kind}");
+            assert!(found.means[0] == expected.means.concat(), "{kind}");
+            assert!(found.variances[0] == expected.variances.concat(), "{kind}");
+            assert!(whole.to_vec1::<f32>().unwrap() == found.values[0], "{kind}");
         }
     }
 

@@ -196,13 +196,15 @@ impl<'c> ProcessGroup<'c> {
         let len = self.lengths.iter().sum();
         let term = |GradientTerm { order, n_roots, mut values }: GradientTerm| {
             let share = step.share(n_roots) as f32;
-            values.iter_mut().for_each(|value| *value *= share);
+            if share != 1.0 {
+                values.iter_mut().for_each(|value| *value *= share);
+            }
             Term { order, values }
         };
         let terms = gradients.into_iter().map(term).collect();
         let sum = self.collective.reduce_ordered(Payload::Gradients, terms, len);
         let sum = sum.inspect_err(|_| self.is_over = true)?;
-        step.gradients = self.lists(&sum);
+        step.gradients = self.lists(sum);
         step.average_seconds = start.elapsed().as_secs_f64();
         Ok(Some(step))
     }
@@ -380,13 +382,16 @@ impl<'c> ProcessGroup<'c> {
     }
 
     /// Returns a flat list for each parameter.
-    fn lists(&self, mut values: &[f32]) -> Vec<Vec<f32>> {
-        let list = |&n: &usize| {
-            let (list, rest) = values.split_at(n);
-            values = rest;
-            list.to_vec()
+    fn lists(&self, mut values: Vec<f32>) -> Vec<Vec<f32>> {
+        let mut end = self.lengths.iter().sum::<usize>();
+        // From the end, so that the first list stays where it is.
+        let split = |&n: &usize| {
+            end -= n;
+            if end == 0 { std::mem::take(&mut values) } else { values.split_off(end) }
         };
-        self.lengths.iter().map(list).collect()
+        let mut lists: Vec<_> = self.lengths.iter().rev().map(split).collect();
+        lists.reverse();
+        lists
     }
 
     /// Replaces the lists of `state` by those of the leader, in pieces that a message can carry.

@@ -5,6 +5,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Place, TrainError, step::StepSeconds};
 
+/// Elements that are checked together.
+const ELEMENTS_PER_CHECK: usize = 1 << 12;
+
 /// The outcome of one batch of one worker.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StepOutcome {
@@ -96,7 +99,11 @@ impl StepOutcome {
 
     /// Returns its gradient as it takes part in a step.
     pub(crate) fn take_gradient(&mut self, worker: u32) -> GradientTerm {
-        let values = std::mem::take(&mut self.gradients).concat();
+        let mut lists = std::mem::take(&mut self.gradients).into_iter();
+        // The first layer's weights, which may be most of all, stay where they are.
+        let mut values = lists.next().unwrap_or_default();
+        values.reserve_exact(lists.as_slice().iter().map(Vec::len).sum());
+        lists.for_each(|list| values.extend_from_slice(&list));
         GradientTerm { order: worker, n_roots: self.n_roots, values }
     }
 }
@@ -118,7 +125,11 @@ impl TeamStep {
     /// Fails where an element of a gradient is not finite, in the step at `place`.
     pub(crate) fn check_finite(&self, Place { epoch, step }: Place) -> Result<(), TrainError> {
         let loss = self.loss;
-        let found = self.gradients.iter().flatten().copied().find(|value| !value.is_finite());
+        // A piece at a time without branches, which is faster than an element.
+        let is_finite = |piece: &&[f32]| piece.iter().fold(true, |all, it| all & it.is_finite());
+        let pieces = self.gradients.iter().flat_map(|list| list.chunks(ELEMENTS_PER_CHECK));
+        let mut wrong = pieces.filter(|piece| !is_finite(piece)).flatten().copied();
+        let found = wrong.find(|value| !value.is_finite());
         found.map_or(Ok(()), |found| Err(TrainError::Gradient { epoch, step, found, loss }))
     }
 
@@ -164,6 +175,15 @@ mod tests {
             let error = checked(last).unwrap_err();
             let expected = format!("a gradient is {last} in epoch 3, step 5, at a loss of 0.5");
             assert!(error.to_string().contains(&expected) && error.is_common(), "{error}");
+        }
+        // The first one of several, wherever it is.
+        for at in [0, ELEMENTS_PER_CHECK - 1, ELEMENTS_PER_CHECK, 2 * ELEMENTS_PER_CHECK + 6] {
+            let mut list = vec![1.0; 2 * ELEMENTS_PER_CHECK + 8];
+            *list.last_mut().unwrap() = f32::INFINITY;
+            list[at] = f32::NEG_INFINITY;
+            let step = TeamStep { gradients: vec![vec![2.0; 9], list], ..TeamStep::default() };
+            let error = step.check_finite(place).unwrap_err().to_string();
+            assert!(error.contains("a gradient is -inf in epoch 3"), "{at}: {error}");
         }
     }
 

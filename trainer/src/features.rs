@@ -91,8 +91,10 @@ impl FeatureRows {
     fn push_span(&self, first: usize, bytes: &[u8], piece: &mut SparsePiece) {
         let element_bytes = self.dtype.size_bytes();
         let mut widened = [0.0; BLOCK_BYTES];
-        for (block, bytes) in bytes.chunks(BLOCK_BYTES).enumerate() {
-            if bytes.iter().all(|byte| *byte == 0) {
+        let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
+        let blocks = blocks.iter().map(|block| (&block[..], are_zeros(block)));
+        for (block, (bytes, are_zeros)) in blocks.chain([(rest, rest.is_empty())]).enumerate() {
+            if are_zeros {
                 continue;
             }
             let widened = &mut widened[..bytes.len() / element_bytes];
@@ -121,8 +123,10 @@ impl FeatureRows {
 }
 
 /// Returns whether all bytes are 0. All are read: that is faster than to stop at one.
-fn are_zeros(bytes: &[u8; SPAN_BYTES]) -> bool {
-    bytes.iter().fold(0, |any, byte| any | byte) == 0
+fn are_zeros<const N: usize>(bytes: &[u8; N]) -> bool {
+    const { assert!(N.is_multiple_of(8)) };
+    let (words, _) = bytes.as_chunks::<8>();
+    words.iter().fold(0, |any, word| any | u64::from_ne_bytes(*word)) == 0
 }
 
 /// Divides a row by the sum of its absolute values; a row of zeros stays.

@@ -9,10 +9,11 @@ use crate::support::graph::Source;
 use crate::support::process::{Finished, finish, lode_line};
 use crate::support::write_npy;
 
-/// `lode` with at most so many open files.
+/// `lode` with at most so many open files, and none but the standard three at its start.
 fn limited(n_files: u32, line: &str) -> Finished {
     let mut command = Command::new("sh");
-    let script = format!("ulimit -n {n_files}; exec \"$0\" \"$@\"");
+    let inherited = "for fd in 3 4 5 6 7 8 9; do eval \"exec $fd>&-\"; done";
+    let script = format!("{inherited}; ulimit -n {n_files}; exec \"$0\" \"$@\"");
     command.args(["-c", &script, env!("CARGO_BIN_EXE_lode")]).args(line.split_whitespace());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     finish(command.spawn().unwrap(), Duration::from_secs(100))

@@ -6,6 +6,7 @@ mod support;
 
 use serde_json::Value;
 use support::graph::generated_as;
+use support::memory_limit::MemoryLimit;
 use support::process::lode_line;
 
 fn named<'a>(list: &'a Value, key: &str, name: &str) -> &'a Value {
@@ -73,4 +74,24 @@ fn all_figures_are_there_and_agree_with_each_other() {
     }
     lode_line(&format!("reproduce sdtgnn --graph {imported} --out {}", out.display()))
         .failed(1, &["cannot make the folder"]);
+}
+
+#[test]
+fn training_stays_within_a_fifth_more_than_its_memory() {
+    const MEMORY: u64 = 96 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let flags = "--nodes 150000 --degree 15 --dim 256 --classes 16 --train 0.1 --seed 3";
+    let graph = generated_as(dir.path(), flags, 16);
+    let line = format!(
+        "train --graph {graph} --strategy sdt --memory {MEMORY} --halo-hops 1 --fanout 10,5 \
+         --hidden 32 --batch 500 --epochs 2 --evaluation-memory 16MiB --reader mapped --json"
+    );
+    let Some(limit) = MemoryLimit::new(MEMORY + MEMORY / 5) else { return };
+    let report = limit.lode_line(&line).succeeded().json();
+    let held = report["memory_measured_bytes"].as_u64().unwrap();
+    assert!(held > 0 && held <= MEMORY / 3, "{held}");
+    drop(limit);
+    // The limit is a real one, and the memory is needed.
+    let limit = MemoryLimit::new(MEMORY / 3).unwrap();
+    assert_ne!(limit.lode_line(&line).code, Some(0));
 }

@@ -6,6 +6,7 @@ pub(crate) mod authority;
 pub(crate) mod fork;
 pub(crate) mod graph;
 pub(crate) mod http;
+pub(crate) mod memory_limit;
 pub(crate) mod mount;
 pub(crate) mod process;
 pub(crate) mod wire;

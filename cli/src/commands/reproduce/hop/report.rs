@@ -25,7 +25,7 @@ fn write(text: &mut String, found: &HopFigures) -> fmt::Result {
     writeln!(
         text,
         "Sampled and counted, not trained: seed {}, {} roots a model and iteration unless stated, \
-         parameters of {:?} with hidden rows of {}. All figures are of an iteration of all servers. **Bold**: \
+         parameters of {} with hidden rows of {}. All figures are of an iteration of all servers. **Bold**: \
          more than model-centric.\n",
         found.seed, found.batch, found.model.kind, found.model.hidden
     )?;

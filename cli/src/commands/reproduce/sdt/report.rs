@@ -98,8 +98,8 @@ fn write_memory(text: &mut String, graph: &GraphFigures) -> fmt::Result {
 fn write_learnt(text: &mut String, graph: &GraphFigures, found: &SdtFigures) -> fmt::Result {
     writeln!(
         text,
-        "### What is learnt (Figs. 8, 10)\n\n{} partitions, {:?}, batches of {}; {} seeds, mean and range; \
-         test nodes, measured by {:?}. *Gap*: the largest by which the mean is under that of gradients \
+        "### What is learnt (Figs. 8, 10)\n\n{} partitions, {}, batches of {}; {} seeds, mean and range; \
+         test nodes, measured by {}. *Gap*: the largest by which the mean is under that of gradients \
          averaged, from epoch {SETTLED} on. Bytes are those of an epoch; those of models and gradients are of a \
          worker for each partition.\n\n| way | last epoch | best mean | gap (points) | halo kept | rows | \
          models or gradients |\n|---|---|---|---|---|---|---|",

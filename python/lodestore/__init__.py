@@ -1,0 +1,52 @@
+"""Rows of large graphs for Python: from files of this machine, or from servers.
+
+>>> import lodestore
+>>> graph = lodestore.open("g")                       # doctest: +SKIP
+>>> graph["feat"][[3, 1, 4]]                          # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from . import errors
+from ._lodestore import Graph, Tensor, __version__, connect, open
+from .errors import (
+    ClosedError,
+    DamagedError,
+    DeadlineError,
+    DtypeError,
+    Error,
+    IdError,
+    LockedError,
+    OverloadedError,
+    ReadOnlyError,
+    ScheduleError,
+    ServerError,
+    ShapeError,
+    StoreError,
+    UnknownTensorError,
+    VersionError,
+)
+
+__all__ = [
+    "ClosedError",
+    "DamagedError",
+    "DeadlineError",
+    "DtypeError",
+    "Error",
+    "Graph",
+    "IdError",
+    "LockedError",
+    "OverloadedError",
+    "ReadOnlyError",
+    "ScheduleError",
+    "ServerError",
+    "ShapeError",
+    "StoreError",
+    "Tensor",
+    "UnknownTensorError",
+    "VersionError",
+    "__version__",
+    "connect",
+    "errors",
+    "open",
+]

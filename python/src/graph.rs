@@ -1,0 +1,511 @@
+//! The class `Graph`, and the two ways to one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lodestore_client::PullKind;
+use lodestore_graph::NodeId;
+use lodestore_store::{EXTERNAL_ID_TENSOR, ReaderKind};
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use crate::error::Error;
+use crate::gather::{Wants, gather};
+use crate::handle::Handle;
+use crate::ids::{external_ids, node_ids};
+use crate::opened::{Opened, Place};
+use crate::put::put;
+use crate::signals;
+use crate::spec::{Cluster, Folder, Spec};
+use crate::tensor::Tensor;
+
+/// A graph: rows of its tensors by node id, from its files or from servers.
+///
+/// Threads may share it. It is pickled by how it was opened, and opened again where it is unpickled.
+/// Node ids are the graph's own, from 0 to below `nodes`; `internal` maps those of imported files.
+#[pyclass(frozen, module = "lodestore", weakref)]
+pub(crate) struct Graph {
+    handle: Arc<Handle>,
+}
+
+/// Opens the graph in the folder `path`, for reading unless `writable`.
+///
+/// version: the committed version to read (int); None: the newest at this moment.
+/// parts: the partitions to open (list of int); None: all that are on this machine.
+/// writable: takes the graph's lock, so that `put`, `commit` and `new_tensor` work.
+/// reader: how files are read: "auto", "mapped", "direct" or "pread".
+///
+/// Raises StoreError where there is no graph, DamagedError, VersionError, LockedError.
+#[pyfunction]
+#[pyo3(signature = (path, *, version=None, parts=None, writable=false, reader="auto"))]
+pub(crate) fn open(
+    py: Python<'_>,
+    path: PathBuf,
+    version: Option<u32>,
+    parts: Option<Vec<u16>>,
+    writable: bool,
+    reader: &str,
+) -> PyResult<Graph> {
+    let reader: ReaderKind =
+        reader.parse().map_err(|error| PyValueError::new_err(format!("reader: {error}")))?;
+    if writable && version.is_some() {
+        let words = "a version is read only; open without version= to write";
+        return Err(Error::ReadOnly(words.to_owned()).into());
+    }
+    let path = std::path::absolute(&path).unwrap_or(path);
+    Graph::open(py, Spec::Folder(Folder { path, version, parts, writable, reader }))
+}
+
+/// Connects to the servers of a graph: "HOST:PORT", "unix:PATH", or a map of servers.
+///
+/// token_file, tls_ca, tls_cert, tls_key: paths, as for `lode`.
+/// deadline: seconds for each call (float).
+/// pin: all rows are of the version that is committed now.
+/// topology: a folder of the same graph, for what needs its edges.
+///
+/// Raises ServerError, DeadlineError, VersionError.
+#[pyfunction]
+#[pyo3(signature = (*addresses, token_file=None, tls_ca=None, tls_cert=None, tls_key=None,
+                    deadline=30.0, pin=false, topology=None))]
+#[expect(clippy::too_many_arguments, reason = "keywords of a function in Python")]
+pub(crate) fn connect(
+    py: Python<'_>,
+    addresses: Vec<String>,
+    token_file: Option<PathBuf>,
+    tls_ca: Option<PathBuf>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    deadline: f64,
+    pin: bool,
+    topology: Option<PathBuf>,
+) -> PyResult<Graph> {
+    let deadline = seconds(deadline)?;
+    let version = None;
+    let cluster = Cluster {
+        addresses,
+        token_file,
+        tls_ca,
+        tls_cert,
+        tls_key,
+        deadline,
+        pin,
+        version,
+        topology,
+    };
+    Graph::open(py, Spec::Servers(Box::new(cluster)))
+}
+
+/// Makes a graph of what `Graph.__reduce__` returned; it is opened when it is first used.
+#[pyfunction(name = "_restore")]
+pub(crate) fn restore(spec: &Bound<'_, PyDict>) -> PyResult<Graph> {
+    let get = |key: &str| -> PyResult<Bound<'_, PyAny>> {
+        spec.get_item(key)?.ok_or_else(|| PyValueError::new_err(format!("no {key} was pickled")))
+    };
+    let spec = if spec.contains("path")? {
+        let reader: String = get("reader")?.extract()?;
+        Spec::Folder(Folder {
+            path: get("path")?.extract()?,
+            version: get("version")?.extract()?,
+            parts: get("parts")?.extract()?,
+            writable: get("writable")?.extract()?,
+            reader: reader.parse().map_err(|_| PyValueError::new_err("unknown reader"))?,
+        })
+    } else {
+        Spec::Servers(Box::new(Cluster {
+            addresses: get("addresses")?.extract()?,
+            token_file: get("token_file")?.extract()?,
+            tls_ca: get("tls_ca")?.extract()?,
+            tls_cert: get("tls_cert")?.extract()?,
+            tls_key: get("tls_key")?.extract()?,
+            deadline: seconds(get("deadline")?.extract()?)?,
+            pin: get("pin")?.extract()?,
+            version: get("version")?.extract()?,
+            topology: get("topology")?.extract()?,
+        }))
+    };
+    Ok(Graph { handle: Handle::new(spec) })
+}
+
+fn seconds(seconds: f64) -> PyResult<Duration> {
+    let duration = Duration::try_from_secs_f64(seconds).ok().filter(|it| !it.is_zero());
+    let bad = || format!("deadline must be a number of seconds above 0, found {seconds}");
+    duration.ok_or_else(|| PyValueError::new_err(bad()))
+}
+
+impl Graph {
+    fn open(py: Python<'_>, spec: Spec) -> PyResult<Self> {
+        let handle = Handle::new(spec);
+        handle.opened(py)?;
+        Ok(Self { handle })
+    }
+
+    /// Creates a graph of a handle.
+    pub(crate) fn of(handle: Arc<Handle>) -> Self {
+        Self { handle }
+    }
+
+    /// Returns what is open of the graph.
+    pub(crate) fn opened(&self, py: Python<'_>) -> Result<Arc<Opened>, Error> {
+        self.handle.opened(py)
+    }
+
+    fn check_writable(&self, what: &str) -> Result<(), Error> {
+        if self.handle.spec().is_writable() {
+            return Ok(());
+        }
+        let (name, advice) = (self.handle.spec().name(), "open it with writable=True");
+        Err(Error::ReadOnly(format!("{name}: opened for reading, so that it takes no {what}; {advice}")))
+    }
+}
+
+#[pymethods]
+impl Graph {
+    /// Identity of the graph, 32 hexadecimal digits with hyphens (str).
+    #[getter]
+    fn uuid(&self, py: Python<'_>) -> PyResult<String> {
+        let digits = self.opened(py)?.uuid().map(|byte| format!("{byte:02x}")).concat();
+        let cuts = [0..8, 8..12, 12..16, 16..20, 20..32];
+        Ok(cuts.map(|cut| digits[cut].to_owned()).join("-"))
+    }
+
+    /// Number of nodes (int).
+    #[getter]
+    fn nodes(&self, py: Python<'_>) -> PyResult<u32> {
+        Ok(self.opened(py)?.n_nodes())
+    }
+
+    /// Number of stored in-edges (int); both directions of an undirected edge count.
+    #[getter]
+    fn edges(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.opened(py)?.n_edges())
+    }
+
+    /// The committed version that gathers read (int). Servers that are not pinned are asked.
+    #[getter]
+    fn version(&self, py: Python<'_>) -> PyResult<u32> {
+        let opened = self.opened(py)?;
+        match opened.place() {
+            Place::Files(_) => Ok(opened.version()?),
+            Place::Servers(_) => Ok(signals::run(py, move || opened.version())?),
+        }
+    }
+
+    /// The tensors by name, in the order of the import (dict of str to Tensor).
+    #[getter]
+    fn tensors<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let (py, opened) = (slf.py(), slf.get().opened(slf.py())?);
+        let tensors = PyDict::new(py);
+        for info in opened.tensors().iter().filter(|info| info.name != EXTERNAL_ID_TENSOR) {
+            tensors.set_item(&info.name, Tensor::new(slf.clone().unbind(), info.clone()))?;
+        }
+        Ok(tensors)
+    }
+
+    /// Returns the tensor called `name`. Raises UnknownTensorError.
+    fn __getitem__(slf: &Bound<'_, Self>, name: &str) -> PyResult<Tensor> {
+        let opened = slf.get().opened(slf.py())?;
+        Ok(Tensor::new(slf.clone().unbind(), opened.tensor(name)?.clone()))
+    }
+
+    fn __contains__(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        Ok(self.opened(py)?.tensor(name).is_ok())
+    }
+
+    /// Gathers the rows of `ids`, in their order: (n, width), or (n,) for width 1.
+    ///
+    /// ids: n integers in one dimension: int64, int32, uint32, uint64, a list; they may repeat.
+    /// out: an array of exactly that shape and dtype, which is filled and returned.
+    /// dtype: "float32" for rows converted to it; None: as stored.
+    /// bulk: servers answer others first, at a higher throughput.
+    ///
+    /// Raises IdError, UnknownTensorError, ShapeError, DtypeError, DamagedError.
+    #[pyo3(signature = (tensor, ids, *, out=None, dtype=None, bulk=false))]
+    fn gather<'py>(
+        &self,
+        py: Python<'py>,
+        tensor: &str,
+        ids: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        bulk: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let opened = self.opened(py)?;
+        let info = opened.tensor(tensor)?;
+        let ids = node_ids(ids, opened.n_nodes())?;
+        let kind = if bulk { PullKind::Vector } else { PullKind::Sync };
+        Ok(gather(py, &opened, info, ids, Wants { out, dtype, kind })?)
+    }
+
+    /// Gathers the rows of `ids` from several tensors (dict of str to array).
+    ///
+    /// out: a dict of arrays by the name of the tensor, for some or all of them.
+    #[pyo3(signature = (tensors, ids, *, out=None))]
+    fn gather_many<'py>(
+        &self,
+        py: Python<'py>,
+        tensors: Vec<String>,
+        ids: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let opened = self.opened(py)?;
+        let ids = node_ids(ids, opened.n_nodes())?;
+        // None is gathered if one is unknown.
+        let infos = tensors.iter().map(|name| opened.tensor(name)).collect::<Result<Vec<_>, _>>()?;
+        let gathered = PyDict::new(py);
+        for info in infos {
+            let out = out.map(|out| out.get_item(&info.name)).transpose()?.flatten();
+            let wants = Wants { out: out.as_ref(), ..Wants::NOTHING };
+            gathered.set_item(&info.name, gather(py, &opened, info, ids.clone(), wants)?)?;
+        }
+        Ok(gathered)
+    }
+
+    /// Puts `rows` as those of `ids`; they are durable when it returns, and seen after `commit`.
+    ///
+    /// rows: (n, width), or (n,) for width 1, of the tensor's dtype. The last row of an id stays.
+    ///
+    /// Raises IdError, ShapeError, DtypeError, ReadOnlyError.
+    fn put(
+        &self,
+        py: Python<'_>,
+        tensor: &str,
+        ids: &Bound<'_, PyAny>,
+        rows: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let opened = self.opened(py)?;
+        let info = opened.tensor(tensor)?;
+        self.check_writable("put")?;
+        let ids = node_ids(ids, opened.n_nodes())?;
+        Ok(put(py, &opened, info, ids, rows)?)
+    }
+
+    /// Makes a version of all that was put, which gathers see from now on; returns its number.
+    ///
+    /// An interrupted commit may be done or not: `version` tells.
+    fn commit(&self, py: Python<'_>) -> PyResult<u32> {
+        let opened = self.opened(py)?;
+        self.check_writable("commit")?;
+        Ok(signals::run(py, move || opened.commit())?)
+    }
+
+    /// Returns the graph at a committed version, to be read only. Raises VersionError.
+    fn at(&self, py: Python<'_>, version: u32) -> PyResult<Self> {
+        let (opened, spec) = (self.opened(py)?, self.handle.spec().at(version));
+        let at = match opened.place() {
+            Place::Files(files) => {
+                let tensors = opened.tensors().iter().map(|info| lodestore_store::TensorSpec {
+                    name: info.name.clone(),
+                    dtype: info.dtype,
+                    width: info.width,
+                });
+                let tensors: Vec<_> = tensors.collect();
+                Opened::of_files(Arc::clone(&files.live), Some(version), &tensors)?
+            }
+            Place::Servers(_) => {
+                let spec = spec.clone();
+                signals::run(py, move || spec.open())?
+            }
+        };
+        Ok(Self { handle: Handle::with(spec, at) })
+    }
+
+    /// Maps ids of the imported files to node ids: int64 of shape (n,). Raises IdError.
+    fn internal<'py>(
+        &self,
+        py: Python<'py>,
+        external: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let opened = self.opened(py)?;
+        let external = external_ids(external, opened.n_nodes())?;
+        let internal = signals::run(py, move || opened.to_internal(&external))?;
+        Ok(PyArray1::from_vec(py, internal))
+    }
+
+    /// Maps node ids to those of the imported files: int64 of shape (n,). Raises IdError.
+    fn external<'py>(
+        &self,
+        py: Python<'py>,
+        ids: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.gather(py, EXTERNAL_ID_TENSOR, ids, None, None, false)
+    }
+
+    /// Returns the nodes of a split, ascending: int64 of shape (n,).
+    ///
+    /// name: "train", "val" or "test": 0, 1 and 2 in the tensor `split`, u8 of width 1.
+    #[pyo3(signature = (name="train"))]
+    fn split<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let nodes = self.nodes_of_split(py, name)?;
+        Ok(PyArray1::from_vec(py, nodes.into_iter().map(|node| node.0.into()).collect()))
+    }
+
+    /// Returns the edges by destination: (colptr, row), where the sources of the edges into node `i`
+    /// are `row[colptr[i]:colptr[i + 1]]`, ascending.
+    ///
+    /// colptr: int64 of shape (nodes + 1,). row: `dtype`, "int64" or "int32", of shape (edges,).
+    #[pyo3(signature = (dtype="int64"))]
+    fn csc<'py>(&self, py: Python<'py>, dtype: &str) -> PyResult<Bound<'py, PyTuple>> {
+        let opened = self.opened(py)?;
+        let (colptr, row) = match dtype {
+            "int64" => {
+                let (colptr, row) = signals::run(py, move || csc::<i64>(&opened))?;
+                (colptr, PyArray1::from_vec(py, row).into_any())
+            }
+            "int32" => {
+                let (colptr, row) = signals::run(py, move || csc::<i32>(&opened))?;
+                (colptr, PyArray1::from_vec(py, row).into_any())
+            }
+            other => {
+                let words = format!("dtype must be \"int64\" or \"int32\", found {other:?}");
+                return Err(Error::Dtype(words).into());
+            }
+        };
+        let colptr = PyArray1::from_vec(py, colptr);
+        // Both are seen by all that hold them.
+        colptr.readwrite().make_nonwriteable();
+        PyTuple::new(py, [colptr.into_any(), row])
+    }
+
+    /// Closes the graph: its lock and memory are released once the calls that run have ended.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.handle.close());
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let restore = py.import("lodestore._lodestore")?.getattr("_restore")?;
+        let spec = pickled(py, self.handle.spec())?;
+        PyTuple::new(py, [restore, PyTuple::new(py, [spec])?.into_any()])
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let spec = self.handle.spec();
+        let name = match spec {
+            Spec::Folder(folder) => folder.path.file_name().unwrap_or_default().display().to_string(),
+            Spec::Servers(_) => spec.name(),
+        };
+        if self.handle.is_closed() {
+            return format!("Graph('{name}', closed)");
+        }
+        match self.opened(py) {
+            Ok(opened) => described(&name, spec, &opened),
+            Err(error) => format!("Graph('{name}', {error})"),
+        }
+    }
+}
+
+impl Graph {
+    /// Returns the nodes of a split by its name.
+    pub(crate) fn nodes_of_split(&self, py: Python<'_>, name: &str) -> Result<Vec<NodeId>, Error> {
+        let number = match name {
+            "train" => 0,
+            "val" | "valid" => 1,
+            "test" => 2,
+            _ => {
+                let words = format!("a split is \"train\", \"val\" or \"test\", found {name:?}");
+                return Err(PyValueError::new_err(words).into());
+            }
+        };
+        let opened = self.opened(py)?;
+        signals::run(py, move || opened.split(number))
+    }
+}
+
+/// Returns the graph in a line: its size, and what its rows are.
+fn described(name: &str, spec: &Spec, opened: &Opened) -> String {
+    let tensors = opened.tensors().iter().filter(|info| info.name != EXTERNAL_ID_TENSOR);
+    let tensors: Vec<String> = tensors.map(crate::tensor::described).collect();
+    let version = match opened.place() {
+        // Servers would have to be asked.
+        Place::Servers(servers) => servers.client.pinned_version(),
+        Place::Files(_) => opened.version().ok(),
+    };
+    let version = version.map(|version| format!(", version {version}")).unwrap_or_default();
+    let writable = match spec {
+        Spec::Folder(Folder { writable: true, .. }) => ", writable",
+        _ => "",
+    };
+    let (nodes, tensors) = (grouped(opened.n_nodes().into()), tensors.join(", "));
+    format!("Graph('{name}', {nodes} nodes{version}{writable}: {tensors})")
+}
+
+/// Returns a number with a comma before every three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| std::str::from_utf8(group).unwrap_or_default())
+        .collect();
+    groups.join(",")
+}
+
+/// A number that names a source in an array.
+trait Source: numpy::Element + Copy {
+    fn of(id: u32) -> Option<Self>;
+}
+
+impl Source for i64 {
+    fn of(id: u32) -> Option<Self> {
+        Some(id.into())
+    }
+}
+
+impl Source for i32 {
+    fn of(id: u32) -> Option<Self> {
+        Self::try_from(id).ok()
+    }
+}
+
+fn csc<T: Source>(opened: &Opened) -> Result<(Vec<i64>, Vec<T>), Error> {
+    let topology = opened.topology()?;
+    let (mut colptr, mut row) = (vec![0], Vec::with_capacity(topology.n_edges() as usize));
+    for node in (0..topology.n_nodes()).map(NodeId) {
+        for &source in topology.in_neighbours(node) {
+            let of_type = T::of(source);
+            row.push(of_type.ok_or_else(|| {
+                Error::Dtype(format!("node {source} does not fit int32; take int64"))
+            })?);
+        }
+        colptr.push(row.len() as i64);
+    }
+    Ok((colptr, row))
+}
+
+/// Returns what `restore` makes a graph of.
+fn pickled<'py>(py: Python<'py>, spec: &Spec) -> PyResult<Bound<'py, PyAny>> {
+    let dict = PyDict::new(py);
+    match spec {
+        Spec::Folder(Folder { path, version, parts, writable, reader }) => {
+            dict.set_item("path", path)?;
+            dict.set_item("version", version)?;
+            dict.set_item("parts", parts.as_ref().map(|parts| PyList::new(py, parts)).transpose()?)?;
+            dict.set_item("writable", writable)?;
+            dict.set_item("reader", reader.to_string())?;
+        }
+        Spec::Servers(cluster) => {
+            dict.set_item("addresses", &cluster.addresses)?;
+            dict.set_item("token_file", &cluster.token_file)?;
+            dict.set_item("tls_ca", &cluster.tls_ca)?;
+            dict.set_item("tls_cert", &cluster.tls_cert)?;
+            dict.set_item("tls_key", &cluster.tls_key)?;
+            dict.set_item("deadline", cluster.deadline.as_secs_f64())?;
+            dict.set_item("pin", cluster.pin)?;
+            dict.set_item("version", cluster.version)?;
+            dict.set_item("topology", &cluster.topology)?;
+        }
+    }
+    Ok(dict.into_any())
+}

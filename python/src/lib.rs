@@ -1,0 +1,35 @@
+//! The extension module `lodestore._lodestore`: graphs, tensors and batches for Python.
+//!
+//! This crate knows numpy's arrays, Python's exceptions and signals, and what a process may do after
+//! a fork. It does not know torch or any other framework, and how rows are read or travel is the
+//! business of `store` and `client`.
+
+mod arrays;
+mod error;
+mod gather;
+mod graph;
+mod handle;
+mod ids;
+mod opened;
+mod put;
+mod signals;
+mod spec;
+mod tensor;
+
+use pyo3::prelude::*;
+
+/// Rows of graphs, from their files or from servers.
+#[pymodule]
+mod _lodestore {
+    #[pymodule_export]
+    use crate::graph::{Graph, connect, open, restore};
+    #[pymodule_export]
+    use crate::tensor::Tensor;
+
+    use super::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

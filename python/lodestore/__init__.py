@@ -8,7 +8,19 @@
 from __future__ import annotations
 
 from . import errors
-from ._lodestore import Graph, Tensor, __version__, connect, open
+from ._lodestore import (
+    Batch,
+    Batches,
+    Future,
+    Graph,
+    Schedule,
+    Tensor,
+    TensorWriter,
+    __version__,
+    connect,
+    open,
+    open_schedule,
+)
 from .errors import (
     ClosedError,
     DamagedError,
@@ -28,25 +40,31 @@ from .errors import (
 )
 
 __all__ = [
+    "Batch",
+    "Batches",
     "ClosedError",
     "DamagedError",
     "DeadlineError",
     "DtypeError",
     "Error",
+    "Future",
     "Graph",
     "IdError",
     "LockedError",
     "OverloadedError",
     "ReadOnlyError",
+    "Schedule",
     "ScheduleError",
     "ServerError",
     "ShapeError",
     "StoreError",
     "Tensor",
+    "TensorWriter",
     "UnknownTensorError",
     "VersionError",
     "__version__",
     "connect",
     "errors",
     "open",
+    "open_schedule",
 ]

@@ -9,7 +9,7 @@ use numpy::{
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PySlice, PyTuple};
 
 use crate::error::Error;
 
@@ -60,6 +60,19 @@ pub(crate) fn descr(py: Python<'_>, dtype: Dtype) -> Bound<'_, PyAny> {
         return bfloat16.clone();
     }
     with_element!(dtype, T => descr_of::<T>(py).into_any())
+}
+
+/// Returns the type that `dtype` names.
+pub(crate) fn named(dtype: &Bound<'_, PyAny>) -> Result<Dtype, Error> {
+    let py = dtype.py();
+    // numpy knows this name only once ml_dtypes is imported.
+    if dtype.extract::<String>().is_ok_and(|name| name == "bfloat16") {
+        return Ok(Dtype::BF16);
+    }
+    let found = numpy(py)?.call_method1("dtype", (dtype,))?;
+    let array = found.cast::<PyArrayDescr>().map_err(PyErr::from)?;
+    let known = Dtype::ALL.into_iter().find(|&dtype| is_of(array, dtype));
+    known.ok_or_else(|| Error::Dtype(format!("no tensor has elements of type {found}")))
 }
 
 /// Returns which type `dtype` names, out of that of a tensor and float32.
@@ -136,6 +149,20 @@ impl<'py> RowArray<'py> {
     ) -> Result<Self, Error> {
         let rows = PyArray1::from_vec(py, rows);
         Self::of_bits(rows.reshape(shape.dims())?.into_any(), dtype)
+    }
+
+    /// Takes over rows that lie in the first `n_bytes` of memory in words.
+    pub(crate) fn of_words<T: Element>(
+        py: Python<'py>,
+        words: Vec<u64>,
+        n_bytes: usize,
+        (dtype, shape): (Dtype, RowShape),
+    ) -> Result<Self, Error> {
+        let bytes = PyArray1::from_vec(py, words).call_method1("view", (descr_of::<u8>(py),))?;
+        let rows = bytes.get_item(PySlice::new(py, 0, n_bytes as isize, 1))?;
+        let rows = rows.call_method1("view", (descr_of::<T>(py),))?;
+        let dims = PyTuple::new(py, shape.dims().slice())?;
+        Self::of_bits(rows.call_method1("reshape", (dims,))?, dtype)
     }
 
     fn of_bits(bits: Bound<'py, PyAny>, dtype: Dtype) -> Result<Self, Error> {

@@ -4,23 +4,33 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lodestore_client::PullKind;
+use lodestore_client::{Keeping, PullKind, TensorInfo, Walk, Window};
 use lodestore_graph::NodeId;
-use lodestore_store::{EXTERNAL_ID_TENSOR, ReaderKind};
+use lodestore_graph::sampler::{Deal, Fanout};
+use lodestore_graph::schedule::ScheduleSpec;
+use lodestore_store::{EXTERNAL_ID_TENSOR, ReaderKind, available_memory_bytes};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
+use crate::arrays::{RowArray, RowShape, named};
+use crate::batches::Batches;
 use crate::error::Error;
+use crate::future::Future;
 use crate::gather::{Wants, gather};
 use crate::handle::Handle;
 use crate::ids::{external_ids, node_ids};
 use crate::opened::{Opened, Place};
 use crate::put::put;
-use crate::signals;
+use crate::schedule::Schedule;
+use crate::signals::{self, PAUSE};
 use crate::spec::{Cluster, Folder, Spec};
 use crate::tensor::Tensor;
+use crate::writer::TensorWriter;
+
+/// Memory that is taken for free where the system does not tell.
+const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
 
 /// A graph: rows of its tensors by node id, from its files or from servers.
 ///
@@ -263,6 +273,35 @@ impl Graph {
         Ok(gathered)
     }
 
+    /// Asks for the rows of `ids`, which come in the background: a Future.
+    ///
+    /// Requests that wait concurrently are read under one plan. Waits while 64 are under way.
+    /// out: as for `gather`; it is filled by `Future.result`.
+    #[pyo3(signature = (tensor, ids, *, out=None))]
+    fn submit<'py>(
+        &self,
+        py: Python<'py>,
+        tensor: &str,
+        ids: &Bound<'py, PyAny>,
+        out: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Future> {
+        let opened = self.opened(py)?;
+        let info = opened.tensor(tensor)?.clone();
+        let mut ids = node_ids(ids, opened.n_nodes())?;
+        let shape = RowShape::of(&info, ids.len());
+        if let Some(out) = &out {
+            // It is checked again when it is filled, since it may change until then.
+            RowArray::of_out(out, info.dtype, shape)?;
+        }
+        loop {
+            let submit = || opened.queue()?.submit_within(tensor, &mut ids, PAUSE).map_err(Error::from);
+            if let Some(ticket) = py.detach(submit)? {
+                return Ok(Future::new(ticket, info, shape.n_rows, out.map(Bound::unbind)));
+            }
+            py.check_signals()?;
+        }
+    }
+
     /// Puts `rows` as those of `ids`; they are durable when it returns, and seen after `commit`.
     ///
     /// rows: (n, width), or (n,) for width 1, of the tensor's dtype. The last row of an id stays.
@@ -289,6 +328,97 @@ impl Graph {
         let opened = self.opened(py)?;
         self.check_writable("commit")?;
         Ok(signals::run(py, move || opened.commit())?)
+    }
+
+    /// Begins a tensor of `width` elements for each node: a TensorWriter, for `with`.
+    ///
+    /// Raises ReadOnlyError, DtypeError; StoreError for a name that the graph has.
+    #[pyo3(signature = (name, dtype, width=1))]
+    fn new_tensor(
+        slf: &Bound<'_, Self>,
+        name: String,
+        dtype: &Bound<'_, PyAny>,
+        width: u32,
+    ) -> PyResult<TensorWriter> {
+        let (py, graph) = (slf.py(), slf.get());
+        let opened = graph.opened(py)?;
+        graph.check_writable("new tensor")?;
+        let info = TensorInfo { name, dtype: named(dtype)?, width };
+        Ok(TensorWriter::begin(slf.clone().unbind(), &opened, info)?)
+    }
+
+    /// Samples all batches of a run, and writes them to `path`: a Schedule.
+    ///
+    /// roots: "train", "val", "test", "all", or node ids. fanout: neighbours for each hop from the roots
+    /// outwards, -1 for all. batch: roots of a batch. The same arguments give the same batches; a
+    /// schedule of them that is there is taken as it is.
+    ///
+    /// Raises ScheduleError, IdError, UnknownTensorError.
+    #[pyo3(signature = (path, *, roots, fanout, batch, epochs, seed=0, workers=1))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a function in Python")]
+    fn schedule(
+        slf: &Bound<'_, Self>,
+        path: PathBuf,
+        roots: &Bound<'_, PyAny>,
+        fanout: Vec<i64>,
+        batch: usize,
+        epochs: u32,
+        seed: u64,
+        workers: u32,
+    ) -> PyResult<Schedule> {
+        let (py, opened) = (slf.py(), slf.get().opened(slf.py())?);
+        let roots = match roots.extract::<String>() {
+            Ok(name) if name == "all" => (0..opened.n_nodes()).map(NodeId).collect(),
+            Ok(name) => slf.get().nodes_of_split(py, &name)?,
+            Err(_) => node_ids(roots, opened.n_nodes())?,
+        };
+        let fanouts = fanout.into_iter().map(Fanout::try_from).collect::<Result<Vec<_>, _>>();
+        let fanouts = fanouts.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let spec = ScheduleSpec {
+            graph_uuid: opened.uuid(),
+            seed,
+            fanouts,
+            batch_size: batch,
+            epochs,
+            workers,
+            deal: Deal::Owned,
+        };
+        Ok(Schedule::write(py, opened, path, spec, roots)?)
+    }
+
+    /// Goes through the batches of a schedule with the rows of `tensors`, prepared ahead: Batches.
+    ///
+    /// worker: whose batches. window: batches that are ready or loaded (int). together: most of them
+    /// that are read under one plan. policy: "oracle" keeps the rows that are needed soonest, "none"
+    /// keeps none. memory: bytes for rows of the first tensor; None: a quarter of what is free.
+    ///
+    /// Raises UnknownTensorError, ScheduleError.
+    #[pyo3(signature = (schedule, tensors, *, worker=0, window=16, together=8, policy="oracle",
+                        memory=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a function in Python")]
+    fn iterate(
+        slf: &Bound<'_, Self>,
+        schedule: Bound<'_, Schedule>,
+        tensors: Vec<String>,
+        worker: u32,
+        window: usize,
+        together: usize,
+        policy: &str,
+        memory: Option<u64>,
+    ) -> PyResult<Batches> {
+        let keeping = match policy {
+            "oracle" => Keeping::Oracle,
+            "none" => Keeping::Nothing,
+            _ => {
+                let words = format!("policy must be \"oracle\" or \"none\", found {policy:?}");
+                return Err(PyValueError::new_err(words));
+            }
+        };
+        let free = || available_memory_bytes().unwrap_or(DEFAULT_MEMORY_BYTES) / 4;
+        let memory_bytes = memory.unwrap_or_else(free);
+        let window = Window { n_batches: window, together };
+        let walk = Walk { worker, first: 0, window, keeping, memory_bytes };
+        Ok(Batches::new(slf.clone().unbind(), schedule.unbind(), tensors, walk)?)
     }
 
     /// Returns the graph at a committed version, to be read only. Raises VersionError.
@@ -406,6 +536,20 @@ impl Graph {
 }
 
 impl Graph {
+    /// Takes over the tensors that the graph has now.
+    pub(crate) fn refresh(
+        &self,
+        py: Python<'_>,
+        graph: &lodestore_store::Graph,
+    ) -> Result<(), Error> {
+        let opened = self.opened(py)?;
+        if let Place::Files(files) = opened.place() {
+            let live = Arc::clone(&files.live);
+            self.handle.replace(Opened::of_files(live, None, &graph.meta().tensors)?);
+        }
+        Ok(())
+    }
+
     /// Returns the nodes of a split by its name.
     pub(crate) fn nodes_of_split(&self, py: Python<'_>, name: &str) -> Result<Vec<NodeId>, Error> {
         let number = match name {

@@ -5,16 +5,20 @@
 //! business of `store` and `client`.
 
 mod arrays;
+mod batches;
 mod error;
+mod future;
 mod gather;
 mod graph;
 mod handle;
 mod ids;
 mod opened;
 mod put;
+mod schedule;
 mod signals;
 mod spec;
 mod tensor;
+mod writer;
 
 use pyo3::prelude::*;
 
@@ -22,9 +26,17 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _lodestore {
     #[pymodule_export]
+    use crate::batches::{Batch, Batches};
+    #[pymodule_export]
+    use crate::future::Future;
+    #[pymodule_export]
     use crate::graph::{Graph, connect, open, restore};
     #[pymodule_export]
+    use crate::schedule::{Schedule, open_schedule};
+    #[pymodule_export]
     use crate::tensor::Tensor;
+    #[pymodule_export]
+    use crate::writer::TensorWriter;
 
     use super::*;
 

@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use lodestore_client::{Client, ClientError, PullKind, RowSource, TensorInfo};
+use lodestore_client::{
+    Client, ClientError, GatherQueue, PullKind, QueueBounds, RowSource, TensorInfo,
+};
 use lodestore_graph::NodeId;
+use lodestore_graph::fork::PerProcess;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, LiveGraph};
 
@@ -24,6 +27,8 @@ pub(crate) struct Opened {
     tensors: Vec<TensorInfo>,
     topology: OnceLock<Arc<Topology>>,
     internal_ids: OnceLock<Arc<[NodeId]>>,
+    /// Of gathers that come in the background.
+    queue: PerProcess<GatherQueue>,
 }
 
 /// Where the rows are.
@@ -51,7 +56,7 @@ pub(crate) struct Servers {
 impl Opened {
     pub(crate) fn new(place: Place, source: Arc<dyn RowSource>, tensors: Vec<TensorInfo>) -> Self {
         let (topology, internal_ids) = (OnceLock::new(), OnceLock::new());
-        Self { place, source, tensors, topology, internal_ids }
+        Self { place, source, tensors, topology, internal_ids, queue: PerProcess::new() }
     }
 
     /// Returns where the rows are.
@@ -62,6 +67,12 @@ impl Opened {
     /// Returns the rows as any source.
     pub(crate) fn source(&self) -> &Arc<dyn RowSource> {
         &self.source
+    }
+
+    /// Returns the queue of gathers that come in the background; its threads start now.
+    pub(crate) fn queue(&self) -> Result<&GatherQueue, Error> {
+        let start = || GatherQueue::start(Arc::clone(&self.source), QueueBounds::default());
+        Ok(self.queue.get_or_try(|_| start())?)
     }
 
     /// Returns the number of nodes.

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyRuntimeError;
 use crate::error::Error;
 
 /// Time between two looks for signals.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs `work` on a thread of its own, without the interpreter's lock.
 ///

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lodestore_client::{Keeping, PullKind, TensorInfo, Walk, Window};
 use lodestore_graph::NodeId;
@@ -23,6 +23,7 @@ use crate::handle::Handle;
 use crate::ids::{external_ids, node_ids};
 use crate::opened::{Opened, Place};
 use crate::put::put;
+use crate::sampler::Sampler;
 use crate::schedule::Schedule;
 use crate::signals::{self, PAUSE};
 use crate::spec::{Cluster, Folder, Spec};
@@ -386,6 +387,13 @@ impl Graph {
         Ok(Schedule::write(py, opened, path, spec, roots)?)
     }
 
+    /// Returns a Sampler of this graph.
+    ///
+    /// fanout: neighbours for each hop from the ids outwards, -1 for all. Raises ValueError.
+    fn sampler(slf: &Bound<'_, Self>, fanout: Vec<i64>) -> PyResult<Sampler> {
+        Sampler::new(slf.clone().unbind(), fanout)
+    }
+
     /// Goes through the batches of a schedule with the rows of `tensors`, prepared ahead: Batches.
     ///
     /// worker: whose batches. window: batches that are ready or loaded (int). together: most of them
@@ -497,6 +505,25 @@ impl Graph {
         // Both are seen by all that hold them.
         colptr.readwrite().make_nonwriteable();
         PyTuple::new(py, [colptr.into_any(), row])
+    }
+
+    /// Returns the nanoseconds that a gather of `ids` takes in Rust alone, the mean of `repeats`: what
+    /// benches compare a call with.
+    fn _rust_gather_ns(
+        &self,
+        py: Python<'_>,
+        tensor: &str,
+        ids: &Bound<'_, PyAny>,
+        repeats: u32,
+    ) -> PyResult<f64> {
+        let opened = self.opened(py)?;
+        let ids = node_ids(ids, opened.n_nodes())?;
+        let mut rows = vec![0; ids.len() * opened.tensor(tensor)?.row_bytes()];
+        let start = Instant::now();
+        for _ in 0..repeats {
+            opened.gather(tensor, &ids, &mut rows)?;
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(repeats.max(1)))
     }
 
     /// Closes the graph: its lock and memory are released once the calls that run have ended.

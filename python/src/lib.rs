@@ -14,6 +14,7 @@ mod handle;
 mod ids;
 mod opened;
 mod put;
+mod sampler;
 mod schedule;
 mod signals;
 mod spec;
@@ -31,6 +32,8 @@ mod _lodestore {
     use crate::future::Future;
     #[pymodule_export]
     use crate::graph::{Graph, connect, open, restore};
+    #[pymodule_export]
+    use crate::sampler::Sampler;
     #[pymodule_export]
     use crate::schedule::{Schedule, open_schedule};
     #[pymodule_export]

@@ -125,6 +125,20 @@ impl Opened {
         })
     }
 
+    /// Copies rows as the store or the servers give them, without pieces.
+    pub(crate) fn gather(&self, tensor: &str, ids: &[NodeId], out: &mut [u8]) -> Result<(), Error> {
+        match &self.place {
+            Place::Files(files) => files.store.gather(tensor, ids, out)?,
+            Place::Servers(_) => drop(self.source.pull(tensor, ids, out, PullKind::Sync)?),
+        }
+        Ok(())
+    }
+
+    /// Returns whether the edges were asked for before.
+    pub(crate) fn has_topology(&self) -> bool {
+        self.topology.get().is_some()
+    }
+
     /// Returns the edges, which are checked when they are first asked for.
     pub(crate) fn topology(&self) -> Result<&Arc<Topology>, Error> {
         if let Some(topology) = self.topology.get() {

@@ -50,7 +50,9 @@ class Sample:
     splits: np.ndarray
 
 
-def import_sample(folder: Path, out: Path, *, n_nodes: int = N_NODES, parts: int = N_PARTS) -> Sample:
+def import_sample(
+    folder: Path, out: Path, *, n_nodes: int = N_NODES, parts: int = N_PARTS
+) -> Sample:
     rng = np.random.default_rng(SEED)
     edges = rng.integers(0, n_nodes, (4 * n_nodes, 2), dtype=np.uint32)
     rows: dict[str, np.ndarray] = {}

@@ -43,14 +43,22 @@ def test_schedules(graph: lodestore.Graph, tmp_path: Path, sample: Sample) -> No
     roots = graph.split("train")
     assert schedule_of(graph, tmp_path / "u", roots=roots).digest == schedule.digest
     assert "3 epochs" in repr(schedule)
-    for wrong in [{"batch": 0}, {"epochs": 0}, {"fanout": [0]}, {"fanout": []}, {"roots": "nobody"}]:
+    for wrong in [
+        {"batch": 0},
+        {"epochs": 0},
+        {"fanout": [0]},
+        {"fanout": []},
+        {"roots": "nobody"},
+    ]:
         with pytest.raises(ValueError):
             schedule_of(graph, tmp_path / "w", **wrong)
     with pytest.raises(lodestore.IdError):
         schedule_of(graph, tmp_path / "w", roots=[N_NODES])
 
 
-@pytest.mark.parametrize(("policy", "memory"), [("oracle", None), ("oracle", 200_000), ("none", None)])
+@pytest.mark.parametrize(
+    ("policy", "memory"), [("oracle", None), ("oracle", 200_000), ("none", None)]
+)
 @pytest.mark.parametrize(("window", "together"), [(16, 8), (1, 1), (0, 1)])
 def test_batches_have_their_rows(
     sample: Sample,

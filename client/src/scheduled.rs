@@ -236,8 +236,7 @@ impl Pump {
             filled = took;
             tier = Some((Arc::new(planned), next_uses(schedule, walk.worker, &self.path)?));
         }
-        let kept = &mut self.stats.lock().unwrap_or_else(PoisonError::into_inner).kept_rows_most;
-        *kept = n_slots as u64;
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).kept_rows_most = n_slots as u64;
         let (schedule, worker, first) = (Arc::clone(schedule), walk.worker, walk.first);
         Ok((Batches { schedule, worker, first, tier }, window, filled))
     }

@@ -104,16 +104,32 @@ impl RowShape {
         Self { n_rows, width: info.width as usize }
     }
 
-    fn dims(&self) -> IxDyn {
-        if self.width == 1 { IxDyn(&[self.n_rows]) } else { IxDyn(&[self.n_rows, self.width]) }
+    /// Returns the lengths of the dimensions, and how many there are.
+    fn lengths(self) -> ([usize; 2], usize) {
+        ([self.n_rows, self.width], if self.width == 1 { 1 } else { 2 })
     }
 
-    fn n_bytes(&self, dtype: Dtype) -> usize {
+    fn dims(self) -> IxDyn {
+        let (lengths, n_dims) = self.lengths();
+        IxDyn(&lengths[..n_dims])
+    }
+
+    fn is_that_of(self, array: &Bound<'_, PyUntypedArray>) -> bool {
+        let (lengths, n_dims) = self.lengths();
+        array.shape() == &lengths[..n_dims]
+    }
+
+    fn tuple(self, py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+        let (lengths, n_dims) = self.lengths();
+        PyTuple::new(py, &lengths[..n_dims])
+    }
+
+    fn n_bytes(self, dtype: Dtype) -> usize {
         self.n_rows.saturating_mul(self.width).saturating_mul(dtype.size_bytes())
     }
 
     /// Returns the shape in Python's words.
-    fn words(&self) -> String {
+    fn words(self) -> String {
         match self.width {
             1 => format!("({},)", self.n_rows),
             width => format!("({}, {width})", self.n_rows),
@@ -135,8 +151,7 @@ impl<'py> RowArray<'py> {
             with_element!(dtype, T => PyArrayDyn::<T>::zeros(py, shape.dims(), false).into_any())
         } else {
             let of = with_element!(dtype, T => descr_of::<T>(py));
-            let dims = PyTuple::new(py, shape.dims().slice())?;
-            numpy(py)?.call_method1("empty", (dims, of))?
+            numpy(py)?.call_method1("empty", (shape.tuple(py)?, of))?
         };
         Self::of_bits(bits, dtype)
     }
@@ -161,8 +176,7 @@ impl<'py> RowArray<'py> {
         let bytes = PyArray1::from_vec(py, words).call_method1("view", (descr_of::<u8>(py),))?;
         let rows = bytes.get_item(PySlice::new(py, 0, n_bytes as isize, 1))?;
         let rows = rows.call_method1("view", (descr_of::<T>(py),))?;
-        let dims = PyTuple::new(py, shape.dims().slice())?;
-        Self::of_bits(rows.call_method1("reshape", (dims,))?, dtype)
+        Self::of_bits(rows.call_method1("reshape", (shape.tuple(py)?,))?, dtype)
     }
 
     fn of_bits(bits: Bound<'py, PyAny>, dtype: Dtype) -> Result<Self, Error> {
@@ -196,7 +210,7 @@ impl<'py> RowArray<'py> {
                 "`out` must have the dtype {expected}{more}, found {found}{advice}"
             )));
         };
-        if array.shape() != shape.dims().slice() {
+        if !shape.is_that_of(array) {
             let (expected, found) = (shape.words(), array.shape());
             return Err(Error::Shape(format!(
                 "`out` must have the shape {expected}, found {found:?}"
@@ -252,7 +266,7 @@ pub(crate) fn read_rows<R>(
         return Err(Error::Dtype(words));
     }
     let is_column = shape.width == 1 && found.shape() == [shape.n_rows, 1];
-    if found.shape() != shape.dims().slice() && !is_column {
+    if !shape.is_that_of(found) && !is_column {
         let (expected, found) = (shape.words(), found.shape());
         return Err(Error::Shape(format!("rows must have the shape {expected}, found {found:?}")));
     }

@@ -92,16 +92,14 @@ impl Handle {
     }
 
     fn open_in_child(&self, py: Python<'_>, parents: &Inside) -> Result<Arc<Opened>, Error> {
-        let inherited = parents.first.upgrade();
-        let folder = match (&self.spec, inherited) {
-            (Spec::Folder(Folder { path, writable: true, .. }), _) => {
-                return Err(Error::ForkedWriter { path: path.display().to_string() });
-            }
-            (Spec::Servers(_), Some(inherited)) => return Ok(inherited),
-            (_, None) => return Err(Error::Closed),
-            (Spec::Folder(folder), Some(inherited)) => (folder, inherited),
+        let folder = match &self.spec {
+            Spec::Servers(_) => return parents.first.upgrade().ok_or(Error::Closed),
+            Spec::Folder(folder) => folder,
         };
-        let (folder, inherited) = folder;
+        if folder.writable {
+            return Err(Error::ForkedWriter { path: folder.path.display().to_string() });
+        }
+        let inherited = parents.first.upgrade().ok_or(Error::Closed)?;
         let version = folder.version.or(parents.version);
         let spec = Spec::Folder(Folder { version, ..folder.clone() });
         match signals::run(py, move || spec.open()) {

@@ -5,7 +5,7 @@ use numpy::{
     Element, PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PySequence};
+use pyo3::types::PyList;
 
 use crate::arrays::{borrowed, numpy};
 use crate::error::Error;
@@ -36,6 +36,9 @@ id!(i64 => i64, i32 => i64, u32 => u64, u64 => u64);
 /// Why an id was refused: the number, and its position.
 struct Refused(i128, usize);
 
+/// Ids, or why one was refused.
+type Read = Result<Vec<NodeId>, Refused>;
+
 /// Returns the ids, all of which are nodes of a graph of `n_nodes`.
 pub(crate) fn node_ids(ids: &Bound<'_, PyAny>, n_nodes: u32) -> Result<Vec<NodeId>, Error> {
     let read = read(ids, n_nodes)?;
@@ -48,7 +51,7 @@ pub(crate) fn external_ids(ids: &Bound<'_, PyAny>, n_nodes: u32) -> Result<Vec<N
     read.map_err(|Refused(id, position)| Error::External { id, position })
 }
 
-fn read(ids: &Bound<'_, PyAny>, below: u32) -> Result<Result<Vec<NodeId>, Refused>, Error> {
+fn read(ids: &Bound<'_, PyAny>, below: u32) -> Result<Read, Error> {
     if let Some(read) = of_array(ids, below)? {
         return Ok(read);
     }
@@ -78,10 +81,6 @@ fn as_array<'py>(ids: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>, Error> {
     let array = numpy.call_method1("asarray", (ids,))?;
     let found = array.cast::<PyUntypedArray>().map_err(PyErr::from)?;
     check_kind(found)?;
-    // Numbers of a list are of numpy's largest type, but for very large ones.
-    if ids.cast::<PySequence>().is_ok() && found.ndim() == 1 && found.dtype().itemsize() != 8 {
-        return Ok(array.call_method1("astype", (numpy.getattr("int64")?,))?);
-    }
     Ok(array)
 }
 
@@ -115,11 +114,7 @@ fn type_of(value: &Bound<'_, PyAny>) -> String {
 }
 
 /// Returns the ids of a one-dimensional array of one of the four types; `None` for anything else.
-#[expect(clippy::type_complexity, reason = "an error of the call, or one of the ids")]
-fn of_array(
-    ids: &Bound<'_, PyAny>,
-    below: u32,
-) -> Result<Option<Result<Vec<NodeId>, Refused>>, Error> {
+fn of_array(ids: &Bound<'_, PyAny>, below: u32) -> Result<Option<Read>, Error> {
     if let Ok(ids) = ids.cast::<PyArray1<i64>>() {
         return of_typed(ids, below);
     }
@@ -135,11 +130,7 @@ fn of_array(
     Ok(None)
 }
 
-#[expect(clippy::type_complexity, reason = "an error of the call, or one of the ids")]
-fn of_typed<T: Id>(
-    ids: &Bound<'_, PyArray1<T>>,
-    below: u32,
-) -> Result<Option<Result<Vec<NodeId>, Refused>>, Error> {
+fn of_typed<T: Id>(ids: &Bound<'_, PyArray1<T>>, below: u32) -> Result<Option<Read>, Error> {
     if !ids.is_aligned() {
         return Ok(None);
     }
@@ -154,7 +145,7 @@ fn of_typed<T: Id>(
 fn narrow<T: Id>(
     ids: impl ExactSizeIterator<Item = T> + Clone,
     below: u32,
-) -> Result<Vec<NodeId>, Refused> {
+) -> Read {
     let mut is_refused = false;
     let narrowed = ids.clone().map(|id| {
         is_refused |= id.bits() >= u64::from(below);

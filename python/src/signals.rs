@@ -2,6 +2,7 @@
 //! second.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ pub(crate) fn run<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let (done, result) = sync_channel(1);
+    // Waiting without the interpreter's lock takes what threads can share.
+    let result = Mutex::new(result);
     let named = thread::Builder::new().name("lodestore".to_owned());
     let thread = named.spawn(move || {
         // The caller may be gone.
@@ -29,7 +32,8 @@ pub(crate) fn run<T: Send + 'static>(
     });
     thread.map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread: {error}")))?;
     loop {
-        match py.detach(|| result.recv_timeout(PAUSE)) {
+        let wait = || result.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PAUSE);
+        match py.detach(wait) {
             Ok(result) => return result,
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => return Err(Error::Panicked),
@@ -52,7 +56,7 @@ impl Watch {
     pub(crate) fn look(&mut self) -> Result<(), Error> {
         if self.last.elapsed() >= PAUSE {
             self.last = Instant::now();
-            Python::attach(Python::check_signals)?;
+            Python::attach(|py| py.check_signals())?;
         }
         Ok(())
     }

@@ -110,7 +110,8 @@ pub(crate) fn connect(
 }
 
 /// Makes a graph of what `Graph.__reduce__` returned; it is opened when it is first used.
-#[pyfunction(name = "_restore")]
+#[pyfunction]
+#[pyo3(name = "_restore")]
 pub(crate) fn restore(spec: &Bound<'_, PyDict>) -> PyResult<Graph> {
     let get = |key: &str| -> PyResult<Bound<'_, PyAny>> {
         spec.get_item(key)?.ok_or_else(|| PyValueError::new_err(format!("no {key} was pickled")))

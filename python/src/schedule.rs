@@ -47,7 +47,7 @@ impl Schedule {
             let (topology, book) = (opened.topology()?, opened.source().book());
             if !is_schedule_of(&spec, topology.n_nodes(), book, &roots, &out) {
                 let n_threads = available_parallelism().map_or(1, NonZero::get);
-                let mut progress = |_, _| ();
+                let mut progress = |_: u64, _: u64| ();
                 write_schedule(topology, book, &roots, &spec, &out, &mut progress, n_threads)?;
             }
             Ok(ScheduleFile::open(&out)?)

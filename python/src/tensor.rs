@@ -3,11 +3,12 @@
 use lodestore_client::{PullKind, TensorInfo};
 use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
+use numpy::PyUntypedArray;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt, PySlice, PyTuple};
 
-use crate::arrays::descr;
+use crate::arrays::{descr, numpy};
 use crate::error::Error;
 use crate::gather::{Wants, gather};
 use crate::graph::Graph;
@@ -79,6 +80,17 @@ impl Tensor {
     }
 }
 
+/// Whether it is one integer, of Python or of numpy.
+fn is_number(index: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if index.is_instance_of::<PyInt>() {
+        return Ok(!index.is_instance_of::<PyBool>());
+    }
+    if index.is_instance_of::<PyUntypedArray>() {
+        return Ok(false);
+    }
+    index.is_instance(&numpy(index.py())?.getattr("integer")?)
+}
+
 #[pymethods]
 impl Tensor {
     /// Name of the tensor (str).
@@ -123,7 +135,7 @@ impl Tensor {
         if let Ok(slice) = index.cast::<PySlice>() {
             return self.slice(slice);
         }
-        if index.is_instance_of::<PyInt>() && !index.is_instance_of::<PyBool>() {
+        if is_number(index)? {
             return self.row(index);
         }
         if index.is_instance_of::<PyTuple>() {

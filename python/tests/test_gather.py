@@ -62,6 +62,7 @@ def test_index_forms_of_a_tensor(sample: Sample, graph: lodestore.Graph) -> None
     feat, rows = graph["feat"], sample.rows["feat"]
     assert np.array_equal(feat[17], rows[17]) and feat[17].shape == (33,)
     assert graph["label"][5] == sample.rows["label"][5]
+    assert np.array_equal(feat[np.int32(17)], rows[17])
     for cut in [slice(None), slice(3, 9), slice(10, 2, -3), slice(-4, None), slice(5, 5)]:
         assert np.array_equal(feat[cut], rows[cut])
     assert np.array_equal(np.asarray(feat), rows)

@@ -258,7 +258,8 @@ impl Shared {
         group: &[Request],
         scratch: &mut RowBuffer,
     ) -> Result<Vec<GatheredRows>, ClientError> {
-        let mut distinct: Vec<NodeId> = group.iter().flat_map(|request| &request.ids).copied().collect();
+        let mut distinct: Vec<NodeId> =
+            group.iter().flat_map(|request| &request.ids).copied().collect();
         distinct.sort_unstable();
         distinct.dedup();
         let (tensor, row_bytes) = (&group[0].tensor, group[0].row_bytes);
@@ -278,7 +279,8 @@ impl Request {
     fn copy_from(&self, pulled: &[u8], distinct: &[NodeId]) -> GatheredRows {
         let mut rows = GatheredRows::new(self.n_bytes());
         if self.row_bytes > 0 {
-            for (id, row) in self.ids.iter().zip(rows.bytes_mut().chunks_exact_mut(self.row_bytes)) {
+            for (id, row) in self.ids.iter().zip(rows.bytes_mut().chunks_exact_mut(self.row_bytes))
+            {
                 let at = distinct.partition_point(|other| other < id) * self.row_bytes;
                 row.copy_from_slice(&pulled[at..at + self.row_bytes]);
             }

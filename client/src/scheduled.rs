@@ -299,11 +299,7 @@ impl BatchSource for Batches {
 
 /// Returns the first `n` rows that what is left of the first epoch uses, each with the number of the
 /// batch from the first on, in that order.
-fn soonest(
-    schedule: &Schedule,
-    walk: &Walk,
-    n: usize,
-) -> Result<Vec<(NodeId, u32)>, ClientError> {
+fn soonest(schedule: &Schedule, walk: &Walk, n: usize) -> Result<Vec<(NodeId, u32)>, ClientError> {
     let per_epoch = schedule.n_batches(walk.worker);
     let (epoch, first) = (walk.first / per_epoch, walk.first % per_epoch);
     let mut is_seen = vec![false; schedule.n_nodes() as usize];

@@ -21,15 +21,42 @@ const LARGE_BYTES: usize = 1 << 20;
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            lodestore_store::Dtype::F32 => { type $T = f32; $body }
-            lodestore_store::Dtype::F16 => { type $T = half::f16; $body }
-            lodestore_store::Dtype::BF16 => { type $T = u16; $body }
-            lodestore_store::Dtype::F64 => { type $T = f64; $body }
-            lodestore_store::Dtype::U8 => { type $T = u8; $body }
-            lodestore_store::Dtype::I8 => { type $T = i8; $body }
-            lodestore_store::Dtype::I16 => { type $T = i16; $body }
-            lodestore_store::Dtype::I32 => { type $T = i32; $body }
-            lodestore_store::Dtype::I64 => { type $T = i64; $body }
+            lodestore_store::Dtype::F32 => {
+                type $T = f32;
+                $body
+            }
+            lodestore_store::Dtype::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            lodestore_store::Dtype::BF16 => {
+                type $T = u16;
+                $body
+            }
+            lodestore_store::Dtype::F64 => {
+                type $T = f64;
+                $body
+            }
+            lodestore_store::Dtype::U8 => {
+                type $T = u8;
+                $body
+            }
+            lodestore_store::Dtype::I8 => {
+                type $T = i8;
+                $body
+            }
+            lodestore_store::Dtype::I16 => {
+                type $T = i16;
+                $body
+            }
+            lodestore_store::Dtype::I32 => {
+                type $T = i32;
+                $body
+            }
+            lodestore_store::Dtype::I64 => {
+                type $T = i64;
+                $body
+            }
         }
     };
 }
@@ -217,7 +244,8 @@ impl<'py> RowArray<'py> {
             )));
         }
         if !array.is_c_contiguous() || !array.is_aligned() {
-            let words = "`out` must be contiguous in C's order; pass a fresh array, or copy into it";
+            let words =
+                "`out` must be contiguous in C's order; pass a fresh array, or copy into it";
             return Err(Error::Shape(words.to_owned()));
         }
         Ok(Self { bits, seen: out.clone(), dtype })

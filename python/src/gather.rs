@@ -92,7 +92,8 @@ impl Files {
         out: &mut [u8],
         as_f32: bool,
     ) -> Result<(), Error> {
-        let row_bytes = if as_f32 { info.width as usize * size_of::<f32>() } else { info.row_bytes() };
+        let row_bytes =
+            if as_f32 { info.width as usize * size_of::<f32>() } else { info.row_bytes() };
         let (mut n_piece, mut done) = ((FIRST_BYTES / row_bytes.max(1)).max(1), 0);
         let mut watch = Watch::new();
         while done < ids.len() {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lodestore_client::{Keeping, PullKind, TensorInfo, Walk, Window};
+use lodestore_client::{Keeping, PullKind, RowSource, TensorInfo, Walk, Window};
 use lodestore_graph::NodeId;
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::ScheduleSpec;
@@ -154,11 +154,6 @@ impl Graph {
         Ok(Self { handle })
     }
 
-    /// Creates a graph of a handle.
-    pub(crate) fn of(handle: Arc<Handle>) -> Self {
-        Self { handle }
-    }
-
     /// Returns what is open of the graph.
     pub(crate) fn opened(&self, py: Python<'_>) -> Result<Arc<Opened>, Error> {
         self.handle.opened(py)
@@ -169,7 +164,9 @@ impl Graph {
             return Ok(());
         }
         let (name, advice) = (self.handle.spec().name(), "open it with writable=True");
-        Err(Error::ReadOnly(format!("{name}: opened for reading, so that it takes no {what}; {advice}")))
+        Err(Error::ReadOnly(format!(
+            "{name}: opened for reading, so that it takes no {what}; {advice}"
+        )))
     }
 }
 
@@ -265,7 +262,8 @@ impl Graph {
         let opened = self.opened(py)?;
         let ids = node_ids(ids, opened.n_nodes())?;
         // None is gathered if one is unknown.
-        let infos = tensors.iter().map(|name| opened.tensor(name)).collect::<Result<Vec<_>, _>>()?;
+        let infos =
+            tensors.iter().map(|name| opened.tensor(name)).collect::<Result<Vec<_>, _>>()?;
         let gathered = PyDict::new(py);
         for info in infos {
             let out = out.map(|out| out.get_item(&info.name)).transpose()?.flatten();
@@ -296,7 +294,8 @@ impl Graph {
             RowArray::of_out(out, info.dtype, shape)?;
         }
         loop {
-            let submit = || opened.queue()?.submit_within(tensor, &mut ids, PAUSE).map_err(Error::from);
+            let submit =
+                || opened.queue()?.submit_within(tensor, &mut ids, PAUSE).map_err(Error::from);
             if let Some(ticket) = py.detach(submit)? {
                 return Ok(Future::new(ticket, info, shape.n_rows, out.map(Bound::unbind)));
             }
@@ -550,7 +549,9 @@ impl Graph {
     fn __repr__(&self, py: Python<'_>) -> String {
         let spec = self.handle.spec();
         let name = match spec {
-            Spec::Folder(folder) => folder.path.file_name().unwrap_or_default().display().to_string(),
+            Spec::Folder(folder) => {
+                folder.path.file_name().unwrap_or_default().display().to_string()
+            }
             Spec::Servers(_) => spec.name(),
         };
         if self.handle.is_closed() {
@@ -663,7 +664,10 @@ fn pickled<'py>(py: Python<'py>, spec: &Spec) -> PyResult<Bound<'py, PyAny>> {
         Spec::Folder(Folder { path, version, parts, writable, reader }) => {
             dict.set_item("path", path)?;
             dict.set_item("version", version)?;
-            dict.set_item("parts", parts.as_ref().map(|parts| PyList::new(py, parts)).transpose()?)?;
+            dict.set_item(
+                "parts",
+                parts.as_ref().map(|parts| PyList::new(py, parts)).transpose()?,
+            )?;
             dict.set_item("writable", writable)?;
             dict.set_item("reader", reader.to_string())?;
         }

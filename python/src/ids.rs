@@ -142,10 +142,7 @@ fn of_typed<T: Id>(ids: &Bound<'_, PyArray1<T>>, below: u32) -> Result<Option<Re
 }
 
 /// Returns ids of 32 bits, or the first that is not below `below`. The loop has no branch.
-fn narrow<T: Id>(
-    ids: impl ExactSizeIterator<Item = T> + Clone,
-    below: u32,
-) -> Read {
+fn narrow<T: Id>(ids: impl ExactSizeIterator<Item = T> + Clone, below: u32) -> Read {
     let mut is_refused = false;
     let narrowed = ids.clone().map(|id| {
         is_refused |= id.bits() >= u64::from(below);

@@ -225,7 +225,8 @@ impl Servers {
     fn open_topology(&self) -> Result<Topology, Error> {
         let Some(path) = &self.topology else {
             return Err(Error::Unsupported(
-                "servers send no edges; connect with topology=, a folder of the same graph".to_owned(),
+                "servers send no edges; connect with topology=, a folder of the same graph"
+                    .to_owned(),
             ));
         };
         let graph = Graph::open(path)?;

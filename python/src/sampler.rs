@@ -65,7 +65,8 @@ impl Sampler {
             Ok(drawn.map(arrays))
         })?;
         let drawn = drawn.map_err(|error| PyMemoryError::new_err(error.to_string()))?;
-        let [node, row, col, edge] = drawn.arrays.map(|array| PyArray1::from_vec(py, array).into_any());
+        let [node, row, col, edge] =
+            drawn.arrays.map(|array| PyArray1::from_vec(py, array).into_any());
         let nodes_of_hop = drawn.nodes_of_hop.into_pyobject(py)?.into_any();
         let edges_of_hop = drawn.edges_of_hop.into_pyobject(py)?.into_any();
         PyTuple::new(py, [node, row, col, edge, nodes_of_hop, edges_of_hop])

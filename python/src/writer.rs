@@ -68,13 +68,17 @@ impl TensorWriter {
                 let State { tensor, next } = &mut *state;
                 let tensor = tensor.as_mut().ok_or(Error::Closed)?;
                 if first != *next {
-                    let words = format!("rows come in order: expected those from {next} on, found {first}");
+                    let words =
+                        format!("rows come in order: expected those from {next} on, found {first}");
                     return Err(Error::Shape(words));
                 }
                 let left = self.n_nodes - *next;
                 let n_rows = u32::try_from(n_rows).ok().filter(|n| *n <= left);
                 let n_rows = n_rows.ok_or_else(|| {
-                    Error::Shape(format!("expected {left} more rows at most, found {}", shape.n_rows))
+                    Error::Shape(format!(
+                        "expected {left} more rows at most, found {}",
+                        shape.n_rows
+                    ))
                 })?;
                 tensor.write_rows(bytes)?;
                 *next += n_rows;

@@ -79,7 +79,8 @@ impl FrontierSampler {
             let fanout = self.fanouts[hop];
             known.clear();
             lists.extend(&mut known, &batch.nodes[first..]);
-            let n_drawn = known.iter().map(|list| u64::from(fanout.of(list.len() as u32))).sum::<u64>();
+            let n_drawn =
+                known.iter().map(|list| u64::from(fanout.of(list.len() as u32))).sum::<u64>();
             let found = batch.sources.len() as u64 + n_drawn;
             if found > max_edges.into() {
                 return Err(TooManyEdges { found });
@@ -151,7 +152,12 @@ mod tests {
     }
 
     /// Node by node, with lists that are searched.
-    fn naive(topology: &Topology, fanouts: &[Fanout], roots: &[NodeId], seed: u64) -> FrontierBatch {
+    fn naive(
+        topology: &Topology,
+        fanouts: &[Fanout],
+        roots: &[NodeId],
+        seed: u64,
+    ) -> FrontierBatch {
         let mut batch = FrontierBatch::default();
         for root in roots {
             if !batch.nodes.contains(root) {

@@ -2,7 +2,8 @@
 //!
 //! A request has its ids and gets memory of its own. Requests that wait concurrently for one tensor
 //! are pulled together, each distinct row once, so that neighbours in different requests are read
-//! together. Where such a pull fails, each of its requests is pulled alone, so that one fails alone.
+//! together. Where such a pull fails, each of its requests is pulled alone, so that one fails
+//! alone.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -142,8 +143,8 @@ impl GatherQueue {
         Ok(queue)
     }
 
-    /// Asks for rows, once there is room in the window; waits for that at most for `time`, and returns
-    /// nothing and leaves `ids` where there is none by then.
+    /// Asks for rows, once there is room in the window; waits for that at most for `time`, and
+    /// returns nothing and leaves `ids` where there is none by then.
     ///
     /// # Errors
     /// [`ClientError::UnknownTensor`], [`ClientError::UnknownNode`]; in a forked child
@@ -275,7 +276,8 @@ impl Request {
         self.ids.len() * self.row_bytes
     }
 
-    /// Copies the rows of the request out of those of `distinct`, which ascend and have all of them.
+    /// Copies the rows of the request out of those of `distinct`, which ascend and have all of
+    /// them.
     fn copy_from(&self, pulled: &[u8], distinct: &[NodeId]) -> GatheredRows {
         let mut rows = GatheredRows::new(self.n_bytes());
         if self.row_bytes > 0 {
@@ -329,7 +331,8 @@ impl Ticket {
         lock(&self.slot.state).rows.take()
     }
 
-    /// Calls `call` once the rows have come, on the thread that pulled them, or now if they are there.
+    /// Calls `call` once the rows have come, on the thread that pulled them, or now if they are
+    /// there.
     pub fn when_done(&self, call: Box<dyn FnOnce() + Send>) {
         if !self.process.is_current() {
             return;

@@ -1,7 +1,7 @@
 //! The batches of a schedule with the rows of several tensors, prepared by a thread of their own.
 //!
-//! [`crate::Prefetcher`] borrows from the scope that its threads live in. What is here owns all that
-//! it needs, for callers that have no scope around their loop.
+//! [`crate::Prefetcher`] borrows from the scope that its threads live in. What is here owns all
+//! that it needs, for callers that have no scope around their loop.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -79,11 +79,12 @@ pub struct WalkStats {
 impl ScheduledBatches {
     /// Starts to prepare the batches of `schedule`, of which `walk` says which and how.
     ///
-    /// The rows of `tensors[0]` are kept and prefetched; those of the others are pulled batch by batch.
+    /// The rows of `tensors[0]` are kept and prefetched; those of the others are pulled batch by
+    /// batch.
     ///
     /// # Errors
-    /// [`ClientError::UnknownTensor`]; [`ScheduleError::Graph`] for a schedule of another graph, and
-    /// [`ScheduleError::NoSuchBatch`] for a worker without batches.
+    /// [`ClientError::UnknownTensor`]; [`ScheduleError::Graph`] for a schedule of another graph,
+    /// and [`ScheduleError::NoSuchBatch`] for a worker without batches.
     ///
     /// # Panics
     ///
@@ -123,8 +124,8 @@ impl ScheduledBatches {
         Ok(Self { coming: Mutex::new(coming), stop, stats, process: Generation::now() })
     }
 
-    /// Waits for the next batch at most for `time`. Returns `Some(None)` after the last one, and `None`
-    /// where none has come by then.
+    /// Waits for the next batch at most for `time`. Returns `Some(None)` after the last one, and
+    /// `None` where none has come by then.
     ///
     /// # Errors
     /// Those of pulls and of the schedule, after which there are no more batches; in a forked child
@@ -297,8 +298,8 @@ impl BatchSource for Batches {
     }
 }
 
-/// Returns the first `n` rows that what is left of the first epoch uses, each with the number of the
-/// batch from the first on, in that order.
+/// Returns the first `n` rows that what is left of the first epoch uses, each with the number of
+/// the batch from the first on, in that order.
 fn soonest(schedule: &Schedule, walk: &Walk, n: usize) -> Result<Vec<(NodeId, u32)>, ClientError> {
     let per_epoch = schedule.n_batches(walk.worker);
     let (epoch, first) = (walk.first / per_epoch, walk.first % per_epoch);
@@ -318,8 +319,8 @@ fn soonest(schedule: &Schedule, walk: &Walk, n: usize) -> Result<Vec<(NodeId, u3
     Ok(soonest)
 }
 
-/// Works out the next uses in a file of this walk's own: beside the schedule, or where no file can be
-/// made there, among temporary ones.
+/// Works out the next uses in a file of this walk's own: beside the schedule, or where no file can
+/// be made there, among temporary ones.
 fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, ClientError> {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let (process, number) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));

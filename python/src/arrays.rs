@@ -16,8 +16,8 @@ use crate::error::Error;
 /// Arrays of at least this many bytes are made by numpy itself, whose `MemoryError` is one.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// Evaluates an expression for the type that numpy has for elements of a [`Dtype`]; bf16 goes as the
-/// u16 of its bits.
+/// Evaluates an expression for the type that numpy has for elements of a [`Dtype`]; bf16 goes as
+/// the u16 of its bits.
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {

@@ -130,7 +130,8 @@ impl Batches {
         let (batch, is_ready) = match taken {
             Ok(Some((Some(batch), is_ready))) => (batch, is_ready),
             Ok(_) => return Err(Error::Panicked.into()),
-            // An interrupted wait goes on with the next call; after other errors the walk starts again.
+            // An interrupted wait goes on with the next call; after other errors the walk starts
+            // again.
             Err(Error::Python(error)) => return Err(error),
             Err(error) => {
                 state.running = None;
@@ -203,9 +204,10 @@ impl Batches {
     /// Returns what was done so far: a dict of numbers.
     ///
     /// ready, waited: batches that were there when they were wanted, and those that were not.
-    /// wait_seconds: time in which there was no batch. read_rows, read_bytes: rows of the first tensor
-    /// that were read. hit_rows: rows that were in memory. filled_rows: rows read before the first
-    /// batch. memory_rows: rows that there is memory for. window_bytes: most that batches had.
+    /// wait_seconds: time in which there was no batch. read_rows, read_bytes: rows of the first
+    /// tensor that were read. hit_rows: rows that were in memory. filled_rows: rows read before the
+    /// first batch. memory_rows: rows that there is memory for. window_bytes: most that batches
+    /// had.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state.lock_py_attached(py);
         let state = state.unwrap_or_else(PoisonError::into_inner);
@@ -282,8 +284,8 @@ impl Batch {
 
     /// One block for each layer, the input layer first: a list of (indptr, indices).
     ///
-    /// Destination d of a block has the sources `indices[indptr[d]:indptr[d + 1]]`; both are positions
-    /// in `nodes`, int64. The destinations of a block are the sources of the next one.
+    /// Destination d of a block has the sources `indices[indptr[d]:indptr[d + 1]]`; both are
+    /// positions in `nodes`, int64. The destinations of a block are the sources of the next one.
     #[getter]
     fn blocks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let blocks = &self.batch.prepared.batch.blocks;

@@ -2,31 +2,33 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lodestore_client::{Keeping, PullKind, RowSource, TensorInfo, Walk, Window};
 use lodestore_graph::NodeId;
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::ScheduleSpec;
-use lodestore_store::{EXTERNAL_ID_TENSOR, ReaderKind, available_memory_bytes};
+use lodestore_store::{EXTERNAL_ID_TENSOR, available_memory_bytes};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::arrays::{RowArray, RowShape, named};
 use crate::batches::Batches;
+use crate::csc::csc;
 use crate::error::Error;
 use crate::future::Future;
 use crate::gather::{Wants, gather};
 use crate::handle::Handle;
 use crate::ids::{external_ids, node_ids};
 use crate::opened::{Opened, Place};
+use crate::opening::pickled;
 use crate::put::put;
 use crate::sampler::Sampler;
 use crate::schedule::Schedule;
 use crate::signals::{self, PAUSE};
-use crate::spec::{Cluster, Folder, Spec};
+use crate::spec::{Folder, Spec};
 use crate::tensor::Tensor;
 use crate::writer::TensorWriter;
 
@@ -35,120 +37,22 @@ const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
 
 /// A graph: rows of its tensors by node id, from its files or from servers.
 ///
-/// Threads may share it. It is pickled by how it was opened, and opened again where it is unpickled.
-/// Node ids are the graph's own, from 0 to below `nodes`; `internal` maps those of imported files.
+/// Threads may share it. It is pickled by how it was opened, and opened again where it is
+/// unpickled. Node ids are the graph's own, from 0 to below `nodes`; `internal` maps those of
+/// imported files.
 #[pyclass(frozen, module = "lodestore", weakref)]
 pub(crate) struct Graph {
     handle: Arc<Handle>,
 }
 
-/// Opens the graph in the folder `path`, for reading unless `writable`.
-///
-/// version: the committed version to read (int); None: the newest at this moment.
-/// parts: the partitions to open (list of int); None: all that are on this machine.
-/// writable: takes the graph's lock, so that `put`, `commit` and `new_tensor` work.
-/// reader: how files are read: "auto", "mapped", "direct" or "pread".
-///
-/// Raises StoreError where there is no graph, DamagedError, VersionError, LockedError.
-#[pyfunction]
-#[pyo3(signature = (path, *, version=None, parts=None, writable=false, reader="auto"))]
-pub(crate) fn open(
-    py: Python<'_>,
-    path: PathBuf,
-    version: Option<u32>,
-    parts: Option<Vec<u16>>,
-    writable: bool,
-    reader: &str,
-) -> PyResult<Graph> {
-    let reader: ReaderKind =
-        reader.parse().map_err(|error| PyValueError::new_err(format!("reader: {error}")))?;
-    if writable && version.is_some() {
-        let words = "a version is read only; open without version= to write";
-        return Err(Error::ReadOnly(words.to_owned()).into());
-    }
-    let path = std::path::absolute(&path).unwrap_or(path);
-    Graph::open(py, Spec::Folder(Folder { path, version, parts, writable, reader }))
-}
-
-/// Connects to the servers of a graph: "HOST:PORT", "unix:PATH", or a map of servers.
-///
-/// token_file, tls_ca, tls_cert, tls_key: paths, as for `lode`.
-/// deadline: seconds for each call (float).
-/// pin: all rows are of the version that is committed now.
-/// topology: a folder of the same graph, for what needs its edges.
-///
-/// Raises ServerError, DeadlineError, VersionError.
-#[pyfunction]
-#[pyo3(signature = (*addresses, token_file=None, tls_ca=None, tls_cert=None, tls_key=None,
-                    deadline=30.0, pin=false, topology=None))]
-#[expect(clippy::too_many_arguments, reason = "keywords of a function in Python")]
-pub(crate) fn connect(
-    py: Python<'_>,
-    addresses: Vec<String>,
-    token_file: Option<PathBuf>,
-    tls_ca: Option<PathBuf>,
-    tls_cert: Option<PathBuf>,
-    tls_key: Option<PathBuf>,
-    deadline: f64,
-    pin: bool,
-    topology: Option<PathBuf>,
-) -> PyResult<Graph> {
-    let deadline = seconds(deadline)?;
-    let version = None;
-    let cluster = Cluster {
-        addresses,
-        token_file,
-        tls_ca,
-        tls_cert,
-        tls_key,
-        deadline,
-        pin,
-        version,
-        topology,
-    };
-    Graph::open(py, Spec::Servers(Box::new(cluster)))
-}
-
-/// Makes a graph of what `Graph.__reduce__` returned; it is opened when it is first used.
-#[pyfunction]
-#[pyo3(name = "_restore")]
-pub(crate) fn restore(spec: &Bound<'_, PyDict>) -> PyResult<Graph> {
-    let get = |key: &str| -> PyResult<Bound<'_, PyAny>> {
-        spec.get_item(key)?.ok_or_else(|| PyValueError::new_err(format!("no {key} was pickled")))
-    };
-    let spec = if spec.contains("path")? {
-        let reader: String = get("reader")?.extract()?;
-        Spec::Folder(Folder {
-            path: get("path")?.extract()?,
-            version: get("version")?.extract()?,
-            parts: get("parts")?.extract()?,
-            writable: get("writable")?.extract()?,
-            reader: reader.parse().map_err(|_| PyValueError::new_err("unknown reader"))?,
-        })
-    } else {
-        Spec::Servers(Box::new(Cluster {
-            addresses: get("addresses")?.extract()?,
-            token_file: get("token_file")?.extract()?,
-            tls_ca: get("tls_ca")?.extract()?,
-            tls_cert: get("tls_cert")?.extract()?,
-            tls_key: get("tls_key")?.extract()?,
-            deadline: seconds(get("deadline")?.extract()?)?,
-            pin: get("pin")?.extract()?,
-            version: get("version")?.extract()?,
-            topology: get("topology")?.extract()?,
-        }))
-    };
-    Ok(Graph { handle: Handle::new(spec) })
-}
-
-fn seconds(seconds: f64) -> PyResult<Duration> {
-    let duration = Duration::try_from_secs_f64(seconds).ok().filter(|it| !it.is_zero());
-    let bad = || format!("deadline must be a number of seconds above 0, found {seconds}");
-    duration.ok_or_else(|| PyValueError::new_err(bad()))
-}
-
 impl Graph {
-    fn open(py: Python<'_>, spec: Spec) -> PyResult<Self> {
+    /// Creates a graph of what is not open yet.
+    pub(crate) fn new(spec: Spec) -> Self {
+        Self { handle: Handle::new(spec) }
+    }
+
+    /// Opens a graph.
+    pub(crate) fn open(py: Python<'_>, spec: Spec) -> PyResult<Self> {
         let handle = Handle::new(spec);
         handle.opened(py)?;
         Ok(Self { handle })
@@ -350,9 +254,9 @@ impl Graph {
 
     /// Samples all batches of a run, and writes them to `path`: a Schedule.
     ///
-    /// roots: "train", "val", "test", "all", or node ids. fanout: neighbours for each hop from the roots
-    /// outwards, -1 for all. batch: roots of a batch. The same arguments give the same batches; a
-    /// schedule of them that is there is taken as it is.
+    /// roots: "train", "val", "test", "all", or node ids. fanout: neighbours for each hop from the
+    /// roots outwards, -1 for all. batch: roots of a batch. The same arguments give the same
+    /// batches; a schedule of them that is there is taken as it is.
     ///
     /// Raises ScheduleError, IdError, UnknownTensorError.
     #[pyo3(signature = (path, *, roots, fanout, batch, epochs, seed=0, workers=1))]
@@ -396,9 +300,10 @@ impl Graph {
 
     /// Goes through the batches of a schedule with the rows of `tensors`, prepared ahead: Batches.
     ///
-    /// worker: whose batches. window: batches that are ready or loaded (int). together: most of them
-    /// that are read under one plan. policy: "oracle" keeps the rows that are needed soonest, "none"
-    /// keeps none. memory: bytes for rows of the first tensor; None: a quarter of what is free.
+    /// worker: whose batches. window: batches that are ready or loaded (int). together: most of
+    /// them that are read under one plan. policy: "oracle" keeps the rows that are needed soonest,
+    /// "none" keeps none. memory: bytes for rows of the first tensor; None: a quarter of what is
+    /// free.
     ///
     /// Raises UnknownTensorError, ScheduleError.
     #[pyo3(signature = (schedule, tensors, *, worker=0, window=16, together=8, policy="oracle",
@@ -480,8 +385,8 @@ impl Graph {
         Ok(PyArray1::from_vec(py, nodes.into_iter().map(|node| node.0.into()).collect()))
     }
 
-    /// Returns the edges by destination: (colptr, row), where the sources of the edges into node `i`
-    /// are `row[colptr[i]:colptr[i + 1]]`, ascending.
+    /// Returns the edges by destination: (colptr, row), where the sources of the edges into node
+    /// `i` are `row[colptr[i]:colptr[i + 1]]`, ascending.
     ///
     /// colptr: int64 of shape (nodes + 1,). row: `dtype`, "int64" or "int32", of shape (edges,).
     #[pyo3(signature = (dtype="int64"))]
@@ -507,8 +412,8 @@ impl Graph {
         PyTuple::new(py, [colptr.into_any(), row])
     }
 
-    /// Returns the nanoseconds that a gather of `ids` takes in Rust alone, the mean of `repeats`: what
-    /// benches compare a call with.
+    /// Returns the nanoseconds that a gather of `ids` takes in Rust alone, the mean of `repeats`:
+    /// what benches compare a call with.
     fn _rust_gather_ns(
         &self,
         py: Python<'_>,
@@ -557,8 +462,9 @@ impl Graph {
         if self.handle.is_closed() {
             return format!("Graph('{name}', closed)");
         }
+        let is_writer = matches!(spec, Spec::Folder(Folder { writable: true, .. }));
         match self.opened(py) {
-            Ok(opened) => described(&name, spec, &opened),
+            Ok(opened) => opened.described(&name, is_writer),
             Err(error) => format!("Graph('{name}', {error})"),
         }
     }
@@ -593,95 +499,4 @@ impl Graph {
         let opened = self.opened(py)?;
         signals::run(py, move || opened.split(number))
     }
-}
-
-/// Returns the graph in a line: its size, and what its rows are.
-fn described(name: &str, spec: &Spec, opened: &Opened) -> String {
-    let tensors = opened.tensors().iter().filter(|info| info.name != EXTERNAL_ID_TENSOR);
-    let tensors: Vec<String> = tensors.map(crate::tensor::described).collect();
-    let version = match opened.place() {
-        // Servers would have to be asked.
-        Place::Servers(servers) => servers.client.pinned_version(),
-        Place::Files(_) => opened.version().ok(),
-    };
-    let version = version.map(|version| format!(", version {version}")).unwrap_or_default();
-    let writable = match spec {
-        Spec::Folder(Folder { writable: true, .. }) => ", writable",
-        _ => "",
-    };
-    let (nodes, tensors) = (grouped(opened.n_nodes().into()), tensors.join(", "));
-    format!("Graph('{name}', {nodes} nodes{version}{writable}: {tensors})")
-}
-
-/// Returns a number with a comma before every three digits.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> = digits
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(|group| std::str::from_utf8(group).unwrap_or_default())
-        .collect();
-    groups.join(",")
-}
-
-/// A number that names a source in an array.
-trait Source: numpy::Element + Copy {
-    fn of(id: u32) -> Option<Self>;
-}
-
-impl Source for i64 {
-    fn of(id: u32) -> Option<Self> {
-        Some(id.into())
-    }
-}
-
-impl Source for i32 {
-    fn of(id: u32) -> Option<Self> {
-        Self::try_from(id).ok()
-    }
-}
-
-fn csc<T: Source>(opened: &Opened) -> Result<(Vec<i64>, Vec<T>), Error> {
-    let topology = opened.topology()?;
-    let (mut colptr, mut row) = (vec![0], Vec::with_capacity(topology.n_edges() as usize));
-    for node in (0..topology.n_nodes()).map(NodeId) {
-        for &source in topology.in_neighbours(node) {
-            let of_type = T::of(source);
-            row.push(of_type.ok_or_else(|| {
-                Error::Dtype(format!("node {source} does not fit int32; take int64"))
-            })?);
-        }
-        colptr.push(row.len() as i64);
-    }
-    Ok((colptr, row))
-}
-
-/// Returns what `restore` makes a graph of.
-fn pickled<'py>(py: Python<'py>, spec: &Spec) -> PyResult<Bound<'py, PyAny>> {
-    let dict = PyDict::new(py);
-    match spec {
-        Spec::Folder(Folder { path, version, parts, writable, reader }) => {
-            dict.set_item("path", path)?;
-            dict.set_item("version", version)?;
-            dict.set_item(
-                "parts",
-                parts.as_ref().map(|parts| PyList::new(py, parts)).transpose()?,
-            )?;
-            dict.set_item("writable", writable)?;
-            dict.set_item("reader", reader.to_string())?;
-        }
-        Spec::Servers(cluster) => {
-            dict.set_item("addresses", &cluster.addresses)?;
-            dict.set_item("token_file", &cluster.token_file)?;
-            dict.set_item("tls_ca", &cluster.tls_ca)?;
-            dict.set_item("tls_cert", &cluster.tls_cert)?;
-            dict.set_item("tls_key", &cluster.tls_key)?;
-            dict.set_item("deadline", cluster.deadline.as_secs_f64())?;
-            dict.set_item("pin", cluster.pin)?;
-            dict.set_item("version", cluster.version)?;
-            dict.set_item("topology", &cluster.topology)?;
-        }
-    }
-    Ok(dict.into_any())
 }

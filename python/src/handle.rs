@@ -2,8 +2,9 @@
 //!
 //! A forked child leaks what its parent had open and opens it again, at the same version. Where it
 //! cannot, since the parent was writing some graph at the fork or the version was compacted away,
-//! what the parent had open for reading serves it: the store makes again what belongs to one process.
-//! So it does for servers, whose connections are of one process and whose pinned version stays.
+//! what the parent had open for reading serves it: the store makes again what belongs to one
+//! process. So it does for servers, whose connections are of one process and whose pinned version
+//! stays.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};

@@ -1,11 +1,12 @@
 //! The extension module `lodestore._lodestore`: graphs, tensors and batches for Python.
 //!
-//! This crate knows numpy's arrays, Python's exceptions and signals, and what a process may do after
-//! a fork. It does not know torch or any other framework, and how rows are read or travel is the
-//! business of `store` and `client`.
+//! This crate knows numpy's arrays, Python's exceptions and signals, and what a process may do
+//! after a fork. It does not know torch or any other framework, and how rows are read or travel is
+//! the business of `store` and `client`.
 
 mod arrays;
 mod batches;
+mod csc;
 mod error;
 mod future;
 mod gather;
@@ -13,6 +14,7 @@ mod graph;
 mod handle;
 mod ids;
 mod opened;
+mod opening;
 mod put;
 mod sampler;
 mod schedule;
@@ -31,7 +33,9 @@ mod _lodestore {
     #[pymodule_export]
     use crate::future::Future;
     #[pymodule_export]
-    use crate::graph::{Graph, connect, open, restore};
+    use crate::graph::Graph;
+    #[pymodule_export]
+    use crate::opening::{connect, open, restore};
     #[pymodule_export]
     use crate::sampler::Sampler;
     #[pymodule_export]

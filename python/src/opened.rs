@@ -195,6 +195,21 @@ impl Opened {
         Ok(nodes)
     }
 
+    /// Returns the graph called `name` in a line: its size, and what its rows are.
+    pub(crate) fn described(&self, name: &str, is_writer: bool) -> String {
+        let tensors = self.tensors.iter().filter(|info| info.name != EXTERNAL_ID_TENSOR);
+        let tensors: Vec<String> = tensors.map(crate::tensor::described).collect();
+        let version = match &self.place {
+            // Servers would have to be asked.
+            Place::Servers(servers) => servers.client.pinned_version(),
+            Place::Files(_) => self.version().ok(),
+        };
+        let version = version.map(|version| format!(", version {version}")).unwrap_or_default();
+        let writable = if is_writer { ", writable" } else { "" };
+        let (nodes, tensors) = (grouped(self.n_nodes().into()), tensors.join(", "));
+        format!("Graph('{name}', {nodes} nodes{version}{writable}: {tensors})")
+    }
+
     /// Passes the rows of all nodes that are here, of one element each, piece by piece.
     fn for_all_rows<T: bytemuck::Pod>(
         &self,
@@ -244,4 +259,16 @@ fn open_topology(graph: &Graph) -> Result<Topology, Error> {
     let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
     let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
     Ok(Topology::open(&paths, book, uuid)?)
+}
+
+/// Returns a number with a comma before every three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| std::str::from_utf8(group).unwrap_or_default())
+        .collect();
+    groups.join(",")
 }

@@ -43,9 +43,10 @@ impl Sampler {
 impl Sampler {
     /// Samples around `ids`: (node, row, col, edge, nodes_of_hop, edges_of_hop).
     ///
-    /// node: the nodes met, the distinct ids first. row, col: source and destination of each edge, as
-    /// positions in `node`. edge: its position in the row array of `Graph.csc`. All are int64.
-    /// nodes_of_hop: the ids, then what each hop met; edges_of_hop: edges of each hop (lists of int).
+    /// node: the nodes met, the distinct ids first. row, col: source and destination of each edge,
+    /// as positions in `node`. edge: its position in the row array of `Graph.csc`. All are int64.
+    /// nodes_of_hop: the ids, then what each hop met; edges_of_hop: edges of each hop (lists of
+    /// int).
     #[pyo3(signature = (ids, seed=0))]
     fn sample<'py>(&self, ids: &Bound<'py, PyAny>, seed: u64) -> PyResult<Bound<'py, PyTuple>> {
         let py = ids.py();

@@ -139,8 +139,8 @@ impl Cluster {
             && expected != found
         {
             return Err(Error::Version(format!(
-                "version {expected} cannot be pinned, the servers have committed {found}; pin that, or \
-                 open version {expected} from the graph's folder"
+                "version {expected} cannot be pinned, the servers have committed {found}; pin that, \
+                 or open version {expected} from the graph's folder"
             )));
         }
         let infos = client.tensors().to_vec();

@@ -34,8 +34,8 @@ pub struct FrontierBatch {
     pub edges_of_hop: Vec<u32>,
 }
 
-/// Draws such samples. Each thread has its own, because it reuses its tables: 4 bytes per node of the
-/// graph.
+/// Draws such samples. Each thread has its own, because it reuses its tables: 4 bytes per node of
+/// the graph.
 ///
 /// The neighbours of a node depend on the seed, the hop that draws them and the node alone.
 pub struct FrontierSampler {
@@ -45,7 +45,8 @@ pub struct FrontierSampler {
 }
 
 impl FrontierSampler {
-    /// Creates a sampler for graphs of `n_nodes`; `fanouts[0]` is that of the hop next to the roots.
+    /// Creates a sampler for graphs of `n_nodes`; `fanouts[0]` is that of the hop next to the
+    /// roots.
     #[must_use]
     pub fn new(n_nodes: u32, fanouts: &[Fanout]) -> Self {
         let (fanouts, locals) = (fanouts.to_vec(), LocalIds::new(n_nodes));
@@ -98,8 +99,8 @@ impl FrontierSampler {
         Ok(batch)
     }
 
-    /// Appends the edges drawn for the nodes from position `first` on, whose lists are `known`; their
-    /// sources are ids of the graph still.
+    /// Appends the edges drawn for the nodes from position `first` on, whose lists are `known`;
+    /// their sources are ids of the graph still.
     fn draw(
         &mut self,
         lists: &Lists<'_>,
@@ -243,9 +244,9 @@ mod tests {
             let batch = sampler.sample(&topology, &roots, seed, u32::MAX).unwrap();
             prop_assert_eq!(&batch, &naive(&topology, &fanouts, &roots, seed));
             // Edges are edges of the graph, each drawn once.
-            let ends: Vec<[u32; 2]> = (0..n_nodes)
-                .flat_map(|dst| topology.in_neighbours(NodeId(dst)).iter().map(move |&src| [src, dst]))
-                .collect();
+            let sources = |dst| topology.in_neighbours(NodeId(dst)).iter();
+            let ends: Vec<[u32; 2]> =
+                (0..n_nodes).flat_map(|dst| sources(dst).map(move |&src| [src, dst])).collect();
             for (i, &edge) in batch.edges.iter().enumerate() {
                 let id = |local: u32| batch.nodes[local as usize].0;
                 let found = [id(batch.sources[i]), id(batch.destinations[i])];

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lodestore_client::{Keeping, PullKind, RowSource, TensorInfo, Walk, Window};
+use lodestore_client::{Keeping, PullKind, TensorInfo, Walk, Window};
 use lodestore_graph::NodeId;
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::ScheduleSpec;

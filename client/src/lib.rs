@@ -57,7 +57,9 @@ pub use memory::MemorySource;
 pub use moving::{MovePlan, MoveStats, PartMove};
 pub use on_device::DeviceSource;
 pub use planned::{PlannedTier, Turn};
-pub use prefetch::{BatchRows, BatchSource, Met, PrefetchStats, Prefetcher, PreparedBatch, Window};
+pub use prefetch::{
+    BatchRows, BatchSource, Met, PrefetchStats, Prefetcher, PreparedBatch, TakeRows, Window,
+};
 pub use remote::{Client, ClientConfig, CommitOutcome, CompactionRun, PutStats};
 pub use security::Security;
 pub use source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};

@@ -1,6 +1,7 @@
 //! Feature rows as the model reads them: f32, normalised if wanted.
 
-use lodestore_client::TensorInfo;
+use lodestore_client::{BatchLoader, ClientError, LoadStats, TensorInfo};
+use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
 use rayon::prelude::*;
 
@@ -17,6 +18,10 @@ const BLOCK_BYTES: usize = 64;
 const SAMPLED_ROWS: usize = 64;
 /// Rows with fewer elements for each that is not zero are dense.
 const LEAST_ELEMENTS_PER_NON_ZERO: usize = 10;
+/// Bytes of rows that are read together, which a core's cache holds until they are searched.
+const PIECE_BYTES: usize = 128 << 10;
+/// Shorter rows are copied as they are: a batch of them is soon copied.
+const LEAST_PIECED_ROW_BYTES: usize = 2 << 10;
 
 /// How the bytes of feature rows become f32.
 #[derive(Clone, Debug)]
@@ -49,27 +54,69 @@ impl FeatureRows {
     /// Returns the rows by their non-zero elements where these are less than a tenth of all. Whether
     /// they are depends on the rows alone.
     pub(crate) fn sparse(&self, rows: &[u8]) -> Option<SparseRows> {
-        let row_bytes = self.width * self.dtype.size_bytes();
-        let n_rows = rows.len() / row_bytes;
-        let is_sparse = |n_elements: usize, n_rows: usize| {
-            n_elements * LEAST_ELEMENTS_PER_NON_ZERO < n_rows * self.width
+        let row_bytes = self.row_bytes();
+        let row = |row: usize| &rows[row * row_bytes..][..row_bytes];
+        self.sparse_of(rows.len() / row_bytes, row)
+    }
+
+    /// The same of `n_rows` rows that may be anywhere: `row` returns the bytes of one.
+    pub(crate) fn sparse_of<'r>(
+        &self,
+        n_rows: usize,
+        row: impl Fn(usize) -> &'r [u8] + Sync,
+    ) -> Option<SparseRows> {
+        let piece = |rows: &mut dyn Iterator<Item = usize>| {
+            let mut piece = SparsePiece::default();
+            rows.for_each(|at| self.push_row(row(at), &mut piece));
+            piece
         };
-        let sampled = (0..n_rows).step_by(n_rows.div_ceil(SAMPLED_ROWS).max(1));
-        let mut sample = SparsePiece::default();
-        let n_sampled = sampled.clone().count();
-        sampled.for_each(|row| self.push_row(&rows[row * row_bytes..][..row_bytes], &mut sample));
-        if !is_sparse(sample.len(), n_sampled) {
+        if !self.are_sparse(&[piece(&mut sampled(n_rows))], sampled(n_rows).count()) {
             return None;
         }
-        let tasks = rows.par_chunks(ROWS_PER_TASK * row_bytes);
+        let firsts = (0..n_rows).into_par_iter().step_by(ROWS_PER_TASK);
+        let pieces = firsts.map(|first| piece(&mut (first..n_rows.min(first + ROWS_PER_TASK))));
+        let pieces: Vec<_> = pieces.collect();
+        self.are_sparse(&pieces, n_rows).then(|| SparseRows::new(self.width, pieces))
+    }
+
+    /// Loads the rows of `nodes` by their non-zero elements, without a copy of all bytes. `None` where
+    /// they are not sparse, or not worth it, or not in memory here.
+    pub(crate) fn load_sparse(
+        &self,
+        loader: &BatchLoader,
+        nodes: &[NodeId],
+    ) -> Result<Option<(SparseRows, LoadStats)>, ClientError> {
+        let row_bytes = self.row_bytes();
+        if row_bytes < LEAST_PIECED_ROW_BYTES {
+            return Ok(None);
+        }
         let piece = |rows: &[u8]| {
             let mut piece = SparsePiece::default();
             rows.chunks_exact(row_bytes).for_each(|row| self.push_row(row, &mut piece));
             piece
         };
-        let pieces: Vec<SparsePiece> = tasks.map(piece).collect();
-        let n_elements = pieces.iter().map(SparsePiece::len).sum();
-        is_sparse(n_elements, n_rows).then(|| SparseRows::new(self.width, pieces))
+        let load = |nodes: &[NodeId]| {
+            let n_rows = PIECE_BYTES / row_bytes;
+            let loaded = loader.load_in_pieces(nodes, n_rows, piece)?;
+            let is_sparse = |(pieces, _): &(Vec<_>, _)| self.are_sparse(pieces, nodes.len());
+            Ok::<_, ClientError>(loaded.filter(is_sparse))
+        };
+        let sample: Vec<NodeId> = sampled(nodes.len()).map(|row| nodes[row]).collect();
+        if load(&sample)?.is_none() {
+            return Ok(None);
+        }
+        let loaded = load(nodes)?;
+        Ok(loaded.map(|(pieces, stats)| (SparseRows::new(self.width, pieces), stats)))
+    }
+
+    /// Returns whether less than a tenth of the elements of `n_rows` rows are in `pieces`.
+    fn are_sparse(&self, pieces: &[SparsePiece], n_rows: usize) -> bool {
+        let n_elements: usize = pieces.iter().map(SparsePiece::len).sum();
+        n_elements * LEAST_ELEMENTS_PER_NON_ZERO < n_rows * self.width
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.width * self.dtype.size_bytes()
     }
 
     /// Appends a row; blocks of zero bytes, which are zeros of any type, are passed over.
@@ -120,6 +167,11 @@ impl FeatureRows {
         }
         &self.converted
     }
+}
+
+/// Returns the rows of `n_rows` that are looked at first.
+fn sampled(n_rows: usize) -> impl Iterator<Item = usize> {
+    (0..n_rows).step_by(n_rows.div_ceil(SAMPLED_ROWS).max(1))
 }
 
 /// Returns whether all bytes are 0. All are read: that is faster than to stop at one.

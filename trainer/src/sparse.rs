@@ -23,8 +23,8 @@ pub(crate) struct SparseRows {
 /// Some consecutive rows, as one task makes them.
 #[derive(Debug, Default)]
 pub(crate) struct SparsePiece {
-    /// Elements of each row.
-    lengths: Vec<usize>,
+    /// Where each row ends.
+    ends: Vec<usize>,
     columns: Vec<u32>,
     values: Vec<f32>,
 }
@@ -45,9 +45,9 @@ impl SparsePiece {
 
     /// Ends a row; returns the elements of it, to be changed.
     pub(crate) fn end_row(&mut self) -> &mut [f32] {
-        let before: usize = self.lengths.iter().sum();
-        self.lengths.push(self.values.len() - before);
-        &mut self.values[before..]
+        let start = self.ends.last().copied().unwrap_or(0);
+        self.ends.push(self.values.len());
+        &mut self.values[start..]
     }
 
     /// Returns the number of elements.
@@ -59,15 +59,12 @@ impl SparsePiece {
 impl SparseRows {
     /// Joins pieces of rows of `width`.
     pub(crate) fn new(width: usize, pieces: Vec<SparsePiece>) -> Self {
+        let n_elements = pieces.iter().map(SparsePiece::len).sum();
         let mut offsets = vec![0];
-        let mut end = 0;
-        for length in pieces.iter().flat_map(|piece| &piece.lengths) {
-            end += length;
-            offsets.push(end);
-        }
-        let mut columns = Vec::with_capacity(end);
-        let mut values = Vec::with_capacity(end);
+        let mut columns = Vec::with_capacity(n_elements);
+        let mut values: Vec<f32> = Vec::with_capacity(n_elements);
         for piece in pieces {
+            offsets.extend(piece.ends.iter().map(|end| values.len() + end));
             columns.extend(piece.columns);
             values.extend(piece.values);
         }
@@ -89,6 +86,13 @@ impl SparseRows {
         let range = self.offsets[row]..self.offsets[row + 1];
         let columns = self.columns[range.clone()].iter().copied();
         columns.zip(self.values[range].iter().copied())
+    }
+
+    /// Returns row, column and value of the first element that is no finite number.
+    pub(crate) fn first_not_finite(&self) -> Option<(usize, usize, f32)> {
+        let at = self.values.iter().position(|value| !value.is_finite())?;
+        let row = self.offsets.partition_point(|&offset| offset <= at) - 1;
+        Some((row, self.columns[at] as usize, self.values[at]))
     }
 
     /// Returns the rows after dropout; elements that are dropped are left out.

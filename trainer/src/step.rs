@@ -46,6 +46,10 @@ pub struct SdtTraffic {
     pub halo_rows: u64,
     /// Bytes of them.
     pub halo_bytes: u64,
+    /// Bytes of all its rows.
+    pub loaded_bytes: u64,
+    /// Time in which these were pulled, beside training on the partition before.
+    pub load_seconds: f64,
 }
 
 /// A worker's equal share of what a step of `hop` moved, beside rows; the first one has the remainder.

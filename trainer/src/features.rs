@@ -137,21 +137,23 @@ impl FeatureRows {
     /// Appends the elements of `bytes`, which begin at byte `first` of their row.
     fn push_span(&self, first: usize, bytes: &[u8], piece: &mut SparsePiece) {
         let element_bytes = self.dtype.size_bytes();
-        let mut widened = [0.0; BLOCK_BYTES];
         let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
-        let blocks = blocks.iter().map(|block| (&block[..], are_zeros(block)));
-        for (block, (bytes, are_zeros)) in blocks.chain([(rest, rest.is_empty())]).enumerate() {
-            if are_zeros {
-                continue;
-            }
-            let widened = &mut widened[..bytes.len() / element_bytes];
-            self.dtype.widen(bytes, widened);
+        let are_used = blocks.iter().map(|block| !are_zeros(block));
+        for block in set_bits(are_used) {
             let first = (first + block * BLOCK_BYTES) / element_bytes;
-            for (column, &value) in (first..).zip(&*widened) {
-                if value != 0.0 {
-                    piece.push(column as u32, value);
-                }
-            }
+            self.push_block(first, &blocks[block], piece);
+        }
+        let first = (first + bytes.len() - rest.len()) / element_bytes;
+        self.push_block(first, rest, piece);
+    }
+
+    /// Appends the elements of at most [`BLOCK_BYTES`], of which the first is in column `first`.
+    fn push_block(&self, first: usize, bytes: &[u8], piece: &mut SparsePiece) {
+        let mut widened = [0.0; BLOCK_BYTES];
+        let widened = &mut widened[..bytes.len() / self.dtype.size_bytes()];
+        self.dtype.widen(bytes, widened);
+        for at in set_bits(widened.iter().map(|value| *value != 0.0)) {
+            piece.push((first + at) as u32, widened[at]);
         }
     }
 
@@ -172,6 +174,17 @@ impl FeatureRows {
 /// Returns the rows of `n_rows` that are looked at first.
 fn sampled(n_rows: usize) -> impl Iterator<Item = usize> {
     (0..n_rows).step_by(n_rows.div_ceil(SAMPLED_ROWS).max(1))
+}
+
+/// Returns the places of the flags that are set, of at most 64. All are looked at first, so that the
+/// processor has to guess once for all of them.
+fn set_bits(flags: impl Iterator<Item = bool>) -> impl Iterator<Item = usize> {
+    let mut left = (0..).zip(flags).fold(0u64, |bits, (at, is_set)| bits | u64::from(is_set) << at);
+    std::iter::from_fn(move || {
+        let at = left.trailing_zeros() as usize;
+        left &= left.wrapping_sub(1);
+        (at < 64).then_some(at)
+    })
 }
 
 /// Returns whether all bytes are 0. All are read: that is faster than to stop at one.

@@ -1,6 +1,6 @@
 //! A partition with its halo in memory: lists, degrees and rows, under local ids.
 
-use std::{ops::Range, time::Instant};
+use std::{ops::Range, thread, time::Instant};
 
 use lodestore_client::{ClientError, LoadStats, PullKind, RowBuffer};
 use lodestore_graph::{NodeId, PartId, PartitionBook, topology::Topology};
@@ -126,7 +126,8 @@ impl PartitionSource<'_> {
         Ok(LocalPartition { part, nodes, topology, degrees, numbers, rows, row_bytes, loaded })
     }
 
-    /// Pulls the rows of `nodes`, of which the first `n_remote` are other workers'.
+    /// Pulls the rows of `nodes`, of which the first `n_remote` are other workers': these travel while
+    /// own ones are read.
     fn pull(
         &self,
         nodes: &[NodeId],
@@ -136,13 +137,19 @@ impl PartitionSource<'_> {
         let (remote, own) = nodes.split_at(n_remote);
         let (of_remote, of_own) = out.split_at_mut(n_remote * self.row_bytes);
         let (sources, kind) = (self.sources, PullKind::Vector);
-        let mut load = LoadStats::default();
-        if !remote.is_empty() {
-            load =
-                LoadStats::from_pull(sources.remote.pull(self.tensor, remote, of_remote, kind)?);
+        let mut pull_own = || sources.local.pull(self.tensor, own, of_own, kind);
+        if remote.is_empty() {
+            pull_own()?;
+            return Ok(LoadStats::default());
         }
-        sources.local.pull(self.tensor, own, of_own, kind)?;
-        Ok(load)
+        let pull_remote = || sources.remote.pull(self.tensor, remote, of_remote, kind);
+        let (own, remote) = thread::scope(|scope| {
+            let travelling = scope.spawn(pull_remote);
+            (pull_own(), travelling.join())
+        });
+        own?;
+        let thread = "VectorPull of a halo";
+        Ok(LoadStats::from_pull(remote.map_err(|_| ClientError::Panicked { thread })??))
     }
 }
 

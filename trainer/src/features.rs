@@ -51,9 +51,7 @@ impl FeatureRows {
     pub(crate) fn sparse(&self, rows: &[u8]) -> Option<SparseRows> {
         let row_bytes = self.width * self.dtype.size_bytes();
         let n_rows = rows.len() / row_bytes;
-        let is_sparse = |n_elements: usize, n_rows: usize| {
-            n_elements * LEAST_ELEMENTS_PER_NON_ZERO < n_rows * self.width
-        };
+        let is_sparse = |n_elements: usize, n_rows: usize| self.are_few(n_elements, n_rows);
         let sampled = (0..n_rows).step_by(n_rows.div_ceil(SAMPLED_ROWS).max(1));
         let mut sample = SparsePiece::default();
         let n_sampled = sampled.clone().count();
@@ -61,15 +59,25 @@ impl FeatureRows {
         if !is_sparse(sample.len(), n_sampled) {
             return None;
         }
-        let tasks = rows.par_chunks(ROWS_PER_TASK * row_bytes);
+        let pieces = self.non_zeros(rows);
+        let n_elements = pieces.iter().map(SparsePiece::len).sum();
+        is_sparse(n_elements, n_rows).then(|| SparseRows::new(self.width, pieces))
+    }
+
+    /// Returns whether so many elements of rows that are not zero are less than a tenth of all.
+    pub(crate) fn are_few(&self, n_elements: usize, n_rows: usize) -> bool {
+        n_elements.saturating_mul(LEAST_ELEMENTS_PER_NON_ZERO) < n_rows.saturating_mul(self.width)
+    }
+
+    /// Returns the non-zero elements of rows, however many they are.
+    pub(crate) fn non_zeros(&self, rows: &[u8]) -> Vec<SparsePiece> {
+        let row_bytes = self.width * self.dtype.size_bytes();
         let piece = |rows: &[u8]| {
             let mut piece = SparsePiece::default();
             rows.chunks_exact(row_bytes).for_each(|row| self.push_row(row, &mut piece));
             piece
         };
-        let pieces: Vec<SparsePiece> = tasks.map(piece).collect();
-        let n_elements = pieces.iter().map(SparsePiece::len).sum();
-        is_sparse(n_elements, n_rows).then(|| SparseRows::new(self.width, pieces))
+        rows.par_chunks(ROWS_PER_TASK * row_bytes).map(piece).collect()
     }
 
     /// Appends a row; blocks of zero bytes, which are zeros of any type, are passed over.

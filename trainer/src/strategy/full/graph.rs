@@ -47,22 +47,17 @@ impl Halos {
             let gone = dropped.get(part.index()).map_or(&[][..], |gone| gone);
             let gone = NodeSet::new(n_nodes, gone.iter().copied());
             let lists = own.clone().map(|node| topology.in_neighbours(NodeId(node)));
-            let others = lists.flatten().filter(|source| {
-                let is_kept = own.contains(source) || !gone.contains(NodeId(**source));
+            let others = lists.flatten().copied().filter(|source| {
+                let is_kept = own.contains(source) || !gone.contains(NodeId(*source));
                 n_edges += 1;
                 n_kept += u64::from(is_kept);
                 is_kept && !own.contains(source)
             });
-            NodeSet::new(n_nodes, others.map(|&source| NodeId(source)))
+            NodeSet::new(n_nodes, others.map(NodeId))
         };
         let sets = book.parts().map(&mut halo).collect();
         let kept_share = if n_edges > 0 { n_kept as f64 / n_edges as f64 } else { 1.0 };
         Self { sets, kept_share }
-    }
-
-    /// Returns the number of nodes in the halo of each partition.
-    pub(crate) fn sizes(&self) -> Vec<u64> {
-        self.sets.iter().map(|set| set.len() as u64).collect()
     }
 }
 

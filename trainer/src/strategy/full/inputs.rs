@@ -107,7 +107,7 @@ impl Inputs {
     }
 
     fn find_not_finite(&self, graph: &PartGraph) -> Option<(NodeId, usize, f32)> {
-        let own = self.own.find_not_finite().map(|(row, column, found)| (row, column, found));
+        let own = self.own.find_not_finite();
         let halo = || {
             let found = self.halo.find_not_finite();
             found.map(|(row, column, found)| (graph.n_own + row, column, found))
@@ -279,11 +279,16 @@ impl InputSource<'_> {
         let n_together = (CHUNK_BYTES / self.row_bytes.max(1)).max(1);
         let mut buffer = RowBuffer::default();
         // A pull is of one source: runs of nodes that are this worker's, or are not.
-        for run in nodes.chunk_by(|a, b| self.is_own(*a) == self.is_own(*b)) {
+        let (book, n_workers, worker) = (self.book, self.n_workers, self.worker);
+        let is_own = |node: NodeId| {
+            let part = book.part_of(node);
+            part.is_some_and(|part| u32::from(part.0) % n_workers == worker)
+        };
+        for run in nodes.chunk_by(|a, b| is_own(*a) == is_own(*b)) {
             for chunk in run.chunks(n_together) {
                 buffer.resize(chunk.len() * self.row_bytes);
                 let (out, kind) = (buffer.bytes_mut(), PullKind::Vector);
-                if self.is_own(chunk[0]) {
+                if is_own(chunk[0]) {
                     self.sources.local.pull(self.tensor, chunk, out, kind)?;
                 } else {
                     let stats = self.sources.remote.pull(self.tensor, chunk, out, kind)?;
@@ -293,11 +298,6 @@ impl InputSource<'_> {
             }
         }
         Ok(())
-    }
-
-    fn is_own(&self, node: NodeId) -> bool {
-        let part = self.book.part_of(node);
-        part.is_some_and(|part| u32::from(part.0) % self.n_workers == self.worker)
     }
 
     /// Appends rows. The first ones, which are own rows and so the same for any number of workers,

@@ -210,7 +210,7 @@ impl Part {
             let out_width = if form == Form::Whole { operator.out_width(width) } else { width };
             pass.sums = workspace.take(self.graph.n_own * out_width);
         }
-        let halo = if which == Destinations::Inner { &[][..] } else { &pass.halo };
+        let halo = if which == Destinations::Inner { &[][..] } else { &pass.halo[..] };
         let x = Sources { own: &pass.own, halo, width };
         operator.aggregate(x, form, which, &mut pass.sums);
     }

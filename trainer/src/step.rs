@@ -47,7 +47,7 @@ pub struct WorkerStep {
 pub struct FullTraffic {
     /// Rows of their halos, whichever worker owns them.
     pub halo_rows: u64,
-    /// Bytes of rows of layers that they sent to other workers.
+    /// Bytes of rows of layers that came to them from other workers.
     pub embedding_bytes: u64,
     /// Bytes of gradients of such rows that they sent back.
     pub gradient_bytes: u64,

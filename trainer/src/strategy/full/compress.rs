@@ -30,11 +30,6 @@ impl Loss {
         self.error += other.error;
         self.all += other.all;
     }
-
-    /// Returns the error relative to the rows, both as root mean squares.
-    pub(crate) fn relative(self) -> f64 {
-        if self.all > 0.0 { (self.error / self.all).sqrt() } else { 0.0 }
-    }
 }
 
 impl RowCode {

@@ -49,12 +49,11 @@ pub(crate) struct Messages {
     pub(crate) incoming: Vec<Vec<u8>>,
 }
 
-/// Bytes of rows that partitions of one worker have sent to others' in one exchange, and what was lost
-/// by narrowing.
+/// Bytes of rows that a partition has sent to other workers in one exchange, and what was lost by
+/// narrowing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) bytes: u64,
-    pub(crate) rows: u64,
     pub(crate) loss: Loss,
 }
 
@@ -116,6 +115,7 @@ impl Routes {
         let row_bytes = code.row_bytes(width);
         messages.outgoing.resize_with(self.outgoing.len(), Vec::new);
         let mut sent = vec![Sent::default(); parts.len()];
+        let mut losses = Vec::new();
         for (routes, message) in self.outgoing.iter().zip(&mut messages.outgoing) {
             let n_rows: usize = routes.iter().map(|route| route.n_rows).sum();
             message.resize(n_rows * row_bytes, 0);
@@ -136,14 +136,15 @@ impl Routes {
                         code.encode(part.sent_back(), width, &rows, out)
                     }
                 };
-                let figures = &mut sent[at];
-                figures.loss.add(loss);
+                losses.push((route, at, loss));
                 if placement.worker_of(route.from) != placement.worker_of(route.to) {
-                    figures.rows += route.n_rows as u64;
-                    figures.bytes += out.len() as u64;
+                    sent[at].bytes += out.len() as u64;
                 }
             }
         }
+        // In the order of partitions, wherever these are.
+        losses.sort_by_key(|(route, ..)| (route.from, route.to));
+        losses.into_iter().for_each(|(_, at, loss)| sent[at].loss.add(loss));
         sent
     }
 

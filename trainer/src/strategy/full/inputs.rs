@@ -142,14 +142,6 @@ impl InputRows {
         }
     }
 
-    /// Returns the elements of a row.
-    pub(crate) fn width(&self) -> usize {
-        match self {
-            Self::Dense(rows) => rows.width(),
-            Self::Sparse { rows, .. } => rows.width(),
-        }
-    }
-
     fn n_bytes(&self) -> u64 {
         let n_rows = self.n_rows() as u64;
         match self {

@@ -10,7 +10,7 @@ use super::{
     team::{FullTeam, Passed},
 };
 use crate::{
-    Halo, Place, Progress, TrainError, WorkerStep,
+    Place, Progress, TrainError, WorkerStep,
     config::Due,
     process_group::ProcessGroup,
     record::FullSum,
@@ -100,12 +100,6 @@ impl Run<'_> {
         for (figures, part) in figures.iter_mut().zip(&mut team.parts) {
             // Of a pass that brings rows back nothing is told.
             figures.pulled = std::mem::take(&mut part.inputs.pulled);
-            let (placement, worker) = (team.exchange.placement, part.graph.part);
-            let worker = placement.worker_of(worker);
-            let is_other = |other| placement.worker_of(other) != worker;
-            if self.config.full.halo == Halo::Exchange {
-                figures.remote_rows = part.graph.n_rows_from(is_other);
-            }
         }
         let Some(figures) = group.exchange_figures(figures, team.n_parts)? else { return Ok(None) };
         check_numbers(&figures, epoch)?;

@@ -108,7 +108,12 @@ impl FullTeam {
         (epoch, seed): (u32, u64),
         group: &mut ProcessGroup<'_>,
     ) -> Result<Option<Passed>, TrainError> {
-        let mut figures: Vec<PartFigures> = self.parts.iter().map(figures_of).collect();
+        let exchange = &self.exchange;
+        let of_part = |part: &Part| PartFigures {
+            remote_rows: exchange.remote_rows(part),
+            ..figures_of(part)
+        };
+        let mut figures: Vec<PartFigures> = self.parts.iter().map(of_part).collect();
         self.parts.iter_mut().for_each(|part| part.seconds = 0.0);
         self.exchange.begin();
         let layers: Vec<(usize, &Layer)> = model.layers().iter().enumerate().collect();
@@ -119,9 +124,10 @@ impl FullTeam {
             let Some(sent) = self.exchange.forward(&mut self.parts, &self.pool, at, group)? else {
                 return Ok(None);
             };
+            let row_bytes = self.exchange.row_bytes(&self.parts, number);
             for (figures, sent) in figures.iter_mut().zip(sent) {
-                figures.embedding_rows += sent.rows;
-                figures.embedding_bytes += sent.bytes;
+                figures.embedding_rows += figures.remote_rows;
+                figures.embedding_bytes += figures.remote_rows * row_bytes;
                 figures.note(sent);
             }
             each(&self.pool, &mut self.parts, |part| part.end_layer((number, layer), dropout))?;
@@ -201,6 +207,22 @@ fn fault_of(part: &Part) -> Fault {
 }
 
 impl Exchange {
+    /// Returns the rows of a partition's halo that are other workers'; none where these are zeros.
+    fn remote_rows(&self, part: &Part) -> u64 {
+        let worker = self.placement.worker_of(part.graph.part);
+        match self.halo {
+            Halo::Zero => 0,
+            Halo::Exchange => {
+                part.graph.n_rows_from(|other| self.placement.worker_of(other) != worker)
+            }
+        }
+    }
+
+    /// Returns the bytes of a row of layer `number` as it travels.
+    fn row_bytes(&self, parts: &[Part], number: usize) -> u64 {
+        self.code.row_bytes(width_of(parts, number)) as u64
+    }
+
     fn begin(&mut self) {
         (self.seconds, self.waited, self.oldest) = (Duration::ZERO, Duration::ZERO, 0);
     }

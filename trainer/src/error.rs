@@ -222,7 +222,8 @@ pub enum TrainError {
     /// `full`: a partition has more edges than can be numbered.
     #[error(
         "partition {part} has more than {} edges, the most that one can have; import the graph in more \
-         partitions (--parts)", u32::MAX
+         partitions (--parts)",
+        u32::MAX
     )]
     TooManyEdges {
         /// The partition.
@@ -231,7 +232,8 @@ pub enum TrainError {
     /// `full`: a partition has more elements of sparse features than can be numbered.
     #[error(
         "the features of a partition have {found} elements that are not zero, and at most {} can be \
-         kept; import the graph in more partitions (--parts)", u32::MAX
+         kept; import the graph in more partitions (--parts)",
+        u32::MAX
     )]
     TooManyFeatures {
         /// Elements.

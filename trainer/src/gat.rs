@@ -142,8 +142,7 @@ impl Gat {
         rows: &Rows,
         grad: &Matrix,
     ) -> Result<(Vec<Vec<f32>>, Matrix)> {
-        let ([of_source, of_destination, of_bias], of_z) =
-            self.attention_gradients(saved, grad)?;
+        let ([of_source, of_destination, of_bias], of_z) = self.attention_gradients(saved, grad)?;
         let of_weight = self.projection.weight_gradient(rows, &of_z)?;
         Ok((vec![of_weight, of_source, of_destination, of_bias], of_z))
     }

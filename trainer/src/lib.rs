@@ -56,8 +56,8 @@ mod workspace;
 pub use bottleneck::{Bottleneck, Preparation, StepShares};
 pub use checkpoint::{CheckpointError, CheckpointFault, Place};
 pub use config::{
-    CheckpointConfig, Compression, Fetch, FullConfig, Halo, HopConfig, HotPolicy, Merge, Migration, Mode, OptimizerState, Roots,
-    Sampling, SdtConfig, Strategy, TrainConfig,
+    CheckpointConfig, Compression, Fetch, FullConfig, Halo, HopConfig, HotPolicy, Merge, Migration,
+    Mode, OptimizerState, Roots, Sampling, SdtConfig, Strategy, TrainConfig,
 };
 pub use error::TrainError;
 pub use infer::{InferConfig, InferOutput, Inference, RowOutput};

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    FullConfig, HopConfig, HotPolicy, Metric, ModelKind, Place, Roots, SdtConfig, StepShares, Strategy,
-    collective::Traffic,
+    FullConfig, HopConfig, HotPolicy, Metric, ModelKind, Place, Roots, SdtConfig, StepShares,
+    Strategy, collective::Traffic,
 };
 
 /// Whence remote rows came.

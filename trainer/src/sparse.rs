@@ -379,7 +379,10 @@ pub(crate) mod tests {
             for (sum, expected) in sum.iter().zip(expected.transposed_times(&grad)) {
                 assert!((sum - 1.0 - expected).abs() < 1e-5, "{sum} {expected}");
             }
-            assert_eq!(both.with_values(&of_epoch).to_dense().values(), expected.to_dense().values());
+            assert_eq!(
+                both.with_values(&of_epoch).to_dense().values(),
+                expected.to_dense().values()
+            );
         }
     }
 

@@ -12,11 +12,7 @@ use std::{
 
 use lodestore_client::{MemorySource, RowSource};
 use lodestore_graph::{
-    PartId,
-    edges::MemoryEdges,
-    rapa::DeviceProfile,
-    relabel::Relabelling,
-    sampler::Fanout,
+    PartId, edges::MemoryEdges, rapa::DeviceProfile, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
 };
 use lodestore_store::Dtype;
@@ -24,7 +20,9 @@ use lodestore_trainer::{
     Aggregation, CheckpointConfig, Compression, FullConfig, Halo, LayerOptions, ModelKind, Norm,
     Progress, Strategy, TrainConfig, TrainReport,
 };
-use planted::{Planted, bytes_of, config, counting, failing, run, run_from, run_in_ranks, run_telling};
+use planted::{
+    Planted, bytes_of, config, counting, failing, run, run_from, run_in_ranks, run_telling,
+};
 
 const N: u32 = 90;
 const N_CLASSES: u32 = 3;
@@ -353,7 +351,6 @@ fn every_way_to_exchange_learns() {
         usual(),
         FullConfig { staleness: 2, ..usual() },
         FullConfig { compress: Some(Compression::Int8), staleness: 1, ..usual() },
-        FullConfig { halo: Halo::Zero, ..usual() },
     ] {
         for model in models() {
             let config = TrainConfig { epochs: 60, ..settings(model, 2, full.clone()) };
@@ -392,21 +389,20 @@ fn a_run_cut_short_ends_with_the_same_bits_though_rows_were_old() {
             let expected = run(&graph, &config).unwrap();
             for workers in [vec![2], vec![1, 3, 5]] {
                 let dir = tempfile::tempdir().unwrap();
-                let place = CheckpointConfig {
-                    dir: dir.path().to_owned(),
-                    every_steps: 0,
-                    resume: true,
-                };
+                let place =
+                    CheckpointConfig { dir: dir.path().to_owned(), every_steps: 0, resume: true };
                 let config = TrainConfig { checkpoint: Some(place), ..config.clone() };
                 let found = in_pieces(&graph, &config, &workers);
                 assert_eq!(computed(&found), computed(&expected), "{staleness} {workers:?}");
                 assert!(found.resumed_at.is_some());
-                let mut over = run_in_ranks(&graph, &TrainConfig { workers: 3, ..config.clone() }, 3);
+                let mut over =
+                    run_in_ranks(&graph, &TrainConfig { workers: 3, ..config.clone() }, 3);
                 let over = over.swap_remove(0).unwrap().unwrap();
                 assert_eq!(computed(&over), computed(&expected));
                 // More epochs, as processes that get the state from the leader.
                 let longer = TrainConfig { epochs: 9, ..config };
-                let mut found = run_in_ranks(&graph, &TrainConfig { workers: 3, ..longer.clone() }, 3);
+                let mut found =
+                    run_in_ranks(&graph, &TrainConfig { workers: 3, ..longer.clone() }, 3);
                 let found = found.swap_remove(0).unwrap().unwrap();
                 let straight = run(&graph, &TrainConfig { checkpoint: None, ..longer }).unwrap();
                 assert_eq!(found.step_losses, straight.step_losses);
@@ -436,12 +432,8 @@ fn other_settings_are_another_run() {
 
 #[test]
 fn graphs_at_the_edge_train_as_any_other() {
-    let one_node = || Cut {
-        n_nodes: 1,
-        edges: vec![[0, 0]],
-        is_trained: |_| true,
-        ..Cut::new(&[])
-    };
+    let one_node =
+        || Cut { n_nodes: 1, edges: vec![[0, 0]], is_trained: |_| true, ..Cut::new(&[]) };
     let no_edges = |bounds| Cut { edges: vec![[N - 1, N - 1]], ..Cut::new(bounds) };
     // Each partition is a component: halos are empty.
     let apart = |range: Range<u32>| range.clone().skip(1).map(move |id| [id, range.start]);

@@ -66,7 +66,7 @@ fn train(config: &QuickstartConfig, strategy: Strategy, connect: &str) -> String
     let hot = match strategy {
         Strategy::Ondemand | Strategy::Massive | Strategy::Hop | Strategy::Sdt | Strategy::Full => {
             String::new()
-        },
+        }
         Strategy::Rapid => format!(" --hot {}", train.n_hot),
     };
     format!(

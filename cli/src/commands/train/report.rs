@@ -1,8 +1,8 @@
 //! What a run tells: a line per epoch, then the summary.
 
 use lodestore_trainer::{
-    Bottleneck, EpochReport, FullConfig, Halo, HopConfig, HotPolicy, Metric, Migration, Place, Preparation,
-    RowsBySource, RowsFrom, SdtConfig, StepSeconds, StepShares, Strategy, WorkerStep,
+    Bottleneck, EpochReport, FullConfig, Halo, HopConfig, HotPolicy, Metric, Migration, Place,
+    Preparation, RowsBySource, RowsFrom, SdtConfig, StepSeconds, StepShares, Strategy, WorkerStep,
 };
 
 use super::{TierReport, Trained};

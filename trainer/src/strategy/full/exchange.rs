@@ -100,7 +100,8 @@ impl Routes {
 
     /// Returns the bytes that come from each rank, of rows of `row_bytes`.
     pub(crate) fn incoming_bytes(&self, row_bytes: usize) -> Vec<usize> {
-        let bytes = |routes: &Vec<Route>| routes.iter().map(|of| of.n_rows * row_bytes).sum::<usize>();
+        let bytes =
+            |routes: &Vec<Route>| routes.iter().map(|of| of.n_rows * row_bytes).sum::<usize>();
         self.incoming.iter().map(bytes).collect()
     }
 

@@ -35,11 +35,7 @@ pub(crate) struct PartGraph {
 impl Halos {
     /// Finds the halo of each partition, less the nodes in `dropped`, which are given by partition or
     /// for none.
-    pub(crate) fn find(
-        topology: &Topology,
-        book: &PartitionBook,
-        dropped: &[Vec<NodeId>],
-    ) -> Self {
+    pub(crate) fn find(topology: &Topology, book: &PartitionBook, dropped: &[Vec<NodeId>]) -> Self {
         let n_nodes = topology.n_nodes();
         let (mut n_kept, mut n_edges) = (0u64, 0u64);
         let mut halo = |part: PartId| {
@@ -85,7 +81,8 @@ impl PartGraph {
             let first = sources.len();
             sources.extend(topology.in_neighbours(NodeId(node)).iter().copied().filter_map(local));
             is_boundary.push(sources[first..].iter().any(|&source| source as usize >= n_own));
-            let end = u32::try_from(sources.len()).map_err(|_| TrainError::TooManyEdges { part })?;
+            let end =
+                u32::try_from(sources.len()).map_err(|_| TrainError::TooManyEdges { part })?;
             offsets.push(end);
         }
         let n_src = nodes.len() as u32;

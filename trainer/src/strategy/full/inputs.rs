@@ -218,7 +218,9 @@ impl InputRows {
             (Self::Dense(rows), EpochRows::Kept) | (_, EpochRows::Dense(rows)) => {
                 workspace.copy(rows.values())
             }
-            _ => self.sparse_rows(of_epoch).map_or_else(Vec::new, |rows| rows.to_dense().into_values()),
+            _ => self
+                .sparse_rows(of_epoch)
+                .map_or_else(Vec::new, |rows| rows.to_dense().into_values()),
         }
     }
 

@@ -47,9 +47,10 @@ pub(crate) fn part_loss(
 fn cross_entropy(row: &[f32], class: u32, n_all: u64, gradient: &mut [f32]) -> (f64, bool) {
     let (class, scale) = (class as usize, 1.0 / n_all as f64);
     // Not `f64::max`, which passes NaN over.
-    let top = row.iter().map(|&x| f64::from(x)).fold(f64::NEG_INFINITY, |top, x| {
-        if x > top || x.is_nan() { x } else { top }
-    });
+    let top = row
+        .iter()
+        .map(|&x| f64::from(x))
+        .fold(f64::NEG_INFINITY, |top, x| if x > top || x.is_nan() { x } else { top });
     let sum: f64 = row.iter().map(|&x| (f64::from(x) - top).exp()).sum();
     for (column, (out, &x)) in gradient.iter_mut().zip(row).enumerate() {
         let share = (f64::from(x) - top).exp() / sum;

@@ -73,9 +73,8 @@ impl Operator {
     /// graph, which are given by local id.
     pub(crate) fn normalised(graph: &PartGraph, degrees: &[u32]) -> Self {
         let plus_1: Vec<f32> = degrees.iter().map(|&degree| degree as f32 + 1.0).collect();
-        let weight = |dst: usize, source: u32, _: u32| {
-            1.0 / (plus_1[source as usize] * plus_1[dst]).sqrt()
-        };
+        let weight =
+            |dst: usize, source: u32, _: u32| 1.0 / (plus_1[source as usize] * plus_1[dst]).sqrt();
         let own = plus_1[..graph.n_own].iter().map(|degree| 1.0 / degree).collect();
         Self::new(graph, weight, OwnRows::Added(own))
     }

@@ -168,12 +168,7 @@ impl Part {
         Ok(())
     }
 
-    fn begin_first(
-        &mut self,
-        layer: &Layer,
-        plan: LayerPlan,
-        dropout: LayerDropout,
-    ) -> Result<()> {
+    fn begin_first(&mut self, layer: &Layer, plan: LayerPlan, dropout: LayerDropout) -> Result<()> {
         let (workspace, inputs) = (&self.workspace, &self.inputs);
         let masks = [self.graph.own(), self.graph.halo()].map(|nodes| mask_of(dropout, nodes));
         let own = inputs.own.in_epoch(masks[0].as_ref(), workspace);
@@ -227,7 +222,9 @@ impl Part {
             (Aggregator::Attention { .. }, Conv::Gat(_)) => {
                 self.attend((number, layer), plan, dropout)?
             }
-            (Aggregator::Largest(_), Conv::Sage(linear, _)) => self.largest(number, linear, plan)?,
+            (Aggregator::Largest(_), Conv::Sage(linear, _)) => {
+                self.largest(number, linear, plan)?
+            }
             (Aggregator::Weighted(operator), Conv::Sage(linear, _) | Conv::Gcn(linear)) => {
                 let sums = std::mem::take(&mut self.pass.sums);
                 match plan.travels {

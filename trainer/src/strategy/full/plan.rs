@@ -3,11 +3,7 @@
 use candle_core::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    conv::Conv,
-    layer::Layer,
-    options::Aggregation,
-};
+use crate::{conv::Conv, layer::Layer, options::Aggregation};
 
 /// Which rows of a layer travel: the narrower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,7 +105,10 @@ mod tests {
             assert_eq!(plans(kind, &[10, 4, 40], Dense), [(Transformed, 4), (Rows, 4)]);
         }
         // Two heads of the last layer side by side.
-        assert_eq!(plans(ModelKind::Gat, &[9, 16, 4], Dense), [(Transformed, 16), (Transformed, 8)]);
+        assert_eq!(
+            plans(ModelKind::Gat, &[9, 16, 4], Dense),
+            [(Transformed, 16), (Transformed, 8)]
+        );
         assert_eq!(plans(ModelKind::Gat, &[99, 16, 40], Dense)[1], (Rows, 16));
     }
 }

@@ -18,15 +18,8 @@ use super::{
     team::{Exchange, FullTeam, KeptRows, Overlap},
 };
 use crate::{
-    ModelKind, TrainError,
-    attention::Entries,
-    conv::Hop,
-    labels::Labels,
-    largest::Largest,
-    options::Aggregation,
-    process_group::ProcessGroup,
-    setup::Setup,
-    step_outcome::MemberStats,
+    ModelKind, TrainError, attention::Entries, conv::Hop, labels::Labels, largest::Largest,
+    options::Aggregation, process_group::ProcessGroup, setup::Setup, step_outcome::MemberStats,
 };
 
 impl Setup<'_> {

@@ -16,14 +16,8 @@ use super::{
     part::Part,
 };
 use crate::{
-    Halo, TrainError,
-    collective::Term,
-    conv::LayerDropout,
-    layer::Layer,
-    loss::worst_row,
-    model::Model,
-    process_group::ProcessGroup,
-    step_outcome::MemberStats,
+    Halo, TrainError, collective::Term, conv::LayerDropout, layer::Layer, loss::worst_row,
+    model::Model, process_group::ProcessGroup, step_outcome::MemberStats,
 };
 
 /// The partitions of this process.

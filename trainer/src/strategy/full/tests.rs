@@ -10,12 +10,8 @@ use lodestore_store::Dtype;
 use super::FullTeam;
 use crate::{
     Aggregation, FullConfig, LayerOptions, ModelKind, Norm, RowsFrom, Strategy, TrainConfig,
-    TrainGraph, WorkerSources,
-    collective::ThreadCollective,
-    process_group::ProcessGroup,
-    random::CounterRandom,
-    replica::Replica,
-    setup::Setup,
+    TrainGraph, WorkerSources, collective::ThreadCollective, process_group::ProcessGroup,
+    random::CounterRandom, replica::Replica, setup::Setup,
 };
 
 const N: u32 = 40;
@@ -26,7 +22,8 @@ fn planted(every: u64) -> (Topology, PartitionBook, WorkerSources) {
     let random = CounterRandom::new(5, 9);
     let edges = (0..90u64).map(|at| [0, 1].map(|end| (random.bits(2 * at + end) % 40) as u32));
     let edges = MemoryEdges::new(edges.chain([[N - 1, 0]]).collect()).unwrap();
-    let owners: Vec<PartId> = (0..N).map(|id| PartId(u16::from(id >= 9) + u16::from(id >= 27))).collect();
+    let owners: Vec<PartId> =
+        (0..N).map(|id| PartId(u16::from(id >= 9) + u16::from(id >= 27))).collect();
     let relabelling = Relabelling::new(&owners, 3).unwrap();
     let topology = Topology::from_edges(&edges, &relabelling, true).unwrap();
     let book = relabelling.book;
@@ -125,10 +122,16 @@ fn gradients_are_those_of_finite_differences() {
                 // Each parameter in a direction of its own.
                 for (number, &len) in lengths.iter().enumerate() {
                     let first: usize = lengths[..number].iter().sum();
-                    let direction: Vec<f32> = (0..len as u64)
-                        .map(|at| if random.unit(at + 31 * number as u64) < 0.5 { -1.0 } else { 1.0 })
-                        .collect();
-                    let slope = |step: f32, team: &mut FullTeam, replica: &mut Replica, group: &mut ProcessGroup<'_>| {
+                    let direction: Vec<f32> =
+                        (0..len as u64)
+                            .map(|at| {
+                                if random.unit(at + 31 * number as u64) < 0.5 { -1.0 } else { 1.0 }
+                            })
+                            .collect();
+                    let slope = |step: f32,
+                                 team: &mut FullTeam,
+                                 replica: &mut Replica,
+                                 group: &mut ProcessGroup<'_>| {
                         let mut values = start.clone();
                         let moved = values[number].iter_mut().zip(&direction);
                         moved.for_each(|(value, by)| *value += step * by);
@@ -183,7 +186,11 @@ fn an_exchange_really_replaces_rows_and_gradients() {
             });
             assert_eq!(Some(&refreshed), expected.as_ref(), "{model:?}");
             // Rows that are one epoch old, under other parameters, are not those of the epoch.
-            replica.set_values(moved.iter().map(|list| list.iter().map(|v| v - 0.1).collect()).collect()).unwrap();
+            replica
+                .set_values(
+                    moved.iter().map(|list| list.iter().map(|v| v - 0.1).collect()).collect(),
+                )
+                .unwrap();
             let old = pass(team, replica, 3, group);
             assert_eq!(team.exchange.oldest, 1);
             assert_ne!(old.0, pass(team, replica, 4, group).0, "{model:?}");

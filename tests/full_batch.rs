@@ -53,9 +53,10 @@ fn processes_servers_and_partitions_learn_alike() {
         );
         let one = lode_line(&line).succeeded().json();
         let log = dir.path().join(format!("{}.jsonl", &model[..3]));
-        for form in ["--workers 4", "--workers 4 --processes", "--workers 3 --processes"] {
+        let forms = ["--workers 4", "--workers 4 --processes", "--workers 3 --processes"];
+        for (n, form) in forms.into_iter().enumerate() {
             let connect = format!("--connect {}", server.address);
-            let log = format!("{}-{}", log.display(), form.len());
+            let log = format!("{}-{n}", log.display());
             let found = lode_line(&format!("{line} {form} {connect} --log {log}"));
             let found = found.succeeded().json();
             assert_eq!(computed(&found), computed(&one), "{model} {form}");

@@ -153,10 +153,13 @@ fn gradients_are_those_of_finite_differences() {
                         .zip(&direction)
                         .map(|(gradient, by)| gradient * f64::from(*by))
                         .sum();
+                    // Steps now and then change which neighbour has the largest element.
+                    let is_largest = layer.aggregation == Aggregation::Max;
+                    let share = if is_largest { 0.1 } else { 0.02 };
                     let error = (found - of_gradient).abs();
                     let what = format!("{model:?} {layer:?} {every} {hidden}, parameter {number}");
                     assert!(
-                        error < 2e-3 + 2e-2 * of_gradient.abs(),
+                        error < 2e-3 + share * of_gradient.abs(),
                         "{what}: {found} {of_gradient}"
                     );
                 }

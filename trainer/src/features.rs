@@ -90,14 +90,9 @@ impl FeatureRows {
         if row_bytes < LEAST_PIECED_ROW_BYTES {
             return Ok(None);
         }
-        let piece = |rows: &[u8]| {
-            let mut piece = SparsePiece::default();
-            rows.chunks_exact(row_bytes).for_each(|row| self.push_row(row, &mut piece));
-            piece
-        };
         let load = |nodes: &[NodeId]| {
             let n_rows = PIECE_BYTES / row_bytes;
-            let loaded = loader.load_in_pieces(nodes, n_rows, piece)?;
+            let loaded = loader.load_in_pieces(nodes, n_rows, |rows| self.piece_of(rows))?;
             let is_sparse = |(pieces, _): &(Vec<_>, _)| self.are_sparse(pieces, nodes.len());
             Ok::<_, ClientError>(loaded.filter(is_sparse))
         };
@@ -109,10 +104,26 @@ impl FeatureRows {
         Ok(loaded.map(|(pieces, stats)| (SparseRows::new(self.width, pieces), stats)))
     }
 
+    /// Returns whether `n_elements` of rows that are not zero are less than a tenth of all.
+    pub(crate) fn are_few(&self, n_elements: usize, n_rows: usize) -> bool {
+        n_elements.saturating_mul(LEAST_ELEMENTS_PER_NON_ZERO) < n_rows.saturating_mul(self.width)
+    }
+
+    /// Returns the non-zero elements of rows, however many they are.
+    pub(crate) fn non_zeros(&self, rows: &[u8]) -> Vec<SparsePiece> {
+        let tasks = rows.par_chunks(ROWS_PER_TASK * self.row_bytes());
+        tasks.map(|rows| self.piece_of(rows)).collect()
+    }
+
+    fn piece_of(&self, rows: &[u8]) -> SparsePiece {
+        let mut piece = SparsePiece::default();
+        rows.chunks_exact(self.row_bytes()).for_each(|row| self.push_row(row, &mut piece));
+        piece
+    }
+
     /// Returns whether less than a tenth of the elements of `n_rows` rows are in `pieces`.
     fn are_sparse(&self, pieces: &[SparsePiece], n_rows: usize) -> bool {
-        let n_elements: usize = pieces.iter().map(SparsePiece::len).sum();
-        n_elements * LEAST_ELEMENTS_PER_NON_ZERO < n_rows * self.width
+        self.are_few(pieces.iter().map(SparsePiece::len).sum(), n_rows)
     }
 
     fn row_bytes(&self) -> usize {

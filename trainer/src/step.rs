@@ -37,6 +37,20 @@ pub struct WorkerStep {
     /// What `sdt` loaded for the partition, whose number `step` is.
     #[serde(flatten)]
     pub sdt: Option<SdtTraffic>,
+    /// What partitions exchanged under `full`.
+    #[serde(flatten)]
+    pub full: Option<FullTraffic>,
+}
+
+/// What the partitions of a worker exchanged in an epoch.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct FullTraffic {
+    /// Rows of their halos, whichever worker owns them.
+    pub halo_rows: u64,
+    /// Bytes of rows of layers that came to them from other workers.
+    pub embedding_bytes: u64,
+    /// Bytes of gradients of such rows that they sent back.
+    pub gradient_bytes: u64,
 }
 
 /// What loading a partition moved; nothing where it was in memory.

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
-const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;
+pub(crate) const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;
 
 /// A worker's state between steps.
 pub(crate) struct Worker<'run> {

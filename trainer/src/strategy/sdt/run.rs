@@ -247,6 +247,7 @@ impl Run<'_> {
             late_swaps: 0,
             hop: None,
             sdt: Some(SdtTraffic { halo_rows, halo_bytes, loaded_bytes, load_seconds }),
+            full: None,
         }
     }
 }

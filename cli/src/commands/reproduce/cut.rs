@@ -37,7 +37,7 @@ pub(super) struct Source {
 /// A graph in partitions of its own.
 pub(super) struct Cut {
     pub(super) report: PartitionReport,
-    topology: Topology,
+    topology: Arc<Topology>,
     book: PartitionBook,
     /// Id in the store of each node.
     stored_of: Arc<[u32]>,
@@ -104,7 +104,7 @@ impl Source {
         let topology = Topology::from_edges(&self.edges, &relabelling, self.undirected)?;
         Ok(Cut {
             report: cut.report,
-            topology,
+            topology: Arc::new(topology),
             stored_of: relabelling.external_of.into(),
             book: relabelling.book,
             uuid: self.uuid,
@@ -116,6 +116,19 @@ impl Cut {
     pub(super) fn graph(&self) -> TrainGraph<'_> {
         let (topology, book) = (&self.topology, &self.book);
         TrainGraph { topology, book, uuid: self.uuid, rows_from: RowsFrom::Embedded }
+    }
+
+    /// Returns the same graph in one partition, each node under the id that it has here: so dropout is
+    /// the same.
+    pub(super) fn joined(&self) -> Result<Self> {
+        let book = PartitionBook::from_counts(&[self.book.n_nodes()]);
+        Ok(Self {
+            report: self.report.clone(),
+            topology: Arc::clone(&self.topology),
+            stored_of: Arc::clone(&self.stored_of),
+            book: book.context("a partition has too many nodes")?,
+            uuid: self.uuid,
+        })
     }
 
     /// Returns the rows of each of `n_workers`, of a graph with these splits.

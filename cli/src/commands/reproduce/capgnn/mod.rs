@@ -217,8 +217,8 @@ impl CapFiguresArgs {
         if self.no_training {
             return Ok(graph);
         }
-        let cuts = (&source.cut(&refined(1))?, &source.cut(&refined(self.trained_parts))?);
-        graph.learnt = self.learn_all((&source, cuts), usual, console)?;
+        let cut = source.cut(&refined(self.trained_parts))?;
+        graph.learnt = self.learn_all((&source, (&cut.joined()?, &cut)), usual, console)?;
         console.stage("links");
         graph.links = over_links(dir, usual, (&self.rate[..], self.delay), &self.staleness)?;
         Ok(graph)

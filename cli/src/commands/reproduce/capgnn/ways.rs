@@ -6,6 +6,8 @@ use lodestore_store::available_memory_bytes;
 use lodestore_trainer::{Compression, FullConfig, Halo, TrainConfig, profile_device};
 use serde::Serialize;
 
+use crate::human;
+
 /// Rows of the matrices of a profile, and runs of each job.
 const PROFILE: (usize, u32) = (1024, 5);
 
@@ -51,10 +53,10 @@ impl Way {
             Self::Exact => "exact".to_owned(),
             Self::Waiting => "exact, no overlap".to_owned(),
             Self::Zero => "zero halos".to_owned(),
-            Self::Stale(epochs) => format!("{epochs} epochs old"),
+            Self::Stale(epochs) => format!("{} old", human::counted(epochs.into(), "epoch")),
             Self::F16 => "f16".to_owned(),
             Self::Int8 => "int8".to_owned(),
-            Self::StaleInt8(epochs) => format!("{epochs} epochs old, int8"),
+            Self::StaleInt8(epochs) => format!("{}, int8", Self::Stale(epochs).label()),
             Self::Rapa => "rapa".to_owned(),
         }
     }

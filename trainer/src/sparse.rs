@@ -184,10 +184,11 @@ impl SparseRows {
             let rows = out.par_chunks_exact_mut(width).enumerate().with_min_len(ROWS_PER_TASK);
             rows.for_each(|(row, out)| {
                 out.fill(0.0);
-                for at in self.offsets[row]..self.offsets[row + 1] {
-                    let (column, value) = (self.columns[at] as usize, values[at]);
+                let range = self.offsets[row]..self.offsets[row + 1];
+                let columns = self.columns[range.clone()].iter();
+                for (&column, &value) in columns.zip(&values[range]) {
                     if value != 0.0 {
-                        add_scaled(out, value, &weight[column * width..][..width]);
+                        add_scaled(out, value, &weight[column as usize * width..][..width]);
                     }
                 }
             });

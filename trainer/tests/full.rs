@@ -57,7 +57,7 @@ impl<'a> Cut<'a> {
         edges.retain(|[_, to]| *to < N - 10);
         // One of the last has an edge to itself, the others none.
         edges.push([N - 1, N - 1]);
-        let is_trained = |id| number(id + 500) % 3 != 0;
+        let is_trained = |id| !number(id + 500).is_multiple_of(3);
         Self { n_nodes: N, edges, bounds, every: 1, width: 7, is_trained }
     }
 

@@ -159,7 +159,7 @@ fn exchanged(full: &FullConfig, epochs: &[EpochReport]) -> String {
     }
     let error = epochs.iter().filter_map(|epoch| epoch.compression_error).fold(0.0, f64::max);
     if let Some(compress) = full.compress {
-        text += &format!("; as {compress}, off by {:.2e} of their size", error);
+        text += &format!("; as {compress}, off by {error:.2e} of their size");
     }
     if !full.devices.is_empty() {
         let kept = epochs.iter().filter_map(|epoch| epoch.kept_share).next_back().unwrap_or(1.0);

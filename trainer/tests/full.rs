@@ -33,7 +33,8 @@ fn number(at: u32) -> u32 {
     ((x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33) as u32
 }
 
-/// A graph whose nodes keep their ids however it is cut: partitions are the ranges between `bounds`.
+/// A graph whose nodes keep their ids however it is cut: partitions are the ranges between
+/// `bounds`.
 struct Cut<'a> {
     n_nodes: u32,
     edges: Vec<[u32; 2]>,
@@ -193,8 +194,8 @@ fn workers_and_processes_change_no_bit() {
     }
 }
 
-/// The naive twin is the mini-batch trainer with one batch of all nodes and all of their neighbours. It
-/// drops aggregated features where `full` drops features, but for GAT.
+/// The naive twin is the mini-batch trainer with one batch of all nodes and all of their
+/// neighbours. It drops aggregated features where `full` drops features, but for GAT.
 #[test]
 fn an_epoch_is_a_step_on_a_batch_of_all_training_nodes() {
     for model in models() {

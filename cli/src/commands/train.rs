@@ -248,13 +248,7 @@ impl TrainArgs {
         let patience = Duration::from_secs(self.peer_timeout.into());
         let form = Form::of(self.processes, self.peer, patience)?;
         let hop = self.hop.check(self.strategy)?;
-        let deals = matches!(self.strategy, Strategy::Hop | Strategy::Sdt | Strategy::Full);
-        if deals && self.roots.is_some() {
-            return Err(UsageError::new(format!(
-                "--roots is not for --strategy {}, which deals to owners",
-                self.strategy
-            )));
-        }
+        refuse_roots(self.strategy, self.roots)?;
         let is_sdt = self.strategy == Strategy::Sdt;
         let sdt = self.sdt.check(self.strategy, self.hot.memory.filter(|_| is_sdt))?;
         let others = [("--fanout", self.fanout.is_some()), ("--batch", self.batch.is_some())];
@@ -306,12 +300,7 @@ impl TrainArgs {
         };
         train.validate().map_err(UsageError::of)?;
         let tiers = self.tiers.check(fetch)?;
-        if (is_sdt || is_full) && tiers.has_any() {
-            return Err(UsageError::new(format!(
-                "--tier and --device-tier are not for --strategy {}, whose partitions are in memory",
-                self.strategy
-            )));
-        }
+        refuse_tiers(self.strategy, tiers)?;
         let buffer = self.buffer.check(self.strategy)?;
         let deadline = Duration::from_secs(self.deadline);
         Ok(TrainRun {
@@ -514,6 +503,25 @@ impl TrainRun {
         }
         config
     }
+}
+
+/// Fails for tiers where partitions are in memory.
+fn refuse_tiers(strategy: Strategy, tiers: TierChoice) -> Result<(), UsageError> {
+    if !matches!(strategy, Strategy::Sdt | Strategy::Full) || !tiers.has_any() {
+        return Ok(());
+    }
+    Err(UsageError::new(format!(
+        "--tier and --device-tier are not for --strategy {strategy}, whose partitions are in memory"
+    )))
+}
+
+/// Fails for `--roots` where each root is its owner's.
+fn refuse_roots(strategy: Strategy, roots: Option<Roots>) -> Result<(), UsageError> {
+    let deals = matches!(strategy, Strategy::Hop | Strategy::Sdt | Strategy::Full);
+    if !deals || roots.is_none() {
+        return Ok(());
+    }
+    Err(UsageError::new(format!("--roots is not for --strategy {strategy}, which deals to owners")))
 }
 
 fn check_workers(config: &TrainConfig, n_parts: u16) -> Result<(), UsageError> {

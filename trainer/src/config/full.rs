@@ -13,8 +13,8 @@ use crate::{Norm, Strategy, TrainConfig, TrainError};
 pub struct FullConfig {
     /// What halos have.
     pub halo: Halo,
-    /// Epochs that rows of halos, and gradients of them, may be old: they are exchanged every so many
-    /// epochs plus one. 0 is exact.
+    /// Epochs that rows of halos, and gradients of them, may be old: they are exchanged every so
+    /// many epochs plus one. 0 is exact.
     pub staleness: u32,
     /// What rows and gradients are narrowed to before they travel between partitions.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl ProcessGroup<'_> {
-    /// Sends the outgoing messages of rows of `row_bytes`, one to each rank, and fills the incoming ones,
-    /// of `expected` bytes. False if the leader has ended the run.
+    /// Sends the outgoing messages of rows of `row_bytes`, one to each rank, and fills the incoming
+    /// ones, of `expected` bytes. False if the leader has ended the run.
     pub(crate) fn exchange_rows(
         &mut self,
         row_bytes: usize,
@@ -39,8 +39,8 @@ impl ProcessGroup<'_> {
         Ok(true)
     }
 
-    /// Returns the figures of all `n_parts` partitions, in their order; none if the leader has ended the
-    /// run.
+    /// Returns the figures of all `n_parts` partitions, in their order; none if the leader has
+    /// ended the run.
     pub(crate) fn exchange_figures(
         &mut self,
         figures: Vec<PartFigures>,

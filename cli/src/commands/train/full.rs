@@ -19,23 +19,24 @@ pub(super) struct FullArgs {
     /// full: layers of the model, each over all neighbours [default: 3].
     #[arg(long, value_name = "L", value_parser = clap::value_parser!(u32).range(1..=64))]
     layers: Option<u32>,
-    /// full: what halos have: exchange (features that are pulled once, and rows of layers from their
-    /// owners) or zero (zeros instead, so that nothing travels: a control) [default: exchange].
+    /// full: what halos have: exchange (features that are pulled once, and rows of layers from
+    /// their owners) or zero (zeros instead, so that nothing travels: a control) [default:
+    /// exchange].
     #[arg(long, value_name = "H")]
     halo: Option<Halo>,
-    /// full: epochs that rows of halos, and gradients of them, may be old: they are exchanged every K + 1
-    /// epochs; 0 is exact [default: 0].
+    /// full: epochs that rows of halos, and gradients of them, may be old: they are exchanged every
+    /// K + 1 epochs; 0 is exact [default: 0].
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(..1_000_000))]
     staleness: Option<u32>,
-    /// full: narrow rows and gradients that travel to f16 or int8, with a scale for each row; the error is
-    /// reported.
+    /// full: narrow rows and gradients that travel to f16 or int8, with a scale for each row; the
+    /// error is reported.
     #[arg(long, value_name = "C")]
     compress: Option<Compression>,
     /// full: compute only when rows have come, to compare.
     #[arg(long)]
     no_overlap: bool,
-    /// full: profiles of `lode profile-device`, one for each worker: partitions of slow ones do without
-    /// halo nodes of least influence (RAPA), and without the edges from them.
+    /// full: profiles of `lode profile-device`, one for each worker: partitions of slow ones do
+    /// without halo nodes of least influence (RAPA), and without the edges from them.
     #[arg(long, value_name = "PROFILE", num_args = 1.., value_delimiter = ',')]
     rapa: Vec<PathBuf>,
 }

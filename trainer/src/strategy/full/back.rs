@@ -152,8 +152,8 @@ impl Part {
         Ok(())
     }
 
-    /// Ends the way back through layer `number`, once the gradients of others have been added to own
-    /// rows: the layer before has its gradient then.
+    /// Ends the way back through layer `number`, once the gradients of others have been added to
+    /// own rows: the layer before has its gradient then.
     pub(crate) fn end_back(&mut self, (number, layer): (usize, &Layer)) -> Result<()> {
         let plan = self.plans[number];
         let state = std::mem::take(&mut self.pass.layers[number]);

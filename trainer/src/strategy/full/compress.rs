@@ -1,7 +1,7 @@
 //! Rows as they travel between partitions: as they are, or narrowed.
 //!
-//! A narrowed row has a scale of its own, f32, in front: gradients of a mean over many nodes are far
-//! below what f16 can hold.
+//! A narrowed row has a scale of its own, f32, in front: gradients of a mean over many nodes are
+//! far below what f16 can hold.
 
 use half::f16;
 use rayon::prelude::*;
@@ -136,8 +136,8 @@ impl RowCode {
     }
 }
 
-/// Returns what the elements of a row are divided by; NaN where one is not finite, so that none of the
-/// row is hidden.
+/// Returns what the elements of a row are divided by; NaN where one is not finite, so that none of
+/// the row is hidden.
 fn scale_of(x: &[f32], compression: Compression) -> f32 {
     let top = x.iter().fold(0.0f32, |top, x| top.max(x.abs()));
     if x.iter().any(|x| !x.is_finite()) {

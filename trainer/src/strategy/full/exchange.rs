@@ -1,8 +1,8 @@
 //! Rows between partitions: who sends which to whom, and in which order.
 //!
-//! Each process packs, for each process, the rows that its partitions send to the partitions there: by
-//! sender, then by receiver. Rows between partitions of one process go the same way, so that they are
-//! narrowed alike, and results depend on the partitions alone.
+//! Each process packs, for each process, the rows that its partitions send to the partitions there:
+//! by sender, then by receiver. Rows between partitions of one process go the same way, so that
+//! they are narrowed alike, and results depend on the partitions alone.
 
 use super::{
     compress::{Loss, RowCode},

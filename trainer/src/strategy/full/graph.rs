@@ -14,8 +14,8 @@ pub(crate) struct Halos {
     pub(crate) kept_share: f64,
 }
 
-/// A partition's own nodes with all of their in-neighbours, under local ids: own nodes first, then the
-/// halo, each in rising order of global ids.
+/// A partition's own nodes with all of their in-neighbours, under local ids: own nodes first, then
+/// the halo, each in rising order of global ids.
 #[derive(Clone, Debug)]
 pub(crate) struct PartGraph {
     pub(crate) part: u32,
@@ -33,8 +33,8 @@ pub(crate) struct PartGraph {
 }
 
 impl Halos {
-    /// Finds the halo of each partition, less the nodes in `dropped`, which are given by partition or
-    /// for none.
+    /// Finds the halo of each partition, less the nodes in `dropped`, which are given by partition
+    /// or for none.
     pub(crate) fn find(topology: &Topology, book: &PartitionBook, dropped: &[Vec<NodeId>]) -> Self {
         let n_nodes = topology.n_nodes();
         let (mut n_kept, mut n_edges) = (0u64, 0u64);

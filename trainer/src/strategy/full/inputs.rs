@@ -1,4 +1,5 @@
-//! The rows of features that a partition keeps: its own, and those of its halo, which are pulled once.
+//! The rows of features that a partition keeps: its own, and those of its halo, which are pulled
+//! once.
 
 use candle_core::{Result, Tensor};
 use lodestore_client::{LoadStats, PullKind, RowBuffer};

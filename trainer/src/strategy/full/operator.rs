@@ -69,8 +69,8 @@ pub(crate) enum Side {
 }
 
 impl Operator {
-    /// Makes GCN's operator (Kipf and Welling 2017, equation 2), normalised by `degrees` in the whole
-    /// graph, which are given by local id.
+    /// Makes GCN's operator (Kipf and Welling 2017, equation 2), normalised by `degrees` in the
+    /// whole graph, which are given by local id.
     pub(crate) fn normalised(graph: &PartGraph, degrees: &[u32]) -> Self {
         let plus_1: Vec<f32> = degrees.iter().map(|&degree| degree as f32 + 1.0).collect();
         let weight =

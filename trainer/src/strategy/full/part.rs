@@ -1,4 +1,5 @@
-//! A partition in an epoch: its rows at each boundary between layers, and what their gradients need.
+//! A partition in an epoch: its rows at each boundary between layers, and what their gradients
+//! need.
 
 use std::{sync::Arc, time::Instant};
 
@@ -130,7 +131,8 @@ impl Part {
         self.seconds += start.elapsed().as_secs_f64();
     }
 
-    /// Computes what travels of layer `number`; of the first one also what the halo's kept rows make.
+    /// Computes what travels of layer `number`; of the first one also what the halo's kept rows
+    /// make.
     pub(crate) fn begin_layer(
         &mut self,
         (number, layer): (usize, &Layer),
@@ -210,8 +212,8 @@ impl Part {
         operator.aggregate(x, form, which, &mut pass.sums);
     }
 
-    /// Makes the output of layer `number` from its aggregated rows, or from all rows that the others
-    /// aggregate together.
+    /// Makes the output of layer `number` from its aggregated rows, or from all rows that the
+    /// others aggregate together.
     pub(crate) fn end_layer(
         &mut self,
         (number, layer): (usize, &Layer),

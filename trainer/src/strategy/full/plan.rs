@@ -27,9 +27,9 @@ pub(crate) struct LayerPlan {
 }
 
 impl LayerPlan {
-    /// Makes the plan of each of `layers` over features of `width`, which are sparse or not. Features of
-    /// the halo are kept, so that nothing of the first layer travels: what is transformed first there is
-    /// what takes less arithmetic.
+    /// Makes the plan of each of `layers` over features of `width`, which are sparse or not.
+    /// Features of the halo are kept, so that nothing of the first layer travels: what is
+    /// transformed first there is what takes less arithmetic.
     pub(crate) fn of_layers(
         layers: &[Layer],
         width: usize,

@@ -21,8 +21,9 @@ use crate::{
 };
 
 impl Run<'_> {
-    /// Brings back the rows of halos that the next epoch may use, where those are of an epoch before
-    /// it: by a pass of that epoch, with its parameters. False if the leader has ended the run.
+    /// Brings back the rows of halos that the next epoch may use, where those are of an epoch
+    /// before it: by a pass of that epoch, with its parameters. False if the leader has ended the
+    /// run.
     pub(crate) fn recall_rows(
         &mut self,
         team: &mut FullTeam,
@@ -228,8 +229,8 @@ impl Run<'_> {
     }
 }
 
-/// Returns where the rows of a partition were found in an epoch: its own, kept ones, and those that came
-/// from other workers.
+/// Returns where the rows of a partition were found in an epoch: its own, kept ones, and those that
+/// came from other workers.
 fn load_of(of_part: &PartFigures, n_layers: usize) -> LoadStats {
     let came = of_part.pulled.remote_rows + of_part.embedding_rows;
     LoadStats {
@@ -242,8 +243,8 @@ fn load_of(of_part: &PartFigures, n_layers: usize) -> LoadStats {
     }
 }
 
-/// Fails where the loss of a partition is not finite: all processes alike. A feature that is no number
-/// says more than a row.
+/// Fails where the loss of a partition is not finite: all processes alike. A feature that is no
+/// number says more than a row.
 fn check_numbers(figures: &[PartFigures], epoch: u32) -> Result<(), TrainError> {
     let faults = || figures.iter().filter_map(|of| of.fault.map(|fault| (fault, of.loss)));
     let of_feature = faults().find(|(fault, _)| matches!(fault, Fault::Feature { .. }));

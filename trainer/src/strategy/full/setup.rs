@@ -98,8 +98,8 @@ impl Setup<'_> {
         }
     }
 
-    /// Returns the replicas that each partition does without by RAPA (section 4.3); none for all unless
-    /// there are profiles.
+    /// Returns the replicas that each partition does without by RAPA (section 4.3); none for all
+    /// unless there are profiles.
     fn dropped_replicas(&self) -> Result<Vec<Vec<NodeId>>, TrainError> {
         let (book, config) = (self.graph.book, self.config);
         let devices = &config.full.devices;

@@ -80,7 +80,8 @@ pub(crate) struct Passed {
 }
 
 impl Stamped {
-    /// Returns how old its rows are in `epoch`, if they may still be used: the only place that decides.
+    /// Returns how old its rows are in `epoch`, if they may still be used: the only place that
+    /// decides.
     fn usable_age(&self, epoch: u32, staleness: u32) -> Option<u32> {
         let age = epoch.checked_sub(self.stamp?)?;
         // Rows of this very epoch are never there before they are exchanged.
@@ -94,8 +95,8 @@ impl FullTeam {
         &self.stats
     }
 
-    /// Runs `model` forward and back over all partitions, with the dropout masks of `seed`. None if the
-    /// leader has ended the run.
+    /// Runs `model` forward and back over all partitions, with the dropout masks of `seed`. None if
+    /// the leader has ended the run.
     pub(crate) fn pass(
         &mut self,
         model: &Model,
@@ -221,7 +222,8 @@ impl Exchange {
         (self.seconds, self.waited, self.oldest) = (Duration::ZERO, Duration::ZERO, 0);
     }
 
-    /// Brings rows of layer `number` to halos, and aggregates. None if the leader has ended the run.
+    /// Brings rows of layer `number` to halos, and aggregates. None if the leader has ended the
+    /// run.
     fn forward(
         &mut self,
         parts: &mut [Part],
@@ -255,8 +257,8 @@ impl Exchange {
         Ok(Some(sent))
     }
 
-    /// Brings gradients of layer `number` back to the owners of rows, and adds them there. None if the
-    /// leader has ended the run.
+    /// Brings gradients of layer `number` back to the owners of rows, and adds them there. None if
+    /// the leader has ended the run.
     fn back(
         &mut self,
         parts: &mut [Part],
@@ -278,8 +280,8 @@ impl Exchange {
         Ok(Some(sent))
     }
 
-    /// Moves rows, unless those of an epoch before may be used, and calls `compute` meanwhile. Returns
-    /// what each part has sent; none if the leader has ended the run.
+    /// Moves rows, unless those of an epoch before may be used, and calls `compute` meanwhile.
+    /// Returns what each part has sent; none if the leader has ended the run.
     fn move_rows(
         &mut self,
         parts: &mut [Part],

@@ -192,13 +192,7 @@ impl SharedTier {
     /// # Panics
     ///
     /// As [`SharedTier::lookup`].
-    pub fn lookup_since(
-        &self,
-        ids: &[u32],
-        min_stamp: u32,
-        out: &mut [u8],
-        passage: &mut Passage,
-    ) {
+    pub fn lookup_since(&self, ids: &[u32], min_stamp: u32, out: &mut [u8], passage: &mut Passage) {
         check_rows(ids.len(), self.row_bytes, out.len());
         self.lock().find(ids, Some(min_stamp), passage);
         self.copy_found(out, passage);

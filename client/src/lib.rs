@@ -67,8 +67,8 @@ pub use source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};
 pub use tiered::TieredSource;
 pub use volatile::{
-    DeviceVolatile, EmbeddedVolatile, NO_STAMP, STAMP_MAX, Stamp, StampWanted, TieredVolatile, VolatileInfo,
-    VolatilePublisher, VolatilePulled, VolatileSource,
+    DeviceVolatile, EmbeddedVolatile, NO_STAMP, STAMP_MAX, Stamp, StampWanted, TieredVolatile,
+    VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
 };
 
 /// The README's code compiles.

@@ -8,8 +8,8 @@ mod tiered;
 use std::ops::Range;
 use std::time::Duration;
 
-use lodestore_graph::NodeId;
 pub use lodestore_cache::{NO_STAMP, STAMP_MAX, Stamp};
+use lodestore_graph::NodeId;
 
 use crate::{ClientError, TensorInfo};
 

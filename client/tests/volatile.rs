@@ -111,8 +111,7 @@ fn rows_come_back_with_their_stamps_by_whatever_way() {
     let (server, tcp) = start(&config);
     let unix = format!("unix:{}", unix.display());
     let ids = all_ids();
-    for (turn, (address, shared_memory)) in
-        (1..).zip([(&tcp, true), (&unix, false), (&unix, true)])
+    for (turn, (address, shared_memory)) in (1..).zip([(&tcp, true), (&unix, false), (&unix, true)])
     {
         let config = ClientConfig { deadline: LONG, shared_memory, ..ClientConfig::default() };
         let client = Client::connect(&[address], config).unwrap();

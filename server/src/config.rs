@@ -174,7 +174,8 @@ mod tests {
                     ..ServerConfig::new("graph")
                 };
                 let knows_them = has_token || (has_tls && client_ca);
-                let is_open = tcp && (writable || parts_here || publishes) && !knows_them && !insecure;
+                let is_open =
+                    tcp && (writable || parts_here || publishes) && !knows_them && !insecure;
                 match config.check() {
                     Ok(_) => assert!(!is_open, "{config:?}"),
                     Err(ServerError::Unguarded { .. }) => assert!(is_open, "{config:?}"),

@@ -56,10 +56,8 @@ impl EmbeddedVolatile {
     }
 
     fn get(&self, name: &str) -> Result<Arc<VolatileTensor>, ClientError> {
-        let unknown = || ClientError::UnknownTensor {
-            name: name.to_owned(),
-            known: self.store.names(),
-        };
+        let unknown =
+            || ClientError::UnknownTensor { name: name.to_owned(), known: self.store.names() };
         self.store.get(name).ok_or_else(unknown)
     }
 }

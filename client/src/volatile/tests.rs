@@ -205,7 +205,8 @@ fn rows_are_waited_for_and_what_is_lacking_is_told() {
             publisher.claim("h1", &[0..N_NODES / 2]).unwrap();
             publisher.publish("h1", &[NodeId(3)], &row_of(3, 2), 2).unwrap();
             std::thread::sleep(Duration::from_millis(50));
-            publisher.publish("h1", &[NodeId(4), NodeId(3)], &rows_of(&[NodeId(4), NodeId(3)], 3), 3)
+            publisher
+                .publish("h1", &[NodeId(4), NodeId(3)], &rows_of(&[NodeId(4), NodeId(3)], 3), 3)
                 .unwrap();
             // The claim ends, and the rows stay.
         });

@@ -55,9 +55,7 @@ fn every_wrong_request_is_refused_and_the_connection_stays_in_step() {
     let graph = feature_graph(dir.path(), N_NODES, 2, 2);
     let (server, address) = start(&config(&graph, &["h1:1xf32/500"]));
     let mut plain = Plain::open(&address, WireVersions::SPOKEN);
-    let publish = |n_rows, stamp| {
-        RequestBody::Publish(Publish { name: name("h1"), n_rows, stamp })
-    };
+    let publish = |n_rows, stamp| RequestBody::Publish(Publish { name: name("h1"), n_rows, stamp });
     let claim = RequestBody::Claim { tensor: name("h1") };
     let words = |words: &[u32]| bytemuck::cast_slice::<u32, u8>(words).to_vec();
     let pull = |tensor: &str| {
@@ -150,9 +148,8 @@ fn what_a_client_asks_wrongly_is_an_error_of_its_own_kind() {
     let rows = rows_of(&ids, 1);
     let mut publisher = client.publisher();
     publisher.claim("h1", &[0..1500]).unwrap();
-    let mut publish = |ids: &[NodeId], rows: &[u8], stamp| {
-        publisher.publish("h1", ids, rows, stamp).unwrap_err()
-    };
+    let mut publish =
+        |ids: &[NodeId], rows: &[u8], stamp| publisher.publish("h1", ids, rows, stamp).unwrap_err();
     assert!(matches!(publish(&ids, &rows, 1), ClientError::NotClaimed { node: NodeId(2000), .. }));
     assert!(matches!(publish(&ids, &rows[1..], 1), ClientError::BufferSize { .. }));
     let (one, row) = (&ids[..1], &rows[..ROW_BYTES]);

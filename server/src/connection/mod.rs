@@ -32,6 +32,7 @@ use lodestore_schema::{
 use lodestore_store::PartFiles;
 use thiserror::Error;
 
+use self::volatile::Claims;
 use crate::error::failure;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
 use crate::shard::{Idle, Shard};
@@ -42,7 +43,6 @@ use rights::Rights;
 use shared::Shared;
 use stream::Stream;
 use time::{Lag, Pace, before, in_time};
-use self::volatile::Claims;
 
 pub(crate) use handshake::Turns;
 pub(crate) use pull::HEAD_ROOM;

@@ -265,7 +265,8 @@ impl ServerFigures {
         let waiting = crews.map(|(name, crew)| (name.to_owned(), crew.n_waiting()));
         self.store_calls_waiting = waiting.into();
         let volatile = served.volatile.stats();
-        (self.volatile_tensors, self.volatile_bytes) = (volatile.n_tensors.into(), volatile.n_bytes);
+        (self.volatile_tensors, self.volatile_bytes) =
+            (volatile.n_tensors.into(), volatile.n_bytes);
         self.updates = UpdateFigures::read(served);
     }
 }

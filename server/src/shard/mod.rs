@@ -53,12 +53,12 @@ mod pool;
 mod update;
 mod volatile;
 
+use self::volatile::Waiting;
 use door::Entering;
 pub(crate) use inbox::{Event, Inbox};
 pub(crate) use inside::Idle;
 use inside::Inside;
 use pool::Pool;
-use self::volatile::Waiting;
 
 /// What a shard needs to start.
 #[derive(Clone)]

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use glommio::sync::StaticPermit;
 use lodestore_cache::VolatileTensor;
 use lodestore_graph::NodeId;
-use lodestore_schema::limits::{CHUNK_BYTES, CLAIM_RANGES_MAX, IDS_PER_PULL_MAX, ROWS_PER_PUBLISH_MAX};
+use lodestore_schema::limits::{
+    CHUNK_BYTES, CLAIM_RANGES_MAX, IDS_PER_PULL_MAX, ROWS_PER_PUBLISH_MAX,
+};
 use lodestore_schema::{Declare, Declared, Failure, FailureCode, Publish, PullVolatile};
 
 use super::Shard;
@@ -81,7 +83,8 @@ impl Shard {
         }
         if body_bytes > CLAIM_RANGES_MAX * RANGE_BYTES {
             let n_ranges = body_bytes / RANGE_BYTES;
-            let message = format!("{n_ranges} ranges in one claim; claim {CLAIM_RANGES_MAX} at most");
+            let message =
+                format!("{n_ranges} ranges in one claim; claim {CLAIM_RANGES_MAX} at most");
             return Err(failure(FailureCode::TooLarge, message));
         }
         Ok((tensor, self.take_room(4 * body_bytes)?))

@@ -169,8 +169,7 @@ impl<'a> RemotePublisher<'a> {
 
 impl VolatilePublisher for RemotePublisher<'_> {
     fn claim(&mut self, tensor: &str, ids: &[Range<u32>]) -> Result<u64, ClientError> {
-        let (name, deadline) =
-            (wire_name(tensor)?, Instant::now() + self.client.config.deadline);
+        let (name, deadline) = (wire_name(tensor)?, Instant::now() + self.client.config.deadline);
         let mut patience = Patience::new(&self.client.config, deadline);
         let parts = self.by_part(ids)?;
         let mut fleet = self.client.fleet_now(deadline)?;

@@ -225,7 +225,7 @@ impl Routes {
     }
 
     /// A shard of a server.
-    pub(crate) fn endpoint_of(&self, server: usize, shard: u16) -> usize {
+    pub(crate) fn shard_endpoint(&self, server: usize, shard: u16) -> usize {
         self.servers[server].first_endpoint + usize::from(shard)
     }
 

@@ -5,18 +5,20 @@ mod publish;
 mod pull;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use lodestore_graph::PartId;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::{Declare, Declared, Name, Reply, Request, RequestBody};
 use lodestore_store::{Dtype, TensorSpec};
 
 use super::fleet::Fleet;
-use super::patience::{Patience, Remedy};
+use super::patience::Patience;
+use super::pull::Failed;
 use super::{Client, lock};
 use crate::connection::time_left;
+use crate::route::PartSet;
 use crate::volatile::{
     StampWanted, VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
 };
@@ -65,21 +67,26 @@ impl Client {
     fn ask_volatile(&self, name: &str, body: RequestBody) -> Result<VolatileInfo, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         let mut patience = Patience::new(&self.config, deadline);
+        let mut fleet = self.fleet_now(deadline)?;
         loop {
-            let fleet = self.fleet_now(deadline)?;
             match ask_all(&fleet, name, body, deadline) {
                 Ok(info) => {
                     let known = self.volatile.get_or(|_| Mutex::default());
                     lock(known).insert(name.to_owned(), info.clone());
                     return Ok(info);
                 }
-                Err((server, error)) => {
-                    let remedy = Remedy::of(&error);
-                    if let Some(server) = server.filter(|_| !remedy.is_final()) {
-                        fleet.forget(server);
-                    }
-                    let Some(pause) = patience.pause(remedy) else { return Err(error) };
+                Err((Some(server), error)) => {
+                    let failed = Failed::new(server, PartSet::default(), error);
+                    let pause = match failed.remedy.is_final() {
+                        true => None,
+                        false => patience.pause(failed.remedy),
+                    };
+                    let Some(pause) = pause else { return Err(failed.error) };
                     std::thread::sleep(pause);
+                    fleet = self.after_failures(fleet, &[failed], deadline)?;
+                }
+                Err((None, gap)) => {
+                    fleet = self.after_gap(fleet, gap, deadline, &mut patience)?;
                 }
             }
         }
@@ -113,7 +120,7 @@ fn ask_one(
     body: RequestBody,
     deadline: Instant,
 ) -> Result<Declared, ClientError> {
-    let endpoint = fleet.routes.endpoint_of(server, 0);
+    let endpoint = fleet.routes.shard_endpoint(server, 0);
     let mut connection = fleet.connection(endpoint, deadline)?;
     let left = Some(time_left(fleet.address(server), deadline)?);
     let request = Request { deadline: left, graph: fleet.graph, ..Request::new(body) };
@@ -191,7 +198,7 @@ impl VolatileSource for Client {
     fn pull_volatile(
         &self,
         tensor: &str,
-        ids: &[lodestore_graph::NodeId],
+        ids: &[NodeId],
         wanted: StampWanted,
         out: &mut [u8],
     ) -> Result<VolatilePulled, ClientError> {
@@ -205,16 +212,6 @@ impl VolatileSource for Client {
     fn publisher(&self) -> Box<dyn VolatilePublisher + '_> {
         Box::new(publish::RemotePublisher::new(self))
     }
-}
-
-/// The fleet by which rows are found; where nobody has some of them, that of another look.
-fn on_gap(
-    client: &Client,
-    fleet: Arc<Fleet>,
-    error: ClientError,
-    (deadline, patience): (Instant, &mut Patience),
-) -> Result<Arc<Fleet>, ClientError> {
-    client.after_gap(fleet, error, deadline, patience)
 }
 
 /// The time that a pull keeps for its answer, of all that it has.

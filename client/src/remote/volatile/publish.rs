@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use lodestore_cache::Stamp;
@@ -11,9 +12,12 @@ use lodestore_schema::limits::{CLAIM_RANGES_MAX, PUSH_BODY_BYTES_MAX, ROWS_PER_P
 use lodestore_schema::{Name, Publish, Reply, Request, RequestBody};
 
 use super::super::Client;
+use super::super::fleet::Fleet;
 use super::super::patience::{Patience, Remedy};
+use super::super::pull::Failed;
 use super::wire_name;
 use crate::connection::{Connection, time_left};
+use crate::route::PartSet;
 use crate::volatile::{VolatilePublisher, VolatileSource};
 use crate::{Address, ClientError};
 
@@ -90,7 +94,7 @@ impl<'a> RemotePublisher<'a> {
     /// The link to a server, with a connection.
     fn link_to(
         &mut self,
-        fleet: &super::Fleet,
+        fleet: &Fleet,
         server: usize,
         deadline: Instant,
     ) -> Result<usize, ClientError> {
@@ -105,19 +109,45 @@ impl<'a> RemotePublisher<'a> {
             for claims in self.claims.values_mut() {
                 claims.retain(|(_, link)| *link != at);
             }
-            let endpoint = fleet.routes.endpoint_of(server, 0);
+            let endpoint = fleet.routes.shard_endpoint(server, 0);
             self.links[at].connection = Some(fleet.connection(endpoint, deadline)?);
         }
         Ok(at)
     }
 
+    /// Splits ids by the server that has them, and gives the fleet that these are of.
+    fn by_server(
+        &self,
+        mut fleet: Arc<Fleet>,
+        parts: &[(PartId, Range<u32>)],
+        (deadline, patience): (Instant, &mut Patience),
+    ) -> Result<(Arc<Fleet>, Vec<(usize, Vec<Range<u32>>)>), ClientError> {
+        loop {
+            let mut by_server: Vec<(usize, Vec<Range<u32>>)> = Vec::new();
+            let found = parts.iter().try_for_each(|(part, ids)| {
+                let server = fleet.volatile_server(*part)?;
+                match by_server.iter_mut().find(|(of, _)| *of == server) {
+                    Some((_, all)) => all.push(ids.clone()),
+                    None => by_server.push((server, vec![ids.clone()])),
+                }
+                Ok(())
+            });
+            match found {
+                Ok(()) => return Ok((fleet, by_server)),
+                Err(gap) => fleet = self.client.after_gap(fleet, gap, deadline, patience)?,
+            }
+        }
+    }
+
+    /// Claims ids over a link, and remembers that.
     fn claim_at(
         &mut self,
         link: usize,
-        name: Name,
+        tensor: &str,
         ids: &[Range<u32>],
         (graph, deadline): (u64, Instant),
     ) -> Result<u64, ClientError> {
+        let (name, all) = (wire_name(tensor)?, ids);
         let Link { address, connection } = &mut self.links[link];
         let Some(open) = connection else { return Err(lost(address)) };
         let mut n_rows = 0;
@@ -142,6 +172,10 @@ impl<'a> RemotePublisher<'a> {
                 }
             }
         }
+        let claims = self.claims.entry(tensor.to_owned()).or_default();
+        claims.extend(all.iter().map(|ids| (ids.clone(), link)));
+        claims.sort_unstable_by_key(|(ids, link)| (ids.start, ids.end, *link));
+        claims.dedup();
         Ok(n_rows)
     }
 
@@ -169,36 +203,34 @@ impl<'a> RemotePublisher<'a> {
 
 impl VolatilePublisher for RemotePublisher<'_> {
     fn claim(&mut self, tensor: &str, ids: &[Range<u32>]) -> Result<u64, ClientError> {
-        let (name, deadline) = (wire_name(tensor)?, Instant::now() + self.client.config.deadline);
+        let deadline = Instant::now() + self.client.config.deadline;
         let mut patience = Patience::new(&self.client.config, deadline);
-        let parts = self.by_part(ids)?;
+        let (mut left, mut n_rows) = (self.by_part(ids)?, 0);
         let mut fleet = self.client.fleet_now(deadline)?;
-        let mut by_server: Vec<(usize, Vec<Range<u32>>)> = Vec::new();
-        let mut at = 0;
-        while let Some((part, ids)) = parts.get(at) {
-            match fleet.volatile_server(*part) {
-                Ok(server) => {
-                    match by_server.iter_mut().find(|(of, _)| *of == server) {
-                        Some((_, all)) => all.push(ids.clone()),
-                        None => by_server.push((server, vec![ids.clone()])),
-                    }
-                    at += 1;
+        while !left.is_empty() {
+            let by_server;
+            (fleet, by_server) = self.by_server(fleet, &left, (deadline, &mut patience))?;
+            let Some((server, ids)) = by_server.into_iter().next() else { break };
+            let claimed = self
+                .link_to(&fleet, server, deadline)
+                .and_then(|link| self.claim_at(link, tensor, &ids, (fleet.graph, deadline)));
+            match claimed {
+                Ok(claimed) => {
+                    n_rows += claimed;
+                    left.retain(|(_, it)| !ids.contains(it));
                 }
-                Err(gap) => {
-                    fleet = super::on_gap(self.client, fleet, gap, (deadline, &mut patience))?;
-                    // Servers of another fleet have other places.
-                    (at, by_server) = (0, Vec::new());
+                Err(error) => {
+                    let failed = Failed::new(server, PartSet::default(), error);
+                    let pause = match failed.remedy.is_final() {
+                        true => None,
+                        false => patience.pause(failed.remedy),
+                    };
+                    let Some(pause) = pause else { return Err(failed.error) };
+                    std::thread::sleep(pause);
+                    // It may have been started again, with other ports.
+                    fleet = self.client.after_failures(fleet, &[failed], deadline)?;
                 }
             }
-        }
-        let mut n_rows = 0;
-        for (server, ids) in by_server {
-            let link = self.link_to(&fleet, server, deadline)?;
-            n_rows += self.claim_at(link, name, &ids, (fleet.graph, deadline))?;
-            let claims = self.claims.entry(tensor.to_owned()).or_default();
-            claims.extend(ids.into_iter().map(|ids| (ids, link)));
-            claims.sort_unstable_by_key(|(ids, _)| (ids.start, ids.end));
-            claims.dedup();
         }
         Ok(n_rows)
     }

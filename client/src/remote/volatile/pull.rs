@@ -14,7 +14,7 @@ use super::super::Client;
 use super::super::fleet::Fleet;
 use super::super::patience::{Patience, Remedy};
 use super::super::pull::{Failed, worst};
-use super::{margin, on_gap, wire_name};
+use super::{margin, wire_name};
 use crate::ClientError;
 use crate::connection::{Connection, Place, VolatileProgress};
 use crate::route::PartSet;
@@ -115,7 +115,7 @@ impl Client {
         loop {
             match split(&fleet, pull, positions) {
                 Ok(shares) => return Ok((fleet, shares)),
-                Err(error) => fleet = on_gap(self, fleet, error, (pull.deadline, patience))?,
+                Err(error) => fleet = self.after_gap(fleet, error, pull.deadline, patience)?,
             }
         }
     }
@@ -144,7 +144,7 @@ fn split(fleet: &Fleet, pull: &Pull<'_>, positions: &[u32]) -> Result<Vec<Share>
             }
         };
         let shard = stripes.shard_of(part.0, row);
-        let share = &mut shares[fleet.routes.endpoint_of(server, shard)];
+        let share = &mut shares[fleet.routes.shard_endpoint(server, shard)];
         share.ids.push(node);
         share.positions.push(position);
         share.parts.insert(part);

@@ -103,7 +103,7 @@ impl Connection {
                 let rows = &mut rows[..ids.len() * row_bytes];
                 stream.read_exact(rows).await?;
                 if let Err(error) = tensor.publish(claims, ids, rows, publish.stamp) {
-                    older = older.or(Some(error));
+                    older.get_or_insert(error);
                 }
                 glommio::yield_if_needed().await;
             }

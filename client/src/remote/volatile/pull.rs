@@ -196,7 +196,9 @@ fn ask(
     let n_bytes = ids.len() * pull.row_bytes;
     let mut connection = fleet.connection_for_rows(endpoint, (None, n_bytes), pull.deadline)?;
     let now = Instant::now();
-    let wait = pull.until.saturating_duration_since(now);
+    // Whole milliseconds travel: rather a little longer than was asked.
+    let wait = pull.until.saturating_duration_since(now).as_micros().div_ceil(1000);
+    let wait = Duration::from_millis(u64::try_from(wait).unwrap_or(u64::MAX));
     let body = RequestBody::PullVolatile(PullVolatile {
         name: pull.name,
         min_stamp: pull.min_stamp,

@@ -84,18 +84,18 @@ fn measure(way: &str, client: &Client, (n_nodes, n_rows): (u32, usize)) {
     let rows = ids.iter().flat_map(|&id| row_of(id, WIDTH)).collect();
     let work = Work { client, publisher, ids, rows, out: vec![0; n_rows * ROW_BYTES] };
     let work = Mutex::new(work);
-    let with = |run: fn(&mut Work<'_>)| run(&mut work.lock().expect("no panic"));
+    let with = |run: &dyn Fn(&mut Work<'_>)| run(&mut work.lock().expect("no panic"));
     let contestants: [Contestant<'_>; 3] = [
-        ("resident pull", Box::new(|_| with(Work::resident))),
-        ("publish", Box::new(|_| with(Work::publish))),
-        ("pull", Box::new(|_| with(Work::pull))),
+        ("resident pull", Box::new(|_| with(&|work| work.resident()))),
+        ("publish", Box::new(|_| with(&|work| work.publish()))),
+        ("pull", Box::new(|_| with(&|work| work.pull()))),
     ];
     for (_, run) in &contestants {
         run(0);
     }
-    with(Work::check);
+    with(&|work| work.check());
     let figures = Rounds::from_args(101, 1).run(&contestants);
-    with(Work::check);
+    with(&|work| work.check());
     for ((name, _), figures) in contestants.iter().zip(figures) {
         report(way, name, n_rows, &figures);
     }

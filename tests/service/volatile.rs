@@ -70,7 +70,7 @@ fn rows_of_a_server_that_is_killed_are_gone_and_its_publisher_hears_of_it() {
     let again = args.replace("127.0.0.1:0 --metrics", &format!("{address} --metrics"));
     let server = Serving::start(&graph, &again);
     let lost = publisher.publish("h1", &ids, &rows, 7).unwrap_err();
-    assert!(matches!(lost, ClientError::ClaimsLost { .. }), "{lost}");
+    assert!(matches!(lost, ClientError::NotClaimed { .. }), "{lost}");
     assert_eq!(pull(&reader, &ids, 0).unwrap().lacking().len(), 60);
     publisher.claim("h1", &[0..60]).unwrap();
     publisher.publish("h1", &ids, &rows, 1).unwrap();

@@ -40,6 +40,7 @@ mod tail;
 #[cfg(test)]
 mod testing;
 mod tiered;
+mod volatile;
 
 pub use address::Address;
 pub use budget::RowBudget;
@@ -52,7 +53,9 @@ pub use follow::{FollowPlan, Follower, is_refused};
 pub use halo_buffer::HaloBuffer;
 pub use load_stats::LoadStats;
 pub use loader::{BatchLoader, Kept};
-pub use lodestore_schema::{BadToken, ServerStats, ShardStats, Token, UpdateStats};
+pub use lodestore_schema::{
+    BadToken, FailureCode, ServerStats, ShardStats, Token, UpdateStats, VolatileStats,
+};
 pub use memory::MemorySource;
 pub use moving::{MovePlan, MoveStats, PartMove};
 pub use on_device::DeviceSource;
@@ -65,6 +68,10 @@ pub use security::Security;
 pub use source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};
 pub use tiered::TieredSource;
+pub use volatile::{
+    DeviceVolatile, EmbeddedVolatile, NO_STAMP, STAMP_MAX, Stamp, StampWanted, TieredVolatile,
+    VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
+};
 
 /// The README's code compiles.
 #[cfg(doctest)]

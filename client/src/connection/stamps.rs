@@ -73,7 +73,7 @@ impl Connection {
         }
         self.stream.set_deadline(deadline, false);
         let n_rows = place.positions.len();
-        let n_bytes = n_rows * size_of::<u32>();
+        let n_bytes = size_of_val(place.positions);
         loop {
             let needed = if progress.has_head {
                 if self.inbox.len() >= n_bytes {

@@ -69,49 +69,53 @@ impl Client {
         let mut patience = Patience::new(&self.config, deadline);
         let mut fleet = self.fleet_now(deadline)?;
         loop {
-            match ask_all(&fleet, name, body, deadline) {
+            let unanswered = match ask_all(&fleet, name, body, deadline) {
                 Ok(info) => {
                     let known = self.volatile.get_or(|_| Mutex::default());
                     lock(known).insert(name.to_owned(), info.clone());
                     return Ok(info);
                 }
-                Err((Some(server), error)) => {
-                    let failed = Failed::new(server, PartSet::default(), error);
-                    let pause = match failed.remedy.is_final() {
-                        true => None,
-                        false => patience.pause(failed.remedy),
-                    };
-                    let Some(pause) = pause else { return Err(failed.error) };
-                    std::thread::sleep(pause);
-                    fleet = self.after_failures(fleet, &[failed], deadline)?;
-                }
-                Err((None, gap)) => {
-                    fleet = self.after_gap(fleet, gap, deadline, &mut patience)?;
-                }
-            }
+                Err(unanswered) => *unanswered,
+            };
+            let (Some(server), error) = unanswered else {
+                fleet = self.after_gap(fleet, unanswered.1, deadline, &mut patience)?;
+                continue;
+            };
+            let failed = Failed::new(server, PartSet::default(), error);
+            let pause = match failed.remedy.is_final() {
+                true => None,
+                false => patience.pause(failed.remedy),
+            };
+            let Some(pause) = pause else { return Err(failed.error) };
+            std::thread::sleep(pause);
+            fleet = self.after_failures(fleet, &[failed], deadline)?;
         }
     }
 }
 
-/// Asks all servers of volatile rows; an error with the server that it is of, if it is of one.
+/// An error, and the server that it is of, if it is of one.
+type Unanswered = Box<(Option<usize>, ClientError)>;
+
+/// Asks all servers of volatile rows.
 fn ask_all(
     fleet: &Fleet,
     name: &str,
     body: RequestBody,
     deadline: Instant,
-) -> Result<VolatileInfo, (Option<usize>, ClientError)> {
+) -> Result<VolatileInfo, Unanswered> {
     let mut found: Option<VolatileInfo> = None;
-    for server in fleet.volatile_servers().map_err(|error| (None, error))? {
-        let of_server = |error| (Some(server), error);
+    for server in fleet.volatile_servers().map_err(|error| Box::new((None, error)))? {
+        let of_server = |error| Box::new((Some(server), error));
         let declared = ask_one(fleet, server, body, deadline).map_err(of_server)?;
         let info = info(fleet, server, name, &declared).map_err(of_server)?;
         if found.as_ref().is_some_and(|known| *known != info) {
             let address = fleet.address(server).clone();
-            return Err((None, ClientError::VolatileDiffers { address, tensor: name.to_owned() }));
+            let tensor = name.to_owned();
+            return Err(Box::new((None, ClientError::VolatileDiffers { address, tensor })));
         }
         found = Some(info);
     }
-    found.ok_or((None, ClientError::NoNodes))
+    found.ok_or_else(|| Box::new((None, ClientError::NoNodes)))
 }
 
 fn ask_one(

@@ -36,6 +36,9 @@ pub(super) struct RemotePublisher<'a> {
     claims: HashMap<String, Vec<(Range<u32>, usize)>>,
 }
 
+/// Ids by the server that has their rows.
+type ByServer = Vec<(usize, Vec<Range<u32>>)>;
+
 /// The connection to one server.
 struct Link {
     address: Address,
@@ -121,9 +124,9 @@ impl<'a> RemotePublisher<'a> {
         mut fleet: Arc<Fleet>,
         parts: &[(PartId, Range<u32>)],
         (deadline, patience): (Instant, &mut Patience),
-    ) -> Result<(Arc<Fleet>, Vec<(usize, Vec<Range<u32>>)>), ClientError> {
+    ) -> Result<(Arc<Fleet>, ByServer), ClientError> {
         loop {
-            let mut by_server: Vec<(usize, Vec<Range<u32>>)> = Vec::new();
+            let mut by_server = ByServer::new();
             let found = parts.iter().try_for_each(|(part, ids)| {
                 let server = fleet.volatile_server(*part)?;
                 match by_server.iter_mut().find(|(of, _)| *of == server) {

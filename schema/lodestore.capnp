@@ -1,4 +1,4 @@
-# The wire of Lodestore, version 4; peers of version 3 are understood.
+# The wire of Lodestore, version 5; peers of versions 3 and 4 are understood.
 #
 # A connection opens with a 16-byte hello in both directions, in which the ends agree on the newest version
 # that both speak (src/hello.rs); RequestBody::versions has the versions of each request. After it every message
@@ -58,7 +58,41 @@ struct Request {
     follow @17 :Follow;  # Files of a partition for a server that follows this one.
     lend @14 :UInt16;  # Once for each tensor (its position in Description.tensors), after `share` and
                        # with nothing in flight: the memory of this shard that keeps rows of it.
+    # Volatile tensors, from version 5 on: rows in memory alone, each with a stamp. Their names are
+    # apart from those of Description.tensors, and any shard answers for all rows of its server.
+    declare @18 :Declare;   # The answer is `declared`; nothing happens if it is there as it is wanted.
+    volatile @19 :Text;     # What is known of the tensor with this name: `declared`.
+    claim @20 :Text;
+    # The right to publish rows of the tensor with this name, until the connection ends. The body holds
+    # pairs of node ids (u32), first and end, CLAIM_RANGES_MAX at most, each of whole ranges of the tensor.
+    # All are claimed or none. What the connection has already is claimed anew, without its rows.
+    publish @21 :Publish;
+    pullVolatile @22 :PullVolatile;
   }
+}
+
+struct Declare {
+  name @0 :Text;
+  dtype @1 :Text;
+  width @2 :UInt32;
+  rangeRows @3 :UInt32;
+  # Rows that are claimed together, counted from the start of each partition. 0: all of a partition.
+}
+
+struct Publish {
+  # The body holds nRows node ids (u32) and then as many rows back to back. Rows of one node keep the
+  # last. After `older` all rows without a later stamp are published.
+  name @0 :Text;
+  nRows @1 :UInt32;
+  stamp @2 :UInt32;     # 4294967294 at most; the stamps of a row never go back within a claim
+}
+
+struct PullVolatile {
+  # The body holds the node ids. The answer is that of a pull, zeros for rows that are not there, and
+  # then `stamps`.
+  name @0 :Text;
+  minStamp @1 :UInt32;  # rows with a lower stamp are not there
+  waitMs @2 :UInt32;    # how long rows that are not there are waited for
 }
 
 struct Copy {
@@ -148,7 +182,32 @@ struct Reply {
     lent @10 :Lent;
     lentRows @11 :LentRows;
     followed @12 :Followed;
+    declared @13 :Declared;
+    claimed @14 :Claimed;
+    published @15 :Published;
+    stamps @16 :Stamps;
   }
+}
+
+struct Declared {
+  dtype @0 :Text;
+  width @1 :UInt32;
+  rowBytes @2 :UInt32;
+  rangeRows @3 :UInt32;
+}
+
+struct Claimed {
+  nRows @0 :UInt64;   # of all ranges that were claimed
+}
+
+struct Published {
+  nRows @0 :UInt32;
+}
+
+struct Stamps {
+  # After the last chunk of `pullVolatile`: the body holds for each id the stamp of its row (u32), or
+  # 4294967295 for a row that is not there.
+  nRows @0 :UInt32;
 }
 
 struct Copied {
@@ -290,11 +349,16 @@ enum FailureCode {
   unsupported @12;   # not a request of this connection's wire version; from version 4 on
   behind @13;      # a lower version is here than the lowest that will do: ask another, or later
   putLost @14;     # pieces of the put are missing here: send all of it again
+  held @15;        # another connection has claimed the rows; from version 5 on, as those below
+  notOwned @16;    # the rows are to be claimed before they are published
+  older @17;       # a row is there with a later stamp
 }
 
 struct Stats {
   shards @0 :List(ShardStats);
   updates @1 :Updates;
+  volatileTensors @2 :UInt32; # declared
+  volatileBytes @3 :UInt64;   # memory that they may take
 }
 
 struct Updates {
@@ -327,4 +391,7 @@ struct ShardStats {
   sharedBytes @14 :UInt64;    # of the bytes of rows, those through memory shared with the client
   preloadedBytes @15 :UInt64; # bytes of rows that were loaded into the tier ahead of pulls
   preloadBytes @16 :UInt64;   # that are to be
+  publishedRows @17 :UInt64;  # rows of volatile tensors that were published
+  volatileRows @18 :UInt64;   # that were pulled
+  lackingRows @19 :UInt64;    # that were asked for and not there in time
 }

@@ -36,6 +36,8 @@ mod tls;
 mod token;
 #[path = "service/versions.rs"]
 mod versions;
+#[path = "service/volatile.rs"]
+mod volatile;
 
 use std::time::{Duration, Instant};
 

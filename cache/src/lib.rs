@@ -30,6 +30,7 @@ mod tier;
 mod trace;
 mod versioned;
 mod volatile;
+mod volatile_store;
 
 pub use arena::ArenaError;
 pub use bypass::BypassSettings;
@@ -51,4 +52,5 @@ pub use slots::PinTicket;
 pub use tier::{Decision, Tier};
 pub use trace::{RecordError, RecordFormat, Trace, TraceBuilder, TraceError, read_records};
 pub use versioned::{Torn, VersionedRows};
-pub use volatile::{STAMP_MAX, Stamp, VolatileClaim, VolatileError, VolatileRows};
+pub use volatile::{NO_STAMP, STAMP_MAX, Stamp, VolatileClaim, VolatileError, VolatileRows};
+pub use volatile_store::{DeclareError, VolatileShape, VolatileStore, VolatileTensor};

@@ -182,7 +182,30 @@ impl SharedTier {
     /// Unless `out` has `ids.len() * row_bytes` bytes.
     pub fn lookup(&self, ids: &[u32], out: &mut [u8], passage: &mut Passage) {
         check_rows(ids.len(), self.row_bytes, out.len());
-        self.lock().find(ids, passage);
+        self.lock().find(ids, None, passage);
+        self.copy_found(out, passage);
+    }
+
+    /// The same for rows with this stamp or a later one, whatever time it is; all others miss. The tier must
+    /// keep stamps.
+    ///
+    /// # Panics
+    ///
+    /// As [`SharedTier::lookup`].
+    pub fn lookup_since(&self, ids: &[u32], min_stamp: u32, out: &mut [u8], passage: &mut Passage) {
+        check_rows(ids.len(), self.row_bytes, out.len());
+        self.lock().find(ids, Some(min_stamp), passage);
+        self.copy_found(out, passage);
+    }
+
+    /// Whether rows have stamps: with a bound on their age, of any length.
+    #[must_use]
+    pub fn keeps_stamps(&self) -> bool {
+        self.lock().residents.keeps_stamps()
+    }
+
+    /// Copies the rows that were found to `out`; all others become misses.
+    fn copy_found(&self, out: &mut [u8], passage: &mut Passage) {
         let Passage { misses, slots, numbers, .. } = passage;
         misses.clear();
         let mut n_lost = 0;
@@ -212,6 +235,19 @@ impl SharedTier {
             return;
         }
         self.write(rows, &passage.placements, &passage.numbers);
+    }
+
+    /// The same for rows with a stamp each; one with [`NO_STAMP`](crate::NO_STAMP) is not offered.
+    ///
+    /// # Panics
+    ///
+    /// As [`SharedTier::admit`], and unless there is a stamp for each id.
+    pub fn admit_stamped(&self, ids: &[u32], rows: &[u8], stamps: &[u32], passage: &mut Passage) {
+        assert_eq!(ids.len(), stamps.len(), "a stamp for each id");
+        passage.stamps.clear();
+        passage.stamps.extend_from_slice(stamps);
+        passage.misses.retain(|&at| stamps[at as usize] != crate::NO_STAMP);
+        self.admit(ids, rows, passage);
     }
 
     /// Writes rows to where they were placed, under their numbers.
@@ -332,14 +368,17 @@ impl Decisions {
         self.numbers.get(slot as usize).copied().unwrap_or_default()
     }
 
-    /// Finds slots, numbers and stamps, or nothing while the tier is left alone.
-    fn find(&mut self, ids: &[u32], passage: &mut Passage) {
+    /// Finds slots, numbers and stamps, of rows that have `since` where it is given, or nothing while the tier
+    /// is left alone.
+    fn find(&mut self, ids: &[u32], since: Option<u32>, passage: &mut Passage) {
         let Passage { slots, numbers, stamps, n_removals, is_past, .. } = passage;
         (*n_removals, *is_past) = (self.n_removals, self.watch.is_resting());
         if *is_past {
             slots.clear();
             slots.resize(ids.len(), NO_SLOT);
             self.n_bypassed += ids.len() as u64;
+        } else if let Some(min_stamp) = since {
+            self.residents.lookup_since(ids, min_stamp, slots);
         } else {
             self.residents.lookup(ids, slots);
         }
@@ -389,7 +428,8 @@ impl Passage {
     }
 
     /// Of each position of the last lookup, when its row was right.
-    pub(crate) fn stamps(&self) -> &[u32] {
+    #[must_use]
+    pub fn stamps(&self) -> &[u32] {
         &self.stamps
     }
 }

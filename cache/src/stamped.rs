@@ -85,6 +85,23 @@ impl StampedDirectory {
         }
     }
 
+    /// The same for rows with this stamp or a later one, whatever time it is. Needs a bound on the age, or no
+    /// stamp is kept.
+    pub(crate) fn lookup_since(&mut self, ids: &[u32], min_stamp: u32, slots: &mut Vec<u32>) {
+        self.directory.lookup(ids, slots);
+        for slot in slots.iter_mut().filter(|slot| **slot != NO_SLOT) {
+            if self.stamps.get(*slot as usize).is_none_or(|&stamp| stamp < min_stamp) {
+                *slot = NO_SLOT;
+                self.n_stale += 1;
+            }
+        }
+    }
+
+    /// Whether rows have stamps.
+    pub(crate) fn keeps_stamps(&self) -> bool {
+        self.max_age.is_some()
+    }
+
     /// The stamp of the row in a slot.
     pub(crate) fn stamp(&self, slot: u32) -> u32 {
         self.stamps.get(slot as usize).copied().unwrap_or(self.now)

@@ -73,7 +73,21 @@ impl VersionedRows {
         if version.load(Ordering::Relaxed) == before { Ok(tag) } else { Err(Torn) }
     }
 
-    /// The same, tried `n_tries` times.
+    /// Gives the tag of the row in `slot`, which is not copied; fails while it is being written.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is such a slot.
+    pub fn try_tag(&self, slot: usize) -> Result<u64, Torn> {
+        let (version, tag, _) = self.slot(slot);
+        let before = version.load(Ordering::Acquire);
+        let tag = tag.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let is_whole = before.is_multiple_of(2) && version.load(Ordering::Relaxed) == before;
+        if is_whole { Ok(tag) } else { Err(Torn) }
+    }
+
+    /// Copies the row in `slot` as [`VersionedRows::try_read`], tried `n_tries` times.
     ///
     /// # Panics
     ///

@@ -18,6 +18,9 @@ pub type Stamp = u32;
 /// The largest stamp.
 pub const STAMP_MAX: Stamp = Stamp::MAX - 1;
 
+/// Stands for the stamp of a row that is not there.
+pub const NO_STAMP: Stamp = Stamp::MAX;
+
 /// The rows of one volatile tensor: halo embeddings (CaPGNN, section 4.2), or the historical
 /// embeddings of GNNAutoScale.
 ///
@@ -84,6 +87,18 @@ pub enum VolatileError {
     Held {
         /// Ids of the range.
         ids: Range<u32>,
+    },
+    /// Ids that are not those of whole ranges.
+    #[error(
+        "rows {ids:?} are not claimed by whole ranges; those from {} to {} (exclusive) are claimed \
+         together",
+        whole.start, whole.end
+    )]
+    NotWhole {
+        /// Ids that were to be claimed.
+        ids: Range<u32>,
+        /// Ids of a range that has some of them and others.
+        whole: Range<u32>,
     },
     /// An id lies in none of the ranges.
     #[error("row {id} is not held here")]
@@ -164,6 +179,53 @@ impl VolatileRows {
         self.ranges.get(after).filter(|range| range.ids.contains(&id)).map(|_| after)
     }
 
+    /// Number of ranges.
+    #[must_use]
+    pub fn n_ranges(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Number of ids of a range; 0 where there is no such range.
+    #[must_use]
+    pub fn n_ids_of(&self, range: usize) -> usize {
+        self.ranges.get(range).map_or(0, |range| range.ids.len())
+    }
+
+    /// Number of ids.
+    #[must_use]
+    pub fn n_ids(&self) -> usize {
+        self.ranges.last().map_or(0, |last| last.first_slot + last.ids.len())
+    }
+
+    /// Memory of all rows, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.rows.bytes()
+    }
+
+    /// The ranges whose ids are exactly `ids`, which may span several that have no gap between them.
+    ///
+    /// Fails for ids of none, and where a range has some of them and others.
+    pub fn ranges_of(&self, ids: Range<u32>) -> Result<Range<usize>, VolatileError> {
+        let not_here = |id| VolatileError::NotHere { id };
+        if ids.is_empty() {
+            return Err(not_here(ids.start));
+        }
+        let first = self.range_of(ids.start).ok_or_else(|| not_here(ids.start))?;
+        let (mut after, mut end) = (first, ids.start);
+        while end < ids.end {
+            let next = self.ranges.get(after).map(|range| &range.ids);
+            // Between ranges there may be empty ones.
+            let whole = next.filter(|whole| whole.contains(&end) || whole.is_empty());
+            let whole = whole.ok_or_else(|| not_here(end))?;
+            if !whole.is_empty() && (whole.start < ids.start || whole.end > ids.end) {
+                return Err(VolatileError::NotWhole { ids, whole: whole.clone() });
+            }
+            (after, end) = (after + 1, end.max(whole.end));
+        }
+        Ok(first..after)
+    }
+
     /// Claims range `range` for one publisher, and forgets its rows. Fails while another has it.
     pub fn claim(&self, range: usize) -> Result<VolatileClaim, VolatileError> {
         let n_ranges = self.ranges.len();
@@ -176,6 +238,26 @@ impl VolatileRows {
         }
     }
 
+    /// Claims a range that is claimed anew, without a moment in which others could, and forgets its rows.
+    pub fn renew(&self, claim: &mut VolatileClaim) -> Result<(), VolatileError> {
+        let n_ranges = self.ranges.len();
+        let range = claim.range;
+        let of = self.ranges.get(range).ok_or(VolatileError::NoRange { range, n_ranges })?;
+        let held = u64::from(claim.number) * 2 + 1;
+        let number = claim.number.checked_add(1);
+        let next = number.map(|number| u64::from(number) * 2 + 1);
+        let is_next = next.is_some_and(|next| {
+            of.state.compare_exchange(held, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        match number.filter(|_| is_next) {
+            Some(number) => {
+                claim.number = number;
+                Ok(())
+            }
+            None => Err(VolatileError::Held { ids: of.ids.clone() }),
+        }
+    }
+
     /// Ends a claim. Its rows stay until the next one.
     #[expect(clippy::needless_pass_by_value, reason = "a claim ends once")]
     pub fn release(&self, claim: VolatileClaim) {
@@ -185,8 +267,26 @@ impl VolatileRows {
         debug_assert!(end.is_ok(), "a claim is of these rows, and ends once");
     }
 
-    /// Publishes `rows`, as many as `ids`, with `stamp`. All ids are checked before a row is written;
-    /// of a row that comes twice the later stays.
+    /// Checks that rows of `ids` may be published with `stamp` under `claims`, which ascend by range.
+    pub fn check_publication(
+        &self,
+        claims: &[VolatileClaim],
+        ids: &[u32],
+        stamp: Stamp,
+    ) -> Result<(), VolatileError> {
+        debug_assert!(claims.is_sorted_by_key(|claim| claim.range), "claims ascend by range");
+        if stamp > STAMP_MAX {
+            return Err(VolatileError::Stamp { stamp });
+        }
+        let mut own = None;
+        for &id in ids {
+            own = Some(self.owner(claims, id, own)?);
+        }
+        Ok(())
+    }
+
+    /// Publishes `rows`, as many as `ids`, with `stamp`, under `claims`, which ascend by range. All ids
+    /// are checked before a row is written; of a row that comes twice the later stays.
     ///
     /// After [`VolatileError::Older`] all rows without a later stamp are written.
     pub fn publish(
@@ -197,13 +297,8 @@ impl VolatileRows {
         stamp: Stamp,
     ) -> Result<(), VolatileError> {
         self.check(ids.len(), rows.len())?;
-        if stamp > STAMP_MAX {
-            return Err(VolatileError::Stamp { stamp });
-        }
+        self.check_publication(claims, ids, stamp)?;
         let mut own = None;
-        for &id in ids {
-            own = Some(self.owner(claims, id, own)?);
-        }
         let (row_bytes, mut older) = (self.row_bytes(), None);
         for (row, &id) in ids.iter().enumerate() {
             let claim = self.owner(claims, id, own)?;
@@ -217,6 +312,12 @@ impl VolatileRows {
         older.map_or(Ok(()), |id| Err(VolatileError::Older { id, stamp }))
     }
 
+    /// Checks that there are places for rows of `ids`, published or not.
+    pub fn check_ids(&self, ids: &[u32]) -> Result<(), VolatileError> {
+        let missing = ids.iter().find(|&&id| self.range_of(id).is_none());
+        missing.map_or(Ok(()), |&id| Err(VolatileError::NotHere { id }))
+    }
+
     /// Writes the rows of `ids` that have `min_stamp` or a later one to their places in `out`, and
     /// the positions of all others to `lacking`, ascending: also of one that is being rewritten for longer
     /// than a few reads take, which is worth another pull. Returns the oldest stamp of those written.
@@ -227,29 +328,63 @@ impl VolatileRows {
         out: &mut [u8],
         lacking: &mut Vec<u32>,
     ) -> Result<Option<Stamp>, VolatileError> {
-        self.check(ids.len(), out.len())?;
-        let missing = ids.iter().find(|&&id| self.range_of(id).is_none());
-        if let Some(&id) = missing {
-            return Err(VolatileError::NotHere { id });
-        }
+        let mut stamps = vec![NO_STAMP; ids.len()];
+        self.pull_stamped(ids, min_stamp, out, &mut stamps)?;
         lacking.clear();
-        let mut oldest = None;
-        let row_bytes = self.row_bytes();
+        // Positions of a buffer in memory, of which there are fewer than 2^32.
+        let positions = (0..).zip(&stamps).filter(|(_, stamp)| **stamp == NO_STAMP);
+        lacking.extend(positions.map(|(at, _)| at));
+        Ok(stamps.into_iter().filter(|&stamp| stamp != NO_STAMP).min())
+    }
+
+    /// The same, and writes the stamp of each row to `stamps`, or [`NO_STAMP`] for one that is lacking,
+    /// whose place in `out` has zeros. Returns how many rows are lacking.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is exactly one stamp for each id.
+    pub fn pull_stamped(
+        &self,
+        ids: &[u32],
+        min_stamp: Stamp,
+        out: &mut [u8],
+        stamps: &mut [Stamp],
+    ) -> Result<usize, VolatileError> {
+        self.check(ids.len(), out.len())?;
+        self.check_ids(ids)?;
+        assert_eq!(ids.len(), stamps.len(), "a stamp for each id");
+        let (row_bytes, mut n_lacking) = (self.row_bytes(), 0);
         let near = (NEAR_BYTES / VersionedRows::slot_bytes(row_bytes)).max(1);
         let mut first = 0;
-        for ids in ids.chunks(near) {
+        for (ids, stamps) in ids.chunks(near).zip(stamps.chunks_mut(near)) {
             self.rows.touch(ids.iter().filter_map(|&id| self.slot_of(id)));
-            for (at, &id) in (first..).zip(ids) {
+            for (at, (&id, stamp)) in (first..).zip(ids.iter().zip(stamps)) {
                 let row = &mut out[at * row_bytes..(at + 1) * row_bytes];
-                match self.read(id, min_stamp, row) {
-                    Some(stamp) => oldest = Some(oldest.map_or(stamp, |old: Stamp| old.min(stamp))),
-                    // Positions of a buffer in memory, of which there are fewer than 2^32.
-                    None => lacking.push(at as u32),
-                }
+                *stamp = self.read(id, min_stamp, row).unwrap_or_else(|| {
+                    row.fill(0);
+                    n_lacking += 1;
+                    NO_STAMP
+                });
             }
             first += ids.len();
         }
-        Ok(oldest)
+        Ok(n_lacking)
+    }
+
+    /// Finds the first position from `first` on whose row does not have `min_stamp` or a later one, or is
+    /// being written. No row is copied.
+    #[must_use]
+    pub fn first_lacking(&self, ids: &[u32], min_stamp: Stamp, first: usize) -> Option<usize> {
+        let is_there = |&id: &u32| {
+            let range = self.range_of(id).map(|range| &self.ranges[range]);
+            range.is_some_and(|range| {
+                let number = number_of(range.state.load(Ordering::Acquire));
+                let tag = self.rows.try_tag(range.slot(id)).unwrap_or(0);
+                stamp_of(tag, number).is_some_and(|stamp| stamp >= min_stamp)
+            })
+        };
+        let left = ids.get(first..).unwrap_or_default();
+        left.iter().position(|id| !is_there(id)).map(|at| first + at)
     }
 
     /// Copies the row of `id` to `row` if it is of the present claim and has `min_stamp` or a later
@@ -259,8 +394,7 @@ impl VolatileRows {
         // Before the row is read: one of a later claim than this is not taken.
         let number = number_of(range.state.load(Ordering::Acquire));
         let tag = self.rows.read(range.slot(id), row, READ_TRIES).ok()?;
-        let (of, stamp) = ((tag >> 32) as u32, (tag as u32).checked_sub(1)?);
-        (of == number && number > 0 && stamp >= min_stamp).then_some(stamp)
+        stamp_of(tag, number).filter(|&stamp| stamp >= min_stamp)
     }
 
     /// The claim that has `id`; `hint` is tried first.
@@ -273,11 +407,14 @@ impl VolatileRows {
         let has = |claim: &&VolatileClaim| {
             self.ranges.get(claim.range).is_some_and(|range| range.ids.contains(&id))
         };
-        let claim = hint.filter(has).or_else(|| claims.iter().find(has));
-        let claim = claim.ok_or_else(|| match self.range_of(id) {
-            Some(_) => VolatileError::NotOwned { id },
-            None => VolatileError::NotHere { id },
-        })?;
+        let claim = match hint.filter(has) {
+            Some(claim) => claim,
+            None => {
+                let range = self.range_of(id).ok_or(VolatileError::NotHere { id })?;
+                let found = claims.binary_search_by_key(&range, |claim| claim.range);
+                &claims[found.map_err(|_| VolatileError::NotOwned { id })?]
+            }
+        };
         let state = self.ranges[claim.range].state.load(Ordering::Acquire);
         match state == u64::from(claim.number) * 2 + 1 {
             true => Ok(claim),
@@ -298,6 +435,14 @@ impl VolatileRows {
     }
 }
 
+impl VolatileClaim {
+    /// The range that it is of.
+    #[must_use]
+    pub fn range(&self) -> usize {
+        self.range
+    }
+}
+
 impl Claimed {
     /// The slot of `id`, which is one of its ids.
     fn slot(&self, id: u32) -> usize {
@@ -308,6 +453,12 @@ impl Claimed {
 /// The number of the claim that rows of a range in `state` are of; 0 before the first.
 fn number_of(state: u64) -> u32 {
     (state / 2) as u32
+}
+
+/// The stamp of a row that was written under `tag`, if that was by claim `number`.
+fn stamp_of(tag: u64, number: u32) -> Option<Stamp> {
+    let (of, stamp) = ((tag >> 32) as u32, (tag as u32).checked_sub(1)?);
+    (of == number && number > 0).then_some(stamp)
 }
 
 /// What a row is written under. It grows with the claim and then with the stamp; 0 for none.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lodestore_cache::{STAMP_MAX, Stamp, VolatileClaim, VolatileError, VolatileRows};
+use lodestore_cache::{NO_STAMP, STAMP_MAX, Stamp, VolatileClaim, VolatileError, VolatileRows};
 use proptest::prelude::*;
 
 const RANGES: [Range<u32>; 4] = [3..10, 10..10, 10..30, 40..41];
@@ -81,7 +81,9 @@ proptest! {
                     }
                 }
                 Step::Publish(ids, stamp) => {
-                    let (ranges, claims): (Vec<_>, Vec<_>) = twin.held.drain().unzip();
+                    let mut held: Vec<_> = twin.held.drain().collect();
+                    held.sort_by_key(|(range, _)| *range);
+                    let (ranges, claims): (Vec<_>, Vec<_>) = held.into_iter().unzip();
                     let bytes = rows_of(&ids, stamp, row_bytes);
                     let published = rows.publish(&claims, &ids, &bytes, stamp);
                     twin.held = ranges.into_iter().zip(claims).collect();
@@ -121,6 +123,19 @@ proptest! {
                         let is_first = matches!(pulled, Err(VolatileError::NotHere { id }) if id == *first);
                         prop_assert!(is_first, "{pulled:?}");
                         continue;
+                    }
+                    let mut stamps = vec![0; ids.len()];
+                    let mut rows_of_ids = vec![7; out.len()];
+                    let n_lacking =
+                        rows.pull_stamped(&ids, min_stamp, &mut rows_of_ids, &mut stamps).unwrap();
+                    prop_assert_eq!(n_lacking, lacking.len());
+                    prop_assert_eq!(&rows_of_ids, &out);
+                    let first = rows.first_lacking(&ids, min_stamp, 0);
+                    prop_assert_eq!(first, lacking.first().map(|&at| at as usize));
+                    prop_assert_eq!(rows.first_lacking(&ids, min_stamp, ids.len()), None);
+                    for (stamp, id) in stamps.iter().zip(&ids) {
+                        let known = twin.rows.get(id).filter(|stamp| **stamp >= min_stamp);
+                        prop_assert_eq!(*stamp, known.copied().unwrap_or(NO_STAMP));
                     }
                     let (mut oldest, mut expected) = (None::<Stamp>, Vec::new());
                     for (at, id) in ids.iter().enumerate() {
@@ -169,6 +184,21 @@ fn what_is_wrong_is_said_and_nothing_is_written() {
     let overlapping = VolatileRows::new([0..3, 2..4], 4);
     assert!(matches!(overlapping, Err(VolatileError::Ranges { range }) if range == (2..4)));
     assert_eq!(VolatileRows::new([], 4).unwrap().range_of(0), None);
+}
+
+#[test]
+fn ids_are_claimed_by_whole_ranges() {
+    let rows = VolatileRows::new(RANGES, 4).unwrap();
+    assert_eq!((rows.n_ids(), rows.ranges_of(3..10).unwrap()), (28, 0..1));
+    assert_eq!(rows.ranges_of(3..30).unwrap(), 0..3);
+    assert_eq!(rows.ranges_of(10..30).unwrap(), 2..3);
+    assert_eq!(rows.ranges_of(40..41).unwrap(), 3..4);
+    let text = |ids| rows.ranges_of(ids).unwrap_err().to_string();
+    assert!(text(3..9).contains("those from 3 to 10"), "{}", text(3..9));
+    assert!(text(4..10).contains("those from 3 to 10"));
+    assert!(text(3..29).contains("those from 10 to 30"));
+    assert!(text(3..31).contains("row 30 is not held"));
+    assert!(text(5..5).contains("row 5 is not held") && text(50..60).contains("row 50"));
 }
 
 /// Two publishers go on from stamp to stamp while readers pull both of their ranges.

@@ -36,6 +36,10 @@ impl RowSource for EmbeddedSource {
         Ok(TensorInfo { name: spec.name.clone(), dtype: spec.dtype, width: spec.width })
     }
 
+    fn is_in_memory(&self, tensor: &str) -> Result<bool, ClientError> {
+        Ok(self.store.is_mapped(tensor)?)
+    }
+
     fn pull(
         &self,
         tensor: &str,

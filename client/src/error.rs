@@ -2,7 +2,7 @@
 
 mod checks;
 
-use lodestore_cache::{DeviceError, DirectoryError, HotSetError};
+use lodestore_cache::{DeclareError, DeviceError, DirectoryError, HotSetError, VolatileError};
 use lodestore_graph::sampler::TooManyEdges;
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::{BookError, NodeId, PartId};
@@ -34,6 +34,68 @@ pub enum ClientError {
     /// The device of a tier failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// Volatile rows of this process were not claimed, published or pulled.
+    #[error(transparent)]
+    Volatile(#[from] VolatileError),
+    /// A volatile tensor of this process is not there.
+    #[error(transparent)]
+    Declare(#[from] DeclareError),
+    /// A volatile tensor that cannot be.
+    #[error("no volatile tensor: {reason}")]
+    BadVolatile {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Servers have a volatile tensor in different ways.
+    #[error(
+        "{address} has other rows of volatile tensor `{tensor}` than another server; start all servers \
+         with the same --volatile, or declare it under another name"
+    )]
+    VolatileDiffers {
+        /// The server.
+        address: Address,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A row that a publisher has not claimed.
+    #[error(
+        "node {node} of volatile tensor `{tensor}` is not claimed by this publisher; claim its range \
+         before publishing"
+    )]
+    NotClaimed {
+        /// The tensor.
+        tensor: String,
+        /// The first such node.
+        node: NodeId,
+    },
+    /// The connection that had claims is gone, and the claims with it.
+    #[error("{address} broke the connection that had the claims; claim the rows again")]
+    ClaimsLost {
+        /// The server.
+        address: Address,
+    },
+    /// Rows of a batch do not have the stamp in time.
+    #[error(
+        "{n_lacking} rows of volatile tensor `{tensor}` do not have stamp {min_stamp} in time; see that \
+         their publishers run, or wait longer"
+    )]
+    Lacking {
+        /// The tensor.
+        tensor: String,
+        /// Rows that lack it.
+        n_lacking: usize,
+        /// The lowest stamp that would do.
+        min_stamp: u32,
+    },
+    /// A tier that keeps no stamps.
+    #[error(
+        "the tier before volatile tensor `{tensor}` keeps no stamps; make it with a bound on the age of \
+         rows (max_age)"
+    )]
+    TierStamps {
+        /// The tensor.
+        tensor: String,
+    },
     /// The graph has no such tensor.
     #[error("the graph has no tensor `{name}`; it has: {known}")]
     UnknownTensor {

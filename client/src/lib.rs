@@ -42,6 +42,7 @@ mod tail;
 #[cfg(test)]
 mod testing;
 mod tiered;
+mod volatile;
 
 pub use address::Address;
 pub use budget::RowBudget;
@@ -55,18 +56,26 @@ pub use gather_queue::{GatherQueue, Gathered, GatheredRows, QueueBounds, Ticket}
 pub use halo_buffer::HaloBuffer;
 pub use load_stats::LoadStats;
 pub use loader::{BatchLoader, Kept};
-pub use lodestore_schema::{BadToken, ServerStats, ShardStats, Token, UpdateStats};
+pub use lodestore_schema::{
+    BadToken, FailureCode, ServerStats, ShardStats, Token, UpdateStats, VolatileStats,
+};
 pub use memory::MemorySource;
 pub use moving::{MovePlan, MoveStats, PartMove};
 pub use on_device::DeviceSource;
 pub use planned::{PlannedTier, Turn};
-pub use prefetch::{BatchRows, BatchSource, Met, PrefetchStats, Prefetcher, PreparedBatch, Window};
+pub use prefetch::{
+    BatchRows, BatchSource, Met, PrefetchStats, Prefetcher, PreparedBatch, TakeRows, Window,
+};
 pub use remote::{Client, ClientConfig, CommitOutcome, CompactionRun, PutStats};
 pub use scheduled::{Keeping, ScheduledBatch, ScheduledBatches, Walk, WalkStats};
 pub use security::Security;
 pub use source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};
 pub use tiered::TieredSource;
+pub use volatile::{
+    DeviceVolatile, EmbeddedVolatile, NO_STAMP, STAMP_MAX, Stamp, StampWanted, TieredVolatile,
+    VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
+};
 
 /// The README's code compiles.
 #[cfg(doctest)]

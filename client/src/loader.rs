@@ -10,9 +10,10 @@ use std::{
 
 use lodestore_cache::{HotSet, NO_SLOT};
 use lodestore_graph::{NodeId, PartId};
+use rayon::prelude::*;
 
 use crate::scatter::spread;
-use crate::{ClientError, LoadStats, PullKind, PullStats, RowSource, TierRows, Turn};
+use crate::{ClientError, LoadStats, PullKind, PullStats, RowBuffer, RowSource, TierRows, Turn};
 use split::{Counts, Split};
 
 /// One worker's way to the rows of one tensor.
@@ -85,6 +86,36 @@ impl BatchLoader {
     pub fn load(&mut self, nodes: &[NodeId], out: &mut [u8]) -> Result<LoadStats, ClientError> {
         let stats = self.load_together(&mut [(nodes, Kept::Nothing)], out)?;
         Ok(stats[0])
+    }
+
+    /// Returns what `form` makes of the rows of `nodes`: of `n_rows` consecutive ones at a time, and of
+    /// fewer in the end.
+    ///
+    /// Pieces are made concurrently, each while its rows are in a core's cache, so that the batch as a
+    /// whole is never written. `None` unless all rows are the worker's own and in memory.
+    pub fn load_in_pieces<P: Send>(
+        &self,
+        nodes: &[NodeId],
+        n_rows: usize,
+        form: impl Fn(&[u8]) -> P + Sync,
+    ) -> Result<Option<(Vec<P>, LoadStats)>, ClientError> {
+        let start = Instant::now();
+        if !self.local.is_in_memory(&self.tensor)? || nodes.iter().any(|&node| self.is_remote(node))
+        {
+            return Ok(None);
+        }
+        let piece = |rows: &mut RowBuffer, nodes: &[NodeId]| {
+            rows.resize(nodes.len() * self.row_bytes);
+            self.local.pull(&self.tensor, nodes, rows.bytes_mut(), PullKind::Sync)?;
+            Ok::<_, ClientError>(form(rows.bytes()))
+        };
+        let pieces = nodes.par_chunks(n_rows.max(1)).map_init(RowBuffer::default, piece);
+        let pieces = pieces.collect::<Result<_, _>>()?;
+        let seconds = start.elapsed().as_secs_f64();
+        let local_rows = nodes.len() as u64;
+        let stats =
+            LoadStats { local_rows, seconds, copy_seconds: seconds, ..LoadStats::default() };
+        Ok(Some((pieces, stats)))
     }
 
     /// Writes the rows of batches, one batch after the other, to `out` of exactly their bytes.

@@ -53,6 +53,10 @@ impl RowSource for MemorySource {
         self.find(name).map(|(info, _)| info.clone())
     }
 
+    fn is_in_memory(&self, tensor: &str) -> Result<bool, ClientError> {
+        self.find(tensor).map(|_| true)
+    }
+
     fn pull(
         &self,
         tensor: &str,

@@ -45,6 +45,11 @@ pub trait BatchSource: Send + Sync {
     fn end_of_epoch(&self, index: u32) -> u32;
 }
 
+/// Loads the rows of a batch's nodes in a form of the caller's; returns `None`, having loaded none,
+/// where they are to come as bytes.
+pub type TakeRows<'a> =
+    dyn FnMut(&BatchLoader, &[NodeId]) -> Result<Option<LoadStats>, ClientError> + 'a;
+
 /// How far ahead batches are prepared, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
@@ -218,6 +223,16 @@ impl<'scope> Prefetcher<'scope> {
     /// return the end. A forked child has no thread that prepares batches: there every call fails
     /// with [`ClientError::Forked`].
     pub fn next_batch(&mut self) -> Result<Option<PreparedBatch>, ClientError> {
+        self.next_batch_or(&mut |_, _| Ok(None))
+    }
+
+    /// Returns the next batch as [`Prefetcher::next_batch`] does. The rows of one that takes the
+    /// default path, and of which nothing is kept, are offered to `take` first: where that returns what
+    /// loading them took, the batch comes without rows.
+    pub fn next_batch_or(
+        &mut self,
+        take: &mut TakeRows<'_>,
+    ) -> Result<Option<PreparedBatch>, ClientError> {
         if !self.process.is_current() {
             return Err(ClientError::Forked { what: "prefetcher" });
         }
@@ -230,7 +245,7 @@ impl<'scope> Prefetcher<'scope> {
         let shared = Arc::clone(&self.shared);
         let prepared = match (self.background.as_mut(), shared.claim(index)) {
             (Some(background), None) => background.take(&mut self.stats),
-            (_, claim) => self.prepare_now(index, claim),
+            (_, claim) => self.prepare_now(index, claim, take),
         };
         let (found, mut prepared) = prepared.inspect_err(|_| self.position = self.n_batches)?;
         debug_assert_eq!(found, index, "claims and the window are both in order");
@@ -241,14 +256,19 @@ impl<'scope> Prefetcher<'scope> {
     }
 
     /// The default path.
-    fn prepare_now(&mut self, index: u32, claim: Option<MutexGuard<'_, ()>>) -> Ready {
+    fn prepare_now(
+        &mut self,
+        index: u32,
+        claim: Option<MutexGuard<'_, ()>>,
+        take: &mut TakeRows<'_>,
+    ) -> Ready {
         self.stats.default_path += 1;
         let (home, free) = &self.own;
         let rows = match free.try_recv() {
             Ok(Free::Memory(rows)) => rows,
             _ => Memory::new(&self.shared.held),
         };
-        prepare(&*self.source, (&mut self.loader, claim), index, rows, home)
+        prepare(&*self.source, (&mut self.loader, claim), index, (rows, home), take)
     }
 
     /// What happened so far.

@@ -224,6 +224,11 @@ impl Routes {
         server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row))
     }
 
+    /// A shard of a server.
+    pub(crate) fn shard_endpoint(&self, server: usize, shard: u16) -> usize {
+        self.servers[server].first_endpoint + usize::from(shard)
+    }
+
     /// The server of an endpoint, and which of its shards it is.
     pub(crate) fn shard_of(&self, endpoint: usize) -> (usize, usize) {
         let server = self.endpoints[endpoint].server;

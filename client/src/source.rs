@@ -45,6 +45,11 @@ pub trait RowSource: Send + Sync {
         self.pull(tensor, ids, out, kind)
     }
 
+    /// Returns whether rows are in memory here, so that a few small pulls cost no more than a large one.
+    fn is_in_memory(&self, _tensor: &str) -> Result<bool, ClientError> {
+        Ok(false)
+    }
+
     /// The buffer of `massive` that this is, if it is one.
     fn halo_buffer(&self) -> Option<&HaloBuffer> {
         None

@@ -82,3 +82,9 @@ pub(crate) fn rows_of(nodes: &[NodeId]) -> Vec<u8> {
 pub(crate) fn nodes(ids: impl IntoIterator<Item = u32>) -> Vec<NodeId> {
     ids.into_iter().map(NodeId).collect()
 }
+
+/// The same of a worker that owns partition 1 and has its rows in memory.
+pub(crate) fn loader_in_memory() -> BatchLoader {
+    let source = || TestSource::new(Duration::ZERO, u64::MAX);
+    BatchLoader::new(Arc::new(source().rows), Arc::new(source()), "x", &[PartId(1)]).unwrap()
+}

@@ -13,6 +13,7 @@ mod error;
 mod frame;
 mod hello;
 mod message;
+mod name;
 mod reply;
 mod request;
 mod socket;
@@ -33,13 +34,17 @@ mod lodestore_capnp;
 pub use error::WireError;
 pub use frame::Prefix;
 pub use hello::{Agreement, WireVersions, hello, plain_hello};
+pub use name::Name;
 pub use reply::{
-    Copied, Description, Failure, FailureCode, Followed, PartState, Reply, Role, TensorDescription,
-    graph_tag,
+    Copied, Declared, Description, Failure, FailureCode, Followed, PartState, Reply, Role,
+    TensorDescription, graph_tag,
 };
-pub use request::{CommitStep, CopyStep, FollowStep, PullKind, Push, Request, RequestBody};
+pub use request::{
+    CommitStep, CopyStep, Declare, FollowStep, Publish, PullKind, PullVolatile, Push, Request,
+    RequestBody,
+};
 pub use socket::shard_socket;
-pub use stats::{ServerStats, ShardStats, UpdateStats};
+pub use stats::{ServerStats, ShardStats, UpdateStats, VolatileStats};
 pub use stripes::Stripes;
 pub use token::{BadToken, BadTokens, Token, Tokens};
 pub use versions::{PartVersion, Versions};

@@ -7,7 +7,7 @@ pub const PREFIX_BYTES: usize = 8;
 /// Bytes of the hello that each side sends first.
 pub const HELLO_BYTES: usize = 16;
 /// Newest version of the wire that this crate speaks.
-pub const WIRE_VERSION: u16 = 4;
+pub const WIRE_VERSION: u16 = 5;
 /// Oldest version of the wire that this crate speaks.
 pub const WIRE_VERSION_OLDEST: u16 = 3;
 /// Last version whose hello has no range.
@@ -34,6 +34,12 @@ pub const PUSH_BODY_BYTES_MAX: usize = 4 << 20;
 pub const REQUEST_BODY_BYTES_MAX: usize = PUSH_BODY_BYTES_MAX;
 /// Most bytes of the rows of one put for one partition: they are put by one write.
 pub const PUT_BYTES_MAX: u64 = 256 << 20;
+/// Longest name of a volatile tensor or of an element type.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Most ranges that one request claims.
+pub const CLAIM_RANGES_MAX: usize = 1 << 16;
+/// Most rows of one publication; clients split longer ones. Its body is bounded as that of a push.
+pub const ROWS_PER_PUBLISH_MAX: usize = ROWS_PER_PUSH_MAX;
 /// Most partitions of which a message names a version of its own.
 pub const FLOORS_MAX: usize = 64;
 /// Furthest that a commit may go beyond the version before it, which servers that were committed
@@ -89,6 +95,9 @@ pub(crate) const NESTING_MAX: i32 = 8;
 const _: () = assert!(WIRE_VERSION_OLDEST <= WIRE_VERSION);
 const _: () = assert!(WIRE_VERSION > WIRE_VERSION_PLAIN_MAX);
 const _: () = assert!(TOKEN_BYTES_MAX + 128 <= REQUEST_HEAD_BYTES_MAX);
+const _: () = assert!(2 * NAME_BYTES_MAX + 256 <= REQUEST_HEAD_BYTES_MAX);
+const _: () = assert!(2 * CLAIM_RANGES_MAX * size_of::<u32>() <= REQUEST_BODY_BYTES_MAX);
+const _: () = assert!(IDS_PER_PULL_MAX * size_of::<u32>() <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(8 * FLOORS_MAX + 256 <= REQUEST_HEAD_BYTES_MAX);
 const _: () = assert!(CHUNK_BYTES <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(COPY_PIECE_BYTES <= REPLY_BODY_BYTES_MAX);

@@ -1,16 +1,14 @@
 //! What a server answers.
 
 mod description;
+mod failure;
 
-use std::time::Duration;
-
-use thiserror::Error;
-
-use crate::limits::REPLY_TRAVERSAL_WORDS_MAX;
-use crate::lodestore_capnp::{self as wire, copied, failure, followed, followed_file, reply};
-use crate::{ServerStats, Versions, WireError, WireVersions, message};
+use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, ROW_BYTES_MAX};
+use crate::lodestore_capnp::{copied, declared, followed, followed_file, reply};
+use crate::{ServerStats, Versions, WireError, message};
 
 pub use description::{Description, PartState, Role, TensorDescription, graph_tag};
+pub use failure::{Failure, FailureCode};
 
 /// A reply less its body: the rows of a chunk follow the head.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +84,37 @@ pub enum Reply {
     Copied(Copied),
     /// A step of following a partition is done; a manifest or a piece is the body.
     Followed(Followed),
+    /// A volatile tensor is there.
+    Declared(Declared),
+    /// Rows may be published.
+    Claimed {
+        /// Of all ranges that were claimed.
+        n_rows: u64,
+    },
+    /// A piece of a publication is there.
+    Published {
+        /// Its rows.
+        n_rows: u32,
+    },
+    /// After the last chunk of a pull of volatile rows: their stamps are the body, `u32::MAX` for rows
+    /// that are not there.
+    Stamps {
+        /// Rows of the pull.
+        n_rows: u32,
+    },
+}
+
+/// A volatile tensor as a server has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// Name of the element type.
+    pub dtype: String,
+    /// Elements of a row.
+    pub width: u32,
+    /// Bytes of a row, 1 to 1 MiB.
+    pub row_bytes: u32,
+    /// Rows that are claimed together; 0 for all of a partition.
+    pub range_rows: u32,
 }
 
 /// The answer to a step of moving a partition.
@@ -114,96 +143,6 @@ pub struct Followed {
     pub crc32: u32,
 }
 
-/// Why a request failed.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{message}")]
-pub struct Failure {
-    /// Who is at fault and whether to retry.
-    pub code: FailureCode,
-    /// What was expected, what was found, what to do.
-    pub message: String,
-    /// When to retry an `Overloaded` request.
-    pub retry_after: Duration,
-}
-
-/// The kinds of failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FailureCode {
-    /// The request is wrong and will stay wrong.
-    Invalid,
-    /// The request passes a limit.
-    TooLarge,
-    /// No such tensor, node or partition here.
-    NotFound,
-    /// The data on disk failed its checksum.
-    Damaged,
-    /// The server has no room now; retry later.
-    Overloaded,
-    /// The deadline passed before the answer was ready.
-    Deadline,
-    /// The server is going down; another may answer.
-    Stopping,
-    /// A fault of the server.
-    Internal,
-    /// The server takes no updates.
-    ReadOnly,
-    /// A token is wanted first.
-    Unauthenticated,
-    /// Another graph is served here now, or not this partition: ask `describe` again.
-    Elsewhere,
-    /// There are no rows of the version that was asked for.
-    OtherVersion,
-    /// The connection's wire version has no such request; see [`crate::RequestBody::versions`].
-    Unsupported,
-    /// A lower version is here than the lowest that will do.
-    Behind,
-    /// Pieces of the put are missing: all of it must be sent again.
-    PutLost,
-}
-
-impl FailureCode {
-    /// All of them, in the order of their numbers: `ALL[i] as usize == i`.
-    pub const ALL: [Self; 15] = [
-        Self::Invalid,
-        Self::TooLarge,
-        Self::NotFound,
-        Self::Damaged,
-        Self::Overloaded,
-        Self::Deadline,
-        Self::Stopping,
-        Self::Internal,
-        Self::ReadOnly,
-        Self::Unauthenticated,
-        Self::Elsewhere,
-        Self::OtherVersion,
-        Self::Unsupported,
-        Self::Behind,
-        Self::PutLost,
-    ];
-
-    /// The word for it in reports and metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Invalid => "invalid",
-            Self::TooLarge => "too_large",
-            Self::NotFound => "not_found",
-            Self::Damaged => "damaged",
-            Self::Overloaded => "overloaded",
-            Self::Deadline => "deadline",
-            Self::Stopping => "stopping",
-            Self::Internal => "internal",
-            Self::ReadOnly => "read_only",
-            Self::Unauthenticated => "unauthenticated",
-            Self::Elsewhere => "elsewhere",
-            Self::OtherVersion => "other_version",
-            Self::Unsupported => "unsupported",
-            Self::Behind => "behind",
-            Self::PutLost => "put_lost",
-        }
-    }
-}
-
 impl Reply {
     /// Appends prefix and head for a reply whose body will be `body_bytes` long.
     pub fn append_to(&self, body_bytes: usize, out: &mut Vec<u8>) {
@@ -222,7 +161,7 @@ impl Reply {
             Self::Description(description) => {
                 description::write(description, root.init_description());
             }
-            Self::Failure(failure) => write_failure(failure, root.init_failure()),
+            Self::Failure(failure) => failure::write(failure, root.init_failure()),
             Self::Stats(stats) => stats.write(root.init_stats()),
             Self::Pushed { version } => root.init_pushed().set_version(*version),
             Self::Committed { version } => root.init_committed().set_version(*version),
@@ -259,6 +198,10 @@ impl Reply {
             }
             Self::Copied(copied) => write_copied(copied, root.init_copied()),
             Self::Followed(followed) => write_followed(followed, root.init_followed()),
+            Self::Declared(declared) => write_declared(declared, root.init_declared()),
+            Self::Claimed { n_rows } => root.init_claimed().set_n_rows(*n_rows),
+            Self::Published { n_rows } => root.init_published().set_n_rows(*n_rows),
+            Self::Stamps { n_rows } => root.init_stamps().set_n_rows(*n_rows),
         }
         message::append_frame(&message, body_bytes, out);
     }
@@ -279,7 +222,7 @@ impl Reply {
             reply::Description(description) => {
                 Self::Description(description::read(description.map_err(bad)?)?)
             }
-            reply::Failure(failure) => Self::Failure(read_failure(failure.map_err(bad)?)?),
+            reply::Failure(failure) => Self::Failure(failure::read(failure.map_err(bad)?)?),
             reply::Stats(stats) => Self::Stats(ServerStats::read(stats.map_err(bad)?)?),
             reply::Pushed(pushed) => Self::Pushed { version: pushed.map_err(bad)?.get_version() },
             reply::Committed(committed) => {
@@ -315,6 +258,12 @@ impl Reply {
             }
             reply::Copied(copied) => Self::Copied(read_copied(copied.map_err(bad)?)),
             reply::Followed(followed) => Self::Followed(read_followed(followed.map_err(bad)?)?),
+            reply::Declared(declared) => Self::Declared(read_declared(declared.map_err(bad)?)?),
+            reply::Claimed(claimed) => Self::Claimed { n_rows: claimed.map_err(bad)?.get_n_rows() },
+            reply::Published(published) => {
+                Self::Published { n_rows: published.map_err(bad)?.get_n_rows() }
+            }
+            reply::Stamps(stamps) => Self::Stamps { n_rows: stamps.map_err(bad)?.get_n_rows() },
         })
     }
 }
@@ -328,6 +277,26 @@ fn write_copied(from: &Copied, mut to: copied::Builder<'_>) {
     to.set_is_given_up(from.is_given_up);
     to.set_is_last(from.is_last);
     to.set_crc32(from.crc32);
+}
+
+fn write_declared(from: &Declared, mut to: declared::Builder<'_>) {
+    to.set_dtype(&from.dtype);
+    to.set_width(from.width);
+    to.set_row_bytes(from.row_bytes);
+    to.set_range_rows(from.range_rows);
+}
+
+fn read_declared(from: declared::Reader<'_>) -> Result<Declared, WireError> {
+    let row_bytes = from.get_row_bytes();
+    if row_bytes == 0 || row_bytes as usize > ROW_BYTES_MAX {
+        return Err(bad(format!("rows of {row_bytes} bytes")));
+    }
+    Ok(Declared {
+        dtype: from.get_dtype().map_err(bad)?.to_string().map_err(bad)?,
+        width: from.get_width(),
+        row_bytes,
+        range_rows: from.get_range_rows(),
+    })
 }
 
 fn write_followed(from: &Followed, mut to: followed::Builder<'_>) {
@@ -377,55 +346,6 @@ fn read_followed(from: followed::Reader<'_>) -> Result<Followed, WireError> {
         files: read_files(from.get_files().map_err(bad)?)?,
         is_last: from.get_is_last(),
         crc32: from.get_crc32(),
-    })
-}
-
-fn write_failure(from: &Failure, mut to: failure::Builder<'_>) {
-    to.set_code(match from.code {
-        FailureCode::Invalid => wire::FailureCode::Invalid,
-        FailureCode::TooLarge => wire::FailureCode::TooLarge,
-        FailureCode::NotFound => wire::FailureCode::NotFound,
-        FailureCode::Damaged => wire::FailureCode::Damaged,
-        FailureCode::Overloaded => wire::FailureCode::Overloaded,
-        FailureCode::Deadline => wire::FailureCode::Deadline,
-        FailureCode::Stopping => wire::FailureCode::Stopping,
-        FailureCode::Internal => wire::FailureCode::Internal,
-        FailureCode::ReadOnly => wire::FailureCode::ReadOnly,
-        FailureCode::Unauthenticated => wire::FailureCode::Unauthenticated,
-        FailureCode::Elsewhere => wire::FailureCode::Elsewhere,
-        FailureCode::OtherVersion => wire::FailureCode::OtherVersion,
-        FailureCode::Unsupported => wire::FailureCode::Unsupported,
-        FailureCode::Behind => wire::FailureCode::Behind,
-        FailureCode::PutLost => wire::FailureCode::PutLost,
-    });
-    to.set_message(&from.message);
-    to.set_retry_after_ms(u32::try_from(from.retry_after.as_millis()).unwrap_or(u32::MAX));
-}
-
-fn read_failure(from: failure::Reader<'_>) -> Result<Failure, WireError> {
-    let code = from.get_code().map_err(|e| {
-        bad(format!("failure code {} is unknown to wire version {}", e.0, WireVersions::SPOKEN))
-    })?;
-    Ok(Failure {
-        code: match code {
-            wire::FailureCode::Invalid => FailureCode::Invalid,
-            wire::FailureCode::TooLarge => FailureCode::TooLarge,
-            wire::FailureCode::NotFound => FailureCode::NotFound,
-            wire::FailureCode::Damaged => FailureCode::Damaged,
-            wire::FailureCode::Overloaded => FailureCode::Overloaded,
-            wire::FailureCode::Deadline => FailureCode::Deadline,
-            wire::FailureCode::Stopping => FailureCode::Stopping,
-            wire::FailureCode::Internal => FailureCode::Internal,
-            wire::FailureCode::ReadOnly => FailureCode::ReadOnly,
-            wire::FailureCode::Unauthenticated => FailureCode::Unauthenticated,
-            wire::FailureCode::Elsewhere => FailureCode::Elsewhere,
-            wire::FailureCode::OtherVersion => FailureCode::OtherVersion,
-            wire::FailureCode::Unsupported => FailureCode::Unsupported,
-            wire::FailureCode::Behind => FailureCode::Behind,
-            wire::FailureCode::PutLost => FailureCode::PutLost,
-        },
-        message: from.get_message().map_err(bad)?.to_string().map_err(bad)?,
-        retry_after: Duration::from_millis(u64::from(from.get_retry_after_ms())),
     })
 }
 

@@ -1,14 +1,16 @@
 //! What a client asks.
 
 mod copy;
+mod volatile;
 
 use std::time::Duration;
 
 use crate::limits::{REQUEST_TRAVERSAL_WORDS_MAX, WIRE_VERSION};
 use crate::lodestore_capnp::{self as wire, push, request};
-use crate::{Token, Versions, WireError, WireVersions, message};
+use crate::{Name, Token, Versions, WireError, WireVersions, message};
 
 pub use copy::{CopyStep, FollowStep};
+pub use volatile::{Declare, Publish, PullVolatile};
 
 /// A request less its body: the node ids of a pull follow the head as u32, little-endian; those of
 /// a push, and then its rows.
@@ -83,6 +85,22 @@ pub enum RequestBody {
         /// What is wanted.
         step: FollowStep,
     },
+    /// A volatile tensor is to be there.
+    Declare(Declare),
+    /// What is known of a volatile tensor.
+    Volatile {
+        /// Its name.
+        tensor: Name,
+    },
+    /// The right to publish rows; pairs of ids in the body, first and end.
+    Claim {
+        /// Name of their volatile tensor.
+        tensor: Name,
+    },
+    /// Volatile rows: ids and then rows in the body.
+    Publish(Publish),
+    /// Volatile rows with a stamp, or a later one; their ids in the body.
+    PullVolatile(PullVolatile),
 }
 
 /// A piece of a put, less its body.
@@ -138,6 +156,11 @@ impl RequestBody {
             Self::Push(_) | Self::Commit { .. } | Self::Copy { .. } | Self::Follow { .. } => {
                 since(4)
             }
+            Self::Declare(_)
+            | Self::Volatile { .. }
+            | Self::Claim { .. }
+            | Self::Publish(_)
+            | Self::PullVolatile(_) => since(5),
         }
     }
 
@@ -168,6 +191,11 @@ impl RequestBody {
             Self::Lend { .. } => "lend",
             Self::Copy { .. } => "copy",
             Self::Follow { .. } => "follow",
+            Self::Declare(_) => "declare",
+            Self::Volatile { .. } => "volatile",
+            Self::Claim { .. } => "claim",
+            Self::Publish(_) => "publish",
+            Self::PullVolatile(_) => "pullVolatile",
         }
     }
 }
@@ -213,6 +241,11 @@ impl Request {
                 });
             }
             RequestBody::Push(push) => push.write(root.init_push()),
+            RequestBody::Declare(declare) => declare.write(root.init_declare()),
+            RequestBody::Volatile { tensor } => root.set_volatile(tensor.as_str()),
+            RequestBody::Claim { tensor } => root.set_claim(tensor.as_str()),
+            RequestBody::Publish(publish) => publish.write(root.init_publish()),
+            RequestBody::PullVolatile(pull) => pull.write(root.init_pull_volatile()),
             RequestBody::Pull { tensor, kind } => {
                 let mut pull = root.init_pull();
                 pull.set_tensor(*tensor);
@@ -255,6 +288,17 @@ impl Request {
                 RequestBody::Commit { version: commit.get_version(), step }
             }
             request::Push(push) => RequestBody::Push(Push::read(push.map_err(bad)?)),
+            request::Declare(declare) => {
+                RequestBody::Declare(Declare::read(declare.map_err(bad)?)?)
+            }
+            request::Volatile(name) => RequestBody::Volatile { tensor: Name::read(name)? },
+            request::Claim(name) => RequestBody::Claim { tensor: Name::read(name)? },
+            request::Publish(publish) => {
+                RequestBody::Publish(Publish::read(publish.map_err(bad)?)?)
+            }
+            request::PullVolatile(pull) => {
+                RequestBody::PullVolatile(PullVolatile::read(pull.map_err(bad)?)?)
+            }
             request::Follow(follow) => copy::read_follow(follow.map_err(bad)?)?,
             request::Copy(copy) => copy::read(copy.map_err(bad)?)?,
             request::Pull(pull) => {
@@ -315,7 +359,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::limits::{FLOORS_MAX, PREFIX_BYTES, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
+    use crate::limits::{
+        FLOORS_MAX, NAME_BYTES_MAX, PREFIX_BYTES, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN,
+    };
     use crate::{PartVersion, Prefix};
 
     const PUSH: Push = Push {
@@ -326,6 +372,10 @@ mod tests {
         is_last: true,
         total_rows: u32::MAX,
     };
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
 
     fn round_trip(request: &Request) -> Result<Request, WireError> {
         let mut bytes = Vec::new();
@@ -363,6 +413,20 @@ mod tests {
             RequestBody::Copy { part: 1, step: CopyStep::Release },
             RequestBody::Copy { part: 1, step: CopyStep::Adopt },
             RequestBody::Copy { part: 1, step: CopyStep::Expect { id: u64::MAX } },
+            RequestBody::Declare(Declare {
+                name: name("x"),
+                dtype: name("bf16"),
+                width: u32::MAX,
+                range_rows: 1,
+            }),
+            RequestBody::Volatile { tensor: name(&"y".repeat(NAME_BYTES_MAX)) },
+            RequestBody::Claim { tensor: name("h1") },
+            RequestBody::Publish(Publish { name: name("h1"), n_rows: u32::MAX, stamp: 7 }),
+            RequestBody::PullVolatile(PullVolatile {
+                name: name(&"z".repeat(NAME_BYTES_MAX)),
+                min_stamp: u32::MAX,
+                wait: Duration::from_millis(u32::MAX.into()),
+            }),
             RequestBody::Authenticate { token: Token::new(&[b'x'; TOKEN_BYTES_MIN]).unwrap() },
             RequestBody::Authenticate { token: Token::new(&[b'~'; TOKEN_BYTES_MAX]).unwrap() },
         ];
@@ -385,8 +449,15 @@ mod tests {
         let known = WireVersions { oldest: 3, newest: WIRE_VERSION };
         assert_eq!(error, WireError::Lacks { request: "lend", known, agreed: 2 });
         let text = error.to_string();
-        assert!(text.contains("wire version 3 to 4") && text.contains("on version 2"), "{text}");
+        assert!(text.contains("wire version 3 to 5") && text.contains("on version 2"), "{text}");
         assert!(lend.check_version(WIRE_VERSION + 1).is_err());
+        let claim = RequestBody::Claim { tensor: name("h1") };
+        let told = [3, 4].map(|version| claim.check_version(version).unwrap_err().to_string());
+        assert!(
+            told[1].contains("wire version 5, ") && told[1].contains("on version 4"),
+            "{told:?}"
+        );
+        assert_eq!(claim.check_version(5), Ok(()));
     }
 
     #[test]

@@ -11,6 +11,17 @@ pub struct ServerStats {
     pub shards: Vec<ShardStats>,
     /// Versions, changed rows, compactions.
     pub updates: UpdateStats,
+    /// Tensors in memory alone.
+    pub volatile: VolatileStats,
+}
+
+/// Volatile tensors of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolatileStats {
+    /// Tensors that are declared.
+    pub n_tensors: u32,
+    /// Bytes of memory that they may take.
+    pub n_bytes: u64,
 }
 
 /// Counters of one shard since it started.
@@ -50,6 +61,12 @@ pub struct ShardStats {
     pub preloaded_bytes: u64,
     /// Bytes of rows that are to be.
     pub preload_bytes: u64,
+    /// Rows of volatile tensors that were published.
+    pub published_rows: u64,
+    /// Rows of these that were pulled.
+    pub volatile_rows: u64,
+    /// Rows of these that were asked for, and not there in time.
+    pub lacking_rows: u64,
 }
 
 /// Where the updates of a server stand.
@@ -82,6 +99,8 @@ impl ServerStats {
         for (i, shard) in (0..n).zip(&self.shards) {
             shard.write(list.reborrow().get(i));
         }
+        to.set_volatile_tensors(self.volatile.n_tensors);
+        to.set_volatile_bytes(self.volatile.n_bytes);
         self.updates.write(to.init_updates());
     }
 
@@ -92,7 +111,12 @@ impl ServerStats {
             return Err(bad(format!("figures of {} shards", shards.len())));
         }
         let shards = shards.iter().map(ShardStats::read).collect();
-        Ok(Self { shards, updates: UpdateStats::read(from.get_updates().map_err(bad)?)? })
+        let volatile = VolatileStats {
+            n_tensors: from.get_volatile_tensors(),
+            n_bytes: from.get_volatile_bytes(),
+        };
+        let updates = UpdateStats::read(from.get_updates().map_err(bad)?)?;
+        Ok(Self { shards, updates, volatile })
     }
 }
 
@@ -115,6 +139,9 @@ impl ShardStats {
         to.set_shared_bytes(self.shared_bytes);
         to.set_preloaded_bytes(self.preloaded_bytes);
         to.set_preload_bytes(self.preload_bytes);
+        to.set_published_rows(self.published_rows);
+        to.set_volatile_rows(self.volatile_rows);
+        to.set_lacking_rows(self.lacking_rows);
     }
 
     fn read(from: shard_stats::Reader<'_>) -> Self {
@@ -136,6 +163,9 @@ impl ShardStats {
             shared_bytes: from.get_shared_bytes(),
             preloaded_bytes: from.get_preloaded_bytes(),
             preload_bytes: from.get_preload_bytes(),
+            published_rows: from.get_published_rows(),
+            volatile_rows: from.get_volatile_rows(),
+            lacking_rows: from.get_lacking_rows(),
         }
     }
 }

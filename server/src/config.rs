@@ -8,7 +8,7 @@ use lodestore_graph::PartId;
 use lodestore_schema::Tokens;
 
 use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
-use crate::{PreloadChoice, ServerError, TlsFiles};
+use crate::{PreloadChoice, ServerError, TlsFiles, VolatileChoice};
 
 /// Keeps the rows that many batches share and needs little time per row: see benches/RESULTS.md,
 /// Policies.
@@ -47,6 +47,10 @@ pub struct ServerConfig {
     pub preload: Vec<PreloadChoice>,
     /// Where it is remembered which rows were resident; a folder in the graph's unless given.
     pub state_dir: Option<PathBuf>,
+    /// Tensors in memory alone, over the partitions that are served; part of `tier_bytes`. With any of them,
+    /// and on a writable server, clients may declare others and publish rows, which over TCP needs what
+    /// `writable` needs.
+    pub volatile: Vec<VolatileChoice>,
     /// Take pushes, commits and compactions: locks the partitions against other writers. Over TCP it
     /// needs `token`, `tls.client_ca` or `insecure`, and so does `parts_here`.
     pub writable: bool,
@@ -86,6 +90,7 @@ impl ServerConfig {
             policy: POLICY_DEFAULT,
             preload: Vec::new(),
             state_dir: None,
+            volatile: Vec::new(),
             writable: false,
             follow: None,
             token: None,
@@ -109,7 +114,7 @@ impl ServerConfig {
         {
             return Err(ServerError::Exposed { address });
         }
-        let takes_changes = self.writable || self.parts_here;
+        let takes_changes = self.writable || self.parts_here || !self.volatile.is_empty();
         if let Some(address) = self.listen.filter(|_| takes_changes && !self.insecure)
             && self.token.is_none()
             && self.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none())
@@ -152,8 +157,8 @@ mod tests {
             key: "key".into(),
             client_ca: client_ca.then(|| "ca".into()),
         };
-        for bits in 0u32..1 << 7 {
-            let [tcp, writable, parts_here, has_token, has_admin, has_tls, insecure] =
+        for bits in 0u32..1 << 8 {
+            let [tcp, writable, parts_here, has_token, has_admin, has_tls, insecure, publishes] =
                 std::array::from_fn(|bit| bits & 1 << bit != 0);
             for client_ca in [false, true] {
                 let config = ServerConfig {
@@ -161,6 +166,7 @@ mod tests {
                     unix: Some("socket".into()),
                     writable,
                     parts_here,
+                    volatile: "h1:2xf32".parse().into_iter().filter(|_| publishes).collect(),
                     token: token().filter(|_| has_token),
                     admin_token: token().filter(|_| has_admin),
                     tls: has_tls.then(|| files(client_ca)),
@@ -168,7 +174,8 @@ mod tests {
                     ..ServerConfig::new("graph")
                 };
                 let knows_them = has_token || (has_tls && client_ca);
-                let is_open = tcp && (writable || parts_here) && !knows_them && !insecure;
+                let is_open =
+                    tcp && (writable || parts_here || publishes) && !knows_them && !insecure;
                 match config.check() {
                     Ok(_) => assert!(!is_open, "{config:?}"),
                     Err(ServerError::Unguarded { .. }) => assert!(is_open, "{config:?}"),

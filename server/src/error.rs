@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lodestore_cache::PolicyKind;
+use lodestore_cache::{DeclareError, PolicyKind};
 use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::StoreError;
@@ -138,6 +138,15 @@ pub enum ServerError {
     /// The graph cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A volatile tensor that there cannot be.
+    #[error(transparent)]
+    Volatile(#[from] DeclareError),
+    /// A volatile tensor with the name of a stored one.
+    #[error("volatile tensor `{name}` has the name of a stored tensor; give it another name")]
+    VolatileName {
+        /// The name.
+        name: String,
+    },
     /// A follower would take puts.
     #[error("a server that follows another takes no puts; give --writable or --follow")]
     WritesAndFollows,

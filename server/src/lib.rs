@@ -39,6 +39,7 @@ mod store_threads;
 #[cfg(test)]
 mod testing;
 mod tier_bytes;
+mod volatile;
 mod watch;
 
 pub use config::ServerConfig;
@@ -53,4 +54,5 @@ pub use metrics::{
 };
 pub use preload::PreloadChoice;
 pub use server::Server;
+pub use volatile::{BadVolatileChoice, VolatileChoice};
 pub use watch::Deaths;

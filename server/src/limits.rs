@@ -71,6 +71,14 @@ pub const PRELOAD_PAUSES: u32 = 3;
 pub const PRELOAD_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// The part of a busy core that loading takes, where bulk pulls have 100.
 pub const PRELOAD_SHARES: usize = 20;
+/// Pulls of volatile rows that may wait for stamps at a shard; one more is refused.
+pub const WAITING_PULLS_PER_SHARD_MAX: usize = 64;
+/// Bytes of the ids of all of these.
+pub const WAITING_BYTES_PER_SHARD: usize = 4 << 20;
+/// Shortest and longest pause between two looks for rows that a pull waits for.
+pub const WAIT_PAUSE_MIN: Duration = Duration::from_micros(50);
+/// See [`WAIT_PAUSE_MIN`].
+pub const WAIT_PAUSE_MAX: Duration = Duration::from_millis(2);
 /// Letters that may wait between two shards, and events that may wait for one.
 pub const MAILBOX_LEN: usize = 1024;
 
@@ -201,6 +209,8 @@ mod tests {
             ("SHARED_SLOTS", SHARED_SLOTS.to_string()),
             ("SHARED_BYTES_PER_SHARD", size(SHARED_BYTES_PER_SHARD as usize)),
             ("LENT_FOR", seconds(LENT_FOR)),
+            ("WAITING_PULLS_PER_SHARD_MAX", WAITING_PULLS_PER_SHARD_MAX.to_string()),
+            ("WAITING_BYTES_PER_SHARD", size(WAITING_BYTES_PER_SHARD)),
             ("MAILBOX_LEN", MAILBOX_LEN.to_string()),
             ("CALLS_WAITING_MAX", CALLS_WAITING_MAX.to_string()),
             ("STAGED_BYTES_MAX", format!("{} GiB", STAGED_BYTES_MAX >> 30)),

@@ -25,6 +25,7 @@ use crate::shard::{Inbox, ShardPlan};
 use crate::stats::Counters;
 use crate::store_threads::StoreThreads;
 use crate::tier_bytes::{shared_bytes, tier_bytes};
+use crate::volatile::Volatile;
 use crate::watch::Deaths;
 use crate::{ServerConfig, ServerError};
 
@@ -77,19 +78,23 @@ impl Server {
         let (started, starting) = mpsc::channel();
         let threads = Arc::new(StoreThreads::start(config.writable)?);
         let runs = Arc::new(Runs::new());
+        let shared = shared_bytes(config, n_shards);
+        let governor = Governor::new(config.tier_bytes - shared * u64::from(n_shards));
+        let volatile = Arc::new(Volatile::new(config, &holdings, &governor)?);
+        let volatile_bytes = volatile.stats().n_bytes;
         observed.opened(Served {
             holdings: Arc::clone(&holdings),
             counters: Arc::clone(&counters),
             threads: Arc::clone(&threads),
             runs: Arc::clone(&runs),
             preload: Arc::clone(&preload),
+            volatile: Arc::clone(&volatile),
         });
         let plan = ShardPlan {
-            tier_bytes: tier_bytes(&holdings, config, n_shards)?,
-            governor: Governor::new(
-                config.tier_bytes - shared_bytes(config, n_shards) * u64::from(n_shards),
-            ),
-            shared_bytes: shared_bytes(config, n_shards),
+            tier_bytes: tier_bytes(&holdings, (config, volatile_bytes), n_shards)?,
+            governor,
+            volatile,
+            shared_bytes: shared,
             policy: config.policy,
             gate: Arc::clone(&gate),
             holdings: Arc::clone(&holdings),

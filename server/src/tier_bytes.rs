@@ -21,11 +21,11 @@ pub(crate) fn shared_bytes(config: &ServerConfig, n_shards: u16) -> u64 {
 }
 
 /// Bytes of each tensor's tier on one shard, bookkeeping included. Shards have equal parts of the
-/// budget, less what they may share with clients. Tensors share a part by the bytes of their rows; what one does not need is left to the
+/// budget, less volatile tensors and what they may share with clients. Tensors share a part by the bytes of their rows; what one does not need is left to the
 /// others. A tier takes no more memory than its rows need, so a large budget is only a bound.
 pub(crate) fn tier_bytes(
     holdings: &Holdings,
-    config: &ServerConfig,
+    (config, volatile_bytes): (&ServerConfig, u64),
     n_shards: u16,
 ) -> Result<Arc<[usize]>, ServerError> {
     let spec = PolicySpec::try_from(config.policy)
@@ -37,7 +37,8 @@ pub(crate) fn tier_bytes(
         Claim::of_tier(tensor.description.row_bytes as usize, n_keys, &spec, weight as u32)
     });
     let claims: Vec<Claim> = claims.collect();
-    let budget = config.tier_bytes / u64::from(n_shards) - shared_bytes(config, n_shards);
+    let of_tiers = config.tier_bytes.saturating_sub(volatile_bytes) / u64::from(n_shards);
+    let budget = of_tiers.saturating_sub(shared_bytes(config, n_shards));
     let rows = shares(budget, &claims);
     let bytes = claims.iter().zip(rows).map(|(claim, n_rows)| claim.slot_bytes * u64::from(n_rows));
     Ok(bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)).collect())

@@ -94,6 +94,13 @@ impl EmbeddedStore {
         self.named(name).map(|(spec, _)| spec)
     }
 
+    /// Returns whether all open partitions read the tensor's rows through maps of memory, so that a
+    /// few small gathers cost no more than a large one.
+    pub fn is_mapped(&self, name: &str) -> Result<bool, StoreError> {
+        let (_, views) = self.named(name)?;
+        Ok(views.iter().flatten().all(|view| view.version().is_mapped()))
+    }
+
     fn named(&self, name: &str) -> Result<&(TensorSpec, TensorViews), StoreError> {
         self.tensors.iter().find(|(spec, _)| spec.name == name).ok_or_else(|| {
             let known: Vec<&str> = self.tensors.iter().map(|(spec, _)| &*spec.name).collect();

@@ -18,8 +18,8 @@ use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{
-    CommitStep, CopyStep, FollowStep, PartVersion, PullKind, Push, Request, RequestBody, Token,
-    Versions, hello,
+    CommitStep, CopyStep, Declare, FollowStep, Name, PartVersion, Publish, PullKind, PullVolatile,
+    Push, Request, RequestBody, Token, Versions, hello,
 };
 
 use crate::support::Numbers;
@@ -39,7 +39,8 @@ fn liars_do_a_live_server_no_harm() {
     let graph = source.import("graph", 2, "hash");
     let unix = source.file("rows.sock");
     let args = format!(
-        "--listen 127.0.0.1:0 --unix {} --metrics 127.0.0.1:0 --shards 2 --memory 64MiB --writable --insecure",
+        "--listen 127.0.0.1:0 --unix {} --metrics 127.0.0.1:0 --shards 2 --memory 64MiB --writable --insecure \
+         --volatile h1:1xf32/9",
         unix.display()
     );
     let server = Serving::start(&graph, &args);
@@ -218,6 +219,7 @@ impl Liar {
         };
         let rows = match body {
             RequestBody::Push { .. } => n_ids * WIDE,
+            RequestBody::Publish(_) => n_ids * size_of::<f32>(),
             _ => 0,
         };
         let body_bytes = n_ids * size_of::<NodeId>() + rows;
@@ -297,6 +299,31 @@ impl Liar {
         Versions { above: above.collect(), lowest: self.numbers.below(3) }
     }
 
+    /// What to ask of volatile rows, and with how many ids.
+    fn volatile(&mut self) -> (RequestBody, usize) {
+        let numbers = &mut self.numbers;
+        let name = Name::new(["h1", "h1", "h1", "h2"][numbers.below(4) as usize]).unwrap();
+        let stamp = if numbers.below(9) == 0 { numbers.next() as u32 } else { numbers.below(5) };
+        let n_ids = numbers.below(40) as usize;
+        match numbers.below(8) {
+            0 => {
+                let dtype = Name::new(["f32", "i8", "x"][numbers.below(3) as usize]).unwrap();
+                let (width, range_rows) = (numbers.below(3), numbers.below(3));
+                (RequestBody::Declare(Declare { name, dtype, width, range_rows }), 0)
+            }
+            1 => (RequestBody::Volatile { tensor: name }, 0),
+            2 | 3 => (RequestBody::Claim { tensor: name }, 2 * (n_ids / 8)),
+            4 | 5 => {
+                let n_rows = n_ids as u32;
+                (RequestBody::Publish(Publish { name, n_rows, stamp }), n_ids)
+            }
+            _ => {
+                let wait = Duration::from_millis(numbers.below(3).into());
+                (RequestBody::PullVolatile(PullVolatile { name, min_stamp: stamp, wait }), n_ids)
+            }
+        }
+    }
+
     /// What to ask, and with how many ids.
     fn body(&mut self) -> (RequestBody, usize) {
         let numbers = &mut self.numbers;
@@ -333,6 +360,7 @@ impl Liar {
             }
             42 => (RequestBody::Lend { tensor }, 0),
             43..45 => (RequestBody::Pull { tensor, kind }, 3000),
+            45..57 => self.volatile(),
             _ => (RequestBody::Pull { tensor, kind }, numbers.below(50) as usize),
         }
     }

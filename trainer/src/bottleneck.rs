@@ -156,6 +156,7 @@ mod tests {
             late_swaps: 0,
             hop: None,
             sdt: None,
+            full: None,
         }
     }
 

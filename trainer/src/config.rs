@@ -1,16 +1,18 @@
 //! The settings of a training run.
 
+mod full;
 mod sdt;
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
 use lodestore_graph::{
     PartitionBook,
-    sampler::{Deal, Fanout, RootPlan},
+    sampler::{Deal, Fanout, RootPlan, batch_seed},
 };
 use serde::Serialize;
 
 use crate::{LayerOptions, Metric, ModelKind, Replay, TrainError, UpdateOptions};
+pub use full::{Compression, FullConfig, Halo};
 pub use sdt::{OptimizerState, SdtConfig};
 
 /// Most layers of a model.
@@ -27,6 +29,8 @@ pub struct TrainConfig {
     pub hop: HopConfig,
     /// `sdt`: how local models are trained and averaged.
     pub sdt: SdtConfig,
+    /// `full`: how partitions train together.
+    pub full: FullConfig,
     /// Where `ondemand` takes its random numbers from.
     pub sampling: Sampling,
     /// Which layers the model has.
@@ -36,7 +40,8 @@ pub struct TrainConfig {
     pub replay: Option<Replay>,
     /// Workers in all processes, at least 1; partition p belongs to worker p mod workers.
     pub workers: u32,
-    /// Neighbours sampled per node, one entry per layer; the first is the hop next to the roots.
+    /// Neighbours sampled per node, one entry per layer; the first is the hop next to the roots. Under
+    /// `full` all, as many times as there are layers.
     pub fanouts: Vec<Fanout>,
     /// Width of hidden rows, at least 1.
     pub hidden: usize,
@@ -181,6 +186,8 @@ pub enum Mode {
     Hop,
     /// SDT-GNN: a local model for each partition, trained on it alone; their parameters are averaged.
     Sdt,
+    /// CaPGNN: all nodes in each step, over partitions that exchange rows of their halos.
+    Full,
 }
 
 /// How rows reach the trainer, which never changes a loss.
@@ -212,6 +219,9 @@ pub enum Strategy {
     /// SDT-GNN: a local model for each partition, whose rows are loaded with those of its halo: see
     /// [`SdtConfig`].
     Sdt,
+    /// CaPGNN: full-batch training over partitions that exchange rows of their halos: see
+    /// [`FullConfig`].
+    Full,
 }
 
 /// Which worker trains on which root.
@@ -266,6 +276,7 @@ impl Default for TrainConfig {
             roots: Roots::Owned,
             hop: HopConfig::default(),
             sdt: SdtConfig::default(),
+            full: FullConfig::default(),
             sampling: Sampling::Seeded,
             model: ModelKind::Sage,
             replay: None,
@@ -324,6 +335,7 @@ impl TrainConfig {
         check(is_free, "roots", &expected, self.roots)?;
         self.check_hop()?;
         self.check_sdt()?;
+        self.check_full()?;
         let is_plain = self.strategy == Strategy::Ondemand
             && self.roots == Roots::Owned
             && self.checkpoint.is_none();
@@ -372,7 +384,7 @@ impl TrainConfig {
     #[must_use]
     pub fn fetch(&self) -> Fetch {
         match self.strategy {
-            Strategy::Ondemand | Strategy::Sdt => Fetch::OnDemand,
+            Strategy::Ondemand | Strategy::Sdt | Strategy::Full => Fetch::OnDemand,
             Strategy::Rapid => Fetch::Rapid,
             Strategy::Massive => Fetch::Massive,
             Strategy::Hop => self.hop.fetch,
@@ -397,7 +409,7 @@ impl TrainConfig {
         let deal = match (self.strategy.mode(), self.roots) {
             (Mode::Hop, _) => Deal::Home,
             (Mode::MiniBatch, Roots::Global) => Deal::Turns,
-            (Mode::MiniBatch, Roots::Owned) | (Mode::Sdt, _) => Deal::Owned,
+            (Mode::MiniBatch, Roots::Owned) | (Mode::Sdt | Mode::Full, _) => Deal::Owned,
         };
         let Self { seed, mut workers, mut batch_size, .. } = *self;
         if self.strategy.mode() == Mode::Sdt {
@@ -408,6 +420,11 @@ impl TrainConfig {
             }
         }
         RootPlan { seed, deal, workers, batch_size, book }
+    }
+
+    /// Returns the seed of the only batch of an epoch under `full`: that of a lone worker's first.
+    pub(crate) fn seed_of_epoch(&self, epoch: u32) -> u64 {
+        batch_seed(self.seed, 0, epoch, 0)
     }
 }
 
@@ -432,6 +449,7 @@ impl Strategy {
             Self::Ondemand | Self::Rapid | Self::Massive => Mode::MiniBatch,
             Self::Hop => Mode::Hop,
             Self::Sdt => Mode::Sdt,
+            Self::Full => Mode::Full,
         }
     }
 }
@@ -444,6 +462,7 @@ impl fmt::Display for Strategy {
             Self::Massive => "massive",
             Self::Hop => "hop",
             Self::Sdt => "sdt",
+            Self::Full => "full",
         })
     }
 }
@@ -555,9 +574,10 @@ impl FromStr for Strategy {
             "massive" => Ok(Self::Massive),
             "hop" => Ok(Self::Hop),
             "sdt" => Ok(Self::Sdt),
-            _ => {
-                Err(format!("no strategy `{name}`; there are: ondemand, rapid, massive, hop, sdt"))
-            }
+            "full" => Ok(Self::Full),
+            _ => Err(format!(
+                "no strategy `{name}`; there are: ondemand, rapid, massive, hop, sdt, full"
+            )),
         }
     }
 }

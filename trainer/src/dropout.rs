@@ -83,6 +83,17 @@ impl Mask {
         piece.end_row();
     }
 
+    /// Drops elements of row number `row`, which are in `columns`.
+    pub(crate) fn apply_to_row(&self, row: usize, columns: &[u32], values: &mut [f32]) {
+        let Dropout { random, dropped } = self.dropout;
+        let random = random.substream(self.keys[row]);
+        let scale = 65_536.0 / (65_536 - dropped) as f32;
+        for (value, &column) in values.iter_mut().zip(columns) {
+            let is_dropped = u32::from(random.lane(column.into())) < dropped;
+            *value *= if is_dropped { 0.0 } else { scale };
+        }
+    }
+
     /// Drops elements of `values`, rows of equal width.
     pub(crate) fn apply(&self, values: &mut [f32]) {
         let width = self.width(values.len());

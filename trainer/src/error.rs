@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use lodestore_client::ClientError;
-use lodestore_graph::{NodeId, schedule::ScheduleError, topology::TopologyError};
+use lodestore_graph::{NodeId, rapa::RapaError, schedule::ScheduleError, topology::TopologyError};
 use thiserror::Error;
 
 use crate::{CheckpointError, collective::CollectiveError, saved::SavedModelError};
@@ -218,6 +218,44 @@ pub enum TrainError {
         expected: String,
         /// Elements of each parameter of the local model.
         found: String,
+    },
+    /// `full`: a partition has more edges than can be numbered.
+    #[error(
+        "partition {part} has more than {} edges, the most that one can have; import the graph in more \
+         partitions (--parts)",
+        u32::MAX
+    )]
+    TooManyEdges {
+        /// The partition.
+        part: u32,
+    },
+    /// `full`: a partition has more elements of sparse features than can be numbered.
+    #[error(
+        "the features of a partition have {found} elements that are not zero, and at most {} can be \
+         kept; import the graph in more partitions (--parts)",
+        u32::MAX
+    )]
+    TooManyFeatures {
+        /// Elements.
+        found: usize,
+    },
+    /// `full`: profiles of devices cannot be balanced.
+    #[error(transparent)]
+    Rapa(#[from] RapaError),
+    /// `full`: a partition does not fit its device, whatever it does without.
+    #[error(
+        "partition {part} takes {needed} bytes without any halo that it can do without, and device \
+         `{device}` has {found}; import the graph in more partitions (--parts), or take another device"
+    )]
+    DeviceMemory {
+        /// The partition.
+        part: u32,
+        /// Name of the device.
+        device: String,
+        /// Bytes of the partition.
+        needed: u64,
+        /// Bytes of the device.
+        found: u64,
     },
     /// Threads could not be started.
     #[error("cannot start compute threads: {0}")]

@@ -1,6 +1,7 @@
 //! Feature rows as the model reads them: f32, normalised if wanted.
 
-use lodestore_client::TensorInfo;
+use lodestore_client::{BatchLoader, ClientError, LoadStats, TensorInfo};
+use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
 use rayon::prelude::*;
 
@@ -17,6 +18,10 @@ const BLOCK_BYTES: usize = 64;
 const SAMPLED_ROWS: usize = 64;
 /// Rows with fewer elements for each that is not zero are dense.
 const LEAST_ELEMENTS_PER_NON_ZERO: usize = 10;
+/// Bytes of rows that are read together, which a core's cache holds until they are searched.
+const PIECE_BYTES: usize = 128 << 10;
+/// Shorter rows are copied as they are: a batch of them is soon copied.
+const LEAST_PIECED_ROW_BYTES: usize = 2 << 10;
 
 /// How the bytes of feature rows become f32.
 #[derive(Clone, Debug)]
@@ -49,27 +54,80 @@ impl FeatureRows {
     /// Returns the rows by their non-zero elements where these are less than a tenth of all. Whether
     /// they are depends on the rows alone.
     pub(crate) fn sparse(&self, rows: &[u8]) -> Option<SparseRows> {
-        let row_bytes = self.width * self.dtype.size_bytes();
-        let n_rows = rows.len() / row_bytes;
-        let is_sparse = |n_elements: usize, n_rows: usize| {
-            n_elements * LEAST_ELEMENTS_PER_NON_ZERO < n_rows * self.width
-        };
-        let sampled = (0..n_rows).step_by(n_rows.div_ceil(SAMPLED_ROWS).max(1));
-        let mut sample = SparsePiece::default();
-        let n_sampled = sampled.clone().count();
-        sampled.for_each(|row| self.push_row(&rows[row * row_bytes..][..row_bytes], &mut sample));
-        if !is_sparse(sample.len(), n_sampled) {
-            return None;
-        }
-        let tasks = rows.par_chunks(ROWS_PER_TASK * row_bytes);
-        let piece = |rows: &[u8]| {
+        let row_bytes = self.row_bytes();
+        let row = |row: usize| &rows[row * row_bytes..][..row_bytes];
+        self.sparse_of(rows.len() / row_bytes, row)
+    }
+
+    /// The same of `n_rows` rows that may be anywhere: `row` returns the bytes of one.
+    pub(crate) fn sparse_of<'r>(
+        &self,
+        n_rows: usize,
+        row: impl Fn(usize) -> &'r [u8] + Sync,
+    ) -> Option<SparseRows> {
+        let piece = |rows: &mut dyn Iterator<Item = usize>| {
             let mut piece = SparsePiece::default();
-            rows.chunks_exact(row_bytes).for_each(|row| self.push_row(row, &mut piece));
+            rows.for_each(|at| self.push_row(row(at), &mut piece));
             piece
         };
-        let pieces: Vec<SparsePiece> = tasks.map(piece).collect();
-        let n_elements = pieces.iter().map(SparsePiece::len).sum();
-        is_sparse(n_elements, n_rows).then(|| SparseRows::new(self.width, pieces))
+        if !self.are_sparse(&[piece(&mut sampled(n_rows))], sampled(n_rows).count()) {
+            return None;
+        }
+        let firsts = (0..n_rows).into_par_iter().step_by(ROWS_PER_TASK);
+        let pieces = firsts.map(|first| piece(&mut (first..n_rows.min(first + ROWS_PER_TASK))));
+        let pieces: Vec<_> = pieces.collect();
+        self.are_sparse(&pieces, n_rows).then(|| SparseRows::new(self.width, pieces))
+    }
+
+    /// Loads the rows of `nodes` by their non-zero elements, without a copy of all bytes. `None` where
+    /// they are not sparse, or not worth it, or not in memory here.
+    pub(crate) fn load_sparse(
+        &self,
+        loader: &BatchLoader,
+        nodes: &[NodeId],
+    ) -> Result<Option<(SparseRows, LoadStats)>, ClientError> {
+        let row_bytes = self.row_bytes();
+        if row_bytes < LEAST_PIECED_ROW_BYTES {
+            return Ok(None);
+        }
+        let load = |nodes: &[NodeId]| {
+            let n_rows = PIECE_BYTES / row_bytes;
+            let loaded = loader.load_in_pieces(nodes, n_rows, |rows| self.piece_of(rows))?;
+            let is_sparse = |(pieces, _): &(Vec<_>, _)| self.are_sparse(pieces, nodes.len());
+            Ok::<_, ClientError>(loaded.filter(is_sparse))
+        };
+        let sample: Vec<NodeId> = sampled(nodes.len()).map(|row| nodes[row]).collect();
+        if load(&sample)?.is_none() {
+            return Ok(None);
+        }
+        let loaded = load(nodes)?;
+        Ok(loaded.map(|(pieces, stats)| (SparseRows::new(self.width, pieces), stats)))
+    }
+
+    /// Returns whether `n_elements` of rows that are not zero are less than a tenth of all.
+    pub(crate) fn are_few(&self, n_elements: usize, n_rows: usize) -> bool {
+        n_elements.saturating_mul(LEAST_ELEMENTS_PER_NON_ZERO) < n_rows.saturating_mul(self.width)
+    }
+
+    /// Returns the non-zero elements of rows, however many they are.
+    pub(crate) fn non_zeros(&self, rows: &[u8]) -> Vec<SparsePiece> {
+        let tasks = rows.par_chunks(ROWS_PER_TASK * self.row_bytes());
+        tasks.map(|rows| self.piece_of(rows)).collect()
+    }
+
+    fn piece_of(&self, rows: &[u8]) -> SparsePiece {
+        let mut piece = SparsePiece::default();
+        rows.chunks_exact(self.row_bytes()).for_each(|row| self.push_row(row, &mut piece));
+        piece
+    }
+
+    /// Returns whether less than a tenth of the elements of `n_rows` rows are in `pieces`.
+    fn are_sparse(&self, pieces: &[SparsePiece], n_rows: usize) -> bool {
+        self.are_few(pieces.iter().map(SparsePiece::len).sum(), n_rows)
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.width * self.dtype.size_bytes()
     }
 
     /// Appends a row; blocks of zero bytes, which are zeros of any type, are passed over.
@@ -90,21 +148,23 @@ impl FeatureRows {
     /// Appends the elements of `bytes`, which begin at byte `first` of their row.
     fn push_span(&self, first: usize, bytes: &[u8], piece: &mut SparsePiece) {
         let element_bytes = self.dtype.size_bytes();
-        let mut widened = [0.0; BLOCK_BYTES];
         let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
-        let blocks = blocks.iter().map(|block| (&block[..], are_zeros(block)));
-        for (block, (bytes, are_zeros)) in blocks.chain([(rest, rest.is_empty())]).enumerate() {
-            if are_zeros {
-                continue;
-            }
-            let widened = &mut widened[..bytes.len() / element_bytes];
-            self.dtype.widen(bytes, widened);
+        let are_used = blocks.iter().map(|block| !are_zeros(block));
+        for block in set_bits(are_used) {
             let first = (first + block * BLOCK_BYTES) / element_bytes;
-            for (column, &value) in (first..).zip(&*widened) {
-                if value != 0.0 {
-                    piece.push(column as u32, value);
-                }
-            }
+            self.push_block(first, &blocks[block], piece);
+        }
+        let first = (first + bytes.len() - rest.len()) / element_bytes;
+        self.push_block(first, rest, piece);
+    }
+
+    /// Appends the elements of at most [`BLOCK_BYTES`], of which the first is in column `first`.
+    fn push_block(&self, first: usize, bytes: &[u8], piece: &mut SparsePiece) {
+        let mut widened = [0.0; BLOCK_BYTES];
+        let widened = &mut widened[..bytes.len() / self.dtype.size_bytes()];
+        self.dtype.widen(bytes, widened);
+        for at in set_bits(widened.iter().map(|value| *value != 0.0)) {
+            piece.push((first + at) as u32, widened[at]);
         }
     }
 
@@ -120,6 +180,22 @@ impl FeatureRows {
         }
         &self.converted
     }
+}
+
+/// Returns the rows of `n_rows` that are looked at first.
+fn sampled(n_rows: usize) -> impl Iterator<Item = usize> {
+    (0..n_rows).step_by(n_rows.div_ceil(SAMPLED_ROWS).max(1))
+}
+
+/// Returns the places of the flags that are set, of at most 64. All are looked at first, so that the
+/// processor has to guess once for all of them.
+fn set_bits(flags: impl Iterator<Item = bool>) -> impl Iterator<Item = usize> {
+    let mut left = (0..).zip(flags).fold(0u64, |bits, (at, is_set)| bits | u64::from(is_set) << at);
+    std::iter::from_fn(move || {
+        let at = left.trailing_zeros() as usize;
+        left &= left.wrapping_sub(1);
+        (at < 64).then_some(at)
+    })
 }
 
 /// Returns whether all bytes are 0. All are read: that is faster than to stop at one.

@@ -100,15 +100,24 @@ impl Gat {
         z: Matrix,
         dropout: Option<Dropout>,
     ) -> Result<(Matrix, Attended)> {
+        let mask = dropout.map(|dropout| dropout.mask(hop.entry_keys()));
+        self.attend_over(Entries::of(hop.block), z, mask)
+    }
+
+    /// The same over given entries, with a mask of their coefficients.
+    pub(crate) fn attend_over(
+        &self,
+        entries: Arc<Entries>,
+        z: Matrix,
+        mask: Option<Mask>,
+    ) -> Result<(Matrix, Attended)> {
         let scores = self.scores();
         let of_src = with_values(&self.of_source, |a| Ok(scores.scores(z.values(), a)))?;
-        let of_dst = &z.values()[..hop.block.n_dst as usize * z.width()];
+        let of_dst = &z.values()[..entries.n_dst() * z.width()];
         let of_dst = with_values(&self.of_destination, |a| Ok(scores.scores(of_dst, a)))?;
-        let entries = Entries::of(hop.block);
         let softmax = AttentionSoftmax(Arc::clone(&entries));
         let coefficients = softmax.coefficients(&of_src, &of_dst, self.n_heads);
-        let dropped = dropout.map(|dropout| {
-            let mask = dropout.mask(hop.entry_keys());
+        let dropped = mask.map(|mask| {
             let mut dropped = coefficients.clone();
             mask.apply(&mut dropped);
             (mask, dropped)
@@ -133,6 +142,18 @@ impl Gat {
         rows: &Rows,
         grad: &Matrix,
     ) -> Result<(Vec<Vec<f32>>, Matrix)> {
+        let ([of_source, of_destination, of_bias], of_z) = self.attention_gradients(saved, grad)?;
+        let of_weight = self.projection.weight_gradient(rows, &of_z)?;
+        Ok((vec![of_weight, of_source, of_destination, of_bias], of_z))
+    }
+
+    /// Returns the gradients of the parameters but for the weights, and that of the projected rows,
+    /// given that of the output.
+    pub(crate) fn attention_gradients(
+        &self,
+        saved: &Attended,
+        grad: &Matrix,
+    ) -> Result<([Vec<f32>; 3], Matrix)> {
         let Attended { z, shares: [of_src, of_dst], coefficients, dropped, entries } = saved;
         let bias_grad = grad.sum_of_rows();
         let of_sums = self.separated(grad);
@@ -161,8 +182,7 @@ impl Gat {
         let destination_grad = share_gradient(&self.of_destination, &dst_grad)?;
         let source_grad = share_gradient(&self.of_source, &src_grad)?;
         let z_grad = Matrix::new(z_grad, z.width());
-        let weight_grad = self.projection.weight_gradient(rows, &z_grad)?;
-        Ok((vec![weight_grad, source_grad, destination_grad, bias_grad], z_grad))
+        Ok(([source_grad, destination_grad, bias_grad], z_grad))
     }
 
     fn scores(&self) -> HeadScores {

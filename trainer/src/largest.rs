@@ -1,6 +1,6 @@
 //! The largest element of each column over a block's edges, forward and backward.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lodestore_graph::batch::Block;
 use rayon::prelude::*;
@@ -21,6 +21,8 @@ const NO_EDGE: u32 = u32::MAX;
 #[derive(Clone, Debug)]
 pub(crate) struct Largest {
     block: Arc<Block>,
+    /// The edges by source, once a gradient has needed them.
+    by_source: OnceLock<BySource<u32>>,
 }
 
 /// The edge that each element of a destination came by.
@@ -29,7 +31,7 @@ pub(crate) struct Winners(Vec<u32>);
 
 impl Largest {
     pub(crate) fn new(block: Arc<Block>) -> Self {
-        Self { block }
+        Self { block, by_source: OnceLock::new() }
     }
 
     /// Returns rows of twice the `width` of `x`, and the edges that their elements came by.
@@ -114,8 +116,10 @@ impl Largest {
         workspace: &Workspace,
     ) -> Vec<f32> {
         let mut sum = workspace.take(self.block.n_src as usize * width);
-        let edges: Vec<u32> = (0..self.block.sources.len() as u32).collect();
-        let by_source = BySource::of(&self.block, &edges);
+        let by_source = self.by_source.get_or_init(|| {
+            let edges: Vec<u32> = (0..self.block.sources.len() as u32).collect();
+            BySource::of(&self.block, &edges)
+        });
         let rows = sum.par_chunks_exact_mut(width.max(1)).enumerate();
         rows.with_min_len(ROWS_PER_TASK).for_each(|(source, row)| {
             let add = |row: &mut [f32], edges: &[(u32, u32)]| {

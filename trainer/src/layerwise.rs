@@ -234,6 +234,9 @@ impl LayerPass<'_> {
         nodes: &[NodeId],
         loader: &BatchLoader,
     ) -> Result<Matrix, TrainError> {
+        if let Some((rows, _)) = self.features.load_sparse(loader, nodes)? {
+            return Ok(layer.messages(Rows::Sparse(rows))?);
+        }
         let (mut features, mut buffer) = (self.features.clone(), RowBuffer::default());
         buffer.resize(nodes.len() * loader.row_bytes());
         loader.clone().load(nodes, buffer.bytes_mut())?;

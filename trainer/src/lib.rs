@@ -56,8 +56,8 @@ mod workspace;
 pub use bottleneck::{Bottleneck, Preparation, StepShares};
 pub use checkpoint::{CheckpointError, CheckpointFault, Place};
 pub use config::{
-    CheckpointConfig, Fetch, HopConfig, HotPolicy, Merge, Migration, Mode, OptimizerState, Roots,
-    Sampling, SdtConfig, Strategy, TrainConfig,
+    CheckpointConfig, Compression, Fetch, FullConfig, Halo, HopConfig, HotPolicy, Merge, Migration,
+    Mode, OptimizerState, Roots, Sampling, SdtConfig, Strategy, TrainConfig,
 };
 pub use error::TrainError;
 pub use infer::{InferConfig, InferOutput, Inference, RowOutput};
@@ -71,6 +71,6 @@ pub use profile::profile_device;
 pub use replay::Replay;
 pub use report::{EpochReport, RowsFrom, TrainReport};
 pub use saved::{Evaluation, SavedModelError, evaluate_saved};
-pub use step::{HopTraffic, RowsBySource, SdtTraffic, StepSeconds, WorkerStep};
+pub use step::{FullTraffic, HopTraffic, RowsBySource, SdtTraffic, StepSeconds, WorkerStep};
 pub use strategy::hop::{Iteration, Iterations, TimeStep};
 pub use train::{Progress, TrainGraph, WorkerSources, train, train_together};

@@ -77,6 +77,9 @@ impl Matrix {
 
     /// Returns the elements of `selfᵀ · other`.
     pub(crate) fn transposed_times(&self, other: &Self) -> Result<Vec<f32>> {
+        if self.n_rows == 0 {
+            return Ok(vec![0.0; self.width * other.width]);
+        }
         let sizes = (1, self.width, other.width, self.n_rows);
         let layout = self.layout().transpose(0, 1)?;
         let storage = self.storage.matmul(&other.storage, sizes, &layout, &other.layout())?;

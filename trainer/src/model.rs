@@ -202,6 +202,11 @@ impl Model {
         self.layers.iter().enumerate().flat_map(of_layer).collect()
     }
 
+    /// Returns the share of elements that layers drop.
+    pub(crate) fn dropout(&self) -> f32 {
+        self.dropout
+    }
+
     /// Returns the layers, the one that reads features first.
     pub(crate) fn layers(&self) -> &[Layer] {
         &self.layers

@@ -4,6 +4,7 @@
 //! the others expect, and the leader sends that it has ended the run; both reach all at the same
 //! point.
 
+mod partitions;
 mod replicas;
 
 use std::time::Instant;

@@ -30,6 +30,7 @@ pub(crate) struct Record {
     n_workers: u32,
     epoch: EpochSum,
     sdt: SdtSum,
+    full: FullSum,
     /// Of this process.
     steps: StepSums,
     /// Each worker's figures at the end of the epoch before.
@@ -59,6 +60,29 @@ pub(crate) struct SdtSum {
     pub(crate) synchronised_bytes: u64,
     /// Of a whole epoch.
     pub(crate) kept_share: f64,
+}
+
+/// What the partitions of the present epoch exchanged under `full`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FullSum {
+    pub(crate) halo_rows: u64,
+    pub(crate) input_bytes: u64,
+    pub(crate) embedding_bytes: u64,
+    pub(crate) gradient_bytes: u64,
+    pub(crate) synchronised_bytes: u64,
+    pub(crate) kept_share: f64,
+    pub(crate) max_staleness: u32,
+    pub(crate) compression_error: f64,
+    pub(crate) exchange_seconds: f64,
+    pub(crate) exchange_wait_seconds: f64,
+    pub(crate) compute_imbalance: f64,
+}
+
+impl FullSum {
+    /// Returns the bytes of rows and gradients of halos that went from worker to worker.
+    fn halo_bytes(&self) -> u64 {
+        self.input_bytes + self.embedding_bytes + self.gradient_bytes
+    }
 }
 
 impl Record {
@@ -101,6 +125,11 @@ impl Record {
         self.sdt.kept_share += more.kept_share;
     }
 
+    /// Takes note of what partitions exchanged in the present epoch.
+    pub(crate) fn exchanged(&mut self, full: FullSum) {
+        self.full = full;
+    }
+
     /// Closes `epoch` after `steps` steps; `seconds` are those of this process, `stats` each
     /// worker's figures since it began.
     pub(crate) fn end_epoch(
@@ -135,16 +164,30 @@ impl Record {
         let of_hop = self.mode == Some(Mode::Hop);
         let inputs = accesses + sum.load.local_rows as f64;
         let (of_sdt, sdt) = (self.mode == Some(Mode::Sdt), take(&mut self.sdt));
+        let full = take(&mut self.full);
+        let full = (self.mode == Some(Mode::Full)).then_some(full);
         self.measured.epochs.push(EpochReport {
             miss_rate: of_hop.then_some(missed as f64 / inputs),
             model_bytes: of_hop.then_some(sum.model_bytes),
-            gradient_bytes: of_hop.then_some(sum.gradient_bytes),
+            gradient_bytes: match &full {
+                Some(full) => Some(full.gradient_bytes),
+                None => of_hop.then_some(sum.gradient_bytes),
+            },
             time_steps: of_hop.then_some(sum.time_steps),
             roots_imbalance: of_hop.then(|| mean(sum.imbalance, sum.steps.into())),
-            halo_rows: of_sdt.then_some(sdt.halo_rows),
-            halo_bytes: of_sdt.then_some(sdt.halo_bytes),
-            synchronised_bytes: of_sdt.then_some(sdt.synchronised_bytes),
-            kept_share: of_sdt.then_some(sdt.kept_share),
+            halo_rows: full.map(|of| of.halo_rows).or(of_sdt.then_some(sdt.halo_rows)),
+            halo_bytes: full.map(|of| of.halo_bytes()).or(of_sdt.then_some(sdt.halo_bytes)),
+            synchronised_bytes: full
+                .map(|of| of.synchronised_bytes)
+                .or(of_sdt.then_some(sdt.synchronised_bytes)),
+            kept_share: full.map(|of| of.kept_share).or(of_sdt.then_some(sdt.kept_share)),
+            input_bytes: full.map(|of| of.input_bytes),
+            embedding_bytes: full.map(|of| of.embedding_bytes),
+            max_staleness: full.map(|of| of.max_staleness),
+            compression_error: full.map(|of| of.compression_error),
+            exchange_seconds: full.map(|of| of.exchange_seconds),
+            exchange_wait_seconds: full.map(|of| of.exchange_wait_seconds),
+            compute_imbalance: full.map(|of| of.compute_imbalance),
             epoch,
             seconds,
             steps,
@@ -215,6 +258,7 @@ impl Run<'_> {
             roots: (config.strategy.mode() == Mode::MiniBatch).then_some(config.roots),
             hop: (config.strategy == Strategy::Hop).then_some(config.hop),
             sdt: (config.strategy == Strategy::Sdt).then_some(config.sdt),
+            full: (config.strategy == Strategy::Full).then(|| config.full.clone()),
             model: config.model,
             workers: config.workers,
             processes: setup.n_processes,

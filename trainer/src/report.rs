@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    HopConfig, HotPolicy, Metric, ModelKind, Place, Roots, SdtConfig, StepShares, Strategy,
-    collective::Traffic,
+    FullConfig, HopConfig, HotPolicy, Metric, ModelKind, Place, Roots, SdtConfig, StepShares,
+    Strategy, collective::Traffic,
 };
 
 /// Whence remote rows came.
@@ -22,7 +22,7 @@ pub enum RowsFrom {
 pub struct TrainReport {
     /// How rows reached the trainer.
     pub strategy: Strategy,
-    /// Which worker trained on which root, but of `hop` and `sdt`, which deal roots to owners.
+    /// Which worker trained on which root, but of `hop`, `sdt` and `full`, which deal roots to owners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roots: Option<Roots>,
     /// How roots, models and rows met under `hop`.
@@ -31,6 +31,9 @@ pub struct TrainReport {
     /// How local models were trained and averaged under `sdt`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sdt: Option<SdtConfig>,
+    /// How partitions trained together under `full`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full: Option<FullConfig>,
     /// Which layers the model had.
     pub model: ModelKind,
     /// Workers.
@@ -184,7 +187,7 @@ pub struct EpochReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_bytes: Option<u64>,
     /// `hop`: bytes of gradients and of their sums that workers send, each as a process of its own, in
-    /// the steps of this process.
+    /// the steps of this process. `full`: bytes of gradients of halo rows that workers sent back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_bytes: Option<u64>,
     /// `hop`: time steps, of which an iteration has one without migration, else one for each worker
@@ -195,20 +198,47 @@ pub struct EpochReport {
     /// steps of this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roots_imbalance: Option<f64>,
-    /// `sdt`: rows of halos that were loaded with their partitions, whichever worker owns them.
+    /// `sdt`: rows of halos that were loaded with their partitions, whichever worker owns them. `full`:
+    /// nodes in halos.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halo_rows: Option<u64>,
-    /// `sdt`: bytes of them.
+    /// `sdt`: bytes of them. `full`: all bytes of inputs, rows and gradients of halos that went from
+    /// worker to worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halo_bytes: Option<u64>,
     /// `sdt`: bytes of local models and of their average that workers send, each as a process of its
-    /// own, where the epoch ends with an average.
+    /// own, where the epoch ends with an average; `full`: of gradients of parameters and of their sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synchronised_bytes: Option<u64>,
     /// `sdt`: share of the entries of the last hop of whole neighbourhoods, one for each path to a
-    /// training node, that the partitions keep.
+    /// training node, that the partitions keep. `full`: share of the edges that partitions have, of
+    /// which RAPA leaves some out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_share: Option<f64>,
+    /// `full`: bytes of other workers' input rows that were pulled to be kept: in the first epoch of a
+    /// process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_bytes: Option<u64>,
+    /// `full`: bytes of rows of layers that workers sent to others, narrowed if they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_bytes: Option<u64>,
+    /// `full`: how many epochs old the oldest rows or gradients of halos were that were used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_staleness: Option<u32>,
+    /// `full`: what narrowing took from rows and gradients that travelled, relative to these: both as
+    /// root mean squares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression_error: Option<f64>,
+    /// `full`: time in which rows and gradients were on their way between processes, of the process in
+    /// which it was longest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange_seconds: Option<f64>,
+    /// `full`: the part of it in which nothing was left to compute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange_wait_seconds: Option<f64>,
+    /// `full`: how far the computing time of the slowest worker is above the mean, as a share of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_imbalance: Option<f64>,
     /// Batches that lay ready in the window.
     pub ready_batches: u64,
     /// Batches that a trainer waited for.

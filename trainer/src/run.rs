@@ -28,6 +28,8 @@ pub(crate) struct Run<'a> {
     pub(crate) replica: Replica,
     /// `sdt`: one for each partition.
     pub(crate) local: Option<LocalModels>,
+    /// `full` with rows that may be old: the state with which those at hand were made.
+    pub(crate) refreshed: Option<ReplicaState>,
     pub(crate) best: Best,
     pub(crate) record: Record,
     pub(crate) checkpoints: Option<Checkpoints>,
@@ -54,12 +56,16 @@ impl<'a> Run<'a> {
         let replica = Replica::new(&setup.model, config, setup.n_steps())?;
         let is_local = config.strategy == Strategy::Sdt;
         let local = is_local.then(|| setup.local_models(replica.adam.state()));
-        let n_replicas = local.as_ref().map_or(1, LocalModels::len);
+        let n_replicas = match &local {
+            Some(local) => local.len(),
+            None => 1 + u32::from(config.full.staleness > 0),
+        };
         let mut run = Self {
             config,
             place: Place::default(),
             replica,
             local,
+            refreshed: None,
             best: Best::default(),
             record: Record::new(config),
             checkpoints: None,
@@ -78,7 +84,7 @@ impl<'a> Run<'a> {
                 settings: setup.settings(),
                 lengths: run.replica.adam.lengths(),
                 n_replicas,
-                updates_each_step: !is_local,
+                updates_each_step: !is_local && n_replicas == 1,
                 epochs: config.epochs,
                 n_steps: setup.n_steps(),
             };
@@ -157,6 +163,7 @@ impl<'a> Run<'a> {
         match teams {
             Teams::Steps(team) => self.train_epoch(team, group, progress)?,
             Teams::Partitions(team) => self.train_partitions(team, group, progress)?,
+            Teams::Full(team) => self.train_full(team, group, progress)?,
         }
         if self.is_interrupted {
             return Ok(());
@@ -258,6 +265,7 @@ impl<'a> Run<'a> {
                 late_swaps: stats[*worker as usize].steady.late,
                 hop,
                 sdt: None,
+                full: None,
             }
         };
         team.outcomes.iter().enumerate().map(of_worker).collect()
@@ -281,7 +289,7 @@ impl<'a> Run<'a> {
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
         let replicas = match &mut self.local {
             Some(local) => local.take(),
-            None => vec![self.replica.adam.state()],
+            None => [self.replica.adam.state()].into_iter().chain(self.refreshed.clone()).collect(),
         };
         let checkpoint = Checkpoint {
             place: self.place,
@@ -309,7 +317,7 @@ impl<'a> Run<'a> {
     fn states(&self) -> Vec<ReplicaState> {
         match &self.local {
             Some(local) => local.states(),
-            None => vec![self.replica.adam.state()],
+            None => [self.replica.adam.state()].into_iter().chain(self.refreshed.clone()).collect(),
         }
     }
 
@@ -318,7 +326,11 @@ impl<'a> Run<'a> {
             local.put(states);
             return self.replica.set_values(local.average_here()?);
         }
-        states.into_iter().try_for_each(|state| self.replica.adam.restore(state))?;
+        let mut states = states.into_iter();
+        if let Some(state) = states.next() {
+            self.replica.adam.restore(state)?;
+        }
+        self.refreshed = states.next();
         Ok(())
     }
 

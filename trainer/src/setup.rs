@@ -83,8 +83,8 @@ impl<'a> Setup<'a> {
         let features = FeatureRows::new(&info, config.normalize)?;
         let n_parts = u32::from(graph.book.n_parts());
         let most = format!("at most one for each of the {n_parts} partitions");
-        let is_sdt = config.strategy == Strategy::Sdt;
-        check(!is_sdt || config.workers <= n_parts, "workers", &most, config.workers)?;
+        let is_whole = matches!(config.strategy, Strategy::Sdt | Strategy::Full);
+        check(!is_whole || config.workers <= n_parts, "workers", &most, config.workers)?;
         let spec = ModelSpec::new(config, features.width(), labels.n_classes);
         file.map_or(Ok(()), |file| file.check(&spec))?;
         spec.check_size()?;
@@ -152,8 +152,9 @@ impl<'a> Setup<'a> {
     /// Warns of workers that never compute: their partitions have no training node.
     pub(crate) fn warn_of_idle_workers(&self) {
         let (plan, train) = (self.root_plan(), &self.labels.train);
-        // Under `sdt` a share is a partition's, not a worker's.
-        if plan.deal == Deal::Turns || self.config.strategy == Strategy::Sdt {
+        // Under `sdt` a share is a partition's, not a worker's; under `full` all nodes are computed.
+        let is_of_parts = matches!(self.config.strategy, Strategy::Sdt | Strategy::Full);
+        if plan.deal == Deal::Turns || is_of_parts {
             return;
         }
         let mut is_idle = vec![true; plan.workers as usize];
@@ -253,6 +254,11 @@ impl<'a> Setup<'a> {
             let goes_on = run.begin_partitions(&plans, group)?;
             return Ok(goes_on.then_some(Teams::Partitions(team)));
         }
+        if self.config.strategy == Strategy::Full {
+            let mut team = Box::new(self.full_team(group)?);
+            let goes_on = run.recall_rows(&mut team, group)?;
+            return Ok(goes_on.then_some(Teams::Full(team)));
+        }
         let recruits = self.recruits(scope, run.place)?;
         let size = [self.config.workers, self.n_steps()];
         let mut team = Team::start(scope, recruits, group.n_local(), size)?;
@@ -287,6 +293,9 @@ impl<'a> Setup<'a> {
 
     /// Batches of an epoch of each worker of the run.
     fn n_batches_of(config: &TrainConfig, book: &PartitionBook, train: &[NodeId]) -> Vec<u32> {
+        if config.strategy == Strategy::Full {
+            return vec![1; config.workers as usize];
+        }
         let share = |worker| Share { worker, plan: config.root_plan(book), train };
         let n_batches = |worker| u32::try_from(share(worker).batches(0).len()).unwrap_or(u32::MAX);
         (0..config.root_plan(book).workers).map(n_batches).collect()

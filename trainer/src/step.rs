@@ -37,6 +37,20 @@ pub struct WorkerStep {
     /// What `sdt` loaded for the partition, whose number `step` is.
     #[serde(flatten)]
     pub sdt: Option<SdtTraffic>,
+    /// What partitions exchanged under `full`.
+    #[serde(flatten)]
+    pub full: Option<FullTraffic>,
+}
+
+/// What the partitions of a worker exchanged in an epoch.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct FullTraffic {
+    /// Rows of their halos, whichever worker owns them.
+    pub halo_rows: u64,
+    /// Bytes of rows of layers that came to them from other workers.
+    pub embedding_bytes: u64,
+    /// Bytes of gradients of such rows that they sent back.
+    pub gradient_bytes: u64,
 }
 
 /// What loading a partition moved; nothing where it was in memory.
@@ -46,6 +60,10 @@ pub struct SdtTraffic {
     pub halo_rows: u64,
     /// Bytes of them.
     pub halo_bytes: u64,
+    /// Bytes of all its rows.
+    pub loaded_bytes: u64,
+    /// Time in which these were pulled, beside training on the partition before.
+    pub load_seconds: f64,
 }
 
 /// A worker's equal share of what a step of `hop` moved, beside rows; the first one has the remainder.

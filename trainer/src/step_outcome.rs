@@ -147,14 +147,14 @@ impl TeamStep {
 }
 
 /// A number with all of its bits, also one that is not finite.
-mod exact {
+pub(crate) mod exact {
     use super::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
         value.to_bits().serialize(to)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
         u64::deserialize(from).map(f64::from_bits)
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep},
     strategy::{
         Rapid,
+        full::FullTeam,
         hop::{Iteration, Iterations},
         sdt::PartitionTeam,
     },
@@ -43,6 +44,8 @@ pub(crate) enum Teams<'scope> {
     Steps(Team<'scope>),
     /// A local model for each partition.
     Partitions(PartitionTeam<'scope>),
+    /// One model, over all partitions together.
+    Full(Box<FullTeam>),
 }
 
 impl Teams<'_> {
@@ -51,6 +54,7 @@ impl Teams<'_> {
         match self {
             Self::Steps(team) => team.stats(epoch),
             Self::Partitions(team) => team.stats(),
+            Self::Full(team) => team.stats(),
         }
     }
 }

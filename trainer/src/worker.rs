@@ -9,7 +9,7 @@ use std::{
 };
 
 use candle_core::Var;
-use lodestore_client::{BatchRows, Met, PrefetchStats, Prefetcher, PreparedBatch};
+use lodestore_client::{BatchLoader, BatchRows, Met, PrefetchStats, Prefetcher, PreparedBatch};
 use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topology};
 
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     labels::Labels,
     loss::{Loss, worst_row},
     model::{Hops, Model},
+    sparse::SparseRows,
     step::StepSeconds,
     step_outcome::StepOutcome,
     strategy::hop::{Iteration, Micrograph, MicrographRows, Micrographs},
@@ -27,7 +28,7 @@ use crate::{
 };
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
-const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;
+pub(crate) const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;
 
 /// A worker's state between steps.
 pub(crate) struct Worker<'run> {
@@ -58,10 +59,17 @@ pub(crate) enum Batches<'run> {
     Micrographs(Micrographs<'run>),
 }
 
-/// The rows of a batch.
+/// The rows of a batch as bytes.
 enum Rows {
     Batch(BatchRows),
     Micrograph(MicrographRows),
+}
+
+/// The feature rows of a batch.
+pub(crate) enum StepRows<R> {
+    Bytes(R),
+    /// Those of which bytes were never together.
+    Sparse(SparseRows),
 }
 
 /// Which batch a worker is to train on next.
@@ -93,7 +101,8 @@ impl Worker<'_> {
 
     fn step(&mut self, order: &StepOrder) -> Result<StepOutcome, TrainError> {
         let seed = self.plan.seed_of(self.worker, order.epoch, order.batch);
-        let (batch, rows, mut outcome) = self.batches.next(order, seed)?;
+        let form = self.replay.is_none().then_some(&self.learner.features);
+        let (batch, rows, mut outcome) = self.batches.next(order, seed, form)?;
         if batch.n_roots > 0 {
             self.train_on(order, seed, (batch, rows), &mut outcome)?;
         }
@@ -112,12 +121,12 @@ impl Worker<'_> {
         &mut self,
         order: &StepOrder,
         seed: u64,
-        (batch, rows): (Batch, Rows),
+        (batch, rows): (Batch, StepRows<Rows>),
         outcome: &mut StepOutcome,
     ) -> Result<(), TrainError> {
         let start = Instant::now();
         (outcome.n_roots, outcome.n_nodes) = (batch.n_roots as u64, batch.nodes.len() as u64);
-        if let Some(replay) = self.replay {
+        if let (Some(replay), StepRows::Bytes(rows)) = (self.replay, &rows) {
             let zeros = |parameter: &Var| vec![0.0; parameter.elem_count()];
             outcome.gradients = self.learner.model.parameters().iter().map(zeros).collect();
             outcome.loss = replay.step(order.batch, outcome.n_roots, rows.as_ref(), start);
@@ -137,7 +146,7 @@ impl Learner<'_> {
     /// in the whole graph, and `seed` is the batch's.
     pub(crate) fn learn(
         &mut self,
-        (batch, rows): (Batch, impl AsRef<[u8]>),
+        (batch, rows): (Batch, StepRows<impl AsRef<[u8]>>),
         degree: &dyn Fn(NodeId) -> u32,
         (place, seed): (Place, u64),
         outcome: &mut StepOutcome,
@@ -146,19 +155,22 @@ impl Learner<'_> {
         let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
         let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree };
 
-        let (sparse, width) = (self.features.sparse(rows.as_ref()), self.features.width());
-        let features = match &sparse {
-            Some(sparse) => Input::Sparse(sparse),
-            None => Input::Features { x: self.features.view(rows.as_ref()), width },
+        let (width, mut of_bytes) = (self.features.width(), None);
+        let features = match &rows {
+            StepRows::Sparse(rows) => Input::Sparse(rows),
+            StepRows::Bytes(rows) => match of_bytes.insert(self.features.sparse(rows.as_ref())) {
+                Some(rows) => Input::Sparse(rows),
+                None => Input::Features { x: self.features.view(rows.as_ref()), width },
+            },
         };
         let pass = self.model.forward(hops, features, seed ^ DROPOUT_STREAM, &self.workspace)?;
         let loss = Loss::new(pass.logits(), targets)?;
         if !loss.mean.is_finite() {
-            self.check_features(place, &batch.nodes, rows.as_ref())?;
+            self.check_features(place, &batch.nodes, &rows)?;
             let (node, Place { epoch, step }) = (batch.nodes[worst_row(pass.logits())], place);
             return Err(TrainError::Diverged { node, epoch, step, loss: loss.mean });
         }
-        drop((rows, sparse));
+        drop((rows, of_bytes));
         outcome.gradients = self.model.backward(pass, loss.gradient, &self.workspace)?;
         (outcome.loss, outcome.n_right) = (loss.mean, loss.n_right);
         Ok(())
@@ -169,31 +181,51 @@ impl Learner<'_> {
         &mut self,
         Place { epoch, step }: Place,
         nodes: &[NodeId],
-        rows: &[u8],
+        rows: &StepRows<impl AsRef<[u8]>>,
     ) -> Result<(), TrainError> {
         let width = self.features.width();
-        let values = self.features.view(rows);
-        let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
-        let (node, column, found) = (nodes[at / width], at % width, values[at]);
-        Err(TrainError::Feature { node, column, found, epoch, step })
+        let found = match rows {
+            StepRows::Sparse(rows) => rows.first_not_finite(),
+            StepRows::Bytes(rows) => {
+                let values = self.features.view(rows.as_ref());
+                let at = values.iter().position(|value| !value.is_finite());
+                at.map(|at| (at / width, at % width, values[at]))
+            }
+        };
+        let Some((row, column, found)) = found else { return Ok(()) };
+        Err(TrainError::Feature { node: nodes[row], column, found, epoch, step })
     }
 }
 
 impl Batches<'_> {
-    /// Returns the batch of an order with its rows, and what it took to prepare.
+    /// Returns the batch of an order with its rows, and what it took to prepare. Rows may come by
+    /// their non-zero elements where `form` is given.
     fn next(
         &mut self,
         order: &StepOrder,
         seed: u64,
-    ) -> Result<(Batch, Rows, StepOutcome), TrainError> {
+        form: Option<&FeatureRows>,
+    ) -> Result<(Batch, StepRows<Rows>, StepOutcome), TrainError> {
         let (batch, rows, load, met, [sample, wait]) = match self {
             Self::Window(prefetcher) => {
-                let Some(prepared) = prefetcher.next_batch()? else {
+                let mut sparse = None;
+                let mut take = |loader: &BatchLoader, nodes: &[NodeId]| {
+                    let loaded = form.map(|form| form.load_sparse(loader, nodes)).transpose()?;
+                    Ok(loaded.flatten().map(|(rows, stats)| {
+                        sparse = Some(rows);
+                        stats
+                    }))
+                };
+                let Some(prepared) = prefetcher.next_batch_or(&mut take)? else {
                     unreachable!("as many orders as batches")
                 };
                 let PreparedBatch { batch, rows, load, sample_seconds, met, wait_seconds } =
                     prepared;
-                (batch, Rows::Batch(rows), load, met, [sample_seconds, wait_seconds])
+                let rows = match sparse {
+                    Some(rows) => StepRows::Sparse(rows),
+                    None => StepRows::Bytes(Rows::Batch(rows)),
+                };
+                (batch, rows, load, met, [sample_seconds, wait_seconds])
             }
             Self::Micrographs(micrographs) => {
                 let Some((iteration, at)) = &order.time_step else {
@@ -201,7 +233,8 @@ impl Batches<'_> {
                 };
                 let Micrograph { batch, rows, load, seconds } =
                     micrographs.next(iteration, *at, seed)?;
-                (batch, Rows::Micrograph(rows), load, Met::DefaultPath, seconds)
+                let rows = StepRows::Bytes(Rows::Micrograph(rows));
+                (batch, rows, load, Met::DefaultPath, seconds)
             }
         };
         let seconds = StepSeconds {

@@ -166,6 +166,44 @@ impl DeviceTier {
         Ok(self.keep(tensor)?)
     }
 
+    /// The same for rows with `min_stamp` or a later one, whatever time it is; `fetch` gives the stamp of each
+    /// row too, under which it stays. The tier must keep stamps.
+    ///
+    /// Fails as [`DeviceTier::gather`].
+    pub fn gather_since<E>(
+        &mut self,
+        ids: &[u32],
+        min_stamp: u32,
+        tensor: &mut BatchTensor,
+        mut fetch: impl FnMut(&[u32], &mut [u8], &mut [u32]) -> Result<(), E>,
+    ) -> Result<(), GatherError<E>> {
+        self.begin_since(ids, Some(min_stamp), tensor)?;
+        let (misses, mut stamps) =
+            (std::mem::take(&mut self.misses), std::mem::take(&mut self.stamps));
+        let (mut missed, mut of_missed) = (Vec::new(), Vec::new());
+        let brought = self.bring(&misses, tensor, |positions, rows| {
+            missed.clear();
+            missed.extend(positions.iter().map(|&position| ids[position as usize]));
+            of_missed.clear();
+            of_missed.resize(positions.len(), min_stamp);
+            fetch(&missed, rows, &mut of_missed)?;
+            for (&position, &stamp) in positions.iter().zip(&of_missed) {
+                stamps[position as usize] = stamp;
+            }
+            Ok(())
+        });
+        (self.misses, self.stamps) = (misses, stamps);
+        brought?;
+        self.admit_misses(ids);
+        Ok(self.keep(tensor)?)
+    }
+
+    /// Whether rows have stamps: with a bound on their age, of any length.
+    #[must_use]
+    pub fn keeps_stamps(&self) -> bool {
+        self.residents.keeps_stamps()
+    }
+
     /// Puts the rows in `slots` into `tensor`, for an owner that knows from
     /// [`DeviceTier::directory`] what lies where. No policy hears of it: this is the gather alone, as
     /// it is measured beside a copy within the device.
@@ -190,9 +228,22 @@ impl DeviceTier {
         ids: &[u32],
         tensor: &mut BatchTensor,
     ) -> Result<(), DeviceError> {
+        self.begin_since(ids, None, tensor)
+    }
+
+    /// The same for rows that have `since`, where it is given.
+    fn begin_since(
+        &mut self,
+        ids: &[u32],
+        since: Option<u32>,
+        tensor: &mut BatchTensor,
+    ) -> Result<(), DeviceError> {
         tensor.begin(ids.len().saturating_mul(self.row_bytes()))?;
         self.settle();
-        self.residents.lookup(ids, &mut self.slots);
+        match since {
+            Some(min_stamp) => self.residents.lookup_since(ids, min_stamp, &mut self.slots),
+            None => self.residents.lookup(ids, &mut self.slots),
+        }
         self.misses.clear();
         let missed = (0..).zip(&self.slots).filter(|&(_, &slot)| slot == NO_SLOT);
         self.misses.extend(missed.map(|(position, _)| position));

@@ -187,6 +187,7 @@ fn run_strategy(
         store: OpenOptions::default(),
         tiers: TierChoice::default(),
         buffer: None,
+        profiles: Vec::new(),
         train: TrainConfig { strategy, ..config.train.clone() },
         log: None,
         form: Form::default(),

@@ -112,7 +112,7 @@ impl RapaArgs {
     }
 }
 
-fn read_profile(path: &Path) -> Result<DeviceProfile> {
+pub(crate) fn read_profile(path: &Path) -> Result<DeviceProfile> {
     let text = read_small_file(path)?;
     serde_json::from_str(&text)
         .with_context(|| format!("{}: not a profile of `lode profile-device`", path.display()))

@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::{Address, Follower};
 use lodestore_graph::PartId;
-use lodestore_server::{PolicyKind, PreloadChoice, Server, ServerConfig};
+use lodestore_server::{PolicyKind, PreloadChoice, Server, ServerConfig, VolatileChoice};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -48,6 +48,9 @@ Example: two servers with two partitions each, and a client of both
 
 Where both were started with --writable: a third that follows them, from an empty folder
   lode serve my-copy --follow 127.0.0.1:7171,127.0.0.1:7172 --listen 127.0.0.1:7173 &
+
+Embeddings of two layers in memory beside the graph's rows, which workers publish and pull:
+  lode serve my-graph --unix my-socket --volatile h1:256xf32 --volatile h2:256xf32 &
 
 SIGINT, SIGTERM or SIGHUP stops it cleanly: requests in flight are answered first. A second one ends it
 at once, and so does the first while the graph is being opened. Exit code 1 says that it could not start,
@@ -111,6 +114,12 @@ pub(crate) struct ServeArgs {
     /// given.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    /// Keep a tensor in memory alone, over the partitions that are served, whose rows clients publish and
+    /// pull with stamps: NAME:WIDTHxDTYPE, such as h1:256xf32, or NAME:WIDTHxDTYPE/ROWS for ROWS that are
+    /// claimed together instead of all of a partition. Its memory is part of --memory: 16 bytes and the
+    /// row for each node. Several times for several. Over TCP it needs what --writable needs.
+    #[arg(long, value_name = "TENSOR")]
+    volatile: Vec<VolatileChoice>,
     /// Take puts, commits and compactions; no other process may write the partitions meanwhile. Over TCP
     /// it needs --token-file, --tls-client-ca or --insecure, and so does --parts-here.
     #[arg(long)]
@@ -194,6 +203,9 @@ impl ServeArgs {
             self.preload = file.preload.unwrap_or_default();
         }
         self.state_dir = self.state_dir.or(file.state_dir);
+        if self.volatile.is_empty() {
+            self.volatile = file.volatile.unwrap_or_default();
+        }
         self.writable |= file.writable.unwrap_or_default();
         self.follow.add(file.follow, file.follow_interval);
         self.follow.add_security(file.follow_token_file, file.follow_tls_ca);
@@ -253,6 +265,7 @@ impl ServeArgs {
             policy: self.policy.unwrap_or(defaults.policy),
             preload: self.preload.clone(),
             state_dir: self.state_dir.clone(),
+            volatile: self.volatile.clone(),
             writable: self.writable,
             follow: self.follow.writers(),
             token,

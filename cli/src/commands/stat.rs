@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::{Client, ClientConfig, ShardStats, UpdateStats};
+use lodestore_client::{Client, ClientConfig, ServerStats, ShardStats};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -45,6 +45,9 @@ struct StatReport {
     compaction_bytes_total: u64,
     /// Why the last has failed; empty if it has not.
     compaction_failure: String,
+    /// Volatile tensors that are declared, and bytes of memory that they may take.
+    volatile_tensors: u32,
+    volatile_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -67,6 +70,10 @@ struct ShardReport {
     /// Bytes of rows that were loaded ahead of pulls, and that are to be.
     preloaded_bytes: u64,
     preload_bytes: u64,
+    /// Volatile rows that were published, that were sent, and that were asked for and not there.
+    published_rows: u64,
+    volatile_rows: u64,
+    lacking_rows: u64,
 }
 
 impl StatArgs {
@@ -77,21 +84,19 @@ impl StatArgs {
         let client = Client::connect(std::slice::from_ref(&self.address), config)?;
         for (address, stats) in client.stats()? {
             let role = client.role_of(&address);
-            let report = report(self.address.clone(), role, &stats.shards, stats.updates);
+            let report = report(self.address.clone(), role, stats);
             console.report(&report, text)?;
         }
         Ok(())
     }
 }
 
-fn report(
-    address: String,
-    role: String,
-    shards: &[ShardStats],
-    updates: UpdateStats,
-) -> StatReport {
+fn report(address: String, role: String, stats: ServerStats) -> StatReport {
+    let ServerStats { shards, updates, volatile } = stats;
     StatReport {
         address,
+        volatile_tensors: volatile.n_tensors,
+        volatile_bytes: volatile.n_bytes,
         shards: shards.iter().enumerate().map(shard_report).collect(),
         version: updates.version,
         writable: updates.writable,
@@ -125,6 +130,9 @@ fn shard_report((shard, stats): (usize, &ShardStats)) -> ShardReport {
         delta_rows: stats.delta_rows,
         preloaded_bytes: stats.preloaded_bytes,
         preload_bytes: stats.preload_bytes,
+        published_rows: stats.published_rows,
+        volatile_rows: stats.volatile_rows,
+        lacking_rows: stats.lacking_rows,
     }
 }
 
@@ -162,8 +170,8 @@ fn text(report: &StatReport) -> String {
             s.connections.to_string(),
         ]);
     }
-    let (updates, preload) = (updates(report), preload(report));
-    format!("{}, since it started\n\n{table}\n\n{updates}{preload}", report.address)
+    let (updates, preload, volatile) = (updates(report), preload(report), volatile(report));
+    format!("{}, since it started\n\n{table}\n\n{updates}{preload}{volatile}", report.address)
 }
 
 /// The line about rows that are loaded ahead of pulls, where there are some.
@@ -174,6 +182,22 @@ fn preload(report: &StatReport) -> String {
         0 => String::new(),
         _ if done >= all => format!("\npreloaded: {}", human::bytes(all)),
         _ => format!("\npreloading: {} of {}", human::bytes(done), human::bytes(all)),
+    }
+}
+
+/// The line about volatile tensors, where there are some.
+fn volatile(report: &StatReport) -> String {
+    let sum = |rows: fn(&ShardReport) -> u64| report.shards.iter().map(rows).sum::<u64>();
+    match report.volatile_tensors {
+        0 => String::new(),
+        n_tensors => format!(
+            "\n{} in {}; rows published: {}, pulled: {}, lacking: {}",
+            human::counted(n_tensors.into(), "volatile tensor"),
+            human::bytes(report.volatile_bytes),
+            human::count(sum(|shard| shard.published_rows)),
+            human::count(sum(|shard| shard.volatile_rows)),
+            human::count(sum(|shard| shard.lacking_rows)),
+        ),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod buffer;
 mod checkpoint;
+mod full;
 mod hop;
 mod hot;
 mod known;
@@ -22,6 +23,7 @@ use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use lodestore_client::ClientConfig;
 use lodestore_graph::peak_rss_bytes;
+use lodestore_graph::sampler::Fanout;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Graph, OpenOptions, ReaderKind};
 use lodestore_trainer::{
@@ -31,7 +33,6 @@ use lodestore_trainer::{
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::fanout::FanoutArgs;
 use crate::interrupt::{Heeded, RemovedOnInterrupt};
 use crate::scratch::ScratchFolder;
 use crate::secrets::SecurityArgs;
@@ -41,6 +42,7 @@ use crate::usage::UsageError;
 use buffer::BufferArgs;
 pub(crate) use buffer::BufferChoice;
 use checkpoint::CheckpointArgs;
+use full::FullArgs;
 use hop::HopArgs;
 use hot::{HotArgs, hot_policy};
 use known::Here;
@@ -63,6 +65,9 @@ Example: two workers, each with a partition of its own; the rest comes from two 
 Example: the same, each worker a process; then as an MPI job (a lode built with --features mpi)
   lode train --graph my-graph --connect 127.0.0.1:7171 --workers 2 --processes
   mpirun -n 2 lode train --graph my-graph --connect 127.0.0.1:7171
+Example: full-batch training over four partitions, and with rows that may be one epoch old, narrowed
+  lode train --graph my-graph --workers 4 --strategy full --model gcn --layers 3 --hidden 256 --epochs 100
+  lode train --graph my-graph --workers 4 --strategy full --model gcn --staleness 1 --compress int8
 Example: a deeper model with what keeps it trainable
   lode train --graph my-graph --fanout 10,5,5,5 --hidden 256 --norm batch --residual --aggregation max \\
       --optimizer adamw --weight-decay 0.01 --lr-schedule cosine --warm-up 2epochs --clip-norm 1
@@ -70,7 +75,7 @@ Example: a deeper model with what keeps it trainable
 Needs tensors `feat` (float), `label` (i64; or of several labels a node u8 or f32, each 0 or 1) and `split`
 (u8: 0 train, 1 validation, 2 test).
 Partition p belongs to worker p mod W. Losses depend on the seed, on --roots, and on whether --strategy is
-hop and its --migration, or sdt with its flags and the number of partitions, never on how rows are fetched, nor on whether workers are threads, processes or an MPI job.
+hop and its --migration, or sdt or full with their flags and the partitions, never on how rows are fetched, nor on whether workers are threads, processes or an MPI job.
 SIGINT (Ctrl-C) or SIGTERM ends the run after its step: a checkpoint is written where there are to be any,
 what was done is reported, and the exit code is 130 or 143. A second one that comes over a second later,
 or one before the first step, ends it at once.")]
@@ -84,8 +89,9 @@ pub(crate) struct TrainArgs {
     connect: Vec<String>,
     /// How rows reach a worker: ondemand (each batch pulled when needed), rapid (RapidGNN: schedule,
     /// hot set, prefetch), massive (MassiveGNN: buffer with eviction by score, next batch ahead), hop
-    /// (HopGNN: each root of a global batch is trained on by the worker that owns it) or sdt (SDT-GNN: a
-    /// local model for each partition, which is loaded with its halo; they are averaged each epoch).
+    /// (HopGNN: each root of a global batch is trained on by the worker that owns it), sdt (SDT-GNN: a
+    /// local model for each partition, which is loaded with its halo; they are averaged each epoch) or full
+    /// (CaPGNN: all nodes in each step, over partitions that exchange rows of each layer).
     #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
     strategy: Strategy,
     /// Which worker trains on which root: owned (each on those of its own partitions, as DGL) or global
@@ -112,8 +118,9 @@ pub(crate) struct TrainArgs {
     /// Which process of a run this is.
     #[arg(long, hide = true)]
     peer: Option<processes::Peer>,
-    #[command(flatten)]
-    fanout: FanoutArgs,
+    /// Neighbours per node and layer, the hop next to the roots first; -1 takes all [default: 10,10].
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', allow_hyphen_values = true)]
+    fanout: Option<Vec<Fanout>>,
     /// Width of hidden layers. A model has at most 1,000,000,000 parameters.
     #[arg(long, value_name = "N", default_value_t = 64)]
     hidden: usize,
@@ -136,9 +143,9 @@ pub(crate) struct TrainArgs {
     /// Passes over the training nodes.
     #[arg(long, value_name = "N", default_value_t = 10)]
     epochs: u32,
-    /// Roots per batch and worker.
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    batch: usize,
+    /// Roots per batch and worker [default: 512].
+    #[arg(long, value_name = "N")]
+    batch: Option<usize>,
     /// Fixes batches, first parameters and dropout.
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
@@ -180,6 +187,8 @@ pub(crate) struct TrainArgs {
     hop: HopArgs,
     #[command(flatten)]
     sdt: SdtArgs,
+    #[command(flatten)]
+    full: FullArgs,
     /// Write what each worker did in each step to this file, one JSON object a line; docs/train-log.md
     /// says what stands in it. With --resume lines are added, else a file that has any is refused.
     #[arg(long, value_name = "FILE.jsonl")]
@@ -210,6 +219,8 @@ pub(crate) struct TrainRun {
     pub(crate) tiers: TierChoice,
     /// `massive`: each worker's buffer.
     pub(crate) buffer: Option<BufferChoice>,
+    /// `full`: files of the profiles of workers' devices.
+    pub(crate) profiles: Vec<PathBuf>,
     /// `schedule_path` counts only if `keep_schedule`.
     pub(crate) train: TrainConfig,
     pub(crate) keep_schedule: bool,
@@ -237,22 +248,28 @@ impl TrainArgs {
         let patience = Duration::from_secs(self.peer_timeout.into());
         let form = Form::of(self.processes, self.peer, patience)?;
         let hop = self.hop.check(self.strategy)?;
-        if matches!(self.strategy, Strategy::Hop | Strategy::Sdt) && self.roots.is_some() {
-            return Err(UsageError::new(format!(
-                "--roots is not for --strategy {}, which deals to owners",
-                self.strategy
-            )));
-        }
+        refuse_roots(self.strategy, self.roots)?;
         let is_sdt = self.strategy == Strategy::Sdt;
         let sdt = self.sdt.check(self.strategy, self.hot.memory.filter(|_| is_sdt))?;
-        let usual = TrainConfig { strategy: self.strategy, hop, sdt, ..TrainConfig::default() };
+        let others = [("--fanout", self.fanout.is_some()), ("--batch", self.batch.is_some())];
+        self.full.check(self.strategy, &others)?;
+        let is_full = self.strategy == Strategy::Full;
+        let full = self.full.config();
+        let usual =
+            TrainConfig { strategy: self.strategy, hop, sdt, full, ..TrainConfig::default() };
         let fetch = usual.fetch();
         self.hot.check(fetch, self.strategy)?;
+        let workers = self.workers.unwrap_or(form.usual_workers());
+        self.full.check_profiles(workers)?;
+        let fanouts = match is_full {
+            true => self.full.fanouts(),
+            false => self.fanout.unwrap_or(usual.fanouts.clone()),
+        };
         let train = TrainConfig {
             roots: self.roots.unwrap_or_default(),
             model: self.model,
-            workers: self.workers.unwrap_or(form.usual_workers()),
-            fanouts: self.fanout.fanout,
+            workers,
+            fanouts,
             hidden: self.hidden,
             layer: self.options.layer(),
             n_heads: self.heads,
@@ -262,7 +279,7 @@ impl TrainArgs {
             weight_decay: self.weight_decay,
             update: self.options.update(),
             epochs: self.epochs,
-            batch_size: self.batch,
+            batch_size: self.batch.unwrap_or(usual.batch_size),
             seed: self.seed,
             normalize: self.normalize,
             evaluate_every: self.evaluate_every,
@@ -283,11 +300,7 @@ impl TrainArgs {
         };
         train.validate().map_err(UsageError::of)?;
         let tiers = self.tiers.check(fetch)?;
-        if is_sdt && tiers.has_any() {
-            return Err(UsageError::new(
-                "--tier and --device-tier are not for --strategy sdt, whose partitions are in memory",
-            ));
-        }
+        refuse_tiers(self.strategy, tiers)?;
         let buffer = self.buffer.check(self.strategy)?;
         let deadline = Duration::from_secs(self.deadline);
         Ok(TrainRun {
@@ -297,6 +310,7 @@ impl TrainArgs {
             store: OpenOptions { reader: self.reader },
             tiers,
             buffer,
+            profiles: self.full.profiles().to_vec(),
             train,
             keep_schedule: self.hot.schedule.is_some(),
             log: self.log,
@@ -308,6 +322,7 @@ impl TrainArgs {
         let security = self.security.clone();
         let mut run = self.check()?;
         run.client.security = security.read()?;
+        FullArgs::read_profiles(&run.profiles, &mut run.train.full)?;
         if run.form.is_led() {
             return follow(&run);
         }
@@ -488,6 +503,25 @@ impl TrainRun {
         }
         config
     }
+}
+
+/// Fails for tiers where partitions are in memory.
+fn refuse_tiers(strategy: Strategy, tiers: TierChoice) -> Result<(), UsageError> {
+    if !matches!(strategy, Strategy::Sdt | Strategy::Full) || !tiers.has_any() {
+        return Ok(());
+    }
+    Err(UsageError::new(format!(
+        "--tier and --device-tier are not for --strategy {strategy}, whose partitions are in memory"
+    )))
+}
+
+/// Fails for `--roots` where each root is its owner's.
+fn refuse_roots(strategy: Strategy, roots: Option<Roots>) -> Result<(), UsageError> {
+    let deals = matches!(strategy, Strategy::Hop | Strategy::Sdt | Strategy::Full);
+    if !deals || roots.is_none() {
+        return Ok(());
+    }
+    Err(UsageError::new(format!("--roots is not for --strategy {strategy}, which deals to owners")))
 }
 
 fn check_workers(config: &TrainConfig, n_parts: u16) -> Result<(), UsageError> {

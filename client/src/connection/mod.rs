@@ -2,6 +2,7 @@
 
 mod memory;
 mod rows;
+mod stamps;
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,6 +22,7 @@ use crate::{Address, ClientError, Security};
 
 pub(crate) use memory::Unmapped;
 pub(crate) use rows::{Place, Progress};
+pub(crate) use stamps::VolatileProgress;
 
 /// First byte of what a server under TLS answers to a hello in the clear: an alert.
 const TLS_ALERT: u8 = 0x15;

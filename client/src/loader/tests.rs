@@ -1,7 +1,7 @@
 use super::*;
 use crate::TierRows;
 use crate::source::PIECE_BYTES;
-use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
+use crate::testing::{ROW_BYTES, TestSource, loader, loader_in_memory, nodes, rows_of};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -190,4 +190,33 @@ fn sources_with_different_rows_are_refused() {
     other.add("x", lodestore_store::Dtype::U8, 1, vec![0; 40]).unwrap();
     let found = BatchLoader::new(remote(), Arc::new(other), "x", &[]);
     assert!(matches!(found, Err(ClientError::SourcesDiffer { local: 4, remote: 1, .. })));
+}
+
+proptest! {
+    #[test]
+    fn pieces_are_the_rows_in_order_where_all_are_own_and_in_memory(
+        ids in prop::collection::vec(8u32..30, 0..200),
+        n_rows in 0usize..30,
+    ) {
+        let (loader, ids) = (loader_in_memory(), nodes(ids));
+        let pieces = loader.load_in_pieces(&ids, n_rows, <[u8]>::to_vec).unwrap();
+        if ids.iter().any(|&id| loader.is_remote(id)) {
+            prop_assert!(pieces.is_none());
+            return Ok(());
+        }
+        let (pieces, stats) = pieces.unwrap();
+        prop_assert!(pieces.iter().all(|piece| piece.len() <= n_rows.max(1) * ROW_BYTES));
+        prop_assert_eq!(pieces.concat(), rows_of(&ids));
+        let found = (stats.local_rows, stats.hit_rows, stats.remote_rows, stats.pulls);
+        prop_assert_eq!(found, (ids.len() as u64, 0, 0, 0));
+    }
+}
+
+#[test]
+fn rows_that_are_not_in_memory_come_in_no_pieces() {
+    let ids = nodes(10..20);
+    let pieces = loader(&remote()).load_in_pieces(&ids, 4, <[u8]>::to_vec).unwrap();
+    assert!(pieces.is_none());
+    let unknown = loader_in_memory().load_in_pieces(&nodes([10, 99]), 4, <[u8]>::to_vec).unwrap();
+    assert!(unknown.is_none(), "a node that nobody owns is not this worker's");
 }

@@ -13,7 +13,7 @@ use std::{
 use lodestore_graph::NodeId;
 
 use super::rows::{BatchRows, Free, Memory};
-use super::{BatchSource, PreparedBatch, Shape, Shared};
+use super::{BatchSource, PreparedBatch, Shape, Shared, TakeRows};
 use crate::{BatchLoader, ClientError, Kept, LoadStats};
 
 /// Most groups of batches that are loaded concurrently, however large the window.
@@ -172,16 +172,25 @@ impl Job {
     }
 }
 
-/// Gets batch `index` and its rows. The memory goes `home` when the batch is dropped.
+/// Gets batch `index` and its rows, unless `take` takes them. The memory goes `home` when the batch
+/// is dropped.
 pub(super) fn prepare(
     source: &dyn BatchSource,
     (loader, claim): Ordered<'_, '_>,
     index: u32,
-    rows: Memory,
-    home: &SyncSender<Free>,
+    (rows, home): (Memory, &SyncSender<Free>),
+    take: &mut TakeRows<'_>,
 ) -> Ready {
-    let group = Group::get(source, index..index + 1);
+    let mut group = Group::get(source, index..index + 1);
     let claim = claim.filter(|_| !group.is_unordered());
+    if let ([prepared], [Kept::Nothing]) = (&mut group.batches[..], &group.kept[..])
+        && let Some(load) = take(loader, &prepared.batch.nodes)?
+    {
+        // There is room for all memory that was lent.
+        let _ = home.try_send(Free::Memory(rows));
+        let prepared = PreparedBatch { load, ..std::mem::take(prepared) };
+        return Ok((index, prepared));
+    }
     let ready = group.load((loader, claim), rows, home);
     ready.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for"))
 }

@@ -88,7 +88,7 @@ impl Asked {
         let Pull { tensor, kind, version, row_bytes, .. } = *pull;
         let n_bytes = ids.len() * row_bytes;
         let mut connection =
-            fleet.connection_for_rows(endpoint, (tensor, n_bytes), connected_by)?;
+            fleet.connection_for_rows(endpoint, (Some(tensor), n_bytes), connected_by)?;
         let left = until.saturating_duration_since(Instant::now());
         let body = RequestBody::Pull { tensor, kind };
         let graph = fleet.graph;

@@ -34,6 +34,7 @@ mod round;
 #[cfg(test)]
 mod tests;
 mod version;
+mod volatile;
 
 pub(crate) use describe::{ask_server, describe};
 use fleet::CurrentFleet;
@@ -105,6 +106,8 @@ pub struct Client {
     floors: Arc<Floors>,
     /// Buckets of pulls that are not running.
     scratch: PerProcess<Mutex<Vec<Vec<Bucket>>>>,
+    /// Volatile tensors that were asked for.
+    volatile: PerProcess<volatile::Known>,
 }
 
 impl Client {
@@ -139,7 +142,7 @@ impl Client {
         let current = Arc::clone(&fleet.read().unwrap_or_else(PoisonError::into_inner));
         current.hear(&map.members().unwrap_or_default());
         let book = current.routes.book.clone();
-        let scratch = PerProcess::new();
+        let (scratch, volatile) = (PerProcess::new(), PerProcess::new());
         let hedges = Hedges::new(config.hedged_share);
         let floors = Arc::new(Floors::new(book.n_parts().into()));
         Ok(Self {
@@ -156,6 +159,7 @@ impl Client {
             hedges,
             floors,
             scratch,
+            volatile,
         })
     }
 

@@ -1,8 +1,10 @@
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::{FLOORS_MAX, PREFIX_BYTES, REPLY_HEAD_BYTES_MAX};
-use crate::{PartVersion, Prefix, ShardStats, UpdateStats};
+use crate::limits::{FLOORS_MAX, PREFIX_BYTES, REPLY_HEAD_BYTES_MAX, ROW_BYTES_MAX};
+use crate::{PartVersion, Prefix, ShardStats, UpdateStats, VolatileStats};
 
 fn head_of(reply: &Reply) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -53,6 +55,7 @@ fn replies_survive_the_trip() {
         message: "no room; retry".into(),
         retry_after: Duration::from_millis(20),
     };
+    let older = Failure { code: FailureCode::Older, ..failure.clone() };
     let read_only = Failure { code: FailureCode::ReadOnly, ..failure.clone() };
     let shard =
         ShardStats { requests: 1, rows: 2, connections: 3, pushes: 4, ..ShardStats::default() };
@@ -73,7 +76,21 @@ fn replies_survive_the_trip() {
         Reply::Description(description()),
         Reply::Failure(failure),
         Reply::Failure(read_only),
-        Reply::Stats(ServerStats { shards: vec![shard, ShardStats::default()], updates }),
+        Reply::Failure(older),
+        Reply::Stats(ServerStats {
+            shards: vec![shard, ShardStats::default()],
+            updates,
+            volatile: VolatileStats { n_tensors: 3, n_bytes: 1 << 40 },
+        }),
+        Reply::Declared(Declared {
+            dtype: "f16".into(),
+            width: u32::MAX,
+            row_bytes: ROW_BYTES_MAX as u32,
+            range_rows: 9,
+        }),
+        Reply::Claimed { n_rows: u64::MAX },
+        Reply::Published { n_rows: u32::MAX },
+        Reply::Stamps { n_rows: 5 },
         Reply::Stats(ServerStats::default()),
         Reply::Pushed { version: 7 },
         Reply::Committed { version: u32::MAX },

@@ -50,7 +50,7 @@ impl Connection {
             };
             let (head, lag) = (Vec::new(), Lag::new(Instant::now()));
             let (pace, shared, loan) = (Pace::default(), None, None);
-            let (copying, following) = (None, None);
+            let (copying, following, claims) = (None, None, Vec::new());
             let rights = Rights::of(guard, &*socket, is_local);
             let mut this = Self {
                 stream,
@@ -62,6 +62,7 @@ impl Connection {
                 loan,
                 copying,
                 following,
+                claims,
                 lag,
                 pace,
                 head,

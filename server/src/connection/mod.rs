@@ -11,6 +11,8 @@ mod rights;
 mod shared;
 mod stream;
 mod time;
+mod volatile;
+mod volatile_pull;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -30,6 +32,7 @@ use lodestore_schema::{
 use lodestore_store::PartFiles;
 use thiserror::Error;
 
+use self::volatile::Claims;
 use crate::error::failure;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
 use crate::shard::{Idle, Shard};
@@ -67,6 +70,8 @@ pub(crate) struct Connection {
     copying: Option<Copying>,
     /// The files of a partition that a follower fetches over it.
     following: Option<Arc<PartFiles>>,
+    /// Volatile rows that it publishes.
+    claims: Vec<Claims>,
     lag: Lag,
     /// Of the reply that goes.
     pace: Pace,
@@ -185,8 +190,9 @@ impl Connection {
     /// place; `None` when it has left between frames.
     async fn next_prefix(&mut self, idle: &Idle) -> Result<Option<Prefix>, Ended> {
         let mut bytes = [0; PREFIX_BYTES];
-        // Between two steps of a copy it is at work, and so is who copies rows that are lent.
-        if self.copying.is_none() && self.loan.is_none() {
+        // Between two steps of a copy it is at work, and so is who copies rows that are lent, or has
+        // claimed rows.
+        if self.copying.is_none() && self.loan.is_none() && self.claims.is_empty() {
             idle.begin();
         }
         let mut read = self.stream.read(&mut bytes);
@@ -251,6 +257,17 @@ impl Connection {
                 let pushed = self.push(shard, push, prefix.body_bytes, deadline).await?;
                 let pushed = pushed.map(|version| Reply::Pushed { version });
                 self.reply_or_refuse(shard, pushed).await
+            }
+            RequestBody::Claim { tensor } => {
+                let claimed = self.claim(shard, tensor.as_str(), prefix.body_bytes).await?;
+                self.reply_or_refuse(shard, claimed).await
+            }
+            RequestBody::Publish(publish) => {
+                let published = self.publish(shard, publish, prefix.body_bytes).await?;
+                self.reply_or_refuse(shard, published).await
+            }
+            RequestBody::PullVolatile(pull) => {
+                self.pull_volatile(shard, pull, (prefix.body_bytes, deadline)).await
             }
             body => {
                 self.drain(prefix.body_bytes).await?;
@@ -348,6 +365,10 @@ async fn short_answer(
 ) -> Result<Reply, Failure> {
     match body {
         RequestBody::Stat => Ok(Reply::Stats(shard.stats())),
+        RequestBody::Declare(declare) => shard.declare(&declare).map(Reply::Declared),
+        RequestBody::Volatile { tensor } => {
+            shard.describe_volatile(tensor.as_str()).map(Reply::Declared)
+        }
         RequestBody::Compact => shard.compact().map(|run| Reply::Compacting { run }),
         RequestBody::Commit { version, step } => {
             let version = within(deadline, shard.commit(version, step)).await?;

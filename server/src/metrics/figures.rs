@@ -47,6 +47,12 @@ pub struct ServerFigures {
     pub shard_delay: LatencyFigures,
     /// Calls that wait for threads of the store: `look`, `write`.
     pub store_calls_waiting: BTreeMap<String, u64>,
+    /// Volatile tensors that are declared.
+    #[serde(default)]
+    pub volatile_tensors: u64,
+    /// Bytes of memory that they may take.
+    #[serde(default)]
+    pub volatile_bytes: u64,
     /// Versions and compactions.
     pub updates: UpdateFigures,
     /// Memory, processor time, files.
@@ -122,6 +128,18 @@ pub struct ShardFigures {
     /// Bytes of rows that are to be.
     #[serde(default)]
     pub preload_bytes: u64,
+    /// Volatile rows that were published.
+    #[serde(default)]
+    pub published_rows: u64,
+    /// Volatile rows that were sent.
+    #[serde(default)]
+    pub volatile_rows: u64,
+    /// Volatile rows that were asked for and not there in time.
+    #[serde(default)]
+    pub lacking_rows: u64,
+    /// Pulls that wait for volatile rows.
+    #[serde(default)]
+    pub volatile_pulls_waiting: u64,
     /// Pushes acknowledged.
     pub pushes: u64,
     /// Rows of these.
@@ -246,6 +264,9 @@ impl ServerFigures {
         let crews = [("look", &served.threads.looks), ("write", &served.threads.writes)];
         let waiting = crews.map(|(name, crew)| (name.to_owned(), crew.n_waiting()));
         self.store_calls_waiting = waiting.into();
+        let volatile = served.volatile.stats();
+        (self.volatile_tensors, self.volatile_bytes) =
+            (volatile.n_tensors.into(), volatile.n_bytes);
         self.updates = UpdateFigures::read(served);
     }
 }
@@ -285,6 +306,10 @@ impl ShardFigures {
             delta_rows: get(&from.delta_rows),
             preloaded_bytes: get(&from.preloaded_bytes),
             preload_bytes: get(&from.preload_bytes),
+            published_rows: get(&from.published_rows),
+            volatile_rows: get(&from.volatile_rows),
+            lacking_rows: get(&from.lacking_rows),
+            volatile_pulls_waiting: get(&from.beat.volatile_pulls_waiting),
             pushes: get(&from.pushes),
             pushed_rows: get(&from.pushed_rows),
         }

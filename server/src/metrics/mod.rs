@@ -16,6 +16,7 @@ use crate::limits::BEAT_OVERDUE;
 use crate::preload::Preload;
 use crate::stats::Counters;
 use crate::store_threads::StoreThreads;
+use crate::volatile::Volatile;
 
 pub use figures::{
     KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures, UpdateFigures,
@@ -40,6 +41,7 @@ pub(crate) struct Served {
     pub(crate) threads: Arc<StoreThreads>,
     pub(crate) runs: Arc<Runs>,
     pub(crate) preload: Arc<Preload>,
+    pub(crate) volatile: Arc<Volatile>,
 }
 
 /// How far a server is.

@@ -253,6 +253,36 @@ pub(super) const METRICS: &[Metric] = &[
         "bytes of rows that are to be loaded so",
     ),
     metric(
+        "lodestore_volatile_tensors",
+        Gauge(|f| f.volatile_tensors as f64),
+        "volatile tensors that are declared",
+    ),
+    metric(
+        "lodestore_volatile_bytes",
+        Gauge(|f| f.volatile_bytes as f64),
+        "bytes of memory that they may take, part of --memory",
+    ),
+    metric(
+        "lodestore_volatile_published_rows_total",
+        ShardCounter(|s| s.published_rows as f64),
+        "volatile rows that were published",
+    ),
+    metric(
+        "lodestore_volatile_pulled_rows_total",
+        ShardCounter(|s| s.volatile_rows as f64),
+        "volatile rows that were sent",
+    ),
+    metric(
+        "lodestore_volatile_lacking_rows_total",
+        ShardCounter(|s| s.lacking_rows as f64),
+        "volatile rows that were asked for and did not have the stamp in time",
+    ),
+    metric(
+        "lodestore_volatile_pulls_waiting",
+        ShardGauge(|s| s.volatile_pulls_waiting as f64),
+        "pulls that wait for the stamps of volatile rows",
+    ),
+    metric(
         "lodestore_delta_rows",
         Gauge(|f| f.updates.committed_rows as f64),
         "rows that deltas have, each counted once",

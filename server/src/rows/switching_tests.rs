@@ -19,6 +19,7 @@ use crate::preload::Preload;
 use crate::reads::{Progress, PullOrder, ReadAdmission};
 use crate::store_threads::StoreThreads;
 use crate::testing::{Faulty, OpenFault, ROW_BYTES, import, put};
+use crate::volatile::Volatile;
 
 /// Rows that several turns of a switch look at.
 const N_NODES: u32 = 20_000;
@@ -47,6 +48,7 @@ impl Bench {
             policy: PolicyKind::Lru,
             gate: Arc::new(Gate::default()),
             preload: Arc::new(Preload::new(&config, &holdings).unwrap()),
+            volatile: Arc::new(Volatile::new(&config, &holdings, &Governor::new(0)).unwrap()),
             holdings,
             counters: Arc::clone(&counters),
             shard_ports: Arc::from([]),

@@ -35,6 +35,7 @@ impl Shard {
         let set = |figure: &AtomicU64, n| figure.store(n, Ordering::Relaxed);
         set(&beat.room_taken, IN_FLIGHT_BYTES_PER_SHARD.saturating_sub(self.room.available()));
         set(&beat.read_room_taken, self.reads.bytes_in_flight());
+        set(&beat.volatile_pulls_waiting, self.waiting.n_pulls() as u64);
         set(&beat.pulls_waiting, self.reads.n_waiting() as u64);
         set(
             &beat.shared_taken,

@@ -38,6 +38,7 @@ use crate::reads::ReadAdmission;
 use crate::rows::ShardRows;
 use crate::stats::Counters;
 use crate::store_threads::StoreThreads;
+use crate::volatile::Volatile;
 
 mod arrivals;
 mod beat;
@@ -50,7 +51,9 @@ mod parts;
 mod pool;
 #[deny(let_underscore_drop, reason = "the same")]
 mod update;
+mod volatile;
 
+use self::volatile::Waiting;
 use door::Entering;
 pub(crate) use inbox::{Event, Inbox};
 pub(crate) use inside::Idle;
@@ -80,6 +83,8 @@ pub(crate) struct ShardPlan {
     pub(crate) observed: Arc<Observed>,
     /// Which rows are loaded after the start.
     pub(crate) preload: Arc<Preload>,
+    /// Rows in memory alone, of all shards.
+    pub(crate) volatile: Arc<Volatile>,
 }
 
 /// Where a shard reports how far it is.
@@ -118,6 +123,8 @@ pub(crate) struct Shard {
     is_refreshing: Cell<bool>,
     /// Pieces that are loaded ahead at this moment.
     n_loading: Cell<usize>,
+    /// Pulls that wait for volatile rows.
+    waiting: Waiting,
     /// What [`Holdings::described`] was, and the frame that answers `describe`.
     description: RefCell<([u64; 2], Rc<[u8]>)>,
     complaints: Complaints,
@@ -173,6 +180,7 @@ pub(crate) async fn run(
         is_ending: Cell::new(false),
         is_refreshing: Cell::new(false),
         n_loading: Cell::new(0),
+        waiting: Waiting::default(),
         description: RefCell::new(([0; 2], Rc::from([]))),
         complaints: Complaints::default(),
     });
@@ -422,7 +430,7 @@ impl Shard {
         let shards = self.plan.counters.iter().map(Counters::snapshot).collect();
         let mut updates = self.plan.holdings.updates();
         self.plan.runs.tell(&mut updates);
-        ServerStats { shards, updates }
+        ServerStats { shards, updates, volatile: self.plan.volatile.stats() }
     }
 
     /// The frame that answers `describe`, built once for each version and list of partitions.

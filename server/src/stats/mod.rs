@@ -35,6 +35,10 @@ pub(crate) struct Counters {
     pub(crate) pushes: AtomicU64,
     pub(crate) pushed_rows: AtomicU64,
     pub(crate) delta_rows: AtomicU64,
+    /// Volatile rows that were published, that were sent, and that were asked for and not there.
+    pub(crate) published_rows: AtomicU64,
+    pub(crate) volatile_rows: AtomicU64,
+    pub(crate) lacking_rows: AtomicU64,
     /// Bytes of rows to load ahead, and those that are done with.
     pub(crate) preload_bytes: AtomicU64,
     pub(crate) preloaded_bytes: AtomicU64,
@@ -74,6 +78,8 @@ pub(crate) struct Beat {
     pub(crate) read_room_taken: AtomicU64,
     /// Pulls that wait for such reads.
     pub(crate) pulls_waiting: AtomicU64,
+    /// Pulls that wait for volatile rows.
+    pub(crate) volatile_pulls_waiting: AtomicU64,
     /// Bytes that clients map.
     pub(crate) shared_taken: AtomicU64,
     pub(crate) tier_rows: AtomicU64,
@@ -94,6 +100,10 @@ pub(crate) enum RequestKind {
     Share,
     Copy,
     Follow,
+    Declare,
+    Claim,
+    Publish,
+    VolatilePull,
 }
 
 /// Why a connection ended other than by its client's leave.
@@ -131,7 +141,7 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl RequestKind {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::SyncPull,
         Self::VectorPull,
         Self::Push,
@@ -142,6 +152,10 @@ impl RequestKind {
         Self::Share,
         Self::Copy,
         Self::Follow,
+        Self::Declare,
+        Self::Claim,
+        Self::Publish,
+        Self::VolatilePull,
     ];
 
     pub(crate) fn of(body: &RequestBody) -> Self {
@@ -155,6 +169,10 @@ impl RequestKind {
             RequestBody::Share | RequestBody::Lend { .. } => Self::Share,
             RequestBody::Copy { .. } => Self::Copy,
             RequestBody::Follow { .. } => Self::Follow,
+            RequestBody::Declare(_) | RequestBody::Volatile { .. } => Self::Declare,
+            RequestBody::Claim { .. } => Self::Claim,
+            RequestBody::Publish(_) => Self::Publish,
+            RequestBody::PullVolatile(_) => Self::VolatilePull,
             // What tells a token, or that rows were taken, is not counted as a request.
             RequestBody::Stat | RequestBody::Authenticate { .. } | RequestBody::Taken => Self::Stat,
         }
@@ -172,6 +190,10 @@ impl RequestKind {
             Self::Share => "share",
             Self::Copy => "copy",
             Self::Follow => "follow",
+            Self::Declare => "declare",
+            Self::Claim => "claim",
+            Self::Publish => "publish",
+            Self::VolatilePull => "volatile_pull",
         }
     }
 }
@@ -246,6 +268,9 @@ impl Counters {
             shared_bytes: get(&self.shared_bytes),
             preloaded_bytes: get(&self.preloaded_bytes),
             preload_bytes: get(&self.preload_bytes),
+            published_rows: get(&self.published_rows),
+            volatile_rows: get(&self.volatile_rows),
+            lacking_rows: get(&self.lacking_rows),
         }
     }
 }

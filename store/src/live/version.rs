@@ -155,6 +155,11 @@ impl TensorVersion {
         Ok(())
     }
 
+    /// Returns whether all rows are read through maps of memory.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.layers.iter().all(|layer| layer.reader().as_mapped().is_some())
+    }
+
     /// Rows of each delta, oldest first.
     pub(crate) fn delta_sizes(&self) -> Vec<LayerSize> {
         let n_rows = |layer: &Arc<Layer>| layer.segment().identity().n_rows.into();

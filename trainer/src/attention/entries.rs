@@ -40,7 +40,7 @@ impl Entries {
         self.block.n_src as usize
     }
 
-    pub(super) fn n_dst(&self) -> usize {
+    pub(crate) fn n_dst(&self) -> usize {
         self.block.n_dst as usize
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::{Debug, Write};
 
-use crate::{LayerOptions, Mode, RateSchedule, SdtConfig, TrainConfig, UpdateOptions};
+use crate::{FullConfig, LayerOptions, Mode, RateSchedule, SdtConfig, TrainConfig, UpdateOptions};
 
 /// Settings that a run has a line for only where they are not as here: those of older checkpoints
 /// are all so.
@@ -38,6 +38,7 @@ impl Settings {
         match config.strategy.mode() {
             // Its local models are those of partitions, whichever worker trains them.
             Mode::Sdt => settings.add_sdt(config),
+            Mode::Full => settings.add_full(config),
             _ => settings.add("workers", &config.workers),
         }
         settings.add("fanouts", &config.fanouts);
@@ -63,6 +64,18 @@ impl Settings {
         self.add("optimizer_state", &optimizer_state);
         self.add("halo_hops", &config.halo_hops());
         self.add("full_partition", &full_partition);
+    }
+
+    fn add_full(&mut self, config: &TrainConfig) {
+        let FullConfig { halo, staleness, compress, ref devices, .. } = config.full;
+        self.add("halo", &halo);
+        self.add("staleness", &staleness);
+        self.add("compress", &compress);
+        if !devices.is_empty() {
+            // Each worker's device decides what its partitions do without.
+            self.add("workers", &config.workers);
+            self.add("devices", devices);
+        }
     }
 
     fn add_options(&mut self, config: &TrainConfig) {

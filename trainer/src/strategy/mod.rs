@@ -1,5 +1,6 @@
 //! Where a worker's batches and rows come from: the roots by mode, the rows by the way to fetch.
 
+pub(crate) mod full;
 pub(crate) mod hop;
 mod ondemand;
 mod random;

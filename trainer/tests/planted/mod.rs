@@ -413,3 +413,31 @@ pub(crate) fn slow(rows: &Arc<MemorySource>, delay: Duration) -> Arc<dyn RowSour
     };
     Arc::new(Watched { rows: Arc::clone(rows), before })
 }
+
+/// Elements of a row of [`planted_sparse`].
+pub(crate) const SPARSE_WIDTH: u32 = 700;
+
+/// The graph of [`planted`] with rows of which one element in a hundred is not zero. Row and column
+/// of `spoilt` are NaN.
+pub(crate) fn planted_sparse(n_parts: u16, spoilt: Option<(NodeId, u32)>) -> Planted {
+    let mut graph = planted(n_parts);
+    let mut random = Random(5);
+    let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    let mut labels = vec![0; 8 * ids.len()];
+    graph.rows.pull("label", &ids, &mut labels, PullKind::Sync).unwrap();
+    let mut features = vec![0f32; (N_NODES * SPARSE_WIDTH) as usize];
+    let rows = features.chunks_exact_mut(SPARSE_WIDTH as usize);
+    for (row, label) in rows.zip(labels.chunks_exact(8)) {
+        for _ in 0..7 {
+            row[random.below(SPARSE_WIDTH) as usize] = random.unit() + 0.1;
+        }
+        row[usize::from(label[0])] = 1.0;
+    }
+    if let Some((node, column)) = spoilt {
+        features[(node.0 * SPARSE_WIDTH + column) as usize] = f32::NAN;
+    }
+    let bytes = bytes_of(&features, f32::to_le_bytes);
+    let rows = Arc::get_mut(&mut graph.rows).unwrap();
+    rows.add("feat", Dtype::F32, SPARSE_WIDTH, bytes).unwrap();
+    graph
+}

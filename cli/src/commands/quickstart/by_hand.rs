@@ -64,7 +64,9 @@ fn import(config: &QuickstartConfig) -> String {
 fn train(config: &QuickstartConfig, strategy: Strategy, connect: &str) -> String {
     let train = &config.train;
     let hot = match strategy {
-        Strategy::Ondemand | Strategy::Massive | Strategy::Hop | Strategy::Sdt => String::new(),
+        Strategy::Ondemand | Strategy::Massive | Strategy::Hop | Strategy::Sdt | Strategy::Full => {
+            String::new()
+        }
         Strategy::Rapid => format!(" --hot {}", train.n_hot),
     };
     format!(

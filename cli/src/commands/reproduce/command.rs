@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Subcommand;
 
+use super::capgnn::CapFiguresArgs;
 use super::hop::HopFiguresArgs;
 use super::sdt::SdtFiguresArgs;
 use super::{Paper, ReproduceArgs};
@@ -14,7 +15,8 @@ use crate::console::Console;
 Example:
   lode reproduce rapidgnn --out rapidgnn
   lode reproduce hopgnn --graph my-graph --out hopgnn
-  lode reproduce sdtgnn --graph my-graph --out sdtgnn")]
+  lode reproduce sdtgnn --graph my-graph --out sdtgnn
+  lode reproduce capgnn --graph my-graph --out capgnn")]
 pub(crate) enum ReproduceCommand {
     /// The schedule-driven one: steady cache and prefetching.
     Rapidgnn(ReproduceArgs),
@@ -24,6 +26,8 @@ pub(crate) enum ReproduceCommand {
     Hopgnn(HopFiguresArgs),
     /// The streaming one: a local model for each partition, and averages of them.
     Sdtgnn(SdtFiguresArgs),
+    /// The full-batch one: halos that are exchanged, kept, narrowed or given up.
+    Capgnn(CapFiguresArgs),
 }
 
 impl ReproduceCommand {
@@ -35,6 +39,7 @@ impl ReproduceCommand {
             }
             Self::Hopgnn(args) => args.run(console),
             Self::Sdtgnn(args) => args.run(console),
+            Self::Capgnn(args) => args.run(console),
         }
     }
 }

@@ -3,10 +3,12 @@
 mod bars;
 mod baselines;
 mod bench;
+mod capgnn;
 mod charts;
 mod command;
 mod convergence;
 mod curves;
+mod cut;
 mod energy;
 mod graphs;
 mod hop;

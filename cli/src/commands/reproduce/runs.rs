@@ -344,6 +344,7 @@ impl Cluster {
             client: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
             store: OpenOptions::default(),
             tiers: TierChoice::default(),
+            profiles: Vec::new(),
             buffer: case.contestant.buffer(n_kept, eviction),
             train: TrainConfig {
                 model: case.contestant.model(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use lodestore_client::Address;
-use lodestore_server::{PolicyKind, PreloadChoice};
+use lodestore_server::{PolicyKind, PreloadChoice, VolatileChoice};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::log::{LogFormat, LogLevel};
@@ -40,6 +40,8 @@ pub(super) struct ConfigFile {
     pub(super) preload: Option<Vec<PreloadChoice>>,
     #[serde(rename = "state-dir")]
     pub(super) state_dir: Option<PathBuf>,
+    #[serde(deserialize_with = "volatile")]
+    pub(super) volatile: Option<Vec<VolatileChoice>>,
     pub(super) writable: Option<bool>,
     #[serde(deserialize_with = "addresses")]
     pub(super) follow: Option<Vec<Address>>,
@@ -155,6 +157,14 @@ fn preload<'de, D: Deserializer<'de>>(
     choices.collect::<Result<_, _>>().map(Some).map_err(de::Error::custom)
 }
 
+fn volatile<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<VolatileChoice>>, D::Error> {
+    let all = Vec::<String>::deserialize(deserializer)?;
+    let all: Result<Vec<VolatileChoice>, _> = all.iter().map(|one| one.parse()).collect();
+    all.map(Some).map_err(de::Error::custom)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,6 +212,7 @@ mod tests {
             policy,
             preload,
             state_dir,
+            volatile,
             writable,
             follow,
             follow_interval,
@@ -225,7 +236,7 @@ mod tests {
         assert!(metrics.is_some() && log_level.is_some() && log_format.is_some());
         assert!(writable.is_some() && insecure.is_some());
         assert_eq!(preload, Some(vec![PreloadChoice::Auto]));
-        assert!(state_dir.is_some());
+        assert!(state_dir.is_some() && volatile.unwrap().len() == 2);
         assert_eq!((follow.unwrap().len(), follow_interval), (2, Some(200)));
         assert!(follow_token_file.is_some() && follow_tls_ca.is_some());
         assert!(token_file.is_some() && admin_token_file.is_some() && tls_cert.is_some());
@@ -247,6 +258,7 @@ mod tests {
             ("unix-mode = \"1777\"", "in octal"),
             ("unix-mode = \"rw\"", "in octal"),
             ("parts = [70000]", "parts"),
+            ("volatile = [\"h1\"]", "NAME:WIDTHxDTYPE"),
             ("writable", "writable"),
             ("metrics = \"9171\"", "metrics"),
             ("log-level = \"loud\"", "log-level"),

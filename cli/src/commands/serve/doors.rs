@@ -24,16 +24,20 @@ impl ServeArgs {
                  --tls-cert, or add --insecure on a trusted network"
             )));
         }
-        let takes_changes = self.writable || self.parts_here;
+        let takes_changes = self.writable || self.parts_here || !self.volatile.is_empty();
         if let Some(address) = listen.filter(|_| takes_changes && !self.insecure)
             && self.token_file.is_none()
             && self.tls_client_ca.is_none()
         {
             return Err(UsageError::new(format!(
-                "with {} every user of this machine could change the graph by {address}: connections \
+                "with {} every user of this machine could change rows by {address}: connections \
                  are not authenticated; give --token-file (or --tls-client-ca), serve by --unix alone, \
                  or add --insecure where all users may",
-                if self.writable { "--writable" } else { "--parts-here" }
+                match (self.writable, self.parts_here) {
+                    (true, _) => "--writable",
+                    (_, true) => "--parts-here",
+                    _ => "--volatile",
+                }
             )));
         }
         let metrics = self.metrics.filter(is_exposed).filter(|_| !self.metrics_insecure);

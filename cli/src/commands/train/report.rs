@@ -1,8 +1,8 @@
 //! What a run tells: a line per epoch, then the summary.
 
 use lodestore_trainer::{
-    Bottleneck, EpochReport, HopConfig, HotPolicy, Metric, Migration, Place, Preparation,
-    RowsBySource, RowsFrom, SdtConfig, StepSeconds, StepShares, Strategy, WorkerStep,
+    Bottleneck, EpochReport, FullConfig, Halo, HopConfig, HotPolicy, Metric, Migration, Place,
+    Preparation, RowsBySource, RowsFrom, SdtConfig, StepSeconds, StepShares, Strategy, WorkerStep,
 };
 
 use super::{TierReport, Trained};
@@ -139,6 +139,35 @@ fn partitioned(sdt: SdtConfig, epochs: &[EpochReport]) -> String {
     )
 }
 
+/// What partitions exchanged under `full`, in the whole run and in its last epoch.
+fn exchanged(full: &FullConfig, epochs: &[EpochReport]) -> String {
+    let last = |of: fn(&EpochReport) -> Option<u64>| epochs.last().and_then(of).unwrap_or(0);
+    let rows = human::count(last(|epoch| epoch.halo_rows));
+    if full.halo == Halo::Zero {
+        return format!("{rows} nodes in halos, whose rows are zeros: nothing travelled");
+    }
+    let inputs = epochs.iter().filter_map(|epoch| epoch.input_bytes).sum();
+    let [forward, back] =
+        [last(|epoch| epoch.embedding_bytes), last(|epoch| epoch.gradient_bytes)].map(human::bytes);
+    let mut text = format!(
+        "{rows} nodes in halos, features pulled once ({}); rows of the last epoch {forward}, gradients \
+         {back}",
+        human::bytes(inputs)
+    );
+    if full.staleness > 0 {
+        text += &format!("; exchanged every {} epochs", full.staleness + 1);
+    }
+    let error = epochs.iter().filter_map(|epoch| epoch.compression_error).fold(0.0, f64::max);
+    if let Some(compress) = full.compress {
+        text += &format!("; as {compress}, off by {error:.2e} of their size");
+    }
+    if !full.devices.is_empty() {
+        let kept = epochs.iter().filter_map(|epoch| epoch.kept_share).next_back().unwrap_or(1.0);
+        text += &format!("; {} of edges kept by RAPA", human::percent(kept));
+    }
+    text
+}
+
 /// What held the steps up, such as `compute, 71 % of a step; waiting for rows 12 %`.
 fn bottleneck(step: &StepShares) -> String {
     let waiting = match step.preparation {
@@ -225,6 +254,7 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
     lines.push(("rows", rows(&report.epochs)));
     lines.extend(report.hop.map(|hop| ("hop", moved(hop, &report.epochs))));
     lines.extend(report.sdt.map(|sdt| ("sdt", partitioned(sdt, &report.epochs))));
+    lines.extend(report.full.as_ref().map(|full| ("full", exchanged(full, &report.epochs))));
     if let Some(step) = &report.step {
         let [of_step, of_batch] = shares(step);
         lines.extend([("step", of_step), ("batches", of_batch)]);

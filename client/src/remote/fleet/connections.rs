@@ -58,12 +58,12 @@ impl Fleet {
         }
     }
 
-    /// A connection to an endpoint for `n_bytes` of rows of a tensor, which come through memory where they
+    /// A connection to an endpoint for `n_bytes` of rows of a tensor, or of a volatile one, which come through memory where they
     /// are enough and the server shares some.
     pub(in super::super) fn connection_for_rows(
         &self,
         endpoint: usize,
-        (tensor, n_bytes): (u16, usize),
+        (tensor, n_bytes): (Option<u16>, usize),
         deadline: Instant,
     ) -> Result<Connection, ClientError> {
         let server = self.routes.endpoints[endpoint].server;
@@ -74,7 +74,7 @@ impl Fleet {
             }
             let may_lend =
                 n_bytes >= LENT_PULL_BYTES_MIN && self.sharing.tiers.load(Ordering::Relaxed);
-            match connection.share(may_lend.then_some(tensor), deadline)? {
+            match connection.share(tensor.filter(|_| may_lend), deadline)? {
                 None => return Ok(connection),
                 Some(Unmapped::Ring) => self.sharing.ring.store(false, Ordering::Relaxed),
                 Some(Unmapped::Tier) => self.sharing.tiers.store(false, Ordering::Relaxed),

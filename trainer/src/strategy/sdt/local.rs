@@ -1,6 +1,6 @@
 //! A partition with its halo in memory: lists, degrees and rows, under local ids.
 
-use std::ops::Range;
+use std::{ops::Range, thread, time::Instant};
 
 use lodestore_client::{ClientError, LoadStats, PullKind, RowBuffer};
 use lodestore_graph::{NodeId, PartId, PartitionBook, topology::Topology};
@@ -33,6 +33,9 @@ pub(crate) struct Loaded {
     /// Rows of the halo, whichever worker owns them.
     pub(crate) halo_rows: u64,
     pub(crate) halo_bytes: u64,
+    /// Bytes of all its rows, and the time that it took to pull them.
+    pub(crate) bytes: u64,
+    pub(crate) seconds: f64,
 }
 
 /// The partitions of a graph, and where the rows of one worker come from.
@@ -112,15 +115,19 @@ impl PartitionSource<'_> {
         let degrees = nodes.iter().map(|&node| self.topology.in_degree(node)).collect();
         let mut rows = RowBuffer::default();
         rows.resize(nodes.len() * self.row_bytes);
+        let start = Instant::now();
         let load = self.pull(&nodes, n_remote as usize, rows.bytes_mut())?;
+        let seconds = start.elapsed().as_secs_f64();
         let owned = self.owned(part);
         let n_halo = nodes.iter().filter(|node| !owned.contains(&node.0)).count() as u64;
         let row_bytes = self.row_bytes;
-        let loaded = Loaded { load, halo_rows: n_halo, halo_bytes: n_halo * row_bytes as u64 };
+        let (halo_bytes, bytes) = (n_halo * row_bytes as u64, rows.bytes().len() as u64);
+        let loaded = Loaded { load, halo_rows: n_halo, halo_bytes, bytes, seconds };
         Ok(LocalPartition { part, nodes, topology, degrees, numbers, rows, row_bytes, loaded })
     }
 
-    /// Pulls the rows of `nodes`, of which the first `n_remote` are other workers'.
+    /// Pulls the rows of `nodes`, of which the first `n_remote` are other workers': these travel while
+    /// own ones are read.
     fn pull(
         &self,
         nodes: &[NodeId],
@@ -130,13 +137,19 @@ impl PartitionSource<'_> {
         let (remote, own) = nodes.split_at(n_remote);
         let (of_remote, of_own) = out.split_at_mut(n_remote * self.row_bytes);
         let (sources, kind) = (self.sources, PullKind::Vector);
-        let mut load = LoadStats::default();
-        if !remote.is_empty() {
-            load =
-                LoadStats::from_pull(sources.remote.pull(self.tensor, remote, of_remote, kind)?);
+        let mut pull_own = || sources.local.pull(self.tensor, own, of_own, kind);
+        if remote.is_empty() {
+            pull_own()?;
+            return Ok(LoadStats::default());
         }
-        sources.local.pull(self.tensor, own, of_own, kind)?;
-        Ok(load)
+        let pull_remote = || sources.remote.pull(self.tensor, remote, of_remote, kind);
+        let (own, remote) = thread::scope(|scope| {
+            let travelling = scope.spawn(pull_remote);
+            (pull_own(), travelling.join())
+        });
+        own?;
+        let thread = "VectorPull of a halo";
+        Ok(LoadStats::from_pull(remote.map_err(|_| ClientError::Panicked { thread })??))
     }
 }
 
@@ -185,13 +198,17 @@ impl LocalPartition {
         nodes.iter().map(|&node| NodeId(self.numbers.local(node))).collect()
     }
 
+    /// Returns the row of the node with this local id.
+    pub(crate) fn row(&self, local: NodeId) -> &[u8] {
+        &self.rows.bytes()[local.index() * self.row_bytes..][..self.row_bytes]
+    }
+
     /// Copies the rows of nodes with these local ids to `out`.
     pub(crate) fn gather(&self, locals: &[NodeId], out: &mut RowBuffer) {
         out.resize(locals.len() * self.row_bytes);
-        let rows = self.rows.bytes();
         let places = out.bytes_mut().chunks_exact_mut(self.row_bytes.max(1));
-        for (place, local) in places.zip(locals) {
-            place.copy_from_slice(&rows[local.index() * self.row_bytes..][..self.row_bytes]);
+        for (place, &local) in places.zip(locals) {
+            place.copy_from_slice(self.row(local));
         }
     }
 }

@@ -231,7 +231,8 @@ impl Run<'_> {
     fn worker_step(&self, of_part: &PartitionFigures, step_seconds: f64) -> WorkerStep {
         let (outcome, Place { epoch, .. }) = (&of_part.outcome, self.place);
         let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
-        let PartitionFigures { halo_rows, halo_bytes, part, .. } = *of_part;
+        let PartitionFigures { halo_rows, halo_bytes, loaded_bytes, load_seconds, part, .. } =
+            *of_part;
         WorkerStep {
             epoch,
             step: part,
@@ -245,7 +246,8 @@ impl Run<'_> {
             bytes,
             late_swaps: 0,
             hop: None,
-            sdt: Some(SdtTraffic { halo_rows, halo_bytes }),
+            sdt: Some(SdtTraffic { halo_rows, halo_bytes, loaded_bytes, load_seconds }),
+            full: None,
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     config::Due,
     replica::{Replica, ReplicaState},
     step_outcome::StepOutcome,
-    worker::Learner,
+    worker::{Learner, StepRows},
 };
 
 /// A worker's state between partitions.
@@ -57,6 +57,9 @@ pub(crate) struct PartitionFigures {
     /// Rows of the halo that were loaded, and bytes of them.
     pub(crate) halo_rows: u64,
     pub(crate) halo_bytes: u64,
+    /// Bytes of all rows that were loaded, and the time of their pulls.
+    pub(crate) loaded_bytes: u64,
+    pub(crate) load_seconds: f64,
     pub(crate) outcome: StepOutcome,
 }
 
@@ -114,6 +117,7 @@ impl PartitionWorker<'_> {
         if ready.is_new {
             let loaded = local.loaded;
             (figures.halo_rows, figures.halo_bytes) = (loaded.halo_rows, loaded.halo_bytes);
+            (figures.loaded_bytes, figures.load_seconds) = (loaded.bytes, loaded.seconds);
             outcome.load += loaded.load;
         }
         self.stats.peak_bytes = self.stats.peak_bytes.max(ready.held_bytes);
@@ -149,7 +153,14 @@ impl PartitionWorker<'_> {
         let batch = sampler.sample_at_most(&roots, seed, u32::MAX).map_err(ClientError::from);
         let mut batch = batch?;
         let sampled = start.elapsed().as_secs_f64();
-        local.gather(&batch.nodes, &mut self.rows);
+        let row_of = |row: usize| local.row(batch.nodes[row]);
+        let rows = match self.learner.features.sparse_of(batch.nodes.len(), row_of) {
+            Some(rows) => StepRows::Sparse(rows),
+            None => {
+                local.gather(&batch.nodes, &mut self.rows);
+                StepRows::Bytes(self.rows.bytes())
+            }
+        };
         batch.nodes.iter_mut().for_each(|node| *node = local.nodes[node.index()]);
         let gathered = start.elapsed().as_secs_f64();
         let mut outcome = StepOutcome {
@@ -160,7 +171,7 @@ impl PartitionWorker<'_> {
         };
         self.stats.max_nodes = self.stats.max_nodes.max(outcome.n_nodes);
         let degree = |node| local.degree(node);
-        self.learner.learn((batch, self.rows.bytes()), &degree, (place, seed), &mut outcome)?;
+        self.learner.learn((batch, rows), &degree, (place, seed), &mut outcome)?;
         outcome.seconds.sample = sampled;
         outcome.seconds.copy = gathered - sampled;
         outcome.seconds.wait = gathered;

@@ -197,6 +197,7 @@ impl TrainPlan<'_> {
             store: OpenOptions::default(),
             tiers: TierChoice::default(),
             buffer: None,
+            profiles: Vec::new(),
             train: TrainConfig {
                 strategy,
                 roots,

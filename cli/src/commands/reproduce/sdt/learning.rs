@@ -4,14 +4,14 @@ use std::ops::ControlFlow;
 
 use anyhow::{Result, anyhow};
 use lodestore_client::PullKind;
-use lodestore_graph::{NodeId, PartId};
+use lodestore_graph::NodeId;
 use lodestore_trainer::{
     EpochReport, OptimizerState, Progress, SdtConfig, Strategy, TrainConfig, TrainError,
     TrainReport, parameter_count, train,
 };
 use serde::Serialize;
 
-use super::source::{Cut, Source};
+use crate::commands::reproduce::cut::{Cut, Source, Splits};
 
 /// A way to train on p partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -116,17 +116,17 @@ pub(super) fn learn(
     let (mut accuracies, mut last) = (Vec::new(), None);
     for seed in 1..=u64::from(n_seeds) {
         let config = TrainConfig { seed, ..way.settings(usual, n_parts) };
-        let parts: Vec<Option<PartId>> = match way {
+        let splits: Vec<Splits> = match way {
             // A partition without training nodes has no model.
-            Way::Alone => cut.graph().book.parts().map(Some).collect(),
-            _ => vec![None],
+            Way::Alone => cut.graph().book.parts().map(Splits::TrainedPart).collect(),
+            _ => vec![Splits::Stored],
         };
         let mut runs = Vec::new();
-        for part in parts {
-            let sources = cut.sources(source, config.workers, part);
+        for splits in splits {
+            let sources = cut.sources(source, config.workers, splits);
             let quiet = &mut |_: &Progress<'_>| ControlFlow::Continue(());
             match train(&config, &cut.graph(), &sources, quiet) {
-                Err(TrainError::NothingToTrain { .. }) if part.is_some() => {}
+                Err(TrainError::NothingToTrain { .. }) if splits != Splits::Stored => {}
                 report => runs.push(report?),
             }
         }
@@ -168,7 +168,7 @@ pub(super) fn learn(
 
 /// Returns the parameters of the model.
 fn n_values(source: &Source, cut: &Cut, config: &TrainConfig) -> Result<u64> {
-    let sources = cut.sources(source, 1, None);
+    let sources = cut.sources(source, 1, Splits::Stored);
     let rows = &sources[0].local;
     let width = rows.tensor(&config.feature_tensor)?.width as usize;
     let labels = rows.tensor(&config.label_tensor)?;
@@ -192,7 +192,7 @@ pub(super) fn hold(source: &Source, cut: &Cut, workers: u32, usual: &TrainConfig
         workers,
         ..Way::Sdt.settings(usual, 1)
     };
-    let sources = cut.sources(source, workers, None);
+    let sources = cut.sources(source, workers, Splits::Stored);
     let quiet = &mut |_: &Progress<'_>| ControlFlow::Continue(());
     let report = train(&config, &cut.graph(), &sources, quiet)?;
     Ok(Held {

@@ -101,6 +101,7 @@ fn run(
         store: OpenOptions::default(),
         tiers: TierChoice::default(),
         buffer: None,
+        profiles: Vec::new(),
         train: train_config,
         log: None,
         form: Form::default(),

@@ -5,7 +5,6 @@ mod learning;
 mod links;
 mod partitioners;
 mod report;
-mod source;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +16,7 @@ use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig};
 use serde::Serialize;
 
+use crate::commands::reproduce::cut::Source;
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
 use crate::shaping::{parse_delay, parse_rate};
@@ -25,7 +25,6 @@ use crate::usage::UsageError;
 use learning::{Held, Learnt, WAYS, hold, learn};
 use links::{LinkRuns, over_links};
 use partitioners::{Partitioned, compare};
-use source::Source;
 
 /// Set SDT-GNN's partitioner, its averages and its memory beside others.
 #[derive(Args)]

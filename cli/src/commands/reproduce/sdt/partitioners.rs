@@ -4,7 +4,7 @@ use anyhow::Result;
 use lodestore_graph::partition::{Algorithm, PartitionConfig, PartitionReport, partition};
 use serde::Serialize;
 
-use super::source::Source;
+use crate::commands::reproduce::cut::Source;
 
 /// What a partitioner made of a graph.
 #[derive(Serialize)]

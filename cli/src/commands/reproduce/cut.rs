@@ -1,6 +1,5 @@
 //! An imported graph, cut into other partitions in memory.
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,11 +9,15 @@ use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::partition::{PartitionConfig, PartitionReport, partition};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::Topology;
-use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_graph::{NodeId, PartId, PartitionBook, mix};
 use lodestore_store::{EmbeddedStore, Graph};
 use lodestore_trainer::{RowsFrom, TrainConfig, TrainGraph, WorkerSources};
+use serde::Serialize;
 
 use crate::topology::open_topology;
+
+/// Fixes which nodes train under [`Splits::Random`].
+const SPLIT_SEED: u64 = 0x6c6f_6465;
 
 /// A graph by the ids that it is stored under.
 pub(super) struct Source {
@@ -34,11 +37,25 @@ pub(super) struct Source {
 /// A graph in partitions of its own.
 pub(super) struct Cut {
     pub(super) report: PartitionReport,
-    topology: Topology,
+    topology: Arc<Topology>,
     book: PartitionBook,
     /// Id in the store of each node.
     stored_of: Arc<[u32]>,
     uuid: [u8; 16],
+}
+
+/// Which nodes train, and which measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Splits {
+    /// As the graph has them.
+    Stored,
+    /// The same, but for training nodes outside of a partition, which are in no split.
+    TrainedPart(PartId),
+    /// By the ids that nodes are stored under: the first 60 % train, the next 20 % validate.
+    Ids,
+    /// The same shares, each node by a number of its own.
+    Random,
 }
 
 /// The rows of a graph under the ids of a cut.
@@ -46,8 +63,7 @@ struct Relabelled {
     rows: Arc<dyn RowSource>,
     book: PartitionBook,
     stored_of: Arc<[u32]>,
-    /// Training nodes outside of these are in no split.
-    trained: Option<Range<u32>>,
+    splits: Splits,
 }
 
 impl Source {
@@ -88,7 +104,7 @@ impl Source {
         let topology = Topology::from_edges(&self.edges, &relabelling, self.undirected)?;
         Ok(Cut {
             report: cut.report,
-            topology,
+            topology: Arc::new(topology),
             stored_of: relabelling.external_of.into(),
             book: relabelling.book,
             uuid: self.uuid,
@@ -102,19 +118,31 @@ impl Cut {
         TrainGraph { topology, book, uuid: self.uuid, rows_from: RowsFrom::Embedded }
     }
 
-    /// Returns the rows of each of `n_workers`, of a graph in which only the training nodes of
-    /// `trained` are trained on, if it is given.
+    /// Returns the same graph in one partition, each node under the id that it has here: so dropout is
+    /// the same.
+    pub(super) fn joined(&self) -> Result<Self> {
+        let book = PartitionBook::from_counts(&[self.book.n_nodes()]);
+        Ok(Self {
+            report: self.report.clone(),
+            topology: Arc::clone(&self.topology),
+            stored_of: Arc::clone(&self.stored_of),
+            book: book.context("a partition has too many nodes")?,
+            uuid: self.uuid,
+        })
+    }
+
+    /// Returns the rows of each of `n_workers`, of a graph with these splits.
     pub(super) fn sources(
         &self,
         source: &Source,
         n_workers: u32,
-        trained: Option<PartId>,
+        splits: Splits,
     ) -> Vec<WorkerSources> {
         let rows: Arc<dyn RowSource> = Arc::new(Relabelled {
             rows: Arc::clone(&source.rows),
             book: self.book.clone(),
             stored_of: Arc::clone(&self.stored_of),
-            trained: trained.map(|part| self.book.range(part)),
+            splits,
         });
         let of_worker = |_| {
             let [local, remote, untiered] = [(); 3].map(|()| Arc::clone(&rows));
@@ -142,12 +170,28 @@ impl RowSource for Relabelled {
     ) -> Result<PullStats, ClientError> {
         let stored: Vec<NodeId> = ids.iter().map(|id| NodeId(self.stored_of[id.index()])).collect();
         let stats = self.rows.pull(tensor, &stored, out, kind)?;
-        if let Some(trained) = &self.trained
-            && tensor == TrainConfig::default().split_tensor
-        {
-            let outside = ids.iter().zip(out).filter(|(id, _)| !trained.contains(&id.0));
-            outside.filter(|(_, split)| **split == 0).for_each(|(_, split)| *split = u8::MAX);
+        if tensor == TrainConfig::default().split_tensor {
+            let rows = ids.iter().zip(&stored).zip(out);
+            rows.for_each(|((id, stored), split)| *split = self.split_of(*id, *stored, *split));
         }
         Ok(stats)
+    }
+}
+
+impl Relabelled {
+    /// Returns the split of a node that is in `split` as stored.
+    fn split_of(&self, id: NodeId, stored: NodeId, split: u8) -> u8 {
+        let n_nodes = u64::from(self.book.n_nodes());
+        // Of five parts of all nodes three train, and one each validates and tests.
+        let fifth = |place: u64, n: u64| [0, 0, 0, 1, 2][(5 * place / n.max(1)) as usize];
+        match self.splits {
+            Splits::Stored => split,
+            Splits::TrainedPart(part) => match self.book.range(part).contains(&id.0) {
+                false if split == 0 => u8::MAX,
+                _ => split,
+            },
+            Splits::Ids => fifth(stored.0.into(), n_nodes),
+            Splits::Random => fifth(mix(u64::from(stored.0) ^ SPLIT_SEED) >> 32, 1 << 32),
+        }
     }
 }

@@ -1,0 +1,105 @@
+//! Figs. 4 and 6: how large halos are, and how many have the same nodes.
+
+use lodestore_graph::topology::Topology;
+use lodestore_graph::{NodeId, PartId};
+use lodestore_trainer::TrainGraph;
+use serde::Serialize;
+
+/// Halos of some hops of all partitions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct HaloFigures {
+    pub(super) partitioner: &'static str,
+    pub(super) parts: u16,
+    pub(super) hops: u32,
+    /// Nodes in halos, once for each halo, over all nodes.
+    pub(super) per_node: f64,
+    /// Share of the nodes in halos that several have.
+    pub(super) shared: f64,
+    /// Halos that have a node which is in one: the mean overlap ratio (Eq. 2).
+    pub(super) overlap: f64,
+}
+
+/// Returns the halos of 1 to `n_hops` hops of the partitions of `graph`.
+pub(super) fn halos_of(
+    graph: &TrainGraph<'_>,
+    partitioner: &'static str,
+    n_hops: u32,
+) -> Vec<HaloFigures> {
+    let n_nodes = graph.book.n_nodes() as usize;
+    let mut overlap = vec![vec![0u16; n_nodes]; n_hops as usize];
+    for part in graph.book.parts() {
+        let first_hop = first_hops(graph, part, n_hops);
+        for (hops, overlap) in (1..).zip(&mut overlap) {
+            let is_in = |hop: u32| (1..=hops).contains(&hop);
+            let of_nodes = overlap.iter_mut().zip(&first_hop);
+            of_nodes.filter(|(_, hop)| is_in(**hop)).for_each(|(overlap, _)| *overlap += 1);
+        }
+    }
+    let parts = graph.book.n_parts();
+    let figures = |(hops, overlap): (u32, Vec<u16>)| {
+        let n_replicas: u64 = overlap.iter().map(|&n| u64::from(n)).sum();
+        let n_in = overlap.iter().filter(|&&n| n > 0).count().max(1) as f64;
+        let n_shared = overlap.iter().filter(|&&n| n > 1).count() as f64;
+        HaloFigures {
+            partitioner,
+            parts,
+            hops,
+            per_node: n_replicas as f64 / n_nodes.max(1) as f64,
+            shared: n_shared / n_in,
+            overlap: n_replicas as f64 / n_in,
+        }
+    };
+    (1..).zip(overlap).map(figures).collect()
+}
+
+/// Returns for each node the hop in which `part` reaches it first: 0 for its own, `u32::MAX` for those
+/// that it does not reach in `n_hops`.
+fn first_hops(graph: &TrainGraph<'_>, part: PartId, n_hops: u32) -> Vec<u32> {
+    let topology: &Topology = graph.topology;
+    let mut first_hop = vec![u32::MAX; graph.book.n_nodes() as usize];
+    let mut reached: Vec<u32> = graph.book.range(part).collect();
+    reached.iter().for_each(|&node| first_hop[node as usize] = 0);
+    for hop in 1..=n_hops {
+        let mut next = Vec::new();
+        for &node in &reached {
+            for &source in topology.in_neighbours(NodeId(node)) {
+                let first = &mut first_hop[source as usize];
+                if *first == u32::MAX {
+                    *first = hop;
+                    next.push(source);
+                }
+            }
+        }
+        reached = next;
+    }
+    first_hop
+}
+
+#[cfg(test)]
+mod tests {
+    use lodestore_graph::PartitionBook;
+    use lodestore_trainer::RowsFrom;
+
+    use super::*;
+
+    #[test]
+    fn halos_of_a_path_grow_by_a_node_at_each_end_and_hop() {
+        // 0 - 1 - 2 - 3 - 4 - 5 in three partitions of two.
+        let lists = vec![1, 0, 2, 1, 3, 2, 4, 3, 5, 4];
+        let topology = Topology::from_lists(vec![0, 1, 3, 5, 7, 9, 10], lists).unwrap();
+        let book = PartitionBook::from_counts(&[2, 2, 2]).unwrap();
+        let (topology, book) = (&topology, &book);
+        let graph = TrainGraph { topology, book, uuid: [0; 16], rows_from: RowsFrom::Embedded };
+        let found = halos_of(&graph, "x", 2);
+        // One hop: {2}, {1, 4}, {3}. Two: {2, 3}, {0, 1, 4, 5}, {2, 3}.
+        let figures = |hops, n: f64, shared, overlap| HaloFigures {
+            partitioner: "x",
+            parts: 3,
+            hops,
+            per_node: n / 6.0,
+            shared,
+            overlap,
+        };
+        assert_eq!(found, [figures(1, 4.0, 0.0, 1.0), figures(2, 8.0, 2.0 / 6.0, 8.0 / 6.0)]);
+    }
+}

@@ -1,0 +1,202 @@
+//! Historical embeddings as GNNAutoScale uses them (Fey et al. 2021, arXiv 2106.05609): batch after
+//! batch, a layer's outputs of the batch are pushed to a history on the server, and those of
+//! out-of-batch neighbours are pulled from it, as old as they may be.
+//!
+//! Two workers own two partitions each, and publish their rows under claims. Weights change from epoch
+//! to epoch and then stand still: from there on the history is exact after one more epoch (Lemma 1
+//! there), and so are the outputs.
+//!
+//! Run with `cargo run -p lodestore-client --example historical_embeddings`.
+
+#[path = "../../benches/src/graph.rs"]
+#[expect(dead_code, unreachable_pub, reason = "public where it lives")]
+mod graph;
+
+use std::error::Error;
+
+use lodestore_client::{Client, ClientConfig, Stamp, StampWanted, VolatileSource};
+use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_server::{Server, ServerConfig};
+
+const N_NODES: u32 = 1200;
+const N_PARTS: u16 = 4;
+const N_WORKERS: u16 = 2;
+const N_FEATURES: usize = 8;
+const N_HIDDEN: usize = 16;
+/// Weights change up to this epoch.
+const LAST_CHANGE: Stamp = 4;
+const N_EPOCHS: Stamp = 6;
+
+/// What a worker found of its nodes in an epoch.
+struct Outcome {
+    epoch: Stamp,
+    /// Rows of the history that were not there yet.
+    n_lacking: usize,
+    /// The largest difference of an output to that of the whole graph with these weights.
+    error: f32,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let dir = tempfile::tempdir()?;
+    let path = graph::feature_graph(dir.path(), N_NODES, N_FEATURES as u32, N_PARTS);
+    let unix = dir.path().join("lode.sock");
+    // `lode serve GRAPH --unix lode.sock --volatile h1:16xf32`.
+    let config = ServerConfig {
+        unix: Some(unix.clone()),
+        volatile: vec![format!("h1:{N_HIDDEN}xf32").parse()?],
+        ..ServerConfig::new(path)
+    };
+    let server = Server::start(&config)?;
+    let address = format!("unix:{}", unix.display());
+    let truth: Vec<Vec<f32>> = (1..=N_EPOCHS).map(whole_graph).collect();
+    let outcomes = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..N_WORKERS)
+            .map(|worker| {
+                scope.spawn({
+                    let (address, truth) = (&address, &truth);
+                    move || work(worker, address, truth).map_err(|error| error.to_string())
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    for (worker, outcomes) in outcomes.into_iter().enumerate() {
+        for Outcome { epoch, n_lacking, error } in outcomes? {
+            println!("worker {worker}, epoch {epoch}: {n_lacking} lacking, error {error:.6}");
+            assert_eq!(n_lacking > 0, epoch == 1, "each row is there after the first epoch");
+            assert!(error > 1e-3 || epoch > LAST_CHANGE, "histories are behind the weights");
+            assert!(error < 1e-5 || epoch <= LAST_CHANGE + 1, "histories have caught up");
+        }
+    }
+    server.stop()?;
+    Ok(())
+}
+
+/// Goes through the batches of a worker, its partitions, epoch by epoch.
+fn work(worker: u16, address: &str, truth: &[Vec<f32>]) -> Result<Vec<Outcome>, Box<dyn Error>> {
+    let client = Client::connect(&[address], ClientConfig::default())?;
+    let book = lodestore_client::RowSource::book(&client).clone();
+    let own: Vec<PartId> = book.parts().filter(|part| part.0 % N_WORKERS == worker).collect();
+    let mut publisher = client.publisher();
+    for &part in &own {
+        publisher.claim("h1", &[book.range(part)])?;
+    }
+    let mut outcomes = Vec::new();
+    for epoch in 1..=N_EPOCHS {
+        let mut outcome = Outcome { epoch, n_lacking: 0, error: 0.0 };
+        for &part in &own {
+            let batch: Vec<NodeId> = book.range(part).map(NodeId).collect();
+            let hidden = first_layer(&client, &batch, epoch)?;
+            publisher.publish("h1", &batch, bytemuck::cast_slice(&hidden), epoch)?;
+            let n_lacking =
+                second_layer(&client, (&book, part), &hidden, epoch, |node, output| {
+                    let difference = (output - truth[epoch as usize - 1][node.0 as usize]).abs();
+                    outcome.error = outcome.error.max(difference);
+                })?;
+            outcome.n_lacking += n_lacking;
+        }
+        outcomes.push(outcome);
+    }
+    Ok(outcomes)
+}
+
+/// The outputs of the first layer for a batch: its inputs are features, which never change.
+fn first_layer(
+    client: &Client,
+    batch: &[NodeId],
+    epoch: Stamp,
+) -> Result<Vec<f32>, Box<dyn Error>> {
+    let inputs: Vec<NodeId> = batch.iter().flat_map(|&node| neighbours(node)).collect();
+    let mut features = vec![0f32; inputs.len() * N_FEATURES];
+    client.sync_pull("feat", &inputs, bytemuck::cast_slice_mut(&mut features))?;
+    let per_node = features.chunks_exact(neighbours(NodeId(0)).len() * N_FEATURES);
+    Ok(per_node.flat_map(|features| hidden_of(features, epoch)).collect())
+}
+
+/// The outputs of the second layer for a batch, whose first is `hidden`. Those of other nodes come from
+/// the history; returns how many were not there.
+fn second_layer(
+    client: &Client,
+    (book, part): (&PartitionBook, PartId),
+    hidden: &[f32],
+    epoch: Stamp,
+    mut tell: impl FnMut(NodeId, f32),
+) -> Result<usize, Box<dyn Error>> {
+    let range = book.range(part);
+    let is_own = |node: &NodeId| range.contains(&node.0);
+    let mut others: Vec<NodeId> =
+        range.clone().flat_map(|node| neighbours(NodeId(node))).filter(|it| !is_own(it)).collect();
+    others.sort_unstable();
+    others.dedup();
+    // At most an epoch old; in the first one nobody has any, and zeros will do.
+    let wanted = match epoch {
+        1 => StampWanted::now(0),
+        _ => StampWanted::awaited(epoch - 1),
+    };
+    let mut history = vec![0f32; others.len() * N_HIDDEN];
+    let rows = bytemuck::cast_slice_mut(&mut history);
+    let pulled = client.pull_volatile("h1", &others, wanted, rows)?;
+    for node in range.clone().map(NodeId) {
+        let row = |it: NodeId| match is_own(&it) {
+            true => &hidden[(it.0 - range.start) as usize * N_HIDDEN..][..N_HIDDEN],
+            false => {
+                let at = others.binary_search(&it).expect("it was pulled");
+                &history[at * N_HIDDEN..][..N_HIDDEN]
+            }
+        };
+        tell(node, output_of(neighbours(node).map(row), epoch));
+    }
+    Ok(pulled.lacking().len())
+}
+
+/// The outputs of all nodes with the weights of an epoch, without any history.
+fn whole_graph(epoch: Stamp) -> Vec<f32> {
+    let features = |node: NodeId| {
+        neighbours(node).into_iter().flat_map(|it| {
+            let row = graph::row_of(it, N_FEATURES as u32);
+            row.chunks_exact(4)
+                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                .collect::<Vec<_>>()
+        })
+    };
+    let hidden: Vec<Vec<f32>> = (0..N_NODES)
+        .map(|node| hidden_of(&features(NodeId(node)).collect::<Vec<_>>(), epoch))
+        .collect();
+    let output =
+        |node| output_of(neighbours(NodeId(node)).map(|it| &hidden[it.0 as usize][..]), epoch);
+    (0..N_NODES).map(output).collect()
+}
+
+/// A node and those that it hears of: a ring with chords, so that partitions have edges between them.
+fn neighbours(NodeId(node): NodeId) -> [NodeId; 4] {
+    [0, 1, N_NODES - 1, N_NODES / 3].map(|step| NodeId((node + step) % N_NODES))
+}
+
+/// A mean over neighbours, weights, and a ReLU.
+fn hidden_of(features: &[f32], epoch: Stamp) -> Vec<f32> {
+    let n = (features.len() / N_FEATURES) as f32;
+    let mean: Vec<f32> = (0..N_FEATURES)
+        .map(|at| features.iter().skip(at).step_by(N_FEATURES).sum::<f32>() / n / N_NODES as f32)
+        .collect();
+    let unit = |of: usize| {
+        let sum = mean.iter().zip(0..).map(|(x, at)| x * weight(at, of, epoch)).sum::<f32>();
+        sum.max(0.0)
+    };
+    (0..N_HIDDEN).map(unit).collect()
+}
+
+/// A mean over neighbours, and weights.
+fn output_of<'a>(rows: impl IntoIterator<Item = &'a [f32]>, epoch: Stamp) -> f32 {
+    let (mut sum, mut n) = (0.0, 0.0);
+    for row in rows {
+        sum += row.iter().zip(0..).map(|(x, at)| x * weight(at, N_HIDDEN, epoch)).sum::<f32>();
+        n += 1.0;
+    }
+    sum / n
+}
+
+/// A weight, which changes from epoch to epoch until the last change.
+fn weight(from: usize, to: usize, epoch: Stamp) -> f32 {
+    let phase = (from * 7 + to * 13) as f32 + epoch.min(LAST_CHANGE) as f32 * 0.4;
+    phase.sin() + 0.3
+}

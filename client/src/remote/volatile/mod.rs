@@ -1,0 +1,224 @@
+//! Volatile tensors at servers: each partition's rows are at its writer, or at the only server that has
+//! it.
+
+mod publish;
+mod pull;
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use lodestore_graph::{NodeId, PartId};
+use lodestore_schema::limits::ROW_BYTES_MAX;
+use lodestore_schema::{Declare, Declared, Name, Reply, Request, RequestBody};
+use lodestore_store::{Dtype, TensorSpec};
+
+use super::fleet::Fleet;
+use super::patience::Patience;
+use super::pull::Failed;
+use super::{Client, lock};
+use crate::connection::time_left;
+use crate::route::PartSet;
+use crate::volatile::{
+    StampWanted, VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
+};
+use crate::{ClientError, TensorInfo};
+
+/// What is known of volatile tensors, by name.
+pub(super) type Known = Mutex<HashMap<String, VolatileInfo>>;
+
+impl Fleet {
+    /// The server that has the volatile rows of a partition.
+    fn volatile_server(&self, part: PartId) -> Result<usize, ClientError> {
+        match self.writer_of(part) {
+            Err(ClientError::NoWriter { part, readers }) => {
+                let servers = self.routes.servers_of(part);
+                let first = servers.first().copied();
+                let is_same = |first: usize, other: usize| {
+                    first == other || self.describes(first).is_same_server(self.describes(other))
+                };
+                first
+                    .filter(|&first| servers.iter().all(|&other| is_same(first, other)))
+                    .ok_or(ClientError::NoWriter { part, readers })
+            }
+            found => found,
+        }
+    }
+
+    /// All of these servers, ascending.
+    fn volatile_servers(&self) -> Result<Vec<usize>, ClientError> {
+        let mut servers = Vec::new();
+        for part in self.routes.book.parts() {
+            match self.volatile_server(part) {
+                Ok(server) => servers.push(server),
+                // A client of some of the partitions has no other.
+                Err(ClientError::NoHolder { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        servers.sort_unstable();
+        servers.dedup();
+        if servers.is_empty() { Err(ClientError::NoNodes) } else { Ok(servers) }
+    }
+}
+
+impl Client {
+    /// Asks each server that has volatile rows, and checks that all answer the same.
+    fn ask_volatile(&self, name: &str, body: RequestBody) -> Result<VolatileInfo, ClientError> {
+        let deadline = Instant::now() + self.config.deadline;
+        let mut patience = Patience::new(&self.config, deadline);
+        let mut fleet = self.fleet_now(deadline)?;
+        loop {
+            let unanswered = match ask_all(&fleet, name, body, deadline) {
+                Ok(info) => {
+                    let known = self.volatile.get_or(|_| Mutex::default());
+                    lock(known).insert(name.to_owned(), info.clone());
+                    return Ok(info);
+                }
+                Err(unanswered) => *unanswered,
+            };
+            let (Some(server), error) = unanswered else {
+                fleet = self.after_gap(fleet, unanswered.1, deadline, &mut patience)?;
+                continue;
+            };
+            let failed = Failed::new(server, PartSet::default(), error);
+            let pause = match failed.remedy.is_final() {
+                true => None,
+                false => patience.pause(failed.remedy),
+            };
+            let Some(pause) = pause else { return Err(failed.error) };
+            std::thread::sleep(pause);
+            fleet = self.after_failures(fleet, &[failed], deadline)?;
+        }
+    }
+}
+
+/// An error, and the server that it is of, if it is of one.
+type Unanswered = Box<(Option<usize>, ClientError)>;
+
+/// Asks all servers of volatile rows.
+fn ask_all(
+    fleet: &Fleet,
+    name: &str,
+    body: RequestBody,
+    deadline: Instant,
+) -> Result<VolatileInfo, Unanswered> {
+    let mut found: Option<VolatileInfo> = None;
+    for server in fleet.volatile_servers().map_err(|error| Box::new((None, error)))? {
+        let of_server = |error| Box::new((Some(server), error));
+        let declared = ask_one(fleet, server, body, deadline).map_err(of_server)?;
+        let info = info(fleet, server, name, &declared).map_err(of_server)?;
+        if found.as_ref().is_some_and(|known| *known != info) {
+            let address = fleet.address(server).clone();
+            let tensor = name.to_owned();
+            return Err(Box::new((None, ClientError::VolatileDiffers { address, tensor })));
+        }
+        found = Some(info);
+    }
+    found.ok_or_else(|| Box::new((None, ClientError::NoNodes)))
+}
+
+fn ask_one(
+    fleet: &Fleet,
+    server: usize,
+    body: RequestBody,
+    deadline: Instant,
+) -> Result<Declared, ClientError> {
+    let endpoint = fleet.routes.shard_endpoint(server, 0);
+    let mut connection = fleet.connection(endpoint, deadline)?;
+    let left = Some(time_left(fleet.address(server), deadline)?);
+    let request = Request { deadline: left, graph: fleet.graph, ..Request::new(body) };
+    connection.send(&request, &[], deadline)?;
+    match connection.receive(deadline) {
+        Ok(Reply::Declared(declared)) => {
+            fleet.give_back(endpoint, connection);
+            Ok(declared)
+        }
+        Ok(_) => Err(ClientError::Confused { address: fleet.address(server).clone() }),
+        Err(error) => {
+            if error.leaves_connection() {
+                fleet.give_back(endpoint, connection);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// What a server has told of a tensor, if that can be.
+fn info(
+    fleet: &Fleet,
+    server: usize,
+    name: &str,
+    declared: &Declared,
+) -> Result<VolatileInfo, ClientError> {
+    let Declared { dtype, width, row_bytes, range_rows } = declared;
+    let known = dtype.parse::<Dtype>().ok();
+    let fits = known.filter(|dtype| {
+        let found = (*width as usize).checked_mul(dtype.size_bytes());
+        found == Some(*row_bytes as usize) && *width > 0
+    });
+    let bad = || ClientError::BadTensor {
+        address: fleet.address(server).clone(),
+        tensor: name.to_owned(),
+        reason: format!("{width} times {dtype} in rows of {row_bytes} bytes"),
+    };
+    let dtype = fits.ok_or_else(bad)?;
+    let tensor = TensorInfo { name: name.to_owned(), dtype, width: *width };
+    Ok(VolatileInfo { tensor, range_rows: *range_rows })
+}
+
+/// The name of a volatile tensor as requests have it.
+fn wire_name(name: &str) -> Result<Name, ClientError> {
+    Name::new(name).map_err(|error| ClientError::BadVolatile { reason: error.to_string() })
+}
+
+impl VolatileSource for Client {
+    fn volatile(&self, name: &str) -> Result<VolatileInfo, ClientError> {
+        let known = self.volatile.get_or(|_| Mutex::default());
+        if let Some(info) = lock(known).get(name) {
+            return Ok(info.clone());
+        }
+        self.ask_volatile(name, RequestBody::Volatile { tensor: wire_name(name)? })
+    }
+
+    fn declare(&self, info: &VolatileInfo) -> Result<(), ClientError> {
+        let TensorInfo { name, dtype, width } = &info.tensor;
+        let spec = TensorSpec::new(name, *dtype, *width);
+        let spec = spec.map_err(|error| ClientError::BadVolatile { reason: error.to_string() })?;
+        if spec.row_bytes() > ROW_BYTES_MAX {
+            let n_bytes = spec.row_bytes();
+            let reason = format!("rows of {n_bytes} bytes, servers send {ROW_BYTES_MAX} at most");
+            return Err(ClientError::BadVolatile { reason });
+        }
+        let declare = Declare {
+            name: wire_name(name)?,
+            dtype: wire_name(dtype.name())?,
+            width: *width,
+            range_rows: info.range_rows,
+        };
+        self.ask_volatile(name, RequestBody::Declare(declare)).map(drop)
+    }
+
+    fn pull_volatile(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        wanted: StampWanted,
+        out: &mut [u8],
+    ) -> Result<VolatilePulled, ClientError> {
+        let info = self.volatile(tensor)?;
+        let row_bytes = info.tensor.row_bytes();
+        ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
+        let stamps = self.pull_stamps(&info, ids, wanted, out)?;
+        Ok(VolatilePulled { stamps, n_found: 0 })
+    }
+
+    fn publisher(&self) -> Box<dyn VolatilePublisher + '_> {
+        Box::new(publish::RemotePublisher::new(self))
+    }
+}
+
+/// The time that a pull keeps for its answer, of all that it has.
+fn margin(deadline: Duration) -> Duration {
+    (deadline / 10).min(Duration::from_secs(1))
+}

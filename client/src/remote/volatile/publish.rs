@@ -1,0 +1,363 @@
+//! A publisher at servers: a connection to each, which has the claims, and pieces of rows that follow each
+//! other without a wait for answers.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lodestore_cache::Stamp;
+use lodestore_graph::{NodeId, PartId};
+use lodestore_schema::limits::{CLAIM_RANGES_MAX, PUSH_BODY_BYTES_MAX, ROWS_PER_PUBLISH_MAX};
+use lodestore_schema::{Name, Publish, Reply, Request, RequestBody};
+
+use super::super::Client;
+use super::super::fleet::Fleet;
+use super::super::patience::{Patience, Remedy};
+use super::super::pull::Failed;
+use super::wire_name;
+use crate::connection::{Connection, time_left};
+use crate::route::PartSet;
+use crate::volatile::{VolatilePublisher, VolatileSource};
+use crate::{Address, ClientError};
+
+/// Bytes of a piece: few enough that a server has its rows published while the next ones travel.
+const PIECE_BYTES: usize = 1 << 20;
+/// Pieces to one server that are not answered.
+const PIECES_AT_ONCE: usize = 4;
+
+const _: () = assert!(PIECE_BYTES <= PUSH_BODY_BYTES_MAX);
+
+/// Claims of rows at servers.
+pub(super) struct RemotePublisher<'a> {
+    client: &'a Client,
+    links: Vec<Link>,
+    /// By tensor: ids that are claimed, ascending, and over which link.
+    claims: HashMap<String, Vec<(Range<u32>, usize)>>,
+}
+
+/// Ids by the server that has their rows.
+type ByServer = Vec<(usize, Vec<Range<u32>>)>;
+
+/// The connection to one server.
+struct Link {
+    address: Address,
+    /// None once it has failed: its claims have ended.
+    connection: Option<Connection>,
+}
+
+/// What all pieces of one publication share.
+struct Publication<'a> {
+    name: Name,
+    ids: &'a [NodeId],
+    rows: &'a [u8],
+    row_bytes: usize,
+    stamp: Stamp,
+    graph: u64,
+    deadline: Instant,
+}
+
+/// The rows for one link, and how far they are.
+struct Sending {
+    link: usize,
+    positions: Vec<u32>,
+    /// Rows that were sent, and the pieces of these that are not answered.
+    n_sent: usize,
+    unanswered: VecDeque<usize>,
+    /// Rows of which the server has said that they are there.
+    n_done: usize,
+    /// What it has refused.
+    refusal: Option<ClientError>,
+}
+
+impl<'a> RemotePublisher<'a> {
+    pub(super) fn new(client: &'a Client) -> Self {
+        Self { client, links: Vec::new(), claims: HashMap::new() }
+    }
+
+    /// Splits ids by the partition that they are of.
+    fn by_part(&self, ids: &[Range<u32>]) -> Result<Vec<(PartId, Range<u32>)>, ClientError> {
+        let (book, mut parts) = (&self.client.book, Vec::new());
+        for ids in ids {
+            let mut start = ids.start;
+            while start < ids.end || ids.is_empty() {
+                let (node, n_nodes) = (NodeId(start), book.n_nodes());
+                let part = book.part_of(node).ok_or(ClientError::UnknownNode { node, n_nodes })?;
+                let end = ids.end.min(book.range(part).end);
+                parts.push((part, start..end));
+                start = end;
+                if ids.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    /// The link to a server, with a connection.
+    fn link_to(
+        &mut self,
+        fleet: &Fleet,
+        server: usize,
+        deadline: Instant,
+    ) -> Result<usize, ClientError> {
+        let address = fleet.address(server);
+        let known = self.links.iter().position(|link| link.address == *address);
+        let at = known.unwrap_or(self.links.len());
+        if known.is_none() {
+            self.links.push(Link { address: address.clone(), connection: None });
+        }
+        if self.links[at].connection.is_none() {
+            // What was claimed over the one before has ended with it.
+            for claims in self.claims.values_mut() {
+                claims.retain(|(_, link)| *link != at);
+            }
+            let endpoint = fleet.routes.shard_endpoint(server, 0);
+            self.links[at].connection = Some(fleet.connection(endpoint, deadline)?);
+        }
+        Ok(at)
+    }
+
+    /// Splits ids by the server that has them, and gives the fleet that these are of.
+    fn by_server(
+        &self,
+        mut fleet: Arc<Fleet>,
+        parts: &[(PartId, Range<u32>)],
+        (deadline, patience): (Instant, &mut Patience),
+    ) -> Result<(Arc<Fleet>, ByServer), ClientError> {
+        loop {
+            let mut by_server = ByServer::new();
+            let found = parts.iter().try_for_each(|(part, ids)| {
+                let server = fleet.volatile_server(*part)?;
+                match by_server.iter_mut().find(|(of, _)| *of == server) {
+                    Some((_, all)) => all.push(ids.clone()),
+                    None => by_server.push((server, vec![ids.clone()])),
+                }
+                Ok(())
+            });
+            match found {
+                Ok(()) => return Ok((fleet, by_server)),
+                Err(gap) => fleet = self.client.after_gap(fleet, gap, deadline, patience)?,
+            }
+        }
+    }
+
+    /// Claims ids over a link, and remembers that.
+    fn claim_at(
+        &mut self,
+        link: usize,
+        tensor: &str,
+        ids: &[Range<u32>],
+        (graph, deadline): (u64, Instant),
+    ) -> Result<u64, ClientError> {
+        let (name, all) = (wire_name(tensor)?, ids);
+        let Link { address, connection } = &mut self.links[link];
+        let Some(open) = connection else { return Err(lost(address)) };
+        let mut n_rows = 0;
+        for ids in ids.chunks(CLAIM_RANGES_MAX) {
+            let bounds: Vec<NodeId> =
+                ids.iter().flat_map(|ids| [NodeId(ids.start), NodeId(ids.end)]).collect();
+            let left = Some(time_left(address, deadline)?);
+            let body = RequestBody::Claim { tensor: name };
+            let request = Request { deadline: left, graph, ..Request::new(body) };
+            let sent = open.send(&request, &bounds, deadline);
+            match sent.and_then(|()| open.receive(deadline)) {
+                Ok(Reply::Claimed { n_rows: claimed }) => n_rows += claimed,
+                Ok(_) => {
+                    *connection = None;
+                    return Err(ClientError::Confused { address: address.clone() });
+                }
+                Err(error) => {
+                    if !error.leaves_connection() {
+                        *connection = None;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        let claims = self.claims.entry(tensor.to_owned()).or_default();
+        claims.extend(all.iter().map(|ids| (ids.clone(), link)));
+        claims.sort_unstable_by_key(|(ids, link)| (ids.start, ids.end, *link));
+        claims.dedup();
+        Ok(n_rows)
+    }
+
+    /// Splits the rows by the link over which they are claimed.
+    fn split(&self, tensor: &str, ids: &[NodeId]) -> Result<Vec<Sending>, ClientError> {
+        let claims = self.claims.get(tensor).map_or(&[][..], Vec::as_slice);
+        let mut sendings: Vec<Sending> = Vec::new();
+        for (&node, position) in ids.iter().zip(0u32..) {
+            let after = claims.partition_point(|(ids, _)| ids.end <= node.0);
+            let claim = claims.get(after).filter(|(ids, _)| ids.contains(&node.0));
+            let Some(&(_, link)) = claim else {
+                let tensor = tensor.to_owned();
+                return Err(ClientError::NotClaimed { tensor, node });
+            };
+            let at = sendings.iter().position(|sending| sending.link == link);
+            let at = at.unwrap_or_else(|| {
+                sendings.push(Sending::new(link));
+                sendings.len() - 1
+            });
+            sendings[at].positions.push(position);
+        }
+        Ok(sendings)
+    }
+}
+
+impl VolatilePublisher for RemotePublisher<'_> {
+    fn claim(&mut self, tensor: &str, ids: &[Range<u32>]) -> Result<u64, ClientError> {
+        let deadline = Instant::now() + self.client.config.deadline;
+        let mut patience = Patience::new(&self.client.config, deadline);
+        let (mut left, mut n_rows) = (self.by_part(ids)?, 0);
+        let mut fleet = self.client.fleet_now(deadline)?;
+        while !left.is_empty() {
+            let by_server;
+            (fleet, by_server) = self.by_server(fleet, &left, (deadline, &mut patience))?;
+            let Some((server, ids)) = by_server.into_iter().next() else { break };
+            let claimed = self
+                .link_to(&fleet, server, deadline)
+                .and_then(|link| self.claim_at(link, tensor, &ids, (fleet.graph, deadline)));
+            match claimed {
+                Ok(claimed) => {
+                    n_rows += claimed;
+                    left.retain(|(_, it)| !ids.contains(it));
+                }
+                Err(error) => {
+                    let failed = Failed::new(server, PartSet::default(), error);
+                    let pause = match failed.remedy.is_final() {
+                        true => None,
+                        false => patience.pause(failed.remedy),
+                    };
+                    let Some(pause) = pause else { return Err(failed.error) };
+                    std::thread::sleep(pause);
+                    // It may have been started again, with other ports.
+                    fleet = self.client.after_failures(fleet, &[failed], deadline)?;
+                }
+            }
+        }
+        Ok(n_rows)
+    }
+
+    fn publish(
+        &mut self,
+        tensor: &str,
+        ids: &[NodeId],
+        rows: &[u8],
+        stamp: Stamp,
+    ) -> Result<(), ClientError> {
+        let row_bytes = self.client.volatile(tensor)?.tensor.row_bytes();
+        ClientError::check_buffer(tensor, ids.len(), row_bytes, rows.len())?;
+        let graph = self.client.fleet().graph;
+        let deadline = Instant::now() + self.client.config.deadline;
+        let name = wire_name(tensor)?;
+        let publication = Publication { name, ids, rows, row_bytes, stamp, graph, deadline };
+        let mut patience = Patience::new(&self.client.config, deadline);
+        let mut sendings = self.split(tensor, ids)?;
+        let mut worst = None;
+        while !sendings.is_empty() {
+            for sending in &mut sendings {
+                let link = &mut self.links[sending.link];
+                if let Err(error) = sending.step(link, &publication, &mut patience) {
+                    if !error.leaves_connection() {
+                        link.connection = None;
+                    }
+                    sending.n_done = sending.positions.len();
+                    worst = worst.or(Some(error));
+                }
+            }
+            sendings.retain(|sending| sending.n_done < sending.positions.len());
+        }
+        worst.map_or(Ok(()), Err)
+    }
+}
+
+impl Publication<'_> {
+    fn rows_per_piece(&self) -> usize {
+        let fitting = PIECE_BYTES / (size_of::<NodeId>() + self.row_bytes);
+        fitting.clamp(1, ROWS_PER_PUBLISH_MAX)
+    }
+}
+
+impl Sending {
+    fn new(link: usize) -> Self {
+        let (positions, unanswered) = (Vec::new(), VecDeque::new());
+        Self { link, positions, n_sent: 0, unanswered, n_done: 0, refusal: None }
+    }
+
+    /// Sends the next piece, or takes the answer to the oldest where enough are under way.
+    fn step(
+        &mut self,
+        link: &mut Link,
+        publication: &Publication<'_>,
+        patience: &mut Patience,
+    ) -> Result<(), ClientError> {
+        let Link { address, connection } = link;
+        let Some(connection) = connection else { return Err(lost(address)) };
+        let has_more = self.n_sent < self.positions.len() && self.refusal.is_none();
+        if has_more && self.unanswered.len() < PIECES_AT_ONCE {
+            return self.send(connection, address, publication);
+        }
+        if let Some(n_rows) = self.unanswered.pop_front() {
+            let found = connection.receive(publication.deadline);
+            return self.take_answer(found, n_rows, address);
+        }
+        // All are answered, and one was refused: what is not wrong is sent again from there on.
+        let Some(refusal) = self.refusal.take() else { return Ok(()) };
+        let remedy = match Remedy::of(&refusal) {
+            later @ Remedy::Later(_) => later,
+            _ => return Err(refusal),
+        };
+        let Some(pause) = patience.pause(remedy) else { return Err(refusal) };
+        std::thread::sleep(pause);
+        self.n_sent = self.n_done;
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        connection: &mut Connection,
+        address: &Address,
+        publication: &Publication<'_>,
+    ) -> Result<(), ClientError> {
+        let Publication { name, ids, rows, stamp, graph, deadline, .. } = *publication;
+        let left = &self.positions[self.n_sent..];
+        let positions = &left[..left.len().min(publication.rows_per_piece())];
+        let n_rows = u32::try_from(positions.len()).unwrap_or(u32::MAX);
+        let body = RequestBody::Publish(Publish { name, n_rows, stamp });
+        let time = Some(time_left(address, deadline)?);
+        let request = Request { deadline: time, graph, ..Request::new(body) };
+        connection.send_publication(&request, (ids, rows), positions, deadline)?;
+        self.n_sent += positions.len();
+        self.unanswered.push_back(positions.len());
+        Ok(())
+    }
+
+    /// Notes what a server has said of its oldest piece. After a refusal the pieces behind it count for
+    /// nothing.
+    fn take_answer(
+        &mut self,
+        found: Result<Reply, ClientError>,
+        n_rows: usize,
+        address: &Address,
+    ) -> Result<(), ClientError> {
+        match found {
+            Ok(Reply::Published { n_rows: found }) if found as usize == n_rows => {
+                if self.refusal.is_none() {
+                    self.n_done += n_rows;
+                }
+                Ok(())
+            }
+            Ok(_) => Err(ClientError::Confused { address: address.clone() }),
+            Err(error) if error.leaves_connection() => {
+                self.refusal.get_or_insert(error);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The claims over a link have ended with its connection.
+fn lost(address: &Address) -> ClientError {
+    ClientError::ClaimsLost { address: address.clone() }
+}

@@ -1,0 +1,272 @@
+//! A pull of volatile rows: one request to each shard that is asked, all sent before the first answer is
+//! read, and answers taken as they come.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lodestore_cache::{NO_STAMP, Stamp};
+use lodestore_graph::NodeId;
+use lodestore_schema::limits::IDS_PER_PULL_MAX;
+use lodestore_schema::{Name, PullVolatile, Request, RequestBody, Stripes};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::super::Client;
+use super::super::fleet::Fleet;
+use super::super::patience::{Patience, Remedy};
+use super::super::pull::{Failed, worst};
+use super::{margin, wire_name};
+use crate::ClientError;
+use crate::connection::{Connection, Place, VolatileProgress};
+use crate::route::PartSet;
+use crate::socket::timespec;
+use crate::volatile::{StampWanted, VolatileInfo};
+
+/// What all requests of one pull share.
+struct Pull<'a> {
+    name: Name,
+    row_bytes: usize,
+    min_stamp: Stamp,
+    /// Until when servers wait for rows.
+    until: Instant,
+    deadline: Instant,
+    ids: &'a [NodeId],
+}
+
+/// Rows that one shard is asked for: in the order of the batch.
+#[derive(Default)]
+struct Share {
+    ids: Vec<NodeId>,
+    positions: Vec<u32>,
+    parts: PartSet,
+}
+
+/// A request, and how far its answer has come.
+struct Asked<'a> {
+    endpoint: usize,
+    share: &'a Share,
+    /// Of the share's rows, those that it is for.
+    positions: &'a [u32],
+    connection: Connection,
+    progress: VolatileProgress,
+}
+
+impl Client {
+    /// Pulls rows, and returns the stamp of each.
+    pub(super) fn pull_stamps(
+        &self,
+        info: &VolatileInfo,
+        ids: &[NodeId],
+        wanted: StampWanted,
+        out: &mut [u8],
+    ) -> Result<Vec<Stamp>, ClientError> {
+        let (begun, time) = (Instant::now(), self.config.deadline);
+        let deadline = begun + time;
+        let pull = Pull {
+            name: wire_name(&info.tensor.name)?,
+            row_bytes: info.tensor.row_bytes(),
+            min_stamp: wanted.min_stamp,
+            until: begun + wanted.wait.min(time.saturating_sub(margin(time))),
+            deadline,
+            ids,
+        };
+        let mut stamps = vec![NO_STAMP; ids.len()];
+        // Positions of a batch travel as 32 bits.
+        let n_ids = u32::try_from(ids.len());
+        let n_ids = n_ids.map_err(|_| ClientError::TooManyRows { n_rows: ids.len() })?;
+        let mut left: Vec<u32> = (0..n_ids).collect();
+        let mut patience = Patience::new(&self.config, deadline);
+        let mut fleet = self.fleet_now(deadline)?;
+        while !left.is_empty() {
+            let shares;
+            (fleet, shares) = self.split_volatile(fleet, &pull, &left, &mut patience)?;
+            let failures = try_all(&fleet, &pull, &shares, (out, &mut stamps))?;
+            if failures.is_empty() {
+                break;
+            }
+            left.clear();
+            for (endpoint, _) in &failures {
+                left.extend_from_slice(&shares[*endpoint].positions);
+            }
+            left.sort_unstable();
+            left.dedup();
+            let failures: Vec<Failed> = failures.into_iter().map(|(_, failed)| failed).collect();
+            let remedies = failures.iter().map(|failed| match failed.remedy {
+                // No other server has the rows.
+                remedy if remedy.is_final() => Remedy::None,
+                remedy => remedy,
+            });
+            let Some(pause) = patience.pause(Remedy::deciding(remedies)) else {
+                return Err(worst(failures));
+            };
+            std::thread::sleep(pause);
+            fleet = self.after_failures(fleet, &failures, deadline)?;
+        }
+        Ok(stamps)
+    }
+
+    /// Sorts positions by the shard that is asked for them, and gives the fleet that these are of.
+    fn split_volatile(
+        &self,
+        mut fleet: Arc<Fleet>,
+        pull: &Pull<'_>,
+        positions: &[u32],
+        patience: &mut Patience,
+    ) -> Result<(Arc<Fleet>, Vec<Share>), ClientError> {
+        loop {
+            match split(&fleet, pull, positions) {
+                Ok(shares) => return Ok((fleet, shares)),
+                Err(error) => fleet = self.after_gap(fleet, error, pull.deadline, patience)?,
+            }
+        }
+    }
+}
+
+/// A share for each endpoint. Any shard has all rows of its server: they are dealt as those of a stored
+/// tensor of that width.
+fn split(fleet: &Fleet, pull: &Pull<'_>, positions: &[u32]) -> Result<Vec<Share>, ClientError> {
+    let book = &fleet.routes.book;
+    let mut shares = Vec::new();
+    shares.resize_with(fleet.routes.endpoints.len(), Share::default);
+    let mut servers: Vec<Option<(usize, Stripes)>> = vec![None; book.n_parts().into()];
+    for &position in positions {
+        let node = pull.ids[position as usize];
+        let n_nodes = book.n_nodes();
+        let (part, row) = book.locate(node).ok_or(ClientError::UnknownNode { node, n_nodes })?;
+        let (server, stripes) = match servers[part.index()] {
+            Some(known) => known,
+            None => {
+                let server = fleet.volatile_server(part)?;
+                let n_shards = fleet.describes(server).n_shards.max(1);
+                let row_bytes = u32::try_from(pull.row_bytes).unwrap_or(u32::MAX);
+                let found = (server, Stripes::for_rows(n_shards, row_bytes));
+                servers[part.index()] = Some(found);
+                found
+            }
+        };
+        let shard = stripes.shard_of(part.0, row);
+        let share = &mut shares[fleet.routes.shard_endpoint(server, shard)];
+        share.ids.push(node);
+        share.positions.push(position);
+        share.parts.insert(part);
+    }
+    Ok(shares)
+}
+
+/// One attempt at every share, in rounds of one request each; returns what failed, by endpoint.
+fn try_all(
+    fleet: &Fleet,
+    pull: &Pull<'_>,
+    shares: &[Share],
+    (out, stamps): (&mut [u8], &mut [Stamp]),
+) -> Result<Vec<(usize, Failed)>, ClientError> {
+    let mut failures = Vec::new();
+    let n_rounds = shares.iter().map(|share| share.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
+    for round in 0..n_rounds.unwrap_or(0) {
+        let mut under_way = Vec::new();
+        for (endpoint, share) in shares.iter().enumerate() {
+            let first = round * IDS_PER_PULL_MAX;
+            if first >= share.ids.len() {
+                continue;
+            }
+            let end = share.ids.len().min(first + IDS_PER_PULL_MAX);
+            match ask(fleet, pull, endpoint, &share.ids[first..end]) {
+                Ok(connection) => {
+                    let (positions, progress) =
+                        (&share.positions[first..end], VolatileProgress::new());
+                    under_way.push(Asked { endpoint, share, positions, connection, progress });
+                }
+                Err(error) => failures.push((endpoint, failed(fleet, endpoint, share, error))),
+            }
+        }
+        receive(fleet, pull, under_way, (&mut *out, &mut *stamps), &mut failures)?;
+    }
+    Ok(failures)
+}
+
+fn failed(fleet: &Fleet, endpoint: usize, share: &Share, error: ClientError) -> Failed {
+    Failed::new(fleet.routes.endpoints[endpoint].server, share.parts.clone(), error)
+}
+
+fn ask(
+    fleet: &Fleet,
+    pull: &Pull<'_>,
+    endpoint: usize,
+    ids: &[NodeId],
+) -> Result<Connection, ClientError> {
+    let n_bytes = ids.len() * pull.row_bytes;
+    let mut connection = fleet.connection_for_rows(endpoint, (None, n_bytes), pull.deadline)?;
+    let now = Instant::now();
+    // Whole milliseconds travel: rather a little longer than was asked.
+    let wait = pull.until.saturating_duration_since(now).as_micros().div_ceil(1000);
+    let wait = Duration::from_millis(u64::try_from(wait).unwrap_or(u64::MAX));
+    let body = RequestBody::PullVolatile(PullVolatile {
+        name: pull.name,
+        min_stamp: pull.min_stamp,
+        wait,
+    });
+    let left = Some(pull.deadline.saturating_duration_since(now).max(Duration::from_millis(1)));
+    let request = Request { deadline: left, graph: fleet.graph, ..Request::new(body) };
+    connection.send(&request, ids, pull.deadline)?;
+    Ok(connection)
+}
+
+/// Takes all answers, to the rows of `out` where they belong.
+fn receive(
+    fleet: &Fleet,
+    pull: &Pull<'_>,
+    mut under_way: Vec<Asked<'_>>,
+    (out, stamps): (&mut [u8], &mut [Stamp]),
+    failures: &mut Vec<(usize, Failed)>,
+) -> Result<(), ClientError> {
+    while !under_way.is_empty() {
+        let ready = wait(&under_way, pull.deadline)?;
+        let is_late = Instant::now() >= pull.deadline;
+        let mut ready = ready.into_iter();
+        let mut left = Vec::with_capacity(under_way.len());
+        for mut one in under_way {
+            let taken = if ready.next().unwrap_or(false) {
+                let mut place =
+                    Place { positions: one.positions, row_bytes: pull.row_bytes, out: &mut *out };
+                one.connection.take_volatile(&mut one.progress, &mut place, stamps, pull.deadline)
+            } else if is_late {
+                let address = fleet.routes.endpoints[one.endpoint].address.clone();
+                Err(ClientError::Deadline { address })
+            } else {
+                Ok(false)
+            };
+            match taken {
+                Ok(false) => left.push(one),
+                Ok(true) => fleet.give_back(one.endpoint, one.connection),
+                Err(error) => {
+                    let failed = failed(fleet, one.endpoint, one.share, error);
+                    if failed.error.leaves_connection() {
+                        fleet.give_back(one.endpoint, one.connection);
+                    }
+                    failures.push((one.endpoint, failed));
+                }
+            }
+        }
+        under_way = left;
+    }
+    Ok(())
+}
+
+/// Waits until something has come, or the time is up; tells for each request whether something has.
+fn wait(under_way: &[Asked<'_>], deadline: Instant) -> Result<Vec<bool>, ClientError> {
+    let is_here = |one: &Asked<'_>| one.connection.has_buffered_volatile(&one.progress);
+    let left = match under_way.iter().any(is_here) {
+        true => Duration::ZERO,
+        false => deadline.saturating_duration_since(Instant::now()),
+    };
+    let connections = under_way.iter().map(|one| &one.connection);
+    let mut fds: Vec<PollFd<'_>> =
+        connections.map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
+    match poll(&mut fds, Some(&timespec(left))) {
+        Ok(_) => {
+            let ready = fds.iter().map(|fd| !fd.revents().is_empty());
+            Ok(ready.zip(under_way).map(|(ready, one)| ready || is_here(one)).collect())
+        }
+        Err(rustix::io::Errno::INTR) => Ok(vec![false; fds.len()]),
+        Err(error) => Err(ClientError::Poll { source: error.into() }),
+    }
+}

@@ -1,0 +1,158 @@
+//! Volatile tensors in the memory of this process.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lodestore_cache::{VolatileClaim, VolatileShape, VolatileStore, VolatileTensor};
+use lodestore_graph::{NodeId, PartitionBook};
+use lodestore_store::{Dtype, TensorSpec};
+
+use super::{
+    NO_STAMP, Stamp, StampWanted, VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
+};
+use crate::{ClientError, TensorInfo};
+
+/// Shortest and longest pause between two looks for rows that are waited for.
+const PAUSE_MIN: Duration = Duration::from_micros(20);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+/// A pause is so small a part of the time that has been waited.
+const PAUSES: u32 = 8;
+
+/// Volatile tensors of all nodes of a graph, for the threads of this process: no server, and no copy
+/// over a wire.
+///
+/// ```
+/// use lodestore_client::{EmbeddedVolatile, StampWanted, TensorInfo, VolatileInfo, VolatileSource};
+/// use lodestore_graph::{NodeId, PartitionBook};
+/// use lodestore_store::Dtype;
+///
+/// let book = PartitionBook::new(vec![0, 50, 100]).expect("ascending bounds");
+/// let memory = EmbeddedVolatile::new(&book, 1 << 20);
+/// let tensor = TensorInfo { name: "h1".into(), dtype: Dtype::U8, width: 4 };
+/// memory.declare(&VolatileInfo { tensor, range_rows: 0 })?;
+/// let mut publisher = memory.publisher();
+/// publisher.claim("h1", &[0..50])?;
+/// publisher.publish("h1", &[NodeId(7)], b"7777", 3)?;
+///
+/// let mut out = [0; 8];
+/// let ids = [NodeId(8), NodeId(7)];
+/// let pulled = memory.pull_volatile("h1", &ids, StampWanted::now(3), &mut out)?;
+/// assert_eq!((&out, pulled.lacking(), pulled.oldest()), (b"\0\0\0\07777", vec![0], Some(3)));
+/// # Ok::<(), lodestore_client::ClientError>(())
+/// ```
+#[derive(Debug)]
+pub struct EmbeddedVolatile {
+    book: PartitionBook,
+    store: VolatileStore,
+}
+
+impl EmbeddedVolatile {
+    /// Makes room for tensors of up to `memory_bytes` together, over all partitions of `book`.
+    #[must_use]
+    pub fn new(book: &PartitionBook, memory_bytes: u64) -> Self {
+        Self { book: book.clone(), store: VolatileStore::new(memory_bytes) }
+    }
+
+    fn get(&self, name: &str) -> Result<Arc<VolatileTensor>, ClientError> {
+        let unknown =
+            || ClientError::UnknownTensor { name: name.to_owned(), known: self.store.names() };
+        self.store.get(name).ok_or_else(unknown)
+    }
+}
+
+impl VolatileSource for EmbeddedVolatile {
+    fn volatile(&self, name: &str) -> Result<VolatileInfo, ClientError> {
+        let tensor = self.get(name)?;
+        let shape = tensor.shape();
+        // It was declared by one.
+        let dtype = Dtype::ALL.into_iter().find(|dtype| dtype.name() == shape.dtype);
+        let dtype = dtype.unwrap_or(Dtype::U8);
+        let info = TensorInfo { name: shape.name.clone(), dtype, width: shape.width };
+        Ok(VolatileInfo { tensor: info, range_rows: shape.range_rows })
+    }
+
+    fn declare(&self, info: &VolatileInfo) -> Result<(), ClientError> {
+        let TensorInfo { name, dtype, width } = &info.tensor;
+        let spec = TensorSpec::new(name, *dtype, *width);
+        let spec = spec.map_err(|error| ClientError::BadVolatile { reason: error.to_string() })?;
+        let shape = VolatileShape {
+            name: spec.name.clone(),
+            dtype: spec.dtype.name().to_owned(),
+            width: spec.width,
+            row_bytes: spec.row_bytes(),
+            range_rows: info.range_rows,
+        };
+        self.store.declare(&shape, self.book.parts().map(|part| self.book.range(part)))?;
+        Ok(())
+    }
+
+    fn pull_volatile(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        wanted: StampWanted,
+        out: &mut [u8],
+    ) -> Result<VolatilePulled, ClientError> {
+        let of = self.get(tensor)?;
+        ClientError::check_buffer(tensor, ids.len(), of.shape().row_bytes, out.len())?;
+        let (rows, ids): (_, &[u32]) = (of.rows(), bytemuck::cast_slice(ids));
+        rows.check_ids(ids)?;
+        let (begun, min_stamp) = (Instant::now(), wanted.min_stamp);
+        let (mut first, mut stamps) = (Some(0), vec![NO_STAMP; ids.len()]);
+        loop {
+            first = first.and_then(|at| rows.first_lacking(ids, min_stamp, at));
+            let waited = begun.elapsed();
+            let is_over = waited >= wanted.wait;
+            if first.is_none() || is_over {
+                // What is being rewritten is tried again as long as there is time.
+                if rows.pull_stamped(ids, min_stamp, out, &mut stamps)? == 0 || is_over {
+                    return Ok(VolatilePulled { stamps, n_found: 0 });
+                }
+                first = Some(0);
+            }
+            let pause = (waited / PAUSES).clamp(PAUSE_MIN, PAUSE_MAX);
+            std::thread::sleep(pause.min(wanted.wait - waited));
+        }
+    }
+
+    fn publisher(&self) -> Box<dyn VolatilePublisher + '_> {
+        Box::new(EmbeddedPublisher { memory: self, claims: HashMap::new() })
+    }
+}
+
+/// Claims in the memory of this process, by tensor.
+struct EmbeddedPublisher<'a> {
+    memory: &'a EmbeddedVolatile,
+    claims: HashMap<String, (Arc<VolatileTensor>, Vec<VolatileClaim>)>,
+}
+
+impl VolatilePublisher for EmbeddedPublisher<'_> {
+    fn claim(&mut self, tensor: &str, ids: &[Range<u32>]) -> Result<u64, ClientError> {
+        let of = self.memory.get(tensor)?;
+        let (_, claims) = self.claims.entry(tensor.to_owned()).or_insert((of.clone(), Vec::new()));
+        Ok(of.claim_more(ids, claims)?)
+    }
+
+    fn publish(
+        &mut self,
+        tensor: &str,
+        ids: &[NodeId],
+        rows: &[u8],
+        stamp: Stamp,
+    ) -> Result<(), ClientError> {
+        let of = self.memory.get(tensor)?;
+        ClientError::check_buffer(tensor, ids.len(), of.shape().row_bytes, rows.len())?;
+        let claims = self.claims.get(tensor).map_or(&[][..], |(_, claims)| claims);
+        Ok(of.publish(claims, bytemuck::cast_slice(ids), rows, stamp)?)
+    }
+}
+
+impl Drop for EmbeddedPublisher<'_> {
+    fn drop(&mut self) {
+        for (tensor, claims) in self.claims.values_mut() {
+            tensor.release(claims);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Volatile tensors over real servers: what is published is pulled with its stamp, by whatever way, and
+//! never torn or older than was asked.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+#[path = "../../benches/src/graph.rs"]
+#[expect(dead_code, unreachable_pub, reason = "public where it lives")]
+mod graph;
+
+#[path = "volatile/bad.rs"]
+mod bad;
+#[path = "volatile/many.rs"]
+mod many;
+#[path = "volatile/publishers.rs"]
+mod publishers;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use graph::{feature_graph, shuffled_ids};
+use lodestore_client::{
+    Client, ClientConfig, ClientError, FailureCode, NO_STAMP, Stamp, StampWanted, TensorInfo,
+    VolatileInfo, VolatilePulled, VolatileSource,
+};
+use lodestore_graph::{NodeId, PartId};
+use lodestore_server::{Server, ServerConfig};
+use lodestore_store::Dtype;
+
+const N_NODES: u32 = 3000;
+const WIDTH: u32 = 60;
+const ROW_BYTES: usize = WIDTH as usize * 4;
+
+fn config(graph: &Path, volatile: &[&str]) -> ServerConfig {
+    ServerConfig {
+        listen: Some(([127, 0, 0, 1], 0).into()),
+        n_shards: 2,
+        insecure: true,
+        volatile: volatile.iter().map(|text| text.parse().unwrap()).collect(),
+        ..ServerConfig::new(graph)
+    }
+}
+
+fn start(config: &ServerConfig) -> (Server, String) {
+    let server = Server::start(config).expect("the server starts");
+    let address = server.address().expect("TCP was asked for").to_string();
+    (server, address)
+}
+
+fn connect<A: AsRef<str>>(addresses: &[A], deadline: Duration) -> Client {
+    let config = ClientConfig { deadline, ..ClientConfig::default() };
+    Client::connect(addresses, config).expect("connected")
+}
+
+/// The row of a node as it was published with a stamp: it tells both, and every byte depends on them.
+fn row_of(node: NodeId, stamp: Stamp) -> Vec<u8> {
+    let mix = node.0.wrapping_mul(2_654_435_761) ^ stamp.wrapping_mul(40_503);
+    let mut row: Vec<u8> = (0..ROW_BYTES as u32).map(|i| (mix >> (i % 17)) as u8).collect();
+    row[..4].copy_from_slice(&stamp.to_le_bytes());
+    row
+}
+
+fn rows_of(ids: &[NodeId], stamp: Stamp) -> Vec<u8> {
+    ids.iter().flat_map(|&id| row_of(id, stamp)).collect()
+}
+
+fn pull(
+    client: &Client,
+    ids: &[NodeId],
+    wanted: StampWanted,
+) -> Result<(Vec<u8>, VolatilePulled), ClientError> {
+    let mut out = vec![0xEE; ids.len() * ROW_BYTES];
+    let pulled = client.pull_volatile("h1", ids, wanted, &mut out)?;
+    Ok((out, pulled))
+}
+
+/// Checks that rows are what was published with their stamps.
+fn check(ids: &[NodeId], (rows, pulled): &(Vec<u8>, VolatilePulled), min_stamp: Stamp) {
+    assert_eq!(pulled.stamps.len(), ids.len());
+    for ((&id, row), &stamp) in ids.iter().zip(rows.chunks_exact(ROW_BYTES)).zip(&pulled.stamps) {
+        if stamp == NO_STAMP {
+            assert!(row.iter().all(|&byte| byte == 0), "what is lacking has no bytes");
+        } else {
+            assert!(stamp >= min_stamp, "node {id}: {stamp} is older than {min_stamp}");
+            assert!(row == row_of(id, stamp), "node {id}: not the row of stamp {stamp}");
+        }
+    }
+}
+
+fn refused(error: &ClientError) -> Option<FailureCode> {
+    match error {
+        ClientError::Refused { failure, .. } => Some(failure.code),
+        _ => None,
+    }
+}
+
+/// All nodes in an order without locality, some of them twice.
+fn all_ids() -> Vec<NodeId> {
+    let mut ids = shuffled_ids(N_NODES, N_NODES as usize);
+    ids.extend_from_within(..100);
+    ids
+}
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[test]
+fn rows_come_back_with_their_stamps_by_whatever_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), N_NODES, 2, 3);
+    let unix = dir.path().join("lode.sock");
+    let config = ServerConfig { unix: Some(unix.clone()), ..config(&graph, &["h1:60xf32/500"]) };
+    let (server, tcp) = start(&config);
+    let unix = format!("unix:{}", unix.display());
+    let ids = all_ids();
+    for (turn, (address, shared_memory)) in (1..).zip([(&tcp, true), (&unix, false), (&unix, true)])
+    {
+        let config = ClientConfig { deadline: LONG, shared_memory, ..ClientConfig::default() };
+        let client = Client::connect(&[address], config).unwrap();
+        let info = client.volatile("h1").unwrap();
+        assert_eq!((info.tensor.row_bytes(), info.range_rows), (ROW_BYTES, 500));
+        let mut publisher = client.publisher();
+        // The one before has ended, which its server sees in a moment.
+        publishers::claim(&mut *publisher, &[0..N_NODES]);
+        let stamp = 10 * turn;
+        // In order, and in no order; the later stays.
+        let sorted: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+        publisher.publish("h1", &sorted, &rows_of(&sorted, stamp), stamp).unwrap();
+        let (some, rest) = ids.split_at(1000);
+        publisher.publish("h1", some, &rows_of(some, stamp + 1), stamp + 1).unwrap();
+        let found = pull(&client, &ids, StampWanted::now(stamp)).unwrap();
+        check(&ids, &found, stamp);
+        assert_eq!((found.1.oldest(), found.1.is_whole()), (Some(stamp), true));
+        let found = pull(&client, &ids, StampWanted::now(stamp + 1)).unwrap();
+        check(&ids, &found, stamp + 1);
+        let lacking: Vec<u32> = (1000..3000).collect();
+        assert_eq!((found.1.lacking(), rest.len()), (lacking, 2100));
+        let (none, pulled) = pull(&client, &[], StampWanted::awaited(9)).unwrap();
+        assert!(none.is_empty() && pulled.stamps.is_empty());
+    }
+    let stats = server.stats();
+    let sum = |of: fn(&lodestore_client::ShardStats) -> u64| stats.iter().map(of).sum::<u64>();
+    assert_eq!(sum(|shard| shard.published_rows), 3 * 4000);
+    assert_eq!(sum(|shard| shard.volatile_rows), 3 * (3100 + 1100));
+    assert_eq!(sum(|shard| shard.lacking_rows), 3 * 2000);
+    assert!(stats.iter().all(|shard| shard.volatile_rows > 0), "all shards answer");
+    assert!(sum(|shard| shard.shared_bytes) > 0, "rows came through memory");
+    server.stop().unwrap();
+}
+
+#[test]
+fn partitions_on_two_servers_are_one_tensor_that_a_client_declares() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), N_NODES, 2, 3);
+    let parts = |parts: &[u16]| ServerConfig {
+        parts: parts.iter().copied().map(PartId).collect(),
+        ..config(&graph, &["other:1xu8"])
+    };
+    let (first, first_address) = start(&parts(&[0, 2]));
+    let (second, second_address) = start(&parts(&[1]));
+    let client = connect(&[&first_address, &second_address], LONG);
+    let tensor = TensorInfo { name: "h1".into(), dtype: Dtype::F32, width: WIDTH };
+    let info = VolatileInfo { tensor, range_rows: 0 };
+    client.declare(&info).unwrap();
+    client.declare(&info).unwrap();
+    assert_eq!(client.volatile("h1").unwrap(), info);
+    let ids = all_ids();
+    let mut publisher = client.publisher();
+    assert_eq!(publisher.claim("h1", &[0..1000, 1000..3000]).unwrap(), 3000);
+    publisher.publish("h1", &ids, &rows_of(&ids, 4), 4).unwrap();
+    let found = pull(&client, &ids, StampWanted::now(4)).unwrap();
+    check(&ids, &found, 4);
+    assert!(found.1.is_whole());
+    let n = |server: &Server| server.stats().iter().map(|s| s.published_rows).sum::<u64>();
+    assert!(n(&second) >= 1000 && n(&first) >= 2000 && n(&first) + n(&second) == 3100);
+    // Half of the servers is not enough for all rows.
+    let half = connect(&[&first_address], Duration::from_secs(2));
+    assert!(matches!(
+        pull(&half, &ids, StampWanted::now(4)),
+        Err(ClientError::NoHolder { part: PartId(1) })
+    ));
+    drop(publisher);
+    first.stop().unwrap();
+    second.stop().unwrap();
+}
+
+#[test]
+fn a_pull_waits_for_its_stamp_and_then_says_what_is_lacking() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), N_NODES, 2, 2);
+    let (server, address) = start(&config(&graph, &["h1:60xf32"]));
+    let client = connect(&[&address], LONG);
+    let ids: Vec<NodeId> = [7, 1700, 8, 2999].map(NodeId).to_vec();
+    std::thread::scope(|scope| {
+        let (client, ids) = (&client, &ids);
+        scope.spawn(move || {
+            let mut publisher = client.publisher();
+            publisher.claim("h1", &[0..N_NODES]).unwrap();
+            publisher.publish("h1", &ids[..2], &rows_of(&ids[..2], 6), 6).unwrap();
+            std::thread::sleep(Duration::from_millis(150));
+            publisher.publish("h1", ids, &rows_of(ids, 7), 7).unwrap();
+        });
+        let begun = Instant::now();
+        let found = pull(client, ids, StampWanted::awaited(7)).unwrap();
+        check(ids, &found, 7);
+        assert!(found.1.is_whole());
+        let waited = begun.elapsed();
+        assert!(waited >= Duration::from_millis(100) && waited < LONG / 2, "{waited:?}");
+    });
+    // The deadline of the client, and a time of its own.
+    let hasty = connect(&[&address], Duration::from_secs(1));
+    let more = [ids[0], NodeId(100), ids[3], NodeId(101)];
+    for (wanted, least) in [
+        (StampWanted::awaited(2), Duration::from_millis(800)),
+        (StampWanted { min_stamp: 2, wait: Duration::from_millis(70) }, Duration::from_millis(70)),
+        (StampWanted::now(2), Duration::ZERO),
+    ] {
+        let begun = Instant::now();
+        let found = pull(&hasty, &more, wanted).unwrap();
+        check(&more, &found, 2);
+        assert_eq!((found.1.lacking(), found.1.oldest()), (vec![1, 3], Some(7)));
+        let waited = begun.elapsed();
+        assert!(waited >= least && waited < least + Duration::from_millis(700), "{waited:?}");
+    }
+    // A stamp beyond all that were published is waited for as any other.
+    let found = pull(&hasty, &more, StampWanted::now(lodestore_client::STAMP_MAX)).unwrap();
+    assert_eq!((found.1.lacking().len(), found.1.oldest()), (4, None));
+    server.stop().unwrap();
+}

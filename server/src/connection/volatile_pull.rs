@@ -1,0 +1,206 @@
+//! A pull of volatile rows: it waits until all of them have the stamp that is asked for, or its time is
+//! up, and then sends what is there.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use futures_lite::AsyncReadExt;
+use lodestore_cache::{NO_STAMP, VolatileTensor};
+use lodestore_schema::{Failure, PullVolatile, Reply, Versions};
+
+use super::pull::{HEAD_ROOM, to_u32};
+use super::shared::{Ring, chunk_rows};
+use super::stream::has_left;
+use super::time::in_time;
+use super::{Buffers, Connection, Ended, set_len};
+use crate::limits::{FRAME_TIMEOUT, WAIT_PAUSE_MAX, WAIT_PAUSE_MIN};
+use crate::shard::Shard;
+use crate::stats::count;
+use crate::volatile::volatile_failure;
+
+/// A pause is so small a part of the time that has been waited.
+const PAUSES: u32 = 8;
+
+/// What a pull wants of a tensor.
+struct Wanted<'a> {
+    tensor: &'a VolatileTensor,
+    min_stamp: u32,
+    /// Until when rows that are not there are waited for.
+    until: Instant,
+}
+
+impl Wanted<'_> {
+    fn is_over(&self, shard: &Shard) -> bool {
+        // At a stop nobody publishes any more.
+        shard.is_ending() || Instant::now() >= self.until
+    }
+}
+
+impl Connection {
+    pub(super) async fn pull_volatile(
+        mut self,
+        shard: &Rc<Shard>,
+        pull: PullVolatile,
+        (n_bytes, deadline): (usize, Instant),
+    ) -> Result<Self, Ended> {
+        let (tensor, _room, mut buffers) = match shard.admit_volatile_pull(&pull, n_bytes) {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                self.drain(n_bytes).await?;
+                return self.reply_or_refuse(shard, Err(refusal)).await;
+            }
+        };
+        set_len(&mut buffers.ids, n_bytes / size_of::<u32>());
+        let bytes = bytemuck::cast_slice_mut(&mut buffers.ids);
+        in_time(FRAME_TIMEOUT, self.stream.read_exact(bytes)).await?;
+        let until = deadline.min(Instant::now() + pull.wait);
+        let wanted = Wanted { tensor: &tensor, min_stamp: pull.min_stamp, until };
+        let sent = self.send_volatile(shard, &wanted, &mut buffers).await?;
+        shard.take_back(buffers);
+        match sent {
+            Ok(()) => Ok(self),
+            Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
+        }
+    }
+
+    /// Waits, and sends rows and then their stamps. The inner result is what the client is told.
+    async fn send_volatile(
+        &mut self,
+        shard: &Rc<Shard>,
+        wanted: &Wanted<'_>,
+        buffers: &mut Buffers,
+    ) -> Result<Result<(), Failure>, Ended> {
+        let Buffers { ids, frame } = buffers;
+        let ids: &[u32] = bytemuck::cast_slice(ids);
+        if let Err(error) = wanted.tensor.rows().check_ids(ids) {
+            return Ok(Err(volatile_failure(wanted.tensor, &error)));
+        }
+        if let Err(refusal) = self.wait_for_stamps(shard, wanted, ids).await? {
+            return Ok(Err(refusal));
+        }
+        let mut stamps = vec![NO_STAMP; ids.len()];
+        let row_bytes = wanted.tensor.shape().row_bytes;
+        let chunk_rows = chunk_rows(row_bytes);
+        let ring = Ring::new(0, ids.len(), chunk_rows, row_bytes);
+        let (mut first_row, mut shares) = (0, self.shares(ring));
+        // An empty list is answered by one empty chunk.
+        loop {
+            let n_rows = (ids.len() - first_row).min(chunk_rows);
+            let rows = first_row..first_row + n_rows;
+            let body_end = HEAD_ROOM + n_rows * row_bytes;
+            shares = shares && self.free_place(shard, ring, first_row).await?;
+            let place = if shares { self.place(ring, first_row) } else { None };
+            let is_shared = place.is_some();
+            let out = place.unwrap_or_else(|| {
+                if frame.len() < body_end {
+                    set_len(frame, body_end);
+                }
+                &mut frame[HEAD_ROOM..body_end]
+            });
+            let chunk = (&ids[rows.clone()], &mut stamps[rows]);
+            if let Err(refusal) = gather(shard, wanted, chunk, out).await {
+                return Ok(Err(refusal));
+            }
+            let (first, n, versions) = (to_u32(first_row), to_u32(n_rows), Versions::default());
+            if is_shared {
+                self.write_shared(ring, first, n, versions).await?;
+                count(&shard.counters().shared_bytes, n_rows * row_bytes);
+            } else {
+                let reply = Reply::Rows { first_row: first, n_rows: n, versions };
+                self.write_chunk(&reply, &mut frame[..body_end]).await?;
+            }
+            count(&shard.counters().rows, n_rows);
+            count(&shard.counters().bytes, n_rows * row_bytes);
+            first_row += n_rows;
+            if first_row == ids.len() {
+                break;
+            }
+            if !shard.is_ending() && has_left(&self.socket) {
+                return Err(Ended::Left);
+            }
+            glommio::yield_if_needed().await;
+        }
+        self.send_stamps(shard, &stamps, frame).await.map(Ok)
+    }
+
+    async fn send_stamps(
+        &mut self,
+        shard: &Shard,
+        stamps: &[u32],
+        frame: &mut Vec<u8>,
+    ) -> Result<(), Ended> {
+        let n_lacking = stamps.iter().filter(|&&stamp| stamp == NO_STAMP).count();
+        count(&shard.counters().volatile_rows, stamps.len() - n_lacking);
+        count(&shard.counters().lacking_rows, n_lacking);
+        let body_end = HEAD_ROOM + size_of_val(stamps);
+        if frame.len() < body_end {
+            set_len(frame, body_end);
+        }
+        frame[HEAD_ROOM..body_end].copy_from_slice(bytemuck::cast_slice(stamps));
+        let reply = Reply::Stamps { n_rows: to_u32(stamps.len()) };
+        self.write_chunk(&reply, &mut frame[..body_end]).await
+    }
+
+    /// Waits until all rows have the stamp, or the time is up: then whatever is there is sent. The inner
+    /// result is a refusal where too many wait.
+    async fn wait_for_stamps(
+        &mut self,
+        shard: &Rc<Shard>,
+        wanted: &Wanted<'_>,
+        ids: &[u32],
+    ) -> Result<Result<(), Failure>, Ended> {
+        let Wanted { tensor, min_stamp, .. } = *wanted;
+        // Before the rows are looked at: what is published after that changes it.
+        let mut seen = tensor.n_publications();
+        let lacking = tensor.rows().first_lacking(ids, min_stamp, 0);
+        let Some(mut first) = lacking.filter(|_| !wanted.is_over(shard)) else { return Ok(Ok(())) };
+        let _waiting = match shard.wait_for_rows(size_of_val(ids)) {
+            Ok(waiting) => waiting,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let begun = Instant::now();
+        while !wanted.is_over(shard) {
+            glommio::timer::sleep(pause(begun.elapsed(), wanted.until)).await;
+            if !shard.is_ending() && has_left(&self.socket) {
+                return Err(Ended::Left);
+            }
+            let now = tensor.n_publications();
+            if std::mem::replace(&mut seen, now) == now {
+                continue;
+            }
+            match tensor.rows().first_lacking(ids, min_stamp, first) {
+                Some(at) => first = at,
+                None => break,
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// Copies a chunk's rows. What is being rewritten, or was forgotten since it was waited for, is tried
+/// again as long as there is time.
+async fn gather(
+    shard: &Shard,
+    wanted: &Wanted<'_>,
+    (ids, stamps): (&[u32], &mut [u32]),
+    out: &mut [u8],
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    loop {
+        let pulled = wanted.tensor.rows().pull_stamped(ids, wanted.min_stamp, out, stamps);
+        let n_lacking = pulled.map_err(|error| volatile_failure(wanted.tensor, &error))?;
+        if n_lacking == 0 || wanted.is_over(shard) {
+            return Ok(());
+        }
+        glommio::timer::sleep(pause(begun.elapsed(), wanted.until)).await;
+    }
+}
+
+/// How long to wait before the next look, after so much waiting: a publication is seen at most that much
+/// later.
+fn pause(waited: Duration, until: Instant) -> Duration {
+    let left = until.saturating_duration_since(Instant::now());
+    (waited / PAUSES).clamp(WAIT_PAUSE_MIN, WAIT_PAUSE_MAX).min(left)
+}
+
+const _: () = assert!(WAIT_PAUSE_MIN.as_nanos() < WAIT_PAUSE_MAX.as_nanos());

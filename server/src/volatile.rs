@@ -1,0 +1,225 @@
+//! Volatile tensors of a server: rows in memory alone, shared by all shards.
+
+use std::ops::Range;
+use std::str::FromStr;
+
+use lodestore_cache::{
+    DeclareError, Governor, VolatileError, VolatileShape, VolatileStore, VolatileTensor,
+};
+use lodestore_schema::limits::ROW_BYTES_MAX;
+use lodestore_schema::{Declare, Declared, Failure, FailureCode, VolatileStats};
+use lodestore_store::{Dtype, TensorSpec};
+use thiserror::Error;
+
+use crate::error::failure;
+use crate::holdings::Holdings;
+use crate::{ServerConfig, ServerError};
+
+/// A volatile tensor that a server declares when it starts, over the partitions that it serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolatileChoice {
+    /// Name, element type and width.
+    pub spec: TensorSpec,
+    /// Rows that are claimed together, counted from the start of each partition; 0 for all of one.
+    pub range_rows: u32,
+}
+
+/// A text that is no volatile tensor.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error(
+    "`{found}` is no volatile tensor: {reason}; write NAME:WIDTHxDTYPE, or NAME:WIDTHxDTYPE/ROWS for \
+     ROWS that are claimed together, such as h1:256xf32"
+)]
+pub struct BadVolatileChoice {
+    /// The text.
+    pub found: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl FromStr for VolatileChoice {
+    type Err = BadVolatileChoice;
+
+    fn from_str(text: &str) -> Result<Self, BadVolatileChoice> {
+        let bad = |reason: String| BadVolatileChoice { found: text.to_owned(), reason };
+        let parts = text.split_once(':').and_then(|(name, rest)| {
+            let (width, rest) = rest.split_once('x')?;
+            Some((name, width, rest))
+        });
+        let (name, width, rest) = parts.ok_or_else(|| bad("there is no `:` or no `x`".into()))?;
+        let (dtype, range_rows) = match rest.split_once('/') {
+            Some((dtype, rows)) => (dtype, rows.parse().ok().filter(|&rows: &u32| rows > 0)),
+            None => (rest, Some(0)),
+        };
+        let range_rows = range_rows.ok_or_else(|| bad("ROWS are a number above 0".into()))?;
+        let width = width.parse().map_err(|_| bad(format!("`{width}` is no width")))?;
+        let dtype: Dtype = dtype.parse().map_err(|error| bad(format!("{error}")))?;
+        let spec = TensorSpec::new(name, dtype, width).map_err(|error| bad(error.to_string()))?;
+        if spec.row_bytes() > ROW_BYTES_MAX {
+            let n_bytes = spec.row_bytes();
+            return Err(bad(format!("rows of {n_bytes} bytes, {ROW_BYTES_MAX} are the most")));
+        }
+        Ok(Self { spec, range_rows })
+    }
+}
+
+impl VolatileChoice {
+    fn shape(&self) -> VolatileShape {
+        VolatileShape {
+            name: self.spec.name.clone(),
+            dtype: self.spec.dtype.name().to_owned(),
+            width: self.spec.width,
+            row_bytes: self.spec.row_bytes(),
+            range_rows: self.range_rows,
+        }
+    }
+}
+
+/// The volatile tensors of a server.
+#[derive(Debug)]
+pub(crate) struct Volatile {
+    pub(crate) store: VolatileStore,
+    /// Whether clients may declare tensors and publish rows.
+    is_writable: bool,
+}
+
+impl Volatile {
+    /// Declares what is configured. Memory comes from the budget that the tiers take theirs from.
+    pub(crate) fn new(
+        config: &ServerConfig,
+        holdings: &Holdings,
+        budget: &Governor,
+    ) -> Result<Self, ServerError> {
+        let is_writable = config.writable || !config.volatile.is_empty();
+        let this = Self { store: VolatileStore::within(budget.clone()), is_writable };
+        for choice in &config.volatile {
+            this.declare_shape(holdings, &choice.shape())?;
+        }
+        Ok(this)
+    }
+
+    fn declare_shape(
+        &self,
+        holdings: &Holdings,
+        shape: &VolatileShape,
+    ) -> Result<std::sync::Arc<VolatileTensor>, ServerError> {
+        if holdings.tensors.iter().any(|stored| stored.description.name == shape.name) {
+            return Err(ServerError::VolatileName { name: shape.name.clone() });
+        }
+        let parts: Vec<Range<u32>> =
+            holdings.parts().iter().map(|&part| holdings.book.range(part)).collect();
+        Ok(self.store.declare(shape, parts)?)
+    }
+
+    /// Declares a tensor for a client.
+    pub(crate) fn declare(
+        &self,
+        holdings: &Holdings,
+        declare: &Declare,
+    ) -> Result<Declared, Failure> {
+        self.check_writable()?;
+        let text = format!("{}:{}x{}", declare.name, declare.width, declare.dtype);
+        let choice: VolatileChoice =
+            text.parse().map_err(|error| failure(FailureCode::Invalid, format!("{error}")))?;
+        let choice = VolatileChoice { range_rows: declare.range_rows, ..choice };
+        let tensor = self.declare_shape(holdings, &choice.shape()).map_err(|error| {
+            let code = match &error {
+                ServerError::Volatile(
+                    DeclareError::Memory { .. } | DeclareError::TooMany { .. },
+                ) => FailureCode::TooLarge,
+                _ => FailureCode::Invalid,
+            };
+            failure(code, error.to_string())
+        })?;
+        Ok(declared(&tensor))
+    }
+
+    /// Describes the tensor of this name.
+    pub(crate) fn describe(&self, name: &str) -> Result<Declared, Failure> {
+        self.get(name).map(|tensor| declared(&tensor))
+    }
+
+    /// The tensor of this name.
+    pub(crate) fn get(&self, name: &str) -> Result<std::sync::Arc<VolatileTensor>, Failure> {
+        self.store.get(name).ok_or_else(|| {
+            let known = match self.store.names() {
+                names if names.is_empty() => "there is none".to_owned(),
+                names => format!("there are: {names}"),
+            };
+            let message = format!(
+                "there is no volatile tensor `{name}` here, {known}; declare it, or start the server \
+                 with --volatile"
+            );
+            failure(FailureCode::NotFound, message)
+        })
+    }
+
+    /// Fails where clients may not publish rows.
+    pub(crate) fn check_writable(&self) -> Result<(), Failure> {
+        if self.is_writable {
+            return Ok(());
+        }
+        let message = "the server was started without --volatile and without --writable, and takes \
+                       no volatile rows; start it with one of them";
+        Err(failure(FailureCode::ReadOnly, message))
+    }
+
+    /// Number and memory of the tensors.
+    pub(crate) fn stats(&self) -> VolatileStats {
+        let (n_tensors, n_bytes) = self.store.size();
+        VolatileStats { n_tensors: u32::try_from(n_tensors).unwrap_or(u32::MAX), n_bytes }
+    }
+}
+
+fn declared(tensor: &VolatileTensor) -> Declared {
+    let shape = tensor.shape();
+    Declared {
+        dtype: shape.dtype.clone(),
+        width: shape.width,
+        row_bytes: u32::try_from(shape.row_bytes).unwrap_or(u32::MAX),
+        range_rows: shape.range_rows,
+    }
+}
+
+/// What a client is told of rows that it may not publish, or that are not here.
+pub(crate) fn volatile_failure(tensor: &VolatileTensor, error: &VolatileError) -> Failure {
+    let name = &tensor.shape().name;
+    let code = match error {
+        VolatileError::Held { .. } => FailureCode::Held,
+        VolatileError::NotOwned { .. } => FailureCode::NotOwned,
+        VolatileError::Older { .. } => FailureCode::Older,
+        VolatileError::NotHere { .. } => FailureCode::NotFound,
+        VolatileError::Memory(_) => FailureCode::Internal,
+        _ => FailureCode::Invalid,
+    };
+    failure(code, format!("volatile tensor `{name}`: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_read_and_what_is_wrong_is_named() {
+        let read = |text: &str| text.parse::<VolatileChoice>();
+        let h1 = read("h1:256xf32").unwrap();
+        assert_eq!((h1.spec.row_bytes(), h1.range_rows), (1024, 0));
+        let h2 = read("h-2:3xbf16/4096").unwrap();
+        assert_eq!((h2.spec.name.as_str(), h2.spec.row_bytes(), h2.range_rows), ("h-2", 6, 4096));
+        for (text, told) in [
+            ("h1", "no `:`"),
+            ("h1:256", "no `x`"),
+            ("h1:x f32", "no width"),
+            ("h1:-1xf32", "no width"),
+            ("h1:0xf32", "width 0"),
+            ("h1:2xf31", "unknown dtype"),
+            ("a/b:2xf32", "tensor name"),
+            ("h1:2xf32/0", "above 0"),
+            ("h1:2xf32/x", "above 0"),
+            ("h1:262145xf32", "1048580 bytes"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(told) && error.contains("NAME:WIDTHxDTYPE"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The settings of `full`.
+
+use std::{fmt, str::FromStr};
+
+use lodestore_graph::{rapa::DeviceProfile, sampler::Fanout};
+use serde::Serialize;
+
+use super::{MAX_LAYERS, check};
+use crate::{Norm, Strategy, TrainConfig, TrainError};
+
+/// How partitions train together under `full`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FullConfig {
+    /// What halos have.
+    pub halo: Halo,
+    /// Epochs that rows of halos, and gradients of them, may be old: they are exchanged every so
+    /// many epochs plus one. 0 is exact.
+    pub staleness: u32,
+    /// What rows and gradients are narrowed to before they travel between partitions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compress: Option<Compression>,
+    /// Whether partitions compute what waits for no other while rows travel.
+    pub overlap: bool,
+    /// RAPA: a profile for each worker; none leaves partitions as they are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceProfile>,
+}
+
+/// What halos have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Halo {
+    /// Features that are pulled once, and rows of layers that their owners send.
+    Exchange,
+    /// Zeros in place of features and of rows of all layers, so that nothing travels: the control.
+    Zero,
+}
+
+/// What elements of rows that travel are narrowed to, relative to a scale for each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// Half precision.
+    F16,
+    /// 255 steps.
+    Int8,
+}
+
+impl Default for FullConfig {
+    fn default() -> Self {
+        let (halo, overlap, devices) = (Halo::Exchange, true, Vec::new());
+        Self { halo, staleness: 0, compress: None, overlap, devices }
+    }
+}
+
+impl TrainConfig {
+    /// Fails for settings of `full` that cannot work, or are those of another strategy.
+    pub(super) fn check_full(&self) -> Result<(), TrainError> {
+        if self.strategy != Strategy::Full {
+            let is_usual = self.full == FullConfig::default();
+            return check(is_usual, "strategy", "full for its settings", self.strategy);
+        }
+        let n_layers = self.fanouts.len();
+        let layers = format!("1 to {MAX_LAYERS}");
+        check((1..=MAX_LAYERS).contains(&n_layers), "layers", &layers, n_layers)?;
+        let other = self.fanouts.iter().find(|fanout| **fanout != Fanout::All);
+        let found = other.map_or_else(String::new, ToString::to_string);
+        check(other.is_none(), "fanouts", "all neighbours under the strategy full", found)?;
+        let FullConfig { halo, staleness, compress, ref devices, .. } = self.full;
+        let exchanges = halo == Halo::Exchange;
+        check(exchanges || staleness == 0, "staleness", "0 where halos are zeros", staleness)?;
+        let found = compress.map_or_else(String::new, |compress| compress.to_string());
+        check(exchanges || compress.is_none(), "compress", "none where halos are zeros", found)?;
+        let replays = self.replay.is_some();
+        check(!replays, "replay", "none under the strategy full", "a recording")?;
+        let is_plain = self.layer.norm != Norm::Batch;
+        let expected = "none or layer under the strategy full: batch statistics would be each \
+                        partition's own";
+        check(is_plain, "norm", expected, self.layer.norm)?;
+        let (found, n_workers) = (devices.len(), self.workers);
+        let expected = format!("one profile for each of the {n_workers} workers");
+        check(found == 0 || found as u64 == u64::from(n_workers), "devices", &expected, found)
+    }
+}
+
+impl fmt::Display for Halo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exchange => "exchange",
+            Self::Zero => "zero",
+        })
+    }
+}
+
+impl FromStr for Halo {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "exchange" => Ok(Self::Exchange),
+            "zero" => Ok(Self::Zero),
+            _ => Err(format!("no halo `{name}`; there are: exchange, zero")),
+        }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F16 => "f16",
+            Self::Int8 => "int8",
+        })
+    }
+}
+
+impl FromStr for Compression {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "f16" => Ok(Self::F16),
+            "int8" => Ok(Self::Int8),
+            _ => Err(format!("no compression `{name}`; there are: f16, int8")),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Rows and gradients of partitions that train together.
+
+use super::ProcessGroup;
+use crate::{
+    TrainError,
+    collective::{CollectiveError, Payload, Term},
+    strategy::full::{Messages, PartFigures},
+};
+
+impl ProcessGroup<'_> {
+    /// Sends the outgoing messages of rows of `row_bytes`, one to each rank, and fills the incoming
+    /// ones, of `expected` bytes. False if the leader has ended the run.
+    pub(crate) fn exchange_rows(
+        &mut self,
+        row_bytes: usize,
+        messages: &mut Messages,
+        expected: &[usize],
+    ) -> Result<bool, TrainError> {
+        let Messages { outgoing, incoming } = messages;
+        if self.n_ranks() == 1 {
+            incoming.resize_with(1, Vec::new);
+            std::mem::swap(outgoing, incoming);
+            return Ok(true);
+        }
+        if self.exchange_status(super::CONTINUE, &[])?.is_none() {
+            return Ok(false);
+        }
+        let outgoing: Vec<&[u8]> = outgoing.iter().map(|bytes| &bytes[..]).collect();
+        let (payload, row_bytes) = (Payload::Embeddings, row_bytes.max(1));
+        let moved = self.collective.all_to_all(payload, row_bytes, &outgoing, incoming);
+        moved.inspect_err(|_| self.is_over = true)?;
+        for (rank, (bytes, &expected)) in (0..).zip(incoming.iter().zip(expected)) {
+            if bytes.len() != expected {
+                let expected = format!("{expected} bytes of rows");
+                let found = format!("{} bytes", bytes.len());
+                return Err(self.raise(CollectiveError::OutOfStep { rank, expected, found }));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the figures of all `n_parts` partitions, in their order; none if the leader has
+    /// ended the run.
+    pub(crate) fn exchange_figures(
+        &mut self,
+        figures: Vec<PartFigures>,
+        n_parts: u32,
+    ) -> Result<Option<Vec<PartFigures>>, TrainError> {
+        let mut all = figures;
+        if self.n_ranks() > 1 {
+            let Some(of_ranks) = self.exchange(&all)? else { return Ok(None) };
+            all = of_ranks.into_iter().flatten().collect();
+        }
+        all.sort_by_key(|of_part| of_part.part);
+        if !all.iter().map(|of_part| of_part.part).eq(0..n_parts) {
+            let (expected, found) = ("the figures of each partition", "others");
+            return Err(self.raise(super::out_of_step(0, expected, found)));
+        }
+        Ok(Some(all))
+    }
+
+    /// Returns the sum of the terms of all partitions, in their order: a list for each parameter.
+    pub(crate) fn sum_gradients(&mut self, terms: Vec<Term>) -> Result<Vec<Vec<f32>>, TrainError> {
+        let len = self.lengths.iter().sum();
+        let sum = self.collective.reduce_ordered(Payload::Gradients, terms, len);
+        let sum = sum.inspect_err(|_| self.is_over = true)?;
+        Ok(self.lists(sum))
+    }
+}

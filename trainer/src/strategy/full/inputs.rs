@@ -1,0 +1,315 @@
+//! The rows of features that a partition keeps: its own, and those of its halo, which are pulled
+//! once.
+
+use candle_core::{Result, Tensor};
+use lodestore_client::{LoadStats, PullKind, RowBuffer};
+use lodestore_graph::{NodeId, PartitionBook};
+
+use super::graph::PartGraph;
+use crate::{
+    Halo, TrainError, WorkerSources,
+    dropout::Mask,
+    features::FeatureRows,
+    matrix::Matrix,
+    sparse::{SparseColumns, SparsePiece, SparseRows},
+    workspace::Workspace,
+};
+
+/// Bytes of rows that are pulled at a time.
+const CHUNK_BYTES: usize = 1 << 25;
+
+/// Features of a partition's own nodes, and of its halo. All are sparse, or all are dense.
+#[derive(Debug)]
+pub(crate) struct Inputs {
+    pub(crate) own: InputRows,
+    pub(crate) halo: InputRows,
+    /// Other workers' rows that were pulled.
+    pub(crate) pulled: LoadStats,
+    /// The first element that is no number: its node, its column and what it is.
+    pub(crate) not_finite: Option<(NodeId, usize, f32)>,
+}
+
+/// Rows that stay.
+#[derive(Debug)]
+pub(crate) enum InputRows {
+    Dense(Matrix),
+    Sparse { rows: SparseRows, columns: SparseColumns },
+}
+
+/// The rows in one epoch: after dropout.
+#[derive(Debug)]
+pub(crate) enum EpochRows {
+    /// As they are.
+    Kept,
+    Dense(Matrix),
+    /// The elements of sparse rows.
+    Sparse(Vec<f32>),
+}
+
+/// Where the rows of a worker come from.
+pub(crate) struct InputSource<'a> {
+    pub(crate) sources: &'a WorkerSources,
+    pub(crate) book: &'a PartitionBook,
+    pub(crate) tensor: &'a str,
+    pub(crate) row_bytes: usize,
+    pub(crate) features: FeatureRows,
+    pub(crate) worker: u32,
+    pub(crate) n_workers: u32,
+}
+
+/// Rows as they are loaded.
+enum Loaded {
+    Sparse(Vec<SparsePiece>),
+    Dense(Vec<f32>),
+}
+
+impl Inputs {
+    /// Loads the rows of a partition; those of its halo are zeros where it has none.
+    pub(crate) fn load(
+        source: &mut InputSource<'_>,
+        graph: &PartGraph,
+        halo: Halo,
+    ) -> std::result::Result<Self, TrainError> {
+        let (mut pulled, width) = (LoadStats::default(), source.features.width());
+        let mut loaded = Loaded::Sparse(Vec::new());
+        source.load(graph.own(), &mut loaded, &mut pulled)?;
+        let n_own_pieces = if let Loaded::Sparse(pieces) = &loaded { pieces.len() } else { 0 };
+        if halo == Halo::Exchange {
+            source.load(graph.halo(), &mut loaded, &mut pulled)?;
+        }
+        let (own, of_halo) = match loaded {
+            Loaded::Sparse(mut pieces) => {
+                let n_elements = pieces.iter().map(SparsePiece::len).sum();
+                let n_rows = pieces.iter().map(SparsePiece::n_rows).sum();
+                let is_sparse = source.features.are_few(n_elements, n_rows);
+                let of_halo = pieces.split_off(n_own_pieces);
+                let own = SparseRows::new(width, pieces);
+                let of_halo = match halo {
+                    Halo::Exchange => SparseRows::new(width, of_halo),
+                    Halo::Zero => SparseRows::zeros(graph.n_halo(), width),
+                };
+                match is_sparse {
+                    true => (InputRows::sparse(own)?, InputRows::sparse(of_halo)?),
+                    false => {
+                        (InputRows::Dense(own.to_dense()), InputRows::Dense(of_halo.to_dense()))
+                    }
+                }
+            }
+            Loaded::Dense(mut values) => {
+                let mut of_halo = values.split_off(graph.n_own * width);
+                of_halo.resize(graph.n_halo() * width, 0.0);
+                let [own, of_halo] = [values, of_halo].map(|values| Matrix::new(values, width));
+                (InputRows::Dense(own), InputRows::Dense(of_halo))
+            }
+        };
+        let mut inputs = Self { own, halo: of_halo, pulled, not_finite: None };
+        inputs.not_finite = inputs.find_not_finite(graph);
+        Ok(inputs)
+    }
+
+    fn find_not_finite(&self, graph: &PartGraph) -> Option<(NodeId, usize, f32)> {
+        let own = self.own.find_not_finite();
+        let halo = || {
+            let found = self.halo.find_not_finite();
+            found.map(|(row, column, found)| (graph.n_own + row, column, found))
+        };
+        let (row, column, found) = own.or_else(halo)?;
+        Some((graph.nodes[row], column, found))
+    }
+
+    /// Returns the bytes that they take.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.own.n_bytes() + self.halo.n_bytes()
+    }
+
+    /// Returns whether they are sparse.
+    pub(crate) fn are_sparse(&self) -> bool {
+        matches!(self.own, InputRows::Sparse { .. })
+    }
+}
+
+impl InputRows {
+    fn sparse(rows: SparseRows) -> std::result::Result<Self, TrainError> {
+        let found = rows.values().len();
+        let columns = rows.by_column().ok_or(TrainError::TooManyFeatures { found })?;
+        Ok(Self::Sparse { rows, columns })
+    }
+
+    /// Returns the number of rows.
+    pub(crate) fn n_rows(&self) -> usize {
+        match self {
+            Self::Dense(rows) => rows.n_rows(),
+            Self::Sparse { rows, .. } => rows.n_rows(),
+        }
+    }
+
+    fn n_bytes(&self) -> u64 {
+        let n_rows = self.n_rows() as u64;
+        match self {
+            Self::Dense(rows) => 4 * n_rows * rows.width() as u64,
+            // By row and by column.
+            Self::Sparse { rows, .. } => {
+                16 * rows.values().len() as u64 + 8 * (n_rows + rows.width() as u64)
+            }
+        }
+    }
+
+    /// Returns the rows after dropout.
+    pub(crate) fn in_epoch(&self, mask: Option<&Mask>, workspace: &Workspace) -> EpochRows {
+        match (self, mask) {
+            (_, None) => EpochRows::Kept,
+            (Self::Dense(rows), Some(mask)) => {
+                let mut values = workspace.copy(rows.values());
+                mask.apply(&mut values);
+                EpochRows::Dense(Matrix::new(values, rows.width()))
+            }
+            (Self::Sparse { rows, .. }, Some(mask)) => {
+                EpochRows::Sparse(rows.dropped_values(mask, workspace))
+            }
+        }
+    }
+
+    /// Returns the product of the rows of an epoch and the weights.
+    pub(crate) fn times(
+        &self,
+        of_epoch: &EpochRows,
+        weight: &Tensor,
+        workspace: &Workspace,
+    ) -> Result<Matrix> {
+        match (self, of_epoch) {
+            (Self::Dense(rows), EpochRows::Kept) | (_, EpochRows::Dense(rows)) => {
+                rows.times(weight, workspace)
+            }
+            (Self::Sparse { rows, .. }, EpochRows::Kept) => {
+                rows.product_of(rows.values(), weight, workspace)
+            }
+            (Self::Sparse { rows, .. }, EpochRows::Sparse(values)) => {
+                rows.product_of(values, weight, workspace)
+            }
+            (Self::Dense(_), EpochRows::Sparse(_)) => unreachable!("of these rows"),
+        }
+    }
+
+    /// Adds the product of the transposed rows of an epoch and `grad` to `sum`.
+    pub(crate) fn add_weight_gradient(
+        &self,
+        of_epoch: &EpochRows,
+        grad: &Matrix,
+        sum: &mut [f32],
+    ) -> Result<()> {
+        match (self, of_epoch) {
+            (Self::Dense(rows), EpochRows::Kept) | (_, EpochRows::Dense(rows)) => {
+                let product = rows.transposed_times(grad)?;
+                sum.iter_mut().zip(product).for_each(|(sum, value)| *sum += value);
+            }
+            (Self::Sparse { rows, columns }, EpochRows::Kept) => {
+                SparseRows::add_transposed_product(columns, rows.values(), grad, sum);
+            }
+            (Self::Sparse { columns, .. }, EpochRows::Sparse(values)) => {
+                SparseRows::add_transposed_product(columns, values, grad, sum);
+            }
+            (Self::Dense(_), EpochRows::Sparse(_)) => unreachable!("of these rows"),
+        }
+        Ok(())
+    }
+
+    /// Returns the elements of the rows of an epoch, zeros included.
+    pub(crate) fn dense(&self, of_epoch: &EpochRows, workspace: &Workspace) -> Vec<f32> {
+        match (self, of_epoch) {
+            (Self::Dense(rows), EpochRows::Kept) | (_, EpochRows::Dense(rows)) => {
+                workspace.copy(rows.values())
+            }
+            _ => self
+                .sparse_rows(of_epoch)
+                .map_or_else(Vec::new, |rows| rows.to_dense().into_values()),
+        }
+    }
+
+    /// Returns the rows of an epoch where they are sparse.
+    pub(crate) fn sparse_rows(&self, of_epoch: &EpochRows) -> Option<SparseRows> {
+        let Self::Sparse { rows, .. } = self else { return None };
+        Some(match of_epoch {
+            EpochRows::Sparse(values) => rows.with_values(values),
+            _ => rows.clone(),
+        })
+    }
+
+    fn find_not_finite(&self) -> Option<(usize, usize, f32)> {
+        match self {
+            Self::Dense(rows) => {
+                let at = rows.values().iter().position(|value| !value.is_finite())?;
+                Some((at / rows.width(), at % rows.width(), rows.values()[at]))
+            }
+            Self::Sparse { rows, .. } => {
+                rows.values().iter().find(|value| !value.is_finite())?;
+                (0..rows.n_rows()).find_map(|row| {
+                    let mut elements = rows.row(row);
+                    let found = elements.find(|(_, value)| !value.is_finite())?;
+                    Some((row, found.0 as usize, found.1))
+                })
+            }
+        }
+    }
+}
+
+impl EpochRows {
+    /// Gives the memory of the rows back.
+    pub(crate) fn give_to(self, workspace: &Workspace) {
+        match self {
+            Self::Kept => (),
+            Self::Dense(rows) => workspace.give_matrix(rows),
+            Self::Sparse(values) => workspace.give(values),
+        }
+    }
+}
+
+impl InputSource<'_> {
+    /// Appends the rows of `nodes`, pulling a bounded number at a time.
+    fn load(
+        &mut self,
+        nodes: &[NodeId],
+        loaded: &mut Loaded,
+        pulled: &mut LoadStats,
+    ) -> std::result::Result<(), TrainError> {
+        let n_together = (CHUNK_BYTES / self.row_bytes.max(1)).max(1);
+        let mut buffer = RowBuffer::default();
+        // A pull is of one source: runs of nodes that are this worker's, or are not.
+        let (book, n_workers, worker) = (self.book, self.n_workers, self.worker);
+        let is_own = |node: NodeId| {
+            let part = book.part_of(node);
+            part.is_some_and(|part| u32::from(part.0) % n_workers == worker)
+        };
+        for run in nodes.chunk_by(|a, b| is_own(*a) == is_own(*b)) {
+            for chunk in run.chunks(n_together) {
+                buffer.resize(chunk.len() * self.row_bytes);
+                let (out, kind) = (buffer.bytes_mut(), PullKind::Vector);
+                if is_own(chunk[0]) {
+                    self.sources.local.pull(self.tensor, chunk, out, kind)?;
+                } else {
+                    let stats = self.sources.remote.pull(self.tensor, chunk, out, kind)?;
+                    *pulled += LoadStats::from_pull(stats);
+                }
+                self.append(buffer.bytes(), loaded);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends rows. The first ones, which are own rows and so the same for any number of workers,
+    /// decide whether all are held by their non-zero elements until the last are there.
+    fn append(&mut self, rows: &[u8], loaded: &mut Loaded) {
+        match loaded {
+            Loaded::Dense(values) => values.extend_from_slice(self.features.view(rows)),
+            Loaded::Sparse(pieces) => {
+                let more = self.features.non_zeros(rows);
+                let n_elements = more.iter().map(SparsePiece::len).sum();
+                let n_rows = more.iter().map(SparsePiece::n_rows).sum();
+                if pieces.is_empty() && !self.features.are_few(n_elements, n_rows) {
+                    *loaded = Loaded::Dense(self.features.view(rows).to_vec());
+                } else {
+                    pieces.extend(more);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! CaPGNN: full-batch training over partitions, whose halos exchange rows of each layer (sections
+//! 4.1 and 4.2).
+//!
+//! A partition computes the rows of its own nodes from all of their in-neighbours. Those that
+//! others own are its halo: their features never change, so that they are pulled once and kept;
+//! their rows of later layers come from their owners each epoch, and the gradients of these go
+//! back. What is computed is what one partition of the whole graph would compute, but for the order
+//! of sums.
+//!
+//! [`graph`], [`plan`], [`operator`] and [`compress`] decide; [`part`] and [`back`] compute;
+//! [`exchange`] and [`team`] move rows; [`run`] makes epochs of passes.
+
+mod back;
+mod compress;
+mod exchange;
+mod figures;
+mod graph;
+mod inputs;
+mod loss;
+mod operator;
+mod part;
+mod plan;
+mod run;
+mod setup;
+mod team;
+
+pub(crate) use exchange::Messages;
+pub(crate) use figures::PartFigures;
+pub(crate) use team::FullTeam;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,388 @@
+//! A partition in an epoch: its rows at each boundary between layers, and what their gradients
+//! need.
+
+use std::{sync::Arc, time::Instant};
+
+use candle_core::{Result, Tensor};
+use lodestore_graph::NodeId;
+
+use super::{
+    graph::PartGraph,
+    inputs::{EpochRows, Inputs},
+    loss::{PartLoss, part_loss},
+    operator::{Destinations, Form, Operator, Sources},
+    plan::{LayerPlan, Travels},
+};
+use crate::{
+    attention::Entries,
+    conv::{Conv, LayerDropout},
+    dropout::Mask,
+    gat::Attended,
+    labels::Targets,
+    largest::{Largest, Winners},
+    layer::Layer,
+    linear::Linear,
+    matrix::Matrix,
+    norm::Normed,
+    sparse::Rows,
+    spmm::add_scaled,
+    workspace::Workspace,
+};
+
+/// A partition with what an epoch leaves to the next.
+pub(crate) struct Part {
+    pub(crate) graph: PartGraph,
+    pub(crate) inputs: Inputs,
+    pub(crate) aggregator: Aggregator,
+    pub(crate) plans: Vec<LayerPlan>,
+    /// Training nodes by local id, and their labels.
+    pub(crate) roots: Vec<u32>,
+    pub(crate) targets: Targets,
+    pub(crate) workspace: Workspace,
+    pub(super) pass: Pass,
+    /// Time to compute in the present epoch.
+    pub(crate) seconds: f64,
+}
+
+/// How rows of neighbours become one.
+pub(crate) enum Aggregator {
+    Weighted(Operator),
+    Largest(Largest),
+    Attention { entries: Arc<Entries>, keys: Vec<u64> },
+}
+
+/// The state of a forward and a backward pass.
+#[derive(Default)]
+pub(super) struct Pass {
+    pub(super) layers: Vec<LayerState>,
+    /// What travels of the present layer, or its gradient.
+    pub(super) own: Vec<f32>,
+    pub(super) halo: Vec<f32>,
+    /// The aggregated rows of the present layer, or its output where rows are transformed first.
+    sums: Vec<f32>,
+    /// The gradient of the present layer's output.
+    pub(super) grad: Option<Matrix>,
+    /// That of its aggregated rows, where these are transformed after.
+    pub(super) of_sums: Option<Matrix>,
+    /// What own rows get beside what comes by edges: before the activation, and past it.
+    pub(super) of_own: Option<Matrix>,
+    pub(super) beside: Option<Vec<f32>>,
+    pub(super) of_layer: OfLayer,
+    /// From the last layer on.
+    pub(super) gradients: Vec<Vec<Vec<f32>>>,
+}
+
+/// What a layer's backward pass needs from its forward pass.
+#[derive(Default)]
+pub(super) struct LayerState {
+    /// Its output, before any activation.
+    pub(super) output: Option<Matrix>,
+    /// The rows that its weights were multiplied with, unless they are kept inputs.
+    pub(super) rows: Option<Rows>,
+    /// Of the first layer: own inputs, and those of the halo, after dropout.
+    pub(super) inputs: Option<[EpochRows; 2]>,
+    pub(super) mask: Option<Mask>,
+    pub(super) normed: Option<Normed>,
+    pub(super) winners: Option<Winners>,
+    pub(super) attended: Option<Attended>,
+}
+
+/// Gradients of the parameters of a layer, as they become known.
+#[derive(Default)]
+pub(super) struct OfLayer {
+    /// Of the weights, a part of their rows each.
+    pub(super) weights: Vec<Vec<f32>>,
+    pub(super) others: Vec<Vec<f32>>,
+    pub(super) of_norm: Vec<Vec<f32>>,
+}
+
+impl Part {
+    pub(crate) fn new(
+        (graph, inputs): (PartGraph, Inputs),
+        (aggregator, plans): (Aggregator, Vec<LayerPlan>),
+        (roots, targets): (Vec<u32>, Targets),
+    ) -> Self {
+        let (pass, workspace) = (Pass::default(), Workspace::default());
+        Self { graph, inputs, aggregator, plans, roots, targets, workspace, pass, seconds: 0.0 }
+    }
+
+    /// Returns the own rows that travel.
+    pub(crate) fn sent(&self) -> &[f32] {
+        &self.pass.own
+    }
+
+    /// Returns the places of rows that have come.
+    pub(crate) fn received(&mut self) -> &mut [f32] {
+        &mut self.pass.halo
+    }
+
+    /// Returns the gradients of the halo's rows, which travel back.
+    pub(crate) fn sent_back(&self) -> &[f32] {
+        &self.pass.halo
+    }
+
+    /// Returns the gradients of own rows, to which others are added.
+    pub(crate) fn received_back(&mut self) -> &mut [f32] {
+        &mut self.pass.own
+    }
+
+    /// Adds the time since `start` to the part's.
+    pub(crate) fn took(&mut self, start: Instant) {
+        self.seconds += start.elapsed().as_secs_f64();
+    }
+
+    /// Computes what travels of layer `number`; of the first one also what the halo's kept rows
+    /// make.
+    pub(crate) fn begin_layer(
+        &mut self,
+        (number, layer): (usize, &Layer),
+        dropout: LayerDropout,
+    ) -> Result<()> {
+        let plan = self.plans[number];
+        if number == 0 {
+            return self.begin_first(layer, plan, dropout);
+        }
+        let workspace = &self.workspace;
+        let Some(hidden) = self.pass.layers[number - 1].output.as_ref() else {
+            candle_core::bail!("the layer before has an output")
+        };
+        let mask = mask_of(dropout, self.graph.own());
+        let active = layer.activation().forward(hidden.values(), mask.as_ref(), workspace);
+        let active = Matrix::new(active, hidden.width());
+        let mut state = LayerState { mask, ..LayerState::default() };
+        (self.pass.own, self.pass.sums) = match (plan.travels, &layer.conv) {
+            (Travels::Rows, _) => (active.into_values(), Vec::new()),
+            (Travels::Transformed, conv) => {
+                let own = active.times(&neighbour_weight(conv, plan.in_width)?, workspace)?;
+                let sums = match conv {
+                    Conv::Sage(linear, _) => {
+                        let weight = own_weight(linear, plan.in_width)?;
+                        active.times(&weight, workspace)?.into_values()
+                    }
+                    _ => Vec::new(),
+                };
+                state.rows = Some(Rows::Dense(active));
+                (own.into_values(), sums)
+            }
+        };
+        self.pass.halo = workspace.take(self.graph.n_halo() * plan.message_width);
+        self.pass.layers.push(state);
+        Ok(())
+    }
+
+    fn begin_first(&mut self, layer: &Layer, plan: LayerPlan, dropout: LayerDropout) -> Result<()> {
+        let (workspace, inputs) = (&self.workspace, &self.inputs);
+        let masks = [self.graph.own(), self.graph.halo()].map(|nodes| mask_of(dropout, nodes));
+        let own = inputs.own.in_epoch(masks[0].as_ref(), workspace);
+        let halo = inputs.halo.in_epoch(masks[1].as_ref(), workspace);
+        match plan.travels {
+            Travels::Transformed => {
+                let weight = neighbour_weight(&layer.conv, plan.in_width)?;
+                self.pass.own = inputs.own.times(&own, &weight, workspace)?.into_values();
+                self.pass.halo = inputs.halo.times(&halo, &weight, workspace)?.into_values();
+                if let Conv::Sage(linear, _) = &layer.conv {
+                    let weight = own_weight(linear, plan.in_width)?;
+                    self.pass.sums = inputs.own.times(&own, &weight, workspace)?.into_values();
+                }
+            }
+            Travels::Rows if inputs.are_sparse() => (),
+            Travels::Rows => {
+                self.pass.own = inputs.own.dense(&own, workspace);
+                self.pass.halo = inputs.halo.dense(&halo, workspace);
+            }
+        }
+        let inputs = Some([own, halo]);
+        self.pass.layers.push(LayerState { inputs, ..LayerState::default() });
+        Ok(())
+    }
+
+    /// Aggregates the rows of some destinations, where that is done for each by itself.
+    pub(crate) fn aggregate(&mut self, number: usize, which: Destinations) {
+        let plan = self.plans[number];
+        let Aggregator::Weighted(operator) = &self.aggregator else { return };
+        let (pass, workspace) = (&mut self.pass, &self.workspace);
+        let form = form_of(operator, plan);
+        let width = plan.message_width;
+        if pass.sums.is_empty() {
+            let out_width = if form == Form::Whole { operator.out_width(width) } else { width };
+            pass.sums = workspace.take(self.graph.n_own * out_width);
+        }
+        let halo = if which == Destinations::Inner { &[][..] } else { &pass.halo[..] };
+        let x = Sources { own: &pass.own, halo, width };
+        operator.aggregate(x, form, which, &mut pass.sums);
+    }
+
+    /// Makes the output of layer `number` from its aggregated rows, or from all rows that the
+    /// others aggregate together.
+    pub(crate) fn end_layer(
+        &mut self,
+        (number, layer): (usize, &Layer),
+        dropout: LayerDropout,
+    ) -> Result<()> {
+        let plan = self.plans[number];
+        let mut out = match (&self.aggregator, &layer.conv) {
+            (Aggregator::Attention { .. }, Conv::Gat(_)) => {
+                self.attend((number, layer), plan, dropout)?
+            }
+            (Aggregator::Largest(_), Conv::Sage(linear, _)) => {
+                self.largest(number, linear, plan)?
+            }
+            (Aggregator::Weighted(operator), Conv::Sage(linear, _) | Conv::Gcn(linear)) => {
+                let sums = std::mem::take(&mut self.pass.sums);
+                match plan.travels {
+                    Travels::Transformed => {
+                        let mut out = Matrix::new(sums, plan.out_width);
+                        linear.add_bias(&mut out)?;
+                        out
+                    }
+                    Travels::Rows => {
+                        let sums = Matrix::new(sums, operator.out_width(plan.in_width));
+                        let rows = Rows::Dense(sums);
+                        let out = linear.forward(&rows, &self.workspace)?;
+                        self.pass.layers[number].rows = Some(rows);
+                        out
+                    }
+                }
+            }
+            _ => candle_core::bail!("a partition was given a layer of another kind"),
+        };
+        let workspace = &self.workspace;
+        for memory in [&mut self.pass.own, &mut self.pass.halo] {
+            workspace.give(std::mem::take(memory));
+        }
+        if let Some(norm) = &layer.norm {
+            let (rows, normed) = norm.forward(out, workspace)?;
+            out = rows;
+            self.pass.layers[number].normed = Some(normed);
+        }
+        if layer.is_residual
+            && let Some(hidden) = number.checked_sub(1).and_then(|before| self.pass.output(before))
+        {
+            let own = layer.activation().forward(hidden.values(), None, workspace);
+            add_scaled(out.values_mut(), 1.0, &own);
+            workspace.give(own);
+        }
+        self.pass.layers[number].output = Some(out);
+        Ok(())
+    }
+
+    /// Returns the output of the largest elements of neighbours.
+    fn largest(&mut self, number: usize, linear: &Linear, plan: LayerPlan) -> Result<Matrix> {
+        let Aggregator::Largest(largest) = &self.aggregator else {
+            candle_core::bail!("largest elements are of GraphSAGE")
+        };
+        let workspace = &self.workspace;
+        let state = &mut self.pass.layers[number];
+        let sparse = state.inputs.as_ref().and_then(|[own, halo]| {
+            let own = self.inputs.own.sparse_rows(own)?;
+            Some(own.followed_by(&self.inputs.halo.sparse_rows(halo)?))
+        });
+        let rows = match sparse {
+            Some(x) => Rows::Sparse(largest.sparse_product(&x, None)),
+            None => {
+                let x = joined(&self.pass.own, &self.pass.halo, workspace);
+                let (rows, winners) = largest.product(&x, plan.in_width, workspace);
+                workspace.give(x);
+                state.winners = Some(winners);
+                Rows::Dense(Matrix::new(rows, 2 * plan.in_width))
+            }
+        };
+        let out = linear.forward(&rows, workspace)?;
+        state.rows = Some(rows);
+        Ok(out)
+    }
+
+    fn attend(
+        &mut self,
+        (number, layer): (usize, &Layer),
+        plan: LayerPlan,
+        dropout: LayerDropout,
+    ) -> Result<Matrix> {
+        let (Aggregator::Attention { entries, keys }, Conv::Gat(gat)) =
+            (&self.aggregator, &layer.conv)
+        else {
+            candle_core::bail!("attention is of GAT")
+        };
+        let workspace = &self.workspace;
+        let all = joined(&self.pass.own, &self.pass.halo, workspace);
+        let z = match plan.travels {
+            Travels::Transformed => Matrix::new(all, plan.message_width),
+            Travels::Rows => {
+                let rows = Rows::Dense(Matrix::new(all, plan.in_width));
+                let z = gat.projection().forward(&rows, workspace)?;
+                self.pass.layers[number].rows = Some(rows);
+                z
+            }
+        };
+        let mask = dropout.coefficients.map(|dropout| dropout.mask(keys.iter().copied()));
+        let (out, attended) = gat.attend_over(Arc::clone(entries), z, mask)?;
+        self.pass.layers[number].attended = Some(attended);
+        Ok(out)
+    }
+
+    /// Returns the part's loss, and begins the way back with the gradient of the mean over `n_all`
+    /// training nodes.
+    pub(crate) fn loss(&mut self, n_all: u64) -> Result<PartLoss> {
+        let Some(logits) = self.logits() else { candle_core::bail!("a model has a layer") };
+        let mut loss = part_loss(logits, (&self.roots, &self.targets), n_all);
+        let gradient = std::mem::replace(&mut loss.gradient, Matrix::new(Vec::new(), 0));
+        self.pass.grad = Some(gradient);
+        Ok(loss)
+    }
+
+    /// Returns the last layer's rows.
+    pub(crate) fn logits(&self) -> Option<&Matrix> {
+        self.pass.layers.last().and_then(|last| last.output.as_ref())
+    }
+
+    /// Returns the gradients of all parameters, in their order, and ends the epoch.
+    pub(crate) fn end_epoch(&mut self) -> Vec<f32> {
+        let pass = std::mem::take(&mut self.pass);
+        let outputs = pass.layers.into_iter().filter_map(|layer| layer.output);
+        outputs.for_each(|output| self.workspace.give_matrix(output));
+        self.workspace.end_step();
+        pass.gradients.into_iter().rev().flatten().flatten().collect()
+    }
+}
+
+impl Pass {
+    pub(super) fn output(&self, number: usize) -> Option<&Matrix> {
+        self.layers[number].output.as_ref()
+    }
+}
+
+/// Returns the mask of the rows of `nodes`.
+fn mask_of(dropout: LayerDropout, nodes: &[NodeId]) -> Option<Mask> {
+    dropout.rows.map(|dropout| dropout.mask(nodes.iter().map(|node| node.0.into())))
+}
+
+/// Returns the weights that neighbours' rows are multiplied with.
+pub(super) fn neighbour_weight(conv: &Conv, in_width: usize) -> Result<Tensor> {
+    match conv {
+        // Those of own rows are above them.
+        Conv::Sage(linear, _) => linear.weight().narrow(0, in_width, in_width),
+        Conv::Gcn(linear) => Ok(linear.weight().as_tensor().clone()),
+        Conv::Gat(gat) => Ok(gat.projection().weight().as_tensor().clone()),
+    }
+}
+
+/// Returns the weights that GraphSAGE multiplies own rows with.
+pub(super) fn own_weight(linear: &Linear, in_width: usize) -> Result<Tensor> {
+    linear.weight().narrow(0, 0, in_width)
+}
+
+/// Returns what an aggregated row is.
+pub(super) fn form_of(operator: &Operator, plan: LayerPlan) -> Form {
+    match plan.travels {
+        Travels::Rows => Form::Whole,
+        Travels::Transformed => operator.form_of_transformed(),
+    }
+}
+
+/// Returns own rows with those of the halo after them.
+fn joined(own: &[f32], halo: &[f32], workspace: &Workspace) -> Vec<f32> {
+    let mut all = workspace.take(own.len() + halo.len());
+    all[..own.len()].copy_from_slice(own);
+    all[own.len()..].copy_from_slice(halo);
+    all
+}

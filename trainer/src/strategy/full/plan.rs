@@ -1,0 +1,114 @@
+//! What of each layer travels between partitions.
+
+use candle_core::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::{conv::Conv, layer::Layer, options::Aggregation};
+
+/// Which rows of a layer travel: the narrower ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Travels {
+    /// The rows that the layer is given; those that come are transformed where they are needed.
+    Rows,
+    /// What the layer's weights make of them.
+    Transformed,
+}
+
+/// How a layer is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LayerPlan {
+    pub(crate) travels: Travels,
+    /// Width of the rows that the layer is given.
+    pub(crate) in_width: usize,
+    /// Width of what travels.
+    pub(crate) message_width: usize,
+    /// Width of its rows.
+    pub(crate) out_width: usize,
+}
+
+impl LayerPlan {
+    /// Makes the plan of each of `layers` over features of `width`, which are sparse or not.
+    /// Features of the halo are kept, so that nothing of the first layer travels: what is
+    /// transformed first there is what takes less arithmetic.
+    pub(crate) fn of_layers(
+        layers: &[Layer],
+        width: usize,
+        features: FeatureForm,
+    ) -> Result<Vec<Self>> {
+        let mut in_width = width;
+        let plan = |(number, layer): (usize, &Layer)| {
+            let out_width = layer.out_width()?;
+            let of_features = (number == 0).then_some(features);
+            let (travels, message_width) = travels(&layer.conv, in_width, of_features)?;
+            let plan = Self { travels, in_width, message_width, out_width };
+            in_width = out_width;
+            Ok(plan)
+        };
+        layers.iter().enumerate().map(plan).collect()
+    }
+}
+
+/// Whether features are mostly zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FeatureForm {
+    Dense,
+    Sparse,
+}
+
+fn travels(
+    conv: &Conv,
+    in_width: usize,
+    of_features: Option<FeatureForm>,
+) -> Result<(Travels, usize)> {
+    let transformed = match conv {
+        // The largest of transformed rows is not the transformed largest.
+        Conv::Sage(_, Aggregation::Max) => return Ok((Travels::Rows, in_width)),
+        Conv::Sage(linear, _) | Conv::Gcn(linear) => linear.bias().dim(0)?,
+        Conv::Gat(gat) => gat.projection().weight().dim(1)?,
+    };
+    let is_projected = matches!(conv, Conv::Gat(_)) && of_features.is_some();
+    let is_sparse = of_features == Some(FeatureForm::Sparse);
+    if is_projected || is_sparse || transformed < in_width {
+        return Ok((Travels::Transformed, transformed));
+    }
+    Ok((Travels::Rows, in_width))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        LayerOptions, ModelKind,
+        model::{Model, ModelSpec},
+    };
+
+    fn plans(kind: ModelKind, widths: &[usize], features: FeatureForm) -> Vec<(Travels, usize)> {
+        let layer = LayerOptions::default();
+        let widths = widths.to_vec();
+        let width = widths[0];
+        let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 2, dropout: 0.0, layer };
+        let model = Model::new(&spec, 1).unwrap();
+        let plans = LayerPlan::of_layers(model.layers(), width, features).unwrap();
+        plans.iter().map(|plan| (plan.travels, plan.message_width)).collect()
+    }
+
+    #[test]
+    fn what_is_narrower_travels() {
+        use FeatureForm::{Dense, Sparse};
+        use Travels::{Rows, Transformed};
+        for kind in [ModelKind::Gcn, ModelKind::Sage] {
+            let last = (Transformed, 5);
+            let physics = plans(kind, &[8415, 256, 256, 5], Sparse);
+            assert_eq!(physics, [(Transformed, 256), (Rows, 256), last]);
+            assert_eq!(plans(kind, &[10, 256, 5], Dense), [(Rows, 10), last]);
+            assert_eq!(plans(kind, &[10, 256, 5], Sparse), [(Transformed, 256), last]);
+            assert_eq!(plans(kind, &[10, 4, 40], Dense), [(Transformed, 4), (Rows, 4)]);
+        }
+        // Two heads of the last layer side by side.
+        assert_eq!(
+            plans(ModelKind::Gat, &[9, 16, 4], Dense),
+            [(Transformed, 16), (Transformed, 8)]
+        );
+        assert_eq!(plans(ModelKind::Gat, &[99, 16, 40], Dense)[1], (Rows, 16));
+    }
+}

@@ -1,0 +1,265 @@
+//! An epoch of full-batch training: one pass of all partitions, one update.
+
+use std::{ops::ControlFlow, time::Instant};
+
+use lodestore_client::LoadStats;
+use lodestore_graph::NodeId;
+
+use super::{
+    figures::{Fault, PartFigures},
+    team::{FullTeam, Passed},
+};
+use crate::{
+    Place, Progress, TrainError, WorkerStep,
+    config::Due,
+    process_group::ProcessGroup,
+    record::FullSum,
+    run::Run,
+    step::{FullTraffic, RowsBySource, StepSeconds},
+    step_outcome::{StepOutcome, TeamStep},
+    worker::DROPOUT_STREAM,
+};
+
+impl Run<'_> {
+    /// Brings back the rows of halos that the next epoch may use, where those are of an epoch
+    /// before it: by a pass of that epoch, with its parameters. False if the leader has ended the
+    /// run.
+    pub(crate) fn recall_rows(
+        &mut self,
+        team: &mut FullTeam,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<bool, TrainError> {
+        let next = self.place.epoch + self.place.step;
+        let refreshed = next - next % (self.config.full.staleness + 1);
+        let Some(state) = self.refreshed.clone().filter(|_| refreshed < next) else {
+            return Ok(true);
+        };
+        let present = self.replica.adam.values();
+        self.replica.set_values(state.values)?;
+        let passed = team.pass(&self.replica.model, (refreshed, self.seed_of(refreshed)), group)?;
+        self.replica.set_values(present)?;
+        Ok(passed.is_some())
+    }
+
+    /// Makes the update of the present epoch, unless it is made.
+    pub(crate) fn train_full(
+        &mut self,
+        team: &mut FullTeam,
+        group: &mut ProcessGroup<'_>,
+        progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+    ) -> Result<(), TrainError> {
+        let (start, saving) = (Instant::now(), self.checkpoint_seconds());
+        let epoch = self.place.epoch;
+        if self.place.step == 0 {
+            let staleness = self.config.full.staleness;
+            if staleness > 0 && epoch.is_multiple_of(staleness + 1) {
+                self.refreshed = Some(self.replica.adam.state());
+            }
+            let Some((mut step, figures)) = self.full_step(team, group)? else {
+                self.is_interrupted = true;
+                return Ok(());
+            };
+            let update = Instant::now();
+            self.replica.update(&mut step.gradients)?;
+            let update = update.elapsed().as_secs_f64() + step.average_seconds;
+            let seconds = [start.elapsed().as_secs_f64(), update];
+            let workers = self.full_worker_steps(&step, &figures, seconds);
+            self.record.stepped(&step, &workers);
+            self.record.exchanged(self.full_sum(&figures, team));
+            self.place.step = 1;
+            let loss = step.loss;
+            let told = Progress::Step { epoch, done: 1, total: 1, loss, workers: &workers };
+            self.is_interrupted = progress(&told).is_break();
+            if self.is_interrupted {
+                return self.save();
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
+        self.record.end_epoch(epoch, 1, seconds, team.stats());
+        let has_test = self.has_test;
+        if self.config.evaluation_after(epoch + 1, has_test) != Due::No {
+            // An evaluation has memory of its own.
+            team.clear();
+        }
+        Ok(())
+    }
+
+    /// Returns the seed of an epoch's dropout: that of the first batch of a lone worker.
+    fn seed_of(&self, epoch: u32) -> u64 {
+        self.config.seed_of_epoch(epoch) ^ DROPOUT_STREAM
+    }
+
+    /// Makes a pass and sums its gradients. None if the leader has ended the run.
+    fn full_step(
+        &mut self,
+        team: &mut FullTeam,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Option<(TeamStep, Vec<PartFigures>)>, TrainError> {
+        let epoch = self.place.epoch;
+        let passed = team.pass(&self.replica.model, (epoch, self.seed_of(epoch)), group)?;
+        let Some(Passed { terms, mut figures }) = passed else { return Ok(None) };
+        for (figures, part) in figures.iter_mut().zip(&mut team.parts) {
+            // Of a pass that brings rows back nothing is told.
+            figures.pulled = std::mem::take(&mut part.inputs.pulled);
+        }
+        let Some(figures) = group.exchange_figures(figures, team.n_parts)? else { return Ok(None) };
+        check_numbers(&figures, epoch)?;
+        for (worker, stats) in (0..).zip(&mut team.stats) {
+            let own = figures.iter().filter(|of| of.part % self.config.workers == worker);
+            stats.prefetch.peak_bytes = own.map(|of| of.input_bytes).sum();
+        }
+        let reduce = Instant::now();
+        let gradients = group.sum_gradients(terms)?;
+        let mut step = self.joined(&figures);
+        (step.gradients, step.average_seconds) = (gradients, reduce.elapsed().as_secs_f64());
+        step.check_finite(Place { epoch, step: 0 })?;
+        Ok(Some((step, figures)))
+    }
+
+    /// Joins the figures of all partitions: sums in their order, whichever worker has them.
+    fn joined(&self, figures: &[PartFigures]) -> TeamStep {
+        let n_roots: u64 = figures.iter().map(|of_part| of_part.n_roots).sum();
+        let n_workers = self.config.workers;
+        let (n_batches, n_time_steps) = (u64::from(n_workers), 1);
+        let mut step = TeamStep { n_roots, n_batches, n_time_steps, ..TeamStep::default() };
+        for of_part in figures {
+            step.loss += step.share(of_part.n_roots) * of_part.loss;
+            step.n_right += of_part.n_right;
+            step.load += load_of(of_part, self.config.fanouts.len());
+        }
+        let outcome = |worker: u32| {
+            let mut outcome = StepOutcome::default();
+            for of_part in figures.iter().filter(|of| of.part % n_workers == worker) {
+                outcome.add(&self.outcome_of(of_part));
+            }
+            (worker, outcome)
+        };
+        step.outcomes = (0..n_workers).map(outcome).collect();
+        step
+    }
+
+    fn outcome_of(&self, of_part: &PartFigures) -> StepOutcome {
+        let load = load_of(of_part, self.config.fanouts.len());
+        let seconds = StepSeconds {
+            pull: of_part.exchange_seconds,
+            wait: of_part.wait_seconds,
+            compute: of_part.compute_seconds,
+            ..StepSeconds::default()
+        };
+        StepOutcome {
+            loss: of_part.loss,
+            n_roots: of_part.n_roots,
+            n_right: of_part.n_right,
+            n_nodes: of_part.n_own + of_part.halo_rows,
+            load,
+            seconds,
+            ..StepOutcome::default()
+        }
+    }
+
+    /// Returns what each worker did in the epoch.
+    fn full_worker_steps(
+        &self,
+        step: &TeamStep,
+        figures: &[PartFigures],
+        [step_seconds, update]: [f64; 2],
+    ) -> Vec<WorkerStep> {
+        let n_workers = self.config.workers;
+        let of_worker = |(worker, outcome): &(u32, StepOutcome)| {
+            let own = || figures.iter().filter(|of| of.part % n_workers == *worker);
+            let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
+            // Partitions of a process exchange together.
+            let first = own().next();
+            let wait = first.map_or(0.0, |of| of.wait_seconds);
+            let pull = first.map_or(0.0, |of| of.exchange_seconds);
+            let seconds = StepSeconds { step: step_seconds, update, wait, pull, ..outcome.seconds };
+            WorkerStep {
+                epoch: self.place.epoch,
+                step: 0,
+                worker: *worker,
+                loss: outcome.loss,
+                roots: outcome.n_roots,
+                nodes: outcome.n_nodes,
+                batch: "ready",
+                seconds,
+                rows,
+                bytes,
+                late_swaps: 0,
+                hop: None,
+                sdt: None,
+                full: Some(FullTraffic {
+                    halo_rows: own().map(|of| of.halo_rows).sum(),
+                    embedding_bytes: own().map(|of| of.embedding_bytes).sum(),
+                    gradient_bytes: own().map(|of| of.gradient_bytes).sum(),
+                }),
+            }
+        };
+        step.outcomes.iter().map(of_worker).collect()
+    }
+
+    fn full_sum(&self, figures: &[PartFigures], team: &FullTeam) -> FullSum {
+        let sum = |of: fn(&PartFigures) -> u64| figures.iter().map(of).sum::<u64>();
+        let most = |of: fn(&PartFigures) -> f64| figures.iter().map(of).fold(0.0, f64::max);
+        let narrowing = |at: usize| figures.iter().map(|of| of.narrowing[at]).sum::<f64>();
+        let (error, all) = (narrowing(0), narrowing(1));
+        let n_workers = self.config.workers;
+        let of_worker = |worker| {
+            let own = figures.iter().filter(|of| of.part % n_workers == worker);
+            own.map(|of| of.compute_seconds).sum::<f64>()
+        };
+        let computing: Vec<f64> = (0..n_workers).map(of_worker).collect();
+        let mean = computing.iter().sum::<f64>() / f64::from(n_workers);
+        let slowest = computing.into_iter().fold(0.0, f64::max);
+        let n_elements: u64 = self.replica.adam.lengths().iter().map(|&n| n as u64).sum();
+        let (p, q) = (u64::from(team.n_parts), u64::from(n_workers));
+        FullSum {
+            halo_rows: sum(|of| of.halo_rows),
+            input_bytes: sum(|of| of.pulled.remote_bytes),
+            embedding_bytes: sum(|of| of.embedding_bytes),
+            gradient_bytes: sum(|of| of.gradient_bytes),
+            // A share of each term to each worker, then a share of the sum to each, as processes.
+            synchronised_bytes: 4 * n_elements * (q - 1) * (p + q) / q,
+            kept_share: team.kept_share,
+            max_staleness: figures.iter().map(|of| of.staleness).max().unwrap_or(0),
+            compression_error: if all > 0.0 { (error / all).sqrt() } else { 0.0 },
+            exchange_seconds: most(|of| of.exchange_seconds),
+            exchange_wait_seconds: most(|of| of.wait_seconds),
+            compute_imbalance: if mean > 0.0 { slowest / mean - 1.0 } else { 0.0 },
+        }
+    }
+}
+
+/// Returns where the rows of a partition were found in an epoch: its own, kept ones, and those that
+/// came from other workers.
+fn load_of(of_part: &PartFigures, n_layers: usize) -> LoadStats {
+    let came = of_part.pulled.remote_rows + of_part.embedding_rows;
+    LoadStats {
+        local_rows: of_part.n_own,
+        hit_rows: (of_part.remote_rows * n_layers as u64).saturating_sub(came),
+        remote_rows: came,
+        remote_bytes: of_part.pulled.remote_bytes + of_part.embedding_bytes,
+        pulls: of_part.pulled.pulls,
+        ..LoadStats::default()
+    }
+}
+
+/// Fails where the loss of a partition is not finite: all processes alike. A feature that is no
+/// number says more than a row.
+fn check_numbers(figures: &[PartFigures], epoch: u32) -> Result<(), TrainError> {
+    let faults = || figures.iter().filter_map(|of| of.fault.map(|fault| (fault, of.loss)));
+    let of_feature = faults().find(|(fault, _)| matches!(fault, Fault::Feature { .. }));
+    let step = 0;
+    match of_feature.or_else(|| faults().next()) {
+        None => Ok(()),
+        Some((Fault::Feature { node, column, bits }, _)) => Err(TrainError::Feature {
+            node: NodeId(node),
+            column: column as usize,
+            found: f32::from_bits(bits),
+            epoch,
+            step,
+        }),
+        Some((Fault::Row { node }, loss)) => {
+            Err(TrainError::Diverged { node: NodeId(node), epoch, step, loss })
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! The partitions of this process, and an epoch of all partitions of the run.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use candle_core::Result as TensorResult;
+use rayon::ThreadPool;
+
+use super::{
+    compress::RowCode,
+    exchange::{Messages, Placement, Routes, Sent, Way},
+    figures::{Fault, PartFigures},
+    operator::Destinations,
+    part::Part,
+};
+use crate::{
+    Halo, TrainError, collective::Term, conv::LayerDropout, layer::Layer, loss::worst_row,
+    model::Model, process_group::ProcessGroup, step_outcome::MemberStats,
+};
+
+/// The partitions of this process.
+pub(crate) struct FullTeam {
+    pub(super) parts: Vec<Part>,
+    pub(super) exchange: Exchange,
+    pub(super) pool: ThreadPool,
+    /// Training nodes of the graph.
+    pub(super) n_train: u64,
+    /// Partitions of the run.
+    pub(super) n_parts: u32,
+    /// Share of edges that partitions have.
+    pub(super) kept_share: f64,
+    /// Figures of all workers of the run.
+    pub(super) stats: Vec<MemberStats>,
+}
+
+/// How rows go between partitions.
+pub(super) struct Exchange {
+    pub(super) placement: Placement,
+    pub(super) forward: Routes,
+    pub(super) back: Routes,
+    pub(super) code: RowCode,
+    pub(super) halo: Halo,
+    pub(super) overlap: Overlap,
+    /// Epochs that rows of halos may be old.
+    pub(super) staleness: u32,
+    /// By layer.
+    pub(super) layers: Vec<KeptRows>,
+    pub(super) seconds: Duration,
+    pub(super) waited: Duration,
+    pub(super) oldest: u32,
+}
+
+/// Whether partitions compute while rows travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overlap {
+    Beside,
+    After,
+}
+
+/// The last messages of a layer: of rows, and of gradients.
+#[derive(Default)]
+pub(super) struct KeptRows {
+    forward: Stamped,
+    back: Stamped,
+}
+
+/// Messages with the epoch that they are of.
+#[derive(Default)]
+struct Stamped {
+    messages: Messages,
+    stamp: Option<u32>,
+}
+
+/// The end of a pass: gradients of parameters by partition, and figures.
+pub(crate) struct Passed {
+    pub(crate) terms: Vec<Term>,
+    pub(crate) figures: Vec<PartFigures>,
+}
+
+impl Stamped {
+    /// Returns how old its rows are in `epoch`, if they may still be used: the only place that
+    /// decides.
+    fn usable_age(&self, epoch: u32, staleness: u32) -> Option<u32> {
+        let age = epoch.checked_sub(self.stamp?)?;
+        // Rows of this very epoch are never there before they are exchanged.
+        (age > 0 && age <= staleness).then_some(age)
+    }
+}
+
+impl FullTeam {
+    /// Returns figures of all workers of the run.
+    pub(crate) fn stats(&self) -> &[MemberStats] {
+        &self.stats
+    }
+
+    /// Runs `model` forward and back over all partitions, with the dropout masks of `seed`. None if
+    /// the leader has ended the run.
+    pub(crate) fn pass(
+        &mut self,
+        model: &Model,
+        (epoch, seed): (u32, u64),
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Option<Passed>, TrainError> {
+        let exchange = &self.exchange;
+        let of_part = |part: &Part| PartFigures {
+            remote_rows: exchange.remote_rows(part),
+            ..figures_of(part)
+        };
+        let mut figures: Vec<PartFigures> = self.parts.iter().map(of_part).collect();
+        self.parts.iter_mut().for_each(|part| part.seconds = 0.0);
+        self.exchange.begin();
+        let layers: Vec<(usize, &Layer)> = model.layers().iter().enumerate().collect();
+        for &(number, layer) in &layers {
+            let dropout = LayerDropout::new(model.dropout(), seed, number as u64);
+            each(&self.pool, &mut self.parts, |part| part.begin_layer((number, layer), dropout))?;
+            let at = (number, epoch);
+            let Some(sent) = self.exchange.forward(&mut self.parts, &self.pool, at, group)? else {
+                return Ok(None);
+            };
+            let row_bytes = self.exchange.row_bytes(&self.parts, number);
+            for (figures, sent) in figures.iter_mut().zip(sent) {
+                figures.embedding_rows += figures.remote_rows;
+                figures.embedding_bytes += figures.remote_rows * row_bytes;
+                figures.note(sent);
+            }
+            each(&self.pool, &mut self.parts, |part| part.end_layer((number, layer), dropout))?;
+        }
+        let n_all = self.n_train;
+        for (part, figures) in self.parts.iter_mut().zip(&mut figures) {
+            let loss = part.loss(n_all)?;
+            (figures.loss, figures.n_right) = (loss.mean, loss.n_right);
+            if !loss.mean.is_finite() {
+                figures.fault = Some(fault_of(part));
+            }
+        }
+        for &(number, layer) in layers.iter().rev() {
+            each(&self.pool, &mut self.parts, |part| part.begin_back((number, layer)))?;
+            let at = (number, layer, epoch);
+            let Some(sent) = self.exchange.back(&mut self.parts, &self.pool, at, group)? else {
+                return Ok(None);
+            };
+            for (figures, sent) in figures.iter_mut().zip(sent) {
+                figures.gradient_bytes += sent.bytes;
+                figures.note(sent);
+            }
+            each(&self.pool, &mut self.parts, |part| part.end_back((number, layer)))?;
+        }
+        let term = |part: &mut Part| Term { order: part.graph.part, values: part.end_epoch() };
+        let terms = self.parts.iter_mut().map(term).collect();
+        for (figures, part) in figures.iter_mut().zip(&self.parts) {
+            figures.compute_seconds = part.seconds;
+            figures.exchange_seconds = self.exchange.seconds.as_secs_f64();
+            figures.wait_seconds = self.exchange.waited.as_secs_f64();
+            figures.staleness = self.exchange.oldest;
+        }
+        Ok(Some(Passed { terms, figures }))
+    }
+
+    /// Gives the memory of passes back.
+    pub(crate) fn clear(&mut self) {
+        self.parts.iter().for_each(|part| part.workspace.clear());
+    }
+}
+
+/// Calls `f` with one partition after the other, each of which uses all threads.
+fn each(
+    pool: &ThreadPool,
+    parts: &mut [Part],
+    f: impl Fn(&mut Part) -> TensorResult<()> + Sync,
+) -> TensorResult<()> {
+    pool.install(|| {
+        parts.iter_mut().try_for_each(|part| {
+            let start = Instant::now();
+            f(part)?;
+            part.took(start);
+            Ok(())
+        })
+    })
+}
+
+/// Returns what is known of a partition before a pass.
+fn figures_of(part: &Part) -> PartFigures {
+    PartFigures {
+        part: part.graph.part,
+        n_roots: part.roots.len() as u64,
+        n_own: part.graph.n_own as u64,
+        halo_rows: part.graph.n_halo() as u64,
+        input_bytes: part.inputs.n_bytes(),
+        ..PartFigures::default()
+    }
+}
+
+/// Returns why the loss of a partition may be no number: a feature, or else the worst row.
+fn fault_of(part: &Part) -> Fault {
+    if let Some((node, column, found)) = part.inputs.not_finite {
+        return Fault::Feature { node: node.0, column: column as u64, bits: found.to_bits() };
+    }
+    let row = part.logits().map_or(0, worst_row);
+    Fault::Row { node: part.graph.nodes.get(row).map_or(0, |node| node.0) }
+}
+
+impl Exchange {
+    /// Returns the rows of a partition's halo that are other workers'; none where these are zeros.
+    fn remote_rows(&self, part: &Part) -> u64 {
+        let worker = self.placement.worker_of(part.graph.part);
+        match self.halo {
+            Halo::Zero => 0,
+            Halo::Exchange => {
+                part.graph.n_rows_from(|other| self.placement.worker_of(other) != worker)
+            }
+        }
+    }
+
+    /// Returns the bytes of a row of layer `number` as it travels.
+    fn row_bytes(&self, parts: &[Part], number: usize) -> u64 {
+        self.code.row_bytes(width_of(parts, number)) as u64
+    }
+
+    fn begin(&mut self) {
+        (self.seconds, self.waited, self.oldest) = (Duration::ZERO, Duration::ZERO, 0);
+    }
+
+    /// Brings rows of layer `number` to halos, and aggregates. None if the leader has ended the
+    /// run.
+    fn forward(
+        &mut self,
+        parts: &mut [Part],
+        pool: &ThreadPool,
+        (number, epoch): (usize, u32),
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Option<Vec<Sent>>, TrainError> {
+        let aggregate = |parts: &mut [Part], which| {
+            each(pool, parts, |part| {
+                part.aggregate(number, which);
+                Ok(())
+            })
+        };
+        if number == 0 || self.halo == Halo::Zero {
+            if number > 0 {
+                parts.iter_mut().for_each(|part| part.received().fill(0.0));
+            }
+            aggregate(parts, Destinations::All)?;
+            return Ok(Some(Vec::new()));
+        }
+        let inner = |parts: &mut [Part]| aggregate(parts, Destinations::Inner);
+        let at = Moved { way: Way::Forward, number, epoch };
+        let Some(sent) = self.move_rows(parts, at, (pool, group), &inner)? else {
+            return Ok(None);
+        };
+        let (width, start) = (width_of(parts, number), Instant::now());
+        let messages = &self.layers[number].forward.messages;
+        pool.install(|| self.forward.unpack(parts, (self.code, width), messages));
+        parts.iter_mut().take(1).for_each(|part| part.took(start));
+        aggregate(parts, Destinations::Boundary)?;
+        Ok(Some(sent))
+    }
+
+    /// Brings gradients of layer `number` back to the owners of rows, and adds them there. None if
+    /// the leader has ended the run.
+    fn back(
+        &mut self,
+        parts: &mut [Part],
+        pool: &ThreadPool,
+        (number, layer, epoch): (usize, &Layer, u32),
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Option<Vec<Sent>>, TrainError> {
+        let own = |parts: &mut [Part]| each(pool, parts, |part| part.go_back((number, layer)));
+        if number == 0 || self.halo == Halo::Zero {
+            own(parts)?;
+            return Ok(Some(Vec::new()));
+        }
+        let at = Moved { way: Way::Back, number, epoch };
+        let Some(sent) = self.move_rows(parts, at, (pool, group), &own)? else { return Ok(None) };
+        let (width, start) = (width_of(parts, number), Instant::now());
+        let messages = &self.layers[number].back.messages;
+        self.back.add(parts, (self.code, width), messages);
+        parts.iter_mut().take(1).for_each(|part| part.took(start));
+        Ok(Some(sent))
+    }
+
+    /// Moves rows, unless those of an epoch before may be used, and calls `compute` meanwhile.
+    /// Returns what each part has sent; none if the leader has ended the run.
+    fn move_rows(
+        &mut self,
+        parts: &mut [Part],
+        Moved { way, number, epoch }: Moved,
+        (pool, group): (&ThreadPool, &mut ProcessGroup<'_>),
+        compute: &(dyn Fn(&mut [Part]) -> TensorResult<()> + Sync),
+    ) -> Result<Option<Vec<Sent>>, TrainError> {
+        let kept = &mut self.layers[number];
+        let (routes, stamped) = match way {
+            Way::Forward => (&self.forward, &mut kept.forward),
+            Way::Back => (&self.back, &mut kept.back),
+        };
+        if let Some(age) = stamped.usable_age(epoch, self.staleness) {
+            self.oldest = self.oldest.max(age);
+            compute(parts)?;
+            return Ok(Some(Vec::new()));
+        }
+        let (code, width) = (self.code, width_of(parts, number));
+        let (row_bytes, placement) = (code.row_bytes(width), self.placement);
+        let messages = &mut stamped.messages;
+        let pack = || routes.pack(parts, (placement, way), (code, width), messages);
+        let sent = pool.install(pack);
+        let expected = routes.incoming_bytes(row_bytes);
+        let start = Instant::now();
+        let (goes_on, waited) = if group.n_ranks() == 1 || self.overlap == Overlap::After {
+            let goes_on = group.exchange_rows(row_bytes, messages, &expected)?;
+            let waited = start.elapsed();
+            self.seconds += waited;
+            compute(parts)?;
+            (goes_on, waited)
+        } else {
+            // This thread alone may use the engine between processes: others compute.
+            let (moved, computed) = thread::scope(|scope| {
+                let computing = scope.spawn(|| compute(parts).map(|()| Instant::now()));
+                let moved = group.exchange_rows(row_bytes, messages, &expected);
+                let moved = moved.map(|goes_on| (goes_on, Instant::now()));
+                (moved, computing.join())
+            });
+            let (goes_on, moved_at) = moved?;
+            let worker = placement.rank;
+            let computed_at = computed.map_err(|_| TrainError::WorkerPanicked { worker })??;
+            self.seconds += moved_at - start;
+            (goes_on, moved_at.saturating_duration_since(computed_at))
+        };
+        self.waited += waited;
+        stamped.stamp = Some(epoch);
+        Ok(goes_on.then_some(sent))
+    }
+}
+
+/// Which rows move.
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    way: Way,
+    number: usize,
+    epoch: u32,
+}
+
+/// Returns the width of what travels of a layer but the first: the same for all partitions.
+fn width_of(parts: &[Part], number: usize) -> usize {
+    parts.first().map_or(0, |part| part.plans[number].message_width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_older_than_allowed_are_never_used() {
+        for staleness in 0..5 {
+            for stamp in 0..10 {
+                for epoch in 0..20 {
+                    let stamped = Stamped { stamp: Some(stamp), ..Stamped::default() };
+                    let age = stamped.usable_age(epoch, staleness);
+                    let may = epoch > stamp && epoch - stamp <= staleness;
+                    assert_eq!(age, may.then(|| epoch - stamp));
+                }
+            }
+            assert_eq!(Stamped::default().usable_age(3, staleness), None);
+        }
+    }
+}

@@ -225,10 +225,11 @@ impl<'py> RowArray<'py> {
             let found = out.get_type();
             Error::Dtype(format!("`out` must be an array of numpy, found {found}"))
         })?;
-        let bits = if is_of(&array.dtype(), dtype) {
-            out.clone()
-        } else if dtype == Dtype::BF16 && is_bits(array) {
+        let is_same = is_of(&array.dtype(), dtype);
+        let bits = if dtype == Dtype::BF16 && (is_same || is_bits(array)) {
             out.call_method1("view", (descr_of::<u16>(py),))?
+        } else if is_same {
+            out.clone()
         } else {
             let (expected, found) = (descr(py, dtype), array.dtype());
             let more = if dtype == Dtype::BF16 { ", or uint16 or int16 for its bits" } else { "" };

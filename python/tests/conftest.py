@@ -155,6 +155,6 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[Server, str]]]:
 
 
 def in_process(code: str, *args: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """Runs code in an interpreter of its own."""
+    """Runs code in an interpreter of its own, in a folder that has no `lodestore` to import."""
     command = [sys.executable, "-c", code, *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd="/")

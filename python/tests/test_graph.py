@@ -262,7 +262,10 @@ def test_ctrl_c_ends_a_long_gather(sample: Sample) -> None:
 
     code = CTRL_C.replace("40_000", "4_000")
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(sample.path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(sample.path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd="/",
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

@@ -24,22 +24,24 @@ def gathered(graph: lodestore.Graph, ids: np.ndarray, results: Any) -> None:
     try:
         rows = graph["feat"][ids]
         later = graph.submit("feat", ids).result(20)
-        results.put(("rows", rows.tobytes(), later.tobytes()))
+        results.send(("rows", rows.tobytes(), later.tobytes()))
     except Exception as error:
-        results.put((type(error).__name__, str(error), ""))
+        results.send((type(error).__name__, str(error), ""))
 
 
 def in_child(method: str, graph: lodestore.Graph, ids: np.ndarray) -> tuple[str, Any, Any]:
     context = multiprocessing.get_context(method)
-    results = context.SimpleQueue()
-    child = context.Process(target=gathered, args=(graph, ids, results))
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=gathered, args=(graph, ids, sender))
     child.start()
+    sender.close()
     try:
+        # Before the join: a pipe has no room for all rows.
+        assert receiver.poll(DEADLINE), "the child hangs"
+        result = receiver.recv()
         child.join(DEADLINE)
-        assert not child.is_alive(), "the child hangs"
         assert child.exitcode == 0
-        assert not results.empty()
-        return results.get()
+        return result  # type: ignore[no-any-return]
     finally:
         if child.is_alive():
             child.kill()

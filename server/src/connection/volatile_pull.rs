@@ -31,7 +31,7 @@ struct Wanted<'a> {
 
 impl Wanted<'_> {
     fn is_over(&self, shard: &Shard) -> bool {
-        // At a stop nobody publishes any more.
+        // After a stop no publication comes any more.
         shard.is_ending() || Instant::now() >= self.until
     }
 }
@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// Waits, and sends rows and then their stamps. The inner result is what the client is told.
+    /// Waits, and sends rows and then their stamps. The inner result is a refusal for the client.
     async fn send_volatile(
         &mut self,
         shard: &Rc<Shard>,

@@ -73,6 +73,7 @@ fn log_lines(path: &Path) -> Vec<Value> {
         let line = line.as_object_mut().unwrap();
         line.remove("seconds");
         line.remove("batch");
+        line.remove("load_seconds");
     }
     lines
 }

@@ -238,7 +238,7 @@ impl VolatileRows {
         }
     }
 
-    /// Claims a range that is claimed anew, without a moment in which others could, and forgets its rows.
+    /// Renews a claim, without a moment in which another publisher could take it, and forgets its rows.
     pub fn renew(&self, claim: &mut VolatileClaim) -> Result<(), VolatileError> {
         let n_ranges = self.ranges.len();
         let range = claim.range;

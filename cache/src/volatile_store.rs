@@ -237,8 +237,8 @@ impl VolatileTensor {
         Ok(claims)
     }
 
-    /// Adds claims of `ids` to those of one publisher, which ascend by range. What it has already is claimed
-    /// anew: its rows are forgotten. Returns the number of ids.
+    /// Adds claims of `ids` to those of one publisher, which ascend by range. Claims that it has already are
+    /// renewed, and their rows forgotten. Returns the number of ids.
     ///
     /// Fails as [`VolatileTensor::claim`], and then has changed nothing.
     pub fn claim_more(
@@ -357,7 +357,7 @@ mod tests {
         tensor.publish(&others, &[0, 12, 9], &[1; 24], 1).unwrap();
         assert!(tensor.n_publications() > before);
         assert!(tensor.publish(&others, &[4], &[1; 8], 1).is_err(), "that is the other's");
-        // Of what is claimed anew no row is left, and of the rest all are.
+        // A renewed range has no row left; the others have all of theirs.
         assert_eq!(tensor.claim_more(&[8..10, 8..10], &mut others).unwrap(), 2);
         assert_eq!(others.iter().map(VolatileClaim::range).collect::<Vec<_>>(), [0, 2, 3]);
         let lacking = |id| tensor.rows().first_lacking(&[id], 0, 0).is_some();

@@ -128,7 +128,7 @@ fn second_layer(
         range.clone().flat_map(|node| neighbours(NodeId(node))).filter(|it| !is_own(it)).collect();
     others.sort_unstable();
     others.dedup();
-    // At most an epoch old; in the first one nobody has any, and zeros will do.
+    // At most an epoch old; in the first epoch there are none, and zeros will do.
     let wanted = match epoch {
         1 => StampWanted::now(0),
         _ => StampWanted::awaited(epoch - 1),

@@ -181,7 +181,7 @@ fn declared(tensor: &VolatileTensor) -> Declared {
     }
 }
 
-/// What a client is told of rows that it may not publish, or that are not here.
+/// Returns the refusal of rows that a client may not publish, or that are not here.
 pub(crate) fn volatile_failure(tensor: &VolatileTensor, error: &VolatileError) -> Failure {
     let name = &tensor.shape().name;
     let code = match error {

@@ -39,7 +39,7 @@ struct Cut<'a> {
     n_nodes: u32,
     edges: Vec<[u32; 2]>,
     bounds: &'a [u32],
-    /// Every so many features of all are not zero.
+    /// One feature in this many is not zero.
     every: u32,
     width: u32,
     is_trained: fn(u32) -> bool,

@@ -218,5 +218,5 @@ fn rows_that_are_not_in_memory_come_in_no_pieces() {
     let pieces = loader(&remote()).load_in_pieces(&ids, 4, <[u8]>::to_vec).unwrap();
     assert!(pieces.is_none());
     let unknown = loader_in_memory().load_in_pieces(&nodes([10, 99]), 4, <[u8]>::to_vec).unwrap();
-    assert!(unknown.is_none(), "a node that nobody owns is not this worker's");
+    assert!(unknown.is_none(), "a node outside of the graph is not this worker's");
 }

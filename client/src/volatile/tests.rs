@@ -187,7 +187,7 @@ fn a_row_that_will_do_is_not_pulled_again_and_a_forgotten_one_is() {
     publisher.publish("h1", &ids[..10], &rows_of(&ids[..10], 7), 7).unwrap();
     assert_eq!(pull(6), (0, Some(7), 38));
     assert_eq!(pull(5), (48, Some(5), 0), "ten of them were written over");
-    // A claim begins again, and the tier is told.
+    // A claim begins again, and the tier forgets its rows.
     publisher.claim("h1", &[0..N_NODES]).unwrap();
     source.forget(&ids);
     assert_eq!(pull(0), (0, None, 48));

@@ -16,7 +16,7 @@ use crate::scatter::scatter;
 /// A source whose rows of one volatile tensor pass through a [`SharedTier`] that keeps their stamps.
 ///
 /// A row is served from the tier if the stamp that it had when it was pulled will do, and pulled again if
-/// not. Stamps are all that is compared: after a range is claimed anew and begins with a lower stamp,
+/// not. Stamps are all that is compared: after a renewed claim begins with a lower stamp,
 /// have the tier [`TieredVolatile::forget`] its rows.
 ///
 /// Any number of threads may pull, and any number of sources share the tier. No lock is held while rows

@@ -67,7 +67,7 @@ impl Connection {
     }
 
     /// Reads rows and publishes them, a chunk at a time: what is in the processor's cache is copied from
-    /// there. The inner result is what the client is told.
+    /// there. The inner result is the reply to the client.
     pub(super) async fn publish(
         &mut self,
         shard: &Rc<Shard>,

@@ -31,7 +31,7 @@ struct Wanted<'a> {
 
 impl Wanted<'_> {
     fn is_over(&self, shard: &Shard) -> bool {
-        // At a stop nobody publishes any more.
+        // After a stop no publication comes any more.
         shard.is_ending() || Instant::now() >= self.until
     }
 }
@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// Waits, and sends rows and then their stamps. The inner result is what the client is told.
+    /// Waits, and sends rows and then their stamps. The inner result is a refusal for the client.
     async fn send_volatile(
         &mut self,
         shard: &Rc<Shard>,
@@ -152,8 +152,10 @@ impl Connection {
         let Wanted { tensor, min_stamp, .. } = *wanted;
         // Before the rows are looked at: what is published after that changes it.
         let mut seen = tensor.n_publications();
-        let lacking = tensor.rows().first_lacking(ids, min_stamp, 0);
-        let Some(mut first) = lacking.filter(|_| !wanted.is_over(shard)) else { return Ok(Ok(())) };
+        // A pull that does not wait is spared the look.
+        let is_over = wanted.is_over(shard);
+        let look = || tensor.rows().first_lacking(ids, min_stamp, 0);
+        let Some(mut first) = (!is_over).then(look).flatten() else { return Ok(Ok(())) };
         let _waiting = match shard.wait_for_rows(size_of_val(ids)) {
             Ok(waiting) => waiting,
             Err(refusal) => return Ok(Err(refusal)),

@@ -142,7 +142,7 @@ impl Shard {
         Ok((tensor, room, self.buffers.lend(lent)))
     }
 
-    /// Lets a pull with so many bytes of ids wait for rows, until the value is dropped; fails where too
+    /// Lets a pull with `n_bytes` of ids wait for rows, until the value is dropped; fails where too
     /// many do.
     pub(crate) fn wait_for_rows(&self, n_bytes: usize) -> Result<WaitingPull<'_>, Failure> {
         self.waiting.enter(n_bytes).ok_or_else(|| {

@@ -10,7 +10,7 @@ use lodestore_graph::partition::{PartitionConfig, PartitionReport, partition};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId, PartitionBook, mix};
-use lodestore_store::{EmbeddedStore, Graph};
+use lodestore_store::{Dtype, EmbeddedStore, Graph};
 use lodestore_trainer::{RowsFrom, TrainConfig, TrainGraph, WorkerSources};
 use serde::Serialize;
 
@@ -31,6 +31,8 @@ pub(super) struct Source {
     /// Bytes of a row of features.
     pub(super) row_bytes: u64,
     rows: Arc<dyn RowSource>,
+    /// Whether each node has a label.
+    labelled: Arc<[bool]>,
     uuid: [u8; 16],
 }
 
@@ -52,9 +54,10 @@ pub(super) enum Splits {
     Stored,
     /// The same, but for training nodes outside of a partition, which are in no split.
     TrainedPart(PartId),
-    /// By the ids that nodes are stored under: the first 60 % train, the next 20 % validate.
+    /// Nodes with a label by the ids that they are stored under: the first 60 % train, the next 20 %
+    /// validate.
     Ids,
-    /// The same shares, each node by a number of its own.
+    /// The same shares, each such node by a number of its own.
     Random,
 }
 
@@ -63,6 +66,7 @@ struct Relabelled {
     rows: Arc<dyn RowSource>,
     book: PartitionBook,
     stored_of: Arc<[u32]>,
+    labelled: Arc<[bool]>,
     splits: Splits,
 }
 
@@ -91,6 +95,7 @@ impl Source {
             n_edges: topology.n_edges(),
             edges: MemoryEdges::new(edges)?,
             row_bytes,
+            labelled: labelled(&*rows)?,
             rows,
             uuid: *graph.uuid().as_bytes(),
         })
@@ -110,6 +115,19 @@ impl Source {
             uuid: self.uuid,
         })
     }
+}
+
+/// Returns whether each node has a label: all have, where nodes have several.
+fn labelled(rows: &dyn RowSource) -> Result<Arc<[bool]>> {
+    let label = &TrainConfig::default().label_tensor;
+    let (info, n_nodes) = (rows.tensor(label)?, rows.book().n_nodes());
+    if (info.dtype, info.width) != (Dtype::I64, 1) {
+        return Ok(vec![true; n_nodes as usize].into());
+    }
+    let ids: Vec<NodeId> = (0..n_nodes).map(NodeId).collect();
+    let mut labels = vec![0i64; ids.len()];
+    rows.pull(label, &ids, bytemuck::cast_slice_mut(&mut labels), PullKind::Vector)?;
+    Ok(labels.into_iter().map(|label| label >= 0).collect())
 }
 
 impl Cut {
@@ -142,6 +160,7 @@ impl Cut {
             rows: Arc::clone(&source.rows),
             book: self.book.clone(),
             stored_of: Arc::clone(&self.stored_of),
+            labelled: Arc::clone(&source.labelled),
             splits,
         });
         let of_worker = |_| {
@@ -183,7 +202,10 @@ impl Relabelled {
     fn split_of(&self, id: NodeId, stored: NodeId, split: u8) -> u8 {
         let n_nodes = u64::from(self.book.n_nodes());
         // Of five parts of all nodes three train, and one each validates and tests.
-        let fifth = |place: u64, n: u64| [0, 0, 0, 1, 2][(5 * place / n.max(1)) as usize];
+        let fifth = |place: u64, n: u64| match self.labelled[stored.index()] {
+            true => [0, 0, 0, 1, 2][(5 * place / n.max(1)) as usize],
+            false => u8::MAX,
+        };
         match self.splits {
             Splits::Stored => split,
             Splits::TrainedPart(part) => match self.book.range(part).contains(&id.0) {

@@ -99,7 +99,7 @@ impl Run<'_> {
         let passed = team.pass(&self.replica.model, (epoch, self.seed_of(epoch)), group)?;
         let Some(Passed { terms, mut figures }) = passed else { return Ok(None) };
         for (figures, part) in figures.iter_mut().zip(&mut team.parts) {
-            // Of a pass that brings rows back nothing is told.
+            // A pass that only restores rows reports nothing.
             figures.pulled = std::mem::take(&mut part.inputs.pulled);
         }
         let Some(figures) = group.exchange_figures(figures, team.n_parts)? else { return Ok(None) };

@@ -88,9 +88,14 @@ impl Learnt {
         (0..n).map(mean).collect()
     }
 
-    /// Returns the largest relative difference of a loss from that of `base`, same seed and epoch.
-    pub(super) fn loss_difference(&self, base: &Self) -> f64 {
-        let pairs = self.losses.iter().flatten().zip(base.losses.iter().flatten());
+    /// Returns the largest relative difference of a loss in the first `n_epochs` from that of `base`, same
+    /// seed and epoch.
+    pub(super) fn loss_difference(&self, base: &Self, n_epochs: usize) -> f64 {
+        let of = |learnt: &Self| -> Vec<f64> {
+            learnt.losses.iter().flat_map(|of| of.iter().take(n_epochs)).copied().collect()
+        };
+        let (own, base) = (of(self), of(base));
+        let pairs = own.iter().zip(&base);
         let relative =
             pairs.map(|(of, base)| (of - base).abs() / base.abs().max(f64::MIN_POSITIVE));
         relative.fold(0.0, f64::max)

@@ -18,6 +18,9 @@ const PREDICTED: [(&str, u16, f64); 6] = [
     ("tolokers", 4, 39.9),
 ];
 
+/// First epochs, in which rounding has not grown into another course of the run.
+const EARLY: usize = 10;
+
 /// The whole report.
 pub(super) fn markdown(found: &CapFigures) -> String {
     let mut text = String::new();
@@ -112,7 +115,7 @@ fn write_learnt(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> 
             text,
             "### What is learnt, split: {name} (C2, C3, C7, Tables 7, 8, Fig. 22)\n\n{} partitions, {} epochs; {} \
              seeds, mean and range; test nodes, measured by {}. *Gap*: points under one partition. *Losses*: the \
-             largest relative difference from one partition's, of any epoch and seed.\n\n| way | at the end | gap \
+             largest relative difference from one partition's, of any seed: in the first {EARLY} epochs, in all.\n\n| way | at the end | gap \
              | losses | sent an epoch | oldest row | edges kept | error of narrowing \
              |\n|---|---|---|---|---|---|---|---|",
             found.trained_parts, found.epochs, found.seeds, found.metric
@@ -128,7 +131,10 @@ fn write_learnt(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> 
 fn write_way(text: &mut String, learnt: &Learnt, whole: Option<&Learnt>) -> fmt::Result {
     let [mean, least, most] = learnt.last();
     let gap = whole.map(|whole| format!("{:.2}", 100.0 * (whole.last()[0] - mean)));
-    let losses = whole.map(|whole| format!("{:.1e}", learnt.loss_difference(whole)));
+    let losses = whole.map(|whole| {
+        let [early, all] = [EARLY, usize::MAX].map(|n| learnt.loss_difference(whole, n));
+        format!("{early:.1e}, {all:.1e}")
+    });
     let error = learnt.compression_error.filter(|error| *error > 0.0);
     writeln!(
         text,

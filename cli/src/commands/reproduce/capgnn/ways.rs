@@ -23,13 +23,13 @@ pub(super) enum Way {
     Waiting,
     /// Zeros in their place.
     Zero,
-    /// Rows that are so many epochs old.
+    /// Rows of up to this age in epochs.
     Stale(u32),
     /// Rows and gradients in half precision.
     F16,
     /// The same in 255 steps.
     Int8,
-    /// 255 steps, and so many epochs old.
+    /// 255 steps, and up to this age in epochs.
     StaleInt8(u32),
     /// Without the replicas that RAPA gives up.
     Rapa,

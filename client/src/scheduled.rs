@@ -130,7 +130,6 @@ impl ScheduledBatches {
     /// # Errors
     /// Those of pulls and of the schedule, after which there are no more batches; in a forked child
     /// [`ClientError::Forked`].
-    #[expect(clippy::option_option, reason = "the end, and none yet, are two things")]
     pub fn next_within(
         &self,
         time: Duration,

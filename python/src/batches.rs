@@ -52,6 +52,7 @@ struct Waits {
 
 impl Batches {
     /// Creates a walk, which starts with its first batch.
+    #[expect(clippy::needless_pass_by_value, reason = "Python's lists come by value")]
     pub(crate) fn new(
         graph: Py<Graph>,
         schedule: Py<Schedule>,

@@ -156,6 +156,7 @@ impl Graph {
     ///
     /// out: a dict of arrays by the name of the tensor, for some or all of them.
     #[pyo3(signature = (tensors, ids, *, out=None))]
+    #[expect(clippy::needless_pass_by_value, reason = "Python's lists come by value")]
     fn gather_many<'py>(
         &self,
         py: Python<'py>,

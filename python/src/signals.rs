@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pyo3::Python;
 use pyo3::exceptions::PyRuntimeError;
+use pyo3::{PyResult, Python};
 
 use crate::error::Error;
 
@@ -56,8 +56,17 @@ impl Watch {
     pub(crate) fn look(&mut self) -> Result<(), Error> {
         if self.last.elapsed() >= PAUSE {
             self.last = Instant::now();
-            Python::attach(|py| py.check_signals())?;
+            check_signals()?;
         }
         Ok(())
     }
+}
+
+/// Fails where a signal's handler has raised an exception.
+#[expect(
+    clippy::redundant_closure_for_method_calls,
+    reason = "a method is not general enough here"
+)]
+fn check_signals() -> PyResult<()> {
+    Python::attach(|py| py.check_signals())
 }

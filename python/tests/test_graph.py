@@ -240,7 +240,9 @@ def test_import_is_light() -> None:
 
 
 CTRL_C = """
-import sys, time, numpy as np, lodestore
+import signal, sys, time, numpy as np, lodestore
+# A shell's job in the background has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 graph = lodestore.open(sys.argv[1])
 ids = np.tile(np.arange(graph.nodes), 40_000)
 print("ready", flush=True)

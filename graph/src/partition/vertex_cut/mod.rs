@@ -19,6 +19,7 @@ mod two_ps_l;
 use serde::Serialize;
 
 use super::spring::{Node, degrees};
+use crate::huge::HugeVec;
 use super::{PartitionError, Steps};
 use crate::PartId;
 use crate::edges::EdgeStream;
@@ -51,8 +52,8 @@ pub(super) fn vertex_cut(
     steps: &mut Steps,
 ) -> Result<(Vec<PartId>, VertexCutReport), PartitionError> {
     let mut state = State::new(n_nodes, n_parts);
-    let known: Vec<Node> = match rule {
-        Rule::Hdrf => Vec::new(),
+    let known: HugeVec<Node> = match rule {
+        Rule::Hdrf => HugeVec::zeroed(0),
         Rule::Dbh | Rule::Greedy | Rule::TwoPsL => degrees(edges, n_nodes)?,
     };
     if rule != Rule::Hdrf {

@@ -2,7 +2,7 @@
 //! edges, and go where most of them are.
 
 use super::level::{Lists, Loads};
-use super::slots::Slots;
+use super::slots::{MAX_SLOTS, Slots};
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 use crate::mix::mix;
@@ -13,7 +13,7 @@ const COUNTER_BYTES: u64 = 16;
 const GROUPS: u64 = 2;
 
 /// Nodes that count, as a set with ranks: a bit for each node, and the rank of each word's first.
-struct Candidates {
+pub(super) struct Candidates {
     bits: Vec<u64>,
     ranks: Vec<u32>,
     n: usize,
@@ -21,7 +21,7 @@ struct Candidates {
 
 impl Candidates {
     /// Collects the nodes of `chosen`.
-    fn of(n_nodes: usize, mut chosen: impl FnMut(u32) -> bool) -> Self {
+    pub(super) fn of(n_nodes: usize, mut chosen: impl FnMut(u32) -> bool) -> Self {
         let mut bits = vec![0u64; n_nodes.div_ceil(64)];
         let (mut ranks, mut n) = (Vec::with_capacity(bits.len()), 0u32);
         for (word, bits) in (0u32..).zip(&mut bits) {
@@ -35,9 +35,14 @@ impl Candidates {
         Self { bits, ranks, n: n as usize }
     }
 
+    /// Returns the number of candidates.
+    pub(super) fn len(&self) -> usize {
+        self.n
+    }
+
     /// Returns the place of `node` among the candidates.
     #[inline]
-    fn rank(&self, node: u32) -> Option<usize> {
+    pub(super) fn rank(&self, node: u32) -> Option<usize> {
         let word = self.bits[node as usize / 64];
         let bit = 1u64 << (node % 64);
         let before = || self.ranks[node as usize / 64] + (word & (bit - 1)).count_ones();
@@ -63,7 +68,7 @@ pub(super) fn restream(
         slots.edges(node).filter(|&(v, _)| parts[v as usize] != own).count()
     };
     // Few counters: those of nodes with many foreign neighbours go first.
-    let mut histogram = [0u64; super::slots::MAX_SLOTS + 1];
+    let mut histogram = [0u64; MAX_SLOTS + 1];
     for node in 0..parts.len() as u32 {
         histogram[near(parts, node)] += 1;
     }
@@ -74,7 +79,7 @@ pub(super) fn restream(
     });
     let least = least.min().unwrap_or(usize::MAX);
     let group_of = |node: u32| mix(seed ^ u64::from(node)) % GROUPS;
-    let mut groups: Vec<Candidates> = (0..GROUPS)
+    let groups: Vec<Candidates> = (0..GROUPS)
         .map(|group| {
             Candidates::of(parts.len(), |node| {
                 group_of(node) == group && near(parts, node) >= least
@@ -83,8 +88,8 @@ pub(super) fn restream(
         .collect();
     drop(slots);
     let mut n_passes = 0;
-    for group in groups.drain(..) {
-        if group.n == 0 {
+    for group in groups {
+        if group.len() == 0 {
             continue;
         }
         let counts = count(edges, parts, &group, n_parts)?;
@@ -94,6 +99,7 @@ pub(super) fn restream(
     Ok(n_passes)
 }
 
+/// Moves the candidates that gain by it, first those that gain most.
 fn place_all(parts: &mut [PartId], loads: &mut Loads, group: &Candidates, counts: &[u16]) {
     let n_parts = loads.n_parts();
     let mut gains = Vec::new();
@@ -120,7 +126,7 @@ fn count(
     candidates: &Candidates,
     n_parts: usize,
 ) -> Result<Vec<u16>, EdgeError> {
-    let mut counts = vec![0u16; candidates.n * n_parts];
+    let mut counts = vec![0u16; candidates.len() * n_parts];
     edges.for_each_chunk(&mut |chunk| {
         for &[u, v] in chunk {
             for (node, other) in [(u, v), (v, u)] {

@@ -177,7 +177,12 @@ fn renumber(cluster_of: &mut [u32]) -> usize {
 
 /// The partition of most nodes of each cluster, if one has more than half of them; else one of
 /// theirs: the vote of Boyer and Moore, in one word per cluster.
-fn majorities(level: &impl Lists, parts: &[PartId], parents: &[u32], n_clusters: usize) -> Vec<PartId> {
+fn majorities(
+    level: &impl Lists,
+    parts: &[PartId],
+    parents: &[u32],
+    n_clusters: usize,
+) -> Vec<PartId> {
     let mut candidates = vec![PartId(0); n_clusters];
     let mut leads = vec![0u32; n_clusters];
     for (node, &parent) in (0..).zip(parents) {
@@ -209,7 +214,10 @@ fn contracted_edges(
     // that grow would take up to twice what they hold.
     let most = level.n_entries().min(usize::try_from(max_edges).unwrap_or(usize::MAX));
     let max_list = match clustering.prune {
-        true => (most / n_clusters.max(1)).max(MIN_LIST),
+        true => {
+            let fitting = max_edges / n_clusters.max(1) as u64;
+            usize::try_from(fitting).unwrap_or(usize::MAX).max(MIN_LIST)
+        }
         false => usize::MAX,
     };
     let mut offsets = Vec::with_capacity(n_clusters + 1);

@@ -50,10 +50,7 @@ pub(super) fn all_edges(edges: &dyn EdgeStream, n_nodes: u32) -> Result<Level, E
 }
 
 /// Passes over every edge that is no loop.
-fn for_each_edge(
-    edges: &dyn EdgeStream,
-    f: &mut impl FnMut(u32, u32),
-) -> Result<(), EdgeError> {
+fn for_each_edge(edges: &dyn EdgeStream, f: &mut impl FnMut(u32, u32)) -> Result<(), EdgeError> {
     edges.for_each_chunk(&mut |chunk| {
         for &[u, v] in chunk {
             if u != v {

@@ -19,10 +19,10 @@ mod two_ps_l;
 use serde::Serialize;
 
 use super::spring::{Node, degrees};
-use crate::huge::HugeVec;
 use super::{PartitionError, Steps};
 use crate::PartId;
 use crate::edges::EdgeStream;
+use crate::huge::HugeVec;
 use state::State;
 
 /// Rules by which edges are placed.

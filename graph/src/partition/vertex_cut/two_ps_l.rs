@@ -43,7 +43,8 @@ pub(super) fn place(
 
     let mean = n_edges as f64 / f64::from(state.n_parts());
     let capacity = ((BALANCE * mean) as u64).max(mean.ceil() as u64);
-    let mut placer = Placer { nodes: &nodes, volumes: volumes.made(), parts: &parts, capacity, state };
+    let mut placer =
+        Placer { nodes: &nodes, volumes: volumes.made(), parts: &parts, capacity, state };
     for together in [true, false] {
         edges.for_each_chunk(&mut |chunk| {
             for &[u, v] in chunk.iter().filter(|[u, v]| u != v) {

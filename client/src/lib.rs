@@ -17,6 +17,7 @@ mod error;
 #[cfg(test)]
 mod fake_server;
 mod follow;
+mod gather_queue;
 mod halo_buffer;
 mod health;
 mod inbox;
@@ -32,6 +33,7 @@ mod prefetch;
 mod remote;
 mod route;
 mod scatter;
+mod scheduled;
 mod security;
 mod socket;
 mod source;
@@ -50,6 +52,7 @@ pub use cluster::{Registration, ServerEntry};
 pub use embedded::EmbeddedSource;
 pub use error::ClientError;
 pub use follow::{FollowPlan, Follower, is_refused};
+pub use gather_queue::{GatherQueue, Gathered, GatheredRows, QueueBounds, Ticket};
 pub use halo_buffer::HaloBuffer;
 pub use load_stats::LoadStats;
 pub use loader::{BatchLoader, Kept};
@@ -64,6 +67,7 @@ pub use prefetch::{
     BatchRows, BatchSource, Met, PrefetchStats, Prefetcher, PreparedBatch, TakeRows, Window,
 };
 pub use remote::{Client, ClientConfig, CommitOutcome, CompactionRun, PutStats};
+pub use scheduled::{Keeping, ScheduledBatch, ScheduledBatches, Walk, WalkStats};
 pub use security::Security;
 pub use source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};

@@ -10,11 +10,27 @@ const AHEAD: usize = 24;
 /// The in-neighbour lists of a topology, ready for look-ups.
 pub(super) struct Lists<'a> {
     slabs: Vec<Slab<'a>>,
+    /// Edges before the first of each slab.
+    edges_before: Vec<u64>,
 }
 
 impl<'a> Lists<'a> {
     pub(super) fn of(topology: &'a Topology) -> Self {
-        Self { slabs: topology.slabs() }
+        let (slabs, mut before) = (topology.slabs(), 0);
+        let edges_before = slabs.iter().map(|slab| {
+            let first = before;
+            before += slab.neighbours.len() as u64;
+            first
+        });
+        Self { edges_before: edges_before.collect(), slabs }
+    }
+
+    /// Returns the position of the first edge into `node` among all edges, in the order of nodes.
+    #[inline]
+    pub(super) fn first_edge(&self, node: NodeId) -> u64 {
+        let at = self.slab_at(node);
+        let slab = &self.slabs[at];
+        self.edges_before[at] + slab.offsets[(node.0 - slab.first) as usize]
     }
 
     /// Appends the list of each of `nodes`, all of which must be nodes of the graph.
@@ -34,13 +50,16 @@ impl<'a> Lists<'a> {
     /// The slab of `node`, and the position of the node in it.
     #[inline]
     fn slab_of(&self, node: NodeId) -> (&Slab<'a>, usize) {
-        let slab = match self.slabs.len() {
-            1 => &self.slabs[0],
-            _ => {
-                let after = self.slabs.partition_point(|slab| slab.first <= node.0);
-                &self.slabs[after - 1]
-            }
-        };
+        let slab = &self.slabs[self.slab_at(node)];
         (slab, (node.0 - slab.first) as usize)
+    }
+
+    /// The position of the slab of `node`.
+    #[inline]
+    fn slab_at(&self, node: NodeId) -> usize {
+        match self.slabs.len() {
+            1 => 0,
+            _ => self.slabs.partition_point(|slab| slab.first <= node.0) - 1,
+        }
     }
 }

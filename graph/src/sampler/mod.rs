@@ -3,6 +3,7 @@
 
 mod choice;
 mod fanout;
+mod frontier;
 mod lists;
 mod local_ids;
 mod roots;
@@ -23,6 +24,7 @@ use local_ids::LocalIds;
 use stream::Stream;
 
 pub use fanout::{Fanout, FanoutError};
+pub use frontier::{FrontierBatch, FrontierSampler};
 pub use roots::{Deal, RootPlan, epoch_order, is_local};
 pub use stream::batch_seed;
 

@@ -1,0 +1,274 @@
+//! The other usual k-hop sample: each hop draws for the nodes that the hop before has met first.
+//!
+//! [`super::Sampler`] draws again for all known nodes in each hop, since layers of message passing
+//! want that. Here a node draws once, in the hop after the one that met it, and all edges make one
+//! list over one list of nodes (GraphSAGE, algorithm 2, as PyG's loaders have it).
+
+use crate::NodeId;
+use crate::prefetch::{prefetch, prefetch_all};
+use crate::topology::Topology;
+
+use super::choice::Choice;
+use super::lists::Lists;
+use super::local_ids::LocalIds;
+use super::stream::Stream;
+use super::{Fanout, TooManyEdges};
+
+/// Nodes between asking for what a draw names and reading it.
+const AHEAD: usize = 16;
+
+/// A sample of some roots: nodes, and edges between positions in their list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FrontierBatch {
+    /// Distinct nodes: the roots first, then in the order in which sampling met them.
+    pub nodes: Vec<NodeId>,
+    /// The source of each edge, a position in `nodes`.
+    pub sources: Vec<u32>,
+    /// The destination of each edge, a position in `nodes`; ascending.
+    pub destinations: Vec<u32>,
+    /// The position of each edge among all in-edges of the graph, in the order of destinations.
+    pub edges: Vec<u64>,
+    /// Roots, then for each hop the nodes that it met first.
+    pub nodes_of_hop: Vec<u32>,
+    /// Edges that each hop drew.
+    pub edges_of_hop: Vec<u32>,
+}
+
+/// Draws such samples. Each thread has its own, because it reuses its tables: 4 bytes per node of
+/// the graph.
+///
+/// The neighbours of a node depend on the seed, the hop that draws them and the node alone.
+pub struct FrontierSampler {
+    fanouts: Vec<Fanout>,
+    locals: LocalIds,
+    choice: Choice,
+}
+
+impl FrontierSampler {
+    /// Creates a sampler for graphs of `n_nodes`; `fanouts[0]` is that of the hop next to the
+    /// roots.
+    #[must_use]
+    pub fn new(n_nodes: u32, fanouts: &[Fanout]) -> Self {
+        let (fanouts, locals) = (fanouts.to_vec(), LocalIds::new(n_nodes));
+        Self { fanouts, locals, choice: Choice::default() }
+    }
+
+    /// Draws the sample of `roots` under `seed`, of at most `max_edges` edges; a root that repeats
+    /// counts once.
+    ///
+    /// # Errors
+    /// Nothing is drawn for a hop with which there would be more edges.
+    ///
+    /// # Panics
+    ///
+    /// When a root is not a node of the graph, or the graph has more nodes than the sampler is for.
+    pub fn sample(
+        &mut self,
+        topology: &Topology,
+        roots: &[NodeId],
+        seed: u64,
+        max_edges: u32,
+    ) -> Result<FrontierBatch, TooManyEdges> {
+        let lists = Lists::of(topology);
+        let mut batch = FrontierBatch::default();
+        self.locals.clear();
+        let mut ids: Vec<u32> = roots.iter().map(|root| root.0).collect();
+        self.locals.translate(&mut ids, &mut batch.nodes);
+        batch.nodes_of_hop.push(batch.nodes.len() as u32);
+        let (mut first, mut known) = (0, Vec::new());
+        for hop in 0..self.fanouts.len() {
+            let fanout = self.fanouts[hop];
+            known.clear();
+            lists.extend(&mut known, &batch.nodes[first..]);
+            let n_drawn =
+                known.iter().map(|list| u64::from(fanout.of(list.len() as u32))).sum::<u64>();
+            let found = batch.sources.len() as u64 + n_drawn;
+            if found > max_edges.into() {
+                return Err(TooManyEdges { found });
+            }
+            let (frontier, n_before) = (first, batch.sources.len());
+            first = batch.nodes.len();
+            let stream = Stream::new(seed).child(hop as u64);
+            self.draw(&lists, (&known, fanout, stream), frontier, &mut batch);
+            let met = &mut batch.sources[n_before..];
+            self.locals.translate(met, &mut batch.nodes);
+            batch.nodes_of_hop.push((batch.nodes.len() - first) as u32);
+            batch.edges_of_hop.push((batch.sources.len() - n_before) as u32);
+        }
+        batch.nodes.shrink_to_fit();
+        Ok(batch)
+    }
+
+    /// Appends the edges drawn for the nodes from position `first` on, whose lists are `known`;
+    /// their sources are ids of the graph still.
+    fn draw(
+        &mut self,
+        lists: &Lists<'_>,
+        (known, fanout, hop): (&[&[u32]], Fanout, Stream),
+        first: usize,
+        batch: &mut FrontierBatch,
+    ) {
+        for (i, list) in known.iter().enumerate() {
+            if let Some(later) = known.get(i + AHEAD) {
+                match fanout.of(later.len() as u32) == later.len() as u32 {
+                    true => prefetch_all(later),
+                    false => later.first().into_iter().for_each(prefetch),
+                }
+            }
+            let (node, n_before) = (batch.nodes[first + i], batch.sources.len());
+            let n_drawn = fanout.of(list.len() as u32) as usize;
+            let start = lists.first_edge(node);
+            batch.sources.resize(n_before + n_drawn, 0);
+            let drawn = &mut batch.sources[n_before..];
+            if n_drawn == list.len() {
+                batch.edges.extend((start..).take(n_drawn));
+                drawn.copy_from_slice(list);
+            } else {
+                self.choice.fill(drawn, list.len() as u32, hop.child(node.0.into()));
+                batch.edges.extend(drawn.iter().map(|&position| start + u64::from(position)));
+                drawn.iter_mut().for_each(|position| *position = list[*position as usize]);
+            }
+            batch.destinations.resize(n_before + n_drawn, (first + i) as u32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::edges::MemoryEdges;
+    use crate::relabel::Relabelling;
+
+    fn topology_of(edges: &[[u32; 2]], n_nodes: u32) -> Topology {
+        let edges = MemoryEdges::new(edges.to_vec()).unwrap();
+        Topology::from_edges(&edges, &Relabelling::identity(n_nodes), false).unwrap()
+    }
+
+    fn fanouts_of(numbers: &[u32]) -> Vec<Fanout> {
+        numbers.iter().map(|&n| Fanout::at_most(n).unwrap_or(Fanout::All)).collect()
+    }
+
+    /// Node by node, with lists that are searched.
+    fn naive(
+        topology: &Topology,
+        fanouts: &[Fanout],
+        roots: &[NodeId],
+        seed: u64,
+    ) -> FrontierBatch {
+        let mut batch = FrontierBatch::default();
+        for root in roots {
+            if !batch.nodes.contains(root) {
+                batch.nodes.push(*root);
+            }
+        }
+        batch.nodes_of_hop.push(batch.nodes.len() as u32);
+        let degree = |node: u32| u64::from(topology.in_degree(NodeId(node)));
+        let mut first = 0;
+        for (hop, fanout) in fanouts.iter().enumerate() {
+            let (end, n_edges) = (batch.nodes.len(), batch.edges.len());
+            for at in first..end {
+                let node = batch.nodes[at];
+                let list = topology.in_neighbours(node);
+                let n = fanout.of(list.len() as u32);
+                let mut positions: Vec<u32> = (0..n).collect();
+                if (n as usize) < list.len() {
+                    let stream = Stream::new(seed).child(hop as u64).child(node.0.into());
+                    Choice::default().fill(&mut positions, list.len() as u32, stream);
+                }
+                for position in positions {
+                    let source = NodeId(list[position as usize]);
+                    let known = batch.nodes.iter().position(|other| *other == source);
+                    let local = known.unwrap_or(batch.nodes.len());
+                    if known.is_none() {
+                        batch.nodes.push(source);
+                    }
+                    batch.sources.push(local as u32);
+                    batch.destinations.push(at as u32);
+                    let before: u64 = (0..node.0).map(degree).sum();
+                    batch.edges.push(before + u64::from(position));
+                }
+            }
+            first = end;
+            batch.nodes_of_hop.push((batch.nodes.len() - end) as u32);
+            batch.edges_of_hop.push((batch.edges.len() - n_edges) as u32);
+        }
+        batch
+    }
+
+    #[test]
+    fn each_node_draws_once_in_the_hop_after_it_was_met() {
+        // 4 → 3 → 2 → 0, 3 → 1, and 5 alone.
+        let topology = topology_of(&[[4, 3], [3, 2], [2, 0], [3, 1]], 6);
+        let mut sampler = FrontierSampler::new(6, &[Fanout::All; 2]);
+        let batch = sampler.sample(&topology, &[0, 1, 5, 0].map(NodeId), 1, u32::MAX).unwrap();
+        assert_eq!(batch.nodes, [0, 1, 5, 2, 3, 4].map(NodeId));
+        assert_eq!(batch.sources, [3, 4, 4, 5]);
+        assert_eq!(batch.destinations, [0, 1, 3, 4]);
+        // In the order of destinations: 2 → 0, 3 → 1, 3 → 2, 4 → 3.
+        assert_eq!(batch.edges, [0, 1, 2, 3]);
+        assert_eq!((&*batch.nodes_of_hop, &*batch.edges_of_hop), (&[3, 2, 1][..], &[2, 2][..]));
+        let refused = sampler.sample(&topology, &[NodeId(0), NodeId(1)], 1, 3);
+        assert_eq!(refused, Err(TooManyEdges { found: 4 }));
+    }
+
+    #[test]
+    fn no_roots_and_no_hops_work() {
+        let topology = topology_of(&[[0, 1]], 2);
+        let empty = FrontierSampler::new(2, &fanouts_of(&[2, 2]));
+        let batch = { empty }.sample(&topology, &[], 1, 0).unwrap();
+        assert_eq!((batch.nodes.len(), &*batch.nodes_of_hop), (0, &[0, 0, 0][..]));
+        let batch = FrontierSampler::new(2, &[]).sample(&topology, &[NodeId(1)], 1, 0).unwrap();
+        assert_eq!((&*batch.nodes, &*batch.nodes_of_hop), (&[NodeId(1)][..], &[1][..]));
+    }
+
+    proptest! {
+        #[test]
+        fn samples_are_those_of_the_naive_twin(
+            n_nodes in 1u32..40,
+            raw in prop::collection::vec((any::<u32>(), any::<u32>()), 0..300),
+            roots in prop::collection::vec(any::<u32>(), 0..12),
+            numbers in prop::collection::vec(0u32..6, 0..4),
+            seed: u64,
+        ) {
+            let edges: Vec<_> = raw.iter().map(|&(a, b)| [a % n_nodes, b % n_nodes]).collect();
+            let topology = topology_of(&edges, n_nodes);
+            let roots: Vec<NodeId> = roots.iter().map(|&root| NodeId(root % n_nodes)).collect();
+            let fanouts = fanouts_of(&numbers);
+            let mut sampler = FrontierSampler::new(n_nodes, &fanouts);
+            // What another sample has left in the tables must not show.
+            sampler.sample(&topology, &[NodeId(n_nodes - 1)], !seed, u32::MAX).unwrap();
+            let batch = sampler.sample(&topology, &roots, seed, u32::MAX).unwrap();
+            prop_assert_eq!(&batch, &naive(&topology, &fanouts, &roots, seed));
+            // Edges are edges of the graph, each drawn once.
+            let sources = |dst| topology.in_neighbours(NodeId(dst)).iter();
+            let ends: Vec<[u32; 2]> =
+                (0..n_nodes).flat_map(|dst| sources(dst).map(move |&src| [src, dst])).collect();
+            for (i, &edge) in batch.edges.iter().enumerate() {
+                let id = |local: u32| batch.nodes[local as usize].0;
+                let found = [id(batch.sources[i]), id(batch.destinations[i])];
+                prop_assert_eq!(found, ends[edge as usize]);
+            }
+            let distinct: HashSet<_> = batch.edges.iter().collect();
+            prop_assert_eq!(distinct.len(), batch.edges.len());
+            let n_nodes_found: u32 = batch.nodes_of_hop.iter().sum();
+            prop_assert_eq!(n_nodes_found as usize, batch.nodes.len());
+        }
+    }
+
+    #[test]
+    fn the_file_of_many_partitions_numbers_edges_through_all_of_them() {
+        let edges: Vec<[u32; 2]> = (0u32..400).map(|i| [i * 37 % 61, i * 11 % 59]).collect();
+        let topology = topology_of(&edges, 61);
+        let lists = Lists::of(&topology);
+        let mut first = 0;
+        for node in (0..61).map(NodeId) {
+            assert_eq!(lists.first_edge(node), first);
+            first += u64::from(topology.in_degree(node));
+        }
+        assert_eq!(first, topology.n_edges());
+    }
+}

@@ -1,0 +1,72 @@
+"""Rows of large graphs for Python: from files of this machine, or from servers.
+
+>>> import lodestore
+>>> graph = lodestore.open("g")                       # doctest: +SKIP
+>>> graph["feat"][[3, 1, 4]]                          # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from . import errors
+from ._lodestore import (
+    Batch,
+    Batches,
+    Future,
+    Graph,
+    Sampler,
+    Schedule,
+    Tensor,
+    TensorWriter,
+    __version__,
+    connect,
+    open,
+    open_schedule,
+)
+from .errors import (
+    ClosedError,
+    DamagedError,
+    DeadlineError,
+    DtypeError,
+    Error,
+    IdError,
+    LockedError,
+    OverloadedError,
+    ReadOnlyError,
+    ScheduleError,
+    ServerError,
+    ShapeError,
+    StoreError,
+    UnknownTensorError,
+    VersionError,
+)
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "ClosedError",
+    "DamagedError",
+    "DeadlineError",
+    "DtypeError",
+    "Error",
+    "Future",
+    "Graph",
+    "IdError",
+    "LockedError",
+    "OverloadedError",
+    "ReadOnlyError",
+    "Sampler",
+    "Schedule",
+    "ScheduleError",
+    "ServerError",
+    "ShapeError",
+    "StoreError",
+    "Tensor",
+    "TensorWriter",
+    "UnknownTensorError",
+    "VersionError",
+    "__version__",
+    "connect",
+    "errors",
+    "open",
+    "open_schedule",
+]

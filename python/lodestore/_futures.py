@@ -1,0 +1,28 @@
+"""Futures under asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._lodestore import Future
+
+
+async def wait_for(future: Future) -> Any:
+    """Waits for the rows of `future` without holding up the loop, and returns them."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def set_ready() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    def wake() -> None:
+        # The loop may be closed by now: then no one waits.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(set_ready)
+
+    future.add_done_callback(wake)
+    await ready
+    return future.result()

@@ -1,0 +1,334 @@
+"""PyG over a graph of lodestore: features, edges, a sampler and a loader.
+
+Neither pyg-lib nor torch-sparse is needed: the sampler is lodestore's. Imported on use, since it
+imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch_geometric.data
+import torch_geometric.loader
+from torch import Tensor
+from torch.utils.data import get_worker_info
+from torch_geometric.data import TensorAttr
+from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
+
+from ._lodestore import Future, Graph
+
+__all__ = ["FeatureStore", "GraphStore", "NeighborLoader", "NeighborSampler"]
+
+_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "float64": torch.float64,
+    "uint8": torch.uint8,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "bfloat16": torch.bfloat16,
+}
+
+# Where `bfloat16` of numpy is not known, its bits come as uint16.
+_BITS = "uint16"
+
+
+def _empty(graph: Graph, name: str, n: int, pin: bool = False) -> tuple[Tensor, Any]:
+    """Returns memory for `n` rows, and the same as an array of numpy.
+
+    In a worker of a DataLoader it is shared with the main process, so that it is not copied there.
+    """
+    tensor = graph[name]
+    dtype_name = str(tensor.dtype)
+    dtype = torch.bfloat16 if dtype_name == _BITS else _DTYPES[dtype_name]
+    shape = (n, *tensor.shape[1:])
+    if get_worker_info() is not None and n > 0:
+        n_bytes = int(np.prod(shape)) * dtype.itemsize
+        storage = torch.UntypedStorage._new_shared(n_bytes)
+        rows = torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # type: ignore[call-overload]
+    else:
+        rows = torch.empty(shape, dtype=dtype, pin_memory=pin and torch.cuda.is_available())
+    bits = rows.view(torch.int16) if dtype == torch.bfloat16 else rows
+    return rows, bits.numpy()
+
+
+def _available_bytes() -> int:
+    with open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 1 << 62
+
+
+class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
+    """Tensors of a graph under PyG's names: `attrs` maps these to the tensors' own."""
+
+    def __init__(self, graph: Graph, attrs: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        usual = {"x": "feat", "y": "label"}
+        if attrs is None:
+            attrs = {name: tensor for name, tensor in usual.items() if tensor in graph}
+        for tensor in attrs.values():
+            graph[tensor]
+        self.graph = graph
+        self.attrs = dict(attrs)
+
+    def _name(self, attr: TensorAttr) -> str:
+        if attr.group_name is not None or attr.attr_name not in self.attrs:
+            raise KeyError(f"no attribute {attr.attr_name!r}; there are: {', '.join(self.attrs)}")
+        return self.attrs[attr.attr_name]
+
+    def _ids(self, name: str, index: Any) -> Any:
+        if isinstance(index, Tensor):
+            if index.dtype == torch.bool:
+                index = index.nonzero().view(-1)
+            return index.detach().cpu().numpy()
+        if index is None or isinstance(index, slice):
+            nodes = self.graph.nodes
+            ids = np.arange(nodes)[index if isinstance(index, slice) else slice(None)]
+            tensor = self.graph[name]
+            n_bytes = len(ids) * tensor.width * tensor.dtype.itemsize
+            if n_bytes > _available_bytes() // 2:
+                raise MemoryError(
+                    f"{len(ids):,} rows of {name} take {n_bytes:,} bytes, more than half of the "
+                    "free memory; take them in parts"
+                )
+            return ids
+        return index
+
+    def _get_tensor(self, attr: TensorAttr) -> Tensor:
+        name = self._name(attr)
+        if isinstance(attr.index, int):
+            return torch.from_numpy(np.array(self.graph[name][attr.index]))
+        ids = self._ids(name, attr.index)
+        rows, out = _empty(self.graph, name, len(ids))
+        self.graph.gather(name, ids, out=out)
+        return rows
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        name = self._name(attr)
+        rows = tensor.detach().cpu() if isinstance(tensor, Tensor) else torch.from_numpy(tensor)
+        bits = rows.view(torch.int16) if rows.dtype == torch.bfloat16 else rows
+        self.graph.put(name, self._ids(name, attr.index), bits.numpy())
+        return True
+
+    def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
+        """Puts rows; they are seen after `graph.commit()`."""
+        return bool(self.put_tensor(tensor, *args, **kwargs))
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        return False
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
+        if attr.attr_name not in self.attrs:
+            return None
+        return self.graph[self.attrs[attr.attr_name]].shape
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        """Returns fresh objects: PyG's loaders write into them."""
+        return [TensorAttr(group_name=None, attr_name=name) for name in self.attrs]
+
+
+class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
+    """The edges of a graph; PyG's own samplers copy them into memory."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def _attr(self) -> EdgeAttr:
+        size = (self.graph.nodes, self.graph.nodes)
+        return EdgeAttr(edge_type=None, layout=EdgeLayout.CSC, is_sorted=True, size=size)
+
+    def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
+        raise NotImplementedError("the edges of a graph come by its import")
+
+    def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
+        if edge_attr.layout != EdgeLayout.CSC or edge_attr.edge_type is not None:
+            return None
+        colptr, row = self.graph.csc()
+        return torch.from_numpy(row), torch.from_numpy(colptr.copy())
+
+    def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
+        return False
+
+    def get_all_edge_attrs(self) -> list[EdgeAttr]:
+        return [self._attr()]
+
+
+class NeighborSampler(BaseSampler):  # type: ignore[misc]
+    """lodestore's sampler for PyG's loaders: equal batches for any number of workers.
+
+    What is drawn depends on `seed`, `epoch` and the seed nodes of the batch alone.
+    """
+
+    def __init__(self, graph: Graph, num_neighbors: Sequence[int], *, seed: int = 0) -> None:
+        self.sampler = graph.sampler(list(num_neighbors))
+        self.seed = seed
+        # Workers that persist see a change of it, whatever started them.
+        self.epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def batch_seed(self, nodes: Any) -> int:
+        """Returns the seed of a batch, 64 bits."""
+        place = np.array([self.seed & (2**63 - 1), int(self.epoch[0])], np.int64)
+        digest = hashlib.blake2b(place.tobytes(), digest_size=8)
+        digest.update(np.ascontiguousarray(nodes, np.int64).tobytes())
+        return int.from_bytes(digest.digest(), "little")
+
+    def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
+        """Samples around the nodes of `index`, which must not repeat."""
+        nodes = index.node.detach().cpu().numpy()
+        drawn = self.sampler.sample(nodes, seed=self.batch_seed(nodes))
+        node, row, col, edge = (torch.from_numpy(array) for array in drawn[:4])
+        if drawn[4][0] != len(nodes):
+            raise ValueError("the seed nodes of a batch repeat; each may come once")
+        return SamplerOutput(
+            node=node,
+            row=row,
+            col=col,
+            edge=edge,
+            batch=None,
+            num_sampled_nodes=drawn[4],
+            num_sampled_edges=drawn[5],
+            metadata=(index.input_id, index.time),
+        )
+
+    def sample_from_edges(self, *_: Any, **__: Any) -> SamplerOutput:
+        raise NotImplementedError("edges are not sampled; sample around nodes")
+
+
+class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
+    """PyG's loader: workers sample, and rows of `window` batches are under way in the main process.
+
+    attrs: PyG's names of tensors, as for FeatureStore. loader: arguments of torch's DataLoader.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        num_neighbors: Sequence[int],
+        input_nodes: Any,
+        *,
+        attrs: Mapping[str, str] | None = None,
+        seed: int = 0,
+        window: int = 16,
+        **loader: Any,
+    ) -> None:
+        if window < 1:
+            raise ValueError(f"window must be at least 1, found {window}")
+        if isinstance(input_nodes, np.ndarray):
+            input_nodes = torch.from_numpy(input_nodes)
+        self.window = window
+        self._waited, self._batches, self._rows = 0.0, 0, 0
+        super().__init__(
+            data=(FeatureStore(graph, attrs), GraphStore(graph)),
+            num_neighbors=list(num_neighbors),
+            input_nodes=input_nodes,
+            neighbor_sampler=NeighborSampler(graph, num_neighbors, seed=seed),
+            filter_per_worker=False,
+            **loader,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        self.node_sampler.epoch += 1
+        return super().__iter__()  # type: ignore[no-any-return]
+
+    def stats(self) -> dict[str, float]:
+        """Returns batches, rows gathered, and seconds in which their rows were waited for."""
+        return {"batches": self._batches, "rows": self._rows, "wait_seconds": self._waited}
+
+    def _get_iterator(self) -> Iterator[Any]:
+        # Past PyG's own iterator, which fetches the rows of one batch after the other.
+        sampled = super(torch_geometric.loader.NodeLoader, self)._get_iterator()
+        return _Windowed(self, sampled)
+
+    def _submit(self, out: SamplerOutput) -> tuple[SamplerOutput, list[tuple[Tensor, Future]]]:
+        if self.transform_sampler_output:
+            out = self.transform_sampler_output(out)
+        store, ids, futures = self.data[0], out.node.numpy(), []
+        for name in store.attrs.values():
+            rows, into = _empty(store.graph, name, len(ids), pin=self.pin_memory)
+            futures.append((rows, store.graph.submit(name, ids, out=into)))
+        return out, futures
+
+    def _finish(self, out: SamplerOutput, futures: list[tuple[Tensor, Future]]) -> Any:
+        start = time.perf_counter()
+        for _, future in futures:
+            future.result()
+        self._waited += time.perf_counter() - start
+        self._batches += 1
+        self._rows += sum(len(rows) for rows, _ in futures)
+        stores, transform = self.data, self.transform_sampler_output
+        ready = _Ready(stores[0], [rows for rows, _ in futures])
+        # PyG's own code makes a batch of them.
+        self.__dict__.update(data=(ready, stores[1]), transform_sampler_output=None)
+        try:
+            return self.filter_fn(out)
+        finally:
+            self.__dict__.update(data=stores, transform_sampler_output=transform)
+
+
+class _Ready(torch_geometric.data.FeatureStore):  # type: ignore[misc]
+    """Rows of one batch that have come."""
+
+    def __init__(self, store: FeatureStore, rows: list[Tensor]) -> None:
+        super().__init__()
+        self.store, self.rows = store, rows
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        return self.store.get_all_tensor_attrs()
+
+    def multi_get_tensor(self, attrs: list[TensorAttr], convert_type: bool = False) -> list[Tensor]:
+        return self.rows
+
+    def _get_tensor(self, attr: TensorAttr) -> Tensor:
+        return self.rows[list(self.store.attrs).index(attr.attr_name)]
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        return False
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        return False
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
+        return tuple(self._get_tensor(attr).shape)
+
+
+class _Windowed:
+    """Batches in order, with the rows of some more under way."""
+
+    def __init__(self, loader: NeighborLoader, sampled: Iterator[SamplerOutput]) -> None:
+        self.loader, self.sampled = loader, sampled
+        self.under_way: deque[tuple[SamplerOutput, list[tuple[Tensor, Future]]]] = deque()
+        self.is_over = False
+
+    def __iter__(self) -> _Windowed:
+        return self
+
+    def __next__(self) -> Any:
+        # Two for each that is taken, until the window is full: the first batch waits for no other.
+        for _ in range(2):
+            if self.is_over or len(self.under_way) >= self.loader.window:
+                break
+            try:
+                self.under_way.append(self.loader._submit(next(self.sampled)))
+            except StopIteration:
+                self.is_over = True
+        if not self.under_way:
+            raise StopIteration
+        return self.loader._finish(*self.under_way.popleft())
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """Starts the next epoch of workers that persist."""
+        self.sampled._reset(loader, first_iter)  # type: ignore[attr-defined]
+        self.under_way.clear()
+        self.is_over = False

@@ -1,0 +1,503 @@
+//! The class `Graph`, and the two ways to one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lodestore_client::{Keeping, PullKind, TensorInfo, Walk, Window};
+use lodestore_graph::NodeId;
+use lodestore_graph::sampler::{Deal, Fanout};
+use lodestore_graph::schedule::ScheduleSpec;
+use lodestore_store::{EXTERNAL_ID_TENSOR, available_memory_bytes};
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::arrays::{RowArray, RowShape, named};
+use crate::batches::Batches;
+use crate::csc::csc;
+use crate::error::Error;
+use crate::future::Future;
+use crate::gather::{Wants, gather};
+use crate::handle::Handle;
+use crate::ids::{external_ids, node_ids};
+use crate::opened::{Opened, Place};
+use crate::opening::pickled;
+use crate::put::put;
+use crate::sampler::Sampler;
+use crate::schedule::Schedule;
+use crate::signals::{self, PAUSE};
+use crate::spec::{Folder, Spec};
+use crate::tensor::Tensor;
+use crate::writer::TensorWriter;
+
+/// Memory that is taken for free where the system does not tell.
+const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
+
+/// A graph: rows of its tensors by node id, from its files or from servers.
+///
+/// Threads may share it. It is pickled by how it was opened, and opened again where it is
+/// unpickled. Node ids are the graph's own, from 0 to below `nodes`; `internal` maps those of
+/// imported files.
+#[pyclass(frozen, module = "lodestore", weakref)]
+pub(crate) struct Graph {
+    handle: Arc<Handle>,
+}
+
+impl Graph {
+    /// Creates a graph of what is not open yet.
+    pub(crate) fn new(spec: Spec) -> Self {
+        Self { handle: Handle::new(spec) }
+    }
+
+    /// Opens a graph.
+    pub(crate) fn open(py: Python<'_>, spec: Spec) -> PyResult<Self> {
+        let handle = Handle::new(spec);
+        handle.opened(py)?;
+        Ok(Self { handle })
+    }
+
+    /// Returns what is open of the graph.
+    pub(crate) fn opened(&self, py: Python<'_>) -> Result<Arc<Opened>, Error> {
+        self.handle.opened(py)
+    }
+
+    fn check_writable(&self, what: &str) -> Result<(), Error> {
+        if self.handle.spec().is_writable() {
+            return Ok(());
+        }
+        let (name, advice) = (self.handle.spec().name(), "open it with writable=True");
+        Err(Error::ReadOnly(format!(
+            "{name}: opened for reading, so that it takes no {what}; {advice}"
+        )))
+    }
+}
+
+#[pymethods]
+impl Graph {
+    /// Identity of the graph, 32 hexadecimal digits with hyphens (str).
+    #[getter]
+    fn uuid(&self, py: Python<'_>) -> PyResult<String> {
+        let digits = self.opened(py)?.uuid().map(|byte| format!("{byte:02x}")).concat();
+        let cuts = [0..8, 8..12, 12..16, 16..20, 20..32];
+        Ok(cuts.map(|cut| digits[cut].to_owned()).join("-"))
+    }
+
+    /// Number of nodes (int).
+    #[getter]
+    fn nodes(&self, py: Python<'_>) -> PyResult<u32> {
+        Ok(self.opened(py)?.n_nodes())
+    }
+
+    /// Number of stored in-edges (int); both directions of an undirected edge count.
+    #[getter]
+    fn edges(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.opened(py)?.n_edges())
+    }
+
+    /// The committed version that gathers read (int). Servers that are not pinned are asked.
+    #[getter]
+    fn version(&self, py: Python<'_>) -> PyResult<u32> {
+        let opened = self.opened(py)?;
+        match opened.place() {
+            Place::Files(_) => Ok(opened.version()?),
+            Place::Servers(_) => Ok(signals::run(py, move || opened.version())?),
+        }
+    }
+
+    /// The tensors by name, in the order of the import (dict of str to Tensor).
+    #[getter]
+    fn tensors<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let (py, opened) = (slf.py(), slf.get().opened(slf.py())?);
+        let tensors = PyDict::new(py);
+        for info in opened.tensors().iter().filter(|info| info.name != EXTERNAL_ID_TENSOR) {
+            tensors.set_item(&info.name, Tensor::new(slf.clone().unbind(), info.clone()))?;
+        }
+        Ok(tensors)
+    }
+
+    /// Returns the tensor called `name`. Raises UnknownTensorError.
+    fn __getitem__(slf: &Bound<'_, Self>, name: &str) -> PyResult<Tensor> {
+        let opened = slf.get().opened(slf.py())?;
+        Ok(Tensor::new(slf.clone().unbind(), opened.tensor(name)?.clone()))
+    }
+
+    fn __contains__(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        Ok(self.opened(py)?.tensor(name).is_ok())
+    }
+
+    /// Gathers the rows of `ids`, in their order: (n, width), or (n,) for width 1.
+    ///
+    /// ids: n integers in one dimension: int64, int32, uint32, uint64, a list; they may repeat.
+    /// out: an array of exactly that shape and dtype, which is filled and returned.
+    /// dtype: "float32" for rows converted to it; None: as stored.
+    /// bulk: servers answer others first, at a higher throughput.
+    ///
+    /// Raises IdError, UnknownTensorError, ShapeError, DtypeError, DamagedError.
+    #[pyo3(signature = (tensor, ids, *, out=None, dtype=None, bulk=false))]
+    fn gather<'py>(
+        &self,
+        py: Python<'py>,
+        tensor: &str,
+        ids: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        bulk: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let opened = self.opened(py)?;
+        let info = opened.tensor(tensor)?;
+        let ids = node_ids(ids, opened.n_nodes())?;
+        let kind = if bulk { PullKind::Vector } else { PullKind::Sync };
+        Ok(gather(py, &opened, info, ids, Wants { out, dtype, kind })?)
+    }
+
+    /// Gathers the rows of `ids` from several tensors (dict of str to array).
+    ///
+    /// out: a dict of arrays by the name of the tensor, for some or all of them.
+    #[pyo3(signature = (tensors, ids, *, out=None))]
+    #[expect(clippy::needless_pass_by_value, reason = "Python's lists come by value")]
+    fn gather_many<'py>(
+        &self,
+        py: Python<'py>,
+        tensors: Vec<String>,
+        ids: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let opened = self.opened(py)?;
+        let ids = node_ids(ids, opened.n_nodes())?;
+        // None is gathered if one is unknown.
+        let infos =
+            tensors.iter().map(|name| opened.tensor(name)).collect::<Result<Vec<_>, _>>()?;
+        let gathered = PyDict::new(py);
+        for info in infos {
+            let out = out.map(|out| out.get_item(&info.name)).transpose()?.flatten();
+            let wants = Wants { out: out.as_ref(), ..Wants::NOTHING };
+            gathered.set_item(&info.name, gather(py, &opened, info, ids.clone(), wants)?)?;
+        }
+        Ok(gathered)
+    }
+
+    /// Asks for the rows of `ids`, which come in the background: a Future.
+    ///
+    /// Requests that wait concurrently are read under one plan. Waits while 64 are under way.
+    /// out: as for `gather`; it is filled by `Future.result`.
+    #[pyo3(signature = (tensor, ids, *, out=None))]
+    fn submit<'py>(
+        &self,
+        py: Python<'py>,
+        tensor: &str,
+        ids: &Bound<'py, PyAny>,
+        out: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Future> {
+        let opened = self.opened(py)?;
+        let info = opened.tensor(tensor)?.clone();
+        let mut ids = node_ids(ids, opened.n_nodes())?;
+        let shape = RowShape::of(&info, ids.len());
+        if let Some(out) = &out {
+            // It is checked again when it is filled, since it may change until then.
+            RowArray::of_out(out, info.dtype, shape)?;
+        }
+        loop {
+            let submit =
+                || opened.queue()?.submit_within(tensor, &mut ids, PAUSE).map_err(Error::from);
+            if let Some(ticket) = py.detach(submit)? {
+                return Ok(Future::new(ticket, info, shape.n_rows, out.map(Bound::unbind)));
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Puts `rows` as those of `ids`; they are durable when it returns, and seen after `commit`.
+    ///
+    /// rows: (n, width), or (n,) for width 1, of the tensor's dtype. The last row of an id stays.
+    ///
+    /// Raises IdError, ShapeError, DtypeError, ReadOnlyError.
+    fn put(
+        &self,
+        py: Python<'_>,
+        tensor: &str,
+        ids: &Bound<'_, PyAny>,
+        rows: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let opened = self.opened(py)?;
+        let info = opened.tensor(tensor)?;
+        self.check_writable("put")?;
+        let ids = node_ids(ids, opened.n_nodes())?;
+        Ok(put(py, &opened, info, ids, rows)?)
+    }
+
+    /// Makes a version of all that was put, which gathers see from now on; returns its number.
+    ///
+    /// An interrupted commit may be done or not: `version` tells.
+    fn commit(&self, py: Python<'_>) -> PyResult<u32> {
+        let opened = self.opened(py)?;
+        self.check_writable("commit")?;
+        Ok(signals::run(py, move || opened.commit())?)
+    }
+
+    /// Begins a tensor of `width` elements for each node: a TensorWriter, for `with`.
+    ///
+    /// Raises ReadOnlyError, DtypeError; StoreError for a name that the graph has.
+    #[pyo3(signature = (name, dtype, width=1))]
+    fn new_tensor(
+        slf: &Bound<'_, Self>,
+        name: String,
+        dtype: &Bound<'_, PyAny>,
+        width: u32,
+    ) -> PyResult<TensorWriter> {
+        let (py, graph) = (slf.py(), slf.get());
+        let opened = graph.opened(py)?;
+        graph.check_writable("new tensor")?;
+        let info = TensorInfo { name, dtype: named(dtype)?, width };
+        Ok(TensorWriter::begin(slf.clone().unbind(), &opened, info)?)
+    }
+
+    /// Samples all batches of a run, and writes them to `path`: a Schedule.
+    ///
+    /// roots: "train", "val", "test", "all", or node ids. fanout: neighbours for each hop from the
+    /// roots outwards, -1 for all. batch: roots of a batch. The same arguments give the same
+    /// batches; a schedule of them that is there is taken as it is.
+    ///
+    /// Raises ScheduleError, IdError, UnknownTensorError.
+    #[pyo3(signature = (path, *, roots, fanout, batch, epochs, seed=0, workers=1))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a function in Python")]
+    fn schedule(
+        slf: &Bound<'_, Self>,
+        path: PathBuf,
+        roots: &Bound<'_, PyAny>,
+        fanout: Vec<i64>,
+        batch: usize,
+        epochs: u32,
+        seed: u64,
+        workers: u32,
+    ) -> PyResult<Schedule> {
+        let (py, opened) = (slf.py(), slf.get().opened(slf.py())?);
+        let roots = match roots.extract::<String>() {
+            Ok(name) if name == "all" => (0..opened.n_nodes()).map(NodeId).collect(),
+            Ok(name) => slf.get().nodes_of_split(py, &name)?,
+            Err(_) => node_ids(roots, opened.n_nodes())?,
+        };
+        let fanouts = fanout.into_iter().map(Fanout::try_from).collect::<Result<Vec<_>, _>>();
+        let fanouts = fanouts.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let spec = ScheduleSpec {
+            graph_uuid: opened.uuid(),
+            seed,
+            fanouts,
+            batch_size: batch,
+            epochs,
+            workers,
+            deal: Deal::Owned,
+        };
+        Ok(Schedule::write(py, opened, path, spec, roots)?)
+    }
+
+    /// Returns a Sampler of this graph.
+    ///
+    /// fanout: neighbours for each hop from the ids outwards, -1 for all. Raises ValueError.
+    fn sampler(slf: &Bound<'_, Self>, fanout: Vec<i64>) -> PyResult<Sampler> {
+        Sampler::new(slf.clone().unbind(), fanout)
+    }
+
+    /// Goes through the batches of a schedule with the rows of `tensors`, prepared ahead: Batches.
+    ///
+    /// worker: whose batches. window: batches that are ready or loaded (int). together: most of
+    /// them that are read under one plan. policy: "oracle" keeps the rows that are needed soonest,
+    /// "none" keeps none. memory: bytes for rows of the first tensor; None: a quarter of what is
+    /// free.
+    ///
+    /// Raises UnknownTensorError, ScheduleError.
+    #[pyo3(signature = (schedule, tensors, *, worker=0, window=16, together=8, policy="oracle",
+                        memory=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a function in Python")]
+    fn iterate(
+        slf: &Bound<'_, Self>,
+        schedule: Bound<'_, Schedule>,
+        tensors: Vec<String>,
+        worker: u32,
+        window: usize,
+        together: usize,
+        policy: &str,
+        memory: Option<u64>,
+    ) -> PyResult<Batches> {
+        let keeping = match policy {
+            "oracle" => Keeping::Oracle,
+            "none" => Keeping::Nothing,
+            _ => {
+                let words = format!("policy must be \"oracle\" or \"none\", found {policy:?}");
+                return Err(PyValueError::new_err(words));
+            }
+        };
+        let free = || available_memory_bytes().unwrap_or(DEFAULT_MEMORY_BYTES) / 4;
+        let memory_bytes = memory.unwrap_or_else(free);
+        let window = Window { n_batches: window, together };
+        let walk = Walk { worker, first: 0, window, keeping, memory_bytes };
+        Ok(Batches::new(slf.clone().unbind(), schedule.unbind(), tensors, walk)?)
+    }
+
+    /// Returns the graph at a committed version, to be read only. Raises VersionError.
+    fn at(&self, py: Python<'_>, version: u32) -> PyResult<Self> {
+        let (opened, spec) = (self.opened(py)?, self.handle.spec().at(version));
+        let at = match opened.place() {
+            Place::Files(files) => {
+                let tensors = opened.tensors().iter().map(|info| lodestore_store::TensorSpec {
+                    name: info.name.clone(),
+                    dtype: info.dtype,
+                    width: info.width,
+                });
+                let tensors: Vec<_> = tensors.collect();
+                Opened::of_files(Arc::clone(&files.live), Some(version), &tensors)?
+            }
+            Place::Servers(_) => {
+                let spec = spec.clone();
+                signals::run(py, move || spec.open())?
+            }
+        };
+        Ok(Self { handle: Handle::with(spec, at) })
+    }
+
+    /// Maps ids of the imported files to node ids: int64 of shape (n,). Raises IdError.
+    fn internal<'py>(
+        &self,
+        py: Python<'py>,
+        external: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let opened = self.opened(py)?;
+        let external = external_ids(external, opened.n_nodes())?;
+        let internal = signals::run(py, move || opened.to_internal(&external))?;
+        Ok(PyArray1::from_vec(py, internal))
+    }
+
+    /// Maps node ids to those of the imported files: int64 of shape (n,). Raises IdError.
+    fn external<'py>(
+        &self,
+        py: Python<'py>,
+        ids: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.gather(py, EXTERNAL_ID_TENSOR, ids, None, None, false)
+    }
+
+    /// Returns the nodes of a split, ascending: int64 of shape (n,).
+    ///
+    /// name: "train", "val" or "test": 0, 1 and 2 in the tensor `split`, u8 of width 1.
+    #[pyo3(signature = (name="train"))]
+    fn split<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let nodes = self.nodes_of_split(py, name)?;
+        Ok(PyArray1::from_vec(py, nodes.into_iter().map(|node| node.0.into()).collect()))
+    }
+
+    /// Returns the edges by destination: (colptr, row), where the sources of the edges into node
+    /// `i` are `row[colptr[i]:colptr[i + 1]]`, ascending.
+    ///
+    /// colptr: int64 of shape (nodes + 1,). row: `dtype`, "int64" or "int32", of shape (edges,).
+    #[pyo3(signature = (dtype="int64"))]
+    fn csc<'py>(&self, py: Python<'py>, dtype: &str) -> PyResult<Bound<'py, PyTuple>> {
+        let opened = self.opened(py)?;
+        let (colptr, row) = match dtype {
+            "int64" => {
+                let (colptr, row) = signals::run(py, move || csc::<i64>(&opened))?;
+                (colptr, PyArray1::from_vec(py, row).into_any())
+            }
+            "int32" => {
+                let (colptr, row) = signals::run(py, move || csc::<i32>(&opened))?;
+                (colptr, PyArray1::from_vec(py, row).into_any())
+            }
+            other => {
+                let words = format!("dtype must be \"int64\" or \"int32\", found {other:?}");
+                return Err(Error::Dtype(words).into());
+            }
+        };
+        let colptr = PyArray1::from_vec(py, colptr);
+        // Both are seen by all that hold them.
+        colptr.readwrite().make_nonwriteable();
+        PyTuple::new(py, [colptr.into_any(), row])
+    }
+
+    /// Returns the nanoseconds that a gather of `ids` takes in Rust alone, the mean of `repeats`:
+    /// what benches compare a call with.
+    fn _rust_gather_ns(
+        &self,
+        py: Python<'_>,
+        tensor: &str,
+        ids: &Bound<'_, PyAny>,
+        repeats: u32,
+    ) -> PyResult<f64> {
+        let opened = self.opened(py)?;
+        let ids = node_ids(ids, opened.n_nodes())?;
+        let mut rows = vec![0; ids.len() * opened.tensor(tensor)?.row_bytes()];
+        let start = Instant::now();
+        for _ in 0..repeats {
+            opened.gather(tensor, &ids, &mut rows)?;
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(repeats.max(1)))
+    }
+
+    /// Closes the graph: its lock and memory are released once the calls that run have ended.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.handle.close());
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let restore = py.import("lodestore._lodestore")?.getattr("_restore")?;
+        let spec = pickled(py, self.handle.spec())?;
+        PyTuple::new(py, [restore, PyTuple::new(py, [spec])?.into_any()])
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let spec = self.handle.spec();
+        let name = match spec {
+            Spec::Folder(folder) => {
+                folder.path.file_name().unwrap_or_default().display().to_string()
+            }
+            Spec::Servers(_) => spec.name(),
+        };
+        if self.handle.is_closed() {
+            return format!("Graph('{name}', closed)");
+        }
+        let is_writer = matches!(spec, Spec::Folder(Folder { writable: true, .. }));
+        match self.opened(py) {
+            Ok(opened) => opened.described(&name, is_writer),
+            Err(error) => format!("Graph('{name}', {error})"),
+        }
+    }
+}
+
+impl Graph {
+    /// Takes over the tensors that the graph has now.
+    pub(crate) fn refresh(
+        &self,
+        py: Python<'_>,
+        graph: &lodestore_store::Graph,
+    ) -> Result<(), Error> {
+        let opened = self.opened(py)?;
+        if let Place::Files(files) = opened.place() {
+            let live = Arc::clone(&files.live);
+            self.handle.replace(Opened::of_files(live, None, &graph.meta().tensors)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the nodes of a split by its name.
+    pub(crate) fn nodes_of_split(&self, py: Python<'_>, name: &str) -> Result<Vec<NodeId>, Error> {
+        let number = match name {
+            "train" => 0,
+            "val" | "valid" => 1,
+            "test" => 2,
+            _ => {
+                let words = format!("a split is \"train\", \"val\" or \"test\", found {name:?}");
+                return Err(PyValueError::new_err(words).into());
+            }
+        };
+        let opened = self.opened(py)?;
+        signals::run(py, move || opened.split(number))
+    }
+}

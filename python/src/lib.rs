@@ -1,0 +1,54 @@
+//! The extension module `lodestore._lodestore`: graphs, tensors and batches for Python.
+//!
+//! This crate knows numpy's arrays, Python's exceptions and signals, and what a process may do
+//! after a fork. It does not know torch or any other framework, and how rows are read or travel is
+//! the business of `store` and `client`.
+
+mod arrays;
+mod batches;
+mod csc;
+mod error;
+mod future;
+mod gather;
+mod graph;
+mod handle;
+mod ids;
+mod opened;
+mod opening;
+mod put;
+mod sampler;
+mod schedule;
+mod signals;
+mod spec;
+mod tensor;
+mod writer;
+
+use pyo3::prelude::*;
+
+/// Rows of graphs, from their files or from servers.
+#[pymodule]
+mod _lodestore {
+    #[pymodule_export]
+    use crate::batches::{Batch, Batches};
+    #[pymodule_export]
+    use crate::future::Future;
+    #[pymodule_export]
+    use crate::graph::Graph;
+    #[pymodule_export]
+    use crate::opening::{connect, open, restore};
+    #[pymodule_export]
+    use crate::sampler::Sampler;
+    #[pymodule_export]
+    use crate::schedule::{Schedule, open_schedule};
+    #[pymodule_export]
+    use crate::tensor::Tensor;
+    #[pymodule_export]
+    use crate::writer::TensorWriter;
+
+    use super::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

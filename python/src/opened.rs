@@ -1,0 +1,274 @@
+//! An open graph of one process: its rows, its edges and its maps of ids.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use lodestore_client::{
+    Client, ClientError, GatherQueue, PullKind, QueueBounds, RowSource, TensorInfo,
+};
+use lodestore_graph::NodeId;
+use lodestore_graph::fork::PerProcess;
+use lodestore_graph::topology::Topology;
+use lodestore_store::{Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, LiveGraph};
+
+use crate::error::Error;
+
+/// Rows that are read for a list of all nodes at a time, in bytes.
+const CHUNK_BYTES: usize = 16 << 20;
+
+/// No internal id: that of a node that is not here.
+const NO_NODE: NodeId = NodeId(u32::MAX);
+
+/// An open graph.
+pub(crate) struct Opened {
+    place: Place,
+    /// The same rows for whatever takes any source.
+    source: Arc<dyn RowSource>,
+    tensors: Vec<TensorInfo>,
+    topology: OnceLock<Arc<Topology>>,
+    internal_ids: OnceLock<Arc<[NodeId]>>,
+    /// Of gathers that come in the background.
+    queue: PerProcess<GatherQueue>,
+}
+
+/// Where the rows are.
+pub(crate) enum Place {
+    /// In files that this process reads.
+    Files(Files),
+    /// Behind servers.
+    Servers(Servers),
+}
+
+/// Files that this process reads.
+pub(crate) struct Files {
+    pub(crate) store: EmbeddedStore,
+    pub(crate) live: Arc<LiveGraph>,
+    /// The version that is read; without one the newest at each moment.
+    pub(crate) version: Option<u32>,
+}
+
+/// Servers of the graph.
+pub(crate) struct Servers {
+    pub(crate) client: Arc<Client>,
+    pub(crate) topology: Option<PathBuf>,
+}
+
+impl Opened {
+    pub(crate) fn new(place: Place, source: Arc<dyn RowSource>, tensors: Vec<TensorInfo>) -> Self {
+        let (topology, internal_ids) = (OnceLock::new(), OnceLock::new());
+        Self { place, source, tensors, topology, internal_ids, queue: PerProcess::new() }
+    }
+
+    /// Returns where the rows are.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Returns the rows as any source.
+    pub(crate) fn source(&self) -> &Arc<dyn RowSource> {
+        &self.source
+    }
+
+    /// Returns the queue of gathers that come in the background; its threads start now.
+    pub(crate) fn queue(&self) -> Result<&GatherQueue, Error> {
+        let start = || GatherQueue::start(Arc::clone(&self.source), QueueBounds::default());
+        Ok(self.queue.get_or_try(|_| start())?)
+    }
+
+    /// Returns the number of nodes.
+    pub(crate) fn n_nodes(&self) -> u32 {
+        self.source.book().n_nodes()
+    }
+
+    /// Returns the number of edges.
+    pub(crate) fn n_edges(&self) -> u64 {
+        match &self.place {
+            Place::Files(files) => files.live.graph().meta().edges,
+            Place::Servers(servers) => servers.client.n_edges(),
+        }
+    }
+
+    /// Returns the identity of the graph.
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        match &self.place {
+            Place::Files(files) => *files.live.graph().uuid().as_bytes(),
+            Place::Servers(servers) => servers.client.graph(),
+        }
+    }
+
+    /// Returns the version that gathers read now; servers that are not pinned are asked.
+    pub(crate) fn version(&self) -> Result<u32, Error> {
+        match &self.place {
+            Place::Files(files) => Ok(files.version.unwrap_or_else(|| files.live.version())),
+            Place::Servers(servers) => match servers.client.pinned_version() {
+                Some(version) => Ok(version),
+                None => {
+                    let stats = servers.client.stats()?;
+                    let versions = stats.iter().map(|(_, stats)| stats.updates.version);
+                    Ok(versions.min().unwrap_or(0))
+                }
+            },
+        }
+    }
+
+    /// Returns the tensors, in the order of the graph's description.
+    pub(crate) fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// Returns the tensor called `name`.
+    pub(crate) fn tensor(&self, name: &str) -> Result<&TensorInfo, Error> {
+        self.tensors.iter().find(|info| info.name == name).ok_or_else(|| {
+            let known: Vec<&str> = self.tensors.iter().map(|info| &*info.name).collect();
+            let (tensor, known) = (name.to_owned(), known.join(", "));
+            Error::Client(ClientError::UnknownTensor { name: tensor, known })
+        })
+    }
+
+    /// Copies rows as the store or the servers give them, without pieces.
+    pub(crate) fn gather(&self, tensor: &str, ids: &[NodeId], out: &mut [u8]) -> Result<(), Error> {
+        match &self.place {
+            Place::Files(files) => files.store.gather(tensor, ids, out)?,
+            Place::Servers(_) => drop(self.source.pull(tensor, ids, out, PullKind::Sync)?),
+        }
+        Ok(())
+    }
+
+    /// Returns whether the edges were asked for before.
+    pub(crate) fn has_topology(&self) -> bool {
+        self.topology.get().is_some()
+    }
+
+    /// Returns the edges, which are checked when they are first asked for.
+    pub(crate) fn topology(&self) -> Result<&Arc<Topology>, Error> {
+        if let Some(topology) = self.topology.get() {
+            return Ok(topology);
+        }
+        let opened = match &self.place {
+            Place::Files(files) => open_topology(files.live.graph())?,
+            Place::Servers(servers) => servers.open_topology()?,
+        };
+        Ok(self.topology.get_or_init(|| Arc::new(opened)))
+    }
+
+    /// Returns the internal id of each id of the imported files.
+    pub(crate) fn internal_ids(&self) -> Result<&Arc<[NodeId]>, Error> {
+        if let Some(ids) = self.internal_ids.get() {
+            return Ok(ids);
+        }
+        let mut ids = vec![NO_NODE; self.n_nodes() as usize];
+        self.for_all_rows::<i64>(EXTERNAL_ID_TENSOR, &mut |first, rows| {
+            for (internal, &external) in (first..).zip(rows) {
+                // An external id past the last node is a damaged one, which `lode verify` finds.
+                let slot = usize::try_from(external).ok().and_then(|at| ids.get_mut(at));
+                if let Some(slot) = slot {
+                    *slot = NodeId(internal);
+                }
+            }
+        })?;
+        Ok(self.internal_ids.get_or_init(|| ids.into()))
+    }
+
+    /// Returns the internal ids of `external` ones, each below the number of nodes.
+    pub(crate) fn to_internal(&self, external: &[NodeId]) -> Result<Vec<i64>, Error> {
+        let internal = self.internal_ids()?;
+        let translate = |(position, id): (usize, &NodeId)| match internal[id.index()] {
+            NO_NODE => Err(Error::External { id: id.0.into(), position }),
+            internal => Ok(i64::from(internal.0)),
+        };
+        external.iter().enumerate().map(translate).collect()
+    }
+
+    /// Returns the nodes whose row of tensor `split` is `number`, ascending.
+    pub(crate) fn split(&self, number: u8) -> Result<Vec<NodeId>, Error> {
+        let info = self.tensor("split")?;
+        if (info.dtype, info.width) != (Dtype::U8, 1) {
+            let (dtype, width) = (info.dtype, info.width);
+            let words = format!("tensor `split` must be u8 of width 1, found {dtype} of {width}");
+            return Err(Error::Dtype(words));
+        }
+        let mut nodes = Vec::new();
+        self.for_all_rows::<u8>("split", &mut |first, rows| {
+            let of_split = (first..).zip(rows).filter(|(_, split)| **split == number);
+            nodes.extend(of_split.map(|(node, _)| NodeId(node)));
+        })?;
+        Ok(nodes)
+    }
+
+    /// Returns the graph called `name` in a line: its size, and what its rows are.
+    pub(crate) fn described(&self, name: &str, is_writer: bool) -> String {
+        let tensors = self.tensors.iter().filter(|info| info.name != EXTERNAL_ID_TENSOR);
+        let tensors: Vec<String> = tensors.map(crate::tensor::described).collect();
+        let version = match &self.place {
+            // Servers would have to be asked.
+            Place::Servers(servers) => servers.client.pinned_version(),
+            Place::Files(_) => self.version().ok(),
+        };
+        let version = version.map(|version| format!(", version {version}")).unwrap_or_default();
+        let writable = if is_writer { ", writable" } else { "" };
+        let (nodes, tensors) = (grouped(self.n_nodes().into()), tensors.join(", "));
+        format!("Graph('{name}', {nodes} nodes{version}{writable}: {tensors})")
+    }
+
+    /// Passes the rows of all nodes that are here, of one element each, piece by piece.
+    fn for_all_rows<T: bytemuck::Pod>(
+        &self,
+        tensor: &str,
+        each: &mut dyn FnMut(u32, &[T]),
+    ) -> Result<(), Error> {
+        let here = match &self.place {
+            Place::Files(files) => files.live.parts().collect(),
+            Place::Servers(_) => self.source.book().parts().collect::<Vec<_>>(),
+        };
+        let chunk_rows = CHUNK_BYTES / size_of::<T>();
+        for part in here {
+            let range = self.source.book().range(part);
+            for first in range.clone().step_by(chunk_rows) {
+                let end = range.end.min(first.saturating_add(chunk_rows as u32));
+                let ids: Vec<NodeId> = (first..end).map(NodeId).collect();
+                let mut rows = vec![T::zeroed(); ids.len()];
+                let bytes = bytemuck::cast_slice_mut(&mut rows);
+                self.source.pull(tensor, &ids, bytes, PullKind::Vector)?;
+                each(first, &rows);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Servers {
+    fn open_topology(&self) -> Result<Topology, Error> {
+        let Some(path) = &self.topology else {
+            return Err(Error::Unsupported(
+                "servers send no edges; connect with topology=, a folder of the same graph"
+                    .to_owned(),
+            ));
+        };
+        let graph = Graph::open(path)?;
+        if *graph.uuid().as_bytes() != self.client.graph() {
+            let path = path.display();
+            return Err(Error::Unsupported(format!(
+                "{path}: another graph than that of the servers; name a folder of theirs"
+            )));
+        }
+        open_topology(&graph)
+    }
+}
+
+fn open_topology(graph: &Graph) -> Result<Topology, Error> {
+    let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
+    let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
+    Ok(Topology::open(&paths, book, uuid)?)
+}
+
+/// Returns a number with a comma before every three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| std::str::from_utf8(group).unwrap_or_default())
+        .collect();
+    groups.join(",")
+}

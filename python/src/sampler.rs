@@ -1,0 +1,115 @@
+//! The class `Sampler`: neighbours drawn anew for seeds that no schedule knows.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lodestore_graph::sampler::{Fanout, FrontierBatch, FrontierSampler};
+use numpy::PyArray1;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::error::Error;
+use crate::graph::Graph;
+use crate::ids::node_ids;
+use crate::signals;
+
+/// Draws the neighbours of seeds, hop by hop: each node draws once, in the hop after it was met.
+///
+/// What a node draws depends on the seed of the call, the hop and the node alone, never on threads,
+/// workers or the order of calls. Pickled by the graph and the numbers.
+#[pyclass(frozen, module = "lodestore")]
+pub(crate) struct Sampler {
+    graph: Py<Graph>,
+    fanout: Vec<i64>,
+    fanouts: Vec<Fanout>,
+    /// Tables of finished calls, for the next ones: one for each thread that samples concurrently.
+    idle: Mutex<Vec<FrontierSampler>>,
+}
+
+impl Sampler {
+    pub(crate) fn new(graph: Py<Graph>, fanout: Vec<i64>) -> PyResult<Self> {
+        let fanouts = fanout.iter().map(|&number| Fanout::try_from(number));
+        let fanouts = fanouts.collect::<Result<Vec<_>, _>>();
+        let fanouts = fanouts.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { graph, fanout, fanouts, idle: Mutex::default() })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<FrontierSampler>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Sampler {
+    /// Samples around `ids`: (node, row, col, edge, nodes_of_hop, edges_of_hop).
+    ///
+    /// node: the nodes met, the distinct ids first. row, col: source and destination of each edge,
+    /// as positions in `node`. edge: its position in the row array of `Graph.csc`. All are int64.
+    /// nodes_of_hop: the ids, then what each hop met; edges_of_hop: edges of each hop (lists of
+    /// int).
+    #[pyo3(signature = (ids, seed=0))]
+    fn sample<'py>(&self, ids: &Bound<'py, PyAny>, seed: u64) -> PyResult<Bound<'py, PyTuple>> {
+        let py = ids.py();
+        let opened = self.graph.get().opened(py)?;
+        let ids = node_ids(ids, opened.n_nodes())?;
+        if !opened.has_topology() {
+            let opened = Arc::clone(&opened);
+            signals::run(py, move || opened.topology().map(drop))?;
+        }
+        let drawn = py.detach(|| -> Result<_, Error> {
+            let topology = opened.topology()?;
+            let idle = self.idle().pop();
+            let new = || FrontierSampler::new(topology.n_nodes(), &self.fanouts);
+            let mut sampler = idle.unwrap_or_else(new);
+            let drawn = sampler.sample(topology, &ids, seed, u32::MAX);
+            self.idle().push(sampler);
+            Ok(drawn.map(arrays))
+        })?;
+        let drawn = drawn.map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        let [node, row, col, edge] =
+            drawn.arrays.map(|array| PyArray1::from_vec(py, array).into_any());
+        let nodes_of_hop = drawn.nodes_of_hop.into_pyobject(py)?.into_any();
+        let edges_of_hop = drawn.edges_of_hop.into_pyobject(py)?.into_any();
+        PyTuple::new(py, [node, row, col, edge, nodes_of_hop, edges_of_hop])
+    }
+
+    /// Neighbours for each hop, -1 for all of them (list of int).
+    #[getter]
+    fn fanout(&self) -> Vec<i64> {
+        self.fanout.clone()
+    }
+
+    /// The graph.
+    #[getter]
+    fn graph(&self, py: Python<'_>) -> Py<Graph> {
+        self.graph.clone_ref(py)
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let graph = self.graph.bind(py).as_any();
+        let sampler = py.get_type::<Graph>().getattr("sampler")?;
+        let fanout = self.fanout.clone().into_pyobject(py)?.into_any();
+        PyTuple::new(py, [sampler, PyTuple::new(py, [graph.clone(), fanout])?.into_any()])
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let graph: String = self.graph.bind(py).repr()?.extract()?;
+        Ok(format!("Sampler({:?} of {graph})", self.fanout))
+    }
+}
+
+/// What a sample is in Python.
+struct Drawn {
+    arrays: [Vec<i64>; 4],
+    nodes_of_hop: Vec<u32>,
+    edges_of_hop: Vec<u32>,
+}
+
+fn arrays(batch: FrontierBatch) -> Drawn {
+    let FrontierBatch { nodes, sources, destinations, edges, nodes_of_hop, edges_of_hop } = batch;
+    let wide = |of: Vec<u32>| of.into_iter().map(i64::from).collect();
+    let nodes = nodes.into_iter().map(|node| i64::from(node.0)).collect();
+    let edges = edges.into_iter().map(u64::cast_signed).collect();
+    let arrays = [nodes, wide(sources), wide(destinations), edges];
+    Drawn { arrays, nodes_of_hop, edges_of_hop }
+}

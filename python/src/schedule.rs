@@ -1,0 +1,119 @@
+//! The class `Schedule`: all batches of a run, in a file.
+
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use lodestore_graph::NodeId;
+use lodestore_graph::schedule::{
+    Schedule as ScheduleFile, ScheduleSpec, is_schedule_of, write_schedule,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::error::Error;
+use crate::opened::Opened;
+use crate::signals;
+
+/// All batches of a run, sampled ahead, in a file; pickled by its path.
+#[pyclass(frozen, module = "lodestore")]
+pub(crate) struct Schedule {
+    path: PathBuf,
+    file: Arc<ScheduleFile>,
+}
+
+/// Opens the schedule at `path`. Raises StoreError, DamagedError.
+#[pyfunction]
+pub(crate) fn open_schedule(path: PathBuf) -> PyResult<Schedule> {
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let file = Arc::new(ScheduleFile::open(&path).map_err(Error::from)?);
+    Ok(Schedule { path, file })
+}
+
+impl Schedule {
+    /// Writes the batches, unless they are there.
+    pub(crate) fn write(
+        py: Python<'_>,
+        opened: Arc<Opened>,
+        path: PathBuf,
+        spec: ScheduleSpec,
+        roots: Vec<NodeId>,
+    ) -> Result<Self, Error> {
+        spec.check()?;
+        let path = std::path::absolute(&path).unwrap_or(path);
+        let out = path.clone();
+        let file = signals::run(py, move || {
+            let (topology, book) = (opened.topology()?, opened.source().book());
+            if !is_schedule_of(&spec, topology.n_nodes(), book, &roots, &out) {
+                let n_threads = available_parallelism().map_or(1, NonZero::get);
+                let mut progress = |_: u64, _: u64| ();
+                write_schedule(topology, book, &roots, &spec, &out, &mut progress, n_threads)?;
+            }
+            Ok(ScheduleFile::open(&out)?)
+        })?;
+        Ok(Self { path, file: Arc::new(file) })
+    }
+
+    /// Returns the file.
+    pub(crate) fn file(&self) -> &Arc<ScheduleFile> {
+        &self.file
+    }
+
+    /// Returns where it is.
+    pub(crate) fn file_path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[pymethods]
+impl Schedule {
+    /// Where it is (pathlib.Path).
+    #[getter]
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Number of epochs (int).
+    #[getter]
+    fn epochs(&self) -> u32 {
+        self.file.spec().epochs
+    }
+
+    /// Number of workers (int).
+    #[getter]
+    fn workers(&self) -> u32 {
+        self.file.spec().workers
+    }
+
+    /// Most input nodes of a batch (int): the rows to make room for.
+    #[getter]
+    fn max_nodes(&self) -> u32 {
+        self.file.max_ids()
+    }
+
+    /// Digest of the content (str): the same arguments give the same one on every machine.
+    #[getter]
+    fn digest(&self) -> String {
+        self.file.digest_hex()
+    }
+
+    /// Returns the batches of a worker in each epoch (int).
+    #[pyo3(signature = (worker=0))]
+    fn batches(&self, worker: u32) -> u32 {
+        self.file.n_batches(worker)
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let open = py.import("lodestore._lodestore")?.getattr("open_schedule")?;
+        PyTuple::new(py, [open, PyTuple::new(py, [&*self.path])?.into_any()])
+    }
+
+    fn __repr__(&self) -> String {
+        let spec = self.file.spec();
+        let name = self.path.file_name().unwrap_or_default().display();
+        let (epochs, workers) = (spec.epochs, spec.workers);
+        let batches: u64 = (0..workers).map(|worker| u64::from(self.file.n_batches(worker))).sum();
+        format!("Schedule('{name}', {epochs} epochs of {batches} batches, {workers} workers)")
+    }
+}

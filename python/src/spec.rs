@@ -1,0 +1,182 @@
+//! How a graph is opened: what a handle is pickled as, and what it is opened by in another process.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource, Security, Token};
+use lodestore_graph::PartId;
+use lodestore_schema::Tokens;
+use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind, View};
+
+use crate::error::Error;
+use crate::opened::{Files, Opened, Place, Servers};
+
+/// Where a graph is, and which rows of it are seen.
+#[derive(Clone, Debug)]
+pub(crate) enum Spec {
+    /// In a folder of this machine.
+    Folder(Folder),
+    /// Behind servers.
+    Servers(Box<Cluster>),
+}
+
+/// A graph's folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder {
+    pub(crate) path: PathBuf,
+    /// The version that is read; without one the newest at the time of opening.
+    pub(crate) version: Option<u32>,
+    /// The partitions that are opened; without them all that are here.
+    pub(crate) parts: Option<Vec<u16>>,
+    pub(crate) writable: bool,
+    pub(crate) reader: ReaderKind,
+}
+
+/// Servers, and what they want to see of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct Cluster {
+    pub(crate) addresses: Vec<String>,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) tls_ca: Option<PathBuf>,
+    pub(crate) tls_cert: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
+    pub(crate) deadline: Duration,
+    /// Whether all rows are of the version that is committed at the time of connecting.
+    pub(crate) pin: bool,
+    /// The version that must be the pinned one.
+    pub(crate) version: Option<u32>,
+    /// A folder of the same graph whose files of edges are here.
+    pub(crate) topology: Option<PathBuf>,
+}
+
+/// Longest file that a token may be in.
+const TOKEN_FILE_BYTES: u64 = 4096;
+
+impl Spec {
+    /// Opens the graph.
+    pub(crate) fn open(&self) -> Result<Opened, Error> {
+        match self {
+            Self::Folder(folder) => folder.open(),
+            Self::Servers(cluster) => cluster.open(),
+        }
+    }
+
+    /// Returns whether puts are taken.
+    pub(crate) fn is_writable(&self) -> bool {
+        match self {
+            Self::Folder(folder) => folder.writable,
+            Self::Servers(cluster) => !cluster.pin,
+        }
+    }
+
+    /// Returns the same graph at one version, to be read only.
+    pub(crate) fn at(&self, version: u32) -> Self {
+        match self {
+            Self::Folder(folder) => {
+                let folder = folder.clone();
+                Self::Folder(Folder { version: Some(version), writable: false, ..folder })
+            }
+            Self::Servers(cluster) => {
+                let cluster = (**cluster).clone();
+                Self::Servers(Cluster { version: Some(version), pin: true, ..cluster }.into())
+            }
+        }
+    }
+
+    /// Returns the name of the graph for people.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Folder(folder) => folder.path.display().to_string(),
+            Self::Servers(cluster) => cluster.addresses.join(" "),
+        }
+    }
+}
+
+impl Folder {
+    fn open(&self) -> Result<Opened, Error> {
+        let graph = Graph::open(&self.path)?;
+        let parts = match &self.parts {
+            Some(parts) => parts.iter().copied().map(PartId).collect(),
+            None => graph.parts_here(),
+        };
+        let mode = if self.writable { LiveMode::Write } else { LiveMode::Read };
+        let options = OpenOptions { reader: self.reader };
+        let tensors = graph.meta().tensors.clone();
+        let live = Arc::new(LiveGraph::open(graph, Some(&parts), mode, &options)?);
+        Opened::of_files(live, self.version, &tensors)
+    }
+}
+
+impl Opened {
+    /// Returns a view of open files: of `version`, or of the newest at each moment.
+    pub(crate) fn of_files(
+        live: Arc<LiveGraph>,
+        version: Option<u32>,
+        tensors: &[lodestore_store::TensorSpec],
+    ) -> Result<Self, Error> {
+        let view = version.map_or(View::Latest, View::At);
+        let store = EmbeddedStore::over(Arc::clone(&live), view)?;
+        let source = EmbeddedSource::new(EmbeddedStore::over(Arc::clone(&live), view)?);
+        let infos = tensors.iter().map(|spec| source.tensor(&spec.name));
+        let infos = infos.collect::<Result<Vec<_>, _>>()?;
+        let files = Files { store, live, version };
+        Ok(Self::new(Place::Files(files), Arc::new(source), infos))
+    }
+}
+
+impl Cluster {
+    fn open(&self) -> Result<Opened, Error> {
+        let config = ClientConfig {
+            deadline: self.deadline,
+            pin: self.pin,
+            security: self.security()?,
+            ..ClientConfig::default()
+        };
+        let client = Arc::new(Client::connect(&self.addresses, config)?);
+        if let (Some(expected), Some(found)) = (self.version, client.pinned_version())
+            && expected != found
+        {
+            return Err(Error::Version(format!(
+                "version {expected} cannot be pinned, the servers have committed {found}; pin that, \
+                 or open version {expected} from the graph's folder"
+            )));
+        }
+        let infos = client.tensors().to_vec();
+        let topology = self.topology.clone();
+        let servers = Servers { client: Arc::clone(&client), topology };
+        Ok(Opened::new(Place::Servers(servers), client, infos))
+    }
+
+    fn security(&self) -> Result<Security, Error> {
+        let mut security = Security::default();
+        if let Some(path) = &self.token_file {
+            security = security.with_token(read_token(path)?);
+        }
+        match (&self.tls_ca, &self.tls_cert, &self.tls_key) {
+            (None, None, None) => Ok(security),
+            (Some(ca), Some(cert), Some(key)) => Ok(security.with_tls(ca, Some((cert, key)))?),
+            (Some(ca), None, None) => Ok(security.with_tls(ca, None)?),
+            _ => Err(Error::Unsupported(
+                "tls_cert and tls_key come together, and with tls_ca".to_owned(),
+            )),
+        }
+    }
+}
+
+/// Reads the first token of a file that no other user may read.
+fn read_token(path: &Path) -> Result<Token, Error> {
+    let bad = |reason: String| Error::Unsupported(format!("{}: {reason}", path.display()));
+    let meta = std::fs::metadata(path).map_err(|error| bad(format!("cannot open: {error}")))?;
+    let mode = meta.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(bad(format!("a token that others may read (mode {mode:03o}); chmod 600 it")));
+    }
+    if meta.len() > TOKEN_FILE_BYTES {
+        return Err(bad(format!("{} bytes; a token has at most 128", meta.len())));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| bad(format!("no token: {error}")))?;
+    let tokens = Tokens::parse(&text).map_err(|error| bad(error.to_string()))?;
+    Ok(tokens.first())
+}

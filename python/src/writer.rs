@@ -1,0 +1,116 @@
+//! The class `TensorWriter`: a tensor that comes to a graph, all of it or nothing.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lodestore_client::TensorInfo;
+use lodestore_store::{NewTensor, SegmentCodec};
+use pyo3::prelude::*;
+
+use crate::arrays::{RowShape, read_rows};
+use crate::error::Error;
+use crate::graph::Graph;
+use crate::opened::{Opened, Place};
+use crate::signals;
+
+/// Writes a new tensor, from node 0 on; used with `with`.
+///
+/// The tensor is there, with all of its rows, when the block ends. After an exception in it nothing
+/// is. Gathers of other tensors go on meanwhile.
+#[pyclass(frozen, module = "lodestore")]
+pub(crate) struct TensorWriter {
+    graph: Py<Graph>,
+    info: TensorInfo,
+    n_nodes: u32,
+    state: Mutex<State>,
+}
+
+struct State {
+    tensor: Option<NewTensor>,
+    /// The next node.
+    next: u32,
+}
+
+impl TensorWriter {
+    /// Begins a tensor.
+    pub(crate) fn begin(
+        graph: Py<Graph>,
+        opened: &Arc<Opened>,
+        info: TensorInfo,
+    ) -> Result<Self, Error> {
+        let Place::Files(files) = opened.place() else {
+            let words = "servers take no new tensors; write it to the graph's folder";
+            return Err(Error::ReadOnly(words.to_owned()));
+        };
+        let spec = lodestore_store::TensorSpec::new(&info.name, info.dtype, info.width);
+        let spec = spec.map_err(|error| Error::Shape(error.to_string()))?;
+        // Nothing is known of the rows by which another would be chosen.
+        let tensor = files.live.new_tensor(spec, SegmentCodec::Raw)?;
+        let (n_nodes, state) = (opened.n_nodes(), State { tensor: Some(tensor), next: 0 });
+        Ok(Self { graph, info, n_nodes, state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl TensorWriter {
+    /// Writes the rows of the nodes from `first` on: (n, width), or (n,) for width 1.
+    ///
+    /// first: the node after the last that was written (int). Raises ShapeError, DtypeError.
+    fn write(&self, py: Python<'_>, first: u32, rows: &Bound<'_, PyAny>) -> PyResult<()> {
+        let n_rows = rows.len()?;
+        let shape = RowShape::of(&self.info, n_rows);
+        Ok(read_rows(rows, (self.info.dtype, shape), |bytes| {
+            py.detach(|| {
+                let mut state = self.state();
+                let State { tensor, next } = &mut *state;
+                let tensor = tensor.as_mut().ok_or(Error::Closed)?;
+                if first != *next {
+                    let words =
+                        format!("rows come in order: expected those from {next} on, found {first}");
+                    return Err(Error::Shape(words));
+                }
+                let left = self.n_nodes - *next;
+                let n_rows = u32::try_from(n_rows).ok().filter(|n| *n <= left);
+                let n_rows = n_rows.ok_or_else(|| {
+                    Error::Shape(format!(
+                        "expected {left} more rows at most, found {}",
+                        shape.n_rows
+                    ))
+                })?;
+                tensor.write_rows(bytes)?;
+                *next += n_rows;
+                Ok(())
+            })
+        })?)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (kind, _value, _traceback))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let Some(tensor) = self.state().tensor.take() else { return Ok(()) };
+        if !kind.is_none() {
+            py.detach(|| drop(tensor));
+            return Ok(());
+        }
+        let graph = signals::run(py, move || Ok(tensor.finish()?))?;
+        self.graph.get().refresh(py, &graph)?;
+        Ok(())
+    }
+
+    fn __repr__(&self) -> String {
+        let (next, n_nodes) = (self.state().next, self.n_nodes);
+        format!("TensorWriter({}, {next} of {n_nodes} rows)", crate::tensor::described(&self.info))
+    }
+}

@@ -1,0 +1,210 @@
+"""Schedules, batches and futures."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import N_NODES, Sample
+
+import lodestore
+
+
+def schedule_of(graph: lodestore.Graph, path: Path, **more: object) -> lodestore.Schedule:
+    settings: dict = {
+        "roots": "train",
+        "fanout": [3, 2],
+        "batch": 64,
+        "epochs": 3,
+        "seed": 5,
+    }
+    return graph.schedule(path, **{**settings, **more})
+
+
+@pytest.fixture
+def schedule(graph: lodestore.Graph, tmp_path: Path) -> lodestore.Schedule:
+    return schedule_of(graph, tmp_path / "s")
+
+
+def test_schedules(graph: lodestore.Graph, tmp_path: Path, sample: Sample) -> None:
+    schedule = schedule_of(graph, tmp_path / "s")
+    n_train = int((sample.splits == 0).sum())
+    assert schedule.epochs == 3 and schedule.batches() == -(-n_train // 64)
+    assert schedule.path == tmp_path / "s" and schedule.workers == 1
+    written = (tmp_path / "s").stat().st_mtime_ns
+    again = schedule_of(graph, tmp_path / "s")
+    assert (tmp_path / "s").stat().st_mtime_ns == written, "it is taken as it is"
+    copy = pickle.loads(pickle.dumps(schedule))
+    assert schedule.digest == again.digest == copy.digest
+    assert schedule_of(graph, tmp_path / "t", seed=6).digest != schedule.digest
+    roots = graph.split("train")
+    assert schedule_of(graph, tmp_path / "u", roots=roots).digest == schedule.digest
+    assert "3 epochs" in repr(schedule)
+    for wrong in [
+        {"batch": 0},
+        {"epochs": 0},
+        {"fanout": [0]},
+        {"fanout": []},
+        {"roots": "nobody"},
+    ]:
+        with pytest.raises(ValueError):
+            schedule_of(graph, tmp_path / "w", **wrong)
+    with pytest.raises(lodestore.IdError):
+        schedule_of(graph, tmp_path / "w", roots=[N_NODES])
+
+
+@pytest.mark.parametrize(
+    ("policy", "memory"), [("oracle", None), ("oracle", 200_000), ("none", None)]
+)
+@pytest.mark.parametrize(("window", "together"), [(16, 8), (1, 1), (0, 1)])
+def test_batches_have_their_rows(
+    sample: Sample,
+    graph: lodestore.Graph,
+    schedule: lodestore.Schedule,
+    policy: str,
+    memory: int | None,
+    window: int,
+    together: int,
+) -> None:
+    batches = graph.iterate(
+        schedule,
+        ["feat", "label", "bf"],
+        window=window,
+        together=together,
+        policy=policy,  # type: ignore[arg-type]
+        memory=memory,
+    )
+    expected = schedule.epochs * schedule.batches()
+    assert len(batches) == expected
+    roots: dict[int, list[int]] = {}
+    kept = []
+    for number, batch in enumerate(batches):
+        assert (batch.epoch, batch.index) == divmod(number, schedule.batches())
+        nodes = batch.nodes
+        assert np.array_equal(batch["feat"], sample.rows["feat"][nodes])
+        assert np.array_equal(batch["label"], sample.rows["label"][nodes])
+        assert np.array_equal(batch["bf"].view(np.uint16), sample.rows["bf"][nodes])
+        roots.setdefault(batch.epoch, []).extend(nodes[: batch.n_roots].tolist())
+        n_dst = len(nodes)
+        for indptr, indices in batch.blocks:
+            assert indices.max(initial=-1) < n_dst
+            n_dst = len(indptr) - 1
+            destination = np.repeat(np.arange(n_dst), np.diff(indptr))
+            edges = set(zip(nodes[indices].tolist(), nodes[destination].tolist(), strict=True))
+            assert edges <= sample.edges
+        assert n_dst == batch.n_roots and len(batch.blocks) == 2
+        assert batch.met in {"ready", "waited", "default_path"} and batch.wait_seconds >= 0
+        kept.append((batch["feat"], nodes))
+    assert len(kept) == expected
+    for of_epoch in roots.values():
+        assert sorted(of_epoch) == np.flatnonzero(sample.splits == 0).tolist()
+    for rows, nodes in kept:
+        assert np.array_equal(rows, sample.rows["feat"][nodes]), "arrays stay when batches go"
+    stats = batches.stats()
+    assert stats["ready"] + stats["waited"] == expected
+    if policy == "none":
+        assert stats["memory_rows"] == 0
+    elif memory is None:
+        read = stats["read_rows"] + stats["filled_rows"]
+        assert read <= N_NODES and stats["hit_rows"] > 0, "each row is read once"
+
+
+def test_a_run_goes_on_in_the_middle_of_an_epoch(
+    graph: lodestore.Graph, schedule: lodestore.Schedule
+) -> None:
+    whole = [(b.epoch, b.index, b["feat"]) for b in graph.iterate(schedule, ["feat"])]
+    for taken in [0, 1, schedule.batches(), schedule.batches() + 2, len(whole)]:
+        first = graph.iterate(schedule, ["feat"])
+        start = [(b.epoch, b.index, b["feat"]) for _, b in zip(range(taken), first, strict=False)]
+        state = pickle.loads(pickle.dumps(first.state_dict()))
+        rest = graph.iterate(schedule, ["feat"])
+        rest.load_state_dict(state)
+        start += [(b.epoch, b.index, b["feat"]) for b in rest]
+        assert len(start) == len(whole)
+        for (epoch, index, rows), (epoch2, index2, rows2) in zip(start, whole, strict=True):
+            assert (epoch, index) == (epoch2, index2) and np.array_equal(rows, rows2)
+
+
+def test_states_of_other_runs(
+    graph: lodestore.Graph, schedule: lodestore.Schedule, tmp_path: Path
+) -> None:
+    batches = graph.iterate(schedule, ["feat"])
+    state = batches.state_dict()
+    other = graph.iterate(schedule_of(graph, tmp_path / "o", seed=9), ["feat"])
+    with pytest.raises(ValueError, match="schedule"):
+        other.load_state_dict(state)
+    for wrong in [{"epoch": 4}, {"batch": schedule.batches()}, {"worker": 1}]:
+        with pytest.raises(ValueError):
+            batches.load_state_dict({**state, **wrong})
+    with pytest.raises(ValueError, match="no `epoch`"):
+        batches.load_state_dict({k: v for k, v in state.items() if k != "epoch"})
+
+
+def test_bad_walks(
+    graph: lodestore.Graph, schedule: lodestore.Schedule, copied: Sample, tmp_path: Path
+) -> None:
+    with pytest.raises(lodestore.UnknownTensorError):
+        graph.iterate(schedule, ["feat", "no"])
+    with pytest.raises(ValueError, match="at least one"):
+        graph.iterate(schedule, [])
+    with pytest.raises(ValueError, match="policy"):
+        graph.iterate(schedule, ["feat"], policy="lru")  # type: ignore[arg-type]
+    with pytest.raises(lodestore.ScheduleError):
+        graph.iterate(schedule, ["feat"], worker=1)
+    batch = next(iter(graph.iterate(schedule, ["feat"])))
+    with pytest.raises(KeyError, match="feat"):
+        batch["label"]
+    out = np.empty((len(batch.nodes), 33), np.float32)
+    assert batch.rows("feat", out=out) is out and np.array_equal(out, batch["feat"])
+    with pytest.raises(lodestore.ShapeError):
+        batch.rows("feat", out=out[:-1])
+
+
+def test_workers_have_their_own_batches(
+    graph: lodestore.Graph, tmp_path: Path, sample: Sample
+) -> None:
+    schedule = schedule_of(graph, tmp_path / "two", workers=2, epochs=1)
+    roots = [
+        b.nodes[: b.n_roots]
+        for worker in range(2)
+        for b in graph.iterate(schedule, ["label"], worker=worker)
+    ]
+    assert sorted(np.concatenate(roots)) == np.flatnonzero(sample.splits == 0).tolist()
+
+
+def test_futures(sample: Sample, graph: lodestore.Graph) -> None:
+    rng = np.random.default_rng(8)
+    wanted = [rng.integers(0, N_NODES, n) for n in rng.integers(0, 200, 200)]
+    futures = [graph.submit("feat", ids) for ids in wanted]
+    for ids, future in zip(wanted, futures, strict=True):
+        rows = future.result()
+        assert rows.shape == (len(ids), 33) and np.array_equal(rows, sample.rows["feat"][ids])
+        assert future.done() and future.wait(0) and future.result() is rows
+    assert "done" in repr(futures[0])
+    for name in ["label", "u8", "f64", "half", "bf"]:
+        rows = graph.submit(name, [5, 5, 1]).result()
+        assert np.array_equal(rows.view(sample.rows[name].dtype), sample.rows[name][[5, 5, 1]])
+    out = np.empty((2, 33), np.float32)
+    assert graph.submit("feat", [1, 2], out=out).result() is out
+    assert np.array_equal(out, sample.rows["feat"][[1, 2]])
+    with pytest.raises(lodestore.ShapeError):
+        graph.submit("feat", [1, 2], out=out[:1])
+    with pytest.raises(lodestore.IdError):
+        graph.submit("feat", [-1])
+    called: list[int] = []
+    future = graph.submit("feat", [1])
+    future.wait()
+    future.add_done_callback(lambda: called.append(1))
+    assert called == [1]
+
+
+def test_futures_are_awaited(sample: Sample, graph: lodestore.Graph) -> None:
+    async def gather_all() -> list[np.ndarray]:
+        futures = [graph.submit("feat", [i, i + 1]) for i in range(40)]
+        return [await future for future in futures]
+
+    for i, rows in enumerate(asyncio.run(gather_all())):
+        assert np.array_equal(rows, sample.rows["feat"][[i, i + 1]])

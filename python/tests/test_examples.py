@@ -1,0 +1,35 @@
+"""The examples and the bench run, on a small graph."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import LODE, Sample
+
+FOLDER = Path(__file__).parent.parent
+
+
+def run(*args: object) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, args)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_numpy_rows(copied: Sample) -> None:
+    assert "version 1 became 2" in run(FOLDER / "examples/numpy_rows.py", copied.path)
+
+
+def test_plain_loop(sample: Sample, tmp_path: Path) -> None:
+    said = run(FOLDER / "examples/plain_loop.py", sample.path, tmp_path / "s")
+    assert "epoch 1" in said and "hit_rows" in said
+
+
+@pytest.mark.skipif("CI" not in os.environ and "LODE_LONG" not in os.environ, reason="slow")
+def test_bench(tmp_path: Path) -> None:
+    assert "np.take" in run(FOLDER / "benches/gather.py", LODE, tmp_path, "--small")

@@ -1,0 +1,170 @@
+"""Forked, spawned and forkserver children, while the parent gathers in a thread."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import N_NODES, Sample, Server
+
+import lodestore
+
+Serve = Callable[..., tuple[Server, str]]
+METHODS = ["fork", "spawn", "forkserver"]
+DEADLINE = 60
+
+
+def gathered(graph: lodestore.Graph, ids: np.ndarray, results: Any) -> None:
+    """In the child: rows in both ways, or the error."""
+    try:
+        rows = graph["feat"][ids]
+        later = graph.submit("feat", ids).result(20)
+        results.send(("rows", rows.tobytes(), later.tobytes()))
+    except Exception as error:
+        results.send((type(error).__name__, str(error), ""))
+
+
+def in_child(method: str, graph: lodestore.Graph, ids: np.ndarray) -> tuple[str, Any, Any]:
+    context = multiprocessing.get_context(method)
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=gathered, args=(graph, ids, sender))
+    child.start()
+    sender.close()
+    try:
+        # Before the join: a pipe has no room for all rows.
+        assert receiver.poll(DEADLINE), "the child hangs"
+        result = receiver.recv()
+        child.join(DEADLINE)
+        assert child.exitcode == 0
+        return result  # type: ignore[no-any-return]
+    finally:
+        if child.is_alive():
+            child.kill()
+
+
+class Busy:
+    """Gathers in a thread, and compares."""
+
+    def __init__(self, graph: lodestore.Graph, rows: np.ndarray) -> None:
+        self.graph, self.rows = graph, rows
+        self.is_over, self.wrong, self.turns = threading.Event(), 0, 0
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self) -> None:
+        rng = np.random.default_rng(9)
+        while not self.is_over.is_set():
+            ids = rng.integers(0, N_NODES, 300)
+            self.wrong += not np.array_equal(self.graph["feat"][ids], self.rows[ids])
+            self.turns += 1
+
+    def __enter__(self) -> Busy:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_over.set()
+        self.thread.join()
+        assert self.wrong == 0 and self.turns > 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("reader", ["mapped", "direct", "pread"])
+def test_children_read_files(sample: Sample, method: str, reader: Any) -> None:
+    ids = np.random.default_rng(4).integers(0, N_NODES, 400)
+    rows = sample.rows["feat"]
+    with lodestore.open(sample.path, reader=reader) as graph:
+        graph.submit("feat", ids).result()
+        with Busy(graph, rows):
+            for _ in range(3 if method == "fork" else 1):
+                kind, first, second = in_child(method, graph, ids)
+                assert kind == "rows", first
+                assert first == second == rows[ids].tobytes()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_children_ask_servers(sample: Sample, serve: Serve, method: str) -> None:
+    ids = np.random.default_rng(4).integers(0, N_NODES, 400)
+    rows = sample.rows["feat"]
+    _, address = serve(sample.path)
+    with lodestore.connect(address) as graph:
+        graph.submit("feat", ids).result()
+        with Busy(graph, rows):
+            for _ in range(3 if method == "fork" else 1):
+                kind, first, second = in_child(method, graph, ids)
+                assert kind == "rows", first
+                assert first == second == rows[ids].tobytes()
+
+
+def test_a_child_reads_the_version_of_its_parent(copied: Sample) -> None:
+    ids = np.array([7, 8])
+    new = np.ones((2, 33), np.float32)
+    with lodestore.open(copied.path) as graph:
+        graph["feat"][ids]
+        # The writer is another process, so that this one has none open.
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            pool.apply(put_and_commit, (copied.path, ids, new))
+        kind, first, _ = in_child("fork", graph, ids)
+        assert kind == "rows", first
+        assert first == copied.rows["feat"][ids].tobytes() == graph["feat"][ids].tobytes()
+    with lodestore.open(copied.path) as graph:
+        assert np.array_equal(graph["feat"][ids], new)
+
+
+def put_and_commit(path: Path, ids: np.ndarray, rows: np.ndarray) -> None:
+    with lodestore.open(path, writable=True) as graph:
+        graph.put("feat", ids, rows)
+        graph.commit()
+
+
+def test_a_forked_writer_raises_and_says_what_to_do(copied: Sample, sample: Sample) -> None:
+    ids = np.array([1, 2])
+    unopened = lodestore.open(sample.path)
+    unopened.close()
+    with lodestore.open(sample.path) as read, lodestore.open(copied.path, writable=True) as graph:
+        kind, words, _ = in_child("fork", graph, ids)
+        assert kind == "LockedError"
+        assert "spawn" in words and "before the fork" in words and "RocksDB" in words
+        # A view of the writer's files is the writer's.
+        kind, words, _ = in_child("fork", graph.at(1), ids)
+        assert kind == "LockedError", words
+        # What was open for reading before the fork serves the child.
+        kind, first, _ = in_child("fork", read, ids)
+        assert kind == "rows", first
+        assert first == sample.rows["feat"][ids].tobytes()
+        # A graph that the parent had not opened cannot be opened there.
+        kind, words, _ = in_child("fork", lazily(sample.path), ids)
+        assert kind == "LockedError" and "before the fork" in words, (kind, words)
+        graph.put("feat", [1], np.zeros((1, 33), np.float32))
+        assert graph.commit() == 2, "the parent writes on"
+
+
+def lazily(path: Path) -> lodestore.Graph:
+    import pickle
+
+    with lodestore.open(path) as graph:
+        return pickle.loads(pickle.dumps(graph))  # type: ignore[no-any-return]
+
+
+def test_a_future_of_the_parent_raises_in_a_child(sample: Sample) -> None:
+    with lodestore.open(sample.path) as graph:
+        future = graph.submit("feat", np.arange(100))
+        context = multiprocessing.get_context("fork")
+        results = context.SimpleQueue()
+        child = context.Process(target=result_of, args=(future, results))
+        child.start()
+        child.join(DEADLINE)
+        assert child.exitcode == 0 and results.get() == "LockedError"
+        assert np.array_equal(future.result(), sample.rows["feat"][:100])
+
+
+def result_of(future: Any, results: Any) -> None:
+    try:
+        future.result()
+        results.put("rows")
+    except lodestore.Error as error:
+        results.put(type(error).__name__)

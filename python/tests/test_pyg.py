@@ -1,0 +1,163 @@
+"""PyG's loaders over lodestore; only where torch and torch_geometric are installed."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import N_NODES, Sample
+
+import lodestore
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch_geometric")
+
+import lodestore.pyg as lpyg  # noqa: E402
+
+
+def loader_of(graph: lodestore.Graph, fanout: list[int], **more: Any) -> lpyg.NeighborLoader:
+    arguments: dict[str, Any] = {"batch_size": 64, "seed": 3, **more}
+    return lpyg.NeighborLoader(graph, fanout, graph.split("train"), **arguments)
+
+
+def in_neighbours(sample: Sample) -> dict[int, set[int]]:
+    lists: dict[int, set[int]] = {}
+    for source, destination in sample.edges:
+        lists.setdefault(destination, set()).add(source)
+    return lists
+
+
+@pytest.mark.parametrize("fanout", [[-1, -1], [3, 2], [4]])
+def test_batches_are_the_neighbourhoods(
+    sample: Sample, graph: lodestore.Graph, fanout: list[int]
+) -> None:
+    lists, (colptr, row) = in_neighbours(sample), graph.csc()
+    loader = loader_of(graph, fanout)
+    seeds = []
+    for batch in loader:
+        ids = batch.n_id.numpy()
+        assert len(set(ids.tolist())) == len(ids) == batch.num_nodes
+        assert np.array_equal(batch.x.numpy(), sample.rows["feat"][ids])
+        assert np.array_equal(batch.y.numpy(), sample.rows["label"][ids])
+        seeds += ids[: batch.batch_size].tolist()
+        source, destination = (ids[of] for of in batch.edge_index.numpy())
+        drawn = list(zip(source.tolist(), destination.tolist(), strict=True))
+        assert set(drawn) <= sample.edges and len(set(drawn)) == len(drawn)
+        assert np.array_equal(row[batch.e_id.numpy()], source)
+        owners = np.searchsorted(colptr, batch.e_id.numpy(), side="right") - 1
+        assert np.array_equal(owners, destination)
+        frontier, known = (
+            set(ids[: batch.batch_size].tolist()),
+            set(ids[: batch.batch_size].tolist()),
+        )
+        counts = dict(zip(*np.unique(destination, return_counts=True), strict=True))
+        at = batch.num_sampled_nodes[0]
+        for hop, number in enumerate(fanout):
+            for node in frontier:
+                degree = len(lists.get(node, ()))
+                expected = degree if number < 0 else min(number, degree)
+                assert counts.get(node, 0) == expected
+            met = set(ids[at : at + batch.num_sampled_nodes[hop + 1]].tolist())
+            if number < 0:
+                all_met = set().union(*(lists.get(node, set()) for node in frontier)) - known
+                assert met == all_met
+            at += batch.num_sampled_nodes[hop + 1]
+            frontier, known = met, known | met
+        assert at == len(ids) and sum(batch.num_sampled_edges) == len(drawn)
+    assert sorted(seeds) == np.flatnonzero(sample.splits == 0).tolist()
+    assert loader.stats()["batches"] == len(loader)
+
+
+def flat(batch: Any) -> list[bytes]:
+    return [batch[key].numpy().tobytes() for key in ["n_id", "edge_index", "e_id", "x", "y"]]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_batches_are_equal_for_any_number_of_workers(graph: lodestore.Graph, method: str) -> None:
+    expected = [flat(batch) for batch in loader_of(graph, [3, 2])]
+    again = [flat(batch) for batch in loader_of(graph, [3, 2], seed=4)]
+    assert expected != again
+    for workers in [1, 3] if method == "fork" else [2]:
+        more: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": method}
+        assert [flat(batch) for batch in loader_of(graph, [3, 2], **more)] == expected
+
+
+def test_epochs_differ_and_reach_workers_that_persist(graph: lodestore.Graph) -> None:
+    plain = loader_of(graph, [3, 2])
+    epochs = [[flat(batch) for batch in plain] for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    lasting = loader_of(graph, [3, 2], num_workers=2, persistent_workers=True)
+    assert [[flat(batch) for batch in lasting] for _ in range(3)] == epochs
+
+
+def test_a_shuffled_loader_trains(graph: lodestore.Graph) -> None:
+    from torch_geometric.nn import GraphSAGE
+
+    torch.manual_seed(1)
+    model = GraphSAGE(33, 16, 2, 7)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(4):
+        total = 0.0
+        for batch in loader_of(graph, [5, 5], shuffle=True, batch_size=128):
+            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            loss = torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += float(loss)
+        losses.append(total)
+    assert losses[-1] < losses[0]
+
+
+def test_feature_store(sample: Sample, copied: Sample) -> None:
+    with lodestore.open(copied.path, writable=True) as graph:
+        store = lpyg.FeatureStore(graph, {"x": "feat", "b": "bf", "y": "label"})
+        rows = sample.rows["feat"]
+        for index in [torch.tensor([3, 1]), torch.tensor([3, 1], dtype=torch.int32), np.array([5])]:
+            found = store.get_tensor(group_name=None, attr_name="x", index=index)
+            assert np.array_equal(found.numpy(), rows[np.asarray(index)])
+        whole = store.get_tensor(group_name=None, attr_name="x", index=None)
+        assert np.array_equal(whole.numpy(), rows)
+        cut = store.get_tensor(group_name=None, attr_name="x", index=slice(2, 9))
+        assert np.array_equal(cut.numpy(), rows[2:9])
+        bits = store.get_tensor(group_name=None, attr_name="b", index=torch.tensor([4]))
+        assert bits.dtype == torch.bfloat16
+        assert np.array_equal(
+            bits.view(torch.int16).numpy().view(np.uint16), sample.rows["bf"][[4]]
+        )
+        with pytest.raises(KeyError, match="x, b, y"):
+            store.get_tensor(group_name=None, attr_name="z", index=None)
+        with pytest.raises(KeyError):
+            store.get_tensor(group_name="paper", attr_name="x", index=None)
+        assert store.get_tensor_size(group_name=None, attr_name="x") == (N_NODES, 33)
+        attrs = store.get_all_tensor_attrs()
+        attrs[0].index = torch.tensor([1])
+        assert not store.get_all_tensor_attrs()[0].is_set("index"), "objects are fresh"
+        new = torch.ones(2, 33)
+        assert store.update_tensor(new, group_name=None, attr_name="x", index=torch.tensor([1, 2]))
+        graph.commit()
+        assert np.array_equal(graph["feat"][[1, 2]], new.numpy())
+        assert not store.remove_tensor(group_name=None, attr_name="x", index=None)
+    with lodestore.open(sample.path) as graph:
+        copy = pickle.loads(pickle.dumps(lpyg.FeatureStore(graph)))
+        assert copy.attrs == {"x": "feat", "y": "label"}
+        found = copy.get_tensor(group_name=None, attr_name="y", index=torch.tensor([7]))
+        assert found.item() == sample.rows["label"][7]
+
+
+def test_graph_store(sample: Sample, graph: lodestore.Graph) -> None:
+    store = lpyg.GraphStore(graph)
+    attr = store.get_all_edge_attrs()[0]
+    row, colptr = store.get_edge_index(attr)
+    assert attr.size == (N_NODES, N_NODES) and len(row) == len(sample.edges)
+    destination = torch.repeat_interleave(torch.arange(N_NODES), colptr.diff())
+    assert set(zip(row.tolist(), destination.tolist(), strict=True)) == sample.edges
+
+
+def test_seeds_that_repeat_are_refused(graph: lodestore.Graph) -> None:
+    loader = lpyg.NeighborLoader(graph, [2], torch.tensor([1, 1]), batch_size=2)
+    with pytest.raises(ValueError, match="repeat"):
+        next(iter(loader))

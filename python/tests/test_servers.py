@@ -1,0 +1,121 @@
+"""Graphs behind servers: the same rows, pins, puts, and servers that go away."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import N_NODES, Sample, Server
+
+import lodestore
+
+Serve = Callable[..., tuple[Server, str]]
+
+
+def test_rows_of_servers(sample: Sample, serve: Serve) -> None:
+    _, address = serve(sample.path)
+    ids = np.random.default_rng(5).integers(0, N_NODES, 700)
+    with lodestore.connect(address) as graph:
+        assert graph.nodes == N_NODES and graph.version == 1 and graph.edges == len(sample.edges)
+        assert repr(graph).startswith(f"Graph('{address}', 3,001 nodes: ")
+        copy = pickle.loads(pickle.dumps(graph))
+        for name, rows in sample.rows.items():
+            found = graph.gather(name, ids, bulk=True)
+            assert np.array_equal(found.view(rows.dtype), rows[ids])
+            assert np.array_equal(copy[name][ids].view(rows.dtype), rows[ids])
+        out = np.empty((700, 33), np.float32)
+        assert graph.gather("feat", ids, out=out) is out
+        assert np.array_equal(out, sample.rows["feat"][ids])
+        half = graph.gather("half", ids, dtype="float32")
+        assert np.array_equal(half, sample.rows["half"][ids].astype(np.float32))
+        assert np.array_equal(graph.split("val"), np.flatnonzero(sample.splits == 1))
+        assert np.array_equal(graph.internal(sample.external), np.arange(N_NODES))
+        with pytest.raises(lodestore.StoreError, match="topology="):
+            graph.csc()
+        with pytest.raises(lodestore.IdError):
+            graph["feat"][[N_NODES]]
+        with pytest.raises(lodestore.ReadOnlyError):
+            graph.new_tensor("x", "float32")
+    with lodestore.connect(address, topology=sample.path) as graph:
+        assert len(graph.csc()[1]) == len(sample.edges)
+
+
+def test_puts_and_pins(copied: Sample, serve: Serve) -> None:
+    _, address = serve(copied.path, "--writable")
+    new = np.ones((1, 33), np.float32)
+    with lodestore.connect(address) as graph, lodestore.connect(address, pin=True) as pinned:
+        graph.put("feat", [4], new)
+        assert graph.commit() == 2 and graph.version == 2
+        assert np.array_equal(graph["feat"][[4]], new)
+        assert pinned.version == 1
+        assert np.array_equal(pinned["feat"][[4]], copied.rows["feat"][[4]])
+        with pytest.raises(lodestore.ReadOnlyError):
+            pinned.put("feat", [4], new)
+        assert np.array_equal(graph.at(2)["feat"][[4]], new)
+        with pytest.raises(lodestore.VersionError, match="version 1"):
+            graph.at(1)
+
+
+def test_read_only_servers_refuse_puts(sample: Sample, serve: Serve) -> None:
+    _, address = serve(sample.path)
+    with lodestore.connect(address) as graph, pytest.raises(lodestore.Error) as caught:
+        graph.put("feat", [4], np.ones((1, 33), np.float32))
+    assert isinstance(caught.value, OSError)
+
+
+def test_a_server_that_goes_away(sample: Sample, serve: Serve) -> None:
+    server, address = serve(sample.path)
+    with lodestore.connect(address, deadline=2.0) as graph:
+        assert graph["label"][0] == sample.rows["label"][0]
+        server.kill()
+        start = time.monotonic()
+        with pytest.raises((lodestore.ServerError, lodestore.DeadlineError)):
+            graph["feat"][[1, 2, 3]]
+        assert time.monotonic() - start < 8
+        future = graph.submit("feat", [1])
+        with pytest.raises((lodestore.ServerError, lodestore.DeadlineError)):
+            future.result()
+    with pytest.raises(ConnectionError):
+        lodestore.connect(address, deadline=1.0)
+
+
+def test_ctrl_c_while_a_server_stands_still(sample: Sample, serve: Serve) -> None:
+    server, address = serve(sample.path)
+    with lodestore.connect(address, deadline=20.0) as graph:
+        graph["feat"][[1]]
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            start = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                graph["feat"][np.arange(N_NODES)]
+            took = time.monotonic() - start - 0.3
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert took < 1.0, took
+        assert np.array_equal(graph["feat"][[2]], sample.rows["feat"][[2]])
+
+
+def test_bad_addresses_and_tokens(tmp_path: Path) -> None:
+    with pytest.raises(lodestore.ServerError, match="HOST:PORT"):
+        lodestore.connect("nonsense")
+    with pytest.raises(lodestore.ServerError):
+        lodestore.connect()
+    with pytest.raises(ValueError, match="deadline"):
+        lodestore.connect("127.0.0.1:1", deadline=0.0)
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdefSECRET\n")
+    token.chmod(0o644)
+    with pytest.raises(lodestore.StoreError, match="chmod 600") as caught:
+        lodestore.connect("127.0.0.1:1", token_file=token)
+    assert "SECRET" not in str(caught.value)
+    with pytest.raises(lodestore.StoreError, match="tls_ca"):
+        lodestore.connect("127.0.0.1:1", tls_cert=token, tls_key=token)

@@ -17,6 +17,7 @@ pub mod edges;
 pub mod fork;
 pub mod generate;
 pub mod halo;
+mod huge;
 mod map;
 mod memory;
 pub mod micrograph;

@@ -40,10 +40,13 @@ pub(super) fn by_metis(
     if n_nodes <= u32::from(n_parts) {
         return Ok((0..n_nodes).map(|node| PartId(node as u16)).collect());
     }
+    if edges.n_edges() > i32::MAX as u64 {
+        return Err(limit("edges are more", edges.n_edges()));
+    }
     let (offsets, mut neighbours) = all_edges(edges, n_nodes)?;
     let (mut starts, mut lists) = (vec![0 as Idx], Vec::with_capacity(neighbours.len()));
     for bounds in offsets.windows(2) {
-        let list = &mut neighbours[bounds[0]..bounds[1]];
+        let list = &mut neighbours[bounds[0] as usize..bounds[1] as usize];
         list.sort_unstable();
         let first = lists.len();
         for &neighbour in &*list {

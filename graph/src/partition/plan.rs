@@ -68,7 +68,7 @@ impl PartitionConfig {
             }
         }
         if self.refine_rounds > 0 {
-            phases.push(refine::plan(n, n_edges, self.n_parts));
+            phases.push(refine::plan(n, n_edges));
         }
         let overlap = if self.n_parts > 64 { "two passes for each 64 partitions" } else { "halos" };
         phases.push(PlannedPhase {

@@ -5,8 +5,11 @@
 //! contracted one too, and nothing is lost; when they do not, each takes the partition of most of
 //! its nodes, which repairs partitions that tear neighbours apart.
 
-use super::level::Level;
+use std::cmp::Reverse;
+
+use super::level::{Level, Lists};
 use crate::PartId;
+use crate::huge::HugeVec;
 use crate::mix::mix;
 
 /// Rounds in which each node joins the cluster that pulls it most.
@@ -14,6 +17,8 @@ const ROUNDS: u64 = 3;
 
 /// Bytes of a node of a contracted graph: 8 offset, 4 size, 2 partition.
 const CLUSTER_BYTES: u64 = 14;
+/// Neighbours that a pruned list keeps at least.
+const MIN_LIST: usize = 8;
 /// Bytes of an edge in the list of one of its ends: 4 neighbour, 4 weight.
 const EDGE_BYTES: u64 = 8;
 
@@ -21,7 +26,7 @@ const EDGE_BYTES: u64 = 8;
 pub(super) struct Contracted {
     pub(super) level: Level,
     /// Node of `level` that each node went to.
-    pub(super) parents: Vec<u32>,
+    pub(super) parents: HugeVec<u32>,
     /// Partition of each node of `level`.
     pub(super) parts: Vec<PartId>,
 }
@@ -31,6 +36,8 @@ pub(super) struct Contracted {
 pub(super) struct Clustering {
     /// Nodes of the graph in a cluster, at most.
     pub(super) max_size: u32,
+    /// Lists that are longer than there is room for keep the heaviest edges.
+    pub(super) prune: bool,
     /// Clusters keep to the partitions.
     pub(super) within: bool,
     /// Decides between equal clusters.
@@ -40,22 +47,32 @@ pub(super) struct Clustering {
 /// Contracts clusters of the nodes of `level`; `None` when what comes of it takes more than
 /// `max_bytes`.
 pub(super) fn contract(
-    level: &Level,
+    level: &impl Lists,
     parts: &[PartId],
     clustering: Clustering,
     max_bytes: u64,
 ) -> Option<Contracted> {
-    let mut parents = clusters(level, parts, clustering);
+    contract_clusters(level, parts, clusters(level, parts, clustering), clustering, max_bytes)
+}
+
+/// Contracts given clusters.
+pub(super) fn contract_clusters(
+    level: &impl Lists,
+    parts: &[PartId],
+    mut parents: HugeVec<u32>,
+    clustering: Clustering,
+    max_bytes: u64,
+) -> Option<Contracted> {
     bundle(level, parts, &mut parents, clustering.max_size);
     let n_clusters = renumber(&mut parents);
     let per_node = 4 * parents.len() as u64 + CLUSTER_BYTES * n_clusters as u64;
     let max_edges = max_bytes.checked_sub(per_node)? / EDGE_BYTES;
     let mut sizes = vec![0; n_clusters];
-    for (node, &parent) in (0..).zip(&parents) {
+    for (node, &parent) in (0..).zip(&*parents) {
         sizes[parent as usize] += level.size(node);
     }
     let parts = majorities(level, parts, &parents, n_clusters);
-    let mut level = contracted_edges(level, &parents, n_clusters, max_edges)?;
+    let mut level = contracted_edges(level, &parents, n_clusters, max_edges, clustering)?;
     level.sizes = sizes;
     Some(Contracted { level, parents, parts })
 }
@@ -69,10 +86,10 @@ impl Contracted {
 }
 
 /// A cluster for each node, named by one of the nodes. Poor nodes choose first.
-fn clusters(level: &Level, parts: &[PartId], clustering: Clustering) -> Vec<u32> {
-    let Clustering { max_size, within, seed } = clustering;
+fn clusters(level: &impl Lists, parts: &[PartId], clustering: Clustering) -> HugeVec<u32> {
+    let Clustering { max_size, within, seed, .. } = clustering;
     let n_nodes = level.n_nodes();
-    let mut cluster_of: Vec<u32> = (0..n_nodes).collect();
+    let mut cluster_of = HugeVec::from_fn(n_nodes as usize, |node| node as u32);
     let mut sizes: Vec<u32> = (0..n_nodes).map(|node| level.size(node)).collect();
     let mut order: Vec<u32> = (0..n_nodes).collect();
     order.sort_unstable_by_key(|&v| (level.degree(v), mix(seed ^ u64::from(v)) as u32, v));
@@ -119,7 +136,7 @@ fn clusters(level: &Level, parts: &[PartId], clustering: Clustering) -> Vec<u32>
 
 /// Puts nodes together that are alone and have no neighbour in their partition, in order: nothing
 /// speaks against it, and they would stay alone on every level.
-fn bundle(level: &Level, parts: &[PartId], cluster_of: &mut [u32], max_size: u32) {
+fn bundle(level: &impl Lists, parts: &[PartId], cluster_of: &mut [u32], max_size: u32) {
     let mut alone = vec![true; cluster_of.len()];
     for (node, &cluster) in cluster_of.iter().enumerate() {
         if cluster as usize != node {
@@ -160,7 +177,12 @@ fn renumber(cluster_of: &mut [u32]) -> usize {
 
 /// The partition of most nodes of each cluster, if one has more than half of them; else one of
 /// theirs: the vote of Boyer and Moore, in one word per cluster.
-fn majorities(level: &Level, parts: &[PartId], parents: &[u32], n_clusters: usize) -> Vec<PartId> {
+fn majorities(
+    level: &impl Lists,
+    parts: &[PartId],
+    parents: &[u32],
+    n_clusters: usize,
+) -> Vec<PartId> {
     let mut candidates = vec![PartId(0); n_clusters];
     let mut leads = vec![0u32; n_clusters];
     for (node, &parent) in (0..).zip(parents) {
@@ -181,23 +203,31 @@ fn majorities(level: &Level, parts: &[PartId], parents: &[u32], n_clusters: usiz
 /// Adds up the edges between clusters; `None` when they are more than `max_edges`, counted at both
 /// ends.
 fn contracted_edges(
-    level: &Level,
+    level: &impl Lists,
     parents: &[u32],
     n_clusters: usize,
     max_edges: u64,
+    clustering: Clustering,
 ) -> Option<Level> {
     let (starts, members) = members(parents, n_clusters);
     // Room for as many as there may be: of memory that is never written none is taken, where lists
     // that grow would take up to twice what they hold.
-    let most = level.neighbours.len().min(usize::try_from(max_edges).unwrap_or(usize::MAX));
+    let most = level.n_entries().min(usize::try_from(max_edges).unwrap_or(usize::MAX));
+    let max_list = match clustering.prune {
+        true => {
+            let fitting = max_edges / n_clusters.max(1) as u64;
+            usize::try_from(fitting).unwrap_or(usize::MAX).max(MIN_LIST)
+        }
+        false => usize::MAX,
+    };
     let mut offsets = Vec::with_capacity(n_clusters + 1);
     offsets.push(0);
     let (neighbours, weights) = (Vec::with_capacity(most), Vec::with_capacity(most));
     let mut coarse = Level { offsets, neighbours, weights, sizes: Vec::new() };
-    // Where the edge to each cluster is, if it is one of the cluster at hand.
-    let mut places = vec![usize::MAX; n_clusters];
+    // Place of each cluster in the list at hand, if it is there.
+    let mut places = vec![u32::MAX; n_clusters];
+    let mut list: Vec<(u32, u32)> = Vec::new();
     for cluster in 0..n_clusters {
-        let start = coarse.neighbours.len();
         for &node in &members[starts[cluster] as usize..starts[cluster + 1] as usize] {
             for (neighbour, weight) in level.edges(node) {
                 let other = parents[neighbour as usize];
@@ -205,21 +235,28 @@ fn contracted_edges(
                     continue;
                 }
                 let place = &mut places[other as usize];
-                if (start..coarse.neighbours.len()).contains(place) {
-                    let sum = &mut coarse.weights[*place];
-                    *sum = sum.saturating_add(weight);
-                } else {
-                    // Before one more: a single cluster may have as many as the whole graph.
-                    if coarse.neighbours.len() == most {
-                        return None;
+                match list.get_mut(*place as usize) {
+                    Some((sum, found)) if *found == other => *sum = sum.saturating_add(weight),
+                    _ => {
+                        *place = list.len() as u32;
+                        list.push((weight, other));
                     }
-                    *place = coarse.neighbours.len();
-                    coarse.neighbours.push(other);
-                    coarse.weights.push(weight);
                 }
             }
         }
-        coarse.offsets.push(coarse.neighbours.len());
+        if list.len() > max_list {
+            let hash = |other: u32| mix(clustering.seed ^ u64::from(other));
+            list.select_nth_unstable_by_key(max_list, |&(weight, other)| {
+                (Reverse(weight), hash(other))
+            });
+            list.truncate(max_list);
+        }
+        if coarse.neighbours.len() + list.len() > most {
+            return None;
+        }
+        coarse.neighbours.extend(list.iter().map(|&(_, other)| other));
+        coarse.weights.extend(list.drain(..).map(|(weight, _)| weight));
+        coarse.offsets.push(coarse.neighbours.len() as u32);
     }
     coarse.neighbours.shrink_to_fit();
     coarse.weights.shrink_to_fit();

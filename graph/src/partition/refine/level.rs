@@ -1,13 +1,31 @@
-//! Graphs that refinement works on: the sample at the bottom, contracted ones above it.
+//! Graphs that refinement works on: all edges or a sample at the bottom, contracted ones above.
 
 use crate::PartId;
 
-/// An undirected graph as lists of neighbours, without loops.
+/// Lists of neighbours without loops. An edge may be in the list of one end only.
+pub(super) trait Lists {
+    /// Returns the number of nodes.
+    fn n_nodes(&self) -> u32;
+
+    /// Returns the length of all lists together, or more.
+    fn n_entries(&self) -> usize;
+
+    /// Returns the nodes of the graph in `node`.
+    fn size(&self, node: u32) -> u32;
+
+    /// Returns the length of the list of `node`, or a number that grows with it.
+    fn degree(&self, node: u32) -> u32;
+
+    /// Returns the neighbours of `node` with the weights of their edges, which are above 0.
+    fn edges(&self, node: u32) -> impl Iterator<Item = (u32, u32)>;
+}
+
+/// A graph as lists of neighbours of any length.
 #[derive(Debug, Default)]
 pub(super) struct Level {
-    /// Where each node's neighbours start; one more entry than nodes.
-    pub(super) offsets: Vec<usize>,
-    /// Neighbours of all nodes; each edge stands in both lists.
+    /// Start of each node's neighbours; one more entry than nodes.
+    pub(super) offsets: Vec<u32>,
+    /// Neighbours of all nodes, node by node.
     pub(super) neighbours: Vec<u32>,
     /// Weight of each of those edges, above 0; empty when all are 1.
     pub(super) weights: Vec<u32>,
@@ -16,22 +34,36 @@ pub(super) struct Level {
 }
 
 impl Level {
-    pub(super) fn n_nodes(&self) -> u32 {
+    /// Returns the weight between partitions, once for each list that has it.
+    pub(super) fn cut(&self, parts: &[PartId]) -> u64 {
+        let of_node = |node: u32| {
+            let own = parts[node as usize];
+            let others = self.edges(node).filter(move |&(v, _)| parts[v as usize] != own);
+            others.map(|(_, weight)| u64::from(weight)).sum::<u64>()
+        };
+        (0..self.n_nodes()).map(of_node).sum()
+    }
+}
+
+impl Lists for Level {
+    fn n_nodes(&self) -> u32 {
         (self.offsets.len() - 1) as u32
     }
 
-    /// Nodes of the graph in `node`.
-    pub(super) fn size(&self, node: u32) -> u32 {
+    fn n_entries(&self) -> usize {
+        self.neighbours.len()
+    }
+
+    fn size(&self, node: u32) -> u32 {
         self.sizes.get(node as usize).copied().unwrap_or(1)
     }
 
-    pub(super) fn degree(&self, node: u32) -> usize {
+    fn degree(&self, node: u32) -> u32 {
         self.offsets[node as usize + 1] - self.offsets[node as usize]
     }
 
-    /// Neighbours of `node` with the weights of their edges.
-    pub(super) fn edges(&self, node: u32) -> impl Iterator<Item = (u32, u32)> {
-        let range = self.offsets[node as usize]..self.offsets[node as usize + 1];
+    fn edges(&self, node: u32) -> impl Iterator<Item = (u32, u32)> {
+        let range = self.offsets[node as usize] as usize..self.offsets[node as usize + 1] as usize;
         range.map(|i| (self.neighbours[i], self.weights.get(i).copied().unwrap_or(1)))
     }
 }
@@ -44,7 +76,7 @@ pub(super) struct Loads {
 }
 
 impl Loads {
-    pub(super) fn new(level: &Level, parts: &[PartId], n_parts: u16, capacity: u64) -> Self {
+    pub(super) fn new(level: &impl Lists, parts: &[PartId], n_parts: u16, capacity: u64) -> Self {
         let sizes = (0..level.n_nodes()).map(|node| level.size(node));
         Self::of(parts.iter().zip(sizes), n_parts, capacity)
     }

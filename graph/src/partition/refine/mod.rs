@@ -1,73 +1,89 @@
 //! Refinement of any partitioning, in memory of the order of the nodes.
 //!
-//! A round reads a sample of the edges, as many per node as [`EDGES_PER_NODE`], contracts it level
-//! by level into a small graph, and improves the partitioning from the smallest level down to the
-//! nodes, as multilevel partitioners do (Karypis and Kumar, SIAM J. Sci. Comput. 20, 1998), but
-//! from the partitioning that there is. Where the sample is not all edges, two streamings over all
-//! of them follow, in which each node goes where most of its neighbours are.
+//! A round contracts the graph level by level, and improves the partitioning from the smallest
+//! level down to the nodes, as multilevel partitioners do (Karypis and Kumar, SIAM J. Sci. Comput.
+//! 20, 1998), but from the partitioning that there is. Few edges are held all. Of many each node
+//! keeps a few neighbours: these are contracted once into clusters of up to [`SAMPLED_CLUSTER`]
+//! nodes, and in place of a search among nodes two streamings over all edges follow, in which nodes
+//! near other partitions go where most of their neighbours are.
 //!
-//! In the first round clusters may cross partitions, which repairs bad ones; in the others they do
-//! not, so that every level starts as good as the last round ended. A round that leaves more edges
+//! In the first round clusters may cross partitions, and the smallest level is partitioned from
+//! nothing too, which repairs bad partitions. In the others clusters keep to the partitions, so that
+//! every level starts as good as the last round ended. A round that leaves more edges
 //! cut than there were is undone, unless a partition was over capacity before it.
 
 mod coarsen;
+mod grow;
 mod level;
 mod queue;
 mod restream;
 mod sample;
 mod search;
+mod slots;
 
 use super::plan::PlannedPhase;
 use super::steps::Steps;
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 use crate::mix::mix;
-use coarsen::{Clustering, Contracted, contract};
-use level::{Level, Loads};
+use coarsen::{Clustering, Contracted, contract, contract_clusters};
+use level::{Level, Lists, Loads};
 use restream::restream;
-use sample::sample;
+use slots::Slots;
 
-/// Edges of the sample per node. On tolokers, whose nodes have 88 neighbours, all edges gave
-/// replication factors up to 6 % lower and half as many up to 29 % higher, both without restreaming;
-/// on graphs with fewer neighbours or clear communities more edges gained nothing.
-const EDGES_PER_NODE: u64 = 8;
 /// Contraction ends when there are so many nodes per partition.
 const COARSEST_PER_PART: u32 = 60;
 /// Clusters hold at most a share of a partition, so that balance stays possible.
 const CLUSTERS_PER_PART: u32 = 30;
 /// The largest cluster of a level, in those of the level below.
 const GROWTH: u32 = 8;
+/// Partitionings of the smallest level that are grown from nothing, to take the best.
+const GROWTHS: u64 = 8;
+/// Nodes per partition of the largest level that partitions are grown on.
+const GROWN_PER_PART: u32 = 1000;
 /// Levels at most, should contraction go on and on.
 const MAX_LEVELS: usize = 40;
 
-/// Bytes that all levels above the sample may take together, per node and per edge of the sample.
-/// Levels that would take more are left out. On graphs whose nodes have few neighbours or form
-/// clusters they take less than half of that.
+/// Bytes that all levels above complete lists may take together, per node and per edge. Levels that
+/// would take more are left out. On graphs whose nodes have few neighbours or form clusters they
+/// take less than half of that.
 const LEVELS_BYTES: [u64; 2] = [16, 32];
+/// Bytes per node that all levels above a sample may take together.
+const SAMPLED_LEVELS_BYTES: u64 = 24;
+/// Nodes of a cluster of a sample at most.
+const SAMPLED_CLUSTER: u32 = 64;
+/// Rounds in which each node of a sample goes where most of its kept neighbours are.
+const SWEEPS: u32 = 2;
 
 /// Memory of a round for `n_nodes` nodes and `n_edges` edges, and its passes over the edges.
 ///
-/// Per node: 8 offset of the sample's lists, 16 cluster, size, order and pull of a node while it is
-/// contracted, 2 owner before the round. Per edge of the sample: 8 in the lists of both ends. And the
-/// levels above.
-pub(super) fn plan(n_nodes: u64, n_edges: u64, n_parts: u16) -> PlannedPhase {
-    let max_edges = EDGES_PER_NODE * n_nodes;
-    let n_sampled = n_edges.min(max_edges);
-    let [per_node, per_edge] = LEVELS_BYTES;
-    let n_passes = match n_edges <= max_edges {
-        true => "3 passes, then 1 a round".to_owned(),
-        false => format!("1 pass, then {} a round", 5 + restream::n_passes(n_parts)),
+/// Where all edges are held: per node 4 offset, 20 cluster, size, order, pull and member of a node
+/// while it is contracted, 2 owner before the round; per edge 8 in the lists of both ends. Of a
+/// sample: per node 4 for each slot, 2 owner before, and 12 cluster, number and member of a node.
+/// And the levels above.
+pub(super) fn plan(n_nodes: u64, n_edges: u64) -> PlannedPhase {
+    let (arithmetic, bytes) = match sample::n_slots(n_nodes, n_edges) {
+        None => {
+            let [per_node, per_edge] = LEVELS_BYTES;
+            let arithmetic = format!(
+                "{n_nodes} nodes x {} B + {n_edges} edges x {} B (26 and 8 lists, {per_node} and \
+                 {per_edge} levels above at most); 2 passes",
+                26 + per_node,
+                8 + per_edge,
+            );
+            (arithmetic, n_nodes * (26 + per_node) + n_edges * (8 + per_edge))
+        }
+        Some(n_slots) => {
+            let per_node = 4 * n_slots + 14 + SAMPLED_LEVELS_BYTES;
+            let arithmetic = format!(
+                "{n_nodes} nodes x {per_node} B ({} neighbours, 14 clusters, \
+                 {SAMPLED_LEVELS_BYTES} levels above at most); 2 to 4 passes a round",
+                4 * n_slots,
+            );
+            (arithmetic, n_nodes * per_node)
+        }
     };
-    PlannedPhase {
-        phase: "refining".to_owned(),
-        arithmetic: format!(
-            "{n_nodes} nodes x {} B + {n_sampled} sampled edges x {} B (26 and 8 sample, {per_node} \
-             and {per_edge} levels above at most); {n_passes}",
-            26 + per_node,
-            8 + per_edge,
-        ),
-        bytes: n_nodes * (26 + per_node) + n_sampled * (8 + per_edge),
-    }
+    PlannedPhase { phase: "refining".to_owned(), arithmetic, bytes }
 }
 
 /// Improves `parts` in `n_rounds` rounds; no partition ends above `capacity` nodes, which must
@@ -81,52 +97,99 @@ pub(super) fn refine(
     steps: &mut Steps,
 ) -> Result<(), EdgeError> {
     let n_nodes = parts.len() as u32;
-    let max_edges = EDGES_PER_NODE * u64::from(n_nodes);
-    let mut complete = None;
-    let mut least_cut = n_cut(edges, parts)?;
-    steps.done("refine: cut", 1);
-    for round in 1..=n_rounds {
-        let seed = mix(u64::from(round));
-        let before = parts.to_vec();
-        let fitted = !Loads::of_nodes(parts, n_parts, capacity).any_over();
-        let (sampled, n_passes) = match complete.take() {
-            Some(sampled) => (sampled, 0),
-            None => {
-                let sampled = sample(edges, n_nodes, max_edges, seed)?;
-                let n_passes = if sampled.is_complete { 2 } else { 4 };
-                (sampled, n_passes)
+    let aims_of = |round: u32| {
+        let seed = mix(round.into());
+        Aims { n_parts, capacity, within: round > 1, seed, round }
+    };
+    match sample::n_slots(n_nodes.into(), edges.n_edges()) {
+        None => {
+            let all = sample::all_edges(edges, n_nodes)?;
+            steps.done("refine: lists", 2);
+            for round in 1..=n_rounds {
+                complete_round(&all, parts, &aims_of(round));
+                steps.done(format!("refine {round}: levels"), 0);
             }
-        };
-        steps.done(format!("refine {round}: sample"), n_passes);
-        let aims = Aims { n_parts, capacity, within: round > 1, seed };
-        cycle(&sampled.level, parts, &aims);
-        steps.done(format!("refine {round}: levels"), 0);
-        if sampled.is_complete {
-            complete = Some(sampled);
-        } else {
-            drop(sampled);
-            let mut loads = Loads::of_nodes(parts, n_parts, capacity);
-            let n_passes = restream(edges, parts, &mut loads, seed)?;
-            steps.done(format!("refine {round}: restreaming"), n_passes);
         }
-        let cut = n_cut(edges, parts)?;
-        if fitted && cut > least_cut {
-            parts.copy_from_slice(&before);
-        } else {
-            least_cut = cut;
+        Some(n_slots) => {
+            for round in 1..=n_rounds {
+                sampled_round(edges, parts, n_slots as usize, &aims_of(round), steps)?;
+            }
         }
-        steps.done(format!("refine {round}: cut"), 1);
     }
     Ok(())
 }
 
+/// A round on the lists of all edges; undone if it cuts more of them.
+fn complete_round(all: &Level, parts: &mut [PartId], aims: &Aims) {
+    let (before, cut) = (parts.to_vec(), all.cut(parts));
+    let fitted = !Loads::of_nodes(parts, aims.n_parts, aims.capacity).any_over();
+    let [per_node, per_edge] = LEVELS_BYTES;
+    let n_edges = all.neighbours.len() as u64 / 2;
+    cycle(all, parts, aims, per_node * u64::from(all.n_nodes()) + per_edge * n_edges);
+    if fitted && all.cut(parts) > cut {
+        parts.copy_from_slice(&before);
+    }
+}
+
+/// A round on a sample of the edges; undone if it cuts more of all.
+fn sampled_round(
+    edges: &dyn EdgeStream,
+    parts: &mut [PartId],
+    n_slots: usize,
+    aims: &Aims,
+    steps: &mut Steps,
+) -> Result<(), EdgeError> {
+    let round = aims.round;
+    let fitted = !Loads::of_nodes(parts, aims.n_parts, aims.capacity).any_over();
+    let before = parts.to_vec();
+    let (slots, cut_before) = Slots::sample(edges, parts, n_slots, aims.seed)?;
+    steps.done(format!("refine {round}: sample"), 1);
+    sampled_levels(&slots, parts, aims);
+    let mut loads = Loads::of_nodes(parts, aims.n_parts, aims.capacity);
+    slots::relieve(&slots, parts, &mut loads);
+    for _ in 0..SWEEPS {
+        slots::sweep(&slots, parts, &mut loads);
+    }
+    steps.done(format!("refine {round}: levels"), 0);
+    let n_passes = restream(edges, slots, parts, &mut loads, aims.seed)?;
+    steps.done(format!("refine {round}: restreaming"), n_passes);
+    if fitted && n_cut(edges, parts)? > cut_before {
+        parts.copy_from_slice(&before);
+    }
+    steps.done(format!("refine {round}: cut"), u32::from(fitted));
+    Ok(())
+}
+
+/// Contracts clusters of the sample and improves `parts` on the levels above it.
+fn sampled_levels(slots: &Slots, parts: &mut [PartId], aims: &Aims) {
+    let largest = parts.len() as u32 / u32::from(aims.n_parts) / CLUSTERS_PER_PART;
+    let max_bytes = SAMPLED_LEVELS_BYTES * parts.len() as u64;
+    let max_size = SAMPLED_CLUSTER.min(largest);
+    let Aims { within, seed, .. } = *aims;
+    let clustering = Clustering { max_size, prune: true, within, seed };
+    let clusters = match max_size {
+        0 | 1 => return,
+        _ => slots::clusters(slots, parts, clustering),
+    };
+    // Beside the levels there are 4 bytes of each node's cluster.
+    let below_bytes = 4 * parts.len() as u64;
+    let contracted = contract_clusters(slots, parts, clusters, clustering, max_bytes + below_bytes);
+    let Some(mut first) = contracted else { return };
+    let left_bytes = (max_bytes + below_bytes).saturating_sub(first.n_bytes());
+    cycle(&first.level, &mut first.parts, aims, left_bytes);
+    for (part, &parent) in parts.iter_mut().zip(&*first.parents) {
+        *part = first.parts[parent as usize];
+    }
+}
+
 /// Neighbours of every node in both directions, repeated edges repeated, and where each list starts.
+/// The stream must have fewer than 2³¹ edges.
 #[cfg(feature = "metis")]
 pub(super) fn all_edges(
     edges: &dyn EdgeStream,
     n_nodes: u32,
-) -> Result<(Vec<usize>, Vec<u32>), EdgeError> {
-    let Level { offsets, neighbours, .. } = sample(edges, n_nodes, u64::MAX, 0)?.level;
+) -> Result<(Vec<u32>, Vec<u32>), EdgeError> {
+    let Level { offsets, neighbours, .. } = sample::all_edges(edges, n_nodes)?;
     Ok((offsets, neighbours))
 }
 
@@ -142,28 +205,59 @@ fn n_cut(edges: &dyn EdgeStream, parts: &[PartId]) -> Result<u64, EdgeError> {
 }
 
 /// What a cycle through the levels has to keep to.
+#[derive(Clone, Copy, Debug)]
 struct Aims {
     n_parts: u16,
     capacity: u64,
     /// Clusters keep to the partitions.
     within: bool,
     seed: u64,
+    round: u32,
 }
 
-/// Contracts `bottom` level by level, then improves `parts` from the top level down.
-fn cycle(bottom: &Level, parts: &mut [PartId], aims: &Aims) {
-    let mut levels = contracted(bottom, parts, aims);
+/// Contracts `bottom` level by level, in `max_bytes`, then improves `parts` from the top level down.
+fn cycle(bottom: &Level, parts: &mut [PartId], aims: &Aims, max_bytes: u64) {
+    let mut levels = contracted(bottom, parts, aims, max_bytes);
+    if !aims.within {
+        match levels.last_mut() {
+            Some(top) => regrow(&top.level, &mut top.parts, aims),
+            None => regrow(bottom, parts, aims),
+        }
+    }
     while let Some(mut top) = levels.pop() {
         improve_level(&top.level, &mut top.parts, aims);
         let below = match levels.last_mut() {
             Some(level) => &mut level.parts[..],
             None => &mut *parts,
         };
-        for (part, &parent) in below.iter_mut().zip(&top.parents) {
+        for (part, &parent) in below.iter_mut().zip(&*top.parents) {
             *part = top.parts[parent as usize];
         }
     }
     improve_level(bottom, parts, aims);
+}
+
+/// Replaces `parts` by the best of partitions that are grown from nothing, if one cuts less. All are
+/// compared after a search in each. Large levels are left as they are.
+fn regrow(level: &Level, parts: &mut [PartId], aims: &Aims) {
+    if level.n_nodes() > GROWN_PER_PART * u32::from(aims.n_parts) {
+        return;
+    }
+    improve_level(level, parts, aims);
+    let worth = |parts: &[PartId]| {
+        let loads = Loads::new(level, parts, aims.n_parts, aims.capacity);
+        (loads.any_over(), level.cut(parts))
+    };
+    let mut best = worth(parts);
+    for i in 0..GROWTHS {
+        let mut grown = grow::grow(level, aims.n_parts, mix(aims.seed ^ i));
+        improve_level(level, &mut grown, aims);
+        let found = worth(&grown);
+        if found < best {
+            best = found;
+            parts.copy_from_slice(&grown);
+        }
+    }
 }
 
 fn improve_level(level: &Level, parts: &mut [PartId], aims: &Aims) {
@@ -172,14 +266,14 @@ fn improve_level(level: &Level, parts: &mut [PartId], aims: &Aims) {
 }
 
 /// The levels above `bottom`, until one is small or clusters grow no more.
-fn contracted(bottom: &Level, parts: &[PartId], aims: &Aims) -> Vec<Contracted> {
+fn contracted(bottom: &Level, parts: &[PartId], aims: &Aims, max_bytes: u64) -> Vec<Contracted> {
     let enough = u64::from(COARSEST_PER_PART) * u64::from(aims.n_parts);
-    let largest = bottom.n_nodes() / u32::from(aims.n_parts) / CLUSTERS_PER_PART;
-    let [per_node, per_edge] = LEVELS_BYTES;
-    let n_sampled = bottom.neighbours.len() as u64 / 2;
-    let mut left_bytes = per_node * u64::from(bottom.n_nodes()) + per_edge * n_sampled;
+    let n_bottom = u64::from(bottom.n_nodes());
+    let n_below: u64 = (0..bottom.n_nodes()).map(|node| u64::from(bottom.size(node))).sum();
+    let largest = (n_below / u64::from(aims.n_parts) / u64::from(CLUSTERS_PER_PART)) as u32;
+    let mut left_bytes = max_bytes;
     let mut levels: Vec<Contracted> = Vec::new();
-    let mut max_size = 1u32;
+    let mut max_size = (n_below / n_bottom.max(1)).max(1) as u32;
     while levels.len() < MAX_LEVELS {
         let (level, parts) = match levels.last() {
             Some(top) => (&top.level, &top.parts[..]),
@@ -191,9 +285,9 @@ fn contracted(bottom: &Level, parts: &[PartId], aims: &Aims) -> Vec<Contracted> 
         }
         max_size = max_size.saturating_mul(GROWTH).min(largest);
         let seed = mix(aims.seed ^ levels.len() as u64);
-        let clustering = Clustering { max_size, within: aims.within, seed };
+        let clustering = Clustering { max_size, prune: false, within: aims.within, seed };
         let Some(next) = contract(level, parts, clustering, left_bytes) else { break };
-        left_bytes -= next.n_bytes();
+        left_bytes = left_bytes.saturating_sub(next.n_bytes());
         let n_left = next.level.n_nodes();
         levels.push(next);
         if max_size == largest && u64::from(n_left) * 20 > u64::from(n_nodes) * 19 {

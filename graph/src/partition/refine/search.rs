@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use super::level::{Level, Loads};
+use super::level::{Level, Lists, Loads};
 use super::queue::Queue;
 use crate::PartId;
 

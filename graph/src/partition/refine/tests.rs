@@ -1,7 +1,9 @@
 use super::level::Level;
 use super::queue::Queue;
+use super::restream::Candidates;
 use super::*;
-use crate::edges::MemoryEdges;
+use crate::edges::{MemoryEdges, ReadAhead};
+use crate::huge::HugeVec;
 use crate::partition::{PartitionConfig, partition};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,8 +43,8 @@ fn communities_are_found_again_after_a_hash_tore_them_apart() {
 }
 
 #[test]
-fn a_sample_of_dense_communities_is_enough() {
-    // 60 neighbours each, of which the sample keeps about 16.
+fn dense_communities_are_found_again() {
+    // 60 neighbours each.
     let mut pairs = Vec::new();
     for u in 0..1200u32 {
         pairs.extend((1..=29).map(|step| [u, u / 60 * 60 + (u + step) % 60]));
@@ -87,34 +89,141 @@ proptest! {
     }
 
     #[test]
-    fn a_complete_sample_has_every_edge_both_ways(
-        ends in prop::collection::vec((0u32..30, 0u32..30), 0..100),
+    fn a_sampled_round_keeps_the_bound_and_never_cuts_more(
+        ends in prop::collection::vec((0u32..60, 0u32..60), 0..600),
+        parts in prop::collection::vec(0u16..5, 60),
+        n_slots in 1usize..6,
+        round in 1u32..3,
+        slack in 0u64..10,
     ) {
-        let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
-        let sampled = sample(&edges, 30, 100, 1).unwrap();
-        prop_assert!(sampled.is_complete);
-        let mut expected: BTreeMap<(u32, u32), u32> = BTreeMap::new();
-        for &(u, v) in ends.iter().filter(|(u, v)| u != v) {
-            *expected.entry((u, v)).or_default() += 1;
-            *expected.entry((v, u)).or_default() += 1;
+        let pairs = pairs_of(&ends);
+        let edges = MemoryEdges::new(pairs.clone()).unwrap();
+        let mut parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
+        let before = parts.clone();
+        let aims = Aims { n_parts: 5, capacity: 12 + slack, within: round > 1, seed: 9, round };
+        let fitted = !Loads::of_nodes(&parts, 5, aims.capacity).any_over();
+        sampled_round(&edges, &mut parts, n_slots, &aims, &mut Steps::new(0)).unwrap();
+        prop_assert!(!Loads::of_nodes(&parts, 5, aims.capacity).any_over());
+        if fitted {
+            prop_assert!(n_cut_naive(&pairs, &parts) <= n_cut_naive(&pairs, &before));
         }
-        prop_assert_eq!(weights(&sampled.level), expected);
+        let mut again = before;
+        let ahead = ReadAhead::new(edges);
+        sampled_round(&ahead, &mut again, n_slots, &aims, &mut Steps::new(0)).unwrap();
+        prop_assert_eq!(again, parts, "the same with a thread that reads ahead");
     }
 
     #[test]
-    fn a_sample_stays_within_its_bound_and_is_symmetric(
-        ends in prop::collection::vec((0u32..30, 0u32..30), 100..400),
-        max_edges in 1u64..100,
-        seed: u64,
+    fn complete_lists_have_every_edge_both_ways(
+        ends in prop::collection::vec((0u32..30, 0u32..30), 0..100),
     ) {
         let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
-        let sampled = sample(&edges, 30, max_edges, seed).unwrap();
-        prop_assert!(!sampled.is_complete);
-        prop_assert!(sampled.level.neighbours.len() as u64 <= 2 * max_edges);
-        let found = weights(&sampled.level);
-        for (&(u, v), weight) in &found {
-            prop_assert_eq!(found.get(&(v, u)), Some(weight));
-            prop_assert!(ends.contains(&(u, v)) || ends.contains(&(v, u)));
+        prop_assert_eq!(weights(&sample::all_edges(&edges, 30).unwrap()), both_ways(&ends));
+    }
+
+    #[test]
+    fn a_node_keeps_as_many_of_its_neighbours_as_it_has_slots_for(
+        ends in prop::collection::vec((0u32..30, 0u32..30), 0..200),
+        parts in prop::collection::vec(0u16..3, 30),
+        n_slots in 1usize..10,
+        seed: u64,
+    ) {
+        let pairs = pairs_of(&ends);
+        let edges = MemoryEdges::new(pairs.clone()).unwrap();
+        let parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
+        let (slots, n_cut) = Slots::sample(&edges, &parts, n_slots, seed).unwrap();
+        prop_assert_eq!(n_cut, n_cut_naive(&pairs, &parts));
+        let all = both_ways(&ends);
+        let found = weights(&slots);
+        for (edge, n_found) in &found {
+            prop_assert!(all.get(edge).is_some_and(|n| n_found <= n), "{edge:?}");
+        }
+        for node in 0..30 {
+            let of_node = |edges: &BTreeMap<(u32, u32), u32>| {
+                edges.range((node, 0)..=(node, u32::MAX)).map(|(_, &n)| n as usize).sum::<usize>()
+            };
+            prop_assert_eq!(of_node(&found), of_node(&all).min(n_slots));
+        }
+    }
+
+    #[test]
+    fn clusters_of_a_sample_keep_to_their_size_and_partitions(
+        ends in prop::collection::vec((0u32..60, 0u32..60), 0..300),
+        parts in prop::collection::vec(0u16..3, 60),
+        max_size in 1u32..20,
+        within: bool,
+    ) {
+        let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
+        let parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
+        let slots = Slots::sample(&edges, &parts, 4, 1).unwrap().0;
+        let clustering = Clustering { max_size, prune: true, within, seed: 3 };
+        let clusters = slots::clusters(&slots, &parts, clustering);
+        for cluster in 0..60 {
+            let members: Vec<usize> = (0..60).filter(|&v| clusters[v] == cluster).collect();
+            prop_assert!(members.len() <= max_size as usize);
+            prop_assert!(!within || members.iter().all(|&v| parts[v] == parts[members[0]]));
+        }
+    }
+
+    #[test]
+    fn sweeps_over_all_neighbours_never_cut_more_and_relief_empties_what_is_full(
+        ends in prop::collection::vec((0u32..40, 0u32..40), 0..200),
+        parts in prop::collection::vec(0u16..4, 40),
+    ) {
+        let pairs = pairs_of(&ends);
+        let edges = MemoryEdges::new(pairs.clone()).unwrap();
+        let mut parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
+        let slots = Slots::sample(&edges, &parts, slots::MAX_SLOTS, 1).unwrap().0;
+        let mut loads = Loads::of_nodes(&parts, 4, 12);
+        slots::relieve(&slots, &mut parts, &mut loads);
+        prop_assert!(!loads.any_over());
+        let before = n_cut_naive(&pairs, &parts);
+        let is_complete = (0..40).all(|node| slots.degree(node) < slots::MAX_SLOTS as u32);
+        let n_moved = slots::sweep(&slots, &mut parts, &mut loads);
+        let after = n_cut_naive(&pairs, &parts);
+        if is_complete {
+            prop_assert!(after + u64::from(n_moved) <= before, "each move gains");
+        }
+        let fresh = Loads::of_nodes(&parts, 4, 12);
+        prop_assert!((0..4).map(PartId).all(|p| fresh.load(p) == loads.load(p)));
+        prop_assert!(!fresh.any_over());
+    }
+
+    #[test]
+    fn candidates_are_ranked_in_order(chosen in prop::collection::vec(any::<bool>(), 0..300)) {
+        let candidates = Candidates::of(chosen.len(), |node| chosen[node as usize]);
+        let mut n_before = 0;
+        for (node, &is_chosen) in (0..).zip(&chosen) {
+            prop_assert_eq!(candidates.rank(node), is_chosen.then_some(n_before));
+            n_before += usize::from(is_chosen);
+        }
+        prop_assert_eq!(candidates.len(), n_before);
+    }
+
+    #[test]
+    fn pruned_lists_keep_the_heaviest_edges(
+        ends in prop::collection::vec((0u32..40, 0u32..40), 100..400),
+    ) {
+        let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
+        let bottom = sample::all_edges(&edges, 40).unwrap();
+        let parts = vec![PartId(0); 40];
+        let clusters = || HugeVec::from_fn(40, |node| node as u32 / 2 * 2);
+        let clustering = |prune| Clustering { max_size: 2, prune, within: false, seed: 5 };
+        let all = contract_clusters(&bottom, &parts, clusters(), clustering(false), u64::MAX);
+        let all = all.unwrap().level;
+        // Room for ten neighbours of each of 20 clusters.
+        let max_bytes = 4 * 40 + (14 + 80) * 20;
+        let few = contract_clusters(&bottom, &parts, clusters(), clustering(true), max_bytes);
+        let few = few.unwrap().level;
+        for cluster in 0..20 {
+            let sorted = |level: &Level| {
+                let mut weights: Vec<u32> = level.edges(cluster).map(|(_, w)| w).collect();
+                weights.sort_unstable_by(|a, b| b.cmp(a));
+                weights
+            };
+            let mut expected = sorted(&all);
+            expected.truncate(10);
+            prop_assert_eq!(sorted(&few), expected);
         }
     }
 
@@ -126,10 +235,10 @@ proptest! {
         seed: u64,
     ) {
         let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
-        let bottom = sample(&edges, 40, 1000, 1).unwrap().level;
+        let bottom = sample::all_edges(&edges, 40).unwrap();
         let parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
         for within in [true, false] {
-            let clustering = Clustering { max_size, within, seed };
+            let clustering = Clustering { max_size, prune: false, within, seed };
             let top = contract(&bottom, &parts, clustering, u64::MAX).unwrap();
             let n_bytes = top.n_bytes();
             prop_assert!(contract(&bottom, &parts, clustering, n_bytes).is_some());
@@ -162,12 +271,13 @@ proptest! {
         parts in prop::collection::vec(0u16..40, 50),
         seed: u64,
     ) {
-        // So many partitions that nodes are counted in blocks.
+        // So many partitions that only some nodes are counted.
         let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
         let mut parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
+        let slots = Slots::sample(&edges, &parts, 3, seed).unwrap().0;
         let mut loads = Loads::of_nodes(&parts, 40, 6);
         let over_before = loads.any_over();
-        restream(&edges, &mut parts, &mut loads, seed).unwrap();
+        restream(&edges, slots, &mut parts, &mut loads, seed).unwrap();
         let fresh = Loads::of_nodes(&parts, 40, 6);
         prop_assert!(over_before || !fresh.any_over());
         for part in (0..40).map(PartId) {
@@ -196,7 +306,16 @@ proptest! {
     }
 }
 
-fn weights(level: &Level) -> BTreeMap<(u32, u32), u32> {
+fn both_ways(ends: &[(u32, u32)]) -> BTreeMap<(u32, u32), u32> {
+    let mut expected: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+    for &(u, v) in ends.iter().filter(|(u, v)| u != v) {
+        *expected.entry((u, v)).or_default() += 1;
+        *expected.entry((v, u)).or_default() += 1;
+    }
+    expected
+}
+
+fn weights(level: &impl Lists) -> BTreeMap<(u32, u32), u32> {
     let mut weights = BTreeMap::new();
     for u in 0..level.n_nodes() {
         for (v, weight) in level.edges(u) {
@@ -211,7 +330,7 @@ fn a_search_moves_single_nodes_to_where_they_belong() {
     // Two triangles with an edge between them, one node of each on the wrong side.
     let pairs = [[0, 1], [1, 2], [0, 2], [3, 4], [4, 5], [3, 5], [2, 3]];
     let edges = MemoryEdges::new(pairs.to_vec()).unwrap();
-    let level = sample(&edges, 6, 100, 0).unwrap().level;
+    let level = sample::all_edges(&edges, 6).unwrap();
     let mut parts = [0, 0, 1, 0, 1, 1].map(PartId);
     let mut loads = Loads::new(&level, &parts, 2, 4);
     search::improve(&level, &mut parts, &mut loads);
@@ -228,4 +347,55 @@ fn one_partition_and_more_partitions_than_nodes_work() {
             assert!(done.report.part_nodes.iter().all(|&n| n <= 1 || n_parts == 1));
         }
     }
+}
+
+proptest! {
+    #[test]
+    fn grown_partitions_share_the_nodes_evenly(
+        ends in prop::collection::vec((0u32..60, 0u32..60), 0..400),
+        n_parts in 1u16..9,
+        seed: u64,
+    ) {
+        let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
+        let level = sample::all_edges(&edges, 60).unwrap();
+        let parts = grow::grow(&level, n_parts, seed);
+        let loads = Loads::of_nodes(&parts, n_parts, 60);
+        let mean = 60 / u64::from(n_parts);
+        for part in (0..n_parts).map(PartId) {
+            // Each of up to three bisections rounds once.
+            prop_assert!(loads.load(part).abs_diff(mean) <= 3, "{loads:?}");
+        }
+        prop_assert_eq!(parts, grow::grow(&level, n_parts, seed));
+    }
+
+    #[test]
+    fn growing_keeps_the_better_partitions(
+        ends in prop::collection::vec((0u32..60, 0u32..60), 0..400),
+        parts in prop::collection::vec(0u16..5, 60),
+    ) {
+        let pairs = pairs_of(&ends);
+        let level = sample::all_edges(&MemoryEdges::new(pairs.clone()).unwrap(), 60).unwrap();
+        let aims = Aims { n_parts: 5, capacity: 14, within: false, seed: 9, round: 1 };
+        let mut searched: Vec<PartId> = parts.into_iter().map(PartId).collect();
+        let mut regrown = searched.clone();
+        improve_level(&level, &mut searched, &aims);
+        regrow(&level, &mut regrown, &aims);
+        prop_assert!(!Loads::of_nodes(&regrown, 5, 14).any_over());
+        prop_assert!(n_cut_naive(&pairs, &regrown) <= n_cut_naive(&pairs, &searched));
+    }
+}
+
+#[test]
+fn a_ring_of_communities_is_cut_into_arcs() {
+    // Communities of a ring, each in a partition at random: no move of a single one gains enough.
+    let pairs = communities(64, 8);
+    let level = sample::all_edges(&MemoryEdges::new(pairs.clone()).unwrap(), 512).unwrap();
+    let scattered = |node: u32| PartId((mix(u64::from(node / 8)) % 4) as u16);
+    let mut parts: Vec<PartId> = (0..512).map(scattered).collect();
+    let aims = Aims { n_parts: 4, capacity: 134, within: false, seed: 1, round: 1 };
+    improve_level(&level, &mut parts, &aims);
+    let searched = n_cut_naive(&pairs, &parts);
+    regrow(&level, &mut parts, &aims);
+    let regrown = n_cut_naive(&pairs, &parts);
+    assert!(regrown <= 8 && regrown < searched / 2, "{regrown} after {searched}");
 }

@@ -1,6 +1,9 @@
 //! Node clustering (Algorithm 1, lines 2–17).
 
+use bytemuck::{Pod, Zeroable};
+
 use crate::edges::{EdgeError, EdgeStream};
+use crate::huge::HugeVec;
 
 /// The cluster of a node that no edge has named yet.
 pub(crate) const UNSEEN: u32 = u32::MAX;
@@ -9,7 +12,8 @@ pub(crate) const UNSEEN: u32 = u32::MAX;
 const TOUCH_EDGES: usize = 128;
 
 /// What is kept of a node; 16 bytes side by side, so that an edge costs one cache miss per end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub(in crate::partition) struct Node {
     /// Edges at the node, in either direction.
     pub(in crate::partition) degree: u32,
@@ -21,24 +25,55 @@ pub(in crate::partition) struct Node {
     pub(in crate::partition) richest_degree: u32,
 }
 
+/// Sums of degrees of the nodes of clusters; there is room for a cluster of each node.
+#[derive(Debug)]
+pub(in crate::partition) struct Volumes {
+    /// Volumes of the clusters made so far, then zeros.
+    volumes: HugeVec<u64>,
+    n_made: usize,
+}
+
+impl Volumes {
+    /// No clusters yet, of `n_nodes` nodes.
+    pub(in crate::partition) fn new(n_nodes: usize) -> Self {
+        Self { volumes: HugeVec::zeroed(n_nodes), n_made: 0 }
+    }
+
+    /// Returns the number of clusters that were ever made.
+    pub(in crate::partition) fn n_made(&self) -> usize {
+        self.n_made
+    }
+
+    /// Returns the volumes of all clusters.
+    pub(in crate::partition) fn made(&self) -> &[u64] {
+        &self.volumes[..self.n_made]
+    }
+}
+
 /// Counts the degrees of all nodes in one pass. Self loops do not count.
 pub(in crate::partition) fn degrees(
     edges: &dyn EdgeStream,
     n_nodes: u32,
-) -> Result<Vec<Node>, EdgeError> {
-    let unseen = |id| Node { degree: 0, cluster: UNSEEN, richest: id, richest_degree: 0 };
-    let mut nodes: Vec<Node> = (0..n_nodes).map(unseen).collect();
+) -> Result<HugeVec<Node>, EdgeError> {
+    // Apart from the rest of a node: four times as many stay near the core.
+    let mut degrees = HugeVec::<u32>::zeroed(n_nodes as usize);
     edges.for_each_chunk(&mut |chunk| {
+        let degrees = &mut degrees[..];
         for &[u, v] in chunk {
             let counted = u32::from(u != v);
             for end in [u, v] {
-                let degree = &mut nodes[end as usize].degree;
+                let degree = &mut degrees[end as usize];
                 *degree = degree.saturating_add(counted);
             }
         }
         Ok(())
     })?;
-    Ok(nodes)
+    Ok(HugeVec::from_fn(n_nodes as usize, |id| Node {
+        degree: degrees[id],
+        cluster: UNSEEN,
+        richest: id as u32,
+        richest_degree: 0,
+    }))
 }
 
 /// Which end of an edge moves into the cluster of the other.
@@ -64,15 +99,17 @@ pub(in crate::partition) fn by_spring(
 pub(in crate::partition) fn pass(
     edges: &dyn EdgeStream,
     nodes: &mut [Node],
-    volumes: &mut Vec<u64>,
+    volumes: &mut Volumes,
     rule: impl Fn([u64; 2], [u32; 2]) -> Option<Mover>,
 ) -> Result<(), EdgeError> {
+    let Volumes { volumes, n_made } = volumes;
     edges.for_each_chunk(&mut |chunk| {
+        let volumes = &mut volumes[..];
         for edges in chunk.chunks(TOUCH_EDGES) {
             touch(nodes, volumes, edges);
             for &[u, v] in edges {
                 if u != v {
-                    see_edge(nodes, volumes, &rule, u, v);
+                    see_edge(nodes, volumes, n_made, &rule, [u, v]);
                 }
             }
         }
@@ -97,17 +134,18 @@ fn touch(nodes: &[Node], volumes: &[u64], edges: &[[u32; 2]]) {
 #[inline]
 fn see_edge(
     nodes: &mut [Node],
-    volumes: &mut Vec<u64>,
+    volumes: &mut [u64],
+    n_made: &mut usize,
     rule: &impl Fn([u64; 2], [u32; 2]) -> Option<Mover>,
-    u: u32,
-    v: u32,
+    [u, v]: [u32; 2],
 ) {
     let (mut node_u, mut node_v) = (nodes[u as usize], nodes[v as usize]);
     for node in [&mut node_u, &mut node_v] {
         if node.cluster == UNSEEN {
             // At most one cluster per node, so numbers stay below UNSEEN.
-            node.cluster = volumes.len() as u32;
-            volumes.push(u64::from(node.degree));
+            node.cluster = *n_made as u32;
+            volumes[*n_made] = u64::from(node.degree);
+            *n_made += 1;
         }
     }
     let (cluster_u, cluster_v) = (node_u.cluster as usize, node_v.cluster as usize);

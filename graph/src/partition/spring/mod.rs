@@ -22,7 +22,7 @@ use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 
 pub(crate) use cluster::UNSEEN;
-pub(super) use cluster::{Mover, Node, degrees, pass as clustering_pass};
+pub(super) use cluster::{Mover, Node, Volumes, degrees, pass as clustering_pass};
 
 /// What SPRING can be told.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,12 +89,12 @@ pub(super) fn spring(
 
     let mut nodes = cluster::degrees(edges, n_nodes)?;
     steps.done("degrees", 1);
-    let mut volumes = Vec::new();
+    let mut volumes = Volumes::new(n_nodes as usize);
     for pass in 1..=params.passes {
         cluster::pass(edges, &mut nodes, &mut volumes, cluster::by_spring(tau_vol))?;
         steps.done(format!("clustering {pass}"), 1);
     }
-    let n_created = volumes.len();
+    let n_created = volumes.n_made();
     drop(volumes);
     let clusters = merge::merge(&mut nodes, n_created, params.beta * per_part);
     let found = clusters.n_numbered() as u32;
@@ -121,9 +121,9 @@ pub(crate) fn merged_clusters(
     max_nodes: f64,
 ) -> Result<MergedClusters, EdgeError> {
     let mut nodes = cluster::degrees(edges, n_nodes)?;
-    let mut volumes = Vec::new();
+    let mut volumes = Volumes::new(n_nodes as usize);
     cluster::pass(edges, &mut nodes, &mut volumes, cluster::by_spring(tau_vol))?;
-    let n_created = volumes.len();
+    let n_created = volumes.n_made();
     drop(volumes);
     let clusters = merge::merge(&mut nodes, n_created, max_nodes);
     let cluster_of = nodes.iter().map(|node| node.cluster).collect();

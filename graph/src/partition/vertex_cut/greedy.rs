@@ -6,12 +6,13 @@
 
 use super::state::State;
 use crate::edges::{EdgeError, EdgeStream};
+use crate::huge::HugeVec;
 use crate::partition::spring::Node;
 
 /// Places all edges; `left` has the edges of each node that are to come.
 pub(super) fn place(
     edges: &dyn EdgeStream,
-    mut left: Vec<Node>,
+    mut left: HugeVec<Node>,
     state: &mut State,
 ) -> Result<(), EdgeError> {
     edges.for_each_chunk(&mut |chunk| {

@@ -22,6 +22,7 @@ use super::spring::{Node, degrees};
 use super::{PartitionError, Steps};
 use crate::PartId;
 use crate::edges::EdgeStream;
+use crate::huge::HugeVec;
 use state::State;
 
 /// Rules by which edges are placed.
@@ -51,8 +52,8 @@ pub(super) fn vertex_cut(
     steps: &mut Steps,
 ) -> Result<(Vec<PartId>, VertexCutReport), PartitionError> {
     let mut state = State::new(n_nodes, n_parts);
-    let known: Vec<Node> = match rule {
-        Rule::Hdrf => Vec::new(),
+    let known: HugeVec<Node> = match rule {
+        Rule::Hdrf => HugeVec::zeroed(0),
         Rule::Dbh | Rule::Greedy | Rule::TwoPsL => degrees(edges, n_nodes)?,
     };
     if rule != Rule::Hdrf {

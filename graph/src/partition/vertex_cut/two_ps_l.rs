@@ -18,8 +18,9 @@ use super::dbh::hashed;
 use super::state::State;
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
+use crate::huge::HugeVec;
 use crate::partition::Steps;
-use crate::partition::spring::{Mover, Node, UNSEEN, clustering_pass};
+use crate::partition::spring::{Mover, Node, UNSEEN, Volumes, clustering_pass};
 
 /// α of the paper: edges of a partition over the mean.
 const BALANCE: f64 = 1.05;
@@ -27,22 +28,23 @@ const BALANCE: f64 = 1.05;
 /// Places all edges.
 pub(super) fn place(
     edges: &dyn EdgeStream,
-    mut nodes: Vec<Node>,
+    mut nodes: HugeVec<Node>,
     state: &mut State,
     steps: &mut Steps,
 ) -> Result<(), EdgeError> {
     let n_edges = nodes.iter().map(|node| u64::from(node.degree)).sum::<u64>() / 2;
     let max_volume = 2 * n_edges / u64::from(state.n_parts());
-    let mut volumes = Vec::new();
+    let mut volumes = Volumes::new(nodes.len());
     clustering_pass(edges, &mut nodes, &mut volumes, |both, degrees| {
         mover(both, degrees, max_volume)
     })?;
-    let parts = pack(&volumes, state.n_parts());
+    let parts = pack(volumes.made(), state.n_parts());
     steps.done("clustering", 1);
 
     let mean = n_edges as f64 / f64::from(state.n_parts());
     let capacity = ((BALANCE * mean) as u64).max(mean.ceil() as u64);
-    let mut placer = Placer { nodes: &nodes, volumes: &volumes, parts: &parts, capacity, state };
+    let mut placer =
+        Placer { nodes: &nodes, volumes: volumes.made(), parts: &parts, capacity, state };
     for together in [true, false] {
         edges.for_each_chunk(&mut |chunk| {
             for &[u, v] in chunk.iter().filter(|[u, v]| u != v) {

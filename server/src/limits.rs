@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_table_for_operators_tells_what_holds() {
-        let table = include_str!("../../docs/operations.md");
+        let table = include_str!("../../docs/limits.md");
         let seconds = |time: Duration| format!("{} s", time.as_secs());
         let size = |n: usize| match n {
             n if n.is_multiple_of(1 << 20) => format!("{} MiB", n >> 20),
@@ -226,7 +226,7 @@ mod tests {
             ("HTTP_TIMEOUT", seconds(HTTP_TIMEOUT)),
         ] {
             let row = format!("| `{name}` | {value} |");
-            assert!(table.contains(&row), "docs/operations.md has no {row}");
+            assert!(table.contains(&row), "docs/limits.md has no {row}");
         }
     }
 }

@@ -30,7 +30,7 @@ server that follows what is committed is started with lode serve --follow.
 Servers that are not on this machine want the admin token, which --token-file gives.
 
 Whatever cuts it off, run the same command again: it goes on with the files that have come whole.
-docs/moving.md says who owns the partition at each step.")]
+docs/replication.md says who owns the partition at each step.")]
 pub(crate) struct CopyPartArgs {
     /// The partition.
     part: u16,

@@ -1,7 +1,7 @@
 //! A partition that is copied or moved from a running server into a folder of this machine.
 //!
-//! `docs/moving.md` has the steps and who owns the partition at each. [`PartMove`] takes them one by
-//! one, so that whoever drives it can stop between any two; nothing is lost then.
+//! `docs/replication.md` has the steps and the owner of the partition at each. [`PartMove`] takes
+//! them one by one, so that its caller can stop between any two; nothing is lost then.
 
 mod ends;
 mod source;

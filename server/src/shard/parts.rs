@@ -1,4 +1,4 @@
-//! Partitions that come to a running server and go from it; `docs/moving.md` has the steps.
+//! Partitions that come to a running server and go from it; `docs/replication.md` has the steps.
 
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;

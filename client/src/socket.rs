@@ -155,7 +155,7 @@ fn plainly(reason: String) -> String {
     match reason.contains("CaUsedAsEndEntity") {
         true => {
             "the server shows the certificate of an authority as its own; sign one for the server \
-                 with it (docs/operations.md, Certificates)"
+                 with it (docs/operations.md, Secure)"
                 .to_owned()
         }
         false => reason,

@@ -54,7 +54,7 @@ struct Request {
     share @11 :Void;   # Once, and with nothing in flight: memory for the rows of this connection.
     taken @12 :Void;   # The oldest chunk of SharedRows that is awaited has been copied, or all of an
                        # answer of which some rows were lent. No answer.
-    copy @13 :Copy;    # A step of moving a partition, whose files come by `follow`; see docs/replication.md.
+    copy @13 :Copy;    # A step of moving a partition; its files come by `follow` (docs/replication.md).
     follow @17 :Follow;  # Files of a partition for a server that follows this one.
     lend @14 :UInt16;  # Once for each tensor (its position in Description.tensors), after `share` and
                        # with nothing in flight: the memory of this shard that keeps rows of it.

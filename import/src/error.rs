@@ -27,6 +27,9 @@ pub enum Error {
         /// The system's reason.
         source: io::Error,
     },
+    /// The observer ended it.
+    #[error("the import was cancelled")]
+    Cancelled,
     /// There are no nodes.
     #[error(
         "{files}: no edges, and nothing else tells how many nodes there are; give --nodes or a \

@@ -22,6 +22,11 @@ pub trait Observer {
         Ok(())
     }
 
+    /// Returns whether the import is to end before its next stage.
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+
     /// Receives a warning for people.
     fn warn(&mut self, message: &str) {
         let _ = message;

@@ -24,7 +24,7 @@ use crate::report::ImportReport;
 /// it has written.
 pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<ImportReport, Error> {
     let start = Instant::now();
-    observer.stage("edges");
+    begin(observer, "edges")?;
     let mut input = Input::open(config)?;
     check_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;
     leftovers::warnings(&config.out).iter().for_each(|warning| observer.warn(warning));
@@ -43,7 +43,7 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let PartitionConfig { n_parts, undirected, .. } = config.partition;
     input.keep_parsed(&config.edges, &staging)?;
 
-    observer.stage("partition");
+    begin(observer, "partition")?;
     let (edges, n_nodes) = (&*input.edges, input.n_nodes);
     let partitioning = partition(edges, n_nodes, &config.partition)?;
     let by_input = Relabelling::new(&partitioning.assignment, n_parts)?;
@@ -51,10 +51,10 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     for part in by_input.book.parts() {
         importer.part_dir(part)?;
     }
-    observer.stage("row order");
+    begin(observer, "row order")?;
     let ordering = Ordering::find(config.order, config.compare_orders, edges, by_input, &staging)?;
 
-    observer.stage("topology");
+    begin(observer, "topology")?;
     let uuid = *importer.uuid().as_bytes();
     let (relabelling, book) = (&ordering.relabelling, &ordering.relabelling.book);
     let topology_path = |part| importer.topology_path(part);
@@ -64,7 +64,7 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let paths: Vec<PathBuf> = book.parts().map(topology_path).collect();
     let topology = Topology::open(&paths, book, uuid)?;
     let halos = write_halos(&topology, book, uuid, &|part| importer.halo_path(part))?;
-    observer.stage("rows per page");
+    begin(observer, "rows per page")?;
     let order = ordering.measure(&topology, input.widest_row_bytes())?;
     drop(topology);
     let relabelling = ordering.done()?;
@@ -73,15 +73,24 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let (external_of, book) = (&relabelling.external_of, &relabelling.book);
     for (tensor, source) in config.tensors.iter().zip(&input.tensors) {
         let name = &tensor.name;
-        observer.stage(name);
+        begin(observer, name)?;
         let mut progress = |done, total| observer.progress(name, done, total);
         let options = TensorOptions { nan: config.nan, codec: tensor.codec };
         importer.add_tensor(name, &**source, options, external_of, book, &mut progress)?;
     }
-    observer.stage("sync");
+    begin(observer, "sync")?;
     let n_edges = written.n_edges_directed;
     let graph = importer.commit(external_of, book, n_edges, undirected)?;
     let (partitioned, rules) = (&partitioning.report, &config.rules);
     let report = ImportReport::new(&graph, partitioned, &written, rules, &halos, order, start)?;
     Ok(ImportReport { not_served, ..report })
+}
+
+/// Begins a stage, unless the import is cancelled.
+fn begin(observer: &mut dyn Observer, stage: &str) -> Result<(), Error> {
+    if observer.is_cancelled() {
+        return Err(Error::Cancelled);
+    }
+    observer.stage(stage);
+    Ok(())
 }

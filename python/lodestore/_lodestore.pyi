@@ -202,3 +202,22 @@ def connect(
 ) -> Graph: ...
 def open_schedule(path: _Path) -> Schedule: ...
 def _restore(spec: Mapping[str, Any]) -> Graph: ...
+def import_files(
+    out: _Path,
+    *,
+    edges: Sequence[_Path],
+    tensors: Sequence[tuple[str, _Path]],
+    dataset: tuple[str, _Path] | None = None,
+    nodes: int | None = None,
+    undirected: bool = False,
+    parts: int = 1,
+    partitioner: str = "spring",
+    refine: int | None = None,
+    order: str = "greedy",
+    dtypes: Sequence[tuple[str, str]] = (),
+    codec: str = "auto",
+    keep_nan: bool = False,
+    edge_ids: bool = False,
+    edge_weights: _Path | None = None,
+    progress: Callable[[str, int, int], object] | None = None,
+) -> list[str]: ...

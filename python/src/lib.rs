@@ -13,6 +13,7 @@ mod gather;
 mod graph;
 mod handle;
 mod ids;
+mod importing;
 mod opened;
 mod opening;
 mod put;
@@ -34,6 +35,8 @@ mod _lodestore {
     use crate::future::Future;
     #[pymodule_export]
     use crate::graph::Graph;
+    #[pymodule_export]
+    use crate::importing::import_files;
     #[pymodule_export]
     use crate::opening::{connect, open, restore};
     #[pymodule_export]

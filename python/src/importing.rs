@@ -21,9 +21,9 @@ use crate::signals;
 /// `lodestore.import_graph` takes arrays too. `progress` is called with a stage, the rows done and
 /// those in all; an exception of it ends the import.
 #[pyfunction]
-#[pyo3(signature = (out, *, edges, tensors, dataset=None, nodes=None, undirected=false, parts=1,
-                    partitioner="spring", refine=None, order="greedy", dtypes=Vec::new(),
-                    codec="auto", keep_nan=false, edge_ids=false, edge_weights=None,
+#[pyo3(signature = (out, *, edges, tensors, dtypes, dataset=None, nodes=None, undirected=false, parts=1,
+                    partitioner="spring", refine=None, order="greedy", codec="auto",
+                     keep_nan=false, edge_ids=false, edge_weights=None,
                     progress=None))]
 #[expect(clippy::too_many_arguments, reason = "keywords of a function in Python")]
 pub(crate) fn import_files(
@@ -31,6 +31,7 @@ pub(crate) fn import_files(
     out: PathBuf,
     edges: Vec<PathBuf>,
     tensors: Vec<(String, PathBuf)>,
+    dtypes: Vec<(String, String)>,
     dataset: Option<(String, PathBuf)>,
     nodes: Option<u32>,
     undirected: bool,
@@ -38,7 +39,6 @@ pub(crate) fn import_files(
     partitioner: &str,
     refine: Option<u32>,
     order: &str,
-    dtypes: Vec<(String, String)>,
     codec: &str,
     keep_nan: bool,
     edge_ids: bool,

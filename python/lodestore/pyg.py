@@ -38,14 +38,14 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
 }
 
-# Where `bfloat16` of numpy is not known, its bits come as uint16.
+# Without ml_dtypes the bits of bfloat16 come as uint16.
 _BITS = "uint16"
 
 
 def _empty(graph: Graph, name: str, n: int, pin: bool = False) -> tuple[Tensor, Any]:
     """Returns memory for `n` rows, and the same as an array of numpy.
 
-    In a worker of a DataLoader it is shared with the main process, so that it is not copied there.
+    In a worker of a DataLoader the memory is shared with the main process, which saves a copy.
     """
     tensor = graph[name]
     dtype_name = str(tensor.dtype)
@@ -122,7 +122,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return True
 
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
-        """Puts rows; they are seen after `graph.commit()`."""
+        """Puts rows, which are visible after `graph.commit()`."""
         return bool(self.put_tensor(tensor, *args, **kwargs))
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
@@ -134,7 +134,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return self.graph[self.attrs[attr.attr_name]].shape
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """Returns fresh objects: PyG's loaders write into them."""
+        """Returns new objects: PyG's loaders write into them."""
         return [TensorAttr(group_name=None, attr_name=name) for name in self.attrs]
 
 
@@ -150,13 +150,13 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
         return EdgeAttr(edge_type=None, layout=EdgeLayout.CSC, is_sorted=True, size=size)
 
     def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
-        raise NotImplementedError("the edges of a graph come by its import")
+        raise NotImplementedError("edges are imported with the graph, and cannot be put")
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
         if edge_attr.layout != EdgeLayout.CSC or edge_attr.edge_type is not None:
             return None
         colptr, row = self.graph.csc()
-        return torch.from_numpy(row), torch.from_numpy(colptr.copy())
+        return torch.from_numpy(row), torch.from_numpy(colptr)
 
     def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
         return False
@@ -168,13 +168,13 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
 class NeighborSampler(BaseSampler):  # type: ignore[misc]
     """lodestore's sampler for PyG's loaders: equal batches for any number of workers.
 
-    What is drawn depends on `seed`, `epoch` and the seed nodes of the batch alone.
+    A sample depends on `seed`, `epoch` and the seed nodes of the batch alone.
     """
 
     def __init__(self, graph: Graph, num_neighbors: Sequence[int], *, seed: int = 0) -> None:
         self.sampler = graph.sampler(list(num_neighbors))
         self.seed = seed
-        # Workers that persist see a change of it, whatever started them.
+        # In shared memory: persistent workers see its changes under every start method.
         self.epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
     def batch_seed(self, nodes: Any) -> int:
@@ -207,7 +207,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
 
 class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
-    """PyG's loader: workers sample, and rows of `window` batches are under way in the main process.
+    """PyG's loader: workers sample, and the main process gathers rows of `window` batches ahead.
 
     attrs: PyG's names of tensors, as for FeatureStore. loader: arguments of torch's DataLoader.
     """
@@ -228,7 +228,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         if isinstance(input_nodes, np.ndarray):
             input_nodes = torch.from_numpy(input_nodes)
         self.window = window
-        self._waited, self._batches, self._rows = 0.0, 0, 0
+        self._wait_seconds, self._batches, self._rows = 0.0, 0, 0
         super().__init__(
             data=(FeatureStore(graph, attrs), GraphStore(graph)),
             num_neighbors=list(num_neighbors),
@@ -243,13 +243,13 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         return super().__iter__()  # type: ignore[no-any-return]
 
     def stats(self) -> dict[str, float]:
-        """Returns batches, rows gathered, and seconds in which their rows were waited for."""
-        return {"batches": self._batches, "rows": self._rows, "wait_seconds": self._waited}
+        """Returns the number of batches and of gathered rows, and the seconds spent waiting."""
+        return {"batches": self._batches, "rows": self._rows, "wait_seconds": self._wait_seconds}
 
     def _get_iterator(self) -> Iterator[Any]:
-        # Past PyG's own iterator, which fetches the rows of one batch after the other.
+        # Bypasses PyG's own iterator, which gathers the rows of one batch after the other.
         sampled = super(torch_geometric.loader.NodeLoader, self)._get_iterator()
-        return _Windowed(self, sampled)
+        return _WindowIterator(self, sampled)
 
     def _submit(self, out: SamplerOutput) -> tuple[SamplerOutput, list[tuple[Tensor, Future]]]:
         if self.transform_sampler_output:
@@ -264,12 +264,12 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         start = time.perf_counter()
         for _, future in futures:
             future.result()
-        self._waited += time.perf_counter() - start
+        self._wait_seconds += time.perf_counter() - start
         self._batches += 1
         self._rows += sum(len(rows) for rows, _ in futures)
         stores, transform = self.data, self.transform_sampler_output
-        ready = _Ready(stores[0], [rows for rows, _ in futures])
-        # PyG's own code makes a batch of them.
+        ready = _BatchRows(stores[0], [rows for rows, _ in futures])
+        # PyG's own code assembles the batch.
         self.__dict__.update(data=(ready, stores[1]), transform_sampler_output=None)
         try:
             return self.filter_fn(out)
@@ -277,8 +277,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
             self.__dict__.update(data=stores, transform_sampler_output=transform)
 
 
-class _Ready(torch_geometric.data.FeatureStore):  # type: ignore[misc]
-    """Rows of one batch that have come."""
+class _BatchRows(torch_geometric.data.FeatureStore):  # type: ignore[misc]
+    """The gathered rows of one batch."""
 
     def __init__(self, store: FeatureStore, rows: list[Tensor]) -> None:
         super().__init__()
@@ -303,32 +303,32 @@ class _Ready(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return tuple(self._get_tensor(attr).shape)
 
 
-class _Windowed:
-    """Batches in order, with the rows of some more under way."""
+class _WindowIterator:
+    """Batches in order, with the rows of later ones in flight."""
 
     def __init__(self, loader: NeighborLoader, sampled: Iterator[SamplerOutput]) -> None:
         self.loader, self.sampled = loader, sampled
-        self.under_way: deque[tuple[SamplerOutput, list[tuple[Tensor, Future]]]] = deque()
-        self.is_over = False
+        self.in_flight: deque[tuple[SamplerOutput, list[tuple[Tensor, Future]]]] = deque()
+        self.is_exhausted = False
 
-    def __iter__(self) -> _Windowed:
+    def __iter__(self) -> _WindowIterator:
         return self
 
     def __next__(self) -> Any:
-        # Two for each that is taken, until the window is full: the first batch waits for no other.
+        # Two submissions per batch until the window is full, so that the first batch is fast.
         for _ in range(2):
-            if self.is_over or len(self.under_way) >= self.loader.window:
+            if self.is_exhausted or len(self.in_flight) >= self.loader.window:
                 break
             try:
-                self.under_way.append(self.loader._submit(next(self.sampled)))
+                self.in_flight.append(self.loader._submit(next(self.sampled)))
             except StopIteration:
-                self.is_over = True
-        if not self.under_way:
+                self.is_exhausted = True
+        if not self.in_flight:
             raise StopIteration
-        return self.loader._finish(*self.under_way.popleft())
+        return self.loader._finish(*self.in_flight.popleft())
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Starts the next epoch of workers that persist."""
         self.sampled._reset(loader, first_iter)  # type: ignore[attr-defined]
-        self.under_way.clear()
-        self.is_over = False
+        self.in_flight.clear()
+        self.is_exhausted = False

@@ -17,48 +17,14 @@ import torch
 import torch_geometric.data
 import torch_geometric.loader
 from torch import Tensor
-from torch.utils.data import get_worker_info
 from torch_geometric.data import TensorAttr
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
 from ._lodestore import Future, Graph
+from .torch import as_array, empty, gather
 
 __all__ = ["FeatureStore", "GraphStore", "NeighborLoader", "NeighborSampler"]
-
-_DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "float64": torch.float64,
-    "uint8": torch.uint8,
-    "int8": torch.int8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "bfloat16": torch.bfloat16,
-}
-
-# Without ml_dtypes the bits of bfloat16 come as uint16.
-_BITS = "uint16"
-
-
-def _empty(graph: Graph, name: str, n: int, pin: bool = False) -> tuple[Tensor, Any]:
-    """Returns memory for `n` rows, and the same as an array of numpy.
-
-    In a worker of a DataLoader the memory is shared with the main process, which saves a copy.
-    """
-    tensor = graph[name]
-    dtype_name = str(tensor.dtype)
-    dtype = torch.bfloat16 if dtype_name == _BITS else _DTYPES[dtype_name]
-    shape = (n, *tensor.shape[1:])
-    if get_worker_info() is not None and n > 0:
-        n_bytes = int(np.prod(shape)) * dtype.itemsize
-        storage = torch.UntypedStorage._new_shared(n_bytes)
-        rows = torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # type: ignore[call-overload]
-    else:
-        rows = torch.empty(shape, dtype=dtype, pin_memory=pin and torch.cuda.is_available())
-    bits = rows.view(torch.int16) if dtype == torch.bfloat16 else rows
-    return rows, bits.numpy()
 
 
 def _available_bytes() -> int:
@@ -109,16 +75,12 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         name = self._name(attr)
         if isinstance(attr.index, int):
             return torch.from_numpy(np.array(self.graph[name][attr.index]))
-        ids = self._ids(name, attr.index)
-        rows, out = _empty(self.graph, name, len(ids))
-        self.graph.gather(name, ids, out=out)
-        return rows
+        return gather(self.graph, name, self._ids(name, attr.index))
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
         name = self._name(attr)
-        rows = tensor.detach().cpu() if isinstance(tensor, Tensor) else torch.from_numpy(tensor)
-        bits = rows.view(torch.int16) if rows.dtype == torch.bfloat16 else rows
-        self.graph.put(name, self._ids(name, attr.index), bits.numpy())
+        rows = as_array(tensor.detach().cpu()) if isinstance(tensor, Tensor) else tensor
+        self.graph.put(name, self._ids(name, attr.index), rows)
         return True
 
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
@@ -256,8 +218,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
             out = self.transform_sampler_output(out)
         store, ids, futures = self.data[0], out.node.numpy(), []
         for name in store.attrs.values():
-            rows, into = _empty(store.graph, name, len(ids), pin=self.pin_memory)
-            futures.append((rows, store.graph.submit(name, ids, out=into)))
+            rows = empty(store.graph, name, len(ids), pin=self.pin_memory)
+            futures.append((rows, store.graph.submit(name, ids, out=as_array(rows))))
         return out, futures
 
     def _finish(self, out: SamplerOutput, futures: list[tuple[Tensor, Future]]) -> Any:

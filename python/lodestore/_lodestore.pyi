@@ -11,7 +11,21 @@ _Ids: TypeAlias = npt.NDArray[np.integer[Any]] | Sequence[int] | Any
 _Path: TypeAlias = str | PathLike[str]
 _Reader: TypeAlias = Literal["auto", "mapped", "direct", "pread"]
 
-__all__: list[str]
+__all__ = [
+    "Batch",
+    "Batches",
+    "Future",
+    "Graph",
+    "Sampler",
+    "Schedule",
+    "Tensor",
+    "TensorWriter",
+    "__version__",
+    "_restore",
+    "connect",
+    "open",
+    "open_schedule",
+]
 __version__: str
 
 @final

@@ -37,7 +37,7 @@ pub(crate) enum Error {
     /// The files of a graph.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Servers, or what is between them and rows.
+    /// Servers, caches or background threads of the client.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The topology of a graph.
@@ -76,10 +76,10 @@ pub(crate) enum Error {
     /// Elements of another type.
     #[error("{0}")]
     Dtype(String),
-    /// A version that cannot be had.
+    /// A version that is not available.
     #[error("{0}")]
     Version(String),
-    /// A change of what is only read.
+    /// A write to a graph that was opened for reading.
     #[error("{0}")]
     ReadOnly(String),
     /// A writer of the process that this one was forked from.
@@ -95,7 +95,7 @@ pub(crate) enum Error {
     /// A graph that was closed.
     #[error("the graph was closed; open it again")]
     Closed,
-    /// What the handle's place does not offer.
+    /// An operation that this kind of graph does not offer.
     #[error("{0}")]
     Unsupported(String),
     /// A thread that panicked; its message went to standard error.

@@ -28,7 +28,7 @@ mod sync {
     }
 }
 
-#[expect(unreachable_pub, reason = "it is public elsewhere")]
+#[expect(dead_code, unreachable_pub, reason = "what is not tried here is used elsewhere")]
 #[expect(clippy::duplicate_mod, reason = "over other atomics it is another module")]
 #[path = "versioned.rs"]
 mod versioned;

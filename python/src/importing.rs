@@ -59,7 +59,7 @@ pub(crate) fn import_files(
         config: ImportConfig {
             edges: EdgeFiles { files: edges.into_iter().map(EdgeFile::at).collect() },
             rules: EdgeRules { edge_ids, edge_weights, ..EdgeRules::default() },
-            tensors: tensors.iter().map(|(name, file)| TensorFile::new(name, file)).collect(),
+            tensors: tensors.into_iter().map(|(name, file)| TensorFile::new(&name, file)).collect(),
             nodes,
             partition,
             order: parsed::<RowOrder>("order", order)?,

@@ -25,7 +25,8 @@ pub struct OrderReport {
     pub order: &'static str,
     /// Seconds to find each order, once the topology is there.
     pub order_seconds: BTreeMap<&'static str, f64>,
-    /// Distinct rows for each distinct page, when sampled batches are read one by one.
+    /// Distinct rows for each distinct page, when sampled batches are read one by one. Empty without
+    /// a tensor, and where the topology does not fit in memory.
     pub rows_per_page: BTreeMap<&'static str, f64>,
     /// The same when windows of 8 batches are read together.
     pub rows_per_page_window: BTreeMap<&'static str, f64>,
@@ -72,8 +73,8 @@ impl Ordering {
         Ok(Self { relabelling, order, seconds, others })
     }
 
-    /// Measures the order, and those it is to be compared with, on batches sampled from `topology`;
-    /// without a tensor there are no rows to measure.
+    /// Measures the order, and those it is to be compared with, on batches sampled from `topology`.
+    /// Without `row_bytes` nothing is measured.
     pub(crate) fn measure(
         &self,
         topology: &Topology,

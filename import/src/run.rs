@@ -7,7 +7,7 @@ use lodestore_graph::halo::write_halos;
 use lodestore_graph::partition::{PartitionConfig, partition};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies_with};
-use lodestore_store::{Importer, TensorOptions};
+use lodestore_store::{Importer, TensorOptions, available_memory_bytes};
 
 use crate::config::ImportConfig;
 use crate::error::Error;
@@ -65,7 +65,11 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let topology = Topology::open(&paths, book, uuid)?;
     let halos = write_halos(&topology, book, uuid, &|part| importer.halo_path(part))?;
     begin(observer, "rows per page")?;
-    let order = ordering.measure(&topology, input.widest_row_bytes())?;
+    // Samples from lists that do not fit in memory would wait for the disk at every node.
+    let topology_bytes = 4 * topology.n_edges() + 8 * u64::from(n_nodes);
+    let fits = available_memory_bytes().is_none_or(|free| topology_bytes <= free);
+    let row_bytes = input.widest_row_bytes().filter(|_| fits || config.compare_orders);
+    let order = ordering.measure(&topology, row_bytes)?;
     drop(topology);
     let relabelling = ordering.done()?;
     input.remove_parsed()?;

@@ -55,15 +55,14 @@ TEMPLATE = """# Results
   24 GiB, ext4 on virtio, Linux 6.18, loopback network. Server, client and peer share the cores.
 - **Date and commit**: 2026-11-20 to 2026-11-26, up to commit 32cc710a. `git log -S VALUE benches`
   finds the commit of a figure.
-- **Noise**: compare figures of one run, not of different runs. Notes say what else ran.
+- **Noise**: compare figures of one run only. Notes say what else ran.
 - **Limit**: what the hardware or a plain loop does in the same run.
-- **Commands** run from the root after `./x build`; `lode` is the binary that it prints. Notes have
-  the full command lines. `T`, `O` are traces of the note.
+- **Commands** run from the root after `./x build`, which prints the path of `lode`. Notes have them
+  in full.
 
 ## Budgets
 
-Each row is a budget of the design contract. **missed** and **open** (not measured as the budget
-asks) rows are bold.
+Budgets of the design contract. Bold: missed, or open (not measured as the budget asks).
 
 {budgets}
 
@@ -173,6 +172,19 @@ def shown(value: str, unit: str = "") -> str:
     return "" if value == "-" else f"{value} {unit}".strip()
 
 
+def peers(names: str, values: str) -> str:
+    """Joins lists of names and values that `; ` separates to `name: value; name: value`."""
+    name_list, value_list = names.split("; "), values.split("; ")
+    if len(name_list) != len(value_list):
+        raise Problem(
+            f"peers {names!r} have the values {values!r}, which is another number of them"
+        )
+    pairs = zip(name_list, value_list, strict=True)
+    return "; ".join(
+        name if value == "-" else f"{name}: {value}" for name, value in pairs if name != "-"
+    )
+
+
 def budget_rows(figures: list[dict[str, str]], notes: Notes) -> list[list[str]]:
     rows = []
     for goal in BUDGETS:
@@ -186,7 +198,7 @@ def budget_rows(figures: list[dict[str, str]], notes: Notes) -> list[list[str]]:
                     f"**{measured}, {f['state']}**" if f["value"] != "not measured" else "**open**"
                 )
             name = f"{goal}: {f['metric']}" if goal[0].isdigit() else f["metric"]
-            peer = " ".join(filter(None, (shown(f["peer"]), shown(f["peer_value"]))))
+            peer = peers(f["peer"], f["peer_value"])
             command = f"`{f['command']}`"
             rows.append(
                 [
@@ -245,14 +257,12 @@ def render(figures: list[dict[str, str]], special: dict[str, list[dict[str, str]
         ),
         charts="\n".join(f"- {chart}" for chart in charts),
         beside=table(
-            ["metric", "ours", "limit", "peers", "theirs", "note"],
+            ["metric", "ours", "peers", "note"],
             [
                 [
                     f["metric"],
                     shown(f["value"], f["unit"]),
-                    f["limit"],
-                    f["peer"],
-                    f["peer_value"],
+                    peers(f["peer"], f["peer_value"]),
                     notes.link(f["note"]),
                 ]
                 for f in beside

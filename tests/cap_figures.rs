@@ -44,6 +44,23 @@ fn all_figures_are_there_and_agree_with_each_other() {
         assert!(0 < exact && exact <= kept && kept < resent, "{moved}");
     }
 
+    let cached = graph["cached"].as_array().unwrap();
+    let hits = |policy: &str, percent: u64| {
+        let is_it = |of: &&Value| of["policy"] == policy && of["percent"] == percent;
+        cached.iter().find(is_it).unwrap()["hit_rate"].as_f64().unwrap()
+    };
+    let kept = cached.iter().find(|of| of["policy"].is_null()).unwrap();
+    assert_eq!((kept["hit_rate"].as_f64(), kept["input_bytes"].as_u64()), (Some(1.0), Some(0)));
+    for percent in [10, 25, 50, 75, 90] {
+        let jaca = hits("overlap", percent);
+        // What most halos have is asked for most.
+        assert!(jaca > percent as f64 / 100.0 - 0.01 && jaca < 1.0, "{percent} %: {jaca}");
+        for control in ["fifo", "lru"] {
+            assert!(hits(control, percent) <= jaca + 1e-9, "{control}, {percent} %");
+        }
+    }
+    assert!(["overlap", "fifo", "lru"].iter().all(|policy| hits(policy, 100) == 1.0));
+
     let learnt = graph["learnt"].as_array().unwrap();
     for splits in ["stored", "random"] {
         let of = |way: &Value| {
@@ -81,10 +98,41 @@ fn all_figures_are_there_and_agree_with_each_other() {
 
     let links = graph["links"].as_array().unwrap();
     let runs = links[0]["runs"].as_array().unwrap();
-    assert_eq!((links.len(), runs.len()), (1, 7));
+    assert_eq!((links.len(), runs.len()), (1, 10));
+    let sent = |way: &str| {
+        runs.iter().find(|run| run["way"] == way).unwrap()["halo_bytes"].as_f64().unwrap()
+    };
+    // Table 8 by bytes: kept features save theirs, and RAPA those of the edges that are gone.
+    assert!(sent("waiting") < sent("resent") && sent("resent-rapa") < sent("resent"));
+    assert!(sent("rapa-waiting") < sent("waiting") && sent("rapa-waiting") < sent("resent-rapa"));
+    assert_eq!((sent("waiting"), sent("rapa-waiting")), (sent("exact"), sent("rapa")));
     assert!(runs.iter().all(|run| run["seconds"].as_f64().unwrap() > 0.0));
+    let throttled = &graph["throttled"];
+    if throttled.is_null() {
+        let n_cores = std::thread::available_parallelism().unwrap().get();
+        assert!(n_cores < 2, "two workers have a processor each, of {n_cores}");
+        eprintln!("SKIPPED: a slow worker needs two processors");
+    } else {
+        let runs = throttled["runs"].as_array().unwrap();
+        let of = |at: usize, key: &str| runs[at][key].as_f64().unwrap();
+        assert_eq!(runs.len(), 3);
+        eprintln!("a slow worker: {throttled}");
+        // Half of a processor takes a third more than the mean; RAPA takes edges from it.
+        assert_eq!((of(0, "kept_share"), of(1, "kept_share")), (1.0, 1.0));
+        assert!(of(2, "kept_share") < 1.0);
+        assert!(of(1, "slowest_over_mean") > 1.1, "{throttled}");
+        assert!(of(2, "test_accuracy") > 0.5, "{throttled}");
+    }
     let report = std::fs::read_to_string(out.join("report.md")).unwrap();
-    for part in ["C6, Figs. 4, 6", "C1, C8", "split: random", "Tables 7, 8", "zero halos"] {
+    for part in [
+        "C6, Figs. 4, 6",
+        "C1, C8",
+        "C4, C5",
+        "split: random",
+        "Tables 7, 8",
+        "zero halos",
+        "A slow worker",
+    ] {
         assert!(report.contains(part), "no `{part}` in {report}");
     }
     for chart in ["fig4.svg", "bytes.svg", "fig22-graph.svg"] {

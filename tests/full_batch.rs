@@ -217,13 +217,94 @@ fn profiles_of_devices_leave_edges_out_and_bad_ones_are_refused() {
     lode_line(&format!("{line} --rapa {fast},/nowhere.json")).failed(1, &["/nowhere.json"]);
 }
 
+fn rate(report: &Value, epoch: usize) -> f64 {
+    report["epochs"][epoch]["input_hit_rate"].as_f64().unwrap()
+}
+
+#[test]
+fn tiers_of_any_size_change_no_loss_and_jaca_hits_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = "--nodes 3000 --degree 8 --dim 12 --classes 4 --community 60 --train 0.3 --seed 3";
+    let graph = generated_as(dir.path(), flags, 4);
+    let line = format!(
+        "train --graph {graph} --strategy full --model gcn --hidden 8 --layers 2 --epochs 4 \
+         --workers 4 --seed 9 --json"
+    );
+    let kept = lode_line(&line).succeeded().json();
+    assert_eq!((rate(&kept, 0), rate(&kept, 1), rate(&kept, 3)), (0.0, 1.0, 1.0));
+    let with = |flags: &str| {
+        let found = lode_line(&format!("{line} {flags}")).succeeded().json();
+        assert_eq!(computed(&found), computed(&kept), "{flags}");
+        found
+    };
+    let row_bytes = 4 * 12;
+    for percent in [10, 25, 50, 75, 90] {
+        let hits = |policy: &str| {
+            let found = with(&format!("--tier {percent}% --policy {policy}"));
+            let pulled = bytes(&found, 3, "input_bytes") / row_bytes;
+            let needed = bytes(&kept, 0, "input_bytes") / row_bytes;
+            let expected = 1.0 - pulled as f64 / needed as f64;
+            assert!((rate(&found, 3) - expected).abs() < 1e-9, "{policy} {percent}");
+            rate(&found, 3)
+        };
+        let (jaca, fifo, lru) = (hits("overlap"), hits("fifo"), hits("lru"));
+        assert!(jaca >= f64::from(percent) / 100.0 - 0.01, "{percent} %: {jaca}");
+        assert!(fifo <= jaca && lru <= jaca, "{percent} %: {jaca} {fifo} {lru}");
+    }
+    // One host copy: what a worker has pulled the others find, in the first epoch too.
+    let whole = with("--tier 100%");
+    let once = bytes(&whole, 0, "input_bytes");
+    assert!(once < bytes(&kept, 0, "input_bytes") && rate(&whole, 0) > 0.0, "{once}");
+    let [host] = &whole["tiers"].as_array().unwrap()[..] else { panic!("{whole}") };
+    assert_eq!(host["policy"], "overlap");
+    assert_eq!(host["rows"].as_u64().unwrap() * row_bytes, once);
+    assert!((1..4).all(|epoch| bytes(&whole, epoch, "input_bytes") == 0));
+    // A device's tier before it has at most what its worker's halos have.
+    let both = with("--tier 30% --device-tier 50%");
+    let tiers: Vec<&Value> = both["tiers"].as_array().unwrap().iter().collect();
+    assert_eq!(
+        (tiers[0]["tier"].as_str(), tiers[1]["tier"].as_str()),
+        (Some("device"), Some("host"))
+    );
+    assert!(tiers.iter().all(|tier| tier["hits"].as_u64().unwrap() > 0), "{tiers:?}");
+    assert!(rate(&both, 3) > rate(&with("--tier 30%"), 3));
+    // Processes have a tier each, of an equal share; what is stale is so with tiers too.
+    with("--tier 20kB --processes");
+    let stale = format!("{line} --staleness 1 --compress int8");
+    let expected = lode_line(&stale).succeeded().json();
+    let found = lode_line(&format!("{stale} --tier 25%")).succeeded().json();
+    assert_eq!(computed(&found), computed(&expected));
+}
+
+#[test]
+fn a_tier_that_hits_too_little_is_passed_by() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph =
+        generated_as(dir.path(), "--nodes 3000 --degree 8 --dim 12 --classes 4 --seed 3", 2);
+    let line = format!(
+        "train --graph {graph} --strategy full --model gcn --hidden 8 --layers 2 --epochs 12 \
+         --workers 2 --evaluate-every 0 --json"
+    );
+    let kept = lode_line(&line).succeeded().json();
+    let bypassed = |flags: &str| {
+        let found =
+            lode_line(&format!("{line} --tier 30% --policy lru {flags}")).succeeded().json();
+        assert_eq!(computed(&found), computed(&kept), "{flags}");
+        found["tiers"][0]["bypassed"].as_u64().unwrap()
+    };
+    assert!(bypassed("") > 0, "LRU in a loop that is longer hits nothing");
+    assert_eq!(bypassed("--bypass 0"), 0);
+}
+
 #[test]
 fn flags_that_cannot_work_are_refused_before_any_file_is_opened() {
     for (flags, expected) in [
         ("--batch 5", "--batch is not for --strategy full"),
         ("--fanout 5,5", "--fanout is not for --strategy full"),
         ("--roots owned", "--roots is not for --strategy full"),
-        ("--tier 1MB", "not for --strategy full"),
+        ("--tier 1MB --max-age 3", "--max-age is not for --strategy full"),
+        ("--tier 101%", "write 0% to 100%"),
+        ("--policy lru", "--policy is for --tier"),
         ("--memory 1MB", "--memory"),
         ("--hot 5", "--hot"),
         ("--norm batch", "batch statistics would be each partition's own"),

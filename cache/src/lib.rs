@@ -52,5 +52,8 @@ pub use slots::PinTicket;
 pub use tier::{Decision, Tier};
 pub use trace::{RecordError, RecordFormat, Trace, TraceBuilder, TraceError, read_records};
 pub use versioned::{Torn, VersionedRows};
-pub use volatile::{NO_STAMP, STAMP_MAX, Stamp, VolatileClaim, VolatileError, VolatileRows};
+pub use volatile::{
+    NO_STAMP, STAMP_MAX, Stamp, VolatileClaim, VolatileError, VolatilePlace, VolatilePublication,
+    VolatileRows,
+};
 pub use volatile_store::{DeclareError, VolatileShape, VolatileStore, VolatileTensor};

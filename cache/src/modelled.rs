@@ -18,6 +18,9 @@ mod sync {
         loom::thread::yield_now();
     }
 
+    /// Takes nothing from the orders that are tried.
+    pub(super) fn prefetch(_: &Words, _: std::ops::Range<usize>) {}
+
     pub(super) type Words = Box<[AtomicU64]>;
 
     pub(super) fn zeros(n: usize) -> Option<Words> {
@@ -25,7 +28,7 @@ mod sync {
     }
 }
 
-#[expect(unreachable_pub, reason = "it is public elsewhere")]
+#[expect(dead_code, unreachable_pub, reason = "what is not tried here is used elsewhere")]
 #[expect(clippy::duplicate_mod, reason = "over other atomics it is another module")]
 #[path = "versioned.rs"]
 mod versioned;

@@ -84,12 +84,14 @@ impl<T: Pod> PageVec<T> {
     }
 }
 
-impl PageVec<u8> {
-    /// The same of every cache line of `bytes`, which start on a line as pages do.
+impl<T: Pod> PageVec<T> {
+    /// The same of every cache line of `values`, whose lengths divide a line; lines start where
+    /// pages do.
     #[inline]
-    pub(crate) fn prefetch_all(&self, bytes: Range<usize>) {
-        let first = bytes.start / LINE_BYTES * LINE_BYTES;
-        (first..bytes.end).step_by(LINE_BYTES).for_each(|at| self.prefetch(at));
+    pub(crate) fn prefetch_all(&self, values: Range<usize>) {
+        let per_line = (LINE_BYTES / size_of::<T>()).max(1);
+        let first = values.start / per_line * per_line;
+        (first..values.end).step_by(per_line).for_each(|at| self.prefetch(at));
     }
 }
 
@@ -124,6 +126,12 @@ pub(crate) struct AtomicPages(PageVec<u64>);
 impl AtomicPages {
     pub(crate) fn new(len: usize) -> Result<Self, ArenaError> {
         PageVec::new(len).map(Self)
+    }
+
+    /// Tells the processor that words will be needed.
+    #[inline]
+    pub(crate) fn prefetch_all(&self, words: Range<usize>) {
+        self.0.prefetch_all(words);
     }
 }
 

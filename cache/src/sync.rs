@@ -1,5 +1,6 @@
 //! Atomics of [`crate::VersionedRows`] and [`crate::VolatileRows`], in one place so that the model checker's can stand in theirs.
 
+use std::ops::Range;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Looks at a slot that another thread is writing before this one gives its processor up.
@@ -15,6 +16,12 @@ pub(crate) fn pause(n_looks: u32) {
     } else {
         std::thread::yield_now();
     }
+}
+
+/// Tells the processor that words will be needed, in whatever order they are read or written then.
+#[inline]
+pub(crate) fn prefetch(words: &Words, which: Range<usize>) {
+    words.prefetch_all(which);
 }
 
 /// Words with huge pages where there are any: a row at random is a miss of the page tables without.

@@ -1,6 +1,6 @@
 //! Rows that are rewritten while others read them: read, check, retry.
 
-use super::sync::{AtomicU64, Ordering, Words, fence, pause, zeros};
+use super::sync::{AtomicU64, Ordering, Words, fence, pause, prefetch, zeros};
 use crate::arena::ArenaError;
 
 pub(super) const WORD_BYTES: usize = size_of::<u64>();
@@ -10,6 +10,10 @@ const HEAD_WORDS: usize = 2;
 
 /// Words of a line of the processor's cache.
 const LINE_WORDS: usize = 8;
+
+/// Bytes of rows that are on their way from memory while one is copied: what a core can wait for
+/// concurrently, and few enough to stay in its nearest cache.
+const AHEAD_BYTES: usize = 4 << 10;
 
 /// Slots of rows that any number of threads read while others write them, without a lock that a
 /// reader could wait for (CaPGNN, section 4.2, whose queues rewrite rows that are in use).
@@ -144,6 +148,34 @@ impl VersionedRows {
             }
         }
         std::hint::black_box(touched);
+    }
+
+    /// Has the start of the row in `slot` brought near the processor, which goes on meanwhile; the
+    /// processor guesses the rest of a long one. Nothing for a slot that is not there.
+    #[inline]
+    fn prefetch(&self, slot: usize) {
+        let n_words = Self::slot_bytes(self.row_bytes) / WORD_BYTES;
+        let first = slot.saturating_mul(n_words);
+        if first < self.words.len() {
+            prefetch(&self.words, first..first + n_words.min(AHEAD_BYTES / WORD_BYTES));
+        }
+    }
+
+    /// Calls `f` with the position and value of each of `rows`, while the rows after it are brought
+    /// near.
+    pub(super) fn each_ahead<T>(
+        &self,
+        rows: &[T],
+        slot_of: impl Fn(&T) -> usize,
+        mut f: impl FnMut(usize, &T),
+    ) {
+        let n_ahead = (AHEAD_BYTES / Self::slot_bytes(self.row_bytes)).max(1);
+        let prefetch = |row: &T| self.prefetch(slot_of(row));
+        rows.iter().take(n_ahead).for_each(prefetch);
+        for (at, row) in rows.iter().enumerate() {
+            rows.get(at + n_ahead).into_iter().for_each(prefetch);
+            f(at, row);
+        }
     }
 
     /// Memory of a slot for rows of `row_bytes`, in bytes.

@@ -1,5 +1,6 @@
 //! Rows in memory only, each with a stamp, which their owners publish and others pull.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use thiserror::Error;
@@ -7,10 +8,6 @@ use thiserror::Error;
 use super::sync::{AtomicU64, Ordering, READ_TRIES};
 use super::versioned::VersionedRows;
 use crate::arena::ArenaError;
-
-/// Bytes of rows that are brought near at once, before they are copied: few enough for the nearest
-/// cache.
-const NEAR_BYTES: usize = 16 << 10;
 
 /// When a row was published, in the time of its publishers: an epoch, or a step.
 pub type Stamp = u32;
@@ -49,7 +46,7 @@ pub struct VolatileRows {
 /// Ids that one publisher claims.
 struct Claimed {
     ids: Range<u32>,
-    first_slot: usize,
+    first_slot: u32,
     /// Twice the number of the claim that its rows are of, and 1 more while that is held.
     state: AtomicU64,
 }
@@ -60,6 +57,28 @@ pub struct VolatileClaim {
     range: usize,
     /// Counted from 1 for each range.
     number: u32,
+}
+
+/// The place of a row: what a search for its id has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolatilePlace {
+    range: u32,
+    slot: u32,
+}
+
+/// Rows that may be published under claims that cannot end meanwhile.
+#[derive(Debug)]
+pub struct VolatilePublication<'a> {
+    rows: Vec<Permitted>,
+    stamp: Stamp,
+    _claims: PhantomData<&'a [VolatileClaim]>,
+}
+
+/// A row of a publication, and the number of the claim that it is of.
+#[derive(Clone, Copy, Debug)]
+struct Permitted {
+    slot: u32,
+    claim: u32,
 }
 
 /// Why volatile rows were not made, claimed, published or pulled.
@@ -152,11 +171,12 @@ impl VolatileRows {
                 return Err(VolatileError::Ranges { range: ids });
             }
             end = ids.end;
-            let n_ids = ids.len();
+            // Ranges are apart: all of their ids are no more than there are.
+            let n_ids = ids.end - ids.start;
             claimed.push(Claimed { ids, first_slot, state: AtomicU64::new(0) });
             first_slot += n_ids;
         }
-        let rows = VersionedRows::new(first_slot, row_bytes)?;
+        let rows = VersionedRows::new(first_slot as usize, row_bytes)?;
         Ok(Self { ranges: claimed.into(), rows })
     }
 
@@ -194,7 +214,7 @@ impl VolatileRows {
     /// Number of ids.
     #[must_use]
     pub fn n_ids(&self) -> usize {
-        self.ranges.last().map_or(0, |last| last.first_slot + last.ids.len())
+        self.ranges.last().map_or(0, |last| last.first_slot as usize + last.ids.len())
     }
 
     /// Memory of all rows, in bytes.
@@ -268,21 +288,29 @@ impl VolatileRows {
     }
 
     /// Checks that rows of `ids` may be published with `stamp` under `claims`, which ascend by range.
-    pub fn check_publication(
+    /// The ids are searched for here only: [`VolatileRows::publish_checked`] writes the rows.
+    pub fn check_publication<'a>(
         &self,
-        claims: &[VolatileClaim],
+        claims: &'a [VolatileClaim],
         ids: &[u32],
         stamp: Stamp,
-    ) -> Result<(), VolatileError> {
+    ) -> Result<VolatilePublication<'a>, VolatileError> {
         debug_assert!(claims.is_sorted_by_key(|claim| claim.range), "claims ascend by range");
         if stamp > STAMP_MAX {
             return Err(VolatileError::Stamp { stamp });
         }
-        let mut own = None;
+        let mut rows = Vec::with_capacity(ids.len());
+        let mut last: Option<(&Claimed, u32)> = None;
         for &id in ids {
-            own = Some(self.owner(claims, id, own)?);
+            let known = last.filter(|(range, _)| range.ids.contains(&id));
+            let (range, claim) = match known {
+                Some(known) => known,
+                None => self.owner(claims, id)?,
+            };
+            last = Some((range, claim));
+            rows.push(Permitted { slot: range.slot(id), claim });
         }
-        Ok(())
+        Ok(VolatilePublication { rows, stamp, _claims: PhantomData })
     }
 
     /// Publishes `rows`, as many as `ids`, with `stamp`, under `claims`, which ascend by range. All ids
@@ -297,25 +325,53 @@ impl VolatileRows {
         stamp: Stamp,
     ) -> Result<(), VolatileError> {
         self.check(ids.len(), rows.len())?;
-        self.check_publication(claims, ids, stamp)?;
-        let mut own = None;
-        let (row_bytes, mut older) = (self.row_bytes(), None);
-        for (row, &id) in ids.iter().enumerate() {
-            let claim = self.owner(claims, id, own)?;
-            own = Some(claim);
-            let slot = self.ranges[claim.range].slot(id);
-            let bytes = &rows[row * row_bytes..(row + 1) * row_bytes];
-            if !self.rows.write(slot, tag(claim.number, stamp), bytes) {
-                older = older.or(Some(id));
-            }
-        }
+        let publication = self.check_publication(claims, ids, stamp)?;
+        self.publish_checked(&publication, ids, 0, rows)
+    }
+
+    /// Writes the rows of `ids`, which are those of `publication` from position `first` on.
+    ///
+    /// After [`VolatileError::Older`] all rows without a later stamp are written.
+    ///
+    /// # Panics
+    ///
+    /// Unless the publication has a row for each of `ids`.
+    pub fn publish_checked(
+        &self,
+        publication: &VolatilePublication<'_>,
+        ids: &[u32],
+        first: usize,
+        rows: &[u8],
+    ) -> Result<(), VolatileError> {
+        self.check(ids.len(), rows.len())?;
+        let (row_bytes, stamp) = (self.row_bytes(), publication.stamp);
+        let permitted = &publication.rows[first..first + ids.len()];
+        let mut older = None;
+        self.rows.each_ahead(
+            permitted,
+            |row| row.slot as usize,
+            |at, row| {
+                let bytes = &rows[at * row_bytes..(at + 1) * row_bytes];
+                if !self.rows.write(row.slot as usize, tag(row.claim, stamp), bytes) {
+                    older = older.or(Some(ids[at]));
+                }
+            },
+        );
         older.map_or(Ok(()), |id| Err(VolatileError::Older { id, stamp }))
     }
 
-    /// Checks that there are places for rows of `ids`, published or not.
-    pub fn check_ids(&self, ids: &[u32]) -> Result<(), VolatileError> {
-        let missing = ids.iter().find(|&&id| self.range_of(id).is_none());
-        missing.map_or(Ok(()), |&id| Err(VolatileError::NotHere { id }))
+    /// Finds the places of rows of `ids`, published or not. A pull of them searches no more.
+    pub fn locate(&self, ids: &[u32]) -> Result<Vec<VolatilePlace>, VolatileError> {
+        let mut last = 0;
+        let place = |&id: &u32| {
+            let is_last = self.ranges.get(last).is_some_and(|range| range.ids.contains(&id));
+            if !is_last {
+                last = self.range_of(id).ok_or(VolatileError::NotHere { id })?;
+            }
+            // Ranges are bounded by their ids, of which there are at most 2^32.
+            Ok(VolatilePlace { range: last as u32, slot: self.ranges[last].slot(id) })
+        };
+        ids.iter().map(place).collect()
     }
 
     /// Writes the rows of `ids` that have `min_stamp` or a later one to their places in `out`, and
@@ -329,7 +385,7 @@ impl VolatileRows {
         lacking: &mut Vec<u32>,
     ) -> Result<Option<Stamp>, VolatileError> {
         let mut stamps = vec![NO_STAMP; ids.len()];
-        self.pull_stamped(ids, min_stamp, out, &mut stamps)?;
+        self.pull_stamped(&self.locate(ids)?, min_stamp, out, &mut stamps)?;
         lacking.clear();
         // Positions of a buffer in memory, of which there are fewer than 2^32.
         let positions = (0..).zip(&stamps).filter(|(_, stamp)| **stamp == NO_STAMP);
@@ -337,93 +393,77 @@ impl VolatileRows {
         Ok(stamps.into_iter().filter(|&stamp| stamp != NO_STAMP).min())
     }
 
-    /// The same, and writes the stamp of each row to `stamps`, or [`NO_STAMP`] for one that is lacking,
-    /// whose place in `out` has zeros. Returns how many rows are lacking.
+    /// The same of rows at `places`, and writes the stamp of each row to `stamps`, or [`NO_STAMP`] for one
+    /// that is lacking, whose place in `out` has zeros. Returns how many rows are lacking.
     ///
     /// # Panics
     ///
-    /// Unless there is exactly one stamp for each id.
+    /// Unless there is exactly one stamp for each place, and the places are of these rows.
     pub fn pull_stamped(
         &self,
-        ids: &[u32],
+        places: &[VolatilePlace],
         min_stamp: Stamp,
         out: &mut [u8],
         stamps: &mut [Stamp],
     ) -> Result<usize, VolatileError> {
-        self.check(ids.len(), out.len())?;
-        self.check_ids(ids)?;
-        assert_eq!(ids.len(), stamps.len(), "a stamp for each id");
+        self.check(places.len(), out.len())?;
+        assert_eq!(places.len(), stamps.len(), "a stamp for each row");
         let (row_bytes, mut n_lacking) = (self.row_bytes(), 0);
-        let near = (NEAR_BYTES / VersionedRows::slot_bytes(row_bytes)).max(1);
-        let mut first = 0;
-        for (ids, stamps) in ids.chunks(near).zip(stamps.chunks_mut(near)) {
-            self.rows.touch(ids.iter().filter_map(|&id| self.slot_of(id)));
-            for (at, (&id, stamp)) in (first..).zip(ids.iter().zip(stamps)) {
+        self.rows.each_ahead(
+            places,
+            |place| place.slot as usize,
+            |at, &place| {
                 let row = &mut out[at * row_bytes..(at + 1) * row_bytes];
-                *stamp = self.read(id, min_stamp, row).unwrap_or_else(|| {
+                stamps[at] = self.read(place, min_stamp, row).unwrap_or_else(|| {
                     row.fill(0);
                     n_lacking += 1;
                     NO_STAMP
                 });
-            }
-            first += ids.len();
-        }
+            },
+        );
         Ok(n_lacking)
     }
 
     /// Finds the first position from `first` on whose row does not have `min_stamp` or a later one, or is
     /// being written. No row is copied.
+    ///
+    /// # Panics
+    ///
+    /// Unless the places are of these rows.
     #[must_use]
-    pub fn first_lacking(&self, ids: &[u32], min_stamp: Stamp, first: usize) -> Option<usize> {
-        let is_there = |&id: &u32| {
-            let range = self.range_of(id).map(|range| &self.ranges[range]);
-            range.is_some_and(|range| {
-                let number = number_of(range.state.load(Ordering::Acquire));
-                let tag = self.rows.try_tag(range.slot(id)).unwrap_or(0);
-                stamp_of(tag, number).is_some_and(|stamp| stamp >= min_stamp)
-            })
+    pub fn first_lacking(
+        &self,
+        places: &[VolatilePlace],
+        min_stamp: Stamp,
+        first: usize,
+    ) -> Option<usize> {
+        let is_there = |&VolatilePlace { range, slot }: &VolatilePlace| {
+            let number = number_of(self.ranges[range as usize].state.load(Ordering::Acquire));
+            let tag = self.rows.try_tag(slot as usize).unwrap_or(0);
+            stamp_of(tag, number).is_some_and(|stamp| stamp >= min_stamp)
         };
-        let left = ids.get(first..).unwrap_or_default();
-        left.iter().position(|id| !is_there(id)).map(|at| first + at)
+        let left = places.get(first..).unwrap_or_default();
+        left.iter().position(|place| !is_there(place)).map(|at| first + at)
     }
 
-    /// Copies the row of `id` to `row` if it is of the present claim and has `min_stamp` or a later
+    /// Copies the row at `place` to `row` if it is of the present claim and has `min_stamp` or a later
     /// one; returns its stamp. Otherwise `row` has bytes without meaning.
-    fn read(&self, id: u32, min_stamp: Stamp, row: &mut [u8]) -> Option<Stamp> {
-        let range = &self.ranges[self.range_of(id)?];
+    fn read(&self, place: VolatilePlace, min_stamp: Stamp, row: &mut [u8]) -> Option<Stamp> {
+        let range = &self.ranges[place.range as usize];
         // Before the row is read: one of a later claim than this is not taken.
         let number = number_of(range.state.load(Ordering::Acquire));
-        let tag = self.rows.read(range.slot(id), row, READ_TRIES).ok()?;
+        let tag = self.rows.read(place.slot as usize, row, READ_TRIES).ok()?;
         stamp_of(tag, number).filter(|&stamp| stamp >= min_stamp)
     }
 
-    /// The claim that has `id`; `hint` is tried first.
-    fn owner<'a>(
-        &self,
-        claims: &'a [VolatileClaim],
-        id: u32,
-        hint: Option<&'a VolatileClaim>,
-    ) -> Result<&'a VolatileClaim, VolatileError> {
-        let has = |claim: &&VolatileClaim| {
-            self.ranges.get(claim.range).is_some_and(|range| range.ids.contains(&id))
-        };
-        let claim = match hint.filter(has) {
-            Some(claim) => claim,
-            None => {
-                let range = self.range_of(id).ok_or(VolatileError::NotHere { id })?;
-                let found = claims.binary_search_by_key(&range, |claim| claim.range);
-                &claims[found.map_err(|_| VolatileError::NotOwned { id })?]
-            }
-        };
-        let state = self.ranges[claim.range].state.load(Ordering::Acquire);
-        match state == u64::from(claim.number) * 2 + 1 {
-            true => Ok(claim),
-            false => Err(VolatileError::NotOwned { id }),
-        }
-    }
-
-    fn slot_of(&self, id: u32) -> Option<usize> {
-        self.range_of(id).map(|range| self.ranges[range].slot(id))
+    /// Finds the range of `id`, and the number of its claim among `claims`.
+    fn owner(&self, claims: &[VolatileClaim], id: u32) -> Result<(&Claimed, u32), VolatileError> {
+        let not_owned = || VolatileError::NotOwned { id };
+        let range = self.range_of(id).ok_or(VolatileError::NotHere { id })?;
+        let found = claims.binary_search_by_key(&range, |claim| claim.range);
+        let (of, number) = (&self.ranges[range], claims[found.map_err(|_| not_owned())?].number);
+        let is_held = of.state.load(Ordering::Acquire) == u64::from(number) * 2 + 1;
+        is_held.then_some((of, number)).ok_or_else(not_owned)
     }
 
     fn check(&self, n_ids: usize, found: usize) -> Result<(), VolatileError> {
@@ -445,8 +485,8 @@ impl VolatileClaim {
 
 impl Claimed {
     /// The slot of `id`, which is one of its ids.
-    fn slot(&self, id: u32) -> usize {
-        self.first_slot + (id - self.ids.start) as usize
+    fn slot(&self, id: u32) -> u32 {
+        self.first_slot + (id - self.ids.start)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use thiserror::Error;
 
 use crate::governor::{Governor, Grant, OverBudget};
-use crate::volatile::{Stamp, VolatileClaim, VolatileError, VolatileRows};
+use crate::volatile::{Stamp, VolatileClaim, VolatileError, VolatilePublication, VolatileRows};
 
 /// Most volatile tensors of one store.
 const VOLATILE_TENSORS_MAX: usize = 1024;
@@ -42,7 +42,8 @@ pub struct VolatileShape {
 /// let mut claims = h1.claim(&[0..100])?;
 /// h1.publish(&claims, &[7, 9], &[1; 16], 3)?;
 /// let (mut rows, mut stamps) = ([0; 16], [0; 2]);
-/// assert_eq!(h1.rows().pull_stamped(&[7, 8], 3, &mut rows, &mut stamps)?, 1);
+/// let places = h1.rows().locate(&[7, 8])?;
+/// assert_eq!(h1.rows().pull_stamped(&places, 3, &mut rows, &mut stamps)?, 1);
 /// h1.release(&mut claims);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -287,7 +288,23 @@ impl VolatileTensor {
         rows: &[u8],
         stamp: Stamp,
     ) -> Result<(), VolatileError> {
-        let published = self.rows.publish(claims, ids, rows, stamp);
+        let publication = self.rows.check_publication(claims, ids, stamp)?;
+        self.publish_checked(&publication, ids, 0, rows)
+    }
+
+    /// The same of rows that were checked; see [`VolatileRows::publish_checked`].
+    ///
+    /// # Panics
+    ///
+    /// Unless the publication has a row for each of `ids`.
+    pub fn publish_checked(
+        &self,
+        publication: &VolatilePublication<'_>,
+        ids: &[u32],
+        first: usize,
+        rows: &[u8],
+    ) -> Result<(), VolatileError> {
+        let published = self.rows.publish_checked(publication, ids, first, rows);
         // After the rows: who sees the number sees them.
         self.n_publications.fetch_add(1, Ordering::Release);
         published
@@ -360,7 +377,10 @@ mod tests {
         // A renewed range has no row left; the others have all of theirs.
         assert_eq!(tensor.claim_more(&[8..10, 8..10], &mut others).unwrap(), 2);
         assert_eq!(others.iter().map(VolatileClaim::range).collect::<Vec<_>>(), [0, 2, 3]);
-        let lacking = |id| tensor.rows().first_lacking(&[id], 0, 0).is_some();
+        let lacking = |id| {
+            let places = tensor.rows().locate(&[id]).unwrap();
+            tensor.rows().first_lacking(&places, 0, 0).is_some()
+        };
         assert_eq!([0, 12, 9].map(lacking), [false, false, true]);
         tensor.publish(&others, &[9], &[1; 8], 0).unwrap();
         assert!(!lacking(9));

@@ -19,6 +19,23 @@ fn rows_of(ids: &[u32], stamp: Stamp, row_bytes: usize) -> Vec<u8> {
     ids.iter().flat_map(|&id| row_of(id, stamp, row_bytes)).collect()
 }
 
+/// Publishes as a server does: all ids are checked, and rows are written piece by piece.
+fn publish_in_pieces(
+    rows: &VolatileRows,
+    claims: &[VolatileClaim],
+    (ids, bytes): (&[u32], &[u8]),
+    stamp: Stamp,
+) -> Result<(), VolatileError> {
+    const PIECE: usize = 3;
+    let publication = rows.check_publication(claims, ids, stamp)?;
+    let pieces = ids.chunks(PIECE).zip(bytes.chunks(PIECE * rows.row_bytes()));
+    let all = pieces.enumerate().map(|(number, (ids, bytes))| {
+        rows.publish_checked(&publication, ids, number * PIECE, bytes)
+    });
+    // Each of them is written, whatever comes of those before it.
+    all.fold(Ok(()), Result::and)
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Claim(usize),
@@ -85,7 +102,10 @@ proptest! {
                     held.sort_by_key(|(range, _)| *range);
                     let (ranges, claims): (Vec<_>, Vec<_>) = held.into_iter().unzip();
                     let bytes = rows_of(&ids, stamp, row_bytes);
-                    let published = rows.publish(&claims, &ids, &bytes, stamp);
+                    let published = match stamp % 2 {
+                        0 => rows.publish(&claims, &ids, &bytes, stamp),
+                        _ => publish_in_pieces(&rows, &claims, (&ids, &bytes), stamp),
+                    };
                     twin.held = ranges.into_iter().zip(claims).collect();
                     let owned = |id: &u32| {
                         Twin::range_of(*id).is_some_and(|range| twin.held.contains_key(&range))
@@ -126,13 +146,14 @@ proptest! {
                     }
                     let mut stamps = vec![0; ids.len()];
                     let mut rows_of_ids = vec![7; out.len()];
+                    let places = rows.locate(&ids).unwrap();
                     let n_lacking =
-                        rows.pull_stamped(&ids, min_stamp, &mut rows_of_ids, &mut stamps).unwrap();
+                        rows.pull_stamped(&places, min_stamp, &mut rows_of_ids, &mut stamps).unwrap();
                     prop_assert_eq!(n_lacking, lacking.len());
                     prop_assert_eq!(&rows_of_ids, &out);
-                    let first = rows.first_lacking(&ids, min_stamp, 0);
+                    let first = rows.first_lacking(&places, min_stamp, 0);
                     prop_assert_eq!(first, lacking.first().map(|&at| at as usize));
-                    prop_assert_eq!(rows.first_lacking(&ids, min_stamp, ids.len()), None);
+                    prop_assert_eq!(rows.first_lacking(&places, min_stamp, ids.len()), None);
                     for (stamp, id) in stamps.iter().zip(&ids) {
                         let known = twin.rows.get(id).filter(|stamp| **stamp >= min_stamp);
                         prop_assert_eq!(*stamp, known.copied().unwrap_or(NO_STAMP));

@@ -3,10 +3,6 @@
 use clap::Args;
 use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 
-use anyhow::{Result, bail};
-use lodestore_store::available_memory_bytes;
-
-use crate::human;
 use crate::usage::UsageError;
 
 /// Parameters of partitioners.
@@ -77,21 +73,5 @@ impl PartitionerArgs {
         };
         config.check().map_err(UsageError::of)?;
         Ok(config)
-    }
-}
-
-/// Fails when a partitioner would need more memory than there is.
-pub(crate) fn check_memory(config: &PartitionConfig, n_nodes: u32, n_edges: u64) -> Result<()> {
-    let needed = config.plan(n_nodes, n_edges).peak_bytes;
-    match available_memory_bytes() {
-        Some(free) if needed > free => bail!(
-            "{} needs {} for {} nodes in {} partitions, and {} are free; see `lode partition --plan`",
-            config.algorithm,
-            human::bytes(needed),
-            human::count(n_nodes.into()),
-            config.n_parts,
-            human::bytes(free),
-        ),
-        _ => Ok(()),
     }
 }

@@ -52,7 +52,7 @@ pub use cluster::{Registration, ServerEntry};
 pub use embedded::EmbeddedSource;
 pub use error::ClientError;
 pub use follow::{FollowPlan, Follower, is_refused};
-pub use gather_queue::{GatherQueue, Gathered, GatheredRows, QueueBounds, Ticket};
+pub use gather_queue::{GatherQueue, GatherResult, GatheredRows, QueueBounds, Ticket};
 pub use halo_buffer::HaloBuffer;
 pub use load_stats::LoadStats;
 pub use loader::{BatchLoader, Kept};
@@ -67,7 +67,7 @@ pub use prefetch::{
     BatchRows, BatchSource, Met, PrefetchStats, Prefetcher, PreparedBatch, TakeRows, Window,
 };
 pub use remote::{Client, ClientConfig, CommitOutcome, CompactionRun, PutStats};
-pub use scheduled::{Keeping, ScheduledBatch, ScheduledBatches, Walk, WalkStats};
+pub use scheduled::{IterationConfig, IterationStats, Retention, ScheduledBatch, ScheduledBatches};
 pub use security::Security;
 pub use source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};

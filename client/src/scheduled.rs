@@ -1,7 +1,7 @@
-//! The batches of a schedule with the rows of several tensors, prepared by a thread of their own.
+//! The batches of a schedule with the rows of several tensors, prepared by a background thread.
 //!
-//! [`crate::Prefetcher`] borrows from the scope that its threads live in. What is here owns all
-//! that it needs, for callers that have no scope around their loop.
+//! [`crate::Prefetcher`] borrows from the scope of its threads. [`ScheduledBatches`] owns all that
+//! it needs, for callers without such a scope.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,27 +20,27 @@ use crate::{
     PreparedBatch, PullKind, RowBudget, RowBuffer, RowSource, Window,
 };
 
-/// Which rows stay in memory from batch to batch.
+/// Policy for the rows that stay in memory between batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeping {
-    /// None.
+pub enum Retention {
+    /// No row stays.
     Nothing,
-    /// Those that the schedule needs again soonest (Belady's MIN).
+    /// The rows with the nearest next use stay (Belady's MIN).
     Oracle,
 }
 
-/// A walk over the batches of one worker of a schedule.
+/// Settings of an iteration over the batches of one worker of a schedule.
 #[derive(Clone, Debug)]
-pub struct Walk {
+pub struct IterationConfig {
     /// The worker.
     pub worker: u32,
     /// Number of the first batch, counted over all epochs.
     pub first: u32,
-    /// How far ahead batches are prepared.
+    /// Bounds of the batches that are prepared ahead.
     pub window: Window,
-    /// What stays in memory.
-    pub keeping: Keeping,
-    /// Most bytes of rows of the first tensor: those that are kept and those of the window.
+    /// The rows that stay in memory.
+    pub retention: Retention,
+    /// Most bytes of rows of the first tensor: retained ones and those of the window.
     pub memory_bytes: u64,
 }
 
@@ -55,36 +55,35 @@ pub struct ScheduledBatch {
     pub others: Vec<RowBuffer>,
 }
 
-/// Batches that a thread prepares ahead.
+/// Batches that a background thread prepares ahead.
 pub struct ScheduledBatches {
-    coming: Mutex<Receiver<Result<ScheduledBatch, ClientError>>>,
+    receiver: Mutex<Receiver<Result<ScheduledBatch, ClientError>>>,
     stop: Arc<AtomicBool>,
-    stats: Arc<Mutex<WalkStats>>,
+    stats: Arc<Mutex<IterationStats>>,
     process: Generation,
 }
 
-/// What a walk has done so far.
+/// Counters of an iteration so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct WalkStats {
-    /// How the window filled.
+pub struct IterationStats {
+    /// State of the window.
     pub window: PrefetchStats,
-    /// What loading rows of the first tensor took, over the batches that were handed out.
+    /// Loads of rows of the first tensor, over the batches that were returned.
     pub load: LoadStats,
     /// Rows that were pulled before the first batch.
     pub filled_rows: u64,
-    /// Rows of the first tensor that there is memory for.
-    pub kept_rows_most: u64,
+    /// Most rows of the first tensor that are retained.
+    pub capacity_rows: u64,
 }
 
 impl ScheduledBatches {
-    /// Starts to prepare the batches of `schedule`, of which `walk` says which and how.
+    /// Starts a thread that prepares batches of a schedule of the source's graph.
     ///
-    /// The rows of `tensors[0]` are kept and prefetched; those of the others are pulled batch by
-    /// batch.
+    /// The rows of `tensors[0]` are prefetched and retained; those of the others are pulled batch
+    /// by batch.
     ///
     /// # Errors
-    /// [`ClientError::UnknownTensor`]; [`ScheduleError::Graph`] for a schedule of another graph,
-    /// and [`ScheduleError::NoSuchBatch`] for a worker without batches.
+    /// [`ClientError::UnknownTensor`]; [`ScheduleError::NoSuchBatch`] for a worker without batches.
     ///
     /// # Panics
     ///
@@ -94,107 +93,109 @@ impl ScheduledBatches {
         schedule: Arc<Schedule>,
         path: &Path,
         tensors: &[String],
-        walk: &Walk,
+        config: &IterationConfig,
     ) -> Result<Self, ClientError> {
         let (tensor, others) = tensors.split_first().expect("at least one tensor");
         for other in others {
             source.tensor(other)?;
         }
         let loader = BatchLoader::new(Arc::clone(source), Arc::clone(source), tensor, &[])?;
-        let (worker, batch) = (walk.worker, 0);
+        let worker = config.worker;
         if schedule.n_batches(worker) == 0 {
-            return Err(ScheduleError::NoSuchBatch { epoch: 0, worker, batch }.into());
+            return Err(ScheduleError::NoSuchBatch { epoch: 0, worker, batch: 0 }.into());
         }
-        // Batches wait in the window, not here.
-        let (sender, coming) = sync_channel(0);
-        let (stop, stats) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let pump = Pump {
+        // Without capacity: ready batches wait in the window alone.
+        let (sender, receiver) = sync_channel(0);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stats = Arc::default();
+        let worker_thread = IterationWorker {
             source: Arc::clone(source),
             loader,
             schedule,
             path: path.to_owned(),
             others: others.to_vec(),
-            walk: walk.clone(),
+            config: config.clone(),
             sender,
             stop: Arc::clone(&stop),
             stats: Arc::clone(&stats),
         };
         let thread = thread::Builder::new().name("scheduled".to_owned());
-        thread.spawn(move || pump.run()).map_err(|source| ClientError::Poll { source })?;
-        Ok(Self { coming: Mutex::new(coming), stop, stats, process: Generation::now() })
+        thread.spawn(move || worker_thread.run()).map_err(|source| ClientError::Poll { source })?;
+        Ok(Self { receiver: Mutex::new(receiver), stop, stats, process: Generation::now() })
     }
 
-    /// Waits for the next batch at most for `time`. Returns `Some(None)` after the last one, and
-    /// `None` where none has come by then.
+    /// Waits up to `time` for the next batch. Returns `Some(None)` after the last one, and `None`
+    /// when the time is over.
     ///
     /// # Errors
-    /// Those of pulls and of the schedule, after which there are no more batches; in a forked child
+    /// Errors of pulls and of the schedule, which end the iteration; in a forked child
     /// [`ClientError::Forked`].
     pub fn next_within(
         &self,
         time: Duration,
     ) -> Result<Option<Option<ScheduledBatch>>, ClientError> {
         if !self.process.is_current() {
-            return Err(ClientError::Forked { what: "walk over a schedule" });
+            return Err(ClientError::Forked { what: "iteration over a schedule" });
         }
-        let coming = self.coming.lock().unwrap_or_else(PoisonError::into_inner);
-        match coming.recv_timeout(time) {
+        let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        match receiver.recv_timeout(time) {
             Ok(batch) => batch.map(|batch| Some(Some(batch))),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Ok(Some(None)),
         }
     }
 
-    /// Returns what was done so far.
+    /// Returns the counters so far; none in a forked child.
     #[must_use]
-    pub fn stats(&self) -> WalkStats {
+    pub fn stats(&self) -> IterationStats {
         if !self.process.is_current() {
-            return WalkStats::default();
+            return IterationStats::default();
         }
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for ScheduledBatches {
-    /// Has the thread end after the pulls that it is in.
+    /// Stops the thread after its current pulls.
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // Its locks may be held for ever in a forked child.
-            let (_, coming) = sync_channel(0);
-            std::mem::forget(std::mem::replace(&mut self.coming, Mutex::new(coming)));
+            // Dropping the receiver could wait for a lock that a thread of the parent holds.
+            let (_, receiver) = sync_channel(0);
+            std::mem::forget(std::mem::replace(&mut self.receiver, Mutex::new(receiver)));
             return;
         }
         self.stop.store(true, Ordering::Relaxed);
     }
 }
 
-/// The thread that goes through the batches.
-struct Pump {
+/// The state of the background thread.
+struct IterationWorker {
     source: Arc<dyn RowSource>,
     loader: BatchLoader,
     schedule: Arc<Schedule>,
     path: PathBuf,
     others: Vec<String>,
-    walk: Walk,
+    config: IterationConfig,
     sender: SyncSender<Result<ScheduledBatch, ClientError>>,
     stop: Arc<AtomicBool>,
-    stats: Arc<Mutex<WalkStats>>,
+    stats: Arc<Mutex<IterationStats>>,
 }
 
-impl Pump {
+impl IterationWorker {
     fn run(self) {
-        if let Err(error) = self.go_through() {
-            // The caller may be gone.
+        if let Err(error) = self.send_batches() {
+            // Fails when the iteration was dropped.
             let _ = self.sender.send(Err(error));
         }
     }
 
-    fn go_through(&self) -> Result<(), ClientError> {
+    fn send_batches(&self) -> Result<(), ClientError> {
         let (batches, window, filled) = self.batches()?;
         self.stats.lock().unwrap_or_else(PoisonError::into_inner).filled_rows = filled.remote_rows;
         let batches: Arc<dyn BatchSource> = Arc::new(batches);
         thread::scope(|scope| {
-            let (loader, first) = (self.loader.clone(), self.walk.first);
+            let loader = self.loader.clone();
+            let first = self.config.first;
             let mut prefetcher = Prefetcher::start(scope, batches, loader, window, first);
             for index in first.. {
                 if self.stop.load(Ordering::Relaxed) {
@@ -202,7 +203,7 @@ impl Pump {
                 }
                 let Some(prepared) = prefetcher.next_batch()? else { return Ok(()) };
                 let others = self.rows_of_others(&prepared.batch)?;
-                self.note(prefetcher.stats(), &prepared.load);
+                self.record(prefetcher.stats(), &prepared.load);
                 let batch = ScheduledBatch { index, prepared, others };
                 if self.sender.send(Ok(batch)).is_err() {
                     return Ok(());
@@ -212,33 +213,38 @@ impl Pump {
         })
     }
 
-    /// Returns the batches, the window that there is memory for, and what filling the tier took.
-    fn batches(&self) -> Result<(Batches, Window, LoadStats), ClientError> {
-        let (walk, schedule) = (&self.walk, &self.schedule);
+    /// Returns the batches, the window that fits the memory, and the cost of filling the tier.
+    fn batches(&self) -> Result<(ScheduledSource, Window, LoadStats), ClientError> {
+        let config = &self.config;
+        let schedule = &self.schedule;
         let n_nodes = schedule.n_nodes() as usize;
-        let (row_bytes, max_nodes) = (self.loader.row_bytes(), schedule.max_ids() as usize);
-        let n_hot = if walk.keeping == Keeping::Oracle { n_nodes.div_ceil(2) } else { 0 };
-        let wanted = RowBudget { n_hot, window: walk.window.n_batches };
-        // Less than one batch cannot be: then nothing is kept, and nothing prepared ahead.
+        let row_bytes = self.loader.row_bytes();
+        let max_nodes = schedule.max_ids() as usize;
+        let n_hot = if config.retention == Retention::Oracle { n_nodes.div_ceil(2) } else { 0 };
+        let wanted = RowBudget { n_hot, window: config.window.n_batches };
+        // With memory for less than a batch, no row is retained and no batch prepared ahead.
         let least = RowBudget { n_hot: 0, window: 0 };
-        let budget = wanted.fit(walk.memory_bytes, max_nodes, row_bytes).unwrap_or(least);
-        let window = Window { n_batches: budget.window, ..walk.window };
+        let budget = wanted.fit(config.memory_bytes, max_nodes, row_bytes).unwrap_or(least);
+        let window = Window { n_batches: budget.window, ..config.window };
         let n_slots = budget.n_hot.saturating_mul(2).min(n_nodes);
-        let per_worker = schedule.n_batches(walk.worker);
+        let per_worker = schedule.n_batches(config.worker);
         let end = per_worker.saturating_mul(schedule.spec().epochs);
-        let (mut tier, mut filled) = (None, LoadStats::default());
-        if n_slots > 0 && walk.first < end {
-            let soonest = soonest(schedule, walk, n_slots)?;
+        let mut tier = None;
+        let mut filled = LoadStats::default();
+        if n_slots > 0 && config.first < end {
+            let soonest = soonest(schedule, config, n_slots)?;
             let sizes = (n_slots, max_nodes.max(1));
-            let numbers = walk.first..end;
+            let numbers = config.first..end;
             let (planned, took) =
                 PlannedTier::filled(sizes, &self.loader, schedule.n_nodes(), &numbers, &soonest)?;
             filled = took;
-            tier = Some((Arc::new(planned), next_uses(schedule, walk.worker, &self.path)?));
+            tier = Some((Arc::new(planned), next_uses(schedule, config.worker, &self.path)?));
         }
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner).kept_rows_most = n_slots as u64;
-        let (schedule, worker, first) = (Arc::clone(schedule), walk.worker, walk.first);
-        Ok((Batches { schedule, worker, first, tier }, window, filled))
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).capacity_rows = n_slots as u64;
+        let schedule = Arc::clone(schedule);
+        let worker = config.worker;
+        let first = config.first;
+        Ok((ScheduledSource { schedule, worker, first, tier }, window, filled))
     }
 
     fn rows_of_others(&self, batch: &Batch) -> Result<Vec<RowBuffer>, ClientError> {
@@ -251,15 +257,15 @@ impl Pump {
         self.others.iter().map(pull).collect()
     }
 
-    fn note(&self, window: PrefetchStats, load: &LoadStats) {
+    fn record(&self, window: PrefetchStats, load: &LoadStats) {
         let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
         stats.window = window;
         stats.load += *load;
     }
 }
 
-/// One worker's batches, with the tier that keeps rows for them and when each is used next.
-struct Batches {
+/// The batches of one worker, with the tier of retained rows and the next use of each row.
+struct ScheduledSource {
     schedule: Arc<Schedule>,
     worker: u32,
     /// Number of the first batch.
@@ -267,15 +273,16 @@ struct Batches {
     tier: Option<(Arc<PlannedTier>, NextUses)>,
 }
 
-impl BatchSource for Batches {
+impl BatchSource for ScheduledSource {
     fn n_batches(&self) -> u32 {
         self.schedule.n_batches(self.worker).saturating_mul(self.schedule.spec().epochs)
     }
 
     fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
         let per_epoch = self.schedule.n_batches(self.worker);
-        let (epoch, position) = (index / per_epoch, index % per_epoch);
-        // Before anything can fail: a turn that is given up lets the others end.
+        let epoch = index / per_epoch;
+        let position = index % per_epoch;
+        // Taken before anything can fail: a dropped turn releases the ones that wait for it.
         let kept = match &self.tier {
             None => Kept::Nothing,
             Some((tier, uses)) => {
@@ -297,18 +304,23 @@ impl BatchSource for Batches {
     }
 }
 
-/// Returns the first `n` rows that what is left of the first epoch uses, each with the number of
-/// the batch from the first on, in that order.
-fn soonest(schedule: &Schedule, walk: &Walk, n: usize) -> Result<Vec<(NodeId, u32)>, ClientError> {
-    let per_epoch = schedule.n_batches(walk.worker);
-    let (epoch, first) = (walk.first / per_epoch, walk.first % per_epoch);
+/// Returns the first `n` rows that the rest of the first epoch uses, in that order, each with the
+/// number of its batch, counted from the first of the iteration.
+fn soonest(
+    schedule: &Schedule,
+    config: &IterationConfig,
+    n: usize,
+) -> Result<Vec<(NodeId, u32)>, ClientError> {
+    let per_epoch = schedule.n_batches(config.worker);
+    let epoch = config.first / per_epoch;
+    let first = config.first % per_epoch;
     let mut is_seen = vec![false; schedule.n_nodes() as usize];
     let mut soonest = Vec::new();
     for (number, position) in (0..).zip(first..per_epoch) {
         if soonest.len() >= n {
             break;
         }
-        for node in schedule.get(walk.worker, epoch, position)?.nodes {
+        for node in schedule.get(config.worker, epoch, position)?.nodes {
             if !std::mem::replace(&mut is_seen[node.index()], true) {
                 soonest.push((node, number));
             }
@@ -318,11 +330,12 @@ fn soonest(schedule: &Schedule, walk: &Walk, n: usize) -> Result<Vec<(NodeId, u3
     Ok(soonest)
 }
 
-/// Works out the next uses in a file of this walk's own: beside the schedule, or where no file can
-/// be made there, among temporary ones.
+/// Computes the next uses in a file of this iteration: beside the schedule, or in the temporary
+/// folder when that is not writable.
 fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, ClientError> {
     static MADE: AtomicU32 = AtomicU32::new(0);
-    let (process, number) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+    let process = std::process::id();
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".next-uses-{worker}-{process}-{number}-{since:x}"));

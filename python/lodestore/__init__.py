@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from . import errors
+from ._importing import import_graph
 from ._lodestore import (
     Batch,
     Batches,
@@ -67,6 +68,7 @@ __all__ = [
     "__version__",
     "connect",
     "errors",
+    "import_graph",
     "open",
     "open_schedule",
 ]

@@ -11,7 +11,21 @@ _Ids: TypeAlias = npt.NDArray[np.integer[Any]] | Sequence[int] | Any
 _Path: TypeAlias = str | PathLike[str]
 _Reader: TypeAlias = Literal["auto", "mapped", "direct", "pread"]
 
-__all__: list[str]
+__all__ = [
+    "Batch",
+    "Batches",
+    "Future",
+    "Graph",
+    "Sampler",
+    "Schedule",
+    "Tensor",
+    "TensorWriter",
+    "__version__",
+    "_restore",
+    "connect",
+    "open",
+    "open_schedule",
+]
 __version__: str
 
 @final
@@ -202,3 +216,22 @@ def connect(
 ) -> Graph: ...
 def open_schedule(path: _Path) -> Schedule: ...
 def _restore(spec: Mapping[str, Any]) -> Graph: ...
+def import_files(
+    out: _Path,
+    *,
+    edges: Sequence[_Path],
+    tensors: Sequence[tuple[str, _Path]],
+    dtypes: Sequence[tuple[str, str]],
+    dataset: tuple[str, _Path] | None = None,
+    nodes: int | None = None,
+    undirected: bool = False,
+    parts: int = 1,
+    partitioner: str = "spring",
+    refine: int | None = None,
+    order: str = "greedy",
+    codec: str = "auto",
+    keep_nan: bool = False,
+    edge_ids: bool = False,
+    edge_weights: _Path | None = None,
+    progress: Callable[[str, int, int], object] | None = None,
+) -> list[str]: ...

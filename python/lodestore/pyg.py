@@ -17,48 +17,14 @@ import torch
 import torch_geometric.data
 import torch_geometric.loader
 from torch import Tensor
-from torch.utils.data import get_worker_info
 from torch_geometric.data import TensorAttr
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
 from ._lodestore import Future, Graph
+from .torch import as_array, empty, gather
 
 __all__ = ["FeatureStore", "GraphStore", "NeighborLoader", "NeighborSampler"]
-
-_DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "float64": torch.float64,
-    "uint8": torch.uint8,
-    "int8": torch.int8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "bfloat16": torch.bfloat16,
-}
-
-# Where `bfloat16` of numpy is not known, its bits come as uint16.
-_BITS = "uint16"
-
-
-def _empty(graph: Graph, name: str, n: int, pin: bool = False) -> tuple[Tensor, Any]:
-    """Returns memory for `n` rows, and the same as an array of numpy.
-
-    In a worker of a DataLoader it is shared with the main process, so that it is not copied there.
-    """
-    tensor = graph[name]
-    dtype_name = str(tensor.dtype)
-    dtype = torch.bfloat16 if dtype_name == _BITS else _DTYPES[dtype_name]
-    shape = (n, *tensor.shape[1:])
-    if get_worker_info() is not None and n > 0:
-        n_bytes = int(np.prod(shape)) * dtype.itemsize
-        storage = torch.UntypedStorage._new_shared(n_bytes)
-        rows = torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # type: ignore[call-overload]
-    else:
-        rows = torch.empty(shape, dtype=dtype, pin_memory=pin and torch.cuda.is_available())
-    bits = rows.view(torch.int16) if dtype == torch.bfloat16 else rows
-    return rows, bits.numpy()
 
 
 def _available_bytes() -> int:
@@ -109,20 +75,16 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         name = self._name(attr)
         if isinstance(attr.index, int):
             return torch.from_numpy(np.array(self.graph[name][attr.index]))
-        ids = self._ids(name, attr.index)
-        rows, out = _empty(self.graph, name, len(ids))
-        self.graph.gather(name, ids, out=out)
-        return rows
+        return gather(self.graph, name, self._ids(name, attr.index))
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
         name = self._name(attr)
-        rows = tensor.detach().cpu() if isinstance(tensor, Tensor) else torch.from_numpy(tensor)
-        bits = rows.view(torch.int16) if rows.dtype == torch.bfloat16 else rows
-        self.graph.put(name, self._ids(name, attr.index), bits.numpy())
+        rows = as_array(tensor.detach().cpu()) if isinstance(tensor, Tensor) else tensor
+        self.graph.put(name, self._ids(name, attr.index), rows)
         return True
 
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
-        """Puts rows; they are seen after `graph.commit()`."""
+        """Puts rows, which are visible after `graph.commit()`."""
         return bool(self.put_tensor(tensor, *args, **kwargs))
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
@@ -134,7 +96,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return self.graph[self.attrs[attr.attr_name]].shape
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """Returns fresh objects: PyG's loaders write into them."""
+        """Returns new objects: PyG's loaders write into them."""
         return [TensorAttr(group_name=None, attr_name=name) for name in self.attrs]
 
 
@@ -150,13 +112,13 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
         return EdgeAttr(edge_type=None, layout=EdgeLayout.CSC, is_sorted=True, size=size)
 
     def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
-        raise NotImplementedError("the edges of a graph come by its import")
+        raise NotImplementedError("edges are imported with the graph, and cannot be put")
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
         if edge_attr.layout != EdgeLayout.CSC or edge_attr.edge_type is not None:
             return None
         colptr, row = self.graph.csc()
-        return torch.from_numpy(row), torch.from_numpy(colptr.copy())
+        return torch.from_numpy(row), torch.from_numpy(colptr)
 
     def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
         return False
@@ -168,13 +130,13 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
 class NeighborSampler(BaseSampler):  # type: ignore[misc]
     """lodestore's sampler for PyG's loaders: equal batches for any number of workers.
 
-    What is drawn depends on `seed`, `epoch` and the seed nodes of the batch alone.
+    A sample depends on `seed`, `epoch` and the seed nodes of the batch alone.
     """
 
     def __init__(self, graph: Graph, num_neighbors: Sequence[int], *, seed: int = 0) -> None:
         self.sampler = graph.sampler(list(num_neighbors))
         self.seed = seed
-        # Workers that persist see a change of it, whatever started them.
+        # In shared memory: persistent workers see its changes under every start method.
         self.epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
     def batch_seed(self, nodes: Any) -> int:
@@ -207,7 +169,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
 
 class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
-    """PyG's loader: workers sample, and rows of `window` batches are under way in the main process.
+    """PyG's loader: workers sample, and the main process gathers rows of `window` batches ahead.
 
     attrs: PyG's names of tensors, as for FeatureStore. loader: arguments of torch's DataLoader.
     """
@@ -228,7 +190,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         if isinstance(input_nodes, np.ndarray):
             input_nodes = torch.from_numpy(input_nodes)
         self.window = window
-        self._waited, self._batches, self._rows = 0.0, 0, 0
+        self._wait_seconds, self._batches, self._rows = 0.0, 0, 0
         super().__init__(
             data=(FeatureStore(graph, attrs), GraphStore(graph)),
             num_neighbors=list(num_neighbors),
@@ -243,33 +205,33 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         return super().__iter__()  # type: ignore[no-any-return]
 
     def stats(self) -> dict[str, float]:
-        """Returns batches, rows gathered, and seconds in which their rows were waited for."""
-        return {"batches": self._batches, "rows": self._rows, "wait_seconds": self._waited}
+        """Returns the number of batches and of gathered rows, and the seconds spent waiting."""
+        return {"batches": self._batches, "rows": self._rows, "wait_seconds": self._wait_seconds}
 
     def _get_iterator(self) -> Iterator[Any]:
-        # Past PyG's own iterator, which fetches the rows of one batch after the other.
+        # Bypasses PyG's own iterator, which gathers the rows of one batch after the other.
         sampled = super(torch_geometric.loader.NodeLoader, self)._get_iterator()
-        return _Windowed(self, sampled)
+        return _WindowIterator(self, sampled)
 
     def _submit(self, out: SamplerOutput) -> tuple[SamplerOutput, list[tuple[Tensor, Future]]]:
         if self.transform_sampler_output:
             out = self.transform_sampler_output(out)
         store, ids, futures = self.data[0], out.node.numpy(), []
         for name in store.attrs.values():
-            rows, into = _empty(store.graph, name, len(ids), pin=self.pin_memory)
-            futures.append((rows, store.graph.submit(name, ids, out=into)))
+            rows = empty(store.graph, name, len(ids), pin=self.pin_memory)
+            futures.append((rows, store.graph.submit(name, ids, out=as_array(rows))))
         return out, futures
 
     def _finish(self, out: SamplerOutput, futures: list[tuple[Tensor, Future]]) -> Any:
         start = time.perf_counter()
         for _, future in futures:
             future.result()
-        self._waited += time.perf_counter() - start
+        self._wait_seconds += time.perf_counter() - start
         self._batches += 1
         self._rows += sum(len(rows) for rows, _ in futures)
         stores, transform = self.data, self.transform_sampler_output
-        ready = _Ready(stores[0], [rows for rows, _ in futures])
-        # PyG's own code makes a batch of them.
+        ready = _BatchRows(stores[0], [rows for rows, _ in futures])
+        # PyG's own code assembles the batch.
         self.__dict__.update(data=(ready, stores[1]), transform_sampler_output=None)
         try:
             return self.filter_fn(out)
@@ -277,8 +239,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
             self.__dict__.update(data=stores, transform_sampler_output=transform)
 
 
-class _Ready(torch_geometric.data.FeatureStore):  # type: ignore[misc]
-    """Rows of one batch that have come."""
+class _BatchRows(torch_geometric.data.FeatureStore):  # type: ignore[misc]
+    """The gathered rows of one batch."""
 
     def __init__(self, store: FeatureStore, rows: list[Tensor]) -> None:
         super().__init__()
@@ -303,32 +265,32 @@ class _Ready(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return tuple(self._get_tensor(attr).shape)
 
 
-class _Windowed:
-    """Batches in order, with the rows of some more under way."""
+class _WindowIterator:
+    """Batches in order, with the rows of later ones in flight."""
 
     def __init__(self, loader: NeighborLoader, sampled: Iterator[SamplerOutput]) -> None:
         self.loader, self.sampled = loader, sampled
-        self.under_way: deque[tuple[SamplerOutput, list[tuple[Tensor, Future]]]] = deque()
-        self.is_over = False
+        self.in_flight: deque[tuple[SamplerOutput, list[tuple[Tensor, Future]]]] = deque()
+        self.is_exhausted = False
 
-    def __iter__(self) -> _Windowed:
+    def __iter__(self) -> _WindowIterator:
         return self
 
     def __next__(self) -> Any:
-        # Two for each that is taken, until the window is full: the first batch waits for no other.
+        # Two submissions per batch until the window is full, so that the first batch is fast.
         for _ in range(2):
-            if self.is_over or len(self.under_way) >= self.loader.window:
+            if self.is_exhausted or len(self.in_flight) >= self.loader.window:
                 break
             try:
-                self.under_way.append(self.loader._submit(next(self.sampled)))
+                self.in_flight.append(self.loader._submit(next(self.sampled)))
             except StopIteration:
-                self.is_over = True
-        if not self.under_way:
+                self.is_exhausted = True
+        if not self.in_flight:
             raise StopIteration
-        return self.loader._finish(*self.under_way.popleft())
+        return self.loader._finish(*self.in_flight.popleft())
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Starts the next epoch of workers that persist."""
         self.sampled._reset(loader, first_iter)  # type: ignore[attr-defined]
-        self.under_way.clear()
-        self.is_over = False
+        self.in_flight.clear()
+        self.is_exhausted = False

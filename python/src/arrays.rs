@@ -1,23 +1,23 @@
-//! Arrays of numpy: types of elements, memory for rows, and the bytes of both.
+//! numpy arrays: element types, memory for rows, and access to their bytes.
 
 use bytemuck::Pod;
-use lodestore_client::TensorInfo;
+use lodestore_client::{GatheredRows, TensorInfo};
 use lodestore_store::Dtype;
 use numpy::{
     BorrowError, Element, IxDyn, PyArray1, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn,
     PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods, dtype as descr_of,
 };
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PySlice, PyTuple};
 
 use crate::error::Error;
 
-/// Arrays of at least this many bytes are made by numpy itself, whose `MemoryError` is one.
+/// Arrays of at least this many bytes are allocated by numpy, which raises `MemoryError`.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// Evaluates an expression for the type that numpy has for elements of a [`Dtype`]; bf16 goes as
-/// the u16 of its bits.
+/// Evaluates an expression for numpy's element type of a [`Dtype`]: for bf16 the u16 of its bits.
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -69,69 +69,80 @@ pub(crate) fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     Ok(NUMPY.get_or_try_init(py, module)?.bind(py))
 }
 
-/// Returns numpy's type of bf16, where ml_dtypes is installed.
-fn bfloat16(py: Python<'_>) -> Option<&Bound<'_, PyAny>> {
+/// Returns numpy's dtype of bf16 if ml_dtypes is installed.
+///
+/// The first call imports it, where a signal's handler can raise.
+fn bfloat16(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyAny>>> {
     static BFLOAT16: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
     let find = || {
-        let dtype = py.import("ml_dtypes").and_then(|module| module.getattr("bfloat16"));
-        dtype.and_then(|dtype| numpy(py)?.call_method1("dtype", (dtype,))).ok().map(Bound::unbind)
+        let module = match py.import("ml_dtypes") {
+            Err(error) if error.is_instance_of::<PyImportError>(py) => return Ok(None),
+            module => module?,
+        };
+        let dtype = numpy(py)?.call_method1("dtype", (module.getattr("bfloat16")?,))?;
+        Ok::<_, PyErr>(Some(dtype.unbind()))
     };
-    BFLOAT16.get_or_init(py, find).as_ref().map(|dtype| dtype.bind(py))
+    Ok(BFLOAT16.get_or_try_init(py, find)?.as_ref().map(|dtype| dtype.bind(py)))
 }
 
-/// Returns numpy's type for elements of `dtype`.
-pub(crate) fn descr(py: Python<'_>, dtype: Dtype) -> Bound<'_, PyAny> {
+/// Returns numpy's dtype of a tensor's elements.
+pub(crate) fn descr(py: Python<'_>, dtype: Dtype) -> PyResult<Bound<'_, PyAny>> {
     if dtype == Dtype::BF16
-        && let Some(bfloat16) = bfloat16(py)
+        && let Some(bfloat16) = bfloat16(py)?
     {
-        return bfloat16.clone();
+        return Ok(bfloat16.clone());
     }
-    with_element!(dtype, T => descr_of::<T>(py).into_any())
+    Ok(with_element!(dtype, T => descr_of::<T>(py).into_any()))
 }
 
-/// Returns the type that `dtype` names.
+/// Parses a dtype of numpy, or its name.
 pub(crate) fn named(dtype: &Bound<'_, PyAny>) -> Result<Dtype, Error> {
     let py = dtype.py();
-    // numpy knows this name only once ml_dtypes is imported.
+    // numpy accepts this name only after an import of ml_dtypes.
     if dtype.extract::<String>().is_ok_and(|name| name == "bfloat16") {
         return Ok(Dtype::BF16);
     }
     let found = numpy(py)?.call_method1("dtype", (dtype,))?;
     let array = found.cast::<PyArrayDescr>().map_err(PyErr::from)?;
-    let known = Dtype::ALL.into_iter().find(|&dtype| is_of(array, dtype));
-    known.ok_or_else(|| Error::Dtype(format!("no tensor has elements of type {found}")))
+    for dtype in Dtype::ALL {
+        if is_of(array, dtype)? {
+            return Ok(dtype);
+        }
+    }
+    Err(Error::Dtype(format!("no tensor has elements of type {found}")))
 }
 
-/// Returns which type `dtype` names, out of that of a tensor and float32.
+/// Returns the dtype of a gather's result: the stored one, or float32 on request.
 pub(crate) fn wanted(stored: Dtype, dtype: Option<&Bound<'_, PyAny>>) -> Result<Dtype, Error> {
     let Some(dtype) = dtype else { return Ok(stored) };
     let py = dtype.py();
     let found = numpy(py)?.call_method1("dtype", (dtype,))?;
-    let is = |of: Dtype| descr(py, of).eq(&found);
+    let is = |of: Dtype| descr(py, of)?.eq(&found);
     if is(stored)? {
         return Ok(stored);
     }
     if is(Dtype::F32)? {
         return Ok(Dtype::F32);
     }
-    let stored = descr(py, stored);
+    let stored = descr(py, stored)?;
     Err(Error::Dtype(format!("rows come as stored, {stored}, or as float32; found {found}")))
 }
 
-/// The number of rows and the elements of each: a row of one element is a number.
+/// The dtype and shape of an array of rows; rows of width 1 make a one-dimensional array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RowShape {
+pub(crate) struct RowLayout {
+    pub(crate) dtype: Dtype,
     pub(crate) n_rows: usize,
     pub(crate) width: usize,
 }
 
-impl RowShape {
-    /// Returns the shape of `n_rows` rows of a tensor.
-    pub(crate) fn of(info: &TensorInfo, n_rows: usize) -> Self {
-        Self { n_rows, width: info.width as usize }
+impl RowLayout {
+    /// Returns the layout of `n_rows` rows of a tensor.
+    pub(crate) fn new(info: &TensorInfo, n_rows: usize) -> Self {
+        Self { dtype: info.dtype, n_rows, width: info.width as usize }
     }
 
-    /// Returns the lengths of the dimensions, and how many there are.
+    /// Returns the lengths of the dimensions, and their number.
     fn lengths(self) -> ([usize; 2], usize) {
         ([self.n_rows, self.width], if self.width == 1 { 1 } else { 2 })
     }
@@ -141,7 +152,7 @@ impl RowShape {
         IxDyn(&lengths[..n_dims])
     }
 
-    fn is_that_of(self, array: &Bound<'_, PyUntypedArray>) -> bool {
+    fn has_shape_of(self, array: &Bound<'_, PyUntypedArray>) -> bool {
         let (lengths, n_dims) = self.lengths();
         array.shape() == &lengths[..n_dims]
     }
@@ -151,12 +162,12 @@ impl RowShape {
         PyTuple::new(py, &lengths[..n_dims])
     }
 
-    fn n_bytes(self, dtype: Dtype) -> usize {
-        self.n_rows.saturating_mul(self.width).saturating_mul(dtype.size_bytes())
+    fn n_bytes(self) -> usize {
+        self.n_rows.saturating_mul(self.width).saturating_mul(self.dtype.size_bytes())
     }
 
-    /// Returns the shape in Python's words.
-    fn words(self) -> String {
+    /// Formats the shape as Python does.
+    fn shape_text(self) -> String {
         match self.width {
             1 => format!("({},)", self.n_rows),
             width => format!("({}, {width})", self.n_rows),
@@ -164,82 +175,85 @@ impl RowShape {
     }
 }
 
-/// An array that rows are written to, and the one that the caller sees: they differ for bf16.
+/// An array to write rows to.
 pub(crate) struct RowArray<'py> {
+    /// The array with elements that Rust can write: for bf16 a view of its bits.
     bits: Bound<'py, PyAny>,
-    seen: Bound<'py, PyAny>,
+    /// The array for the caller.
+    array: Bound<'py, PyAny>,
     dtype: Dtype,
 }
 
 impl<'py> RowArray<'py> {
-    /// Creates memory for rows.
-    pub(crate) fn new(py: Python<'py>, dtype: Dtype, shape: RowShape) -> Result<Self, Error> {
-        let bits = if shape.n_bytes(dtype) < LARGE_BYTES {
-            with_element!(dtype, T => PyArrayDyn::<T>::zeros(py, shape.dims(), false).into_any())
+    /// Allocates an array.
+    pub(crate) fn new(py: Python<'py>, layout: RowLayout) -> Result<Self, Error> {
+        let dtype = layout.dtype;
+        let bits = if layout.n_bytes() < LARGE_BYTES {
+            with_element!(dtype, T => PyArrayDyn::<T>::zeros(py, layout.dims(), false).into_any())
         } else {
-            let of = with_element!(dtype, T => descr_of::<T>(py));
-            numpy(py)?.call_method1("empty", (shape.tuple(py)?, of))?
+            let descr = with_element!(dtype, T => descr_of::<T>(py));
+            numpy(py)?.call_method1("empty", (layout.tuple(py)?, descr))?
         };
-        Self::of_bits(bits, dtype)
+        Self::from_bits(bits, dtype)
     }
 
-    /// Takes rows over that are in memory already.
-    pub(crate) fn of_vec<T: Element>(
+    /// Makes an array of rows in a vector, without a copy.
+    pub(crate) fn from_vec<T: Element>(
         py: Python<'py>,
         rows: Vec<T>,
-        (dtype, shape): (Dtype, RowShape),
+        layout: RowLayout,
     ) -> Result<Self, Error> {
         let rows = PyArray1::from_vec(py, rows);
-        Self::of_bits(rows.reshape(shape.dims())?.into_any(), dtype)
+        Self::from_bits(rows.reshape(layout.dims())?.into_any(), layout.dtype)
     }
 
-    /// Takes over rows that lie in the first `n_bytes` of memory in words.
-    pub(crate) fn of_words<T: Element>(
+    /// Makes an array of gathered rows, without a copy.
+    pub(crate) fn from_gathered<T: Element>(
         py: Python<'py>,
-        words: Vec<u64>,
-        n_bytes: usize,
-        (dtype, shape): (Dtype, RowShape),
+        rows: GatheredRows,
+        layout: RowLayout,
     ) -> Result<Self, Error> {
+        let (words, n_bytes) = rows.into_words();
         let bytes = PyArray1::from_vec(py, words).call_method1("view", (descr_of::<u8>(py),))?;
         let rows = bytes.get_item(PySlice::new(py, 0, n_bytes as isize, 1))?;
         let rows = rows.call_method1("view", (descr_of::<T>(py),))?;
-        Self::of_bits(rows.call_method1("reshape", (shape.tuple(py)?,))?, dtype)
+        Self::from_bits(rows.call_method1("reshape", (layout.tuple(py)?,))?, layout.dtype)
     }
 
-    fn of_bits(bits: Bound<'py, PyAny>, dtype: Dtype) -> Result<Self, Error> {
-        let seen = match (dtype, bfloat16(bits.py())) {
-            (Dtype::BF16, Some(bfloat16)) => bits.call_method1("view", (bfloat16,))?,
+    fn from_bits(bits: Bound<'py, PyAny>, dtype: Dtype) -> Result<Self, Error> {
+        let array = match dtype {
+            Dtype::BF16 => bits.call_method1("view", (descr(bits.py(), dtype)?,))?,
             _ => bits.clone(),
         };
-        Ok(Self { bits, seen, dtype })
+        Ok(Self { bits, array, dtype })
     }
 
-    /// Takes the caller's array, which must be exactly as the rows are.
-    pub(crate) fn of_out(
-        out: &Bound<'py, PyAny>,
-        dtype: Dtype,
-        shape: RowShape,
-    ) -> Result<Self, Error> {
+    /// Takes the caller's array, whose dtype, shape and layout must match exactly.
+    pub(crate) fn from_out(out: &Bound<'py, PyAny>, layout: RowLayout) -> Result<Self, Error> {
         let py = out.py();
+        let dtype = layout.dtype;
         let array = out.cast::<PyUntypedArray>().map_err(|_| {
             let found = out.get_type();
             Error::Dtype(format!("`out` must be an array of numpy, found {found}"))
         })?;
-        let is_same = is_of(&array.dtype(), dtype);
+        let is_same = is_of(&array.dtype(), dtype)?;
         let bits = if dtype == Dtype::BF16 && (is_same || is_bits(array)) {
             out.call_method1("view", (descr_of::<u16>(py),))?
         } else if is_same {
             out.clone()
         } else {
-            let (expected, found) = (descr(py, dtype), array.dtype());
+            let expected = descr(py, dtype)?;
+            let found = array.dtype();
             let more = if dtype == Dtype::BF16 { ", or uint16 or int16 for its bits" } else { "" };
-            let advice = if is_of(&found, Dtype::F32) { "; or pass dtype=\"float32\"" } else { "" };
+            let advice =
+                if is_of(&found, Dtype::F32)? { "; or pass dtype=\"float32\"" } else { "" };
             return Err(Error::Dtype(format!(
                 "`out` must have the dtype {expected}{more}, found {found}{advice}"
             )));
         };
-        if !shape.is_that_of(array) {
-            let (expected, found) = (shape.words(), array.shape());
+        if !layout.has_shape_of(array) {
+            let expected = layout.shape_text();
+            let found = array.shape();
             return Err(Error::Shape(format!(
                 "`out` must have the shape {expected}, found {found:?}"
             )));
@@ -249,7 +263,7 @@ impl<'py> RowArray<'py> {
                 "`out` must be contiguous in C's order; pass a fresh array, or copy into it";
             return Err(Error::Shape(words.to_owned()));
         }
-        Ok(Self { bits, seen: out.clone(), dtype })
+        Ok(Self { bits, array: out.clone(), dtype })
     }
 
     /// Lends the bytes of the rows to `write`.
@@ -260,9 +274,9 @@ impl<'py> RowArray<'py> {
         with_element!(self.dtype, T => write_elements::<T, R>(&self.bits, write))
     }
 
-    /// Returns what the caller gets.
+    /// Returns the array for the caller.
     pub(crate) fn finish(self) -> Bound<'py, PyAny> {
-        self.seen
+        self.array
     }
 }
 
@@ -276,27 +290,30 @@ fn write_elements<T: Element + Pod, R>(
     write(bytemuck::cast_slice_mut(elements))
 }
 
-/// Lends the bytes of rows that the caller has to `read`: exactly `shape`, of the tensor's type.
+/// Lends the bytes of the caller's rows to `read`, after a check of their dtype and shape.
 pub(crate) fn read_rows<R>(
     rows: &Bound<'_, PyAny>,
-    (dtype, shape): (Dtype, RowShape),
+    layout: RowLayout,
     read: impl FnOnce(&[u8]) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let py = rows.py();
+    let dtype = layout.dtype;
     let array = match rows.cast::<PyUntypedArray>() {
         Ok(array) => array.as_any().clone(),
         Err(_) => numpy(py)?.call_method1("asarray", (rows,))?,
     };
     let found = array.cast::<PyUntypedArray>().map_err(PyErr::from)?;
-    let is_same = is_of(&found.dtype(), dtype) || dtype == Dtype::BF16 && is_bits(found);
+    let is_same = is_of(&found.dtype(), dtype)? || dtype == Dtype::BF16 && is_bits(found);
     if !is_same {
-        let (expected, found) = (descr(py, dtype), found.dtype());
+        let expected = descr(py, dtype)?;
+        let found = found.dtype();
         let words = format!("rows must have the dtype {expected}, found {found}; convert them");
         return Err(Error::Dtype(words));
     }
-    let is_column = shape.width == 1 && found.shape() == [shape.n_rows, 1];
-    if !shape.is_that_of(found) && !is_column {
-        let (expected, found) = (shape.words(), found.shape());
+    let is_column = layout.width == 1 && found.shape() == [layout.n_rows, 1];
+    if !layout.has_shape_of(found) && !is_column {
+        let expected = layout.shape_text();
+        let found = found.shape();
         return Err(Error::Shape(format!("rows must have the shape {expected}, found {found:?}")));
     }
     let array = numpy(py)?.call_method1("ascontiguousarray", (&array,))?;
@@ -317,21 +334,21 @@ fn read_elements<T: Element + Pod, R>(
     read(bytemuck::cast_slice(elements))
 }
 
-fn is_of(found: &Bound<'_, PyArrayDescr>, dtype: Dtype) -> bool {
+fn is_of(found: &Bound<'_, PyArrayDescr>, dtype: Dtype) -> PyResult<bool> {
     let py = found.py();
     match dtype {
-        Dtype::BF16 => bfloat16(py).is_some_and(|it| found.eq(it).unwrap_or(false)),
-        _ => found.is_equiv_to(&with_element!(dtype, T => descr_of::<T>(py))),
+        Dtype::BF16 => bfloat16(py)?.map_or(Ok(false), |bfloat16| found.eq(bfloat16)),
+        _ => Ok(found.is_equiv_to(&with_element!(dtype, T => descr_of::<T>(py)))),
     }
 }
 
-/// Whether elements are 16 bits of an integer.
+/// Returns whether the elements are 16-bit integers.
 fn is_bits(array: &Bound<'_, PyUntypedArray>) -> bool {
     let dtype = array.dtype();
     matches!((dtype.kind(), dtype.itemsize()), (b'i' | b'u', 2))
 }
 
-/// Returns why an array cannot be used now.
+/// Describes why numpy refuses to lend an array.
 pub(crate) fn borrowed(name: &str, error: &BorrowError) -> Error {
     Error::Shape(match error {
         BorrowError::NotWriteable => format!("`{name}` is read-only; pass one that can be written"),

@@ -1,10 +1,10 @@
-//! The classes `Batches` and `Batch`: a run's batches with their rows, prepared ahead.
+//! The classes `Batches` and `Batch`: the batches of a schedule with their rows, prepared ahead.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lodestore_client::{
-    Met, RowBuffer, ScheduledBatch, ScheduledBatches, TensorInfo, Walk, WalkStats,
+    IterationConfig, IterationStats, Met, RowBuffer, ScheduledBatch, ScheduledBatches, TensorInfo,
 };
 use lodestore_graph::schedule::ScheduleError;
 use numpy::PyArray1;
@@ -13,21 +13,21 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::arrays::{RowArray, RowShape};
+use crate::arrays::{RowArray, RowLayout};
 use crate::error::Error;
 use crate::graph::Graph;
 use crate::schedule::Schedule;
 use crate::signals::PAUSE;
 
-/// A run's batches with their rows, in order; prepared ahead by threads of lodestore.
+/// The batches of a schedule with their rows, in order, prepared ahead by threads of lodestore.
 ///
-/// `state_dict` says where it is; `load_state_dict` goes on from there, also in another process.
+/// `state_dict` returns the position, from which `load_state_dict` resumes, in another process too.
 #[pyclass(frozen, module = "lodestore")]
 pub(crate) struct Batches {
     graph: Py<Graph>,
     schedule: Py<Schedule>,
     tensors: Vec<TensorInfo>,
-    walk: Walk,
+    config: IterationConfig,
     state: Mutex<State>,
 }
 
@@ -35,29 +35,29 @@ pub(crate) struct Batches {
 struct State {
     /// Number of the next batch over all epochs.
     next: u32,
-    /// Started with the first batch that is taken.
+    /// The background iteration, started by the first call for a batch.
     running: Option<ScheduledBatches>,
-    /// What the walk had done when it ended.
-    ended: WalkStats,
-    waits: Waits,
+    /// Final counters of an iteration that has ended.
+    ended: IterationStats,
+    waits: WaitStats,
 }
 
-/// How batches were met.
+/// Counters of batches that were ready in time and of those that were not.
 #[derive(Clone, Copy, Default)]
-struct Waits {
+struct WaitStats {
     ready: u64,
     waited: u64,
     seconds: f64,
 }
 
 impl Batches {
-    /// Creates a walk, which starts with its first batch.
+    /// Creates an iteration; its threads start with the first batch.
     #[expect(clippy::needless_pass_by_value, reason = "Python's lists come by value")]
     pub(crate) fn new(
         graph: Py<Graph>,
         schedule: Py<Schedule>,
         tensors: Vec<String>,
-        walk: Walk,
+        config: IterationConfig,
     ) -> Result<Self, Error> {
         if tensors.is_empty() {
             return Err(PyValueError::new_err("name at least one tensor").into());
@@ -66,33 +66,35 @@ impl Batches {
             let opened = graph.get().opened(py)?;
             let file = schedule.get().file();
             file.expect_graph(opened.uuid(), opened.n_nodes())?;
-            if file.n_batches(walk.worker) == 0 {
-                let (epoch, worker, batch) = (0, walk.worker, 0);
-                return Err(ScheduleError::NoSuchBatch { epoch, worker, batch }.into());
+            if file.n_batches(config.worker) == 0 {
+                let worker = config.worker;
+                return Err(ScheduleError::NoSuchBatch { epoch: 0, worker, batch: 0 }.into());
             }
             let infos = tensors.iter().map(|name| opened.tensor(name).cloned());
             let tensors = infos.collect::<Result<Vec<_>, Error>>()?;
-            Ok(Self { graph, schedule, tensors, walk, state: Mutex::default() })
+            Ok(Self { graph, schedule, tensors, config, state: Mutex::default() })
         })
     }
 
-    /// Returns the batches of the worker in each epoch, and all of them.
+    /// Returns the number of batches of the worker in an epoch and in all epochs.
     fn counts(&self) -> (u32, u32) {
         let file = self.schedule.get().file();
-        let per_epoch = file.n_batches(self.walk.worker);
+        let per_epoch = file.n_batches(self.config.worker);
         (per_epoch, per_epoch.saturating_mul(file.spec().epochs))
     }
 
     fn start(&self, py: Python<'_>, first: u32) -> Result<ScheduledBatches, Error> {
         let opened = self.graph.get().opened(py)?;
-        let (schedule, walk) = (self.schedule.get(), Walk { first, ..self.walk.clone() });
+        let schedule = self.schedule.get();
+        let config = IterationConfig { first, ..self.config.clone() };
         let names: Vec<String> = self.tensors.iter().map(|info| info.name.clone()).collect();
-        let (file, path) = (schedule.file().clone(), schedule.file_path());
-        Ok(ScheduledBatches::start(opened.source(), file, path, &names, &walk)?)
+        let file = schedule.file().clone();
+        let path = schedule.file_path();
+        Ok(ScheduledBatches::start(opened.source(), file, path, &names, &config)?)
     }
 }
 
-/// Waits for the next batch, and looks for signals meanwhile; returns whether it was there already.
+/// Waits for the next batch while checking for signals; returns it and whether it was ready.
 fn next_of(
     py: Python<'_>,
     running: &ScheduledBatches,
@@ -131,8 +133,8 @@ impl Batches {
         let (batch, is_ready) = match taken {
             Ok(Some((Some(batch), is_ready))) => (batch, is_ready),
             Ok(_) => return Err(Error::Panicked.into()),
-            // An interrupted wait goes on with the next call; after other errors the walk starts
-            // again.
+            // After an interrupt the next call waits for the same batch; after other errors the
+            // iteration is started again.
             Err(Error::Python(error)) => return Err(error),
             Err(error) => {
                 state.running = None;
@@ -149,19 +151,20 @@ impl Batches {
         state.waits.ready += u64::from(is_ready);
         state.waits.waited += u64::from(!is_ready);
         state.waits.seconds += wait_seconds;
-        let (epoch, index) = (batch.index / per_epoch, batch.index % per_epoch);
+        let epoch = batch.index / per_epoch;
+        let index = batch.index % per_epoch;
         let tensors = self.tensors.clone();
         Ok(Some(Batch { batch, tensors, epoch, index, met, wait_seconds }))
     }
 
-    /// Batches that are left (int).
+    /// Number of remaining batches (int).
     fn __len__(&self, py: Python<'_>) -> usize {
         let state = self.state.lock_py_attached(py);
         let next = state.unwrap_or_else(PoisonError::into_inner).next;
         self.counts().1.saturating_sub(next) as usize
     }
 
-    /// Returns where the walk is, for `load_state_dict`: a dict of numbers and strings.
+    /// Returns the position for `load_state_dict`: a dict of numbers and strings.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state.lock_py_attached(py);
         let next = state.unwrap_or_else(PoisonError::into_inner).next;
@@ -169,28 +172,30 @@ impl Batches {
         let dict = PyDict::new(py);
         dict.set_item("epoch", next / per_epoch)?;
         dict.set_item("batch", next % per_epoch)?;
-        dict.set_item("worker", self.walk.worker)?;
+        dict.set_item("worker", self.config.worker)?;
         dict.set_item("schedule", self.schedule.get().file().digest_hex())?;
         Ok(dict)
     }
 
-    /// Goes on where `state` was taken. Raises ValueError for that of another schedule or worker.
+    /// Resumes at the position `state`. Raises ValueError for another schedule or worker.
     fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
         let get = |key: &str| -> PyResult<Bound<'_, PyAny>> {
             state.get_item(key)?.ok_or_else(|| PyValueError::new_err(format!("state: no `{key}`")))
         };
-        let (digest, found) =
-            (self.schedule.get().file().digest_hex(), get("schedule")?.extract::<String>()?);
+        let digest = self.schedule.get().file().digest_hex();
+        let found = get("schedule")?.extract::<String>()?;
         if digest != found {
-            let words = format!("state of the schedule {found}, expected that of {digest}");
+            let words = format!("state: expected that of the schedule {digest}, found {found}");
             return Err(PyValueError::new_err(words));
         }
-        let (worker, found) = (self.walk.worker, get("worker")?.extract::<u32>()?);
+        let worker = self.config.worker;
+        let found = get("worker")?.extract::<u32>()?;
         if worker != found {
-            let words = format!("state of worker {found}, expected that of worker {worker}");
+            let words = format!("state: expected that of worker {worker}, found worker {found}");
             return Err(PyValueError::new_err(words));
         }
-        let (epoch, batch): (u32, u32) = (get("epoch")?.extract()?, get("batch")?.extract()?);
+        let epoch: u32 = get("epoch")?.extract()?;
+        let batch: u32 = get("batch")?.extract()?;
         let (per_epoch, all) = self.counts();
         let next = epoch.checked_mul(per_epoch).and_then(|first| first.checked_add(batch));
         let next = next.filter(|&next| batch < per_epoch && next <= all).ok_or_else(|| {
@@ -198,39 +203,42 @@ impl Batches {
         })?;
         let state = self.state.lock_py_attached(py);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
-        (state.next, state.running) = (next, None);
+        state.next = next;
+        state.running = None;
         Ok(())
     }
 
-    /// Returns what was done so far: a dict of numbers.
+    /// Returns counters (dict of str to number).
     ///
-    /// ready, waited: batches that were there when they were wanted, and those that were not.
-    /// wait_seconds: time in which there was no batch. read_rows, read_bytes: rows of the first
-    /// tensor that were read. hit_rows: rows that were in memory. filled_rows: rows read before the
-    /// first batch. memory_rows: rows that there is memory for. window_bytes: most that batches
-    /// had.
+    /// ready, waited: batches that were ready when they were asked for, and those that were not.
+    /// wait_seconds: time spent waiting for batches. read_rows, read_bytes: rows of the first
+    /// tensor that were read. hit_rows: rows found in memory. filled_rows: rows read before the
+    /// first batch. memory_rows: most rows that are retained. window_bytes: peak size of the
+    /// prepared batches.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state.lock_py_attached(py);
         let state = state.unwrap_or_else(PoisonError::into_inner);
-        let walk = state.running.as_ref().map_or(state.ended, ScheduledBatches::stats);
+        let counters = state.running.as_ref().map_or(state.ended, ScheduledBatches::stats);
         let dict = PyDict::new(py);
         dict.set_item("ready", state.waits.ready)?;
         dict.set_item("waited", state.waits.waited)?;
         dict.set_item("wait_seconds", state.waits.seconds)?;
-        dict.set_item("read_rows", walk.load.remote_rows)?;
-        dict.set_item("read_bytes", walk.load.remote_bytes)?;
-        dict.set_item("hit_rows", walk.load.hit_rows)?;
-        dict.set_item("filled_rows", walk.filled_rows)?;
-        dict.set_item("memory_rows", walk.kept_rows_most)?;
-        dict.set_item("window_bytes", walk.window.peak_bytes)?;
+        dict.set_item("read_rows", counters.load.remote_rows)?;
+        dict.set_item("read_bytes", counters.load.remote_bytes)?;
+        dict.set_item("hit_rows", counters.load.hit_rows)?;
+        dict.set_item("filled_rows", counters.filled_rows)?;
+        dict.set_item("memory_rows", counters.capacity_rows)?;
+        dict.set_item("window_bytes", counters.window.peak_bytes)?;
         Ok(dict)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
         let state = self.state.lock_py_attached(py);
         let next = state.unwrap_or_else(PoisonError::into_inner).next;
-        let ((per_epoch, all), worker) = (self.counts(), self.walk.worker);
-        let (epoch, batch) = (next / per_epoch, next % per_epoch);
+        let (per_epoch, all) = self.counts();
+        let worker = self.config.worker;
+        let epoch = next / per_epoch;
+        let batch = next % per_epoch;
         format!("Batches(worker {worker}, at epoch {epoch}, batch {batch}, {} left)", all - next)
     }
 }
@@ -247,9 +255,9 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Returns the rows of the tensor at `at`.
-    fn bytes(&self, at: usize) -> &[u8] {
-        match at.checked_sub(1) {
+    /// Returns the rows of a tensor by its position.
+    fn bytes(&self, position: usize) -> &[u8] {
+        match position.checked_sub(1) {
             None => self.batch.prepared.rows.bytes(),
             Some(other) => self.batch.others.get(other).map_or(&[], RowBuffer::bytes),
         }
@@ -277,7 +285,7 @@ impl Batch {
         PyArray1::from_vec(py, nodes.iter().map(|node| node.0.into()).collect())
     }
 
-    /// Number of nodes, from the front, that the batch predicts (int).
+    /// Number of roots, the first of `nodes` (int).
     #[getter]
     fn n_roots(&self) -> usize {
         self.batch.prepared.batch.n_roots
@@ -299,13 +307,13 @@ impl Batch {
         PyList::new(py, arrays.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// How it was met (str): "ready", "waited", or "default_path" where it was not prepared ahead.
+    /// "ready", "waited", or "default_path" for a batch that was not prepared ahead (str).
     #[getter]
     fn met(&self) -> &'static str {
         self.met
     }
 
-    /// Time in which there was no batch before it came, in seconds (float).
+    /// Seconds spent waiting for the batch (float).
     #[getter]
     fn wait_seconds(&self) -> f64 {
         self.wait_seconds
@@ -316,7 +324,7 @@ impl Batch {
         self.rows(py, tensor, None)
     }
 
-    /// The same, in `out` if it is given: an array of exactly that shape and dtype.
+    /// Returns the rows of `tensor`, in `out` if given: an array of exactly their shape and dtype.
     #[pyo3(signature = (tensor, *, out=None))]
     fn rows<'py>(
         &self,
@@ -330,10 +338,10 @@ impl Batch {
             PyKeyError::new_err(format!("the batch has {}, not {tensor:?}", names.join(", ")))
         })?;
         let info = &self.tensors[at];
-        let shape = RowShape::of(info, self.batch.prepared.batch.nodes.len());
+        let layout = RowLayout::new(info, self.batch.prepared.batch.nodes.len());
         let rows = match out {
-            Some(out) => RowArray::of_out(out, info.dtype, shape)?,
-            None => RowArray::new(py, info.dtype, shape)?,
+            Some(out) => RowArray::from_out(out, layout)?,
+            None => RowArray::new(py, layout)?,
         };
         rows.write(|out| {
             py.detach(|| out.copy_from_slice(self.bytes(at)));
@@ -344,7 +352,9 @@ impl Batch {
 
     fn __repr__(&self) -> String {
         let names: Vec<&str> = self.tensors.iter().map(|info| &*info.name).collect();
-        let (epoch, index, nodes) = (self.epoch, self.index, self.batch.prepared.batch.nodes.len());
+        let epoch = self.epoch;
+        let index = self.index;
+        let nodes = self.batch.prepared.batch.nodes.len();
         format!("Batch(epoch {epoch}, index {index}, {nodes} nodes: {})", names.join(", "))
     }
 }

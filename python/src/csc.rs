@@ -3,7 +3,7 @@
 use lodestore_graph::NodeId;
 
 use crate::error::Error;
-use crate::opened::Opened;
+use crate::open_graph::OpenGraph;
 
 /// A number that names a source in an array.
 pub(crate) trait Source: numpy::Element + Copy {
@@ -24,9 +24,10 @@ impl Source for i32 {
 }
 
 /// Returns where the edges into each node start, and the source of each edge.
-pub(crate) fn csc<T: Source>(opened: &Opened) -> Result<(Vec<i64>, Vec<T>), Error> {
+pub(crate) fn csc<T: Source>(opened: &OpenGraph) -> Result<(Vec<i64>, Vec<T>), Error> {
     let topology = opened.topology()?;
-    let (mut colptr, mut row) = (vec![0], Vec::with_capacity(topology.n_edges() as usize));
+    let mut colptr = vec![0];
+    let mut row = Vec::with_capacity(topology.n_edges() as usize);
     for node in (0..topology.n_nodes()).map(NodeId) {
         for &source in topology.in_neighbours(node) {
             let of_type = T::of(source);

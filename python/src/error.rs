@@ -7,7 +7,7 @@ use lodestore_client::ClientError;
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::topology::TopologyError;
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{Cause, StoreError};
+use lodestore_store::{Cause, SourceError, StoreError};
 use pyo3::PyErr;
 use thiserror::Error;
 
@@ -37,7 +37,7 @@ pub(crate) enum Error {
     /// The files of a graph.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Servers, or what is between them and rows.
+    /// Servers, caches or background threads of the client.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The topology of a graph.
@@ -46,6 +46,9 @@ pub(crate) enum Error {
     /// A schedule of batches.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// An import.
+    #[error(transparent)]
+    Import(Box<lodestore_import::Error>),
     /// An id that no node has.
     #[error(
         "id {id} at position {position} of the ids; the graph has {n_nodes} nodes, from 0 on, and \
@@ -73,10 +76,10 @@ pub(crate) enum Error {
     /// Elements of another type.
     #[error("{0}")]
     Dtype(String),
-    /// A version that cannot be had.
+    /// A version that is not available.
     #[error("{0}")]
     Version(String),
-    /// A change of what is only read.
+    /// A write to a graph that was opened for reading.
     #[error("{0}")]
     ReadOnly(String),
     /// A writer of the process that this one was forked from.
@@ -92,7 +95,7 @@ pub(crate) enum Error {
     /// A graph that was closed.
     #[error("the graph was closed; open it again")]
     Closed,
-    /// What the handle's place does not offer.
+    /// An operation that this kind of graph does not offer.
     #[error("{0}")]
     Unsupported(String),
     /// A thread that panicked; its message went to standard error.
@@ -103,6 +106,12 @@ pub(crate) enum Error {
     Python(#[from] PyErr),
 }
 
+impl From<lodestore_import::Error> for Error {
+    fn from(error: lodestore_import::Error) -> Self {
+        Self::Import(Box::new(error))
+    }
+}
+
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         let words = error.to_string();
@@ -111,6 +120,7 @@ impl From<Error> for PyErr {
             Error::Client(error) => of_client(&error, words),
             Error::Topology(error) => of_topology(&error, words),
             Error::Schedule(error) => of_schedule(&error, words),
+            Error::Import(error) => of_import(&error, words),
             Error::Id { id, position, .. } | Error::External { id, position } => {
                 classes::IdError::new_err((words, id, position))
             }
@@ -195,6 +205,18 @@ fn refused(failure: &Failure, words: String) -> PyErr {
         FailureCode::OtherVersion => classes::VersionError::new_err(words),
         FailureCode::Damaged => classes::DamagedError::new_err(words),
         _ => classes::ServerError::new_err(words),
+    }
+}
+
+fn of_import(error: &lodestore_import::Error, words: String) -> PyErr {
+    use lodestore_import::Error as Import;
+    match error {
+        Import::Source(SourceError::Shape { .. } | SourceError::RowCount { .. })
+        | Import::Weights { .. } => classes::ShapeError::new_err(words),
+        Import::Source(SourceError::Dtype { .. }) => classes::DtypeError::new_err(words),
+        Import::Store(error) => of_store(error, words),
+        Import::Topology(error) => of_topology(error, words),
+        _ => classes::StoreError::new_err(words),
     }
 }
 

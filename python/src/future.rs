@@ -1,49 +1,49 @@
-//! The class `Future`: rows that were asked for and come in the background.
+//! The class `Future`: the result of a gather in the background.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lodestore_client::{GatheredRows, TensorInfo, Ticket};
+use lodestore_client::{GatheredRows, Ticket};
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 
-use crate::arrays::{RowArray, RowShape, with_element};
+use crate::arrays::{RowArray, RowLayout, with_element};
 use crate::error::Error;
 use crate::signals::PAUSE;
 
-/// Rows that come in the background: `result()`, or `await future`.
+/// The result of a gather in the background: `result()`, or `await future`.
 ///
-/// Not for a forked child, whose parent has asked for them.
+/// In a forked child the futures of its parent raise LockedError.
 #[pyclass(frozen, module = "lodestore", weakref)]
 pub(crate) struct Future {
     ticket: Ticket,
-    info: TensorInfo,
-    n_rows: usize,
+    tensor: String,
+    layout: RowLayout,
     state: Mutex<State>,
 }
 
 enum State {
-    /// They have not been taken; the caller's array, if there is one.
-    Coming(Option<Py<PyAny>>),
-    /// What `result` returns.
-    There(Py<PyAny>),
-    /// What `result` raises.
+    /// The rows were not taken yet; the caller's array, if there is one.
+    Pending(Option<Py<PyAny>>),
+    /// The array that `result` returns.
+    Ready(Py<PyAny>),
+    /// The exception that `result` raises.
     Failed(PyErr),
 }
 
 impl Future {
-    /// Creates one for rows of `info`, which go to `out` where there is one.
+    /// Creates a future of a submitted gather; `out` is the caller's array.
     pub(crate) fn new(
         ticket: Ticket,
-        info: TensorInfo,
-        n_rows: usize,
+        tensor: String,
+        layout: RowLayout,
         out: Option<Py<PyAny>>,
     ) -> Self {
-        Self { ticket, info, n_rows, state: Mutex::new(State::Coming(out)) }
+        Self { ticket, tensor, layout, state: Mutex::new(State::Pending(out)) }
     }
 
-    /// Waits, and looks for signals meanwhile; returns whether the rows have come.
+    /// Waits while checking for signals; returns whether the gather is complete.
     fn wait_for(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let end = match timeout {
             None => None,
@@ -65,25 +65,25 @@ impl Future {
         }
     }
 
-    /// Returns the rows that have come as an array of their own, or in the caller's.
+    /// Returns the rows as a new array, or in the caller's.
     fn deliver<'py>(
         &self,
         py: Python<'py>,
         rows: GatheredRows,
         out: Option<&Py<PyAny>>,
     ) -> Result<Bound<'py, PyAny>, Error> {
-        let (dtype, shape) = (self.info.dtype, RowShape::of(&self.info, self.n_rows));
         if let Some(out) = out {
-            let out = RowArray::of_out(out.bind(py), dtype, shape)?;
+            let out = RowArray::from_out(out.bind(py), self.layout)?;
             out.write(|bytes| {
                 bytes.copy_from_slice(rows.bytes());
                 Ok(())
             })?;
             return Ok(out.finish());
         }
-        let (words, n_bytes) = rows.into_words();
-        with_element!(dtype, T => RowArray::of_words::<T>(py, words, n_bytes, (dtype, shape)))
-            .map(RowArray::finish)
+        let array = with_element!(self.layout.dtype, T => {
+            RowArray::from_gathered::<T>(py, rows, self.layout)
+        });
+        array.map(RowArray::finish)
     }
 }
 
@@ -95,41 +95,43 @@ impl Future {
     #[pyo3(signature = (timeout=None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
         if !self.wait_for(py, timeout)? {
-            return Err(PyTimeoutError::new_err("the rows have not come yet"));
+            return Err(PyTimeoutError::new_err("the rows have not arrived yet"));
         }
         let state = self.state.lock_py_attached(py);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
-        if let State::Coming(out) = &*state {
+        if let State::Pending(out) = &*state {
             let rows = self.ticket.take().unwrap_or(Ok(GatheredRows::default()));
             let delivered = rows.map_err(Error::from);
             let delivered = delivered.and_then(|rows| self.deliver(py, rows, out.as_ref()));
             *state = match delivered {
-                Ok(rows) => State::There(rows.unbind()),
+                Ok(rows) => State::Ready(rows.unbind()),
                 Err(error) => State::Failed(error.into()),
             };
         }
         match &*state {
-            State::There(rows) => Ok(rows.clone_ref(py)),
+            State::Ready(rows) => Ok(rows.clone_ref(py)),
             State::Failed(error) => Err(error.clone_ref(py)),
-            State::Coming(_) => Err(Error::Panicked.into()),
+            State::Pending(_) => Err(Error::Panicked.into()),
         }
     }
 
-    /// Waits for the rows; returns whether they have come, or why not (bool).
+    /// Waits for the gather; returns whether it is complete, successfully or not (bool).
+    ///
+    /// timeout: as for `result`.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.wait_for(py, timeout)
     }
 
-    /// Returns whether the rows have come, or why not (bool).
+    /// Returns whether the gather is complete, successfully or not (bool).
     fn done(&self) -> bool {
         self.ticket.is_done()
     }
 
-    /// Calls `call` without arguments once the rows have come, on a thread of lodestore, or now.
+    /// Calls `call` without arguments when the gather completes, on a thread of lodestore, or now.
     fn add_done_callback(&self, py: Python<'_>, call: Py<PyAny>) {
         let call = Box::new(move || {
-            // The interpreter may be gone by then.
+            // The interpreter may have ended by then.
             Python::try_attach(|py| {
                 if let Err(error) = call.call0(py) {
                     error.write_unraisable(py, None);
@@ -145,7 +147,7 @@ impl Future {
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.ticket.is_done() { "done" } else { "under way" };
-        format!("Future({} rows of {}, {state})", self.n_rows, self.info.name)
+        let state = if self.ticket.is_done() { "done" } else { "in flight" };
+        format!("Future({} rows of {}, {state})", self.layout.n_rows, self.tensor)
     }
 }

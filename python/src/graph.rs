@@ -1,28 +1,28 @@
-//! The class `Graph`, and the two ways to one.
+//! The class `Graph`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lodestore_client::{Keeping, PullKind, TensorInfo, Walk, Window};
+use lodestore_client::{IterationConfig, PullKind, Retention, TensorInfo, Window};
 use lodestore_graph::NodeId;
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::ScheduleSpec;
 use lodestore_store::{EXTERNAL_ID_TENSOR, available_memory_bytes};
-use numpy::{PyArray1, PyArrayMethods};
+use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::arrays::{RowArray, RowShape, named};
+use crate::arrays::{RowArray, RowLayout, named};
 use crate::batches::Batches;
 use crate::csc::csc;
 use crate::error::Error;
 use crate::future::Future;
-use crate::gather::{Wants, gather};
+use crate::gather::{GatherOptions, gather};
 use crate::handle::Handle;
 use crate::ids::{external_ids, node_ids};
-use crate::opened::{Opened, Place};
+use crate::open_graph::{Backend, OpenGraph};
 use crate::opening::pickled;
 use crate::put::put;
 use crate::sampler::Sampler;
@@ -32,21 +32,21 @@ use crate::spec::{Folder, Spec};
 use crate::tensor::Tensor;
 use crate::writer::TensorWriter;
 
-/// Memory that is taken for free where the system does not tell.
+/// Free memory that is assumed where the system does not report it.
 const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
 
 /// A graph: rows of its tensors by node id, from its files or from servers.
 ///
-/// Threads may share it. It is pickled by how it was opened, and opened again where it is
-/// unpickled. Node ids are the graph's own, from 0 to below `nodes`; `internal` maps those of
-/// imported files.
+/// Threads may share it. A pickle holds the arguments with which it was opened, and the graph is
+/// opened again after unpickling. Node ids are internal, from 0 to `nodes - 1`; `internal` maps
+/// ids of the imported files to them.
 #[pyclass(frozen, module = "lodestore", weakref)]
 pub(crate) struct Graph {
     handle: Arc<Handle>,
 }
 
 impl Graph {
-    /// Creates a graph of what is not open yet.
+    /// Creates a graph that is opened by its first use.
     pub(crate) fn new(spec: Spec) -> Self {
         Self { handle: Handle::new(spec) }
     }
@@ -58,8 +58,8 @@ impl Graph {
         Ok(Self { handle })
     }
 
-    /// Returns what is open of the graph.
-    pub(crate) fn opened(&self, py: Python<'_>) -> Result<Arc<Opened>, Error> {
+    /// Returns the open graph of this process.
+    pub(crate) fn opened(&self, py: Python<'_>) -> Result<Arc<OpenGraph>, Error> {
         self.handle.opened(py)
     }
 
@@ -67,7 +67,8 @@ impl Graph {
         if self.handle.spec().is_writable() {
             return Ok(());
         }
-        let (name, advice) = (self.handle.spec().name(), "open it with writable=True");
+        let name = self.handle.spec().name();
+        let advice = "open it with writable=True";
         Err(Error::ReadOnly(format!(
             "{name}: opened for reading, so that it takes no {what}; {advice}"
         )))
@@ -100,16 +101,17 @@ impl Graph {
     #[getter]
     fn version(&self, py: Python<'_>) -> PyResult<u32> {
         let opened = self.opened(py)?;
-        match opened.place() {
-            Place::Files(_) => Ok(opened.version()?),
-            Place::Servers(_) => Ok(signals::run(py, move || opened.version())?),
+        match opened.backend() {
+            Backend::Files(_) => Ok(opened.version()?),
+            Backend::Servers(_) => Ok(signals::run(py, move || opened.version())?),
         }
     }
 
     /// The tensors by name, in the order of the import (dict of str to Tensor).
     #[getter]
     fn tensors<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        let (py, opened) = (slf.py(), slf.get().opened(slf.py())?);
+        let py = slf.py();
+        let opened = slf.get().opened(slf.py())?;
         let tensors = PyDict::new(py);
         for info in opened.tensors().iter().filter(|info| info.name != EXTERNAL_ID_TENSOR) {
             tensors.set_item(&info.name, Tensor::new(slf.clone().unbind(), info.clone()))?;
@@ -129,10 +131,10 @@ impl Graph {
 
     /// Gathers the rows of `ids`, in their order: (n, width), or (n,) for width 1.
     ///
-    /// ids: n integers in one dimension: int64, int32, uint32, uint64, a list; they may repeat.
+    /// ids: n integers in one dimension, as int64, int32, uint32, uint64 or a list; repeats allowed.
     /// out: an array of exactly that shape and dtype, which is filled and returned.
     /// dtype: "float32" for rows converted to it; None: as stored.
-    /// bulk: servers answer others first, at a higher throughput.
+    /// bulk: servers favour throughput over latency, and serve other requests first.
     ///
     /// Raises IdError, UnknownTensorError, ShapeError, DtypeError, DamagedError.
     #[pyo3(signature = (tensor, ids, *, out=None, dtype=None, bulk=false))]
@@ -149,7 +151,7 @@ impl Graph {
         let info = opened.tensor(tensor)?;
         let ids = node_ids(ids, opened.n_nodes())?;
         let kind = if bulk { PullKind::Vector } else { PullKind::Sync };
-        Ok(gather(py, &opened, info, ids, Wants { out, dtype, kind })?)
+        Ok(gather(py, &opened, info, ids, GatherOptions { out, dtype, kind })?)
     }
 
     /// Gathers the rows of `ids` from several tensors (dict of str to array).
@@ -166,21 +168,21 @@ impl Graph {
     ) -> PyResult<Bound<'py, PyDict>> {
         let opened = self.opened(py)?;
         let ids = node_ids(ids, opened.n_nodes())?;
-        // None is gathered if one is unknown.
+        // All names are checked before the first gather.
         let infos =
             tensors.iter().map(|name| opened.tensor(name)).collect::<Result<Vec<_>, _>>()?;
         let gathered = PyDict::new(py);
         for info in infos {
             let out = out.map(|out| out.get_item(&info.name)).transpose()?.flatten();
-            let wants = Wants { out: out.as_ref(), ..Wants::NOTHING };
-            gathered.set_item(&info.name, gather(py, &opened, info, ids.clone(), wants)?)?;
+            let options = GatherOptions { out: out.as_ref(), ..GatherOptions::DEFAULT };
+            gathered.set_item(&info.name, gather(py, &opened, info, ids.clone(), options)?)?;
         }
         Ok(gathered)
     }
 
-    /// Asks for the rows of `ids`, which come in the background: a Future.
+    /// Submits a gather that runs in the background: a Future.
     ///
-    /// Requests that wait concurrently are read under one plan. Waits while 64 are under way.
+    /// Waiting requests are read under one plan. With 64 requests in flight the call waits.
     /// out: as for `gather`; it is filled by `Future.result`.
     #[pyo3(signature = (tensor, ids, *, out=None))]
     fn submit<'py>(
@@ -191,26 +193,27 @@ impl Graph {
         out: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Future> {
         let opened = self.opened(py)?;
-        let info = opened.tensor(tensor)?.clone();
+        let info = opened.tensor(tensor)?;
         let mut ids = node_ids(ids, opened.n_nodes())?;
-        let shape = RowShape::of(&info, ids.len());
+        let layout = RowLayout::new(info, ids.len());
         if let Some(out) = &out {
-            // It is checked again when it is filled, since it may change until then.
-            RowArray::of_out(out, info.dtype, shape)?;
+            // Checked again when it is filled, since the caller may reshape it meanwhile.
+            RowArray::from_out(out, layout)?;
         }
         loop {
             let submit =
                 || opened.queue()?.submit_within(tensor, &mut ids, PAUSE).map_err(Error::from);
             if let Some(ticket) = py.detach(submit)? {
-                return Ok(Future::new(ticket, info, shape.n_rows, out.map(Bound::unbind)));
+                return Ok(Future::new(ticket, tensor.to_owned(), layout, out.map(Bound::unbind)));
             }
             py.check_signals()?;
         }
     }
 
-    /// Puts `rows` as those of `ids`; they are durable when it returns, and seen after `commit`.
+    /// Replaces the rows of `ids`; durable when it returns, visible after `commit`.
     ///
-    /// rows: (n, width), or (n,) for width 1, of the tensor's dtype. The last row of an id stays.
+    /// rows: (n, width), or (n,) for width 1, of the tensor's dtype. Of a repeated id the last row
+    /// is kept.
     ///
     /// Raises IdError, ShapeError, DtypeError, ReadOnlyError.
     fn put(
@@ -227,18 +230,18 @@ impl Graph {
         Ok(put(py, &opened, info, ids, rows)?)
     }
 
-    /// Makes a version of all that was put, which gathers see from now on; returns its number.
+    /// Commits all puts as a new version, which gathers then read; returns its number (int).
     ///
-    /// An interrupted commit may be done or not: `version` tells.
+    /// After an interrupt `version` tells whether the commit was completed.
     fn commit(&self, py: Python<'_>) -> PyResult<u32> {
         let opened = self.opened(py)?;
         self.check_writable("commit")?;
         Ok(signals::run(py, move || opened.commit())?)
     }
 
-    /// Begins a tensor of `width` elements for each node: a TensorWriter, for `with`.
+    /// Begins a tensor of `width` elements per node: a TensorWriter, for `with`.
     ///
-    /// Raises ReadOnlyError, DtypeError; StoreError for a name that the graph has.
+    /// Raises ReadOnlyError, DtypeError; StoreError for a name that exists.
     #[pyo3(signature = (name, dtype, width=1))]
     fn new_tensor(
         slf: &Bound<'_, Self>,
@@ -246,7 +249,8 @@ impl Graph {
         dtype: &Bound<'_, PyAny>,
         width: u32,
     ) -> PyResult<TensorWriter> {
-        let (py, graph) = (slf.py(), slf.get());
+        let py = slf.py();
+        let graph = slf.get();
         let opened = graph.opened(py)?;
         graph.check_writable("new tensor")?;
         let info = TensorInfo { name, dtype: named(dtype)?, width };
@@ -256,8 +260,8 @@ impl Graph {
     /// Samples all batches of a run, and writes them to `path`: a Schedule.
     ///
     /// roots: "train", "val", "test", "all", or node ids. fanout: neighbours for each hop from the
-    /// roots outwards, -1 for all. batch: roots of a batch. The same arguments give the same
-    /// batches; a schedule of them that is there is taken as it is.
+    /// roots outwards, -1 for all. batch: roots of a batch. Equal arguments yield equal batches; a
+    /// file with these batches is reused.
     ///
     /// Raises ScheduleError, IdError, UnknownTensorError.
     #[pyo3(signature = (path, *, roots, fanout, batch, epochs, seed=0, workers=1))]
@@ -272,7 +276,8 @@ impl Graph {
         seed: u64,
         workers: u32,
     ) -> PyResult<Schedule> {
-        let (py, opened) = (slf.py(), slf.get().opened(slf.py())?);
+        let py = slf.py();
+        let opened = slf.get().opened(slf.py())?;
         let roots = match roots.extract::<String>() {
             Ok(name) if name == "all" => (0..opened.n_nodes()).map(NodeId).collect(),
             Ok(name) => slf.get().nodes_of_split(py, &name)?,
@@ -299,12 +304,12 @@ impl Graph {
         Sampler::new(slf.clone().unbind(), fanout)
     }
 
-    /// Goes through the batches of a schedule with the rows of `tensors`, prepared ahead: Batches.
+    /// Iterates over the batches of a schedule with the rows of `tensors`, prepared ahead: Batches.
     ///
-    /// worker: whose batches. window: batches that are ready or loaded (int). together: most of
-    /// them that are read under one plan. policy: "oracle" keeps the rows that are needed soonest,
-    /// "none" keeps none. memory: bytes for rows of the first tensor; None: a quarter of what is
-    /// free.
+    /// worker: the worker whose batches they are. window: most batches that are loading or ready.
+    /// together: most batches under one read plan. policy: "oracle" retains the rows with the
+    /// nearest next use, "none" retains none. memory: bytes for rows of the first tensor; None: a
+    /// quarter of the free memory.
     ///
     /// Raises UnknownTensorError, ScheduleError.
     #[pyo3(signature = (schedule, tensors, *, worker=0, window=16, together=8, policy="oracle",
@@ -320,9 +325,9 @@ impl Graph {
         policy: &str,
         memory: Option<u64>,
     ) -> PyResult<Batches> {
-        let keeping = match policy {
-            "oracle" => Keeping::Oracle,
-            "none" => Keeping::Nothing,
+        let retention = match policy {
+            "oracle" => Retention::Oracle,
+            "none" => Retention::Nothing,
             _ => {
                 let words = format!("policy must be \"oracle\" or \"none\", found {policy:?}");
                 return Err(PyValueError::new_err(words));
@@ -331,24 +336,25 @@ impl Graph {
         let free = || available_memory_bytes().unwrap_or(DEFAULT_MEMORY_BYTES) / 4;
         let memory_bytes = memory.unwrap_or_else(free);
         let window = Window { n_batches: window, together };
-        let walk = Walk { worker, first: 0, window, keeping, memory_bytes };
-        Ok(Batches::new(slf.clone().unbind(), schedule.unbind(), tensors, walk)?)
+        let config = IterationConfig { worker, first: 0, window, retention, memory_bytes };
+        Ok(Batches::new(slf.clone().unbind(), schedule.unbind(), tensors, config)?)
     }
 
-    /// Returns the graph at a committed version, to be read only. Raises VersionError.
+    /// Returns a read-only graph of a committed version. Raises VersionError.
     fn at(&self, py: Python<'_>, version: u32) -> PyResult<Self> {
-        let (opened, spec) = (self.opened(py)?, self.handle.spec().at(version));
-        let at = match opened.place() {
-            Place::Files(files) => {
+        let opened = self.opened(py)?;
+        let spec = self.handle.spec().at(version);
+        let at = match opened.backend() {
+            Backend::Files(files) => {
                 let tensors = opened.tensors().iter().map(|info| lodestore_store::TensorSpec {
                     name: info.name.clone(),
                     dtype: info.dtype,
                     width: info.width,
                 });
                 let tensors: Vec<_> = tensors.collect();
-                Opened::of_files(Arc::clone(&files.live), Some(version), &tensors)?
+                OpenGraph::of_files(Arc::clone(&files.live), Some(version), &tensors)?
             }
-            Place::Servers(_) => {
+            Backend::Servers(_) => {
                 let spec = spec.clone();
                 signals::run(py, move || spec.open())?
             }
@@ -368,7 +374,7 @@ impl Graph {
         Ok(PyArray1::from_vec(py, internal))
     }
 
-    /// Maps node ids to those of the imported files: int64 of shape (n,). Raises IdError.
+    /// Maps node ids to ids of the imported files: int64 of shape (n,). Raises IdError.
     fn external<'py>(
         &self,
         py: Python<'py>,
@@ -408,13 +414,10 @@ impl Graph {
             }
         };
         let colptr = PyArray1::from_vec(py, colptr);
-        // Both are seen by all that hold them.
-        colptr.readwrite().make_nonwriteable();
         PyTuple::new(py, [colptr.into_any(), row])
     }
 
-    /// Returns the nanoseconds that a gather of `ids` takes in Rust alone, the mean of `repeats`:
-    /// what benches compare a call with.
+    /// Returns the mean nanoseconds of `repeats` gathers in Rust alone, for benches.
     fn _rust_gather_ns(
         &self,
         py: Python<'_>,
@@ -432,7 +435,7 @@ impl Graph {
         Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(repeats.max(1)))
     }
 
-    /// Closes the graph: its lock and memory are released once the calls that run have ended.
+    /// Closes the graph; its lock and memory are released after the calls in progress.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.handle.close());
     }
@@ -472,16 +475,16 @@ impl Graph {
 }
 
 impl Graph {
-    /// Takes over the tensors that the graph has now.
+    /// Reloads the list of tensors.
     pub(crate) fn refresh(
         &self,
         py: Python<'_>,
         graph: &lodestore_store::Graph,
     ) -> Result<(), Error> {
         let opened = self.opened(py)?;
-        if let Place::Files(files) = opened.place() {
+        if let Backend::Files(files) = opened.backend() {
             let live = Arc::clone(&files.live);
-            self.handle.replace(Opened::of_files(live, None, &graph.meta().tensors)?);
+            self.handle.replace(OpenGraph::of_files(live, None, &graph.meta().tensors)?);
         }
         Ok(())
     }

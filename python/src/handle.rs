@@ -1,10 +1,9 @@
-//! A graph as a handle: how it is opened, and what is open of it in each process.
+//! A handle of a graph: its specification, and the open graph of each process.
 //!
-//! A forked child leaks what its parent had open and opens it again, at the same version. Where it
-//! cannot, since the parent was writing some graph at the fork or the version was compacted away,
-//! what the parent had open for reading serves it: the store makes again what belongs to one
-//! process. So it does for servers, whose connections are of one process and whose pinned version
-//! stays.
+//! A forked child leaks its parent's open graph, and opens the graph again at the same version.
+//! That fails while the parent writes any graph, and for a version that was compacted away. The
+//! child then uses the graph that its parent had open for reading, whose per-process parts the
+//! store recreates. Clients of servers are always inherited: they reconnect, and keep their pin.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -15,32 +14,32 @@ use lodestore_store::StoreError;
 use pyo3::Python;
 
 use crate::error::Error;
-use crate::opened::{Opened, Place};
+use crate::open_graph::{Backend, OpenGraph};
 use crate::signals;
 use crate::spec::{Folder, Spec};
 
-/// A graph that is opened when it is first used, in each process again.
+/// A graph that each process opens when it first uses it.
 pub(crate) struct Handle {
     spec: Spec,
-    inside: PerProcess<Inside>,
+    state: PerProcess<ProcessState>,
     is_closed: AtomicBool,
 }
 
-/// What is open in a process.
-struct Inside {
-    /// Replaced when the tensors of the graph change; nothing after a close.
-    current: RwLock<Option<Arc<Opened>>>,
-    /// What was open first, for forked children: they can wait for no lock.
-    first: Weak<Opened>,
-    /// The version that was the newest then.
+/// The open graph of a process.
+struct ProcessState {
+    /// Replaced when the tensors of the graph change; `None` after a close.
+    current: RwLock<Option<Arc<OpenGraph>>>,
+    /// The graph as first opened, for forked children, which must not wait for a lock.
+    first: Weak<OpenGraph>,
+    /// The newest version at that time.
     version: Option<u32>,
 }
 
-impl Inside {
-    fn of(opened: Arc<Opened>) -> Self {
-        let version = match opened.place() {
-            Place::Files(_) => opened.version().ok(),
-            Place::Servers(_) => None,
+impl ProcessState {
+    fn of(opened: Arc<OpenGraph>) -> Self {
+        let version = match opened.backend() {
+            Backend::Files(_) => opened.version().ok(),
+            Backend::Servers(_) => None,
         };
         let first = Arc::downgrade(&opened);
         Self { current: RwLock::new(Some(opened)), first, version }
@@ -48,39 +47,40 @@ impl Inside {
 }
 
 impl Handle {
-    /// Creates a handle of what is not open yet.
+    /// Creates a handle of a graph that is opened by its first use.
     pub(crate) fn new(spec: Spec) -> Arc<Self> {
-        let (inside, is_closed) = (PerProcess::new(), AtomicBool::new(false));
-        Arc::new(Self { spec, inside, is_closed })
+        let state = PerProcess::new();
+        let is_closed = AtomicBool::new(false);
+        Arc::new(Self { spec, state, is_closed })
     }
 
-    /// Creates a handle of what is open.
-    pub(crate) fn with(spec: Spec, opened: Opened) -> Arc<Self> {
-        let inside = PerProcess::with(Inside::of(Arc::new(opened)));
-        Arc::new(Self { spec, inside, is_closed: AtomicBool::new(false) })
+    /// Creates a handle of an open graph.
+    pub(crate) fn with(spec: Spec, opened: OpenGraph) -> Arc<Self> {
+        let state = PerProcess::with(ProcessState::of(Arc::new(opened)));
+        Arc::new(Self { spec, state, is_closed: AtomicBool::new(false) })
     }
 
-    /// Returns how it is opened.
+    /// Returns the specification of the graph.
     pub(crate) fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// Returns what is open in this process, and opens it first if nothing is.
-    pub(crate) fn opened(&self, py: Python<'_>) -> Result<Arc<Opened>, Error> {
-        let inside = match self.inside.get() {
-            Some(inside) => inside,
+    /// Returns the open graph of this process, and opens it if necessary.
+    pub(crate) fn opened(&self, py: Python<'_>) -> Result<Arc<OpenGraph>, Error> {
+        let state = match self.state.get() {
+            Some(state) => state,
             None => self.open(py)?,
         };
-        let current = inside.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = state.current.read().unwrap_or_else(PoisonError::into_inner);
         current.clone().ok_or(Error::Closed)
     }
 
     #[cold]
-    fn open(&self, py: Python<'_>) -> Result<&Inside, Error> {
+    fn open(&self, py: Python<'_>) -> Result<&ProcessState, Error> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        self.inside.get_or_try(|parents| {
+        self.state.get_or_try(|parents| {
             let opened = match parents {
                 Some(parents) => self.open_in_child(py, parents)?,
                 None => {
@@ -88,11 +88,15 @@ impl Handle {
                     Arc::new(signals::run(py, move || spec.open())?)
                 }
             };
-            Ok(Inside::of(opened))
+            Ok(ProcessState::of(opened))
         })
     }
 
-    fn open_in_child(&self, py: Python<'_>, parents: &Inside) -> Result<Arc<Opened>, Error> {
+    fn open_in_child(
+        &self,
+        py: Python<'_>,
+        parents: &ProcessState,
+    ) -> Result<Arc<OpenGraph>, Error> {
         let folder = match &self.spec {
             Spec::Servers(_) => return parents.first.upgrade().ok_or(Error::Closed),
             Spec::Folder(folder) => folder,
@@ -110,21 +114,21 @@ impl Handle {
         }
     }
 
-    /// Puts `opened` in the place of what was open.
-    pub(crate) fn replace(&self, opened: Opened) {
-        if let Some(inside) = self.inside.get() {
-            let mut current = inside.current.write().unwrap_or_else(PoisonError::into_inner);
+    /// Replaces the open graph, unless the handle was closed.
+    pub(crate) fn replace(&self, opened: OpenGraph) {
+        if let Some(state) = self.state.get() {
+            let mut current = state.current.write().unwrap_or_else(PoisonError::into_inner);
             if current.is_some() {
                 *current = Some(Arc::new(opened));
             }
         }
     }
 
-    /// Closes what is open here; calls that run end first.
+    /// Closes the graph of this process; calls in progress keep it until they end.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
-        if let Some(inside) = self.inside.get() {
-            let mut current = inside.current.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(state) = self.state.get() {
+            let mut current = state.current.write().unwrap_or_else(PoisonError::into_inner);
             let closed = current.take();
             drop(current);
             drop(closed);
@@ -137,7 +141,7 @@ impl Handle {
     }
 }
 
-/// Whether a child cannot open the graph again although its parent had it open.
+/// Returns whether a child cannot open a graph although its parent could.
 fn is_impossible(error: &Error) -> bool {
     let store = match error {
         Error::Store(error) | Error::Client(ClientError::Store(error)) => error,

@@ -1,4 +1,4 @@
-//! Node ids as Python has them: arrays of four integer types, tensors of torch, lists.
+//! Node ids from Python: arrays of four integer types, tensors of torch, lists.
 
 use lodestore_graph::NodeId;
 use numpy::{
@@ -12,7 +12,7 @@ use crate::error::Error;
 
 /// An integer that may be an id.
 trait Id: Element + Copy {
-    /// Returns the id as unsigned bits; those of a negative one are past every node.
+    /// Returns the id as unsigned bits; a negative id exceeds every node.
     fn bits(self) -> u64;
     /// Returns the number itself.
     fn number(self) -> i128;
@@ -33,30 +33,30 @@ macro_rules! id {
 
 id!(i64 => i64, i32 => i64, u32 => u64, u64 => u64);
 
-/// Why an id was refused: the number, and its position.
-struct Refused(i128, usize);
+/// An id that is out of range, and its position.
+struct BadId(i128, usize);
 
-/// Ids, or why one was refused.
-type Read = Result<Vec<NodeId>, Refused>;
+/// Ids, or the first that is out of range.
+type IdResult = Result<Vec<NodeId>, BadId>;
 
 /// Returns the ids, all of which are nodes of a graph of `n_nodes`.
 pub(crate) fn node_ids(ids: &Bound<'_, PyAny>, n_nodes: u32) -> Result<Vec<NodeId>, Error> {
     let read = read(ids, n_nodes)?;
-    read.map_err(|Refused(id, position)| Error::Id { id, position, n_nodes })
+    read.map_err(|BadId(id, position)| Error::Id { id, position, n_nodes })
 }
 
 /// Returns ids of imported files, all of which are below `n_nodes`.
 pub(crate) fn external_ids(ids: &Bound<'_, PyAny>, n_nodes: u32) -> Result<Vec<NodeId>, Error> {
     let read = read(ids, n_nodes)?;
-    read.map_err(|Refused(id, position)| Error::External { id, position })
+    read.map_err(|BadId(id, position)| Error::External { id, position })
 }
 
-fn read(ids: &Bound<'_, PyAny>, below: u32) -> Result<Read, Error> {
+fn read(ids: &Bound<'_, PyAny>, below: u32) -> Result<IdResult, Error> {
     if let Some(read) = of_array(ids, below)? {
         return Ok(read);
     }
     let array = match ids.cast::<PyUntypedArray>() {
-        // Of another byte order or not aligned: numpy makes a usual array of it.
+        // An array of another byte order or without alignment: numpy copies it.
         Ok(array) => {
             check_kind(array)?;
             let native = numpy(ids.py())?.getattr("int64")?;
@@ -70,9 +70,10 @@ fn read(ids: &Bound<'_, PyAny>, below: u32) -> Result<Read, Error> {
     }
 }
 
-/// Returns a list, a tensor or anything else as numpy sees it; an empty list has ids of no type.
+/// Converts a list, a tensor or another object by numpy; an empty list becomes an array of int64.
 fn as_array<'py>(ids: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>, Error> {
-    let (py, numpy) = (ids.py(), numpy(ids.py())?);
+    let py = ids.py();
+    let numpy = numpy(py)?;
     if let Ok(list) = ids.cast::<PyList>()
         && list.is_empty()
     {
@@ -84,7 +85,7 @@ fn as_array<'py>(ids: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>, Error> {
     Ok(array)
 }
 
-/// Fails for elements that are no integers of a type that ids have.
+/// Fails for elements of another type than ids have.
 fn check_kind(array: &Bound<'_, PyUntypedArray>) -> Result<(), Error> {
     let dtype = array.dtype();
     match (dtype.kind(), dtype.itemsize()) {
@@ -114,7 +115,7 @@ fn type_of(value: &Bound<'_, PyAny>) -> String {
 }
 
 /// Returns the ids of a one-dimensional array of one of the four types; `None` for anything else.
-fn of_array(ids: &Bound<'_, PyAny>, below: u32) -> Result<Option<Read>, Error> {
+fn of_array(ids: &Bound<'_, PyAny>, below: u32) -> Result<Option<IdResult>, Error> {
     if let Ok(ids) = ids.cast::<PyArray1<i64>>() {
         return of_typed(ids, below);
     }
@@ -130,7 +131,7 @@ fn of_array(ids: &Bound<'_, PyAny>, below: u32) -> Result<Option<Read>, Error> {
     Ok(None)
 }
 
-fn of_typed<T: Id>(ids: &Bound<'_, PyArray1<T>>, below: u32) -> Result<Option<Read>, Error> {
+fn of_typed<T: Id>(ids: &Bound<'_, PyArray1<T>>, below: u32) -> Result<Option<IdResult>, Error> {
     if !ids.is_aligned() {
         return Ok(None);
     }
@@ -142,7 +143,7 @@ fn of_typed<T: Id>(ids: &Bound<'_, PyArray1<T>>, below: u32) -> Result<Option<Re
 }
 
 /// Returns ids of 32 bits, or the first that is not below `below`. The loop has no branch.
-fn narrow<T: Id>(ids: impl ExactSizeIterator<Item = T> + Clone, below: u32) -> Read {
+fn narrow<T: Id>(ids: impl ExactSizeIterator<Item = T> + Clone, below: u32) -> IdResult {
     let mut is_refused = false;
     let narrowed = ids.clone().map(|id| {
         is_refused |= id.bits() >= u64::from(below);
@@ -153,5 +154,5 @@ fn narrow<T: Id>(ids: impl ExactSizeIterator<Item = T> + Clone, below: u32) -> R
         return Ok(narrowed);
     }
     let first = ids.enumerate().find(|(_, id)| id.bits() >= u64::from(below));
-    Err(first.map_or(Refused(0, 0), |(position, id)| Refused(id.number(), position)))
+    Err(first.map_or(BadId(0, 0), |(position, id)| BadId(id.number(), position)))
 }

@@ -1,8 +1,7 @@
 //! The extension module `lodestore._lodestore`: graphs, tensors and batches for Python.
 //!
-//! This crate knows numpy's arrays, Python's exceptions and signals, and what a process may do
-//! after a fork. It does not know torch or any other framework, and how rows are read or travel is
-//! the business of `store` and `client`.
+//! This crate knows numpy's arrays, Python's exceptions and signals, and the rules for forked
+//! processes. It does not know torch or any other framework; `store` and `client` read rows.
 
 mod arrays;
 mod batches;
@@ -13,7 +12,8 @@ mod gather;
 mod graph;
 mod handle;
 mod ids;
-mod opened;
+mod importing;
+mod open_graph;
 mod opening;
 mod put;
 mod sampler;
@@ -25,7 +25,7 @@ mod writer;
 
 use pyo3::prelude::*;
 
-/// Rows of graphs, from their files or from servers.
+/// Rows of graphs from files and servers.
 #[pymodule]
 mod _lodestore {
     #[pymodule_export]
@@ -34,6 +34,8 @@ mod _lodestore {
     use crate::future::Future;
     #[pymodule_export]
     use crate::graph::Graph;
+    #[pymodule_export]
+    use crate::importing::import_files;
     #[pymodule_export]
     use crate::opening::{connect, open, restore};
     #[pymodule_export]

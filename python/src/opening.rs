@@ -1,4 +1,4 @@
-//! The ways to a graph: its folder, its servers, and what was pickled of either.
+//! The functions that open a graph: from its folder, its servers or a pickle.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::spec::{Cluster, Folder, Spec};
 
 /// Opens the graph in the folder `path`, for reading unless `writable`.
 ///
-/// version: the committed version to read (int); None: the newest at this moment.
-/// parts: the partitions to open (list of int); None: all that are on this machine.
+/// version: the committed version to read (int); None: the newest one now.
+/// parts: the partitions to open (list of int); None: all on this machine.
 /// writable: takes the graph's lock, so that `put`, `commit` and `new_tensor` work.
 /// reader: how files are read: "auto", "mapped", "direct" or "pread".
 ///
-/// Raises StoreError where there is no graph, DamagedError, VersionError, LockedError.
+/// Raises StoreError for a folder without a graph, DamagedError, VersionError, LockedError.
 #[pyfunction]
 #[pyo3(signature = (path, *, version=None, parts=None, writable=false, reader="auto"))]
 pub(crate) fn open(
@@ -44,8 +44,8 @@ pub(crate) fn open(
 ///
 /// token_file, tls_ca, tls_cert, tls_key: paths, as for `lode`.
 /// deadline: seconds for each call (float).
-/// pin: all rows are of the version that is committed now.
-/// topology: a folder of the same graph, for what needs its edges.
+/// pin: reads the version that is committed now, whatever is committed later.
+/// topology: a folder of the same graph, for operations that need edges.
 ///
 /// Raises ServerError, DeadlineError, VersionError.
 #[pyfunction]
@@ -64,7 +64,6 @@ pub(crate) fn connect(
     topology: Option<PathBuf>,
 ) -> PyResult<Graph> {
     let deadline = seconds(deadline)?;
-    let version = None;
     let cluster = Cluster {
         addresses,
         token_file,
@@ -73,13 +72,13 @@ pub(crate) fn connect(
         tls_key,
         deadline,
         pin,
-        version,
+        version: None,
         topology,
     };
     Graph::open(py, Spec::Servers(Box::new(cluster)))
 }
 
-/// Makes a graph of what `Graph.__reduce__` returned; it is opened when it is first used.
+/// Makes a graph of the result of `Graph.__reduce__`; it is opened by its first use.
 #[pyfunction]
 #[pyo3(name = "_restore")]
 pub(crate) fn restore(spec: &Bound<'_, PyDict>) -> PyResult<Graph> {
@@ -117,7 +116,7 @@ fn seconds(seconds: f64) -> PyResult<Duration> {
     duration.ok_or_else(|| PyValueError::new_err(bad()))
 }
 
-/// Returns what `restore` makes a graph of.
+/// Returns the argument of [`restore`].
 pub(crate) fn pickled<'py>(py: Python<'py>, spec: &Spec) -> PyResult<Bound<'py, PyAny>> {
     let dict = PyDict::new(py);
     match spec {

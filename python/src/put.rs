@@ -1,4 +1,4 @@
-//! Puts: rows of arrays, durable when they return.
+//! Puts and commits.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,26 +7,28 @@ use lodestore_client::TensorInfo;
 use lodestore_graph::NodeId;
 use pyo3::prelude::*;
 
-use crate::arrays::{RowShape, read_rows};
+use crate::arrays::{RowLayout, read_rows};
 use crate::error::Error;
-use crate::opened::{Opened, Place};
+use crate::open_graph::{Backend, OpenGraph};
 use crate::signals;
 
-/// Most bytes of rows that one put of the store or of the servers carries.
+/// Most bytes of rows in one put of the store or of the servers.
 const PIECE_BYTES: usize = 64 << 20;
 
 /// Puts the rows of `ids`, in pieces.
 pub(crate) fn put(
     py: Python<'_>,
-    opened: &Arc<Opened>,
+    opened: &Arc<OpenGraph>,
     info: &TensorInfo,
     ids: Vec<NodeId>,
     rows: &Bound<'_, PyAny>,
 ) -> Result<(), Error> {
-    let shape = RowShape::of(info, ids.len());
-    // The caller's array may change while another thread puts.
-    let rows = read_rows(rows, (info.dtype, shape), |rows| Ok(rows.to_vec()))?;
-    let (opened, name, row_bytes) = (Arc::clone(opened), info.name.clone(), info.row_bytes());
+    let layout = RowLayout::new(info, ids.len());
+    // Copied, since the caller may change the array during the put.
+    let rows = read_rows(rows, layout, |rows| Ok(rows.to_vec()))?;
+    let opened = Arc::clone(opened);
+    let name = info.name.clone();
+    let row_bytes = info.row_bytes();
     signals::run(py, move || {
         pieces(ids.len(), row_bytes).try_for_each(|piece| {
             let bytes = &rows[piece.start * row_bytes..piece.end * row_bytes];
@@ -41,20 +43,20 @@ fn pieces(n_rows: usize, row_bytes: usize) -> impl Iterator<Item = Range<usize>>
     (0..n_rows).step_by(n_piece).map(move |start| start..n_rows.min(start + n_piece))
 }
 
-impl Opened {
+impl OpenGraph {
     fn put(&self, name: &str, ids: &[NodeId], rows: &[u8]) -> Result<(), Error> {
-        match self.place() {
-            Place::Files(files) => drop(files.live.put_rows(name, ids, rows)?),
-            Place::Servers(servers) => drop(servers.client.put_rows(name, ids, rows)?),
+        match self.backend() {
+            Backend::Files(files) => drop(files.live.put_rows(name, ids, rows)?),
+            Backend::Servers(servers) => drop(servers.client.put_rows(name, ids, rows)?),
         }
         Ok(())
     }
 
-    /// Makes a version of all that was put; returns its number.
+    /// Commits all puts as a new version; returns its number.
     pub(crate) fn commit(&self) -> Result<u32, Error> {
-        match self.place() {
-            Place::Files(files) => Ok(files.live.commit_version()?),
-            Place::Servers(servers) => Ok(servers.client.commit()?),
+        match self.backend() {
+            Backend::Files(files) => Ok(files.live.commit_version()?),
+            Backend::Servers(servers) => Ok(servers.client.commit()?),
         }
     }
 }

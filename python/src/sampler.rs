@@ -1,4 +1,4 @@
-//! The class `Sampler`: neighbours drawn anew for seeds that no schedule knows.
+//! The class `Sampler`: neighbour sampling without a schedule.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,16 +13,16 @@ use crate::graph::Graph;
 use crate::ids::node_ids;
 use crate::signals;
 
-/// Draws the neighbours of seeds, hop by hop: each node draws once, in the hop after it was met.
+/// Samples the neighbours of nodes, hop by hop: each node draws once, in the hop after its discovery.
 ///
-/// What a node draws depends on the seed of the call, the hop and the node alone, never on threads,
-/// workers or the order of calls. Pickled by the graph and the numbers.
+/// The neighbours that a node draws depend on the seed of the call, the hop and the node alone,
+/// never on threads, workers or the order of calls. Pickled as the graph and the fan-outs.
 #[pyclass(frozen, module = "lodestore")]
 pub(crate) struct Sampler {
     graph: Py<Graph>,
     fanout: Vec<i64>,
     fanouts: Vec<Fanout>,
-    /// Tables of finished calls, for the next ones: one for each thread that samples concurrently.
+    /// Samplers for reuse: one for each concurrent call.
     idle: Mutex<Vec<FrontierSampler>>,
 }
 
@@ -43,10 +43,10 @@ impl Sampler {
 impl Sampler {
     /// Samples around `ids`: (node, row, col, edge, nodes_of_hop, edges_of_hop).
     ///
-    /// node: the nodes met, the distinct ids first. row, col: source and destination of each edge,
-    /// as positions in `node`. edge: its position in the row array of `Graph.csc`. All are int64.
-    /// nodes_of_hop: the ids, then what each hop met; edges_of_hop: edges of each hop (lists of
-    /// int).
+    /// node: the discovered nodes, the distinct ids first. row, col: source and destination of each
+    /// edge, as positions in `node`. edge: its position in the row array of `Graph.csc`. All are
+    /// int64. nodes_of_hop: number of distinct ids, then of nodes that each hop discovered.
+    /// edges_of_hop: number of edges of each hop (lists of int).
     #[pyo3(signature = (ids, seed=0))]
     fn sample<'py>(&self, ids: &Bound<'py, PyAny>, seed: u64) -> PyResult<Bound<'py, PyTuple>> {
         let py = ids.py();
@@ -56,20 +56,20 @@ impl Sampler {
             let opened = Arc::clone(&opened);
             signals::run(py, move || opened.topology().map(drop))?;
         }
-        let drawn = py.detach(|| -> Result<_, Error> {
+        let sample = py.detach(|| -> Result<_, Error> {
             let topology = opened.topology()?;
             let idle = self.idle().pop();
             let new = || FrontierSampler::new(topology.n_nodes(), &self.fanouts);
             let mut sampler = idle.unwrap_or_else(new);
-            let drawn = sampler.sample(topology, &ids, seed, u32::MAX);
+            let sample = sampler.sample(topology, &ids, seed, u32::MAX);
             self.idle().push(sampler);
-            Ok(drawn.map(arrays))
+            Ok(sample.map(arrays))
         })?;
-        let drawn = drawn.map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        let sample = sample.map_err(|error| PyMemoryError::new_err(error.to_string()))?;
         let [node, row, col, edge] =
-            drawn.arrays.map(|array| PyArray1::from_vec(py, array).into_any());
-        let nodes_of_hop = drawn.nodes_of_hop.into_pyobject(py)?.into_any();
-        let edges_of_hop = drawn.edges_of_hop.into_pyobject(py)?.into_any();
+            sample.arrays.map(|array| PyArray1::from_vec(py, array).into_any());
+        let nodes_of_hop = sample.nodes_of_hop.into_pyobject(py)?.into_any();
+        let edges_of_hop = sample.edges_of_hop.into_pyobject(py)?.into_any();
         PyTuple::new(py, [node, row, col, edge, nodes_of_hop, edges_of_hop])
     }
 
@@ -98,18 +98,18 @@ impl Sampler {
     }
 }
 
-/// What a sample is in Python.
-struct Drawn {
+/// A sample as the arrays and lists that Python gets.
+struct SampleArrays {
     arrays: [Vec<i64>; 4],
     nodes_of_hop: Vec<u32>,
     edges_of_hop: Vec<u32>,
 }
 
-fn arrays(batch: FrontierBatch) -> Drawn {
+fn arrays(batch: FrontierBatch) -> SampleArrays {
     let FrontierBatch { nodes, sources, destinations, edges, nodes_of_hop, edges_of_hop } = batch;
     let wide = |of: Vec<u32>| of.into_iter().map(i64::from).collect();
     let nodes = nodes.into_iter().map(|node| i64::from(node.0)).collect();
     let edges = edges.into_iter().map(u64::cast_signed).collect();
     let arrays = [nodes, wide(sources), wide(destinations), edges];
-    Drawn { arrays, nodes_of_hop, edges_of_hop }
+    SampleArrays { arrays, nodes_of_hop, edges_of_hop }
 }

@@ -13,10 +13,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::error::Error;
-use crate::opened::Opened;
+use crate::open_graph::OpenGraph;
 use crate::signals;
 
-/// All batches of a run, sampled ahead, in a file; pickled by its path.
+/// All batches of a run, sampled ahead, in a file; pickled as its path.
 #[pyclass(frozen, module = "lodestore")]
 pub(crate) struct Schedule {
     path: PathBuf,
@@ -32,10 +32,10 @@ pub(crate) fn open_schedule(path: PathBuf) -> PyResult<Schedule> {
 }
 
 impl Schedule {
-    /// Writes the batches, unless they are there.
+    /// Writes the batches, unless the file has them.
     pub(crate) fn write(
         py: Python<'_>,
-        opened: Arc<Opened>,
+        opened: Arc<OpenGraph>,
         path: PathBuf,
         spec: ScheduleSpec,
         roots: Vec<NodeId>,
@@ -44,7 +44,8 @@ impl Schedule {
         let path = std::path::absolute(&path).unwrap_or(path);
         let out = path.clone();
         let file = signals::run(py, move || {
-            let (topology, book) = (opened.topology()?, opened.source().book());
+            let topology = opened.topology()?;
+            let book = opened.source().book();
             if !is_schedule_of(&spec, topology.n_nodes(), book, &roots, &out) {
                 let n_threads = available_parallelism().map_or(1, NonZero::get);
                 let mut progress = |_: u64, _: u64| ();
@@ -60,7 +61,7 @@ impl Schedule {
         &self.file
     }
 
-    /// Returns where it is.
+    /// Returns the path of the file.
     pub(crate) fn file_path(&self) -> &Path {
         &self.path
     }
@@ -68,7 +69,7 @@ impl Schedule {
 
 #[pymethods]
 impl Schedule {
-    /// Where it is (pathlib.Path).
+    /// Path of the file (pathlib.Path).
     #[getter]
     fn path(&self) -> &Path {
         &self.path
@@ -86,19 +87,19 @@ impl Schedule {
         self.file.spec().workers
     }
 
-    /// Most input nodes of a batch (int): the rows to make room for.
+    /// Most input nodes of a batch (int).
     #[getter]
     fn max_nodes(&self) -> u32 {
         self.file.max_ids()
     }
 
-    /// Digest of the content (str): the same arguments give the same one on every machine.
+    /// Digest of the content (str), equal for equal arguments on every machine.
     #[getter]
     fn digest(&self) -> String {
         self.file.digest_hex()
     }
 
-    /// Returns the batches of a worker in each epoch (int).
+    /// Returns the number of batches of a worker in an epoch (int).
     #[pyo3(signature = (worker=0))]
     fn batches(&self, worker: u32) -> u32 {
         self.file.n_batches(worker)
@@ -112,7 +113,8 @@ impl Schedule {
     fn __repr__(&self) -> String {
         let spec = self.file.spec();
         let name = self.path.file_name().unwrap_or_default().display();
-        let (epochs, workers) = (spec.epochs, spec.workers);
+        let epochs = spec.epochs;
+        let workers = spec.workers;
         let batches: u64 = (0..workers).map(|worker| u64::from(self.file.n_batches(worker))).sum();
         format!("Schedule('{name}', {epochs} epochs of {batches} batches, {workers} workers)")
     }

@@ -1,5 +1,5 @@
-//! Long calls that Ctrl-C ends: without the interpreter's lock, looking for signals ten times a
-//! second.
+//! Long calls that Ctrl-C ends: they release the interpreter's lock, and check for signals 20 times
+//! a second.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
@@ -11,23 +11,23 @@ use pyo3::{PyResult, Python};
 
 use crate::error::Error;
 
-/// Time between two looks for signals.
+/// Time between two checks for signals.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs `work` on a thread of its own, without the interpreter's lock.
 ///
-/// After a signal whose handler raises, the exception is returned at once; `work` goes on to its
-/// end, and what it returns is dropped.
+/// An exception of a signal's handler is returned immediately; `work` then runs to its end, and
+/// its result is dropped.
 pub(crate) fn run<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let (done, result) = sync_channel(1);
-    // Waiting without the interpreter's lock takes what threads can share.
+    // `detach` requires `Sync`.
     let result = Mutex::new(result);
     let named = thread::Builder::new().name("lodestore".to_owned());
     let thread = named.spawn(move || {
-        // The caller may be gone.
+        // Fails when the caller was interrupted.
         let _ = done.send(work());
     });
     thread.map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread: {error}")))?;
@@ -41,19 +41,19 @@ pub(crate) fn run<T: Send + 'static>(
     }
 }
 
-/// Looks for signals between the pieces of a long call that runs without the interpreter's lock.
-pub(crate) struct Watch {
+/// Checks for signals between the pieces of a long call that has released the interpreter's lock.
+pub(crate) struct SignalWatch {
     last: Instant,
 }
 
-impl Watch {
-    /// Creates one that has just looked.
+impl SignalWatch {
+    /// Starts with a pause before the first check.
     pub(crate) fn new() -> Self {
         Self { last: Instant::now() }
     }
 
-    /// Returns the exception of a handler, if the last look is long ago and a signal came since.
-    pub(crate) fn look(&mut self) -> Result<(), Error> {
+    /// Fails with the exception of a signal's handler; checks at most once in [`PAUSE`].
+    pub(crate) fn check(&mut self) -> Result<(), Error> {
         if self.last.elapsed() >= PAUSE {
             self.last = Instant::now();
             check_signals()?;
@@ -62,7 +62,7 @@ impl Watch {
     }
 }
 
-/// Fails where a signal's handler has raised an exception.
+/// Fails with the exception that a signal's handler has raised.
 #[expect(
     clippy::redundant_closure_for_method_calls,
     reason = "a method is not general enough here"

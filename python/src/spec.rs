@@ -1,4 +1,4 @@
-//! How a graph is opened: what a handle is pickled as, and what it is opened by in another process.
+//! The specification of a graph: all that is needed to open it in any process.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use lodestore_schema::Tokens;
 use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind, View};
 
 use crate::error::Error;
-use crate::opened::{Files, Opened, Place, Servers};
+use crate::open_graph::{Backend, Files, OpenGraph, Servers};
 
-/// Where a graph is, and which rows of it are seen.
+/// The place of a graph, and the version to read.
 #[derive(Clone, Debug)]
 pub(crate) enum Spec {
     /// In a folder of this machine.
@@ -26,15 +26,15 @@ pub(crate) enum Spec {
 #[derive(Clone, Debug)]
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
-    /// The version that is read; without one the newest at the time of opening.
+    /// The version to read; `None` for the newest at the time of opening.
     pub(crate) version: Option<u32>,
-    /// The partitions that are opened; without them all that are here.
+    /// The partitions to open; `None` for all on this machine.
     pub(crate) parts: Option<Vec<u16>>,
     pub(crate) writable: bool,
     pub(crate) reader: ReaderKind,
 }
 
-/// Servers, and what they want to see of a client.
+/// Servers, and the credentials for them.
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
     pub(crate) addresses: Vec<String>,
@@ -43,20 +43,20 @@ pub(crate) struct Cluster {
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
     pub(crate) deadline: Duration,
-    /// Whether all rows are of the version that is committed at the time of connecting.
+    /// Reads the version that is committed at the time of connecting.
     pub(crate) pin: bool,
-    /// The version that must be the pinned one.
+    /// The version that the pin must have.
     pub(crate) version: Option<u32>,
-    /// A folder of the same graph whose files of edges are here.
+    /// A folder of the same graph, for its edges.
     pub(crate) topology: Option<PathBuf>,
 }
 
-/// Longest file that a token may be in.
+/// Most bytes of a token file.
 const TOKEN_FILE_BYTES: u64 = 4096;
 
 impl Spec {
     /// Opens the graph.
-    pub(crate) fn open(&self) -> Result<Opened, Error> {
+    pub(crate) fn open(&self) -> Result<OpenGraph, Error> {
         match self {
             Self::Folder(folder) => folder.open(),
             Self::Servers(cluster) => cluster.open(),
@@ -71,7 +71,7 @@ impl Spec {
         }
     }
 
-    /// Returns the same graph at one version, to be read only.
+    /// Returns the specification of the same graph at one version, read-only.
     pub(crate) fn at(&self, version: u32) -> Self {
         match self {
             Self::Folder(folder) => {
@@ -85,7 +85,7 @@ impl Spec {
         }
     }
 
-    /// Returns the name of the graph for people.
+    /// Returns the name of the graph for messages.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Folder(folder) => folder.path.display().to_string(),
@@ -95,7 +95,7 @@ impl Spec {
 }
 
 impl Folder {
-    fn open(&self) -> Result<Opened, Error> {
+    fn open(&self) -> Result<OpenGraph, Error> {
         let graph = Graph::open(&self.path)?;
         let parts = match &self.parts {
             Some(parts) => parts.iter().copied().map(PartId).collect(),
@@ -105,12 +105,12 @@ impl Folder {
         let options = OpenOptions { reader: self.reader };
         let tensors = graph.meta().tensors.clone();
         let live = Arc::new(LiveGraph::open(graph, Some(&parts), mode, &options)?);
-        Opened::of_files(live, self.version, &tensors)
+        OpenGraph::of_files(live, self.version, &tensors)
     }
 }
 
-impl Opened {
-    /// Returns a view of open files: of `version`, or of the newest at each moment.
+impl OpenGraph {
+    /// Returns a view of open files at `version`, or at the newest version at each moment.
     pub(crate) fn of_files(
         live: Arc<LiveGraph>,
         version: Option<u32>,
@@ -122,12 +122,12 @@ impl Opened {
         let infos = tensors.iter().map(|spec| source.tensor(&spec.name));
         let infos = infos.collect::<Result<Vec<_>, _>>()?;
         let files = Files { store, live, version };
-        Ok(Self::new(Place::Files(files), Arc::new(source), infos))
+        Ok(Self::new(Backend::Files(files), Arc::new(source), infos))
     }
 }
 
 impl Cluster {
-    fn open(&self) -> Result<Opened, Error> {
+    fn open(&self) -> Result<OpenGraph, Error> {
         let config = ClientConfig {
             deadline: self.deadline,
             pin: self.pin,
@@ -146,7 +146,7 @@ impl Cluster {
         let infos = client.tensors().to_vec();
         let topology = self.topology.clone();
         let servers = Servers { client: Arc::clone(&client), topology };
-        Ok(Opened::new(Place::Servers(servers), client, infos))
+        Ok(OpenGraph::new(Backend::Servers(servers), client, infos))
     }
 
     fn security(&self) -> Result<Security, Error> {
@@ -165,7 +165,7 @@ impl Cluster {
     }
 }
 
-/// Reads the first token of a file that no other user may read.
+/// Reads the first token of a file, which only its owner may be able to read.
 fn read_token(path: &Path) -> Result<Token, Error> {
     let bad = |reason: String| Error::Unsupported(format!("{}: {reason}", path.display()));
     let meta = std::fs::metadata(path).map_err(|error| bad(format!("cannot open: {error}")))?;

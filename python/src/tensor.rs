@@ -10,7 +10,7 @@ use pyo3::types::{PyBool, PyInt, PySlice, PyTuple};
 
 use crate::arrays::{descr, numpy};
 use crate::error::Error;
-use crate::gather::{Wants, gather};
+use crate::gather::{GatherOptions, gather};
 use crate::graph::Graph;
 use crate::ids::node_ids;
 
@@ -24,16 +24,17 @@ pub(crate) struct Tensor {
     info: TensorInfo,
 }
 
-/// Returns the tensor in a few characters, such as `feat float32×128`.
+/// Formats a tensor, such as `feat float32×128`.
 pub(crate) fn described(info: &TensorInfo) -> String {
-    let (name, dtype) = (&info.name, numpy_name(info.dtype));
+    let name = &info.name;
+    let dtype = numpy_name(info.dtype);
     match info.width {
         1 => format!("{name} {dtype}"),
         width => format!("{name} {dtype}×{width}"),
     }
 }
 
-/// Returns the name that numpy has for a type of elements.
+/// Returns numpy's name of a dtype.
 fn numpy_name(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::F32 => "float32",
@@ -57,30 +58,32 @@ impl Tensor {
         &self,
         py: Python<'py>,
         ids: Vec<NodeId>,
-        wants: Wants<'_, 'py>,
+        options: GatherOptions<'_, 'py>,
     ) -> Result<Bound<'py, PyAny>, Error> {
         let opened = self.graph.get().opened(py)?;
-        gather(py, &opened, &self.info, ids, wants)
+        gather(py, &opened, &self.info, ids, options)
     }
 
     /// Returns the row of one node, or its element for width 1.
     fn row<'py>(&self, id: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let (py, n_nodes) = (id.py(), self.graph.get().opened(id.py())?.n_nodes());
+        let py = id.py();
+        let n_nodes = self.graph.get().opened(py)?.n_nodes();
         let number: i128 = id.extract::<i64>().map_or(i128::from(i64::MAX), i128::from);
         let node = u32::try_from(number).ok().filter(|&id| id < n_nodes);
         let node = node.ok_or(Error::Id { id: number, position: 0, n_nodes })?;
-        self.gather_nodes(py, vec![NodeId(node)], Wants::NOTHING)?.get_item(0)
+        self.gather_nodes(py, vec![NodeId(node)], GatherOptions::DEFAULT)?.get_item(0)
     }
 
     fn slice<'py>(&self, slice: &Bound<'py, PySlice>) -> PyResult<Bound<'py, PyAny>> {
-        let (py, n_nodes) = (slice.py(), self.graph.get().opened(slice.py())?.n_nodes());
+        let py = slice.py();
+        let n_nodes = self.graph.get().opened(py)?.n_nodes();
         let of = slice.indices(n_nodes as isize)?;
         let ids = (0..of.slicelength as isize).map(|i| NodeId((of.start + i * of.step) as u32));
-        Ok(self.gather_nodes(py, ids.collect(), Wants::NOTHING)?)
+        Ok(self.gather_nodes(py, ids.collect(), GatherOptions::DEFAULT)?)
     }
 }
 
-/// Whether it is one integer, of Python or of numpy.
+/// Returns whether `index` is one integer, of Python or of numpy.
 fn is_number(index: &Bound<'_, PyAny>) -> PyResult<bool> {
     if index.is_instance_of::<PyInt>() {
         return Ok(!index.is_instance_of::<PyBool>());
@@ -99,9 +102,9 @@ impl Tensor {
         &self.info.name
     }
 
-    /// Type of an element (numpy.dtype); for bfloat16 without ml_dtypes uint16, its bits.
+    /// Type of an element (numpy.dtype); bfloat16 without ml_dtypes is uint16, its bits.
     #[getter]
-    fn dtype<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         descr(py, self.info.dtype)
     }
 
@@ -154,10 +157,11 @@ impl Tensor {
         dtype: Option<&Bound<'py, PyAny>>,
         bulk: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, opened) = (ids.py(), self.graph.get().opened(ids.py())?);
+        let py = ids.py();
+        let opened = self.graph.get().opened(py)?;
         let ids = node_ids(ids, opened.n_nodes())?;
         let kind = if bulk { PullKind::Vector } else { PullKind::Sync };
-        Ok(gather(py, &opened, &self.info, ids, Wants { out, dtype, kind })?)
+        Ok(gather(py, &opened, &self.info, ids, GatherOptions { out, dtype, kind })?)
     }
 
     /// Puts rows; see `Graph.put`.
@@ -166,7 +170,7 @@ impl Tensor {
         graph.call_method1("put", (&self.info.name, ids, rows)).map(drop)
     }
 
-    /// Iterating would gather row by row.
+    /// Raises TypeError: an iteration would gather row by row.
     fn __iter__(&self) -> PyResult<Py<PyAny>> {
         let words = "a tensor is not iterated row by row; gather many: tensor[first:last]";
         Err(PyTypeError::new_err(words))

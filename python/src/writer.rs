@@ -1,4 +1,4 @@
-//! The class `TensorWriter`: a tensor that comes to a graph, all of it or nothing.
+//! The class `TensorWriter`: adds a tensor to a graph, atomically.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,16 +6,16 @@ use lodestore_client::TensorInfo;
 use lodestore_store::{NewTensor, SegmentCodec};
 use pyo3::prelude::*;
 
-use crate::arrays::{RowShape, read_rows};
+use crate::arrays::{RowLayout, read_rows};
 use crate::error::Error;
 use crate::graph::Graph;
-use crate::opened::{Opened, Place};
+use crate::open_graph::{Backend, OpenGraph};
 use crate::signals;
 
-/// Writes a new tensor, from node 0 on; used with `with`.
+/// Writes a new tensor in the order of nodes; used with `with`.
 ///
-/// The tensor is there, with all of its rows, when the block ends. After an exception in it nothing
-/// is. Gathers of other tensors go on meanwhile.
+/// The graph has the tensor with all of its rows when the block ends, and nothing of it after an
+/// exception in the block. Gathers of other tensors continue meanwhile.
 #[pyclass(frozen, module = "lodestore")]
 pub(crate) struct TensorWriter {
     graph: Py<Graph>,
@@ -34,18 +34,19 @@ impl TensorWriter {
     /// Begins a tensor.
     pub(crate) fn begin(
         graph: Py<Graph>,
-        opened: &Arc<Opened>,
+        opened: &Arc<OpenGraph>,
         info: TensorInfo,
     ) -> Result<Self, Error> {
-        let Place::Files(files) = opened.place() else {
+        let Backend::Files(files) = opened.backend() else {
             let words = "servers take no new tensors; write it to the graph's folder";
             return Err(Error::ReadOnly(words.to_owned()));
         };
         let spec = lodestore_store::TensorSpec::new(&info.name, info.dtype, info.width);
         let spec = spec.map_err(|error| Error::Shape(error.to_string()))?;
-        // Nothing is known of the rows by which another would be chosen.
+        // No rows are known yet by which another codec could be chosen.
         let tensor = files.live.new_tensor(spec, SegmentCodec::Raw)?;
-        let (n_nodes, state) = (opened.n_nodes(), State { tensor: Some(tensor), next: 0 });
+        let n_nodes = opened.n_nodes();
+        let state = State { tensor: Some(tensor), next: 0 };
         Ok(Self { graph, info, n_nodes, state: Mutex::new(state) })
     }
 
@@ -58,18 +59,18 @@ impl TensorWriter {
 impl TensorWriter {
     /// Writes the rows of the nodes from `first` on: (n, width), or (n,) for width 1.
     ///
-    /// first: the node after the last that was written (int). Raises ShapeError, DtypeError.
+    /// first: the next node, as a check of the order (int). Raises ShapeError, DtypeError.
     fn write(&self, py: Python<'_>, first: u32, rows: &Bound<'_, PyAny>) -> PyResult<()> {
         let n_rows = rows.len()?;
-        let shape = RowShape::of(&self.info, n_rows);
-        Ok(read_rows(rows, (self.info.dtype, shape), |bytes| {
+        let layout = RowLayout::new(&self.info, n_rows);
+        Ok(read_rows(rows, layout, |bytes| {
             py.detach(|| {
                 let mut state = self.state();
                 let State { tensor, next } = &mut *state;
                 let tensor = tensor.as_mut().ok_or(Error::Closed)?;
                 if first != *next {
                     let words =
-                        format!("rows come in order: expected those from {next} on, found {first}");
+                        format!("rows must come in order: expected first={next}, found {first}");
                     return Err(Error::Shape(words));
                 }
                 let left = self.n_nodes - *next;
@@ -77,7 +78,7 @@ impl TensorWriter {
                 let n_rows = n_rows.ok_or_else(|| {
                     Error::Shape(format!(
                         "expected {left} more rows at most, found {}",
-                        shape.n_rows
+                        layout.n_rows
                     ))
                 })?;
                 tensor.write_rows(bytes)?;
@@ -110,7 +111,8 @@ impl TensorWriter {
     }
 
     fn __repr__(&self) -> String {
-        let (next, n_nodes) = (self.state().next, self.n_nodes);
+        let next = self.state().next;
+        let n_nodes = self.n_nodes;
         format!("TensorWriter({}, {next} of {n_nodes} rows)", crate::tensor::described(&self.info))
     }
 }

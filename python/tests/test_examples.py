@@ -30,6 +30,22 @@ def test_plain_loop(sample: Sample, tmp_path: Path) -> None:
     assert "epoch 1" in said and "hit_rows" in said
 
 
+def test_pyg_sage(sample: Sample) -> None:
+    pytest.importorskip("torch_geometric")
+    assert_trains(run(FOLDER / "examples/pyg_sage.py", sample.path))
+
+
+def assert_trains(said: str) -> None:
+    lines = [line for line in said.splitlines() if line.startswith("epoch")]
+    losses = [float(line.split("loss ")[1].split()[0]) for line in lines]
+    assert len(losses) == 3 and losses[-1] < losses[0], said
+
+
+def test_torch_sage(sample: Sample, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert_trains(run(FOLDER / "examples/torch_sage.py", sample.path, tmp_path / "s"))
+
+
 @pytest.mark.skipif("CI" not in os.environ and "LODE_LONG" not in os.environ, reason="slow")
 def test_bench(tmp_path: Path) -> None:
     assert "np.take" in run(FOLDER / "benches/gather.py", LODE, tmp_path, "--small")

@@ -233,10 +233,14 @@ def test_every_error_is_one_of_ours_and_of_python() -> None:
     assert busy.retry_after == 0.25 and isinstance(busy, lodestore.ServerError)
 
 
-def test_import_is_light() -> None:
+def test_import_is_light(sample: Sample) -> None:
     heavy = "('torch', 'ml_dtypes', 'asyncio')"
-    code = f"import sys, lodestore; print([m for m in {heavy} if m in sys.modules])"
-    assert in_process(code).stdout.strip() == "[]"
+    code = f"""
+import sys, lodestore
+lodestore.open(sys.argv[1]).gather("feat", [1], dtype="float32")
+print([m for m in {heavy} if m in sys.modules])
+"""
+    assert in_process(code, sample.path).stdout.strip() == "[]"
 
 
 CTRL_C = """

@@ -84,8 +84,8 @@ pub use repair::{Done, Lost, Moved, RepairReport, repair, repair_on, repair_part
 pub use row::RowIdx;
 pub use segment::{SEGMENT_FORMAT_VERSION, Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
 pub use source::{
-    ConvertedSource, NpySource, Npz, NpzCsrSource, NpzMember, RawSource, SourceError, TensorSource,
-    check_source, open_source,
+    ConvertedSource, NpySource, Npz, NpzCsrSource, NpzDenseSource, NpzMember, RawSource,
+    SafetensorsSource, SourceError, TensorSource, check_source, open_source,
 };
 pub use tensor::{TensorSpec, TensorSpecError};
 pub use verify::{

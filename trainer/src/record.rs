@@ -67,6 +67,9 @@ pub(crate) struct SdtSum {
 pub(crate) struct FullSum {
     pub(crate) halo_rows: u64,
     pub(crate) input_bytes: u64,
+    /// Rows of other workers in halos, and those of them whose features were pulled.
+    pub(crate) input_rows: u64,
+    pub(crate) pulled_rows: u64,
     pub(crate) embedding_bytes: u64,
     pub(crate) gradient_bytes: u64,
     pub(crate) synchronised_bytes: u64,
@@ -79,6 +82,12 @@ pub(crate) struct FullSum {
 }
 
 impl FullSum {
+    /// Returns the share of halos' rows of other workers whose features were in memory. A resumed
+    /// epoch may pull them twice, once to restore rows.
+    fn input_hit_rate(&self) -> f64 {
+        (1.0 - self.pulled_rows as f64 / self.input_rows.max(1) as f64).max(0.0)
+    }
+
     /// Returns the bytes of rows and gradients of halos that went from worker to worker.
     fn halo_bytes(&self) -> u64 {
         self.input_bytes + self.embedding_bytes + self.gradient_bytes
@@ -182,6 +191,7 @@ impl Record {
                 .or(of_sdt.then_some(sdt.synchronised_bytes)),
             kept_share: full.map(|of| of.kept_share).or(of_sdt.then_some(sdt.kept_share)),
             input_bytes: full.map(|of| of.input_bytes),
+            input_hit_rate: full.map(|of| of.input_hit_rate()),
             embedding_bytes: full.map(|of| of.embedding_bytes),
             max_staleness: full.map(|of| of.max_staleness),
             compression_error: full.map(|of| of.compression_error),

@@ -215,10 +215,13 @@ pub struct EpochReport {
     /// which RAPA leaves some out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_share: Option<f64>,
-    /// `full`: bytes of other workers' input rows that were pulled to be kept: in the first epoch of a
-    /// process.
+    /// `full`: bytes of other workers' input rows that were pulled: without tiers in the first epoch
+    /// of a process, which keeps them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_bytes: Option<u64>,
+    /// `full`: share of the input rows of other workers that were in memory: kept, or in a tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_hit_rate: Option<f64>,
     /// `full`: bytes of rows of layers that workers sent to others, narrowed if they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding_bytes: Option<u64>,

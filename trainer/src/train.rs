@@ -53,6 +53,11 @@ impl WorkerSources {
         BatchLoader::new(Arc::clone(&self.local), Arc::clone(&self.remote), tensor, owned)
     }
 
+    /// Returns whether rows of others pass through a tier.
+    pub(crate) fn has_tier(&self) -> bool {
+        !std::ptr::addr_eq(Arc::as_ptr(&self.remote), Arc::as_ptr(&self.untiered))
+    }
+
     /// The same past any tier.
     pub(crate) fn untiered_loader(
         &self,

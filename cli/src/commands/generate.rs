@@ -11,11 +11,12 @@ use lodestore_graph::generate::{GenerateError, GraphRecipe, generate as generate
 use lodestore_graph::order::RowOrder;
 use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_graph::peak_rss_bytes;
+use lodestore_import::{EdgeRules, ImportConfig, TensorFile};
+use lodestore_server::limits::ROW_BYTES_MAX;
 use lodestore_store::NanPolicy;
 use lodestore_store::synthetic::write_features;
 use serde::Serialize;
 
-use super::import::{ImportConfig, ImportTensor, KeptEdges};
 use crate::console::Console;
 use crate::human;
 use crate::staging::Staging;
@@ -100,10 +101,10 @@ pub(crate) struct GenerateConfig {
 impl GenerateConfig {
     /// The import of all that is written, in `n_parts` partitions by SPRING, to `out`.
     pub(crate) fn import(&self, n_parts: u16, out: PathBuf) -> ImportConfig {
-        let tensor = |name, file| ImportTensor::new(name, self.out.join(file));
+        let tensor = |name, file| TensorFile::new(name, self.out.join(file));
         ImportConfig {
             edges: EdgeFiles::from(self.out.join(EDGES_FILE)),
-            kept: KeptEdges::default(),
+            rules: EdgeRules::default(),
             tensors: vec![
                 tensor("feat", FEATURES_FILE),
                 tensor("label", LABELS_FILE),
@@ -119,6 +120,7 @@ impl GenerateConfig {
             order: RowOrder::default(),
             compare_orders: false,
             nan: NanPolicy::Refuse,
+            max_served_row_bytes: Some(ROW_BYTES_MAX as u64),
             out,
         }
     }

@@ -1,38 +1,31 @@
 //! `lode import`: from edges and tensors in files to a graph.
 
-mod input;
-mod into;
-mod kept;
-mod leftovers;
-mod order;
-mod report;
+mod edge_rules;
 mod tensors;
+mod text;
 
-use std::path::PathBuf;
-use std::time::Instant;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_graph::edges::EdgeFiles;
-use lodestore_graph::halo::write_halos;
 use lodestore_graph::order::RowOrder;
-use lodestore_graph::partition::{Algorithm, PartitionConfig, partition};
-use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Topology, write_topologies_with};
-use lodestore_store::{CodecChoice, Dtype, Importer, NanPolicy, TensorOptions};
+use lodestore_graph::partition::Algorithm;
+use lodestore_import::{
+    Dataset, ImportConfig, ImportReport, Layout, Observer, RowLayout, add_tensors,
+};
+use lodestore_server::limits::ROW_BYTES_MAX;
+use lodestore_store::{CodecChoice, Dtype};
 
 use crate::console::Console;
 use crate::edges::EdgeArgs;
 use crate::interrupt::RemovedOnInterrupt;
 use crate::nan::Nan;
-use crate::partitioner::{PartitionerArgs, check_memory};
+use crate::partitioner::PartitionerArgs;
+use crate::usage::UsageError;
 
-use input::Input;
-pub(crate) use kept::KeptEdges;
-use order::Ordering;
-pub(crate) use report::ImportReport;
-pub(crate) use tensors::ImportTensor;
-use tensors::{MaybeNamed, Named, RawRows};
+use edge_rules::EdgeRuleArgs;
+use tensors::{MaybeNamed, Named};
 
 /// Import edges and tensors into a partitioned graph.
 #[derive(Args)]
@@ -48,6 +41,10 @@ an edge.
 The graph appears whole or not at all. Nodes get new ids, one contiguous range per partition;
 tensor `external_id` keeps those of the input.
 
+With --from the folder of a dataset gives edges, tensors feat, label and split, and the number of
+nodes; flags add to it:
+  lode import --from ogb dataset/ogbn_arxiv --undirected --parts 2 --out arxiv
+
 With --into the tensors come to a graph that there is, all of whose partitions are here; rows are in
 the order of the input's ids, as at its import:
   lode import --into my-graph --tensor emb=embeddings.npy")]
@@ -55,9 +52,13 @@ pub(crate) struct ImportArgs {
     #[command(flatten)]
     edges: EdgeArgs,
     #[command(flatten)]
-    kept: KeptEdges,
-    /// A tensor with one row per node: dense .npy, CSR .npz, or packed rows (see --raw); repeat for
-    /// several.
+    rules: EdgeRuleArgs,
+    /// Folder of a dataset and its layout: `ogb DIR`, as the Open Graph Benchmark's downloads are, or
+    /// `graphbolt DIR`, with metadata.yaml.
+    #[arg(long, num_args = 2, value_names = ["LAYOUT", "DIR"], conflicts_with_all = ["edges", "into"])]
+    from: Vec<String>,
+    /// A tensor with one row per node: .npy, .npz (CSR, or dense), .safetensors, or packed rows (see
+    /// --raw); FILE:ARRAY names one of several arrays in a file. Repeat for several.
     #[arg(long = "tensor", value_name = "NAME=FILE")]
     tensors: Vec<Named<PathBuf>>,
     /// How rows are stored, of all tensors or of one: raw, zstd, or auto, which takes zstd for
@@ -70,7 +71,7 @@ pub(crate) struct ImportArgs {
     /// Type and width of a tensor whose file is packed little-endian rows and no header, such as
     /// feat=f32x128.
     #[arg(long = "raw", value_name = "NAME=DTYPExWIDTH")]
-    raws: Vec<Named<RawRows>>,
+    raws: Vec<Named<RowLayout>>,
     /// Store each edge in both directions.
     #[arg(long)]
     undirected: bool,
@@ -106,103 +107,99 @@ pub(crate) struct ImportArgs {
     into: Option<PathBuf>,
 }
 
-/// What to import.
-pub(crate) struct ImportConfig {
-    pub(crate) edges: EdgeFiles,
-    pub(crate) kept: KeptEdges,
-    pub(crate) tensors: Vec<ImportTensor>,
-    pub(crate) nodes: Option<u32>,
-    /// Also says whether edges stand for both directions.
-    pub(crate) partition: PartitionConfig,
-    pub(crate) order: RowOrder,
-    pub(crate) compare_orders: bool,
-    pub(crate) nan: NanPolicy,
-    pub(crate) out: PathBuf,
-}
-
 impl ImportArgs {
-    fn check(self) -> Result<ImportConfig> {
+    /// Opens the dataset of `--from`.
+    fn dataset(&self, out: &Path) -> Result<Option<Dataset>> {
+        let [layout, dir] = &self.from[..] else { return Ok(None) };
+        let layout: Layout = layout.parse().map_err(UsageError::of)?;
+        Ok(Some(Dataset::open(layout, Path::new(dir), out)?))
+    }
+
+    fn import(self, console: &Console) -> Result<ImportReport> {
+        let out = self.out.clone().unwrap_or_default();
+        console.stage("dataset");
+        let mut dataset = self.dataset(&out)?;
+        let _interrupt = match &dataset {
+            Some(dataset) => Some(RemovedOnInterrupt::watch(dataset.scratch())?),
+            None => None,
+        };
+        let (mut of_dataset, mut undirected, mut nodes) = (Vec::new(), self.undirected, self.nodes);
+        if let Some(dataset) = &mut dataset {
+            dataset.warnings.iter().for_each(|warning| eprintln!("lode: warning: {warning}"));
+            of_dataset = std::mem::take(&mut dataset.tensors);
+            undirected |= dataset.undirected;
+            nodes = nodes.or(dataset.nodes);
+        }
+        let edges = match &dataset {
+            Some(dataset) => dataset.edges.clone(),
+            None => self.edges.files()?,
+        };
         let (algorithm, n_parts) = (self.partitioner, self.parts);
-        Ok(ImportConfig {
-            edges: self.edges.files()?,
-            kept: self.kept,
-            tensors: tensors::tensors(self.tensors, &self.codecs, &self.dtypes, &self.raws)?,
-            nodes: self.nodes,
-            partition: self.parameters.config(algorithm, n_parts, self.undirected)?,
+        let config = ImportConfig {
+            edges,
+            rules: self.rules.into(),
+            tensors: tensors::tensors(
+                of_dataset,
+                self.tensors,
+                &self.codecs,
+                &self.dtypes,
+                &self.raws,
+            )?,
+            nodes,
+            partition: self.parameters.config(algorithm, n_parts, undirected)?,
             order: self.order,
             compare_orders: self.compare_orders,
             nan: self.nan.into(),
-            out: self.out.unwrap_or_default(),
-        })
+            max_served_row_bytes: Some(ROW_BYTES_MAX as u64),
+            out,
+        };
+        import(&config, console)
     }
 
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         if let Some(graph) = &self.into {
-            let files = tensors::tensors(self.tensors, &self.codecs, &self.dtypes, &self.raws)?;
-            let report = into::add(graph, &files, self.nan.into(), console)?;
-            return console.report(&report, into::text);
+            let (codecs, dtypes, raws) = (&self.codecs, &self.dtypes, &self.raws);
+            let files = tensors::tensors(Vec::new(), self.tensors, codecs, dtypes, raws)?;
+            if files.is_empty() {
+                let message = "--into adds tensors: give --tensor NAME=FILE";
+                return Err(UsageError::new(message).into());
+            }
+            let mut observer = Watching { console, interrupt: None };
+            let report = add_tensors(graph, &files, self.nan.into(), &mut observer)?;
+            return console.report(&report, text::added);
         }
-        let report = import(&self.check()?, console)?;
-        console.report(&report, ImportReport::text)
+        let report = self.import(console)?;
+        console.report(&report, text::imported)
     }
 }
 
-/// Edges → partitions → row order → topology and halos → tensors → one rename.
-///
-/// Every input is opened and checked before anything is written; a failure on the way removes
-/// what was written.
+/// Imports a graph, with progress on the console. An interrupt removes what is half-made.
 pub(crate) fn import(config: &ImportConfig, console: &Console) -> Result<ImportReport> {
-    let start = Instant::now();
-    console.stage("edges");
-    let mut input = Input::open(config)?;
-    check_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;
-    leftovers::warn(&config.out);
-    let not_served = input.warn_of_long_rows(config);
-    let mut importer = Importer::begin(&config.out)?;
-    let staging = importer.staging_dir().to_owned();
-    let _interrupt = RemovedOnInterrupt::watch(&staging)?;
-    let PartitionConfig { n_parts, undirected, .. } = config.partition;
-    input.keep_parsed(&config.edges, &staging)?;
+    let mut observer = Watching { console, interrupt: None };
+    Ok(lodestore_import::import(config, &mut observer)?)
+}
 
-    console.stage("partition");
-    let (edges, n_nodes) = (&*input.edges, input.n_nodes);
-    let partitioning = partition(edges, n_nodes, &config.partition)?;
-    let by_input = Relabelling::new(&partitioning.assignment, n_parts)?;
-    drop(partitioning.assignment);
-    for part in by_input.book.parts() {
-        importer.part_dir(part)?;
+/// An import's progress on the console.
+struct Watching<'a> {
+    console: &'a Console,
+    interrupt: Option<RemovedOnInterrupt>,
+}
+
+impl Observer for Watching<'_> {
+    fn stage(&mut self, name: &str) {
+        self.console.stage(name);
     }
-    console.stage("row order");
-    let ordering = Ordering::find(config.order, config.compare_orders, edges, by_input, &staging)?;
 
-    console.stage("topology");
-    let uuid = *importer.uuid().as_bytes();
-    let (relabelling, book) = (&ordering.relabelling, &ordering.relabelling.book);
-    let topology_path = |part| importer.topology_path(part);
-    let options = config.kept.options(undirected, input.weights.as_ref());
-    let written = write_topologies_with(edges, relabelling, &options, uuid, &topology_path)?;
-    // As readers will open it.
-    let paths: Vec<PathBuf> = book.parts().map(topology_path).collect();
-    let topology = Topology::open(&paths, book, uuid)?;
-    let halos = write_halos(&topology, book, uuid, &|part| importer.halo_path(part))?;
-    console.stage("rows per page");
-    let order = ordering.measure(&topology, input.widest_row_bytes())?;
-    drop(topology);
-    let relabelling = ordering.done()?;
-    input.remove_parsed()?;
-
-    let (external_of, book) = (&relabelling.external_of, &relabelling.book);
-    for (tensor, source) in config.tensors.iter().zip(&input.tensors) {
-        let name = &tensor.name;
-        let mut progress = console.progress(name);
-        let options = TensorOptions { nan: config.nan, codec: tensor.codec };
-        importer.add_tensor(name, &**source, options, external_of, book, &mut progress)?;
+    fn progress(&mut self, stage: &str, done: u64, total: u64) {
+        self.console.at(stage, done, total);
     }
-    console.stage("sync");
-    let n_edges = written.n_edges_directed;
-    let graph = importer.commit(external_of, book, n_edges, undirected)?;
-    let partitioned = &partitioning.report;
-    let report =
-        ImportReport::new(&graph, partitioned, &written, &config.kept, &halos, order, start)?;
-    Ok(ImportReport { not_served, ..report })
+
+    fn staged(&mut self, dir: &Path) -> io::Result<()> {
+        self.interrupt = Some(RemovedOnInterrupt::watch(dir)?);
+        Ok(())
+    }
+
+    fn warn(&mut self, message: &str) {
+        eprintln!("lode: warning: {message}");
+    }
 }

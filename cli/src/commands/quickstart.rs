@@ -10,12 +10,13 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::ClientConfig;
 use lodestore_graph::generate::GraphRecipe;
+use lodestore_import::{ImportConfig, ImportReport};
 use lodestore_store::OpenOptions;
 use lodestore_trainer::{Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
 use super::generate::{GenerateConfig, GenerateReport, generate};
-use super::import::{ImportConfig, ImportReport, import};
+use super::import::import;
 use super::train::{Form, TierChoice, TrainRun, Trained, train};
 use crate::console::Console;
 use crate::human;

@@ -299,7 +299,7 @@ impl TrainArgs {
             ..usual
         };
         train.validate().map_err(UsageError::of)?;
-        let tiers = self.tiers.check(fetch)?;
+        let tiers = self.tiers.check(self.strategy, fetch)?;
         refuse_tiers(self.strategy, tiers)?;
         let buffer = self.buffer.check(self.strategy)?;
         let deadline = Duration::from_secs(self.deadline);
@@ -507,7 +507,7 @@ impl TrainRun {
 
 /// Fails for tiers where partitions are in memory.
 fn refuse_tiers(strategy: Strategy, tiers: TierChoice) -> Result<(), UsageError> {
-    if !matches!(strategy, Strategy::Sdt | Strategy::Full) || !tiers.has_any() {
+    if strategy != Strategy::Sdt || !tiers.has_any() {
         return Ok(());
     }
     Err(UsageError::new(format!(

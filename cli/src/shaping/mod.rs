@@ -8,6 +8,7 @@
 mod link;
 mod ranks;
 mod relay;
+pub(crate) mod throttle;
 mod units;
 
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};

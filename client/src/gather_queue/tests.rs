@@ -15,13 +15,13 @@ fn submit(queue: &GatherQueue, ids: &[u32]) -> Ticket {
 /// Submits, and waits until a thread has taken the request.
 fn submit_to_thread(queue: &GatherQueue, ids: &[u32]) -> Ticket {
     let ticket = submit(queue, ids);
-    while lock(&queue.shared.state).n_pulled == 0 {
+    while lock(&queue.inner.state).n_pulled == 0 {
         thread::sleep(Duration::from_millis(1));
     }
     ticket
 }
 
-fn rows(ticket: &Ticket) -> Gathered {
+fn rows(ticket: &Ticket) -> GatherResult {
     assert!(ticket.wait(SOON).unwrap());
     ticket.take().unwrap()
 }
@@ -46,7 +46,8 @@ proptest! {
         let tickets: Vec<Ticket> = requests.iter().map(|ids| submit(&queue, ids)).collect();
         for (ids, ticket) in requests.iter().zip(&tickets) {
             let expected = rows_of(&nodes(ids.iter().copied()));
-            prop_assert_eq!(rows(ticket).unwrap().bytes(), &expected[..]);
+            let found = rows(ticket).unwrap();
+            prop_assert_eq!(found.bytes(), &expected[..]);
             prop_assert!(ticket.is_done() && ticket.take().is_none(), "rows are taken once");
         }
     }
@@ -62,8 +63,8 @@ fn what_waits_is_pulled_together_and_each_row_once() {
         rows(ticket).unwrap();
     }
     let pulls = source.pulls.lock().unwrap();
+    // The first request is pulled when it arrives; the next three wait meanwhile.
     let ids: Vec<_> = pulls.iter().map(|(ids, _)| ids.clone()).collect();
-    // The first is pulled when it comes, the next three meanwhile wait.
     assert_eq!(ids, [nodes([9, 9]), nodes([1, 3, 7]), nodes([5])]);
 }
 
@@ -109,22 +110,25 @@ fn a_dropped_queue_still_answers_and_calls_back_once() {
     let source = Arc::new(TestSource::new(Duration::from_millis(50), u64::MAX));
     let queue = queue_of(&source, 8, 1);
     let tickets: Vec<Ticket> = (0..4).map(|id| submit(&queue, &[id])).collect();
-    let (said, heard) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let n_calls = Arc::new(AtomicU64::new(0));
     for ticket in &tickets {
-        let (said, n_calls) = (said.clone(), Arc::clone(&n_calls));
+        let sender = sender.clone();
+        let n_calls = Arc::clone(&n_calls);
         ticket.when_done(Box::new(move || {
             n_calls.fetch_add(1, Ordering::SeqCst);
-            said.send(()).unwrap();
+            sender.send(()).unwrap();
         }));
     }
     drop(queue);
     for ticket in &tickets {
-        heard.recv_timeout(SOON).unwrap();
+        receiver.recv_timeout(SOON).unwrap();
         rows(ticket).unwrap();
     }
     assert_eq!(n_calls.load(Ordering::SeqCst), 4);
     let n_more = Arc::clone(&n_calls);
-    tickets[0].when_done(Box::new(move || drop(n_more.fetch_add(1, Ordering::SeqCst))));
-    assert_eq!(n_calls.load(Ordering::SeqCst), 5, "rows that are there call back at once");
+    tickets[0].when_done(Box::new(move || {
+        n_more.fetch_add(1, Ordering::SeqCst);
+    }));
+    assert_eq!(n_calls.load(Ordering::SeqCst), 5, "rows that have arrived call back immediately");
 }

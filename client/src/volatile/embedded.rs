@@ -97,17 +97,17 @@ impl VolatileSource for EmbeddedVolatile {
     ) -> Result<VolatilePulled, ClientError> {
         let of = self.get(tensor)?;
         ClientError::check_buffer(tensor, ids.len(), of.shape().row_bytes, out.len())?;
-        let (rows, ids): (_, &[u32]) = (of.rows(), bytemuck::cast_slice(ids));
-        rows.check_ids(ids)?;
+        let rows = of.rows();
+        let places = rows.locate(bytemuck::cast_slice(ids))?;
         let (begun, min_stamp) = (Instant::now(), wanted.min_stamp);
-        let (mut first, mut stamps) = (Some(0), vec![NO_STAMP; ids.len()]);
+        let (mut first, mut stamps) = (Some(0), vec![NO_STAMP; places.len()]);
         loop {
-            first = first.and_then(|at| rows.first_lacking(ids, min_stamp, at));
+            first = first.and_then(|at| rows.first_lacking(&places, min_stamp, at));
             let waited = begun.elapsed();
             let is_over = waited >= wanted.wait;
             if first.is_none() || is_over {
                 // What is being rewritten is tried again as long as there is time.
-                if rows.pull_stamped(ids, min_stamp, out, &mut stamps)? == 0 || is_over {
+                if rows.pull_stamped(&places, min_stamp, out, &mut stamps)? == 0 || is_over {
                     return Ok(VolatilePulled { stamps, n_found: 0 });
                 }
                 first = Some(0);

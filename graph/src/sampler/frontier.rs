@@ -1,8 +1,8 @@
-//! The other usual k-hop sample: each hop draws for the nodes that the hop before has met first.
+//! k-hop sampling by frontiers: each hop draws for the nodes that the previous hop discovered.
 //!
-//! [`super::Sampler`] draws again for all known nodes in each hop, since layers of message passing
-//! want that. Here a node draws once, in the hop after the one that met it, and all edges make one
-//! list over one list of nodes (GraphSAGE, algorithm 2, as PyG's loaders have it).
+//! [`super::Sampler`] draws again for all known nodes in each hop, as blocks of message passing
+//! need it. Here a node draws once, in the hop after its discovery, and all edges form one list
+//! over one list of nodes (GraphSAGE, algorithm 2, in the layout of PyG's loaders).
 
 use crate::NodeId;
 use crate::prefetch::{prefetch, prefetch_all};
@@ -14,13 +14,13 @@ use super::local_ids::LocalIds;
 use super::stream::Stream;
 use super::{Fanout, TooManyEdges};
 
-/// Nodes between asking for what a draw names and reading it.
+/// Distance in nodes between the prefetch of a list and its use.
 const AHEAD: usize = 16;
 
 /// A sample of some roots: nodes, and edges between positions in their list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrontierBatch {
-    /// Distinct nodes: the roots first, then in the order in which sampling met them.
+    /// Distinct nodes: the roots first, then the others in the order of their discovery.
     pub nodes: Vec<NodeId>,
     /// The source of each edge, a position in `nodes`.
     pub sources: Vec<u32>,
@@ -28,14 +28,13 @@ pub struct FrontierBatch {
     pub destinations: Vec<u32>,
     /// The position of each edge among all in-edges of the graph, in the order of destinations.
     pub edges: Vec<u64>,
-    /// Roots, then for each hop the nodes that it met first.
+    /// Number of roots, then the number of nodes that each hop discovered.
     pub nodes_of_hop: Vec<u32>,
-    /// Edges that each hop drew.
+    /// Number of edges that each hop drew.
     pub edges_of_hop: Vec<u32>,
 }
 
-/// Draws such samples. Each thread has its own, because it reuses its tables: 4 bytes per node of
-/// the graph.
+/// A sampler by frontiers. Each thread needs its own: it reuses tables of 4 bytes per node.
 ///
 /// The neighbours of a node depend on the seed, the hop that draws them and the node alone.
 pub struct FrontierSampler {
@@ -44,20 +43,30 @@ pub struct FrontierSampler {
     choice: Choice,
 }
 
+/// The nodes that a hop draws for.
+struct Frontier<'a> {
+    /// Their lists of in-neighbours.
+    lists: &'a [&'a [u32]],
+    fanout: Fanout,
+    stream: Stream,
+    /// Position of the first one in the batch.
+    first: usize,
+}
+
 impl FrontierSampler {
     /// Creates a sampler for graphs of `n_nodes`; `fanouts[0]` is that of the hop next to the
     /// roots.
     #[must_use]
     pub fn new(n_nodes: u32, fanouts: &[Fanout]) -> Self {
-        let (fanouts, locals) = (fanouts.to_vec(), LocalIds::new(n_nodes));
+        let fanouts = fanouts.to_vec();
+        let locals = LocalIds::new(n_nodes);
         Self { fanouts, locals, choice: Choice::default() }
     }
 
-    /// Draws the sample of `roots` under `seed`, of at most `max_edges` edges; a root that repeats
-    /// counts once.
+    /// Draws the sample of `roots` under `seed`; a repeated root counts once.
     ///
     /// # Errors
-    /// Nothing is drawn for a hop with which there would be more edges.
+    /// [`TooManyEdges`] when a hop would bring the sample above `max_edges`.
     ///
     /// # Panics
     ///
@@ -75,23 +84,27 @@ impl FrontierSampler {
         let mut ids: Vec<u32> = roots.iter().map(|root| root.0).collect();
         self.locals.translate(&mut ids, &mut batch.nodes);
         batch.nodes_of_hop.push(batch.nodes.len() as u32);
-        let (mut first, mut known) = (0, Vec::new());
+        let mut first = 0;
+        let mut frontier_lists = Vec::new();
         for hop in 0..self.fanouts.len() {
             let fanout = self.fanouts[hop];
-            known.clear();
-            lists.extend(&mut known, &batch.nodes[first..]);
-            let n_drawn =
-                known.iter().map(|list| u64::from(fanout.of(list.len() as u32))).sum::<u64>();
+            frontier_lists.clear();
+            lists.extend(&mut frontier_lists, &batch.nodes[first..]);
+            let n_drawn = frontier_lists
+                .iter()
+                .map(|list| u64::from(fanout.of(list.len() as u32)))
+                .sum::<u64>();
             let found = batch.sources.len() as u64 + n_drawn;
             if found > max_edges.into() {
                 return Err(TooManyEdges { found });
             }
-            let (frontier, n_before) = (first, batch.sources.len());
-            first = batch.nodes.len();
+            let n_before = batch.sources.len();
             let stream = Stream::new(seed).child(hop as u64);
-            self.draw(&lists, (&known, fanout, stream), frontier, &mut batch);
-            let met = &mut batch.sources[n_before..];
-            self.locals.translate(met, &mut batch.nodes);
+            let frontier = Frontier { lists: &frontier_lists, fanout, stream, first };
+            first = batch.nodes.len();
+            self.draw(&lists, &frontier, &mut batch);
+            let discovered = &mut batch.sources[n_before..];
+            self.locals.translate(discovered, &mut batch.nodes);
             batch.nodes_of_hop.push((batch.nodes.len() - first) as u32);
             batch.edges_of_hop.push((batch.sources.len() - n_before) as u32);
         }
@@ -99,23 +112,18 @@ impl FrontierSampler {
         Ok(batch)
     }
 
-    /// Appends the edges drawn for the nodes from position `first` on, whose lists are `known`;
-    /// their sources are ids of the graph still.
-    fn draw(
-        &mut self,
-        lists: &Lists<'_>,
-        (known, fanout, hop): (&[&[u32]], Fanout, Stream),
-        first: usize,
-        batch: &mut FrontierBatch,
-    ) {
-        for (i, list) in known.iter().enumerate() {
-            if let Some(later) = known.get(i + AHEAD) {
+    /// Appends the edges drawn for the nodes of a frontier; their sources are ids of the graph.
+    fn draw(&mut self, lists: &Lists<'_>, frontier: &Frontier<'_>, batch: &mut FrontierBatch) {
+        let Frontier { fanout, first, .. } = *frontier;
+        for (i, list) in frontier.lists.iter().enumerate() {
+            if let Some(later) = frontier.lists.get(i + AHEAD) {
                 match fanout.of(later.len() as u32) == later.len() as u32 {
                     true => prefetch_all(later),
                     false => later.first().into_iter().for_each(prefetch),
                 }
             }
-            let (node, n_before) = (batch.nodes[first + i], batch.sources.len());
+            let node = batch.nodes[first + i];
+            let n_before = batch.sources.len();
             let n_drawn = fanout.of(list.len() as u32) as usize;
             let start = lists.first_edge(node);
             batch.sources.resize(n_before + n_drawn, 0);
@@ -124,7 +132,7 @@ impl FrontierSampler {
                 batch.edges.extend((start..).take(n_drawn));
                 drawn.copy_from_slice(list);
             } else {
-                self.choice.fill(drawn, list.len() as u32, hop.child(node.0.into()));
+                self.choice.fill(drawn, list.len() as u32, frontier.stream.child(node.0.into()));
                 batch.edges.extend(drawn.iter().map(|&position| start + u64::from(position)));
                 drawn.iter_mut().for_each(|position| *position = list[*position as usize]);
             }
@@ -169,7 +177,8 @@ mod tests {
         let degree = |node: u32| u64::from(topology.in_degree(NodeId(node)));
         let mut first = 0;
         for (hop, fanout) in fanouts.iter().enumerate() {
-            let (end, n_edges) = (batch.nodes.len(), batch.edges.len());
+            let end = batch.nodes.len();
+            let n_edges = batch.edges.len();
             for at in first..end {
                 let node = batch.nodes[at];
                 let list = topology.in_neighbours(node);
@@ -239,7 +248,7 @@ mod tests {
             let roots: Vec<NodeId> = roots.iter().map(|&root| NodeId(root % n_nodes)).collect();
             let fanouts = fanouts_of(&numbers);
             let mut sampler = FrontierSampler::new(n_nodes, &fanouts);
-            // What another sample has left in the tables must not show.
+            // Tables left by another sample must not show.
             sampler.sample(&topology, &[NodeId(n_nodes - 1)], !seed, u32::MAX).unwrap();
             let batch = sampler.sample(&topology, &roots, seed, u32::MAX).unwrap();
             prop_assert_eq!(&batch, &naive(&topology, &fanouts, &roots, seed));
@@ -260,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_many_partitions_numbers_edges_through_all_of_them() {
+    fn edges_are_numbered_by_destination() {
         let edges: Vec<[u32; 2]> = (0u32..400).map(|i| [i * 37 % 61, i * 11 % 59]).collect();
         let topology = topology_of(&edges, 61);
         let lists = Lists::of(&topology);

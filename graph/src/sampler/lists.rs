@@ -16,7 +16,8 @@ pub(super) struct Lists<'a> {
 
 impl<'a> Lists<'a> {
     pub(super) fn of(topology: &'a Topology) -> Self {
-        let (slabs, mut before) = (topology.slabs(), 0);
+        let slabs = topology.slabs();
+        let mut before = 0;
         let edges_before = slabs.iter().map(|slab| {
             let first = before;
             before += slab.neighbours.len() as u64;

@@ -1,5 +1,6 @@
 //! A pull on a connection: ids in, chunk after chunk of rows out.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use futures_lite::AsyncReadExt;
@@ -18,6 +19,25 @@ use crate::stats::count;
 
 /// Room before the rows of a chunk for prefix and head, so that one write sends all.
 pub(crate) const HEAD_ROOM: usize = 128 + 8 * FLOORS_MAX;
+
+/// The chunks of an answer, and the one that is under way.
+pub(super) struct Answer {
+    ring: Ring,
+    rows: Range<usize>,
+    n_rows: usize,
+    chunk_rows: usize,
+    row_bytes: usize,
+    /// Whether chunks come through shared memory, and whether this one does.
+    shares: bool,
+    is_shared: bool,
+}
+
+impl Answer {
+    /// Returns where the present chunk ends in a frame.
+    fn body_end(&self) -> usize {
+        HEAD_ROOM + self.rows.len() * self.row_bytes
+    }
+}
 
 impl Connection {
     pub(super) async fn pull(mut self, shard: &Rc<Shard>, asked: Asked) -> Result<Self, Ended> {
@@ -67,14 +87,12 @@ impl Connection {
             Ok(pinned) => pinned,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let mut first_row = match self.lend_rows(shard, asked, ids, frame).await? {
+        let first_row = match self.lend_rows(shard, asked, ids, frame).await? {
             Ok(n_lent) if n_lent > 0 && n_lent == ids.len() => return Ok(Ok(())),
             Ok(n_lent) => n_lent,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let chunk_rows = chunk_rows(row_bytes);
-        let ring = Ring::new(first_row, ids.len(), chunk_rows, row_bytes);
-        let mut shares = self.shares(ring);
+        let mut answer = self.chunks(first_row, ids.len(), row_bytes);
         let turn = shard.read_turn(kind, deadline);
         // An empty list is answered by one empty chunk.
         loop {
@@ -82,42 +100,81 @@ impl Connection {
             if !shard.is_ending() && has_left(&self.socket) {
                 return Err(Ended::Left);
             }
-            let n_rows = (ids.len() - first_row).min(chunk_rows);
-            let body_end = HEAD_ROOM + n_rows * row_bytes;
-            shares = shares && self.free_place(shard, ring, first_row).await?;
-            let place = if shares { self.place(ring, first_row) } else { None };
-            let is_shared = place.is_some();
-            let out = place.unwrap_or_else(|| {
-                if frame.len() < body_end {
-                    set_len(frame, body_end);
-                }
-                &mut frame[HEAD_ROOM..body_end]
-            });
-            let chunk = &ids[first_row..first_row + n_rows];
-            turn.set_rows_after(ids.len() - first_row - n_rows);
+            let (rows, out) = self.next_place(shard, &mut answer, frame).await?;
+            turn.set_rows_after(ids.len() - rows.end);
             let want = Want { turn: &turn, pinned: pinned.as_ref() };
-            let gather = shard.gather(tensor, want, chunk, out);
+            let gather = shard.gather(tensor, want, &ids[rows.clone()], out);
             if let Err(refusal) = within(deadline, gather).await {
                 return Ok(Err(refusal));
             }
-            let is_last = first_row + n_rows == ids.len();
+            let is_last = rows.end == ids.len();
             let versions = if is_last { shard.versions(ids) } else { Versions::default() };
-            if is_shared {
-                self.write_shared(ring, to_u32(first_row), to_u32(n_rows), versions).await?;
-                count(&shard.counters().shared_bytes, n_rows * row_bytes);
-            } else {
-                let (first_row, n_rows) = (to_u32(first_row), to_u32(n_rows));
-                let rows = Reply::Rows { first_row, n_rows, versions };
-                self.write_chunk(&rows, &mut frame[..body_end]).await?;
-            }
-            count(&shard.counters().rows, n_rows);
-            count(&shard.counters().bytes, n_rows * row_bytes);
-            first_row += n_rows;
-            if first_row == ids.len() {
+            if self.send_chunk(shard, &answer, frame, versions).await? {
                 return Ok(Ok(()));
             }
             glommio::yield_if_needed().await;
         }
+    }
+
+    /// Returns the chunks of an answer with the rows from `first_row` on up to `n_rows`.
+    pub(super) fn chunks(&self, first_row: usize, n_rows: usize, row_bytes: usize) -> Answer {
+        let chunk_rows = chunk_rows(row_bytes);
+        let ring = Ring::new(first_row, n_rows, chunk_rows, row_bytes);
+        let shares = self.shares(ring);
+        Answer {
+            ring,
+            rows: first_row..first_row,
+            n_rows,
+            chunk_rows,
+            row_bytes,
+            shares,
+            is_shared: false,
+        }
+    }
+
+    /// Begins the next chunk: waits for its place in shared memory, if it has one. Returns its rows, and
+    /// where these are to be gathered: there, or behind the head room of `frame`.
+    pub(super) async fn next_place<'a>(
+        &'a mut self,
+        shard: &Shard,
+        answer: &mut Answer,
+        frame: &'a mut Vec<u8>,
+    ) -> Result<(Range<usize>, &'a mut [u8]), Ended> {
+        let first_row = answer.rows.end;
+        answer.rows = first_row..answer.n_rows.min(first_row + answer.chunk_rows);
+        answer.shares = answer.shares && self.free_place(shard, answer.ring, first_row).await?;
+        let place = if answer.shares { self.place(answer.ring, first_row) } else { None };
+        answer.is_shared = place.is_some();
+        let body_end = answer.body_end();
+        let out = place.unwrap_or_else(|| {
+            if frame.len() < body_end {
+                set_len(frame, body_end);
+            }
+            &mut frame[HEAD_ROOM..body_end]
+        });
+        Ok((answer.rows.clone(), out))
+    }
+
+    /// Sends the chunk that was gathered. Returns whether it was the last.
+    pub(super) async fn send_chunk(
+        &mut self,
+        shard: &Shard,
+        answer: &Answer,
+        frame: &mut [u8],
+        versions: Versions,
+    ) -> Result<bool, Ended> {
+        let (first_row, n_rows) = (to_u32(answer.rows.start), to_u32(answer.rows.len()));
+        let n_bytes = answer.rows.len() * answer.row_bytes;
+        if answer.is_shared {
+            self.write_shared(answer.ring, first_row, n_rows, versions).await?;
+            count(&shard.counters().shared_bytes, n_bytes);
+        } else {
+            let rows = Reply::Rows { first_row, n_rows, versions };
+            self.write_chunk(&rows, &mut frame[..answer.body_end()]).await?;
+        }
+        count(&shard.counters().rows, answer.rows.len());
+        count(&shard.counters().bytes, n_bytes);
+        Ok(answer.rows.end == answer.n_rows)
     }
 
     /// Sends a reply whose body stands in the frame, behind the room for its head.

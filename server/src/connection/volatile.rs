@@ -89,20 +89,24 @@ impl Connection {
         let own = self.claims.iter().find(|own| Arc::ptr_eq(&own.tensor, &tensor));
         let claims = own.map_or(&[][..], |own| &own.claims);
         // All of them, before a row is written.
-        if let Err(error) = tensor.rows().check_publication(claims, ids, publish.stamp) {
-            shard.take_back(buffers);
-            self.drain(rows_bytes).await?;
-            return Ok(Err(volatile_failure(&tensor, &error)));
-        }
+        let checked = match tensor.rows().check_publication(claims, ids, publish.stamp) {
+            Ok(checked) => checked,
+            Err(error) => {
+                shard.take_back(buffers);
+                self.drain(rows_bytes).await?;
+                return Ok(Err(volatile_failure(&tensor, &error)));
+            }
+        };
         let (row_bytes, mut older) = (tensor.shape().row_bytes, None);
         let (chunk_rows, rows) = (chunk_rows(row_bytes), &mut buffers.frame);
         set_len(rows, chunk_rows.min(ids.len()) * row_bytes);
         let stream = &mut self.stream;
         let read = async {
-            for ids in ids.chunks(chunk_rows) {
+            for (number, ids) in ids.chunks(chunk_rows).enumerate() {
                 let rows = &mut rows[..ids.len() * row_bytes];
                 stream.read_exact(rows).await?;
-                if let Err(error) = tensor.publish(claims, ids, rows, publish.stamp) {
+                if let Err(error) = tensor.publish_checked(&checked, ids, number * chunk_rows, rows)
+                {
                     older.get_or_insert(error);
                 }
                 glommio::yield_if_needed().await;

@@ -5,11 +5,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_lite::AsyncReadExt;
-use lodestore_cache::{NO_STAMP, VolatileTensor};
+use lodestore_cache::{NO_STAMP, VolatilePlace, VolatileTensor};
 use lodestore_schema::{Failure, PullVolatile, Reply, Versions};
 
 use super::pull::{HEAD_ROOM, to_u32};
-use super::shared::{Ring, chunk_rows};
 use super::stream::has_left;
 use super::time::in_time;
 use super::{Buffers, Connection, Ended, set_len};
@@ -72,47 +71,23 @@ impl Connection {
     ) -> Result<Result<(), Failure>, Ended> {
         let Buffers { ids, frame } = buffers;
         let ids: &[u32] = bytemuck::cast_slice(ids);
-        if let Err(error) = wanted.tensor.rows().check_ids(ids) {
-            return Ok(Err(volatile_failure(wanted.tensor, &error)));
-        }
-        if let Err(refusal) = self.wait_for_stamps(shard, wanted, ids).await? {
+        let places = match wanted.tensor.rows().locate(ids) {
+            Ok(places) => places,
+            Err(error) => return Ok(Err(volatile_failure(wanted.tensor, &error))),
+        };
+        if let Err(refusal) = self.wait_for_stamps(shard, wanted, &places).await? {
             return Ok(Err(refusal));
         }
         let mut stamps = vec![NO_STAMP; ids.len()];
-        let row_bytes = wanted.tensor.shape().row_bytes;
-        let chunk_rows = chunk_rows(row_bytes);
-        let ring = Ring::new(0, ids.len(), chunk_rows, row_bytes);
-        let (mut first_row, mut shares) = (0, self.shares(ring));
+        let mut answer = self.chunks(0, ids.len(), wanted.tensor.shape().row_bytes);
         // An empty list is answered by one empty chunk.
         loop {
-            let n_rows = (ids.len() - first_row).min(chunk_rows);
-            let rows = first_row..first_row + n_rows;
-            let body_end = HEAD_ROOM + n_rows * row_bytes;
-            shares = shares && self.free_place(shard, ring, first_row).await?;
-            let place = if shares { self.place(ring, first_row) } else { None };
-            let is_shared = place.is_some();
-            let out = place.unwrap_or_else(|| {
-                if frame.len() < body_end {
-                    set_len(frame, body_end);
-                }
-                &mut frame[HEAD_ROOM..body_end]
-            });
-            let chunk = (&ids[rows.clone()], &mut stamps[rows]);
+            let (rows, out) = self.next_place(shard, &mut answer, frame).await?;
+            let chunk = (&places[rows.clone()], &mut stamps[rows]);
             if let Err(refusal) = gather(shard, wanted, chunk, out).await {
                 return Ok(Err(refusal));
             }
-            let (first, n, versions) = (to_u32(first_row), to_u32(n_rows), Versions::default());
-            if is_shared {
-                self.write_shared(ring, first, n, versions).await?;
-                count(&shard.counters().shared_bytes, n_rows * row_bytes);
-            } else {
-                let reply = Reply::Rows { first_row: first, n_rows: n, versions };
-                self.write_chunk(&reply, &mut frame[..body_end]).await?;
-            }
-            count(&shard.counters().rows, n_rows);
-            count(&shard.counters().bytes, n_rows * row_bytes);
-            first_row += n_rows;
-            if first_row == ids.len() {
+            if self.send_chunk(shard, &answer, frame, Versions::default()).await? {
                 break;
             }
             if !shard.is_ending() && has_left(&self.socket) {
@@ -147,16 +122,16 @@ impl Connection {
         &mut self,
         shard: &Rc<Shard>,
         wanted: &Wanted<'_>,
-        ids: &[u32],
+        places: &[VolatilePlace],
     ) -> Result<Result<(), Failure>, Ended> {
         let Wanted { tensor, min_stamp, .. } = *wanted;
         // Before the rows are looked at: what is published after that changes it.
         let mut seen = tensor.n_publications();
         // A pull that does not wait is spared the look.
         let is_over = wanted.is_over(shard);
-        let look = || tensor.rows().first_lacking(ids, min_stamp, 0);
+        let look = || tensor.rows().first_lacking(places, min_stamp, 0);
         let Some(mut first) = (!is_over).then(look).flatten() else { return Ok(Ok(())) };
-        let _waiting = match shard.wait_for_rows(size_of_val(ids)) {
+        let _waiting = match shard.wait_for_rows(size_of_val(places)) {
             Ok(waiting) => waiting,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -170,7 +145,7 @@ impl Connection {
             if std::mem::replace(&mut seen, now) == now {
                 continue;
             }
-            match tensor.rows().first_lacking(ids, min_stamp, first) {
+            match tensor.rows().first_lacking(places, min_stamp, first) {
                 Some(at) => first = at,
                 None => break,
             }
@@ -184,12 +159,12 @@ impl Connection {
 async fn gather(
     shard: &Shard,
     wanted: &Wanted<'_>,
-    (ids, stamps): (&[u32], &mut [u32]),
+    (places, stamps): (&[VolatilePlace], &mut [u32]),
     out: &mut [u8],
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
-        let pulled = wanted.tensor.rows().pull_stamped(ids, wanted.min_stamp, out, stamps);
+        let pulled = wanted.tensor.rows().pull_stamped(places, wanted.min_stamp, out, stamps);
         let n_lacking = pulled.map_err(|error| volatile_failure(wanted.tensor, &error))?;
         if n_lacking == 0 || wanted.is_over(shard) {
             return Ok(());

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use glommio::sync::StaticPermit;
-use lodestore_cache::VolatileTensor;
+use lodestore_cache::{VolatilePlace, VolatileTensor};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{
     CHUNK_BYTES, CLAIM_RANGES_MAX, IDS_PER_PULL_MAX, ROWS_PER_PUBLISH_MAX,
@@ -115,7 +115,7 @@ impl Shard {
             return Err(failure(FailureCode::Invalid, message));
         }
         let n_bytes = n_rows * size_of::<NodeId>() + CHUNK_BYTES.max(row_bytes);
-        let room = self.take_room(n_bytes)?;
+        let room = self.take_room(n_bytes + n_rows * size_of::<VolatilePlace>())?;
         Ok((tensor, room, self.buffers.lend(n_bytes)))
     }
 
@@ -136,9 +136,10 @@ impl Shard {
             let message = format!("{n_ids} ids in one pull; ask for {IDS_PER_PULL_MAX} at most");
             return Err(failure(FailureCode::TooLarge, message));
         }
-        // Ids, their stamps twice, and a chunk of the answer.
+        // Ids, their stamps twice, and a chunk of the answer; and the places of the rows.
         let lent = 2 * body_bytes + HEAD_ROOM + CHUNK_BYTES.max(tensor.shape().row_bytes);
-        let room = self.take_room(lent + body_bytes)?;
+        let places = n_ids * size_of::<VolatilePlace>();
+        let room = self.take_room(lent + body_bytes + places)?;
         Ok((tensor, room, self.buffers.lend(lent)))
     }
 

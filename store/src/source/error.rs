@@ -24,8 +24,8 @@ pub enum SourceError {
     },
     /// Neither of the known endings.
     #[error(
-        "{}: unknown kind of file; expected .npy (dense) or .npz (CSR); of packed rows without a \
-         header tell type and width (--raw NAME=f32x128)", file.display()
+        "{}: unknown kind of file; expected .npy, .npz (CSR or dense) or .safetensors; of packed rows \
+         without a header tell type and width (--raw NAME=f32x128)", file.display()
     )]
     Kind {
         /// File given.

@@ -4,8 +4,10 @@ mod converted;
 mod error;
 mod npy;
 mod npz_csr;
+mod npz_dense;
 mod npz_member;
 mod raw;
+mod safetensors;
 
 use std::path::Path;
 
@@ -13,8 +15,10 @@ pub use converted::ConvertedSource;
 pub use error::SourceError;
 pub use npy::NpySource;
 pub use npz_csr::NpzCsrSource;
+pub use npz_dense::NpzDenseSource;
 pub use npz_member::{Npz, NpzMember};
 pub use raw::RawSource;
+pub use safetensors::SafetensorsSource;
 
 use crate::dtype::Dtype;
 use crate::tensor::TensorSpec;
@@ -39,13 +43,55 @@ pub trait TensorSource: Send + Sync {
     fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError>;
 }
 
-/// Opens a source by its file name's ending: `.npy` (dense) or `.npz` (CSR).
+/// Opens a source by its file name's ending: `.npy` (dense), `.npz` (CSR, or one dense array) or
+/// `.safetensors` (one tensor). `FILE.npz:NAME` and `FILE.safetensors:NAME` name one of several.
 pub fn open_source(path: &Path) -> Result<Box<dyn TensorSource>, SourceError> {
+    let (path, member) = file_and_member(path);
     match path.extension().and_then(std::ffi::OsStr::to_str) {
         Some("npy") => Ok(Box::new(NpySource::open(path)?)),
-        Some("npz") => Ok(Box::new(NpzCsrSource::open(path)?)),
+        Some("npz") => open_npz(path, member),
+        Some("safetensors") => Ok(Box::new(SafetensorsSource::open(path, member)?)),
         _ => Err(SourceError::Kind { file: path.to_owned() }),
     }
+}
+
+/// Splits `FILE:NAME` where the file's ending is that of an archive; a path of a file that exists is
+/// a path.
+fn file_and_member(path: &Path) -> (&Path, Option<&str>) {
+    let whole = (path, None);
+    if path.exists() {
+        return whole;
+    }
+    let Some((file, member)) = path.to_str().and_then(|text| text.rsplit_once(':')) else {
+        return whole;
+    };
+    let is_archive = file.ends_with(".npz") || file.ends_with(".safetensors");
+    if is_archive && !member.is_empty() { (Path::new(file), Some(member)) } else { whole }
+}
+
+fn open_npz(path: &Path, member: Option<&str>) -> Result<Box<dyn TensorSource>, SourceError> {
+    let mut npz = Npz::open(path)?;
+    let names = npz.arrays();
+    let name = match (member, &names[..]) {
+        (Some(member), _) => member,
+        (None, names) if names.iter().any(|name| name == "indptr") => {
+            return Ok(Box::new(NpzCsrSource::open(path)?));
+        }
+        (None, [only]) => only,
+        (None, _) => {
+            let reason = listed("arrays", "FILE.npz:NAME", &names);
+            return Err(SourceError::Archive { file: path.to_owned(), reason });
+        }
+    };
+    let array = npz.array(&format!("{name}.npy"))?;
+    Ok(Box::new(NpzDenseSource::new(path, array)?))
+}
+
+/// Returns the sentence that lists the first of `names` and says how to name one.
+fn listed(kind: &str, form: &str, names: &[String]) -> String {
+    let first: Vec<&str> = names.iter().take(10).map(String::as_str).collect();
+    let more = if names.len() > first.len() { ", …" } else { "" };
+    format!("the file has {} {kind}: {}{more}; name one as {form}", names.len(), first.join(", "))
 }
 
 /// Copies rows of a source whose rows lie packed in `bytes`.

@@ -64,6 +64,16 @@ impl Npz {
         Ok(Self { path: path.to_owned(), map: Arc::new(map), archive })
     }
 
+    /// Returns the names of the arrays, without `.npy`, sorted.
+    #[must_use]
+    pub fn arrays(&self) -> Vec<String> {
+        let names = self.archive.file_names().flatten();
+        let arrays = names.filter_map(|name| name.strip_suffix(".npy").map(str::to_owned));
+        let mut names: Vec<String> = arrays.collect();
+        names.sort();
+        names
+    }
+
     /// The raw bytes of a small member, if the archive has it.
     pub(super) fn small(&mut self, member: &str, max_bytes: u64) -> Option<Vec<u8>> {
         let file = self.archive.by_name(member).ok()?;

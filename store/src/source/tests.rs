@@ -260,3 +260,74 @@ proptest! {
         prop_assert_eq!(rows_of(&csr.open().unwrap(), &rows), bytes(&expected));
     }
 }
+
+#[test]
+fn dense_arrays_of_archives_are_found_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data.npz");
+    let write = |arrays: &[(&str, Vec<u8>)]| {
+        let mut archive = ZipWriter::new(File::create(&path).unwrap());
+        for (name, bytes) in arrays {
+            archive.start_file(*name, SimpleFileOptions::default()).unwrap();
+            archive.write_all(bytes).unwrap();
+        }
+        archive.finish().unwrap();
+    };
+    let rows: Vec<u8> = [1f32, 2.0, 3.0, 4.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let array = |shape: &[u64]| {
+        fs::read(npy(dir.path().join("array"), NpyType::F32, shape, &rows)).unwrap()
+    };
+    let feat = array(&[2, 2]);
+    write(&[("feat.npy", feat.clone())]);
+    let named = dir.path().join("data.npz:feat");
+    for file in [&path, &named] {
+        let source = open_source(file).unwrap();
+        assert_eq!((source.n_rows(), source.width(), source.dtype()), (2, 2, Dtype::F32));
+        let mut row = [0; 8];
+        source.copy_rows(&[1], &mut row).unwrap();
+        assert_eq!(row[..], rows[8..]);
+    }
+    write(&[("feat.npy", feat), ("cube.npy", array(&[1, 2, 2]))]);
+    let error = |file: &Path| open_source(file).err().unwrap().to_string();
+    let several = error(&path);
+    assert!(several.contains("2 arrays: cube, feat; name one as FILE.npz:NAME"), "{several}");
+    assert!(error(&dir.path().join("data.npz:cube")).contains("[1, 2, 2]"));
+    assert!(error(&dir.path().join("data.npz:none")).contains("missing"));
+    assert!(error(&dir.path().join("none.npz:feat")).contains("cannot open"));
+}
+
+#[test]
+fn tensors_of_safetensors_are_found_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.safetensors");
+    let write = |header: &str, data: &[u8]| {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.extend_from_slice(data);
+        fs::write(&path, bytes).unwrap();
+    };
+    let data: Vec<u8> = (0..14).collect();
+    write(
+        r#"{"a":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},"b":{"dtype":"U8","shape":[2],"data_offsets":[12,14]}}"#,
+        &data,
+    );
+    let a = open_source(&dir.path().join("x.safetensors:a")).unwrap();
+    assert_eq!((a.n_rows(), a.width(), a.dtype()), (2, 3, Dtype::BF16));
+    let mut row = [0; 6];
+    a.copy_rows(&[1], &mut row).unwrap();
+    assert_eq!(row, [6, 7, 8, 9, 10, 11]);
+    assert!(matches!(a.copy_rows(&[2], &mut row), Err(SourceError::NoRow { .. })));
+    let b = open_source(&dir.path().join("x.safetensors:b")).unwrap();
+    let mut row = [0];
+    b.copy_rows(&[0], &mut row).unwrap();
+    assert_eq!((row, b.width()), ([12], 1));
+    let error = |file: &str| open_source(&dir.path().join(file)).err().unwrap().to_string();
+    assert!(error("x.safetensors").contains("2 tensors: a, b; name one"));
+    assert!(error("x.safetensors:c").contains("no tensor `c`"));
+    write(r#"{"a":{"dtype":"F32","shape":[9,9],"data_offsets":[0,12]}}"#, &data);
+    assert!(error("x.safetensors").contains("not a readable .safetensors file"));
+    write(r#"{"a":{"dtype":"U64","shape":[1],"data_offsets":[0,8]}}"#, &data[..8]);
+    assert!(error("x.safetensors").contains("U64"));
+    fs::write(&path, [255; 8]).unwrap();
+    assert!(error("x.safetensors").contains("not a readable"));
+}

@@ -1,33 +1,13 @@
-//! The tensors of an import, and how each is to be stored.
+//! Flags about the tensors of an import.
 
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use lodestore_store::{
-    CodecChoice, ConvertedSource, Dtype, RawSource, SourceError, TensorSource, open_source,
-};
+use lodestore_import::{RowLayout, TensorFile};
+use lodestore_store::{CodecChoice, Dtype};
 
 use crate::usage::UsageError;
-
-/// A tensor's name, its file, and how to store its rows.
-#[derive(Clone, Debug)]
-pub(crate) struct ImportTensor {
-    pub(crate) name: String,
-    pub(crate) file: PathBuf,
-    pub(crate) codec: CodecChoice,
-    /// Type of the stored elements, if not that of the file.
-    pub(crate) dtype: Option<Dtype>,
-    /// What the rows of a file without a header are.
-    pub(crate) raw: Option<RawRows>,
-}
-
-/// Type and width of packed rows, as `f32x128`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RawRows {
-    dtype: Dtype,
-    width: u32,
-}
 
 /// `NAME=VALUE` of a flag.
 #[derive(Clone, Debug)]
@@ -41,18 +21,6 @@ pub(super) struct Named<T> {
 pub(super) struct MaybeNamed<T> {
     name: Option<String>,
     value: T,
-}
-
-impl FromStr for RawRows {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (dtype, width) = text.split_once('x').ok_or("expected DTYPExWIDTH, such as f32x128")?;
-        let dtype = dtype.parse::<Dtype>().map_err(|error| error.to_string())?;
-        let width = width.parse().ok().filter(|&width| width > 0);
-        let width = width.ok_or("expected a width of 1 or more after the `x`, such as f32x128")?;
-        Ok(Self { dtype, width })
-    }
 }
 
 impl<T: FromStr<Err: Display>> FromStr for Named<T> {
@@ -82,20 +50,21 @@ impl<T: FromStr<Err: Display>> FromStr for MaybeNamed<T> {
     }
 }
 
-/// Brings the flags about tensors together; a name that is there twice, or that no `--tensor` has,
-/// is refused.
+/// Adds the flags about tensors to those of a dataset; a name that is there twice, or that no tensor
+/// has, is refused.
 pub(super) fn tensors(
+    of_dataset: Vec<TensorFile>,
     files: Vec<Named<PathBuf>>,
     codecs: &[MaybeNamed<CodecChoice>],
     dtypes: &[Named<Dtype>],
-    raws: &[Named<RawRows>],
-) -> Result<Vec<ImportTensor>, UsageError> {
-    let mut tensors: Vec<ImportTensor> = Vec::with_capacity(files.len());
+    raws: &[Named<RowLayout>],
+) -> Result<Vec<TensorFile>, UsageError> {
+    let mut tensors = of_dataset;
     for Named { name, value: file } in files {
         if tensors.iter().any(|other| other.name == name) {
-            return Err(UsageError::new(format!("--tensor {name} is given twice")));
+            return Err(UsageError::new(format!("tensor {name} is given twice")));
         }
-        tensors.push(ImportTensor::new(&name, file));
+        tensors.push(TensorFile::new(&name, file));
     }
     for codec in codecs {
         for tensor in named("--codec", &mut tensors, codec.name.as_deref())? {
@@ -118,9 +87,9 @@ pub(super) fn tensors(
 /// The tensor of this name, or all without one.
 fn named<'a>(
     flag: &str,
-    tensors: &'a mut [ImportTensor],
+    tensors: &'a mut [TensorFile],
     name: Option<&str>,
-) -> Result<impl Iterator<Item = &'a mut ImportTensor>, UsageError> {
+) -> Result<impl Iterator<Item = &'a mut TensorFile>, UsageError> {
     if let Some(name) = name
         && !tensors.iter().any(|tensor| tensor.name == name)
     {
@@ -128,25 +97,6 @@ fn named<'a>(
     }
     let name = name.map(str::to_owned);
     Ok(tensors.iter_mut().filter(move |tensor| name.as_ref().is_none_or(|n| *n == tensor.name)))
-}
-
-impl ImportTensor {
-    /// Stored as it is in the file, compressed if that pays.
-    pub(crate) fn new(name: &str, file: PathBuf) -> Self {
-        Self { name: name.to_owned(), file, codec: CodecChoice::Auto, dtype: None, raw: None }
-    }
-
-    /// Opens the file, with elements as they are to be stored.
-    pub(super) fn open(&self) -> Result<Box<dyn TensorSource>, SourceError> {
-        let source: Box<dyn TensorSource> = match self.raw {
-            Some(RawRows { dtype, width }) => Box::new(RawSource::open(&self.file, dtype, width)?),
-            None => open_source(&self.file)?,
-        };
-        Ok(match self.dtype {
-            Some(dtype) if dtype != source.dtype() => Box::new(ConvertedSource::new(source, dtype)),
-            _ => source,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -161,7 +111,7 @@ mod tests {
     fn settings_reach_the_tensors_they_name() {
         let files = parse(&["feat=a.npy", "label=b.npy"]);
         let codecs = parse(&["raw", "feat=zstd"]);
-        let tensors = tensors(files, &codecs, &parse(&["feat=bf16"]), &[]).unwrap();
+        let tensors = tensors(Vec::new(), files, &codecs, &parse(&["feat=bf16"]), &[]).unwrap();
         let settings: Vec<_> = tensors.iter().map(|t| (t.codec, t.dtype)).collect();
         assert_eq!(settings, [(CodecChoice::Zstd, Some(Dtype::BF16)), (CodecChoice::Raw, None)]);
     }
@@ -169,14 +119,11 @@ mod tests {
     #[test]
     fn names_that_no_tensor_has_are_refused() {
         let files = || parse(&["feat=a.npy"]);
-        let codec = tensors(files(), &parse(&["label=zstd"]), &[], &[]).unwrap_err();
+        let codec = tensors(Vec::new(), files(), &parse(&["label=zstd"]), &[], &[]).unwrap_err();
         assert!(codec.to_string().contains("label"), "{codec}");
-        assert!(tensors(files(), &[], &parse(&["label=f16"]), &[]).is_err());
-        assert!(tensors(files(), &[], &[], &parse(&["label=f16x3"])).is_err());
-        assert!(tensors(parse(&["a=1", "a=2"]), &[], &[], &[]).is_err());
-        for text in ["f32", "f32x", "f32x0", "x3", "f31x3", "f32x-1", "f32x99999999999"] {
-            assert!(text.parse::<RawRows>().is_err(), "{text}");
-        }
+        assert!(tensors(Vec::new(), files(), &[], &parse(&["label=f16"]), &[]).is_err());
+        assert!(tensors(Vec::new(), files(), &[], &[], &parse(&["label=f16x3"])).is_err());
+        assert!(tensors(Vec::new(), parse(&["a=1", "a=2"]), &[], &[], &[]).is_err());
         assert!("feat=f17".parse::<Named<Dtype>>().is_err());
         assert!("=f16".parse::<Named<Dtype>>().is_err());
     }

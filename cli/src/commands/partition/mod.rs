@@ -12,11 +12,12 @@ use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::partition::{
     Algorithm, MemoryPlan, PartitionConfig, PartitionReport, Workers, Workload, partition,
 };
+use lodestore_import::check_memory;
 use serde::Serialize;
 
 use crate::console::Console;
 use crate::edges::EdgeArgs;
-use crate::partitioner::{PartitionerArgs, check_memory};
+use crate::partitioner::PartitionerArgs;
 use crate::size::parse_size;
 use crate::usage::UsageError;
 

@@ -14,6 +14,7 @@ mod graphs;
 mod hop;
 mod machines;
 mod massive_figures;
+mod output;
 mod papers;
 mod rapid_figures;
 mod recording;
@@ -45,6 +46,7 @@ use energy::Energy;
 use graphs::{Cut, KeptOf, Made, Size, make, open};
 use machines::Machines;
 use massive_figures::MassiveFigures;
+use output::{Figures, OutputFolder};
 use papers::{MODELS, Published};
 use rapid_figures::RapidFigures;
 use recording::{Compute, Recording};
@@ -181,6 +183,32 @@ struct Reproduction {
     massive_figures: MassiveFigures,
 }
 
+impl Figures for Reproduction {
+    fn markdown(&self) -> String {
+        report::markdown(self)
+    }
+
+    fn charts(&self) -> Result<Vec<(String, String)>> {
+        let mut charts = charts::charts(self)?;
+        let figures = match self.paper {
+            Paper::Rapidgnn => self.rapid_figures.charts()?,
+            Paper::Massivegnn if !self.has_figures => Vec::new(),
+            Paper::Massivegnn => self.massive_figures.charts()?,
+        };
+        charts.extend(figures.into_iter().map(|(name, svg)| (name.to_owned(), svg)));
+        if !self.has_figures {
+            return Ok(charts);
+        }
+        if self.paper == Paper::Rapidgnn {
+            charts.push(("fig9.svg".to_owned(), self.convergence.curves().svg()?));
+        }
+        if !self.machines.is_empty() {
+            charts.push(("fig6.svg".to_owned(), self.machines.curves(self.paper).svg()?));
+        }
+        Ok(charts)
+    }
+}
+
 impl Reproduction {
     /// Whether anything was measured over links of this kind.
     fn has_links(&self, link: &str) -> bool {
@@ -306,8 +334,7 @@ impl ReproduceArgs {
                 }
             }
         }
-        fs::create_dir(&self.out)
-            .with_context(|| format!("cannot make the folder {}", self.out.display()))?;
+        let out = OutputFolder::new(&self.out)?;
         let scratch = tempfile::Builder::new().prefix("graphs-").tempdir_in(&self.out)?;
         let _interrupt = RemovedOnInterrupt::watch(scratch.path())?;
         let mut found = Reproduction {
@@ -328,19 +355,17 @@ impl ReproduceArgs {
             massive_figures: MassiveFigures::default(),
         };
         for subject in &subjects {
-            self.measure(subject, scratch.path(), &mut found, console)?;
-            self.write(&found)?;
+            self.measure(subject, (scratch.path(), &out), &mut found, console)?;
+            out.write(&found)?;
         }
-        console.report(&found, |found| {
-            format!("{}\nWritten to {}", report::markdown(found), self.out.display())
-        })
+        out.report(&found, console)
     }
 
     /// Makes or opens a graph, and measures all of it.
     fn measure(
         &self,
         subject: &Subject,
-        scratch: &Path,
+        (scratch, out): (&Path, &OutputFolder<'_>),
         found: &mut Reproduction,
         console: &Console,
     ) -> Result<()> {
@@ -368,7 +393,7 @@ impl ReproduceArgs {
             let (epochs, repeats, recording) = (self.epochs, self.repeats, recording.as_ref());
             let of = Bench { model, size, epochs, repeats, recording, scratch, console };
             // What the tables need is there, whatever becomes of the figures.
-            self.write(found)?;
+            out.write(found)?;
             found.draw(of, batch, &made, &cluster)?;
         }
         cluster.stop()?;
@@ -376,33 +401,6 @@ impl ReproduceArgs {
             fs::remove_dir_all(&made.dir)?;
         }
         Ok(())
-    }
-
-    /// Writes what has been found so far.
-    fn write(&self, found: &Reproduction) -> Result<()> {
-        let write = |name: &str, content: &str| {
-            let path = self.out.join(name);
-            fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
-        };
-        write("report.md", &report::markdown(found))?;
-        write("runs.json", &serde_json::to_string_pretty(found)?)?;
-        charts::charts(found)?.iter().try_for_each(|(name, svg)| write(name, svg))?;
-        let figures = match self.paper {
-            Paper::Rapidgnn => found.rapid_figures.charts()?,
-            Paper::Massivegnn if self.no_figures => Vec::new(),
-            Paper::Massivegnn => found.massive_figures.charts()?,
-        };
-        figures.iter().try_for_each(|(name, svg)| write(name, svg))?;
-        if self.no_figures {
-            return Ok(());
-        }
-        if self.paper == Paper::Rapidgnn {
-            write("fig9.svg", &found.convergence.curves().svg()?)?;
-        }
-        if found.machines.is_empty() {
-            return Ok(());
-        }
-        write("fig6.svg", &found.machines.curves(self.paper).svg()?)
     }
 
     /// Runs all contestants with each batch size over each link.

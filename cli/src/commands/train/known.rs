@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use lodestore_cache::{PolicyKind, PolicySpec, rank_by_degree};
 use lodestore_graph::topology::Topology;
-use lodestore_graph::{NodeId, PartId};
+use lodestore_graph::{NodeId, PartId, halo::Halo};
 use lodestore_store::Graph;
 
 use crate::candidates::WorkerView;
@@ -20,12 +20,22 @@ pub(super) struct Here {
     pub(super) n_processes: u32,
 }
 
+/// Which rows of others a worker may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Any: samples go further than halos.
+    All,
+    /// Those of halos (H_i of CaPGNN's Algorithm 1).
+    Halos,
+}
+
 /// What a graph tells policies, worked out once for all tiers of a run.
 pub(super) struct Known<'a> {
     pub(super) graph: &'a Graph,
     /// Of the run.
     pub(super) n_workers: u32,
     pub(super) here: Here,
+    reach: Reach,
     topology: &'a Topology,
     overlap: OnceCell<Arc<[u16]>>,
     /// All nodes, the highest in-degree first.
@@ -33,14 +43,15 @@ pub(super) struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
+    /// Returns what `graph` tells about a run of `n_workers`, which asks for rows in `reach`.
     pub(super) fn new(
-        graph: &'a Graph,
-        topology: &'a Topology,
+        (graph, topology): (&'a Graph, &'a Topology),
         n_workers: u32,
         here: Here,
+        reach: Reach,
     ) -> Self {
         let (overlap, by_degree) = (OnceCell::new(), OnceCell::new());
-        Self { graph, n_workers, here, topology, overlap, by_degree }
+        Self { graph, n_workers, here, reach, topology, overlap, by_degree }
     }
 
     /// The worker whose rows a tier of this process is never asked for: of several, every row is remote
@@ -70,6 +81,26 @@ impl<'a> Known<'a> {
         let book = self.graph.book();
         let remote = book.parts().filter(|&part| !self.is_own(part, worker));
         remote.map(|part| book.range(part).len() as u32).sum()
+    }
+
+    /// Returns the number of rows of others that `worker` may ask for, or without one any worker here.
+    pub(super) fn n_wanted(&self, worker: Option<u32>) -> Result<u32> {
+        if self.reach == Reach::All {
+            return Ok(self.n_remote(worker));
+        }
+        let (book, uuid) = (self.graph.book(), *self.graph.uuid().as_bytes());
+        let mut is_wanted = vec![false; book.n_nodes() as usize];
+        for part in book.parts() {
+            let of_part = u32::from(part.0) % self.n_workers;
+            let asks = worker
+                .map_or_else(|| self.here.workers.contains(&of_part), |worker| worker == of_part);
+            if asks {
+                let halo = Halo::open(&self.graph.halo_path(part), book, part, uuid)?;
+                let others = halo.ids.iter().filter(|id| !self.owns(id.0, Some(of_part)));
+                others.for_each(|id| is_wanted[id.index()] = true);
+            }
+        }
+        Ok(is_wanted.into_iter().filter(|is| *is).count() as u32)
     }
 
     /// The graph as `worker` sees it.

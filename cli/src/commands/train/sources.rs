@@ -7,10 +7,10 @@ use lodestore_client::{Client, ClientConfig, EmbeddedSource, PullStats, RowSourc
 use lodestore_graph::PartId;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{EmbeddedStore, Graph};
-use lodestore_trainer::WorkerSources;
+use lodestore_trainer::{Strategy, WorkerSources};
 
 use super::TrainRun;
-use super::known::{Here, Known};
+use super::known::{Here, Known, Reach};
 use super::tiers::Tiers;
 
 /// Of the workers here: own partitions from the graph's files, and nothing else from there; all other rows from the
@@ -23,7 +23,11 @@ pub(super) fn open(
 ) -> Result<(Vec<WorkerSources>, Tiers)> {
     let remote = remote(run, graph)?;
     let (n_workers, tensor) = (run.train.workers, &run.train.feature_tensor);
-    let known = Known::new(graph, topology, n_workers, here);
+    let reach = match run.train.strategy {
+        Strategy::Full => Reach::Halos,
+        _ => Reach::All,
+    };
+    let known = Known::new((graph, topology), n_workers, here, reach);
     let mut tiers = Tiers::new(run.tiers, &remote, tensor, &known)?;
     let workers = &known.here.workers;
     let before: Vec<(Arc<dyn RowSource>, PullStats)> = match run.buffer {

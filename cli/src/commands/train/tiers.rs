@@ -13,7 +13,7 @@ use lodestore_cache::{
 };
 use lodestore_client::{DeviceSource, HaloBuffer, RowSource, TieredSource};
 use lodestore_store::available_memory_bytes;
-use lodestore_trainer::Fetch;
+use lodestore_trainer::{Fetch, Strategy};
 
 use super::known::Known;
 use crate::candidates::RuleReport;
@@ -22,25 +22,29 @@ use crate::size::parse_size;
 use crate::usage::UsageError;
 pub(crate) use report::TierReport;
 
+/// Pulls of a round of `--bypass` under `full`.
+const FULL_ROUND_PULLS: u32 = 4;
+
 /// Flags of both tiers.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TierArgs {
-    /// ondemand: host memory for remote rows that stay from batch to batch, shared by all workers;
-    /// `auto` for what there are rows for in half of what is free.
+    /// ondemand, full: host memory for remote rows that stay from batch to batch, shared by all workers; `auto`
+    /// for what there are rows for in half of what is free, 25% for so many of the rows that could be asked
+    /// for. full: for the features of halos; without it each partition keeps all of its own.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = TierSize::parse)]
     tier: TierSize,
     /// ondemand: which of them stay: lru, fifo, clock, sieve, s3-fifo, tinylfu, degree (the highest
-    /// in-degrees) or overlap (what most partitions need); tinylfu unless given. rapid: which rows a
+    /// in-degrees) or overlap (what most partitions need); tinylfu unless given, overlap under full. rapid: which rows a
     /// worker keeps: oracle (what is used soonest) or frequency (what an epoch uses most: RapidGNN's hot
     /// sets); oracle unless given.
     #[arg(long, value_name = "P")]
     pub(super) policy: Option<PolicyKind>,
-    /// ondemand: memory of each worker's device for remote rows, before the host's; the staging of rows
+    /// ondemand, full: memory of each worker's device for remote rows, before the host's; the staging of rows
     /// on their way there is part of it, the batch that they are gathered into is not. Without a CUDA
     /// device it is host memory too, and the report says so. `auto` as for --tier.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = TierSize::parse)]
     device_tier: TierSize,
-    /// ondemand: which rows stay there; as --policy.
+    /// ondemand, full: which rows stay there; as --policy.
     #[arg(long, value_name = "P")]
     device_policy: Option<PolicyKind>,
     /// --device-tier over --tier: whether both may have a row (inclusive), or what moves up leaves the
@@ -66,9 +70,11 @@ enum Sharing {
 }
 
 /// Bytes for rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum TierSize {
     Bytes(u64),
+    /// What this share of the rows takes that could be asked for.
+    Share(f64),
     /// As much as there are rows for, of what is free when the tier is made, less a reserve of half
     /// (CaPGNN, Algorithm 1); devices share it if they are one.
     Auto,
@@ -84,6 +90,11 @@ pub(crate) struct TierChoice {
 }
 
 impl TierChoice {
+    /// Returns a tier that keeps no row: each is pulled whenever it is needed.
+    pub(crate) fn keeping_nothing() -> Self {
+        Self { host: Some((TierSize::NONE, PolicyKind::None)), ..Self::default() }
+    }
+
     /// Returns whether there is memory for any tier.
     pub(super) fn has_any(&self) -> bool {
         self.host.is_some() || self.device.is_some()
@@ -111,21 +122,24 @@ struct DeviceChoice {
     device: Device,
     is_host_memory: bool,
     /// Memory for it; how many rows are wanted is each worker's own.
-    room: Room,
+    size: TierSize,
+    free_bytes: Option<u64>,
+    row_bytes: usize,
     policy: PolicyKind,
 }
 
 impl TierArgs {
-    pub(super) fn check(&self, fetch: Fetch) -> Result<TierChoice, UsageError> {
+    pub(super) fn check(&self, strategy: Strategy, fetch: Fetch) -> Result<TierChoice, UsageError> {
         // Of `rapid` the flag is for hot sets.
         let policy = self.policy.filter(|_| fetch != Fetch::Rapid);
-        let host = tier(["--tier", "--policy"], self.tier, policy, fetch)?;
-        let device = tier(
-            ["--device-tier", "--device-policy"],
-            self.device_tier,
-            self.device_policy,
-            fetch,
-        )?;
+        let is_full = strategy == Strategy::Full;
+        let usual = if is_full { PolicyKind::Overlap } else { PolicyKind::TinyLfu };
+        let tier = |names, size, policy| tier(names, (size, policy), fetch);
+        let host = tier(["--tier", "--policy"], self.tier, policy)?;
+        let names = ["--device-tier", "--device-policy"];
+        let device = tier(names, self.device_tier, self.device_policy)?;
+        let [host, device] =
+            [host, device].map(|of| of.map(|(size, policy)| (size, policy.unwrap_or(usual))));
         if self.levels.is_some() && (host.is_none() || device.is_none()) {
             return Err(UsageError::new("--levels is for --device-tier over --tier; give both"));
         }
@@ -135,11 +149,22 @@ impl TierArgs {
             let message = format!("{name} is for --tier and --device-tier; give one of them");
             return Err(UsageError::new(message));
         }
+        if is_full && self.max_age.is_some() {
+            return Err(UsageError::new(
+                "--max-age is not for --strategy full, whose features never change; --staleness is \
+                 the age of rows of layers",
+            ));
+        }
         let inclusion = match self.levels {
             Some(Sharing::Exclusive) => Inclusion::Exclusive,
             Some(Sharing::Inclusive) | None => Inclusion::Inclusive,
         };
-        let settings = SharedSettings { max_age: self.max_age, bypass: bypass(self.bypass)? };
+        let mut bypass = bypass(self.bypass)?;
+        if let Some(settings) = bypass.as_mut().filter(|_| is_full) {
+            // A pull has what a partition needs in an epoch, not a batch.
+            settings.round_batches = FULL_ROUND_PULLS;
+        }
+        let settings = SharedSettings { max_age: self.max_age, bypass };
         Ok(TierChoice { host, device, inclusion, settings })
     }
 }
@@ -163,25 +188,24 @@ fn bypass(share: Option<f64>) -> Result<Option<BypassSettings>, UsageError> {
 /// A tier by its two flags, `names`; none without memory.
 fn tier(
     names: [&str; 2],
-    size: TierSize,
-    policy: Option<PolicyKind>,
+    (size, policy): (TierSize, Option<PolicyKind>),
     fetch: Fetch,
-) -> Result<Option<(TierSize, PolicyKind)>, UsageError> {
+) -> Result<Option<(TierSize, Option<PolicyKind>)>, UsageError> {
     let [name, policy_name] = names;
     let told = match policy {
         Some(policy) if !is_for_training(policy) => format!(
             "{policy_name}: a tier of --strategy ondemand cannot follow `{policy}`; one of: {}",
             for_training()
         ),
-        Some(_) if size == TierSize::NONE => format!("{policy_name} is for {name}; give its size"),
-        _ if size != TierSize::NONE && fetch == Fetch::Massive => {
+        Some(_) if size.is_none() => format!("{policy_name} is for {name}; give its size"),
+        _ if !size.is_none() && fetch == Fetch::Massive => {
             format!("{name} is for --strategy ondemand; massive keeps rows in its --buffer")
         }
-        _ if size != TierSize::NONE && fetch == Fetch::Rapid => format!(
+        _ if !size.is_none() && fetch == Fetch::Rapid => format!(
             "{name} is for --strategy ondemand; rapid keeps rows by its schedule, see --hot"
         ),
-        _ if size == TierSize::NONE => return Ok(None),
-        _ => return Ok(Some((size, policy.unwrap_or(PolicyKind::TinyLfu)))),
+        _ if size.is_none() => return Ok(None),
+        _ => return Ok(Some((size, policy))),
     };
     Err(UsageError::new(told))
 }
@@ -189,8 +213,19 @@ fn tier(
 impl TierSize {
     const NONE: Self = Self::Bytes(0);
 
+    fn is_none(self) -> bool {
+        matches!(self, Self::NONE | Self::Share(0.0))
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
-        if text == "auto" { Ok(Self::Auto) } else { parse_size(text).map(Self::Bytes) }
+        match text.strip_suffix('%') {
+            None if text == "auto" => Ok(Self::Auto),
+            None => parse_size(text).map(Self::Bytes),
+            Some(percent) => match percent.parse() {
+                Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(Self::Share(percent / 100.0)),
+                _ => Err(format!("`{text}` is no share of rows; write 0% to 100%")),
+            },
+        }
     }
 
     /// Memory for rows of `row_bytes`, where so much is free; none if nobody knows.
@@ -199,6 +234,10 @@ impl TierSize {
         match self {
             Self::Bytes(free_bytes) => {
                 Room { free_bytes, reserve_bytes: 0, row_bytes, wanted_rows }
+            }
+            Self::Share(share) => {
+                let wanted_rows = (f64::from(wanted_rows) * share).round() as u32;
+                Room { free_bytes: u64::MAX, reserve_bytes: 0, row_bytes, wanted_rows }
             }
             Self::Auto => {
                 let free_bytes = free_bytes.unwrap_or_default();
@@ -222,10 +261,10 @@ impl Tiers {
         if let Some((size, policy)) = choice.host {
             let size = match size {
                 TierSize::Bytes(n_bytes) => TierSize::Bytes(known.share(n_bytes)),
-                TierSize::Auto => TierSize::Auto,
+                size => size,
             };
             let whose = known.lone_worker();
-            let room = size.room(tiers.left_bytes(), row_bytes, known.n_remote(whose));
+            let room = size.room(tiers.left_bytes(), row_bytes, known.n_wanted(whose)?);
             let spec = known.spec(policy, whose)?;
             let tier = SharedTier::within(room, n_nodes, &spec, choice.settings)?;
             tiers.take(tier.bytes()).context("--tier")?;
@@ -238,8 +277,9 @@ impl Tiers {
             // A device is all processes' own; memory of the host is this one's share already.
             let free_bytes = free_bytes.map(|n_bytes| known.share(n_bytes)).or(tiers.left_bytes());
             let free_bytes = free_bytes.map(|n_bytes| n_bytes / known.here.workers.len() as u64);
-            let room = size.room(free_bytes, row_bytes, n_nodes);
-            tiers.device = Some(DeviceChoice { device, is_host_memory, room, policy });
+            let device =
+                DeviceChoice { device, is_host_memory, size, free_bytes, row_bytes, policy };
+            tiers.device = Some(device);
         }
         Ok(tiers)
     }
@@ -290,7 +330,7 @@ impl Tiers {
         };
         let spec = known.spec(choice.policy, Some(worker))?;
         let tier =
-            choice.tier(&remote, &spec, known.n_remote(Some(worker)), self.choice.settings)?;
+            choice.tier(&remote, &spec, known.n_wanted(Some(worker))?, self.choice.settings)?;
         if choice.is_host_memory {
             self.take(tier.bytes()).context("--device-tier, in the host's memory")?;
         }
@@ -313,7 +353,7 @@ impl DeviceChoice {
         wanted_rows: u32,
         SharedSettings { max_age, .. }: SharedSettings,
     ) -> Result<DeviceTier> {
-        let room = Room { wanted_rows, ..self.room };
+        let room = self.size.room(self.free_bytes, self.row_bytes, wanted_rows);
         let n_nodes = remote.book().n_nodes();
         Ok(DeviceTier::within(&self.device, room, n_nodes, spec, max_age)?)
     }
@@ -330,6 +370,17 @@ mod tests {
         assert_eq!(auto(Some(10_001), 20), 20, "no more than could be asked for");
         assert_eq!(auto(None, 20), 0, "nobody knows what is free");
         assert_eq!(TierSize::Bytes(999).room(Some(5), 100, 20).rows(), 9, "as told");
+    }
+
+    #[test]
+    fn a_share_is_of_the_rows_that_could_be_asked_for() {
+        let size = |text| TierSize::parse(text);
+        assert_eq!(size("25%").unwrap().room(None, 100, 30).rows(), 8);
+        assert_eq!(size("100%").unwrap().room(Some(5), 100, 30).rows(), 30);
+        assert!(size("0%").unwrap().is_none() && size("0").unwrap().is_none());
+        for text in ["-1%", "101%", "NaN%", "%", "1 %x"] {
+            assert!(size(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -1,5 +1,8 @@
-//! The rows of features that a partition keeps: its own, and those of its halo, which are pulled
-//! once.
+//! The rows of features of a partition: its own, and those of its halo.
+//!
+//! Rows of the halo are pulled once and kept. Where there are tiers before their source, these keep
+//! what their memory has room for (JACA, section 4.2): then a partition has the rows of its halo
+//! for the time of an epoch only, and pulls them again through the tiers.
 
 use candle_core::{Result, Tensor};
 use lodestore_client::{LoadStats, PullKind, RowBuffer};
@@ -19,11 +22,13 @@ use crate::{
 const CHUNK_BYTES: usize = 1 << 25;
 
 /// Features of a partition's own nodes, and of its halo. All are sparse, or all are dense.
-#[derive(Debug)]
 pub(crate) struct Inputs {
     pub(crate) own: InputRows,
+    /// No rows between epochs where there is a source.
     pub(crate) halo: InputRows,
-    /// Other workers' rows that were pulled.
+    /// Where the rows of the halo come from in each epoch; none where they are kept.
+    source: Option<InputSource>,
+    /// Other workers' rows that were pulled, and those that tiers had.
     pub(crate) pulled: LoadStats,
     /// The first element that is no number: its node, its column and what it is.
     pub(crate) not_finite: Option<(NodeId, usize, f32)>,
@@ -47,10 +52,10 @@ pub(crate) enum EpochRows {
 }
 
 /// Where the rows of a worker come from.
-pub(crate) struct InputSource<'a> {
-    pub(crate) sources: &'a WorkerSources,
-    pub(crate) book: &'a PartitionBook,
-    pub(crate) tensor: &'a str,
+pub(crate) struct InputSource {
+    pub(crate) sources: WorkerSources,
+    pub(crate) book: PartitionBook,
+    pub(crate) tensor: String,
     pub(crate) row_bytes: usize,
     pub(crate) features: FeatureRows,
     pub(crate) worker: u32,
@@ -59,6 +64,8 @@ pub(crate) struct InputSource<'a> {
 
 /// Rows as they are loaded.
 enum Loaded {
+    /// No row is there yet.
+    Undecided,
     Sparse(Vec<SparsePiece>),
     Dense(Vec<f32>),
 }
@@ -66,18 +73,20 @@ enum Loaded {
 impl Inputs {
     /// Loads the rows of a partition; those of its halo are zeros where it has none.
     pub(crate) fn load(
-        source: &mut InputSource<'_>,
+        mut source: InputSource,
         graph: &PartGraph,
         halo: Halo,
     ) -> std::result::Result<Self, TrainError> {
         let (mut pulled, width) = (LoadStats::default(), source.features.width());
-        let mut loaded = Loaded::Sparse(Vec::new());
+        let mut loaded = Loaded::Undecided;
         source.load(graph.own(), &mut loaded, &mut pulled)?;
         let n_own_pieces = if let Loaded::Sparse(pieces) = &loaded { pieces.len() } else { 0 };
         if halo == Halo::Exchange {
             source.load(graph.halo(), &mut loaded, &mut pulled)?;
         }
         let (own, of_halo) = match loaded {
+            // A partition without nodes, which has no halo either.
+            Loaded::Undecided => (InputRows::no_rows(width), InputRows::no_rows(width)),
             Loaded::Sparse(mut pieces) => {
                 let n_elements = pieces.iter().map(SparsePiece::len).sum();
                 let n_rows = pieces.iter().map(SparsePiece::n_rows).sum();
@@ -102,7 +111,9 @@ impl Inputs {
                 (InputRows::Dense(own), InputRows::Dense(of_halo))
             }
         };
-        let mut inputs = Self { own, halo: of_halo, pulled, not_finite: None };
+        let has_tier = halo == Halo::Exchange && source.sources.has_tier();
+        let source = has_tier.then_some(source);
+        let mut inputs = Self { own, halo: of_halo, source, pulled, not_finite: None };
         inputs.not_finite = inputs.find_not_finite(graph);
         Ok(inputs)
     }
@@ -117,6 +128,34 @@ impl Inputs {
         Some((graph.nodes[row], column, found))
     }
 
+    /// Pulls the rows of the halo for an epoch, unless they are there.
+    pub(crate) fn begin_epoch(&mut self, graph: &PartGraph) -> std::result::Result<(), TrainError> {
+        let is_sparse = self.are_sparse();
+        let Some(source) = self.source.as_mut().filter(|_| self.halo.n_rows() < graph.n_halo())
+        else {
+            return Ok(());
+        };
+        let width = source.features.width();
+        let mut loaded = match is_sparse {
+            true => Loaded::Sparse(Vec::new()),
+            false => Loaded::Dense(Vec::new()),
+        };
+        source.load(graph.halo(), &mut loaded, &mut self.pulled)?;
+        self.halo = match loaded {
+            Loaded::Undecided => InputRows::no_rows(width),
+            Loaded::Dense(values) => InputRows::Dense(Matrix::new(values, width)),
+            Loaded::Sparse(pieces) => InputRows::sparse(SparseRows::new(width, pieces))?,
+        };
+        Ok(())
+    }
+
+    /// Gives the rows of the halo up where tiers have them, or their source.
+    pub(crate) fn end_epoch(&mut self) {
+        if let Some(source) = &self.source {
+            self.halo = InputRows::no_rows(source.features.width());
+        }
+    }
+
     /// Returns the bytes that they take.
     pub(crate) fn n_bytes(&self) -> u64 {
         self.own.n_bytes() + self.halo.n_bytes()
@@ -129,6 +168,10 @@ impl Inputs {
 }
 
 impl InputRows {
+    fn no_rows(width: usize) -> Self {
+        Self::Dense(Matrix::new(Vec::new(), width))
+    }
+
     fn sparse(rows: SparseRows) -> std::result::Result<Self, TrainError> {
         let found = rows.values().len();
         let columns = rows.by_column().ok_or(TrainError::TooManyFeatures { found })?;
@@ -263,7 +306,7 @@ impl EpochRows {
     }
 }
 
-impl InputSource<'_> {
+impl InputSource {
     /// Appends the rows of `nodes`, pulling a bounded number at a time.
     fn load(
         &mut self,
@@ -274,20 +317,22 @@ impl InputSource<'_> {
         let n_together = (CHUNK_BYTES / self.row_bytes.max(1)).max(1);
         let mut buffer = RowBuffer::default();
         // A pull is of one source: runs of nodes that are this worker's, or are not.
-        let (book, n_workers, worker) = (self.book, self.n_workers, self.worker);
+        let (book, n_workers, worker) = (&self.book, self.n_workers, self.worker);
         let is_own = |node: NodeId| {
             let part = book.part_of(node);
             part.is_some_and(|part| u32::from(part.0) % n_workers == worker)
         };
-        for run in nodes.chunk_by(|a, b| is_own(*a) == is_own(*b)) {
+        let runs = nodes.chunk_by(|a, b| is_own(*a) == is_own(*b));
+        let runs: Vec<(bool, &[NodeId])> = runs.map(|run| (is_own(run[0]), run)).collect();
+        for (is_own, run) in runs {
             for chunk in run.chunks(n_together) {
                 buffer.resize(chunk.len() * self.row_bytes);
                 let (out, kind) = (buffer.bytes_mut(), PullKind::Vector);
-                if is_own(chunk[0]) {
-                    self.sources.local.pull(self.tensor, chunk, out, kind)?;
+                if is_own {
+                    self.sources.local.pull(&self.tensor, chunk, out, kind)?;
                 } else {
-                    let stats = self.sources.remote.pull(self.tensor, chunk, out, kind)?;
-                    *pulled += LoadStats::from_pull(stats);
+                    let stats = self.sources.remote.pull(&self.tensor, chunk, out, kind)?;
+                    *pulled += LoadStats { found: stats.found, ..LoadStats::from_pull(stats) };
                 }
                 self.append(buffer.bytes(), loaded);
             }
@@ -300,15 +345,15 @@ impl InputSource<'_> {
     fn append(&mut self, rows: &[u8], loaded: &mut Loaded) {
         match loaded {
             Loaded::Dense(values) => values.extend_from_slice(self.features.view(rows)),
-            Loaded::Sparse(pieces) => {
-                let more = self.features.non_zeros(rows);
-                let n_elements = more.iter().map(SparsePiece::len).sum();
-                let n_rows = more.iter().map(SparsePiece::n_rows).sum();
-                if pieces.is_empty() && !self.features.are_few(n_elements, n_rows) {
-                    *loaded = Loaded::Dense(self.features.view(rows).to_vec());
-                } else {
-                    pieces.extend(more);
-                }
+            Loaded::Sparse(pieces) => pieces.extend(self.features.non_zeros(rows)),
+            Loaded::Undecided => {
+                let pieces = self.features.non_zeros(rows);
+                let n_elements = pieces.iter().map(SparsePiece::len).sum();
+                let n_rows = pieces.iter().map(SparsePiece::n_rows).sum();
+                *loaded = match self.features.are_few(n_elements, n_rows) {
+                    true => Loaded::Sparse(pieces),
+                    false => Loaded::Dense(self.features.view(rows).to_vec()),
+                };
             }
         }
     }

@@ -341,6 +341,7 @@ impl Part {
         let outputs = pass.layers.into_iter().filter_map(|layer| layer.output);
         outputs.for_each(|output| self.workspace.give_matrix(output));
         self.workspace.end_step();
+        self.inputs.end_epoch();
         pass.gradients.into_iter().rev().flatten().flatten().collect()
     }
 }

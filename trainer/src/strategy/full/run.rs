@@ -215,6 +215,8 @@ impl Run<'_> {
         FullSum {
             halo_rows: sum(|of| of.halo_rows),
             input_bytes: sum(|of| of.pulled.remote_bytes),
+            input_rows: sum(|of| of.remote_rows),
+            pulled_rows: sum(|of| of.pulled.remote_rows),
             embedding_bytes: sum(|of| of.embedding_bytes),
             gradient_bytes: sum(|of| of.gradient_bytes),
             // A share of each term to each worker, then a share of the sum to each, as processes.
@@ -238,6 +240,7 @@ fn load_of(of_part: &PartFigures, n_layers: usize) -> LoadStats {
         hit_rows: (of_part.remote_rows * n_layers as u64).saturating_sub(came),
         remote_rows: came,
         remote_bytes: of_part.pulled.remote_bytes + of_part.embedding_bytes,
+        found: of_part.pulled.found,
         pulls: of_part.pulled.pulls,
         ..LoadStats::default()
     }

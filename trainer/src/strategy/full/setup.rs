@@ -60,16 +60,16 @@ impl Setup<'_> {
         let (topology, book, config) = (self.graph.topology, self.graph.book, self.config);
         let graph = PartGraph::new(topology, book, halos, part)?;
         let worker = part % config.workers;
-        let mut source = InputSource {
-            sources: self.sources_of(worker),
-            book,
-            tensor: &config.feature_tensor,
+        let source = InputSource {
+            sources: self.sources_of(worker).clone(),
+            book: book.clone(),
+            tensor: config.feature_tensor.clone(),
             row_bytes: self.row_bytes,
             features: self.features.clone(),
             worker,
             n_workers: config.workers,
         };
-        let inputs = Inputs::load(&mut source, &graph, config.full.halo)?;
+        let inputs = Inputs::load(source, &graph, config.full.halo)?;
         let aggregator = self.aggregator(&graph);
         let form = if inputs.are_sparse() { FeatureForm::Sparse } else { FeatureForm::Dense };
         let plans = LayerPlan::of_layers(self.model.layers(), self.features.width(), form)?;

@@ -103,6 +103,9 @@ impl FullTeam {
         (epoch, seed): (u32, u64),
         group: &mut ProcessGroup<'_>,
     ) -> Result<Option<Passed>, TrainError> {
+        self.pool.install(|| {
+            self.parts.iter_mut().try_for_each(|part| part.inputs.begin_epoch(&part.graph))
+        })?;
         let exchange = &self.exchange;
         let of_part = |part: &Part| PartFigures {
             remote_rows: exchange.remote_rows(part),

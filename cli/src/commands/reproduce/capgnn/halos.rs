@@ -26,15 +26,7 @@ pub(super) fn halos_of(
     n_hops: u32,
 ) -> Vec<HaloFigures> {
     let n_nodes = graph.book.n_nodes() as usize;
-    let mut overlap = vec![vec![0u16; n_nodes]; n_hops as usize];
-    for part in graph.book.parts() {
-        let first_hop = first_hops(graph, part, n_hops);
-        for (hops, overlap) in (1..).zip(&mut overlap) {
-            let is_in = |hop: u32| (1..=hops).contains(&hop);
-            let of_nodes = overlap.iter_mut().zip(&first_hop);
-            of_nodes.filter(|(_, hop)| is_in(**hop)).for_each(|(overlap, _)| *overlap += 1);
-        }
-    }
+    let overlap = overlaps(graph, n_hops);
     let parts = graph.book.n_parts();
     let figures = |(hops, overlap): (u32, Vec<u16>)| {
         let n_replicas: u64 = overlap.iter().map(|&n| u64::from(n)).sum();
@@ -50,6 +42,25 @@ pub(super) fn halos_of(
         }
     };
     (1..).zip(overlap).map(figures).collect()
+}
+
+/// Returns the overlap ratio of each node: in how many partitions it is a halo node (Eq. 2).
+pub(super) fn overlap_ratios(graph: &TrainGraph<'_>) -> Vec<u16> {
+    overlaps(graph, 1).swap_remove(0)
+}
+
+/// Returns for 1 to `n_hops` hops the number of halos that each node is in.
+fn overlaps(graph: &TrainGraph<'_>, n_hops: u32) -> Vec<Vec<u16>> {
+    let mut overlap = vec![vec![0u16; graph.book.n_nodes() as usize]; n_hops as usize];
+    for part in graph.book.parts() {
+        let first_hop = first_hops(graph, part, n_hops);
+        for (hops, overlap) in (1..).zip(&mut overlap) {
+            let is_in = |hop: u32| (1..=hops).contains(&hop);
+            let of_nodes = overlap.iter_mut().zip(&first_hop);
+            of_nodes.filter(|(_, hop)| is_in(**hop)).for_each(|(overlap, _)| *overlap += 1);
+        }
+    }
+    overlap
 }
 
 /// Returns for each node the hop in which `part` reaches it first: 0 for its own, `u32::MAX` for those

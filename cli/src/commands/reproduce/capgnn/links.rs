@@ -22,8 +22,6 @@ const EPOCHS: u32 = 11;
 pub(super) struct LinkRuns {
     pub(super) rate_bits: f64,
     pub(super) delay_seconds: f64,
-    /// Counted, not run: an epoch without overlap, and the time of all inputs on evenly loaded links.
-    pub(super) resent_seconds: f64,
     pub(super) runs: Vec<LinkRun>,
 }
 
@@ -35,6 +33,7 @@ pub(super) struct LinkRun {
     /// In which rows and gradients were on their way, and that in which nothing was left to compute.
     pub(super) exchange_seconds: f64,
     pub(super) wait_seconds: f64,
+    /// Of features, rows and gradients.
     pub(super) halo_bytes: f64,
     /// How far the computing time of the slowest worker is above the mean.
     pub(super) imbalance: f64,
@@ -54,14 +53,16 @@ pub(super) fn over_links(
     let devices = profiles(n_parts)?;
     let logs = tempfile::tempdir()?;
     let servers = start_servers(dir, logs.path(), n_parts)?;
-    let mut ways = vec![Way::Waiting, Way::Exact];
+    // Table 8's first.
+    let mut ways =
+        vec![Way::Resent, Way::Waiting, Way::ResentRapa, Way::RapaWaiting, Way::Rapa, Way::Exact];
     ways.extend(staleness.iter().max().map(|&epochs| Way::Stale(epochs)));
     ways.push(Way::Int8);
     ways.extend(staleness.iter().max().map(|&epochs| Way::StaleInt8(epochs)));
-    ways.extend([Way::Rapa, Way::Zero]);
+    ways.push(Way::Zero);
     let mut all = Vec::new();
     for &rate_bits in rates {
-        let (mut runs, mut resent_seconds) = (Vec::new(), 0.0);
+        let mut runs = Vec::new();
         for &way in &ways {
             let links = behind_links(&servers, LinkSpec { rate_bits, delay })?;
             let train = TrainConfig {
@@ -75,7 +76,10 @@ pub(super) fn over_links(
                 connect: addresses(&links),
                 client: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
                 store: OpenOptions::default(),
-                tiers: TierChoice::default(),
+                tiers: match way.resends_inputs() {
+                    true => TierChoice::keeping_nothing(),
+                    false => TierChoice::default(),
+                },
                 buffer: None,
                 train,
                 profiles: Vec::new(),
@@ -84,14 +88,9 @@ pub(super) fn over_links(
                 keep_schedule: false,
             };
             let report = train_over_links(&run, ShapedRank::group(&links, DEADLINE))?;
-            let run = LinkRun::of(way, &report.epochs[1..]);
-            if way == Way::Waiting {
-                let input_bits = 8.0 * report.epochs[0].input_bytes.unwrap_or(0) as f64;
-                resent_seconds = run.seconds + input_bits / rate_bits / f64::from(n_parts);
-            }
-            runs.push(run);
+            runs.push(LinkRun::of(way, &report.epochs[1..]));
         }
-        all.push(LinkRuns { rate_bits, delay_seconds: delay.as_secs_f64(), resent_seconds, runs });
+        all.push(LinkRuns { rate_bits, delay_seconds: delay.as_secs_f64(), runs });
     }
     servers.stop()?;
     Ok(all)
@@ -102,14 +101,12 @@ impl LinkRun {
         let mean = |of: &dyn Fn(&EpochReport) -> Option<f64>| {
             epochs.iter().filter_map(of).sum::<f64>() / epochs.len().max(1) as f64
         };
-        let sent =
-            |epoch: &EpochReport| Some((epoch.embedding_bytes? + epoch.gradient_bytes?) as f64);
         Self {
             way,
             seconds: mean(&|epoch| Some(epoch.seconds)),
             exchange_seconds: mean(&|epoch| epoch.exchange_seconds),
             wait_seconds: mean(&|epoch| epoch.exchange_wait_seconds),
-            halo_bytes: mean(&sent),
+            halo_bytes: mean(&|epoch| epoch.halo_bytes.map(|n_bytes| n_bytes as f64)),
             imbalance: mean(&|epoch| epoch.compute_imbalance),
         }
     }

@@ -1,18 +1,19 @@
 //! `lode reproduce capgnn`: halos, what they move, what is learnt, and epochs over links.
 
+mod caches;
 mod charts;
 mod halos;
 mod learning;
 mod links;
 mod moved;
 mod report;
+mod throttled;
 mod ways;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_graph::sampler::Fanout;
@@ -20,14 +21,17 @@ use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig};
 use serde::Serialize;
 
 use crate::commands::reproduce::cut::{Cut, Source, Splits};
+use crate::commands::reproduce::output::{Figures, OutputFolder};
 use crate::console::Console;
 use crate::shaping::{parse_delay, parse_rate};
 use crate::usage::UsageError;
 
+use caches::{Cached, cached};
 use halos::{HaloFigures, halos_of};
 use learning::{Learnt, learn};
 use links::{LinkRuns, over_links};
 use moved::{Moved, moved};
+use throttled::{Throttled, throttled};
 use ways::{Way, profiles};
 
 /// Set CaPGNN's full-batch training, its halos and what it saves beside others.
@@ -49,7 +53,9 @@ with each seed and each split:
   K, int8            both, with the largest K
   rapa               RAPA's partitions for devices of which the first is half as fast
 
-A graph that was imported in two partitions or more is also trained over links of --rate. Writes report.md,
+A tier of halos' features is tried at 10 to 100 % of their rows under JACA, FIFO and LRU; losses must stay
+those of kept features. A graph that was imported in two partitions or more is also trained over links of --rate, and
+by processes of which the first has half a processor, where there is one for each. Writes report.md,
 charts and runs.json, after each graph, to --out.")]
 pub(crate) struct CapFiguresArgs {
     /// Folder of an imported graph with tensors feat, label and split; repeat for several.
@@ -145,16 +151,17 @@ struct GraphFigures {
     row_bytes: u64,
     halos: Vec<HaloFigures>,
     moved: Vec<Moved>,
+    cached: Vec<Cached>,
     learnt: Vec<Learnt>,
     links: Vec<LinkRuns>,
+    throttled: Option<Throttled>,
 }
 
 impl CapFiguresArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let usual = self.usual();
         usual.validate().map_err(UsageError::of)?;
-        fs::create_dir(&self.out)
-            .with_context(|| format!("cannot make the folder {}", self.out.display()))?;
+        let out = OutputFolder::new(&self.out)?;
         let mut found = CapFigures {
             seeds: self.seeds,
             epochs: self.epochs,
@@ -168,11 +175,9 @@ impl CapFiguresArgs {
         for dir in &self.graph {
             let graph = self.measure(dir, &usual, console)?;
             found.graphs.push(graph);
-            self.write(&found)?;
+            out.write(&found)?;
         }
-        console.report(&found, |found| {
-            format!("{}\nWritten to {}", report::markdown(found), self.out.display())
-        })
+        out.report(&found, console)
     }
 
     /// Returns the settings that all ways share.
@@ -201,8 +206,10 @@ impl CapFiguresArgs {
             row_bytes: source.row_bytes,
             halos: Vec::new(),
             moved: Vec::new(),
+            cached: Vec::new(),
             learnt: Vec::new(),
             links: Vec::new(),
+            throttled: None,
         };
         for &n_parts in &self.parts {
             console.stage(&format!("{} in {n_parts} partitions", source.name));
@@ -218,9 +225,13 @@ impl CapFiguresArgs {
             return Ok(graph);
         }
         let cut = source.cut(&refined(self.trained_parts))?;
+        console.stage(&format!("{} caches", source.name));
+        graph.cached = cached(&source, &cut, usual)?;
         graph.learnt = self.learn_all((&source, (&cut.joined()?, &cut)), usual, console)?;
         console.stage("links");
         graph.links = over_links(dir, usual, (&self.rate[..], self.delay), &self.staleness)?;
+        console.stage("a slow worker");
+        graph.throttled = throttled(dir, usual)?;
         Ok(graph)
     }
 
@@ -246,16 +257,15 @@ impl CapFiguresArgs {
         }
         Ok(learnt)
     }
+}
 
-    /// Writes what has been found so far.
-    fn write(&self, found: &CapFigures) -> Result<()> {
-        let write = |name: &str, content: &str| {
-            let path = self.out.join(name);
-            fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
-        };
-        write("report.md", &report::markdown(found))?;
-        write("runs.json", &serde_json::to_string_pretty(found)?)?;
-        charts::charts(found)?.iter().try_for_each(|(name, svg)| write(name, svg))
+impl Figures for CapFigures {
+    fn markdown(&self) -> String {
+        report::markdown(self)
+    }
+
+    fn charts(&self) -> Result<Vec<(String, String)>> {
+        charts::charts(self)
     }
 }
 

@@ -6,6 +6,7 @@ use super::learning::Learnt;
 use super::ways::Way;
 use super::{CapFigures, GraphFigures};
 use crate::human;
+use crate::shaping::throttle::Means;
 
 /// What a simulation predicts of METIS's partitions, three layers of 256: MB of an exact epoch, by graph
 /// and partitions.
@@ -44,8 +45,10 @@ fn write(text: &mut String, found: &CapFigures) -> fmt::Result {
         )?;
         write_halos(text, graph)?;
         write_moved(text, graph)?;
+        write_cached(text, graph, found)?;
         write_learnt(text, graph, found)?;
         write_links(text, graph)?;
+        write_throttled(text, graph, found)?;
     }
     write!(text, "Charts: ![fig4](fig4.svg) ![bytes](bytes.svg)")?;
     for graph in found.graphs.iter().filter(|graph| !graph.learnt.is_empty()) {
@@ -105,6 +108,34 @@ fn write_moved(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(text)
 }
 
+/// Claims C4 and C5.
+fn write_cached(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> fmt::Result {
+    if graph.cached.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        text,
+        "### A tier of halos' features (C4, C5, Figs. 14 to 19)\n\n{} partitions, one host tier for all workers; \
+         capacity is of the {} nodes in halos. *Hits* are of the last epoch, of all rows that halos need; losses are those of \
+         kept features, bit for bit.\n\n| policy | capacity | hits | pulled an epoch | epoch \
+         |\n|---|---|---|---|---|",
+        found.trained_parts,
+        human::count(graph.cached.iter().map(|of| of.rows.into()).max().unwrap_or(0))
+    )?;
+    for of in &graph.cached {
+        writeln!(
+            text,
+            "| {} | {} % | {} | {} | {} |",
+            of.policy.unwrap_or("kept"),
+            of.percent,
+            human::percent(of.hit_rate),
+            human::bytes(of.input_bytes),
+            human::seconds(of.seconds)
+        )?;
+    }
+    writeln!(text)
+}
+
 /// Claims C2, C3 and C7.
 fn write_learnt(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> fmt::Result {
     let mut splits: Vec<_> = graph.learnt.iter().map(|learnt| learnt.splits).collect();
@@ -157,19 +188,18 @@ fn write_links(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(
         text,
         "### An epoch over links (Tables 7, 8)\n\nA server and a worker for each partition as imported; means of \
-         the epochs after the first. *Inputs resent* is counted, not run: an epoch without overlap, and the time \
-         of all inputs on evenly loaded links.\n\n| link | way | epoch | exchange | waited | sent | slowest worker over the mean \
-         |\n|---|---|---|---|---|---|---|"
+         the epochs after the first. Named are the rows of the paper's Table 8: *Vanilla* pulls features again in \
+         each epoch; all of these ways use rows of the present epoch only.\n\n| link | way | Table 8 | epoch | exchange \
+         | waited | sent | slowest worker over the mean |\n|---|---|---|---|---|---|---|---|"
     )?;
     for link in &graph.links {
         let (rate, delay) = (link.rate_bits / 1e6, human::seconds(link.delay_seconds));
-        let resent = human::seconds(link.resent_seconds);
-        writeln!(text, "| {rate} Mbit/s, {delay} | inputs resent, counted | {resent} | | | | |")?;
         for run in &link.runs {
             writeln!(
                 text,
-                "| {rate} Mbit/s, {delay} | {} | {} | {} | {} | {} | {} |",
+                "| {rate} Mbit/s, {delay} | {} | {} | {} | {} | {} | {} | {} |",
                 run.way.label(),
+                run.way.ablation(),
                 human::seconds(run.seconds),
                 human::seconds(run.exchange_seconds),
                 human::seconds(run.wait_seconds),
@@ -177,6 +207,36 @@ fn write_links(text: &mut String, graph: &GraphFigures) -> fmt::Result {
                 human::percent(run.imbalance)
             )?;
         }
+    }
+    writeln!(text)
+}
+
+/// Claim C7, with a device that is slow.
+fn write_throttled(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> fmt::Result {
+    let Some(of) = &graph.throttled else { return Ok(()) };
+    let by = match of.means {
+        Means::Quota(_) => "a quota of a control group",
+        Means::Pauses => "signals that stop it, as no control group may be made here",
+    };
+    writeln!(
+        text,
+        "### A slow worker (C7, Figs. 20, 21)\n\n{} processes, {} epochs, the graph's own split, one seed. The first \
+         worker is held to half a processor by {by}; its profile says so. *Slowest*: computing time of the slowest \
+         worker over the mean of all.\n\n| way | throttled | epoch | slowest | edges kept | {} \
+         |\n|---|---|---|---|---|---|",
+        of.workers, found.epochs, found.metric
+    )?;
+    for run in &of.runs {
+        writeln!(
+            text,
+            "| {} | {} | {} | {:.2} | {} | {} |",
+            run.way.label(),
+            if run.is_throttled { "yes" } else { "no" },
+            human::seconds(run.seconds),
+            run.slowest_over_mean,
+            human::percent(run.kept_share),
+            run.test_accuracy.map(|accuracy| format!("{accuracy:.4}")).unwrap_or_default()
+        )?;
     }
     writeln!(text)
 }

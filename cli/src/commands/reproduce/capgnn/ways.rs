@@ -33,6 +33,12 @@ pub(super) enum Way {
     StaleInt8(u32),
     /// Without the replicas that RAPA gives up.
     Rapa,
+    /// The same, nothing computed while rows travel.
+    RapaWaiting,
+    /// Features pulled again in each epoch, nothing computed while rows travel.
+    Resent,
+    /// The same without the replicas that RAPA gives up.
+    ResentRapa,
 }
 
 impl Way {
@@ -58,7 +64,27 @@ impl Way {
             Self::Int8 => "int8".to_owned(),
             Self::StaleInt8(epochs) => format!("{}, int8", Self::Stale(epochs).label()),
             Self::Rapa => "rapa".to_owned(),
+            Self::RapaWaiting => "rapa, no overlap".to_owned(),
+            Self::Resent => "inputs resent, no overlap".to_owned(),
+            Self::ResentRapa => "inputs resent, rapa, no overlap".to_owned(),
         }
+    }
+
+    /// Returns the row of the paper's Table 8 that this is.
+    pub(super) fn ablation(self) -> &'static str {
+        match self {
+            Self::Resent => "Vanilla",
+            Self::Waiting => "+JACA",
+            Self::ResentRapa => "+RAPA",
+            Self::RapaWaiting => "+JACA+RAPA",
+            Self::Rapa => "+Pipe",
+            _ => "",
+        }
+    }
+
+    /// Returns whether features of halos are pulled again in each epoch.
+    pub(super) fn resends_inputs(self) -> bool {
+        matches!(self, Self::Resent | Self::ResentRapa)
     }
 
     /// Returns `usual` settings in this way, with a worker for each of `devices`.
@@ -67,13 +93,16 @@ impl Way {
         let int8 = Some(Compression::Int8);
         let full = match self {
             Self::Whole | Self::Exact => exact,
-            Self::Waiting => FullConfig { overlap: false, ..exact },
+            Self::Waiting | Self::Resent => FullConfig { overlap: false, ..exact },
             Self::Zero => FullConfig { halo: Halo::Zero, ..exact },
             Self::Stale(staleness) => FullConfig { staleness, ..exact },
             Self::F16 => FullConfig { compress: Some(Compression::F16), ..exact },
             Self::Int8 => FullConfig { compress: int8, ..exact },
             Self::StaleInt8(staleness) => FullConfig { staleness, compress: int8, ..exact },
             Self::Rapa => FullConfig { devices: devices.to_vec(), ..exact },
+            Self::RapaWaiting | Self::ResentRapa => {
+                FullConfig { devices: devices.to_vec(), overlap: false, ..exact }
+            }
         };
         let workers = if self == Self::Whole { 1 } else { devices.len() as u32 };
         TrainConfig { workers, full, ..usual.clone() }

@@ -11,11 +11,10 @@ mod rows;
 mod source;
 mod timing;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use lodestore_graph::partition::Algorithm;
 use lodestore_graph::sampler::{Fanout, FanoutError};
@@ -24,6 +23,7 @@ use lodestore_trainer::{ModelKind, Replay};
 use serde::Serialize;
 
 use super::recording::{Compute, Recording};
+use crate::commands::reproduce::output::{Figures, OutputFolder};
 use crate::console::Console;
 use crate::interrupt::RemovedOnInterrupt;
 use crate::usage::UsageError;
@@ -157,8 +157,7 @@ impl HopFiguresArgs {
         self.graph.iter().try_for_each(|dir| self.check(dir))?;
         let recording = self.compute.recording()?;
         let replay = recording.as_ref().map(Recording::by_roots).transpose()?;
-        fs::create_dir(&self.out)
-            .with_context(|| format!("cannot make the folder {}", self.out.display()))?;
+        let out = OutputFolder::new(&self.out)?;
         let model = Model { kind: self.model, hidden: self.hidden };
         let (seed, batch, repeats) = (self.seed, self.batch, self.repeats);
         let graphs = Vec::new();
@@ -170,11 +169,9 @@ impl HopFiguresArgs {
             drop(source);
             self.train(dir, (&mut graph, model), replay.as_ref(), console)?;
             found.graphs.push(graph);
-            self.write(&found)?;
+            out.write(&found)?;
         }
-        console.report(&found, |found| {
-            format!("{}\nWritten to {}", report::markdown(found), self.out.display())
-        })
+        out.report(&found, console)
     }
 
     /// Times and learns what is asked for, in the graph's own partitions.
@@ -274,16 +271,15 @@ impl HopFiguresArgs {
     fn middle_servers(&self) -> u16 {
         self.servers.iter().copied().find(|&n| n == 4).unwrap_or(self.servers[0])
     }
+}
 
-    /// Writes what has been found so far.
-    fn write(&self, found: &HopFigures) -> Result<()> {
-        let write = |name: &str, content: &str| {
-            let path = self.out.join(name);
-            fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
-        };
-        write("report.md", &report::markdown(found))?;
-        write("runs.json", &serde_json::to_string_pretty(found)?)?;
-        charts::charts(found)?.iter().try_for_each(|(name, svg)| write(name, svg))
+impl Figures for HopFigures {
+    fn markdown(&self) -> String {
+        report::markdown(self)
+    }
+
+    fn charts(&self) -> Result<Vec<(String, String)>> {
+        charts::charts(self)
     }
 }
 

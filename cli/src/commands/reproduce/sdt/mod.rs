@@ -6,17 +6,17 @@ mod links;
 mod partitioners;
 mod report;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig};
 use serde::Serialize;
 
 use crate::commands::reproduce::cut::Source;
+use crate::commands::reproduce::output::{Figures, OutputFolder};
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
 use crate::shaping::{parse_delay, parse_rate};
@@ -132,8 +132,7 @@ impl SdtFiguresArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let usual = self.usual();
         usual.validate().map_err(UsageError::of)?;
-        fs::create_dir(&self.out)
-            .with_context(|| format!("cannot make the folder {}", self.out.display()))?;
+        let out = OutputFolder::new(&self.out)?;
         let mut found = SdtFigures {
             seeds: self.seeds,
             epochs: self.epochs,
@@ -146,11 +145,9 @@ impl SdtFiguresArgs {
         for dir in &self.graph {
             let graph = self.measure(dir, &usual, console)?;
             found.graphs.push(graph);
-            self.write(&found)?;
+            out.write(&found)?;
         }
-        console.report(&found, |found| {
-            format!("{}\nWritten to {}", report::markdown(found), self.out.display())
-        })
+        out.report(&found, console)
     }
 
     /// The settings that all ways share.
@@ -209,15 +206,14 @@ impl SdtFiguresArgs {
         graph.links = over_links(dir, usual, (&self.rate[..], self.delay), console)?;
         Ok(graph)
     }
+}
 
-    /// Writes what has been found so far.
-    fn write(&self, found: &SdtFigures) -> Result<()> {
-        let write = |name: &str, content: &str| {
-            let path = self.out.join(name);
-            fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
-        };
-        write("report.md", &report::markdown(found))?;
-        write("runs.json", &serde_json::to_string_pretty(found)?)?;
-        charts::charts(found)?.iter().try_for_each(|(name, svg)| write(name, svg))
+impl Figures for SdtFigures {
+    fn markdown(&self) -> String {
+        report::markdown(self)
+    }
+
+    fn charts(&self) -> Result<Vec<(String, String)>> {
+        charts::charts(self)
     }
 }

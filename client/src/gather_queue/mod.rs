@@ -1,9 +1,8 @@
-//! Gathers that are asked for ahead: own threads pull them, several under one plan.
+//! Asynchronous gathers: threads of the queue pull rows, several requests under one plan.
 //!
-//! A request has its ids and gets memory of its own. Requests that wait concurrently for one tensor
-//! are pulled together, each distinct row once, so that neighbours in different requests are read
-//! together. Where such a pull fails, each of its requests is pulled alone, so that one fails
-//! alone.
+//! Each request owns the memory of its rows. Waiting requests for one tensor are pulled together,
+//! each distinct row once, so that adjacent rows of different requests are read together. When a
+//! combined pull fails, its requests are pulled one by one, so that a bad one fails alone.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +18,7 @@ use crate::{ClientError, PullKind, RowBuffer, RowSource};
 /// The bounds of a [`GatherQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueBounds {
-    /// Requests that wait or are pulled; another has to wait for room.
+    /// Most requests that wait or are being pulled; further ones wait for room.
     pub window: usize,
     /// Most requests that are pulled together.
     pub together: usize,
@@ -35,14 +34,14 @@ impl Default for QueueBounds {
 
 /// A queue of gathers over one source, with threads of its own.
 ///
-/// When it is dropped its threads pull what waits, and end.
+/// After a drop its threads pull the waiting requests, and end.
 pub struct GatherQueue {
-    shared: Arc<Shared>,
+    inner: Arc<QueueInner>,
     process: Generation,
 }
 
-/// Rows that have come.
-pub type Gathered = Result<GatheredRows, ClientError>;
+/// The rows of a request, or why there are none.
+pub type GatherResult = Result<GatheredRows, ClientError>;
 
 /// The rows of one request, aligned for every dtype.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -51,20 +50,20 @@ pub struct GatheredRows {
     n_bytes: usize,
 }
 
-/// A request that was taken; its rows are taken from it once.
+/// A handle of a queued request; its rows are taken once.
 #[derive(Clone)]
 pub struct Ticket {
     slot: Arc<Slot>,
     process: Generation,
 }
 
-struct Shared {
+struct QueueInner {
     source: Arc<dyn RowSource>,
     bounds: QueueBounds,
     state: Mutex<State>,
-    /// There are requests, or there will be no more.
+    /// Signalled for new requests and for the end of the queue.
     has_work: Condvar,
-    /// There is room in the window.
+    /// Signalled when the window has room.
     has_room: Condvar,
 }
 
@@ -73,7 +72,8 @@ struct State {
     waiting: VecDeque<Request>,
     /// Requests that are being pulled.
     n_pulled: usize,
-    is_over: bool,
+    /// No further requests come.
+    is_closed: bool,
 }
 
 struct Request {
@@ -83,7 +83,7 @@ struct Request {
     slot: Arc<Slot>,
 }
 
-/// Where one request's rows are awaited.
+/// The result of one request, shared by the queue and its tickets.
 #[derive(Default)]
 struct Slot {
     state: Mutex<SlotState>,
@@ -93,9 +93,9 @@ struct Slot {
 #[derive(Default)]
 struct SlotState {
     is_done: bool,
-    rows: Option<Gathered>,
-    /// Called once the rows are there.
-    calls: Vec<Box<dyn FnOnce() + Send>>,
+    rows: Option<GatherResult>,
+    /// Called when the rows arrive.
+    callbacks: Vec<Box<dyn FnOnce() + Send>>,
 }
 
 impl GatheredRows {
@@ -113,7 +113,7 @@ impl GatheredRows {
         &mut bytemuck::cast_slice_mut(&mut self.words)[..self.n_bytes]
     }
 
-    /// Returns the memory, and how many bytes of it are rows.
+    /// Returns the memory, and the length of the rows in bytes.
     #[must_use]
     pub fn into_words(self) -> (Vec<u64>, usize) {
         (self.words, self.n_bytes)
@@ -121,30 +121,35 @@ impl GatheredRows {
 }
 
 impl GatherQueue {
-    /// Starts the threads.
+    /// Starts the threads of a queue over `source`.
     ///
     /// # Errors
     /// [`ClientError::Poll`] where the system refuses a thread.
     pub fn start(source: Arc<dyn RowSource>, bounds: QueueBounds) -> Result<Self, ClientError> {
-        let at_least_one = |n: usize| n.max(1);
         let bounds = QueueBounds {
-            window: at_least_one(bounds.window),
-            together: at_least_one(bounds.together),
-            threads: at_least_one(bounds.threads),
+            window: bounds.window.max(1),
+            together: bounds.together.max(1),
+            threads: bounds.threads.max(1),
         };
-        let (state, has_work, has_room) = (Mutex::default(), Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { source, bounds, state, has_work, has_room });
-        let queue = Self { shared, process: Generation::now() };
+        let inner = Arc::new(QueueInner {
+            source,
+            bounds,
+            state: Mutex::default(),
+            has_work: Condvar::new(),
+            has_room: Condvar::new(),
+        });
+        let queue = Self { inner, process: Generation::now() };
         for _ in 0..bounds.threads {
-            let shared = Arc::clone(&queue.shared);
+            let inner = Arc::clone(&queue.inner);
             let thread = thread::Builder::new().name("gather-queue".to_owned());
-            thread.spawn(move || shared.run()).map_err(|source| ClientError::Poll { source })?;
+            thread.spawn(move || inner.run()).map_err(|source| ClientError::Poll { source })?;
         }
         Ok(queue)
     }
 
-    /// Asks for rows, once there is room in the window; waits for that at most for `time`, and
-    /// returns nothing and leaves `ids` where there is none by then.
+    /// Queues a gather as soon as the window has room, and takes `ids`.
+    ///
+    /// Returns `None` and leaves `ids` when there is no room within `time`.
     ///
     /// # Errors
     /// [`ClientError::UnknownTensor`], [`ClientError::UnknownNode`]; in a forked child
@@ -158,44 +163,45 @@ impl GatherQueue {
         if !self.process.is_current() {
             return Err(ClientError::Forked { what: "queue of gathers" });
         }
-        let info = self.shared.source.tensor(tensor)?;
-        let n_nodes = self.shared.source.book().n_nodes();
+        let info = self.inner.source.tensor(tensor)?;
+        let n_nodes = self.inner.source.book().n_nodes();
         if let Some(&node) = ids.iter().find(|node| node.0 >= n_nodes) {
             return Err(ClientError::UnknownNode { node, n_nodes });
         }
         let end = Instant::now() + time;
-        let mut state = lock(&self.shared.state);
-        while state.waiting.len() + state.n_pulled >= self.shared.bounds.window {
+        let mut state = lock(&self.inner.state);
+        while state.waiting.len() + state.n_pulled >= self.inner.bounds.window {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(None);
             }
-            let waited = self.shared.has_room.wait_timeout(state, left);
+            let waited = self.inner.has_room.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let slot = Arc::new(Slot::default());
         let ticket = Ticket { slot: Arc::clone(&slot), process: self.process };
-        let (tensor, row_bytes) = (info.name.as_str().into(), info.row_bytes());
+        let tensor = info.name.as_str().into();
+        let row_bytes = info.row_bytes();
         let ids = std::mem::take(ids);
         state.waiting.push_back(Request { tensor, row_bytes, ids, slot });
         drop(state);
-        self.shared.has_work.notify_one();
+        self.inner.has_work.notify_one();
         Ok(Some(ticket))
     }
 }
 
 impl Drop for GatherQueue {
     fn drop(&mut self) {
-        // In a forked child there are no threads, and the lock may be held for ever.
+        // A forked child has no such threads, and its copy of the lock may stay locked.
         if self.process.is_current() {
-            lock(&self.shared.state).is_over = true;
-            self.shared.has_work.notify_all();
+            lock(&self.inner.state).is_closed = true;
+            self.inner.has_work.notify_all();
         }
     }
 }
 
-impl Shared {
-    /// Pulls groups until the queue is over and empty.
+impl QueueInner {
+    /// Pulls groups until the queue is closed and empty.
     fn run(&self) {
         let mut scratch = RowBuffer::default();
         while let Some(group) = self.next_group() {
@@ -206,7 +212,7 @@ impl Shared {
         }
     }
 
-    /// Waits for requests; takes the first and those of its tensor, as many as go together.
+    /// Waits for requests; takes the first one and up to `together - 1` others of its tensor.
     fn next_group(&self) -> Option<Vec<Request>> {
         let mut state = lock(&self.state);
         loop {
@@ -223,17 +229,17 @@ impl Shared {
                 state.n_pulled += group.len();
                 return Some(group);
             }
-            if state.is_over {
+            if state.is_closed {
                 return None;
             }
             state = self.has_work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Pulls the rows of a group, and hands them out.
+    /// Pulls the rows of a group, and completes its requests.
     fn pull(&self, group: Vec<Request>, scratch: &mut RowBuffer) {
         if group.len() > 1
-            && let Ok(Ok(rows)) = caught(|| self.pull_together(&group, scratch))
+            && let Ok(Ok(rows)) = catch_panic(|| self.pull_together(&group, scratch))
         {
             for (request, rows) in group.iter().zip(rows) {
                 request.slot.finish(Ok(rows));
@@ -241,19 +247,19 @@ impl Shared {
             return;
         }
         for request in group {
-            let rows = caught(|| self.pull_one(&request));
+            let rows = catch_panic(|| self.pull_one(&request));
             request.slot.finish(rows.unwrap_or_else(Err));
         }
     }
 
-    fn pull_one(&self, request: &Request) -> Gathered {
+    fn pull_one(&self, request: &Request) -> GatherResult {
         let mut rows = GatheredRows::new(request.n_bytes());
         let kind = PullKind::Sync;
         self.source.pull(&request.tensor, &request.ids, rows.bytes_mut(), kind)?;
         Ok(rows)
     }
 
-    /// Pulls each distinct row once, and copies it to all that want it.
+    /// Pulls each distinct row once, and copies it to each request for it.
     fn pull_together(
         &self,
         group: &[Request],
@@ -263,7 +269,8 @@ impl Shared {
             group.iter().flat_map(|request| &request.ids).copied().collect();
         distinct.sort_unstable();
         distinct.dedup();
-        let (tensor, row_bytes) = (&group[0].tensor, group[0].row_bytes);
+        let tensor = &group[0].tensor;
+        let row_bytes = group[0].row_bytes;
         scratch.resize(distinct.len() * row_bytes);
         self.source.pull(tensor, &distinct, scratch.bytes_mut(), PullKind::Sync)?;
         let pulled = scratch.bytes();
@@ -276,8 +283,7 @@ impl Request {
         self.ids.len() * self.row_bytes
     }
 
-    /// Copies the rows of the request out of those of `distinct`, which ascend and have all of
-    /// them.
+    /// Copies the rows of the request from those of `distinct`, its ascending superset.
     fn copy_from(&self, pulled: &[u8], distinct: &[NodeId]) -> GatheredRows {
         let mut rows = GatheredRows::new(self.n_bytes());
         if self.row_bytes > 0 {
@@ -292,27 +298,28 @@ impl Request {
 }
 
 impl Slot {
-    fn finish(&self, rows: Gathered) {
+    fn finish(&self, rows: GatherResult) {
         let mut state = lock(&self.state);
-        (state.is_done, state.rows) = (true, Some(rows));
-        let calls = std::mem::take(&mut state.calls);
+        state.is_done = true;
+        state.rows = Some(rows);
+        let callbacks = std::mem::take(&mut state.callbacks);
         drop(state);
         self.done.notify_all();
-        calls.into_iter().for_each(|call| call());
+        callbacks.into_iter().for_each(|callback| callback());
     }
 }
 
 impl Ticket {
-    /// Returns whether the rows have come, or why not.
+    /// Returns whether the request is complete, successfully or not.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.process.is_current() && lock(&self.slot.state).is_done
     }
 
-    /// Waits for the rows at most for `time`; returns whether they have come, or why not.
+    /// Waits up to `time` for the request; returns whether it is complete.
     ///
     /// # Errors
-    /// [`ClientError::Forked`] in a child of the process that asked for them.
+    /// [`ClientError::Forked`] in a child of the process that submitted it.
     pub fn wait(&self, time: Duration) -> Result<bool, ClientError> {
         if !self.process.is_current() {
             return Err(ClientError::Forked { what: "gather" });
@@ -322,38 +329,37 @@ impl Ticket {
         Ok(waited.unwrap_or_else(PoisonError::into_inner).0.is_done)
     }
 
-    /// Takes the rows; returns nothing before they have come, and after they were taken.
+    /// Takes the rows; returns `None` before the request is complete and after the first take.
     #[must_use]
-    pub fn take(&self) -> Option<Gathered> {
+    pub fn take(&self) -> Option<GatherResult> {
         if !self.process.is_current() {
             return None;
         }
         lock(&self.slot.state).rows.take()
     }
 
-    /// Calls `call` once the rows have come, on the thread that pulled them, or now if they are
-    /// there.
-    pub fn when_done(&self, call: Box<dyn FnOnce() + Send>) {
+    /// Calls `callback` on a thread of the queue when the request completes, or now if it has.
+    pub fn when_done(&self, callback: Box<dyn FnOnce() + Send>) {
         if !self.process.is_current() {
             return;
         }
         let mut state = lock(&self.slot.state);
         if !state.is_done {
-            state.calls.push(call);
+            state.callbacks.push(callback);
             return;
         }
         drop(state);
-        call();
+        callback();
     }
 }
 
-/// Runs `pull`, whose panic becomes an error.
-fn caught<T>(pull: impl FnOnce() -> T) -> Result<T, ClientError> {
+/// Runs `pull`, and turns a panic into an error.
+fn catch_panic<T>(pull: impl FnOnce() -> T) -> Result<T, ClientError> {
     let panicked = |_| ClientError::Panicked { thread: "gather" };
     catch_unwind(AssertUnwindSafe(pull)).map_err(panicked)
 }
 
-/// No holder of these locks leaves anything half-changed.
+/// Locks a mutex whose state is consistent whenever it is unlocked, after a panic too.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

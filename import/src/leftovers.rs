@@ -1,20 +1,20 @@
-//! What imports that were killed have left behind.
+//! Folders that killed imports have left behind.
 
 use std::path::Path;
 
-/// Says which folders beside `out` are of imports to it that never ended. They are not removed:
-/// one may belong to an import that still runs.
-pub(super) fn warn(out: &Path) {
-    for name in names(out) {
-        eprintln!(
-            "lode: warning: {} is of an import that was killed, unless it still runs; it can be \
-             deleted",
+/// Returns a warning for each folder beside `out` of an import to it that has not ended. They are not
+/// removed: one may belong to an import that still runs.
+pub(crate) fn warnings(out: &Path) -> Vec<String> {
+    let warning = |name: String| {
+        format!(
+            "{} is of an import that was killed, unless it still runs; it can be deleted",
             out.with_file_name(name).display()
-        );
-    }
+        )
+    };
+    names(out).into_iter().map(warning).collect()
 }
 
-/// Their names, sorted.
+/// Returns their names, sorted.
 fn names(out: &Path) -> Vec<String> {
     let parent = match out.parent() {
         Some(parent) if parent != Path::new("") => parent,

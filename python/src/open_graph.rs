@@ -13,26 +13,26 @@ use lodestore_store::{Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, LiveGraph
 
 use crate::error::Error;
 
-/// Rows that are read for a list of all nodes at a time, in bytes.
+/// Bytes of rows that a scan of all nodes reads at a time.
 const CHUNK_BYTES: usize = 16 << 20;
 
-/// No internal id: that of a node that is not here.
+/// The internal id of a node that is not on this machine.
 const NO_NODE: NodeId = NodeId(u32::MAX);
 
 /// An open graph.
-pub(crate) struct Opened {
-    place: Place,
-    /// The same rows for whatever takes any source.
+pub(crate) struct OpenGraph {
+    backend: Backend,
+    /// The same rows behind the common trait.
     source: Arc<dyn RowSource>,
     tensors: Vec<TensorInfo>,
     topology: OnceLock<Arc<Topology>>,
     internal_ids: OnceLock<Arc<[NodeId]>>,
-    /// Of gathers that come in the background.
+    /// The queue of background gathers.
     queue: PerProcess<GatherQueue>,
 }
 
-/// Where the rows are.
-pub(crate) enum Place {
+/// The source of a graph's rows.
+pub(crate) enum Backend {
     /// In files that this process reads.
     Files(Files),
     /// Behind servers.
@@ -53,23 +53,28 @@ pub(crate) struct Servers {
     pub(crate) topology: Option<PathBuf>,
 }
 
-impl Opened {
-    pub(crate) fn new(place: Place, source: Arc<dyn RowSource>, tensors: Vec<TensorInfo>) -> Self {
-        let (topology, internal_ids) = (OnceLock::new(), OnceLock::new());
-        Self { place, source, tensors, topology, internal_ids, queue: PerProcess::new() }
+impl OpenGraph {
+    pub(crate) fn new(
+        backend: Backend,
+        source: Arc<dyn RowSource>,
+        tensors: Vec<TensorInfo>,
+    ) -> Self {
+        let topology = OnceLock::new();
+        let internal_ids = OnceLock::new();
+        Self { backend, source, tensors, topology, internal_ids, queue: PerProcess::new() }
     }
 
-    /// Returns where the rows are.
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    /// Returns the source of the rows.
+    pub(crate) fn backend(&self) -> &Backend {
+        &self.backend
     }
 
-    /// Returns the rows as any source.
+    /// Returns the rows behind the common trait.
     pub(crate) fn source(&self) -> &Arc<dyn RowSource> {
         &self.source
     }
 
-    /// Returns the queue of gathers that come in the background; its threads start now.
+    /// Returns the queue of background gathers; the first call starts its threads.
     pub(crate) fn queue(&self) -> Result<&GatherQueue, Error> {
         let start = || GatherQueue::start(Arc::clone(&self.source), QueueBounds::default());
         Ok(self.queue.get_or_try(|_| start())?)
@@ -82,25 +87,25 @@ impl Opened {
 
     /// Returns the number of edges.
     pub(crate) fn n_edges(&self) -> u64 {
-        match &self.place {
-            Place::Files(files) => files.live.graph().meta().edges,
-            Place::Servers(servers) => servers.client.n_edges(),
+        match &self.backend {
+            Backend::Files(files) => files.live.graph().meta().edges,
+            Backend::Servers(servers) => servers.client.n_edges(),
         }
     }
 
     /// Returns the identity of the graph.
     pub(crate) fn uuid(&self) -> [u8; 16] {
-        match &self.place {
-            Place::Files(files) => *files.live.graph().uuid().as_bytes(),
-            Place::Servers(servers) => servers.client.graph(),
+        match &self.backend {
+            Backend::Files(files) => *files.live.graph().uuid().as_bytes(),
+            Backend::Servers(servers) => servers.client.graph(),
         }
     }
 
-    /// Returns the version that gathers read now; servers that are not pinned are asked.
+    /// Returns the version that gathers read now; without a pin it is requested from the servers.
     pub(crate) fn version(&self) -> Result<u32, Error> {
-        match &self.place {
-            Place::Files(files) => Ok(files.version.unwrap_or_else(|| files.live.version())),
-            Place::Servers(servers) => match servers.client.pinned_version() {
+        match &self.backend {
+            Backend::Files(files) => Ok(files.version.unwrap_or_else(|| files.live.version())),
+            Backend::Servers(servers) => match servers.client.pinned_version() {
                 Some(version) => Ok(version),
                 None => {
                     let stats = servers.client.stats()?;
@@ -120,33 +125,34 @@ impl Opened {
     pub(crate) fn tensor(&self, name: &str) -> Result<&TensorInfo, Error> {
         self.tensors.iter().find(|info| info.name == name).ok_or_else(|| {
             let known: Vec<&str> = self.tensors.iter().map(|info| &*info.name).collect();
-            let (tensor, known) = (name.to_owned(), known.join(", "));
+            let tensor = name.to_owned();
+            let known = known.join(", ");
             Error::Client(ClientError::UnknownTensor { name: tensor, known })
         })
     }
 
-    /// Copies rows as the store or the servers give them, without pieces.
+    /// Gathers rows in one call of the store or of the client.
     pub(crate) fn gather(&self, tensor: &str, ids: &[NodeId], out: &mut [u8]) -> Result<(), Error> {
-        match &self.place {
-            Place::Files(files) => files.store.gather(tensor, ids, out)?,
-            Place::Servers(_) => drop(self.source.pull(tensor, ids, out, PullKind::Sync)?),
+        match &self.backend {
+            Backend::Files(files) => files.store.gather(tensor, ids, out)?,
+            Backend::Servers(_) => drop(self.source.pull(tensor, ids, out, PullKind::Sync)?),
         }
         Ok(())
     }
 
-    /// Returns whether the edges were asked for before.
+    /// Returns whether the edges are loaded.
     pub(crate) fn has_topology(&self) -> bool {
         self.topology.get().is_some()
     }
 
-    /// Returns the edges, which are checked when they are first asked for.
+    /// Returns the edges; the first call opens and checks their files.
     pub(crate) fn topology(&self) -> Result<&Arc<Topology>, Error> {
         if let Some(topology) = self.topology.get() {
             return Ok(topology);
         }
-        let opened = match &self.place {
-            Place::Files(files) => open_topology(files.live.graph())?,
-            Place::Servers(servers) => servers.open_topology()?,
+        let opened = match &self.backend {
+            Backend::Files(files) => open_topology(files.live.graph())?,
+            Backend::Servers(servers) => servers.open_topology()?,
         };
         Ok(self.topology.get_or_init(|| Arc::new(opened)))
     }
@@ -159,7 +165,7 @@ impl Opened {
         let mut ids = vec![NO_NODE; self.n_nodes() as usize];
         self.for_all_rows::<i64>(EXTERNAL_ID_TENSOR, &mut |first, rows| {
             for (internal, &external) in (first..).zip(rows) {
-                // An external id past the last node is a damaged one, which `lode verify` finds.
+                // A damaged file can hold an id past the last node; `lode verify` reports it.
                 let slot = usize::try_from(external).ok().and_then(|at| ids.get_mut(at));
                 if let Some(slot) = slot {
                     *slot = NodeId(internal);
@@ -183,7 +189,8 @@ impl Opened {
     pub(crate) fn split(&self, number: u8) -> Result<Vec<NodeId>, Error> {
         let info = self.tensor("split")?;
         if (info.dtype, info.width) != (Dtype::U8, 1) {
-            let (dtype, width) = (info.dtype, info.width);
+            let dtype = info.dtype;
+            let width = info.width;
             let words = format!("tensor `split` must be u8 of width 1, found {dtype} of {width}");
             return Err(Error::Dtype(words));
         }
@@ -195,30 +202,31 @@ impl Opened {
         Ok(nodes)
     }
 
-    /// Returns the graph called `name` in a line: its size, and what its rows are.
+    /// Formats the size and the tensors of the graph.
     pub(crate) fn described(&self, name: &str, is_writer: bool) -> String {
         let tensors = self.tensors.iter().filter(|info| info.name != EXTERNAL_ID_TENSOR);
         let tensors: Vec<String> = tensors.map(crate::tensor::described).collect();
-        let version = match &self.place {
-            // Servers would have to be asked.
-            Place::Servers(servers) => servers.client.pinned_version(),
-            Place::Files(_) => self.version().ok(),
+        let version = match &self.backend {
+            // Without a pin it would take a request.
+            Backend::Servers(servers) => servers.client.pinned_version(),
+            Backend::Files(_) => self.version().ok(),
         };
         let version = version.map(|version| format!(", version {version}")).unwrap_or_default();
         let writable = if is_writer { ", writable" } else { "" };
-        let (nodes, tensors) = (grouped(self.n_nodes().into()), tensors.join(", "));
+        let nodes = grouped(self.n_nodes().into());
+        let tensors = tensors.join(", ");
         format!("Graph('{name}', {nodes} nodes{version}{writable}: {tensors})")
     }
 
-    /// Passes the rows of all nodes that are here, of one element each, piece by piece.
+    /// Passes the one-element rows of all nodes on this machine, piece by piece.
     fn for_all_rows<T: bytemuck::Pod>(
         &self,
         tensor: &str,
         each: &mut dyn FnMut(u32, &[T]),
     ) -> Result<(), Error> {
-        let here = match &self.place {
-            Place::Files(files) => files.live.parts().collect(),
-            Place::Servers(_) => self.source.book().parts().collect::<Vec<_>>(),
+        let here = match &self.backend {
+            Backend::Files(files) => files.live.parts().collect(),
+            Backend::Servers(_) => self.source.book().parts().collect::<Vec<_>>(),
         };
         let chunk_rows = CHUNK_BYTES / size_of::<T>();
         for part in here {
@@ -256,12 +264,13 @@ impl Servers {
 }
 
 fn open_topology(graph: &Graph) -> Result<Topology, Error> {
-    let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
+    let book = graph.book();
+    let uuid = *graph.uuid().as_bytes();
     let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
     Ok(Topology::open(&paths, book, uuid)?)
 }
 
-/// Returns a number with a comma before every three digits.
+/// Formats a number with thousands separators.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> = digits

@@ -1,11 +1,10 @@
-//! Which row each node gets, and how many rows a page read gives then.
+//! The row of each node, and the rows that a page read returns with it.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
 use lodestore_graph::edges::EdgeStream;
 use lodestore_graph::order::{RowOrder, RowsPerPage, Trace, arrange};
 use lodestore_graph::relabel::Relabelling;
@@ -13,33 +12,34 @@ use lodestore_graph::topology::{Topology, scratch_topology};
 use lodestore_graph::{NodeId, PartitionBook};
 use serde::Serialize;
 
-use crate::table::Table;
+use crate::error::Error;
 
 /// The lists of the whole graph in the order of the input, in both directions.
 const SCRATCH_FILE: &str = "scratch.csr";
 
 /// The order of the rows, and those it was compared with. Rows are uncompressed rows of the widest
 /// tensor; a page is 4 KiB.
-#[derive(Serialize)]
-pub(crate) struct OrderReport {
-    pub(crate) order: &'static str,
+#[derive(Clone, Debug, Serialize)]
+pub struct OrderReport {
+    /// The order of the rows.
+    pub order: &'static str,
     /// Seconds to find each order, once the topology is there.
-    pub(crate) order_seconds: BTreeMap<&'static str, f64>,
+    pub order_seconds: BTreeMap<&'static str, f64>,
     /// Distinct rows for each distinct page, when sampled batches are read one by one.
-    pub(crate) rows_per_page: BTreeMap<&'static str, f64>,
+    pub rows_per_page: BTreeMap<&'static str, f64>,
     /// The same when windows of 8 batches are read together.
-    pub(crate) rows_per_page_window: BTreeMap<&'static str, f64>,
+    pub rows_per_page_window: BTreeMap<&'static str, f64>,
 }
 
 /// The relabelling of an import, and what it takes to compare it with those of other orders.
-pub(super) struct Ordering {
-    pub(super) relabelling: Relabelling,
+pub(crate) struct Ordering {
+    pub(crate) relabelling: Relabelling,
     order: RowOrder,
     seconds: f64,
     others: Option<Others>,
 }
 
-/// What other orders are found from.
+/// The state from which other orders are found.
 struct Others {
     /// In the order of the input.
     topology: Topology,
@@ -49,15 +49,15 @@ struct Others {
 }
 
 impl Ordering {
-    /// Puts the nodes of each partition in `order`. Needs, unless that is the input's and the only
-    /// one, the topology before the order: its file goes to `staging`, and away once it is used.
-    pub(super) fn find(
+    /// Puts the nodes of each partition in `order`. Unless that is the input's and the only one, the
+    /// topology is written to `staging` first, and removed once it is used.
+    pub(crate) fn find(
         order: RowOrder,
         compare: bool,
         edges: &dyn EdgeStream,
         by_input: Relabelling,
         staging: &Path,
-    ) -> Result<Self> {
+    ) -> Result<Self, Error> {
         if order == RowOrder::Input && !compare {
             return Ok(Self { relabelling: by_input, order, seconds: 0.0, others: None });
         }
@@ -74,11 +74,11 @@ impl Ordering {
 
     /// Measures the order, and those it is to be compared with, on batches sampled from `topology`;
     /// without a tensor there are no rows to measure.
-    pub(super) fn measure(
+    pub(crate) fn measure(
         &self,
         topology: &Topology,
         row_bytes: Option<u64>,
-    ) -> Result<OrderReport> {
+    ) -> Result<OrderReport, Error> {
         let mut report = OrderReport {
             order: self.order.name(),
             order_seconds: BTreeMap::from([(self.order.name(), self.seconds)]),
@@ -99,16 +99,16 @@ impl Ordering {
         Ok(report)
     }
 
-    /// The relabelling, once nothing is left in the staging folder that is not of the graph.
-    pub(super) fn done(self) -> Result<Relabelling> {
+    /// Removes scratch files from the staging folder, and returns the relabelling.
+    pub(crate) fn done(self) -> Result<Relabelling, Error> {
         self.others.map_or(Ok(()), Others::remove)?;
         Ok(self.relabelling)
     }
 }
 
 impl Others {
-    /// Row in `order` of each row in the order of the input, and the seconds to find out.
-    fn rows(&self, order: RowOrder, book: &PartitionBook) -> Result<(Vec<u32>, f64)> {
+    /// Returns the row in `order` of each row in the order of the input, and the seconds spent.
+    fn rows(&self, order: RowOrder, book: &PartitionBook) -> Result<(Vec<u32>, f64), Error> {
         let start = Instant::now();
         let input_row_of = arrange(order, &self.topology, book)?;
         let seconds = start.elapsed().as_secs_f64();
@@ -119,7 +119,7 @@ impl Others {
         Ok((row_of, seconds))
     }
 
-    fn remove(self) -> Result<()> {
+    fn remove(self) -> Result<(), Error> {
         drop(self.topology);
         remove(&self.scratch)
     }
@@ -131,37 +131,9 @@ impl OrderReport {
         self.rows_per_page.insert(order.name(), found.batch);
         self.rows_per_page_window.insert(order.name(), found.window);
     }
-
-    /// Rows per page, the same in a window, and seconds; none for an order not measured.
-    fn figures(&self, order: &str) -> Option<[f64; 3]> {
-        let maps = [&self.rows_per_page, &self.rows_per_page_window, &self.order_seconds];
-        let [batch, window, seconds] = maps.map(|map| map.get(order).copied());
-        Some([batch?, window?, seconds?])
-    }
-
-    /// One line; after a table where orders were compared.
-    pub(super) fn text(&self) -> String {
-        let order = self.order;
-        let line = match self.figures(order) {
-            None => format!("  order        {order}"),
-            Some([batch, window, _]) => format!(
-                "  order        {order}: {batch:.2} rows per page, {window:.2} in a window of 8 \
-                 batches"
-            ),
-        };
-        if self.rows_per_page.len() < 2 {
-            return line;
-        }
-        let mut table = Table::new(["order", "rows per page", "window of 8", "seconds"]);
-        for order in RowOrder::ALL.map(RowOrder::name) {
-            let figures = self.figures(order).into_iter().flatten().map(|x| format!("{x:.2}"));
-            table.row(std::iter::once(order.to_owned()).chain(figures));
-        }
-        format!("{table}\n\n{line}")
-    }
 }
 
 /// Removes a file of the staging folder that is not of the graph.
-pub(super) fn remove(path: &Path) -> Result<()> {
-    fs::remove_file(path).with_context(|| format!("{}: cannot remove", path.display()))
+pub(crate) fn remove(path: &Path) -> Result<(), Error> {
+    fs::remove_file(path).map_err(Error::io(path, "remove"))
 }

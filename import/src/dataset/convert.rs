@@ -1,0 +1,223 @@
+//! Files that become rows or edges, converted one piece at a time.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use lodestore_graph::npy::{NpyArray, NpyType, NpyWriter};
+use lodestore_store::{Dtype, NpzMember};
+
+use super::text::Lines;
+use super::{NO_LABEL, SPLIT_VALUES, refused};
+use crate::config::{RowLayout, TensorFile};
+use crate::error::Error;
+
+/// Elements converted at a time.
+const CHUNK: usize = 1 << 16;
+
+/// Numbers of an array in a file, of any type.
+#[derive(Clone, Copy)]
+pub(super) struct Numbers<'a> {
+    /// File concerned, for messages.
+    pub(super) path: &'a Path,
+    pub(super) dtype: NpyType,
+    pub(super) shape: &'a [u64],
+    pub(super) bytes: &'a [u8],
+}
+
+impl<'a> Numbers<'a> {
+    pub(super) fn of_member(path: &'a Path, member: &'a NpzMember) -> Self {
+        let (dtype, shape, bytes) = (member.dtype(), member.shape(), member.bytes());
+        Self { path, dtype, shape, bytes }
+    }
+
+    pub(super) fn of_array(path: &'a Path, array: &'a NpyArray) -> Self {
+        let (dtype, shape, bytes) = (array.dtype(), array.shape(), array.bytes());
+        Self { path, dtype, shape, bytes }
+    }
+
+    /// Returns how many there are.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() / self.dtype.size_bytes()
+    }
+
+    /// Returns number `i`, which must be below the length; NaN is [`NO_LABEL`].
+    pub(super) fn integer(&self, i: usize) -> Result<i64, Error> {
+        let size = self.dtype.size_bytes();
+        let bytes = &self.bytes[i * size..][..size];
+        let mut wide = [0u8; 8];
+        wide[..size].copy_from_slice(bytes);
+        let unsigned = u64::from_le_bytes(wide);
+        let shift = 64 - 8 * size as u32;
+        let float = |value: f64| match value {
+            value if value.is_nan() => Some(NO_LABEL),
+            value if value.fract() == 0.0 && value.abs() < 9e15 => Some(value as i64),
+            _ => None,
+        };
+        let found = match self.dtype {
+            NpyType::I8 | NpyType::I16 | NpyType::I32 | NpyType::I64 => {
+                Some((unsigned << shift) as i64 >> shift)
+            }
+            NpyType::U8 | NpyType::U16 | NpyType::U32 | NpyType::U64 | NpyType::Bool => {
+                i64::try_from(unsigned).ok()
+            }
+            NpyType::F32 => float(f32::from_bits(unsigned as u32).into()),
+            NpyType::F64 => float(f64::from_bits(unsigned)),
+            NpyType::F16 => None,
+        };
+        found.ok_or_else(|| {
+            let dtype = self.dtype;
+            refused(
+                self.path,
+                format!("element {i} ({dtype}) is no integer; integers are expected"),
+            )
+        })
+    }
+
+    /// Writes shape (2, E) as E pairs of 32-bit ids to `out`.
+    pub(super) fn write_edges(&self, out: &Path) -> Result<(), Error> {
+        let &[2, n_edges] = self.shape else {
+            let shape = self.shape;
+            return Err(refused(
+                self.path,
+                format!("edges must be of shape (2, E), found {shape:?}"),
+            ));
+        };
+        let mut file = create(out)?;
+        let id = |i: usize| -> Result<u32, Error> {
+            let found = self.integer(i)?;
+            u32::try_from(found).ok().filter(|&id| id != u32::MAX).ok_or_else(|| {
+                let edge = i as u64 % n_edges;
+                refused(self.path, format!("edge {edge} names node {found}; ids are 0 to 2^32 - 2"))
+            })
+        };
+        for edge in 0..n_edges as usize {
+            let pair = [id(edge)?, id(edge + n_edges as usize)?];
+            file.write_all(bytemuck::bytes_of(&pair)).map_err(Error::io(out, "write"))?;
+        }
+        file.flush().map_err(Error::io(out, "write"))
+    }
+
+    /// Writes them as integers of shape (N,) or (N, W) to an `.npy` file.
+    pub(super) fn write_integers(&self, out: &Path) -> Result<(), Error> {
+        let mut file = NpyWriter::create(out, NpyType::I64, self.shape)?;
+        let mut chunk = Vec::with_capacity(CHUNK.min(self.len()));
+        for first in (0..self.len()).step_by(CHUNK) {
+            chunk.clear();
+            for i in first..(first + CHUNK).min(self.len()) {
+                chunk.push(self.integer(i)?);
+            }
+            file.write_all(bytemuck::cast_slice(&chunk))?;
+        }
+        Ok(file.finish()?)
+    }
+}
+
+/// Converts text with as many floats on each line to packed rows in `scratch`.
+pub(super) fn text_rows(name: &str, path: &Path, scratch: &Path) -> Result<TensorFile, Error> {
+    let out = scratch.join(format!("{name}.f32"));
+    let (mut lines, mut file, mut width) = (Lines::open(path)?, create(&out)?, 0u32);
+    let mut row: Vec<f32> = Vec::new();
+    loop {
+        row.clear();
+        let Some(line) = lines.next()? else { break };
+        let mut numbers = line.split(',').map(|text| text.trim().parse::<f32>());
+        if numbers.try_for_each(|number| number.map(|number| row.push(number))).is_err() {
+            return Err(lines.refused("has a column that is no number"));
+        };
+        let found = row.len() as u32;
+        if width == 0 {
+            width = found;
+        } else if width != found {
+            return Err(lines.refused(&format!("has {found} columns, the first one {width}")));
+        }
+        file.write_all(bytemuck::cast_slice(&row)).map_err(Error::io(&out, "write"))?;
+    }
+    file.flush().map_err(Error::io(&out, "write"))?;
+    if width == 0 {
+        return Err(refused(path, "no rows; expected a line of numbers for each node"));
+    }
+    let raw = Some(RowLayout { dtype: Dtype::F32, width });
+    Ok(TensorFile { raw, ..TensorFile::new(name, out) })
+}
+
+/// Converts text with as many integers on each line to an `.npy` file in `scratch`; `nan` is
+/// [`NO_LABEL`].
+pub(super) fn text_integers(name: &str, path: &Path, scratch: &Path) -> Result<TensorFile, Error> {
+    let (mut lines, mut all, mut width, mut n_rows) = (Lines::open(path)?, Vec::new(), 0, 0u64);
+    while let Some(line) = lines.next()? {
+        let before = all.len();
+        let mut numbers = line.split(',').map(|text| integer(text.trim()));
+        if numbers.try_for_each(|number| number.map(|number| all.push(number))).is_none() {
+            return Err(lines.refused("has a column that is no integer"));
+        };
+        let found = all.len() - before;
+        if n_rows > 0 && width != found {
+            return Err(lines.refused(&format!("has {found} columns, the first one {width}")));
+        }
+        (width, n_rows) = (found, n_rows + 1);
+    }
+    let out = scratch.join(format!("{name}.npy"));
+    let shape = if width == 1 { vec![n_rows] } else { vec![n_rows, width as u64] };
+    let mut file = NpyWriter::create(&out, NpyType::I64, &shape)?;
+    file.write_all(bytemuck::cast_slice(&all))?;
+    file.finish()?;
+    Ok(TensorFile::new(name, out))
+}
+
+/// An integer, as it is or as a float; `nan` is [`NO_LABEL`].
+fn integer(text: &str) -> Option<i64> {
+    text.parse().ok().or_else(|| match text.parse::<f64>().ok()? {
+        value if value.is_nan() => Some(NO_LABEL),
+        value if value.fract() == 0.0 && value.abs() < 9e15 => Some(value as i64),
+        _ => None,
+    })
+}
+
+/// The split of each node, filled from lists of nodes.
+pub(super) struct Split {
+    of_node: Vec<u8>,
+}
+
+impl Split {
+    /// Returns a split of `n_nodes` nodes in none of its sets.
+    pub(super) fn new(n_nodes: u32) -> Self {
+        Self { of_node: vec![SPLIT_VALUES[3]; n_nodes as usize] }
+    }
+
+    /// Puts node `id` into `set`, an index of [`SPLIT_VALUES`].
+    pub(super) fn put(&mut self, id: i64, set: usize) -> Result<(), String> {
+        let n_nodes = self.of_node.len();
+        let place = usize::try_from(id).ok().and_then(|id| self.of_node.get_mut(id));
+        let place = place.ok_or_else(|| format!("names node {id} of {n_nodes}"))?;
+        if *place != SPLIT_VALUES[3] && *place != SPLIT_VALUES[set] {
+            return Err(format!("names node {id}, which another set has too"));
+        }
+        *place = SPLIT_VALUES[set];
+        Ok(())
+    }
+
+    /// Puts the nodes of a text, one on each line, into `set`.
+    pub(super) fn put_text(&mut self, path: &Path, set: usize) -> Result<(), Error> {
+        let mut lines = Lines::open(path)?;
+        loop {
+            let Some(line) = lines.next()? else { return Ok(()) };
+            let Some(id) = integer(line) else { return Err(lines.refused("is no node id")) };
+            self.put(id, set).map_err(|reason| lines.refused(&reason))?;
+        }
+    }
+
+    /// Writes the split to `scratch`.
+    pub(super) fn write(self, scratch: &Path) -> Result<TensorFile, Error> {
+        let out = scratch.join("split.npy");
+        let mut file = NpyWriter::create(&out, NpyType::U8, &[self.of_node.len() as u64])?;
+        file.write_all(&self.of_node)?;
+        file.finish()?;
+        Ok(TensorFile::new("split", out))
+    }
+}
+
+fn create(path: &Path) -> Result<BufWriter<File>, Error> {
+    let file = File::create(path).map_err(Error::io(path, "create"))?;
+    Ok(BufWriter::with_capacity(CHUNK * 4, file))
+}

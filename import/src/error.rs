@@ -1,0 +1,107 @@
+//! Reasons why an import fails.
+
+use std::io;
+use std::path::PathBuf;
+
+use lodestore_graph::edges::EdgeError;
+use lodestore_graph::halo::HaloError;
+use lodestore_graph::npy::NpyError;
+use lodestore_graph::partition::PartitionError;
+use lodestore_graph::relabel::RelabelError;
+use lodestore_graph::topology::TopologyError;
+use lodestore_store::{ImportError, SourceError, StoreError};
+use thiserror::Error;
+
+use crate::memory::MemoryError;
+
+/// Why a graph was not imported. Nothing is left behind.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The operating system refused.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// File or folder concerned.
+        path: PathBuf,
+        /// The operation.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The observer ended it.
+    #[error("the import was cancelled")]
+    Cancelled,
+    /// There are no nodes.
+    #[error(
+        "{files}: no edges, and nothing else tells how many nodes there are; give --nodes or a \
+         --tensor"
+    )]
+    NoNodes {
+        /// Files of edges.
+        files: String,
+    },
+    /// More rows than a graph can have nodes.
+    #[error("{}: {found} rows; a graph has at most 2^32 - 2 nodes", file.display())]
+    TooManyRows {
+        /// File concerned.
+        file: PathBuf,
+        /// Rows found.
+        found: u64,
+    },
+    /// Weights of edges in another form.
+    #[error("{}: {reason}", file.display())]
+    Weights {
+        /// File concerned.
+        file: PathBuf,
+        /// Expected and found.
+        reason: String,
+    },
+    /// A dataset that is not as its layout says.
+    #[error("{}: {reason}", path.display())]
+    Dataset {
+        /// File or folder concerned.
+        path: PathBuf,
+        /// Expected, found, and what to do.
+        reason: String,
+    },
+    /// A tensor cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The edges cannot be read.
+    #[error(transparent)]
+    Edges(#[from] EdgeError),
+    /// An array cannot be read or written.
+    #[error(transparent)]
+    Npy(#[from] NpyError),
+    /// The partitioner needs more memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The partitioner failed.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// Nodes cannot be numbered.
+    #[error(transparent)]
+    Relabel(#[from] RelabelError),
+    /// The topology cannot be written.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The halos cannot be written.
+    #[error(transparent)]
+    Halo(#[from] HaloError),
+    /// The graph cannot be written.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Error {
+    /// Returns a mapping of the system's reason to an error about `path`.
+    pub(crate) fn io(
+        path: impl Into<PathBuf>,
+        action: &'static str,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, action, source }
+    }
+}

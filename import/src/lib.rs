@@ -1,0 +1,30 @@
+//! Import: edges, tensors and whole datasets in files become a partitioned graph.
+//!
+//! [`import`] runs the stages, [`add_tensors`] adds tensors to a graph, [`Dataset`] reads the folder
+//! layouts of other projects. This crate knows files, partitioners and the store. It does not know
+//! flags, terminals or the network.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
+
+mod add;
+mod config;
+mod error;
+mod input;
+mod leftovers;
+mod memory;
+mod observer;
+mod order;
+mod report;
+mod run;
+
+pub mod dataset;
+
+pub use add::{AddReport, AddedTensor, add_tensors};
+pub use config::{EdgeRules, ImportConfig, RowLayout, TensorFile};
+pub use dataset::{Dataset, Layout};
+pub use error::Error;
+pub use memory::{MemoryError, check_memory};
+pub use observer::{Observer, Silent};
+pub use order::OrderReport;
+pub use report::{ImportReport, PartReport};
+pub use run::import;

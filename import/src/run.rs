@@ -1,0 +1,96 @@
+//! The stages of an import.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use lodestore_graph::halo::write_halos;
+use lodestore_graph::partition::{PartitionConfig, partition};
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::topology::{Topology, write_topologies_with};
+use lodestore_store::{Importer, TensorOptions};
+
+use crate::config::ImportConfig;
+use crate::error::Error;
+use crate::input::{Input, Weights};
+use crate::leftovers;
+use crate::memory::check_memory;
+use crate::observer::Observer;
+use crate::order::Ordering;
+use crate::report::ImportReport;
+
+/// Imports a graph: edges → partitions → row order → topology and halos → tensors → one rename.
+///
+/// Every input is opened and checked before anything is written. An import that fails removes what
+/// it has written.
+pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<ImportReport, Error> {
+    let start = Instant::now();
+    begin(observer, "edges")?;
+    let mut input = Input::open(config)?;
+    check_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;
+    leftovers::warnings(&config.out).iter().for_each(|warning| observer.warn(warning));
+    let most = config.max_served_row_bytes.unwrap_or(u64::MAX);
+    let mut not_served = Vec::new();
+    for (name, found) in input.long_rows(config) {
+        observer.warn(&format!(
+            "tensor `{name}` has rows of {found} bytes, and a server sends at most {most}: this \
+             graph can be read here, and `lode serve` refuses it"
+        ));
+        not_served.push(name.to_owned());
+    }
+    let mut importer = Importer::begin(&config.out)?;
+    let staging = importer.staging_dir().to_owned();
+    observer.staged(&staging).map_err(Error::io(&staging, "watch"))?;
+    let PartitionConfig { n_parts, undirected, .. } = config.partition;
+    input.keep_parsed(&config.edges, &staging)?;
+
+    begin(observer, "partition")?;
+    let (edges, n_nodes) = (&*input.edges, input.n_nodes);
+    let partitioning = partition(edges, n_nodes, &config.partition)?;
+    let by_input = Relabelling::new(&partitioning.assignment, n_parts)?;
+    drop(partitioning.assignment);
+    for part in by_input.book.parts() {
+        importer.part_dir(part)?;
+    }
+    begin(observer, "row order")?;
+    let ordering = Ordering::find(config.order, config.compare_orders, edges, by_input, &staging)?;
+
+    begin(observer, "topology")?;
+    let uuid = *importer.uuid().as_bytes();
+    let (relabelling, book) = (&ordering.relabelling, &ordering.relabelling.book);
+    let topology_path = |part| importer.topology_path(part);
+    let options = config.rules.options(undirected, input.weights.as_ref().map(Weights::as_slice));
+    let written = write_topologies_with(edges, relabelling, &options, uuid, &topology_path)?;
+    // As readers will open it.
+    let paths: Vec<PathBuf> = book.parts().map(topology_path).collect();
+    let topology = Topology::open(&paths, book, uuid)?;
+    let halos = write_halos(&topology, book, uuid, &|part| importer.halo_path(part))?;
+    begin(observer, "rows per page")?;
+    let order = ordering.measure(&topology, input.widest_row_bytes())?;
+    drop(topology);
+    let relabelling = ordering.done()?;
+    input.remove_parsed()?;
+
+    let (external_of, book) = (&relabelling.external_of, &relabelling.book);
+    for (tensor, source) in config.tensors.iter().zip(&input.tensors) {
+        let name = &tensor.name;
+        begin(observer, name)?;
+        let mut progress = |done, total| observer.progress(name, done, total);
+        let options = TensorOptions { nan: config.nan, codec: tensor.codec };
+        importer.add_tensor(name, &**source, options, external_of, book, &mut progress)?;
+    }
+    begin(observer, "sync")?;
+    let n_edges = written.n_edges_directed;
+    let graph = importer.commit(external_of, book, n_edges, undirected)?;
+    let (partitioned, rules) = (&partitioning.report, &config.rules);
+    let report = ImportReport::new(&graph, partitioned, &written, rules, &halos, order, start)?;
+    Ok(ImportReport { not_served, ..report })
+}
+
+/// Begins a stage, unless the import is cancelled.
+fn begin(observer: &mut dyn Observer, stage: &str) -> Result<(), Error> {
+    if observer.is_cancelled() {
+        return Err(Error::Cancelled);
+    }
+    observer.stage(stage);
+    Ok(())
+}

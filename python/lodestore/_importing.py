@@ -1,0 +1,236 @@
+"""Imports of files and arrays."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import _lodestore
+from ._lodestore import Graph, import_files
+from .errors import DtypeError, ShapeError
+
+_SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
+_NONE = 255
+# Edges, and rows, copied at a time.
+_CHUNK = 1 << 22
+_CHUNK_ROWS = 1 << 12
+
+
+def import_graph(
+    out: str | PathLike[str],
+    *,
+    edges: Any = None,
+    tensors: Mapping[str, Any] | None = None,
+    dataset: tuple[str, str | PathLike[str]] | None = None,
+    nodes: int | None = None,
+    undirected: bool = False,
+    parts: int = 1,
+    partitioner: str = "spring",
+    refine: int | None = None,
+    order: str = "greedy",
+    dtypes: Mapping[str, str] | None = None,
+    codec: str = "auto",
+    nan: str = "refuse",
+    splits: Mapping[str, Any] | None = None,
+    edge_ids: bool = False,
+    edge_weights: Any = None,
+    progress: bool | Callable[[str, int, int], object] | None = None,
+) -> Graph:
+    """Imports a graph to the folder `out`, which must not exist, and opens it.
+
+    edges: a path or several (.npy of shape (E, 2), text, .u32, .u64); an integer array of shape
+        (2, E) or (E, 2); or a pair of arrays (source, destination).
+    tensors: by name, one row per node: a path (.npy, .npz, .safetensors, FILE:ARRAY), or an array
+        of shape (nodes,) or (nodes, width).
+    dataset: ("ogb", DIR) or ("graphbolt", DIR) instead of edges: the folder of a dataset of the
+        Open Graph Benchmark, or of GraphBolt with its metadata.yaml.
+    splits: lists of node ids by "train", "val" and "test"; they become the tensor `split`.
+    dtypes: types of stored elements by tensor, such as {"feat": "f16"}; those of the input unless
+        given.
+    nan: "refuse" or "keep".
+    edge_weights: a path of an .npy file, or an array of shape (E,), float32.
+    progress: True shows tqdm's bars where tqdm is installed; or f(stage, done, total).
+
+    Arrays are written to a folder beside `out` first, which is removed at the end.
+
+    Raises ShapeError, DtypeError, StoreError; nothing is left behind.
+    """
+    if (edges is None) == (dataset is None):
+        raise ValueError("give either edges= or dataset=")
+    if nan not in ("refuse", "keep"):
+        raise ValueError(f"nan must be 'refuse' or 'keep', found {nan!r}")
+    out = Path(fspath(out)).absolute()
+    bar = _Bars() if progress is True else None
+    call = bar.update if bar else progress if callable(progress) else None
+    try:
+        with tempfile.TemporaryDirectory(prefix=".lode-", dir=out.parent) as folder:
+            scratch = Path(folder)
+            files = [] if edges is None else _edge_files(edges, scratch)
+            named = [
+                (name, _tensor_file(name, rows, scratch)) for name, rows in (tensors or {}).items()
+            ]
+            if splits is not None:
+                n_nodes = nodes if nodes is not None else _n_rows(tensors)
+                named.append(("split", _split_file(splits, n_nodes, scratch)))
+            if edge_weights is not None and not _is_path(edge_weights):
+                weights = scratch / "weights.npy"
+                np.save(weights, np.asarray(edge_weights, np.float32))
+                edge_weights = weights
+            messages = import_files(
+                out,
+                edges=files,
+                tensors=named,
+                dataset=dataset,
+                nodes=nodes,
+                undirected=undirected,
+                parts=parts,
+                partitioner=partitioner,
+                refine=refine,
+                order=order,
+                dtypes=list((dtypes or {}).items()),
+                codec=codec,
+                keep_nan=nan == "keep",
+                edge_ids=edge_ids,
+                edge_weights=edge_weights,
+                progress=call,
+            )
+    finally:
+        if bar:
+            bar.close()
+    for message in messages:
+        warnings.warn(message, stacklevel=2)
+    return _lodestore.open(out)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | PathLike)
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    """An array as it is; of torch without a copy."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    array = np.asanyarray(value)
+    if array.dtype == object:
+        raise DtypeError(f"{name}: expected an array of numbers, found {type(value).__name__}")
+    return array
+
+
+def _edge_files(edges: Any, scratch: Path) -> list[Path]:
+    if _is_path(edges):
+        return [Path(fspath(edges))]
+    if isinstance(edges, Sequence) and edges and all(_is_path(edge) for edge in edges):
+        return [Path(fspath(edge)) for edge in edges]
+    source, destination = _ends(edges)
+    for ends in (source, destination):
+        if not np.issubdtype(ends.dtype, np.integer):
+            raise DtypeError(f"edges: expected integers, found {ends.dtype}")
+    if source.shape != destination.shape or source.ndim != 1:
+        raise ShapeError(f"edges: ends of shape {source.shape} and {destination.shape}")
+    path = scratch / "edges.npy"
+    shape = (len(source), 2)
+    pairs = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=shape)
+    for first in range(0, len(source), _CHUNK):
+        part = slice(first, first + _CHUNK)
+        pairs[part, 0] = source[part]
+        pairs[part, 1] = destination[part]
+    pairs.flush()
+    return [path]
+
+
+def _ends(edges: Any) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(edges, tuple) and len(edges) == 2:
+        return _array("edges", edges[0]), _array("edges", edges[1])
+    array = _array("edges", edges)
+    if array.ndim == 2 and array.shape == (2, 2):
+        raise ShapeError("edges of shape (2, 2) may be either way; give (source, destination)")
+    if array.ndim == 2 and array.shape[0] == 2:
+        return array[0], array[1]
+    if array.ndim == 2 and array.shape[1] == 2:
+        return array[:, 0], array[:, 1]
+    raise ShapeError(f"edges: expected shape (2, E) or (E, 2), found {array.shape}")
+
+
+def _tensor_file(name: str, rows: Any, scratch: Path) -> Path:
+    if _is_path(rows):
+        return Path(fspath(rows))
+    array = _array(name, rows)
+    if array.ndim not in (1, 2):
+        raise ShapeError(f"{name}: expected shape (nodes,) or (nodes, width), found {array.shape}")
+    # Names of tensors are checked later, and may have any character.
+    path = scratch / f"tensor-{len(list(scratch.iterdir()))}.npy"
+    _save(path, array)
+    return path
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    """Saves rows one after the other, whatever their order in memory."""
+    if array.flags.c_contiguous:
+        np.save(path, array)
+        return
+    rows = np.lib.format.open_memmap(path, mode="w+", dtype=array.dtype, shape=array.shape)
+    for first in range(0, len(array), _CHUNK_ROWS):
+        part = slice(first, first + _CHUNK_ROWS)
+        rows[part] = array[part]
+    rows.flush()
+
+
+def _n_rows(tensors: Mapping[str, Any] | None) -> int:
+    arrays = (rows for rows in (tensors or {}).values() if not _is_path(rows))
+    rows = next(arrays, None)
+    if rows is None:
+        raise ValueError("splits= needs nodes=, or a tensor that is an array")
+    return len(rows)
+
+
+def _split_file(splits: Mapping[str, Any], n_nodes: int, scratch: Path) -> Path:
+    of_node = np.full(n_nodes, _NONE, np.uint8)
+    for name, ids in splits.items():
+        if name not in _SPLITS:
+            raise ValueError(f"splits are train, val and test, found {name!r}")
+        array = _array(f"splits[{name!r}]", ids)
+        if array.size and not np.issubdtype(array.dtype, np.integer):
+            raise DtypeError(f"splits[{name!r}]: expected node ids, found {array.dtype}")
+        array = array.astype(np.int64)
+        if array.size and (array.min() < 0 or array.max() >= n_nodes):
+            raise ShapeError(f"splits[{name!r}]: ids must be from 0 to {n_nodes - 1}")
+        if (of_node[array] != _NONE).any():
+            raise ShapeError(f"splits[{name!r}] names nodes that another split has too")
+        of_node[array] = _SPLITS[name]
+    path = scratch / "split.npy"
+    np.save(path, of_node)
+    return path
+
+
+class _Bars:
+    """A tqdm bar for each stage; nothing where tqdm is not installed."""
+
+    def __init__(self) -> None:
+        try:
+            from tqdm.auto import tqdm
+        except ImportError:
+            tqdm = None
+        self._tqdm = tqdm
+        self._stage = ""
+        self._bar: Any = None
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        if self._tqdm is None:
+            return
+        if stage != self._stage:
+            self.close()
+            self._stage, self._bar = stage, self._tqdm(desc=stage, total=total or None)
+        if total:
+            self._bar.total = total
+            self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

@@ -1,0 +1,173 @@
+"""Rows of a graph as tensors of torch, and batches of a schedule as a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
+
+from . import _lodestore
+from ._lodestore import Graph, Schedule
+from .errors import DtypeError
+
+__all__ = ["Batch", "ScheduleDataset", "gather"]
+
+_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "float64": torch.float64,
+    "uint8": torch.uint8,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "bfloat16": torch.bfloat16,
+    # The bits of bfloat16, where ml_dtypes is not installed.
+    "uint16": torch.bfloat16,
+}
+
+
+def as_array(rows: Tensor) -> Any:
+    """Returns an array over the memory of a CPU tensor; that of bfloat16 has int16 bits."""
+    return (rows.view(torch.int16) if rows.dtype == torch.bfloat16 else rows).numpy()
+
+
+def as_ids(ids: Any) -> Any:
+    """Returns ids on the CPU; other objects than tensors as they are."""
+    return ids.detach().cpu().numpy() if isinstance(ids, Tensor) else ids
+
+
+def empty(graph: Graph, name: str, n: int, pin: bool = False) -> Tensor:
+    """Allocates memory for `n` rows of a tensor.
+
+    In a worker of a DataLoader the memory is shared with the main process, which saves a copy.
+    """
+    tensor = graph[name]
+    dtype = _DTYPES[str(tensor.dtype)]
+    shape = (n, *tensor.shape[1:])
+    if get_worker_info() is not None and n > 0:
+        n_bytes = int(np.prod(shape)) * dtype.itemsize
+        storage = torch.UntypedStorage._new_shared(n_bytes)
+        return torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # type: ignore[call-overload]
+    return torch.empty(shape, dtype=dtype, pin_memory=pin and torch.cuda.is_available())
+
+
+def gather(
+    graph: Graph, tensor: str, ids: Any, out: Tensor | None = None, pin: bool = False
+) -> Tensor:
+    """Gathers the rows of `ids`, in their order: a CPU tensor (n, width), or (n,) for width 1.
+
+    ids: a tensor of n integers on any device, an array or a list. out: a contiguous CPU tensor of
+    exactly the shape and dtype of the rows, which is filled and returned. pin: allocates pinned
+    memory where CUDA is available.
+
+    Raises IdError, UnknownTensorError, ShapeError, DtypeError, DamagedError.
+    """
+    ids = as_ids(ids)
+    if out is None:
+        out = empty(graph, tensor, len(ids), pin)
+    elif out.device.type != "cpu" or out.requires_grad:
+        raise DtypeError("`out` must be a CPU tensor without a gradient; copy the rows afterwards")
+    graph.gather(tensor, ids, out=as_array(out))
+    return out
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of a schedule: `batch["feat"]` are the rows of its nodes."""
+
+    epoch: int
+    index: int
+    nodes: Tensor
+    """The input nodes, roots first: int64 of shape (n,)."""
+    n_roots: int
+    blocks: list[tuple[Tensor, Tensor]]
+    """(indptr, indices) of each layer, the input layer first, as in `lodestore.Batch.blocks`."""
+    rows: dict[str, Tensor]
+    """The rows of each tensor: (n, width), or (n,) for width 1."""
+
+    def __getitem__(self, tensor: str) -> Tensor:
+        return self.rows[tensor]
+
+    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+        """Returns the batch on another device."""
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=non_blocking)
+
+        return Batch(
+            self.epoch,
+            self.index,
+            move(self.nodes),
+            self.n_roots,
+            [(move(indptr), move(indices)) for indptr, indices in self.blocks],
+            {name: move(rows) for name, rows in self.rows.items()},
+        )
+
+
+class ScheduleDataset(IterableDataset[Batch]):
+    """The batches of a schedule with the rows of `tensors`, prepared ahead by lodestore's threads.
+
+    Each iteration yields the rest of the current epoch, so that a loop over epochs goes through the
+    schedule once. For a DataLoader pass `batch_size=None` and no workers, which would repeat the
+    work of lodestore's threads. pin: rows in pinned memory. iterate: arguments of `Graph.iterate`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        schedule: Schedule,
+        tensors: Sequence[str],
+        *,
+        pin: bool = False,
+        **iterate: Any,
+    ) -> None:
+        self.graph = graph
+        self.schedule = schedule
+        self.tensors = list(tensors)
+        self.pin = pin
+        self._n_batches = schedule.batches(iterate.get("worker", 0))
+        self._batches = graph.iterate(schedule, self.tensors, **iterate)
+
+    def __len__(self) -> int:
+        """Returns the number of batches in an epoch."""
+        return self._n_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        if get_worker_info() is not None:
+            raise ValueError("num_workers must be 0: lodestore's own threads prepare the batches")
+        if len(self._batches) == 0:
+            raise ValueError(
+                f"all {self.schedule.epochs} epochs of the schedule were iterated; "
+                "make a longer schedule"
+            )
+        for _ in range(self._n_batches - self.state_dict()["batch"]):
+            yield self._convert(next(self._batches))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position, for `load_state_dict`."""
+        return self._batches.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resumes at the position `state`. Raises ValueError for another schedule or worker."""
+        self._batches.load_state_dict(state)
+
+    def stats(self) -> dict[str, Any]:
+        """Returns the counters of `lodestore.Batches.stats`."""
+        return self._batches.stats()
+
+    def _convert(self, batch: _lodestore.Batch) -> Batch:
+        nodes = torch.from_numpy(batch.nodes)
+        rows = {name: empty(self.graph, name, len(nodes), self.pin) for name in self.tensors}
+        for name, tensor in rows.items():
+            batch.rows(name, out=as_array(tensor))
+        blocks = [
+            (torch.from_numpy(indptr), torch.from_numpy(indices))
+            for indptr, indices in batch.blocks
+        ]
+        return Batch(batch.epoch, batch.index, nodes, batch.n_roots, blocks, rows)

@@ -1,0 +1,210 @@
+"""Imports of arrays, files and datasets."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lodestore
+
+N_NODES = 400
+
+
+@pytest.fixture
+def arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(7)
+    return {
+        "edges": rng.integers(0, N_NODES, (2, 3000)),
+        "feat": rng.standard_normal((N_NODES, 9)).astype(np.float32),
+        "label": rng.integers(0, 5, N_NODES),
+    }
+
+
+def rows_of(graph: lodestore.Graph, tensor: str) -> np.ndarray:
+    """Rows by the ids of the input."""
+    rows = graph.gather(tensor, np.arange(graph.nodes))
+    by_input = np.empty_like(rows)
+    by_input[graph.external(np.arange(graph.nodes))] = rows
+    return by_input
+
+
+def is_left_behind(folder: Path) -> bool:
+    return any(
+        entry.name.startswith((".lode-", "g.")) or entry.name == "g" for entry in folder.iterdir()
+    )
+
+
+@pytest.mark.parametrize("form", ["2xE", "Ex2", "pair", "path", "int32"])
+def test_edges_in_every_form_give_the_same_graph(arrays, tmp_path, form):
+    edges = arrays["edges"]
+    forms = {
+        "2xE": edges,
+        "Ex2": edges.T,
+        "pair": (edges[0], edges[1]),
+        "path": tmp_path / "edges.npy",
+        "int32": edges.astype(np.int32),
+    }
+    np.save(tmp_path / "edges.npy", np.ascontiguousarray(edges.T))
+    tensors = {"feat": arrays["feat"], "label": arrays["label"]}
+    with lodestore.import_graph(
+        tmp_path / "g", edges=forms[form], tensors=tensors, parts=3
+    ) as graph:
+        assert graph.nodes == N_NODES
+        assert graph.edges == len(np.unique(edges, axis=1).T)
+        np.testing.assert_array_equal(rows_of(graph, "feat"), arrays["feat"])
+        np.testing.assert_array_equal(rows_of(graph, "label"), arrays["label"])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["edges.npy", "g"]
+
+
+def test_splits_types_and_memory_maps(arrays, tmp_path):
+    np.save(tmp_path / "feat.npy", arrays["feat"])
+    mapped = np.load(tmp_path / "feat.npy", mmap_mode="r")
+    splits = {"train": np.arange(10), "val": [20, 21], "test": np.arange(30, 40, dtype=np.uint32)}
+    graph = lodestore.import_graph(
+        tmp_path / "g",
+        edges=arrays["edges"],
+        tensors={"feat": mapped, "transposed": arrays["feat"].T.copy().T},
+        splits=splits,
+        dtypes={"feat": "f16"},
+        undirected=True,
+        codec="raw",
+    )
+    assert graph["feat"].dtype == np.float16
+    np.testing.assert_array_equal(rows_of(graph, "feat"), arrays["feat"].astype(np.float16))
+    np.testing.assert_array_equal(rows_of(graph, "transposed"), arrays["feat"])
+    for name, ids in splits.items():
+        found = np.sort(graph.external(graph.split(name)))
+        np.testing.assert_array_equal(found, np.sort(ids))
+
+
+def test_a_dataset_of_ogb(tmp_path):
+    files = {
+        "raw/edge.csv.gz": "0,1\n1,2\n",
+        "raw/node-feat.csv.gz": "1,2\n3,4\n5,6\n",
+        "raw/node-label.csv.gz": "1\nnan\n0\n",
+        "raw/num-node-list.csv.gz": "3\n",
+        "raw/edge-feat.csv.gz": "1\n2\n",
+        "split/time/train.csv.gz": "0\n",
+        "split/time/valid.csv.gz": "1\n",
+        "split/time/test.csv.gz": "2\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / "ogbn_products" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with gzip.open(path, "wt") as file:
+            file.write(text)
+    with pytest.warns(UserWarning, match="features of edges"):
+        graph = lodestore.import_graph(tmp_path / "g", dataset=("ogb", tmp_path / "ogbn_products"))
+    assert graph.edges == 4  # both directions
+    np.testing.assert_array_equal(rows_of(graph, "label"), [1, -1, 0])
+    np.testing.assert_array_equal(rows_of(graph, "feat"), [[1, 2], [3, 4], [5, 6]])
+    assert graph.external(graph.split("val")).tolist() == [1]
+
+
+def test_progress_is_called_and_its_exception_ends_the_import(arrays, tmp_path):
+    seen: list[tuple[str, int, int]] = []
+    tensors = {"feat": arrays["feat"]}
+    lodestore.import_graph(
+        tmp_path / "a", edges=arrays["edges"], tensors=tensors, progress=lambda *at: seen.append(at)
+    ).close()
+    assert ("feat", N_NODES, N_NODES) in seen
+    assert [stage for stage, done, _ in seen if done == 0][:3] == [
+        "edges",
+        "partition",
+        "row order",
+    ]
+
+    def fails(stage: str, done: int, total: int) -> None:
+        if stage == "feat":
+            raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        lodestore.import_graph(
+            tmp_path / "g", edges=arrays["edges"], tensors=tensors, progress=fails
+        )
+    assert not is_left_behind(tmp_path)
+
+
+def test_an_interrupt_ends_the_import_and_leaves_nothing(arrays, tmp_path):
+    def slow(stage: str, done: int, total: int) -> None:
+        if stage == "topology":
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            time.sleep(0.6)
+
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        lodestore.import_graph(
+            tmp_path / "g", edges=arrays["edges"], tensors={"feat": arrays["feat"]}, progress=slow
+        )
+    assert time.monotonic() - start < 5
+    # The import itself ends before its next stage.
+    for _ in range(50):
+        if not is_left_behind(tmp_path):
+            break
+        time.sleep(0.1)
+    assert not is_left_behind(tmp_path)
+
+
+def test_bad_input_is_refused_and_leaves_nothing(arrays, tmp_path):
+    edges, feat = arrays["edges"], arrays["feat"]
+    cases = [
+        (
+            {"edges": edges, "tensors": {"label": arrays["label"], "feat": feat[:-1]}},
+            lodestore.ShapeError,
+            "rows",
+        ),
+        ({"edges": edges.astype(np.float32)}, lodestore.DtypeError, "integers"),
+        ({"edges": edges[:, :2]}, lodestore.ShapeError, "either way"),
+        ({"edges": edges.reshape(3, -1)}, lodestore.ShapeError, r"\(2, E\)"),
+        ({"edges": (edges[0], edges[1][:-1])}, lodestore.ShapeError, "shape"),
+        (
+            {"edges": edges, "tensors": {"feat": feat.reshape(N_NODES, 3, 3)}},
+            lodestore.ShapeError,
+            "width",
+        ),
+        ({"edges": edges, "tensors": {"feat": [object()]}}, lodestore.DtypeError, "numbers"),
+        (
+            {"edges": edges, "tensors": {"feat": np.full((N_NODES, 1), np.nan)}},
+            lodestore.StoreError,
+            "NaN",
+        ),
+        ({"edges": -edges, "tensors": {"feat": feat}}, lodestore.StoreError, "-"),
+        (
+            {"edges": edges, "tensors": {"feat": feat}, "splits": {"train": [N_NODES]}},
+            lodestore.ShapeError,
+            "from 0",
+        ),
+        (
+            {"edges": edges, "tensors": {"feat": feat}, "splits": {"train": [1], "val": [1]}},
+            lodestore.ShapeError,
+            "another",
+        ),
+        ({"edges": edges, "tensors": {"feat": feat}, "splits": {"dev": [1]}}, ValueError, "dev"),
+        (
+            {"edges": edges, "tensors": {"feat": feat}, "dtypes": {"none": "f16"}},
+            ValueError,
+            "no tensor",
+        ),
+        ({"edges": edges, "tensors": {"feat": feat}, "dtypes": {"feat": "f17"}}, ValueError, "f17"),
+        ({"edges": edges, "partitioner": "best"}, ValueError, "best"),
+        ({"edges": edges, "parts": 0}, lodestore.StoreError, "1 partition"),
+        ({"edges": tmp_path / "none.npy"}, lodestore.StoreError, "none.npy"),
+        ({"dataset": ("ogb", tmp_path / "none")}, lodestore.StoreError, "no folder raw"),
+        ({"dataset": ("pyg", tmp_path)}, ValueError, "ogb and graphbolt"),
+        ({}, ValueError, "either"),
+        ({"edges": edges, "nan": "drop"}, ValueError, "refuse"),
+    ]
+    for arguments, kind, words in cases:
+        with pytest.raises(kind, match=words):
+            lodestore.import_graph(tmp_path / "g", **arguments)
+        assert not is_left_behind(tmp_path), arguments
+    (tmp_path / "g").mkdir()
+    with pytest.raises(lodestore.StoreError, match="exists"):
+        lodestore.import_graph(tmp_path / "g", edges=edges)

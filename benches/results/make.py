@@ -3,6 +3,12 @@
 
 make.py            write the files
 make.py --check    exit with 1 and a message unless they are as written, and every link holds
+
+One row of a csv file is one figure; `-` means no value. `table` is where RESULTS.md has it:
+budgets (with `goal`, the name in BUDGETS), beside (others), figures (checked alone, or a missed aim
+where `state` is missed) or readme (README's table). `chart` names a chart, with `:peer` for others'
+bars. `peer` and `peer_value` are lists that `; ` separates. `note` is a file of benches/notes and the
+anchor of a heading in it. missed.csv has the reason of each row that is missed.
 """
 
 import csv
@@ -49,7 +55,7 @@ SPECIAL = {
 TEMPLATE = """# Results
 
 `benches/results/make.py` writes this page from `benches/results/*.csv`; edit those. Notes under
-`benches/notes/` have every table with its commands.
+[`benches/notes/`](notes) have every table with its commands.
 
 - **Machine**: a virtual machine with 2 cores (Intel Xeon, or AMD EPYC where the note says so),
   24 GiB, ext4 on virtio, Linux 6.18, loopback network. Server, client and peer share the cores.

@@ -7,8 +7,8 @@ make.py --check    exit with 1 and a message unless they are as written, and eve
 One row of a csv file is one figure; `-` means no value. `table` is where RESULTS.md has it:
 budgets (with `goal`, the name in BUDGETS), beside (others), figures (checked alone, or a missed aim
 where `state` is missed) or readme (README's table). `chart` names a chart, with `:peer` for others'
-bars. `peer` and `peer_value` are lists that `; ` separates. `note` is a file of benches/notes and the
-anchor of a heading in it. missed.csv has the reason of each row that is missed.
+bars. `peer` and `peer_value` are lists that `; ` separates. `note` is a file of benches/notes and
+the anchor of a heading in it. missed.csv has the reason of each row that is missed.
 """
 
 import csv

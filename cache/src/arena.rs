@@ -105,7 +105,7 @@ impl Arena {
         misses: &mut Vec<u32>,
     ) {
         // Rows at random are mostly not in the processor's cache, and copying alone has it wait for
-        // few of them at once (benches/RESULTS.md, Rows asked for ahead).
+        // few of them at once (benches/notes/server-pulls.md, Rows asked for ahead).
         let n_ahead = (AHEAD_BYTES / self.row_bytes).max(1).min(slots.len());
         slots[..n_ahead].iter().for_each(|&slot| self.prefetch(slot));
         let ahead = slots[n_ahead..].iter().copied().chain(std::iter::repeat(NO_SLOT));

@@ -1,10 +1,10 @@
 //! candle's threads of its own, which training does better without.
 //!
-//! candle 0.11 spreads element-wise operations of 64 Ki elements or more over one pool for the whole
-//! process, whose users take turns and whose threads spin until all are done. Workers that have the cores
-//! already wait for each other there, and for whatever else runs on the machine: a step takes 1.5 to
-//! 4.1 times as long (`benches/RESULTS.md`). The pool's size is read from the environment once, and nothing but the
-//! environment says it.
+//! candle 0.11 spreads element-wise operations of 64 Ki elements or more over one pool for the
+//! whole process, whose users take turns and whose threads spin until all are done. Workers that
+//! have the cores already wait for each other there, and for whatever else runs on the machine: a
+//! step takes 1.5 to 4.1 times as long (`benches/notes/training-steps.md`). The pool's size is read
+//! from the environment once, and nothing but the environment says it.
 
 use std::env;
 use std::os::unix::process::CommandExt;

@@ -88,7 +88,7 @@ impl SharedMemory {
             return Err(BadSlot { slot, n_slots });
         }
         // Rows at random are mostly not in the processor's cache, and copying alone has it wait for
-        // few of them at once (benches/RESULTS.md, Rows asked for ahead).
+        // few of them at once (benches/notes/server-pulls.md, Rows asked for ahead).
         let n_ahead = (AHEAD_BYTES / row_bytes.max(1)).max(1).min(slots.len());
         slots[..n_ahead].iter().for_each(|slot| self.prefetch(slot_of(slot), row_bytes));
         let mut ahead = slots[n_ahead..].iter();

@@ -54,7 +54,7 @@ pub const CHUNK_BYTES: usize = 256 << 10;
 /// Most bytes of memory that a client maps for the rows of one connection.
 pub const SHARED_BYTES_MAX: usize = 16 << 20;
 /// Shorter chunks than this travel in the socket although there is shared memory: it gains nothing
-/// there (benches/RESULTS.md, Rows through shared memory).
+/// there (benches/notes/server-pulls.md, Rows through shared memory).
 pub const SHARED_CHUNK_BYTES_MIN: usize = 32 << 10;
 /// Most bytes of a memory of resident rows that a client maps: what an address space has room for.
 pub const LENT_BYTES_MAX: u64 = 1 << 44;

@@ -10,8 +10,8 @@ use lodestore_schema::Tokens;
 use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
 use crate::{PreloadChoice, ServerError, TlsFiles, VolatileChoice};
 
-/// Keeps the rows that many batches share and needs little time per row: see benches/RESULTS.md,
-/// Policies.
+/// Keeps the rows that many batches share and needs little time per row: see
+/// benches/notes/cache-policies.md.
 const POLICY_DEFAULT: PolicyKind = PolicyKind::Sieve;
 
 /// The server's own user.

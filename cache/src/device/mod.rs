@@ -1,6 +1,6 @@
 //! Rows on an accelerator, or, where there is none, in host memory behind the same interface.
 //!
-//! Tests run the CUDA side on a GPU where there is one (the figures in `benches/RESULTS.md` are of an
+//! Tests run the CUDA side on a GPU where there is one (`benches/notes/gpu.md` has figures of an
 //! H100), and everywhere against a simulated driver that executes everything as late as CUDA's
 //! rules allow.
 

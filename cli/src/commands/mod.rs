@@ -3,6 +3,7 @@
 mod cache_bench;
 mod commit;
 mod compact;
+mod completions;
 mod copy_part;
 mod drop_tensor;
 mod evaluate;
@@ -13,6 +14,7 @@ mod import;
 mod infer;
 mod inspect;
 mod load;
+mod man;
 mod partition;
 mod probe;
 mod profile_device;
@@ -69,6 +71,8 @@ pub(crate) enum Command {
     Shape(shape::ShapeArgs),
     Top(top::TopArgs),
     Load(load::LoadArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 impl Command {
@@ -121,6 +125,8 @@ impl Command {
             Self::Stat(args) => args.run(console),
             Self::Shape(args) => args.run(console),
             Self::Top(args) => args.run(console),
+            Self::Completions(args) => args.run(console),
+            Self::Man(args) => args.run(console),
         };
         done.map(|()| ExitCode::SUCCESS)
     }

@@ -13,10 +13,12 @@ from ._lodestore import (
     Batches,
     Future,
     Graph,
+    Publisher,
     Sampler,
     Schedule,
     Tensor,
     TensorWriter,
+    Volatile,
     __version__,
     connect,
     open,
@@ -38,6 +40,7 @@ from .errors import (
     StoreError,
     UnknownTensorError,
     VersionError,
+    VolatileError,
 )
 
 __all__ = [
@@ -53,6 +56,7 @@ __all__ = [
     "IdError",
     "LockedError",
     "OverloadedError",
+    "Publisher",
     "ReadOnlyError",
     "Sampler",
     "Schedule",
@@ -64,6 +68,8 @@ __all__ = [
     "TensorWriter",
     "UnknownTensorError",
     "VersionError",
+    "Volatile",
+    "VolatileError",
     "__version__",
     "connect",
     "errors",

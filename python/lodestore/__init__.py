@@ -14,10 +14,12 @@ from ._lodestore import (
     Batches,
     Future,
     Graph,
+    Publisher,
     Sampler,
     Schedule,
     Tensor,
     TensorWriter,
+    Volatile,
     __version__,
     connect,
     open,
@@ -39,6 +41,7 @@ from .errors import (
     StoreError,
     UnknownTensorError,
     VersionError,
+    VolatileError,
 )
 
 __all__ = [
@@ -54,6 +57,7 @@ __all__ = [
     "IdError",
     "LockedError",
     "OverloadedError",
+    "Publisher",
     "ReadOnlyError",
     "Sampler",
     "Schedule",
@@ -65,6 +69,8 @@ __all__ = [
     "TensorWriter",
     "UnknownTensorError",
     "VersionError",
+    "Volatile",
+    "VolatileError",
     "__version__",
     "connect",
     "errors",

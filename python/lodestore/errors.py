@@ -18,6 +18,7 @@ __all__ = [
     "StoreError",
     "UnknownTensorError",
     "VersionError",
+    "VolatileError",
 ]
 
 
@@ -85,8 +86,12 @@ class LockedError(Error, PermissionError):
     """A graph that another process writes, or the process that this one was forked from."""
 
 
+class VolatileError(Error, ValueError):
+    """Volatile rows that cannot be declared, claimed or published."""
+
+
 class ClosedError(Error, ValueError):
-    """A graph that was closed."""
+    """A graph or a publisher that was closed."""
 
 
 class ScheduleError(Error, ValueError):

@@ -29,6 +29,7 @@ mod classes {
     import_exception!(lodestore.errors, ServerError);
     import_exception!(lodestore.errors, OverloadedError);
     import_exception!(lodestore.errors, DeadlineError);
+    import_exception!(lodestore.errors, VolatileError);
 }
 
 /// A failure of a call from Python.
@@ -95,6 +96,15 @@ pub(crate) enum Error {
     /// A graph that was closed.
     #[error("the graph was closed; open it again")]
     Closed,
+    /// A volatile tensor that the servers do not have.
+    #[error("{0}")]
+    NoVolatile(String),
+    /// A declaration or a claim that servers refused.
+    #[error("{0}")]
+    BadVolatile(String),
+    /// A publisher that was closed.
+    #[error("the publisher was closed, and its claims have ended; make another one")]
+    PublisherClosed,
     /// An operation that this kind of graph does not offer.
     #[error("{0}")]
     Unsupported(String),
@@ -129,7 +139,9 @@ impl From<Error> for PyErr {
             Error::Version(_) => classes::VersionError::new_err(words),
             Error::ReadOnly(_) => classes::ReadOnlyError::new_err(words),
             Error::ForkedWriter { .. } => classes::LockedError::new_err(words),
-            Error::Closed => classes::ClosedError::new_err(words),
+            Error::NoVolatile(_) => classes::UnknownTensorError::new_err(words),
+            Error::BadVolatile(_) => classes::VolatileError::new_err(words),
+            Error::Closed | Error::PublisherClosed => classes::ClosedError::new_err(words),
             Error::Unsupported(_) | Error::Panicked => classes::StoreError::new_err(words),
             Error::Python(error) => error,
         }
@@ -185,6 +197,12 @@ fn of_client(error: &ClientError, words: String) -> PyErr {
         ClientError::VersionsDiffer { .. } => classes::VersionError::new_err(words),
         ClientError::Deadline { .. } => classes::DeadlineError::new_err(words),
         ClientError::Forked { .. } => classes::LockedError::new_err(words),
+        ClientError::Volatile(_)
+        | ClientError::Declare(_)
+        | ClientError::BadVolatile { .. }
+        | ClientError::VolatileDiffers { .. }
+        | ClientError::NotClaimed { .. }
+        | ClientError::ClaimsLost { .. } => classes::VolatileError::new_err(words),
         ClientError::Refused { failure, .. } => refused(failure, words),
         ClientError::HotSet(_)
         | ClientError::Tier(_)
@@ -202,6 +220,9 @@ fn refused(failure: &Failure, words: String) -> PyErr {
         }
         FailureCode::Deadline => classes::DeadlineError::new_err(words),
         FailureCode::ReadOnly => classes::ReadOnlyError::new_err(words),
+        FailureCode::Held | FailureCode::NotOwned | FailureCode::Older => {
+            classes::VolatileError::new_err(words)
+        }
         FailureCode::OtherVersion => classes::VersionError::new_err(words),
         FailureCode::Damaged => classes::DamagedError::new_err(words),
         _ => classes::ServerError::new_err(words),

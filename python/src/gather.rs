@@ -69,7 +69,7 @@ pub(crate) fn gather<'py>(
 }
 
 /// Returns the rows as a new array, or in the caller's.
-fn deliver<'py, T: Element + Pod>(
+pub(crate) fn deliver<'py, T: Element + Pod>(
     py: Python<'py>,
     rows: Vec<T>,
     out: Option<RowArray<'py>>,

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use lodestore_client::{IterationConfig, PullKind, Retention, TensorInfo, Window};
 use lodestore_graph::NodeId;
@@ -16,13 +15,13 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::arrays::{RowArray, RowLayout, named};
 use crate::batches::Batches;
-use crate::csc::csc;
+use crate::csc::csc_arrays;
 use crate::error::Error;
 use crate::future::Future;
 use crate::gather::{GatherOptions, gather};
 use crate::handle::Handle;
 use crate::ids::{external_ids, node_ids};
-use crate::open_graph::{Backend, OpenGraph};
+use crate::open_graph::{Backend, OpenGraph, nodes_of_split};
 use crate::opening::pickled;
 use crate::put::put;
 use crate::sampler::Sampler;
@@ -30,6 +29,7 @@ use crate::schedule::Schedule;
 use crate::signals::{self, PAUSE};
 use crate::spec::{Folder, Spec};
 use crate::tensor::Tensor;
+use crate::volatile::Volatile;
 use crate::writer::TensorWriter;
 
 /// Free memory that is assumed where the system does not report it.
@@ -89,6 +89,16 @@ impl Graph {
     #[getter]
     fn nodes(&self, py: Python<'_>) -> PyResult<u32> {
         Ok(self.opened(py)?.n_nodes())
+    }
+
+    /// The ids of each partition (list of range).
+    #[getter]
+    fn parts<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let opened = self.opened(py)?;
+        let book = opened.source().book();
+        let range = py.import("builtins")?.getattr("range")?;
+        let ranges = book.parts().map(|part| book.range(part));
+        ranges.map(|ids| range.call1((ids.start, ids.end))).collect()
     }
 
     /// Number of stored in-edges (int); both directions of an undirected edge count.
@@ -280,7 +290,7 @@ impl Graph {
         let opened = slf.get().opened(slf.py())?;
         let roots = match roots.extract::<String>() {
             Ok(name) if name == "all" => (0..opened.n_nodes()).map(NodeId).collect(),
-            Ok(name) => slf.get().nodes_of_split(py, &name)?,
+            Ok(name) => nodes_of_split(py, &opened, &name)?,
             Err(_) => node_ids(roots, opened.n_nodes())?,
         };
         let fanouts = fanout.into_iter().map(Fanout::try_from).collect::<Result<Vec<_>, _>>();
@@ -333,8 +343,7 @@ impl Graph {
                 return Err(PyValueError::new_err(words));
             }
         };
-        let free = || available_memory_bytes().unwrap_or(DEFAULT_MEMORY_BYTES) / 4;
-        let memory_bytes = memory.unwrap_or_else(free);
+        let memory_bytes = memory.unwrap_or_else(quarter_of_free_memory);
         let window = Window { n_batches: window, together };
         let config = IterationConfig { worker, first: 0, window, retention, memory_bytes };
         Ok(Batches::new(slf.clone().unbind(), schedule.unbind(), tensors, config)?)
@@ -388,7 +397,7 @@ impl Graph {
     /// name: "train", "val" or "test": 0, 1 and 2 in the tensor `split`, u8 of width 1.
     #[pyo3(signature = (name="train"))]
     fn split<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let nodes = self.nodes_of_split(py, name)?;
+        let nodes = nodes_of_split(py, &self.opened(py)?, name)?;
         Ok(PyArray1::from_vec(py, nodes.into_iter().map(|node| node.0.into()).collect()))
     }
 
@@ -398,23 +407,17 @@ impl Graph {
     /// colptr: int64 of shape (nodes + 1,). row: `dtype`, "int64" or "int32", of shape (edges,).
     #[pyo3(signature = (dtype="int64"))]
     fn csc<'py>(&self, py: Python<'py>, dtype: &str) -> PyResult<Bound<'py, PyTuple>> {
+        csc_arrays(py, self.opened(py)?, dtype)
+    }
+
+    /// Returns the volatile tensors of the servers, or new ones in the memory of this process.
+    ///
+    /// memory: most bytes for those of this process (int); None: a quarter of the free memory. That
+    /// of servers is their own.
+    #[pyo3(signature = (*, memory=None))]
+    fn volatile(&self, py: Python<'_>, memory: Option<u64>) -> PyResult<Volatile> {
         let opened = self.opened(py)?;
-        let (colptr, row) = match dtype {
-            "int64" => {
-                let (colptr, row) = signals::run(py, move || csc::<i64>(&opened))?;
-                (colptr, PyArray1::from_vec(py, row).into_any())
-            }
-            "int32" => {
-                let (colptr, row) = signals::run(py, move || csc::<i32>(&opened))?;
-                (colptr, PyArray1::from_vec(py, row).into_any())
-            }
-            other => {
-                let words = format!("dtype must be \"int64\" or \"int32\", found {other:?}");
-                return Err(Error::Dtype(words).into());
-            }
-        };
-        let colptr = PyArray1::from_vec(py, colptr);
-        PyTuple::new(py, [colptr.into_any(), row])
+        Volatile::new(&opened, memory)
     }
 
     /// Returns the mean nanoseconds of `repeats` gathers in Rust alone, for benches.
@@ -427,12 +430,7 @@ impl Graph {
     ) -> PyResult<f64> {
         let opened = self.opened(py)?;
         let ids = node_ids(ids, opened.n_nodes())?;
-        let mut rows = vec![0; ids.len() * opened.tensor(tensor)?.row_bytes()];
-        let start = Instant::now();
-        for _ in 0..repeats {
-            opened.gather(tensor, &ids, &mut rows)?;
-        }
-        Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(repeats.max(1)))
+        Ok(opened.mean_gather_ns(tensor, &ids, repeats)?)
     }
 
     /// Closes the graph; its lock and memory are released after the calls in progress.
@@ -474,6 +472,11 @@ impl Graph {
     }
 }
 
+/// Returns the default bound of memory, in bytes.
+pub(crate) fn quarter_of_free_memory() -> u64 {
+    available_memory_bytes().unwrap_or(DEFAULT_MEMORY_BYTES) / 4
+}
+
 impl Graph {
     /// Reloads the list of tensors.
     pub(crate) fn refresh(
@@ -487,20 +490,5 @@ impl Graph {
             self.handle.replace(OpenGraph::of_files(live, None, &graph.meta().tensors)?);
         }
         Ok(())
-    }
-
-    /// Returns the nodes of a split by its name.
-    pub(crate) fn nodes_of_split(&self, py: Python<'_>, name: &str) -> Result<Vec<NodeId>, Error> {
-        let number = match name {
-            "train" => 0,
-            "val" | "valid" => 1,
-            "test" => 2,
-            _ => {
-                let words = format!("a split is \"train\", \"val\" or \"test\", found {name:?}");
-                return Err(PyValueError::new_err(words).into());
-            }
-        };
-        let opened = self.opened(py)?;
-        signals::run(py, move || opened.split(number))
     }
 }

@@ -21,6 +21,7 @@ mod schedule;
 mod signals;
 mod spec;
 mod tensor;
+mod volatile;
 mod writer;
 
 use pyo3::prelude::*;
@@ -44,6 +45,8 @@ mod _lodestore {
     use crate::schedule::{Schedule, open_schedule};
     #[pymodule_export]
     use crate::tensor::Tensor;
+    #[pymodule_export]
+    use crate::volatile::{Publisher, Volatile};
     #[pymodule_export]
     use crate::writer::TensorWriter;
 

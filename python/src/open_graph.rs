@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use lodestore_client::{
     Client, ClientError, GatherQueue, PullKind, QueueBounds, RowSource, TensorInfo,
@@ -10,8 +11,11 @@ use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, LiveGraph};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
 
 use crate::error::Error;
+use crate::signals;
 
 /// Bytes of rows that a scan of all nodes reads at a time.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -132,12 +136,27 @@ impl OpenGraph {
     }
 
     /// Gathers rows in one call of the store or of the client.
-    pub(crate) fn gather(&self, tensor: &str, ids: &[NodeId], out: &mut [u8]) -> Result<(), Error> {
+    fn gather(&self, tensor: &str, ids: &[NodeId], out: &mut [u8]) -> Result<(), Error> {
         match &self.backend {
             Backend::Files(files) => files.store.gather(tensor, ids, out)?,
             Backend::Servers(_) => drop(self.source.pull(tensor, ids, out, PullKind::Sync)?),
         }
         Ok(())
+    }
+
+    /// Returns the mean nanoseconds of `repeats` gathers.
+    pub(crate) fn mean_gather_ns(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        repeats: u32,
+    ) -> Result<f64, Error> {
+        let mut rows = vec![0; ids.len() * self.tensor(tensor)?.row_bytes()];
+        let start = Instant::now();
+        for _ in 0..repeats {
+            self.gather(tensor, ids, &mut rows)?;
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(repeats.max(1)))
     }
 
     /// Returns whether the edges are loaded.
@@ -186,7 +205,7 @@ impl OpenGraph {
     }
 
     /// Returns the nodes whose row of tensor `split` is `number`, ascending.
-    pub(crate) fn split(&self, number: u8) -> Result<Vec<NodeId>, Error> {
+    fn split(&self, number: u8) -> Result<Vec<NodeId>, Error> {
         let info = self.tensor("split")?;
         if (info.dtype, info.width) != (Dtype::U8, 1) {
             let dtype = info.dtype;
@@ -268,6 +287,25 @@ fn open_topology(graph: &Graph) -> Result<Topology, Error> {
     let uuid = *graph.uuid().as_bytes();
     let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
     Ok(Topology::open(&paths, book, uuid)?)
+}
+
+/// Returns the nodes of a split by its name, ascending.
+pub(crate) fn nodes_of_split(
+    py: Python<'_>,
+    opened: &Arc<OpenGraph>,
+    name: &str,
+) -> Result<Vec<NodeId>, Error> {
+    let number = match name {
+        "train" => 0,
+        "val" | "valid" => 1,
+        "test" => 2,
+        _ => {
+            let words = format!("a split is \"train\", \"val\" or \"test\", found {name:?}");
+            return Err(PyValueError::new_err(words).into());
+        }
+    };
+    let opened = Arc::clone(opened);
+    signals::run(py, move || opened.split(number))
 }
 
 /// Formats a number with thousands separators.

@@ -1,7 +1,7 @@
 //! Long calls that Ctrl-C ends: they release the interpreter's lock, and check for signals 20 times
 //! a second.
 
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,14 +23,22 @@ pub(crate) fn run<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let (done, result) = sync_channel(1);
-    // `detach` requires `Sync`.
-    let result = Mutex::new(result);
     let named = thread::Builder::new().name("lodestore".to_owned());
     let thread = named.spawn(move || {
         // Fails when the caller was interrupted.
         let _ = done.send(work());
     });
     thread.map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread: {error}")))?;
+    wait(py, result)
+}
+
+/// Waits for the result of another thread while checking for signals.
+pub(crate) fn wait<T: Send>(
+    py: Python<'_>,
+    result: Receiver<Result<T, Error>>,
+) -> Result<T, Error> {
+    // `detach` requires `Sync`.
+    let result = Mutex::new(result);
     loop {
         let wait = || result.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PAUSE);
         match py.detach(wait) {

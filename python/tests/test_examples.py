@@ -46,6 +46,14 @@ def test_torch_sage(sample: Sample, tmp_path: Path) -> None:
     assert_trains(run(FOLDER / "examples/torch_sage.py", sample.path, tmp_path / "s"))
 
 
+def test_history(sample: Sample) -> None:
+    said = run(FOLDER / "examples/history.py", sample.path).splitlines()
+    assert len(said) == 4 and "epoch 1: 0 rows" not in said[0]
+    assert "error 0.0000" not in said[1], "histories lag behind the weights"
+    for epoch in [3, 4]:
+        assert said[epoch - 1] == f"epoch {epoch}: 0 rows lacking, largest error 0.0000"
+
+
 @pytest.mark.skipif("CI" not in os.environ and "LODE_LONG" not in os.environ, reason="slow")
 def test_bench(tmp_path: Path) -> None:
     assert "np.take" in run(FOLDER / "benches/gather.py", LODE, tmp_path, "--small")

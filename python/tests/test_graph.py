@@ -222,6 +222,7 @@ def test_every_error_is_one_of_ours_and_of_python() -> None:
         "ServerError": ConnectionError,
         "OverloadedError": ConnectionError,
         "DeadlineError": TimeoutError,
+        "VolatileError": ValueError,
     }
     for name, base in bases.items():
         error = getattr(lodestore, name)("some `words`")

@@ -181,8 +181,12 @@ proptest! {
 fn what_is_wrong_is_said_and_nothing_is_written() {
     let rows = VolatileRows::new(RANGES, 4).unwrap();
     let claims = [rows.claim(0).unwrap()];
+    // Another publisher's claim of another range has the same number.
+    let other = rows.claim(2).unwrap();
     let text = |result: Result<(), VolatileError>| result.unwrap_err().to_string();
     let publish = |ids: &[u32], bytes: &[u8], stamp| rows.publish(&claims, ids, bytes, stamp);
+    assert!(text(publish(&[3, 10], &[1; 8], 1)).contains("row 10 is not this publisher's"));
+    rows.release(other);
     assert!(text(publish(&[3, 10], &[1; 8], 1)).contains("row 10 is not this publisher's"));
     assert!(text(publish(&[3, 39], &[1; 8], 1)).contains("row 39 is not held here"));
     assert!(text(publish(&[3], &[1; 8], 1)).contains("another buffer than one of 8 bytes"));

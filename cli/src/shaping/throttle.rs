@@ -12,8 +12,9 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 
-/// Time in which the process has had its share once: shorter than an epoch.
-const PERIOD: Duration = Duration::from_millis(10);
+/// Time that the process runs in each period: the least that the kernel grants, so that short bursts are
+/// held to the share too.
+const RUN: Duration = Duration::from_millis(1);
 
 /// Holds a process to a share of a processor until this is dropped.
 pub(crate) struct Throttle {
@@ -78,16 +79,21 @@ impl Drop for Throttle {
     }
 }
 
+/// Returns the time in which a process has its share once.
+fn period(share: f64) -> Duration {
+    RUN.div_f64(share.clamp(0.01, 1.0))
+}
+
 /// Stops the process for the rest of each period.
 fn pause(process: &OwnedFd, share: f64, ended: &AtomicBool) {
-    let runs = PERIOD.mul_f64(share.clamp(0.01, 1.0));
+    let rest = period(share).saturating_sub(RUN);
     let send = |signal| pidfd_send_signal(process, signal).is_ok();
     while !ended.load(Ordering::Relaxed) {
-        sleep(runs);
+        sleep(RUN);
         if !send(Signal::STOP) {
             return;
         }
-        sleep(PERIOD - runs);
+        sleep(rest);
         if !send(Signal::CONT) {
             return;
         }
@@ -113,14 +119,12 @@ fn quota(pid: u32, share: f64) -> Option<PathBuf> {
 fn make_group(above: &Path, pid: u32, share: f64, is_first: bool) -> Option<PathBuf> {
     let dir = above.join(format!("lode-throttle-{pid}"));
     fs::create_dir(&dir).ok()?;
-    let period = PERIOD.as_micros() as f64;
-    // The kernel grants 1 ms at least.
-    let quota = (period * share).max(1000.0);
+    let (quota, period) = (RUN.as_micros(), period(share).as_micros());
     let write = |name: &str, value: String| fs::write(dir.join(name), value);
     let limited = match is_first {
-        true => write("cpu.cfs_period_us", format!("{period}"))
-            .and_then(|()| write("cpu.cfs_quota_us", format!("{quota:.0}"))),
-        false => write("cpu.max", format!("{quota:.0} {period}")),
+        true => write("cpu.cfs_period_us", period.to_string())
+            .and_then(|()| write("cpu.cfs_quota_us", quota.to_string())),
+        false => write("cpu.max", format!("{quota} {period}")),
     };
     match limited.and_then(|()| write("cgroup.procs", pid.to_string())) {
         Ok(()) => Some(dir),

@@ -9,10 +9,11 @@ use crate::commands::reproduce::curves::{Curve, Curves};
 
 /// All charts, by the names of their files.
 pub(super) fn charts(found: &CapFigures) -> Result<Vec<(String, String)>> {
-    let mut charts = vec![
-        ("fig4.svg".to_owned(), halos(&found.graphs).svg()?),
-        ("bytes.svg".to_owned(), bytes(&found.graphs).svg()?),
-    ];
+    let mut charts = Vec::new();
+    if found.has_halos() {
+        charts.push(("fig4.svg".to_owned(), halos(&found.graphs).svg()?));
+        charts.push(("bytes.svg".to_owned(), bytes(&found.graphs).svg()?));
+    }
     for graph in found.graphs.iter().filter(|graph| !graph.learnt.is_empty()) {
         charts.push((format!("fig22-{}.svg", graph.name), accuracy(graph).svg()?));
     }

@@ -116,9 +116,24 @@ pub(crate) struct CapFiguresArgs {
     /// Delay of links.
     #[arg(long, default_value = "100us", value_name = "TIME", value_parser = parse_delay)]
     delay: Duration,
-    /// Only halos and bytes.
-    #[arg(long)]
-    no_training: bool,
+    /// Parts of the report that are made: halos (and bytes of epochs), tiers, learning, links, slow-worker.
+    #[arg(
+        long,
+        value_name = "PART,...",
+        value_delimiter = ',',
+        default_value = "halos,tiers,learning,links,slow-worker"
+    )]
+    only: Vec<Section>,
+}
+
+/// A part of the report.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Section {
+    Halos,
+    Tiers,
+    Learning,
+    Links,
+    SlowWorker,
 }
 
 /// Which nodes train, as it is given.
@@ -211,28 +226,43 @@ impl CapFiguresArgs {
             links: Vec::new(),
             throttled: None,
         };
-        for &n_parts in &self.parts {
-            console.stage(&format!("{} in {n_parts} partitions", source.name));
-            let cut = source.cut(&refined(n_parts))?;
-            let hashed = source.cut(&PartitionConfig::new(Algorithm::Hash, n_parts))?;
-            for (name, cut) in [("spring, refined", &cut), ("hash", &hashed)] {
-                graph.halos.extend(halos_of(&cut.graph(), name, self.layers as u32));
+        if self.makes(Section::Halos) {
+            for &n_parts in &self.parts {
+                console.stage(&format!("{} in {n_parts} partitions", source.name));
+                let cut = source.cut(&refined(n_parts))?;
+                let hashed = source.cut(&PartitionConfig::new(Algorithm::Hash, n_parts))?;
+                for (name, cut) in [("spring, refined", &cut), ("hash", &hashed)] {
+                    graph.halos.extend(halos_of(&cut.graph(), name, self.layers as u32));
+                }
+                graph.moved.push(moved(&source, &cut, usual)?);
+                console.check_reader()?;
             }
-            graph.moved.push(moved(&source, &cut, usual)?);
-            console.check_reader()?;
         }
-        if self.no_training {
-            return Ok(graph);
+        let trains = [Section::Tiers, Section::Learning].map(|section| self.makes(section));
+        if trains.contains(&true) {
+            let cut = source.cut(&refined(self.trained_parts))?;
+            if trains[0] {
+                console.stage(&format!("{} tiers", source.name));
+                graph.cached = cached(&source, &cut, usual)?;
+            }
+            if trains[1] {
+                graph.learnt = self.learn_all((&source, (&cut.joined()?, &cut)), usual, console)?;
+            }
         }
-        let cut = source.cut(&refined(self.trained_parts))?;
-        console.stage(&format!("{} caches", source.name));
-        graph.cached = cached(&source, &cut, usual)?;
-        graph.learnt = self.learn_all((&source, (&cut.joined()?, &cut)), usual, console)?;
-        console.stage("links");
-        graph.links = over_links(dir, usual, (&self.rate[..], self.delay), &self.staleness)?;
-        console.stage("a slow worker");
-        graph.throttled = throttled(dir, usual)?;
+        if self.makes(Section::Links) {
+            console.stage("links");
+            graph.links = over_links(dir, usual, (&self.rate[..], self.delay), &self.staleness)?;
+        }
+        if self.makes(Section::SlowWorker) {
+            console.stage("a slow worker");
+            graph.throttled = throttled(dir, usual)?;
+        }
         Ok(graph)
+    }
+
+    /// Returns whether a part of the report is asked for.
+    fn makes(&self, section: Section) -> bool {
+        self.only.contains(&section)
     }
 
     /// Trains in all ways on the graph as a whole, the first cut, or on the second one.
@@ -256,6 +286,13 @@ impl CapFiguresArgs {
             }
         }
         Ok(learnt)
+    }
+}
+
+impl CapFigures {
+    /// Returns whether halos were counted.
+    fn has_halos(&self) -> bool {
+        self.graphs.iter().any(|graph| !graph.halos.is_empty())
     }
 }
 

@@ -50,7 +50,10 @@ fn write(text: &mut String, found: &CapFigures) -> fmt::Result {
         write_links(text, graph)?;
         write_throttled(text, graph, found)?;
     }
-    write!(text, "Charts: ![fig4](fig4.svg) ![bytes](bytes.svg)")?;
+    write!(text, "Charts:")?;
+    if found.has_halos() {
+        write!(text, " ![fig4](fig4.svg) ![bytes](bytes.svg)")?;
+    }
     for graph in found.graphs.iter().filter(|graph| !graph.learnt.is_empty()) {
         write!(text, " ![fig22](fig22-{}.svg)", graph.name)?;
     }
@@ -59,6 +62,9 @@ fn write(text: &mut String, found: &CapFigures) -> fmt::Result {
 
 /// Figs. 4 and 6.
 fn write_halos(text: &mut String, graph: &GraphFigures) -> fmt::Result {
+    if graph.halos.is_empty() {
+        return Ok(());
+    }
     writeln!(
         text,
         "### Halos (C6, Figs. 4, 6)\n\n*Halo*: nodes in halos over all nodes. *Shared*: of the nodes in \
@@ -82,6 +88,9 @@ fn write_halos(text: &mut String, graph: &GraphFigures) -> fmt::Result {
 
 /// Claims C1 and C8.
 fn write_moved(text: &mut String, graph: &GraphFigures) -> fmt::Result {
+    if graph.moved.is_empty() {
+        return Ok(());
+    }
     writeln!(
         text,
         "### Bytes of an epoch (C1, C8)\n\n*Resent* and *kept* are counted by widths: all that halos need each \

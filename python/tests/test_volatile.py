@@ -73,9 +73,10 @@ def test_a_pull_waits_for_its_stamp(volatile: lodestore.Volatile, parts: list[ra
         publish = (publisher.publish, ("w", [1], np.ones((1, 2), np.float32), 9))
         timer = threading.Timer(0.3, *publish)
         timer.start()
-        rows, stamps = volatile.pull("w", [1], 9, wait=None)
+        rows, stamps = volatile.pull("w", [1], 9, wait=30.0)
         assert rows.all() and stamps.tolist() == [9]
         timer.join()
+        assert volatile.pull("w", [1], 9, wait=None)[1].tolist() == [9]
 
 
 def test_claims_exclude_each_other(volatile: lodestore.Volatile, parts: list[range]) -> None:
@@ -126,7 +127,7 @@ def test_ctrl_c_ends_a_wait(volatile: lodestore.Volatile) -> None:
     timer.start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        volatile.pull("i", [1], wait=None)
+        volatile.pull("i", [1], wait=30.0)
     assert time.monotonic() - start < 1.3
 
 

@@ -70,7 +70,8 @@ mod tests {
             let name = format!("lode-{}.1", command.get_name());
             assert!(pages.contains(&name), "{name}");
             let page = fs::read_to_string(out.join(&name)).unwrap();
-            for flag in command.get_arguments().filter_map(|flag| flag.get_long()) {
+            let shown = command.get_arguments().filter(|flag| !flag.is_hide_set());
+            for flag in shown.filter_map(|flag| flag.get_long()) {
                 let escaped = flag.replace('-', "\\-");
                 assert!(page.contains(&escaped), "{name} lacks --{flag}");
             }

@@ -25,6 +25,7 @@ __all__ = [
     "__version__",
     "_restore",
     "connect",
+    "import_files",
     "open",
     "open_schedule",
 ]

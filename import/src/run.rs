@@ -26,8 +26,7 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let start = Instant::now();
     begin(observer, "edges")?;
     let mut input = Input::open(config)?;
-    let partition_config =
-        bound_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;
+    let partition_config = bound_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;
     leftovers::warnings(&config.out).iter().for_each(|warning| observer.warn(warning));
     let most = config.max_served_row_bytes.unwrap_or(u64::MAX);
     let mut not_served = Vec::new();

@@ -96,8 +96,8 @@ pub enum Reply {
         /// Its rows.
         n_rows: u32,
     },
-    /// After the last chunk of a pull of volatile rows: their stamps are the body, `u32::MAX` for rows
-    /// that are not there.
+    /// After the last chunk of a pull of volatile rows: their stamps are the body, `u32::MAX` for
+    /// rows that are not there.
     Stamps {
         /// Rows of the pull.
         n_rows: u32,

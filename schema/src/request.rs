@@ -18,8 +18,8 @@ pub use volatile::{Declare, Publish, PullVolatile};
 pub struct Request {
     /// How long the client will still wait, counted from when it sent this.
     pub deadline: Option<Duration>,
-    /// When it sent this, counted by its own clock from the start of the connection; zero if it does
-    /// not tell.
+    /// When it sent this, counted by its own clock from the start of the connection; zero if it
+    /// does not tell.
     pub sent: Duration,
     /// The graph that it means, see [`graph_tag`](crate::graph_tag); 0 for any.
     pub graph: u64,
@@ -201,7 +201,7 @@ impl RequestBody {
 }
 
 impl Request {
-    /// A request without a deadline, of whatever graph and version is there.
+    /// Returns a request without a deadline, of whatever graph and version is there.
     #[must_use]
     pub fn new(body: RequestBody) -> Self {
         let floors = Versions::default();

@@ -40,7 +40,7 @@ impl Token {
         Ok(Self { bytes, len })
     }
 
-    /// The bytes, to be sent and nothing else.
+    /// Returns the bytes, to be sent and nothing else.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len.into()]
@@ -79,7 +79,8 @@ pub enum BadTokens {
 }
 
 impl Tokens {
-    /// Reads one or two lines with a token each; white space around them and empty lines do not count.
+    /// Reads one or two lines with a token each; white space around them and empty lines do not
+    /// count.
     ///
     /// # Errors
     /// Other lines, or another number of them.
@@ -98,19 +99,19 @@ impl Tokens {
         }
     }
 
-    /// The one to be told.
+    /// Returns the one to be told.
     #[must_use]
     pub fn first(&self) -> Token {
         self.first
     }
 
-    /// Whether a token is one of them, in a time that does not depend on which.
+    /// Returns whether a token is one of them, in a time that does not depend on which.
     #[must_use]
     pub fn take(&self, token: &Token) -> bool {
         (self.first.ct_eq(token) | self.second.ct_eq(token)).into()
     }
 
-    /// Whether one of them is one of others.
+    /// Returns whether one of them is one of others.
     #[must_use]
     pub fn overlap(&self, others: &Self) -> bool {
         self.take(&others.first) | self.take(&others.second)

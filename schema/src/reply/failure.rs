@@ -84,7 +84,7 @@ impl FailureCode {
         Self::Older,
     ];
 
-    /// The word for it in reports and metrics.
+    /// Returns the word for it in reports and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -4,8 +4,8 @@ use super::RequestBody;
 use crate::WireError;
 use crate::lodestore_capnp::{copy, follow};
 
-/// Steps of moving a partition, whose files come by [`FollowStep`]; `docs/replication.md` has all of
-/// them.
+/// Steps of moving a partition, whose files come by [`FollowStep`]; `docs/replication.md` has all
+/// of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyStep {
     /// Begins, on this connection.

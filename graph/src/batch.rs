@@ -92,13 +92,13 @@ pub enum BatchError {
 }
 
 impl Batch {
-    /// The nodes that the batch predicts.
+    /// Returns the nodes that the batch predicts.
     #[must_use]
     pub fn roots(&self) -> &[NodeId] {
         &self.nodes[..self.n_roots]
     }
 
-    /// Number of edges over all blocks.
+    /// Returns the number of edges over all blocks.
     #[must_use]
     pub fn n_edges(&self) -> u64 {
         self.blocks.iter().map(|block| block.sources.len() as u64).sum()
@@ -132,7 +132,7 @@ impl Batch {
 }
 
 impl Block {
-    /// Number of edges.
+    /// Returns the number of edges.
     #[must_use]
     pub fn n_edges(&self) -> usize {
         self.sources.len()

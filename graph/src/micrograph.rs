@@ -19,8 +19,9 @@ pub struct Micrographs {
 }
 
 impl Micrographs {
-    /// The micrograph of root `root` of `batch`: exactly the batch that the sampler draws for this
-    /// root alone under the same seed, because what a node draws in a hop depends on no other node.
+    /// Returns the micrograph of root `root` of `batch`: exactly the batch that the sampler draws
+    /// for this root alone under the same seed, because what a node draws in a hop depends on no
+    /// other node.
     ///
     /// # Panics
     ///
@@ -32,8 +33,8 @@ impl Micrographs {
         Batch { nodes, n_roots: 1, blocks }
     }
 
-    /// How many nodes of the micrograph, the root left out, lie where the root does; and how many
-    /// there are.
+    /// Returns how many nodes of the micrograph, the root left out, lie where the root does; and
+    /// how many there are.
     fn at_home(&mut self, batch: &Batch, root: usize, homes: &[u32]) -> (u64, u64) {
         self.walk(batch, root, &mut |_, _| {});
         let others = &self.members[1..];

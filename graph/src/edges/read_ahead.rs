@@ -13,7 +13,7 @@ const CHUNKS_AHEAD: usize = 2;
 pub struct ReadAhead<S>(S);
 
 impl<S: EdgeStream + Sync> ReadAhead<S> {
-    /// The same edges, in the same order and chunks.
+    /// Returns the same edges, in the same order and chunks.
     pub fn new(edges: S) -> Self {
         Self(edges)
     }

@@ -67,7 +67,7 @@ pub fn find_halos(
 }
 
 impl Halo {
-    /// The bytes of the `halo.bin` of partition `part`.
+    /// Returns the bytes of the `halo.bin` of partition `part`.
     #[must_use]
     pub fn to_bytes(&self, book: &PartitionBook, part: PartId, uuid: [u8; 16]) -> Vec<u8> {
         let sections: [&[u8]; 3] = [

@@ -66,7 +66,7 @@ impl PartitionConfig {
         Self { algorithm, n_parts, undirected: false, max_balance: None, refine_rounds: 0 }
     }
 
-    /// Whether the parameters are in range.
+    /// Returns whether the parameters are in range.
     pub fn check(&self) -> Result<(), PartitionError> {
         if let Algorithm::Spring(params) = &self.algorithm {
             params.check()?;

@@ -99,7 +99,7 @@ impl Part<'_> {
         self.rates.cost(self.load.inner, self.edges(), self.outer_edges)
     }
 
-    /// Memory of the subgraph (Eq. 15, with the features of each node among its bytes).
+    /// Returns the memory of the subgraph (Eq. 15, with the features of each node among its bytes).
     fn bytes(&self, params: &RapaParams) -> u64 {
         let nodes = self.load.inner + (self.load.replicas.len() - self.n_dropped) as u64;
         let nodes = nodes.saturating_mul(params.node_bytes);

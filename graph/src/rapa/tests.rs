@@ -105,7 +105,7 @@ fn distinct(ends: &[(u32, u32)]) -> Vec<[u32; 2]> {
     ends.iter().map(|&(u, v)| [u, v]).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Each partition's edges.
+/// Returns each partition's edges.
 fn subgraphs(
     edges: &[[u32; 2]],
     owner: &dyn Fn(u32) -> usize,

@@ -171,7 +171,7 @@ impl Partial {
         Ok(false)
     }
 
-    /// The block that starts at `start`, if a sound one is there.
+    /// Returns the block that starts at `start`, if a sound one is there.
     fn left_block(
         &self,
         start: u64,
@@ -244,7 +244,7 @@ impl Partial {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Where the next block goes.
+    /// Returns where the next block goes.
     fn end(&self) -> u64 {
         self.offsets.last().copied().unwrap_or_default()
     }

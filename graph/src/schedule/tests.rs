@@ -55,12 +55,12 @@ fn written_as(spec: &ScheduleSpec) -> (TempDir, PathBuf, ScheduleSummary) {
     (dir, path, summary)
 }
 
-/// A run of three batches.
+/// Returns a run of three batches.
 fn short() -> ScheduleSpec {
     ScheduleSpec { epochs: 1, batch_size: 20, ..spec() }
 }
 
-/// Every batch of the run, sampled one after the other.
+/// Returns every batch of the run, sampled one after the other.
 fn naive(spec: &ScheduleSpec) -> Vec<(u32, u32, u32, Batch)> {
     let topology = topology();
     let mut sampler = Sampler::new(&topology, &spec.fanouts);

@@ -42,7 +42,7 @@ impl Default for TopologyOptions<'_> {
 }
 
 impl TopologyOptions<'_> {
-    /// The usual ones, for edges of one direction or of both.
+    /// Returns the usual ones, for edges of one direction or of both.
     #[must_use]
     pub fn usual(undirected: bool) -> Self {
         Self { undirected, ..Self::default() }

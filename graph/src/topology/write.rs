@@ -271,7 +271,7 @@ fn append<const N: usize>(
     }
 }
 
-/// A file beside `path` that goes when it is closed.
+/// Returns a file beside `path` that goes when it is closed.
 fn nameless(path: &Path) -> io::Result<BufWriter<File>> {
     let name = path.with_extension("ids.tmp");
     let file = File::options().read(true).write(true).create(true).truncate(true).open(&name)?;

@@ -99,7 +99,7 @@ impl NpyHeader {
         Ok(Self { dtype, shape, data_offset, data_bytes })
     }
 
-    /// Length of the first dimension; 1 for a scalar.
+    /// Returns the length of the first dimension; 1 for a scalar.
     #[must_use]
     pub fn n_rows(&self) -> u64 {
         self.shape.first().copied().unwrap_or(1)

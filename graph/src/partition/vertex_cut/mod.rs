@@ -7,8 +7,8 @@
 //! other partitioner, and what that costs is the replication factor of the report; that over the
 //! copies alone, which the papers of these partitioners give, is reported beside it.
 //!
-//! Edges are counted in a byte per node and partition: exact up to 255 of a node in a partition, and
-//! within halves rounded upwards of hubs.
+//! Edges are counted in a byte per node and partition: exact up to 255 of a node in a partition,
+//! and within halves rounded upwards of hubs.
 
 mod dbh;
 mod greedy;

@@ -10,7 +10,7 @@ fn shape(n_nodes: u32, n_hops: usize) -> Shape {
     Shape { n_nodes, n_hops, max_raw_bytes: MAX_RAW_BYTES }
 }
 
-/// A batch as a sampler could give, or not: sources need not be numbered by first sight.
+/// Returns a batch as a sampler could give, or not: sources need not be numbered by first sight.
 fn any_batch() -> impl Strategy<Value = Batch> {
     let sizes = prop::collection::vec(0u32..12, 1..4);
     (sizes, prop::collection::vec(any::<u32>(), 200)).prop_map(|(mut sizes, random)| {

@@ -12,7 +12,7 @@ fn taken_up(spec: &ScheduleSpec, partial: &[u8]) -> (Vec<u8>, ScheduleSummary) {
     (std::fs::read(path).unwrap(), summary)
 }
 
-/// Where the blocks of a file end, by its index.
+/// Returns where the blocks of a file end, by its index.
 fn block_ends(path: &Path) -> Vec<usize> {
     let bytes = std::fs::read(path).unwrap();
     let n_batches = Schedule::open(path).unwrap().spec().epochs as usize;

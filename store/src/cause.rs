@@ -17,7 +17,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The cause behind an error of the system or of RocksDB, which tells its causes in words only.
+    /// Returns the cause behind an error of the system or of RocksDB, which tells its causes in
+    /// words only.
     #[must_use]
     pub fn of(error: &io::Error) -> Self {
         use io::ErrorKind as Kind;

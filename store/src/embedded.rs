@@ -77,19 +77,19 @@ impl EmbeddedStore {
         Ok(Self { live, profile, tensors, scratch: PerProcess::new() })
     }
 
-    /// The graph behind the store.
+    /// Returns the graph behind the store.
     #[must_use]
     pub fn graph(&self) -> &Graph {
         self.live.graph()
     }
 
-    /// The open partitions behind the store.
+    /// Returns the open partitions behind the store.
     #[must_use]
     pub fn live(&self) -> &Arc<LiveGraph> {
         &self.live
     }
 
-    /// The tensor called `name`.
+    /// Returns the tensor called `name`.
     pub fn tensor(&self, name: &str) -> Result<&TensorSpec, StoreError> {
         self.named(name).map(|(spec, _)| spec)
     }
@@ -121,8 +121,8 @@ impl EmbeddedStore {
         self.gather_routed(views, ids, 0u32.., out)
     }
 
-    /// Copies the row of `ids[i]` to row `at[i]` of `out`, in one plan for each partition; other rows
-    /// of `out` stay as they are.
+    /// Copies the row of `ids[i]` to row `at[i]` of `out`, in one plan for each partition; other
+    /// rows of `out` stay as they are.
     ///
     /// `out` has whole rows, one for each position in `at` at least. After an error the content of
     /// those positions means nothing.

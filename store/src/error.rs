@@ -186,8 +186,8 @@ pub enum StoreError {
         dir: PathBuf,
     },
     /// A graph that the parent of this process has opened for writing. Also any that a child opens
-    /// for writing after its parent has opened some, and any that a child opens whose parent had one
-    /// open for writing at the fork.
+    /// for writing after its parent has opened some, and any that a child opens whose parent had
+    /// one open for writing at the fork.
     #[error(
         "{}: this process was forked from one that uses graphs: it can write to none, and can open \
          none if one was open for writing at the fork; write in the parent, or start this process \

@@ -38,8 +38,8 @@ impl FileMap {
         let _ = self.map.advise(advice);
     }
 
-    /// Brings bytes into memory, so that a disk that cannot read them is an error here and no SIGBUS
-    /// where they are touched. Costs what the first touch would.
+    /// Brings bytes into memory, so that a disk that cannot read them is an error here and no
+    /// SIGBUS where they are touched. Costs what the first touch would.
     ///
     /// Kernels before 5.14 cannot: there the touch has to do. Nor does it help once the system has
     /// thrown a page away and reads it again.

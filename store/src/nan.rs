@@ -12,7 +12,7 @@ pub enum NanPolicy {
     Keep,
 }
 
-/// Position of the first NaN among packed little-endian elements; integers have none.
+/// Returns the position of the first NaN among packed little-endian elements; integers have none.
 #[must_use]
 pub fn first_nan(dtype: Dtype, bytes: &[u8]) -> Option<usize> {
     // The largest magnitude bits that are not NaN are those of infinity.

@@ -77,7 +77,8 @@ fn fill_row(row: &mut [f32], seed: u64, node: u64, label: i64) {
     }
 }
 
-/// A number from a distribution close to the standard normal one: the sum of four uniform ones.
+/// Returns a number from a distribution close to the standard normal one: the sum of four uniform
+/// ones.
 fn normal(counter: u64) -> f32 {
     let bits = mix(counter);
     let sum: u32 = (0..4).map(|lane| u32::from((bits >> (16 * lane)) as u16)).sum();

@@ -47,7 +47,7 @@ pub enum TensorSpecError {
 }
 
 impl TensorSpec {
-    /// A checked tensor.
+    /// Returns a checked tensor.
     pub fn new(name: &str, dtype: Dtype, width: u32) -> Result<Self, TensorSpecError> {
         let spec = Self { name: name.to_owned(), dtype, width };
         spec.check()?;

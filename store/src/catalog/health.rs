@@ -131,7 +131,7 @@ impl Failure {
     }
 }
 
-/// Whether an error says that there is no room. RocksDB passes on the system's words only.
+/// Returns whether an error says that there is no room. RocksDB passes on the system's words only.
 fn is_full(error: &std::io::Error) -> bool {
     let full = [Errno::NOSPC, Errno::DQUOT];
     if let Some(number) = error.raw_os_error() {

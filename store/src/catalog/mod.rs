@@ -158,7 +158,7 @@ impl Catalog {
         self.get(keys::GRAPH_COPY)
     }
 
-    /// The committed version.
+    /// Returns the committed version.
     pub fn current_version(&self) -> Result<u32, StoreError> {
         let bytes = self.get(keys::VERSION)?.unwrap_or_default();
         let bytes = <[u8; 4]>::try_from(bytes.as_slice())
@@ -171,7 +171,7 @@ impl Catalog {
         self.guard.clone()
     }
 
-    /// Folder of the catalog.
+    /// Returns the folder of the catalog.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -208,8 +208,8 @@ impl Catalog {
         Ok((Uuid::from_bytes(found_graph), found_part))
     }
 
-    /// The change that makes the catalog one of the newest format, which older releases refuse: they
-    /// know no deltas.
+    /// Returns the change that makes the catalog one of the newest format, which older releases
+    /// refuse: they know no deltas.
     fn format_change(&self) -> Result<Change, StoreError> {
         let (graph, part) = self.identity()?;
         let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();

@@ -124,7 +124,7 @@ fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
     }
 }
 
-/// The format of a record that only a later release reads.
+/// Returns the format of a record that only a later release reads.
 fn newer_record(key: &[u8], value: &[u8]) -> Option<u32> {
     let is_of = |kinds: [&[u8]; 2]| kinds.into_iter().any(|kind| key.starts_with(kind));
     if is_of([keys::SEGMENTS, keys::LOST]) {

@@ -63,7 +63,7 @@ impl SegmentCodec {
         Self::Zstd { group_rows: (GROUP_BYTES / row_bytes.max(1) as u32).max(1) }
     }
 
-    /// The name that users see: `raw` or `zstd`.
+    /// Returns the name that users see: `raw` or `zstd`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

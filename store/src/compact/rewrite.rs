@@ -49,9 +49,9 @@ pub(super) fn rewrite(
     writer.finish()
 }
 
-/// The codec of the old segment; where that is not one that rows were imported with, the one that
-/// serves the rows best. What stands for a lost segment has row groups of its own, as large as can
-/// be, and so has what older releases made of it.
+/// Returns the codec of the old segment; where that is not one that rows were imported with, the
+/// one that serves the rows best. What stands for a lost segment has row groups of its own, as
+/// large as can be, and so has what older releases made of it.
 fn codec(
     compaction: &Compaction<'_>,
     pieces: &mut Pieces<'_>,

@@ -84,8 +84,8 @@ fn from_f32(
     }
 }
 
-/// The f32 on whose rounding to a shorter float the rounding of `x` itself agrees: not the nearest
-/// one, but of the two around `x` the one with an odd last bit (rounding to odd, Boldo and
+/// Returns the f32 on whose rounding to a shorter float the rounding of `x` itself agrees: not the
+/// nearest one, but of the two around `x` the one with an odd last bit (rounding to odd, Boldo and
 /// Melquiond 2008).
 fn to_odd_f32(x: f64) -> f32 {
     let nearest = x as f32;

@@ -178,7 +178,7 @@ impl FileReader for File {
     }
 }
 
-/// A file system without locks: nobody can pin there, so every file counts as pinned.
+/// Returns a file system without locks: nobody can pin there, so every file counts as pinned.
 fn knows_no_locks(error: Errno) -> bool {
     matches!(error, Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP)
 }

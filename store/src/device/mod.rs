@@ -36,7 +36,7 @@ pub trait Device: Debug + Send + Sync {
     /// Names in a folder, sorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
 
-    /// Whether anything is at `path`, a broken link included.
+    /// Returns whether anything is at `path`, a broken link included.
     fn exists(&self, path: &Path) -> bool;
 
     /// Moves a file or folder within the device, at once or not at all; fails if `to` exists.
@@ -58,7 +58,7 @@ pub trait Device: Debug + Send + Sync {
     /// Makes durable what a file holds, or which names a folder holds.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
-    /// Whether a sync takes time, so that it pays to wait for several at once.
+    /// Returns whether a sync takes time, so that it pays to wait for several at once.
     fn waits(&self) -> bool {
         true
     }
@@ -117,7 +117,7 @@ pub trait FileReader: Debug + Send + Sync {
         Ok(())
     }
 
-    /// The system's handle, for maps and direct reads; a simulated device has none.
+    /// Returns the system's handle, for maps and direct reads; a simulated device has none.
     fn as_file(&self) -> Option<&File>;
 
     /// Marks the file as read from for as long as it stays open: nobody deletes it meanwhile.
@@ -125,7 +125,7 @@ pub trait FileReader: Debug + Send + Sync {
     /// Fails with [`io::ErrorKind::WouldBlock`] while somebody finds out whether it is pinned.
     fn pin(&self) -> io::Result<()>;
 
-    /// Whether some other open file has pinned this one, in any process.
+    /// Returns whether some other open file has pinned this one, in any process.
     fn is_pinned(&self) -> io::Result<bool>;
 }
 
@@ -156,7 +156,7 @@ pub type EachPair<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// Ordered pairs of bytes with atomic, durable batches.
 pub trait KeyValues: Debug + Send + Sync {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
 
     /// Tells `found` the position and the value of each key of the ascending `keys` that is there.
@@ -179,8 +179,8 @@ pub trait KeyValues: Debug + Send + Sync {
     fn flush(&self) -> io::Result<()>;
 
     /// Opens the pairs again after a write that has failed, so that they take others: every write
-    /// that has returned is there, and none that has failed; but one that removes a range may be there
-    /// as a whole. Reads wait meanwhile. Nothing happens while no write has failed.
+    /// that has returned is there, and none that has failed; but one that removes a range may be
+    /// there as a whole. Reads wait meanwhile. Nothing happens while no write has failed.
     ///
     /// After an error pairs can be read and take no writes, as before.
     fn recover(&self) -> io::Result<()> {

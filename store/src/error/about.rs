@@ -7,7 +7,7 @@ use super::StoreError;
 use crate::cause::Cause;
 
 impl StoreError {
-    /// The file or folder that the error is about, where there is one.
+    /// Returns the file or folder that the error is about, where there is one.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match self {
@@ -47,7 +47,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the error says something about the files, or only about the system.
+    /// Returns whether the error says something about the files, or only about the system.
     #[must_use]
     pub fn cause(&self) -> Cause {
         match self {

@@ -86,7 +86,7 @@ pub enum GroupIndexError {
 }
 
 impl SegmentLayout {
-    /// The layout of `n_rows` rows of `row_bytes` bytes each, stored as they are.
+    /// Returns the layout of `n_rows` rows of `row_bytes` bytes each, stored as they are.
     pub fn new(n_rows: u32, row_bytes: usize) -> Result<Self, LayoutError> {
         match u32::try_from(row_bytes) {
             Ok(row_bytes) if (1..=MAX_ROW_BYTES as u32).contains(&row_bytes) => {
@@ -96,7 +96,8 @@ impl SegmentLayout {
         }
     }
 
-    /// The layout of the same rows in groups of `group_rows`, stored in these many bytes each.
+    /// Returns the layout of the same rows in groups of `group_rows`, stored in these many bytes
+    /// each.
     pub fn grouped(
         n_rows: u32,
         row_bytes: usize,
@@ -115,7 +116,7 @@ impl SegmentLayout {
         Self { is_listed, ..self }
     }
 
-    /// Number of rows; 0 for an empty partition.
+    /// Returns the number of rows; 0 for an empty partition.
     #[must_use]
     pub const fn n_rows(&self) -> u32 {
         self.n_rows
@@ -127,7 +128,7 @@ impl SegmentLayout {
         self.row_bytes as usize
     }
 
-    /// The row groups; `None` where rows lie as they are.
+    /// Returns the row groups; `None` where rows lie as they are.
     #[must_use]
     pub const fn groups(&self) -> Option<&RowGroups> {
         self.groups.as_ref()
@@ -145,7 +146,7 @@ impl SegmentLayout {
         self.groups.as_ref().map_or(self.raw_bytes(), RowGroups::data_bytes)
     }
 
-    /// Number of pages that hold rows.
+    /// Returns the number of pages that hold rows.
     #[must_use]
     pub fn n_pages(&self) -> u64 {
         self.data_bytes().div_ceil(PAGE_BYTES)
@@ -197,7 +198,7 @@ impl SegmentLayout {
         start..start + self.row_bytes as u64
     }
 
-    /// Byte of the file at which the page checksum table starts.
+    /// Returns the byte of the file at which the page checksum table starts.
     #[must_use]
     pub fn table_offset(&self) -> u64 {
         self.sections().table_offset()
@@ -210,13 +211,13 @@ impl SegmentLayout {
         self.sections().tables_bytes()
     }
 
-    /// Byte of the file at which the footer page starts.
+    /// Returns the byte of the file at which the footer page starts.
     #[must_use]
     pub fn footer_offset(&self) -> u64 {
         self.sections().footer_offset()
     }
 
-    /// Length of the whole file.
+    /// Returns the length of the whole file.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.sections().file_bytes()

@@ -47,8 +47,8 @@ impl Retired {
 }
 
 impl LiveGraph {
-    /// Removes the files that compactions have folded, or versions of a writer have replaced, and no
-    /// view needs any more; returns how many still wait for a view to end.
+    /// Removes the files that compactions have folded, or versions of a writer have replaced, and
+    /// no view needs any more; returns how many still wait for a view to end.
     ///
     /// Every compaction and every installed version does it too, and so does opening for writing.
     pub fn sweep(&self) -> Result<usize, StoreError> {

@@ -21,8 +21,8 @@ pub struct StoppedWrites {
 }
 
 impl LiveGraph {
-    /// Whether puts and commits can succeed: the graph is open for writing, and no partition has a
-    /// failed write that keeps others away.
+    /// Returns whether puts and commits can succeed: the graph is open for writing, and no
+    /// partition has a failed write that keeps others away.
     #[must_use]
     pub fn takes_writes(&self) -> bool {
         let is_writer = self.mode == LiveMode::Write && self.check_process().is_ok();

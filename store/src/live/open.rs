@@ -27,10 +27,10 @@ use crate::tensor::TensorSpec;
 impl LiveGraph {
     /// Opens all tensors of the given partitions of `graph`, or of all.
     ///
-    /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`]; brings
-    /// rows that an older release has committed into deltas, and all partitions to the highest
-    /// version among them; and removes what crashes and pinned readers have left. For reading it
-    /// takes no lock and writes nothing.
+    /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`];
+    /// brings rows that an older release has committed into deltas, and all partitions to the
+    /// highest version among them; and removes what crashes and pinned readers have left. For
+    /// reading it takes no lock and writes nothing.
     pub fn open(
         graph: Graph,
         parts: Option<&[PartId]>,
@@ -80,8 +80,8 @@ impl LiveGraph {
     }
 }
 
-/// The versions that rows of a tensor are pending for, ascending; those of `base` or before, which a
-/// segment has taken in, are left out.
+/// Returns the versions that rows of a tensor are pending for, ascending; those of `base` or
+/// before, which a segment has taken in, are left out.
 ///
 /// Fails for a version that no put can have been for.
 fn pending_versions(

@@ -71,7 +71,7 @@ pub struct ProbeReport {
 }
 
 impl ProbeReport {
-    /// The cost model.
+    /// Returns the cost model.
     #[must_use]
     pub fn profile(&self) -> DeviceProfile {
         let (iops, bandwidth_bytes_per_s) = (self.iops, self.bandwidth_bytes_per_s);
@@ -111,7 +111,7 @@ pub fn probe(
     })
 }
 
-/// All cells, through a ring or else by threads; and whether it was a ring.
+/// Returns all cells, through a ring or else by threads; and whether it was a ring.
 fn measure_all(
     dir: &Path,
     subject: &subject::Subject,

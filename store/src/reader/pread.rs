@@ -35,7 +35,7 @@ impl PreadReader {
         Ok(Self { segment, file })
     }
 
-    /// The segment that is read.
+    /// Returns the segment that is read.
     #[must_use]
     pub fn segment(&self) -> &Segment {
         &self.segment

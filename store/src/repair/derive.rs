@@ -166,7 +166,7 @@ impl GraphFacts {
     }
 }
 
-/// Whether each edge is there in both directions.
+/// Returns whether each edge is there in both directions.
 fn is_symmetric(topology: &Topology) -> bool {
     (0..topology.n_nodes()).map(NodeId).all(|node| {
         let sources = topology.in_neighbours(node).iter();

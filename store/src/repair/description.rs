@@ -60,7 +60,8 @@ pub(super) fn find(
     }
 }
 
-/// What is wrong with a sound `graph.toml` that no file here belongs to; `None` if it may stay.
+/// Returns what is wrong with a sound `graph.toml` that no file here belongs to; `None` if it may
+/// stay.
 ///
 /// Fails when some files belong to it, and more to another graph: nobody knows which of both this
 /// folder is.
@@ -85,7 +86,7 @@ fn misplaced(
     Err(StoreError::Unrepairable { file, reason })
 }
 
-/// The copy that most catalogs have, and how many; fails when none has the most.
+/// Returns the copy that most catalogs have, and how many; fails when none has the most.
 fn copy(
     partitions: &BTreeMap<PartId, Partition>,
     dir: &Path,

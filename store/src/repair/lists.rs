@@ -83,8 +83,8 @@ fn restore_topology(shop: &mut Workshop, graph: &Graph, part: PartId) -> Result<
     Ok(Found::Usable)
 }
 
-/// The header that a topology file must have, if what is left of its header vouches for it, and
-/// what it was computed from.
+/// Returns the header that a topology file must have, if what is left of its header vouches for it,
+/// and what it was computed from.
 fn rebuilt_header(graph: &Graph, part: PartId) -> Result<Option<(Vec<u8>, Lists)>, StoreError> {
     let path = graph.topology_path(part);
     let (file, head) = match read_head(&**graph.device(), &path) {
@@ -104,7 +104,7 @@ fn rebuilt_header(graph: &Graph, part: PartId) -> Result<Option<(Vec<u8>, Lists)
     Ok(header.filter(|header| vouches(&head, header)).map(|header| (header, lists)))
 }
 
-/// What is wrong with a file of lists; `None` if it is sound.
+/// Returns what is wrong with a file of lists; `None` if it is sound.
 ///
 /// Fails for a file of a later format.
 fn fault(graph: &Graph, part: PartId, kind: FileKind) -> Result<Option<String>, StoreError> {
@@ -125,7 +125,7 @@ fn fault(graph: &Graph, part: PartId, kind: FileKind) -> Result<Option<String>, 
     })
 }
 
-/// The sums of all pieces; `None` if one cannot be read.
+/// Returns the sums of all pieces; `None` if one cannot be read.
 fn sums(lists: &Lists) -> Option<Vec<PieceSum>> {
     let mut buffer = Vec::new();
     for piece in 0..lists.n_pieces() {

@@ -23,11 +23,11 @@ pub(super) struct Partition {
     pub(super) catalog: Result<Catalog, StoreError>,
 }
 
-/// Opens the catalogs of `parts`, or of all partitions in `dir`, so that nobody writes meanwhile, and finishes or
-/// clears away what an earlier repair has begun.
+/// Opens the catalogs of `parts`, or of all partitions in `dir`, so that nobody writes meanwhile,
+/// and finishes or clears away what an earlier repair has begun.
 ///
-/// Fails with [`StoreError::Locked`] when somebody writes or repairs one, and has done nothing then:
-/// the locks come before any look. A dry run takes none.
+/// Fails with [`StoreError::Locked`] when somebody writes or repairs one, and has done nothing
+/// then: the locks come before any look. A dry run takes none.
 pub(super) fn open_all(
     shop: &mut Workshop,
     dir: &Path,
@@ -91,7 +91,7 @@ fn is_link_to_folder(shop: &Workshop, path: &Path) -> Result<bool, StoreError> {
     }
 }
 
-/// The partition that [`part_dir`] made this name of.
+/// Returns the partition that [`part_dir`] made this name of.
 fn part_of(name: &str) -> Option<PartId> {
     let part = PartId(name.strip_prefix("part-")?.parse().ok()?);
     (part_dir(Path::new(""), part) == Path::new(name)).then_some(part)

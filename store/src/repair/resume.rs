@@ -16,7 +16,8 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Whether repair puts something of this name there; whatever else is called so is not ours.
+    /// Returns whether repair puts something of this name there; whatever else is called so is not
+    /// ours.
     fn is_made(self, name: &str, is_dir: bool) -> bool {
         let is = |path: &Path| path == Path::new(name);
         let here = Path::new("");

@@ -133,7 +133,7 @@ impl Arena {
         self.registered = registered;
     }
 
-    /// First of `n` free pages in a row, within `range`.
+    /// Returns the first of `n` free pages in a row, within `range`.
     fn find(&self, n: usize, range: std::ops::Range<usize>) -> Option<usize> {
         let mut end = range.start;
         while end < range.end {
@@ -200,8 +200,8 @@ fn whole_pages(len_bytes: usize) -> usize {
     len_bytes / PAGE
 }
 
-/// Zeroed, page-aligned memory. A forked child does not have it: of pages that both have, the kernel
-/// would fill those of one process, and not always of the one that reads.
+/// Zeroed, page-aligned memory. A forked child does not have it: of pages that both have, the
+/// kernel would fill those of one process, and not always of the one that reads.
 fn anonymous(len_bytes: usize) -> io::Result<Arc<MmapRaw>> {
     let memory = MmapMut::map_anon(len_bytes)?;
     memory.advise(Advice::DontFork)?;

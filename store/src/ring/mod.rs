@@ -31,8 +31,8 @@ use rustix::io::Errno;
 pub(crate) const DEPTH: usize = 128;
 
 /// Memory of a queue's reads: enough large ones for the bandwidth of a disk that answers each late,
-/// while rows are copied out of those that have come. Of 1 MiB reads with 16 ms each, 16 at a time give
-/// 1 GB/s and 64 four times that.
+/// while rows are copied out of those that have come. Of 1 MiB reads with 16 ms each, 16 at a time
+/// give 1 GB/s and 64 four times that.
 pub(crate) const ARENA_BYTES: usize = 64 << 20;
 
 /// Most queues with that much memory in a process at a time: together they keep any disk busy.
@@ -57,7 +57,7 @@ pub(crate) type Outcome = Result<usize, Errno>;
 
 /// A way to have several reads of one file in flight.
 pub(crate) trait ReadQueue {
-    /// Memory that reads of this queue fill.
+    /// Returns the memory that reads of this queue fill.
     fn arena(&mut self) -> &mut Arena;
 
     /// Most reads that may be in flight.
@@ -74,7 +74,7 @@ pub(crate) trait ReadQueue {
     /// May return earlier, never later. An error means that the queue is beyond use.
     fn submit(&mut self, want: usize) -> io::Result<()>;
 
-    /// A finished read and what it gave.
+    /// Returns a finished read and what it gave.
     fn pop(&mut self) -> Option<(Read, Outcome)>;
 
     /// Waits for all reads in flight and gives their memory back, whatever they gave.

@@ -17,7 +17,8 @@ use super::{
     SMALL_ARENA_BYTES,
 };
 
-/// Most idle rings, and most idle arenas, that are kept: 448 MiB at most together, since few are large.
+/// Most idle rings, and most idle arenas, that are kept: 448 MiB at most together, since few are
+/// large.
 const MAX_IDLE: usize = 8;
 
 /// What a process has of them.
@@ -58,7 +59,7 @@ pub(crate) fn lease(file: &Arc<ReadFile>) -> io::Result<Lease> {
     Ok(Lease { ring: Some(ring), pools })
 }
 
-/// A ring with as much memory as the kernel registers.
+/// Returns a ring with as much memory as the kernel registers.
 fn new_ring(pools: &'static Pools) -> io::Result<Ring> {
     let ring = Ring::new(DEPTH as u32, new_arena(pools)?)?;
     if ring.has_registered_memory() {
@@ -74,7 +75,7 @@ fn new_ring(pools: &'static Pools) -> io::Result<Ring> {
     Ring::new(DEPTH as u32, Arena::new(SMALL_ARENA_BYTES)?)
 }
 
-/// A large arena, while there are few of them.
+/// Returns a large arena, while there are few of them.
 fn new_arena(pools: &'static Pools) -> io::Result<Arena> {
     let Some(large) = Large::take(&pools.n_large) else { return Arena::new(MIDDLE_ARENA_BYTES) };
     let mut arena = Arena::new(ARENA_BYTES)?;

@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(progress.advance(Ok(PAGE)), Step::Done);
     }
 
-    /// What a disk may answer: a share of what was asked for, or an error.
+    /// Returns what a disk may answer: a share of what was asked for, or an error.
     fn answers() -> impl Strategy<Value = Vec<Result<f64, Errno>>> {
         let errno = prop::sample::select(vec![Errno::AGAIN, Errno::INTR, Errno::IO, Errno::NOMEM]);
         let answer = prop_oneof![9 => (0.0..=1.0f64).prop_map(Ok), 1 => errno.prop_map(Err)];

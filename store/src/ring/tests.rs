@@ -11,7 +11,7 @@ use crate::layout::PAGE_BYTES;
 
 const PAGE: usize = PAGE_BYTES as usize;
 
-/// A file whose page `k` is full of bytes `k`.
+/// Returns a file whose page `k` is full of bytes `k`.
 fn file(dir: &Path, n_pages: u8) -> (PathBuf, Arc<ReadFile>) {
     let path = dir.join(format!("{n_pages}-pages"));
     fs::write(&path, (0..n_pages).flat_map(|k| [k; PAGE]).collect::<Vec<u8>>()).unwrap();

@@ -110,7 +110,7 @@ impl Ring {
         };
     }
 
-    /// What the kernel is told about a read.
+    /// Returns what the kernel is told about a read.
     fn entry(&self, read: &Read, file: &ReadFile) -> squeue::Entry {
         let (offset, range) = read.rest();
         let region = read.region();

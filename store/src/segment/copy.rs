@@ -91,7 +91,7 @@ impl Segment {
 
 /// Bytes of a segment's data, handed out only from pages whose checksums are right.
 pub(crate) trait SoundBytes<'a> {
-    /// The bytes `span`, counted from the first data page.
+    /// Returns the bytes `span`, counted from the first data page.
     fn sound(&mut self, span: std::ops::Range<u64>) -> Result<&'a [u8], StoreError>;
 }
 

@@ -54,7 +54,7 @@ impl Segment {
     }
 }
 
-/// The end of the groups from `first` on that one read of about 1 MiB takes; at least one.
+/// Returns the end of the groups from `first` on that one read of about 1 MiB takes; at least one.
 fn end_of_read(groups: &RowGroups, first: u32) -> u32 {
     let limit = groups.span(first).start + MAX_EXTENT_BYTES;
     let mut end = first + 1;

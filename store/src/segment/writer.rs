@@ -56,7 +56,8 @@ impl SegmentWriter {
     /// Creates `path`, which must not exist, for a delta with these rows, which ascend.
     ///
     /// # Panics
-    /// When these are not as many rows as the identity says, or not rows of its partition, ascending.
+    /// When these are not as many rows as the identity says, or not rows of its partition,
+    /// ascending.
     pub fn create_delta(
         device: &dyn Device,
         path: &Path,

@@ -42,8 +42,8 @@ impl<'a> CatalogUnit<'a> {
         }
     }
 
-    /// Each tensor with the version of its segment; without a record the segment's own fault is
-    /// told.
+    /// Returns each tensor with the version of its segment; without a record the segment's own
+    /// fault is told.
     fn bases(&self) -> Result<Vec<(&'a TensorSpec, Option<u32>)>, StoreError> {
         let tensors = self.graph.meta().tensors.iter();
         let base = |tensor: &'a TensorSpec| -> Result<_, StoreError> {
@@ -53,7 +53,7 @@ impl<'a> CatalogUnit<'a> {
         tensors.map(base).collect()
     }
 
-    /// What is wrong with a pair.
+    /// Returns what is wrong with a pair.
     fn fault(
         &self,
         key: &[u8],

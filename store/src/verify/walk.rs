@@ -310,7 +310,7 @@ impl<'a> Walk<'a> {
         Ok(deltas)
     }
 
-    /// Whether the catalog names the delta at this moment.
+    /// Returns whether the catalog names the delta at this moment.
     fn is_named(&self, part: PartId, tensor: usize, delta: &DeltaRecord) -> bool {
         let catalog = self.graph.catalog(part);
         let deltas = catalog.and_then(|catalog| {

@@ -43,8 +43,8 @@ fn put(live: &LiveGraph, seq: u32) {
     }
 }
 
-/// Brings the partition, with rows of put 1 that are committed and of put 2 that are not; the source
-/// has not given it up.
+/// Brings the partition, with rows of put 1 that are committed and of put 2 that are not; the
+/// source has not given it up.
 fn brought(neglect: Option<Neglect>) -> (CrashDevice, Arrival, PartCopy) {
     let crash = CrashDevice::new(5);
     let device: Arc<dyn Device> = Arc::new(crash.clone());
@@ -182,7 +182,8 @@ fn a_partition_that_is_taken_at_the_second_try_is_there_after_a_loss_of_power() 
     }
 }
 
-/// Nothing could open it otherwise, and the next run would remove the description that came with it.
+/// Nothing could open it otherwise, and the next run would remove the description that came with
+/// it.
 #[test]
 fn a_partition_is_in_its_place_only_with_the_description_of_its_graph() {
     let (base, ..) = brought(None);

@@ -26,7 +26,7 @@ const PUTS: [(usize, u16, u32); 5] = [
 ];
 const COMMITTED: u32 = 3;
 
-/// A graph as the last release has left it, and what it holds.
+/// Returns a graph as the last release has left it, and what it holds.
 fn old_graph() -> (CrashDevice, Model) {
     let device = CrashDevice::new(0);
     device.create_dir(Path::new("graphs")).unwrap();

@@ -97,7 +97,7 @@ pub(crate) fn external_of() -> Vec<u32> {
     (0..N_NODES).rev().collect()
 }
 
-/// The nodes, and who owns them.
+/// Returns the nodes, and who owns them.
 fn nodes() -> Relabelling {
     let book = PartitionBook::new(BOUNDS.to_vec()).expect("bounds that ascend");
     // The order is its own inverse.

@@ -18,7 +18,7 @@ pub(crate) trait Scenario {
     /// For messages.
     fn name(&self) -> &'static str;
 
-    /// A device with what is there before anything goes wrong.
+    /// Returns a device with what is there before anything goes wrong.
     fn prepare(&self) -> CrashDevice;
 
     /// Does everything; `is_sticky` tells whether the fault that comes will go on.

@@ -101,8 +101,8 @@ impl Scenario for Updates {
         Ok(world.model)
     }
 
-    /// What is there fits what was acknowledged, also when recovery is cut off again and again;
-    /// and the graph goes on.
+    /// Returns what is there fits what was acknowledged, also when recovery is cut off again and
+    /// again; and the graph goes on.
     fn check(&self, crash: &CrashDevice, acknowledged: &Model, seed: u64) -> Finding {
         let (mut crash, mut model) = (crash.clone(), acknowledged.clone());
         for again in 0..seed % 4 {

@@ -128,7 +128,7 @@ impl World {
         self.live = None;
     }
 
-    /// Whether an error is the device's fault, and tells of it.
+    /// Returns whether an error is the device's fault, and tells of it.
     fn excuse(&self, error: &StoreError, had_struck: bool) -> Finding {
         let told = error.to_string();
         let cause = match error {
@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    /// What another process sees, before anything is recovered.
+    /// Returns what another process sees, before anything is recovered.
     fn look(&self) -> Finding {
         let had_struck = self.crash.has_struck();
         let live = match self.open(LiveMode::Read) {
@@ -339,7 +339,7 @@ impl World {
         })
     }
 
-    /// What was in doubt has been decided by the opening.
+    /// Returns what was in doubt has been decided by the opening.
     fn settle(&mut self, live: &Arc<LiveGraph>) -> Finding {
         self.model.settle(live.version())?;
         let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
@@ -392,7 +392,7 @@ impl World {
     }
 }
 
-/// The put that each row of all tensors is of.
+/// Returns the put that each row of all tensors is of.
 fn all_seqs(store: &EmbeddedStore) -> Result<Result<Seqs, String>, StoreError> {
     let mut all = [[0; N_NODES as usize]; TENSORS.len()];
     for (rows, all) in TENSORS.iter().zip(&mut all) {
@@ -404,7 +404,7 @@ fn all_seqs(store: &EmbeddedStore) -> Result<Result<Seqs, String>, StoreError> {
     Ok(Ok(all))
 }
 
-/// The put that each row is of.
+/// Returns the put that each row is of.
 fn seqs(store: &EmbeddedStore, rows: &Rows) -> Result<Result<Vec<u32>, String>, StoreError> {
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut out = vec![0xee; ids.len() * rows.row_bytes];

@@ -214,7 +214,7 @@ fn identity() -> SegmentIdentity {
     }
 }
 
-/// A folder with a segment in it.
+/// Returns a folder with a segment in it.
 fn folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rows.seg");

@@ -82,7 +82,7 @@ pub enum Neglect {
 }
 
 impl Operation {
-    /// Whether it may change what a loss of power leaves behind.
+    /// Returns whether it may change what a loss of power leaves behind.
     #[must_use]
     pub const fn changes(self) -> bool {
         use Operation::*;
@@ -104,7 +104,7 @@ impl Operation {
 }
 
 impl Fault {
-    /// Whether the fault can happen to such an operation.
+    /// Returns whether the fault can happen to such an operation.
     #[must_use]
     pub fn befalls(self, operation: Operation) -> bool {
         match self {

@@ -48,7 +48,8 @@ pub struct CrashDevice {
 }
 
 impl CrashDevice {
-    /// An empty device; `seed` decides what refused operations did before they were refused.
+    /// Returns an empty device; `seed` decides what refused operations did before they were
+    /// refused.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { state: Arc::new(Mutex::new(State::new(seed))) }
@@ -64,19 +65,20 @@ impl CrashDevice {
         self.lock().trigger.arm(plan);
     }
 
-    /// Whether the planned fault has come.
+    /// Returns whether the planned fault has come.
     #[must_use]
     pub fn has_struck(&self) -> bool {
         self.lock().trigger.has_struck()
     }
 
-    /// Whether the power has gone.
+    /// Returns whether the power has gone.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.lock().is_dead
     }
 
-    /// The device as a machine finds it after the power went now: no handles, no locks, no plan.
+    /// Returns the device as a machine finds it after the power went now: no handles, no locks, no
+    /// plan.
     ///
     /// This device stays as it is, so that many outcomes of one loss can be looked at.
     #[must_use]

@@ -163,7 +163,7 @@ impl Mode {
 }
 
 impl CrashPairs {
-    /// The pairs as of now; nothing is locked while they are looked at.
+    /// Returns the pairs as of now; nothing is locked while they are looked at.
     fn map(&self) -> io::Result<Arc<Map>> {
         let mut state = self.device.lock();
         state.perform(Operation::ReadPairs, |state| {
@@ -244,7 +244,8 @@ impl KeyValues for CrashPairs {
     }
 
     /// Finds what had failed in its log, or does not, and writes over it what was there before:
-    /// until that is durable it stays in doubt. A batch that removes a range stays where it is found.
+    /// until that is durable it stays in doubt. A batch that removes a range stays where it is
+    /// found.
     fn recover(&self) -> io::Result<()> {
         let Mode::Writes { has_failed } = &self.mode else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "opened for reading"));

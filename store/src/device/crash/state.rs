@@ -207,7 +207,7 @@ impl State {
     }
 }
 
-/// The names on the way from the root to `path`; the current folder is the root.
+/// Returns the names on the way from the root to `path`; the current folder is the root.
 fn names(path: &Path) -> io::Result<Vec<&str>> {
     let mut names = Vec::new();
     for component in path.components() {

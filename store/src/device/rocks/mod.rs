@@ -275,7 +275,8 @@ impl KeyValues for Rocks {
     }
 }
 
-/// The one family of keys; only families that are named have a handle for batches of look-ups.
+/// Returns the one family of keys; only families that are named have a handle for batches of
+/// look-ups.
 fn rows(options: &Options) -> ColumnFamilyDescriptor {
     ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone())
 }
@@ -294,7 +295,8 @@ fn is_locked(error: &rocksdb::Error) -> bool {
     words.contains("lock hold by current process") || words.contains("While lock file")
 }
 
-/// What the process holds of rows that were put and are not in tables yet, all partitions together.
+/// Returns what the process holds of rows that were put and are not in tables yet, all partitions
+/// together.
 fn write_buffers() -> &'static WriteBufferManager {
     static BUFFERS: PerProcess<WriteBufferManager> = PerProcess::new();
     // A put does not wait for room: the partition that is written to moves its rows into tables.
@@ -313,12 +315,12 @@ fn options(replay: Replay) -> io::Result<Options> {
         Replay::Whole => DBRecoveryMode::TolerateCorruptedTailRecords,
         Replay::UpToDamage | Replay::Salvage => DBRecoveryMode::PointInTime,
     });
-    // A log takes room on disk ahead, by default for the whole write buffer: 70 MB for each partition
-    // that is written to. With one family of keys this bounds that and nothing else.
+    // A log takes room on disk ahead, by default for the whole write buffer: 70 MB for each
+    // partition that is written to. With one family of keys this bounds that and nothing else.
     options.set_max_total_wal_size(LOG_ROOM_BYTES);
     options.set_write_buffer_manager(write_buffers());
-    // What a partition that is hardly written to holds: it counts towards all partitions' bound, and
-    // only a put to it moves it into tables.
+    // What a partition that is hardly written to holds: it counts towards all partitions' bound,
+    // and only a put to it moves it into tables.
     options.set_arena_block_size(ARENA_BLOCK_BYTES);
     let mut tables = BlockBasedOptions::default();
     tables.set_block_size(TABLE_BLOCK_BYTES);

@@ -4,8 +4,8 @@
 //! not known: all of the batch, a part that the next opening drops, or nothing. RocksDB's memory
 //! still is as before, since a batch goes there after the log. So the values that the batch was to
 //! change are read from there before the store is closed, and written back after it is open again.
-//! A batch that removes a range is not undone, since what was in the range is not known: it is there
-//! as a whole, or not at all.
+//! A batch that removes a range is not undone, since what was in the range is not known: it is
+//! there as a whole, or not at all.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -182,7 +182,7 @@ impl KeyValues for Reopening {
     }
 }
 
-/// The changes that give each key the value that it has in `store`, or none.
+/// Returns the changes that give each key the value that it has in `store`, or none.
 fn undo_of(store: &Rocks, keys: &BTreeSet<Vec<u8>>) -> io::Result<Vec<Change>> {
     let value = |key: &Vec<u8>| {
         Ok(match store.get(key)? {

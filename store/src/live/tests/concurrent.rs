@@ -20,7 +20,7 @@ struct Progress {
     acknowledged: AtomicU32,
 }
 
-/// Rows of 8 bytes: a number that only grows, twice.
+/// Returns the rows of 8 bytes: a number that only grows, twice.
 fn gather(store: &EmbeddedStore) -> Vec<u32> {
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut out = vec![0u8; ids.len() * 99];
@@ -72,7 +72,7 @@ fn read_latest(live: &Arc<LiveGraph>, nodes: &[Progress], stop: &AtomicBool) -> 
     n_gathers
 }
 
-/// A pinned view never changes, and versions only grow.
+/// Returns a pinned view never changes, and versions only grow.
 fn read_pinned(live: &Arc<LiveGraph>, stop: &AtomicBool) -> u32 {
     let _stopping = Stop(stop);
     let (mut n_pins, mut before) = (0, vec![0; N_NODES as usize]);

@@ -69,7 +69,7 @@ fn hand_over(copy: &mut PartCopy, live: &LiveGraph, arrival: &Arrival) -> Manife
     manifest
 }
 
-/// The rows of a partition's nodes in the graph at `dir`, of both tensors.
+/// Returns the rows of a partition's nodes in the graph at `dir`, of both tensors.
 fn rows_at(dir: &Path, part: PartId, view: View) -> Vec<Vec<u8>> {
     let live = open_part(dir, part, LiveMode::Read);
     let ids: Vec<NodeId> = live.graph().book().range(part).map(NodeId).collect();
@@ -99,7 +99,7 @@ fn elsewhere(ring: &Ring) -> PathBuf {
     ring.dir.path().join("elsewhere")
 }
 
-/// The nodes of the partition that moves.
+/// Returns the nodes of the partition that moves.
 fn its_nodes(live: &LiveGraph) -> Vec<u32> {
     live.graph().book().range(PART).collect()
 }
@@ -303,7 +303,7 @@ fn a_partition_that_is_put_back_has_every_commit_that_went_by() {
     assert!(ring.verify().ok);
 }
 
-/// The folder that was given up, as a graph.
+/// Returns the folder that was given up, as a graph.
 fn elsewhere_given_up(ring: &Ring) -> PathBuf {
     let (from, to) = (elsewhere(ring), ring.dir.path().join("given-up"));
     let graph = Graph::open(&from).unwrap();

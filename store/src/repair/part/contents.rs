@@ -274,7 +274,7 @@ impl Scan {
     }
 }
 
-/// A record that makes sense, or why it does not.
+/// Returns a record that makes sense, or why it does not.
 fn usable(
     graph: &Graph,
     tensor: &str,

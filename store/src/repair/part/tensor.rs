@@ -99,7 +99,7 @@ impl TensorWork {
 }
 
 impl Look<'_> {
-    /// A tensor whose segment the catalog names.
+    /// Returns a tensor whose segment the catalog names.
     fn recorded(
         &mut self,
         record: &TensorRecord,
@@ -134,7 +134,8 @@ impl Look<'_> {
         }
     }
 
-    /// A tensor that the catalog does not name a segment of: the newest file that can be used.
+    /// Returns a tensor that the catalog does not name a segment of: the newest file that can be
+    /// used.
     fn unrecorded(&mut self) -> Result<TensorWork, StoreError> {
         if let Some((record, mended)) = self.newest(0)? {
             return Ok(self.mend(record, *mended));

@@ -44,7 +44,8 @@ pub(super) fn follow_groups(
     (data_bytes <= data_end).then_some(Followed { index, data_bytes })
 }
 
-/// The length of the frame that `bytes` start with, if it is of `rows_bytes` bytes and shorter.
+/// Returns the length of the frame that `bytes` start with, if it is of `rows_bytes` bytes and
+/// shorter.
 fn frame_bytes(bytes: &[u8], rows_bytes: u64) -> Option<u64> {
     let content_bytes = get_frame_content_size(bytes).ok().flatten()?;
     let frame_bytes = find_frame_compressed_size(bytes).ok()? as u64;

@@ -82,8 +82,8 @@ impl Remains<'_> {
     }
 }
 
-/// The sets of entries for which to choose between the table and the pages: each on its own where
-/// they are few, or else sector by sector.
+/// Returns the sets of entries for which to choose between the table and the pages: each on its own
+/// where they are few, or else sector by sector.
 fn choices(stored: &[Option<u32>], sums: &[u32]) -> Vec<Vec<usize>> {
     let differ = |&i: &usize| stored[i].is_some_and(|entry| entry != sums[i]);
     let disputed: Vec<usize> = (0..sums.len()).filter(differ).collect();
@@ -113,7 +113,7 @@ fn search(
     })
 }
 
-/// The padded table with each entry from the page or from the stored table, and the index.
+/// Returns the padded table with each entry from the page or from the stored table, and the index.
 ///
 /// An entry that is not stored comes from the page in any case.
 fn tables(stored: &[Option<u32>], sums: &[u32], from_page: &[bool], index: &[u8]) -> Vec<u8> {
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// A table of `n` checksums.
+    /// Returns a table of `n` checksums.
     fn truth(n: usize) -> Vec<u32> {
         (0..n as u32).map(|i| i.wrapping_mul(0x9e37_79b9) ^ 0x1234_5678).collect()
     }

@@ -105,8 +105,9 @@ fn the_deltas_that_a_damaged_later_segment_has_taken_in_are_kept() {
     }
 }
 
-/// A graph whose first partition has an old copy of its catalog: `packed` was put with `pending` by
-/// then, and with `then` before the commit that the copy knows nothing of; and `feat` was compacted.
+/// Returns a graph whose first partition has an old copy of its catalog: `packed` was put with
+/// `pending` by then, and with `then` before the commit that the copy knows nothing of; and `feat`
+/// was compacted.
 fn with_an_old_catalog(then: Option<u8>) -> (Patient, Rows) {
     let model = import();
     let live = open(&model.path());

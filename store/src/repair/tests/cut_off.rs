@@ -116,7 +116,7 @@ impl KeyValues for DyingPairs {
     }
 }
 
-/// Where in the graph what was lost, and of which tensor.
+/// Returns where in the graph what was lost, and of which tensor.
 fn places(patient: &Patient, lost: &[Lost]) -> Vec<(String, Option<String>)> {
     let dir = patient.graph().display().to_string();
     lost.iter().map(|lost| (lost.file.replace(&dir, ""), lost.tensor.clone())).collect()

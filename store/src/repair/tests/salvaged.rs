@@ -56,7 +56,7 @@ fn killed(history: History) -> Model {
     killed
 }
 
-/// The catalog of a partition as it was imported.
+/// Returns the catalog of a partition as it was imported.
 fn old_catalog(model: &Model, part: &str) -> PathBuf {
     model.dir.path().join(format!("catalog-of-{part}"))
 }

@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The ids of a round: neither in order nor all different.
+/// Returns the ids of a round: neither in order nor all different.
 fn ids(scale: &Scale, seed: usize) -> Vec<u32> {
     let mix = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let first = (seed * scale.n_rounds + 1) * scale.batch_rows;

@@ -141,8 +141,8 @@ impl Arena {
         }
     }
 
-    /// Has a row read that will be copied soon, or the start of a long one, whose rest the processor
-    /// guesses; of [`NO_SLOT`] there is none.
+    /// Has a row read that will be copied soon, or the start of a long one, whose rest the
+    /// processor guesses; of [`NO_SLOT`] there is none.
     #[inline]
     fn prefetch(&self, slot: u32) {
         if slot != NO_SLOT {

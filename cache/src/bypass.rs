@@ -109,7 +109,7 @@ impl Bypass {
         Self { settings, state: FRESH }
     }
 
-    /// Whether the cache is to be left alone in the round that comes or runs.
+    /// Returns whether the cache is to be left alone in the round that comes or runs.
     fn is_resting(&self) -> bool {
         matches!(self.state, State::Resting { .. })
     }
@@ -162,7 +162,7 @@ mod tests {
         weight: 0.5,
     };
 
-    /// The rounds, by number, that are bypassed when hits are so many of 100.
+    /// Returns the rounds, by number, that are bypassed when hits are so many of 100.
     fn bypassed(hits: &[u64]) -> Vec<usize> {
         let mut bypass = Bypass::new(SETTINGS);
         let mut rounds = Vec::new();

@@ -35,9 +35,9 @@ use lending::Loans;
 /// ```
 ///
 /// A batch begins with its lookup and ends with the next one. Slots that it read or filled, slots
-/// that are pinned, and all while some are [lent](Directory::lend), are held: they get no other row.
-/// When nothing else is left further rows are not kept, so no batch, however large or repetitive, can
-/// wait for its own rows.
+/// that are pinned, and all while some are [lent](Directory::lend), are held: they get no other
+/// row. When nothing else is left further rows are not kept, so no batch, however large or
+/// repetitive, can wait for its own rows.
 pub struct Directory {
     index: RowIndex,
     slots: Slots,
@@ -94,8 +94,8 @@ pub enum DirectoryError {
 }
 
 impl Directory {
-    /// A directory of `capacity_rows` slots, or one per id if there are fewer ids, for ids below
-    /// `id_space`. `none` has no slots and `unbounded` one per id, whatever the capacity.
+    /// Returns a directory of `capacity_rows` slots, or one per id if there are fewer ids, for ids
+    /// below `id_space`. `none` has no slots and `unbounded` one per id, whatever the capacity.
     ///
     /// Fails when the policy's inputs make no sense or the system refuses the memory.
     pub fn new(
@@ -120,7 +120,8 @@ impl Directory {
         })
     }
 
-    /// Memory that a directory will take, in bytes, beside what follows the size of a batch.
+    /// Returns the memory that a directory will take, in bytes, beside what follows the size of a
+    /// batch.
     #[must_use]
     pub fn planned_bytes(capacity_rows: u32, id_space: u32, spec: &PolicySpec) -> usize {
         let n_slots = spec.n_slots(capacity_rows, id_space);
@@ -196,9 +197,9 @@ impl Directory {
         ids.extend(self.policy.wanted().iter().filter(|&&id| self.index.get(id) == NO_SLOT));
     }
 
-    /// Changes whenever [`Directory::wanted`] may give rows that it did not give the last time. While
-    /// it stays the same these are the rows given then that are not resident yet, which are fewer to
-    /// look for.
+    /// Changes whenever [`Directory::wanted`] may give rows that it did not give the last time.
+    /// While it stays the same these are the rows given then that are not resident yet, which are
+    /// fewer to look for.
     #[must_use]
     pub fn wanted_revision(&self) -> u64 {
         self.policy.wanted_revision() + self.stats.removals
@@ -304,8 +305,8 @@ impl Directory {
     }
 
     /// Keeps `slots` as they are until the ticket is released, over any number of batches;
-    /// [`NO_SLOT`] may stand among them. For rows that are read where they lie, after the next batch has
-    /// begun: a lookup that copies rows out needs none, for a batch holds its slots.
+    /// [`NO_SLOT`] may stand among them. For rows that are read where they lie, after the next
+    /// batch has begun: a lookup that copies rows out needs none, for a batch holds its slots.
     ///
     /// # Panics
     ///
@@ -325,7 +326,7 @@ impl Directory {
         ticket.0.into_iter().for_each(|slot| self.slots.unpin(slot));
     }
 
-    /// The slot of one id, or [`NO_SLOT`]. No policy hears of it.
+    /// Returns the slot of one id, or [`NO_SLOT`]. No policy hears of it.
     #[must_use]
     pub fn slot_of(&self, id: u32) -> u32 {
         self.index.get(id)
@@ -345,7 +346,7 @@ impl Directory {
         hot.into_iter().chain(others).map(|(id, _)| id).collect()
     }
 
-    /// Number of rows held.
+    /// Returns the number of rows held.
     #[must_use]
     pub fn n_resident(&self) -> usize {
         self.slots.n_resident() as usize
@@ -357,19 +358,20 @@ impl Directory {
         self.slots.n_used()
     }
 
-    /// Number of rows that fit.
+    /// Returns the number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {
         self.slots.n_slots()
     }
 
-    /// The policy that decides.
+    /// Returns the policy that decides.
     #[must_use]
     pub fn policy(&self) -> &PolicySpec {
         &self.spec
     }
 
-    /// Memory of index, slots and policy, in bytes, beside what follows the size of a batch.
+    /// Returns the memory of index, slots and policy, in bytes, beside what follows the size of a
+    /// batch.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.slots.bytes() + self.ghosts.bytes() + self.index.bytes() + self.policy.bytes()

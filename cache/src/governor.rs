@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn bytes_that_are_left_go_to_the_heavier_first() {
-        // 26 bytes by weight are 8 and 17: no row, and one. Of the 16 that are left each could have one.
+        // 26 bytes by weight are 8 and 17: no row, and one. Of the 16 that are left each could have
+        // one.
         assert_eq!(shares(26, &[claim(10, 9, 1), claim(10, 9, 2)]), [0, 2]);
         assert_eq!(shares(26, &[claim(10, 9, 2), claim(10, 9, 1)]), [2, 0]);
         // What the heavier has no use for, or no room, is the lighter's.

@@ -149,7 +149,7 @@ impl RowIndex {
     }
 }
 
-/// The slot that an entry says, or [`NO_SLOT`].
+/// Returns the slot that an entry says, or [`NO_SLOT`].
 #[inline]
 fn slot_of(entry: u32) -> u32 {
     // Spreads the highest bit, without a branch.

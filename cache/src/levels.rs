@@ -25,9 +25,9 @@ pub enum Inclusion {
     /// device evicts moves down if the host takes it. A batch that evicts waits for the device,
     /// once, to bring those rows down.
     ///
-    /// Over a host tier of several workers that holds for each worker by itself: a row that moves up
-    /// is lost to the others, and one that two devices have may be on the host as well when one of
-    /// them evicts it.
+    /// Over a host tier of several workers that holds for each worker by itself: a row that moves
+    /// up is lost to the others, and one that two devices have may be on the host as well when one
+    /// of them evicts it.
     Exclusive,
 }
 
@@ -68,14 +68,14 @@ pub struct LevelsStats {
 }
 
 impl Levels {
-    /// A device tier that is always used, over nothing.
+    /// Returns a device tier that is always used, over nothing.
     #[must_use]
     pub fn new(device: DeviceTier) -> Self {
         let watch = Watch::default();
         Self { device, below: None, watch, n_batches: 0, n_bypassed: 0 }
     }
 
-    /// The same over the host's tier.
+    /// Returns the same over the host's tier.
     ///
     /// # Panics
     ///
@@ -95,7 +95,7 @@ impl Levels {
         self
     }
 
-    /// A tensor on the device for batches of up to `n_rows` ids.
+    /// Returns a tensor on the device for batches of up to `n_rows` ids.
     ///
     /// Fails when the device has no memory for it.
     pub fn tensor(&self, n_rows: usize) -> Result<BatchTensor, DeviceError> {
@@ -139,7 +139,8 @@ impl Levels {
         self.device.advance(now);
     }
 
-    /// The device's tier as it is. What it has stays its own: an exclusive host does not take it.
+    /// Returns the device's tier as it is. What it has stays its own: an exclusive host does not
+    /// take it.
     fn go_past<E>(
         &mut self,
         ids: &[u32],
@@ -167,9 +168,9 @@ impl Levels {
         Ok(Found { device: 0, host })
     }
 
-    /// Takes rows out of the device's tier, for they have changed elsewhere. A host's tier under it has
-    /// to forget them first, by [`SharedTier::remove`], for this one could fill itself from it, and
-    /// `below` is what that gave; every worker's has to be told of each removal there, in their
+    /// Takes rows out of the device's tier, for they have changed elsewhere. A host's tier under it
+    /// has to forget them first, by [`SharedTier::remove`], for this one could fill itself from it,
+    /// and `below` is what that gave; every worker's has to be told of each removal there, in their
     /// order. From one that has missed one nothing moves down any more.
     pub fn remove(&mut self, ids: &[u32], below: Option<Removal>) {
         self.device.remove(ids);
@@ -186,7 +187,7 @@ impl Levels {
         self.device.retarget(ids);
     }
 
-    /// The tier on the device.
+    /// Returns the tier on the device.
     #[must_use]
     pub fn device(&self) -> &DeviceTier {
         &self.device
@@ -205,8 +206,8 @@ impl Levels {
     }
 }
 
-/// A batch through both tiers. The device decides first, by ids alone: so the host knows what it
-/// need not keep, and what comes down.
+/// Returns a batch through both tiers. The device decides first, by ids alone: so the host knows
+/// what it need not keep, and what comes down.
 fn gather<E>(
     device: &mut DeviceTier,
     below: &mut Below,

@@ -196,12 +196,12 @@ impl Queues {
         self.few_from(queue, slot.map_or(back, |slot| slots.word(slot)), n)
     }
 
-    /// The slots from a place on, towards the front.
+    /// Returns the slots from a place on, towards the front.
     fn from(&self, queue: u32, at: u32) -> impl Iterator<Item = u32> {
         self.entries_from(queue, at).filter(|&slot| slot != STRUCK)
     }
 
-    /// The same with what was struck out.
+    /// Returns the same with what was struck out.
     fn entries_from(&self, queue: u32, at: u32) -> impl Iterator<Item = u32> {
         let ring = &self.rings[queue as usize];
         let entries: &[u32] = &self.entries;
@@ -250,9 +250,9 @@ impl Queues {
         is_found.then_some(at)
     }
 
-    /// About `n` slots that are looked at next when slots are given up, for reading ahead. Fewer where
-    /// much is struck out: while slots come free otherwise nobody else passes that, and a walk over
-    /// it each time would cost more than it saves.
+    /// About `n` slots that are looked at next when slots are given up, for reading ahead. Fewer
+    /// where much is struck out: while slots come free otherwise nobody else passes that, and a
+    /// walk over it each time would cost more than it saves.
     pub(crate) fn next(&self, queue: u32, n: usize, slots: &Slots) -> impl Iterator<Item = u32> {
         self.few_from(queue, self.rings[queue as usize].scan_start(slots), n)
     }

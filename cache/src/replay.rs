@@ -98,13 +98,13 @@ pub struct ReplayStats {
 }
 
 impl TierSizes {
-    /// Whether a batch passes two tiers.
+    /// Returns whether a batch passes two tiers.
     #[must_use]
     pub fn is_two(self) -> bool {
         !matches!(self, Self::One(_))
     }
 
-    /// Rows of all tiers together.
+    /// Returns the rows of all tiers together.
     #[must_use]
     pub fn rows(self) -> u32 {
         match self {
@@ -117,9 +117,9 @@ impl TierSizes {
 }
 
 impl ReplayStats {
-    /// Rows that had to come from below: those missed, and those brought ahead. No policy brings
-    /// fewer than `oracle` misses, since a row that comes ahead could as well come when it is
-    /// used.
+    /// Returns the rows that had to come from below: those missed, and those brought ahead. No
+    /// policy brings fewer than `oracle` misses, since a row that comes ahead could as well come
+    /// when it is used.
     #[must_use]
     pub fn moved_rows(&self) -> u64 {
         self.tier.misses + self.n_ahead
@@ -182,7 +182,7 @@ impl<'a> Replay<'a> {
         self.trace.range(self.next_batch - 1).len()
     }
 
-    /// Whether all batches are served.
+    /// Returns whether all batches are served.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.next_batch == self.trace.n_batches()
@@ -198,7 +198,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// What it has come to so far.
+    /// Returns what it has come to so far.
     #[must_use]
     pub fn stats(&self) -> ReplayStats {
         let n_ahead = self.n_ahead;
@@ -233,7 +233,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whether `decay` has just chosen what it wants instead of what.
+    /// Returns whether `decay` has just chosen what it wants instead of what.
     fn ends_round(&self) -> bool {
         matches!(&self.spec, PolicySpec::Decay(spec)
             if self.next_batch.is_multiple_of(spec.interval))

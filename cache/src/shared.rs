@@ -57,8 +57,8 @@ pub struct SharedTier {
     decisions: Mutex<Decisions>,
 }
 
-/// What a shared tier is told beside its size and policy; by default rows never change, and the tier
-/// is always used.
+/// What a shared tier is told beside its size and policy; by default rows never change, and the
+/// tier is always used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedSettings {
     /// A row may be used while it is at most so old, in the time of [`SharedTier::advance`]; `None`
@@ -103,7 +103,7 @@ pub struct Passage {
 }
 
 impl SharedTier {
-    /// A tier for rows of `row_bytes` bytes with ids below `id_space`, which with all its
+    /// Returns a tier for rows of `row_bytes` bytes with ids below `id_space`, which with all its
     /// bookkeeping stays within `capacity_bytes`; see [`crate::Tier::new`].
     ///
     /// Fails when `row_bytes` is 0, the policy's inputs make no sense, or the system refuses the
@@ -120,7 +120,7 @@ impl SharedTier {
         Self::within(room, id_space, spec, settings)
     }
 
-    /// The same in what room there is, for as many rows as are wanted.
+    /// Returns the same in what room there is, for as many rows as are wanted.
     ///
     /// Fails as [`SharedTier::new`].
     pub fn within(
@@ -137,7 +137,7 @@ impl SharedTier {
         Self::of_slots(n_slots, row_bytes, id_space, spec, settings)
     }
 
-    /// A tier of exactly `n_slots` rows, or one per id if there are fewer ids.
+    /// Returns a tier of exactly `n_slots` rows, or one per id if there are fewer ids.
     ///
     /// Fails as [`SharedTier::new`].
     pub fn of_slots(
@@ -186,8 +186,8 @@ impl SharedTier {
         self.copy_found(out, passage);
     }
 
-    /// The same for rows with this stamp or a later one, whatever time it is; all others miss. The tier must
-    /// keep stamps.
+    /// The same for rows with this stamp or a later one, whatever time it is; all others miss. The
+    /// tier must keep stamps.
     ///
     /// # Panics
     ///
@@ -198,7 +198,7 @@ impl SharedTier {
         self.copy_found(out, passage);
     }
 
-    /// Whether rows have stamps: with a bound on their age, of any length.
+    /// Returns whether rows have stamps: with a bound on their age, of any length.
     #[must_use]
     pub fn keeps_stamps(&self) -> bool {
         self.lock().residents.keeps_stamps()
@@ -259,8 +259,8 @@ impl SharedTier {
     }
 
     /// Takes rows out, for they have changed elsewhere: a lookup that begins after this misses
-    /// them, and no row that was looked up before is kept. Ids that are not resident are fine. Gives
-    /// what tiers above have to be told.
+    /// them, and no row that was looked up before is kept. Ids that are not resident are fine.
+    /// Gives what tiers above have to be told.
     pub fn remove(&self, ids: &[u32]) -> Removal {
         let mut decisions = self.lock();
         if ids.is_empty() {
@@ -281,7 +281,7 @@ impl SharedTier {
         self.lock().residents.retarget(ids);
     }
 
-    /// Number of rows that fit.
+    /// Returns the number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {
         self.lock().residents.directory().n_slots()
@@ -293,7 +293,7 @@ impl SharedTier {
         self.row_bytes
     }
 
-    /// Memory of rows and all bookkeeping when full, in bytes.
+    /// Returns the memory of rows and all bookkeeping when full, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.rows.bytes() + self.bookkeeping_bytes()
@@ -355,21 +355,21 @@ impl SharedTier {
         n_lost
     }
 
-    /// A panic of another thread leaves decisions that are worse and give no wrong row: a row is
-    /// taken only under its number.
+    /// Returns a panic of another thread leaves decisions that are worse and give no wrong row: a
+    /// row is taken only under its number.
     fn lock(&self) -> MutexGuard<'_, Decisions> {
         self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Decisions {
-    /// The number of the row in `slot`; 0 for [`NO_SLOT`].
+    /// Returns the number of the row in `slot`; 0 for [`NO_SLOT`].
     fn number(&self, slot: u32) -> u64 {
         self.numbers.get(slot as usize).copied().unwrap_or_default()
     }
 
-    /// Finds slots, numbers and stamps, of rows that have `since` where it is given, or nothing while the tier
-    /// is left alone.
+    /// Finds slots, numbers and stamps, of rows that have `since` where it is given, or nothing
+    /// while the tier is left alone.
     fn find(&mut self, ids: &[u32], since: Option<u32>, passage: &mut Passage) {
         let Passage { slots, numbers, stamps, n_removals, is_past, .. } = passage;
         (*n_removals, *is_past) = (self.n_removals, self.watch.is_resting());

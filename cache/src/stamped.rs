@@ -85,8 +85,8 @@ impl StampedDirectory {
         }
     }
 
-    /// The same for rows with this stamp or a later one, whatever time it is. Needs a bound on the age, or no
-    /// stamp is kept.
+    /// The same for rows with this stamp or a later one, whatever time it is. Needs a bound on the
+    /// age, or no stamp is kept.
     pub(crate) fn lookup_since(&mut self, ids: &[u32], min_stamp: u32, slots: &mut Vec<u32>) {
         self.directory.lookup(ids, slots);
         for slot in slots.iter_mut().filter(|slot| **slot != NO_SLOT) {

@@ -178,7 +178,7 @@ impl VersionedRows {
         }
     }
 
-    /// Memory of a slot for rows of `row_bytes`, in bytes.
+    /// Returns the memory of a slot for rows of `row_bytes`, in bytes.
     #[must_use]
     pub const fn slot_bytes(row_bytes: usize) -> usize {
         let words = row_bytes.div_ceil(WORD_BYTES).saturating_add(HEAD_WORDS);
@@ -191,13 +191,13 @@ impl VersionedRows {
         self.row_bytes
     }
 
-    /// Memory of rows, tags and versions, in bytes.
+    /// Returns the memory of rows, tags and versions, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.words.len() * WORD_BYTES
     }
 
-    /// The version of a slot, its tag and its row.
+    /// Returns the version of a slot, its tag and its row.
     fn slot(&self, slot: usize) -> (&AtomicU64, &AtomicU64, &[AtomicU64]) {
         let words = self.slot_words(slot);
         (&words[0], &words[1], &words[HEAD_WORDS..])

@@ -165,7 +165,7 @@ impl Memory {
     }
 }
 
-/// Rows that a staging buffer of so many bytes holds.
+/// Returns the rows that a staging buffer of so many bytes holds.
 fn staging_rows(row_bytes: usize, staging_bytes: usize) -> usize {
     staging_bytes.checked_div(row_bytes).unwrap_or(0).clamp(1, u32::MAX as usize)
 }

@@ -54,7 +54,7 @@ fn planned(id_space: u32) -> [PolicySpec; 4] {
     ]
 }
 
-/// The most hits of any sequence of choices, by trying all.
+/// Returns the most hits of any sequence of choices, by trying all.
 fn best(batches: &[Vec<u32>], n_slots: usize) -> usize {
     let mut reached = HashMap::from([(Vec::new(), 0)]);
     for batch in batches {

@@ -13,8 +13,8 @@ pub(super) struct Below {
     host: Arc<SharedTier>,
     inclusion: Inclusion,
     passage: Passage,
-    /// Of each row that the batch asks for here, whether it is on the device from this batch on, and
-    /// whether the host has it.
+    /// Of each row that the batch asks for here, whether it is on the device from this batch on,
+    /// and whether the host has it.
     has: Vec<bool>,
     is_found: Vec<bool>,
     /// The ids of a piece, and what of it has to be fetched.
@@ -57,7 +57,8 @@ impl Below {
         self.inclusion == Inclusion::Exclusive
     }
 
-    /// A batch begins; of each row that is to come from here, whether the device has it from now on.
+    /// A batch begins; of each row that is to come from here, whether the device has it from now
+    /// on.
     pub(super) fn begin(&mut self, has: impl Iterator<Item = bool>) {
         self.has.clear();
         self.has.extend(has);

@@ -295,7 +295,7 @@ impl NaiveLevels {
     }
 }
 
-/// A batch, and what is removed after it.
+/// Returns a batch, and what is removed after it.
 fn steps() -> impl Strategy<Value = Vec<(Vec<u32>, Vec<u32>)>> {
     let batch = prop::collection::vec(0u32..40, 0..30);
     prop::collection::vec((batch, prop::collection::vec(0u32..45, 0..4)), 0..25)

@@ -73,7 +73,7 @@ pub(crate) trait Policy: Send {
 
     fn end_lookup(&mut self, _slots: &Slots) {}
 
-    /// Whether a slot that a batch reads must be held until the next one.
+    /// Returns whether a slot that a batch reads must be held until the next one.
     fn heeds_reads(&self) -> bool {
         true
     }
@@ -81,7 +81,7 @@ pub(crate) trait Policy: Send {
     /// These ids are offered next: reads what that needs, so that the cache misses overlap.
     fn prepare(&mut self, _ids: &[u32], _slots: &Slots) {}
 
-    /// Rows that the policy wants beside those that miss, some of them resident.
+    /// Returns the rows that the policy wants beside those that miss, some of them resident.
     fn wanted(&self) -> &[u32] {
         &[]
     }
@@ -116,12 +116,12 @@ pub(crate) trait Policy: Send {
     /// The row in `slot` was taken out.
     fn on_remove(&mut self, _id: u32, _slot: u32, _slots: &mut Slots) {}
 
-    /// Whether the row in `slot` was read since the policy last thought of giving it up, where it
-    /// keeps that.
+    /// Returns whether the row in `slot` was read since the policy last thought of giving it up,
+    /// where it keeps that.
     fn is_hot(&self, _slot: u32) -> bool {
         false
     }
 
-    /// Memory of the state, in bytes, except what only follows the size of a batch.
+    /// Returns the memory of the state, in bytes, except what only follows the size of a batch.
     fn bytes(&self) -> usize;
 }

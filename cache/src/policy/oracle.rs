@@ -65,19 +65,20 @@ impl Oracle {
         })
     }
 
-    /// Number of the current batch; the first is 0.
+    /// Returns the number of the current batch; the first is 0.
     fn now(&self) -> u32 {
         self.n_begun.wrapping_sub(1)
     }
 
-    /// The stack of a position's row; `None` when a later position of this batch has it too.
+    /// Returns the stack of a position's row; `None` when a later position of this batch has it
+    /// too.
     #[inline]
     fn next_use(&self, position: usize) -> Option<u32> {
         let next_use = self.next_uses.get(position).copied().unwrap_or(NEVER);
         (next_use > self.now()).then(|| next_use.min(self.n_batches))
     }
 
-    /// Whether the row was announced for this batch, and so is in no stack.
+    /// Returns whether the row was announced for this batch, and so is in no stack.
     #[inline]
     fn is_due(&self, slot: u32) -> bool {
         let now = self.now();

@@ -110,7 +110,7 @@ impl PolicySpec {
         }
     }
 
-    /// The policy's name.
+    /// Returns the policy's name.
     #[must_use]
     pub const fn kind(&self) -> PolicyKind {
         match self {
@@ -130,7 +130,7 @@ impl PolicySpec {
         }
     }
 
-    /// Whether the inputs make sense.
+    /// Returns whether the inputs make sense.
     pub fn check(&self) -> Result<(), NeedsPlan> {
         let Self::Decay(DecaySpec { gamma, interval, .. }) = self else { return Ok(()) };
         if !(*gamma > 0.0 && *gamma <= 1.0) {

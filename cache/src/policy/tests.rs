@@ -138,7 +138,7 @@ fn ratio(id: u32) -> u16 {
     (id * 7 % 5) as u16
 }
 
-/// The policies that have a model here, and the model.
+/// Returns the policies that have a model here, and the model.
 fn twins(n_slots: u32) -> Vec<(PolicySpec, Box<dyn Naive>)> {
     let ratios: Arc<[u16]> = (0..ID_SPACE).map(ratio).collect();
     let target: Arc<[u32]> = (0..ID_SPACE).rev().collect();
@@ -188,8 +188,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..60)
 }
 
-/// Every row once and again, each a batch of its own: what a policy does with them is told by its
-/// whole state.
+/// Returns every row once and again, each a batch of its own: what a policy does with them is told
+/// by its whole state.
 fn tail(n_pins: usize) -> impl Iterator<Item = Step> {
     let releases = std::iter::repeat_n(Step::Release, n_pins);
     releases.chain((0..2 * ID_SPACE).map(|at| Step::Batch(vec![at * 7 % ID_SPACE])))

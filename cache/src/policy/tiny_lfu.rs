@@ -94,7 +94,7 @@ impl TinyLfu {
         self.queues.unlink(queue, slot, slots);
     }
 
-    /// The estimate of the victim's id. It is the same for all contenders that lose.
+    /// Returns the estimate of the victim's id. It is the same for all contenders that lose.
     #[inline]
     fn count_of_victim(&mut self, victim: u32, slots: &Slots) -> u8 {
         match self.victim {

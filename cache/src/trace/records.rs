@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    /// Packed by hand: time, object, size, next access.
+    /// Returns the packed by hand: time, object, size, next access.
     fn record(object: u64, rest: usize) -> Vec<u8> {
         let mut bytes = 1_700_000_000u32.to_le_bytes().to_vec();
         bytes.extend(object.to_le_bytes());

@@ -67,8 +67,8 @@ impl MoveRows {
         Ok(Self { function })
     }
 
-    /// Begins to copy the rows that `list` tells from one block to the other, after everything that was
-    /// begun on these three and on `stream`.
+    /// Begins to copy the rows that `list` tells from one block to the other, after everything that
+    /// was begun on these three and on `stream`.
     ///
     /// # Safety
     ///

@@ -181,7 +181,8 @@ impl CudaMemory {
     /// Unless each is a slot or none: a kernel would read other memory.
     fn check_slots(&self, slots: &[u32]) {
         let n_slots = self.n_rows(self.slots.len());
-        // With 1 added none is 0 and the largest tells; no branch, so that it takes next to no time.
+        // With 1 added none is 0 and the largest tells; no branch, so that it takes next to no
+        // time.
         let most = slots.iter().fold(0, |most, slot| most.max(slot.wrapping_add(1)));
         assert!(most as usize <= n_slots, "slot {} of {n_slots}", most.wrapping_sub(1));
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::PolicyKind;
 
-/// A row says whose and of which epoch it is. Id 0 has a row of zeros in epoch 0.
+/// Returns a row says whose and of which epoch it is. Id 0 has a row of zeros in epoch 0.
 fn row_of(id: u32, epoch: u32, row_bytes: usize) -> impl Iterator<Item = u8> {
     (0..row_bytes as u32)
         .map(move |at| (id.wrapping_mul(at * 2 + 1) ^ epoch.wrapping_mul(101)) as u8)
@@ -192,7 +192,7 @@ fn has_no_bound(spec: &PolicySpec) -> bool {
     matches!(spec.kind(), PolicyKind::Unbounded | PolicyKind::None)
 }
 
-/// All that is resident, the last slots first, and the first of them once more.
+/// Returns all that is resident, the last slots first, and the first of them once more.
 fn gather_residents(tier: &mut DeviceTier, tensor: &mut BatchTensor) -> Vec<u8> {
     let mut residents: Vec<(u32, u32)> = tier.directory().residents().collect();
     residents.reverse();
@@ -254,8 +254,8 @@ proptest! {
     }
 }
 
-/// Byte for byte, over policies, widths that are and are not multiples of 16, 8, 4 and 2, and staging
-/// from one row to more than a batch.
+/// Byte for byte, over policies, widths that are and are not multiples of 16, 8, 4 and 2, and
+/// staging from one row to more than a batch.
 #[test]
 fn device_and_host_give_the_same_batches() {
     let Some(device) = cuda() else { return };

@@ -19,7 +19,8 @@ pub struct Candidate {
     pub id: u32,
     /// How often it is drawn as a neighbour, as far as the graph tells: its degree.
     pub degree: u32,
-    /// Whether it is a halo node: these fill the slots first. Batches of more than one hop reach others.
+    /// Whether it is a halo node: these fill the slots first. Batches of more than one hop reach
+    /// others.
     pub is_halo: bool,
 }
 
@@ -171,12 +172,12 @@ impl Scores {
         self.counts.bytes() + self.rests.bytes() + places + ids
     }
 
-    /// The place of the candidate with a rank in `ids`.
+    /// Returns the place of the candidate with a rank in `ids`.
     fn place(&self, rank: usize) -> usize {
         if self.places.is_some() { rank } else { self.ids[rank] as usize }
     }
 
-    /// The place of an id; of ids without one, some place where there is none.
+    /// Returns the place of an id; of ids without one, some place where there is none.
     fn place_of(&self, id: u32) -> u32 {
         self.places.as_ref().map_or(id, |places| places.get(id))
     }
@@ -245,7 +246,8 @@ impl Scores {
         self.want_all(self.best(n, replacement), ids);
     }
 
-    /// Before the first batch, that the first `n` may come (Algorithm 1, line 18): appends their ids.
+    /// Before the first batch, that the first `n` may come (Algorithm 1, line 18): appends their
+    /// ids.
     pub(super) fn want_first(&mut self, n: usize, ids: &mut Vec<u32>) {
         self.want_all(self.first(n), ids);
     }

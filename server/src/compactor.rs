@@ -1,5 +1,5 @@
-//! Compactions in the background, and the removal of files that versions kept for readers have held:
-//! one thread, one run after the other. A follower's thread only removes.
+//! Compactions in the background, and the removal of files that versions kept for readers have
+//! held: one thread, one run after the other. A follower's thread only removes.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Between two complaints in the log: a client that asks for a damaged row over and over, or a lack of
-/// descriptors, must not fill a disk.
+/// Between two complaints in the log: a client that asks for a damaged row over and over, or a lack
+/// of descriptors, must not fill a disk.
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Faults of the server that its log tells, of one thread.

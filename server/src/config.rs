@@ -47,12 +47,12 @@ pub struct ServerConfig {
     pub preload: Vec<PreloadChoice>,
     /// Where it is remembered which rows were resident; a folder in the graph's unless given.
     pub state_dir: Option<PathBuf>,
-    /// Tensors in memory alone, over the partitions that are served; part of `tier_bytes`. With any of them,
-    /// and on a writable server, clients may declare others and publish rows, which over TCP needs what
-    /// `writable` needs.
+    /// Tensors in memory alone, over the partitions that are served; part of `tier_bytes`. With any
+    /// of them, and on a writable server, clients may declare others and publish rows, which over
+    /// TCP needs what `writable` needs.
     pub volatile: Vec<VolatileChoice>,
-    /// Take pushes, commits and compactions: locks the partitions against other writers. Over TCP it
-    /// needs `token`, `tls.client_ca` or `insecure`, and so does `parts_here`.
+    /// Take pushes, commits and compactions: locks the partitions against other writers. Over TCP
+    /// it needs `token`, `tls.client_ca` or `insecure`, and so does `parts_here`.
     pub writable: bool,
     /// Addresses of the writers whose versions the folder follows; then no puts are taken.
     pub follow: Option<String>,

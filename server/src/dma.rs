@@ -78,8 +78,8 @@ impl ReadList {
         self.reads.iter().map(|read| admission.cost_of(read.extent.len_bytes())).sum()
     }
 
-    /// Reads the extents, several concurrently and each once `turn` has a place for it, checks every
-    /// page that holds a planned row, and copies each row to its output row.
+    /// Reads the extents, several concurrently and each once `turn` has a place for it, checks
+    /// every page that holds a planned row, and copies each row to its output row.
     ///
     /// On an error some rows of `out` may have been written; none of them was unverified.
     pub(crate) async fn execute(

@@ -47,8 +47,8 @@ fn name_of(shard: usize) -> String {
     format!("lode-shard-{shard}")
 }
 
-/// Why a server did not start: what the first shard that has died said, rather than that it was not heard
-/// of, as where its executor could not be created.
+/// Why a server did not start: what the first shard that has died said, rather than that it was not
+/// heard of, as where its executor could not be created.
 pub(crate) fn why_dead(
     error: ServerError,
     deaths: &Deaths,
@@ -65,8 +65,9 @@ pub(crate) fn why_dead(
     }
 }
 
-/// Bytes of each shard's buffers for reads, which the kernel locks once for each of three rings. With less
-/// than that allowed each executor says so in many lines, and goes on without; this says it in one.
+/// Bytes of each shard's buffers for reads, which the kernel locks once for each of three rings.
+/// With less than that allowed each executor says so in many lines, and goes on without; this says
+/// it in one.
 pub(crate) fn io_bytes(n_shards: u16) -> usize {
     let allowed = getrlimit(Resource::Memlock).current;
     let wanted = u64::from(n_shards) * LOCKED_BYTES_PER_SHARD as u64;
@@ -140,8 +141,8 @@ mod tests {
 
     use super::*;
 
-    /// How long an executor with this timer takes at most to answer one of `n` messages, of which each
-    /// reaches it at another moment of its way to sleep.
+    /// Returns how long an executor with this timer takes at most to answer one of `n` messages, of
+    /// which each reaches it at another moment of its way to sleep.
     fn slowest_answer(timer: Duration, n: u64) -> Duration {
         let (answers, answered) = mpsc::channel();
         let (inboxes, inbox) = mpsc::channel();

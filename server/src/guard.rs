@@ -53,7 +53,8 @@ impl Guard {
     }
 }
 
-/// The guard of all doors, replaced as a whole: whoever comes later must show what the new one asks.
+/// The guard of all doors, replaced as a whole: whoever comes later must show what the new one
+/// asks.
 #[derive(Default)]
 pub(crate) struct Gate(RwLock<Arc<Guard>>);
 
@@ -67,8 +68,8 @@ impl Gate {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Asks what a new guard does, which must be of the same kinds: nobody shall come in who had to show
-    /// something, and no connection is let in that was checked for less.
+    /// Asks what a new guard does, which must be of the same kinds: nobody shall come in who had to
+    /// show something, and no connection is let in that was checked for less.
     fn renew(&self, guard: Guard) -> Result<(), ServerError> {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let changed = inner.asks().into_iter().zip(guard.asks()).find(|(now, new)| now != new);
@@ -89,13 +90,13 @@ impl Renewer {
         Self(gate)
     }
 
-    /// From now on asks of those who connect what `config` says: tokens, certificates and keys, read
-    /// anew. All else in it counts for nothing, and who is let in already stays.
+    /// From now on asks of those who connect what `config` says: tokens, certificates and keys,
+    /// read anew. All else in it counts for nothing, and who is let in already stays.
     ///
     /// # Errors
-    /// `Tls` when a file cannot be used, `Renewal` when one of these is added or left out, and what is
-    /// wrong with settings that [`Server::start`](crate::Server::start) would refuse. All stays as it was
-    /// then.
+    /// `Tls` when a file cannot be used, `Renewal` when one of these is added or left out, and what
+    /// is wrong with settings that [`Server::start`](crate::Server::start) would refuse. All stays
+    /// as it was then.
     pub fn renew(&self, config: &ServerConfig) -> Result<(), ServerError> {
         config.check()?;
         self.0.renew(Guard::new(config)?)
@@ -135,7 +136,7 @@ mod tests {
         ServerConfig { listen, token, admin_token, ..ServerConfig::new("graph") }
     }
 
-    /// The text of the token.
+    /// Returns the text of the token.
     fn told(gate: &Gate) -> Option<&'static str> {
         let tokens = gate.guard().token?;
         TEXTS.into_iter().find(|text| tokens.first().as_bytes() == text.as_bytes())

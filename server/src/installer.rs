@@ -26,7 +26,7 @@ impl Installer {
         Self { holdings: Arc::clone(holdings), inboxes: Arc::clone(inboxes) }
     }
 
-    /// The graph that is served.
+    /// Returns the graph that is served.
     #[must_use]
     pub fn live(&self) -> &LiveGraph {
         &self.holdings.live
@@ -59,7 +59,8 @@ impl Installer {
         Ok(is_new)
     }
 
-    /// Has all shards read the version of a partition that is installed, or returns why one does not.
+    /// Has all shards read the version of a partition that is installed, or returns why one does
+    /// not.
     fn switch(&self, part: PartId) -> Result<(), String> {
         let seen = self.holdings.committed(Some(part));
         let (done, all_done) = mpsc::channel();

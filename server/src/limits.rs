@@ -14,9 +14,10 @@ pub const SHARDS_MAX: u16 = 256;
 pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
 /// A connection that has asked for nothing this long may have to go for another.
 pub const IDLE_MIN: Duration = Duration::from_secs(10);
-/// Most connections of a shard that have not been let in yet (TLS, hello, token), or are being told that
-/// they are not; one more ends another, drawn at random among those of the address (of version 6: of the
-/// network of 64 bits), or of the Unix socket, that has most, so that strangers cannot keep others out.
+/// Most connections of a shard that have not been let in yet (TLS, hello, token), or are being told
+/// that they are not; one more ends another, drawn at random among those of the address (of version
+/// 6: of the network of 64 bits), or of the Unix socket, that has most, so that strangers cannot
+/// keep others out.
 pub const ENTERING_PER_SHARD_MAX: usize = 256;
 /// How long a connection that is refused is kept, so that its client hears why.
 pub const REFUSAL_LINGER: Duration = Duration::from_secs(1);
@@ -24,14 +25,15 @@ pub const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 pub const IN_FLIGHT_BYTES_PER_SHARD: u64 = 64 << 20;
 /// Most rows of a chunk of a reply: short rows take as long as others to find.
 pub const CHUNK_ROWS_MAX: usize = 8192;
-/// Bytes of a shard's buffers for reads from disk: `READS_IN_FLIGHT` of 64 KiB. Longer or more reads take
-/// their memory from the heap.
+/// Bytes of a shard's buffers for reads from disk: `READS_IN_FLIGHT` of 64 KiB. Longer or more
+/// reads take their memory from the heap.
 pub const IO_BYTES_PER_SHARD: usize = 4 << 20;
 /// Bytes of memory that a shard locks: each of three rings its own and the buffers.
 pub const LOCKED_BYTES_PER_SHARD: usize = (512 << 10) + 3 * IO_BYTES_PER_SHARD;
 /// Bytes of buffers that a shard keeps for the requests to come.
 pub const POOLED_BYTES_PER_SHARD: usize = 32 << 20;
-/// Sets of a gather's lists (keys, misses, a plan) that a tensor's part of a shard keeps for the next.
+/// Sets of a gather's lists (keys, misses, a plan) that a tensor's part of a shard keeps for the
+/// next.
 pub const IDLE_SCRATCH_MAX: usize = 32;
 /// Chunks of rows that may stand in the memory that a connection over a Unix socket shares with its
 /// client: enough that both are at work, few enough that they stay in the processor's cache.
@@ -119,8 +121,8 @@ pub const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that is silent for this long is probed, and after three probes given up.
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How long a shard's tasks may run, a chunk of rows aside, before it polls its rings. A request that
-/// arrives for a SyncPull ends the turn.
+/// How long a shard's tasks may run, a chunk of rows aside, before it polls its rings. A request
+/// that arrives for a SyncPull ends the turn.
 pub const TURN: Duration = Duration::from_micros(500);
 /// A new connection must be let in within this time: TLS, hello and token together.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);

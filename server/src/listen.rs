@@ -122,7 +122,8 @@ impl Listeners {
         Ok(bound)
     }
 
-    /// A socket file that nobody listens on is replaced; anything else in the way is an error.
+    /// Returns a socket file that nobody listens on is replaced; anything else in the way is an
+    /// error.
     fn bind_unix(
         &mut self,
         path: PathBuf,
@@ -150,13 +151,13 @@ impl Listeners {
     }
 }
 
-/// Port of a shard; 0 for a free one.
+/// Returns the port of a shard; 0 for a free one.
 fn shard_port(base: Option<u16>, shard: u16, n_shards: u16) -> Result<u16, ServerError> {
     let Some(base) = base else { return Ok(0) };
     base.checked_add(shard).ok_or(ServerError::Ports { base, n_shards })
 }
 
-/// A listening Unix socket that nobody could ever connect to whom its mode keeps out.
+/// Returns a listening Unix socket that nobody could ever connect to whom its mode keeps out.
 fn bind_for(path: &Path, mode: Mode) -> io::Result<UnixListener> {
     let socket =
         net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

@@ -13,7 +13,8 @@ use rustix::process::{Resource, getrlimit};
 
 /// Mappings until one lies where huge pages can be.
 const PLACES_TRIED: usize = 8;
-/// Longest time that one may take: it is made on a shard's thread, and waits for work on every core.
+/// Longest time that one may take: it is made on a shard's thread, and waits for work on every
+/// core.
 const COLLAPSE_MAX: Duration = Duration::from_millis(20);
 /// Refusals, and pages that took too long, until a tier does with small ones.
 const REFUSED_MAX: usize = 8;
@@ -39,9 +40,9 @@ pub(crate) struct TierFile {
 impl TierFile {
     /// Memory for the rows of a tier, all zeros, and its file.
     ///
-    /// Pages are taken as they are written. So it fails where the system promises no more memory than it
-    /// has: a page that cannot be had later would be a SIGBUS there, and not, as that of private memory,
-    /// an error now.
+    /// Pages are taken as they are written. So it fails where the system promises no more memory
+    /// than it has: a page that cannot be had later would be a SIGBUS there, and not, as that of
+    /// private memory, an error now.
     #[expect(unsafe_code, reason = "a map that is written to cannot be made otherwise")]
     pub(crate) fn new(n_bytes: usize) -> io::Result<(MmapMut, Self)> {
         let unsupported = |why: String| Err(io::Error::new(io::ErrorKind::Unsupported, why));
@@ -58,13 +59,13 @@ impl TierFile {
             return unsupported(format!("files may have {most} bytes (ulimit -f, LimitFSIZE)"));
         }
         file.set_len(file_bytes as u64)?;
-        // SAFETY: as in `Region::new`: the file is nobody else's until its seals make a mapping of it
-        // the only one that writes, and its size stays.
+        // SAFETY: as in `Region::new`: the file is nobody else's until its seals make a mapping of
+        // it the only one that writes, and its size stays.
         let map = |offset: usize| unsafe {
             MmapOptions::new().offset(offset as u64).len(n_bytes).map_mut(&file)
         };
-        // A huge page wants a place in the file as far from a multiple of its size as that in memory;
-        // most often the next mapping of a length comes to where the one before was.
+        // A huge page wants a place in the file as far from a multiple of its size as that in
+        // memory; most often the next mapping of a length comes to where the one before was.
         let within = |memory: &MmapMut| memory.as_ptr().addr() % LENT_PAGE_BYTES;
         let (mut memory, mut offset) = (map(LENT_PAGE_BYTES)?, LENT_PAGE_BYTES);
         for _ in 0..PLACES_TRIED {
@@ -81,9 +82,9 @@ impl TierFile {
         Ok((memory, Self { file, offset, n_bytes, start, n_huge, n_refused }))
     }
 
-    /// Takes the bytes up to `end` in huge pages, where they have none yet and the system has some: a
-    /// page of files in memory is a small one otherwise, whoever asks for what (`shmem_enabled`), and
-    /// costs every copy of a row more.
+    /// Takes the bytes up to `end` in huge pages, where they have none yet and the system has some:
+    /// a page of files in memory is a small one otherwise, whoever asks for what (`shmem_enabled`),
+    /// and costs every copy of a row more.
     pub(crate) fn take_huge_pages(&self, end: usize) {
         let first = self.start.next_multiple_of(LENT_PAGE_BYTES);
         let all_end = self.start + self.n_bytes;

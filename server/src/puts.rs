@@ -1,7 +1,8 @@
 //! Puts that come in pieces: what has come is kept until the last piece, and then put by one write.
 //!
 //! A put is known by the number that its client has drawn, and its partition. What is finished is
-//! remembered for a while, so that a last piece whose answer was lost is answered as the first time.
+//! remembered for a while, so that a last piece whose answer was lost is answered as the first
+//! time.
 //!
 //! The rows of a put of one piece have the room of its request. A put of more pieces reserves
 //! room for all its rows with the first, so that each put that has begun can end. A client that
@@ -352,7 +353,7 @@ mod tests {
         PutKey { id, part: PartId(0) }
     }
 
-    /// A piece with these ids, whose rows are their ids and the piece's number.
+    /// Returns a piece with these ids, whose rows are their ids and the piece's number.
     fn rows(ids: &[u32], mark: u8) -> PutRows {
         let bytes = ids.iter().flat_map(|&id| [id as u8, 0, 0, mark]).collect();
         PutRows { ids: ids.iter().copied().map(NodeId).collect(), bytes }

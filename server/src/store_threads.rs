@@ -42,8 +42,8 @@ type Task = Option<Box<dyn FnOnce() + Send>>;
 /// The answer to a call, to be awaited on the shard that made it, and to be let go of there.
 ///
 /// A channel of the standard kind would have the thread that answers let go of the waker. With
-/// glommio-ng 0.12 that may touch the woken task's memory after the task has ended and is gone: so the
-/// waker is let go of by the shard alone.
+/// glommio-ng 0.12 that may touch the woken task's memory after the task has ended and is gone: so
+/// the waker is let go of by the shard alone.
 pub(crate) struct Answer<T> {
     slot: Slot<T>,
     /// Of one thread.

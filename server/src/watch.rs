@@ -27,8 +27,8 @@ thread_local! {
 }
 
 impl Deaths {
-    /// Waits until a thread has ended that must not, and tells which; `None` if the server is stopped
-    /// first.
+    /// Waits until a thread has ended that must not, and tells which; `None` if the server is
+    /// stopped first.
     #[must_use]
     pub fn wait(&self) -> Option<String> {
         let mut state = self.lock();
@@ -72,7 +72,8 @@ impl Drop for Lifeline {
         if state.is_stopping || state.dead.is_some() {
             return;
         }
-        // No log: this runs as the thread's locals are destroyed, and the log's buffer is one of them.
+        // No log: this runs as the thread's locals are destroyed, and the log's buffer is one of
+        // them.
         state.dead = Some(std::mem::take(&mut self.name));
         self.deaths.0.1.notify_all();
     }

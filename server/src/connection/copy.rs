@@ -94,7 +94,7 @@ impl Connection {
     }
 }
 
-/// A step that seals, or reads pending rows. Blocks.
+/// Returns a step that seals, or reads pending rows. Blocks.
 fn step_of(copy: &mut PartCopy, step: CopyStep) -> Result<(Copied, Vec<u8>), StoreError> {
     let (mut copied, mut piece) = (Copied::default(), Vec::new());
     match step {

@@ -100,7 +100,8 @@ impl Connection {
         Ok(agreed?)
     }
 
-    /// Whether the first request tells one of these tokens, or the admin's, which is worth more.
+    /// Returns whether the first request tells one of these tokens, or the admin's, which is worth
+    /// more.
     async fn tells(&mut self, guard: &Guard, tokens: &Tokens) -> Result<bool, Ended> {
         let mut prefix = [0; PREFIX_BYTES];
         self.stream.read_exact(&mut prefix).await?;

@@ -1,5 +1,5 @@
-//! Handshakes of TLS, one step of one of them at a time: its arithmetic takes as long as many requests,
-//! and whoever comes may begin one.
+//! Handshakes of TLS, one step of one of them at a time: its arithmetic takes as long as many
+//! requests, and whoever comes may begin one.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-/// Who waits for a turn: those whom one more step completes before all others, since those who begin may
-/// be many and mean nothing by it, and among equals who waits longest. Only the second step goes first:
-/// whoever sends byte after byte has as many as it likes. A turn is handed over: whoever comes as one
-/// ends does not go before those who wait.
+/// Who waits for a turn: those whom one more step completes before all others, since those who
+/// begin may be many and mean nothing by it, and among equals who waits longest. Only the second
+/// step goes first: whoever sends byte after byte has as many as it likes. A turn is handed over:
+/// whoever comes as one ends does not go before those who wait.
 #[derive(Default)]
 pub(crate) struct Turns(RefCell<Line>);
 
@@ -72,8 +72,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Runs a handshake whose steps wait for their turn among those of the shard. After each the core is
-/// the others' for as long as the step took, and the executor looks at what has come meanwhile.
+/// Runs a handshake whose steps wait for their turn among those of the shard. After each the core
+/// is the others' for as long as the step took, and the executor looks at what has come meanwhile.
 ///
 /// What is waited for from the peer is waited for without a turn.
 pub(super) async fn in_turn<T>(
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!([(); 3].map(|()| pass(&mut line)), [90, 91, 1]);
     }
 
-    /// A handshake of this many steps, each of which could go on at once.
+    /// Returns a handshake of this many steps, each of which could go on at once.
     async fn steps(n: u64, n_taken: &Cell<u64>) -> io::Result<()> {
         let mut n_left = n;
         poll_fn(|cx| {

@@ -1,10 +1,10 @@
-//! Rows for a client of the same machine where they stand: it maps the memory of the shard's tier to
-//! read, is told the slots, and copies the rows itself, so that nobody copies them twice and the
+//! Rows for a client of the same machine where they stand: it maps the memory of the shard's tier
+//! to read, is told the slots, and copies the rows itself, so that nobody copies them twice and the
 //! shard goes on to the next request meanwhile.
 //!
-//! While a loan lasts no slot gets another row (`lodestore_cache::Directory::lend`). It ends when the
-//! client says that it has taken the rows, asks for something else, or leaves; one that does nothing is cut
-//! off, after twice the time for which a client believes what it has copied.
+//! While a loan lasts no slot gets another row (`lodestore_cache::Directory::lend`). It ends when
+//! the client says that it has taken the rows, asks for something else, or leaves; one that does
+//! nothing is cut off, after twice the time for which a client believes what it has copied.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -39,7 +39,8 @@ impl Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        // At a stop a client cannot say any more that it has taken the rows, and may still be at it.
+        // At a stop a client cannot say any more that it has taken the rows, and may still be at
+        // it.
         if !self.shard.is_ending()
             && let Ok(rows) = self.shard.tensor(self.tensor)
         {
@@ -87,7 +88,8 @@ impl Connection {
     }
 
     /// Tells the client where rows stand, chunk after chunk, up to the first chunk with one that is
-    /// not in memory; gives the number of rows told of. The inner result is what the client is told.
+    /// not in memory; gives the number of rows told of. The inner result is what the client is
+    /// told.
     pub(super) async fn lend_rows(
         &mut self,
         shard: &Rc<Shard>,

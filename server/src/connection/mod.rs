@@ -186,12 +186,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a frame as long as the client likes, unless it has rows on loan, or as nobody wants its
-    /// place; `None` when it has left between frames.
+    /// Waits for a frame as long as the client likes, unless it has rows on loan, or as nobody
+    /// wants its place; `None` when it has left between frames.
     async fn next_prefix(&mut self, idle: &Idle) -> Result<Option<Prefix>, Ended> {
         let mut bytes = [0; PREFIX_BYTES];
-        // Between two steps of a copy it is at work, and so is who copies rows that are lent, or has
-        // claimed rows.
+        // Between two steps of a copy it is at work, and so is who copies rows that are lent, or
+        // has claimed rows.
         if self.copying.is_none() && self.loan.is_none() && self.claims.is_empty() {
             idle.begin();
         }
@@ -384,8 +384,8 @@ fn told_again() -> Ended {
     WireError::Malformed { message: "request", reason }.into()
 }
 
-/// What can be wrong with a request before its body is read: the version of the connection does not have
-/// it, it came too late, or means another graph than this one.
+/// Returns what can be wrong with a request before its body is read: the version of the connection
+/// does not have it, it came too late, or means another graph than this one.
 fn check(shard: &Shard, request: &Request, version: u16, is_late: bool) -> Result<(), Failure> {
     request.body.check_version(version).map_err(|error| {
         // A peer without ranges does not know the code.

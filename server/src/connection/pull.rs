@@ -132,8 +132,8 @@ impl Connection {
         }
     }
 
-    /// Begins the next chunk: waits for its place in shared memory, if it has one. Returns its rows, and
-    /// where these are to be gathered: there, or behind the head room of `frame`.
+    /// Begins the next chunk: waits for its place in shared memory, if it has one. Returns its
+    /// rows, and where these are to be gathered: there, or behind the head room of `frame`.
     pub(super) async fn next_place<'a>(
         &'a mut self,
         shard: &Shard,

@@ -56,7 +56,7 @@ impl Rights {
     }
 }
 
-/// Whether a connection came to an address that only this machine reaches.
+/// Returns whether a connection came to an address that only this machine reaches.
 fn is_loopback(socket: impl AsFd) -> bool {
     let address = getsockname(socket).ok().and_then(|at| std::net::SocketAddr::try_from(at).ok());
     address.is_some_and(|at| at.ip().to_canonical().is_loopback())

@@ -38,8 +38,8 @@ pub(super) struct Shared {
     _room: StaticPermit,
 }
 
-/// Rows of a chunk: as many as its bytes allow, and no more than are gathered between two looks of the
-/// executor, however short they are.
+/// Rows of a chunk: as many as its bytes allow, and no more than are gathered between two looks of
+/// the executor, however short they are.
 pub(super) fn chunk_rows(row_bytes: usize) -> usize {
     (CHUNK_BYTES / row_bytes).clamp(1, CHUNK_ROWS_MAX)
 }
@@ -60,26 +60,26 @@ impl Ring {
         Self { first, n_rows, chunk_rows, row_bytes }
     }
 
-    /// Whether chunks fit a slot, which one of a single long row does not, and are worth one: then all
-    /// are but the last.
+    /// Returns whether chunks fit a slot, which one of a single long row does not, and are worth
+    /// one: then all are but the last.
     fn fits(self) -> bool {
         (SHARED_CHUNK_BYTES_MIN..=CHUNK_BYTES).contains(&(self.chunk_rows * self.row_bytes))
     }
 
-    /// Where the chunk that begins with this row stands; `None` for one that is too short to be
-    /// worth it.
+    /// Returns where the chunk that begins with this row stands; `None` for one that is too short
+    /// to be worth it.
     fn place(self, first_row: usize) -> Option<Range<usize>> {
         let n_bytes = (self.n_rows - first_row).min(self.chunk_rows) * self.row_bytes;
         let start = (first_row - self.first) / self.chunk_rows % SHARED_SLOTS * CHUNK_BYTES;
         (n_bytes >= SHARED_CHUNK_BYTES_MIN).then_some(start..start + n_bytes)
     }
 
-    /// Whether a later chunk comes to the place of the one that begins with this row.
+    /// Returns whether a later chunk comes to the place of the one that begins with this row.
     fn comes_again(self, first_row: usize) -> bool {
         first_row + SHARED_SLOTS * self.chunk_rows < self.n_rows
     }
 
-    /// Whether the place of the chunk that begins with this row had one before.
+    /// Returns whether the place of the chunk that begins with this row had one before.
     fn had_another(self, first_row: usize) -> bool {
         first_row - self.first >= SHARED_SLOTS * self.chunk_rows
     }
@@ -134,8 +134,8 @@ impl Connection {
         }
     }
 
-    /// The client tells that it has taken rows, while no answer waits for that: those that were lent, or
-    /// chunks of an answer that has failed; or nobody has asked.
+    /// The client tells that it has taken rows, while no answer waits for that: those that were
+    /// lent, or chunks of an answer that has failed; or nobody has asked.
     pub(super) fn taken(&mut self) -> Result<(), Ended> {
         match self.shared.as_mut().and_then(|shared| shared.n_untaken.checked_sub(1)) {
             Some(left) => {
@@ -185,7 +185,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Where the chunk that begins with this row is to be gathered, if the memory has a place for it.
+    /// Where the chunk that begins with this row is to be gathered, if the memory has a place for
+    /// it.
     pub(super) fn place(&mut self, ring: Ring, first_row: usize) -> Option<&mut [u8]> {
         let place = ring.place(first_row)?;
         Some(&mut self.shared.as_mut()?.region.bytes_mut()[place])

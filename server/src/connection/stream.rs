@@ -10,8 +10,8 @@ use futures_rustls::server::TlsStream;
 use glommio::net::TcpStream;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What a connection reads from and writes to. Under TLS what was written is on its way only once it
-/// is flushed.
+/// What a connection reads from and writes to. Under TLS what was written is on its way only once
+/// it is flushed.
 pub(super) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),

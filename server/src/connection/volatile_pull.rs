@@ -1,5 +1,5 @@
-//! A pull of volatile rows: it waits until all of them have the stamp that is asked for, or its time is
-//! up, and then sends what is there.
+//! A pull of volatile rows: it waits until all of them have the stamp that is asked for, or its
+//! time is up, and then sends what is there.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -116,8 +116,8 @@ impl Connection {
         self.write_chunk(&reply, &mut frame[..body_end]).await
     }
 
-    /// Waits until all rows have the stamp, or the time is up: then whatever is there is sent. The inner
-    /// result is a refusal where too many wait.
+    /// Waits until all rows have the stamp, or the time is up: then whatever is there is sent. The
+    /// inner result is a refusal where too many wait.
     async fn wait_for_stamps(
         &mut self,
         shard: &Rc<Shard>,
@@ -154,8 +154,8 @@ impl Connection {
     }
 }
 
-/// Copies a chunk's rows. What is being rewritten, or was forgotten since it was waited for, is tried
-/// again as long as there is time.
+/// Copies a chunk's rows. What is being rewritten, or was forgotten since it was waited for, is
+/// tried again as long as there is time.
 async fn gather(
     shard: &Shard,
     wanted: &Wanted<'_>,
@@ -173,8 +173,8 @@ async fn gather(
     }
 }
 
-/// How long to wait before the next look, after so much waiting: a publication is seen at most that much
-/// later.
+/// Returns how long to wait before the next look, after so much waiting: a publication is seen at
+/// most that much later.
 fn pause(waited: Duration, until: Instant) -> Duration {
     let left = until.saturating_duration_since(Instant::now());
     (waited / PAUSES).clamp(WAIT_PAUSE_MIN, WAIT_PAUSE_MAX).min(left)

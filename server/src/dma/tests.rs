@@ -67,7 +67,7 @@ impl Known {
         live.tensor(PartId(0), 0).unwrap().current().base().clone()
     }
 
-    /// What a reader that was open before `change` answers for `rows` after it.
+    /// Returns what a reader that was open before `change` answers for `rows` after it.
     fn read_after(
         &self,
         change: impl FnOnce(&Path) + Send + 'static,

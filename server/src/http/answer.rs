@@ -55,8 +55,8 @@ pub(super) fn answer(
     bytes.into_bytes()
 }
 
-/// Whether who asks may know: health is for all, and the page, which asks for the token itself; figures
-/// are for those who tell it.
+/// Returns whether who asks may know: health is for all, and the page, which asks for the token
+/// itself; figures are for those who tell it.
 fn is_for(request: &Request, tokens: Option<&Tokens>) -> bool {
     let is_for_all = matches!(request.path.as_str(), "/" | "/healthz" | "/readyz");
     is_for_all || tokens.is_none_or(|tokens| request.token.is_some_and(|told| tokens.take(&told)))
@@ -103,7 +103,7 @@ fn status(observed: &Observed) -> Answer {
     }
 }
 
-/// The process lives, and every shard that should answer does.
+/// Returns the process lives, and every shard that should answer does.
 fn health(observed: &Observed) -> Answer {
     match observed.silent_shard() {
         None => text("200 OK", "ok".to_owned()),
@@ -127,7 +127,8 @@ fn readiness(observed: &Observed) -> Answer {
     }
 }
 
-/// What a server that is ready lacks: partitions that take no updates, rows that are still loaded.
+/// Returns what a server that is ready lacks: partitions that take no updates, rows that are still
+/// loaded.
 fn state(served: &Served) -> String {
     let stopped = served.holdings.stopped_writes();
     let mut line = if stopped.is_empty() { "ready" } else { "ready to read" }.to_owned();

@@ -153,8 +153,8 @@ pub struct KindFigures {
     pub begun: u64,
     /// That have come and are not answered.
     pub in_progress: u64,
-    /// From when a request was sent, as far as that is known, to the last byte of its answer handed to
-    /// the system.
+    /// From when a request was sent, as far as that is known, to the last byte of its answer handed
+    /// to the system.
     pub latency: LatencyFigures,
 }
 
@@ -349,7 +349,7 @@ impl LatencyFigures {
         self.buckets.iter().sum()
     }
 
-    /// What has been added since `before`; all of it if that is of another server.
+    /// Returns what has been added since `before`; all of it if that is of another server.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let pairs = self.buckets.iter().zip(&before.buckets);
@@ -362,7 +362,7 @@ impl LatencyFigures {
         }
     }
 
-    /// An upper bound of the quantile, at most a quarter above it; `None` without requests.
+    /// Returns an upper bound of the quantile, at most a quarter above it; `None` without requests.
     #[must_use]
     pub fn quantile(&self, quantile: f64, bounds: &[f64]) -> Option<f64> {
         let mut left = (self.count() as f64 * quantile).ceil().max(1.0) as u64;

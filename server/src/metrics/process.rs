@@ -27,7 +27,7 @@ impl ProcessFigures {
     }
 }
 
-/// The number after a key, whatever its unit.
+/// Returns the number after a key, whatever its unit.
 fn kib(status: &str, key: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(key));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)

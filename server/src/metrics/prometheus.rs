@@ -46,7 +46,7 @@ impl ServerFigures {
         Ok(())
     }
 
-    /// Every fourth bound, an octave apart: enough for alarms, and a quarter of the series.
+    /// Returns every fourth bound, an octave apart: enough for alarms, and a quarter of the series.
     fn write_histogram(
         &self,
         (name, label): (&str, &str),

@@ -1,4 +1,5 @@
-//! When the reads of a pull would be over: what its shard's disk has to do before, and how fast it is.
+//! When the reads of a pull would be over: what its shard's disk has to do before, and how fast it
+//! is.
 
 use std::time::{Duration, Instant};
 

@@ -269,8 +269,8 @@ impl ReadTurn {
         self.progress.set(Progress::Begun);
     }
 
-    /// Takes room for lists of `n_missed` rows out of `n_rows`, each of which costs about `row_cost`.
-    /// Refuses a new pull that would end after its deadline.
+    /// Takes room for lists of `n_missed` rows out of `n_rows`, each of which costs about
+    /// `row_cost`. Refuses a new pull that would end after its deadline.
     pub(crate) async fn take_lists(
         &self,
         n_missed: usize,
@@ -301,8 +301,8 @@ impl ReadTurn {
         self.expect(0);
     }
 
-    /// Takes a place and memory for a read of `n_bytes`. Refuses a new pull that would end after its
-    /// deadline.
+    /// Takes a place and memory for a read of `n_bytes`. Refuses a new pull that would end after
+    /// its deadline.
     pub(crate) async fn take_read(&self, n_bytes: usize) -> Result<Permit, Failure> {
         let cost = self.admission.cost_of(n_bytes);
         let amount = Amount { n: 1, bytes: n_bytes as u64 };

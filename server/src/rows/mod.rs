@@ -82,7 +82,7 @@ impl Parts {
         self.by_index.get(part.index())?.as_deref()
     }
 
-    /// Whether a partition is open with these rows.
+    /// Returns whether a partition is open with these rows.
     fn has(&self, part: PartId, rows: &PartRows) -> bool {
         self.get(part).is_some_and(|open| std::ptr::eq(open, rows))
     }
@@ -242,7 +242,7 @@ impl ShardRows {
         (tier.n_resident() as u64, self.row_bytes as u64, tier.stats().evictions)
     }
 
-    /// The keys of rows of this shard; `false` when one of them is another shard's.
+    /// Returns the keys of rows of this shard; `false` when one of them is another shard's.
     fn keys_of(
         &self,
         holdings: &Holdings,
@@ -386,7 +386,8 @@ fn bucket(book: &PartitionBook, ids: &[NodeId], misses: &[u32], missed: &mut Vec
     }
 }
 
-/// The failure for a partition that came after the version was pinned, and does not have it.
+/// Returns the failure for a partition that came after the version was pinned, and does not have
+/// it.
 fn not_pinned(part: PartId, version: u32) -> Failure {
     let message = format!(
         "partition {part} came to this server without rows of version {version}, which were folded \

@@ -30,8 +30,8 @@ impl<H> Entering<H> {
         Self { waiting: Vec::new(), random: seed | 1 }
     }
 
-    /// Takes one more, and gives whoever has to go for it once all places are taken: one that is told,
-    /// or of the source that has most with the new one.
+    /// Takes one more, and gives whoever has to go for it once all places are taken: one that is
+    /// told, or of the source that has most with the new one.
     pub(super) fn admit(&mut self, number: u64, source: Source, end: H) -> Option<(u64, H)> {
         let is_full = self.waiting.len() >= ENTERING_PER_SHARD_MAX;
         let evicted = is_full.then(|| self.draw(source));
@@ -52,7 +52,7 @@ impl<H> Entering<H> {
         self.waiting.retain(|waiting| waiting.number != number);
     }
 
-    /// Where the one stands that goes for one of `source`.
+    /// Returns where the one stands that goes for one of `source`.
     fn draw(&mut self, source: Source) -> usize {
         if let Some(told) = self.waiting.iter().position(|waiting| waiting.is_told) {
             return told;
@@ -132,8 +132,8 @@ mod tests {
         assert_eq!(door.waiting[0].number, 0);
     }
 
-    /// The share of those that are still there after as many others have come as fill the door: each of
-    /// these ends it with one chance in so many, which leaves 1/e.
+    /// The share of those that are still there after as many others have come as fill the door:
+    /// each of these ends it with one chance in so many, which leaves 1/e.
     #[test]
     fn who_goes_is_drawn_evenly() {
         let (mut door, n_all) = (Entering::new(3), 200_000u64);

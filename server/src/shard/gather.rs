@@ -261,7 +261,7 @@ impl Shard {
         Ok(by_shard)
     }
 
-    /// Rows of this shard in a buffer of their own.
+    /// Returns the rows of this shard in a buffer of their own.
     async fn gather_owned(
         &self,
         tensor: u16,

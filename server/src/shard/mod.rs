@@ -325,7 +325,7 @@ impl Shard {
         }
     }
 
-    /// What another shard asks.
+    /// Returns what another shard asks.
     async fn answer(
         &self,
         question: Question,

@@ -22,8 +22,8 @@ use crate::post::Question;
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Shard {
-    /// Serves a partition whose folder has come; gives the version. It runs to its end whether or not
-    /// somebody waits for it.
+    /// Serves a partition whose folder has come; gives the version. It runs to its end whether or
+    /// not somebody waits for it.
     pub(crate) async fn adopt(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         let shard = Rc::clone(self);
         to_its_end(async move { shard.adopt_now(part).await }).await
@@ -44,7 +44,7 @@ impl Shard {
         self.plan.threads.looks.call(move || call(&live))?.wait().await
     }
 
-    /// The same for a call that a move has to make: waits where the queue is full.
+    /// Returns the same for a call that a move has to make: waits where the queue is full.
     async fn call_store_surely<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Arc<LiveGraph>) -> T + Send + 'static,

@@ -50,7 +50,7 @@ impl LatencyCounts {
     }
 }
 
-/// Where a latency counts: by its highest bit and the two after it.
+/// Returns where a latency counts: by its highest bit and the two after it.
 fn bucket_of(us: u64) -> usize {
     let us = us.max(4);
     let octave = us.ilog2() as usize;

@@ -1,4 +1,5 @@
-//! A server of one shard whose answers are slow, or fail, when a test wants it. The row of node i is i.
+//! A server of one shard whose answers are slow, or fail, when a test wants it. The row of node i
+//! is i.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -42,7 +43,8 @@ struct State {
     falsifies: AtomicBool,
     /// Microseconds between the halves of an answer; 0 for one piece.
     pause_us: AtomicU64,
-    /// Rows by which the first row, the number and the body of an answer are more than they are said to be.
+    /// Rows by which the first row, the number and the body of an answer are more than they are
+    /// said to be.
     skew: Mutex<[usize; 3]>,
     /// Version in its answer to the last piece of a put.
     push_version: AtomicU32,
@@ -162,7 +164,8 @@ impl FakeServer {
         self.state.pause_us.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// From now on answers are wrong by so many rows: where they begin, how many are named, how many come.
+    /// From now on answers are wrong by so many rows: where they begin, how many are named, how
+    /// many come.
     pub(crate) fn skew(&self, by: [usize; 3]) {
         *self.state.skew.lock().unwrap() = by;
     }
@@ -253,7 +256,7 @@ impl State {
         }
     }
 
-    /// The answer to a piece of a put.
+    /// Returns the answer to a piece of a put.
     fn pushed(&self, push: &Push) -> Reply {
         let less = |n: u64| n.checked_sub(1);
         let loses = |it: &AtomicU64| it.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
@@ -265,7 +268,7 @@ impl State {
         Reply::Pushed { version: if push.is_last { version } else { 0 } }
     }
 
-    /// An answer with these rows that is wrong, if it is to be.
+    /// Returns an answer with these rows that is wrong, if it is to be.
     fn skewed(&self, rows: &[u8]) -> Option<Vec<u8>> {
         let [first_row, named, come] = *self.skew.lock().unwrap();
         if first_row + named + come == 0 {
@@ -284,7 +287,7 @@ impl State {
         Some(frame)
     }
 
-    /// What a pull takes; whether it is answered then.
+    /// Returns what a pull takes; whether it is answered then.
     fn waits(&self, stream: &TcpStream) -> bool {
         let number = self.n_pulls.fetch_add(1, Ordering::Relaxed) + 1;
         let one_in = self.slow_one_in.load(Ordering::Relaxed);

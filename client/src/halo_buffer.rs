@@ -80,27 +80,27 @@ impl HaloBuffer {
         }
     }
 
-    /// Its memory after the last pull, in bytes: slots, scores, and the rows that a pull brought, for
-    /// which there is room again and again. Waits for nobody.
+    /// Returns its memory after the last pull, in bytes: slots, scores, and the rows that a pull
+    /// brought, for which there is room again and again. Waits for nobody.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.n_bytes.load(Ordering::Relaxed)
     }
 
-    /// Number of rows that fit.
+    /// Returns the number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {
         self.lock().map_or(0, |state| state.tier.n_slots())
     }
 
-    /// What the buffer did, counted in rows.
+    /// Returns what the buffer did, counted in rows.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.lock().map_or_else(|_| TierStats::default(), |state| state.tier.stats())
     }
 
-    /// A panic of another thread leaves a tier that decides worse and gives no wrong row: a slot is
-    /// found only when its row is in it.
+    /// Returns a panic of another thread leaves a tier that decides worse and gives no wrong row: a
+    /// slot is found only when its row is in it.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "buffer" })?;
         Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
@@ -135,8 +135,8 @@ impl State {
         Ok(pulled)
     }
 
-    /// What is to be pulled for a batch: its misses, then what is wanted and not among them. Gives
-    /// the number of the former.
+    /// Returns what is to be pulled for a batch: its misses, then what is wanted and not among
+    /// them. Gives the number of the former.
     fn plan(&mut self, ids: &[u32]) -> usize {
         self.ids.clear();
         self.ids.extend(self.misses.iter().map(|&position| ids[position as usize]));

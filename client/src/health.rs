@@ -44,8 +44,8 @@ pub(crate) struct Health {
     outrun_until_us: AtomicU64,
     /// Of the time until rows begin to come.
     tail: Tail,
-    /// Share of its time in which it was busy, as it says itself: which of those that nobody knows is
-    /// asked first.
+    /// Share of its time in which it was busy, as it says itself: which of those that nobody knows
+    /// is asked first.
     busy_permille: AtomicU32,
 }
 
@@ -75,8 +75,8 @@ impl Health {
     }
 
     /// Another server has answered what this one had not after so long: for some time that one is
-    /// asked first, so that nobody else waits for this one meanwhile. It may be that one's rival. One
-    /// that had less time than its slow answers take has lost nothing.
+    /// asked first, so that nobody else waits for this one meanwhile. It may be that one's rival.
+    /// One that had less time than its slow answers take has lost nothing.
     pub(crate) fn was_outrun(&self, after: Duration, now: Instant) {
         if self.slow().is_none_or(|slow| after < slow) {
             return;
@@ -127,8 +127,9 @@ impl Health {
         self.rests_until_us.load(Ordering::Relaxed) > at(now)
     }
 
-    /// The lower the better: what it takes to answer, as far as that is still true; more than that if
-    /// another has just outrun it; of those that rest, the one whose last failure is longest ago.
+    /// The lower the better: what it takes to answer, as far as that is still true; more than that
+    /// if another has just outrun it; of those that rest, the one whose last failure is longest
+    /// ago.
     pub(crate) fn cost(&self, now: Instant) -> f64 {
         if self.is_resting(now) {
             return 1e12 + self.failed_us.load(Ordering::Relaxed) as f64;

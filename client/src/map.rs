@@ -32,8 +32,8 @@ pub(crate) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Maps `n_bytes` of what a server has sent, where it puts rows; an error unless it has so many for
-    /// good: to touch what was cut off would end this process.
+    /// Maps `n_bytes` of what a server has sent, where it puts rows; an error unless it has so many
+    /// for good: to touch what was cut off would end this process.
     pub(crate) fn of(descriptor: OwnedFd, n_bytes: usize) -> io::Result<Self> {
         let file = File::from(descriptor);
         check(&file, SHARED_BYTES_MAX as u64, 0, n_bytes as u64)?;
@@ -52,8 +52,8 @@ impl SharedMemory {
         let map = |start: usize, n_bytes| {
             MmapOptions::new().offset(start as u64).len(n_bytes).map_raw_read_only(&file)
         };
-        // Huge pages want a place in memory as far from a multiple of their size as that in the file;
-        // most often the next mapping of a length comes to where the one before was.
+        // Huge pages want a place in memory as far from a multiple of their size as that in the
+        // file; most often the next mapping of a length comes to where the one before was.
         let len = file_bytes - file_bytes.min(LENT_PAGE_BYTES);
         let first = if len == 0 { 0 } else { map(0, len)?.as_ptr().addr() % LENT_PAGE_BYTES };
         if first <= offset && offset - first + n_bytes <= len {
@@ -102,7 +102,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Tells the processor that a row will be needed, or the start of a long one, whose rest it guesses.
+    /// Tells the processor that a row will be needed, or the start of a long one, whose rest it
+    /// guesses.
     #[inline]
     fn prefetch(&self, slot: usize, row_bytes: usize) {
         let row = self.map.as_ptr().wrapping_add(self.start + slot * row_bytes);

@@ -80,7 +80,7 @@ impl PartSet {
         self.indexes().filter_map(|at| u16::try_from(at).ok().map(PartId))
     }
 
-    /// The places of its partitions, ascending.
+    /// Returns the places of its partitions, ascending.
     fn indexes(&self) -> impl Iterator<Item = usize> + Clone {
         let words = self.0.iter().enumerate();
         words.flat_map(|(at, word)| {

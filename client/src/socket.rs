@@ -150,7 +150,7 @@ impl Stream {
     }
 }
 
-/// A reason in words, where rustls has but a name for it.
+/// Returns a reason in words, where rustls has but a name for it.
 fn plainly(reason: String) -> String {
     match reason.contains("CaUsedAsEndEntity") {
         true => {
@@ -162,7 +162,7 @@ fn plainly(reason: String) -> String {
     }
 }
 
-/// What a server's certificate must be for; none over a Unix socket.
+/// Returns what a server's certificate must be for; none over a Unix socket.
 fn server_name(address: &Address) -> Option<ServerName<'static>> {
     match address {
         Address::Tcp(at) => Some(at.ip().into()),
@@ -186,7 +186,7 @@ fn resolve(name: &Arc<str>, port: u16, by: Instant) -> io::Result<Vec<SocketAddr
 }
 
 impl Kind {
-    /// The first of several addresses that takes the connection.
+    /// Returns the first of several addresses that takes the connection.
     fn tcp(addresses: &[SocketAddr], by: Instant) -> io::Result<Self> {
         let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
         for (address, n_left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {

@@ -18,10 +18,10 @@ use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
 /// [`TieredSource::forget`]. Age is counted in pulls of the source that has made most: the batches
 /// of the worker that is ahead, where each has a source of its own over one tier.
 ///
-/// Any number of threads may pull, and any number of sources share the tier, the workers of a machine
-/// for example: what one of them has pulled the others find. No lock is held while rows are copied or
-/// travel. Not for a forked child, whose parent's threads may be at the tier: there pulls fail with
-/// [`ClientError::Forked`].
+/// Any number of threads may pull, and any number of sources share the tier, the workers of a
+/// machine for example: what one of them has pulled the others find. No lock is held while rows are
+/// copied or travel. Not for a forked child, whose parent's threads may be at the tier: there pulls
+/// fail with [`ClientError::Forked`].
 pub struct TieredSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
@@ -63,13 +63,14 @@ impl TieredSource {
         self.tier.remove(bytemuck::cast_slice(ids))
     }
 
-    /// The tier: what it did, and its memory.
+    /// Returns the tier: what it did, and its memory.
     #[must_use]
     pub fn tier(&self) -> &SharedTier {
         &self.tier
     }
 
-    /// Memory of pulls that are over, unless they are those of the parent of this process.
+    /// Returns the memory of pulls that are over, unless they are those of the parent of this
+    /// process.
     fn spare(&self) -> Result<MutexGuard<'_, Vec<Scratch>>, ClientError> {
         let spare = self.spare.get().ok_or(ClientError::Forked { what: "tier" })?;
         Ok(spare.lock().unwrap_or_else(PoisonError::into_inner))

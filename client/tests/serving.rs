@@ -53,7 +53,7 @@ fn pull(client: &Client, ids: &[NodeId]) -> Result<Vec<u8>, ClientError> {
     Ok(out)
 }
 
-/// All nodes in an order without locality, some of them twice.
+/// Returns all nodes in an order without locality, some of them twice.
 fn all_ids(n_nodes: u32) -> Vec<NodeId> {
     let mut ids = shuffled_ids(n_nodes, n_nodes as usize);
     ids.extend_from_within(..ids.len().min(100));

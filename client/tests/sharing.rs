@@ -1,5 +1,5 @@
-//! Rows through memory that a server of the same machine shares: the same rows as by the socket, and
-//! nothing left behind by whoever lies, dies, or is refused.
+//! Rows through memory that a server of the same machine shares: the same rows as by the socket,
+//! and nothing left behind by whoever lies, dies, or is refused.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -53,7 +53,7 @@ fn serve_as(change: impl FnOnce(ServerConfig) -> ServerConfig) -> Served {
     serve_rows(WIDTH, change)
 }
 
-/// The same with rows of so many values.
+/// Returns the same with rows of so many values.
 fn serve_rows(width: u32, change: impl FnOnce(ServerConfig) -> ServerConfig) -> Served {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ impl Plain {
         self.0.write_all(&frame).unwrap();
     }
 
-    /// The next answer without its body; `None` at the end.
+    /// Returns the next answer without its body; `None` at the end.
     fn answer(&mut self) -> Option<Reply> {
         let mut prefix = [0; PREFIX_BYTES];
         self.0.read_exact(&mut prefix).ok()?;

@@ -1,8 +1,8 @@
 //! Which servers there are: named one by one, in a file, or registered in etcd.
 //!
-//! What comes from a file or from etcd is looked at as anything from outside is: lengths are bounded,
-//! and what cannot be read is told or left out. It says where servers may be and no more; what one
-//! holds, and whether it is of this graph, it is asked itself.
+//! What comes from a file or from etcd is looked at as anything from outside is: lengths are
+//! bounded, and what cannot be read is told or left out. It says where servers may be and no more;
+//! what one holds, and whether it is of this graph, it is asked itself.
 
 #[cfg(feature = "etcd")]
 mod etcd;
@@ -41,7 +41,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// A server of which nothing else is told.
+    /// Returns a server of which nothing else is told.
     fn at(address: Address) -> Self {
         Self { address, busy: None, parts: Vec::new() }
     }

@@ -214,7 +214,7 @@ impl Connection {
         sent.map_err(|error| self.refusal().unwrap_or(error))
     }
 
-    /// What the server has said before it took nothing more; nothing is in flight.
+    /// Returns what the server has said before it took nothing more; nothing is in flight.
     fn refusal(&mut self) -> Option<ClientError> {
         let refused = self.refused();
         if refused.is_some() {
@@ -231,7 +231,7 @@ impl Connection {
         }
     }
 
-    /// What it said last, of memory, when it then goes without another word.
+    /// Returns what it said last, of memory, when it then goes without another word.
     fn refused(&mut self) -> Option<ClientError> {
         let address = self.address.clone();
         self.declined.take().map(|failure| ClientError::Refused { address, failure })
@@ -279,7 +279,7 @@ impl Connection {
         self.stream.read_exact(rest).map_err(|error| self.io(error))
     }
 
-    /// The next reply's head and the length of its body.
+    /// Returns the next reply's head and the length of its body.
     fn head(&mut self) -> Result<(Reply, usize), ClientError> {
         loop {
             match self.inbox.head().map_err(|source| self.wire(source))? {
@@ -304,7 +304,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What a read has come to, unless it is worth another.
+    /// Returns what a read has come to, unless it is worth another.
     fn has_read(&mut self, read: io::Result<usize>) -> Result<(), ClientError> {
         match read {
             Ok(0) => {
@@ -325,7 +325,7 @@ impl Connection {
         Nonblocking { stream, inbox, opened, shared, tier }
     }
 
-    /// How long it has been open; never zero, which would mean that it is not told.
+    /// Returns how long it has been open; never zero, which would mean that it is not told.
     fn age(&self) -> Duration {
         age(self.opened)
     }

@@ -1,5 +1,5 @@
-//! The answer to a pull, taken as it comes: whatever is there is put in place, and nothing is waited
-//! for, so that several answers can come at once.
+//! The answer to a pull, taken as it comes: whatever is there is put in place, and nothing is
+//! waited for, so that several answers can come at once.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -72,14 +72,14 @@ impl Progress {
 }
 
 impl Connection {
-    /// Whether something of an answer lies here that the socket tells nothing of: what a server says
-    /// with its hello, such as that it has no room.
+    /// Whether something of an answer lies here that the socket tells nothing of: what a server
+    /// says with its hello, such as that it has no room.
     pub(crate) fn has_buffered(&self, progress: &Progress) -> bool {
         !progress.has_looked && self.inbox.len() > 0
     }
 
-    /// Puts in place what has come of an answer, without waiting for more; whether that is all. What
-    /// the server wants to be told is told by `deadline`.
+    /// Puts in place what has come of an answer, without waiting for more; whether that is all.
+    /// What the server wants to be told is told by `deadline`.
     pub(crate) fn take_rows(
         &mut self,
         progress: &mut Progress,

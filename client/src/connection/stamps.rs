@@ -1,4 +1,5 @@
-//! Publications, and the answer to a pull of volatile rows: rows as in any pull, and then their stamps.
+//! Publications, and the answer to a pull of volatile rows: rows as in any pull, and then their
+//! stamps.
 
 use std::io::{self, Read};
 use std::time::Instant;
@@ -28,8 +29,8 @@ impl VolatileProgress {
 }
 
 impl Connection {
-    /// Sends a request with ids and rows: those at `positions` of `ids` and of `rows`. Rows that stand together
-    /// are sent from where they stand.
+    /// Sends a request with ids and rows: those at `positions` of `ids` and of `rows`. Rows that
+    /// stand together are sent from where they stand.
     pub(crate) fn send_publication(
         &mut self,
         request: &Request,
@@ -56,8 +57,8 @@ impl Connection {
         self.has_buffered(&progress.rows)
     }
 
-    /// Puts in place what has come of an answer, without waiting for more; whether that is all. `stamps`
-    /// has a place for each row of the pull.
+    /// Puts in place what has come of an answer, without waiting for more; whether that is all.
+    /// `stamps` has a place for each row of the pull.
     pub(crate) fn take_volatile(
         &mut self,
         progress: &mut VolatileProgress,

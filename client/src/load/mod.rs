@@ -6,8 +6,8 @@
 //! compared; they are not put into a batch, so a trainer takes longer by that copy. One thread
 //! drives many connections by epoll, and is not itself what limits a shard.
 //!
-//! A request whose partition is on its way to another server is asked again, where that is by then, and
-//! counts from when it was to start at first.
+//! A request whose partition is on its way to another server is asked again, where that is by then,
+//! and counts from when it was to start at first.
 //!
 //! In an open loop latency counts from when a request was to start, not from when it could be
 //! sent: a server that stalls is charged for everything that was due meanwhile (no "coordinated
@@ -211,7 +211,7 @@ impl Client {
         })
     }
 
-    /// The nodes of partitions that are held; fails when a trace names another.
+    /// Returns the nodes of partitions that are held; fails when a trace names another.
     fn nodes_to_ask(&self, target: &Target<'_>) -> Result<Nodes, ClientError> {
         let book = self.book();
         let routes = &target.fleet.routes;

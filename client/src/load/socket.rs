@@ -31,8 +31,8 @@ pub(super) struct LoadSocket {
     /// Memory that the server puts rows in, and where they are taken to.
     shared: Option<SharedMemory>,
     taken: Vec<u8>,
-    /// Memory that the server keeps rows in, whether the slots of a chunk that is lent come, and whether
-    /// one of the answer was.
+    /// Memory that the server keeps rows in, whether the slots of a chunk that is lent come, and
+    /// whether one of the answer was.
     tier: Option<SharedMemory>,
     is_lent: bool,
     was_lent: bool,
@@ -63,8 +63,8 @@ pub(super) struct Ask {
 pub(super) type Check<'a> = dyn FnMut(&[NodeId], &[u8]) + 'a;
 
 impl LoadSocket {
-    /// Connects by `open`, and has the server share memory for rows of the tensor that `shares` names, if
-    /// one does: then one request may be in flight.
+    /// Connects by `open`, and has the server share memory for rows of the tensor that `shares`
+    /// names, if one does: then one request may be in flight.
     pub(super) fn connect(
         open: impl Fn() -> Result<Connection, ClientError>,
         shares: Option<u16>,
@@ -140,7 +140,8 @@ impl LoadSocket {
         self.asked.into_iter()
     }
 
-    /// Takes what has come, and has rows checked whose ids were kept; tells `ended` each request that is answered in full, and how.
+    /// Takes what has come, and has rows checked whose ids were kept; tells `ended` each request
+    /// that is answered in full, and how.
     pub(super) fn receive(
         &mut self,
         row_bytes: usize,
@@ -238,7 +239,7 @@ impl LoadSocket {
         }
     }
 
-    /// The bytes of a chunk of rows, which must be the next of the first request.
+    /// Returns the bytes of a chunk of rows, which must be the next of the first request.
     fn chunk_bytes(
         &self,
         first_row: u32,

@@ -116,7 +116,7 @@ impl RowSource for Travelling {
     }
 }
 
-/// A loader through `remote`, whose rows travel, and the source of own rows.
+/// Returns a loader through `remote`, whose rows travel, and the source of own rows.
 fn over_travelling(remote: &Arc<TestSource>) -> (BatchLoader, Arc<TestSource>) {
     let local = Arc::new(TestSource::new(Duration::ZERO, u64::MAX));
     let travelling = Arc::new(Travelling(Arc::clone(remote)));

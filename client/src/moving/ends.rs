@@ -54,14 +54,15 @@ pub(super) fn check_taken(plan: &MovePlan, kind: Kind) -> Result<(), ClientError
     Err(StoreError::MoveRefused { part: plan.part, reason }.into())
 }
 
-/// The committed version of the partition in its place.
+/// Returns the committed version of the partition in its place.
 fn version_here(plan: &MovePlan) -> Result<u32, ClientError> {
     let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
     let live = LiveGraph::open(graph, Some(&[plan.part]), LiveMode::Read, &options)?;
     Ok(live.version())
 }
 
-/// Has the target's server take a step, if there is one; waits within the deadline while it is busy.
+/// Has the target's server take a step, if there is one; waits within the deadline while it is
+/// busy.
 pub(super) fn ask_target(plan: &MovePlan, step: CopyStep) -> Result<(), ClientError> {
     let Some(to) = &plan.to else { return Ok(()) };
     let deadline = Instant::now() + plan.config.deadline;
@@ -78,7 +79,7 @@ pub(super) fn ask_target(plan: &MovePlan, step: CopyStep) -> Result<(), ClientEr
     }
 }
 
-/// What the source or the target holds.
+/// Returns what the source or the target holds.
 fn describe_end(plan: &MovePlan, address: &Address) -> Result<Description, ClientError> {
     let time = plan.config.deadline;
     let described = describe(address, &plan.config.security, Instant::now() + time);

@@ -18,7 +18,8 @@ use crate::{Address, ClientConfig, ClientError};
 use ends::{Kind, ask_target, check_ends, check_taken, is_busy, is_in_place, was_here};
 use source::PartSource;
 
-/// Pause before a server that is busy (it compacts, another partition comes or goes) is asked again.
+/// Pause before a server that is busy (it compacts, another partition comes or goes) is asked
+/// again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often the source is asked to give the partition up: reads of it may outlast its patience.
 const RELEASES_MAX: usize = 3;
@@ -103,9 +104,9 @@ impl PartMove {
         Ok(Self { plan, kind, arrival, catalog: None, source: None, stats })
     }
 
-    /// What an earlier run may have left undone after its decision: `true` if the source had given
-    /// the partition up, or it is in its place already, so that
-    /// [`PartMove::take`] is next. Else the copy begins.
+    /// Returns what an earlier run may have left undone after its decision: `true` if the source
+    /// had given the partition up, or it is in its place already, so that [`PartMove::take`] is
+    /// next. Else the copy begins.
     ///
     /// # Errors
     /// What keeps the source from being asked, and a copy in its place that is of an earlier time.
@@ -121,8 +122,9 @@ impl PartMove {
         Ok(is_given_up)
     }
 
-    /// Fetches and checks the files of the newest version, and those that the source makes meanwhile,
-    /// until few are missing; clients go on. `progress` receives bytes fetched and to fetch.
+    /// Fetches and checks the files of the newest version, and those that the source makes
+    /// meanwhile, until few are missing; clients go on. `progress` receives bytes fetched and to
+    /// fetch.
     ///
     /// # Errors
     /// What broke; nothing has changed at the source.
@@ -143,8 +145,8 @@ impl PartMove {
         Ok(())
     }
 
-    /// Has the source take no puts and commits for a moment, and fetches what it has made since, and
-    /// the rows that are not committed.
+    /// Has the source take no puts and commits for a moment, and fetches what it has made since,
+    /// and the rows that are not committed.
     ///
     /// # Errors
     /// What broke; the source goes on by itself.
@@ -203,7 +205,7 @@ impl PartMove {
         Ok(stats)
     }
 
-    /// All of it.
+    /// Returns all of it.
     ///
     /// # Errors
     /// As those of the steps.
@@ -224,8 +226,8 @@ impl PartMove {
             this.seal()?;
             match this.release() {
                 Ok(()) => break,
-                // Reads at the source did not end in time: its copy is over, and files that have come
-                // need not come again.
+                // Reads at the source did not end in time: its copy is over, and files that have
+                // come need not come again.
                 Err(error) if attempts_left > 0 && is_busy(&error) => {}
                 Err(error) => return Err(error),
             }

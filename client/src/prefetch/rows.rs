@@ -98,14 +98,15 @@ impl BatchRows {
         })
     }
 
-    /// The rows.
+    /// Returns the rows.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let rows = self.memory.0.as_ref().map(|(memory, ..)| memory.rows.bytes());
         &rows.unwrap_or_default()[self.bytes.clone()]
     }
 
-    /// The rows as elements of their tensor's type; bytes past the last whole element are left out.
+    /// Returns the rows as elements of their tensor's type; bytes past the last whole element are
+    /// left out.
     ///
     /// # Panics
     ///

@@ -28,8 +28,8 @@ pub(super) fn find(
     }
 }
 
-/// Of the servers of a live map one is enough, and it is waited for within the deadline: etcd, or the
-/// server, may be about to start.
+/// Of the servers of a live map one is enough, and it is waited for within the deadline: etcd, or
+/// the server, may be about to start.
 fn find_living(
     map: &ClusterMap,
     config: &ClientConfig,
@@ -76,7 +76,8 @@ fn find_named(
     }
 }
 
-/// Whether etcd, or a server, may be about to start; a file that is not there is a slip of the pen.
+/// Returns whether etcd, or a server, may be about to start; a file that is not there is a slip of
+/// the pen.
 fn comes_later(error: &ClientError) -> bool {
     match error {
         ClientError::NoServers | ClientError::Connect { .. } | ClientError::Unavailable { .. } => {
@@ -93,8 +94,8 @@ struct Asked {
     absent: Vec<(Address, ClientError)>,
 }
 
-/// Whether a server cannot be reached, or not now; anything else is a mistake that somebody should
-/// hear of.
+/// Returns whether a server cannot be reached, or not now; anything else is a mistake that somebody
+/// should hear of.
 fn is_absence(error: &ClientError) -> bool {
     is_silence(error) || matches!(Remedy::of(error), Remedy::Again | Remedy::Later(_))
 }
@@ -136,8 +137,8 @@ fn find_some(
     Ok(asked)
 }
 
-/// Until when a server that is asked now is waited for: each has its own time, however many that kept
-/// silent were asked before it.
+/// Until when a server that is asked now is waited for: each has its own time, however many that
+/// kept silent were asked before it.
 fn patience(deadline: Instant) -> Instant {
     deadline.min(Instant::now() + DESCRIBE_TIMEOUT)
 }

@@ -15,8 +15,8 @@ use super::patience::{Patience, Remedy};
 use crate::{Address, ClientError};
 
 impl Client {
-    /// The fleet of all servers that are named: one that was away when this client connected may have
-    /// what is looked for.
+    /// The fleet of all servers that are named: one that was away when this client connected may
+    /// have what is looked for.
     ///
     /// # Errors
     /// One of them has not been heard of: those of a live map within the deadline, others within
@@ -98,8 +98,8 @@ impl Client {
         }
     }
 
-    /// The fleet to continue with when `fleet` has no server for a partition, no writer of it, or two;
-    /// any other error comes back.
+    /// The fleet to continue with when `fleet` has no server for a partition, no writer of it, or
+    /// two; any other error comes back.
     pub(super) fn after_gap(
         &self,
         fleet: Arc<Fleet>,
@@ -119,8 +119,8 @@ impl Client {
             return self.whole_fleet(deadline, patience);
         }
         let (fleet, all_answered) = self.ask_all(fleet, deadline)?;
-        // Answers of different moments may both say so of a partition that moves: a second round may
-        // not. Nothing else is waited for where a person must end it.
+        // Answers of different moments may both say so of a partition that moves: a second round
+        // may not. Nothing else is waited for where a person must end it.
         let stays = !fleet.roams() && !self.map.is_live();
         let is_final = match fleet.writer_of(part) {
             Err(ClientError::TwoWriters { .. }) => true,
@@ -167,7 +167,7 @@ impl Client {
         Ok(self.ask_all(fleet, deadline)?.0)
     }
 
-    /// The same, and whether all servers that are known or named have answered just now.
+    /// Returns the same, and whether all servers that are known or named have answered just now.
     fn ask_all(
         &self,
         fleet: Arc<Fleet>,

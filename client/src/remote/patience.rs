@@ -98,8 +98,9 @@ impl Patience {
         (self.attempts, self.refusals) = (0, 0);
     }
 
-    /// Notes whether a gap of a partition is one for which there is nothing to wait now; returns whether
-    /// it was so the last time too. What moves between two answers of one round is found in the next.
+    /// Notes whether a gap of a partition is one for which there is nothing to wait now; returns
+    /// whether it was so the last time too. What moves between two answers of one round is found in
+    /// the next.
     pub(super) fn is_nowhere(&mut self, part: PartId, is_so: bool) -> bool {
         if !is_so {
             self.nowhere.remove(&part);
@@ -133,7 +134,7 @@ impl Patience {
         (pause < left).then_some(pause)
     }
 
-    /// A number from 0 to 1, another one for each pause.
+    /// Returns a number from 0 to 1, another one for each pause.
     fn fraction(&self) -> f64 {
         let mut hasher = self.words.build_hasher();
         hasher.write_u32(self.attempts);

@@ -127,8 +127,8 @@ impl Client {
                 *current = Arc::clone(&fleet);
             }
         }
-        // What one does not have any more another has, and one that is gone may be at another address,
-        // or one that was away when this client connected may be there by now.
+        // What one does not have any more another has, and one that is gone may be at another
+        // address, or one that was away when this client connected may be there by now.
         let looks_for_more = self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
         let may_be_elsewhere =
             |failed: &Failed| failed.is_elsewhere() || (looks_for_more && failed.is_loss());
@@ -197,20 +197,20 @@ impl Failed {
         Self { server, parts, remedy: Remedy::of(&error), error }
     }
 
-    /// Whether the server has answered that another has it.
+    /// Returns whether the server has answered that another has it.
     fn is_elsewhere(&self) -> bool {
         matches!(&self.error, ClientError::Refused { failure, .. }
             if failure.code == FailureCode::Elsewhere)
     }
 
-    /// Whether the server has answered that it lacks the version that is wanted.
+    /// Returns whether the server has answered that it lacks the version that is wanted.
     fn is_behind(&self) -> bool {
         matches!(&self.error, ClientError::Refused { failure, .. }
             if failure.code == FailureCode::Behind)
     }
 
-    /// Whether the server may be gone or have moved. One that answers, or merely keeps silent, has
-    /// not.
+    /// Returns whether the server may be gone or have moved. One that answers, or merely keeps
+    /// silent, has not.
     fn is_loss(&self) -> bool {
         match &self.error {
             ClientError::Unavailable { source, .. } => source.kind() != io::ErrorKind::TimedOut,
@@ -243,8 +243,8 @@ impl Said {
         }
     }
 
-    /// Returns the error to report: a server's own words say more than that another is away, or that the
-    /// time is up.
+    /// Returns the error to report: a server's own words say more than that another is away, or
+    /// that the time is up.
     fn or(self, error: ClientError) -> ClientError {
         match error {
             ClientError::Connect { .. } | ClientError::Unavailable { .. } => {
@@ -273,7 +273,8 @@ pub(super) struct Tries {
 
 impl Tries {
     /// One attempt at every bucket, in rounds of one request each, so that no shard waits long for
-    /// its answer to be taken. Buckets that succeed are emptied; of the others the errors come back.
+    /// its answer to be taken. Buckets that succeed are emptied; of the others the errors come
+    /// back.
     fn try_all(
         &mut self,
         (fleet, pull, hedges): (&Fleet, &Pull, &Hedges),

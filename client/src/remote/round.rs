@@ -1,10 +1,10 @@
-//! One round of a pull: every shard that is asked has at most one request, all are sent before the first
-//! answer is read, and answers are taken as they come, whoever they are from.
+//! One round of a pull: every shard that is asked has at most one request, all are sent before the
+//! first answer is read, and answers are taken as they come, whoever they are from.
 //!
-//! A server that is silent for longer than 95 of 100 of its answers take is given a rival, where one
-//! server has all of the rows and a token is left: the one that sends a row first is waited for, and
-//! the other's connection is closed, which tells its server that nobody waits (Dean and Barroso, The
-//! Tail at Scale, 2013).
+//! A server that is silent for longer than 95 of 100 of its answers take is given a rival, where
+//! one server has all of the rows and a token is left: the one that sends a row first is waited
+//! for, and the other's connection is closed, which tells its server that nobody waits (Dean and
+//! Barroso, The Tail at Scale, 2013).
 
 use std::time::{Duration, Instant};
 
@@ -117,8 +117,8 @@ impl<'a> Round<'a> {
         Some(asked.sent + patience).filter(|&at| at < asked.until)
     }
 
-    /// Does something else while answers come. Nobody is late for the time that it took, and no rival is
-    /// asked for that. Longer than [`UNSEEN_MAX`] it hides how long the answers took.
+    /// Does something else while answers come. Nobody is late for the time that it took, and no
+    /// rival is asked for that. Longer than [`UNSEEN_MAX`] it hides how long the answers took.
     pub(super) fn wait_for(&mut self, meanwhile: &mut dyn FnMut()) {
         let start = Instant::now();
         meanwhile();
@@ -157,13 +157,13 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// When an answer is late though some of it has come. What came while others were being asked is
-    /// not late.
+    /// Returns when an answer is late though some of it has come. What came while others were being
+    /// asked is not late.
     fn late_from(&self, at: usize) -> Instant {
         (self.asked.max(self.under_way[at].asked.until) + GRACE).min(self.pull.deadline)
     }
 
-    /// How long something may have lain there before it was looked for.
+    /// Returns how long something may have lain there before it was looked for.
     fn unseen(&self, sent: Instant) -> Duration {
         self.asked.saturating_duration_since(self.looked.map_or(sent, |looked| looked.max(sent)))
     }

@@ -58,7 +58,7 @@ struct Pair {
     value: String,
 }
 
-/// The graph that a value names; nonsense is no graph's name.
+/// Returns the graph that a value names; nonsense is no graph's name.
 fn graph_in(pair: &Pair) -> String {
     let bytes = STANDARD.decode(&pair.value).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -97,7 +97,8 @@ impl Gateway {
         Ok(ranged.kvs.first().map(graph_in))
     }
 
-    /// Says of which graph the prefix is, unless that was said before; gives what stands there then.
+    /// Says of which graph the prefix is, unless that was said before; gives what stands there
+    /// then.
     pub(super) fn claim(&self, graph: &str) -> Told<String> {
         let key = STANDARD.encode(self.place.graph());
         let absent = json!({

@@ -34,8 +34,8 @@ struct Registered {
 }
 
 impl Registration {
-    /// Registers a server at `etcd:HOST:PORT,.../PREFIX`, and keeps up to date what `entry` says. An
-    /// etcd that cannot be reached is tried again; the server goes on without.
+    /// Registers a server at `etcd:HOST:PORT,.../PREFIX`, and keeps up to date what `entry` says.
+    /// An etcd that cannot be reached is tried again; the server goes on without.
     ///
     /// # Errors
     /// A place that cannot be read, or no thread.
@@ -89,8 +89,8 @@ impl Registered {
         let is_new = self.lease.is_none();
         if is_new {
             let (ours, place) = (&entry.graph, self.gateway.place());
-            // Servers that are there say of which graph the prefix is, too, where somebody has removed
-            // the key.
+            // Servers that are there say of which graph the prefix is, too, where somebody has
+            // removed the key.
             let claimed = match self.gateway.range()? {
                 (values, None, _) => graph_of_others(&values, ours),
                 _ => None,
@@ -131,7 +131,7 @@ impl Registered {
     }
 }
 
-/// Whether it is worth a write: all but a little more or less work is.
+/// Returns whether it is worth a write: all but a little more or less work is.
 fn is_news(told: &ServerEntry, now: &ServerEntry) -> bool {
     let quiet = ServerEntry { busy: told.busy, ..now.clone() };
     quiet != *told || (now.busy - told.busy).abs() >= 0.1

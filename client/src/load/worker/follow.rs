@@ -39,8 +39,9 @@ impl Worker<'_> {
         self.reshape(fleet)
     }
 
-    /// Goes over to other servers, or servers with other shards. Sockets to shards that are still there
-    /// stay; what is under way over others has failed, and sockets are opened as they are needed.
+    /// Goes over to other servers, or servers with other shards. Sockets to shards that are still
+    /// there stay; what is under way over others has failed, and sockets are opened as they are
+    /// needed.
     pub(super) fn reshape(&mut self, fleet: Arc<Fleet>) -> Result<(), ClientError> {
         let (n_before, n_now) = (self.n_endpoints(), fleet.routes.endpoints.len());
         let place = |before: usize| {

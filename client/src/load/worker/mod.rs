@@ -151,7 +151,7 @@ impl<'a> Worker<'a> {
         Ok(self.tally)
     }
 
-    /// When something is to be done even if nothing comes.
+    /// Returns when something is to be done even if nothing comes.
     fn wait_until(&self, now: Instant) -> Instant {
         let arrival = self.arrivals.as_ref().filter(|_| !self.free.is_empty()).map(Arrivals::next);
         let rested = self.resting.iter().map(|&(until, _)| until);
@@ -223,8 +223,8 @@ impl<'a> Worker<'a> {
             self.tally.due(intended);
             self.tally.never_sent(kind, intended);
         }
-        // All answers come, or are late, within the deadline and its grace. What was put off is asked
-        // again within it.
+        // All answers come, or are late, within the deadline and its grace. What was put off is
+        // asked again within it.
         while self.running.iter().any(Option::is_some) || !self.put_off.is_empty() {
             let now = Instant::now();
             self.follow(now)?;

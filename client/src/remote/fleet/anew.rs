@@ -113,7 +113,7 @@ impl Fleet {
         Ok(Arc::new(fleet))
     }
 
-    /// A fleet of these servers, which takes over what is known of those that it had.
+    /// Returns a fleet of these servers, which takes over what is known of those that it had.
     fn of(&self, servers: Vec<(Address, Description)>) -> Result<Arc<Self>, ClientError> {
         let mut fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.sharing))?;
         fleet.find_away(self);
@@ -138,9 +138,9 @@ impl Fleet {
         self.servers.iter().position(|(known, _)| known == address)
     }
 
-    /// All servers asked anew, those at other `addresses` too. One that does not answer, or has another
-    /// graph, is left as it was known, or out. One that was known and is not at these any more, since its
-    /// lease has run out, stays if it answers and no other has what it has.
+    /// All servers asked anew, those at other `addresses` too. One that does not answer, or has
+    /// another graph, is left as it was known, or out. One that was known and is not at these any
+    /// more, since its lease has run out, stays if it answers and no other has what it has.
     pub(in super::super) fn refreshed(
         &self,
         addresses: &[Address],
@@ -187,9 +187,9 @@ impl Fleet {
     }
 }
 
-/// What a server that was known so is by now, if it has started anew: one of its addresses `told` what
-/// it was, and what it is. Else an address that has not been asked since, or is silent, would count as
-/// another server.
+/// What a server that was known so is by now, if it has started anew: one of its addresses `told`
+/// what it was, and what it is. Else an address that has not been asked since, or is silent, would
+/// count as another server.
 pub(super) fn renewed<'a>(
     known: &Description,
     mut told: impl Iterator<Item = (&'a Description, &'a Description)>,
@@ -200,7 +200,8 @@ pub(super) fn renewed<'a>(
     told.find(is_renewed).map(|(_, is)| is)
 }
 
-/// Whether a server holds what it held where it held it; a version committed meanwhile is no difference.
+/// Returns whether a server holds what it held where it held it; a version committed meanwhile is
+/// no difference.
 fn is_as_known(found: &Description, known: &Description) -> bool {
     let unversioned = |it: &Description| {
         let states = it.held().map(|(_, state)| PartState { version: 0, ..state }).collect();

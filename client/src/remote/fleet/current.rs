@@ -48,8 +48,8 @@ impl CurrentFleet {
         self.current.get_or(|parents| RwLock::new(self.inherit(parents)))
     }
 
-    /// Returns the fleet that a process begins with: its parent's, whose connections it will not use,
-    /// or the first where another thread of the parent was changing it.
+    /// Returns the fleet that a process begins with: its parent's, whose connections it will not
+    /// use, or the first where another thread of the parent was changing it.
     fn inherit(&self, parents: Option<&RwLock<Arc<Fleet>>>) -> Arc<Fleet> {
         let seen = parents.and_then(|parents| match parents.try_read() {
             Ok(fleet) => Some(Arc::clone(&fleet)),

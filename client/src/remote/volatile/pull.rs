@@ -1,5 +1,5 @@
-//! A pull of volatile rows: one request to each shard that is asked, all sent before the first answer is
-//! read, and answers taken as they come.
+//! A pull of volatile rows: one request to each shard that is asked, all sent before the first
+//! answer is read, and answers taken as they come.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -121,8 +121,8 @@ impl Client {
     }
 }
 
-/// A share for each endpoint. Any shard has all rows of its server: they are dealt as those of a stored
-/// tensor of that width.
+/// Returns a share for each endpoint. Any shard has all rows of its server: they are dealt as those
+/// of a stored tensor of that width.
 fn split(fleet: &Fleet, pull: &Pull<'_>, positions: &[u32]) -> Result<Vec<Share>, ClientError> {
     let book = &fleet.routes.book;
     let mut shares = Vec::new();

@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// A weight, and a running statistic beside it.
+    /// Returns a weight, and a running statistic beside it.
     fn with_statistic() -> (Adam, Var) {
         let vars = [vec![3.0f32, 1.0], vec![8.0, -4.0]]
             .map(|values| Var::from_vec(values, 2, &Device::Cpu).unwrap());

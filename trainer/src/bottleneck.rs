@@ -126,7 +126,7 @@ impl StepSums {
     }
 }
 
-/// The name of the largest, the first of equals.
+/// Returns the name of the largest, the first of equals.
 fn largest<T: Copy>(named: [(f64, T); 4]) -> T {
     let mut best = named[0];
     for other in &named[1..] {

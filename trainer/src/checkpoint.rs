@@ -2,8 +2,9 @@
 //! losses as if it had never ended.
 //!
 //! Batches, dropout and first parameters are functions of seeds, so the place in the run, the
-//! parameters and Adam's moments of each replica are all that training needs; the best parameters and what has been
-//! measured so far go with them. Caches start empty, since they never change what is computed.
+//! parameters and Adam's moments of each replica are all that training needs; the best parameters
+//! and what has been measured so far go with them. Caches start empty, since they never change what
+//! is computed.
 
 mod error;
 mod folder;

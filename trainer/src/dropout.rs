@@ -63,8 +63,8 @@ impl Dropout {
 }
 
 impl Mask {
-    /// Appends row number `row`, of these elements, to `piece`, less those that are dropped. Of these
-    /// it keeps the ones that are not finite as NaN, as [`Self::apply`] does.
+    /// Appends row number `row`, of these elements, to `piece`, less those that are dropped. Of
+    /// these it keeps the ones that are not finite as NaN, as [`Self::apply`] does.
     pub(crate) fn push_row(
         &self,
         row: usize,

@@ -395,7 +395,8 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Whether all processes of the run meet with it at the same point, so that none has to be told.
+    /// Whether all processes of the run meet with it at the same point, so that none has to be
+    /// told.
     pub(crate) fn is_common(&self) -> bool {
         matches!(
             self,

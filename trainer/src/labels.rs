@@ -204,7 +204,7 @@ impl Labels {
         Ok(())
     }
 
-    /// The same for several labels a node.
+    /// Returns the same for several labels a node.
     fn take_several<T: Copy + Into<f64>>(
         &mut self,
         ids: &[NodeId],

@@ -167,8 +167,8 @@ impl<'c> ProcessGroup<'c> {
         Ok(texts.map(|mut texts| texts.swap_remove(0)))
     }
 
-    /// Returns the step of all workers, from the outcomes and gradients of those of this process that
-    /// had a batch; `stats` gets the figures of all. None if the leader has ended the run.
+    /// Returns the step of all workers, from the outcomes and gradients of those of this process
+    /// that had a batch; `stats` gets the figures of all. None if the leader has ended the run.
     pub(crate) fn step(
         &mut self,
         mut outcomes: Vec<(u32, StepOutcome)>,
@@ -210,11 +210,12 @@ impl<'c> ProcessGroup<'c> {
         Ok(Some(step))
     }
 
-    /// Moves models with their gradients `by` workers on, of `n_workers`; `parameters` are those of this
-    /// iteration. Returns the models that are at workers of this process then, in their order; none if
-    /// the leader has ended the run.
+    /// Moves models with their gradients `by` workers on, of `n_workers`; `parameters` are those of
+    /// this iteration. Returns the models that are at workers of this process then, in their order;
+    /// none if the leader has ended the run.
     ///
-    /// Parameters are equal within an iteration, so that those that arrive are compared, not taken over.
+    /// Parameters are equal within an iteration, so that those that arrive are compared, not taken
+    /// over.
     pub(crate) fn migrate(
         &mut self,
         models: Vec<MovingModel>,
@@ -277,8 +278,8 @@ impl<'c> ProcessGroup<'c> {
         Ok(numbers.map(|numbers| numbers[0]))
     }
 
-    /// Returns rows of layers by the rank that has made them: those of `lengths` bytes where they are
-    /// passed to this process, else none. None at all if the leader has ended the run.
+    /// Returns rows of layers by the rank that has made them: those of `lengths` bytes where they
+    /// are passed to this process, else none. None at all if the leader has ended the run.
     pub(crate) fn share_rows(
         &mut self,
         rows: &[u8],
@@ -463,14 +464,14 @@ mod tests {
         })
     }
 
-    /// The gradient of `worker`.
+    /// Returns the gradient of `worker`.
     fn gradient(worker: u32) -> GradientTerm {
         let n = worker as f32;
         let values = vec![n, 0.1 * n, 1e8 - n];
         GradientTerm { order: worker, n_roots: u64::from(worker) + 1, values }
     }
 
-    /// The outcome of `worker`, and its figures.
+    /// Returns the outcome of `worker`, and its figures.
     fn outcome(worker: u32) -> ((u32, StepOutcome), MemberStats) {
         let outcome = StepOutcome {
             loss: f64::from(worker) / 3.0,

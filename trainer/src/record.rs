@@ -309,7 +309,7 @@ impl Run<'_> {
     }
 }
 
-/// BLAKE3 of all parameters, in hex.
+/// Returns the bLAKE3 of all parameters, in hex.
 fn digest(parameters: &[Vec<f32>]) -> String {
     let mut digest = blake3::Hasher::new();
     parameters.iter().for_each(|values| {

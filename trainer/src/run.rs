@@ -46,8 +46,8 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// A run that begins, or one that goes on from its checkpoint, which the leader of its processes
-    /// has. None if the leader has ended it at once.
+    /// A run that begins, or one that goes on from its checkpoint, which the leader of its
+    /// processes has. None if the leader has ended it at once.
     pub(crate) fn new(
         setup: &Setup<'a>,
         group: &mut ProcessGroup<'_>,
@@ -132,8 +132,8 @@ impl<'a> Run<'a> {
         is_over && self.config.evaluation_after(epochs, self.has_test) == Due::AsLast
     }
 
-    /// Measures accuracy after `epoch`, the last that is over, together with the other processes, of
-    /// which the leader records it. The run is interrupted if the leader has ended it.
+    /// Measures accuracy after `epoch`, the last that is over, together with the other processes,
+    /// of which the leader records it. The run is interrupted if the leader has ended it.
     pub(crate) fn evaluate(
         &mut self,
         epoch: u32,
@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The steps that are left of the present epoch.
+    /// Returns the steps that are left of the present epoch.
     fn train_epoch(
         &mut self,
         team: &mut Team<'_>,
@@ -233,7 +233,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What each worker did in the present step.
+    /// Returns what each worker did in the present step.
     fn worker_steps(
         &self,
         team: &TeamStep,
@@ -271,8 +271,8 @@ impl<'a> Run<'a> {
         team.outcomes.iter().enumerate().map(of_worker).collect()
     }
 
-    /// Writes the best parameters, or the last before any evaluation, if they are asked for. The run is
-    /// told of even if that fails.
+    /// Writes the best parameters, or the last before any evaluation, if they are asked for. The
+    /// run is told of even if that fails.
     pub(crate) fn save_model(&mut self, setup: &Setup<'_>, group: &ProcessGroup<'_>) {
         let Some(path) = self.config.save_model.as_ref().filter(|_| group.leads()) else {
             return;

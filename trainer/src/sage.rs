@@ -22,7 +22,8 @@ pub(crate) fn sum(block: Arc<Block>, nodes: &[NodeId], degree: &dyn Fn(NodeId) -
     weighted(block, |dst, n_edges| degree(nodes[dst]) as f32 / n_edges as f32)
 }
 
-/// A step with the same weight for all edges of a destination, by its place and their number.
+/// Returns a step with the same weight for all edges of a destination, by its place and their
+/// number.
 fn weighted(block: Arc<Block>, weight: impl Fn(usize, u32) -> f32) -> Spmm {
     let mut weights = Vec::with_capacity(block.sources.len());
     for (dst, bounds) in block.offsets.windows(2).enumerate() {

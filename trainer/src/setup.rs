@@ -58,8 +58,8 @@ pub(crate) struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// Reads labels and makes the model, one that fits `file` if there is one; `workers` are those of
-    /// this process.
+    /// Reads labels and makes the model, one that fits `file` if there is one; `workers` are those
+    /// of this process.
     pub(crate) fn new(
         config: &'a TrainConfig,
         graph: TrainGraph<'a>,
@@ -109,8 +109,8 @@ impl<'a> Setup<'a> {
         Ok(setup)
     }
 
-    /// Writes the schedule, if the strategy has one and it is not there; one process does so for all.
-    /// Breaks if `progress` or the leader did.
+    /// Writes the schedule, if the strategy has one and it is not there; one process does so for
+    /// all. Breaks if `progress` or the leader did.
     pub(crate) fn prepare(
         &mut self,
         group: &mut ProcessGroup<'_>,
@@ -152,7 +152,8 @@ impl<'a> Setup<'a> {
     /// Warns of workers that never compute: their partitions have no training node.
     pub(crate) fn warn_of_idle_workers(&self) {
         let (plan, train) = (self.root_plan(), &self.labels.train);
-        // Under `sdt` a share is a partition's, not a worker's; under `full` all nodes are computed.
+        // Under `sdt` a share is a partition's, not a worker's; under `full` all nodes are
+        // computed.
         let is_of_parts = matches!(self.config.strategy, Strategy::Sdt | Strategy::Full);
         if plan.deal == Deal::Turns || is_of_parts {
             return;
@@ -240,7 +241,8 @@ impl<'a> Setup<'a> {
         ModelSpec::new(self.config, self.features.width(), self.labels.n_classes)
     }
 
-    /// Starts the workers of this process from where `run` is. None if the leader has ended the run.
+    /// Starts the workers of this process from where `run` is. None if the leader has ended the
+    /// run.
     pub(crate) fn teams<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
@@ -268,7 +270,8 @@ impl<'a> Setup<'a> {
         Ok(Some(Teams::Steps(team)))
     }
 
-    /// All workers of this process, their prefetchers running from `place` on, which is before the end.
+    /// All workers of this process, their prefetchers running from `place` on, which is before the
+    /// end.
     pub(crate) fn recruits<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
@@ -396,7 +399,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// The partitions of worker w: those that leave w when divided by the number of workers.
+/// Returns the partitions of worker w: those that leave w when divided by the number of workers.
 fn owned_parts(config: &TrainConfig, graph: TrainGraph<'_>, worker: u32) -> Vec<PartId> {
     graph.book.parts().filter(|part| u32::from(part.0) % config.workers == worker).collect()
 }

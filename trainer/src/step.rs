@@ -66,7 +66,8 @@ pub struct SdtTraffic {
     pub load_seconds: f64,
 }
 
-/// A worker's equal share of what a step of `hop` moved, beside rows; the first one has the remainder.
+/// A worker's equal share of what a step of `hop` moved, beside rows; the first one has the
+/// remainder.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HopTraffic {
     /// Time steps of the iteration.
@@ -96,8 +97,8 @@ pub struct StepSeconds {
     pub wait: f64,
     /// For the forward and the backward pass.
     pub compute: f64,
-    /// To move models, to average gradients, between processes too, and to update parameters; the same
-    /// for all workers.
+    /// To move models, to average gradients, between processes too, and to update parameters; the
+    /// same for all workers.
     pub update: f64,
 }
 

@@ -142,8 +142,8 @@ impl Worker<'_> {
 }
 
 impl Learner<'_> {
-    /// Computes the gradient of a batch with roots, in the step at `place`; `degree` returns in-degrees
-    /// in the whole graph, and `seed` is the batch's.
+    /// Computes the gradient of a batch with roots, in the step at `place`; `degree` returns
+    /// in-degrees in the whole graph, and `seed` is the batch's.
     pub(crate) fn learn(
         &mut self,
         (batch, rows): (Batch, StepRows<impl AsRef<[u8]>>),

@@ -13,7 +13,7 @@ use lodestore_trainer::{
 };
 use planted::{FILLED, N_NODES, Planted, ROW_BYTES, config, planted, run_telling, slow};
 
-/// The report, and every worker's steps.
+/// Returns the report, and every worker's steps.
 fn observed(
     graph: &Planted,
     config: &TrainConfig,

@@ -20,7 +20,7 @@ use planted::{
     Planted, ROW_BYTES, config, counting, planted, run, run_from, run_in_ranks, run_telling,
 };
 
-/// Everything that is computed, as bits.
+/// Returns the everything that is computed, as bits.
 fn computed(report: &TrainReport) -> (Vec<u64>, String, String, Vec<Option<u64>>) {
     let losses = report.step_losses.iter().map(|loss| loss.to_bits()).collect();
     let accuracies = report.epochs.iter().map(|epoch| epoch.test_accuracy.map(f64::to_bits));

@@ -171,7 +171,8 @@ fn a_file_for_a_larger_model_is_refused_by_its_first_bytes() {
     assert!(found.contains("run with hidden = 64, this one has hidden = 3"), "{found}");
 }
 
-/// A file as long as its header says, of more steps than the run can have made: nothing of it is read.
+/// A file as long as its header says, of more steps than the run can have made: nothing of it is
+/// read.
 #[test]
 fn a_file_of_more_steps_than_the_run_has_is_refused_by_its_first_bytes() {
     let dir = tempfile::tempdir().unwrap();

@@ -88,8 +88,8 @@ pub trait Collective {
         receives: &mut [(u32, Vec<u8>)],
     ) -> Result<(), CollectiveError>;
 
-    /// Returns `error`, which this rank has found beside a transfer. An engine whose ranks can only end
-    /// together ends them here, as others may wait for this one.
+    /// Returns `error`, which this rank has found beside a transfer. An engine whose ranks can only
+    /// end together ends them here, as others may wait for this one.
     fn raise(&mut self, error: CollectiveError) -> CollectiveError {
         error
     }

@@ -6,8 +6,9 @@
 //! once. A rank that meets with a fault passes it on before it closes its own sockets, so that all
 //! ranks name the process that died and not one that ended because of it.
 //!
-//! A process that hangs keeps its sockets. The ranks that wait for it send notices which name it, so
-//! that a rank that waits for one of them names it too, and not the one that it waits for itself.
+//! A process that hangs keeps its sockets. The ranks that wait for it send notices which name it,
+//! so that a rank that waits for one of them names it too, and not the one that it waits for
+//! itself.
 
 mod link;
 
@@ -182,8 +183,8 @@ impl SocketCollective {
         outbound.first().map(|message| message.rank)
     }
 
-    /// Sends a notice that this rank waits because of rank `suspect` to all that no message is under
-    /// way to.
+    /// Sends a notice that this rank waits because of rank `suspect` to all that no message is
+    /// under way to.
     fn notify(&self, suspect: u32, outbound: &[Outbound<'_>]) {
         for (rank, link) in (0..).zip(&self.links) {
             let Some(link) = link else { continue };
@@ -281,7 +282,8 @@ fn wait(outbound: &[Outbound<'_>], inbound: &[Inbound<'_>], left: &mut Duration)
     *left = left.saturating_sub(start.elapsed().min(slice));
 }
 
-/// Passes a socket to the process of `rank`, at the other end of `socket`. One that is gone shows later.
+/// Passes a socket to the process of `rank`, at the other end of `socket`. One that is gone shows
+/// later.
 fn pass(
     (rank, socket): (u32, &UnixStream),
     passed: BorrowedFd<'_>,

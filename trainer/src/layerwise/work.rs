@@ -102,8 +102,8 @@ impl WorkFolder {
         if self.saved.elapsed() >= self.save_every { self.save(place, rows) } else { Ok(()) }
     }
 
-    /// Records `place` once `rows`, those of the present stage, are on disk. Rows that no stage from
-    /// there on reads are removed.
+    /// Records `place` once `rows`, those of the present stage, are on disk. Rows that no stage
+    /// from there on reads are removed.
     pub(crate) fn save(&mut self, place: PassPlace, rows: &RowStore) -> io::Result<()> {
         rows.sync()?;
         let state = State { identity: self.identity.clone(), place };

@@ -174,7 +174,8 @@ pub(crate) fn run_telling(
     train(config, &graph, &sources, progress)
 }
 
-/// Trains as `n_ranks` processes would, each of them a thread, and gives what each returned, by rank.
+/// Trains as `n_ranks` processes would, each of them a thread, and gives what each returned, by
+/// rank.
 pub(crate) fn run_in_ranks(
     graph: &Planted,
     config: &TrainConfig,
@@ -216,7 +217,7 @@ pub(crate) fn run_in_ranks_from(
     })
 }
 
-/// A worker's buffer before `remote`, of a fifth of what it does not own.
+/// Returns a worker's buffer before `remote`, of a fifth of what it does not own.
 fn buffer(
     graph: &Planted,
     config: &TrainConfig,
@@ -238,8 +239,8 @@ fn buffer(
     HaloBuffer::new(Arc::clone(remote), "feat", tier).map(|(buffer, _)| buffer)
 }
 
-/// A graph in which every node is every other's neighbour: each batch has all nodes, and so the same
-/// length.
+/// A graph in which every node is every other's neighbour: each batch has all nodes, and so the
+/// same length.
 pub(crate) fn complete(n_parts: u16) -> Planted {
     const N: u32 = 60;
     let edges = (0..N).flat_map(|from| (0..from).map(move |to| [from, to])).collect();

@@ -51,8 +51,8 @@ pub(crate) struct PartitionSource<'run> {
     pub(crate) n_workers: u32,
 }
 
-/// Local ids: other workers' nodes come first, each kind in rising order, so that the rows of a pull
-/// stand together.
+/// Local ids: other workers' nodes come first, each kind in rising order, so that the rows of a
+/// pull stand together.
 #[derive(Debug)]
 struct Numbers {
     set: NodeSet,
@@ -126,8 +126,8 @@ impl PartitionSource<'_> {
         Ok(LocalPartition { part, nodes, topology, degrees, numbers, rows, row_bytes, loaded })
     }
 
-    /// Pulls the rows of `nodes`, of which the first `n_remote` are other workers': these travel while
-    /// own ones are read.
+    /// Pulls the rows of `nodes`, of which the first `n_remote` are other workers': these travel
+    /// while own ones are read.
     fn pull(
         &self,
         nodes: &[NodeId],

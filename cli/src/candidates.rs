@@ -14,24 +14,24 @@ use serde::Serialize;
 /// The rules as flags of `lode train --strategy massive` and of `lode cache-bench`.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct RuleArgs {
-    /// MassiveGNN's buffer: nodes whose rows it may keep, halo (those one hop from the worker's own, as
-    /// in the paper) or remote (all that the worker does not own, which batches of several hops reach)
-    /// [default: remote].
+    /// MassiveGNN's buffer: nodes whose rows it may keep, halo (those one hop from the worker's
+    /// own, as in the paper) or remote (all that the worker does not own, which batches of several
+    /// hops reach) [default: remote].
     #[arg(long, value_enum, value_name = "C", hide_possible_values = true)]
     candidates: Option<Candidates>,
-    /// MassiveGNN's buffer: nodes whose rows may replace others, missed (at least once since they last
-    /// left), scored (S_A > 0, as in the paper: also those that left with a rest of their score) or any
-    /// [default: missed].
+    /// MassiveGNN's buffer: nodes whose rows may replace others, missed (at least once since they
+    /// last left), scored (S_A > 0, as in the paper: also those that left with a rest of their
+    /// score) or any [default: missed].
     #[arg(long, value_enum, value_name = "R", hide_possible_values = true)]
     replace: Option<Replace>,
-    /// MassiveGNN's buffer: rows that come first, by how many neighbour lists of the worker's own nodes
-    /// the node is in (lists), or by in-degree (degree, as in the paper; the same order where the graph is
-    /// undirected and whole) [default: lists].
+    /// MassiveGNN's buffer: rows that come first, by how many neighbour lists of the worker's own
+    /// nodes the node is in (lists), or by in-degree (degree, as in the paper; the same order where
+    /// the graph is undirected and whole) [default: lists].
     #[arg(long, value_enum, value_name = "R", hide_possible_values = true)]
     rank: Option<Rank>,
-    /// MassiveGNN's buffer: where scores are, dense (24 bytes for each node of the graph) or compact
-    /// (for each candidate, found by a search); decisions are the same. Unless given: dense up to
-    /// 64 MiB.
+    /// MassiveGNN's buffer: where scores are, dense (24 bytes for each node of the graph) or
+    /// compact (for each candidate, found by a search); decisions are the same. Unless given: dense
+    /// up to 64 MiB.
     #[arg(long, value_enum, value_name = "S", hide_possible_values = true)]
     scoreboard: Option<Board>,
 }
@@ -99,8 +99,8 @@ impl WorkerView<'_> {
         is_local(self.book, self.worker, self.n_workers, NodeId(id))
     }
 
-    /// Returns how many neighbour lists of the worker's own nodes each node is in. Of the nodes that it
-    /// does not own those in any are its halo.
+    /// Returns how many neighbour lists of the worker's own nodes each node is in. Of the nodes
+    /// that it does not own those in any are its halo.
     fn own_lists(&self) -> Vec<u32> {
         let own = self.book.parts().flat_map(|part| self.book.range(part));
         count_lists(self.topology, own.filter(|&id| self.owns(id)))

@@ -57,7 +57,8 @@ impl Console {
         Ok(self.bar.suspend(|| print(text))?)
     }
 
-    /// Fails when the reader of our output has left, so that what nobody will read is not worked out.
+    /// Fails when the reader of our output has left, so that what nobody will read is not worked
+    /// out.
     pub(crate) fn check_reader(&self) -> Result<()> {
         let stdout = io::stdout();
         let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
@@ -110,8 +111,8 @@ impl Console {
         }
     }
 
-    /// Says why the command failed: on stderr, and as the JSON object if one is wanted and none has been
-    /// printed.
+    /// Says why the command failed: on stderr, and as the JSON object if one is wanted and none has
+    /// been printed.
     pub(crate) fn failed(&self, error: &anyhow::Error) {
         self.bar.finish_and_clear();
         if is_broken_pipe(error) || error.is::<Told>() {
@@ -129,7 +130,7 @@ impl Console {
     }
 }
 
-/// An error with its causes, less those that an outer message already ends with.
+/// Returns an error with its causes, less those that an outer message already ends with.
 fn message(error: &anyhow::Error) -> String {
     let mut message = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -1,5 +1,5 @@
-//! Ctrl-C, and a request to end: what is half-made goes away with the process, and a run that can end in
-//! good order is told to.
+//! Ctrl-C, and a request to end: what is half-made goes away with the process, and a run that can
+//! end in good order is told to.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -24,12 +24,13 @@ pub(crate) struct RemovedOnInterrupt {
     dir: PathBuf,
 }
 
-/// A signal within this of the first is the same request: `timeout` sends its own to the child and then to
-/// the child's group, and a terminal's may come beside that of whoever watches over the process.
+/// A signal within this of the first is the same request: `timeout` sends its own to the child and
+/// then to the child's group, and a terminal's may come beside that of whoever watches over the
+/// process.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// While this lives the first signal asks for the end, and only one more than [`SAME_REQUEST`] later ends
-/// the process at once.
+/// While this lives the first signal asks for the end, and only one more than [`SAME_REQUEST`]
+/// later ends the process at once.
 pub(crate) struct Heeded(());
 
 /// A run has ended since a signal asked for that.
@@ -115,8 +116,8 @@ fn give_up(signal: i32) -> ! {
             eprintln!("lode: cannot remove {}", dir.display());
         }
     }
-    // Without the destructors of `exit`: other threads still use what RocksDB's would take away, and
-    // that ends in an abort.
+    // Without the destructors of `exit`: other threads still use what RocksDB's would take away,
+    // and that ends in an abort.
     low_level::exit(Interrupted(signal).exit_code().into())
 }
 

@@ -55,8 +55,8 @@ pub(crate) fn start(level: LogLevel, format: LogFormat) -> Result<()> {
     Ok(())
 }
 
-/// What `LODE_LOG` asks for. A word alone that is no level would be taken for the name of a module, and
-/// silence all others.
+/// Returns what `LODE_LOG` asks for. A word alone that is no level would be taken for the name of a
+/// module, and silence all others.
 fn filter(wanted: &str) -> Result<EnvFilter, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let is_level = |word: &str| word.is_empty() || LEVELS.contains(&&*word.to_lowercase());

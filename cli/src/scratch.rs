@@ -6,13 +6,14 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// In a folder that may be removed as soon as nobody holds it. Whether it is ours must not hang on its
-/// name: a user's own folder can have any.
+/// In a folder that may be removed as soon as nobody holds it. Whether it is ours must not hang on
+/// its name: a user's own folder can have any.
 const MARKER: &str = ".lode-scratch";
 
-/// A folder in the system's place for temporary ones, which goes when this is dropped. Its owner holds a
-/// lock on it, which the system lets go of whatever ends the process: a folder of the same kind that
-/// nobody holds is of a process that was killed, and is removed when the next one is made.
+/// A folder in the system's place for temporary ones, which goes when this is dropped. Its owner
+/// holds a lock on it, which the system lets go of whatever ends the process: a folder of the same
+/// kind that nobody holds is of a process that was killed, and is removed when the next one is
+/// made.
 pub(crate) struct ScratchFolder {
     dir: TempDir,
     /// Dropped after the folder is removed. None where the file system has no locks.
@@ -31,7 +32,8 @@ impl ScratchFolder {
         let dir = tempfile::Builder::new().prefix(kind).tempdir_in(parent);
         let dir = dir.with_context(failed)?;
         // The marker comes after the lock, so that nobody takes the folder for an abandoned one in
-        // between; where there is no lock there is no marker, and nobody ever removes it but its owner.
+        // between; where there is no lock there is no marker, and nobody ever removes it but its
+        // owner.
         let lock = locked(dir.path());
         if lock.is_some() {
             File::create_new(dir.path().join(MARKER)).with_context(failed)?;
@@ -57,7 +59,7 @@ fn sweep(parent: &Path, kind: &str) {
     }
 }
 
-/// The folder, if it can be locked: nobody holds it, and its file system has locks.
+/// Returns the folder, if it can be locked: nobody holds it, and its file system has locks.
 fn locked(dir: &Path) -> Option<File> {
     let dir = File::open(dir).ok()?;
     dir.try_lock().is_ok().then_some(dir)

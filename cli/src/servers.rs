@@ -131,7 +131,7 @@ impl Running {
         }
     }
 
-    /// What the server said last.
+    /// Returns what the server said last.
     fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let last: Vec<&str> = log.lines().rev().take(5).collect();

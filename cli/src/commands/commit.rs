@@ -34,7 +34,8 @@ pub(crate) struct CommitArgs {
     /// Folder of the graph, or addresses of its servers: HOST:PORT, unix:PATH or map:FILE.
     #[arg(required = true, value_name = "GRAPH|ADDR")]
     targets: Vec<String>,
-    /// Of a folder: the partitions to commit, all of which must be here; without it all that are here.
+    /// Of a folder: the partitions to commit, all of which must be here; without it all that are
+    /// here.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
     parts: Vec<u16>,
     /// Of servers: return when N followers of each partition have the version.

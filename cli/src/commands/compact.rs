@@ -18,8 +18,8 @@ use crate::human;
 use crate::secrets::SecurityArgs;
 use crate::table::Table;
 
-/// Fold the deltas that commits have written into one file per tensor; reading needs fewer files, and
-/// older versions can no longer be read.
+/// Fold the deltas that commits have written into one file per tensor; reading needs fewer files,
+/// and older versions can no longer be read.
 #[derive(Args)]
 #[command(after_help = "\
 Example:

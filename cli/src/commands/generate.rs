@@ -174,7 +174,7 @@ pub(crate) fn generate(config: &GenerateConfig, console: &Console) -> Result<Gen
     })
 }
 
-/// A recipe that cannot be is a matter of what was typed.
+/// Returns a recipe that cannot be is a matter of what was typed.
 fn usage_or_failure(error: GenerateError) -> anyhow::Error {
     match error {
         GenerateError::Recipe { .. } => UsageError::of(error).into(),

@@ -53,12 +53,12 @@ pub(crate) struct ImportArgs {
     edges: EdgeArgs,
     #[command(flatten)]
     rules: EdgeRuleArgs,
-    /// Folder of a dataset and its layout: `ogb DIR`, as the Open Graph Benchmark's downloads are, or
-    /// `graphbolt DIR`, with metadata.yaml.
+    /// Folder of a dataset and its layout: `ogb DIR`, as the Open Graph Benchmark's downloads are,
+    /// or `graphbolt DIR`, with metadata.yaml.
     #[arg(long, num_args = 2, value_names = ["LAYOUT", "DIR"], conflicts_with_all = ["edges", "into"])]
     from: Vec<String>,
-    /// A tensor with one row per node: .npy, .npz (CSR, or dense), .safetensors, or packed rows (see
-    /// --raw); FILE:ARRAY names one of several arrays in a file. Repeat for several.
+    /// A tensor with one row per node: .npy, .npz (CSR, or dense), .safetensors, or packed rows
+    /// (see --raw); FILE:ARRAY names one of several arrays in a file. Repeat for several.
     #[arg(long = "tensor", value_name = "NAME=FILE")]
     tensors: Vec<Named<PathBuf>>,
     /// How rows are stored, of all tensors or of one: raw, zstd, or auto, which takes zstd for

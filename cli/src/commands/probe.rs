@@ -82,7 +82,7 @@ impl ProbeArgs {
     }
 }
 
-/// The graph's largest segment that is here and can be opened, if it is large enough.
+/// Returns the graph's largest segment that is here and can be opened, if it is large enough.
 fn largest_segment(graph: &Graph) -> Option<PathBuf> {
     let tensors = || graph.meta().tensors.iter();
     let segments = graph.book().parts().flat_map(|part| tensors().map(move |spec| (part, spec)));

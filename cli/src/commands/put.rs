@@ -51,7 +51,8 @@ pub(crate) struct PutArgs {
     /// Name of the tensor.
     #[arg(long, value_name = "T")]
     tensor: String,
-    /// Node ids: .npy of shape (N,), u32, i32, u64 or i64; of an id that repeats the last row stays.
+    /// Node ids: .npy of shape (N,), u32, i32, u64 or i64; of an id that repeats the last row
+    /// stays.
     #[arg(long, value_name = "FILE")]
     ids: PathBuf,
     /// Rows: .npy of shape (N, width), (N,) for width 1, with the tensor's type; bf16 as u16 of its

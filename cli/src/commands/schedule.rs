@@ -182,7 +182,7 @@ fn roots(graph: Graph, which: Roots) -> Result<Vec<NodeId>> {
     Ok(all.into_iter().zip(splits).filter(|&(_, split)| split == TRAIN).map(|(id, _)| id).collect())
 }
 
-/// Locality of `n_batches` batches of the first epoch, the workers' in turn.
+/// Returns the locality of `n_batches` batches of the first epoch, the workers' in turn.
 fn locality(schedule: &Schedule, book: &PartitionBook, n_batches: u32) -> Result<Locality> {
     let n_workers = schedule.spec().workers;
     let (mut locality, mut micrographs) = (Locality::default(), Micrographs::default());

@@ -174,7 +174,7 @@ fn text(report: &StatReport) -> String {
     format!("{}, since it started\n\n{table}\n\n{updates}{preload}{volatile}", report.address)
 }
 
-/// The line about rows that are loaded ahead of pulls, where there are some.
+/// Returns the line about rows that are loaded ahead of pulls, where there are some.
 fn preload(report: &StatReport) -> String {
     let sum = |bytes: fn(&ShardReport) -> u64| report.shards.iter().map(bytes).sum::<u64>();
     let (done, all) = (sum(|shard| shard.preloaded_bytes), sum(|shard| shard.preload_bytes));
@@ -185,7 +185,7 @@ fn preload(report: &StatReport) -> String {
     }
 }
 
-/// The line about volatile tensors, where there are some.
+/// Returns the line about volatile tensors, where there are some.
 fn volatile(report: &StatReport) -> String {
     let sum = |rows: fn(&ShardReport) -> u64| report.shards.iter().map(rows).sum::<u64>();
     match report.volatile_tensors {
@@ -201,7 +201,7 @@ fn volatile(report: &StatReport) -> String {
     }
 }
 
-/// The line about versions, and that about a compaction that runs or has failed.
+/// Returns the line about versions, and that about a compaction that runs or has failed.
 fn updates(report: &StatReport) -> String {
     let takes = if report.writable { "takes updates" } else { "takes no updates" };
     let mut text = format!(

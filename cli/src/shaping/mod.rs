@@ -169,7 +169,7 @@ impl Listener {
     }
 }
 
-/// Where `door`, a socket of `server`, is to be found behind the link.
+/// Returns where `door`, a socket of `server`, is to be found behind the link.
 fn facing(server: &Address, door: &Address, front: &Front) -> Option<Address> {
     match (server, door, front) {
         (Address::Tcp(_), Address::Tcp(door), Front::Ip(ip)) => {

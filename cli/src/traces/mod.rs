@@ -192,7 +192,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The bytes of a file, decompressed if its name ends with `.zst`.
+/// Returns the bytes of a file, decompressed if its name ends with `.zst`.
 fn open(path: &Path) -> Result<Box<dyn Read>> {
     let failed = || format!("{}: cannot open", path.display());
     let file = File::open(path).with_context(failed)?;

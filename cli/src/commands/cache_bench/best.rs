@@ -7,7 +7,8 @@ use super::report::BenchResult;
 use crate::human;
 use crate::table::Table;
 
-/// The γ and Δ of `decay` that move the fewest rows at one capacity, beside prefetch without eviction.
+/// The γ and Δ of `decay` that move the fewest rows at one capacity, beside prefetch without
+/// eviction.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Best {
     capacity: String,

@@ -47,7 +47,7 @@ pub(super) struct Contestant {
     pub(super) knew: Option<String>,
 }
 
-/// Whether a policy keeps what MassiveGNN's rules say.
+/// Returns whether a policy keeps what MassiveGNN's rules say.
 fn follows_rules(kind: PolicyKind) -> bool {
     matches!(kind, PolicyKind::Decay | PolicyKind::Degree)
 }
@@ -181,7 +181,7 @@ impl Contestant {
     }
 }
 
-/// The first fill as it stays.
+/// Returns the first fill as it stays.
 fn kept(choice: &Choice, trace: &Trace, known: &Known) -> Contestant {
     let spec = choice.rules.policy(&known.candidates, None, trace.id_space());
     Contestant::of(PolicyKind::Degree, spec, Some(known.in_words.clone()))

@@ -88,8 +88,8 @@ pub(crate) struct CacheBenchArgs {
     /// start of an epoch, in the rounds of decay. These rows count as moved.
     #[arg(long)]
     ahead: bool,
-    /// With --schedule, --graph and --remote: a cache for each worker, of shares of its halo; figures are
-    /// sums over the workers.
+    /// With --schedule, --graph and --remote: a cache for each worker, of shares of its halo;
+    /// figures are sums over the workers.
     #[arg(long, requires = "remote", conflicts_with_all = ["worker", "devices", "misses"])]
     per_worker: bool,
     #[command(flatten)]
@@ -347,7 +347,7 @@ impl Config {
         all.iter().map(|(capacity, sizes)| (*capacity, together(sizes))).collect()
     }
 
-    /// The files that were asked for.
+    /// Returns the files that were asked for.
     fn write(&self, report: &BenchReport, lanes: &[Lane]) -> Result<()> {
         if let Some(path) = &self.csv {
             write(path, &csv(&report.results))?;

@@ -58,8 +58,9 @@ pub(super) fn neighbours(sampled: &Sampled<'_>, console: &Console) -> Result<Bat
 }
 
 /// In each epoch the halo of each partition in turn: the rows that full-batch training on all
-/// partitions asks for (CaPGNN, section 4.2). With `batch_size` so many of each at a time, and nothing
-/// of those whose halo is at its end, so that batch `i` is always partition `i % n_parts`'s.
+/// partitions asks for (CaPGNN, section 4.2). With `batch_size` so many of each at a time, and
+/// nothing of those whose halo is at its end, so that batch `i` is always partition `i %
+/// n_parts`'s.
 pub(super) fn halos(dir: &Path, batch_size: Option<u32>, epochs: u32) -> Result<Batches> {
     let graph = Graph::open(dir)?;
     let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
@@ -80,7 +81,7 @@ pub(super) fn halos(dir: &Path, batch_size: Option<u32>, epochs: u32) -> Result<
     Ok(batches)
 }
 
-/// The topology of a generated graph; its files are gone when it is open.
+/// Returns the topology of a generated graph; its files are gone when it is open.
 fn generated_topology(sampled: &Sampled<'_>, console: &Console) -> Result<Topology> {
     let dir = tempfile::tempdir()?;
     let (n_nodes, mean_degree, seed) = (sampled.n_nodes, sampled.mean_degree, sampled.seed);

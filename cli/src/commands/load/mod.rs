@@ -129,7 +129,7 @@ impl LoadArgs {
         Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// The settings, and which trace, checked before anything is opened.
+    /// Returns the settings, and which trace, checked before anything is opened.
     fn check(self) -> Result<(IdChoice, LoadConfig), UsageError> {
         let choice = IdChoice::new(self.ids, self.trace)?;
         let pace = match (self.rate, self.arrivals) {

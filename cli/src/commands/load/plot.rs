@@ -83,7 +83,7 @@ fn draw(
     Ok(())
 }
 
-/// The percentile that so many nines stand for.
+/// Returns the percentile that so many nines stand for.
 fn percentile(nines: f64) -> String {
     let percent = 100.0 * (1.0 - 10f64.powf(-nines));
     let decimals = (nines - 2.0).max(0.0).ceil() as usize;

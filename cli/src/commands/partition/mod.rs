@@ -143,7 +143,7 @@ impl PartitionArgs {
         }
     }
 
-    /// The number of partitions from the workers' memory, if that is asked for.
+    /// Returns the number of partitions from the workers' memory, if that is asked for.
     fn workload(&self) -> Result<Option<Workload>> {
         let (Some(memory_bytes), Some(n_workers)) = (self.memory, self.workers) else {
             return Ok(None);

@@ -83,7 +83,7 @@ impl Curves<'_> {
     }
 }
 
-/// Short, with as many digits as tell neighbours on an axis apart.
+/// Returns the short, with as many digits as tell neighbours on an axis apart.
 fn number(x: f64) -> String {
     match x.abs() {
         size if size >= 1e6 => format!("{:.1}M", x / 1e6),

@@ -12,8 +12,8 @@ use super::runs::{Case, Cluster, Contestant};
 use super::{Paper, check_equal};
 use crate::shaping::LinkSpec;
 
-/// RapidGNN's speed-ups over two are in its text: 1.5 (Products) to 1.6 (Reddit) with three, 1.7 to 2.1
-/// (Reddit) with four. MassiveGNN has 4 to 64 nodes of four trainers.
+/// RapidGNN's speed-ups over two are in its text: 1.5 (Products) to 1.6 (Reddit) with three, 1.7 to
+/// 2.1 (Reddit) with four. MassiveGNN has 4 to 64 nodes of four trainers.
 const MACHINES: [u16; 3] = [2, 3, 4];
 
 /// What was measured with each number of machines.

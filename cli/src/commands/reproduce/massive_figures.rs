@@ -25,7 +25,8 @@ const MOST_POINTS: usize = 60;
 /// The graph of Figs. 12 and 13, its γ and Δ.
 const SWEPT: &str = "products-like";
 const GAMMAS: [f64; 5] = [0.3, 0.9, 0.95, 0.995, 0.9995];
-/// Batches between rounds, in those of [`Made::delta`]: runs here are too short for the paper's 16 to 1024.
+/// Batches between rounds, in those of [`Made::delta`]: runs here are too short for the paper's 16
+/// to 1024.
 const TIMES_DELTA: [f64; 4] = [0.25, 0.5, 1.0, 2.0];
 
 /// What was measured for these figures.
@@ -173,7 +174,7 @@ impl MassiveFigures {
         }
     }
 
-    /// Those of the sweep, rising.
+    /// Returns the those of the sweep, rising.
     fn deltas(&self) -> Vec<u32> {
         let of_first = self.sweep.iter().take_while(|swept| swept.gamma == GAMMAS[0]);
         of_first.map(|swept| swept.delta).collect()

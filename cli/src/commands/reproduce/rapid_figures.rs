@@ -1,5 +1,5 @@
-//! RapidGNN's Figs. 3 and 5: how often rows are used again, and what a larger cache leaves to fetch.
-//! Both are counted in the schedule.
+//! RapidGNN's Figs. 3 and 5: how often rows are used again, and what a larger cache leaves to
+//! fetch. Both are counted in the schedule.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -24,7 +24,8 @@ pub(super) struct RapidFigures {
     fetches: Vec<Fetches>,
 }
 
-/// Fig. 3: remote rows of the first worker by the number of batches of its first epoch that use them.
+/// Fig. 3: remote rows of the first worker by the number of batches of its first epoch that use
+/// them.
 #[derive(Serialize)]
 struct Reuse {
     graph: String,

@@ -86,12 +86,12 @@ impl Contestant {
         self.strategy() == Strategy::Rapid
     }
 
-    /// Rows of a hot set, of `n_kept` in both.
+    /// Returns the rows of a hot set, of `n_kept` in both.
     fn n_hot(self, n_kept: u32) -> usize {
         if self == Self::RapidPrefetch { 0 } else { n_kept as usize / 2 }
     }
 
-    /// What it trains.
+    /// Returns what it trains.
     fn model(self) -> ModelKind {
         if self == Self::Gcn { ModelKind::Gcn } else { ModelKind::Sage }
     }
@@ -102,8 +102,8 @@ impl Contestant {
 pub(super) struct Run {
     pub(super) contestant: Contestant,
     pub(super) step_seconds: f64,
-    /// Least and most of all repeats, of which this run is the middle one (of an even number the slower
-    /// of two).
+    /// Least and most of all repeats, of which this run is the middle one (of an even number the
+    /// slower of two).
     pub(super) step_range: [f64; 2],
     /// Forward and backward pass, averaging, update.
     pub(super) compute_seconds: f64,
@@ -120,8 +120,9 @@ pub(super) struct Run {
     pub(super) wait_share: f64,
     /// All that travelled: hot sets and first fills of buffers too.
     pub(super) remote_bytes: f64,
-    /// Without hot sets and first fills: under `rapid` what batches lacked, which is what its paper counts
-    /// (Algorithm 1, line 16); under `massive` what its rounds of eviction fetch ahead is among them.
+    /// Without hot sets and first fills: under `rapid` what batches lacked, which is what its paper
+    /// counts (Algorithm 1, line 16); under `massive` what its rounds of eviction fetch ahead is
+    /// among them.
     pub(super) missed_bytes: f64,
     /// Of all workers, in a mean epoch.
     pub(super) remote_rows_per_epoch: f64,
@@ -204,8 +205,8 @@ impl Run {
     }
 }
 
-/// Remote rows of all workers' batches in a mean epoch, by where they came from. The first three add up
-/// to all that batches used.
+/// Remote rows of all workers' batches in a mean epoch, by where they came from. The first three
+/// add up to all that batches used.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct EpochRows {
     /// From a hot set, the oracle's tier or a buffer.
@@ -408,15 +409,15 @@ impl Case<'_> {
     }
 }
 
-/// The share of remote rows that were pulled for batches and not to fill what is kept.
+/// Returns the share of remote rows that were pulled for batches and not to fill what is kept.
 fn missed_share(report: &TrainReport) -> f64 {
     let sum = |of: fn(&EpochReport) -> u64| report.epochs.iter().map(of).sum::<u64>() as f64;
     let ahead = sum(|epoch| epoch.hot_set_rows + epoch.filled_rows);
     1.0 - ahead / sum(|epoch| epoch.remote_rows).max(1.0)
 }
 
-/// The rate at which a pull of `baseline`, as measured without a link, takes `ratio` times the rest of
-/// its step. Each server sends about what one worker asks for.
+/// The rate at which a pull of `baseline`, as measured without a link, takes `ratio` times the rest
+/// of its step. Each server sends about what one worker asks for.
 pub(super) fn slow_link(baseline: &Run, ratio: f64, delay: Duration) -> LinkSpec {
     let seconds = (ratio * baseline.rest_seconds()).max(1e-6);
     LinkSpec { rate_bits: (baseline.remote_bytes * 8.0 / seconds).max(1e6), delay }

@@ -17,8 +17,8 @@ const LOOK: Duration = Duration::from_secs(2);
 /// The files of a server's tokens and certificates, and how they were.
 pub(super) struct Renewal {
     files: Vec<PathBuf>,
-    /// As they were when the server took what is in them. What failed for another reason than theirs
-    /// is tried again, or a token that nobody shall have would be good for ever.
+    /// As they were when the server took what is in them. What failed for another reason than
+    /// theirs is tried again, or a token that nobody shall have would be good for ever.
     taken: Vec<Stamp>,
     /// As they were when it was told that they cannot be used.
     told: Vec<Stamp>,
@@ -50,7 +50,8 @@ impl Renewal {
             thread::sleep(LOOK);
             match self.look(|| Ok(renewer.renew(&args.check()?)?)) {
                 None => {}
-                // Seen by default: who replaces a token wants to know since when the old one is none.
+                // Seen by default: who replaces a token wants to know since when the old one is
+                // none.
                 Some(Ok(())) => {
                     warn!("tokens and certificates are read anew: who connects must show those");
                 }
@@ -65,8 +66,8 @@ impl Renewal {
         }
     }
 
-    /// Renews if the files are not as they were taken; gives what is to be told of that, a failure once
-    /// for each change.
+    /// Renews if the files are not as they were taken; gives what is to be told of that, a failure
+    /// once for each change.
     fn look(&mut self, renew: impl FnOnce() -> Result<()>) -> Option<Result<()>> {
         let now = stamps(&self.files);
         if now == self.taken {

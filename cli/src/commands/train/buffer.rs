@@ -128,8 +128,8 @@ impl Tiers {
         Ok(tier)
     }
 
-    /// The buffers before `remote` of workers whose tiers these are, each filled in a thread of its own,
-    /// and what that pulled.
+    /// The buffers before `remote` of workers whose tiers these are, each filled in a thread of its
+    /// own, and what that pulled.
     pub(super) fn fill(
         &mut self,
         tiers: Vec<Tier>,

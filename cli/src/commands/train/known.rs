@@ -54,8 +54,8 @@ impl<'a> Known<'a> {
         Self { graph, n_workers, here, reach, topology, overlap, by_degree }
     }
 
-    /// The worker whose rows a tier of this process is never asked for: of several, every row is remote
-    /// to one.
+    /// The worker whose rows a tier of this process is never asked for: of several, every row is
+    /// remote to one.
     pub(super) fn lone_worker(&self) -> Option<u32> {
         let [worker] = self.here.workers[..] else { return None };
         Some(worker)
@@ -83,7 +83,8 @@ impl<'a> Known<'a> {
         remote.map(|part| book.range(part).len() as u32).sum()
     }
 
-    /// Returns the number of rows of others that `worker` may ask for, or without one any worker here.
+    /// Returns the number of rows of others that `worker` may ask for, or without one any worker
+    /// here.
     pub(super) fn n_wanted(&self, worker: Option<u32>) -> Result<u32> {
         if self.reach == Reach::All {
             return Ok(self.n_remote(worker));
@@ -125,7 +126,7 @@ impl<'a> Known<'a> {
         Ok(Arc::clone(self.overlap.get_or_init(|| ratios)))
     }
 
-    /// All nodes but those that `worker` owns, the highest in-degree first.
+    /// Returns all nodes but those that `worker` owns, the highest in-degree first.
     fn remote_by_degree(&self, worker: Option<u32>) -> Arc<[u32]> {
         let ranked = self.by_degree.get_or_init(|| {
             let ids: Vec<u32> = (0..self.graph.book().n_nodes()).collect();

@@ -80,7 +80,7 @@ impl StepLog {
         cut.with_context(|| cannot("cut", &self.path))
     }
 
-    /// The last bytes.
+    /// Returns the last bytes.
     fn tail(&mut self) -> io::Result<Vec<u8>> {
         let (n_bytes, mut tail) = (self.file.metadata()?.len(), Vec::new());
         if n_bytes > 0 {

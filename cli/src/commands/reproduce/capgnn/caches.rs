@@ -1,4 +1,5 @@
-//! Claims C4 and C5, Figs. 14 to 19: what a tier of halos' features hits, with the trainer in the loop.
+//! Claims C4 and C5, Figs. 14 to 19: what a tier of halos' features hits, with the trainer in the
+//! loop.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

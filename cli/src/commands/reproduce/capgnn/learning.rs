@@ -88,8 +88,8 @@ impl Learnt {
         (0..n).map(mean).collect()
     }
 
-    /// Returns the largest relative difference of a loss in the first `n_epochs` from that of `base`, same
-    /// seed and epoch.
+    /// Returns the largest relative difference of a loss in the first `n_epochs` from that of
+    /// `base`, same seed and epoch.
     pub(super) fn loss_difference(&self, base: &Self, n_epochs: usize) -> f64 {
         let of = |learnt: &Self| -> Vec<f64> {
             learnt.losses.iter().flat_map(|of| of.iter().take(n_epochs)).copied().collect()

@@ -30,7 +30,8 @@ pub(super) struct LinkRuns {
 pub(super) struct LinkRun {
     pub(super) way: Way,
     pub(super) seconds: f64,
-    /// In which rows and gradients were on their way, and that in which nothing was left to compute.
+    /// In which rows and gradients were on their way, and that in which nothing was left to
+    /// compute.
     pub(super) exchange_seconds: f64,
     pub(super) wait_seconds: f64,
     /// Of features, rows and gradients.
@@ -39,7 +40,8 @@ pub(super) struct LinkRun {
     pub(super) imbalance: f64,
 }
 
-/// Trains with a worker and a server for each partition of the graph in `dir`, where it has two or more.
+/// Trains with a worker and a server for each partition of the graph in `dir`, where it has two or
+/// more.
 pub(super) fn over_links(
     dir: &Path,
     usual: &TrainConfig,

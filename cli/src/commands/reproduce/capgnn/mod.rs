@@ -116,7 +116,8 @@ pub(crate) struct CapFiguresArgs {
     /// Delay of links.
     #[arg(long, default_value = "100us", value_name = "TIME", value_parser = parse_delay)]
     delay: Duration,
-    /// Parts of the report that are made: halos (and bytes of epochs), tiers, learning, links, slow-worker.
+    /// Parts of the report that are made: halos (and bytes of epochs), tiers, learning, links,
+    /// slow-worker.
     #[arg(
         long,
         value_name = "PART,...",

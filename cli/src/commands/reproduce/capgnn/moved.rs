@@ -14,8 +14,8 @@ use crate::commands::reproduce::cut::{Cut, Source, Splits};
 pub(super) struct Moved {
     pub(super) parts: u16,
     pub(super) halo_rows: u64,
-    /// Of an epoch: inputs, rows between layers and gradients of these, counted by their widths: what a
-    /// trainer without any cache sends.
+    /// Of an epoch: inputs, rows between layers and gradients of these, counted by their widths:
+    /// what a trainer without any cache sends.
     pub(super) resent_bytes: u64,
     /// The same without the inputs, which never change.
     pub(super) kept_bytes: u64,

@@ -116,8 +116,8 @@ fn model_bytes(servers: u16, time_steps: u32, parameters: u64) -> u64 {
     moves * 2 * PARAMETER_BYTES * parameters
 }
 
-/// Returns the bytes of one reduction: a share of its gradients from each server to each other one, then
-/// a share of the sum.
+/// Returns the bytes of one reduction: a share of its gradients from each server to each other one,
+/// then a share of the sum.
 fn gradient_bytes(servers: u16, parameters: u64) -> u64 {
     2 * PARAMETER_BYTES * parameters * u64::from(servers.saturating_sub(1))
 }

@@ -1,5 +1,5 @@
-//! `lode reproduce hopgnn`: what moves between servers, counted by sampling; times and accuracies of
-//! training.
+//! `lode reproduce hopgnn`: what moves between servers, counted by sampling; times and accuracies
+//! of training.
 
 mod accuracy;
 mod balance;
@@ -77,8 +77,8 @@ pub(crate) struct HopFiguresArgs {
     /// Partitioners: spring (refined), hash and others of `lode partition`.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_PARTITIONERS)]
     partitioner: Vec<Algorithm>,
-    /// Neighbours per node and layer of a model, the hop next to the roots first; -1 takes all. Repeat for
-    /// several models.
+    /// Neighbours per node and layer of a model, the hop next to the roots first; -1 takes all.
+    /// Repeat for several models.
     #[arg(long, value_name = "N,N,...", allow_hyphen_values = true,
           default_values = ["10,10", "10,10,10", "2,2,2,2,2,2,2,2,2,2"])]
     fanout: Vec<Fanouts>,
@@ -146,7 +146,7 @@ struct HopFigures {
 }
 
 impl HopFigures {
-    /// Whether anything was timed.
+    /// Returns whether anything was timed.
     fn is_timed(&self) -> bool {
         self.graphs.iter().any(|graph| !graph.timed.is_empty())
     }

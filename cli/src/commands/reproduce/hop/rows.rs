@@ -91,8 +91,8 @@ pub(super) fn count(cut: &Cut, setting: Setting<'_>) -> Sums {
     of_iterations.into_iter().fold(Sums::default(), Sums::plus)
 }
 
-/// Returns epoch and number of the first `n` iterations whose global batch is whole, or of the first in
-/// each epoch where none is.
+/// Returns epoch and number of the first `n` iterations whose global batch is whole, or of the
+/// first in each epoch where none is.
 pub(super) fn places(n_train: usize, batch: usize, workers: u32, n: u32) -> Vec<(u32, u32)> {
     let of_epoch = (n_train / batch.saturating_mul(workers as usize)).max(1) as u32;
     (0..n).map(|at| (at / of_epoch, at % of_epoch)).collect()
@@ -198,8 +198,9 @@ impl<'a> Gatherer<'a> {
         counts
     }
 
-    /// Counts what servers need for all time steps of an iteration together: the nodes of micrographs are
-    /// those of one sample from all their roots, since what a node draws depends on no other node.
+    /// Counts what servers need for all time steps of an iteration together: the nodes of
+    /// micrographs are those of one sample from all their roots, since what a node draws depends on
+    /// no other node.
     fn pregathered(&mut self, iteration: &Iteration, seed: u64) -> Counts {
         let mut counts = Counts::default();
         for server in 0..u32::from(self.cut.book.n_parts()) {

@@ -17,7 +17,8 @@ use crate::topology::open_topology;
 /// Classes of a graph without labels.
 const CLASSES: usize = 16;
 
-/// Edges and training nodes of a graph, by the ids of its input: how it was imported does not matter.
+/// Edges and training nodes of a graph, by the ids of its input: how it was imported does not
+/// matter.
 pub(super) struct Source {
     pub(super) name: String,
     pub(super) n_nodes: u32,

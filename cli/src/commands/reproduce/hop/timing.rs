@@ -282,8 +282,8 @@ impl TimedEpoch {
     }
 }
 
-/// Returns the middle one of some repeats (of an even number the slower of two), with the range of all.
-/// Fails where they computed something else, unless times decide that.
+/// Returns the middle one of some repeats (of an even number the slower of two), with the range of
+/// all. Fails where they computed something else, unless times decide that.
 fn middle_of(mut repeats: Vec<TimedRun>) -> Result<TimedRun> {
     let bits = |run: &TimedRun| run.losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();
     let expected = repeats.first().map(bits);

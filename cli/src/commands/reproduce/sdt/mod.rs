@@ -1,4 +1,5 @@
-//! `lode reproduce sdtgnn`: partitioners, local models and their averages, memory, and epochs over links.
+//! `lode reproduce sdtgnn`: partitioners, local models and their averages, memory, and epochs over
+//! links.
 
 mod charts;
 mod learning;
@@ -150,7 +151,7 @@ impl SdtFiguresArgs {
         out.report(&found, console)
     }
 
-    /// The settings that all ways share.
+    /// Returns the settings that all ways share.
     fn usual(&self) -> TrainConfig {
         TrainConfig {
             strategy: Strategy::Ondemand,

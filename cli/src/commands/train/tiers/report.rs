@@ -95,8 +95,8 @@ impl TierReport {
         [rows, hits, misses, stale, bypassed, evictions, promotions, demotions, filled_rows]
     }
 
-    /// Takes the sums of these figures over processes; rows are those of one worker still, but for the
-    /// host's tiers.
+    /// Takes the sums of these figures over processes; rows are those of one worker still, but for
+    /// the host's tiers.
     pub(in super::super) fn set(&mut self, sums: [u64; 9]) {
         let [rows, hits, misses, stale, bypassed, evictions, promotions, demotions, filled_rows] =
             sums;

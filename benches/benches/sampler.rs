@@ -39,7 +39,7 @@ fn sampler(c: &mut Criterion) {
     group.finish();
 }
 
-/// The time of sampling `batches`, shared out among the samplers, a thread each.
+/// Returns the time of sampling `batches`, shared out among the samplers, a thread each.
 fn timed(
     samplers: &mut [Sampler<'_>],
     roots: &[NodeId],

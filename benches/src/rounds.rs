@@ -38,7 +38,7 @@ impl Rounds {
         times.into_iter().map(|own| Figures::new(&first, own)).collect()
     }
 
-    /// The time of the slowest thread, all of them started together.
+    /// Returns the time of the slowest thread, all of them started together.
     fn one(&self, work: &(impl Fn(usize) + Sync + ?Sized)) -> Duration {
         let barrier = Barrier::new(self.n_threads);
         let timed = &|thread| {
@@ -85,13 +85,13 @@ impl Figures {
     }
 }
 
-/// Whether the bench was asked to run small, only to see that it works.
+/// Returns whether the bench was asked to run small, only to see that it works.
 #[must_use]
 pub fn is_smoke() -> bool {
     std::env::args().any(|arg| arg == "--test")
 }
 
-/// Whether `name` is among the bench's arguments that are no flags, or there are none.
+/// Returns whether `name` is among the bench's arguments that are no flags, or there are none.
 #[must_use]
 pub fn is_asked_for(name: &str) -> bool {
     let mut names = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).peekable();

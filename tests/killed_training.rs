@@ -52,7 +52,8 @@ fn kill(mut run: Child, checkpoint: &Path, n_checkpoints: u32, then_us: u64) -> 
     is_running
 }
 
-/// What was computed: losses and rates as they were printed, every bit of them, and parameters.
+/// Returns what was computed: losses and rates as they were printed, every bit of them, and
+/// parameters.
 fn computed(report: &Value) -> Vec<String> {
     let mut all: Vec<String> = report["epochs"]
         .as_array()

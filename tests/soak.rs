@@ -1,6 +1,6 @@
-//! Several servers under load while faults come at random: whatever happens, no pull gives a row that
-//! it must not, no acknowledged row is lost, no call outlasts its deadline, and a server that lives
-//! through all of it takes no more memory and descriptors than it should.
+//! Several servers under load while faults come at random: whatever happens, no pull gives a row
+//! that it must not, no acknowledged row is lost, no call outlasts its deadline, and a server that
+//! lives through all of it takes no more memory and descriptors than it should.
 //!
 //! `LODE_SOAK_MINUTES` says for how long, `LODE_SOAK_SEED` with which faults; `./x soak` sets both.
 //! Every kind of fault comes at least once.
@@ -93,8 +93,8 @@ fn writers(far: &str, near: &str) -> [Habit; N_WRITERS as usize] {
     ]
 }
 
-/// Those who pull: one keeps its client, one comes, goes, and waits for nothing long, one has rows by
-/// shared memory where there is some.
+/// Those who pull: one keeps its client, one comes, goes, and waits for nothing long, one has rows
+/// by shared memory where there is some.
 fn readers(far: &str, near: &str) -> [Habit; N_READERS] {
     [
         Habit::new(READERS, far, DEADLINE, None),

@@ -261,7 +261,8 @@ fn a_disk_may_fill_up_again_and_again() {
     continues(on, live, turn);
 }
 
-/// RocksDB holds writes back where tables are to be written first, for which there is no room either.
+/// RocksDB holds writes back where tables are to be written first, for which there is no room
+/// either.
 #[test]
 fn of_many_writers_to_a_full_disk_none_waits_for_room() {
     for round in 0..ROUNDS {

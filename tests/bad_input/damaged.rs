@@ -20,8 +20,8 @@ fn flip(path: &Path, byte: u64, bit: u32) {
     file.write_all_at(&[found[0] ^ (1 << bit)], byte).unwrap();
 }
 
-/// A graph in one partition, whose rows stay in order, and ids of all its nodes. Its rows of
-/// `feat` take 51 pages.
+/// Returns a graph in one partition, whose rows stay in order, and ids of all its nodes. Its rows
+/// of `feat` take 51 pages.
 fn imported() -> (Source, PathBuf) {
     let source = Source::random(4000, 1000);
     let graph = import(&source, "graph");

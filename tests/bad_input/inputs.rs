@@ -10,7 +10,7 @@ use crate::support::graph::Source;
 use crate::support::process::{Serving, command, finish, lode_line, signal};
 use crate::support::{names_in, write_npy};
 
-/// A source, and what its folder holds before anything is imported.
+/// Returns a source, and what its folder holds before anything is imported.
 fn small() -> (Source, Vec<String>) {
     let source = Source::random(50, 200);
     let names = names_in(source.dir.path());

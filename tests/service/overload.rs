@@ -20,8 +20,9 @@ fn load(address: &str, more: &str) -> Value {
     lode_line(&line).succeeded().json()
 }
 
-/// Four times as many requests as are answered at the peak, whatever becomes of those before: the share of
-/// the peak that is answered, and how many were refused; `None` if the generator could not keep up.
+/// Four times as many requests as are answered at the peak, whatever becomes of those before: the
+/// share of the peak that is answered, and how many were refused; `None` if the generator could not
+/// keep up.
 fn at_four_times_the_peak(address: &str) -> Option<(f64, u64)> {
     let peak = load(address, "--connections 48 --duration 2 --warm-up 0.7");
     let per_second = 4.0 * rows_per_second(&peak) / 5000.0;

@@ -118,7 +118,7 @@ fn rows_that_change_while_they_are_loaded_are_never_old() {
     assert!(n_puts.into_inner() > 10 * ROUNDS);
 }
 
-/// The file of each partition.
+/// Returns the file of each partition.
 fn hot_files(graph: &Path) -> Vec<PathBuf> {
     let dir = graph.join("hot-rows");
     names_in(&dir).iter().map(|name| dir.join(name)).collect()

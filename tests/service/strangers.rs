@@ -85,7 +85,7 @@ impl Most {
     }
 }
 
-/// Whether a client is let in that sends its hello `later`.
+/// Returns whether a client is let in that sends its hello `later`.
 fn gets_in(address: &str, later: Duration) -> bool {
     let enter = || {
         let mut stream = TcpStream::connect(address)?;

@@ -1,5 +1,5 @@
-//! Four servers of one graph, and maps in files: of their Unix sockets, and of the relays before their
-//! ports.
+//! Four servers of one graph, and maps in files: of their Unix sockets, and of the relays before
+//! their ports.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
@@ -25,7 +25,8 @@ pub(crate) const ON_DISK: usize = 2;
 pub(crate) const STEADY: usize = 3;
 /// Of the disk; its image takes no more room than what was written.
 const DISK_BYTES: u64 = 1 << 30;
-/// Below those that the system gives to whoever asks for any, so that a server finds its port again.
+/// Below those that the system gives to whoever asks for any, so that a server finds its port
+/// again.
 const PORTS: (u32, u32) = (20_000, 12_000);
 /// For resident rows, by server: none, some, and enough to share some with clients of the machine.
 const MEMORY: [&str; N_SERVERS] = ["100KiB", "0", "32MiB", "64MiB"];
@@ -218,7 +219,7 @@ impl Cluster {
     }
 }
 
-/// A port that nobody else listens on.
+/// Returns a port that nobody else listens on.
 fn free_port(numbers: &mut Numbers) -> TcpListener {
     let ports = std::iter::repeat_with(|| (PORTS.0 + numbers.below(PORTS.1)) as u16);
     let mut ports = ports.take(1000);

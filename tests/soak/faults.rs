@@ -156,7 +156,8 @@ impl Faults {
         self.deck.swap_remove(at)
     }
 
-    /// Draws a fault and lets it happen; all servers run when it is over, and links may still be bad.
+    /// Draws a fault and lets it happen; all servers run when it is over, and links may still be
+    /// bad.
     pub(crate) fn next(&mut self, scene: &mut Scene<'_>) {
         let fault = self.draw_fault();
         println!("{:7.1} s  {}", self.start.elapsed().as_secs_f64(), fault.name());
@@ -167,7 +168,7 @@ impl Faults {
         scene.cluster.check_running();
     }
 
-    /// Whether it came to its end.
+    /// Returns whether it came to its end.
     fn happen(&mut self, fault: Fault, scene: &mut Scene<'_>) -> bool {
         let cluster = &mut *scene.cluster;
         match fault {

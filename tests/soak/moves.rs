@@ -56,7 +56,7 @@ impl Faults {
         happened.is_ok()
     }
 
-    /// A partition, a server that has it and another, and one that has not.
+    /// Returns a partition, a server that has it and another, and one that has not.
     fn draw_move(&mut self, cluster: &Cluster) -> Drawn {
         loop {
             let part = self.below(N_PARTS.into()) as u16;

@@ -1,5 +1,6 @@
-//! What stands between clients and one server, at another address of this machine: bytes pass as they
-//! are, until the link is told to be slow, to stand still, or to break in the middle of a message.
+//! What stands between clients and one server, at another address of this machine: bytes pass as
+//! they are, until the link is told to be slow, to stand still, or to break in the middle of a
+//! message.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

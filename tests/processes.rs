@@ -394,10 +394,14 @@ mod mpi {
                 "hop --migration paper",
                 "hop --migration paper --no-pregather",
                 "sdt",
+                "full --layers 3",
+                "full --layers 2 --model gat --staleness 2 --compress int8",
             ] {
+                let batches =
+                    if strategy.starts_with("full") { "" } else { "--batch 40 --fanout 5,5" };
                 let line = format!(
-                    "train --graph {graph} --epochs 3 --batch 40 --fanout 5,5 --hidden 16 \
-                     --normalize --strategy {strategy} --json"
+                    "train --graph {graph} --epochs 3 {batches} --hidden 16 --normalize \
+                     --strategy {strategy} --json"
                 );
                 let threads = lode_line(&format!("{line} --workers 4")).succeeded().json();
                 // One worker for each process unless told; else as many or more.
@@ -433,10 +437,17 @@ mod mpi {
     fn a_job_that_lost_a_process_goes_on_from_its_checkpoint() {
         let dir = tempfile::tempdir().unwrap();
         let graph = generated(dir.path());
-        for (n, strategy) in ["rapid", "hop", "hop --migration paper"].iter().enumerate() {
+        for (n, (strategy, epochs)) in [
+            ("rapid --batch 32 --fanout 5,5", 6),
+            ("hop --batch 32 --fanout 5,5", 6),
+            ("hop --migration paper --batch 32 --fanout 5,5", 6),
+            ("full --layers 2", 60),
+        ]
+        .iter()
+        .enumerate()
+        {
             let settings = format!(
-                "train --graph {graph} --epochs 6 --batch 32 --fanout 5,5 --hidden 16 \
-                 --strategy {strategy} --json"
+                "train --graph {graph} --epochs {epochs} --hidden 16 --strategy {strategy} --json"
             );
             let plain = lode_line(&format!("{settings} --workers 4")).succeeded().json();
             let of_run = dir.path().join(format!("run-{n}"));

@@ -136,7 +136,7 @@ proptest! {
                     }
                 }
                 Step::Pull(ids, min_stamp) => {
-                    let mut out = vec![0; ids.len() * row_bytes];
+                    let mut out = vec![9; ids.len() * row_bytes];
                     let mut lacking = vec![7];
                     let pulled = rows.pull(&ids, min_stamp, &mut out, &mut lacking);
                     if let Some(first) = ids.iter().find(|id| Twin::range_of(**id).is_none()) {
@@ -151,22 +151,26 @@ proptest! {
                         rows.pull_stamped(&places, min_stamp, &mut rows_of_ids, &mut stamps).unwrap();
                     prop_assert_eq!(n_lacking, lacking.len());
                     prop_assert_eq!(&rows_of_ids, &out);
-                    let first = rows.first_lacking(&places, min_stamp, 0);
-                    prop_assert_eq!(first, lacking.first().map(|&at| at as usize));
-                    prop_assert_eq!(rows.first_lacking(&places, min_stamp, ids.len()), None);
+                    for first in 0..=ids.len() {
+                        let next = lacking.iter().map(|&at| at as usize).find(|&at| at >= first);
+                        prop_assert_eq!(rows.first_lacking(&places, min_stamp, first), next);
+                    }
                     for (stamp, id) in stamps.iter().zip(&ids) {
                         let known = twin.rows.get(id).filter(|stamp| **stamp >= min_stamp);
                         prop_assert_eq!(*stamp, known.copied().unwrap_or(NO_STAMP));
                     }
                     let (mut oldest, mut expected) = (None::<Stamp>, Vec::new());
                     for (at, id) in ids.iter().enumerate() {
+                        let row = &out[at * row_bytes..(at + 1) * row_bytes];
                         match twin.rows.get(id).filter(|stamp| **stamp >= min_stamp) {
                             Some(&stamp) => {
-                                let row = &out[at * row_bytes..(at + 1) * row_bytes];
                                 prop_assert_eq!(row, &row_of(*id, stamp, row_bytes)[..]);
                                 oldest = Some(oldest.map_or(stamp, |old| old.min(stamp)));
                             }
-                            None => expected.push(at as u32),
+                            None => {
+                                prop_assert!(row.iter().all(|&byte| byte == 0), "{row:?}");
+                                expected.push(at as u32);
+                            }
                         }
                     }
                     prop_assert_eq!(lacking, expected);

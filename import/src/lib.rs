@@ -23,7 +23,7 @@ pub use add::{AddReport, AddedTensor, add_tensors};
 pub use config::{EdgeRules, ImportConfig, RowLayout, TensorFile};
 pub use dataset::{Dataset, Layout};
 pub use error::Error;
-pub use memory::{MemoryError, check_memory};
+pub use memory::{MemoryError, bound_memory};
 pub use observer::{Observer, Silent};
 pub use order::OrderReport;
 pub use report::{ImportReport, PartReport};

@@ -13,7 +13,7 @@ use crate::config::ImportConfig;
 use crate::error::Error;
 use crate::input::{Input, Weights};
 use crate::leftovers;
-use crate::memory::check_memory;
+use crate::memory::bound_memory;
 use crate::observer::Observer;
 use crate::order::Ordering;
 use crate::report::ImportReport;
@@ -26,7 +26,7 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let start = Instant::now();
     begin(observer, "edges")?;
     let mut input = Input::open(config)?;
-    check_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;
+    let partition_config = bound_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;
     leftovers::warnings(&config.out).iter().for_each(|warning| observer.warn(warning));
     let most = config.max_served_row_bytes.unwrap_or(u64::MAX);
     let mut not_served = Vec::new();
@@ -40,12 +40,12 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let mut importer = Importer::begin(&config.out)?;
     let staging = importer.staging_dir().to_owned();
     observer.staged(&staging).map_err(Error::io(&staging, "watch"))?;
-    let PartitionConfig { n_parts, undirected, .. } = config.partition;
+    let PartitionConfig { n_parts, undirected, .. } = partition_config;
     input.keep_parsed(&config.edges, &staging)?;
 
     begin(observer, "partition")?;
     let (edges, n_nodes) = (&*input.edges, input.n_nodes);
-    let partitioning = partition(edges, n_nodes, &config.partition)?;
+    let partitioning = partition(edges, n_nodes, &partition_config)?;
     let by_input = Relabelling::new(&partitioning.assignment, n_parts)?;
     drop(partitioning.assignment);
     for part in by_input.book.parts() {

@@ -13,8 +13,8 @@ use std::{
 
 use lodestore_client::RowSource;
 use lodestore_trainer::{
-    CheckpointConfig, ModelKind, Norm, OptimizerState, Progress, SdtConfig, Strategy, TrainConfig,
-    TrainReport,
+    CheckpointConfig, ModelKind, Norm, OptimizerState, Progress, RateSchedule, SdtConfig, Strategy,
+    TrainConfig, TrainReport, UpdateOptions, WarmUp,
 };
 use planted::{
     Planted, ROW_BYTES, config, counting, planted, run, run_from, run_in_ranks, run_telling,
@@ -35,14 +35,19 @@ fn of_sdt(workers: u32, sdt: SdtConfig, dir: &Path) -> TrainConfig {
 #[test]
 fn one_partition_trains_as_one_worker_does() {
     let (dir, graph) = (tempfile::tempdir().unwrap(), planted(1));
-    for (model, optimizer_state) in [
-        (ModelKind::Sage, OptimizerState::Local),
-        (ModelKind::Gcn, OptimizerState::Averaged),
-        (ModelKind::Gat, OptimizerState::Local),
+    let falling = UpdateOptions {
+        schedule: RateSchedule::Cosine,
+        warm_up: WarmUp::Epochs(1),
+        ..UpdateOptions::default()
+    };
+    for (model, optimizer_state, update) in [
+        (ModelKind::Sage, OptimizerState::Local, UpdateOptions::default()),
+        (ModelKind::Gcn, OptimizerState::Averaged, falling),
+        (ModelKind::Gat, OptimizerState::Local, falling),
     ] {
-        let ondemand = TrainConfig { model, ..config(Strategy::Ondemand, 1, dir.path()) };
+        let ondemand = TrainConfig { model, update, ..config(Strategy::Ondemand, 1, dir.path()) };
         let sdt = SdtConfig { optimizer_state, ..SdtConfig::default() };
-        let sdt = TrainConfig { model, ..of_sdt(1, sdt, dir.path()) };
+        let sdt = TrainConfig { model, update, ..of_sdt(1, sdt, dir.path()) };
         let (expected, found) = (run(&graph, &ondemand).unwrap(), run(&graph, &sdt).unwrap());
         assert_eq!(found.parameters_digest, expected.parameters_digest, "{model}");
         assert_eq!(found.best_parameters_digest, expected.best_parameters_digest);

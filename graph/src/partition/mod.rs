@@ -54,16 +54,25 @@ pub struct PartitionConfig {
     pub max_balance: Option<f64>,
     /// Rounds of refinement after the algorithm.
     pub refine_rounds: u32,
+    /// Bytes that a step may take whose size depends on the edges; it fails where it needs more.
+    pub max_memory_bytes: Option<u64>,
 }
 
 /// Balance that refinement keeps to unless told otherwise.
 pub const REFINED_BALANCE: f64 = 1.05;
 
 impl PartitionConfig {
-    /// `algorithm` alone: directed, without refinement or a bound of balance.
+    /// `algorithm` alone: directed, without refinement or a bound of balance or memory.
     #[must_use]
     pub fn new(algorithm: Algorithm, n_parts: u16) -> Self {
-        Self { algorithm, n_parts, undirected: false, max_balance: None, refine_rounds: 0 }
+        Self {
+            algorithm,
+            n_parts,
+            undirected: false,
+            max_balance: None,
+            refine_rounds: 0,
+            max_memory_bytes: None,
+        }
     }
 
     /// Returns whether the parameters are in range.
@@ -132,6 +141,19 @@ pub enum PartitionError {
         /// Number of workers.
         n_workers: u16,
     },
+    /// SPRING found more clusters than there is memory to merge.
+    #[error(
+        "merging the {n_clusters} clusters that SPRING found needs {needed_bytes} bytes, and \
+         {max_bytes} are free; a larger --tau finds fewer"
+    )]
+    MergingMemory {
+        /// Clusters found.
+        n_clusters: u32,
+        /// Bytes needed to merge them.
+        needed_bytes: u64,
+        /// Bytes that may be taken.
+        max_bytes: u64,
+    },
     /// More partitions than there can be.
     #[error("{found} partitions are needed, but there can be {most} at most; give more memory")]
     TooManyParts {
@@ -179,8 +201,7 @@ pub fn partition(
         Algorithm::Hash => hash::by_hash(n_nodes, n_parts),
         Algorithm::Range => hash::by_range(n_nodes, n_parts),
         Algorithm::Spring(params) => {
-            let (owners, counts) =
-                spring::spring(edges, n_nodes, n_parts, params, capacity, &mut steps)?;
+            let (owners, counts) = spring::spring(edges, n_nodes, params, config, &mut steps)?;
             clusters = Some(counts);
             owners
         }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::spring::merging_bytes;
 use super::{Algorithm, PartitionConfig, refine};
 
 /// Bytes of an owner.
@@ -16,6 +17,15 @@ pub struct PlannedPhase {
     pub arithmetic: String,
     /// Bytes at most.
     pub bytes: u64,
+    /// Bytes that it takes whatever the edges are.
+    pub least_bytes: u64,
+}
+
+impl PlannedPhase {
+    /// A phase that takes `bytes` whatever the edges are.
+    pub(super) fn new(phase: &str, arithmetic: String, bytes: u64) -> Self {
+        Self { phase: phase.to_owned(), arithmetic, bytes, least_bytes: bytes }
+    }
 }
 
 /// Memory of all phases; they follow one another, so that the largest counts.
@@ -29,6 +39,9 @@ pub struct MemoryPlan {
     pub phases: Vec<PlannedPhase>,
     /// Bytes of the largest phase, above what the process has before it starts.
     pub peak_bytes: u64,
+    /// Bytes of the largest phase whatever the edges are. Where only these fit, a phase that turns
+    /// out larger than `PartitionConfig::max_memory_bytes` fails when its size is known.
+    pub least_bytes: u64,
 }
 
 impl PartitionConfig {
@@ -40,21 +53,29 @@ impl PartitionConfig {
         let n = u64::from(n_nodes);
         let mut add = |phase: &str, per_node: u64, why: &str| {
             let arithmetic = format!("{n} nodes x {per_node} B ({why})");
-            phases.push(PlannedPhase { phase: phase.to_owned(), arithmetic, bytes: n * per_node });
+            phases.push(PlannedPhase::new(phase, arithmetic, n * per_node));
         };
         let count_bytes = u64::from(self.n_parts);
         let placing = format!("{count_bytes} edges in each partition");
         match &self.algorithm {
             Algorithm::Hash | Algorithm::Range => {}
-            Algorithm::Metis => phases.push(PlannedPhase {
-                phase: "metis".to_owned(),
-                arithmetic: format!("{n_edges} edges x 166 B (16 lists, 150 METIS, as measured)"),
-                bytes: 166 * n_edges,
-            }),
+            Algorithm::Metis => phases.push(PlannedPhase::new(
+                "metis",
+                format!("{n_edges} edges x 166 B (16 lists, 150 METIS, as measured)"),
+                166 * n_edges,
+            )),
             Algorithm::Spring(_) => {
                 add("clustering", 24, "16 node, 8 volume of a cluster");
-                add("merging", 40, "16 node, 24 cluster, as many clusters as nodes at worst");
-                add("packing", 34, "16 node, 18 cluster and owners");
+                phases.push(PlannedPhase {
+                    least_bytes: merging_bytes(n, 0),
+                    ..PlannedPhase::new(
+                        "merging",
+                        format!(
+                            "{n} nodes x 41 B (16 node, 25 cluster, one of each node at worst)"
+                        ),
+                        merging_bytes(n, n),
+                    )
+                });
             }
             Algorithm::Dbh | Algorithm::Greedy => {
                 add("placing edges", 16 + count_bytes, &format!("16 node, {placing}"));
@@ -71,17 +92,20 @@ impl PartitionConfig {
             phases.push(refine::plan(n, n_edges));
         }
         let overlap = if self.n_parts > 64 { "two passes for each 64 partitions" } else { "halos" };
-        phases.push(PlannedPhase {
-            phase: "measuring".to_owned(),
-            arithmetic: format!("{n} nodes x 12 B (8 {overlap}, 2 overlap, 2 owner)"),
-            bytes: 12 * n,
-        });
-        phases.push(PlannedPhase {
-            phase: "owners".to_owned(),
-            arithmetic: format!("{n} nodes x {OWNER_BYTES} B, beside each of the phases"),
-            bytes: n * OWNER_BYTES,
-        });
-        let largest = phases.iter().map(|phase| phase.bytes).max().unwrap_or(0);
-        MemoryPlan { nodes: n_nodes, edges: n_edges, phases, peak_bytes: largest + n * OWNER_BYTES }
+        phases.push(PlannedPhase::new(
+            "measuring",
+            format!("{n} nodes x 12 B (8 {overlap}, 2 overlap, 2 owner)"),
+            12 * n,
+        ));
+        phases.push(PlannedPhase::new(
+            "owners",
+            format!("{n} nodes x {OWNER_BYTES} B, beside each of the phases"),
+            n * OWNER_BYTES,
+        ));
+        let largest = |bytes: fn(&PlannedPhase) -> u64| {
+            phases.iter().map(bytes).max().unwrap_or(0) + n * OWNER_BYTES
+        };
+        let (peak_bytes, least_bytes) = (largest(|of| of.bytes), largest(|of| of.least_bytes));
+        MemoryPlan { nodes: n_nodes, edges: n_edges, phases, peak_bytes, least_bytes }
     }
 }

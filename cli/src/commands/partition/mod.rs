@@ -12,7 +12,7 @@ use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::partition::{
     Algorithm, MemoryPlan, PartitionConfig, PartitionReport, Workers, Workload, partition,
 };
-use lodestore_import::check_memory;
+use lodestore_import::bound_memory;
 use serde::Serialize;
 
 use crate::console::Console;
@@ -120,9 +120,8 @@ impl PartitionArgs {
             let plans = configs.iter().map(plan).collect();
             return console.report(&PlanReport { plans, workload }, text::plan);
         }
-        for config in &configs {
-            check_memory(config, edges.n_nodes(), edges.n_edges())?;
-        }
+        let bound = |config| bound_memory(config, edges.n_nodes(), edges.n_edges());
+        let configs = configs.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
         let scratch = tempfile::tempdir().context("cannot make a folder for parsed edges")?;
         let edges = match has_text {
             // Each pass would parse it again.

@@ -83,7 +83,7 @@ pub(super) fn plan(n_nodes: u64, n_edges: u64) -> PlannedPhase {
             (arithmetic, n_nodes * per_node)
         }
     };
-    PlannedPhase { phase: "refining".to_owned(), arithmetic, bytes }
+    PlannedPhase::new("refining", arithmetic, bytes)
 }
 
 /// Improves `parts` in `n_rounds` rounds; no partition ends above `capacity` nodes, which must

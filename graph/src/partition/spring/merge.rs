@@ -55,11 +55,14 @@ impl Clusters {
     }
 }
 
-/// Renumbers the clusters that have nodes, then merges from the smallest up: each into the cluster
-/// that the richest neighbour of its representative is in, if both together have at most
-/// `max_size` nodes. A cluster that has grown takes its new place in the order.
-pub(super) fn merge(nodes: &mut [Node], n_created: usize, max_size: f64) -> Clusters {
-    let (mut clusters, mut targets) = renumber(nodes, n_created);
+/// Bytes of [`merge`] for each cluster: 4 parent, 4 size, 4 next, 4 target, 1 mark, 8 queue.
+pub(super) const CLUSTER_BYTES: u64 = 25;
+
+/// Merges clusters from the smallest up: each into the cluster that the richest neighbour of its
+/// representative is in, if both together have at most `max_size` nodes. A cluster that has grown
+/// takes its new place in the order.
+pub(super) fn merge(nodes: &[Node], n_clusters: usize, max_size: f64) -> Clusters {
+    let (mut clusters, mut targets) = unmerged(nodes, n_clusters);
     let mut queued = vec![true; clusters.n_numbered()];
     let mut queue: BinaryHeap<Reverse<(u32, u32)>> =
         (0..).zip(&clusters.sizes).map(|(cluster, &size)| Reverse((size, cluster))).collect();
@@ -92,30 +95,34 @@ pub(super) fn merge(nodes: &mut [Node], n_created: usize, max_size: f64) -> Clus
     clusters
 }
 
-/// Numbers the clusters that have nodes by their first node; gives also, for each, the richest
-/// neighbour of its representative: the neighbour of largest degree that any of its nodes has.
-fn renumber(nodes: &mut [Node], n_created: usize) -> (Clusters, Vec<u32>) {
+/// Numbers the clusters that have nodes by their first node, and returns how many there are.
+pub(super) fn renumber(nodes: &mut [Node], n_created: usize) -> usize {
     let mut numbers = vec![UNSEEN; n_created];
-    let (mut sizes, mut targets) = (Vec::new(), Vec::new());
-    for i in 0..nodes.len() {
-        let node = nodes[i];
-        if node.cluster == UNSEEN {
-            continue;
-        }
+    let mut n_clusters = 0;
+    for node in nodes.iter_mut().filter(|node| node.cluster != UNSEEN) {
         let number = &mut numbers[node.cluster as usize];
         if *number == UNSEEN {
-            *number = sizes.len() as u32;
-            sizes.push(0u32);
-            targets.push(node.richest);
+            *number = n_clusters;
+            n_clusters += 1;
         }
-        let number = *number as usize;
-        nodes[i].cluster = number as u32;
-        sizes[number] += 1;
-        if nodes[targets[number] as usize].degree < node.richest_degree {
-            targets[number] = node.richest;
-        }
+        node.cluster = *number;
     }
-    let parents: Vec<u32> = (0..sizes.len() as u32).collect();
+    n_clusters as usize
+}
+
+/// Returns the clusters before any merge and, for each, the richest neighbour of its
+/// representative: the neighbour of largest degree that any of its nodes has.
+fn unmerged(nodes: &[Node], n_clusters: usize) -> (Clusters, Vec<u32>) {
+    let (mut sizes, mut targets) = (vec![0; n_clusters], vec![0; n_clusters]);
+    for node in nodes.iter().filter(|node| node.cluster != UNSEEN) {
+        let cluster = node.cluster as usize;
+        let (size, target) = (&mut sizes[cluster], &mut targets[cluster]);
+        if *size == 0 || nodes[*target as usize].degree < node.richest_degree {
+            *target = node.richest;
+        }
+        *size += 1;
+    }
+    let parents: Vec<u32> = (0..n_clusters as u32).collect();
     let next = parents.clone();
     (Clusters { parents, sizes, next }, targets)
 }

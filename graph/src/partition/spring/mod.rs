@@ -17,7 +17,7 @@ mod pack;
 
 use serde::Serialize;
 
-use super::{PartitionError, Steps};
+use super::{PartitionConfig, PartitionError, Steps};
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 
@@ -70,17 +70,21 @@ impl SpringParams {
     }
 }
 
-/// Owner of each node; clusters of partitions above `capacity` move where they fit. Peak memory: 24
-/// bytes per node while clustering, then 40 bytes per node and cluster at most (as many clusters as
-/// nodes) while merging.
+/// Returns the bytes of merging `n_clusters` clusters of `n_nodes` nodes.
+pub(super) fn merging_bytes(n_nodes: u64, n_clusters: u64) -> u64 {
+    size_of::<cluster::Node>() as u64 * n_nodes + merge::CLUSTER_BYTES * n_clusters
+}
+
+/// Owner of each node; clusters of partitions above the capacity move where they fit. Peak memory:
+/// 24 bytes per node while clustering, then [`merging_bytes`] of the clusters found.
 pub(super) fn spring(
     edges: &dyn EdgeStream,
     n_nodes: u32,
-    n_parts: u16,
     params: &SpringParams,
-    capacity: Option<u64>,
+    config: &PartitionConfig,
     steps: &mut Steps,
 ) -> Result<(Vec<PartId>, ClusterCounts), PartitionError> {
+    let n_parts = config.n_parts;
     let per_part = f64::from(n_nodes) / f64::from(n_parts);
     // Each edge is part of two degrees.
     let volume = 2.0 * edges.n_edges() as f64;
@@ -96,12 +100,16 @@ pub(super) fn spring(
     }
     let n_created = volumes.n_made();
     drop(volumes);
-    let clusters = merge::merge(&mut nodes, n_created, params.beta * per_part);
-    let found = clusters.n_numbered() as u32;
+    let found = merge::renumber(&mut nodes, n_created) as u32;
+    let needed_bytes = merging_bytes(n_nodes.into(), found.into());
+    if let Some(max_bytes) = config.max_memory_bytes.filter(|&most| needed_bytes > most) {
+        return Err(PartitionError::MergingMemory { n_clusters: found, needed_bytes, max_bytes });
+    }
+    let clusters = merge::merge(&nodes, found as usize, params.beta * per_part);
     let counts = ClusterCounts { found, merged: clusters.largest_first().len() as u32 };
     steps.done("merging", 0);
 
-    Ok((pack::assign(&nodes, clusters, n_parts, capacity), counts))
+    Ok((pack::assign(&nodes, clusters, n_parts, config.capacity(n_nodes)), counts))
 }
 
 /// Clusters that nobody has assigned to partitions.
@@ -125,7 +133,8 @@ pub(crate) fn merged_clusters(
     cluster::pass(edges, &mut nodes, &mut volumes, cluster::by_spring(tau_vol))?;
     let n_created = volumes.n_made();
     drop(volumes);
-    let clusters = merge::merge(&mut nodes, n_created, max_nodes);
+    let n_clusters = merge::renumber(&mut nodes, n_created);
+    let clusters = merge::merge(&nodes, n_clusters, max_nodes);
     let cluster_of = nodes.iter().map(|node| node.cluster).collect();
     Ok(MergedClusters { cluster_of, next: clusters.into_cycles() })
 }

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 
 fn run(pairs: &[[u32; 2]], n_nodes: u32, n_parts: u16, params: &SpringParams) -> Vec<PartId> {
     let edges = MemoryEdges::new(pairs.to_vec()).unwrap();
-    spring(&edges, n_nodes, n_parts, params, None, &mut Steps::new(0)).unwrap().0
+    let config = PartitionConfig::new(Algorithm::Spring(*params), n_parts);
+    spring(&edges, n_nodes, params, &config, &mut Steps::new(0)).unwrap().0
 }
 
 fn sizes(assignment: &[PartId], n_parts: u16) -> Vec<usize> {
@@ -183,4 +184,23 @@ fn wrong_parameters_are_named() {
     assert_eq!(of(|p| p.tau_vol = Some(-1.0)), "tau_vol");
     assert_eq!(of(|p| p.tau_vol = Some(f64::INFINITY)), "tau_vol");
     assert_eq!(of(|p| p.passes = 0), "passes");
+}
+
+#[test]
+fn merging_is_bounded_by_the_clusters_found() {
+    // Pairs of nodes, a cluster each; as many nodes without edges.
+    let pairs: Vec<[u32; 2]> = (0..100).map(|i| [2 * i, 2 * i + 1]).collect();
+    let edges = MemoryEdges::new(pairs).unwrap();
+    let found_in = |max_memory_bytes| {
+        let spring = Algorithm::Spring(SpringParams::default());
+        let config = PartitionConfig { max_memory_bytes, ..PartitionConfig::new(spring, 4) };
+        partition(&edges, 400, &config)
+    };
+    let needed = merging_bytes(400, 100);
+    assert_eq!(found_in(Some(needed)).unwrap().assignment, found_in(None).unwrap().assignment);
+    let error = found_in(Some(needed - 1)).unwrap_err();
+    let PartitionError::MergingMemory { n_clusters, needed_bytes, max_bytes } = error else {
+        panic!("found {error}")
+    };
+    assert_eq!((n_clusters, needed_bytes, max_bytes), (100, needed, needed - 1));
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::learning::Learnt;
 use super::moved::Moved;
-use super::{CapFigures, GraphFigures};
+use super::{CapFigures, GraphFigures, REFINED};
 use crate::commands::reproduce::curves::{Curve, Curves};
 
 /// All charts, by the names of their files.
@@ -23,7 +23,7 @@ pub(super) fn charts(found: &CapFigures) -> Result<Vec<(String, String)>> {
 fn halos(graphs: &[GraphFigures]) -> Curves<'static> {
     let mut curves: Vec<Curve> = Vec::new();
     for graph in graphs {
-        for of in graph.halos.iter().filter(|of| of.partitioner != "hash") {
+        for of in graph.halos.iter().filter(|of| of.partitioner == REFINED) {
             let label = format!("{}, {} hops", graph.name, of.hops);
             let point = (f64::from(of.parts), of.per_node);
             match curves.iter_mut().find(|curve| curve.label == label) {

@@ -42,7 +42,8 @@ Example:
       --tensor label=cora/labels.npy --tensor split=cora/split.npy --out cora
   lode reproduce capgnn --graph cora --normalize --out capgnn
 
-Graphs are cut again in memory for each number of partitions, by SPRING refined once. Each way is trained
+Graphs are cut again in memory for each number of partitions, by SPRING refined once; halos of hash, and of
+METIS where this build has it, are set beside. Each way is trained
 with each seed and each split:
 
   one partition      the graph as a whole
@@ -231,9 +232,11 @@ impl CapFiguresArgs {
             for &n_parts in &self.parts {
                 console.stage(&format!("{} in {n_parts} partitions", source.name));
                 let cut = source.cut(&refined(n_parts))?;
-                let hashed = source.cut(&PartitionConfig::new(Algorithm::Hash, n_parts))?;
-                for (name, cut) in [("spring, refined", &cut), ("hash", &hashed)] {
-                    graph.halos.extend(halos_of(&cut.graph(), name, self.layers as u32));
+                let n_hops = self.layers as u32;
+                graph.halos.extend(halos_of(&cut.graph(), REFINED, n_hops));
+                for (name, algorithm) in controls() {
+                    let control = source.cut(&PartitionConfig::new(algorithm, n_parts))?;
+                    graph.halos.extend(halos_of(&control.graph(), name, n_hops));
                 }
                 graph.moved.push(moved(&source, &cut, usual)?);
                 console.check_reader()?;
@@ -315,6 +318,16 @@ impl From<SplitArg> for Splits {
             SplitArg::Random => Self::Random,
         }
     }
+}
+
+/// The partitions of the report, by name; halos of others are set beside theirs.
+const REFINED: &str = "spring, refined";
+
+/// Returns the partitioners whose halos are set beside SPRING's: METIS where it is built in.
+fn controls() -> impl Iterator<Item = (&'static str, Algorithm)> {
+    let known = Algorithm::all();
+    let controls = [("hash", Algorithm::Hash), ("metis", Algorithm::Metis)];
+    controls.into_iter().filter(move |(_, algorithm)| known.contains(algorithm))
 }
 
 /// Returns the settings of SPRING in `n_parts` partitions, refined once.

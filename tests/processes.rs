@@ -198,7 +198,7 @@ fn cora_through_two_servers_is_learnt_alike_by_threads_and_processes() {
 }
 
 /// Starts `line`, and waits until its checkpoint has been replaced `n` times, or the run has so
-/// many processes; gives it and its processes.
+/// many processes; returns it and its processes.
 fn started(line: &str, checkpoint: Option<(&Path, u32)>) -> (Child, Vec<u32>) {
     let written = |path: &Path| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
     let mut last = checkpoint.and_then(|(path, _)| written(path));
@@ -292,7 +292,7 @@ fn a_worker_that_hangs_ends_the_run_with_an_error_that_names_it() {
         finish(run, DEADLINE).failed(1, &[&named, "has not answered for 6 s", "--peer-timeout"]);
         wait_until_gone(&processes);
     }
-    // The first hangs: the others end, and so does it when it goes on.
+    // The first hangs: the others end, and so does it when it continues.
     let (run, processes) = started(&line, None);
     sleep(Duration::from_millis(400));
     send(run.id(), Signal::STOP);

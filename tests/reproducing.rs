@@ -16,7 +16,7 @@ const SMALL: &str = "--scale 0.003 --epochs 2 --rate 1Gbit --delay 200us --json"
 /// Hundreds of runs, short as they are.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Runs `paper` and checks what all reports have in common, its `figures` among it; gives the
+/// Runs `paper` and checks what all reports have in common, its `figures` among it; returns the
 /// report as text and JSON.
 fn reproduce(
     [paper, graphs]: [&str; 2],

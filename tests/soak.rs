@@ -53,7 +53,7 @@ use watch::{READERS, TEST, WRITERS, Watch};
 const N_NODES: u32 = 6000;
 /// Of each call of a client that waits as long as a trainer would.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Of one that gives up while a link stands still or a server is stopped.
+/// Of one that gives up while a link stalls or a server is stopped.
 const DEADLINE_OF_STALLS: Duration = Duration::from_secs(2);
 /// Of one that waits for nothing.
 const DEADLINE_SHORT: Duration = Duration::from_millis(500);

@@ -5,8 +5,8 @@
 //! faster for a moment than for long does better in a probe. So after each gather, or before it, in
 //! turn, the same extents are read by 64 threads that look at nothing: plain reads.
 //!
-//! It does not measure what a cache beside the reader saves, nor several threads. What lies below
-//! the system, such as the cache of a hypervisor, is part of the disk.
+//! It does not measure what a cache beside the reader saves, nor several threads. What is below the
+//! system, such as the cache of a hypervisor, is part of the disk.
 //!
 //! By default a small generated graph; `LODE_COLD_TABLE=F.npy LODE_COLD_TRACE=PREFIX
 //! LODE_COLD_GRAPH=DIR` measures a table with a trace (`PREFIX.ids.u32`, `PREFIX.off.u64`),

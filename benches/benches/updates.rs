@@ -90,7 +90,7 @@ fn open_with(dir: &Path, mode: LiveMode, reader: ReaderKind) -> Arc<LiveGraph> {
     Arc::new(LiveGraph::open(graph, None, mode, &OpenOptions { reader }).expect("it opens"))
 }
 
-/// Calls `each` until the time is over; gives calls per second.
+/// Calls `each` until the time is over; returns calls per second.
 fn rate(budget: Duration, mut each: impl FnMut()) -> f64 {
     let (start, mut n) = (Instant::now(), 0u32);
     while n == 0 || start.elapsed() < budget {

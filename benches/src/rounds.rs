@@ -22,7 +22,7 @@ impl Rounds {
         Self { n_rounds: if is_smoke() { 1 } else { n_rounds }, n_threads }
     }
 
-    /// Runs all contestants in turns; gives the figures of each.
+    /// Runs all contestants in turns; returns the figures of each.
     #[must_use]
     pub fn run(&self, contestants: &[Contestant<'_>]) -> Vec<Figures> {
         let mut times: Vec<Vec<Duration>> = vec![Vec::new(); contestants.len()];

@@ -271,7 +271,7 @@ impl Directory {
         placements.push(Placement { position, slot });
     }
 
-    /// Gives the entry that the index must have of an id that is remembered.
+    /// Returns the entry that the index must have of an id that is remembered.
     fn remember(&mut self, id: u32, chunk: &mut Chunk) -> u32 {
         let Some((entry, forgotten)) = self.ghosts.push(id) else { return NO_SLOT };
         if forgotten != VACANT {
@@ -326,7 +326,7 @@ impl Directory {
         ticket.0.into_iter().for_each(|slot| self.slots.unpin(slot));
     }
 
-    /// Returns the slot of one id, or [`NO_SLOT`]. No policy hears of it.
+    /// Returns the slot of one id, or [`NO_SLOT`]. No policy learns of it.
     #[must_use]
     pub fn slot_of(&self, id: u32) -> u32 {
         self.index.get(id)

@@ -47,7 +47,7 @@ impl DoubleBuffer {
     }
 
     /// Returns the epoch boundary: the published set becomes the current one. When there is none
-    /// the old one goes on serving, which is counted, and `false` comes back.
+    /// the old one continues serving, which is counted, and `false` comes back.
     pub fn swap(&self) -> bool {
         let mut state = self.lock();
         let Some(next) = state.next.take() else {

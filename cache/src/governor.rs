@@ -18,8 +18,8 @@ pub struct Claim {
 }
 
 /// Divides a budget: each tier gets bytes by weight; what one does not want is divided among the
-/// others in the same way, and the last rows go to whoever has room for one, heaviest first. Gives
-/// rows in the order of the claims; together they never pass the budget.
+/// others in the same way, and the last rows go to whoever has room for one, heaviest first.
+/// Returns rows in the order of the claims; together they never pass the budget.
 #[must_use]
 pub fn shares(budget_bytes: u64, claims: &[Claim]) -> Vec<u32> {
     let mut rows = vec![0; claims.len()];

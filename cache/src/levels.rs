@@ -106,8 +106,8 @@ impl Levels {
     /// is asked for what neither tier has, in pieces.
     ///
     /// Fails when the fetch or the device does, or the tensor is too small or on another device;
-    /// then the tensor's contents mean nothing. After a failed fetch the tiers go on, without the
-    /// rows that were about to move.
+    /// then the tensor's contents mean nothing. After a failed fetch the tiers continue, without
+    /// the rows that were about to move.
     pub fn gather<E>(
         &mut self,
         ids: &[u32],

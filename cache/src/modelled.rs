@@ -125,7 +125,7 @@ fn of_two_writes_the_greater_tag_stays() {
     });
 }
 
-/// A publisher that goes back in time claims anew: what a reader gets is whole and as new as it
+/// A publisher that goes back in time claims again: what a reader gets is whole and as new as it
 /// asked.
 #[test]
 fn no_order_of_accesses_shows_a_volatile_row_that_is_too_old_or_of_no_claim() {

@@ -18,7 +18,7 @@ const LINE_BYTES: usize = 64;
 /// bookkeeping does not miss the page tables as well.
 pub(crate) struct PageVec<T> {
     memory: MmapMut,
-    /// The same memory. Casting its bytes anew would check them at each access, of which a row
+    /// The same memory. Casting its bytes again would check them at each access, of which a row
     /// that comes takes two dozen.
     values: NonNull<T>,
     len: usize,
@@ -64,8 +64,8 @@ impl<T: Pod> PageVec<T> {
         self.memory.len()
     }
 
-    /// Tells the processor that a value will be needed. It goes on at once, where a read would keep
-    /// it waiting with all that comes after it. Any number will do.
+    /// Tells the processor that a value will be needed. It continues at once, where a read would
+    /// keep it waiting with all that comes after it. Any number will do.
     #[inline]
     pub(crate) fn prefetch(&self, at: usize) {
         let at = if at < self.len { at } else { 0 };

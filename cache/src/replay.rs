@@ -161,7 +161,7 @@ impl<'a> Replay<'a> {
         Ok(Self { trace, tiers, spec, telling, next_batch, next_epoch, n_ahead: 0 })
     }
 
-    /// Serves batches until at least `n_ids` more accesses are done, or all; gives their number,
+    /// Serves batches until at least `n_ids` more accesses are done, or all; returns their number,
     /// and 0 at the end of the trace.
     pub fn advance(&mut self, n_ids: usize) -> usize {
         let first = self.trace.bounds()[self.next_batch as usize];
@@ -173,7 +173,7 @@ impl<'a> Replay<'a> {
         done
     }
 
-    /// Serves the next batch, if there is one; gives its number of accesses.
+    /// Serves the next batch, if there is one; returns its number of accesses.
     pub fn advance_batch(&mut self) -> usize {
         if self.is_done() {
             return 0;

@@ -260,7 +260,7 @@ impl SharedTier {
 
     /// Takes rows out, for they have changed elsewhere: a lookup that begins after this misses
     /// them, and no row that was looked up before is kept. Ids that are not resident are fine.
-    /// Gives what tiers above have to be told.
+    /// Returns what tiers above have to be told.
     pub fn remove(&self, ids: &[u32]) -> Removal {
         let mut decisions = self.lock();
         if ids.is_empty() {
@@ -331,7 +331,7 @@ impl SharedTier {
     }
 
     /// Copies the rows found in `slots` under their `numbers` to `out`, and appends the positions
-    /// of the others, of which `first` is the first; gives how many were found and not taken.
+    /// of the others, of which `first` is the first; returns how many were found and not taken.
     fn copy(
         &self,
         first: u32,

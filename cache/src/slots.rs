@@ -183,7 +183,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// The current batch fills `slot`; gives the id that had to go, or [`VACANT`].
+    /// The current batch fills `slot`; returns the id that had to go, or [`VACANT`].
     #[inline]
     pub(crate) fn fill(&mut self, slot: u32, id: u32) -> u32 {
         self.hold(slot);

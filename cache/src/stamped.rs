@@ -107,7 +107,7 @@ impl StampedDirectory {
         self.stamps.get(slot as usize).copied().unwrap_or(self.now)
     }
 
-    /// The row in a slot is as of then; gives what its stamp was.
+    /// The row in a slot is as of then; returns what its stamp was.
     pub(crate) fn restamp(&mut self, slot: u32, stamp: u32) -> u32 {
         let own = self.stamps.get_mut(slot as usize);
         own.map_or(self.now, |own| std::mem::replace(own, stamp))

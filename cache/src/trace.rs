@@ -6,8 +6,8 @@ use thiserror::Error;
 
 pub use records::{RecordError, RecordFormat, read_records};
 
-/// Batches of ids in the order in which they were asked for, cut into epochs. An id stands in a
-/// batch at most once, since whoever serves a batch brings each of its rows once.
+/// Batches of ids in the order in which they were asked for, cut into epochs. An id is in a batch
+/// at most once, since whoever serves a batch brings each of its rows once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     ids: Vec<u32>,
@@ -215,7 +215,7 @@ fn largest_table(n_accesses: usize) -> usize {
     limit.min(u32::MAX as usize)
 }
 
-/// Replaces ids by their ranks; gives the id of each rank.
+/// Replaces ids by their ranks; returns the id of each rank.
 fn make_dense(ids: &mut [u32]) -> Vec<u32> {
     let mut given = ids.to_vec();
     given.sort_unstable();
@@ -228,7 +228,7 @@ fn make_dense(ids: &mut [u32]) -> Vec<u32> {
     given
 }
 
-/// Keeps the first position of each id in each batch. Gives the numbers of different ids and of
+/// Keeps the first position of each id in each batch. Returns the numbers of different ids and of
 /// positions dropped.
 fn drop_repeats(ids: &mut Vec<u32>, bounds: &mut [usize], id_space: u32) -> (u32, u64) {
     // The batch that had the id last, counted from 1.

@@ -51,7 +51,7 @@ impl VersionedRows {
         Ok(Self { words, row_bytes })
     }
 
-    /// Copies the row in `slot` to `out` and gives its tag; when it is being written, fails, and
+    /// Copies the row in `slot` to `out` and returns its tag; when it is being written, fails, and
     /// `out` has bytes without meaning.
     ///
     /// # Panics
@@ -77,7 +77,7 @@ impl VersionedRows {
         if version.load(Ordering::Relaxed) == before { Ok(tag) } else { Err(Torn) }
     }
 
-    /// Gives the tag of the row in `slot`, which is not copied; fails while it is being written.
+    /// Returns the tag of the row in `slot`, which is not copied; fails while it is being written.
     ///
     /// # Panics
     ///
@@ -132,7 +132,7 @@ impl VersionedRows {
         true
     }
 
-    /// Brings the rows in `slots` near the processor, all at once instead of one after the other.
+    /// Brings the rows in `slots` near the processor, all together instead of one after the other.
     /// Takes nothing from them. For as many as the nearest caches hold.
     ///
     /// # Panics
@@ -150,8 +150,8 @@ impl VersionedRows {
         std::hint::black_box(touched);
     }
 
-    /// Has the start of the row in `slot` brought near the processor, which goes on meanwhile; the
-    /// processor guesses the rest of a long one. Nothing for a slot that is not there.
+    /// Has the start of the row in `slot` brought near the processor, which continues meanwhile;
+    /// the processor guesses the rest of a long one. Nothing for a slot that is not there.
     #[inline]
     fn prefetch(&self, slot: usize) {
         let n_words = Self::slot_bytes(self.row_bytes) / WORD_BYTES;
@@ -210,7 +210,7 @@ impl VersionedRows {
     }
 }
 
-/// Makes an even version odd, and gives what it was.
+/// Makes an even version odd, and returns what it was.
 fn begin(version: &AtomicU64) -> u64 {
     let mut n_looks = 0;
     loop {

@@ -119,7 +119,7 @@ pub enum VolatileError {
         /// Ids of a range that has some of them and others.
         whole: Range<u32>,
     },
-    /// An id lies in none of the ranges.
+    /// An id is in none of the ranges.
     #[error("row {id} is not held here")]
     NotHere {
         /// The id.

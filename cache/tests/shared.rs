@@ -74,7 +74,7 @@ struct World {
 
 impl World {
     /// Serves batches as a worker does, and checks every row: so many, and more until a row that
-    /// was kept has changed, however late a busy machine lets that happen. Gives their number.
+    /// was kept has changed, however late a busy machine lets that happen. Returns their number.
     fn work(&self, seed: u32, n_batches: u32) -> u32 {
         let mut passage = Passage::default();
         let row_bytes = self.tier.row_bytes();

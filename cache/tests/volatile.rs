@@ -230,7 +230,7 @@ fn ids_are_claimed_by_whole_ranges() {
     assert!(text(5..5).contains("row 5 is not held") && text(50..60).contains("row 50"));
 }
 
-/// Two publishers go on from stamp to stamp while readers pull both of their ranges.
+/// Two publishers continue from stamp to stamp while readers pull both of their ranges.
 #[test]
 fn rows_are_whole_and_never_older_than_was_asked() {
     const ROW_BYTES: usize = 200;

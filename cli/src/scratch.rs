@@ -11,7 +11,7 @@ use tempfile::TempDir;
 const MARKER: &str = ".lode-scratch";
 
 /// A folder in the system's place for temporary ones, which goes when this is dropped. Its owner
-/// holds a lock on it, which the system lets go of whatever ends the process: a folder of the same
+/// holds a lock on it, which the system releases whatever ends the process: a folder of the same
 /// kind that nobody holds is of a process that was killed, and is removed when the next one is
 /// made.
 pub(crate) struct ScratchFolder {
@@ -120,7 +120,7 @@ mod tests {
     fn a_killed_owners_folder_goes_with_the_next() {
         let parent = tempfile::tempdir().unwrap();
         let killed = ScratchFolder::new_in(parent.path(), "a-").unwrap();
-        // As after SIGKILL: the lock is let go of, the folder is there.
+        // As after SIGKILL: the lock is released, the folder is there.
         let ScratchFolder { dir, _lock: lock } = killed;
         let left = dir.keep();
         drop(lock);

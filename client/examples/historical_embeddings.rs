@@ -167,7 +167,7 @@ fn whole_graph(epoch: Stamp) -> Vec<f32> {
     (0..N_NODES).map(output).collect()
 }
 
-/// Returns a node and those that it hears of: a ring with chords, so that partitions have edges
+/// Returns a node and those that it learns of: a ring with chords, so that partitions have edges
 /// between them.
 fn neighbours(NodeId(node): NodeId) -> [NodeId; 4] {
     [0, 1, N_NODES - 1, N_NODES / 3].map(|step| NodeId((node + step) % N_NODES))

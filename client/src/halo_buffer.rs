@@ -45,7 +45,7 @@ struct State {
 
 impl HaloBuffer {
     /// Puts `tier` before the rows of `tensor` from `inner`, filled with what its policy wants;
-    /// gives what that pulled. Other tensors pass by it.
+    /// returns what that pulled. Other tensors pass by it.
     ///
     /// Fails when there is no such tensor, the tier is for rows of another length, or the pull
     /// does.
@@ -136,7 +136,7 @@ impl State {
     }
 
     /// Returns what is to be pulled for a batch: its misses, then what is wanted and not among
-    /// them. Gives the number of the former.
+    /// them. Returns the number of the former.
     fn plan(&mut self, ids: &[u32]) -> usize {
         self.ids.clear();
         self.ids.extend(self.misses.iter().map(|&position| ids[position as usize]));

@@ -127,8 +127,8 @@ impl BatchLoader {
     /// under a plan of their own: t_sampling + max(t_RPC, t_copy), MassiveGNN's Eq. 2.
     ///
     /// Turns must come in their order, and each once; after an error all of them are given up.
-    /// Gives stats for each batch: a row that an earlier one pulls counts as found there, requests
-    /// stand with the first, and time is shared in equal parts.
+    /// Returns stats for each batch: a row that an earlier one pulls counts as found there,
+    /// requests stand with the first, and time is shared in equal parts.
     pub fn load_together(
         &mut self,
         batches: &mut [(&[NodeId], Kept)],

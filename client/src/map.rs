@@ -14,7 +14,7 @@ use thiserror::Error;
 /// once, and few enough that they still are in its nearest cache when their turn comes.
 const AHEAD_BYTES: usize = 4 << 10;
 
-/// A row that lies outside the memory where it is said to be.
+/// A row that is outside the memory where it is said to be.
 #[derive(Debug, Error)]
 #[error("a row in slot {slot} of memory with {n_slots}")]
 pub(crate) struct BadSlot {
@@ -129,7 +129,7 @@ impl SharedMemory {
     }
 }
 
-/// Checks that a file is at least so long, for good; gives how long it is.
+/// Checks that a file is at least so long, for good; returns how long it is.
 fn check(file: &File, most: u64, offset: u64, n_bytes: u64) -> io::Result<u64> {
     let unfit = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
     let end = offset.checked_add(n_bytes).filter(|&end| n_bytes > 0 && end <= most);

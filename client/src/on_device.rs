@@ -57,7 +57,7 @@ impl DeviceSource {
         Ok(self.lock()?.levels.tensor(n_rows)?)
     }
 
-    /// Puts the rows of `ids` into `batch`, in their order, and gives what had to be pulled; see
+    /// Puts the rows of `ids` into `batch`, in their order, and returns what had to be pulled; see
     /// [`Levels::gather`].
     ///
     /// Fails when the pull or the device does, or `batch` is too small or on another device.

@@ -90,10 +90,10 @@ impl PlannedTier {
 
     /// Returns the same with rows in it before the first batch, by VectorPulls of at most
     /// `most_rows` each, for which there is memory meanwhile: of `soonest`, which names each node
-    /// once, in order of the batches that use it first, and these as in [`Turn::announce`]. Gives
+    /// once, in order of the batches that use it first, and these as in [`Turn::announce`]. Returns
     /// what the pulls took.
     ///
-    /// The rows moved in all are not more for that: none of them gives way before it is used, since
+    /// The rows moved in all are not more for that: none of them yields before it is used, since
     /// whatever is missed before then would have been named before it.
     pub fn filled(
         (n_slots, most_rows): (usize, usize),
@@ -250,7 +250,7 @@ impl Turn {
         let mut pulled = PullStats::default();
         let lost = self.lost(&state.holes);
         if !lost.is_empty() {
-            // No other batch moves rows meanwhile, but look-ups may go on.
+            // No other batch moves rows meanwhile, but look-ups may continue.
             drop(state);
             let ids: Vec<NodeId> = lost.iter().map(|&i| self.ids[i]).collect();
             let lost_at: Vec<u32> = lost.iter().map(|&i| at[i]).collect();
@@ -283,7 +283,7 @@ impl Turn {
         slots.filter(|(_, slot)| holes.contains(slot)).map(|(i, _)| i).collect()
     }
 
-    /// Gives the turn up: see [`Turn`].
+    /// Returns the turn up: see [`Turn`].
     pub(crate) fn give_up(&mut self) {
         let stage = std::mem::replace(&mut self.stage, Stage::Ended);
         if stage == Stage::Ended {

@@ -92,7 +92,7 @@ impl<'scope> SteadyCache<'scope> {
     }
 
     /// Returns the set that serves `epoch`. The first call of an epoch swaps the buffers if the
-    /// second one is ready; else the old set goes on until the new one comes.
+    /// second one is ready; else the old set continues until the new one comes.
     ///
     /// Fails when a set could not be built, and in a forked child, where none is.
     pub fn for_epoch(&self, epoch: u32) -> Result<Arc<HotSet>, ClientError> {

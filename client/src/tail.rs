@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Part of the answers that take longer than the estimate.
 const SHARE: f64 = 0.05;
 /// How much the estimate grows with an answer that took longer; it shrinks so much less with each
-/// other that it stands still where they are in that proportion.
+/// other that it stalls where they are in that proportion.
 const GROWTH: f64 = 0.2;
 /// Answers that must have been seen before it tells anything.
 const SEEN_MIN: u32 = 20;

@@ -175,7 +175,8 @@ impl Block {
 mod tests {
     use super::*;
 
-    /// Roots 7 and 3; 7 hears from 3 and 9, 3 from nobody; then 9 hears from 7.
+    /// Roots 7 and 3; 7 receives an answer from 3 and 9, 3 from nobody; then 9 receives an answer
+    /// from 7.
     fn two_layers() -> Batch {
         Batch {
             nodes: [7, 3, 9].map(NodeId).to_vec(),

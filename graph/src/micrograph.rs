@@ -42,7 +42,7 @@ impl Micrographs {
         (at_home.count() as u64, others.len() as u64)
     }
 
-    /// Finds the members in the order of first sight, as sampling does; gives each layer's block.
+    /// Finds the members in the order of first sight, as sampling does; returns each layer's block.
     fn walk(&mut self, batch: &Batch, root: usize, visit: &mut dyn FnMut(usize, Block)) {
         assert!(root < batch.n_roots, "root {root} of {}", batch.n_roots);
         self.members.iter().for_each(|&member| {

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::WireVersions;
 
-/// A peer broke the wire's rules. The connection cannot go on after any of these.
+/// A peer broke the wire's rules. The connection cannot continue after any of these.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum WireError {
     /// The peer is something else.

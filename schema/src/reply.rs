@@ -67,7 +67,7 @@ pub enum Reply {
         /// As in `Rows`.
         versions: Versions,
     },
-    /// A chunk as in `Rows`, which stands in that memory.
+    /// A chunk as in `Rows`, which is in that memory.
     SharedRows {
         /// Position of the chunk's first row in the request's ids.
         first_row: u32,

@@ -73,7 +73,8 @@ impl Runs {
         }
     }
 
-    /// Asks for a run that starts after this moment, or joins one that waits to; gives its number.
+    /// Asks for a run that starts after this moment, or joins one that waits to; returns its
+    /// number.
     pub(crate) fn ask(&self, scope: Scope) -> u64 {
         let mut state = self.lock();
         if state.asked == state.started {

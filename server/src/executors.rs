@@ -66,8 +66,8 @@ pub(crate) fn why_dead(
 }
 
 /// Bytes of each shard's buffers for reads, which the kernel locks once for each of three rings.
-/// With less than that allowed each executor says so in many lines, and goes on without; this says
-/// it in one.
+/// With less than that allowed each executor says so in many lines, and continues without; this
+/// says it in one.
 pub(crate) fn io_bytes(n_shards: u16) -> usize {
     let allowed = getrlimit(Resource::Memlock).current;
     let wanted = u64::from(n_shards) * LOCKED_BYTES_PER_SHARD as u64;
@@ -110,7 +110,7 @@ pub(crate) fn collect_inboxes(
     })
 }
 
-/// Waits for all of them; gives the error of the last that has one.
+/// Waits for all of them; returns the error of the last that has one.
 pub(crate) fn join(
     executors: impl Iterator<Item = ExecutorJoinHandle<Result<(), String>>>,
 ) -> Result<(), ServerError> {

@@ -91,7 +91,7 @@ impl Renewer {
     }
 
     /// From now on asks of those who connect what `config` says: tokens, certificates and keys,
-    /// read anew. All else in it counts for nothing, and who is let in already stays.
+    /// read again. All else in it counts for nothing, and who is let in already stays.
     ///
     /// # Errors
     /// `Tls` when a file cannot be used, `Renewal` when one of these is added or left out, and what

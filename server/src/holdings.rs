@@ -53,7 +53,7 @@ pub(crate) struct Holdings {
     served: Vec<AtomicU32>,
     /// Puts in pieces that are under way.
     pub(crate) puts: Puts,
-    /// Drawn anew for each start: by it clients see that two addresses lead to one server.
+    /// Drawn again for each start: by it clients see that two addresses lead to one server.
     instance: u64,
 }
 

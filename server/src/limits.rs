@@ -19,7 +19,7 @@ pub const IDLE_MIN: Duration = Duration::from_secs(10);
 /// 6: of the network of 64 bits), or of the Unix socket, that has most, so that strangers cannot
 /// keep others out.
 pub const ENTERING_PER_SHARD_MAX: usize = 256;
-/// How long a connection that is refused is kept, so that its client hears why.
+/// How long a connection that is refused is kept, so that its client receives why.
 pub const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 /// Bytes of ids and rows that all requests of one shard may hold; past it they get `overloaded`.
 pub const IN_FLIGHT_BYTES_PER_SHARD: u64 = 64 << 20;

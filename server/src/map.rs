@@ -11,7 +11,7 @@ use memmap2::{MmapMut, MmapOptions};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::process::{Resource, getrlimit};
 
-/// Mappings until one lies where huge pages can be.
+/// Mappings until one is where huge pages can be.
 const PLACES_TRIED: usize = 8;
 /// Longest time that one may take: it is made on a shard's thread, and waits for work on every
 /// core.

@@ -39,11 +39,11 @@ pub(crate) struct Place<'a>(&'a Crew);
 /// A call to make; `None` ends the thread that takes it.
 type Task = Option<Box<dyn FnOnce() + Send>>;
 
-/// The answer to a call, to be awaited on the shard that made it, and to be let go of there.
+/// The answer to a call, to be awaited on the shard that made it, and to be released there.
 ///
-/// A channel of the standard kind would have the thread that answers let go of the waker. With
+/// A channel of the standard kind would have the thread that answers released the waker. With
 /// glommio-ng 0.12 that may touch the woken task's memory after the task has ended and is gone: so
-/// the waker is let go of by the shard alone.
+/// the waker is released by the shard alone.
 pub(crate) struct Answer<T> {
     slot: Slot<T>,
     /// Of one thread.
@@ -195,7 +195,7 @@ impl<T> Drop for Answering<T> {
     fn drop(&mut self) {
         let mut told = lock(&self.0);
         told.is_over = true;
-        // Under the lock: the shard does not let go of it meanwhile.
+        // Under the lock: the shard does not released it meanwhile.
         if let Some(waker) = &told.waker {
             waker.wake_by_ref();
         }
@@ -244,7 +244,7 @@ mod tests {
         crew.stop();
     }
 
-    /// Tasks end, and are let go of, while the thread that has woken them is still about to.
+    /// Tasks end, and are released, while the thread that has woken them is still about to.
     #[test]
     fn answers_wake_tasks_that_end_at_once() {
         let crew = Arc::new(Crew::start("test", 4).unwrap());

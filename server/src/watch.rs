@@ -1,4 +1,4 @@
-//! Notices threads that end although the server goes on: what they did nobody does any more.
+//! Notices threads that end although the server continues: what they did nobody does any more.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

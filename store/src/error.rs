@@ -232,7 +232,7 @@ pub enum StoreError {
         /// The committed version.
         committed: u32,
     },
-    /// The caller did not want it to go on.
+    /// The caller did not want it to continue.
     #[error("stopped before its end; what was written is removed")]
     Stopped,
     /// A tensor that cannot come to the graph, or go from it, now.

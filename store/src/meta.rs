@@ -100,7 +100,7 @@ struct Version {
 }
 
 impl GraphMeta {
-    /// Checks the text of a `graph.toml`; gives the description and its partition book.
+    /// Checks the text of a `graph.toml`; returns the description and its partition book.
     pub fn parse(text: &str) -> Result<(Self, PartitionBook), MetaError> {
         let body = check_checksum(text)?;
         let found = toml::from_str::<Version>(body)?.format_version;

@@ -113,7 +113,7 @@ fn a_graph_of_format_1_is_repaired() {
     assert!(verify(&path, &mut |_, _| {}).unwrap().ok);
 }
 
-/// Sets the format in a header page and seals it anew.
+/// Sets the format in a header page and seals it again.
 fn make_newer(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     bytes[8..12].copy_from_slice(&77u32.to_le_bytes());

@@ -96,7 +96,7 @@ fn spawn(graph: &Path, known: &Known) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Lets a child work for some time, kills it, and gives the lines that it had written.
+/// Lets a child work for some time, kills it, and returns the lines that it had written.
 fn load_and_kill(graph: &Path, known: &Known, after: Duration) -> Vec<String> {
     let mut child = spawn(graph, known);
     let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());

@@ -162,7 +162,7 @@ impl Liar {
         Ok((socket.into(), is_unix))
     }
 
-    /// Returns a whole connection; gives the messages that were sent.
+    /// Returns a whole connection; returns the messages that were sent.
     fn connection(&mut self) -> u64 {
         let patience = Duration::from_millis(10 + u64::from(self.numbers.below(20)));
         let Ok((mut stream, is_unix)) = self.connect(patience, Duration::from_millis(500)) else {

@@ -202,7 +202,7 @@ fn the_place_of_whoever_is_idle_longest_is_for_one_who_comes_to_a_full_shard() {
         friend.stream.set_nonblocking(false).unwrap();
         gone
     };
-    // Idle for as long as keeps a place; all but one of them go on asking.
+    // Idle for as long as keeps a place; all but one of them continue asking.
     let idlest = 77;
     for _ in 0..11 {
         std::thread::sleep(Duration::from_secs(1));

@@ -35,7 +35,7 @@ fn preloaded(server: &Serving) -> f64 {
     done
 }
 
-/// Pulls all rows, or panics over one that is wrong; gives the reads from disk that it took.
+/// Pulls all rows, or panics over one that is wrong; returns the reads from disk that it took.
 fn reads_of(server: &Serving, load: &Workload, ids: &[NodeId]) -> f64 {
     let before = metric(server, "lodestore_disk_reads_total");
     let client = Client::connect(&[&server.address], ClientConfig::default()).unwrap();

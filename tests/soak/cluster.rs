@@ -20,8 +20,8 @@ pub(crate) const N_SERVERS: usize = 4;
 pub(crate) const N_PARTS: u16 = 6;
 /// The server with a disk of its own, which is filled at times.
 pub(crate) const ON_DISK: usize = 2;
-/// The server that is never killed nor started anew: what it takes of memory and descriptors in all
-/// that time is bounded.
+/// The server that is never killed nor started again: what it takes of memory and descriptors in
+/// all that time is bounded.
 pub(crate) const STEADY: usize = 3;
 /// Of the disk; its image takes no more room than what was written.
 const DISK_BYTES: u64 = 1 << 30;
@@ -108,7 +108,7 @@ impl Cluster {
         self.try_start_server(at).unwrap_or_else(|log| panic!("server {at}: {log}"));
     }
 
-    /// Gives the log of one that does not start.
+    /// Returns the log of one that does not start.
     pub(crate) fn try_start_server(&mut self, at: usize) -> Result<(), String> {
         let (folder, memory, listen) = (self.folders[at].display(), MEMORY[at], self.address(at));
         let socket = self.socket(at);

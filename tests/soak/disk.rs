@@ -13,8 +13,8 @@ use crate::told::{Kind, NO_SPACE};
 const SEEN_MAX: Duration = Duration::from_secs(30);
 
 impl Faults {
-    /// Puts are refused with the reason and pulls go on, until there is room and the server is
-    /// started anew; gives whether there is such a disk.
+    /// Puts are refused with the reason and pulls continue, until there is room and the server is
+    /// started again; returns whether there is such a disk.
     pub(crate) fn fill_disk(&mut self, scene: &mut Scene<'_>) -> bool {
         let Some(disk) = &scene.cluster.disk else { return false };
         // Of pushes that fail at once a client tells one: not always that which found the disk

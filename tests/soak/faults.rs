@@ -43,7 +43,7 @@ pub(crate) enum Fault {
     Stall,
     /// A relay passes little for a while.
     Slow,
-    /// The disk under a server is full, until it is given room and started anew.
+    /// The disk under a server is full, until it is given room and started again.
     FullDisk,
     /// A client comes while a server is down.
     ComeWhileDown,
@@ -232,7 +232,8 @@ impl Faults {
 }
 
 impl Scene<'_> {
-    /// Asks something of all servers, past the relays, and not for long; gives whether it was done.
+    /// Asks something of all servers, past the relays, and not for long; returns whether it was
+    /// done.
     fn ask_all(&self, ask: impl FnOnce(&Client) -> Result<(), ClientError>) -> bool {
         let habit = Habit::new(CALL_OF_TEST, &self.cluster.near(), ASK_MAX, None);
         let client = self.clients.connect(&habit);

@@ -1,4 +1,4 @@
-//! What the server that is never started anew takes of memory and descriptors, from start to end.
+//! What the server that is never started again takes of memory and descriptors, from start to end.
 
 use std::fs;
 use std::time::Duration;

@@ -46,7 +46,7 @@ impl Faults {
         true
     }
 
-    /// Kills a process that pulls by shared memory, while it has some; gives whether it had.
+    /// Kills a process that pulls by shared memory, while it has some; returns whether it had.
     pub(crate) fn kill_client(&mut self, scene: &mut Scene<'_>) -> bool {
         let sockets = (0..N_SERVERS).map(|at| format!("--connect {}", scene.cluster.socket(at)));
         let line = format!(

@@ -9,8 +9,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::process::children_of;
 use crate::support::workload::{EndOnDrop, Workload};
 
-/// What goes on at the same time: calls of writers, of readers, what the test itself does, and the
-/// calls that are part of that.
+/// What continues at the same time: calls of writers, of readers, what the test itself does, and
+/// the calls that are part of that.
 const NAMES: [&str; 8] = [
     "writer 0",
     "writer 1",

@@ -89,7 +89,7 @@ fn skipped(why: &str) -> Option<Disk> {
     None
 }
 
-/// Gives what a command that failed has said.
+/// Returns what a command that failed has said.
 fn run(line: &[&str]) -> Result<(), String> {
     let output = Command::new(line[0]).args(&line[1..]).output();
     let output = output.map_err(|error| format!("{}: {error}", line[0]))?;

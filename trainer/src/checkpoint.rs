@@ -1,4 +1,4 @@
-//! Where a run stands, so that a killed one goes on exactly: bit for bit the same parameters and
+//! Where a run stands, so that a killed one continues exactly: bit for bit the same parameters and
 //! losses as if it had never ended.
 //!
 //! Batches, dropout and first parameters are functions of seeds, so the place in the run, the
@@ -120,7 +120,7 @@ impl Checkpoints {
         Self { folder, identity, every_steps, written: 0, seconds: 0.0 }
     }
 
-    /// The checkpoint to go on from, if there is one.
+    /// The checkpoint to continue from, if there is one.
     pub(crate) fn load(&self) -> Result<Option<Checkpoint>, TrainError> {
         Ok(self.folder.load(&self.identity)?)
     }

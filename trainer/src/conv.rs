@@ -308,7 +308,7 @@ fn convolve(
 }
 
 impl Convolved {
-    /// Gives the memory of rows back.
+    /// Returns the memory of rows back.
     pub(crate) fn give_to(self, workspace: &Workspace) {
         match self {
             Self::Aggregated { rows, .. } | Self::Attended { rows, .. } => {

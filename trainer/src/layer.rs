@@ -116,7 +116,7 @@ impl Layer {
 }
 
 impl Saved {
-    /// Gives the memory of rows back.
+    /// Returns the memory of rows back.
     pub(crate) fn give_to(self, workspace: &Workspace) {
         self.convolved.give_to(workspace);
         self.normed.into_iter().for_each(|normed| workspace.give_matrix(normed.into_rows()));

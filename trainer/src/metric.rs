@@ -75,7 +75,7 @@ impl Measure {
         }
     }
 
-    /// Returns the metric; none without nodes, or where no label tells any apart.
+    /// Returns the metric; none without nodes, or where no label distinguishes any.
     pub(crate) fn value(self) -> Option<f64> {
         if self.n_nodes == 0 {
             return None;

@@ -19,7 +19,7 @@ use crate::{
     step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep},
 };
 
-/// The run goes on.
+/// The run continues.
 const CONTINUE: u8 = 0;
 /// The leader has ended the run; nothing follows.
 const ENDED: u8 = 1;
@@ -60,7 +60,7 @@ pub(crate) struct Opening {
     pub(crate) lengths: Vec<usize>,
 }
 
-/// The place where a run goes on, and the state of each of its replicas there.
+/// The place where a run continues, and the state of each of its replicas there.
 pub(crate) type Resumed = Option<(Place, Vec<ReplicaState>)>;
 
 /// An opening as it travels.
@@ -69,8 +69,8 @@ struct OpeningMessage {
     digest: [u32; 8],
     version: u32,
     filled: LoadStats,
-    /// Of the leader: where the run goes on, and after how many updates of each replica. The states
-    /// follow.
+    /// Of the leader: where the run continues, and after how many updates of each replica. The
+    /// states follow.
     resumed: Option<(Place, Vec<u32>)>,
 }
 
@@ -117,7 +117,8 @@ impl<'c> ProcessGroup<'c> {
     }
 
     /// Begins the run: checks that all processes run the same, sums the pulls that filled their
-    /// sources, and returns to all where the leader goes on. None if the leader has ended the run.
+    /// sources, and returns to all where the leader continues. None if the leader has ended the
+    /// run.
     pub(crate) fn open(
         &mut self,
         opening: Opening,
@@ -598,7 +599,7 @@ mod tests {
         }
     }
 
-    /// Other processes may have taken the same message for a good one, and go on.
+    /// Other processes may have taken the same message for a good one, and continue.
     #[test]
     fn a_message_that_one_process_cannot_use_is_raised_by_it() {
         let foreign = StepMessage { stats: Vec::new(), outcomes: Vec::new() };

@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 const ENTRIES_PER_ROW: usize = 32;
 
 /// Measures this machine's processor, on which training computes: each job `runs` times on square
-/// matrices of f32 of `size` rows, the mean without the first run. `progress` hears of jobs done,
+/// matrices of f32 of `size` rows, the mean without the first run. `progress` learns of jobs done,
 /// of how many. Host and device are one memory here, so that the three transfers are one copy.
 ///
 /// The paper takes 11 585 rows and 50 runs; devices are compared with one another, so what counts

@@ -101,7 +101,7 @@ impl Record {
         Self { mode, n_workers, ..Self::default() }
     }
 
-    /// Of a run that goes on.
+    /// Of a run that continues.
     pub(crate) fn resumed(self, measured: Measured, step_losses: Vec<f64>) -> Self {
         Self { measured, step_losses, is_resumed: true, ..self }
     }

@@ -47,7 +47,7 @@ pub struct TrainReport {
     pub device: &'static str,
     /// Whence remote rows came.
     pub rows_from: RowsFrom,
-    /// What validation and test accuracy are: the metric that stands there.
+    /// What validation and test accuracy are: the metric that is there.
     pub metric: Metric,
     /// Accuracy on the test nodes by the parameters that did best on the validation nodes (by
     /// the last ones when there are none); absent without test nodes.
@@ -69,8 +69,8 @@ pub struct TrainReport {
     pub parameters_digest: String,
     /// BLAKE3 of the best parameters, in hex; of nothing before the first evaluation.
     pub best_parameters_digest: String,
-    /// Where the run went on from a checkpoint, if it did: what was computed before counts, how it
-    /// was fetched counts for the epochs that were over.
+    /// Where the run continued from a checkpoint, if it did: what was computed before counts, how
+    /// it was fetched counts for the epochs that were over.
     pub resumed_at: Option<Place>,
     /// Checkpoints written by this process.
     pub checkpoints: u64,
@@ -82,7 +82,7 @@ pub struct TrainReport {
     pub step_losses: Vec<f64>,
     /// Mean of the epochs' `mean_step_seconds`, weighted by `timed_steps`.
     pub mean_step_seconds: f64,
-    /// What a step went on, and what held it up; absent if this process made no step.
+    /// What a step continued, and what held it up; absent if this process made no step.
     pub step: Option<StepShares>,
     /// Remote rows fetched per batch of one worker, hot sets included.
     pub remote_rows_per_step: f64,

@@ -37,7 +37,7 @@ pub(crate) struct Run<'a> {
     pub(crate) has_test: bool,
     /// Bytes of a row of features.
     pub(crate) row_bytes: u64,
-    /// Where it went on, if it did not begin.
+    /// Where it continued, if it did not begin.
     pub(crate) resumed_at: Option<Place>,
     /// Whether whoever is told of the run has ended it.
     pub(crate) is_interrupted: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// A run that begins, or one that goes on from its checkpoint, which the leader of its
+    /// A run that begins, or one that continues from its checkpoint, which the leader of its
     /// processes has. None if the leader has ended it at once.
     pub(crate) fn new(
         setup: &Setup<'a>,
@@ -119,7 +119,7 @@ impl<'a> Run<'a> {
     }
 
     /// Whether there is nothing left to train: never within an epoch, though patience may have been
-    /// used up when the run went on with less of it.
+    /// used up when the run continued with less of it.
     pub(crate) fn is_over(&self) -> bool {
         let is_last = self.place.epoch >= self.config.epochs;
         self.place.step == 0 && (is_last || self.best.is_stale(self.config.patience))

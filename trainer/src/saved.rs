@@ -58,7 +58,7 @@ pub struct Evaluation {
     pub model: ModelKind,
     /// Elements of all its parameters.
     pub parameters: u64,
-    /// What accuracy is: the metric that stands there.
+    /// What accuracy is: the metric that is there.
     pub metric: Metric,
     /// Accuracy on the validation nodes, with full neighbourhoods; absent without any.
     pub validation_accuracy: Option<f64>,
@@ -185,8 +185,8 @@ impl<'a> ModelFile<'a> {
         }
     }
 
-    /// Gives `model`, which has been checked, the file's parameters. Returns how many elements they
-    /// have.
+    /// Returns `model`, which has been checked, the file's parameters. Returns how many elements
+    /// they have.
     pub(crate) fn fill(&self, model: &Model) -> Result<u64, TrainError> {
         let tensors = self.tensors()?;
         let mut n_parameters = 0;

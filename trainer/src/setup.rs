@@ -1,4 +1,4 @@
-//! Everything that stands before the first step.
+//! Everything that is before the first step.
 
 mod schedule;
 

@@ -99,12 +99,12 @@ pub enum Progress<'a> {
 ///
 /// The same config, graph and rows give the same losses bit for bit, whatever the way to fetch, the
 /// number of cores, and the sources' speed, unless times decide what is merged ([`crate::Merge`]);
-/// a run that was killed and goes on from its checkpoint ends with the same parameters as one that
-/// was not. Nothing notices features that have changed meanwhile.
+/// a run that was killed and continues from its checkpoint ends with the same parameters as one
+/// that was not. Nothing notices features that have changed meanwhile.
 ///
 /// `progress` ends the run by breaking: after the step or the epoch that it was told of, or when
 /// the schedule is written. What there is then is reported, as `interrupted`; a run with
-/// checkpoints has one of that step, and goes on from there.
+/// checkpoints has one of that step, and continues from there.
 ///
 /// Whether a model can be saved where it shall be is looked at before the first step. Should that
 /// fail at the end all the same, the report says so.

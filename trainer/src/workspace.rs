@@ -16,7 +16,7 @@ const MOST_TIMES: usize = 4;
 /// Steps after which memory that none has used is given back.
 const IDLE_STEPS: u32 = 2;
 
-/// Memory that a worker's matrices share over time. Each step takes what it needs and gives it
+/// Memory that a worker's matrices share over time. Each step takes what it needs and returns it
 /// back; there is never more than its matrices took together.
 #[derive(Debug, Default)]
 pub(crate) struct Workspace {

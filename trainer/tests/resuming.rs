@@ -1,4 +1,4 @@
-//! Runs that end early and go on from their checkpoints.
+//! Runs that end early and continue from their checkpoints.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -27,7 +27,7 @@ fn with_checkpoints(config: &TrainConfig, dir: &Path, every_steps: u32) -> Train
 }
 
 /// Runs until rows fail after so many pulls; then again from the checkpoint, with more pulls each
-/// time, until a run ends. Gives its report, and how many were cut short.
+/// time, until a run ends. Returns its report, and how many were cut short.
 fn in_pieces(graph: &Planted, config: &TrainConfig) -> (TrainReport, u64) {
     for n_cut in 0..100 {
         let rows = failing(&graph.rows, 5 + 2 * n_cut);
@@ -169,7 +169,7 @@ fn a_run_goes_on_under_another_strategy_and_for_more_epochs() {
 }
 
 /// The leader's times decide how many time steps are merged, for all processes; a run that was
-/// ended goes on with the number that its epochs have come to.
+/// ended continues with the number that its epochs have come to.
 #[test]
 fn merging_is_the_leaders_decision_in_any_number_of_processes() {
     let dir = tempfile::tempdir().unwrap();

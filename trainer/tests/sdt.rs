@@ -245,7 +245,7 @@ fn checkpoints_within_an_epoch_are_those_of_all_processes() {
     assert_eq!(computed(&found), computed(&expected));
     // After partitions 3 (2 passed) and 5 (4 passed) of each epoch, and after each epoch.
     assert!(found.checkpoints >= 6, "{}", found.checkpoints);
-    // The last one within an epoch, as a process alone and as two would go on from it.
+    // The last one within an epoch, as a process alone and as two would continue from it.
     let copies = Mutex::new(0);
     let rows: Arc<dyn RowSource> = Arc::clone(&graph.rows) as _;
     let piece = dir.path().join("piece");

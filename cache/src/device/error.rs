@@ -84,7 +84,7 @@ impl From<ArenaError> for DeviceError {
     }
 }
 
-/// Why a batch could not be gathered. The tier goes on after a failed fetch.
+/// Why a batch could not be gathered. The tier continues after a failed fetch.
 #[derive(Debug, Error)]
 pub enum GatherError<E> {
     /// The device failed, or the batch does not fit its tensor.

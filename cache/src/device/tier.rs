@@ -205,7 +205,7 @@ impl DeviceTier {
     }
 
     /// Puts the rows in `slots` into `tensor`, for an owner that knows from
-    /// [`DeviceTier::directory`] what lies where. No policy hears of it: this is the gather alone,
+    /// [`DeviceTier::directory`] what is where. No policy learns of it: this is the gather alone,
     /// as it is measured beside a copy within the device.
     ///
     /// Fails like [`DeviceTier::gather`].

@@ -71,8 +71,7 @@ impl Below {
     }
 
     /// Brings the rows at `positions` of a batch, of those that `begin` was told of the ones after
-    /// the `first`.
-    /// Gives how many of them the host has.
+    /// the `first`. Returns how many of them the host has.
     pub(super) fn bring<E>(
         &mut self,
         (ids, positions): (&[u32], &[u32]),

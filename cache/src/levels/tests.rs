@@ -67,7 +67,7 @@ impl Levels {
     }
 }
 
-/// Gathers one batch, checks its rows, and gives the ids that had to be fetched.
+/// Gathers one batch, checks its rows, and returns the ids that had to be fetched.
 fn gather(levels: &mut Levels, ids: &[u32], times: RangeInclusive<u32>) -> Vec<u32> {
     let mut tensor = levels.tensor(ids.len()).unwrap();
     let mut fetched = Vec::new();
@@ -218,7 +218,7 @@ impl NaiveTier {
         ids.iter().map(|id| self.stamps.get(id).is_some_and(|&stamp| stamp >= oldest)).collect()
     }
 
-    /// Gives what goes.
+    /// Returns what goes.
     fn admit(&mut self, id: u32, stamp: u32) -> Option<(u32, u32)> {
         if let Some(own) = self.stamps.get_mut(&id) {
             *own = stamp.max(*own);
@@ -243,7 +243,7 @@ impl NaiveTier {
 }
 
 impl NaiveLevels {
-    /// Gives the ids to fetch.
+    /// Returns the ids to fetch.
     fn gather(&mut self, ids: &[u32], now: u32, oldest: u32) -> Vec<u32> {
         let is_hit = self.device.lookup(ids, oldest);
         let below: Vec<u32> =

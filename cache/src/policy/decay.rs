@@ -88,7 +88,7 @@ pub(crate) struct Decay {
 
 impl Decay {
     /// Beside this a round takes 5 bytes for each candidate and 16 for those of them with as many
-    /// misses as the last one in, and gives them back.
+    /// misses as the last one in, and returns them back.
     pub(super) fn planned_bytes(n_slots: u32, id_space: u32, spec: &DecaySpec) -> usize {
         Scores::planned_bytes(n_slots, id_space, spec)
             + n_slots as usize * (size_of::<EvictionScore>() + 2 * size_of::<u32>())
@@ -141,7 +141,7 @@ impl Decay {
         let victims = residents.filter(|(slot, score)| {
             score.id != VACANT && self.is_below_threshold(score) && !slots.is_held(*slot)
         });
-        // Keys that lie side by side: to read scores anew at each comparison takes ten times as
+        // Keys that lie side by side: to read scores again at each comparison takes ten times as
         // long.
         let key = |(slot, score): (u32, &EvictionScore)| {
             (in_order(self.eviction_log(score)), u64::from(score.id) << 32 | u64::from(slot))

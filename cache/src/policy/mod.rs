@@ -54,7 +54,7 @@ pub(crate) struct Offer {
     pub(crate) is_remembered: bool,
 }
 
-/// The state of one directory's policy, which hears of everything that happens to its slots.
+/// The state of one directory's policy, which learns of everything that happens to its slots.
 ///
 /// In the life of a batch: `begin_batch`, `on_lookup` for its ids in pieces, `end_lookup`, then
 /// any number of admissions. In an admission `choose`, then in pieces `retain`, `prepare`, and for
@@ -100,7 +100,7 @@ pub(crate) trait Policy: Send {
     /// Takes out of an admission, of ids and positions, what shall certainly not be kept.
     fn retain(&mut self, _offers: &mut Vec<(u32, u32)>, _slots: &Slots) {}
 
-    /// Gives up a slot, which is not held, for a new row; `None` when the row shall not be kept.
+    /// Returns up a slot, which is not held, for a new row; `None` when the row shall not be kept.
     fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32>;
 
     /// Asked once after each `evict`: whether the row that goes or, when none does, the one that

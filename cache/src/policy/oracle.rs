@@ -11,7 +11,7 @@
 //!
 //! This is the optimum, and so an upper bound of every policy of the same capacity: take an optimal
 //! sequence and its first choice that differs, to keep z instead of x with next(x) ≤ next(z). Keep
-//! x in the place of z until x is used, then go on as the sequence does: that loses at most the
+//! x in the place of z until x is used, then continue as the sequence does: that loses at most the
 //! next hit of z, and only after it has gained one of x.
 //!
 //! Only pinned rows cannot go.

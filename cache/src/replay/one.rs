@@ -49,7 +49,7 @@ impl OneTier {
         self.directory.retarget(ranking);
     }
 
-    /// Brings what the policy wants; gives how many rows that is.
+    /// Brings what the policy wants; returns how many rows that is.
     pub(super) fn bring_ahead(&mut self) -> u64 {
         self.directory.wanted(&mut self.wanted);
         self.positions.clear();

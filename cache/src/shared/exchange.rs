@@ -21,7 +21,8 @@ pub(crate) struct Above<'a> {
 
 impl SharedTier {
     /// [`SharedTier::admit`] for a tier that shares no row with the one above: what goes up leaves,
-    /// what comes down is offered, and then those misses that stay below. Gives how many came down.
+    /// what comes down is offered, and then those misses that stay below. Returns how many came
+    /// down.
     ///
     /// # Panics
     ///

@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use super::{Trace, TraceBuilder, TraceError};
 
-/// Where the id stands in a record, whatever its format.
+/// Where the id is in a record, whatever its format.
 const ID_BYTE: usize = 4;
 const LCS_HEADER_BYTES: usize = 8192;
 const LCS_MAGIC: u64 = 0x1234_5678_9abc_def0;

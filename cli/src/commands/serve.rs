@@ -389,7 +389,7 @@ fn tell(
     let tell = move || {
         // What it leaves behind nobody looks at any more.
         let Ok(event) = catch_unwind(AssertUnwindSafe(wait)) else { exit(101) };
-        // Nobody hears it who has gone another way.
+        // Nobody receives it who has gone another way.
         let _ = to.send(event);
     };
     thread::Builder::new().name("lode-event".into()).spawn(tell).map(drop)

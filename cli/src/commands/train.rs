@@ -192,8 +192,8 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     full: FullArgs,
     /// Write what each worker did in each step to this file, one JSON object a line;
-    /// docs/train-log.md says what stands in it. With --resume lines are added, else a file that
-    /// has any is refused.
+    /// docs/train-log.md says what is in it. With --resume lines are added, else a file that has
+    /// any is refused.
     #[arg(long, value_name = "FILE.jsonl")]
     log: Option<PathBuf>,
     /// How rows are read from the graph's files: auto (mapped if they fit in half of the free
@@ -496,7 +496,7 @@ impl Opened {
 
 impl TrainRun {
     /// Returns the settings with a place for the schedule: the one asked for, else beside the
-    /// checkpoints, where a run that goes on finds it, else in `scratch`.
+    /// checkpoints, where a run that continues finds it, else in `scratch`.
     fn with_schedule(&self, scratch: &Path) -> TrainConfig {
         let mut config = self.train.clone();
         // At a place that nobody has named nobody else's schedule lies.

@@ -30,8 +30,8 @@ impl Link {
         Self { spec, free_at: None, n_bytes: 0 }
     }
 
-    /// Sends `n_bytes` that are there at `now`; gives when the last one arrives. Calls come in the
-    /// order of `now`.
+    /// Sends `n_bytes` that are there at `now`; returns when the last one arrives. Calls come in
+    /// the order of `now`.
     pub(crate) fn send(&mut self, now: Instant, n_bytes: usize) -> Instant {
         let earliest = now.checked_sub(LATENESS).unwrap_or(now);
         let start = self.free_at.map_or(now, |free_at| free_at.max(earliest));

@@ -41,15 +41,15 @@ pub(crate) enum Front {
     Path(PathBuf),
 }
 
-/// A server behind a link. Once this is dropped nothing new is accepted; what was goes on until its
-/// ends close.
+/// A server behind a link. Once this is dropped nothing new is accepted; what was continues until
+/// its ends close.
 pub(crate) struct ShapedServer {
     address: Address,
     links: Arc<Links>,
     doors: Vec<Door>,
 }
 
-/// One socket that stands before one of the server's.
+/// One socket that is before one of the server's.
 struct Door {
     at: Address,
     accepting: Option<JoinHandle<()>>,
@@ -68,7 +68,7 @@ enum Listener {
 }
 
 impl ShapedServer {
-    /// Asks the server at `address` where it listens, and stands before each of its sockets.
+    /// Asks the server at `address` where it listens, and is before each of its sockets.
     pub(crate) fn start(
         address: &str,
         security: Security,

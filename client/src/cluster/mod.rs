@@ -113,7 +113,7 @@ impl Source {
 
     fn is_current(&self) -> bool {
         match self {
-            // It is read anew each time.
+            // It is read again each time.
             Self::Address(_) | Self::File(_) => true,
             #[cfg(feature = "etcd")]
             Self::Etcd(watch) => watch.is_current(),

@@ -72,8 +72,8 @@ impl Progress {
 }
 
 impl Connection {
-    /// Whether something of an answer lies here that the socket tells nothing of: what a server
-    /// says with its hello, such as that it has no room.
+    /// Whether something of an answer is here that the socket tells nothing of: what a server says
+    /// with its hello, such as that it has no room.
     pub(crate) fn has_buffered(&self, progress: &Progress) -> bool {
         !progress.has_looked && self.inbox.len() > 0
     }

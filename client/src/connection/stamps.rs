@@ -52,7 +52,7 @@ impl Connection {
         self.write(&rows[range]).map_err(|error| self.refusal().unwrap_or(error))
     }
 
-    /// Whether something of an answer lies here that the socket tells nothing of.
+    /// Whether something of an answer is here that the socket tells nothing of.
     pub(crate) fn has_buffered_volatile(&self, progress: &VolatileProgress) -> bool {
         self.has_buffered(&progress.rows)
     }

@@ -140,7 +140,7 @@ impl LoadConfig {
 /// What all threads of a load share.
 struct Target<'a> {
     config: &'a LoadConfig,
-    /// Who finds servers anew.
+    /// Who finds servers again.
     client: &'a Client,
     fleet: Arc<Fleet>,
     tensor: u16,

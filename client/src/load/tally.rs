@@ -8,7 +8,7 @@ use lodestore_schema::FailureCode;
 
 use crate::PullKind;
 
-/// Latencies up to this are told apart; longer ones count as this.
+/// Latencies up to this are distinguished; longer ones count as this.
 const LONGEST_NS: u64 = 600_000_000_000;
 /// Latencies below are not told apart.
 const SHORTEST_NS: u64 = 100;

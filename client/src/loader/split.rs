@@ -34,8 +34,8 @@ pub(super) struct Counts {
     pub(super) repeats: usize,
 }
 
-/// Mark of a position whose row is a repeat; no row lies there, since positions are below a number
-/// of rows.
+/// Mark of a position whose row is a repeat; no row is there, since positions are below a number of
+/// rows.
 const REPEATED: u32 = u32::MAX;
 
 impl Split {

@@ -81,7 +81,7 @@ pub struct MoveStats {
 }
 
 impl PartMove {
-    /// Checks both ends, and goes on with what an earlier run has left in the folder.
+    /// Checks both ends, and continues with what an earlier run has left in the folder.
     ///
     /// # Errors
     /// What keeps the partition from being moved so, before anything is fetched.
@@ -123,7 +123,7 @@ impl PartMove {
     }
 
     /// Fetches and checks the files of the newest version, and those that the source makes
-    /// meanwhile, until few are missing; clients go on. `progress` receives bytes fetched and to
+    /// meanwhile, until few are missing; clients continue. `progress` receives bytes fetched and to
     /// fetch.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ impl PartMove {
     /// and the rows that are not committed.
     ///
     /// # Errors
-    /// What broke; the source goes on by itself.
+    /// What broke; the source continues by itself.
     pub fn seal(&mut self) -> Result<(), ClientError> {
         let Some(source) = &mut self.source else { return Ok(()) };
         let catalog = match self.catalog.take() {

@@ -72,7 +72,7 @@ impl Drop for Memory {
     }
 }
 
-/// What the owner of memory hears.
+/// What the owner of memory receives.
 #[derive(Debug)]
 pub(super) enum Free {
     /// Nobody reads this memory any more.

@@ -12,8 +12,8 @@ use crate::ClientError;
 use crate::connection::{Connection, Progress};
 use crate::route::PartSet;
 
-/// Where a server that others could stand in for is connected to anew, it may take so many times as
-/// long as its answers usually do, and at least this.
+/// Where a server that others could stand in for is connected to again, it may take so many times
+/// as long as its answers usually do, and at least this.
 const CONNECT_FACTOR: u32 = 20;
 const CONNECT_MIN: Duration = Duration::from_millis(50);
 /// So many times where it is a rival: all others of the round wait meanwhile.

@@ -1,4 +1,4 @@
-//! What the servers hold by now, asked anew as often as something has changed.
+//! What the servers hold by now, asked again as often as something has changed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -50,7 +50,7 @@ impl Client {
         ClientError::Unheard { addresses: absent.join(", ") }
     }
 
-    /// The fleet, with all servers asked anew if the map has changed since they were last.
+    /// The fleet, with all servers asked again if the map has changed since they were last.
     pub(super) fn fleet_now(&self, deadline: Instant) -> Result<Arc<Fleet>, ClientError> {
         let (fleet, changes) = (self.fleet(), self.map.changes());
         if self.map_changes.swap(changes, Ordering::AcqRel) == changes {
@@ -158,7 +158,7 @@ impl Client {
         Ok(found.into_iter().filter(|(_, it)| it.graph_tag() == fleet.graph).collect())
     }
 
-    /// The fleet with all servers asked anew, unless another thread has done that since `fleet`.
+    /// The fleet with all servers asked again, unless another thread has done that since `fleet`.
     pub(crate) fn refresh(
         &self,
         fleet: Arc<Fleet>,

@@ -77,11 +77,11 @@ impl Default for ClientConfig {
 
 /// Rows of a graph from its servers: blocking, usable from any thread at once.
 ///
-/// Each pull goes straight to the shards that own its rows, one request per shard, all sent
-/// before the first answer is read. Of several servers that hold a partition the one that answers
-/// soonest is asked, and another when it fails or keeps silent for longer than it usually does. A
-/// shard that cannot be reached is tried again until the attempts or the deadline are used up,
-/// where its server now listens if that was started anew.
+/// Each pull goes straight to the shards that own its rows, one request per shard, all sent before
+/// the first answer is read. Of several servers that hold a partition the one that answers soonest
+/// is asked, and another when it fails or keeps silent for longer than it usually does. A shard
+/// that cannot be reached is tried again until the attempts or the deadline are used up, where its
+/// server now listens if that was started again.
 ///
 /// A forked child may use it, over connections of its own; what was under way in it belongs to the
 /// parent.

@@ -76,8 +76,8 @@ impl Client {
         }
     }
 
-    /// Sorts ids into buckets, and gives the fleet that these are of: where nobody has a partition,
-    /// which is so for a moment while it moves, all servers are asked anew.
+    /// Sorts ids into buckets, and returns the fleet that these are of: where nobody has a
+    /// partition, which is so for a moment while it moves, all servers are asked again.
     fn split(
         &self,
         mut fleet: Arc<Fleet>,
@@ -95,7 +95,7 @@ impl Client {
         }
     }
 
-    /// The fleet to try next: each failed server as it is now, and who is asked chosen anew.
+    /// The fleet to try next: each failed server as it is now, and who is asked chosen again.
     pub(super) fn after_failures(
         &self,
         mut fleet: Arc<Fleet>,
@@ -156,7 +156,7 @@ impl Fleet {
         failed.is_elsewhere() && self.roams()
     }
 
-    /// Notes who has failed, and gives the pause before the next try; `None` when there shall be
+    /// Notes who has failed, and returns the pause before the next try; `None` when there shall be
     /// none.
     pub(super) fn judge(&self, failures: &[Failed], patience: &mut Patience) -> Option<Duration> {
         let now = Instant::now();

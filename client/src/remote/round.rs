@@ -20,7 +20,7 @@ use crate::ClientError;
 use crate::connection::Place;
 use crate::socket::timespec;
 
-/// How long an answer may go on to come after its time: what lies in the socket is taken.
+/// How long an answer may continue to come after its time: what is in the socket is taken.
 const GRACE: Duration = Duration::from_millis(100);
 /// An answer that was there after nobody had looked for longer than this has a latency that nobody
 /// knows.
@@ -232,7 +232,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Gives up who is asked for the same as the one that has begun to answer.
+    /// Returns up who is asked for the same as the one that has begun to answer.
     fn drop_rivals(&mut self, winner: usize, now: Instant) {
         let piece = self.under_way[winner].piece;
         for (at, one) in self.under_way.iter_mut().enumerate() {

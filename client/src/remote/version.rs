@@ -226,7 +226,7 @@ impl Client {
     /// that the one that runs has written and will write.
     ///
     /// # Errors
-    /// [`ClientError::Compaction`] when one has failed or its server was started anew, and what
+    /// [`ClientError::Compaction`] when one has failed or its server was started again, and what
     /// kept a server from answering within the deadline.
     pub fn wait_for_compactions(
         &self,

@@ -31,7 +31,7 @@ impl<S: EdgeStream + Sync> ReadAhead<S> {
             chunks.send(Ok(copy)).map_err(|_| EdgeError::Stopped)
         });
         if let Err(error) = read {
-            // Nobody hears it who has stopped the pass.
+            // Nobody receives it who has stopped the pass.
             let _ = chunks.send(Err(error));
         }
     }

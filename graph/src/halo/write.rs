@@ -12,8 +12,8 @@ use crate::{NodeId, PartId, PartitionBook};
 /// What is done with each partition and its halo.
 pub type VisitHalo<'a> = dyn FnMut(PartId, Halo) -> Result<(), HaloError> + 'a;
 
-/// Writes `halo.bin` of every partition to `path_of(partition)`, syncs it, and gives the number of
-/// halo nodes of each.
+/// Writes `halo.bin` of every partition to `path_of(partition)`, syncs it, and returns the number
+/// of halo nodes of each.
 ///
 /// Memory: 2 bytes and 1 bit per node, and the largest halo twice.
 pub fn write_halos(

@@ -70,7 +70,7 @@ pub fn adjust(
     Ok(Adjusted { parts, passes, deviation, is_balanced })
 }
 
-/// One pass over the partitions (Alg. 3); gives whether it changed anything.
+/// One pass over the partitions (Alg. 3); returns whether it changed anything.
 fn pass(parts: &mut [Part<'_>], order: &[usize], params: &RapaParams) -> bool {
     let mut has_changed = false;
     let mut sum: f64 = parts.iter().map(Part::cost).sum();
@@ -111,7 +111,7 @@ impl Part<'_> {
         self.bytes(params) <= self.memory_bytes
     }
 
-    /// Gives up the replica of lowest influence; false when none is left.
+    /// Returns up the replica of lowest influence; false when none is left.
     fn drop_one(&mut self) -> bool {
         let Some(replica) = self.load.replicas.get(self.n_dropped) else { return false };
         self.n_dropped += 1;

@@ -18,8 +18,8 @@
 //! 3. the nodes;
 //! 4. for each block: the number of edges of each destination, then the code of each edge.
 //!
-//! Sampling numbers new nodes in the order of their edges, so the code of a source is how far it
-//! lies behind the next new number: 0 says that the node is new. Most codes are 0 or small.
+//! Sampling numbers new nodes in the order of their edges, so the code of a source is how far it is
+//! behind the next new number: 0 says that the node is new. Most codes are 0 or small.
 
 use std::io::Read;
 

@@ -220,7 +220,7 @@ impl Partial {
         }
     }
 
-    /// Seals the file, makes it durable, and gives it its name. Gives the footer and the size.
+    /// Seals the file, makes it durable, and returns it its name. Returns the footer and the size.
     pub(super) fn finish(mut self, path: &Path) -> Result<(Footer, u64), ScheduleError> {
         let index_at = self.offsets.pop().unwrap_or_default();
         let mut tail = Vec::with_capacity(4 * self.batches_of.len() + 8 * self.offsets.len());

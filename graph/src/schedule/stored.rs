@@ -1,4 +1,4 @@
-//! Whether a schedule that lies there is the one that would be written.
+//! Whether a schedule that is there is the one that would be written.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -374,7 +374,7 @@ fn a_file_that_is_no_schedule_stays_as_it_is() {
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
         assert_eq!(dir.path().read_dir().unwrap().count(), 1, "nothing beside it");
     }
-    // An empty file, or the schedule of another run, gives way.
+    // An empty file, or the schedule of another run, yields.
     std::fs::write(&path, b"").unwrap();
     write(&short(), &path, 1);
     write(&spec(), &path, 1);

@@ -191,7 +191,7 @@ fn jobs_of(
     jobs
 }
 
-/// Takes up as many of the first `jobs` as a run before has left; gives how many.
+/// Takes up as many of the first `jobs` as a run before has left; returns how many.
 fn take_up(
     file: &mut Partial,
     jobs: &[Job],

@@ -158,7 +158,7 @@ fn window_from(first: usize, degrees: &[u32], window_edges: usize) -> Range<usiz
     first..end
 }
 
-/// Gathers the lists of `window` one after another; gives where each ends.
+/// Gathers the lists of `window` one after another; returns where each ends.
 fn gather<E: InEdge>(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
@@ -210,7 +210,7 @@ fn put<E: InEdge>(gathered: &mut [E], next: &mut [usize], row: usize, edge: E) -
     true
 }
 
-/// Moves the first edge from each source of a sorted list to its front; gives how many there are.
+/// Moves the first edge from each source of a sorted list to its front; returns how many there are.
 fn dedup<E: InEdge>(list: &mut [E]) -> usize {
     let mut n_distinct = list.len().min(1);
     for i in 1..list.len() {
@@ -325,7 +325,7 @@ mod tests {
         assert!(matches!(error, Err(TopologyError::Nodes { expected: 3, found: 4 })));
     }
 
-    /// Gives other edges in every pass.
+    /// Returns other edges in every pass.
     struct Changing(Vec<MemoryEdges>, Cell<usize>);
 
     impl EdgeStream for Changing {

@@ -310,7 +310,7 @@ struct Places {
     weights: Option<Range<usize>>,
 }
 
-/// Checks the bytes of a file; gives where its sections lie.
+/// Checks the bytes of a file; returns where its sections lie.
 fn check(
     file: &[u8],
     book: &PartitionBook,

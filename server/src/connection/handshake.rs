@@ -196,7 +196,7 @@ mod tests {
         assert_eq!([(); 3].map(|()| pass(&mut line)), [90, 91, 1]);
     }
 
-    /// Returns a handshake of this many steps, each of which could go on at once.
+    /// Returns a handshake of this many steps, each of which could continue at once.
     async fn steps(n: u64, n_taken: &Cell<u64>) -> io::Result<()> {
         let mut n_left = n;
         poll_fn(|cx| {

@@ -1,6 +1,6 @@
 //! Rows for a client of the same machine where they stand: it maps the memory of the shard's tier
 //! to read, is told the slots, and copies the rows itself, so that nobody copies them twice and the
-//! shard goes on to the next request meanwhile.
+//! shard continues to the next request meanwhile.
 //!
 //! While a loan lasts no slot gets another row (`lodestore_cache::Directory::lend`). It ends when
 //! the client says that it has taken the rows, asks for something else, or leaves; one that does
@@ -88,7 +88,7 @@ impl Connection {
     }
 
     /// Tells the client where rows stand, chunk after chunk, up to the first chunk with one that is
-    /// not in memory; gives the number of rows told of. The inner result is what the client is
+    /// not in memory; returns the number of rows told of. The inner result is what the client is
     /// told.
     pub(super) async fn lend_rows(
         &mut self,

@@ -177,7 +177,7 @@ impl Connection {
         Ok(answer.rows.end == answer.n_rows)
     }
 
-    /// Sends a reply whose body stands in the frame, behind the room for its head.
+    /// Sends a reply whose body is in the frame, behind the room for its head.
     pub(super) async fn write_chunk(
         &mut self,
         reply: &Reply,

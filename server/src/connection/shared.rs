@@ -1,10 +1,10 @@
 //! Rows for a client of the same machine by memory that both map: asked for once on a Unix socket,
 //! written by this side alone, and gone with the connection.
 //!
-//! The memory is a ring of slots, a chunk each. Chunk `i` of an answer stands in slot `i` modulo
-//! their number; where a later chunk of the same answer needs the slot, the client says when it has
-//! taken the rows. All slots are free when a pull begins: a client that asks again before it has
-//! taken what came spoils rows of its own, and nobody else's.
+//! The memory is a ring of slots, a chunk each. Chunk `i` of an answer is in slot `i` modulo their
+//! number; where a later chunk of the same answer needs the slot, the client says when it has taken
+//! the rows. All slots are free when a pull begins: a client that asks again before it has taken
+//! what came spoils rows of its own, and nobody else's.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -155,8 +155,8 @@ impl Connection {
         ring.fits() && self.shared.as_ref().is_some_and(|shared| shared.n_untaken == 0)
     }
 
-    /// Waits until the place of the chunk that begins with this row is free. Gives whether it will
-    /// be: at a stop the client cannot tell any more.
+    /// Waits until the place of the chunk that begins with this row is free. Returns whether it
+    /// will be: at a stop the client cannot tell any more.
     pub(super) async fn free_place(
         &mut self,
         shard: &Shard,
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What stands in the ring untaken is never written over.
+        /// What is in the ring untaken is never written over.
         #[test]
         fn a_place_is_used_again_only_after_its_chunk_was_awaited_and_taken(
             first in 0usize..20_000,

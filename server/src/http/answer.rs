@@ -118,7 +118,7 @@ fn health(observed: &Observed) -> Answer {
 fn readiness(observed: &Observed) -> Answer {
     match observed.phase() {
         Phase::Serving if observed.silent_shard().is_none() => {
-            // Reads go on, so that nobody is to send them elsewhere.
+            // Reads continue, so that nobody is to send them elsewhere.
             let state = observed.served().map_or_else(|| "ready".to_owned(), state);
             text("200 OK", state)
         }

@@ -112,7 +112,7 @@ pub struct ShardFigures {
     pub disk_read_bytes: u64,
     /// Rows that came with the read of another.
     pub joined_rows: u64,
-    /// Reads that go on now.
+    /// Reads that continue now.
     pub disk_reads_in_flight: u64,
     /// Bytes of buffers of these.
     pub disk_reads_in_flight_bytes: u64,

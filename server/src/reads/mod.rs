@@ -131,7 +131,7 @@ impl ReadAdmission {
         Self { state, profile, counters, shard, orphans, reaper: Cell::default() }
     }
 
-    /// Gives a pull its place among those that read here.
+    /// Returns a pull its place among those that read here.
     pub(crate) fn turn(self: &Rc<Self>, order: &PullOrder) -> ReadTurn {
         let mut state = self.state.borrow_mut();
         let number = state.next_number;

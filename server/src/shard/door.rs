@@ -1,4 +1,4 @@
-//! Who stands at a shard's door and is not let in yet, and who goes when there are too many.
+//! Who is at a shard's door and is not let in yet, and who goes when there are too many.
 
 use std::collections::HashMap;
 

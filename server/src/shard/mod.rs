@@ -436,7 +436,7 @@ impl Shard {
     /// The frame that answers `describe`, built once for each version and list of partitions.
     pub(crate) fn description(&self) -> Rc<[u8]> {
         let holdings = &self.plan.holdings;
-        // Before they are told: a change in between makes it anew the next time.
+        // Before they are told: a change in between makes it again the next time.
         let described = holdings.described();
         let mut known = self.description.borrow_mut();
         if known.1.is_empty() || known.0 != described {

@@ -22,14 +22,14 @@ use crate::post::Question;
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Shard {
-    /// Serves a partition whose folder has come; gives the version. It runs to its end whether or
+    /// Serves a partition whose folder has come; returns the version. It runs to its end whether or
     /// not somebody waits for it.
     pub(crate) async fn adopt(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         let shard = Rc::clone(self);
         to_its_end(async move { shard.adopt_now(part).await }).await
     }
 
-    /// Gives a partition up for good; the same.
+    /// Returns a partition up for good; the same.
     pub(crate) async fn release(self: &Rc<Self>, copy: PartCopy, id: u64) -> Result<(), Failure> {
         let shard = Rc::clone(self);
         to_its_end(async move { shard.release_now(copy, id).await }).await
@@ -148,7 +148,7 @@ impl Shard {
         decided
     }
 
-    /// Closes a partition and gives it up, or takes it back.
+    /// Closes a partition and returns it up, or takes it back.
     async fn decide(&self, mut copy: PartCopy, id: u64) -> Result<(), Failure> {
         let part = copy.part();
         let (mut copy, given_up) = self

@@ -99,7 +99,7 @@ impl Shard {
         let commit = move || {
             holdings.keep_newest();
             if step == CommitStep::Prepare {
-                // First: puts of other clients go on, for the version after.
+                // First: puts of other clients continue, for the version after.
                 let pending = holdings.live.pending_version();
                 holdings.live.prepare(version)?;
                 return Ok(pending.max(version));
@@ -179,7 +179,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Starts a compaction, or joins one that waits to start; gives its number.
+    /// Starts a compaction, or joins one that waits to start; returns its number.
     pub(crate) fn compact(&self) -> Result<u64, Failure> {
         self.check_writable()?;
         Ok(self.plan.runs.ask(Scope::Everything))

@@ -37,7 +37,7 @@ impl GroupEncoder {
         Ok(Self { zstd, group_bytes, pending: Vec::new(), stored, index: Vec::new() })
     }
 
-    /// Takes bytes from the front of `rows`; gives the stored bytes of a group once it is full.
+    /// Takes bytes from the front of `rows`; returns the stored bytes of a group once it is full.
     ///
     /// Call it until it gives nothing: then all of `rows` is taken.
     pub(crate) fn take(&mut self, rows: &mut &[u8]) -> io::Result<Option<&[u8]>> {

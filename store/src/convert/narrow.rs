@@ -169,7 +169,7 @@ fn from_integers(from: Dtype, bytes: &[u8], to: Dtype, out: &mut [u8]) -> Result
     }
 }
 
-/// Reads all elements of `bytes`; gives their number.
+/// Reads all elements of `bytes`; returns their number.
 fn read<const N: usize, T>(bytes: &[u8], wide: &mut [T], convert: impl Fn([u8; N]) -> T) -> usize {
     let (elements, _) = bytes.as_chunks::<N>();
     for (element, wide) in elements.iter().zip(wide) {

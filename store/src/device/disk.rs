@@ -161,7 +161,7 @@ impl FileReader for File {
     }
 
     fn pin(&self) -> io::Result<()> {
-        // The kernel lets go of it when the file is closed, however the process ends.
+        // The kernel releases it when the file is closed, however the process ends.
         match flock(self, FlockOperation::NonBlockingLockShared) {
             Err(error) if knows_no_locks(error) => Ok(()),
             pinned => Ok(pinned?),

@@ -187,7 +187,7 @@ pub trait KeyValues: Debug + Send + Sync {
         Err(io::Error::new(io::ErrorKind::Unsupported, "it cannot be opened again in place"))
     }
 
-    /// Gives back the room of keys that were removed, from the first to before the second, where
+    /// Returns back the room of keys that were removed, from the first to before the second, where
     /// that is worth the work; changes nothing that is seen.
     fn reclaim(&self, _from: &[u8], _to: &[u8]) {}
 }

@@ -94,7 +94,7 @@ impl FetchedFile {
         Ok(())
     }
 
-    /// Syncs the file, reads and checks all of it, and gives it its name.
+    /// Syncs the file, reads and checks all of it, and returns it its name.
     ///
     /// What is damaged or cannot be synced is removed, so that the next try begins with nothing: a
     /// later sync would not say what the system has forgotten.

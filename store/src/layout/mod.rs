@@ -16,7 +16,7 @@ use crate::row::RowIdx;
 /// Bytes of a page: the unit of checksums and of reads.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Byte of the file at which the first row starts: one page of header lies before it.
+/// Byte of the file at which the first row starts: one page of header is before it.
 pub const DATA_OFFSET: u64 = PAGE_BYTES;
 
 /// The shape of a segment: rows, or compressed groups of rows, packed back to back from

@@ -98,7 +98,7 @@ impl LiveGraph {
     }
 }
 
-/// Removes a file unless some process has pinned it; gives whether it is gone. What cannot be
+/// Removes a file unless some process has pinned it; returns whether it is gone. What cannot be
 /// removed stays for another time: it harms nobody.
 pub(crate) fn remove_unpinned(device: &dyn Device, file: &Path) -> bool {
     device.remove_if_unpinned(file).unwrap_or_else(|error| {

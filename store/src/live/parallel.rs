@@ -9,7 +9,7 @@ use crate::device::Device;
 const MAX_THREADS: usize = 16;
 
 /// Calls `each` for all items, one of them in this thread, and all of them where `device` does not
-/// wait or the system has no thread to give; gives the results in their order.
+/// wait or the system has no thread to give; returns the results in their order.
 pub(super) fn for_each<T: Sync, R: Send>(
     device: &dyn Device,
     items: &[T],

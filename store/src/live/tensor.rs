@@ -27,7 +27,7 @@ pub struct LiveTensor {
     pending: Mutex<Pending>,
     /// What a commit has written and not published.
     prepared: Mutex<Option<Arc<Layer>>>,
-    /// Whether the graph has it no more; readers that have it go on.
+    /// Whether the graph has it no more; readers that have it continue.
     is_dropped: AtomicBool,
     /// A delta that the catalog may not have taken.
     unrecorded: Mutex<Option<PathBuf>>,

@@ -420,7 +420,7 @@ impl Staged {
         Ok(Arc::new(LiveTensor::new(spec.clone(), catalog, current, None, &[])))
     }
 
-    /// Gives a whole file its name.
+    /// Returns a whole file its name.
     fn publish(&self, graph: &Graph) -> Result<(), StoreError> {
         let (device, dir) = (&**graph.device(), graph.part_dir(self.part.part));
         let (from, to) = (dir.join(self.temporary()), dir.join(&self.file));

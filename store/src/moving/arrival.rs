@@ -225,8 +225,8 @@ impl Arrival {
         Err(StoreError::MoveRefused { part: self.part, reason })
     }
 
-    /// Gives what has come to the owner of the folder, if that is another user than who brings it:
-    /// the folder's server must be able to open it.
+    /// Returns what has come to the owner of the folder, if that is another user than who brings
+    /// it: the folder's server must be able to open it.
     ///
     /// Fails with [`StoreError::MoveRefused`] where only the superuser, or that user, could.
     pub fn give_to_owner(&self) -> Result<(), StoreError> {

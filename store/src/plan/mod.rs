@@ -55,9 +55,9 @@ pub struct PlannedRow {
 /// Deduplicated, sorted, coalesced extents, and where each row goes.
 ///
 /// Invariant: extents ascend and do not overlap, but for one case: where the 1 MiB limit cuts a
-/// run, the next extent may start with the last page of the one before. Rows ascend, so the rows
-/// of one extent are neighbours. Each row, or the whole row group that it is in, lies within its
-/// extent; so no group is in two extents.
+/// run, the next extent may start with the last page of the one before. Rows ascend, so the rows of
+/// one extent are neighbours. Each row, or the whole row group that it is in, is within its extent;
+/// so no group is in two extents.
 #[derive(Clone, Debug, Default)]
 pub struct ReadPlan {
     extents: Vec<Extent>,
@@ -212,7 +212,7 @@ impl ReadPlan {
         let (mut first_page, mut end_page) = pages_of(first.row);
         for (planned, n_before) in self.rows.iter().zip(0u32..).skip(1) {
             let (first, end) = pages_of(planned.row);
-            // A row that lies within the extent always belongs to it, whatever its length.
+            // A row that is within the extent always belongs to it, whatever its length.
             let joins = end <= end_page
                 || first <= end_page.saturating_add(max_gap_pages)
                     && end - first_page <= MAX_EXTENT_PAGES;

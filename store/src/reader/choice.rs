@@ -109,7 +109,7 @@ pub fn choose(segment_bytes: u64, available_bytes: Option<u64>) -> (ReaderKind, 
 
 /// Opens `segment` with a reader of this kind; `Auto` looks at this segment alone.
 ///
-/// A segment that lies on no disk is read with positional reads, whatever was asked for.
+/// A segment that is on no disk is read with positional reads, whatever was asked for.
 pub fn open(
     segment: impl Into<Arc<Segment>>,
     kind: ReaderKind,

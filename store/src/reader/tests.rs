@@ -143,7 +143,7 @@ fn a_damaged_page_fails_its_rows_and_no_others() {
     let open = segment(dir.path(), 100, 400, RAW);
     let path = open.path().to_owned();
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    // Row 25 lies in pages 2 (10000 to 10400 of 8192 to 12288).
+    // Row 25 is in pages 2 (10000 to 10400 of 8192 to 12288).
     file.write_all_at(&[row(25, 400)[7] ^ 0x10], DATA_OFFSET + 25 * 400 + 7).unwrap();
     drop(open);
     for reader in readers(dir.path(), 100, 400, RAW) {

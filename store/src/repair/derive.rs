@@ -36,7 +36,7 @@ struct GraphFacts {
     tensors: Vec<TensorSpec>,
 }
 
-/// Derives the description; gives its parts that are a guess in words, or why there is none.
+/// Derives the description; returns its parts that are a guess in words, or why there is none.
 pub(super) fn derive(
     shop: &Workshop,
     partitions: &BTreeMap<PartId, Partition>,

@@ -141,7 +141,7 @@ fn restore(
     shop.forget_losses()
 }
 
-/// Finds out what the graph is, and writes its `graph.toml` anew if that is damaged or gone.
+/// Finds out what the graph is, and writes its `graph.toml` again if that is damaged or gone.
 fn restore_description(
     shop: &mut Workshop,
     dir: &Path,

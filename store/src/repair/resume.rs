@@ -43,7 +43,7 @@ impl Workshop {
             } else if let Some(name) = entry.name.strip_suffix(REPAIRED_SUFFIX).filter(is_made) {
                 let place = dir.join(name);
                 if self.device.exists(&place) {
-                    // It was to take the place of a file that has not moved: look at that anew.
+                    // It was to take the place of a file that has not moved: look at that again.
                     self.remove_left(&path, entry.is_dir)?;
                 } else {
                     self.put_in_place(&path, &place)?;

@@ -84,7 +84,7 @@ impl Workshop {
         }
     }
 
-    /// Moves what was built for `path`, and is synced, to its place. `held` is let go once the
+    /// Moves what was built for `path`, and is synced, to its place. `held` is released once the
     /// original has moved, so that a lock on it covers the move.
     pub(super) fn finish<T>(
         &mut self,

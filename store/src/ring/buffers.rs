@@ -167,23 +167,23 @@ impl Region {
         self.len_bytes
     }
 
-    /// Whether it lies in memory that the kernel knows.
+    /// Whether it is in memory that the kernel knows.
     pub(super) fn is_registered(&self) -> bool {
         self.registered
     }
 
     /// Where it starts.
     pub(super) fn start(&self) -> *mut u8 {
-        // Does not wrap: a region lies within its memory.
+        // Does not wrap: a region is within its memory.
         self.memory.as_mut_ptr().wrapping_add(self.start_bytes)
     }
 
     /// Its bytes.
     #[expect(unsafe_code, reason = "memory that the kernel writes is no slice by itself")]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the range lies within the memory, which lives as long as `self` and is
-        // initialised (the system gives zeros). No other region has these pages, and a queue owns
-        // a region for as long as the kernel may write to it, so nobody writes while we borrow.
+        // SAFETY: the range is within the memory, which lives as long as `self` and is initialised
+        // (the system gives zeros). No other region has these pages, and a queue owns a region for
+        // as long as the kernel may write to it, so nobody writes while we borrow.
         unsafe { std::slice::from_raw_parts(self.start(), self.len_bytes) }
     }
 

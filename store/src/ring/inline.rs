@@ -51,7 +51,8 @@ impl ReadQueue for InlineQueue<'_> {
 
 /// Does what a read asks for next.
 ///
-/// A device may stop anywhere; direct reads go on at whole pages only, and whoever asked does so.
+/// A device may stop anywhere; direct reads continue at whole pages only, and whoever asked does
+/// so.
 pub(super) fn read_now(file: &dyn FileReader, read: &mut Read) -> Outcome {
     let (offset, range) = read.rest();
     let buffer = &mut read.region_mut().bytes_mut()[range];

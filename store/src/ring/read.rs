@@ -41,7 +41,7 @@ pub(crate) struct Progress {
 pub(crate) enum Step {
     /// All bytes are there.
     Done,
-    /// Push it again: it goes on where it stopped.
+    /// Push it again: it continues where it stopped.
     Again,
     /// Give up.
     Fail(ReadFault),
@@ -65,7 +65,7 @@ impl Read {
         Self { tag, region, offset_bytes, progress }
     }
 
-    /// Where in the file to go on, and which part of the region comes next.
+    /// Where in the file to continue, and which part of the region comes next.
     pub(crate) fn rest(&self) -> (u64, Range<usize>) {
         let start = self.progress.done_bytes;
         (self.offset_bytes + start as u64, start..start + self.progress.ask_bytes())
@@ -109,7 +109,7 @@ impl Progress {
 
     /// Notes what the system gave for [`Progress::ask_bytes`].
     ///
-    /// A short read goes on after its last whole page, as direct reads must. One without a whole
+    /// A short read continues after its last whole page, as direct reads must. One without a whole
     /// page has met the end of the file.
     pub(crate) fn advance(&mut self, outcome: Outcome) -> Step {
         match outcome {

@@ -141,7 +141,7 @@ fn file_systems_in_memory_are_read_too() {
     read_pages(&mut *lease(&file).unwrap(), &(0..30).collect::<Vec<u8>>());
 }
 
-/// Gives a byte at a time, and refuses each fifth call.
+/// Returns a byte at a time, and refuses each fifth call.
 #[derive(Debug)]
 struct Crumbs(File, std::sync::atomic::AtomicU32);
 

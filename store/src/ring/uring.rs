@@ -81,7 +81,7 @@ impl Ring {
         self.file = Some(Arc::clone(file));
     }
 
-    /// Ends the use of a file, which the kernel goes on knowing.
+    /// Ends the use of a file, which the kernel continues knowing.
     pub(super) fn detach(&mut self) -> Option<Arc<ReadFile>> {
         self.file.take()
     }
@@ -114,7 +114,7 @@ impl Ring {
     fn entry(&self, read: &Read, file: &ReadFile) -> squeue::Entry {
         let (offset, range) = read.rest();
         let region = read.region();
-        // Does not wrap, and fits: the range lies within the region and has 1 MiB at most.
+        // Does not wrap, and fits: the range is within the region and has 1 MiB at most.
         let (start, n_bytes) = (region.start().wrapping_add(range.start), range.len() as u32);
         let (fd, known) = (types::Fd(file.file().as_raw_fd()), types::Fixed(0));
         match (region.is_registered(), self.knows(file)) {

@@ -103,7 +103,7 @@ impl ReadQueue for WorkerQueue<'_> {
     }
 }
 
-/// Gives a job to the threads; does it at once where there can be none.
+/// Returns a job to the threads; does it at once where there can be none.
 fn hand_over(job: Job) {
     let workers = WORKERS.get_or(|_| Workers::default());
     let mut state = workers.lock();

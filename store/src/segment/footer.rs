@@ -76,7 +76,7 @@ pub(super) fn data_bytes_of(footer: &Page) -> Result<u64, String> {
     Ok(word(DATA_BYTES_OFFSET) | word(DATA_BYTES_OFFSET + 4) << 32)
 }
 
-/// Checks a footer against the header that was checked before; gives the tables' CRC-32.
+/// Checks a footer against the header that was checked before; returns the tables' CRC-32.
 ///
 /// Everything in a footer but that one number follows from header and sections, so the check
 /// builds the footer that must stand there and compares.

@@ -124,7 +124,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Writes tables and footer, syncs the file, and gives the digest for the catalog.
+    /// Writes tables and footer, syncs the file, and returns the digest for the catalog.
     ///
     /// # Panics
     /// When fewer bytes came than the identity promised.

@@ -194,7 +194,7 @@ fn what_nothing_names_is_listed_and_is_no_damage() {
     assert_eq!(report.unknown, expected);
 }
 
-/// Applies changes to the catalog of partition 0 of an imported graph and gives what is damaged.
+/// Applies changes to the catalog of partition 0 of an imported graph and returns what is damaged.
 fn with_changes(changes: &[Change]) -> Vec<String> {
     let ring = Ring::new(50, 2, 2);
     let graph = ring.import();

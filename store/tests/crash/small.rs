@@ -121,7 +121,7 @@ pub(crate) fn import(device: &Arc<dyn Device>) -> Result<Graph, ImportError> {
 }
 
 /// Writes topology and halo of every partition, and syncs nothing: files that were written beside
-/// the device are the commit's to sync. Gives the number of edges.
+/// the device are the commit's to sync. Returns the number of edges.
 fn write_lists(
     device: &dyn Device,
     importer: &Importer,

@@ -102,7 +102,7 @@ impl Scenario for Updates {
     }
 
     /// Returns what is there fits what was acknowledged, also when recovery is cut off again and
-    /// again; and the graph goes on.
+    /// again; and the graph continues.
     fn check(&self, crash: &CrashDevice, acknowledged: &Model, seed: u64) -> Finding {
         let (mut crash, mut model) = (crash.clone(), acknowledged.clone());
         for again in 0..seed % 4 {

@@ -80,7 +80,7 @@ pub(crate) struct World {
     held: Vec<Held>,
     /// What may be there.
     pub(crate) model: Model,
-    /// Whether the planned fault goes on once it has come.
+    /// Whether the planned fault continues once it has come.
     pub(crate) is_sticky: bool,
 }
 
@@ -133,7 +133,7 @@ impl World {
         let told = error.to_string();
         let cause = match error {
             StoreError::WritesStopped { .. } => had_struck,
-            // Nothing but the fault itself goes wrong, or what is done while it goes on.
+            // Nothing but the fault itself goes wrong, or what is done while it continues.
             _ if had_struck && !self.is_sticky => false,
             StoreError::Io { source, .. } | StoreError::Read { source, .. } => {
                 source.raw_os_error().is_some() || told.contains("lost power")

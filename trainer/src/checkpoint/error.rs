@@ -26,7 +26,7 @@ pub enum CheckpointError {
         /// The folder.
         path: PathBuf,
     },
-    /// There is a checkpoint, and nobody said that the run is to go on from it.
+    /// There is a checkpoint, and nobody said that the run is to continue from it.
     #[error(
         "{} is there already: resume to go on from it, or remove it to start anew", path.display()
     )]

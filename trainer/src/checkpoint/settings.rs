@@ -17,7 +17,7 @@ const USUAL: [(&str, &str); 8] = [
     ("clip_norm", "None"),
 ];
 
-/// Names and values, one line each: a run goes on only under the same.
+/// Names and values, one line each: a run continues only under the same.
 ///
 /// How rows are fetched is not among them, since it never changes what is computed; nor are the
 /// number of epochs and patience, which only say when to end.

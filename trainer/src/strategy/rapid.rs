@@ -175,7 +175,7 @@ fn soonest(
     Ok(soonest)
 }
 
-/// Works out the next uses, in a file of this run's own: several may train by one schedule. It lies
+/// Works out the next uses, in a file of this run's own: several may train by one schedule. It is
 /// beside the schedule, where there is room for as much, else, in a folder that only may be read,
 /// with temporary files.
 fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, ClientError> {

@@ -174,7 +174,7 @@ pub(crate) fn run_telling(
     train(config, &graph, &sources, progress)
 }
 
-/// Trains as `n_ranks` processes would, each of them a thread, and gives what each returned, by
+/// Trains as `n_ranks` processes would, each of them a thread, and returns what each returned, by
 /// rank.
 pub(crate) fn run_in_ranks(
     graph: &Planted,

@@ -157,7 +157,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..25)
 }
 
-/// Carries out steps, checks every row, and gives all batches.
+/// Carries out steps, checks every row, and returns all batches.
 fn run(mut tier: DeviceTier, steps: &[Step], max_age: Option<u32>) -> Vec<Vec<u8>> {
     let row_bytes = tier.row_bytes();
     let mut tensor = tier.tensor(90).unwrap();

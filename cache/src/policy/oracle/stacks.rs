@@ -126,7 +126,7 @@ impl Stacks {
         slot
     }
 
-    /// Empties a stack; gives the number of slots that were in it.
+    /// Empties a stack; returns the number of slots that were in it.
     pub(super) fn clear(&mut self, number: u32) -> u32 {
         let stack = std::mem::replace(&mut self.stacks[number as usize], EMPTY);
         if stack.n_slots > 0 {

@@ -52,7 +52,7 @@ impl Outcome {
 }
 
 /// Outcomes by contestant, then by capacity, summed over the lanes. They, but for their time, do
-/// not depend on the number of threads. `progress` hears of accesses done, of how many.
+/// not depend on the number of threads. `progress` learns of accesses done, of how many.
 pub(super) fn simulate(
     lanes: &[Lane],
     n_threads: usize,

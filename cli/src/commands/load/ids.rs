@@ -55,7 +55,7 @@ impl IdChoice {
         }
     }
 
-    /// What needs no file; stands in for a trace until that is read.
+    /// What needs no file; is in for a trace until that is read.
     pub(super) fn draw(&self) -> IdDraw {
         match self.kind {
             IdKind::Uniform => IdDraw::Uniform,

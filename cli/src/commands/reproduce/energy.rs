@@ -12,7 +12,7 @@ pub(super) struct Energy(Vec<Counter>);
 
 struct Counter {
     path: PathBuf,
-    /// Where it starts anew.
+    /// Where it starts again.
     range_uj: u64,
     started_uj: u64,
 }
@@ -39,7 +39,7 @@ impl Energy {
         (!counters.is_empty()).then_some(Self(counters))
     }
 
-    /// Joules since the start, if all counters can still be read. A counter that has started anew
+    /// Joules since the start, if all counters can still be read. A counter that has started again
     /// more than once gives too few: that takes a minute or more.
     pub(super) fn joules(&self) -> Option<f64> {
         let mut sum_uj = 0;

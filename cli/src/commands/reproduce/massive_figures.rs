@@ -38,7 +38,7 @@ pub(super) struct MassiveFigures {
     sweep: Vec<Swept>,
 }
 
-/// Fig. 10: the hit rate of a run as it goes on.
+/// Fig. 10: the hit rate of a run as it continues.
 #[derive(Serialize)]
 struct Followed {
     graph: &'static str,

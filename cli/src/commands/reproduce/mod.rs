@@ -98,7 +98,7 @@ pub(crate) struct ReproduceArgs {
     /// Roots of a batch and worker, in place of the papers' at --scale.
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_batch)]
     batches: Vec<usize>,
-    /// Runs of each cell, in turns: the median stands in the tables, with the range.
+    /// Runs of each cell, in turns: the median is in the tables, with the range.
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,

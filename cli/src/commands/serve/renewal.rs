@@ -66,8 +66,8 @@ impl Renewal {
         }
     }
 
-    /// Renews if the files are not as they were taken; gives what is to be told of that, a failure
-    /// once for each change.
+    /// Renews if the files are not as they were taken; returns what is to be told of that, a
+    /// failure once for each change.
     fn look(&mut self, renew: impl FnOnce() -> Result<()>) -> Option<Result<()>> {
         let now = stamps(&self.files);
         if now == self.taken {

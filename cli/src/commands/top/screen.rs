@@ -12,7 +12,7 @@ pub(super) fn screen(
     now: &ServerFigures,
     before: Option<&ServerFigures>,
 ) -> String {
-    // A server that was started anew has nothing in common with the one before.
+    // A server that was started again has nothing in common with the one before.
     let before = before.filter(|then| {
         then.started_unix_seconds == now.started_unix_seconds
             && then.shards.len() == now.shards.len()

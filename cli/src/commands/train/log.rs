@@ -17,7 +17,7 @@ const MAX_LINE_BYTES: u64 = 1 << 16;
 pub(super) struct StepLog {
     path: PathBuf,
     file: File,
-    /// Lines of a run that this one goes on from stay, and more follow.
+    /// Lines of a run that this one continues from stay, and more follow.
     resumes: bool,
     has_begun: bool,
     lines: Vec<u8>,

@@ -190,7 +190,7 @@ fn mpi_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<[u32; 2]> {
     job.chain(of_step()).find(|[n_ranks, _]| *n_ranks > 1)
 }
 
-/// Returns how to start a process that stands in a job and is none of it.
+/// Returns how to start a process that is in a job and is none of it.
 fn by_itself() -> String {
     let sizes = MPI_VARIABLES.iter().map(|[size, _]| *size).chain(["SLURM_NTASKS"]);
     let unset: String = sizes.map(|size| format!(" -u {size}")).collect();
@@ -316,8 +316,8 @@ impl Joined {
         }
     }
 
-    /// Gives the sums over all processes of `figures`, of which each has as many; the last word of
-    /// the run.
+    /// Returns the sums over all processes of `figures`, of which each has as many; the last word
+    /// of the run.
     pub(super) fn sums(mut self, figures: &mut [u64]) -> Result<()> {
         let reduced = self.collective.all_reduce(Reduction::Sum, figures);
         reduced.map_err(|error| self.parted(&error))?;

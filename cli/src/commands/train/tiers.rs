@@ -50,12 +50,12 @@ pub(super) struct TierArgs {
     #[arg(long, value_name = "P")]
     device_policy: Option<PolicyKind>,
     /// --device-tier over --tier: whether both may have a row (inclusive), or what moves up leaves
-    /// the host and what a device lets go of comes down (exclusive); inclusive unless given.
+    /// the host and what a device releases comes down (exclusive); inclusive unless given.
     #[arg(long, value_enum, value_name = "I")]
     levels: Option<Sharing>,
     /// Tiers: pull a row again when more than so many batches have passed since it was pulled,
     /// those of the worker that is furthest, for graphs that are updated meanwhile; 0 for each
-    /// batch anew. Without it a row is kept as it was.
+    /// batch again. Without it a row is kept as it was.
     #[arg(long, value_name = "BATCHES")]
     max_age: Option<u32>,
     /// Tiers: go past a tier for some time when less than this share of its look-ups hits for long;

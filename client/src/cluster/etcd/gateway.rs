@@ -17,7 +17,7 @@ use super::Place;
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a first answer is waited for.
 pub(super) const CALL_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a watch goes on before it is begun anew: an etcd that is gone is noticed by then.
+/// How long a watch continues before it is begun again: an etcd that is gone is noticed by then.
 pub(super) const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What went wrong, as a sentence.
@@ -97,8 +97,7 @@ impl Gateway {
         Ok(ranged.kvs.first().map(graph_in))
     }
 
-    /// Says of which graph the prefix is, unless that was said before; gives what stands there
-    /// then.
+    /// Says of which graph the prefix is, unless that was said before; returns what is there then.
     pub(super) fn claim(&self, graph: &str) -> Told<String> {
         let key = STANDARD.encode(self.place.graph());
         let absent = json!({

@@ -28,14 +28,14 @@ pub struct Registration {
 struct Registered {
     gateway: Gateway,
     lease: Option<String>,
-    /// What stands under the key.
+    /// What is under the key.
     told: ServerEntry,
     told_at: Instant,
 }
 
 impl Registration {
     /// Registers a server at `etcd:HOST:PORT,.../PREFIX`, and keeps up to date what `entry` says.
-    /// An etcd that cannot be reached is tried again; the server goes on without.
+    /// An etcd that cannot be reached is tried again; the server continues without.
     ///
     /// # Errors
     /// A place that cannot be read, or no thread.

@@ -33,7 +33,7 @@ const EVENTS: usize = 256;
 /// `c * window..`.
 pub(super) struct Worker<'a> {
     target: &'a Target<'a>,
-    /// As last described: a server that was started anew has other ports.
+    /// As last described: a server that was started again has other ports.
     fleet: Arc<Fleet>,
     /// The client's when this went over to it.
     known: Arc<Fleet>,
@@ -50,7 +50,7 @@ pub(super) struct Worker<'a> {
     resting: Vec<(Instant, usize)>,
     /// Requests whose rows are at another server by now, and when they are asked again.
     put_off: Vec<(Instant, PutOff)>,
-    /// Since when somebody has not had what it had, until all are asked anew.
+    /// Since when somebody has not had what it had, until all are asked again.
     strayed: bool,
     next_look: Instant,
     drawer: Drawer,

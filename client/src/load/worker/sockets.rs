@@ -115,7 +115,7 @@ impl Worker<'_> {
         if self.sockets[at].as_ref().is_none_or(is_told) { Ok(()) } else { self.flush(at) }
     }
 
-    /// Gives a connection up; what was asked over it has failed.
+    /// Returns a connection up; what was asked over it has failed.
     pub(super) fn break_off(&mut self, at: usize, error: LoadError) {
         let Some(socket) = self.sockets[at].take() else { return };
         for ask in socket.unanswered() {

@@ -1,4 +1,4 @@
-//! Servers asked anew: what is known of the others stays.
+//! Servers asked again: what is known of the others stays.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::cluster::Member;
 use crate::route::same_graph;
 use crate::{Address, ClientError};
 
-/// Longest wait for a server that was just lost to describe itself anew.
+/// Longest wait for a server that was just lost to describe itself again.
 const REDISCOVER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same where others hold what it holds.
 const REDISCOVER_TIMEOUT_SPARE: Duration = Duration::from_millis(250);
@@ -31,7 +31,7 @@ impl Fleet {
         self.servers[server].1 != other.servers[server].1
     }
 
-    /// The fleet with `server` asked anew, if there is something new.
+    /// The fleet with `server` asked again, if there is something new.
     ///
     /// # Errors
     /// Another graph is served at its address now.
@@ -71,7 +71,7 @@ impl Fleet {
         }
     }
 
-    /// The same fleet but for what is found of `server`: where it has started anew, by its other
+    /// The same fleet but for what is found of `server`: where it has started again, by its other
     /// addresses too.
     pub(in super::super) fn with(
         self: &Arc<Self>,
@@ -85,7 +85,8 @@ impl Fleet {
                 *other = renewed.clone();
             }
         }
-        // One that merely starts anew, as others may again and again, rests like those that failed.
+        // One that merely starts again, as others may again and again, rests like those that
+        // failed.
         let is_back = !is_as_known(&Description { instance: known.instance, ..found }, &known);
         let fleet = self.of(servers)?;
         if is_back {
@@ -138,7 +139,7 @@ impl Fleet {
         self.servers.iter().position(|(known, _)| known == address)
     }
 
-    /// All servers asked anew, those at other `addresses` too. One that does not answer, or has
+    /// All servers asked again, those at other `addresses` too. One that does not answer, or has
     /// another graph, is left as it was known, or out. One that was known and is not at these any
     /// more, since its lease has run out, stays if it answers and no other has what it has.
     pub(in super::super) fn refreshed(
@@ -187,7 +188,7 @@ impl Fleet {
     }
 }
 
-/// What a server that was known so is by now, if it has started anew: one of its addresses `told`
+/// What a server that was known so is by now, if it has started again: one of its addresses `told`
 /// what it was, and what it is. Else an address that has not been asked since, or is silent, would
 /// count as another server.
 pub(super) fn renewed<'a>(

@@ -160,8 +160,8 @@ impl Fleet {
         })
     }
 
-    /// What is known of the ports of a server by those who knew it before with the same. Gives the
-    /// place of each of these servers, now and before.
+    /// What is known of the ports of a server by those who knew it before with the same. Returns
+    /// the place of each of these servers, now and before.
     pub(super) fn inherit_doors(&mut self, before: &Self) -> Vec<(usize, usize)> {
         let mut inherited = Vec::new();
         for (now, (address, found)) in self.servers.iter().enumerate() {

@@ -72,7 +72,7 @@ fn a_port_that_swallows_whoever_comes_is_waited_for_once() {
     let client = connect(&[&server]);
     let first = took(&client);
     assert!((1400..4000).contains(&first.as_millis()), "{first:?}");
-    // What is known stays when servers are asked anew.
+    // What is known stays when servers are asked again.
     let fleet = client.fleet();
     let anew = client.fleet().anew(fleet.servers().map(|(a, d)| (a.clone(), d.clone())).collect());
     *client.fleet.write().unwrap() = anew.unwrap();
@@ -100,7 +100,7 @@ fn a_server_whose_shards_have_moved_to_other_ports_is_not_taken_for_one_behind_a
     let client = connect(&[&server]);
     let fleet = client.fleet();
     let mut servers: Vec<_> = fleet.servers().map(|(a, d)| (a.clone(), d.clone())).collect();
-    // As it was before it was started anew.
+    // As it was before it was started again.
     let (at, _bound) = refusing();
     servers[0].1.shard_ports = vec![at.port()];
     let before = fleet.anew(servers).unwrap();

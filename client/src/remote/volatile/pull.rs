@@ -104,7 +104,8 @@ impl Client {
         Ok(stamps)
     }
 
-    /// Sorts positions by the shard that is asked for them, and gives the fleet that these are of.
+    /// Sorts positions by the shard that is asked for them, and returns the fleet that these are
+    /// of.
     fn split_volatile(
         &self,
         mut fleet: Arc<Fleet>,

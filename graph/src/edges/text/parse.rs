@@ -64,7 +64,7 @@ pub enum EdgeTextFault {
     },
 }
 
-/// Takes text in pieces and gives the edges of all lines that are whole.
+/// Takes text in pieces and returns the edges of all lines that are whole.
 #[derive(Debug)]
 pub struct EdgeParser {
     n_nodes: u32,
@@ -150,7 +150,7 @@ impl EdgeParser {
         Ok(())
     }
 
-    /// Returns the line from `at`; gives where the next one starts. There is a line end ahead.
+    /// Returns the line from `at`; returns where the next one starts. There is a line end ahead.
     #[inline]
     fn line(
         &self,

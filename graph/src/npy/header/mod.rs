@@ -10,7 +10,7 @@ use super::NpyType;
 use dictionary::Cursor;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// NumPy itself refuses longer headers unless told otherwise.
+/// NumPy itself refuses longer headers by default.
 pub(super) const MAX_HEADER_BYTES: usize = 10_000;
 
 /// Type and shape of an array, and where its data starts.

@@ -41,7 +41,7 @@ const GROWTH: u32 = 8;
 const GROWTHS: u64 = 8;
 /// Nodes per partition of the largest level that partitions are grown on.
 const GROWN_PER_PART: u32 = 1000;
-/// Levels at most, should contraction go on and on.
+/// Levels at most, should contraction continue and on.
 const MAX_LEVELS: usize = 40;
 
 /// Bytes that all levels above complete lists may take together, per node and per edge. Levels that

@@ -43,7 +43,7 @@ pub struct VertexCutReport {
     pub edge_balance: f64,
 }
 
-/// Places all edges that are no loops by `rule`, and gives each node an owner.
+/// Places all edges that are no loops by `rule`, and returns each node an owner.
 pub(super) fn vertex_cut(
     edges: &dyn EdgeStream,
     n_nodes: u32,

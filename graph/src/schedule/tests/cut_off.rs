@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Writes the schedule of `spec` over a partial file of these bytes; gives it and the summary.
+/// Writes the schedule of `spec` over a partial file of these bytes; returns it and the summary.
 fn taken_up(spec: &ScheduleSpec, partial: &[u8]) -> (Vec<u8>, ScheduleSummary) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.sched");

@@ -71,7 +71,7 @@ impl Reopening {
             if let Some(doubt) = &*self.doubt() {
                 return Err(io::Error::other(format!("an earlier write failed: {}", doubt.reason)));
             }
-            // Before the store is let go of: nothing is recovered in between.
+            // Before the store is released: nothing is recovered in between.
             change(store).inspect_err(|error| self.note(error, changes))
         })
     }

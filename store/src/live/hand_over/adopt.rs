@@ -10,8 +10,8 @@ use crate::error::StoreError;
 use crate::graph::Graph;
 
 impl LiveGraph {
-    /// Opens a partition whose folder has come since; gives the graph's version. Nothing happens if
-    /// it is open.
+    /// Opens a partition whose folder has come since; returns the graph's version. Nothing happens
+    /// if it is open.
     ///
     /// Where puts are taken the partition and the others are brought to the higher of their
     /// versions, as if they had been opened together: what is pending in those that are behind was

@@ -12,7 +12,7 @@ use super::pending::UncommittedRows;
 use super::{SEAL_MAX, busy};
 use crate::error::StoreError;
 
-/// A copy of a partition that is under way; when it is dropped the partition goes on as before.
+/// A copy of a partition that is under way; when it is dropped the partition continues as before.
 #[derive(Debug)]
 pub struct PartCopy {
     pub(super) live: Arc<LiveGraph>,

@@ -57,7 +57,7 @@ impl PartCopy {
     }
 
     /// Closes the partition, which must have been given up and be idle, and renames its folder:
-    /// that is when it is given up for good. Gives the new name.
+    /// that is when it is given up for good. Returns the new name.
     ///
     /// After an error the folder is as it was, and may be opened again.
     pub fn close(self, id: u64) -> Result<PathBuf, StoreError> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::SEAL_MAX;
 
-/// Seals of full length within [`WINDOW`]: as many as a move takes that must begin anew.
+/// Seals of full length within [`WINDOW`]: as many as a move takes that must begin again.
 const SEALS_MAX: u32 = 3;
 /// Time of which a partition is sealed for half at most.
 const WINDOW: Duration = SEAL_MAX.saturating_mul(2 * SEALS_MAX);

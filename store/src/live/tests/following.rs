@@ -53,7 +53,7 @@ impl Pair {
         arrival.take().unwrap();
     }
 
-    /// Returns a copy of the writer as it is now, which goes on in another way.
+    /// Returns a copy of the writer as it is now, which continues in another way.
     fn restored(&self, at: &str) -> Arc<LiveGraph> {
         let dir = self.dir.path().join(at);
         copy_dir(self.writer.dir(), &dir);

@@ -129,7 +129,7 @@ fn a_moved_partition_has_every_row_that_was_put_before_and_during_its_copy() {
     let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 77).unwrap();
     put_both("feat", &nodes[..3], 4);
     fetch(&live.part_files(PART).unwrap(), &arrival);
-    // Commits and folds go on, and what was fetched before may be there no more.
+    // Commits and folds continue, and what was fetched before may be there no more.
     put_both("feat", &nodes[4..20], 3);
     commit_both();
     assert!(compact(&live) > 0);

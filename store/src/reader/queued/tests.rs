@@ -23,7 +23,7 @@ const PAGE: usize = PAGE_BYTES as usize;
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     None,
-    /// Only this share of the bytes came, and what lies behind them is garbage.
+    /// Only this share of the bytes came, and what is behind them is garbage.
     Short(f64),
     Errno(Errno),
     Panic,

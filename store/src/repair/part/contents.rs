@@ -31,8 +31,8 @@ pub(super) struct Contents {
     pub(super) records: Vec<TensorRecord>,
     /// Records of deltas that make sense, prepared ones too.
     pub(super) deltas: Vec<TensorDelta>,
-    /// How many servers are to hold the partition, if that was said.
-    /// Why the catalog must be built anew; `None` if it may stay.
+    /// How many servers are to hold the partition, if that was said. Why the catalog must be built
+    /// again; `None` if it may stay.
     pub(super) broken: Option<String>,
     /// Its log is damaged: this is an earlier state, and segments may have moved on.
     pub(super) salvaged: bool,

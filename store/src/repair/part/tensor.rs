@@ -208,7 +208,7 @@ impl Look<'_> {
         }
     }
 
-    /// Gives all rows of a segment up.
+    /// Returns all rows of a segment up.
     fn give_up(&mut self, record: &TensorRecord, reason: String) -> Result<TensorWork, StoreError> {
         let path = self.part_dir.join(&record.record.file);
         let range = self.graph.book().range(self.part);

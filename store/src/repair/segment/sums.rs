@@ -58,7 +58,7 @@ pub(super) fn read_pages(file: &dyn FileReader, first: u64, bytes: &mut [u8]) {
 }
 
 /// Fills `bytes` from `offset` on as far as the file reaches and can be read, then with zeros;
-/// gives how much was read.
+/// returns how much was read.
 pub(super) fn read_some(file: &dyn FileReader, offset: u64, bytes: &mut [u8]) -> usize {
     let mut n_read = 0;
     while n_read < bytes.len() {

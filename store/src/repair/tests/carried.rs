@@ -8,7 +8,7 @@ use crate::device::{Access, Change, Device, Disk};
 use crate::live::View;
 
 /// Every third row put for version 2, every fifth for version 3; of those versions a segment that
-/// no record names, of a compaction that was cut off. Then puts that go on.
+/// no record names, of a compaction that was cut off. Then puts that continue.
 struct CutOff {
     model: Model,
     /// The file of the segment, in both partitions.

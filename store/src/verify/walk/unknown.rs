@@ -1,4 +1,4 @@
-//! What lies in a graph's folders, and whether anything names it.
+//! What is in a graph's folders, and whether anything names it.
 
 use std::collections::BTreeSet;
 use std::path::Path;

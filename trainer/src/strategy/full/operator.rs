@@ -29,7 +29,7 @@ pub(crate) struct Operator {
 pub(crate) enum OwnRows {
     /// It is added with a weight (GCN).
     Added(Vec<f32>),
-    /// It stands before the sum, or is in the output already where rows are transformed first
+    /// It is before the sum, or is in the output already where rows are transformed first
     /// (GraphSAGE).
     Beside,
 }

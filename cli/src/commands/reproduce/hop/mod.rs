@@ -105,7 +105,7 @@ pub(crate) struct HopFiguresArgs {
     /// Train over these links, each a rate and a delay, such as 1Gbit/1ms.
     #[arg(long, value_name = "RATE/DELAY,...", value_delimiter = ',')]
     links: Vec<LinkArg>,
-    /// Runs of each way and link, in turns: the median stands in the tables, with the range.
+    /// Runs of each way and link, in turns: the median is in the tables, with the range.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "links",
           value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,

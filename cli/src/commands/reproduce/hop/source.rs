@@ -129,7 +129,7 @@ fn edges(topology: &Topology, external_of: &[u32], undirected: bool) -> Vec<[u32
 }
 
 impl Cut {
-    /// Gives each of `n_servers` a partition.
+    /// Returns each of `n_servers` a partition.
     pub(super) fn new(source: &Source, algorithm: &Algorithm, n_servers: u16) -> Result<Self> {
         let config = PartitionConfig {
             undirected: source.undirected,

@@ -29,7 +29,7 @@ pub(crate) struct TierReport {
     pub(crate) bypassed: u64,
     /// Rows that went from the host to a device.
     pub(crate) promotions: u64,
-    /// Rows that a device let go of and the host took.
+    /// Rows that a device released and the host took.
     pub(crate) demotions: u64,
     /// Rows that all workers pulled before the first batch; the first epoch counts them too.
     pub(crate) filled_rows: u64,

@@ -27,7 +27,7 @@ const N_HIDDEN: usize = 16;
 const LAST_CHANGE: Stamp = 4;
 const N_EPOCHS: Stamp = 6;
 
-/// What a worker found of its nodes in an epoch.
+/// Differences that a worker found for its nodes in an epoch.
 struct Outcome {
     epoch: Stamp,
     /// Rows of the history that were not there yet.

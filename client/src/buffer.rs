@@ -16,8 +16,8 @@ impl RowBuffer {
     pub fn resize(&mut self, n_bytes: usize) {
         let n_words = n_bytes.div_ceil(size_of::<u64>());
         if self.words.len() < n_words {
-            // Not `resize`: it would copy the old rows to the new place for nothing. Never both at
-            // once.
+            // Not `resize`: it would copy the old rows to the new place for nothing. The two
+            // exclude each other.
             self.words = Vec::new();
             self.words = vec![0; n_words];
         }

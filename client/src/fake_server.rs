@@ -32,7 +32,7 @@ struct State {
     hello_us: AtomicU64,
     /// Microseconds that a pull takes.
     delay_us: AtomicU64,
-    /// One pull in so many takes `slow_us` instead; 0 for none.
+    /// One pull in this many takes `slow_us` instead; 0 for none.
     slow_one_in: AtomicU64,
     slow_us: AtomicU64,
     /// Whether it ends connections instead of answering pulls.
@@ -66,7 +66,7 @@ impl FakeServer {
         Self::start_at(TcpListener::bind("127.0.0.1:0").unwrap(), parts, change)
     }
 
-    /// The same where somebody listens already.
+    /// Does the same where another process listens already.
     pub(crate) fn start_at(
         listener: TcpListener,
         parts: &[u16],
@@ -149,7 +149,7 @@ impl FakeServer {
         self.state.breaks.store(is_so, Ordering::Relaxed);
     }
 
-    /// Whether connections are told from now on that there are too many.
+    /// Whether connections are refused from now on for lack of room.
     pub(crate) fn refuses(&self, is_so: bool) {
         self.state.refuses.store(is_so, Ordering::Relaxed);
     }
@@ -164,8 +164,8 @@ impl FakeServer {
         self.state.pause_us.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// From now on answers are wrong by so many rows: where they begin, how many are named, how
-    /// many come.
+    /// From now on answers are wrong by this many rows: at their start, in the number named, in the
+    /// number sent.
     pub(crate) fn skew(&self, by: [usize; 3]) {
         *self.state.skew.lock().unwrap() = by;
     }
@@ -309,7 +309,8 @@ fn append_rows(first_row: u32, rows: &[u8], frame: &mut Vec<u8>) {
     frame.extend_from_slice(rows);
 }
 
-/// Says hello and why not at once, as a server that has no room does, and takes what still comes.
+/// Says hello with the refusal, as a server without room does, and reads the bytes that still
+/// arrive.
 fn refuse(mut stream: TcpStream) -> io::Result<()> {
     let (message, retry_after) = ("no room".into(), Duration::from_millis(5));
     let failure = Failure { code: FailureCode::Overloaded, message, retry_after };

@@ -1,4 +1,4 @@
-//! What loading batches took, and where their rows came from.
+//! Times of loading batches, and the sources of their rows.
 
 use std::ops::AddAssign;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{PullStats, TierRows};
 
-/// What loading one or more batches took.
+/// Times of loading one or more batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadStats {
     /// Rows of the worker's own partitions.

@@ -30,8 +30,8 @@ pub struct BatchLoader {
 }
 
 /// Most bytes of own rows that are gathered while others travel: about a millisecond's. No answer
-/// is looked for meanwhile, and of one that may have lain there for longer than that nobody knows
-/// how long its server took, so that hedging and the choice of replicas would learn nothing.
+/// is read meanwhile. The latency of one that may have been there for longer than that is unknown,
+/// so hedging and the choice of replicas would learn nothing.
 const MEANWHILE_BYTES: usize = 1 << 20;
 
 /// Where remote rows of a batch may lie already.
@@ -276,8 +276,8 @@ impl BatchLoader {
     }
 
     /// Pulls what is missing, into the last rows of `out`, and spreads it from there, so that a
-    /// batch needs no second copy. Meanwhile own rows that belong before those are gathered: gives
-    /// what the pull moved, how long it took, and how many own rows are in place.
+    /// batch needs no second copy. Meanwhile own rows that belong before those are gathered.
+    /// Returns the bytes that the pull moved, its duration, and the number of own rows in place.
     fn pull_missing(&self, out: &mut [u8]) -> Result<(PullStats, Duration, usize), ClientError> {
         let Split { missing, missing_at, local, local_at, .. } = &self.split;
         if missing.is_empty() {

@@ -17,10 +17,10 @@ use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
 /// A worker that computes on the device takes batches with [`DeviceSource::gather`], which leaves
 /// them there. As a [`RowSource`] it copies them back to host memory.
 ///
-/// A row is served as it was when it was pulled: for tensors that nobody changes, for a pinned
-/// version, within the tiers' bound on the age of rows, or together with [`DeviceSource::forget`].
-/// One pull at a time; others wait for it. A forked child has no device: there pulls fail with
-/// [`ClientError::Forked`].
+/// A row is served as it was when it was pulled. Use it for tensors that do not change, for a
+/// pinned version, within the tiers' bound on the age of rows, or together with
+/// [`DeviceSource::forget`]. One pull at a time; others wait for it. A forked child has no device:
+/// there pulls fail with [`ClientError::Forked`].
 pub struct DeviceSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
@@ -133,8 +133,8 @@ impl DeviceSource {
         }
     }
 
-    /// Returns a panic of another thread leaves a batch that nobody reads, and perhaps an admission
-    /// whose rows did not come: the tier takes it back before the next batch.
+    /// Locks the tier, also after a panic of another thread. That leaves an unread batch, and
+    /// perhaps an admission without its rows, which the tier reverts before the next batch.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "device's tier" })?;
         Ok(state.lock().unwrap_or_else(PoisonError::into_inner))

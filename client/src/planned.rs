@@ -11,11 +11,11 @@ use lodestore_graph::fork::PerProcess;
 
 use crate::{BatchLoader, ClientError, LoadStats, PullKind, PullStats, RowBuffer};
 
-/// Bytes of rows that filling the tier pulls at once at most.
+/// Most bytes of rows that filling the tier pulls together.
 const FILL_BYTES: usize = 64 << 20;
 
 /// One worker's tier under `oracle`, which keeps the rows that are needed soonest. It is filled by
-/// what batches miss, and before them with the rows of soonest use, if it is told of them
+/// misses of batches, and before them with the rows of soonest use, if they are passed
 /// ([`PlannedTier::filled`]).
 ///
 /// The policy decides batch by batch, and several threads prepare batches at a time: each batch

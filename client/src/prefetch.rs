@@ -37,8 +37,8 @@ pub trait BatchSource: Send + Sync {
     /// Batch `index`, below `n_batches`, and what is kept for it.
     ///
     /// Called once for every index from the first on, in order, though not always by the same
-    /// thread. What needs a [`crate::Turn`] makes it before anything can fail, so that others hear
-    /// of the end.
+    /// thread. A job that needs a [`crate::Turn`] makes it before anything can fail, so that others
+    /// learn of the end.
     fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError>;
 
     /// Returns the end of the batches that may be loaded together with batch `index`: that of its
@@ -125,7 +125,7 @@ pub struct PreparedBatch {
     pub batch: Batch,
     /// One row per node of `batch.nodes`, in that order.
     pub rows: BatchRows,
-    /// What loading the rows took.
+    /// Times of loading the rows.
     pub load: LoadStats,
     /// Time to sample or read the batch.
     pub sample_seconds: f64,
@@ -142,7 +142,7 @@ pub enum Met {
     Ready,
     /// It was being prepared.
     Waited,
-    /// Nobody had begun it: the trainer prepared it itself.
+    /// No thread had begun it: the trainer prepared it itself.
     #[default]
     DefaultPath,
 }
@@ -158,14 +158,14 @@ pub struct PrefetchStats {
     pub default_path: u64,
     /// Seconds in which the trainer had no batch: waits and default paths.
     pub wait_seconds: f64,
-    /// Most bytes that the memory of batches had at once: those in the window, those that the
-    /// trainer had or prepared itself, and what lay there for the next.
+    /// Most bytes that the memory of batches had at one time: in the window, at the trainer,
+    /// prepared by it, and kept for the next.
     pub peak_bytes: u64,
     /// Input nodes of the largest batch so far: m_max.
     pub max_nodes: u64,
 }
 
-/// What the threads share: the claim, and what their memory holds.
+/// State that the threads share: the claim, and the bytes of their memory.
 #[derive(Debug, Default)]
 struct Shared {
     /// First batch that is not claimed. Changed only under `order`.

@@ -96,7 +96,7 @@ pub trait RowSource: Send + Sync {
 /// Rows that are put in place together.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 
-/// What a pull is for; servers give the two kinds different queues.
+/// Purpose of a pull; servers have a queue for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullKind {
     /// The missing rows of one batch: bound by latency (RapidGNN's SyncPull).
@@ -105,7 +105,7 @@ pub enum PullKind {
     Vector,
 }
 
-/// What pulls moved, and what tiers on their way did.
+/// Bytes that pulls moved, and counters of tiers on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PullStats {
     /// Rows that travelled: a source with a tier has the others already.
@@ -118,7 +118,7 @@ pub struct PullStats {
     pub hedges: u64,
     /// Part of `rows` that came beside what was asked for.
     pub ahead_rows: u64,
-    /// What tiers had.
+    /// Counters of tiers.
     pub found: TierRows,
     /// Time in which tiers looked rows up and copied out what they had.
     pub lookup: Duration,

@@ -34,7 +34,7 @@ pub struct SteadyCache<'scope> {
     process: Generation,
 }
 
-/// What the steady cache kept and held.
+/// Counters of the steady cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SteadyStats {
     /// Rows taken over from the set before instead of pulled again.
@@ -42,11 +42,11 @@ pub struct SteadyStats {
     /// Epochs whose first batch was asked for before their set was ready, and so first served by an
     /// older one.
     pub late: u64,
-    /// Most bytes of rows that both buffers held at once.
+    /// Most bytes of rows that both buffers held at one time.
     pub peak_bytes: u64,
 }
 
-/// What the callers and the builder share.
+/// State that the callers and the builder share.
 struct Shared {
     buffers: DoubleBuffer,
     state: Mutex<State>,
@@ -56,7 +56,7 @@ struct Shared {
 struct State {
     /// Epoch that callers are in.
     epoch: u32,
-    /// The set that was current before; its buffer is free when nobody reads it any more.
+    /// The set that was current before; its buffer is free when its last reader ends.
     retired: Weak<HotSet>,
     error: Option<ClientError>,
     stats: SteadyStats,
@@ -187,8 +187,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody reads the set before the current one: a batch that is being loaded may,
-    /// and a third set beside it would break the memory bound. Such a load is over soon.
+    /// Waits for readers of the set before the current one. A batch that is being loaded may read
+    /// it, and a third set beside it would break the memory bound. Such a load is over soon.
     fn wait_for_a_free_buffer(&self) {
         let retired = self.lock().retired.clone();
         while retired.strong_count() > 0 {

@@ -13,8 +13,8 @@ use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
 
 /// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.
 ///
-/// A row is served from the tier as it was when it was pulled: for tensors that nobody changes,
-/// for a pinned version, within the tier's bound on the age of rows, or together with
+/// A row is served from the tier as it was when it was pulled. Use it for tensors that do not
+/// change, for a pinned version, within the tier's bound on the age of rows, or together with
 /// [`TieredSource::forget`]. Age is counted in pulls of the source that has made most: the batches
 /// of the worker that is ahead, where each has a source of its own over one tier.
 ///
@@ -31,7 +31,7 @@ pub struct TieredSource {
     spare: PerProcess<Mutex<Vec<Scratch>>>,
 }
 
-/// What a pull needs beside its result.
+/// Results of a pull beside its rows.
 #[derive(Default)]
 struct Scratch {
     passage: Passage,
@@ -56,9 +56,10 @@ impl TieredSource {
     }
 
     /// Takes rows out of the tier, for they have changed: a pull that begins afterwards asks for
-    /// them. For who changes rows himself; changes of others are what a bound on the age is for. Of
-    /// tiers before one another the lowest has to forget first, for the one above could fill itself
-    /// from it; that gets what comes back: see [`crate::DeviceSource::forget`].
+    /// them. For who changes rows himself; changes of others are what a bound on the age is for.
+    /// Among tiers in front of each other the lowest has to forget first, for the one above could
+    /// fill itself from it. The one above receives the ids that are returned: see
+    /// [`crate::DeviceSource::forget`].
     pub fn forget(&self, ids: &[NodeId]) -> Removal {
         self.tier.remove(bytemuck::cast_slice(ids))
     }

@@ -55,11 +55,11 @@ pub trait VolatilePublisher: Send {
     /// Claims the rows of `ids`, whole ranges of the tensor, and forgets them. Returns their
     /// number.
     ///
-    /// Fails where another publisher has one of them, and for ids that are not whole ranges. What
-    /// other servers than the one that fails have granted stays claimed.
+    /// Fails where another publisher has one of them, and for ids that are not whole ranges. Claims
+    /// that servers other than the failed one have granted stay claimed.
     fn claim(&mut self, tensor: &str, ids: &[Range<u32>]) -> Result<u64, ClientError>;
 
-    /// Publishes rows: row `i` of `rows` is that of `ids[i]`. Of a row that comes twice the later
+    /// Publishes rows: row `i` of `rows` is that of `ids[i]`. The later copy of a repeated row
     /// stays. When it returns every pull sees them.
     ///
     /// Fails for rows that are not claimed, or are there with a later stamp. After an error some of
@@ -92,7 +92,7 @@ pub struct StampWanted {
     pub wait: Duration,
 }
 
-/// What a pull has found.
+/// The rows that a pull has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolatilePulled {
     /// For each id the stamp of its row, or [`NO_STAMP`] for one that is lacking.

@@ -1,5 +1,5 @@
-//! A client and servers in one process: every row arrives as it was imported, whatever the
-//! partitions, shards, sockets and ways of asking; and what is wrong is told.
+//! A client and servers in one process. Every row arrives as it was imported, for any partitions,
+//! shards, sockets and ways of asking, and errors are reported.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -61,7 +61,7 @@ fn pull(client: &Client, ids: &[NodeId]) -> Result<Vec<u8>, ClientError> {
     Ok(out)
 }
 
-/// Returns the row of `node` that was put as its `turn`th, from 1; every part of it tells both.
+/// Returns the row of `node` that was put as its `turn`th, from 1; every part of it encodes both.
 fn put_row(node: NodeId, turn: u32) -> Vec<u8> {
     [node.0, turn].repeat(WIDTH as usize / 2).iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -81,7 +81,7 @@ fn turn_of(node: NodeId, row: &[u8]) -> u32 {
     turn
 }
 
-/// What each node's row must be: the turn of its last put that was committed.
+/// The expected row of each node: the turn of its last committed put.
 struct Expected {
     turns: Vec<u32>,
 }

@@ -21,7 +21,7 @@ pub(crate) struct DmaReader {
     layer: Arc<Layer>,
 }
 
-/// What one gather reads, of any number of files, and where each row goes.
+/// Reads of one gather from any number of files, and the destination of each row.
 #[derive(Default)]
 pub(crate) struct ReadList {
     readers: Vec<Rc<DmaReader>>,
@@ -158,7 +158,7 @@ impl DmaReader {
         }
     }
 
-    /// What it reads from.
+    /// The file that it reads from.
     pub(crate) fn layer(&self) -> &Arc<Layer> {
         &self.layer
     }

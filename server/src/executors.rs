@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_a_dead_shard_has_said_is_told_rather_than_that_it_was_not_heard_of() {
-        // The system makes no ring of so many entries.
+        // The kernel makes no ring of that many entries.
         for (depth, told) in [(128, "its disk is gone"), (1 << 24, "lode-shard-1: ")] {
             let deaths = Deaths::default();
             let unheard = || ServerError::Executor { reason: "did not begin".into() };

@@ -1,4 +1,4 @@
-//! What a connection must show before it is served: certificates and a token.
+//! Credentials that a connection must show before it is served: certificates and a token.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -22,12 +22,12 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// What is asked of those who connect over TCP. By default nothing.
+/// Credentials that are required of clients over TCP. By default nothing.
 #[derive(Default)]
 pub(crate) struct Guard {
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) token: Option<Tokens>,
-    /// What those who move partitions must tell.
+    /// Token that is required to move partitions.
     pub(crate) admin_token: Option<Tokens>,
     /// Whether clients must show a certificate.
     pub(crate) asks_certificate: bool,
@@ -53,8 +53,7 @@ impl Guard {
     }
 }
 
-/// The guard of all doors, replaced as a whole: whoever comes later must show what the new one
-/// asks.
+/// The credentials in use, replaced as a whole: later connections must show those of the new ones.
 #[derive(Default)]
 pub(crate) struct Gate(RwLock<Arc<Guard>>);
 
@@ -63,13 +62,13 @@ impl Gate {
         Self(RwLock::new(Arc::new(guard)))
     }
 
-    /// What is asked of those who connect now.
+    /// Credentials that are required of new connections.
     pub(crate) fn guard(&self) -> Arc<Guard> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Asks what a new guard does, which must be of the same kinds: nobody shall come in who had to
-    /// show something, and no connection is let in that was checked for less.
+    /// Replaces the guard by one of the same kinds of proof. No connection enters without a proof
+    /// that was required before, and none is admitted that was checked for less.
     fn renew(&self, guard: Guard) -> Result<(), ServerError> {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let changed = inner.asks().into_iter().zip(guard.asks()).find(|(now, new)| now != new);

@@ -42,7 +42,7 @@ impl Installer {
     /// Serves the version of a manifest, whose files are all here; returns whether that is new.
     ///
     /// # Errors
-    /// What is wrong with the manifest or its files; the version before is served then. And
+    /// The fault of the manifest or its files; the version before is served then. And
     /// [`ServerError::NotSwitched`]: install the manifest again.
     pub fn install(&self, manifest: &Manifest) -> Result<bool, ServerError> {
         // A reader that has just seen its number finds it.

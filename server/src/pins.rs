@@ -39,7 +39,7 @@ struct Pin<T> {
     last_used: Instant,
 }
 
-/// What has a number.
+/// An item with a number.
 pub(crate) trait Numbered {
     /// Returns the number.
     fn number(&self) -> u32;

@@ -1,6 +1,6 @@
 //! Puts that come in pieces: what has come is kept until the last piece, and then put by one write.
 //!
-//! A put is known by the number that its client has drawn, and its partition. What is finished is
+//! A put is known by the number that its client has drawn, and its partition. Finished puts are
 //! remembered for a while, so that a last piece whose answer was lost is answered as the first
 //! time.
 //!
@@ -22,7 +22,7 @@ use crate::limits::{
     STAGED_YIELD,
 };
 
-/// What a put is known by.
+/// Key of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PutKey {
     pub(crate) id: u128,
@@ -36,7 +36,7 @@ pub(crate) struct PutRows {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What becomes of a piece.
+/// Outcome of a piece.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// It is kept, and others follow.
@@ -62,7 +62,7 @@ struct State {
     order: VecDeque<PutKey>,
 }
 
-/// What two puts of one number do not share: rows of one of them would be lost.
+/// Properties that two puts with the same number do not share: rows of one would be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     tensor: u16,

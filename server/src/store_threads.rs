@@ -1,7 +1,7 @@
 //! Plain threads on which calls of the store that block run, so that no shard waits for a disk.
 //!
-//! Two crews with a queue each: what pins a version does not wait behind puts that
-//! wait for a sync. Both queues are bounded; a call that finds its queue full is told `overloaded`.
+//! Two crews with a queue each: what pins a version does not wait behind puts that wait for a sync.
+//! Both queues are bounded; a call that finds its queue full is answered `overloaded`.
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,7 +46,7 @@ type Task = Option<Box<dyn FnOnce() + Send>>;
 /// the waker is released by the shard alone.
 pub(crate) struct Answer<T> {
     slot: Slot<T>,
-    /// Of one thread.
+    /// State of one thread.
     stays: PhantomData<Rc<()>>,
 }
 
@@ -98,7 +98,7 @@ impl Crew {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Has a thread make `call`; it is made whether or not somebody waits for the answer.
+    /// Runs `call` on a thread, even when no task waits for the answer any longer.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> T + Send + 'static,
@@ -144,7 +144,7 @@ impl Place<'_> {
         let task = move || answering.tell(call());
         let sent = self.0.calls.try_send(Some(Box::new(task)));
         sent.map_err(|_| failure(FailureCode::Stopping, "the server is going down"))?;
-        // The thread that takes the call gives the place back.
+        // The thread that takes the call releases the place.
         std::mem::forget(self);
         Ok(Answer { slot, stays: PhantomData })
     }
@@ -212,7 +212,7 @@ fn work(queue: &Mutex<Receiver<Task>>, waiting: &AtomicU64) {
         let Ok(Some(task)) = task else { return };
         waiting.fetch_sub(1, Ordering::Relaxed);
         if catch_unwind(AssertUnwindSafe(task)).is_err() {
-            // What it held, the sender of its answer included, is gone: its shard is told.
+            // Its values, the sender of its answer included, are dropped: its shard is informed.
             warn!("a call of the store panicked");
         }
     }

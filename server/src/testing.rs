@@ -98,7 +98,7 @@ pub(crate) fn fetch(writer: &Arc<LiveGraph>, into: &Path) -> Manifest {
     files.manifest().clone()
 }
 
-/// What happens when a shard opens a segment.
+/// Action when a shard opens a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenFault {
     /// The next one fails.

@@ -10,7 +10,7 @@ use crate::limits::{SHARED_BYTES_PER_SHARD, SHARED_ONE_IN};
 use crate::{ServerConfig, ServerError};
 
 /// Bytes of the budget that clients of this machine may map of one shard; whole regions, and none
-/// where nobody comes by a Unix socket.
+/// without a Unix socket.
 pub(crate) fn shared_bytes(config: &ServerConfig, n_shards: u16) -> u64 {
     if config.unix.is_none() {
         return 0;

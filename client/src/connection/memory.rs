@@ -14,7 +14,7 @@ use crate::inbox::Head;
 use crate::map::SharedMemory;
 use crate::{Address, ClientError};
 
-/// What of a server's memory this process could not map.
+/// Memory of a server that this process could not map, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unmapped {
     /// Where it puts rows.
@@ -87,7 +87,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Maps what a server has sent; why not is told.
+    /// Maps the memory that a server has sent; reports the reason where it fails.
     fn mapped(
         &self,
         descriptor: Option<OwnedFd>,
@@ -188,7 +188,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Tells the server that it may write again where rows were.
+    /// Acknowledges rows to the server, which may then overwrite them.
     pub(super) fn say_taken(&mut self) -> Result<(), ClientError> {
         self.frame.clear();
         Request::new(RequestBody::Taken).append_to(0, &mut self.frame);

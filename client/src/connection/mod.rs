@@ -27,10 +27,10 @@ pub(crate) use stamps::VolatileProgress;
 /// First byte of what a server under TLS answers to a hello in the clear: an alert.
 const TLS_ALERT: u8 = 0x15;
 
-/// What is left of a connection that somebody else drives, without any waits.
+/// State of a connection that another thread drives, without any waits.
 pub(crate) struct Nonblocking {
     pub(crate) stream: Stream,
-    /// What has come of it.
+    /// The result of it.
     pub(crate) inbox: Inbox,
     /// Since when it is open.
     pub(crate) opened: Instant,
@@ -325,7 +325,7 @@ impl Connection {
         Nonblocking { stream, inbox, opened, shared, tier }
     }
 
-    /// Returns how long it has been open; never zero, which would mean that it is not told.
+    /// Returns how long it has been open; never zero, which would mean that it is unknown.
     fn age(&self) -> Duration {
         age(self.opened)
     }
@@ -390,7 +390,7 @@ pub(crate) fn time_left(address: &Address, deadline: Instant) -> Result<Duration
     Ok(left.max(Duration::from_millis(1)))
 }
 
-/// What a request tells as the time when it is sent, on a connection that is open since then.
+/// The time of sending in a request, on a connection that is open since then.
 pub(crate) fn age(opened: Instant) -> Duration {
     opened.elapsed().max(Duration::from_micros(1))
 }

@@ -22,7 +22,7 @@ pub(crate) struct VolatileProgress {
 }
 
 impl VolatileProgress {
-    /// Of an answer that is awaited.
+    /// State of an awaited answer.
     pub(crate) fn new() -> Self {
         Self { rows: Progress::new(), has_rows: false, has_head: false }
     }
@@ -52,7 +52,7 @@ impl Connection {
         self.write(&rows[range]).map_err(|error| self.refusal().unwrap_or(error))
     }
 
-    /// Whether something of an answer is here that the socket tells nothing of.
+    /// Returns whether bytes of an answer are buffered that polling the socket does not show.
     pub(crate) fn has_buffered_volatile(&self, progress: &VolatileProgress) -> bool {
         self.has_buffered(&progress.rows)
     }

@@ -22,12 +22,12 @@ use fetch::fetch_file;
 pub(crate) use fetch::{Fetched, Progress, fetch_part};
 pub(crate) use link::Link;
 
-/// Number of the copy in which a partition comes first; its folder is nobody else's.
+/// Number of the copy in which a partition comes first; no other copy uses its folder.
 const FIRST_COPY: u64 = 1;
 /// Pause before servers that do not answer, or have no room, are asked again at the start.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What is followed, and where it goes.
+/// The partitions to follow, and their destination.
 #[derive(Clone, Debug)]
 pub struct FollowPlan {
     /// The servers that write the partitions.
@@ -94,7 +94,7 @@ impl Follower {
     /// of one partition after the other.
     ///
     /// # Errors
-    /// What keeps one from being fetched; what has come stays for the next try.
+    /// The obstacle to a fetch; fetched files stay for the next try.
     pub fn bring(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), ClientError> {
         for followed in &mut self.parts {
             if self.folder.has(followed.part)? {

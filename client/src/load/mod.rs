@@ -42,11 +42,11 @@ pub const CONNECTIONS_MAX: usize = 4096;
 /// Most requests in flight of one connection.
 pub const WINDOW_MAX: usize = 1024;
 
-/// Most requests of an open loop. Those that could not be sent are gone through one by one at the
-/// end: a second or two for so many.
+/// Most requests of an open loop. Requests that could not be sent are gone through one by one at
+/// the end, which takes a second or two for a million.
 pub const ARRIVALS_MAX: f64 = 1e8;
 
-/// What to ask for, how, and for how long.
+/// The requests of a load, their form, and its duration.
 #[derive(Clone, Debug)]
 pub struct LoadConfig {
     /// The tensor whose rows are asked for.
@@ -71,7 +71,7 @@ pub struct LoadConfig {
     pub duration: Duration,
     /// A request that is not answered by then has failed.
     pub deadline: Duration,
-    /// What is drawn depends on it alone.
+    /// Draws depend on it alone.
     pub seed: u64,
 }
 
@@ -137,10 +137,10 @@ impl LoadConfig {
     }
 }
 
-/// What all threads of a load share.
+/// State that all threads of a load share.
 struct Target<'a> {
     config: &'a LoadConfig,
-    /// Who finds servers again.
+    /// The thread that discovers servers again.
     client: &'a Client,
     fleet: Arc<Fleet>,
     tensor: u16,
@@ -154,7 +154,7 @@ impl Client {
     ///
     /// # Errors
     /// A tensor or a node of the trace that is not there, servers that cannot be reached at the
-    /// start, and a `truth` that fails or has rows of another size. What fails later is counted.
+    /// start, and a `truth` that fails or has rows of another size. Later failures are counted.
     ///
     /// # Panics
     /// When `config` does not pass [`LoadConfig::check`].

@@ -12,7 +12,7 @@ use crate::remote::{ask_server, describe};
 use crate::route::same_graph;
 use crate::{Address, ClientError};
 
-/// What becomes of the source, and of the copy.
+/// The state of the source and of the copy afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The copy takes the source's place.
@@ -111,7 +111,7 @@ pub(super) fn is_in_place(into: &Path, part: PartId) -> bool {
     Graph::open(into).is_ok_and(|graph| graph.parts_here().contains(&part))
 }
 
-/// What a plan comes to; fails for what can be wrong before the first byte is fetched.
+/// The result of a plan; fails for anything that can be wrong before the first byte is fetched.
 pub(super) fn check_ends(plan: &MovePlan) -> Result<Kind, ClientError> {
     let refused = |address: &Address, reason: &str| {
         let (address, reason) = (address.clone(), reason.to_owned());

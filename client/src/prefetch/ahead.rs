@@ -124,7 +124,7 @@ struct Lanes<'scope, 'env> {
     most: u32,
 }
 
-/// What one of them knows.
+/// State of one of them.
 #[derive(Clone, Copy)]
 struct Lane<'a> {
     queue: &'a Mutex<Receiver<Job>>,

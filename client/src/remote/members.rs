@@ -1,4 +1,4 @@
-//! What the servers hold by now, asked again as often as something has changed.
+//! Present holdings of the servers, asked again whenever something has changed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

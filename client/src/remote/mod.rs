@@ -51,7 +51,7 @@ pub struct ClientConfig {
     /// How often something is tried when a server cannot be reached or fails. One that has no room
     /// is asked again until the deadline.
     pub attempts: u32,
-    /// What servers over TCP are shown, and must show.
+    /// Credentials that are shown to servers over TCP, and required of them.
     pub security: Security,
     /// Take only rows of the version that the servers have committed when this connects, whatever
     /// is put, committed and compacted later. Servers keep it for 10 minutes after the last pull;
@@ -75,12 +75,12 @@ impl Default for ClientConfig {
     }
 }
 
-/// Rows of a graph from its servers: blocking, usable from any thread at once.
+/// Rows of a graph from its servers: blocking, usable from any thread concurrently.
 ///
 /// Each pull goes straight to the shards that own its rows, one request per shard, all sent before
-/// the first answer is read. Of several servers that hold a partition the one that answers soonest
-/// is asked, and another when it fails or keeps silent for longer than it usually does. A shard
-/// that cannot be reached is tried again until the attempts or the deadline are used up, where its
+/// the first answer is read. If several servers hold a partition, the one with the lowest expected
+/// latency is asked. Another is asked when it fails or exceeds its usual latency. A shard that
+/// cannot be reached is tried again until the attempts or the deadline are used up, where its
 /// server now listens if that was started again.
 ///
 /// A forked child may use it, over connections of its own; what was under way in it belongs to the
@@ -115,8 +115,8 @@ impl Client {
     /// `map:FILE` for those that a file names, one on a line, or with the feature `etcd`
     /// `etcd:HOST:PORT/PREFIX` for those that are registered there. A named server that cannot be
     /// reached is done without if others have every partition, and looked for again when one of
-    /// them fails or something is written. Of servers that a map names one that answers is enough;
-    /// the map is read again when servers are lost or have changed.
+    /// them fails or something is written. One answering server of a map is enough; the map is read
+    /// again when servers are lost or have changed.
     ///
     /// # Errors
     /// An address that cannot be read or, unless others do, reached; servers of different graphs.
@@ -251,14 +251,14 @@ impl Client {
     /// from [`Client::commit`] on.
     ///
     /// The rows of one partition are put all or not at all. After an error those of some partitions
-    /// may have been put: put the same rows again. What is not known to have come is sent again
+    /// may have been put: put the same rows again. Pieces without an acknowledgement are sent again
     /// within the attempts and the deadline. Servers without room are asked again until the
     /// deadline.
     ///
     /// # Errors
-    /// What is wrong with the ids or the buffer, [`ClientError::NoWriter`],
-    /// [`ClientError::TwoWriters`] and [`ClientError::PutTooLarge`], all before anything is sent;
-    /// else what kept a server from taking them.
+    /// Fails before anything is sent for faults of the ids or the buffer,
+    /// [`ClientError::NoWriter`], [`ClientError::TwoWriters`] and [`ClientError::PutTooLarge`].
+    /// Otherwise it fails with the reason why a server did not take them.
     pub fn put_rows(
         &self,
         tensor: &str,

@@ -24,7 +24,7 @@ use crate::route::{Bucket, PartSet};
 /// other, with pauses that double.
 const BEHIND_PAUSES: u32 = 8;
 
-/// What all requests of one pull share.
+/// State that all requests of one pull share.
 pub(super) struct Pull {
     pub(super) tensor: u16,
     pub(super) row_bytes: usize,
@@ -76,7 +76,7 @@ impl Client {
         }
     }
 
-    /// Sorts ids into buckets, and returns the fleet that these are of: where nobody has a
+    /// Sorts ids into buckets, and returns the fleet that these are of. Where no server has a
     /// partition, which is so for a moment while it moves, all servers are asked again.
     fn split(
         &self,
@@ -182,11 +182,11 @@ impl Fleet {
     }
 }
 
-/// What failed, and of which server.
+/// The failure, and its server.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) server: usize,
-    /// What it was asked for is of these.
+    /// The requested rows are of these.
     parts: PartSet,
     pub(super) remedy: Remedy,
     pub(super) error: ClientError,
@@ -223,10 +223,10 @@ impl Failed {
     }
 }
 
-/// What servers have answered before a pull is given up.
+/// Answers of servers before a pull is given up.
 #[derive(Default)]
 struct Said {
-    /// That they lack the version that is wanted, for now.
+    /// Servers that lack the wanted version at present.
     behind: Option<ClientError>,
     /// That they cannot give the rows, however often they are asked.
     refused: Option<ClientError>,
@@ -262,7 +262,7 @@ pub(super) fn worst(mut failures: Vec<Failed>) -> ClientError {
     failures.swap_remove(at).error
 }
 
-/// What attempts have come to.
+/// Results of the attempts.
 #[derive(Default)]
 pub(super) struct Tries {
     /// Requests that were answered.

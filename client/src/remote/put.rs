@@ -24,7 +24,7 @@ use crate::route::PartSet;
 /// Pieces that one put has under way concurrently, each of another partition.
 const PIECES_AT_ONCE: usize = 8;
 
-/// What a put moved.
+/// Rows and bytes that a put moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutStats {
     /// Rows put.
@@ -37,7 +37,7 @@ pub struct PutStats {
     pub version: u32,
 }
 
-/// What all pieces of one put share.
+/// State that all pieces of one put share.
 pub(super) struct Put<'a> {
     pub(super) tensor: u16,
     pub(super) ids: &'a [NodeId],
@@ -50,7 +50,7 @@ pub(super) struct Put<'a> {
 struct Share {
     part: PartId,
     writer: usize,
-    /// Of all these rows, in the order of the put.
+    /// Places of all these rows, in the order of the put.
     positions: Vec<u32>,
     n_sent: usize,
     n_pieces: u32,

@@ -114,7 +114,7 @@ fn a_connection_that_takes_too_long_is_not_the_deadline_of_the_pull() {
     });
 }
 
-/// Returns an address where nobody listens yet.
+/// Returns an address without a listener yet.
 fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -205,9 +205,9 @@ fn two_known(hedged_share: f64) -> (Client, [FakeServer; 2]) {
     (client, servers)
 }
 
-/// Returns a pull of two known servers after `prepare`, which is told of the one that is asked
-/// first and of the other. On a busy machine it may be the other way round, or have no token left:
-/// then once more.
+/// Returns a pull of two known servers after `prepare`, which receives the one that is asked first
+/// and the other. On a busy machine it may be the other way round, or have no token left: then once
+/// more.
 fn pull_known(
     (hedged_share, kind): (f64, PullKind),
     prepare: impl Fn(&FakeServer, &FakeServer),

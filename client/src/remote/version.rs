@@ -137,7 +137,7 @@ impl Client {
         for writer in writers.iter().map(std::slice::from_ref) {
             let publish = (version, CommitStep::Publish);
             committed = committed.max(self.commit_step(fleet, writer, publish, deadline)?);
-            // At once: the next may fail, and this one has published all the same.
+            // Immediately: the next may fail, and this one has published all the same.
             let described = self.describe_again(fleet, writer[0], deadline);
             seen = seen.and(described.map(drop));
         }
@@ -222,8 +222,8 @@ impl Client {
         writers.iter().map(compact).collect()
     }
 
-    /// Waits until these compactions are over, however long they take; `progress` is told the bytes
-    /// that the one that runs has written and will write.
+    /// Waits until these compactions are over, however long they take; `progress` receives the
+    /// bytes that the running one has written and will write.
     ///
     /// # Errors
     /// [`ClientError::Compaction`] when one has failed or its server was started again, and what

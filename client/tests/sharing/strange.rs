@@ -17,8 +17,7 @@ use super::*;
 
 const N_SLOTS: usize = 4096;
 
-/// Speaks to one client after the other, and lends rows in the slots that it is told, after a
-/// while.
+/// Serves one client after the other, and lends rows in the given slots, after a while.
 #[derive(Clone, Copy)]
 struct Strange {
     slots: fn(usize) -> u32,

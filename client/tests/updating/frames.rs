@@ -1,4 +1,4 @@
-//! Updates by hand: frames that lie, and frames that nobody sends twice.
+//! Updates by hand: forged frames, and frames that no client sends twice.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};

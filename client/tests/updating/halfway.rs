@@ -96,7 +96,8 @@ fn a_client_goes_back_in_time_on_none_of_many_partitions() {
     writer.stop().unwrap();
 }
 
-/// A way to a server that lets a number of connections through, and closes all others at once.
+/// A proxy of a server that lets a number of connections through, and closes all others
+/// immediately.
 struct Relay {
     address: String,
     left: Arc<AtomicI64>,

@@ -52,7 +52,7 @@ pub(crate) use time::within;
 /// Bytes drained at a time from a request that is refused.
 const DRAIN_BYTES: usize = 64 << 10;
 
-/// One connection. What it keeps between requests is small: bulk buffers are borrowed.
+/// One connection. The state kept between requests is small: bulk buffers are borrowed.
 pub(crate) struct Connection {
     stream: Stream,
     /// The same socket, to see whether the client has left.
@@ -73,7 +73,7 @@ pub(crate) struct Connection {
     /// Volatile rows that it publishes.
     claims: Vec<Claims>,
     lag: Lag,
-    /// Of the reply that goes.
+    /// Length of the reply that is being sent.
     pace: Pace,
     head: Vec<u8>,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Connection {
 struct Asked {
     tensor: u16,
     kind: PullKind,
-    /// Of the ids.
+    /// Length of the ids.
     n_bytes: usize,
     /// The only one that will do; 0 for the newest.
     version: u32,
@@ -158,7 +158,7 @@ impl Connection {
                 if !was_first {
                     return Err(told_again());
                 }
-                // It is in; who tells a token that nobody wants is not answered.
+                // The client is admitted; a token that is not needed has no answer.
                 self.rights.hear(&shard.guard(), &token);
                 self.drain(prefix.body_bytes).await?;
                 continue;
@@ -186,8 +186,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a frame as long as the client likes, unless it has rows on loan, or as nobody
-    /// wants its place; `None` when it has left between frames.
+    /// Waits for a frame without a limit, unless the client has leased rows or its place is needed.
+    /// Returns `None` when it has left between frames.
     async fn next_prefix(&mut self, idle: &Idle) -> Result<Option<Prefix>, Ended> {
         let mut bytes = [0; PREFIX_BYTES];
         // Between two steps of a copy it is at work, and so is who copies rows that are lent, or

@@ -73,7 +73,7 @@ impl Connection {
     }
 
     /// Gathers and sends chunk after chunk, as long as a pull waits for them. The inner result is
-    /// what the client is told.
+    /// the client's answer.
     async fn send_rows(
         &mut self,
         shard: &Rc<Shard>,

@@ -3,8 +3,8 @@
 //!
 //! The memory is a ring of slots, a chunk each. Chunk `i` of an answer is in slot `i` modulo their
 //! number; where a later chunk of the same answer needs the slot, the client says when it has taken
-//! the rows. All slots are free when a pull begins: a client that asks again before it has taken
-//! what came spoils rows of its own, and nobody else's.
+//! the rows. All slots are free when a pull begins. A client that asks again before it took the
+//! last answer spoils its own rows only.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -31,7 +31,7 @@ pub(crate) const REGION_BYTES: usize = SHARED_SLOTS * CHUNK_BYTES;
 /// The memory of one connection.
 pub(super) struct Shared {
     region: Region,
-    /// What the client has not said yet to have taken: awaited chunks, and a loan counts as one.
+    /// Chunks that the client has not acknowledged: awaited ones, and a lease counts as one.
     pub(super) n_untaken: usize,
     /// Tensors whose tiers the client reads.
     pub(super) lent: Vec<u16>,
@@ -55,7 +55,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Of the rows from `first` on up to `n_rows`.
+    /// The rows from `first` on, up to `n_rows`.
     pub(super) fn new(first: usize, n_rows: usize, chunk_rows: usize, row_bytes: usize) -> Self {
         Self { first, n_rows, chunk_rows, row_bytes }
     }
@@ -66,8 +66,8 @@ impl Ring {
         (SHARED_CHUNK_BYTES_MIN..=CHUNK_BYTES).contains(&(self.chunk_rows * self.row_bytes))
     }
 
-    /// Returns where the chunk that begins with this row stands; `None` for one that is too short
-    /// to be worth it.
+    /// Returns the place of the chunk that begins with this row; `None` for a chunk too short to be
+    /// worth it.
     fn place(self, first_row: usize) -> Option<Range<usize>> {
         let n_bytes = (self.n_rows - first_row).min(self.chunk_rows) * self.row_bytes;
         let start = (first_row - self.first) / self.chunk_rows % SHARED_SLOTS * CHUNK_BYTES;
@@ -86,7 +86,7 @@ impl Ring {
 }
 
 impl Connection {
-    /// Answers a request for memory. The inner result is what the client is told.
+    /// Answers a request for memory. The inner result is the client's answer.
     pub(super) fn share(&mut self, shard: &Shard) -> Result<Result<(), Failure>, Ended> {
         let refuse = |code, message: &str| Ok(Err(failure(code, message)));
         if !self.is_local {
@@ -114,7 +114,7 @@ impl Connection {
         Ok(Ok(()))
     }
 
-    /// Sends a reply with the descriptor of a memory. The inner result is what the client is told.
+    /// Sends a reply with the descriptor of a memory. The inner result is the client's answer.
     pub(super) fn send_memory(
         &mut self,
         reply: &Reply,
@@ -134,8 +134,8 @@ impl Connection {
         }
     }
 
-    /// The client tells that it has taken rows, while no answer waits for that: those that were
-    /// lent, or chunks of an answer that has failed; or nobody has asked.
+    /// Handles an acknowledgement while no answer waits for it: of leased rows, of chunks of a
+    /// failed answer, or of nothing that was requested.
     pub(super) fn taken(&mut self) -> Result<(), Ended> {
         match self.shared.as_mut().and_then(|shared| shared.n_untaken.checked_sub(1)) {
             Some(left) => {
@@ -192,7 +192,7 @@ impl Connection {
         Some(&mut self.shared.as_mut()?.region.bytes_mut()[place])
     }
 
-    /// Tells the client of a chunk that was gathered there.
+    /// Announces a chunk that was gathered there to the client.
     pub(super) async fn write_shared(
         &mut self,
         ring: Ring,
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What is in the ring untaken is never written over.
+        /// Chunks that were not acknowledged are never overwritten.
         #[test]
         fn a_place_is_used_again_only_after_its_chunk_was_awaited_and_taken(
             first in 0usize..20_000,
@@ -249,7 +249,7 @@ mod tests {
             let mut standing = [None; SHARED_SLOTS];
             for first_row in (first..n_rows).step_by(chunk_rows) {
                 if ring.had_another(first_row) {
-                    // The client tells of the oldest that is awaited.
+                    // The client acknowledges the oldest awaited chunk.
                     let taken: usize = awaited.pop_front().expect("somebody was awaited");
                     standing[taken] = None;
                 }

@@ -31,8 +31,8 @@ impl Drop for Claims {
 }
 
 impl Connection {
-    /// Reads the ranges that are to be claimed, and claims them. The inner result is what the
-    /// client is told.
+    /// Reads the ranges that are to be claimed, and claims them. The inner result is the client's
+    /// answer.
     pub(super) async fn claim(
         &mut self,
         shard: &Rc<Shard>,

@@ -20,7 +20,7 @@ use crate::volatile::volatile_failure;
 /// A pause is so small a part of the time that has been waited.
 const PAUSES: u32 = 8;
 
-/// What a pull wants of a tensor.
+/// The rows of a tensor that a pull requests.
 struct Wanted<'a> {
     tensor: &'a VolatileTensor,
     min_stamp: u32,
@@ -154,8 +154,8 @@ impl Connection {
     }
 }
 
-/// Copies a chunk's rows. What is being rewritten, or was forgotten since it was waited for, is
-/// tried again as long as there is time.
+/// Copies a chunk's rows. Rows that are being rewritten, or were dropped since they were awaited,
+/// are tried again within the deadline.
 async fn gather(
     shard: &Shard,
     wanted: &Wanted<'_>,

@@ -25,7 +25,7 @@ fn turn(admission: &Rc<ReadAdmission>) -> ReadTurn {
     admission.turn(&PullOrder { kind: PullKind::Sync, arrived: now, deadline, progress })
 }
 
-/// What an output holds before it is written to.
+/// Bytes of an output before it is written to.
 const UNTOUCHED: u8 = 0xaa;
 
 /// A graph of one partition and one tensor, whose every row is known.

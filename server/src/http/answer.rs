@@ -1,4 +1,4 @@
-//! What each path answers.
+//! The paths and their answers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,8 +39,8 @@ pub(super) fn answer(
         },
         Err(bad) => refusal(bad),
     };
-    // The page of another site cannot read these (nor those under a name that leads here:
-    // `BadRequest::Host`), be told that they are something else, or show them in a frame.
+    // A page of another site cannot read these (nor those under a name that resolves to here:
+    // `BadRequest::Host`), reinterpret their type, or frame them.
     let Answer { status, content_type, headers, body } = answer;
     let mut bytes = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
@@ -118,7 +118,7 @@ fn health(observed: &Observed) -> Answer {
 fn readiness(observed: &Observed) -> Answer {
     match observed.phase() {
         Phase::Serving if observed.silent_shard().is_none() => {
-            // Reads continue, so that nobody is to send them elsewhere.
+            // Reads continue, so load balancers must not take the server out.
             let state = observed.served().map_or_else(|| "ready".to_owned(), state);
             text("200 OK", state)
         }

@@ -80,11 +80,11 @@ impl Drop for HttpServer {
     }
 }
 
-/// Whom the port answers.
+/// Clients that the port answers.
 struct Door {
-    /// What those must show who want figures; nothing on loopback.
+    /// Token that is required for figures; none on loopback.
     gate: Option<Arc<Gate>>,
-    /// Names of this machine that lead here for everybody.
+    /// Names that resolve to this machine everywhere.
     hosts: Vec<String>,
 }
 

@@ -15,7 +15,7 @@ pub(super) struct Request {
     pub(super) path: String,
     /// The answer shall have no body.
     pub(super) is_head: bool,
-    /// What `Authorization: Bearer` tells.
+    /// The token after `Authorization: Bearer`.
     pub(super) token: Option<Token>,
 }
 
@@ -35,7 +35,7 @@ pub(super) enum BadRequest {
 }
 
 impl Request {
-    /// Reads a request; `None` while it is not whole. What follows it is not looked at.
+    /// Reads a request; `None` while it is not whole. Bytes after it are ignored.
     ///
     /// Where no token keeps others out (`hosts`) it must name this machine by number, as
     /// `localhost`, or by one of these names. A site whose name leads its own pages here ("DNS

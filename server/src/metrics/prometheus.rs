@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::figures::{LatencyFigures, ServerFigures};
 use super::table::{METRICS, Metric, Source};
 
-/// What the text is, as HTTP says it.
+/// Content type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl ServerFigures {

@@ -68,7 +68,7 @@ struct Slot {
     waker: Cell<Option<Waker>>,
 }
 
-/// What a shard has to know of a pull to give it a turn.
+/// Properties of a pull by which a shard schedules it.
 #[derive(Clone, Debug)]
 pub(crate) struct PullOrder {
     pub(crate) kind: PullKind,
@@ -107,7 +107,7 @@ pub(crate) struct Permit {
     resource: Resource,
     class: Class,
     amount: Amount,
-    /// Of a read that has started.
+    /// Cost of a read that has started.
     cost: u64,
 }
 

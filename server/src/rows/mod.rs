@@ -55,13 +55,13 @@ pub(crate) struct ShardRows {
     tier_file: Option<TierFile>,
     /// The tier's part of the server's budget.
     memory: Grant,
-    /// What a missed row of the last gathers cost the disk, in nanoseconds by its profile.
+    /// Disk time of a missed row in the last gathers, in nanoseconds by its profile.
     row_cost: Cell<u64>,
     /// Scratch of gathers that are not running.
     scratch: RefCell<Vec<Scratch>>,
 }
 
-/// What a pull wants, and its turn to read from disk.
+/// The rows that a pull requests, and its turn to read from disk.
 #[derive(Clone, Copy)]
 pub(crate) struct Want<'a> {
     pub(crate) turn: &'a ReadTurn,
@@ -366,7 +366,7 @@ impl ShardRows {
     }
 }
 
-/// What the steps of one gather share.
+/// State that the steps of one gather share.
 struct Gather<'a> {
     plan: &'a ShardPlan,
     want: Want<'a>,

@@ -34,7 +34,7 @@ pub(super) struct Switch<'a> {
     pub(super) next: Arc<TensorVersion>,
 }
 
-/// What reads of one gather share.
+/// State that reads of one gather share.
 pub(super) struct Reading<'a> {
     pub(super) profile: &'a DeviceProfile,
     pub(super) counters: &'a Counters,

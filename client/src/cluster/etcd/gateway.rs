@@ -20,7 +20,7 @@ pub(super) const CALL_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a watch continues before it is begun again: an etcd that is gone is noticed by then.
 pub(super) const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What went wrong, as a sentence.
+/// The failure, as a sentence.
 pub(super) type Told<T> = Result<T, String>;
 
 /// A client of etcd's gateway.
@@ -140,7 +140,7 @@ impl Gateway {
         }
     }
 
-    /// A lease of so many seconds.
+    /// A lease of this many seconds.
     pub(super) fn grant(&self, seconds: u64) -> Told<String> {
         let granted: Value = self.call("lease/grant", &json!({"TTL": seconds}))?;
         granted["ID"].as_str().map(str::to_owned).ok_or_else(|| "no lease was granted".to_owned())

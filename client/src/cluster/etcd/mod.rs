@@ -24,7 +24,7 @@ const LEASE: Duration = Duration::from_secs(6);
 /// Largest value of a key that is looked at.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 
-/// What a server says of itself.
+/// The description that a server registers of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerEntry {
     /// Where clients find it.

@@ -11,7 +11,7 @@ use crate::load::socket::LoadSocket;
 use crate::load::tally::LoadError;
 use crate::remote::Fleet;
 
-/// How often all servers are asked again, while somebody does not have what it had.
+/// Interval at which all servers are asked again, while some server lacks a partition that it had.
 const LOOK: Duration = Duration::from_millis(20);
 /// Longest time for that: everything else of the thread waits meanwhile.
 const LOOK_MAX: Duration = Duration::from_millis(250);

@@ -50,7 +50,7 @@ pub(super) struct Worker<'a> {
     resting: Vec<(Instant, usize)>,
     /// Requests whose rows are at another server by now, and when they are asked again.
     put_off: Vec<(Instant, PutOff)>,
-    /// Since when somebody has not had what it had, until all are asked again.
+    /// Time since which a server lacks a partition that it had, until all are asked again.
     strayed: bool,
     next_look: Instant,
     drawer: Drawer,

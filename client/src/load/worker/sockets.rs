@@ -110,7 +110,7 @@ impl Worker<'_> {
             self.break_off(at, error);
             return Ok(());
         }
-        // That rows have been taken is told at once.
+        // An acknowledgement of rows is sent immediately.
         let is_told = |socket: &LoadSocket| !socket.has_unsent();
         if self.sockets[at].as_ref().is_none_or(is_told) { Ok(()) } else { self.flush(at) }
     }

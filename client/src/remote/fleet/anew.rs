@@ -17,11 +17,11 @@ const REDISCOVER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same where others hold what it holds.
 const REDISCOVER_TIMEOUT_SPARE: Duration = Duration::from_millis(250);
 
-/// What asking all servers has come to.
+/// The outcome of asking all servers.
 pub(in super::super) struct Refreshed {
     /// `None` if nothing is new.
     pub(in super::super) fleet: Option<Arc<Fleet>>,
-    /// Nobody was away.
+    /// No server was away.
     pub(in super::super) all_answered: bool,
 }
 
@@ -44,7 +44,7 @@ impl Fleet {
         found.map(|found| self.with(server, found)).transpose()
     }
 
-    /// What `server` holds now and where its shards listen.
+    /// The partitions that `server` holds now and the ports of its shards.
     ///
     /// `None` when it does not answer, or is as it was known.
     ///
@@ -125,7 +125,7 @@ impl Fleet {
         Ok(Arc::new(fleet))
     }
 
-    /// Takes over what a map says of servers that nobody knows yet.
+    /// Adopts a map's entries of servers that are not known yet.
     pub(in super::super) fn hear(&self, members: &[Member]) {
         for member in members {
             if let (Some(at), Some(busy)) = (self.position(&member.address), member.busy) {
@@ -188,9 +188,9 @@ impl Fleet {
     }
 }
 
-/// What a server that was known so is by now, if it has started again: one of its addresses `told`
-/// what it was, and what it is. Else an address that has not been asked since, or is silent, would
-/// count as another server.
+/// Finds the present state of a server that was known so, if it has started again: one of its
+/// addresses `told` its former and present state. Else an address that has not been asked since, or
+/// is silent, would count as another server.
 pub(super) fn renewed<'a>(
     known: &Description,
     mut told: impl Iterator<Item = (&'a Description, &'a Description)>,

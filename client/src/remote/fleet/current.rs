@@ -11,7 +11,8 @@ use crate::{Address, ClientError, Security};
 /// A client's fleet behind a lock, each process with a lock of its own.
 pub(in super::super) struct CurrentFleet {
     current: PerProcess<RwLock<Arc<Fleet>>>,
-    /// What the client connected to: for a child that was forked while a thread changed the fleet.
+    /// The servers that the client connected to: for a child that was forked while a thread changed
+    /// the fleet.
     first: Vec<(Address, Description)>,
     security: Security,
     sharing: Arc<Sharing>,

@@ -25,14 +25,14 @@ const OWN_PORT_AGAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// A port that has had less time than this may be reached another time.
 const OWN_PORT_TIMEOUT_MIN: Duration = Duration::from_millis(200);
 
-/// What has been found of the ports of one server, for as long as they stay.
+/// Findings about the ports of one server, for as long as they stay.
 #[derive(Debug, Default)]
 pub(super) struct Doors {
     /// By shard: its own port has been reached, so that whatever keeps it silent is not on the way.
     are_reached: Vec<AtomicBool>,
     /// A port of a shard cannot be reached though the common one can: the others are not tried.
     by_common: AtomicBool,
-    /// Who finds out whether that is so.
+    /// The thread that finds out whether that is so.
     search: PerProcess<SearchState>,
 }
 
@@ -43,7 +43,7 @@ struct SearchState {
     is_found: Condvar,
 }
 
-/// Who finds out for all that ask the server.
+/// The probe that all requests to the server share.
 struct Search<'a>(&'a SearchState);
 
 impl Doors {
@@ -119,7 +119,7 @@ impl Fleet {
             Break(opened) => return opened,
             Continue(error) => error,
         };
-        // Whoever searched has not found that it is so, at another port.
+        // The search has not shown that it is so, at another port.
         if search.is_none() {
             return Err(error);
         }
@@ -133,8 +133,8 @@ impl Fleet {
         open(common)
     }
 
-    /// Goes on with the error of a port that has not been reached in so much time, or in half of
-    /// what is left: the other half is for the common port.
+    /// Continues with the error of a port that was not reached within this time, or half of the
+    /// rest. The other half is for the common port.
     fn try_port(
         &self,
         address: &Address,
@@ -149,7 +149,7 @@ impl Fleet {
         }
     }
 
-    /// Returns whether a server tells by its common port that it is the one that was known, whose
+    /// Returns whether a server confirms by its common port that it has not restarted and its
     /// shards listen where they did.
     fn listens_as_known(&self, server: usize, deadline: Instant) -> bool {
         let (address, known) = &self.servers[server];
@@ -160,8 +160,8 @@ impl Fleet {
         })
     }
 
-    /// What is known of the ports of a server by those who knew it before with the same. Returns
-    /// the place of each of these servers, now and before.
+    /// Returns the knowledge of a server's ports from an earlier description with the same ports.
+    /// Returns the place of each of these servers, now and before.
     pub(super) fn inherit_doors(&mut self, before: &Self) -> Vec<(usize, usize)> {
         let mut inherited = Vec::new();
         for (now, (address, found)) in self.servers.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Partitions that nobody has, servers that are away, and connections that take their time.
+//! Partitions without a server, servers that are away, and connections that take their time.
 
 use std::time::{Duration, Instant};
 

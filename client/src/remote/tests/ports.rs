@@ -12,7 +12,7 @@ use crate::PullKind;
 use crate::fake_server::FakeServer;
 use crate::remote::{Client, ClientConfig};
 
-/// Returns a server whose shard tells of this port, where it does not listen.
+/// Returns a server whose shard announces this port, where it does not listen.
 fn behind(port: u16) -> FakeServer {
     FakeServer::start_as(&[0, 1], |description| description.shard_ports = vec![port])
 }
@@ -34,16 +34,16 @@ fn took(client: &Client) -> Duration {
     pull(client, PullKind::Sync).unwrap().1
 }
 
-/// Returns a port that refuses whoever comes, for as long as its socket is kept: nobody else gets
-/// it meanwhile.
+/// Returns a port that refuses every connection while its socket is kept: no other process gets it
+/// meanwhile.
 fn refusing() -> (SocketAddr, OwnedFd) {
     let bound = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&bound, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     (SocketAddr::try_from(getsockname(&bound).unwrap()).unwrap(), bound)
 }
 
-/// Returns a port whose queue is full, so that whoever comes gets no answer at all, and what keeps
-/// it so.
+/// Returns a port whose queue is full, so that connections get no answer at all, and the guard that
+/// keeps it so.
 fn swallowing() -> (u16, Vec<TcpStream>, OwnedFd) {
     let (at, listener) = refusing();
     listen(&listener, 0).unwrap();

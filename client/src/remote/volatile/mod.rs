@@ -24,7 +24,7 @@ use crate::volatile::{
 };
 use crate::{ClientError, TensorInfo};
 
-/// What is known of volatile tensors, by name.
+/// Known volatile tensors, by name.
 pub(super) type Known = Mutex<HashMap<String, VolatileInfo>>;
 
 impl Fleet {
@@ -144,7 +144,7 @@ fn ask_one(
     }
 }
 
-/// Returns what a server has told of a tensor, if that can be.
+/// Returns the description of a tensor by a server, if that can be.
 fn info(
     fleet: &Fleet,
     server: usize,

@@ -21,7 +21,7 @@ use crate::route::PartSet;
 use crate::socket::timespec;
 use crate::volatile::{StampWanted, VolatileInfo};
 
-/// What all requests of one pull share.
+/// State that all requests of one pull share.
 struct Pull<'a> {
     name: Name,
     row_bytes: usize,
@@ -44,7 +44,7 @@ struct Share {
 struct Asked<'a> {
     endpoint: usize,
     share: &'a Share,
-    /// Of the share's rows, those that it is for.
+    /// Positions of its rows in the share.
     positions: &'a [u32],
     connection: Connection,
     progress: VolatileProgress,
@@ -252,7 +252,8 @@ fn receive(
     Ok(())
 }
 
-/// Waits until something has come, or the time is up; tells for each request whether something has.
+/// Waits until something has arrived, or the time is up; returns for each request whether something
+/// has.
 fn wait(under_way: &[Asked<'_>], deadline: Instant) -> Result<Vec<bool>, ClientError> {
     let is_here = |one: &Asked<'_>| one.connection.has_buffered_volatile(&one.progress);
     let left = match under_way.iter().any(is_here) {

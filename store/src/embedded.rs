@@ -25,14 +25,14 @@ pub struct EmbeddedStore {
     profile: DeviceProfile,
     /// Tensors as in the graph's description.
     tensors: Vec<(TensorSpec, TensorViews)>,
-    /// Memory of finished gathers, for the next ones: one entry per thread that gathers at once.
+    /// Memory of finished gathers, for the next ones: one entry per concurrently gathering thread.
     scratch: PerProcess<Mutex<Vec<Scratch>>>,
 }
 
 /// One view per partition; `None` for a partition that was not asked for.
 type TensorViews = Vec<Option<TensorView>>;
 
-/// What a gather needs beside its output.
+/// Scratch memory of a gather beside its output.
 #[derive(Debug, Default)]
 struct Scratch {
     /// Per partition: rows and where they go.

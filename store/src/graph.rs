@@ -25,7 +25,7 @@ pub const META_FILE: &str = "graph.toml";
 /// Folder in a graph's where servers remember which rows were resident; nothing depends on it.
 pub const HOT_ROWS_DIR: &str = "hot-rows";
 
-/// What the name of a segment ends with while it is being written.
+/// Suffix of a segment's name while it is being written.
 pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 
 /// Fresh looks at a catalog for a segment that a compaction moves.
@@ -52,7 +52,7 @@ impl Graph {
     pub fn open_on(device: Arc<dyn Device>, dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(META_FILE);
         let text = read_meta(&*device, &path).map_err(StoreError::io(&path, "read"))?;
-        // What is not UTF-8 changes here, and the checksum tells.
+        // Bytes outside UTF-8 change here, and the checksum detects that.
         let parsed = GraphMeta::parse(&String::from_utf8_lossy(&text));
         let (meta, book) = parsed.map_err(|source| match source {
             MetaError::Newer { found } => StoreError::NewerFormat {
@@ -294,7 +294,7 @@ impl Graph {
 }
 
 /// Opens a segment and pins it. It is gone, with [`io::ErrorKind::NotFound`] or
-/// [`io::ErrorKind::WouldBlock`], if somebody removed it or is about to.
+/// [`io::ErrorKind::WouldBlock`], if it was removed or is about to be.
 pub(crate) fn open_pinned(
     device: &dyn Device,
     path: &Path,
@@ -309,7 +309,7 @@ pub(crate) fn open_pinned(
 }
 
 /// Returns the bytes of a `graph.toml`; a longer file than any of ours is cut, and its checksum
-/// tells.
+/// detects that.
 fn read_meta(device: &dyn Device, path: &Path) -> io::Result<Vec<u8>> {
     let file = device.open(path)?;
     let mut text = vec![0; file.len_bytes()?.min(MAX_META_BYTES) as usize];

@@ -25,12 +25,12 @@ impl FileMap {
         Ok(Self { map })
     }
 
-    /// Tells the system that places without order will be read, of a file that stays in memory
-    /// once it is there, or does not.
+    /// Advises the system of random reads, in a file that stays in memory once it is there, or does
+    /// not.
     ///
-    /// What stays is read and mapped in huge pages where the file system has them: random rows of
-    /// 400 bytes then come 1.3 to 1.5 times as fast. What does not stay is read by single pages,
-    /// since what lies around them is thrown away before its use.
+    /// Resident files are read and mapped in huge pages where the file system has them. Random rows
+    /// of 400 bytes then arrive 1.3 to 1.5 times as fast. Other files are read by single pages,
+    /// since their surroundings are evicted before use.
     pub(crate) fn expect_random_reads(&self, stays_in_memory: bool) {
         let advice =
             if stays_in_memory { memmap2::Advice::HugePage } else { memmap2::Advice::Random };

@@ -2,7 +2,7 @@
 
 use crate::dtype::Dtype;
 
-/// What to do with NaN in rows that come from outside.
+/// Treatment of NaN in rows that come from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NanPolicy {
     /// A NaN is an error that names row and column.

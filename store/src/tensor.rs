@@ -1,4 +1,4 @@
-//! What a tensor is: a name, an element type and a width.
+//! Description of a tensor: a name, an element type and a width.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

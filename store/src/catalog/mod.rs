@@ -28,7 +28,7 @@
 //! the committed one, or after the prepared one where there is one.
 //!
 //! Every write is synced before it returns. Opening for reading takes no lock and creates no file,
-//! so that it works on read-only mounts and from several processes at once.
+//! so that it works on read-only mounts and from several processes concurrently.
 
 mod commits;
 mod health;
@@ -68,7 +68,7 @@ pub struct Catalog {
     dir: PathBuf,
     pairs: Box<dyn KeyValues>,
     health: Health,
-    /// The lock of its partition, let go after the pairs are closed.
+    /// The lock of its partition, released after the pairs are closed.
     guard: Option<Arc<Guard>>,
 }
 
@@ -223,10 +223,10 @@ impl Catalog {
     }
 }
 
-/// Locks the folder of a partition against everybody else who writes or repairs it: RocksDB's own
-/// lock is only as good as the catalog.
+/// Locks the folder of a partition against other writers and repairs: RocksDB's own lock is only as
+/// good as the catalog.
 ///
-/// Fails with [`StoreError::Locked`] while somebody has it.
+/// Fails with [`StoreError::Locked`] while another process holds it.
 pub(crate) fn lock_partition(device: &dyn Device, dir: &Path) -> Result<Guard, StoreError> {
     device.lock(dir).map_err(|error| match error.kind() {
         ErrorKind::WouldBlock => StoreError::Locked { dir: dir.to_owned() },

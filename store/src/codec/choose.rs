@@ -42,7 +42,7 @@ pub(crate) struct SampledTable<'a> {
     pub(crate) memory_bytes: Option<u64>,
 }
 
-/// What a sample of a table says.
+/// Sizes and times of a table's sample.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CodecAssessment {
     pub(crate) case: CodecCase,

@@ -27,8 +27,8 @@ const GROUP_BYTES: u32 = 2048;
 pub enum SegmentCodec {
     /// Rows lie back to back as they are.
     Raw,
-    /// Groups of neighbouring rows, each a zstd frame of its own; a group that does not shrink
-    /// lies as it is.
+    /// Groups of neighbouring rows, each a zstd frame of its own; a group that does not shrink is
+    /// stored raw.
     Zstd {
         /// Rows of every group but the last, at least 1.
         group_rows: u32,

@@ -36,7 +36,7 @@ use crate::tensor::TensorSpec;
 use crate::verify::read_back_while;
 use rewrite::rewrite;
 
-/// What a compaction did to one tensor of one partition; the keys of `lode compact --json`.
+/// Result of a compaction for one tensor of one partition; the keys of `lode compact --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compacted {
     /// Partition.

@@ -96,8 +96,8 @@ impl FetchedFile {
 
     /// Syncs the file, reads and checks all of it, and returns it its name.
     ///
-    /// What is damaged or cannot be synced is removed, so that the next try begins with nothing: a
-    /// later sync would not say what the system has forgotten.
+    /// Files that are damaged or cannot be synced are removed, so that the next try starts from
+    /// nothing. A later sync would not report what the system has dropped.
     pub fn finish(mut self) -> Result<(), StoreError> {
         let synced = self.file.sync().map_err(StoreError::io(&self.temporary, "sync"));
         if let Err(error) = synced.and_then(|()| self.check()) {
@@ -176,7 +176,7 @@ fn find(
 }
 
 impl Graph {
-    /// What a segment with every row of a partition must be.
+    /// Properties of a segment with every row of a partition.
     pub(crate) fn identity_of_base(
         &self,
         part: lodestore_graph::PartId,

@@ -108,9 +108,9 @@ impl Importer {
     }
 
     /// Writes the rows of `source` as tensor `name`: one segment per partition, synced, read back
-    /// and checked. `external_of` gives the source's row of each node of `book`.
+    /// and checked. `external_of` holds the source's row of each node of `book`.
     ///
-    /// Memory: about 3 MiB, and 4 bytes per page of the longest segment. `progress` is told rows
+    /// Memory: about 3 MiB, and 4 bytes per page of the longest segment. `progress` receives rows
     /// done and rows in all.
     pub fn add_tensor(
         &mut self,

@@ -31,7 +31,7 @@ pub(crate) struct LayerSize {
     pub(crate) n_rows: u64,
 }
 
-/// What to fold.
+/// Layers to fold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fold {
     /// All layers into a segment that has every row.

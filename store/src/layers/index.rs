@@ -62,8 +62,8 @@ pub(crate) struct Place {
 }
 
 impl LayerIndex {
-    /// Builds the index of layers, oldest first, each given by its position and its rows,
-    /// ascending and below `n_rows`. Of a row in several layers the last one counts.
+    /// Builds the index of layers, oldest first, each given by its position and its rows, ascending
+    /// and below `n_rows`. The last layer of a row counts.
     ///
     /// # Panics
     /// When a row is not below `n_rows`.

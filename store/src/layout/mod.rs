@@ -223,7 +223,7 @@ impl SegmentLayout {
         self.sections().file_bytes()
     }
 
-    /// Where everything in the file lies.
+    /// Offsets of everything in the file.
     pub(crate) fn sections(&self) -> Sections {
         let n_groups = self.groups.as_ref().map_or(0, RowGroups::n_groups);
         let n_listed = if self.is_listed { self.n_rows } else { 0 };
@@ -231,7 +231,7 @@ impl SegmentLayout {
     }
 }
 
-/// Checks that groups of so many rows can be.
+/// Checks that groups of this many rows are possible.
 pub(crate) fn check_group_rows(row_bytes: u32, group_rows: u32) -> Result<(), LayoutError> {
     let group_bytes = u64::from(group_rows) * u64::from(row_bytes);
     if group_rows == 1 || group_rows > 1 && group_bytes <= MAX_GROUP_BYTES as u64 {

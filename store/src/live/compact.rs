@@ -22,8 +22,8 @@ impl LiveGraph {
     /// with [`StoreError::Stopped`]. Each tensor of a partition is switched on its own: after any
     /// other error the rest is done, and the first error is returned. A damaged page is such an
     /// error, unless all of its rows were changed since. A partition that is sealed is left as it
-    /// is. Of one that is ahead of the others, after a commit that failed in them, the newest
-    /// layers stay: readers still need its rows of the version before.
+    /// is. A partition ahead of the others, after a commit that failed in them, keeps its newest
+    /// layers. Readers still need its rows of the version before.
     ///
     /// Needs room on disk for the largest file that is written; memory does not depend on its
     /// length but for 4 bytes per page, and 16 bytes per row where deltas become one.
@@ -157,14 +157,14 @@ impl LiveGraph {
     }
 }
 
-/// What a compaction folds.
+/// Layers that a compaction folds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Folding {
     /// All layers of each tensor into one segment, where there are deltas.
     All,
     /// All deltas of each tensor into one, where there are several; its segment stays.
     Deltas,
-    /// What pays: deltas of a like size into one, and all layers where deltas have many of the
+    /// Folds that pay: deltas of a like size into one, and all layers where deltas have many of the
     /// rows.
     WherePays,
 }

@@ -1,4 +1,4 @@
-//! What compactions leave behind: files that no reader needs once the last view of them is gone.
+//! Leftovers of compactions: files that no reader needs once the last view of them is gone.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
@@ -98,8 +98,8 @@ impl LiveGraph {
     }
 }
 
-/// Removes a file unless some process has pinned it; returns whether it is gone. What cannot be
-/// removed stays for another time: it harms nobody.
+/// Removes a file unless some process has pinned it; returns whether it is gone. A file that cannot
+/// be removed stays for another time, without harm.
 pub(crate) fn remove_unpinned(device: &dyn Device, file: &Path) -> bool {
     device.remove_if_unpinned(file).unwrap_or_else(|error| {
         tracing::warn!("{}: cannot remove: {error}; left for later", file.display());

@@ -16,7 +16,7 @@ pub struct StoppedWrites {
     pub part: PartId,
     /// The write that failed.
     pub reason: String,
-    /// What helps.
+    /// The remedy.
     pub advice: &'static str,
 }
 

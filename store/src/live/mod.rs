@@ -79,7 +79,7 @@ pub enum LiveMode {
 pub struct LiveGraph {
     graph: Graph,
     mode: LiveMode,
-    /// Who has opened it.
+    /// The process that has opened it.
     process: Generation,
     /// The reader of every segment, those to come too.
     reader: ReaderKind,
@@ -178,7 +178,7 @@ impl LiveGraph {
         })
     }
 
-    /// What the tensor is that is called `name` now.
+    /// The tensor that is called `name` now.
     pub(crate) fn spec(&self, name: &str) -> Result<TensorSpec, StoreError> {
         let position = self.tensor_position(name)?;
         let first = self.open_parts().into_iter().next();

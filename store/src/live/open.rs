@@ -153,7 +153,7 @@ pub(crate) struct OpenedTensor {
     pub(crate) segment: Segment,
     /// Deltas over it, oldest first, with the first version that each has rows of.
     pub(crate) deltas: Vec<(u32, Segment)>,
-    /// What a commit has prepared.
+    /// State of a prepared commit.
     pub(crate) prepared: Option<Segment>,
     /// The versions that rows are pending for, ascending.
     pub(crate) pending_for: Vec<u32>,

@@ -30,7 +30,7 @@ impl LiveGraph {
     /// rows of one partition are put all or not at all; after an error those of some partitions may
     /// be there: put them again.
     ///
-    /// Threads that put at once share syncs.
+    /// Threads that put concurrently share syncs.
     pub fn put_rows(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<u32, StoreError> {
         self.check_process()?;
         let routed = self.route_put(tensor, ids, rows)?;

@@ -25,7 +25,7 @@ pub struct LiveTensor {
     /// Earlier versions that are in use, so that readers of one share its index.
     earlier: Mutex<Vec<Weak<TensorVersion>>>,
     pending: Mutex<Pending>,
-    /// What a commit has written and not published.
+    /// Delta of a commit that is written and not published.
     prepared: Mutex<Option<Arc<Layer>>>,
     /// Whether the graph has it no more; readers that have it continue.
     is_dropped: AtomicBool,

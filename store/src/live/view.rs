@@ -1,5 +1,5 @@
-//! What a gather of one tensor of one partition reads: the newest committed version, or one
-//! version.
+//! The version that a gather of one tensor of one partition reads: the newest committed version, or
+//! a given one.
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ use crate::graph::{
 };
 use crate::verify::verify_lists;
 
-/// What follows the name of a partition's folder, before the number of the move.
+/// Suffix of the name of a partition's folder, before the number of the move.
 const SUFFIX: &str = ".copy-";
 
 /// A partition that comes to the folder of a graph: a graph of its own with one partition, until it
@@ -30,7 +30,7 @@ pub struct Arrival {
     part: PartId,
     id: u64,
     staging: PathBuf,
-    /// Of the folder that it is made in: there is one who brings it.
+    /// Suffix of the folder in which it is made, by one mover.
     _lock: Guard,
 }
 
@@ -38,7 +38,7 @@ impl Arrival {
     /// Returns the arrival of a partition in `dir` that an earlier run has begun; without one, the
     /// first step of a new one with the number `id`, for which the folder is made.
     ///
-    /// Fails if the partition is there, or somebody else brings it at this moment.
+    /// Fails if the partition is there, or another process brings it at this moment.
     pub fn find_or_begin(dir: &Path, part: PartId, id: u64) -> Result<Self, StoreError> {
         Self::find_or_begin_on(Arc::new(Disk), dir, part, id)
     }
@@ -56,8 +56,8 @@ impl Arrival {
             let parent = parent.unwrap_or(Path::new("."));
             device.sync(parent).map_err(StoreError::io(parent, "sync"))?;
         }
-        // Until one has its own lock: of two that begin at once the second finds the first's
-        // folder.
+        // Held until one has its own lock: of two concurrent starts the second finds the folder of
+        // the first.
         let _alone = device.lock(dir).map_err(StoreError::io(dir, "lock"))?;
         let place = part_dir(dir, part);
         if let Some(found) = find(&*device, dir, part)? {
@@ -242,8 +242,8 @@ impl Arrival {
         Ok(())
     }
 
-    /// Moves the partition to its place: from then on it is this folder's. What it came with, the
-    /// graph's description, stays where the folder had none.
+    /// Moves the partition to its place: from then on it is this folder's. The graph's description
+    /// that it came with stays where the folder had none.
     pub fn take(self) -> Result<(), StoreError> {
         let (from, to) = (part_dir(&self.staging, self.part), part_dir(&self.dir, self.part));
         let meta = self.dir.join(META_FILE);
@@ -262,8 +262,8 @@ impl Arrival {
 
     /// Moves a file or folder to its place, durably.
     ///
-    /// After a sync that has failed, later ones say nothing of the name, so that it is taken back:
-    /// the next run gives it again.
+    /// After a sync that has failed, later ones prove nothing of the name, so that it is taken
+    /// back: the next run sets it again.
     fn move_to(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         self.device.rename(from, to).map_err(StoreError::io(to, "move what has come to"))?;
         self.device.sync(&self.dir).map_err(StoreError::io(&self.dir, "sync")).inspect_err(|_| {
@@ -311,7 +311,7 @@ fn staging_dir(dir: &Path, part: PartId, id: u64) -> PathBuf {
     dir.join(format!("{}{SUFFIX}{id:016x}", name_of(&part_dir(dir, part))))
 }
 
-/// Returns the lock of whoever brings a partition; it ends with the process, however that ends.
+/// Returns the lock of the process that brings a partition; it ends with the process, in any way.
 fn locked(device: &dyn Device, staging: &Path, part: PartId) -> Result<Guard, StoreError> {
     device.lock(staging).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => StoreError::MoveRefused {

@@ -43,7 +43,7 @@ impl Extent {
     }
 }
 
-/// One asked-for row and where it goes; the layout knows where it lies.
+/// One requested row and its destination; the layout knows its offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlannedRow {
     /// Row of the segment.

@@ -1,8 +1,8 @@
-//! What a device's requests and bytes cost.
+//! Cost of a device's requests and bytes.
 
 use crate::layout::PAGE_BYTES;
 
-/// What a device can do when it is asked for many pieces at once.
+/// Rates of a device under many concurrent requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceProfile {
     /// Random page reads per second with a deep queue.

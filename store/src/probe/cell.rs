@@ -35,7 +35,7 @@ impl ProbeCell {
     }
 }
 
-/// What a cell asks for.
+/// The measurement of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) request_bytes: usize,

@@ -44,7 +44,7 @@ pub struct StoredProfile {
     pub iops: f64,
     /// Bytes per second.
     pub bandwidth_bytes_per_s: f64,
-    /// What the two were fitted to, by request size and depth; nothing from format 1.
+    /// The measurements that both were fitted to, by request size and depth; nothing from format 1.
     #[serde(default)]
     pub cells: Vec<ProbeCell>,
 }
@@ -55,7 +55,7 @@ pub struct StoredProfile {
 pub struct ProfileError {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong with it.
+    /// The fault of it.
     pub reason: String,
     /// Whether that says something about the file.
     pub cause: Cause,
@@ -107,7 +107,7 @@ impl StoredProfile {
             file.read_exact_at(&mut text, 0).map(|()| text)
         });
         let text = text.as_mut().map_err(|error| refused(error))?;
-        // What is not UTF-8 changes here, and the checksum tells.
+        // Bytes outside UTF-8 change here, and the checksum detects that.
         let text = String::from_utf8_lossy(text);
         let newer_format = format_of(&text).filter(|format| *format > FORMAT_VERSION);
         let parsed = Self::parse(&text).map(Some);

@@ -57,7 +57,7 @@ impl MappedReader {
         &self.segment
     }
 
-    /// Checks the pages from `first` to before `end` that nobody has checked yet.
+    /// Checks the pages from `first` to before `end` that were not checked yet.
     #[inline]
     fn check_pages(&self, first: u64, end: u64) -> Result<(), StoreError> {
         for page in first..end {

@@ -39,7 +39,7 @@ fn plan(rows: &[u32], reader: &dyn RowReader) -> ReadPlan {
     plan
 }
 
-/// The shared body: the reader gives exactly the rows asked for, in the order asked for.
+/// The shared body: the reader returns exactly the requested rows, in the requested order.
 fn gives_the_rows(reader: &dyn RowReader, rows: &[u32]) {
     let row_bytes = reader.layout().row_bytes();
     let mut out = vec![0xaa; rows.len() * row_bytes];

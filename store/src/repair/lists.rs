@@ -25,7 +25,7 @@ use crate::error::StoreError;
 use crate::graph::{Graph, topology_path};
 use crate::verify::{Lists, ListsError, read_head};
 
-/// What a look at a topology file has found.
+/// Findings about a topology file.
 enum Found {
     /// It is there, or will be once this run is no dry one.
     Usable,
@@ -210,7 +210,7 @@ pub(super) fn open_topology(
     Topology::from_bytes(bytes, book, uuid).map_err(|error| error.to_string())
 }
 
-/// Where the topology of each partition that is here lies.
+/// Paths of the topology of each partition that is here.
 pub(super) fn paths(partitions: &BTreeMap<PartId, Partition>) -> Vec<PathBuf> {
     partitions.values().map(|partition| topology_path(&partition.dir)).collect()
 }

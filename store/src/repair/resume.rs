@@ -1,4 +1,4 @@
-//! What an earlier repair has left, when it was cut off.
+//! Leftovers of an earlier repair that was cut off.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the files of a graph say of themselves, before anything is touched.
+//! Descriptions in the files of a graph, before anything is touched.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -50,8 +50,8 @@ pub(super) fn refuse_newer<'a>(
     Ok(())
 }
 
-/// How many catalogs, files of lists and segments say that they are of which graph; those that
-/// cannot be read, or are damaged where it stands, say nothing.
+/// Counts catalogs, files of lists and segments by the graph that they name. Those that cannot be
+/// read, or are damaged there, do not count.
 pub(super) fn owners<'a>(
     shop: &Workshop,
     partitions: impl Iterator<Item = &'a Partition>,

@@ -182,15 +182,15 @@ impl Region {
     #[expect(unsafe_code, reason = "memory that the kernel writes is no slice by itself")]
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the range is within the memory, which lives as long as `self` and is initialised
-        // (the system gives zeros). No other region has these pages, and a queue owns a region for
-        // as long as the kernel may write to it, so nobody writes while we borrow.
+        // (the system zeroes it). No other region has these pages, and a queue owns a region for as
+        // long as the kernel may write to it, so no writer exists while we borrow.
         unsafe { std::slice::from_raw_parts(self.start(), self.len_bytes) }
     }
 
     /// Its bytes, for writing.
     #[expect(unsafe_code, reason = "memory that the kernel writes is no slice by itself")]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; and `self` is borrowed for nobody else.
+        // SAFETY: as in `bytes`; and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len_bytes) }
     }
 }
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// What the arena should be: the pages that each region has.
+    /// Model of the arena: the pages that each region has.
     fn check(arena: &Arena, regions: &[Region]) {
         let mut owners = vec![0; arena.n_pages];
         for region in regions.iter().filter(|region| Arc::ptr_eq(&region.memory, &arena.memory)) {
@@ -226,7 +226,7 @@ mod tests {
             assert_eq!(n_owners == 1, arena.lent[page / 64] >> (page % 64) & 1 == 1, "page {page}");
         }
         assert_eq!(arena.is_whole(), regions.is_empty());
-        // The longest run of free pages, told the slow way.
+        // The longest run of free pages, computed the slow way.
         let longest = owners.split(|&n| n > 0).map(<[i32]>::len).max().unwrap_or(0);
         let found = (1..=arena.n_pages).rev().find(|&n| arena.find(n, 0..arena.n_pages).is_some());
         assert_eq!(found.unwrap_or(0), longest);

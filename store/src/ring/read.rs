@@ -36,7 +36,7 @@ pub(crate) struct Progress {
     n_device_errors: u8,
 }
 
-/// What to do with a read that came back.
+/// Next step for a read that came back.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// All bytes are there.
@@ -86,7 +86,7 @@ impl Read {
         &self.region
     }
 
-    /// The memory, for whoever reads into it.
+    /// The memory, for its reader.
     pub(crate) fn region_mut(&mut self) -> &mut Region {
         &mut self.region
     }

@@ -13,7 +13,7 @@ use super::{Arena, Outcome, Read, ReadFile, ReadQueue};
 /// How often in a row the kernel may be too short of memory to take reads; 1 ms apart.
 const MAX_REFUSALS: u32 = 1000;
 
-/// What a table of files holds where it holds none.
+/// Marks an unused entry in a table of files.
 const NO_FILE: RawFd = -1;
 
 /// A ring with memory of its own; the kernel knows the memory and the file ahead, where it may.
@@ -110,7 +110,7 @@ impl Ring {
         };
     }
 
-    /// Returns what the kernel is told about a read.
+    /// Returns the kernel's description of a read.
     fn entry(&self, read: &Read, file: &ReadFile) -> squeue::Entry {
         let (offset, range) = read.rest();
         let region = read.region();

@@ -69,7 +69,7 @@ pub(super) fn read_footer(footer: &Page) -> Option<(Page, u64, u32)> {
     (header_crc == u32_at(footer, 12)).then(|| (header, data_bytes, u32_at(footer, 8)))
 }
 
-/// Bytes of all groups, as a footer says that nobody has compared with its header.
+/// Bytes of all groups, by a footer that was not compared with its header.
 pub(super) fn data_bytes_of(footer: &Page) -> Result<u64, String> {
     check_seal(footer)?;
     let word = |offset| u64::from(u32_at(footer, offset));

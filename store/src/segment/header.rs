@@ -114,7 +114,7 @@ impl SegmentIdentity {
         page
     }
 
-    /// Checks a header page of a file that nobody vouches for.
+    /// Checks a header page of a file without other proof.
     pub(super) fn from_page(page: &Page) -> Result<(Self, SegmentCodec), HeaderFault> {
         let damaged = |reason: String| Err(HeaderFault::Damaged(reason));
         if page[0..8] != MAGIC {

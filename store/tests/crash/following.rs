@@ -21,7 +21,7 @@ use crate::world::Finding;
 /// Pieces are shorter than most files.
 const PIECE: usize = 5000;
 
-/// What a writer had at a version.
+/// State of a writer at a version.
 struct Published {
     parts: Vec<PartFiles>,
     rows: Vec<Vec<u8>>,

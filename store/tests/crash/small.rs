@@ -50,7 +50,7 @@ static NOISE: [u8; 2048] = {
 };
 
 impl Rows {
-    /// The row that put number `seq` gives a node: its first byte tells which put, the others are
+    /// The row of put number `seq` for a node: its first byte identifies the put, the others are
     /// those of no other node or put. Put 0 is the import.
     pub(crate) fn row(self, node: u32, seq: u32) -> (u8, &'static [u8]) {
         let start = (node * 64 + seq) as usize;
@@ -127,7 +127,7 @@ fn write_lists(
     importer: &Importer,
     nodes: &Relabelling,
 ) -> Result<u64, ImportError> {
-    // In memory where that can be had: nobody needs these to be durable.
+    // In memory where possible: these need not be durable.
     let memory = Path::new("/dev/shm");
     let scratch = tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir());
     let scratch = scratch.expect("a folder for what is built");

@@ -12,7 +12,7 @@ const MAX_OPERATIONS: u64 = 100_000;
 
 /// Something done on a device that can be interrupted, and what must hold then.
 pub(crate) trait Scenario {
-    /// What the scenario knows to have been acknowledged.
+    /// Acknowledged changes that the scenario knows of.
     type Acknowledged;
 
     /// For messages.
@@ -21,7 +21,7 @@ pub(crate) trait Scenario {
     /// Returns a device with what is there before anything goes wrong.
     fn prepare(&self) -> CrashDevice;
 
-    /// Does everything; `is_sticky` tells whether the fault that comes will continue.
+    /// Does everything; `is_sticky` decides whether the coming fault will continue.
     fn run(
         &self,
         device: &CrashDevice,

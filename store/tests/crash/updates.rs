@@ -33,7 +33,7 @@ const COMPACT: Op = Op::Compact { part: None, what: Folding::All };
 /// All deltas of each tensor become one.
 const FOLD: Op = Op::Compact { part: None, what: Folding::Deltas };
 
-/// What a graph must still be able to do after whatever happened.
+/// Operations that a graph must still allow after any fault.
 const GOES_ON: &[Op] = &[
     Op::Look,
     Op::Reopen,

@@ -20,7 +20,7 @@ pub(crate) use super::model::Model;
 use super::model::{Puts, Seqs, allowed};
 use super::small::{N_NODES, OUT, Rows, TENSORS, external_of};
 
-/// What is wrong, if something is.
+/// The fault, if there is one.
 pub(crate) type Finding = Result<(), Box<dyn Error>>;
 
 /// One thing to do with the graph.
@@ -43,7 +43,7 @@ pub(crate) enum Op {
     Compact {
         /// The partition.
         part: Option<u16>,
-        /// What becomes one file.
+        /// Rows that become one file.
         what: Folding,
     },
     /// Removes what compactions have left.
@@ -78,7 +78,7 @@ pub(crate) struct World {
     graph: OnceCell<Graph>,
     live: Option<Arc<LiveGraph>>,
     held: Vec<Held>,
-    /// What may be there.
+    /// Possible contents.
     pub(crate) model: Model,
     /// Whether the planned fault continues once it has come.
     pub(crate) is_sticky: bool,
@@ -92,8 +92,8 @@ impl World {
         Self { crash, device, graph, live: None, held: Vec::new(), model, is_sticky: false }
     }
 
-    /// Does one thing. What the store refuses because of a fault of the device is no finding; what
-    /// it refuses without one is.
+    /// Does one thing. A refusal of the store because of a fault of the device is no finding; a
+    /// refusal without one is.
     pub(crate) fn act(&mut self, op: &Op) -> Finding {
         let had_struck = self.crash.has_struck();
         let done = match op {
@@ -128,7 +128,7 @@ impl World {
         self.live = None;
     }
 
-    /// Returns whether an error is the device's fault, and tells of it.
+    /// Returns whether an error is the device's fault, and reports it.
     fn excuse(&self, error: &StoreError, had_struck: bool) -> Finding {
         let told = error.to_string();
         let cause = match error {
@@ -297,7 +297,7 @@ impl World {
     fn verify(&self) -> Finding {
         match verify_on(Arc::clone(&self.device), Path::new(OUT), 1, &mut |_, _| {}) {
             Ok(report) if report.ok => Ok(()),
-            // Under a fault it tells what it could not read.
+            // Under a fault it reports what it could not read.
             _ if self.crash.has_struck() => Ok(()),
             Ok(report) => Err(format!("damaged: {:?}", report.damaged).into()),
             Err(error) => Err(error.into()),

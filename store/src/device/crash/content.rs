@@ -89,7 +89,7 @@ impl Content {
     }
 }
 
-/// What a sector, or the part of it that was not synced, may hold.
+/// Possible bytes of a sector, or of the part of it that was not synced.
 fn tear(sector: &mut [u8], dice: &mut Dice) {
     match dice.below(4) {
         0 => sector.fill(0),

@@ -1,11 +1,11 @@
 //! A device in memory that keeps no more than POSIX promises, loses power, and fails on request.
 //!
-//! What a loss of power leaves ([`CrashDevice::after_loss`]) follows from a seed:
+//! The state after a loss of power ([`CrashDevice::after_loss`]) follows from a seed:
 //!
-//! - Bytes that were synced stay. Of the bytes appended since, any number is there; each 512-byte
+//! - Bytes that were synced stay. Any number of the bytes appended since is there; each 512-byte
 //!   sector of them holds what was written, zeros, or garbage.
 //! - Names (creation, rename, removal) that were followed by a sync of their folder stay as they
-//!   were. Each change since has happened or not, on its own; a rename gives its file one name,
+//!   were. Each change since has happened or not, on its own; a rename leaves its file one name,
 //!   the old or the new. A synced file without a durable name is gone.
 //! - A batch of a key-value store stays when its write has returned; one in flight is there whole
 //!   or not at all. The store is reachable when its folder's name is durable.

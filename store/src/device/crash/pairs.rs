@@ -15,7 +15,7 @@ use crate::device::{Access, Change, EachPair, KeyValues};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a folder holds of a key-value store.
+/// State of a key-value store in a folder.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pairs {
     stage: Stage,
@@ -25,7 +25,7 @@ pub(super) struct Pairs {
     in_doubt: Option<Vec<Change>>,
     /// The pairs before the last write, where writes are not durable.
     durable: Option<Arc<Map>>,
-    /// Whether somebody has it open for writing.
+    /// Whether it is open for writing.
     is_locked: bool,
 }
 

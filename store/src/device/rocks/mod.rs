@@ -1,8 +1,8 @@
 //! RocksDB as a key-value store.
 //!
 //! Opening for reading takes no lock and creates no file, so that it works on read-only mounts and
-//! from several processes at once. Every write is synced; writes of several threads share a sync.
-//! Damage to a log is distinguished from a write that a crash cut off by [`acknowledged`].
+//! from several processes concurrently. Every write is synced; writes of several threads share a
+//! sync. Damage to a log is distinguished from a write that a crash cut off by [`acknowledged`].
 
 mod acknowledged;
 mod forked;
@@ -289,7 +289,7 @@ fn names(dir: &Path) -> io::Result<BTreeSet<String>> {
     fs::read_dir(dir)?.map(name).collect()
 }
 
-/// RocksDB tells a taken lock only in words.
+/// RocksDB reports a taken lock only in words.
 fn is_locked(error: &rocksdb::Error) -> bool {
     let words = error.as_ref();
     words.contains("lock hold by current process") || words.contains("While lock file")

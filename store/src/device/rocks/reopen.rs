@@ -33,14 +33,14 @@ pub(in crate::device) struct Reopening {
     doubt: Mutex<Option<Doubt>>,
 }
 
-/// What is known of the writes that have failed.
+/// State of the writes that have failed.
 #[derive(Debug)]
 struct Doubt {
     /// The first failure.
     reason: String,
     /// Keys that they were to change, but for batches that cannot be undone.
     keys: BTreeSet<Vec<u8>>,
-    /// What puts those back as they were, once that has been read.
+    /// Writes that restore those, once that has been read.
     undo: Option<Vec<Change>>,
 }
 

@@ -13,9 +13,9 @@ impl LiveGraph {
     /// Opens a partition whose folder has come since; returns the graph's version. Nothing happens
     /// if it is open.
     ///
-    /// Where puts are taken the partition and the others are brought to the higher of their
-    /// versions, as if they had been opened together: what is pending in those that are behind was
-    /// put before whoever commits there was answered.
+    /// Where puts are accepted, the partition and the others are brought to the higher of their
+    /// versions, as if they had been opened together. Pending rows of those behind were put before
+    /// that commit was acknowledged.
     pub fn adopt(&self, part: PartId) -> Result<u32, StoreError> {
         self.graph.check_part(part)?;
         if self.now()[part.index()].is_some() {

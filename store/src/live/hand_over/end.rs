@@ -8,7 +8,7 @@ use super::pending::UncommittedRows;
 use crate::error::StoreError;
 
 impl PartCopy {
-    /// Takes the partition out of the graph: nobody gets at it any more who has not begun to.
+    /// Takes the partition out of the graph: only operations that have begun still reach it.
     ///
     /// Fails with [`StoreError::MoveRefused`] unless all pending rows were read since it was
     /// sealed, the seal has held since, and the graph is open for writing.
@@ -19,8 +19,8 @@ impl PartCopy {
         Ok(())
     }
 
-    /// Fails unless the copy has all that the partition has, and nobody can put more; the gate must
-    /// be held alone.
+    /// Fails unless the copy has all that the partition has, and no more puts are possible; the
+    /// gate must be held alone.
     fn check_complete(&self) -> Result<(), StoreError> {
         self.live.check_writable()?;
         let refused = |reason: &str| {
@@ -49,7 +49,7 @@ impl PartCopy {
         self.live.take_in(Arc::clone(&self.part), version)
     }
 
-    /// Returns whether nobody else holds anything of the partition, once it is given up.
+    /// Returns whether no other holder of the partition is left, once it is released.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let is_alone = |tensor| Arc::strong_count(tensor) == 1;
@@ -63,11 +63,10 @@ impl PartCopy {
     pub fn close(self, id: u64) -> Result<PathBuf, StoreError> {
         assert!(self.is_idle(), "nobody reads from a partition that is closed");
         self.live.forget_garbage(&self.part.catalog);
-        // What is in the log alone would be there as well: this is for whoever reads the old
-        // folder.
+        // Rows in the log alone would be there as well: this is for readers of the old folder.
         self.part.catalog.flush()?;
         let (live, part) = (Arc::clone(&self.live), self.part());
-        // Until it has its other name, so that nobody else opens it in between.
+        // Held until it has its other name, so that no other process opens it in between.
         let _guard = self.part.catalog.guard();
         drop(self);
         let graph = &live.graph;

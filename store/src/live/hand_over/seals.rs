@@ -9,7 +9,7 @@ use super::SEAL_MAX;
 const SEALS_MAX: u32 = 3;
 /// Time of which a partition is sealed for half at most.
 const WINDOW: Duration = SEAL_MAX.saturating_mul(2 * SEALS_MAX);
-/// What a seal counts for at least, however soon it ends.
+/// Shortest time that a seal counts for, however soon it ends.
 const COUNTED_MIN: Duration = Duration::from_secs(1);
 
 /// When the last seals began and ended, or would end by themselves.

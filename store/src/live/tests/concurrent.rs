@@ -1,4 +1,4 @@
-//! Threads that put, gather, commit and compact at once.
+//! Threads that put, gather, commit and compact concurrently.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -13,7 +13,7 @@ fn duration() -> Duration {
     Duration::from_millis(if std::env::var_os("LODE_LONG").is_some() { 20_000 } else { 1500 })
 }
 
-/// What is known of a node: puts that are acknowledged, and puts that were begun.
+/// History of a node: acknowledged puts, and puts that were begun.
 #[derive(Default)]
 struct Progress {
     begun: AtomicU32,

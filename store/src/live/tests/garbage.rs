@@ -1,4 +1,4 @@
-//! What compaction leaves: it stays while anybody reads from it, and goes after that.
+//! Files that compaction leaves stay while a view reads them, and are removed after that.
 
 use std::fs;
 

@@ -18,7 +18,7 @@ enum Controller {
 }
 
 /// Bytes of memory that this process may use beyond what it has: what the machine has free or can
-/// free, and what its control groups allow. `None` where the system tells neither.
+/// free, and what its control groups allow. `None` where the system reports neither.
 #[must_use]
 pub fn available_memory_bytes() -> Option<u64> {
     let machine = read("/proc/meminfo").and_then(|text| kib_of(&text, "MemAvailable:"));

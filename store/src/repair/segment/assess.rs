@@ -1,4 +1,4 @@
-//! What is left of a segment file, and what follows from it.
+//! State of a segment file, and its consequences.
 
 use std::io;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
 use crate::segment::{SegmentDigest, SegmentIdentity};
 
-/// What the outside knows of a segment.
+/// Knowledge of a segment from outside its file.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
     pub(crate) identity: SegmentIdentity,

@@ -146,7 +146,7 @@ fn dies_anywhere(model: &Model, damage: &dyn Fn(&Patient)) {
         }
         let lost = |report: &RepairReport| report.lost.iter().map(|lost| lost.rows).sum::<u64>();
         assert_eq!(lost(&report), lost(&expected), "after {n_changes} changes: {report:?}");
-        // Whatever the first one had lost is told, if not by it then by the second.
+        // All losses of the first one are reported, if not by it then by the second.
         for (place, tensor) in places(&whole, &expected.lost) {
             let is_told = |told: &[Lost]| {
                 places(&patient, told).iter().any(|other| *other == (place.clone(), tensor.clone()))

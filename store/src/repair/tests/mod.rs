@@ -51,7 +51,7 @@ fn row_of(tensor: &str, id: u32, width: usize) -> Vec<u8> {
     }
 }
 
-/// What a copy of a graph is made from.
+/// The original that a copy of a graph is made from.
 struct Model {
     dir: TempDir,
 }
@@ -225,8 +225,8 @@ fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// Returns the rows that differ between what was and what is; fails the test for a wrong row, or
-/// for one that is lost without having been told.
+/// Returns the rows that differ between before and after. Fails the test for a wrong row, or for a
+/// lost one that was not reported.
 fn lost_rows(was: &Rows, is: &Rows, report: &RepairReport) -> usize {
     let mut n_lost = 0;
     for ((tensor, id), bytes) in was {
@@ -245,7 +245,7 @@ fn lost_rows(was: &Rows, is: &Rows, report: &RepairReport) -> usize {
     n_lost
 }
 
-/// What a repair must come to.
+/// Expected result of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// Everything is as it was.

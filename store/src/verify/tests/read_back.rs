@@ -1,4 +1,4 @@
-//! What was written is read back from the disk, and not from the memory that it was written
+//! Written bytes are read back from the disk, and not from the memory that they were written
 //! through.
 
 use std::collections::HashSet;

@@ -51,7 +51,7 @@ enum Replace {
     Any,
 }
 
-/// What the rows of the first fill are chosen by.
+/// Rank of the rows of the first fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Rank {
     Lists,
@@ -99,8 +99,8 @@ impl WorkerView<'_> {
         is_local(self.book, self.worker, self.n_workers, NodeId(id))
     }
 
-    /// Returns how many neighbour lists of the worker's own nodes each node is in. Of the nodes
-    /// that it does not own those in any are its halo.
+    /// Returns how many neighbour lists of the worker's own nodes each node is in. Nodes in any of
+    /// these that it does not own are its halo.
     fn own_lists(&self) -> Vec<u32> {
         let own = self.book.parts().flat_map(|part| self.book.range(part));
         count_lists(self.topology, own.filter(|&id| self.owns(id)))
@@ -242,7 +242,7 @@ impl RuleArgs {
 mod tests {
     use super::*;
 
-    /// Own nodes 0 and 1, of worker 0; 2 to 5 are remote. Edges as (neighbour, of whom).
+    /// Own nodes 0 and 1, of worker 0; 2 to 5 are remote. Edges as (neighbour, owner of the list).
     fn topology() -> (Topology, PartitionBook) {
         // 0 has 2, 3; 1 has 2, 4; 2 has 5; 3 has 4, 5; 4 has 5, 3; 5 has none.
         let offsets = vec![0, 2, 4, 5, 7, 9, 9];

@@ -1,4 +1,4 @@
-//! Who partitions a graph and how, as a user says it.
+//! Partitioner and its parameters, as a user writes them.
 
 use clap::Args;
 use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
@@ -18,8 +18,8 @@ pub(crate) struct PartitionerArgs {
     /// has more, but that one node too many is allowed where nodes do not divide evenly.
     #[arg(long, value_name = "RATIO")]
     max_balance: Option<f64>,
-    /// SPRING: volume (sum of degrees) above which a cluster neither takes nor gives nodes; a
-    /// twentieth of all nodes' volume per partition unless given.
+    /// SPRING: volume (sum of degrees) above which a cluster neither takes nor loses nodes
+    /// [default: a twentieth of all nodes' volume per partition].
     #[arg(long, value_name = "VOLUME")]
     tau: Option<f64>,
     /// SPRING: merging makes no cluster of more than this times the mean nodes of a partition; 1.05
@@ -32,7 +32,7 @@ pub(crate) struct PartitionerArgs {
 }
 
 impl PartitionerArgs {
-    /// What is to be done with `algorithm`; refuses parameters of another one.
+    /// Returns the settings of `algorithm`; refuses parameters of another one.
     pub(crate) fn config(
         &self,
         algorithm: Algorithm,

@@ -1,4 +1,4 @@
-//! What can be wrong with bytes from a peer.
+//! Faults in bytes from a peer.
 
 use thiserror::Error;
 
@@ -55,7 +55,7 @@ pub enum WireError {
     Malformed {
         /// Which message.
         message: &'static str,
-        /// What the decoder met.
+        /// The fault that the decoder found.
         reason: String,
     },
 }

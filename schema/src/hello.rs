@@ -45,7 +45,7 @@ pub struct WireVersions {
     pub newest: u16,
 }
 
-/// What a client makes of a server's answer.
+/// Client side of a server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agreement {
     /// The connection has this version.

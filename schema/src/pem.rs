@@ -8,7 +8,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 /// Returns all certificates of a file, of which there must be one.
 ///
 /// # Errors
-/// What is wrong with the file, in words without its bytes.
+/// The fault of the file, in words without its bytes.
 pub fn certificates(file: impl Read) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(file).collect();
     let found = found.map_err(plainly)?;
@@ -21,7 +21,7 @@ pub fn certificates(file: impl Read) -> Result<Vec<CertificateDer<'static>>, Str
 /// Returns the key in a file.
 ///
 /// # Errors
-/// What is wrong with the file, in words without its bytes.
+/// The fault of the file, in words without its bytes.
 pub fn private_key(file: impl Read) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_reader(file).map_err(|error| match error {
         Error::NoItemsFound => "no private key stands in it".to_owned(),

@@ -47,10 +47,10 @@ impl Token {
     }
 }
 
-/// What a server lets in: a token, and while another replaces it the one before too.
+/// Tokens that a server accepts: one, and while another replaces it the one before too.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens {
-    /// The one that is told.
+    /// The one to show.
     first: Token,
     /// The same again where there is no other.
     second: Token,
@@ -64,7 +64,7 @@ pub enum BadTokens {
     Line {
         /// From 1 on.
         line_no: usize,
-        /// What one is.
+        /// The form of a token.
         source: BadToken,
     },
     /// There are none, or too many.
@@ -99,7 +99,7 @@ impl Tokens {
         }
     }
 
-    /// Returns the one to be told.
+    /// Returns the token to show.
     #[must_use]
     pub fn first(&self) -> Token {
         self.first

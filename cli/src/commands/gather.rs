@@ -82,7 +82,7 @@ pub(crate) struct GatherArgs {
     security: SecurityArgs,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct GatherReport {
     tensor: String,

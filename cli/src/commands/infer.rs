@@ -52,7 +52,7 @@ pub(crate) struct InferArgs {
     memory: u64,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct InferReport {
     graph: String,

@@ -47,7 +47,7 @@ pub(crate) struct ProbeArgs {
 /// Smallest segment that is measured instead of a file written for it.
 const MIN_SEGMENT_BYTES: u64 = 256 << 20;
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]

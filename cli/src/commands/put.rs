@@ -63,7 +63,7 @@ pub(crate) struct PutArgs {
     /// it all that are here. --commit wants it where partitions are not here.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',', conflicts_with = "connect")]
     parts: Vec<u16>,
-    /// What to do with NaN in the rows.
+    /// Treatment of NaN in the rows.
     #[arg(long, value_enum, default_value_t = Nan::Refuse)]
     nan: Nan,
     /// Make a version of all that was put so far.
@@ -83,7 +83,7 @@ pub(crate) struct PutArgs {
     security: SecurityArgs,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct PutReport {
     tensor: String,

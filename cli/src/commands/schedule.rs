@@ -99,7 +99,7 @@ enum Roots {
     All,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct ScheduleReport {
     schedule: String,

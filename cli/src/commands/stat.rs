@@ -25,7 +25,7 @@ pub(crate) struct StatArgs {
     security: SecurityArgs,
 }
 
-/// What `--json` prints: counters since the server started.
+/// Output of `--json`: counters since the server started.
 #[derive(Serialize)]
 struct StatReport {
     address: String,
@@ -33,14 +33,14 @@ struct StatReport {
     /// The newest committed version.
     version: u32,
     writable: bool,
-    /// What the server is to its partitions: writer, follower or reader.
+    /// Role of the server for its partitions: writer, follower or reader.
     role: String,
     /// Rows of deltas, and rows that are not committed.
     committed_rows: u64,
     pending_rows: u64,
     compactions_asked: u64,
     compactions_ended: u64,
-    /// Of the compaction that runs: bytes written, and to write.
+    /// Progress of the running compaction: bytes written, and to write.
     compaction_bytes: u64,
     compaction_bytes_total: u64,
     /// Why the last has failed; empty if it has not.

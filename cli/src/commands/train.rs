@@ -106,7 +106,7 @@ pub(crate) struct TrainArgs {
     /// Workers; at most one per partition [default: 1; in an MPI job one for each process].
     #[arg(long, value_name = "W")]
     workers: Option<u32>,
-    /// Each worker is a process of its own, not a thread; this one is the first and tells of all.
+    /// Each worker is a process of its own, not a thread; this one is the first and reports all.
     /// Tiers that workers share are then each process's own, of an equal share of the bytes.
     #[arg(long)]
     processes: bool,
@@ -154,11 +154,11 @@ pub(crate) struct TrainArgs {
     /// Divide each feature row by the sum of its absolute values.
     #[arg(long)]
     normalize: bool,
-    /// Measure accuracy after every so many epochs; 0: after the last only.
+    /// Measure accuracy after every N epochs; 0: after the last only.
     #[arg(long, value_name = "N", default_value_t = 1)]
     evaluate_every: u32,
-    /// What validation and test nodes are measured by, wherever accuracy is reported: accuracy (one
-    /// class a node), f1-micro, or roc-auc (two classes, or several labels a node).
+    /// Metric of validation and test nodes, wherever accuracy is reported: accuracy (one class a
+    /// node), f1-micro, or roc-auc (two classes, or several labels a node).
     #[arg(long, value_name = "M", default_value_t = Metric::Accuracy)]
     metric: Metric,
     /// Leave the test nodes out; with --evaluate-every 0 accuracy is not measured at all.
@@ -168,7 +168,7 @@ pub(crate) struct TrainArgs {
     /// TMPDIR). The scores of roc-auc, 8 bytes for each label of each measured node, come on top.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     evaluation_memory: u64,
-    /// Stop when accuracy on the validation nodes has not risen for so many epochs; 0: never.
+    /// Stop when accuracy on the validation nodes has not risen for N epochs; 0: never.
     #[arg(long, value_name = "N", default_value_t = 0)]
     patience: u32,
     /// Write the model that did best on the validation nodes to this file (safetensors), in place
@@ -228,13 +228,13 @@ pub(crate) struct TrainRun {
     /// `schedule_path` counts only if `keep_schedule`.
     pub(crate) train: TrainConfig,
     pub(crate) keep_schedule: bool,
-    /// Where steps are told of.
+    /// Destination of the log of steps.
     pub(crate) log: Option<PathBuf>,
     /// How workers are spread over processes.
     pub(crate) form: Form,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 pub(crate) struct Trained {
     #[serde(flatten)]
@@ -242,7 +242,7 @@ pub(crate) struct Trained {
     /// Tiers of `ondemand`, the one asked first in front.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tiers: Vec<TierReport>,
-    /// Why the run was not told of to its end, and ended there.
+    /// The reason why the report of the run ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
 }
@@ -343,13 +343,13 @@ impl TrainArgs {
     }
 }
 
-/// Trains, and tells nobody of its epochs.
+/// Trains, and reports no epochs.
 pub(crate) fn train(run: &TrainRun, console: &Console) -> Result<Trained> {
     let (trained, told) = train_telling(run, console, false, &mut |_| Ok(()))?;
     told.map(|()| trained)
 }
 
-/// Trains as one of several processes, of which another tells.
+/// Trains as one of several processes, another of which reports.
 fn follow(run: &TrainRun) -> Result<()> {
     let console = Console::silent();
     let mut joined = run.form.join(run.train.workers)?;
@@ -370,9 +370,9 @@ fn follow(run: &TrainRun) -> Result<()> {
     }
 }
 
-/// Trains; `on_epoch` is told of each epoch when it is done. An error of it, or of the log, ends
-/// the run at once; what there is then is given beside it. So does a signal, from the first step
-/// on, if the run `heeds` any; before that, nothing is lost, and the process ends.
+/// Trains; `on_epoch` receives each epoch when it is done. An error of it, or of the log, ends the
+/// run immediately; the results so far are returned beside it. So does a signal, from the first
+/// step on, if the run `heeds` any; before that, nothing is lost, and the process ends.
 fn train_telling(
     run: &TrainRun,
     console: &Console,
@@ -445,13 +445,13 @@ fn heed(heeded: &mut Option<Heeded>) -> Result<()> {
     Ok(())
 }
 
-/// Returns what a process tells of itself at the end: its memory, and what each tier did.
+/// Returns the report of a process at the end: its memory, and the counters of each tier.
 fn figures(rss_bytes: u64, tiers: &[TierReport]) -> Vec<u64> {
     let of_tiers = tiers.iter().flat_map(TierReport::figures);
     [rss_bytes].into_iter().chain(of_tiers).collect()
 }
 
-/// What a process has open to train.
+/// Resources that a process has open to train.
 struct Opened {
     graph: Graph,
     topology: Topology,
@@ -499,7 +499,7 @@ impl TrainRun {
     /// checkpoints, where a run that continues finds it, else in `scratch`.
     fn with_schedule(&self, scratch: &Path) -> TrainConfig {
         let mut config = self.train.clone();
-        // At a place that nobody has named nobody else's schedule lies.
+        // A path that was not given holds no other user's schedule.
         config.replace_schedule = !self.keep_schedule;
         if !self.keep_schedule {
             let folder = config.checkpoint.as_ref().map_or(scratch, |checkpoint| &checkpoint.dir);

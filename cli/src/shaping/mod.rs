@@ -196,7 +196,7 @@ fn accept(listener: &Listener, door: &Address, links: &Links) {
             let server = Stream::connect(door)?;
             let passed = pass(&client, &server, links);
             if passed.is_err() {
-                // One direction may be there already; nobody must wait for the other.
+                // One direction may be there already; no thread must wait for the other.
                 client.close(Shutdown::Both);
                 server.close(Shutdown::Both);
             }

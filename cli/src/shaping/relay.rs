@@ -40,7 +40,7 @@ impl Stream {
         }
     }
 
-    /// Small chunks go at once: their delay is the link's, not the system's.
+    /// Small chunks leave immediately: their delay is the link's, not the system's.
     pub(super) fn of_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))

@@ -12,7 +12,7 @@ const OFFSETS: &str = "offsets.npy";
 
 /// How ids become batches and epochs.
 pub(super) struct Cut {
-    /// Batches of so many ids, where there are no offsets.
+    /// Batches of this many ids, where there are no offsets.
     pub(super) batch_ids: Option<usize>,
     /// Accesses to take, from the front.
     pub(super) limit: Option<u64>,

@@ -1,4 +1,4 @@
-//! The graph behind a server, as clients are told of it.
+//! The graph behind a server, as clients receive it.
 
 use crate::WireError;
 use crate::limits::ROW_BYTES_MAX;
@@ -35,11 +35,11 @@ pub struct Description {
     pub states: Vec<PartState>,
     /// Partitions that are on their way to this server.
     pub arriving: Vec<u16>,
-    /// Drawn by the server when it started; 0 where none was told.
+    /// Drawn by the server when it started; 0 where it was not sent.
     pub instance: u64,
 }
 
-/// What a server is to a partition that it has.
+/// Role of a server for a partition that it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// It takes no puts, and no versions from anywhere.
@@ -68,11 +68,11 @@ impl Role {
 pub struct PartState {
     /// Its committed version there.
     pub version: u32,
-    /// What the server is to it.
+    /// The role of the server for it.
     pub role: Role,
 }
 
-/// One tensor as the wire tells it.
+/// One tensor as on the wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TensorDescription {
     /// Name, unique in the graph.

@@ -17,7 +17,7 @@ pub enum CopyStep {
     Seal,
     /// Once sealed, the next rows that are not committed.
     Pending,
-    /// The source gives the partition up.
+    /// The source releases the partition.
     Release,
     /// The target serves the folder that it has now.
     Adopt,
@@ -37,7 +37,7 @@ pub enum FollowStep {
     Read {
         /// Position in [`Followed::files`](crate::Followed::files).
         file: u16,
-        /// Of its first byte.
+        /// Offset of its first byte.
         offset: u64,
     },
 }

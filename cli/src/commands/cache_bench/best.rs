@@ -21,7 +21,7 @@ pub(super) struct Best {
     without_eviction: Option<Moved>,
 }
 
-/// What a policy hit and moved.
+/// Hits and moves of a policy.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Moved {
     hit_rate: f64,

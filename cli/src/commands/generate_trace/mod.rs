@@ -94,7 +94,7 @@ struct Batches {
     offsets: Vec<u64>,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct TraceReport {
     ids: String,
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn batches_without_ids_have_a_bound_too() {
-        // Zeros that nobody writes take no memory.
+        // Unwritten zeros take no memory.
         let mut batches = Batches { ids: Vec::new(), offsets: vec![0; Trace::MAX_BATCHES + 1] };
         assert!(batches.end_batch().unwrap_err().to_string().contains("batches"));
         batches.offsets.truncate(Trace::MAX_BATCHES);

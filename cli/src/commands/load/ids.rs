@@ -55,7 +55,7 @@ impl IdChoice {
         }
     }
 
-    /// What needs no file; is in for a trace until that is read.
+    /// The part without a file; for a trace it is incomplete until that is read.
     pub(super) fn draw(&self) -> IdDraw {
         match self.kind {
             IdKind::Uniform => IdDraw::Uniform,

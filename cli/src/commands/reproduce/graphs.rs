@@ -22,10 +22,10 @@ const SEED: u64 = 1;
 const FEWEST_NODES: u32 = 400;
 /// Nodes of a community where classes have many.
 const COMMUNITY_NODES: u32 = 500;
-/// A node's neighbours are at most this share of its community: an edge stands once in a graph.
+/// A node's neighbours are at most this share of its community: an edge is in a graph once.
 const MOST_OF_COMMUNITY: f32 = 0.25;
-/// Of the edges between classes those to hubs of the whole graph, and how heavy the tail of these
-/// is (degree exponent 2.33). Chosen by what the paper says of Products under the baseline, and
+/// Share of the edges between classes that lead to hubs of the whole graph, and the weight of their
+/// tail (degree exponent 2.33). Chosen by what the paper says of Products under the baseline, and
 /// kept for all: that a batch asks for about 12 remote rows for each root (Fig. 4: 12 000 of batch
 /// 1000), and that one node is in all 66 batches of an epoch (Fig. 3). The latter is reuse, on
 /// which caches live.
@@ -70,7 +70,7 @@ pub(super) struct Size {
     pub(super) n_workers: u16,
     /// Rows that a worker may keep.
     pub(super) kept_share: f64,
-    /// What that is a share of.
+    /// The whole of that share.
     pub(super) kept_of: KeptOf,
     pub(super) cut: Cut,
 }
@@ -84,7 +84,7 @@ pub(super) enum Cut {
     Random,
 }
 
-/// What rows that may be kept are counted by.
+/// Counts by which rows may be kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum KeptOf {
     /// All that a worker does not own.

@@ -102,7 +102,7 @@ pub(crate) struct ReproduceArgs {
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// What computes batches: model, or replay:FILE, which sleeps what was recorded.
+    /// Computation of batches: model, or replay:FILE, which sleeps recorded times.
     #[arg(long, value_name = "HOW", default_value = "model")]
     compute: Compute,
     /// Leave out the figures and other baselines beside the tables of all contestants, which have
@@ -157,7 +157,7 @@ impl Paper {
     }
 }
 
-/// What `--json` prints, and what `runs.json` holds.
+/// Output of `--json`, and contents of `runs.json`.
 #[derive(Serialize)]
 struct Reproduction {
     paper: Paper,
@@ -166,7 +166,7 @@ struct Reproduction {
     scale: f64,
     keep: f64,
     repeats: u32,
-    /// What computed in place of the models.
+    /// Computation in place of the models.
     recording: Option<Recording>,
     has_figures: bool,
     /// Whether the system counts energy.

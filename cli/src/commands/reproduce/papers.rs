@@ -1,4 +1,4 @@
-//! What the papers report, and the graphs that stand for theirs.
+//! Figures of the papers, and the graphs that stand for theirs.
 
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub(super) struct Published {
     pub(super) batch: u32,
     pub(super) step: f64,
     pub(super) network: f64,
-    /// Of steps, over DGL-Random and GCN.
+    /// Speedups of steps, over DGL-Random and GCN.
     pub(super) others: [f64; 2],
     pub(super) baseline_mb: f64,
     pub(super) rapid_mb: f64,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::small_file::read_small_file;
 use crate::usage::UsageError;
 
-/// What computes the batches.
+/// Computation of the batches.
 #[derive(Clone, Debug)]
 pub(super) enum Compute {
     /// The model, on the processor.

@@ -97,7 +97,7 @@ impl Contestant {
     }
 }
 
-/// What one run came to. Times are seconds and those of a mean step, bytes those of one worker's.
+/// Results of one run. Times are seconds and those of a mean step, bytes those of one worker's.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Run {
     pub(super) contestant: Contestant,
@@ -124,7 +124,7 @@ pub(super) struct Run {
     /// counts (Algorithm 1, line 16); under `massive` what its rounds of eviction fetch ahead is
     /// among them.
     pub(super) missed_bytes: f64,
-    /// Of all workers, in a mean epoch.
+    /// Bytes of all workers, in a mean epoch.
     pub(super) remote_rows_per_epoch: f64,
     pub(super) rows: EpochRows,
     pub(super) epoch_seconds: f64,
@@ -133,12 +133,12 @@ pub(super) struct Run {
     pub(super) accuracies: Vec<f64>,
     /// At the end, where it was measured.
     pub(super) test_accuracy: Option<f64>,
-    /// What the whole machine used meanwhile, where it counts that.
+    /// Use of the whole machine meanwhile, where it is counted.
     pub(super) energy_joules: Option<f64>,
     pub(super) hit_rate: f64,
     pub(super) overlap_efficiency: Option<f64>,
     pub(super) setup_seconds: f64,
-    /// Of the set-up, what made the schedule.
+    /// Part of the set-up that made the schedule.
     pub(super) schedule_seconds: f64,
     /// Set-up and all epochs.
     pub(super) run_seconds: f64,
@@ -240,7 +240,7 @@ impl EpochRows {
 /// The first epoch beside the others.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct WarmUp {
-    /// What is pulled before the first step: set-up but for the schedule.
+    /// Pulls before the first step: set-up but for the schedule.
     pub(super) before_seconds: f64,
     pub(super) first_seconds: f64,
     /// Mean of the others.
@@ -293,7 +293,7 @@ pub(super) fn addresses(links: &[ShapedServer]) -> Vec<String> {
 pub(super) struct Cluster {
     servers: Servers,
     n_workers: u16,
-    /// What computes in place of the model.
+    /// Computation in place of the model.
     recording: Option<Recording>,
 }
 
@@ -372,7 +372,7 @@ impl Cluster {
     }
 }
 
-/// What is trained how.
+/// Subject and strategy of the training.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case<'a> {
     pub(super) contestant: Contestant,

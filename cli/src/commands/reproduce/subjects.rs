@@ -1,4 +1,4 @@
-//! What is measured: graphs that stand for the papers', and graphs of the user's own.
+//! Subjects of the measurements: graphs that stand for the papers', and graphs of the user's own.
 
 use std::path::{Path, PathBuf};
 

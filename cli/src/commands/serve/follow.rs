@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// How often the writers are asked for a new version, in milliseconds.
 const INTERVAL_MS: u64 = 200;
 
-/// What is followed, and how.
+/// The writer to follow, and the way.
 #[derive(Args)]
 pub(super) struct FollowArgs {
     /// Follow the partitions of these servers, which write them: fetch each version that they

@@ -1,4 +1,4 @@
-//! What `rapid` keeps, and how much of it.
+//! Rows that `rapid` keeps, and their number.
 
 use std::path::PathBuf;
 
@@ -20,8 +20,8 @@ pub(super) struct HotArgs {
     /// rapid: batches prepared ahead [default: 4].
     #[arg(long, value_name = "Q")]
     pub(super) window: Option<usize>,
-    /// rapid: batches of the window whose rows are read together: a row that several need once, and
-    /// neighbours on disk at once [default: half of the window].
+    /// rapid: batches of the window whose rows are read together, so that shared rows and
+    /// neighbours on disk are read once [default: half of the window].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) together: Option<u32>,
     /// rapid: most bytes of rows that one worker's kept rows and batches may take: those of the

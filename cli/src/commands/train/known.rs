@@ -1,4 +1,4 @@
-//! What a graph tells the policies of tiers.
+//! Inputs of tiers' policies from a graph.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use lodestore_store::Graph;
 use crate::candidates::WorkerView;
 use crate::policies::overlap_ratios;
 
-/// What of the run is in this process.
+/// Workers of the run in this process.
 #[derive(Clone, Debug)]
 pub(super) struct Here {
     pub(super) workers: Vec<u32>,
@@ -29,10 +29,10 @@ pub(super) enum Reach {
     Halos,
 }
 
-/// What a graph tells policies, worked out once for all tiers of a run.
+/// Inputs of policies from a graph, computed once for all tiers of a run.
 pub(super) struct Known<'a> {
     pub(super) graph: &'a Graph,
-    /// Of the run.
+    /// Workers of the run.
     pub(super) n_workers: u32,
     pub(super) here: Here,
     reach: Reach,
@@ -43,7 +43,7 @@ pub(super) struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// Returns what `graph` tells about a run of `n_workers`, which asks for rows in `reach`.
+    /// Returns the inputs from `graph` for a run of `n_workers`, which asks for rows in `reach`.
     pub(super) fn new(
         (graph, topology): (&'a Graph, &'a Topology),
         n_workers: u32,
@@ -66,7 +66,7 @@ impl<'a> Known<'a> {
         n_bytes / u64::from(self.here.n_processes)
     }
 
-    /// A policy with what the graph tells it; `worker` is whose rows are not asked for, unless
+    /// Returns a policy with its inputs from the graph; rows of `worker` are not requested, unless
     /// several workers ask.
     pub(super) fn spec(&self, kind: PolicyKind, worker: Option<u32>) -> Result<PolicySpec> {
         Ok(match kind {

@@ -1,4 +1,4 @@
-//! What each worker did in each step, one JSON object a line.
+//! Times of each worker in each step, one JSON object a line.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -12,7 +12,7 @@ const BEGIN: &[u8] = b"{\"epoch\":";
 /// More than any line has.
 const MAX_LINE_BYTES: u64 = 1 << 16;
 
-/// A file of lines. Those of a step are there when it has been told of.
+/// A file of lines. Those of a step are there when it is reported.
 #[derive(Debug)]
 pub(super) struct StepLog {
     path: PathBuf,

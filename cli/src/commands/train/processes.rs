@@ -57,7 +57,7 @@ pub(crate) struct Peer {
     n_ranks: u32,
 }
 
-/// The error of a process that has told it to the first one, who tells it to people.
+/// The error of a process that has already reported it to the first one, which prints it.
 #[derive(Debug, Error)]
 #[error("told to the first process of the run")]
 pub(crate) struct Told;
@@ -112,7 +112,7 @@ impl Form {
         }
     }
 
-    /// Workers unless told: one for each process.
+    /// Default number of workers: one for each process.
     pub(super) fn usual_workers(&self) -> u32 {
         match self {
             Self::Mpi([n_ranks, _], _) => *n_ranks,
@@ -125,7 +125,7 @@ impl Form {
         matches!(self, Self::Processes(..))
     }
 
-    /// Whether another process tells of the run.
+    /// Returns whether another process reports the run.
     pub(super) fn is_led(&self) -> bool {
         match self {
             Self::Threads | Self::Processes(..) => false,
@@ -286,7 +286,7 @@ impl Joined {
         &mut *self.collective
     }
 
-    /// Whether this process tells of the run.
+    /// Returns whether this process reports the run.
     pub(super) fn leads(&self) -> bool {
         self.collective.rank() == 0
     }

@@ -1,4 +1,4 @@
-//! What a run tells: a line per epoch, then the summary.
+//! Report of a run: a line per epoch, then the summary.
 
 use lodestore_trainer::{
     Bottleneck, EpochReport, FullConfig, Halo, HopConfig, HotPolicy, Metric, Migration, Place,

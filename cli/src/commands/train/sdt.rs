@@ -9,7 +9,7 @@ use crate::usage::UsageError;
 /// Flags of `--strategy sdt`.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct SdtArgs {
-    /// sdt: average the local models after every so many epochs [default: 1].
+    /// sdt: average the local models after every N epochs [default: 1].
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     average_every: Option<u32>,
     /// sdt: what becomes of the states of optimisers then: averaged (as parameters are), local

@@ -29,9 +29,9 @@ const FULL_ROUND_PULLS: u32 = 4;
 #[derive(Args, Clone, Debug)]
 pub(super) struct TierArgs {
     /// ondemand, full: host memory for remote rows that stay from batch to batch, shared by all
-    /// workers; `auto` for what there are rows for in half of what is free, 25% for so many of the
-    /// rows that could be asked for. full: for the features of halos; without it each partition
-    /// keeps all of its own.
+    /// workers; `auto` for rows in half of the free memory, 25% for this share of the rows that
+    /// could be requested. full: for the features of halos; without it each partition keeps all of
+    /// its own.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = TierSize::parse)]
     tier: TierSize,
     /// ondemand: which of them stay: lru, fifo, clock, sieve, s3-fifo, tinylfu, degree (the highest
@@ -53,9 +53,9 @@ pub(super) struct TierArgs {
     /// the host and what a device releases comes down (exclusive); inclusive unless given.
     #[arg(long, value_enum, value_name = "I")]
     levels: Option<Sharing>,
-    /// Tiers: pull a row again when more than so many batches have passed since it was pulled,
-    /// those of the worker that is furthest, for graphs that are updated meanwhile; 0 for each
-    /// batch again. Without it a row is kept as it was.
+    /// Tiers: pull a row again when more than N batches of the fastest worker have passed since it
+    /// was pulled, for graphs that are updated meanwhile; 0 for each batch again. Without it a row
+    /// is kept as it was.
     #[arg(long, value_name = "BATCHES")]
     max_age: Option<u32>,
     /// Tiers: go past a tier for some time when less than this share of its look-ups hits for long;
@@ -75,7 +75,7 @@ enum Sharing {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum TierSize {
     Bytes(u64),
-    /// What this share of the rows takes that could be asked for.
+    /// Memory of this share of the rows that could be requested.
     Share(f64),
     /// As much as there are rows for, of what is free when the tier is made, less a reserve of half
     /// (CaPGNN, Algorithm 1); devices share it if they are one.
@@ -106,7 +106,7 @@ impl TierChoice {
 /// The tiers of a run. Those in the host's memory, of any width, take it from one budget: what is
 /// free when the run begins.
 pub(super) struct Tiers {
-    /// Nothing bounds them where nobody knows what is free.
+    /// There is no bound where the free memory is unknown.
     memory: Option<Governor>,
     taken: Vec<Grant>,
     choice: TierChoice,
@@ -119,7 +119,7 @@ pub(super) struct Tiers {
     device: Option<DeviceChoice>,
 }
 
-/// What each worker's device has.
+/// Memory of each worker's device.
 struct DeviceChoice {
     device: Device,
     is_host_memory: bool,
@@ -230,7 +230,8 @@ impl TierSize {
         }
     }
 
-    /// Returns the memory for rows of `row_bytes`, where so much is free; none if nobody knows.
+    /// Returns the memory for rows of `row_bytes`, where this much is free; none if that is
+    /// unknown.
     fn room(self, free_bytes: Option<u64>, row_bytes: usize, wanted_rows: u32) -> Room {
         let row_bytes = row_bytes as u64;
         match self {
@@ -314,7 +315,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// What a worker pulls from: its device's tier over the host's before `remote`.
+    /// Source of a worker's pulls: its device's tier over the host's before `remote`.
     pub(super) fn of_worker(
         &mut self,
         worker: u32,
@@ -347,7 +348,7 @@ impl Tiers {
 }
 
 impl DeviceChoice {
-    /// A worker's tier, of which at most so many rows could be asked for.
+    /// Returns a worker's tier, of which at most this many rows could be requested.
     fn tier(
         &self,
         remote: &Arc<dyn RowSource>,

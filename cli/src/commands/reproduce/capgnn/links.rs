@@ -34,7 +34,7 @@ pub(super) struct LinkRun {
     /// compute.
     pub(super) exchange_seconds: f64,
     pub(super) wait_seconds: f64,
-    /// Of features, rows and gradients.
+    /// Bytes of features, rows and gradients.
     pub(super) halo_bytes: f64,
     /// How far the computing time of the slowest worker is above the mean.
     pub(super) imbalance: f64,

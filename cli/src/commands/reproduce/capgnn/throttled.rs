@@ -39,7 +39,7 @@ pub(super) struct ThrottledRun {
     pub(super) test_accuracy: Option<f64>,
 }
 
-/// What is read of a report.
+/// Fields read from a report.
 #[derive(Deserialize)]
 struct Reported {
     epochs: Vec<EpochReport>,

@@ -1,4 +1,4 @@
-//! What is counted of a graph, for each partitioner, number of servers, model and batch.
+//! Counts of a graph, for each partitioner, number of servers, model and batch.
 
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_trainer::{ModelKind, TrainConfig, parameter_count};
@@ -54,7 +54,7 @@ pub(super) struct Cell {
     /// Roots of each model.
     pub(super) batch: usize,
     pub(super) iterations: u32,
-    /// Of all models.
+    /// Counts of all models.
     pub(super) roots: f64,
     pub(super) parameters: u64,
     /// Shares of the nodes that are at the home of a root, in its micrograph and its subgraph.

@@ -109,7 +109,7 @@ pub(crate) struct HopFiguresArgs {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "links",
           value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// What computes batches over links: model, or replay:FILE, which sleeps what was recorded.
+    /// Computation of batches over links: model, or replay:FILE, which sleeps recorded times.
     #[arg(long, value_name = "HOW", default_value = "model", requires = "links")]
     compute: Compute,
     /// Epochs of each run over links; merging takes as many as there are servers, and one more.
@@ -132,7 +132,7 @@ const DEFAULT_PARTITIONERS: &str =
 #[derive(Clone, Debug)]
 struct Fanouts(Vec<Fanout>);
 
-/// What `--json` prints, and what `runs.json` holds.
+/// Output of `--json`, and contents of `runs.json`.
 #[derive(Serialize)]
 struct HopFigures {
     seed: u64,
@@ -140,7 +140,7 @@ struct HopFigures {
     model: Model,
     /// Runs of each way over links.
     repeats: u32,
-    /// What computed over links in place of the model.
+    /// Computation over links in place of the model.
     recording: Option<Recording>,
     graphs: Vec<GraphCells>,
 }
@@ -174,7 +174,7 @@ impl HopFiguresArgs {
         out.report(&found, console)
     }
 
-    /// Times and learns what is asked for, in the graph's own partitions.
+    /// Times and learns the requested cells, in the graph's own partitions.
     fn train(
         &self,
         dir: &Path,

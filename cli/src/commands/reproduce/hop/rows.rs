@@ -46,7 +46,7 @@ impl Way {
     }
 }
 
-/// What is sampled.
+/// The sampled batches.
 #[derive(Clone, Copy)]
 pub(super) struct Setting<'a> {
     pub(super) fanouts: &'a [Fanout],
@@ -62,7 +62,7 @@ pub(super) struct Setting<'a> {
 pub(super) struct Counts {
     /// Distinct in each pull.
     pub(super) wanted: u64,
-    /// Of these, rows of another server.
+    /// Rows of these from another server.
     pub(super) remote: u64,
     /// Servers asked, summed over pulls.
     pub(super) requests: u64,
@@ -75,7 +75,7 @@ pub(super) struct Sums {
     pub(super) ways: Vec<(Way, u32, Counts)>,
     pub(super) locality: Locality,
     pub(super) iterations: u32,
-    /// Of all global batches.
+    /// Counts of all global batches.
     pub(super) roots: u64,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Source {
     pub(super) n_edges: u64,
     /// Ascending.
     pub(super) train: Vec<u32>,
-    /// Of features.
+    /// Bytes of features.
     pub(super) row_bytes: u64,
     pub(super) width: usize,
     pub(super) n_classes: usize,
@@ -103,7 +103,7 @@ impl Source {
     }
 }
 
-/// Checks the ids of the input, each of which stands once.
+/// Checks the ids of the input, each of which occurs once.
 fn external_ids(found: &[i64]) -> Result<Vec<u32>> {
     let below = |&id: &i64| u32::try_from(id).ok().filter(|&id| (id as usize) < found.len());
     let ids: Option<Vec<u32>> = found.iter().map(below).collect();

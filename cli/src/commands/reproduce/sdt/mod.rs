@@ -89,7 +89,7 @@ pub(crate) struct SdtFiguresArgs {
     /// Divide each feature row by the sum of its absolute values.
     #[arg(long)]
     normalize: bool,
-    /// What test nodes are measured by: accuracy, f1-micro or roc-auc.
+    /// Metric of test nodes: accuracy, f1-micro or roc-auc.
     #[arg(long, value_name = "M", default_value_t = Metric::Accuracy)]
     metric: Metric,
     /// Bits per second of links.
@@ -104,7 +104,7 @@ pub(crate) struct SdtFiguresArgs {
     no_training: bool,
 }
 
-/// What `--json` prints, and what `runs.json` holds.
+/// Output of `--json`, and contents of `runs.json`.
 #[derive(Serialize)]
 struct SdtFigures {
     seeds: u32,

@@ -52,7 +52,7 @@ fn rows(ids: &[u32], row_bytes: usize) -> Vec<u8> {
     ids.iter().flat_map(|&id| id.to_le_bytes().into_iter().cycle().take(row_bytes)).collect()
 }
 
-/// Runs `round` often, and gives millions of rows per second.
+/// Runs `round` often, and returns millions of rows per second.
 fn rate(scale: &Scale, mut round: impl FnMut(&[u32])) -> f64 {
     let batches: Vec<Vec<u32>> = (0..8).map(|seed| ids(scale, seed)).collect();
     round(&batches[0]);

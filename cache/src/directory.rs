@@ -15,9 +15,9 @@ pub(crate) use chunk::CHUNK_IDS;
 use chunk::{Chunk, Hits};
 use lending::Loans;
 
-/// Decides, batch by batch, which rows stay in how many slots. Whoever owns the bytes of the slots
-/// (a [`crate::Tier`] in host memory, a device) or none at all (a simulation) does as it says, so
-/// all of them decide alike.
+/// Decides, batch by batch, which rows stay in how many slots. The owner of the slots' bytes does
+/// as it decides. A [`crate::Tier`] in host memory, a device and a simulation without bytes thus
+/// decide alike.
 ///
 /// ```
 /// use lodestore_cache::{Directory, NO_SLOT, Placement, PolicySpec};
@@ -47,19 +47,19 @@ pub struct Directory {
     spec: PolicySpec,
     id_space: u32,
     stats: TierStats,
-    /// Of the chunk being admitted.
+    /// State of the chunk being admitted.
     chunk: Chunk,
     /// Positions in the order in which the policy wants them.
     chosen: Vec<u32>,
     loans: Loans,
 }
 
-/// What was done since the start, counted in rows.
+/// Counters since the start, in rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierStats {
     /// Positions of lookups that found their row.
     pub hits: u64,
-    /// Positions of lookups that did not; an id that stands twice counts twice.
+    /// Positions of lookups that did not; a repeated id counts twice.
     pub misses: u64,
     /// Rows stored.
     pub admissions: u64,
@@ -85,7 +85,7 @@ pub struct Placement {
 /// Why there is no directory.
 #[derive(Debug, Error)]
 pub enum DirectoryError {
-    /// The policy cannot work with what it was told.
+    /// The policy cannot work with its inputs.
     #[error(transparent)]
     Policy(#[from] NeedsPlan),
     /// The memory could not be had.
@@ -133,8 +133,9 @@ impl Directory {
     }
 
     /// For `oracle`: for each position of the batch to come, the batch that uses its id next, as
-    /// [`crate::next_uses`] gives them. Batches are numbered from 0 in the order of their lookups.
-    /// A batch that is not announced is taken as the last use of its rows. Others ignore it.
+    /// [`crate::next_uses`] returns them. Batches are numbered from 0 in the order of their
+    /// lookups. A batch that is not announced is taken as the last use of its rows. Others ignore
+    /// it.
     pub fn announce(&mut self, next_uses: &[u32]) {
         self.policy.announce(next_uses);
     }
@@ -352,7 +353,7 @@ impl Directory {
         self.slots.n_resident() as usize
     }
 
-    /// Slots that have had a row: the first so many.
+    /// Number of slots that have had a row, which are the first.
     #[must_use]
     pub fn n_used(&self) -> u32 {
         self.slots.n_used()

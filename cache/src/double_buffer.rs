@@ -27,7 +27,7 @@ impl DoubleBuffer {
         Self { state: Mutex::new(state) }
     }
 
-    /// Returns the set that serves now. Whoever holds it may finish a batch with it after a swap.
+    /// Returns the set that serves now. Its holder may finish a batch with it after a swap.
     #[must_use]
     pub fn current(&self) -> Arc<HotSet> {
         Arc::clone(&self.lock().current)
@@ -40,7 +40,7 @@ impl DoubleBuffer {
         drop(replaced); // frees rows, so not under the lock
     }
 
-    /// Hands over a set whose epoch has begun already: it serves at once.
+    /// Hands over a set whose epoch has begun already: it serves from then on.
     pub fn replace(&self, current: HotSet) {
         let replaced = std::mem::replace(&mut self.lock().current, Arc::new(current));
         drop(replaced); // frees rows, so not under the lock

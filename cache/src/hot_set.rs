@@ -17,7 +17,7 @@ pub struct HotSet {
 /// Why ids and rows do not make a hot set.
 #[derive(Debug, Error)]
 pub enum HotSetError {
-    /// An id that stands twice has no single row.
+    /// A repeated id has no single row.
     #[error("id {id} stands at positions {first} and {second}; give each id once")]
     Repeated {
         /// The id.

@@ -15,15 +15,14 @@ use below::Below;
 /// Which rows the two tiers may have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inclusion {
-    /// What is fetched is offered to both, and what the host has is offered to the device and
-    /// stays. Each tier evicts by itself: a device hit is no news to the host, and its copy may go
-    /// first.
+    /// Fetched rows are offered to both; rows of the host are offered to the device and stay. Each
+    /// tier evicts by itself: a device hit is no news to the host, and its copy may go first.
     #[default]
     Inclusive,
-    /// A row is in one tier at most. What is fetched is offered to the device, and to the host if
-    /// the device does not take it; what the host has moves up if the device takes it; what the
-    /// device evicts moves down if the host takes it. A batch that evicts waits for the device,
-    /// once, to bring those rows down.
+    /// A row is in one tier at most. Fetched rows are offered to the device, and to the host if the
+    /// device does not take them. Rows of the host move up if the device takes them, and evicted
+    /// rows of the device move down if the host takes them. A batch that evicts waits for the
+    /// device, once, to bring those rows down.
     ///
     /// Over a host tier of several workers that holds for each worker by itself: a row that moves
     /// up is lost to the others, and one that two devices have may be on the host as well when one
@@ -54,7 +53,7 @@ pub struct Found {
     pub host: u64,
 }
 
-/// What two tiers did since they were made.
+/// Counters of two tiers since they were made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelsStats {
     /// Lookups and changes of the device's tier.
@@ -139,8 +138,8 @@ impl Levels {
         self.device.advance(now);
     }
 
-    /// Returns the device's tier as it is. What it has stays its own: an exclusive host does not
-    /// take it.
+    /// Returns the device's tier as it is. Rows that it has stay its own: an exclusive host does
+    /// not take them.
     fn go_past<E>(
         &mut self,
         ids: &[u32],
@@ -169,9 +168,9 @@ impl Levels {
     }
 
     /// Takes rows out of the device's tier, for they have changed elsewhere. A host's tier under it
-    /// has to forget them first, by [`SharedTier::remove`], for this one could fill itself from it,
-    /// and `below` is what that gave; every worker's has to be told of each removal there, in their
-    /// order. From one that has missed one nothing moves down any more.
+    /// has to forget them first, by [`SharedTier::remove`], for this one could fill itself from it.
+    /// `below` is the result of that, and every worker's tier must receive each removal there, in
+    /// their order. From one that has missed one nothing moves down any more.
     pub fn remove(&mut self, ids: &[u32], below: Option<Removal>) {
         self.device.remove(ids);
         if let (Some(below), Some(Removal(number))) = (&mut self.below, below)

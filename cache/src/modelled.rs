@@ -7,7 +7,7 @@ use loom::thread;
 use versioned::{Torn, VersionedRows, WORD_BYTES};
 use volatile::VolatileRows;
 
-/// What the crate has in `sync.rs`.
+/// The counterpart of `sync.rs`.
 mod sync {
     pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 

@@ -27,16 +27,16 @@ pub enum TierSizes {
     Two {
         /// How many devices; at least 1.
         n_devices: u16,
-        /// Of each device's tier.
+        /// Policy of each device's tier.
         device_rows: u32,
-        /// Of the host's.
+        /// Policy of the host's.
         host_rows: u32,
         /// Which rows a device and the host may have in common.
         inclusion: Inclusion,
     },
 }
 
-/// What a policy is told while a trace is replayed, beside what its [`PolicySpec`] says.
+/// Inputs of a policy while a trace is replayed, beside those of its [`PolicySpec`].
 #[derive(Clone, Debug, Default)]
 pub struct Telling {
     /// For `oracle`: [`crate::next_uses`] of the trace.
@@ -83,7 +83,7 @@ pub enum ReplayError {
     },
 }
 
-/// What a replay came to.
+/// Result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplayStats {
     /// Counts of the directory; of two tiers, hits and misses as of one, the rest of both.
@@ -134,7 +134,7 @@ impl<'a> Replay<'a> {
     ///
     /// # Panics
     ///
-    /// When what is told does not belong to the trace, or there are no devices.
+    /// Fails when the inputs do not belong to the trace, or there are no devices.
     pub fn new(
         trace: &'a Trace,
         sizes: TierSizes,

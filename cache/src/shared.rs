@@ -1,4 +1,4 @@
-//! A tier that many threads use at once.
+//! A tier that many threads use concurrently.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,17 +19,17 @@ pub(crate) use exchange::Above;
 /// Reads of a row that is being written before it counts as missing.
 const TRIES: usize = 3;
 
-/// Bytes of rows that are brought near at once, before they are copied: few enough for the nearest
+/// Bytes of rows that are prefetched together, before they are copied: few enough for the nearest
 /// cache.
 const NEAR_BYTES: usize = 16 << 10;
 
 /// Rows of one tensor in memory, read and filled by all workers of a machine (the host tier of
 /// CaPGNN, section 4.2).
 ///
-/// What a [`crate::Tier`] does under one owner, this does under any number: a lock guards the
+/// It does under any number of owners the work of a [`crate::Tier`] under one. A lock guards the
 /// decisions, tens of nanoseconds per row, and no lock is held while a row is copied. Each row that
-/// is decided to be kept gets a number, larger than all before; it is written under that number,
-/// and a reader that was told where a row lies takes it only under the number that it was told. So
+/// is decided to be kept gets a number, larger than all before. It is written under that number,
+/// and a reader that has the place of a row takes it only under the number that it has with it. So
 /// a row whose slot went to another in the meantime, or that is not written yet, is a miss, and
 /// never a wrong row.
 ///
@@ -57,8 +57,8 @@ pub struct SharedTier {
     decisions: Mutex<Decisions>,
 }
 
-/// What a shared tier is told beside its size and policy; by default rows never change, and the
-/// tier is always used.
+/// Options of a shared tier beside its size and policy; by default rows never change, and the tier
+/// is always used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedSettings {
     /// A row may be used while it is at most so old, in the time of [`SharedTier::advance`]; `None`
@@ -73,7 +73,7 @@ struct Decisions {
     watch: Watch,
     n_bypassed: u64,
     evicted: Vec<Evicted>,
-    /// Of each slot, the number of the row that was last decided to be there; 0 for none.
+    /// For each slot, the number of the row that was last decided to be there; 0 for none.
     numbers: PageVec<u64>,
     /// Rows decided to be kept so far.
     n_kept: u64,
@@ -166,7 +166,7 @@ impl SharedTier {
         Ok(Self { rows, row_bytes, decisions: Mutex::new(decisions) })
     }
 
-    /// Time passes: gives the latest that anybody has told. In batches, say, of which each worker
+    /// Advances the time: returns the latest reported one. In batches, say, of which each worker
     /// counts its own, so that rows age with the worker that is ahead.
     pub fn advance(&self, now: u32) -> u32 {
         let mut decisions = self.lock();
@@ -260,7 +260,7 @@ impl SharedTier {
 
     /// Takes rows out, for they have changed elsewhere: a lookup that begins after this misses
     /// them, and no row that was looked up before is kept. Ids that are not resident are fine.
-    /// Returns what tiers above have to be told.
+    /// Returns the changes that tiers above have to apply.
     pub fn remove(&self, ids: &[u32]) -> Removal {
         let mut decisions = self.lock();
         if ids.is_empty() {
@@ -317,7 +317,7 @@ impl SharedTier {
         self.lock().watch.is_resting()
     }
 
-    /// Counts since the tier was made. What was found and could not be taken is a miss.
+    /// Counts since the tier was made. Found rows that could not be taken are misses.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         let decisions = self.lock();
@@ -427,7 +427,7 @@ impl Passage {
         &self.misses
     }
 
-    /// Of each position of the last lookup, when its row was right.
+    /// Times at which the row of each position of the last lookup was right.
     #[must_use]
     pub fn stamps(&self) -> &[u32] {
         &self.stamps

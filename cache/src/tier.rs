@@ -30,8 +30,8 @@ use crate::policy::{PolicyKind, PolicySpec};
 /// # Ok::<(), lodestore_cache::DirectoryError>(())
 /// ```
 ///
-/// A lookup copies rows out at once, so no row is ever pinned. What stays is decided by the
-/// [`Directory`] underneath.
+/// A lookup copies rows out before it returns, so no row is ever pinned. The [`Directory`]
+/// underneath decides which rows stay.
 pub struct Tier {
     arena: Arena,
     directory: Directory,
@@ -50,8 +50,8 @@ pub struct Decision {
 impl Tier {
     /// Returns a tier for rows of `row_bytes` bytes with ids below `id_space`, which with all its
     /// bookkeeping stays within `capacity_bytes`, under a policy that needs no more than its name.
-    /// A capacity that holds no row gives a tier that always misses; one larger than all rows takes
-    /// only what these need. `unbounded` takes what all rows need, whatever the capacity.
+    /// A capacity that holds no row makes a tier that always misses; one larger than all rows takes
+    /// only the memory of these. `unbounded` takes what all rows need, whatever the capacity.
     ///
     /// Fails when `row_bytes` is 0, the policy needs inputs, or the system refuses the memory.
     pub fn new(
@@ -77,7 +77,7 @@ impl Tier {
         Self::of_slots(n_slots, row_bytes, id_space, spec)
     }
 
-    /// Slots that fit so many bytes with their bookkeeping.
+    /// Returns the slots that fit in a number of bytes with their bookkeeping.
     fn slots_within(
         capacity_bytes: usize,
         row_bytes: usize,
@@ -120,8 +120,8 @@ impl Tier {
         Ok(Self { arena, directory, placements: Vec::new() })
     }
 
-    /// Returns the same as [`Tier::with_policy`], its rows in memory that `make` makes of so many
-    /// bytes, all of them zero: one that others can look at, such as a shared file.
+    /// Does the same as [`Tier::with_policy`], with rows in zeroed memory that `make` allocates.
+    /// Others can read such memory, for example a shared file.
     ///
     /// Fails as that does, and when `make` does; without slots it is not called.
     pub fn with_memory(
@@ -200,9 +200,8 @@ impl Tier {
         self.arena.row_mut(slot).copy_from_slice(row);
     }
 
-    /// Returns the slots of rows that are all resident, to be read where they stand by whoever has
-    /// the memory that the tier was made with: slot `i` is row `i` of it. See
-    /// [`Directory::lookup_to_lend`].
+    /// Returns the slots of rows that are all resident. The owner of the tier's memory reads them
+    /// in place: slot `i` is row `i` of it. See [`Directory::lookup_to_lend`].
     pub fn lookup_to_lend(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
         self.directory.lookup_to_lend(ids, slots)
     }
@@ -250,7 +249,8 @@ impl Tier {
         self.directory.n_resident()
     }
 
-    /// Slots that have had a row: the first so many. The next rows go to those behind them.
+    /// Number of slots that have had a row, which are the first. The next rows go to those behind
+    /// them.
     #[must_use]
     pub fn n_used(&self) -> u32 {
         self.directory.n_used()
@@ -284,7 +284,7 @@ impl Tier {
 
 impl Claim {
     /// Returns what a [`Tier`] asks for that could keep all rows: with each row its part of the
-    /// bookkeeping that all of them take. A tier of fewer rows, made for so many bytes, stays
+    /// bookkeeping that all of them take. A tier of fewer rows, made for this many bytes, stays
     /// within them.
     #[must_use]
     pub fn of_tier(row_bytes: usize, id_space: u32, spec: &PolicySpec, weight: u32) -> Self {

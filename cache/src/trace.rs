@@ -7,7 +7,7 @@ use thiserror::Error;
 pub use records::{RecordError, RecordFormat, read_records};
 
 /// Batches of ids in the order in which they were asked for, cut into epochs. An id is in a batch
-/// at most once, since whoever serves a batch brings each of its rows once.
+/// at most once, since a source brings each row of a batch once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     ids: Vec<u32>,
@@ -208,8 +208,8 @@ impl TraceBuilder {
     }
 }
 
-/// Returns the largest id space for which a trace of so many accesses has a table. No table has all
-/// ids: their number is not one of an id's 32 bits.
+/// Returns the largest id space for which a trace of this many accesses has a table. No table has
+/// all ids: their number is not one of an id's 32 bits.
 fn largest_table(n_accesses: usize) -> usize {
     let limit = n_accesses.saturating_mul(MAX_IDS_PER_ACCESS).max(SMALL_ID_SPACE);
     limit.min(u32::MAX as usize)

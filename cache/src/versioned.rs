@@ -20,10 +20,10 @@ const AHEAD_BYTES: usize = 4 << 10;
 ///
 /// Each slot has a version, odd while its row is being written. A reader copies the row and takes
 /// it if the version was even and the same before and after; else it has torn bytes, and tries
-/// again or goes elsewhere. Each row has a tag, part of what is checked: the number of its write,
-/// say, so that who was told of a slot before it was given to another row sees that.
+/// again or goes elsewhere. Each row has a tag, which is checked too: the number of its write, for
+/// example. A reader that received a slot before it was reused sees that.
 pub struct VersionedRows {
-    /// Of each slot its version, its tag, and its row: what is read together lies together.
+    /// The version, the tag, and the row of each slot, in one place since they are read together.
     words: Words,
     row_bytes: usize,
 }
@@ -72,7 +72,7 @@ impl VersionedRows {
         if let (Some(word), false) = (row.last(), rest.is_empty()) {
             rest.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
         }
-        // Whoever has seen a word of a later version sees below that it has begun.
+        // A reader that has seen a word of a later version sees below that it has begun.
         fence(Ordering::Acquire);
         if version.load(Ordering::Relaxed) == before { Ok(tag) } else { Err(Torn) }
     }
@@ -111,12 +111,12 @@ impl VersionedRows {
         assert_eq!(row.len(), self.row_bytes, "a row of the right length");
         let (version, slot_tag, words) = self.slot(slot);
         let before = begin(version);
-        // Nobody else writes it meanwhile, and who did was waited for.
+        // It has no other writer meanwhile, and the earlier one was awaited.
         if slot_tag.load(Ordering::Relaxed) > tag {
             version.store(before, Ordering::Release);
             return false;
         }
-        // Before any word: whoever sees one sees the odd version too.
+        // Before any word: a reader that sees one sees the odd version too.
         fence(Ordering::Release);
         slot_tag.store(tag, Ordering::Relaxed);
         let (whole, rest) = row.as_chunks::<WORD_BYTES>();

@@ -15,7 +15,7 @@ const VOLATILE_TENSORS_MAX: usize = 1024;
 /// Most ranges of all volatile tensors of one store.
 const VOLATILE_RANGES_MAX: usize = 1 << 20;
 
-/// What rows of a volatile tensor are.
+/// Description of rows of a volatile tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolatileShape {
     /// Name, unique among the volatile tensors of a store.
@@ -281,7 +281,7 @@ impl VolatileTensor {
         claims.drain(..).for_each(|claim| self.rows.release(claim));
     }
 
-    /// Publishes rows and tells those who wait; see [`VolatileRows::publish`].
+    /// Publishes rows and wakes waiters; see [`VolatileRows::publish`].
     pub fn publish(
         &self,
         claims: &[VolatileClaim],

@@ -59,7 +59,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// What one publisher after the other has done, in maps.
+/// Changes of one publisher after the other, in maps.
 #[derive(Default)]
 struct Twin {
     held: HashMap<usize, VolatileClaim>,

@@ -52,7 +52,7 @@ pub(crate) struct Adam {
     n_steps: u32,
 }
 
-/// What a step changes: one flat list per parameter each, in the order of [`Adam::new`].
+/// State that a step changes: one flat list per parameter each, in the order of [`Adam::new`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct AdamState {
     pub(crate) n_steps: u32,

@@ -21,7 +21,7 @@ pub(crate) const MAX_LAYERS: usize = 64;
 /// How a run trains and how it gets its rows; the second never changes the losses.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainConfig {
-    /// What is computed, and how rows reach the trainer.
+    /// Settings of the computation, and of the ways of rows to the trainer.
     pub strategy: Strategy,
     /// Which worker trains on which root; `hop` deals those of the global order to their owners.
     pub roots: Roots,
@@ -69,16 +69,16 @@ pub struct TrainConfig {
     pub seed: u64,
     /// Divides each feature row by the sum of its absolute values.
     pub normalize: bool,
-    /// Accuracy is measured after every so many epochs, and after the last; 0: only there.
+    /// Accuracy is measured after every `n` epochs, and after the last; 0: only there.
     pub evaluate_every: u32,
-    /// What validation and test nodes are measured by; it stands wherever accuracy does.
+    /// Metric of validation and test nodes, reported as accuracy.
     pub metric: Metric,
     /// Whether accuracy is measured on the test nodes too. With an `evaluate_every` of 0 and no
     /// test nodes to measure, accuracy is not measured at all.
     pub measure_test: bool,
     /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file.
     pub evaluation_bytes: u64,
-    /// Training ends when accuracy on the validation nodes has not risen for so many epochs; 0:
+    /// Training ends when accuracy on the validation nodes has not risen for this many epochs; 0:
     /// never. Counts with `evaluate_every` of at least 1 only.
     pub patience: u32,
     /// `rapid`: which rows each worker keeps.
@@ -118,9 +118,9 @@ pub struct TrainConfig {
 pub struct CheckpointConfig {
     /// The folder; it holds the last checkpoint, and no other run's.
     pub dir: PathBuf,
-    /// One after every so many steps of the run too; 0: none within epochs.
+    /// One after every `n` steps of the run too; 0: none within epochs.
     pub every_steps: u32,
-    /// Goes on from the checkpoint that is there, or from the start if there is none. Otherwise a
+    /// Continues from the checkpoint that is there, or from the start if there is none. Otherwise a
     /// checkpoint that is there is an error.
     pub resume: bool,
 }
@@ -177,7 +177,7 @@ pub enum Merge {
     Random,
 }
 
-/// What is computed: part of a run's identity.
+/// The computation: part of a run's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {

@@ -16,7 +16,7 @@ use crate::{
 pub(crate) struct Evaluator<'a> {
     pass: LayerPass<'a>,
     labels: &'a Labels,
-    /// What they are measured by.
+    /// Their metric.
     metric: Metric,
     /// Whether test nodes are measured too.
     measure_test: bool,

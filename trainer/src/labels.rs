@@ -16,7 +16,7 @@ const NO_SPLIT: u8 = u8::MAX;
 /// Nodes per pull.
 const CHUNK_NODES: u32 = 1 << 16;
 
-/// What labels are read for.
+/// Purpose of reading labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LabelUse {
     /// Training, and measuring beside it: the largest label decides how many classes there are.

@@ -26,7 +26,7 @@ pub(crate) struct Layer {
     pub(crate) is_residual: bool,
 }
 
-/// What a layer's backward pass needs from its forward pass.
+/// Values that a layer's backward pass needs from its forward pass.
 #[derive(Debug)]
 pub(crate) struct Saved {
     convolved: Convolved,

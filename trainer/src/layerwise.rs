@@ -63,14 +63,14 @@ impl PassLimits {
     }
 }
 
-/// What a pass reads.
+/// Inputs of a pass.
 ///
 /// Memory: [`PassLimits`], and 12 bytes for each 64 nodes and layer.
 pub(crate) struct LayerPass<'a> {
     pub(crate) topology: &'a Topology,
     pub(crate) owners: Owners<'a>,
     pub(crate) features: FeatureRows,
-    /// Of the workers of this process, in their order.
+    /// Parts of the workers of this process, in their order.
     pub(crate) loaders: Vec<BatchLoader>,
     pub(crate) limits: PassLimits,
 }
@@ -89,7 +89,7 @@ pub(crate) struct PassOutput<'s> {
     pub(crate) work: Option<&'s mut WorkFolder>,
 }
 
-/// What a pass has left.
+/// Files that a pass has left.
 #[derive(Debug)]
 pub(crate) enum PassEnd {
     /// All rows are made; those of the last layer, as the sink has left them, if there is a folder.
@@ -106,7 +106,7 @@ struct Stages<'a> {
     /// The nodes of each stage, but for the last, whose rows this process reads in the next one.
     /// None for a process alone, which reads all.
     read_here: Option<Vec<NodeSet>>,
-    /// Of the rows that each layer reads, and of the last one's.
+    /// Widths of the rows that each layer reads, and of the last one's.
     widths: Vec<usize>,
     n_ranks: u32,
 }

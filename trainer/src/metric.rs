@@ -1,4 +1,4 @@
-//! What a model is measured by.
+//! Metric of a model.
 
 use std::{fmt, str::FromStr};
 
@@ -21,7 +21,7 @@ pub enum Metric {
     /// node it is the accuracy.
     F1Micro,
     /// The area under the curve of true over false positives: the chance that a node with the label
-    /// has a higher logit than one without. Of several labels a node it is the mean over labels
+    /// has a higher logit than one without. With several labels a node it is the mean over labels
     /// that some measured nodes have and others lack. Two classes, or several labels a node.
     RocAuc,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Measure {
     true_positives: u64,
     /// Labels that are there or found, each counted for itself.
     positives: u64,
-    /// Of each label the score of each node, and whether it has the label.
+    /// For each label the score of each node, and whether it has the label.
     scores: Vec<Vec<(f32, bool)>>,
 }
 

@@ -47,10 +47,10 @@ pub(crate) struct ProcessGroup<'c> {
     piece_elements: usize,
 }
 
-/// What each process contributes to the start of a run.
+/// Message of each process at the start of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
-    /// Of everything that must be the same in all processes.
+    /// Digest of everything that must be the same in all processes.
     pub(crate) digest: [u32; 8],
     /// The version of rows that its sources keep to; 0 for the newest.
     pub(crate) version: u32,
@@ -69,7 +69,7 @@ struct OpeningMessage {
     digest: [u32; 8],
     version: u32,
     filled: LoadStats,
-    /// Of the leader: where the run continues, and after how many updates of each replica. The
+    /// From the leader: where the run continues, and after how many updates of each replica. The
     /// states follow.
     resumed: Option<(Place, Vec<u32>)>,
 }
@@ -77,7 +77,7 @@ struct OpeningMessage {
 /// The figures of a process after a step.
 #[derive(Default, Serialize, Deserialize)]
 struct StepMessage {
-    /// Of its workers, in order.
+    /// Entries of its workers, in order.
     stats: Vec<MemberStats>,
     outcomes: Vec<(u32, StepOutcome)>,
 }
@@ -273,7 +273,7 @@ impl<'c> ProcessGroup<'c> {
         Ok(Some(models))
     }
 
-    /// Returns the number that the leader gives; none if it has ended the run.
+    /// Returns the number of the leader; none if it has ended the run.
     pub(crate) fn number_of_leader(&mut self, number: u32) -> Result<Option<u32>, TrainError> {
         let numbers = self.exchange(&number)?;
         Ok(numbers.map(|numbers| numbers[0]))

@@ -1,4 +1,4 @@
-//! What the device that trains can do, in the terms of RAPA (CaPGNN, Eqs. 13 and 14).
+//! Capabilities of the device that trains, in the terms of RAPA (CaPGNN, Eqs. 13 and 14).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -67,7 +67,7 @@ pub fn profile_device(
     })
 }
 
-/// Returns a square matrix with so many entries in each row, in random columns.
+/// Returns a square matrix with this many entries in each row, in random columns.
 fn sparse(size: usize, random: CounterRandom) -> Spmm {
     let per_row = ENTRIES_PER_ROW.min(size);
     let n_entries = size * per_row;

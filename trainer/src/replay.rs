@@ -22,7 +22,7 @@ pub struct Replay {
     times: Times,
 }
 
-/// What the time of a step follows from.
+/// Sizes that determine the time of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 enum Times {

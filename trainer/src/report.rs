@@ -1,4 +1,4 @@
-//! What a run reports, as `--json` prints it. Rates are fractions, sizes bytes, times seconds.
+//! Report of a run, as `--json` prints it. Rates are fractions, sizes bytes, times seconds.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +47,7 @@ pub struct TrainReport {
     pub device: &'static str,
     /// Whence remote rows came.
     pub rows_from: RowsFrom,
-    /// What validation and test accuracy are: the metric that is there.
+    /// Name of the metric behind validation and test accuracy.
     pub metric: Metric,
     /// Accuracy on the test nodes by the parameters that did best on the validation nodes (by
     /// the last ones when there are none); absent without test nodes.
@@ -56,11 +56,11 @@ pub struct TrainReport {
     pub validation_accuracy: Option<f64>,
     /// Epoch of these parameters, from 0.
     pub best_epoch: u32,
-    /// Whether the run ended before its last epoch or with it, since accuracy on the validation
-    /// nodes had not risen for so many epochs.
+    /// Whether the run ended, before its last epoch or with it, because accuracy on the validation
+    /// nodes had stopped to rise.
     pub stopped_early: bool,
-    /// Whether whoever was told of the run ended it before it was over: epochs are those that were
-    /// over then.
+    /// Whether the observer of the run ended it before it was over: epochs are those that were over
+    /// then.
     pub interrupted: bool,
     /// Why the model that was asked for could not be saved, if it could not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +82,7 @@ pub struct TrainReport {
     pub step_losses: Vec<f64>,
     /// Mean of the epochs' `mean_step_seconds`, weighted by `timed_steps`.
     pub mean_step_seconds: f64,
-    /// What a step continued, and what held it up; absent if this process made no step.
+    /// Breakdown of a step's time, and its bottleneck; absent if this process made no step.
     pub step: Option<StepShares>,
     /// Remote rows fetched per batch of one worker, hot sets included.
     pub remote_rows_per_step: f64,
@@ -104,7 +104,7 @@ pub struct TrainReport {
     pub n_hot: u64,
     /// Batches prepared ahead, after the memory budget.
     pub window: u64,
-    /// What it was to be.
+    /// The expected value.
     pub window_asked: u64,
     /// 2·n_hot·d + (Q + 2)·m_max·d, for each worker: RapidGNN's bound (section 3), and the batches
     /// that it does not count ([`lodestore_client::RowBudget`]). Absent where batches are not known
@@ -119,7 +119,7 @@ pub struct TrainReport {
     pub peak_rss_bytes: u64,
 }
 
-/// One epoch, summed over all workers unless it says otherwise. Of an epoch in which the run was
+/// One epoch, summed over all workers unless it says otherwise. In an epoch in which the run was
 /// resumed, times, batches, rows and bytes are those since then; means of no steps are 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -39,7 +39,7 @@ pub(crate) struct Run<'a> {
     pub(crate) row_bytes: u64,
     /// Where it continued, if it did not begin.
     pub(crate) resumed_at: Option<Place>,
-    /// Whether whoever is told of the run has ended it.
+    /// Whether the observer has ended the run.
     pub(crate) is_interrupted: bool,
     /// Why the model could not be saved.
     pub(crate) save_error: Option<SavedModelError>,
@@ -47,7 +47,7 @@ pub(crate) struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// A run that begins, or one that continues from its checkpoint, which the leader of its
-    /// processes has. None if the leader has ended it at once.
+    /// processes has. None if the leader has ended it already.
     pub(crate) fn new(
         setup: &Setup<'a>,
         group: &mut ProcessGroup<'_>,
@@ -272,7 +272,7 @@ impl<'a> Run<'a> {
     }
 
     /// Writes the best parameters, or the last before any evaluation, if they are asked for. The
-    /// run is told of even if that fails.
+    /// run is reported even if that fails.
     pub(crate) fn save_model(&mut self, setup: &Setup<'_>, group: &ProcessGroup<'_>) {
         let Some(path) = self.config.save_model.as_ref().filter(|_| group.leads()) else {
             return;

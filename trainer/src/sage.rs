@@ -15,7 +15,7 @@ pub(crate) fn mean(block: Arc<Block>) -> Spmm {
 }
 
 /// A layer's step: each destination's own row beside the sum of its neighbours' rows, of which
-/// those that are sampled count for all. `degree` gives in-degrees in the whole graph, `nodes`
+/// those that are sampled count for all. `degree` returns in-degrees in the whole graph, `nodes`
 /// names at least the block's destinations.
 #[must_use]
 pub(crate) fn sum(block: Arc<Block>, nodes: &[NodeId], degree: &dyn Fn(NodeId) -> u32) -> Spmm {

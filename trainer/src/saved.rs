@@ -51,14 +51,14 @@ enum Fault {
     Settings(Box<TrainError>),
 }
 
-/// What a saved model does on a graph.
+/// Result of a saved model on a graph.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Evaluation {
     /// Which layers it has.
     pub model: ModelKind,
     /// Elements of all its parameters.
     pub parameters: u64,
-    /// What accuracy is: the metric that is there.
+    /// Name of the metric behind accuracy.
     pub metric: Metric,
     /// Accuracy on the validation nodes, with full neighbourhoods; absent without any.
     pub validation_accuracy: Option<f64>,
@@ -172,7 +172,7 @@ impl<'a> ModelFile<'a> {
         blake3::hash(&self.bytes)
     }
 
-    /// Returns the classes that the last layer tells apart.
+    /// Returns the classes of the last layer.
     pub(crate) fn n_classes(&self) -> Result<usize, SavedModelError> {
         let name = format!("layers.{}.bias", self.config.fanouts.len() - 1);
         let bias = self.tensors()?.tensor(&name).map_err(|error| self.failed(error.into()))?;

@@ -39,15 +39,15 @@ use crate::{
 };
 use schedule::Written;
 
-/// What a run needs and never changes, but for the model's parameters.
+/// Constants of a run, and the model's parameters.
 pub(crate) struct Setup<'a> {
     pub(crate) config: &'a TrainConfig,
     pub(crate) graph: TrainGraph<'a>,
-    /// Of the workers of this process, in the order of `workers`.
+    /// Entries of the workers of this process, in the order of `workers`.
     sources: &'a [WorkerSources],
     pub(crate) workers: Vec<u32>,
     pub(crate) labels: Labels,
-    /// Of an epoch of each worker of the run; under `sdt` of each partition.
+    /// Batches in an epoch of each worker of the run; under `sdt` of each partition.
     n_batches: Vec<u32>,
     pub(crate) features: FeatureRows,
     pub(crate) row_bytes: usize,
@@ -176,7 +176,7 @@ impl<'a> Setup<'a> {
         );
     }
 
-    /// Of all that must be the same in all processes of a run.
+    /// Digest of all that must be the same in all processes of a run.
     pub(crate) fn digest(&self) -> [u32; 8] {
         let TrainConfig { strategy, hop, hot_policy, epochs, workers, .. } = self.config;
         let TrainConfig { evaluate_every, measure_test, evaluation_bytes, .. } = self.config;
@@ -196,7 +196,7 @@ impl<'a> Setup<'a> {
         self.sources[0].untiered.pinned_version().unwrap_or(0)
     }
 
-    /// What filled the sources of the workers here.
+    /// The fill of the sources of the workers here.
     pub(crate) fn filled(&self) -> LoadStats {
         let mut filled = LoadStats::default();
         self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
@@ -281,14 +281,14 @@ impl<'a> Setup<'a> {
         if let [worker] = self.workers[..] {
             return Ok(vec![recruit(worker)?]);
         }
-        // At once: each reads its schedule, and pulls what it keeps.
+        // Concurrently: each reads its schedule, and pulls the rows that it keeps.
         thread::scope(|starting| {
             let start = |&worker| (worker, starting.spawn(move || recruit(worker)));
             let started: Vec<_> = self.workers.iter().map(start).collect();
             let join = |(worker, thread): (u32, ScopedJoinHandle<'_, _>)| {
                 thread.join().unwrap_or(Err(TrainError::WorkerPanicked { worker }))
             };
-            // All are waited for before the first error is told.
+            // All are awaited before the first error is reported.
             let recruits: Vec<_> = started.into_iter().map(join).collect();
             recruits.into_iter().collect()
         })

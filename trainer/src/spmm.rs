@@ -31,7 +31,7 @@ pub(crate) struct Spmm {
     own_rows: OwnRows,
 }
 
-/// What becomes of a destination's own row.
+/// Treatment of a destination's own row.
 #[derive(Clone, Debug)]
 pub(crate) enum OwnRows {
     /// It is before the sum: rows of width 2·d (GraphSAGE, algorithm 1, line 5).

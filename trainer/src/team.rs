@@ -59,7 +59,7 @@ impl Teams<'_> {
     }
 }
 
-/// What a worker brings to a team.
+/// Contribution of a worker to a team.
 pub(crate) struct Recruit<'scope> {
     pub(crate) worker: Worker<'scope>,
     /// Batches in each epoch.

@@ -1,4 +1,4 @@
-//! What a run tells of its steps.
+//! Progress of a run's steps.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

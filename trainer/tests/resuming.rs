@@ -26,8 +26,8 @@ fn with_checkpoints(config: &TrainConfig, dir: &Path, every_steps: u32) -> Train
     TrainConfig { checkpoint, ..config.clone() }
 }
 
-/// Runs until rows fail after so many pulls; then again from the checkpoint, with more pulls each
-/// time, until a run ends. Returns its report, and how many were cut short.
+/// Runs until rows fail after a number of pulls; then again from the checkpoint, with more pulls
+/// each time, until a run ends. Returns its report, and how many were cut short.
 fn in_pieces(graph: &Planted, config: &TrainConfig) -> (TrainReport, u64) {
     for n_cut in 0..100 {
         let rows = failing(&graph.rows, 5 + 2 * n_cut);
@@ -197,7 +197,7 @@ fn merging_is_the_leaders_decision_in_any_number_of_processes() {
 }
 
 /// An epoch after a restart has caches and connections that are new: its time is not compared, and
-/// the next one repeats its merges. What was computed is that of a run that was not ended.
+/// the next one repeats its merges. The results are those of a run that was not ended.
 #[test]
 fn a_resumed_run_makes_the_same_merges() {
     let graph = planted(4);

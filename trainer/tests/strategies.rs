@@ -531,7 +531,7 @@ fn processes_that_have_pinned_other_versions_do_not_train_together() {
     }
 }
 
-/// What fills the oracle's tier, or the first hot set, comes before the first step.
+/// The fill of the oracle's tier, or of the first hot set, precedes the first step.
 #[test]
 fn the_first_epoch_waits_for_no_more_rows_than_the_others() {
     let dir = tempfile::tempdir().unwrap();

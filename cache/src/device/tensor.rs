@@ -24,7 +24,7 @@ impl BatchTensor {
         Self { rows, n_bytes: 0 }
     }
 
-    /// A batch of so many bytes comes.
+    /// Prepares for a batch of this many bytes.
     pub(crate) fn begin(&mut self, n_bytes: usize) -> Result<(), DeviceError> {
         let capacity = self.capacity_bytes();
         if n_bytes > capacity {

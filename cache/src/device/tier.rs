@@ -42,7 +42,7 @@ pub struct DeviceTier {
     pub(crate) misses: Vec<u32>,
     /// When each position's row was right.
     pub(crate) stamps: Vec<u32>,
-    /// What the last admission keeps, and what goes for it.
+    /// Rows that the last admission keeps and evicts.
     pub(crate) placements: Vec<Placement>,
     pub(crate) evicted: Vec<Evicted>,
     /// The rows of the last admission have not come yet.
@@ -50,7 +50,7 @@ pub struct DeviceTier {
     moves: Vec<RowMove>,
 }
 
-/// What a device tier is told beside its size and policy.
+/// Options of a device tier beside its size and policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceSettings {
     /// Bytes of each of the two staging buffers, which are pinned for a CUDA device. A fetch is
@@ -136,10 +136,10 @@ impl DeviceTier {
     }
 
     /// Puts the rows of `ids` into `tensor`, in their order, and keeps what the policy likes of
-    /// those that had to be fetched. `fetch` is called with ids, in the order of the batch, and
-    /// the memory for their rows, back to back; it must fill all of it with the rows as they are
-    /// by now. While it runs, the rows before are on their way to the device. An id
-    /// that stands twice and is not resident is fetched twice.
+    /// those that had to be fetched. `fetch` is called with ids, in the order of the batch, and the
+    /// memory for their rows, back to back; it must fill all of it with the rows as they are by
+    /// now. While it runs, the rows before are on their way to the device. A repeated id that is
+    /// not resident is fetched twice.
     ///
     /// On a CUDA device the gather has only begun when this returns: see
     /// [`BatchTensor::as_cuda`] and [`BatchTensor::read`].
@@ -166,8 +166,8 @@ impl DeviceTier {
         Ok(self.keep(tensor)?)
     }
 
-    /// Returns the same for rows with `min_stamp` or a later one, whatever time it is; `fetch`
-    /// gives the stamp of each row too, under which it stays. The tier must keep stamps.
+    /// Does the same for rows with `min_stamp` or a later one, at any time; `fetch` returns the
+    /// stamp of each row too, under which it stays. The tier must keep stamps.
     ///
     /// Fails as [`DeviceTier::gather`].
     pub fn gather_since<E>(

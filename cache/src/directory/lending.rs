@@ -22,7 +22,7 @@ impl Loans {
 impl Directory {
     /// [`Directory::lookup`] where all ids are resident, as long as rows can stay where they are
     /// although they are [lent](Self::lend): while no row has to go for another, and none that was
-    /// taken out and came again waits for a slot. Else `false`, and it is as if nobody had asked.
+    /// taken out and came again waits for a slot. Else returns `false`, without any change.
     pub fn lookup_to_lend(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
         let has_room = self.slots.n_slots() == self.id_space || self.slots.has_unused();
         if !has_room || self.loans.is_slot_wanted {
@@ -61,7 +61,7 @@ impl Directory {
         self.loans = Loans { n_lent, is_slot_wanted };
     }
 
-    /// A slot that nobody looks at while rows are lent.
+    /// A slot that is not read while rows are lent.
     pub(super) fn take_unused(&mut self) -> Option<u32> {
         let slot = self.slots.take_unused();
         self.loans.is_slot_wanted |= slot.is_none();

@@ -319,7 +319,7 @@ fn rows_that_do_not_come_as_announced_are_given_up_first() {
     assert_eq!(serve_announced(&[3, 2, 4], &[2, 2, 2]), (2, vec![4, 2, 3]));
     assert_eq!(serve_announced(&[2, 3, 4, 5], &[3, NEVER, 3, 3]), (3, vec![4, 2, 5]));
     assert_eq!(serve_announced(&[4, 5, 2], &[NEVER; 3]), (3, vec![4, 2, 5]));
-    // Past the number of batches that it was told.
+    // Past the number of batches in its inputs.
     assert_eq!(serve_announced(&[4, 6], &[9, 9]), (1, vec![4, 2, 5]));
     directory.remove(&[2, 4]);
     assert_eq!((serve(&mut directory, &[5, 2]), directory.n_resident()), (1, 1));

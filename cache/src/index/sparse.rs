@@ -33,12 +33,12 @@ struct Line {
 /// many ids come and go.
 pub(crate) struct SparseIndex {
     lines: PageVec<Line>,
-    /// Random, so that nobody outside can choose ids that collide.
+    /// Random, so that no outsider can choose ids that collide.
     key: u64,
 }
 
 impl Line {
-    /// Returns the tag of `id`, or 0. Without a branch: the compiler compares four ids at once.
+    /// Returns the tag of `id`, or 0. Without a branch: the compiler compares four ids together.
     #[inline]
     fn tag(&self, id: u32) -> u32 {
         let pairs = self.ids.iter().zip(&self.tags);

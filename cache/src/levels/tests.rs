@@ -398,14 +398,14 @@ proptest! {
 /// Ids that changed, their removal from the host, and all versions from then on.
 type Change = (Vec<u32>, Removal, [u8; 30]);
 
-/// What happens on a machine with two workers.
+/// Events on a machine with two workers.
 #[derive(Clone, Debug)]
 enum Event {
     Gather {
         worker: usize,
         ids: Vec<u32>,
     },
-    /// Rows change, and the host is told; each worker will be.
+    /// Rows change, and the host is informed; each worker will be.
     Change(Vec<u32>),
     Tell {
         worker: usize,
@@ -423,8 +423,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    /// Under every policy, with rows that change and rows that grow old: what a worker gets is no
-    /// older than it was told, nor than the bound.
+    /// Under every policy, with rows that change and rows that grow old, a worker's rows are no
+    /// older than it knows, nor than the bound.
     #[test]
     fn workers_over_one_host_tier_get_right_rows(
         events in events(),

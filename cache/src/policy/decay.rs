@@ -35,7 +35,7 @@ pub use scoreboard::{Candidate, Replacement, Scoreboard};
 use scoreboard::{Scores, in_order};
 use victims::Victims;
 
-/// What MassiveGNN's policy must be told.
+/// Inputs of MassiveGNN's policy.
 #[derive(Clone, Debug)]
 pub struct DecaySpec {
     /// The halo nodes and others that may be asked for, in any order, each once.

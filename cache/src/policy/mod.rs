@@ -38,7 +38,7 @@ pub(crate) struct Piece<'a> {
     pub(crate) ids: &'a [u32],
     /// The slot of each; `NO_SLOT` stands for a miss.
     pub(crate) found: &'a [u32],
-    /// The slots alone, so that nobody has to branch on hit or miss, which cannot be predicted.
+    /// The slots alone, without a branch on hit or miss, which cannot be predicted.
     pub(crate) hits: &'a [u32],
     /// The positions of these in the batch.
     pub(crate) positions: &'a [u32],

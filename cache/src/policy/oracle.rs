@@ -34,7 +34,7 @@ pub(crate) struct Oracle {
     uses: PageVec<u32>,
     /// The rows that each batch uses next; the last stack is of rows that are never used again.
     stacks: Stacks,
-    /// Of the current batch, by position.
+    /// Next uses of the current batch, by position.
     next_uses: Vec<u32>,
     /// `next use << 32 | position` of the rows that are offered.
     offers: Vec<u64>,

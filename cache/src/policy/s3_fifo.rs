@@ -18,7 +18,7 @@
 //!   the part that came first. For these there are policies that know what they keep (`degree`,
 //!   `overlap`), so it is not ours.
 //! - Held slots are passed over. A new row that finds nothing but its own batch in small would be
-//!   the next to leave it: it is not kept, and goes to ghost at once.
+//!   the next to leave it: it is not kept, and goes straight to ghost.
 
 use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;

@@ -1,4 +1,4 @@
-//! A policy with what it must be told.
+//! A policy with its inputs.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub enum PolicySpec {
     Unbounded,
 }
 
-/// A policy cannot work with what it was told.
+/// A policy cannot work with its inputs.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 pub enum NeedsPlan {
     /// The name alone is not enough.
@@ -61,10 +61,10 @@ pub enum NeedsPlan {
         /// The policy.
         kind: PolicyKind,
     },
-    /// Scores that grow with age, or vanish at once.
+    /// Scores that grow with age, or vanish immediately.
     #[error("gamma must be above 0 and at most 1, found {found}")]
     Gamma {
-        /// What was given.
+        /// The given value.
         found: f64,
     },
     /// Rounds without batches between them.
@@ -139,7 +139,7 @@ impl PolicySpec {
         if *interval == 0 { Err(NeedsPlan::Interval) } else { Ok(()) }
     }
 
-    /// The slots that a capacity gives.
+    /// Returns the slots of a capacity.
     pub(crate) fn n_slots(&self, capacity_rows: u32, id_space: u32) -> u32 {
         match self {
             Self::None => 0,

@@ -13,7 +13,7 @@
 //!   contend, with no doorkeeper, and it halves after 32 uses per slot where the paper has a sample
 //!   of 10. Its misses differ from these by -2.8 to 1.7 % on our traces, more in loops.
 //! - Held slots are passed over. A new row that finds only its own batch in the window passes
-//!   through it at once: it contends itself, and enters probation or is not kept.
+//!   through it: it contends itself, and enters probation or is not kept.
 
 mod sketch;
 

@@ -43,7 +43,7 @@ impl OneTier {
         self.directory.admit(ids, &self.misses, &mut self.placements);
     }
 
-    /// The last batch is over, and the policy is told of the next epoch.
+    /// The last batch is over, and the policy receives the next epoch.
     pub(super) fn retarget(&mut self, ranking: &[u32]) {
         self.directory.lookup(&[], &mut self.slots);
         self.directory.retarget(ranking);

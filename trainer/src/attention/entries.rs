@@ -56,7 +56,7 @@ impl Entries {
         self.block.sources[edges].iter().map(|&source| source as usize).chain([dst])
     }
 
-    /// Cuts `values`, of which each entry has `width`, into the entries of so many destinations
+    /// Cuts `values`, of which each entry has `width`, into the entries of that many destinations
     /// each: the first destination of each piece, and the piece.
     pub(super) fn pieces<'v>(
         &self,

@@ -25,7 +25,7 @@ const USUAL: [(&str, &str); 8] = [
 pub(crate) struct Settings(String);
 
 impl Settings {
-    /// Of a run over rows of `n_features`, with labels and splits of this digest.
+    /// Settings of a run over rows of `n_features`, with labels and splits of this digest.
     pub(crate) fn new(config: &TrainConfig, n_features: usize, labels: &str) -> Self {
         let mut settings = Self(String::new());
         settings.add("mode", &config.strategy.mode());

@@ -10,9 +10,9 @@ use crate::{Strategy, TrainConfig, TrainError};
 /// How the local models of partitions are trained and averaged under `sdt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SdtConfig {
-    /// Local models are averaged after every so many epochs, at least 1.
+    /// Local models are averaged after every `n` epochs, at least 1.
     pub average_every: u32,
-    /// What becomes of the states of their optimisers then.
+    /// Treatment of the states of their optimisers then.
     pub optimizer_state: OptimizerState,
     /// Hops of the halo that a partition has; as many as layers unless given, which keeps sampled
     /// neighbourhoods whole.
@@ -26,7 +26,7 @@ pub struct SdtConfig {
     pub reserved_bytes: Option<u64>,
 }
 
-/// What becomes of the states of optimisers when local models are averaged.
+/// Treatment of the states of optimisers when local models are averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerState {

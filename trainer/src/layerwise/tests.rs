@@ -137,8 +137,8 @@ fn single() -> Owners<'static> {
     Owners { book: &BOOK, n_workers: 1 }
 }
 
-/// Each layer's rows of `nodes` by the way that training takes: the whole neighbourhood of several
-/// hops at once.
+/// Computes each layer's rows of `nodes` as training does: with the whole neighbourhood of several
+/// hops together.
 pub(crate) fn naive(model: &Model, topology: &Topology, nodes: &[NodeId]) -> Matrix {
     let n_layers = model.layers().len();
     let batch = Sampler::new(topology, &vec![Fanout::All; n_layers]).sample(nodes, 0);
@@ -152,7 +152,7 @@ pub(crate) fn naive(model: &Model, topology: &Topology, nodes: &[NodeId]) -> Mat
     model.forward(hops, features, 0, &Workspace::default()).unwrap().logits().clone()
 }
 
-/// Returns all that a pass gives: nodes, rows, and the last progress.
+/// Returns all results of a pass: nodes, rows, and the last progress.
 fn run(
     pass: &LayerPass<'_>,
     layers: &[Layer],

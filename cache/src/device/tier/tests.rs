@@ -187,7 +187,7 @@ fn run(mut tier: DeviceTier, steps: &[Step], max_age: Option<u32>) -> Vec<Vec<u8
     batches
 }
 
-/// Of the rows that are kept: all, or none.
+/// The rows that are kept: all, or none.
 fn has_no_bound(spec: &PolicySpec) -> bool {
     matches!(spec.kind(), PolicyKind::Unbounded | PolicyKind::None)
 }
@@ -295,8 +295,8 @@ fn slots_that_do_not_fit_are_refused() {
     assert!(matches!(tier, Err(DeviceError::Driver { .. })));
 }
 
-/// Under a driver that is told to fail: up to the failure all rows are right, then every call says
-/// that the tier is lost. Under any other, nothing fails.
+/// Runs under a driver that fails on request. Up to the failure all rows are right, then every call
+/// reports that the tier is lost. Under any other, nothing fails.
 #[test]
 fn a_device_that_fails_is_lost_and_says_so() {
     let Some(device) = cuda() else { return };

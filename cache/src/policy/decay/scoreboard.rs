@@ -17,7 +17,7 @@ pub(super) use best::in_order;
 pub struct Candidate {
     /// Its id.
     pub id: u32,
-    /// How often it is drawn as a neighbour, as far as the graph tells: its degree.
+    /// Frequency at which it is drawn as a neighbour, estimated from the graph: its degree.
     pub degree: u32,
     /// Whether it is a halo node: these fill the slots first. Batches of more than one hop reach
     /// others.
@@ -27,7 +27,7 @@ pub struct Candidate {
 /// How `decay` finds the access score of an id (section IV-B, end). Decisions are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scoreboard {
-    /// A score per id of the id space: found at once.
+    /// A score per id of the id space: found without a search.
     Dense,
     /// A score per candidate: found through an index of them.
     Compact,
@@ -59,7 +59,8 @@ pub enum Replacement {
     Any,
 }
 
-/// What every miss of an id reads and changes, and the search for the best candidates goes through.
+/// Fields that every miss of an id reads and changes, and the search for the best candidates goes
+/// through.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Count {
@@ -273,7 +274,7 @@ impl Scores {
         is_new
     }
 
-    /// The row of `id` comes: gives its place, and ln S_A.
+    /// Takes the row of `id` in: returns its place, and ln S_A.
     pub(super) fn admit(&mut self, id: u32) -> (u32, f64) {
         let place = self.place_of(id);
         let count = self.counts.get_mut(place as usize).filter(|count| count.is(CANDIDATE));

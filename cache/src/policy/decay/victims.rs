@@ -13,7 +13,7 @@ pub(super) struct Victims {
 }
 
 impl Victims {
-    /// Keys that are put in order at once, at least.
+    /// Fewest keys that are sorted together.
     const PIECE: usize = 1 << 12;
 
     pub(super) fn planned_bytes(n_slots: u32) -> usize {

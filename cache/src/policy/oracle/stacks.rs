@@ -34,7 +34,7 @@ impl Stack {
 /// ahead.
 pub(super) struct Stacks {
     stacks: PageVec<Stack>,
-    /// Of all blocks, one after the other. All blocks but the top one of a stack are full.
+    /// Entries of all blocks, one after the other. All blocks but the top one of a stack are full.
     slots: PageVec<u32>,
     /// For each block the one below it, or the next free one.
     below: PageVec<u32>,

@@ -168,7 +168,7 @@ fn gradients_are_those_of_finite_differences() {
     }
 }
 
-/// Of the published code the refresh skips rows that are there.
+/// In the published code the refresh skips rows that are there.
 #[test]
 fn an_exchange_really_replaces_rows_and_gradients() {
     for (model, layer) in models() {

@@ -20,7 +20,7 @@ pub struct Iteration {
     steps: Vec<TimeStep>,
 }
 
-/// What all models train on at once.
+/// Roots that all models train on together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeStep {
     /// Model d is at worker (d + offset) mod N.

@@ -13,7 +13,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Returns the shares of partitions with so many training nodes.
+    /// Returns the shares of partitions with these numbers of training nodes.
     pub(crate) fn new(
         n_train: &[u64],
         lengths: Vec<usize>,

@@ -30,7 +30,7 @@ pub(crate) struct Turn {
 /// The partitions of a worker, each in its turn.
 pub(crate) struct Turns {
     partitions: Receiver<Result<Ready, TrainError>>,
-    /// Tells that a partition is no longer used.
+    /// Marks a partition as no longer used.
     released: Sender<()>,
 }
 

@@ -21,11 +21,11 @@ pub(crate) struct LocalPartition {
     numbers: Numbers,
     rows: RowBuffer,
     row_bytes: usize,
-    /// What it took to load.
+    /// Time and bytes of loading it.
     pub(crate) loaded: Loaded,
 }
 
-/// What was moved to load a partition.
+/// Bytes moved to load a partition.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Loaded {
     /// Rows of other workers' partitions, by VectorPull.
@@ -56,7 +56,7 @@ pub(crate) struct PartitionSource<'run> {
 #[derive(Debug)]
 struct Numbers {
     set: NodeSet,
-    /// Of each partition: its first node, and what is added to the rank of a node of it.
+    /// For each partition: its first node, and the offset of the rank of a node of it.
     parts: Vec<(u32, i64)>,
 }
 

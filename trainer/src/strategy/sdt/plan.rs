@@ -39,7 +39,7 @@ pub(crate) struct Reach {
     pub(crate) expanded: NodeSet,
 }
 
-/// What a partition takes to load, and the share of its neighbourhoods that it keeps.
+/// Cost of loading a partition, and the share of its neighbourhoods that it keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PartitionPlan {
     /// Nodes.

@@ -13,7 +13,7 @@ pub(crate) struct Residents {
     is_resident: Vec<bool>,
 }
 
-/// What there is to do before a turn.
+/// Work before a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// The partition is in memory.

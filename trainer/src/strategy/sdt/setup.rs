@@ -1,4 +1,4 @@
-//! What is before the first partition: plans of all of them, and the memory that they may take.
+//! Set-up before the first partition: plans of all of them, and the memory that they may take.
 
 use std::{sync::Arc, thread::Scope};
 

@@ -15,17 +15,17 @@ const NO_MISS: u8 = 1;
 /// Candidates whose scores are asked for before they are read, where these do not lie side by side.
 const N_AHEAD: usize = 32;
 
-/// What decides among candidates with equally many misses. Higher is better; the lower the better
-/// are rank and so the id.
+/// Keys that decide among candidates with equally many misses. Higher is better; the lower the
+/// better are rank and so the id.
 type Tie = (u64, u32, Reverse<u32>);
 
 impl Scores {
     /// Ranks of the best `n` candidates that are not resident and that may replace others: first
     /// those that whole misses decide.
     ///
-    /// What a round costs is divided among few batches, so it must not wait for memory: one pass
-    /// over the counts in their order, two over a byte for each, and comparisons of keys that lie
-    /// side by side for those alone that have as many misses as the last one in.
+    /// The cost of a round is divided among few batches, so it must not wait for memory. It takes
+    /// one pass over the counts in their order, and two over a byte for each. Adjacent keys are
+    /// compared for those alone that have as many misses as the last one in.
     pub(super) fn best(&self, n: usize, replacement: Replacement) -> Vec<u32> {
         let mut n_with = [0usize; u8::MAX as usize + 1];
         // Misses and one; 0: not to be had.

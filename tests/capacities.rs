@@ -1,6 +1,7 @@
 //! One batch that is larger than the cache, at every capacity: it is served, and right.
 //!
-//! 163 000 rows before a cache of 100 000 are what other feature stores are known to wait for for ever.
+//! 163 000 rows before a cache of 100 000 are what other feature stores are known to wait for for
+//! ever.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,4 +1,5 @@
-//! Training that is asked to end by a signal, and what stays of it; places that it must not write to.
+//! Training that is asked to end by a signal, and what stays of it; places that it must not write
+//! to.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -43,8 +44,8 @@ impl Place {
         command(line.split_whitespace()).env("TMPDIR", &self.tmp).spawn().unwrap()
     }
 
-    /// Starts `line`, which logs to `log`, waits until it has made `n_steps` steps, and sends `asks` twice,
-    /// as GNU `timeout` does: to its child, and to the child's group.
+    /// Starts `line`, which logs to `log`, waits until it has made `n_steps` steps, and sends
+    /// `asks` twice, as GNU `timeout` does: to its child, and to the child's group.
     fn ended(&self, line: &str, log: &Path, n_steps: usize, asks: Signal) -> Finished {
         let mut run = self.start(&format!("{line} --log {}", log.display()));
         let (start, before) = (Instant::now(), n_lines(log));
@@ -69,7 +70,7 @@ fn n_lines(log: &Path) -> usize {
     fs::read(log).map_or(0, |bytes| bytes.iter().filter(|&&byte| byte == b'\n').count())
 }
 
-/// What was computed, every bit of it.
+/// Returns what was computed, every bit of it.
 fn computed(report: &Value) -> Vec<String> {
     let keys = ["step_losses", "parameters_digest", "best_parameters_digest", "best_epoch"];
     assert!(keys.iter().all(|key| !report[key].is_null()));

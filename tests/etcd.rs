@@ -21,7 +21,8 @@ use tempfile::TempDir;
 
 const N_NODES: u32 = 600;
 
-/// An etcd and the folder of a graph in three partitions; `None`, and a word, where there is none.
+/// Returns an etcd and the folder of a graph in three partitions; `None`, and a word, where there
+/// is none.
 fn begin() -> Option<(Engine, TempDir, PathBuf)> {
     let Some(engine) = Engine::start() else {
         println!("SKIPPED: etcd is not installed (Debian: etcd-server; `./x etcd` installs it)");
@@ -32,7 +33,7 @@ fn begin() -> Option<(Engine, TempDir, PathBuf)> {
     Some((engine, dir, graph))
 }
 
-/// A server that registers.
+/// Returns a server that registers.
 fn serve(engine: &Engine, graph: &Path, more: &str) -> Serving {
     let map = engine.map();
     Serving::start(graph, &format!("--shards 1 --listen 127.0.0.1:0 --register {map} {more}"))

@@ -20,7 +20,8 @@ use support::process::{Serving, children_of, command, finish, lode_line, wait_un
 /// Longest time until a run has come so far, or has noticed that one of its processes is dead.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What was computed: losses and rates as they were printed, every bit of them, and parameters.
+/// Returns what was computed: losses and rates as they were printed, every bit of them, and
+/// parameters.
 fn computed(report: &Value) -> Vec<String> {
     let epochs = report["epochs"].as_array().unwrap().iter();
     let keys = ["steps", "loss", "accuracy", "test_accuracy", "validation_accuracy"];

@@ -105,7 +105,8 @@ fn check_times(run: &Value, delay: f64) {
         _ => assert_eq!(steps, [1; 4], "{run}"),
     }
     for (epoch, steps) in epochs.iter().zip(steps) {
-        // Figures, a share of the gradients, its sum; with each move a word, a model, its gradients.
+        // Figures, a share of the gradients, its sum; with each move a word, a model, its
+        // gradients.
         let messages = 3.0 + 3.0 * (steps - 1) as f64;
         let seconds = epoch["iteration_seconds"].as_f64().unwrap();
         // The first may be on its way when the iteration begins.

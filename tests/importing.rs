@@ -49,7 +49,7 @@ fn import(edges: &Path, graph: &str, more: &[&str]) -> Finished {
     lode(args)
 }
 
-/// The lists of all partitions, and what the report says of them.
+/// Returns the lists of all partitions, and what the report says of them.
 fn lists(dir: &Path, report: &Value) -> (Vec<Vec<u8>>, Vec<Value>) {
     let lists = (0..N_PARTS).map(|part| {
         let file = dir.join(format!("part-{part:03}/topology.csr"));
@@ -182,7 +182,7 @@ fn folders_of_imports_that_were_killed_are_named() {
     assert!(source.file("graph.importing-0").exists());
 }
 
-/// Every file of a folder with its bytes.
+/// Returns every file of a folder with its bytes.
 fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let names = names_in(dir).into_iter();
     names

@@ -21,14 +21,14 @@ const N_CLASSES: usize = 4;
 /// Longest time until an inference has come so far.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A graph of two partitions with features of `dim` columns.
+/// Returns a graph of two partitions with features of `dim` columns.
 fn graph(dir: &Path, dim: u32) -> String {
     fs::create_dir(dir).unwrap();
     let flags = format!("--nodes {N_NODES} --degree 7 --dim {dim} --classes {N_CLASSES}");
     generated_as(dir, &flags, 2)
 }
 
-/// The bytes of all rows of a tensor, in the order of node ids.
+/// Returns the bytes of all rows of a tensor, in the order of node ids.
 fn rows(dir: &Path, graph: &str, tensor: &str) -> Vec<u8> {
     let (ids, out) = (dir.join("ids.npy"), dir.join("rows.npy"));
     write_npy(&ids, NpyType::U32, &[N_NODES.into()], &(0..N_NODES).collect::<Vec<u32>>());

@@ -1,4 +1,4 @@
-//! Training that is killed with SIGKILL, again and again, and goes on from its checkpoint.
+//! Training that is killed with SIGKILL, again and again, and continues from its checkpoint.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -52,7 +52,8 @@ fn kill(mut run: Child, checkpoint: &Path, n_checkpoints: u32, then_us: u64) -> 
     is_running
 }
 
-/// What was computed: losses and rates as they were printed, every bit of them, and parameters.
+/// Returns what was computed: losses and rates as they were printed, every bit of them, and
+/// parameters.
 fn computed(report: &Value) -> Vec<String> {
     let mut all: Vec<String> = report["epochs"]
         .as_array()
@@ -172,7 +173,7 @@ fn a_log_outlives_refused_runs_and_grows_when_a_run_goes_on() {
     fs::remove_file(of_run.join("checkpoint")).unwrap();
     lode_line(&format!("{line} 2")).failed(1, &["has lines already", &name]);
     assert_eq!(fs::read(&log).unwrap(), first);
-    // It has half a line when it is killed, and goes on from the start.
+    // It has half a line when it is killed, and continues from the start.
     fs::write(&log, [&first[..], &first[..40]].concat()).unwrap();
     lode_line(&format!("{line} 2 --resume")).succeeded();
     let (n_first, steps) = (first.split(|&byte| byte == b'\n').count() - 1, steps_in(&log));

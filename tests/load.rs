@@ -164,7 +164,7 @@ fn start_load(address: &str, more: &str) -> Child {
     running
 }
 
-/// The 90th percentile under a load during which the server stands still for half of the time.
+/// Returns the 90th percentile under a load during which the server stalls for half of the time.
 fn p90_with_a_stall(address: &str, server: &Serving, more: &str) -> f64 {
     let running = start_load(address, &format!("--connections 4 --duration 3 {more}"));
     signal(&server.child, Signal::STOP);

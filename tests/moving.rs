@@ -54,7 +54,7 @@ impl Two {
         Serving::start(&self.folders[at], &more)
     }
 
-    /// How many folders own each partition.
+    /// Returns how many folders own each partition.
     fn owners(&self) -> Vec<usize> {
         let owns = |folder: &PathBuf, part: u16| folder.join(format!("part-{part:03}")).exists();
         (0..N_PARTS).map(|part| self.folders.iter().filter(|it| owns(it, part)).count()).collect()

@@ -20,7 +20,7 @@ use support::process::{Serving, children_of, command, finish, lode_line, wait_un
 /// Longest time until a run has come so far, or has noticed that one of its processes is dead.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Cora in four partitions, unless it is not here.
+/// Returns the cora in four partitions, unless it is not here.
 fn cora(dir: &Path) -> Option<String> {
     let root =
         std::env::var_os("LODE_DATA").map_or_else(|| "../../shared/data".into(), PathBuf::from);
@@ -41,7 +41,7 @@ fn cora(dir: &Path) -> Option<String> {
     Some(graph)
 }
 
-/// What was computed, and with what rows: losses as they were printed, every bit of them.
+/// Returns what was computed, and with what rows: losses as they were printed, every bit of them.
 fn computed(report: &Value) -> Vec<String> {
     let mut all: Vec<String> = report["epochs"]
         .as_array()
@@ -59,13 +59,13 @@ fn computed(report: &Value) -> Vec<String> {
     all
 }
 
-/// What an epoch moved, but for what depends on which hot set was ready when.
+/// Returns what an epoch moved, but for what depends on which hot set was ready when.
 fn moved(report: &Value, key: &str) -> Vec<u64> {
     let epochs = report["epochs"].as_array().unwrap();
     epochs.iter().map(|epoch| epoch[key].as_u64().unwrap()).collect()
 }
 
-/// Each line of a log but for its times, in order of steps and workers.
+/// Returns each line of a log but for its times, in order of steps and workers.
 fn log_lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     let mut lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
@@ -197,8 +197,8 @@ fn cora_through_two_servers_is_learnt_alike_by_threads_and_processes() {
     servers.into_iter().for_each(Serving::stop);
 }
 
-/// Starts `line`, and waits until its checkpoint has been replaced `n` times, or the run has so many
-/// processes; gives it and its processes.
+/// Starts `line`, and waits until its checkpoint has been replaced `n` times, or the run has so
+/// many processes; returns it and its processes.
 fn started(line: &str, checkpoint: Option<(&Path, u32)>) -> (Child, Vec<u32>) {
     let written = |path: &Path| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
     let mut last = checkpoint.and_then(|(path, _)| written(path));
@@ -264,7 +264,7 @@ fn a_worker_that_is_killed_ends_the_run_with_an_error_and_no_process_stays() {
     run.wait().unwrap();
 }
 
-/// Which process of its run it is.
+/// Returns which process of its run it is.
 fn rank_of(pid: u32) -> u32 {
     let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
     let peer = line.split('\0').skip_while(|arg| *arg != "--peer").nth(1).unwrap();
@@ -292,7 +292,7 @@ fn a_worker_that_hangs_ends_the_run_with_an_error_that_names_it() {
         finish(run, DEADLINE).failed(1, &[&named, "has not answered for 6 s", "--peer-timeout"]);
         wait_until_gone(&processes);
     }
-    // The first hangs: the others end, and so does it when it goes on.
+    // The first hangs: the others end, and so does it when it continues.
     let (run, processes) = started(&line, None);
     sleep(Duration::from_millis(400));
     send(run.id(), Signal::STOP);

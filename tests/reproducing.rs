@@ -16,8 +16,8 @@ const SMALL: &str = "--scale 0.003 --epochs 2 --rate 1Gbit --delay 200us --json"
 /// Hundreds of runs, short as they are.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Runs `paper` and checks what all reports have in common, its `figures` among it; gives the report as
-/// text and JSON.
+/// Runs `paper` and checks what all reports have in common, its `figures` among it; returns the
+/// report as text and JSON.
 fn reproduce(
     [paper, graphs]: [&str; 2],
     n_contestants: usize,
@@ -151,8 +151,8 @@ fn one_graph_without_figures_and_with_room_for_all_rows() {
             assert!(held.as_u64() <= bound.as_u64(), "{run}");
             let [all, missed] = ["remote_bytes", "missed_bytes"].map(|key| bytes_of(run, key));
             if kept == 3 {
-                // The first epoch's set is there before it. The second's may be late, and the smallest
-                // partition lacks a few rows more than a set has.
+                // The first epoch's set is there before it. The second's may be late, and the
+                // smallest partition lacks a few rows more than a set has.
                 assert!(missed < 0.6 * asked && missed < all, "{asked} {run}");
             } else {
                 // What the first epoch uses fills the oracle's tier before it.

@@ -187,7 +187,7 @@ fn serving_and_reading_change_no_file() {
     assert_eq!(snapshot(&imported.graph), before);
 }
 
-/// Every file below `dir`, with its length and the time of its last change.
+/// Returns every file below `dir`, with its length and the time of its last change.
 fn snapshot(dir: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
     let mut files = Vec::new();
     for entry in dir.read_dir().unwrap() {

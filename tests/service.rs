@@ -48,7 +48,7 @@ use support::graph::Source;
 use support::http::get;
 use support::process::Serving;
 
-/// Whether tests may take long.
+/// Returns whether tests may take long.
 fn is_long() -> bool {
     std::env::var_os("LODE_LONG").is_some()
 }
@@ -60,7 +60,7 @@ fn rss_bytes(pid: u32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// The sum of a metric over its labels.
+/// Returns the sum of a metric over its labels.
 fn metric(server: &Serving, name: &str) -> f64 {
     let text = get(&server.metrics, "/metrics").body;
     let lines = text.lines().filter(|line| {

@@ -19,7 +19,7 @@ fn client(address: &str) -> Client {
     Client::connect(&[address], config).unwrap()
 }
 
-/// All rows of `wide`, and how long they took.
+/// Returns all rows of `wide`, and how long they took.
 fn pull(client: &Client) -> (Vec<u8>, Duration) {
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut rows = vec![0; ids.len() * WIDE];

@@ -1,6 +1,6 @@
-//! Several servers under load while faults come at random: whatever happens, no pull gives a row that
-//! it must not, no acknowledged row is lost, no call outlasts its deadline, and a server that lives
-//! through all of it takes no more memory and descriptors than it should.
+//! Several servers under load while faults come at random: whatever happens, no pull gives a row
+//! that it must not, no acknowledged row is lost, no call outlasts its deadline, and a server that
+//! lives through all of it takes no more memory and descriptors than it should.
 //!
 //! `LODE_SOAK_MINUTES` says for how long, `LODE_SOAK_SEED` with which faults; `./x soak` sets both.
 //! Every kind of fault comes at least once.
@@ -53,7 +53,7 @@ use watch::{READERS, TEST, WRITERS, Watch};
 const N_NODES: u32 = 6000;
 /// Of each call of a client that waits as long as a trainer would.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Of one that gives up while a link stands still or a server is stopped.
+/// Of one that gives up while a link stalls or a server is stopped.
 const DEADLINE_OF_STALLS: Duration = Duration::from_secs(2);
 /// Of one that waits for nothing.
 const DEADLINE_SHORT: Duration = Duration::from_millis(500);
@@ -93,8 +93,8 @@ fn writers(far: &str, near: &str) -> [Habit; N_WRITERS as usize] {
     ]
 }
 
-/// Those who pull: one keeps its client, one comes, goes, and waits for nothing long, one has rows by
-/// shared memory where there is some.
+/// Those who pull: one keeps its client, one comes, goes, and waits for nothing long, one has rows
+/// by shared memory where there is some.
 fn readers(far: &str, near: &str) -> [Habit; N_READERS] {
     [
         Habit::new(READERS, far, DEADLINE, None),

@@ -1,8 +1,9 @@
-//! A writer with two followers while two clients put the same rows and servers are killed: after every
-//! commit all servers have the same rows, and each row is of a put that may be the last.
+//! A writer with two followers while two clients put the same rows and servers are killed: after
+//! every commit all servers have the same rows, and each row is of a put that may be the last.
 //!
-//! `LODE_SOAK_MINUTES` says for how long, `LODE_SOAK_SEED` with which faults; a long run has partitions
-//! of 100,000 rows. Rows are of 400 B, stored as they are and in zstd groups; tiers hold few of them.
+//! `LODE_SOAK_MINUTES` says for how long, `LODE_SOAK_SEED` with which faults; a long run has
+//! partitions of 100,000 rows. Rows are of 400 B, stored as they are and in zstd groups; tiers hold
+//! few of them.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -60,7 +61,7 @@ fn repeat<T>(what: &str, mut call: impl FnMut() -> Result<T, ClientError>) -> T 
     }
 }
 
-/// All rows of a tensor.
+/// Returns all rows of a tensor.
 fn rows_of(client: &Client, tensor: &str, n_nodes: u32) -> Result<Vec<u8>, ClientError> {
     let ids: Vec<NodeId> = (0..n_nodes).map(NodeId).collect();
     let mut rows = vec![0; ids.len() * ROW_BYTES];
@@ -68,7 +69,7 @@ fn rows_of(client: &Client, tensor: &str, n_nodes: u32) -> Result<Vec<u8>, Clien
     Ok(rows)
 }
 
-/// All rows of all tensors at a server.
+/// Returns all rows of all tensors at a server.
 fn all_rows(client: &Client, n_nodes: u32) -> Vec<Vec<u8>> {
     let rows = |tensor| repeat("pull all rows", || rows_of(client, tensor, n_nodes));
     TENSORS.map(rows).into()

@@ -13,7 +13,7 @@ use support::graph::generated_as;
 use support::process::{Finished, Serving, command, lode_line, wait};
 use support::write_npy;
 
-/// The folder of a real graph, unless there is none here.
+/// Returns the folder of a real graph, unless there is none here.
 fn data(name: &str) -> Option<PathBuf> {
     let root =
         std::env::var_os("LODE_DATA").map_or_else(|| "../../shared/data".into(), PathBuf::from);
@@ -65,7 +65,7 @@ impl Served {
     }
 }
 
-/// The losses of all steps as they were printed: every bit of an f64 is in its digits.
+/// Returns the losses of all steps as they were printed: every bit of an f64 is in its digits.
 fn losses(finished: &Finished) -> &str {
     let (_, rest) = finished.stdout.split_once("\"step_losses\":[").unwrap();
     let losses = rest.split_once(']').unwrap().0;
@@ -163,8 +163,8 @@ fn gat_learns_cora_alike_by_all_strategies() {
     let served = Served::start(&data);
     let settings = "--model gat --dropout 0.6 --batch 70 --fanout -1,-1 --normalize";
     let report = served.train("rapid", &format!("{settings} --epochs 100 --hot 500")).json();
-    // 0.76 to 0.81 over five seeds: where partitions keep communities together, batches of a worker's
-    // own roots are less mixed (0.78 to 0.81 with partitions that are not refined).
+    // 0.76 to 0.81 over five seeds: where partitions keep communities together, batches of a
+    // worker's own roots are less mixed (0.78 to 0.81 with partitions that are not refined).
     assert!(test_accuracy(&report) >= 0.75, "{}", test_accuracy(&report));
     let few =
         |strategy| losses(&served.train(strategy, &format!("{settings} --epochs 2"))).to_owned();
@@ -215,9 +215,9 @@ fn gcn_learns_cora_and_citeseer_over_five_seeds() {
     }
 }
 
-/// 400 nodes in two ranges: 40 nodes of each have one edge into the other range, and 40 others of each
-/// are a clique. So the halo of each partition has low degrees, the rest of what it does not own high
-/// ones.
+/// 400 nodes in two ranges: 40 nodes of each have one edge into the other range, and 40 others of
+/// each are a clique. So the halo of each partition has low degrees, the rest of what it does not
+/// own high ones.
 fn with_a_poor_halo(dir: &Path) -> String {
     let mut edges: Vec<[u32; 2]> = (0..40).map(|i| [i, 200 + i]).collect();
     for clique in [100, 300] {
@@ -469,7 +469,8 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
     let report = lode_line(&format!("{full} --json")).failed(1, &["/dev/full"]).json();
     assert_eq!(report["step_losses"].as_array().unwrap().len(), 1, "{report}");
     assert!(report["error"].as_str().unwrap().contains("/dev/full"), "{report}");
-    // So does a reader that leaves: had the run gone on, the deadline of a command would come first.
+    // So does a reader that leaves: had the run gone on, the deadline of a command would come
+    // first.
     let endless = format!("train --graph {g} --strategy ondemand --epochs 1000000 --batch 1000");
     for json in ["", "--json"] {
         let endless = format!("{endless} {json}");

@@ -62,7 +62,7 @@ impl Updated {
         lode(args)
     }
 
-    /// Rows of `feat` of all nodes by external id, with more arguments.
+    /// Returns the rows of `feat` of all nodes by external id, with more arguments.
     fn gather(&self, more: &[&str]) -> Finished {
         let (ids, out) = (self.source.file("all.npy"), self.source.file("out.npy"));
         write_npy(&ids, NpyType::U32, &[u64::from(N_NODES)], &(0..N_NODES).collect::<Vec<_>>());

@@ -4,9 +4,9 @@
 //! admitted. Times are medians over the batches of the second half of a trace, on a directory that
 //! the first half has filled, and the mean of all, in which are the rounds of `decay`, one batch in
 //! 64, and the closing up of rings. A digest of all placements tells whether a change has changed
-//! decisions. Traces: ids drawn by a power law, where the index is sparse and
-//! where it is dense; and the nodes of sampled neighbourhoods. It does not move rows. Takes names of
-//! policies as arguments, such as `-- lru`.
+//! decisions. Traces: ids drawn by a power law, where the index is sparse and where it is dense;
+//! and the nodes of sampled neighbourhoods. It does not move rows. Takes names of policies as
+//! arguments, such as `-- lru`.
 
 use std::time::Instant;
 
@@ -89,7 +89,7 @@ impl Accesses {
         Self { name, ids, bounds, next_uses, id_space }
     }
 
-    /// All policies; those that plan are told what the trace itself says.
+    /// Returns all policies; those that plan are told what the trace itself says.
     fn specs(&self) -> Vec<PolicySpec> {
         let ranked = rank_by_frequency(&self.ids);
         let degrees: Vec<u32> = (0..ranked.len() as u32).rev().collect();
@@ -168,7 +168,7 @@ fn replay(n_slots: u32, spec: &PolicySpec, trace: &Accesses) {
     );
 }
 
-/// FNV-1a, by words.
+/// Returns the fNV-1a, by words.
 fn fnv(digest: u64, word: u32) -> u64 {
     (digest ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3)
 }

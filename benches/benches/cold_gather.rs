@@ -5,14 +5,14 @@
 //! faster for a moment than for long does better in a probe. So after each gather, or before it, in
 //! turn, the same extents are read by 64 threads that look at nothing: plain reads.
 //!
-//! It does not measure what a cache beside the reader saves, nor several threads. What lies below
-//! the system, such as the cache of a hypervisor, is part of the disk.
+//! It does not measure what a cache beside the reader saves, nor several threads. What is below the
+//! system, such as the cache of a hypervisor, is part of the disk.
 //!
 //! By default a small generated graph; `LODE_COLD_TABLE=F.npy LODE_COLD_TRACE=PREFIX
-//! LODE_COLD_GRAPH=DIR` measures a table with a trace (`PREFIX.ids.u32`, `PREFIX.off.u64`), imported
-//! to DIR once. `LODE_COLD_CASES` keeps the cases whose name contains it. `LODE_COLD_SECONDS` bounds
-//! each case, before which the segment's pages are dropped from the page cache; of a mapped segment
-//! before each plan, for a map fills the cache.
+//! LODE_COLD_GRAPH=DIR` measures a table with a trace (`PREFIX.ids.u32`, `PREFIX.off.u64`),
+//! imported to DIR once. `LODE_COLD_CASES` keeps the cases whose name contains it.
+//! `LODE_COLD_SECONDS` bounds each case, before which the segment's pages are dropped from the page
+//! cache; of a mapped segment before each plan, for a map fills the cache.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -259,8 +259,8 @@ fn plan_rows(
     planned.expect("rows of the segment");
 }
 
-/// Time that this thread has had a processor for, planning included; 0 where the system does not
-/// tell. Of the pread reader it is what remains to the asking thread.
+/// Returns the time that this thread has had a processor for, planning included; 0 where the system
+/// does not tell. Of the pread reader it is what remains to the asking thread.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok());

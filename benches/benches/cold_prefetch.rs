@@ -1,11 +1,11 @@
 //! The trainer's own way to rows that no cache has: the prefetcher over the embedded store, with
 //! batches loaded one by one or several under one plan.
 //!
-//! The trainer of this bench does nothing with a batch, and times begin after two windows of them, so
-//! what is measured is how fast batches come; all rows are the worker's own. Settings are those of
-//! `cold_gather`: `LODE_COLD_TABLE`, `LODE_COLD_TRACE`, `LODE_COLD_GRAPH`, `LODE_COLD_SECONDS`. The
-//! segment's pages are dropped from the page cache before each case, and read past it; plans follow
-//! the graph's `device.toml`, if `lode probe` has made one.
+//! The trainer of this bench does nothing with a batch, and times begin after two windows of them,
+//! so what is measured is how fast batches come; all rows are the worker's own. Settings are those
+//! of `cold_gather`: `LODE_COLD_TABLE`, `LODE_COLD_TRACE`, `LODE_COLD_GRAPH`, `LODE_COLD_SECONDS`.
+//! The segment's pages are dropped from the page cache before each case, and read past it; plans
+//! follow the graph's `device.toml`, if `lode probe` has made one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,7 +72,7 @@ fn main() {
     }
 }
 
-/// A graph of one partition, and batches of it.
+/// Returns a graph of one partition, and batches of it.
 fn subject(dir: &Path, is_smoke: bool) -> (Graph, Trace) {
     let path_of = |name: &str| std::env::var_os(name).map(PathBuf::from);
     if let (Some(table), Some(trace)) = (path_of("LODE_COLD_TABLE"), path_of("LODE_COLD_TRACE")) {

@@ -39,7 +39,7 @@ fn sampler(c: &mut Criterion) {
     group.finish();
 }
 
-/// The time of sampling `batches`, shared out among the samplers, a thread each.
+/// Returns the time of sampling `batches`, shared out among the samplers, a thread each.
 fn timed(
     samplers: &mut [Sampler<'_>],
     roots: &[NodeId],
@@ -70,7 +70,7 @@ fn sample(
     sampler.sample(roots, batch_seed(1, 0, 0, batch as u32))
 }
 
-/// Checks that both samplers draw the same sound batches; gives the edges of a batch, on average.
+/// Checks that both samplers draw the same sound batches; returns the edges of a batch, on average.
 fn check(samplers: &mut [Sampler<'_>], roots: &[NodeId]) -> u64 {
     const N_CHECKED: u64 = 20;
     let [one, other] = samplers else { panic!("two samplers") };

@@ -116,7 +116,7 @@ fn syncs(group: &mut BenchmarkGroup<'_, WallTime>, dir: &Path) {
     }
 }
 
-/// Rows of a thread, and whose they are.
+/// Returns the rows of a thread, and whose they are.
 fn batch(n_rows: usize, thread: usize) -> (Vec<NodeId>, Vec<u8>) {
     let ids = shuffled_ids(N_NODES, n_rows + thread).split_off(thread);
     let rows = ids.iter().flat_map(|id| (id.0 + thread as u32).to_le_bytes());

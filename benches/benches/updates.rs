@@ -1,5 +1,6 @@
 //! Puts beside what the disk can sync, gathers with changed rows, from memory and from the disk,
-//! commits beside a plain write, opening with layers, compaction and new tensors beside a plain copy.
+//! commits beside a plain write, opening with layers, compaction and new tensors beside a plain
+//! copy.
 //!
 //! Rows of 400 B in one partition. It does not measure several partitions, a server, or a disk that
 //! others use. A sync is as expensive as the disk says; a virtual disk may say less than it should.
@@ -89,7 +90,7 @@ fn open_with(dir: &Path, mode: LiveMode, reader: ReaderKind) -> Arc<LiveGraph> {
     Arc::new(LiveGraph::open(graph, None, mode, &OpenOptions { reader }).expect("it opens"))
 }
 
-/// Calls `each` until the time is over; gives calls per second.
+/// Calls `each` until the time is over; returns calls per second.
 fn rate(budget: Duration, mut each: impl FnMut()) -> f64 {
     let (start, mut n) = (Instant::now(), 0u32);
     while n == 0 || start.elapsed() < budget {
@@ -166,7 +167,7 @@ fn versions() {
     }
 }
 
-/// The shortest of several times.
+/// Returns the shortest of several times.
 fn best(mut each: impl FnMut()) -> Duration {
     let time = |_| {
         let start = Instant::now();
@@ -198,7 +199,7 @@ fn put_rate(live: &LiveGraph, n_threads: u32, batch_rows: usize, scale: Scale) -
     f64::from(n_puts.load(Ordering::Relaxed)) / start.elapsed().as_secs_f64()
 }
 
-/// The row that is put for a node.
+/// Returns the row that is put for a node.
 fn new_row(node: NodeId) -> Vec<u8> {
     row_of(NodeId(node.0 ^ 0x5a5a), WIDTH)
 }
@@ -394,7 +395,8 @@ fn commits(scale: Scale) {
 }
 
 /// Writes `n_bytes` to a new file with a sync; returns the seconds. The file stays: in a virtual
-/// machine memory that a removed file had is faster than memory that none has had, as a commit needs.
+/// machine memory that a removed file had is faster than memory that none has had, as a commit
+/// needs.
 fn plain_write(dir: &Path, n_bytes: usize) -> f64 {
     let piece = vec![7; 1 << 20];
     let start = Instant::now();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::{CodecChoice, Dtype, Importer, SourceError, TensorOptions, TensorSource};
 
-/// The f32 row of `node`, as bytes: column `c` holds `node + c / 4096`.
+/// Returns the f32 row of `node`, as bytes: column `c` holds `node + c / 4096`.
 #[must_use]
 pub fn row_of(node: NodeId, width: u32) -> Vec<u8> {
     (0..width).flat_map(|column| element(node.0, column).to_le_bytes()).collect()

@@ -22,7 +22,7 @@ impl Rounds {
         Self { n_rounds: if is_smoke() { 1 } else { n_rounds }, n_threads }
     }
 
-    /// Runs all contestants in turns; gives the figures of each.
+    /// Runs all contestants in turns; returns the figures of each.
     #[must_use]
     pub fn run(&self, contestants: &[Contestant<'_>]) -> Vec<Figures> {
         let mut times: Vec<Vec<Duration>> = vec![Vec::new(); contestants.len()];
@@ -38,7 +38,7 @@ impl Rounds {
         times.into_iter().map(|own| Figures::new(&first, own)).collect()
     }
 
-    /// The time of the slowest thread, all of them started together.
+    /// Returns the time of the slowest thread, all of them started together.
     fn one(&self, work: &(impl Fn(usize) + Sync + ?Sized)) -> Duration {
         let barrier = Barrier::new(self.n_threads);
         let timed = &|thread| {
@@ -85,13 +85,13 @@ impl Figures {
     }
 }
 
-/// Whether the bench was asked to run small, only to see that it works.
+/// Returns whether the bench was asked to run small, only to see that it works.
 #[must_use]
 pub fn is_smoke() -> bool {
     std::env::args().any(|arg| arg == "--test")
 }
 
-/// Whether `name` is among the bench's arguments that are no flags, or there are none.
+/// Returns whether `name` is among the bench's arguments that are no flags, or there are none.
 #[must_use]
 pub fn is_asked_for(name: &str) -> bool {
     let mut names = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).peekable();

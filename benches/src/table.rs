@@ -1,4 +1,4 @@
-//! A graph made of a table that lies in a file.
+//! A graph made of a table that is in a file.
 
 use std::path::Path;
 

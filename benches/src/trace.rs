@@ -72,13 +72,13 @@ impl Trace {
         Self { rows, bounds }
     }
 
-    /// Number of batches.
+    /// Returns the number of batches.
     #[must_use]
     pub fn n_batches(&self) -> usize {
         self.bounds.len() - 1
     }
 
-    /// Rows of some batches, one batch after the other.
+    /// Returns the rows of some batches, one batch after the other.
     #[must_use]
     pub fn rows(&self, batches: Range<usize>) -> &[RowIdx] {
         &self.rows[self.bounds[batches.start]..self.bounds[batches.end]]

@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The ids of a round: neither in order nor all different.
+/// Returns the ids of a round: neither in order nor all different.
 fn ids(scale: &Scale, seed: usize) -> Vec<u32> {
     let mix = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let first = (seed * scale.n_rounds + 1) * scale.batch_rows;
@@ -52,7 +52,7 @@ fn rows(ids: &[u32], row_bytes: usize) -> Vec<u8> {
     ids.iter().flat_map(|&id| id.to_le_bytes().into_iter().cycle().take(row_bytes)).collect()
 }
 
-/// Runs `round` often, and gives millions of rows per second.
+/// Runs `round` often, and returns millions of rows per second.
 fn rate(scale: &Scale, mut round: impl FnMut(&[u32])) -> f64 {
     let batches: Vec<Vec<u32>> = (0..8).map(|seed| ids(scale, seed)).collect();
     round(&batches[0]);

@@ -8,8 +8,8 @@ use thiserror::Error;
 use crate::index::NO_SLOT;
 use crate::pages::PageVec;
 
-/// Bytes of rows that are on their way from memory while one is copied: what a core can wait for at
-/// once, and few enough that they still are in its nearest cache when their turn comes.
+/// Bytes of rows that are being prefetched while one is copied. A core can wait for that many
+/// together, and they are still in its nearest cache at their turn.
 const AHEAD_BYTES: usize = 4 << 10;
 
 /// `n_slots` rows of `row_bytes`, back to back. Pages are touched when a row is first written.
@@ -37,7 +37,7 @@ pub enum ArenaError {
     Reserve {
         /// Bytes asked for.
         bytes: usize,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
@@ -49,7 +49,8 @@ impl Arena {
         Ok(Self { slots, row_bytes })
     }
 
-    /// The same in memory of so many bytes that `make` makes; without slots there is none.
+    /// Makes the same in memory that `make` allocates for that many bytes; without slots there is
+    /// none.
     pub(crate) fn made_by(
         make: impl FnOnce(usize) -> io::Result<MmapMut>,
         n_slots: u32,
@@ -104,8 +105,8 @@ impl Arena {
         out: &mut [u8],
         misses: &mut Vec<u32>,
     ) {
-        // Rows at random are mostly not in the processor's cache, and copying alone has it wait for
-        // few of them at once (benches/notes/server-pulls.md, Rows asked for ahead).
+        // Random rows are mostly not in the processor's cache, and copying alone waits for few of
+        // them concurrently (benches/notes/server-pulls.md, Rows asked for ahead).
         let n_ahead = (AHEAD_BYTES / self.row_bytes).max(1).min(slots.len());
         slots[..n_ahead].iter().for_each(|&slot| self.prefetch(slot));
         let ahead = slots[n_ahead..].iter().copied().chain(std::iter::repeat(NO_SLOT));
@@ -141,8 +142,8 @@ impl Arena {
         }
     }
 
-    /// Has a row read that will be copied soon, or the start of a long one, whose rest the processor
-    /// guesses; of [`NO_SLOT`] there is none.
+    /// Has a row read that will be copied soon, or the start of a long one, whose rest the
+    /// processor guesses; of [`NO_SLOT`] there is none.
     #[inline]
     fn prefetch(&self, slot: u32) {
         if slot != NO_SLOT {

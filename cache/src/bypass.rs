@@ -1,18 +1,18 @@
 //! When a cache is not worth its while.
 
-/// When to go past a cache, and for how long. A round is so many batches.
+/// When to go past a cache, and for how long. A round is this many batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BypassSettings {
     /// Batches of a round. One in which the cache still filled up says nothing of it.
     pub round_batches: u32,
     /// Go past it when the moving hit rate stays under this, a share of 1 ...
     pub leave_below: f64,
-    /// ... for so many rounds.
+    /// ... for this many rounds.
     pub patience_rounds: u32,
     /// Come back when a trial reaches this hit rate. At least `leave_below`: the gap keeps the
     /// decision from going back and forth.
     pub return_at: f64,
-    /// Go past it for so many rounds, then try it for `patience_rounds`.
+    /// Go past it for this many rounds, then try it for `patience_rounds`.
     pub rest_rounds: u32,
     /// Weight of the latest round in the moving hit rate, above 0 and at most 1.
     pub weight: f64,
@@ -32,7 +32,7 @@ impl Default for BypassSettings {
     }
 }
 
-/// A round fills a cache up when more than one of so many accesses took a slot that was free.
+/// A round fills a cache up when more than one in this many accesses took a slot that was free.
 const FILLING: u64 = 20;
 
 /// Counts what a cache does, batch by batch, and says when to go past it.
@@ -57,7 +57,7 @@ impl Watch {
         self.bypass.as_ref().is_some_and(Bypass::is_resting)
     }
 
-    /// A batch was looked up in a cache with so many rows, or went past it, without any access.
+    /// A batch was looked up in a cache with this many rows, or went past it, without any access.
     pub(crate) fn count(&mut self, hits: usize, accesses: usize, n_resident: usize) {
         let Some(bypass) = &mut self.bypass else { return };
         self.n_batches += 1;
@@ -109,13 +109,13 @@ impl Bypass {
         Self { settings, state: FRESH }
     }
 
-    /// Whether the cache is to be left alone in the round that comes or runs.
+    /// Returns whether the cache is to be left alone in the round that comes or runs.
     fn is_resting(&self) -> bool {
         matches!(self.state, State::Resting { .. })
     }
 
-    /// A round ends, with so many hits of so many accesses. One without accesses says nothing of
-    /// the cache, but time passes for one that rests.
+    /// Ends a round, with its hits and accesses. One without accesses says nothing of the cache,
+    /// but time passes for one that rests.
     fn end_round(&mut self, hits: u64, accesses: u64) {
         let rate = (accesses > 0).then(|| hits as f64 / accesses as f64);
         self.state = match (self.state, rate) {
@@ -162,7 +162,7 @@ mod tests {
         weight: 0.5,
     };
 
-    /// The rounds, by number, that are bypassed when hits are so many of 100.
+    /// Returns the rounds, by number, that are bypassed at a number of hits of 100.
     fn bypassed(hits: &[u64]) -> Vec<usize> {
         let mut bypass = Bypass::new(SETTINGS);
         let mut rounds = Vec::new();
@@ -205,7 +205,7 @@ mod tests {
         assert!(!bypass.is_resting());
     }
 
-    /// Batches of 25 accesses with so many hits each, until the watch says to go past.
+    /// Runs batches of 25 accesses with this many hits each, until the watch says to go past.
     fn batches_until_rest(hits: usize, n_filled: impl Fn(usize) -> usize) -> Option<usize> {
         let mut watch = Watch::new(Some(SETTINGS));
         (1..=100).find(|&batch| {

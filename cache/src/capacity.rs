@@ -11,7 +11,8 @@ pub struct Room {
     pub free_bytes: u64,
     /// Bytes of these to be left to others.
     pub reserve_bytes: u64,
-    /// Bytes of a row of everything that is cached of a node: the paper's Σ f_dim\[k\] × 4, for f32.
+    /// Bytes of a row of everything that is cached of a node: the paper's Σ f_dim\[k\] × 4, for
+    /// f32.
     pub row_bytes: u64,
     /// Rows that the tier could ever be asked for: of a device the halo nodes H_i of its partition,
     /// of the host all of its partitions' together. A trainer of sampled batches reaches past the
@@ -31,9 +32,9 @@ impl Room {
         rows.map_or(self.wanted_rows, |rows| rows.min(self.wanted_rows))
     }
 
-    /// The same for a tier that has its rows and their bookkeeping in one memory: index, slots and
-    /// policy for ids below `id_space`, and `slot_bytes` of each slot beside its row. The formula has
-    /// no bookkeeping, and rows of 16 bytes have more of it than of themselves.
+    /// Returns the same for a tier that has its rows and their bookkeeping in one memory: index,
+    /// slots and policy for ids below `id_space`, and `slot_bytes` of each slot beside its row. The
+    /// formula has no bookkeeping, and rows of 16 bytes have more of it than of themselves.
     #[must_use]
     pub fn rows_with_bookkeeping(self, slot_bytes: usize, id_space: u32, spec: &PolicySpec) -> u32 {
         let room = self.free_bytes.saturating_sub(self.reserve_bytes);
@@ -46,7 +47,8 @@ impl Room {
     }
 }
 
-/// The greatest number up to `limit` that fits, where each fits if the next one does; 0 in any case.
+/// Returns the greatest number up to `limit` that fits, where each fits if the next one does; 0 in
+/// any case.
 fn most(limit: u32, fits: impl Fn(u32) -> bool) -> u32 {
     let (mut most, mut too_many) = (0, u64::from(limit) + 1);
     while u64::from(most) + 1 < too_many {

@@ -15,9 +15,9 @@ pub(crate) use chunk::CHUNK_IDS;
 use chunk::{Chunk, Hits};
 use lending::Loans;
 
-/// Decides, batch by batch, which rows stay in how many slots. Whoever owns the bytes of the slots
-/// (a [`crate::Tier`] in host memory, a device) or none at all (a simulation) does as it says, so
-/// all of them decide alike.
+/// Decides, batch by batch, which rows stay in how many slots. The owner of the slots' bytes does
+/// as it decides. A [`crate::Tier`] in host memory, a device and a simulation without bytes thus
+/// decide alike.
 ///
 /// ```
 /// use lodestore_cache::{Directory, NO_SLOT, Placement, PolicySpec};
@@ -35,9 +35,9 @@ use lending::Loans;
 /// ```
 ///
 /// A batch begins with its lookup and ends with the next one. Slots that it read or filled, slots
-/// that are pinned, and all while some are [lent](Directory::lend), are held: they get no other row.
-/// When nothing else is left further rows are not kept, so no batch, however large or repetitive, can
-/// wait for its own rows.
+/// that are pinned, and all while some are [lent](Directory::lend), are held: they get no other
+/// row. When nothing else is left further rows are not kept, so no batch, however large or
+/// repetitive, can wait for its own rows.
 pub struct Directory {
     index: RowIndex,
     slots: Slots,
@@ -47,19 +47,19 @@ pub struct Directory {
     spec: PolicySpec,
     id_space: u32,
     stats: TierStats,
-    /// Of the chunk being admitted.
+    /// State of the chunk being admitted.
     chunk: Chunk,
     /// Positions in the order in which the policy wants them.
     chosen: Vec<u32>,
     loans: Loans,
 }
 
-/// What was done since the start, counted in rows.
+/// Counters since the start, in rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierStats {
     /// Positions of lookups that found their row.
     pub hits: u64,
-    /// Positions of lookups that did not; an id that stands twice counts twice.
+    /// Positions of lookups that did not; a repeated id counts twice.
     pub misses: u64,
     /// Rows stored.
     pub admissions: u64,
@@ -85,7 +85,7 @@ pub struct Placement {
 /// Why there is no directory.
 #[derive(Debug, Error)]
 pub enum DirectoryError {
-    /// The policy cannot work with what it was told.
+    /// The policy cannot work with its inputs.
     #[error(transparent)]
     Policy(#[from] NeedsPlan),
     /// The memory could not be had.
@@ -94,8 +94,8 @@ pub enum DirectoryError {
 }
 
 impl Directory {
-    /// A directory of `capacity_rows` slots, or one per id if there are fewer ids, for ids below
-    /// `id_space`. `none` has no slots and `unbounded` one per id, whatever the capacity.
+    /// Returns a directory of `capacity_rows` slots, or one per id if there are fewer ids, for ids
+    /// below `id_space`. `none` has no slots and `unbounded` one per id, whatever the capacity.
     ///
     /// Fails when the policy's inputs make no sense or the system refuses the memory.
     pub fn new(
@@ -120,7 +120,8 @@ impl Directory {
         })
     }
 
-    /// Memory that a directory will take, in bytes, beside what follows the size of a batch.
+    /// Returns the memory that a directory will take, in bytes, beside what follows the size of a
+    /// batch.
     #[must_use]
     pub fn planned_bytes(capacity_rows: u32, id_space: u32, spec: &PolicySpec) -> usize {
         let n_slots = spec.n_slots(capacity_rows, id_space);
@@ -132,8 +133,9 @@ impl Directory {
     }
 
     /// For `oracle`: for each position of the batch to come, the batch that uses its id next, as
-    /// [`crate::next_uses`] gives them. Batches are numbered from 0 in the order of their lookups.
-    /// A batch that is not announced is taken as the last use of its rows. Others ignore it.
+    /// [`crate::next_uses`] returns them. Batches are numbered from 0 in the order of their
+    /// lookups. A batch that is not announced is taken as the last use of its rows. Others ignore
+    /// it.
     pub fn announce(&mut self, next_uses: &[u32]) {
         self.policy.announce(next_uses);
     }
@@ -196,9 +198,9 @@ impl Directory {
         ids.extend(self.policy.wanted().iter().filter(|&&id| self.index.get(id) == NO_SLOT));
     }
 
-    /// Changes whenever [`Directory::wanted`] may give rows that it did not give the last time. While
-    /// it stays the same these are the rows given then that are not resident yet, which are fewer to
-    /// look for.
+    /// Changes whenever [`Directory::wanted`] may give rows that it did not give the last time.
+    /// While it stays the same these are the rows given then that are not resident yet, which are
+    /// fewer to look for.
     #[must_use]
     pub fn wanted_revision(&self) -> u64 {
         self.policy.wanted_revision() + self.stats.removals
@@ -270,7 +272,7 @@ impl Directory {
         placements.push(Placement { position, slot });
     }
 
-    /// Gives the entry that the index must have of an id that is remembered.
+    /// Returns the entry that the index must have of an id that is remembered.
     fn remember(&mut self, id: u32, chunk: &mut Chunk) -> u32 {
         let Some((entry, forgotten)) = self.ghosts.push(id) else { return NO_SLOT };
         if forgotten != VACANT {
@@ -304,8 +306,8 @@ impl Directory {
     }
 
     /// Keeps `slots` as they are until the ticket is released, over any number of batches;
-    /// [`NO_SLOT`] may stand among them. For rows that are read where they lie, after the next batch has
-    /// begun: a lookup that copies rows out needs none, for a batch holds its slots.
+    /// [`NO_SLOT`] may stand among them. For rows that are read where they lie, after the next
+    /// batch has begun: a lookup that copies rows out needs none, for a batch holds its slots.
     ///
     /// # Panics
     ///
@@ -325,7 +327,7 @@ impl Directory {
         ticket.0.into_iter().for_each(|slot| self.slots.unpin(slot));
     }
 
-    /// The slot of one id, or [`NO_SLOT`]. No policy hears of it.
+    /// Returns the slot of one id, or [`NO_SLOT`]. No policy learns of it.
     #[must_use]
     pub fn slot_of(&self, id: u32) -> u32 {
         self.index.get(id)
@@ -345,31 +347,32 @@ impl Directory {
         hot.into_iter().chain(others).map(|(id, _)| id).collect()
     }
 
-    /// Number of rows held.
+    /// Returns the number of rows held.
     #[must_use]
     pub fn n_resident(&self) -> usize {
         self.slots.n_resident() as usize
     }
 
-    /// Slots that have had a row: the first so many.
+    /// Number of slots that have had a row, which are the first.
     #[must_use]
     pub fn n_used(&self) -> u32 {
         self.slots.n_used()
     }
 
-    /// Number of rows that fit.
+    /// Returns the number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {
         self.slots.n_slots()
     }
 
-    /// The policy that decides.
+    /// Returns the policy that decides.
     #[must_use]
     pub fn policy(&self) -> &PolicySpec {
         &self.spec
     }
 
-    /// Memory of index, slots and policy, in bytes, beside what follows the size of a batch.
+    /// Returns the memory of index, slots and policy, in bytes, beside what follows the size of a
+    /// batch.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.slots.bytes() + self.ghosts.bytes() + self.index.bytes() + self.policy.bytes()

@@ -27,7 +27,7 @@ impl DoubleBuffer {
         Self { state: Mutex::new(state) }
     }
 
-    /// The set that serves now. Whoever holds it may finish a batch with it after a swap.
+    /// Returns the set that serves now. Its holder may finish a batch with it after a swap.
     #[must_use]
     pub fn current(&self) -> Arc<HotSet> {
         Arc::clone(&self.lock().current)
@@ -40,14 +40,14 @@ impl DoubleBuffer {
         drop(replaced); // frees rows, so not under the lock
     }
 
-    /// Hands over a set whose epoch has begun already: it serves at once.
+    /// Hands over a set whose epoch has begun already: it serves from then on.
     pub fn replace(&self, current: HotSet) {
         let replaced = std::mem::replace(&mut self.lock().current, Arc::new(current));
         drop(replaced); // frees rows, so not under the lock
     }
 
-    /// The epoch boundary: the published set becomes the current one. When there is none the old
-    /// one goes on serving, which is counted, and `false` comes back.
+    /// Returns the epoch boundary: the published set becomes the current one. When there is none
+    /// the old one continues serving, which is counted, and `false` comes back.
     pub fn swap(&self) -> bool {
         let mut state = self.lock();
         let Some(next) = state.next.take() else {
@@ -60,20 +60,20 @@ impl DoubleBuffer {
         true
     }
 
-    /// How many boundaries found no set ready.
+    /// Returns how many boundaries found no set ready.
     #[must_use]
     pub fn late_swaps(&self) -> u64 {
         self.lock().late_swaps
     }
 
-    /// Memory of both sets as they are now, in bytes.
+    /// Returns the memory of both sets as they are now, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let state = self.lock();
         state.current.bytes() + state.next.as_ref().map_or(0, |next| next.bytes())
     }
 
-    /// A thread that panicked elsewhere cannot have left the state between two values.
+    /// Returns a thread that panicked elsewhere cannot have left the state between two values.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

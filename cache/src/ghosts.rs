@@ -45,7 +45,7 @@ impl Ghosts {
         (self.ids.get(place) == Some(&id)).then_some(place)
     }
 
-    /// Remembers an id that it does not remember yet. Gives the entry that the index must have of
+    /// Remembers an id that it does not remember yet. Returns the entry that the index must have of
     /// it, and the id that is forgotten for it, or [`VACANT`]; `None` without any places.
     #[inline]
     pub(crate) fn push(&mut self, id: u32) -> Option<(u32, u32)> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
 
-/// What a tier asks for.
+/// Request of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Bytes of a row with its bookkeeping.
@@ -17,9 +17,9 @@ pub struct Claim {
     pub weight: u32,
 }
 
-/// Divides a budget: each tier gets bytes by weight; what one does not want is divided among the
-/// others in the same way, and the last rows go to whoever has room for one, heaviest first. Gives
-/// rows in the order of the claims; together they never pass the budget.
+/// Divides a budget: each tier gets bytes by weight. The unused part of one is divided among the
+/// others in the same way, and the last rows go to any tier with room, heaviest first. Returns rows
+/// in the order of the claims; together they never pass the budget.
 #[must_use]
 pub fn shares(budget_bytes: u64, claims: &[Claim]) -> Vec<u32> {
     let mut rows = vec![0; claims.len()];
@@ -58,7 +58,7 @@ pub fn shares(budget_bytes: u64, claims: &[Claim]) -> Vec<u32> {
     rows
 }
 
-/// ⌊bytes × weight / weights⌋, all of it when nobody has weight.
+/// ⌊bytes × weight / weights⌋, all of it when there is no weight.
 fn part(bytes: u64, weight: u64, weights: u64) -> u64 {
     let product = u128::from(bytes) * u128::from(weight);
     product.checked_div(u128::from(weights)).map_or(0, |share| share as u64)
@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn bytes_that_are_left_go_to_the_heavier_first() {
-        // 26 bytes by weight are 8 and 17: no row, and one. Of the 16 that are left each could have one.
+        // 26 bytes by weight are 8 and 17: no row, and one. Of the 16 that are left each could have
+        // one.
         assert_eq!(shares(26, &[claim(10, 9, 1), claim(10, 9, 2)]), [0, 2]);
         assert_eq!(shares(26, &[claim(10, 9, 2), claim(10, 9, 1)]), [2, 0]);
         // What the heavier has no use for, or no room, is the lighter's.

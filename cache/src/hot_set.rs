@@ -17,7 +17,7 @@ pub struct HotSet {
 /// Why ids and rows do not make a hot set.
 #[derive(Debug, Error)]
 pub enum HotSetError {
-    /// An id that stands twice has no single row.
+    /// A repeated id has no single row.
     #[error("id {id} stands at positions {first} and {second}; give each id once")]
     Repeated {
         /// The id.
@@ -39,8 +39,8 @@ pub enum HotSetError {
 }
 
 impl HotSet {
-    /// A set of the rows of distinct `ids`, in any order. `fill` writes them: its argument has
-    /// one row of `row_bytes` bytes per id, in the order of `ids`, zeroed.
+    /// Returns a set of the rows of distinct `ids`, in any order. `fill` writes them: its argument
+    /// has one row of `row_bytes` bytes per id, in the order of `ids`, zeroed.
     ///
     /// Fails with the error of `fill`, when an id repeats, or when there is no memory.
     pub fn build<E: From<HotSetError>>(
@@ -55,14 +55,14 @@ impl HotSet {
         Ok(Self { ids, arena, index })
     }
 
-    /// The set of no rows.
+    /// Returns the set of no rows.
     ///
     /// Fails when `row_bytes` is 0.
     pub fn empty(row_bytes: usize) -> Result<Self, HotSetError> {
         Self::build(Vec::new(), row_bytes, |_, _| Ok(()))
     }
 
-    /// The row of `id`, if it is in the set.
+    /// Returns the row of `id`, if it is in the set.
     #[must_use]
     pub fn get(&self, id: u32) -> Option<&[u8]> {
         match self.index.get(id) {
@@ -77,7 +77,7 @@ impl HotSet {
         self.index.find(ids, slots);
     }
 
-    /// The row that [`HotSet::find`] has found.
+    /// Returns the row that [`HotSet::find`] has found.
     ///
     /// # Panics
     ///
@@ -87,13 +87,13 @@ impl HotSet {
         self.arena.row(slot)
     }
 
-    /// The ids, in the order in which they were given.
+    /// Returns the ids, in the order in which they were given.
     #[must_use]
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn n_rows(&self) -> usize {
         self.ids.len()
@@ -105,7 +105,7 @@ impl HotSet {
         self.arena.row_bytes()
     }
 
-    /// Memory of rows, ids and index, in bytes.
+    /// Returns the memory of rows, ids and index, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.arena.bytes() + self.index.bytes() + size_of_val(self.ids.as_slice())

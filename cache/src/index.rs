@@ -28,8 +28,8 @@ impl RowIndex {
     /// that they replace are removed together.
     pub(crate) const SLACK_IDS: usize = 128;
 
-    /// An index for ids below `id_space` of which at most `n_ids` have an entry at once: dense
-    /// or sparse, whichever takes less memory.
+    /// An index for ids below `id_space` of which at most `n_ids` have an entry at a time: dense or
+    /// sparse, whichever takes less memory.
     ///
     /// At the same size a dense index is faster (one line, no hash); a larger one is not, for it
     /// pushes everything else out of the processor's caches.
@@ -149,7 +149,7 @@ impl RowIndex {
     }
 }
 
-/// The slot that an entry says, or [`NO_SLOT`].
+/// Returns the slot that an entry says, or [`NO_SLOT`].
 #[inline]
 fn slot_of(entry: u32) -> u32 {
     // Spreads the highest bit, without a branch.

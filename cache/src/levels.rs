@@ -15,19 +15,18 @@ use below::Below;
 /// Which rows the two tiers may have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inclusion {
-    /// What is fetched is offered to both, and what the host has is offered to the device and
-    /// stays. Each tier evicts by itself: a device hit is no news to the host, and its copy may go
-    /// first.
+    /// Fetched rows are offered to both; rows of the host are offered to the device and stay. Each
+    /// tier evicts by itself: a device hit is no news to the host, and its copy may go first.
     #[default]
     Inclusive,
-    /// A row is in one tier at most. What is fetched is offered to the device, and to the host if
-    /// the device does not take it; what the host has moves up if the device takes it; what the
-    /// device evicts moves down if the host takes it. A batch that evicts waits for the device,
-    /// once, to bring those rows down.
+    /// A row is in one tier at most. Fetched rows are offered to the device, and to the host if the
+    /// device does not take them. Rows of the host move up if the device takes them, and evicted
+    /// rows of the device move down if the host takes them. A batch that evicts waits for the
+    /// device, once, to bring those rows down.
     ///
-    /// Over a host tier of several workers that holds for each worker by itself: a row that moves up
-    /// is lost to the others, and one that two devices have may be on the host as well when one of
-    /// them evicts it.
+    /// Over a host tier of several workers that holds for each worker by itself: a row that moves
+    /// up is lost to the others, and one that two devices have may be on the host as well when one
+    /// of them evicts it.
     Exclusive,
 }
 
@@ -54,7 +53,7 @@ pub struct Found {
     pub host: u64,
 }
 
-/// What two tiers did since they were made.
+/// Counters of two tiers since they were made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelsStats {
     /// Lookups and changes of the device's tier.
@@ -68,14 +67,14 @@ pub struct LevelsStats {
 }
 
 impl Levels {
-    /// A device tier that is always used, over nothing.
+    /// Returns a device tier that is always used, over nothing.
     #[must_use]
     pub fn new(device: DeviceTier) -> Self {
         let watch = Watch::default();
         Self { device, below: None, watch, n_batches: 0, n_bypassed: 0 }
     }
 
-    /// The same over the host's tier.
+    /// Returns the same over the host's tier.
     ///
     /// # Panics
     ///
@@ -95,7 +94,7 @@ impl Levels {
         self
     }
 
-    /// A tensor on the device for batches of up to `n_rows` ids.
+    /// Returns a tensor on the device for batches of up to `n_rows` ids.
     ///
     /// Fails when the device has no memory for it.
     pub fn tensor(&self, n_rows: usize) -> Result<BatchTensor, DeviceError> {
@@ -106,8 +105,8 @@ impl Levels {
     /// is asked for what neither tier has, in pieces.
     ///
     /// Fails when the fetch or the device does, or the tensor is too small or on another device;
-    /// then the tensor's contents mean nothing. After a failed fetch the tiers go on, without the
-    /// rows that were about to move.
+    /// then the tensor's contents mean nothing. After a failed fetch the tiers continue, without
+    /// the rows that were about to move.
     pub fn gather<E>(
         &mut self,
         ids: &[u32],
@@ -139,7 +138,8 @@ impl Levels {
         self.device.advance(now);
     }
 
-    /// The device's tier as it is. What it has stays its own: an exclusive host does not take it.
+    /// Returns the device's tier as it is. Rows that it has stay its own: an exclusive host does
+    /// not take them.
     fn go_past<E>(
         &mut self,
         ids: &[u32],
@@ -167,10 +167,10 @@ impl Levels {
         Ok(Found { device: 0, host })
     }
 
-    /// Takes rows out of the device's tier, for they have changed elsewhere. A host's tier under it has
-    /// to forget them first, by [`SharedTier::remove`], for this one could fill itself from it, and
-    /// `below` is what that gave; every worker's has to be told of each removal there, in their
-    /// order. From one that has missed one nothing moves down any more.
+    /// Takes rows out of the device's tier, for they have changed elsewhere. A host's tier under it
+    /// has to forget them first, by [`SharedTier::remove`], for this one could fill itself from it.
+    /// `below` is the result of that, and every worker's tier must receive each removal there, in
+    /// their order. From one that has missed one nothing moves down any more.
     pub fn remove(&mut self, ids: &[u32], below: Option<Removal>) {
         self.device.remove(ids);
         if let (Some(below), Some(Removal(number))) = (&mut self.below, below)
@@ -186,7 +186,7 @@ impl Levels {
         self.device.retarget(ids);
     }
 
-    /// The tier on the device.
+    /// Returns the tier on the device.
     #[must_use]
     pub fn device(&self) -> &DeviceTier {
         &self.device
@@ -205,8 +205,8 @@ impl Levels {
     }
 }
 
-/// A batch through both tiers. The device decides first, by ids alone: so the host knows what it
-/// need not keep, and what comes down.
+/// Returns a batch through both tiers. The device decides first, by ids alone: so the host knows
+/// what it need not keep, and what comes down.
 fn gather<E>(
     device: &mut DeviceTier,
     below: &mut Below,

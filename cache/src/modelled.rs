@@ -1,4 +1,5 @@
-//! [`crate::VersionedRows`] and [`crate::VolatileRows`] over the model checker's atomics, which try every order of accesses.
+//! [`crate::VersionedRows`] and [`crate::VolatileRows`] over the model checker's atomics, which try
+//! every order of accesses.
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -6,7 +7,7 @@ use loom::thread;
 use versioned::{Torn, VersionedRows, WORD_BYTES};
 use volatile::VolatileRows;
 
-/// What the crate has in `sync.rs`.
+/// The counterpart of `sync.rs`.
 mod sync {
     pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -38,7 +39,7 @@ mod versioned;
 #[path = "volatile.rs"]
 mod volatile;
 
-/// A row of one word: with its tag there are two that can disagree.
+/// Returns a row of one word: with its tag there are two that can disagree.
 fn row(write: u8) -> [u8; WORD_BYTES] {
     [write; WORD_BYTES]
 }
@@ -70,8 +71,8 @@ fn no_order_of_accesses_shows_a_reader_a_torn_row() {
 
 #[test]
 fn a_slot_that_goes_to_another_row_shows_nobody_a_wrong_one() {
-    // As shared tiers do it: under a lock it is decided which row is where, under which number; rows
-    // are written and read outside of it.
+    // As shared tiers do it: under a lock it is decided which row is where, under which number;
+    // rows are written and read outside of it.
     loom::model(|| {
         let rows = Arc::new(VersionedRows::new(1, WORD_BYTES).unwrap());
         let decided = Arc::new(Mutex::new(1));
@@ -124,7 +125,8 @@ fn of_two_writes_the_greater_tag_stays() {
     });
 }
 
-/// A publisher that goes back in time claims anew: what a reader gets is whole and as new as it asked.
+/// A publisher that goes back in time claims again: what a reader gets is whole and as new as it
+/// asked.
 #[test]
 fn no_order_of_accesses_shows_a_volatile_row_that_is_too_old_or_of_no_claim() {
     let mut model = loom::model::Builder::new();

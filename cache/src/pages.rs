@@ -18,7 +18,7 @@ const LINE_BYTES: usize = 64;
 /// bookkeeping does not miss the page tables as well.
 pub(crate) struct PageVec<T> {
     memory: MmapMut,
-    /// The same memory. Casting its bytes anew would check them at each access, of which a row
+    /// The same memory. Casting its bytes again would check them at each access, of which a row
     /// that comes takes two dozen.
     values: NonNull<T>,
     len: usize,
@@ -64,8 +64,8 @@ impl<T: Pod> PageVec<T> {
         self.memory.len()
     }
 
-    /// Tells the processor that a value will be needed. It goes on at once, where a read would keep
-    /// it waiting with all that comes after it. Any number will do.
+    /// Prefetches a value. It returns immediately, where a read would delay it and all that comes
+    /// after it. Any number will do.
     #[inline]
     pub(crate) fn prefetch(&self, at: usize) {
         let at = if at < self.len { at } else { 0 };
@@ -101,8 +101,9 @@ impl<T: Pod> Deref for PageVec<T> {
     #[inline]
     fn deref(&self) -> &[T] {
         #[expect(unsafe_code, reason = "see `values`")]
-        // SAFETY: `new` has checked that the memory holds so many values at this address. A mapping
-        // does not move, any bytes are a value, and who borrows the values borrows the mapping.
+        // SAFETY: `new` has checked that the memory holds that many values at this address. A
+        // mapping does not move, any bytes are a value, and who borrows the values borrows the
+        // mapping.
         unsafe {
             std::slice::from_raw_parts(self.values.as_ptr(), self.len)
         }
@@ -113,7 +114,7 @@ impl<T: Pod> DerefMut for PageVec<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
         #[expect(unsafe_code, reason = "see `values`")]
-        // SAFETY: as for `deref`; nobody else has them while they are borrowed here.
+        // SAFETY: as for `deref`; they are borrowed exclusively here.
         unsafe {
             std::slice::from_raw_parts_mut(self.values.as_ptr(), self.len)
         }
@@ -128,7 +129,7 @@ impl AtomicPages {
         PageVec::new(len).map(Self)
     }
 
-    /// Tells the processor that words will be needed.
+    /// Prefetches words.
     #[inline]
     pub(crate) fn prefetch_all(&self, words: Range<usize>) {
         self.0.prefetch_all(words);
@@ -141,8 +142,8 @@ impl Deref for AtomicPages {
     #[inline]
     fn deref(&self) -> &[AtomicU64] {
         #[expect(unsafe_code, reason = "see `values`")]
-        // SAFETY: as for values, which nobody ever has as plain words: the vector is in here alone.
-        // An atomic has the size of its word, and a page its alignment.
+        // SAFETY: as for values, which no code ever has as plain words: the vector is in here
+        // alone. An atomic has the size of its word, and a page its alignment.
         unsafe {
             std::slice::from_raw_parts(self.0.values.as_ptr().cast(), self.0.len)
         }

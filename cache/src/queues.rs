@@ -11,8 +11,8 @@ const STRUCK: u32 = NO_SLOT;
 /// Entries that reading ahead passes for each slot that it is for.
 const MOST_STRUCK: usize = 8;
 
-/// Queues, numbered from 0, each slot in at most one of them. The word of a slot that is in one is
-/// its place there, so whoever owns the queues owns the words of the slots.
+/// Queues, numbered from 0, each slot in at most one of them. The word of a slot in a ring is its
+/// place there, so the owner of the queues owns the words of the slots.
 ///
 /// Rings rather than lists: the next slots to go stand side by side, so what giving them up needs
 /// can be read ahead, and a slot that moves leaves its neighbours alone. When a ring is full what
@@ -23,12 +23,13 @@ pub(crate) struct Queues {
     rings: Vec<Ring>,
 }
 
-/// What a ring is made for.
+/// Capacity of a ring.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
-    /// Most slots that are in it at once.
+    /// Most slots that are in it at a time.
     pub(crate) n_slots: u32,
-    /// More entries than these: a ring is closed up once for so many slots that leave out of turn.
+    /// More entries than these: a ring is closed up once per this many slots that leave out of
+    /// turn.
     pub(crate) n_spare: u32,
 }
 
@@ -43,7 +44,7 @@ impl Room {
         Self { n_slots, n_spare: n_slots / 4 }
     }
 
-    /// One entry stays empty, which tells a full ring from an empty one.
+    /// One entry stays empty, which distinguishes a full ring from an empty one.
     fn n_entries(self) -> usize {
         self.n_slots as usize + self.n_spare as usize + 2
     }
@@ -61,7 +62,7 @@ struct Ring {
     scan: Scan,
 }
 
-/// Where a search from the back of a ring stands.
+/// Position of a search from the back of a ring.
 #[derive(Clone, Copy)]
 struct Scan {
     batch: u32,
@@ -196,12 +197,12 @@ impl Queues {
         self.few_from(queue, slot.map_or(back, |slot| slots.word(slot)), n)
     }
 
-    /// The slots from a place on, towards the front.
+    /// Returns the slots from a place on, towards the front.
     fn from(&self, queue: u32, at: u32) -> impl Iterator<Item = u32> {
         self.entries_from(queue, at).filter(|&slot| slot != STRUCK)
     }
 
-    /// The same with what was struck out.
+    /// Returns the same with what was struck out.
     fn entries_from(&self, queue: u32, at: u32) -> impl Iterator<Item = u32> {
         let ring = &self.rings[queue as usize];
         let entries: &[u32] = &self.entries;
@@ -250,9 +251,9 @@ impl Queues {
         is_found.then_some(at)
     }
 
-    /// About `n` slots that are looked at next when slots are given up, for reading ahead. Fewer where
-    /// much is struck out: while slots come free otherwise nobody else passes that, and a walk over
-    /// it each time would cost more than it saves.
+    /// About `n` slots that are looked at next when slots are given up, for reading ahead. Fewer
+    /// where much is struck out: while slots come free otherwise no search passes that, and a walk
+    /// over it each time would cost more than it saves.
     pub(crate) fn next(&self, queue: u32, n: usize, slots: &Slots) -> impl Iterator<Item = u32> {
         self.few_from(queue, self.rings[queue as usize].scan_start(slots), n)
     }

@@ -27,16 +27,16 @@ pub enum TierSizes {
     Two {
         /// How many devices; at least 1.
         n_devices: u16,
-        /// Of each device's tier.
+        /// Policy of each device's tier.
         device_rows: u32,
-        /// Of the host's.
+        /// Policy of the host's.
         host_rows: u32,
         /// Which rows a device and the host may have in common.
         inclusion: Inclusion,
     },
 }
 
-/// What a policy is told while a trace is replayed, beside what its [`PolicySpec`] says.
+/// Inputs of a policy while a trace is replayed, beside those of its [`PolicySpec`].
 #[derive(Clone, Debug, Default)]
 pub struct Telling {
     /// For `oracle`: [`crate::next_uses`] of the trace.
@@ -83,7 +83,7 @@ pub enum ReplayError {
     },
 }
 
-/// What a replay came to.
+/// Result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplayStats {
     /// Counts of the directory; of two tiers, hits and misses as of one, the rest of both.
@@ -98,13 +98,13 @@ pub struct ReplayStats {
 }
 
 impl TierSizes {
-    /// Whether a batch passes two tiers.
+    /// Returns whether a batch passes two tiers.
     #[must_use]
     pub fn is_two(self) -> bool {
         !matches!(self, Self::One(_))
     }
 
-    /// Rows of all tiers together.
+    /// Returns the rows of all tiers together.
     #[must_use]
     pub fn rows(self) -> u32 {
         match self {
@@ -117,9 +117,9 @@ impl TierSizes {
 }
 
 impl ReplayStats {
-    /// Rows that had to come from below: those missed, and those brought ahead. No policy brings
-    /// fewer than `oracle` misses, since a row that comes ahead could as well come when it is
-    /// used.
+    /// Returns the rows that had to come from below: those missed, and those brought ahead. No
+    /// policy brings fewer than `oracle` misses, since a row that comes ahead could as well come
+    /// when it is used.
     #[must_use]
     pub fn moved_rows(&self) -> u64 {
         self.tier.misses + self.n_ahead
@@ -134,7 +134,7 @@ impl<'a> Replay<'a> {
     ///
     /// # Panics
     ///
-    /// When what is told does not belong to the trace, or there are no devices.
+    /// Fails when the inputs do not belong to the trace, or there are no devices.
     pub fn new(
         trace: &'a Trace,
         sizes: TierSizes,
@@ -161,7 +161,7 @@ impl<'a> Replay<'a> {
         Ok(Self { trace, tiers, spec, telling, next_batch, next_epoch, n_ahead: 0 })
     }
 
-    /// Serves batches until at least `n_ids` more accesses are done, or all; gives their number,
+    /// Serves batches until at least `n_ids` more accesses are done, or all; returns their number,
     /// and 0 at the end of the trace.
     pub fn advance(&mut self, n_ids: usize) -> usize {
         let first = self.trace.bounds()[self.next_batch as usize];
@@ -173,7 +173,7 @@ impl<'a> Replay<'a> {
         done
     }
 
-    /// Serves the next batch, if there is one; gives its number of accesses.
+    /// Serves the next batch, if there is one; returns its number of accesses.
     pub fn advance_batch(&mut self) -> usize {
         if self.is_done() {
             return 0;
@@ -182,7 +182,7 @@ impl<'a> Replay<'a> {
         self.trace.range(self.next_batch - 1).len()
     }
 
-    /// Whether all batches are served.
+    /// Returns whether all batches are served.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.next_batch == self.trace.n_batches()
@@ -198,7 +198,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// What it has come to so far.
+    /// Returns what it has come to so far.
     #[must_use]
     pub fn stats(&self) -> ReplayStats {
         let n_ahead = self.n_ahead;
@@ -233,7 +233,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whether `decay` has just chosen what it wants instead of what.
+    /// Returns whether `decay` has just chosen what it wants instead of what.
     fn ends_round(&self) -> bool {
         matches!(&self.spec, PolicySpec::Decay(spec)
             if self.next_batch.is_multiple_of(spec.interval))

@@ -1,4 +1,4 @@
-//! A tier that many threads use at once.
+//! A tier that many threads use concurrently.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,17 +19,17 @@ pub(crate) use exchange::Above;
 /// Reads of a row that is being written before it counts as missing.
 const TRIES: usize = 3;
 
-/// Bytes of rows that are brought near at once, before they are copied: few enough for the nearest
+/// Bytes of rows that are prefetched together, before they are copied: few enough for the nearest
 /// cache.
 const NEAR_BYTES: usize = 16 << 10;
 
 /// Rows of one tensor in memory, read and filled by all workers of a machine (the host tier of
 /// CaPGNN, section 4.2).
 ///
-/// What a [`crate::Tier`] does under one owner, this does under any number: a lock guards the
+/// It does under any number of owners the work of a [`crate::Tier`] under one. A lock guards the
 /// decisions, tens of nanoseconds per row, and no lock is held while a row is copied. Each row that
-/// is decided to be kept gets a number, larger than all before; it is written under that number,
-/// and a reader that was told where a row lies takes it only under the number that it was told. So
+/// is decided to be kept gets a number, larger than all before. It is written under that number,
+/// and a reader that has the place of a row takes it only under the number that it has with it. So
 /// a row whose slot went to another in the meantime, or that is not written yet, is a miss, and
 /// never a wrong row.
 ///
@@ -57,7 +57,7 @@ pub struct SharedTier {
     decisions: Mutex<Decisions>,
 }
 
-/// What a shared tier is told beside its size and policy; by default rows never change, and the tier
+/// Options of a shared tier beside its size and policy; by default rows never change, and the tier
 /// is always used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedSettings {
@@ -73,7 +73,7 @@ struct Decisions {
     watch: Watch,
     n_bypassed: u64,
     evicted: Vec<Evicted>,
-    /// Of each slot, the number of the row that was last decided to be there; 0 for none.
+    /// For each slot, the number of the row that was last decided to be there; 0 for none.
     numbers: PageVec<u64>,
     /// Rows decided to be kept so far.
     n_kept: u64,
@@ -103,7 +103,7 @@ pub struct Passage {
 }
 
 impl SharedTier {
-    /// A tier for rows of `row_bytes` bytes with ids below `id_space`, which with all its
+    /// Returns a tier for rows of `row_bytes` bytes with ids below `id_space`, which with all its
     /// bookkeeping stays within `capacity_bytes`; see [`crate::Tier::new`].
     ///
     /// Fails when `row_bytes` is 0, the policy's inputs make no sense, or the system refuses the
@@ -120,7 +120,7 @@ impl SharedTier {
         Self::within(room, id_space, spec, settings)
     }
 
-    /// The same in what room there is, for as many rows as are wanted.
+    /// Returns the same in what room there is, for as many rows as are wanted.
     ///
     /// Fails as [`SharedTier::new`].
     pub fn within(
@@ -137,7 +137,7 @@ impl SharedTier {
         Self::of_slots(n_slots, row_bytes, id_space, spec, settings)
     }
 
-    /// A tier of exactly `n_slots` rows, or one per id if there are fewer ids.
+    /// Returns a tier of exactly `n_slots` rows, or one per id if there are fewer ids.
     ///
     /// Fails as [`SharedTier::new`].
     pub fn of_slots(
@@ -166,7 +166,7 @@ impl SharedTier {
         Ok(Self { rows, row_bytes, decisions: Mutex::new(decisions) })
     }
 
-    /// Time passes: gives the latest that anybody has told. In batches, say, of which each worker
+    /// Advances the time: returns the latest reported one. In batches, say, of which each worker
     /// counts its own, so that rows age with the worker that is ahead.
     pub fn advance(&self, now: u32) -> u32 {
         let mut decisions = self.lock();
@@ -186,8 +186,8 @@ impl SharedTier {
         self.copy_found(out, passage);
     }
 
-    /// The same for rows with this stamp or a later one, whatever time it is; all others miss. The tier must
-    /// keep stamps.
+    /// The same for rows with this stamp or a later one, whatever time it is; all others miss. The
+    /// tier must keep stamps.
     ///
     /// # Panics
     ///
@@ -198,7 +198,7 @@ impl SharedTier {
         self.copy_found(out, passage);
     }
 
-    /// Whether rows have stamps: with a bound on their age, of any length.
+    /// Returns whether rows have stamps: with a bound on their age, of any length.
     #[must_use]
     pub fn keeps_stamps(&self) -> bool {
         self.lock().residents.keeps_stamps()
@@ -259,8 +259,8 @@ impl SharedTier {
     }
 
     /// Takes rows out, for they have changed elsewhere: a lookup that begins after this misses
-    /// them, and no row that was looked up before is kept. Ids that are not resident are fine. Gives
-    /// what tiers above have to be told.
+    /// them, and no row that was looked up before is kept. Ids that are not resident are fine.
+    /// Returns the changes that tiers above have to apply.
     pub fn remove(&self, ids: &[u32]) -> Removal {
         let mut decisions = self.lock();
         if ids.is_empty() {
@@ -281,7 +281,7 @@ impl SharedTier {
         self.lock().residents.retarget(ids);
     }
 
-    /// Number of rows that fit.
+    /// Returns the number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {
         self.lock().residents.directory().n_slots()
@@ -293,7 +293,7 @@ impl SharedTier {
         self.row_bytes
     }
 
-    /// Memory of rows and all bookkeeping when full, in bytes.
+    /// Returns the memory of rows and all bookkeeping when full, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.rows.bytes() + self.bookkeeping_bytes()
@@ -317,7 +317,7 @@ impl SharedTier {
         self.lock().watch.is_resting()
     }
 
-    /// Counts since the tier was made. What was found and could not be taken is a miss.
+    /// Counts since the tier was made. Found rows that could not be taken are misses.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         let decisions = self.lock();
@@ -331,7 +331,7 @@ impl SharedTier {
     }
 
     /// Copies the rows found in `slots` under their `numbers` to `out`, and appends the positions
-    /// of the others, of which `first` is the first; gives how many were found and not taken.
+    /// of the others, of which `first` is the first; returns how many were found and not taken.
     fn copy(
         &self,
         first: u32,
@@ -355,21 +355,21 @@ impl SharedTier {
         n_lost
     }
 
-    /// A panic of another thread leaves decisions that are worse and give no wrong row: a row is
-    /// taken only under its number.
+    /// Returns a panic of another thread leaves decisions that are worse and give no wrong row: a
+    /// row is taken only under its number.
     fn lock(&self) -> MutexGuard<'_, Decisions> {
         self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Decisions {
-    /// The number of the row in `slot`; 0 for [`NO_SLOT`].
+    /// Returns the number of the row in `slot`; 0 for [`NO_SLOT`].
     fn number(&self, slot: u32) -> u64 {
         self.numbers.get(slot as usize).copied().unwrap_or_default()
     }
 
-    /// Finds slots, numbers and stamps, of rows that have `since` where it is given, or nothing while the tier
-    /// is left alone.
+    /// Finds slots, numbers and stamps, of rows that have `since` where it is given, or nothing
+    /// while the tier is left alone.
     fn find(&mut self, ids: &[u32], since: Option<u32>, passage: &mut Passage) {
         let Passage { slots, numbers, stamps, n_removals, is_past, .. } = passage;
         (*n_removals, *is_past) = (self.n_removals, self.watch.is_resting());
@@ -427,7 +427,7 @@ impl Passage {
         &self.misses
     }
 
-    /// Of each position of the last lookup, when its row was right.
+    /// Times at which the row of each position of the last lookup was right.
     #[must_use]
     pub fn stamps(&self) -> &[u32] {
         &self.stamps

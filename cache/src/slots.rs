@@ -1,4 +1,4 @@
-//! What each slot of a directory holds, and which slots must stay as they are.
+//! Contents of each slot of a directory, and the slots that must stay as they are.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(crate) const VACANT: u32 = u32::MAX;
 #[repr(C)]
 struct SlotState {
     id: u32,
-    /// What the policy keeps of the slot.
+    /// Word of the policy for the slot.
     word: u32,
 }
 
@@ -42,8 +42,8 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Memory of so many slots, in bytes: their states, a place among the free ones, and bits. Pins
-    /// are extra.
+    /// Returns the memory of `n` slots, in bytes: their states, a place among the free ones, and
+    /// bits. Pins are extra.
     pub(crate) fn planned_bytes(n_slots: u32) -> usize {
         let per_slot = size_of::<SlotState>() + size_of::<u32>();
         let n_words = (n_slots as usize).div_ceil(64);
@@ -112,7 +112,7 @@ impl Slots {
         slots.for_each(|slot| self.states.prefetch(slot as usize));
     }
 
-    /// What the policy keeps of a slot.
+    /// Word of the policy for a slot.
     #[inline]
     pub(crate) fn word(&self, slot: u32) -> u32 {
         self.states[slot as usize].word
@@ -155,7 +155,7 @@ impl Slots {
         self.free.is_empty() && self.n_used as usize == self.states.len()
     }
 
-    /// Slots that have had a row: the first so many.
+    /// Number of slots that have had a row, which are the first.
     pub(crate) fn n_used(&self) -> u32 {
         self.n_used
     }
@@ -183,7 +183,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// The current batch fills `slot`; gives the id that had to go, or [`VACANT`].
+    /// The current batch fills `slot`; returns the id that had to go, or [`VACANT`].
     #[inline]
     pub(crate) fn fill(&mut self, slot: u32, id: u32) -> u32 {
         self.hold(slot);

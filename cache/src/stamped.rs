@@ -85,8 +85,8 @@ impl StampedDirectory {
         }
     }
 
-    /// The same for rows with this stamp or a later one, whatever time it is. Needs a bound on the age, or no
-    /// stamp is kept.
+    /// The same for rows with this stamp or a later one, whatever time it is. Needs a bound on the
+    /// age, or no stamp is kept.
     pub(crate) fn lookup_since(&mut self, ids: &[u32], min_stamp: u32, slots: &mut Vec<u32>) {
         self.directory.lookup(ids, slots);
         for slot in slots.iter_mut().filter(|slot| **slot != NO_SLOT) {
@@ -107,7 +107,7 @@ impl StampedDirectory {
         self.stamps.get(slot as usize).copied().unwrap_or(self.now)
     }
 
-    /// The row in a slot is as of then; gives what its stamp was.
+    /// The row in a slot is as of then; returns what its stamp was.
     pub(crate) fn restamp(&mut self, slot: u32, stamp: u32) -> u32 {
         let own = self.stamps.get_mut(slot as usize);
         own.map_or(self.now, |own| std::mem::replace(own, stamp))

@@ -1,15 +1,16 @@
-//! Atomics of [`crate::VersionedRows`] and [`crate::VolatileRows`], in one place so that the model checker's can stand in theirs.
+//! Atomics of [`crate::VersionedRows`] and [`crate::VolatileRows`], in one place so that the model
+//! checker's can stand in theirs.
 
 use std::ops::Range;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Looks at a slot that another thread is writing before this one gives its processor up.
+/// Polls of a slot that another thread is writing before this one yields its processor.
 const SPINS: u32 = 100;
 
 /// Reads of a volatile row that is being written before it counts as lacking.
 pub(crate) const READ_TRIES: usize = 64;
 
-/// Waits a little after so many looks.
+/// Waits a little after this many polls.
 pub(crate) fn pause(n_looks: u32) {
     if n_looks < SPINS {
         std::hint::spin_loop();
@@ -18,7 +19,7 @@ pub(crate) fn pause(n_looks: u32) {
     }
 }
 
-/// Tells the processor that words will be needed, in whatever order they are read or written then.
+/// Prefetches words, in whatever order they are read or written then.
 #[inline]
 pub(crate) fn prefetch(words: &Words, which: Range<usize>) {
     words.prefetch_all(which);

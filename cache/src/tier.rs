@@ -30,8 +30,8 @@ use crate::policy::{PolicyKind, PolicySpec};
 /// # Ok::<(), lodestore_cache::DirectoryError>(())
 /// ```
 ///
-/// A lookup copies rows out at once, so no row is ever pinned. What stays is decided by the
-/// [`Directory`] underneath.
+/// A lookup copies rows out before it returns, so no row is ever pinned. The [`Directory`]
+/// underneath decides which rows stay.
 pub struct Tier {
     arena: Arena,
     directory: Directory,
@@ -48,11 +48,10 @@ pub struct Decision {
 }
 
 impl Tier {
-    /// A tier for rows of `row_bytes` bytes with ids below `id_space`, which with all its
-    /// bookkeeping stays within `capacity_bytes`, under a policy that needs no more than its
-    /// name. A capacity that holds no row gives a tier that always misses; one larger than all
-    /// rows takes only what these need. `unbounded` takes what all rows need, whatever the
-    /// capacity.
+    /// Returns a tier for rows of `row_bytes` bytes with ids below `id_space`, which with all its
+    /// bookkeeping stays within `capacity_bytes`, under a policy that needs no more than its name.
+    /// A capacity that holds no row makes a tier that always misses; one larger than all rows takes
+    /// only the memory of these. `unbounded` takes what all rows need, whatever the capacity.
     ///
     /// Fails when `row_bytes` is 0, the policy needs inputs, or the system refuses the memory.
     pub fn new(
@@ -64,7 +63,7 @@ impl Tier {
         Self::with_policy(capacity_bytes, row_bytes, id_space, &PolicySpec::try_from(kind)?)
     }
 
-    /// The same under any policy.
+    /// Returns the same under any policy.
     ///
     /// Fails when `row_bytes` is 0, the policy's inputs make no sense, or the system refuses the
     /// memory.
@@ -78,7 +77,7 @@ impl Tier {
         Self::of_slots(n_slots, row_bytes, id_space, spec)
     }
 
-    /// Slots that fit so many bytes with their bookkeeping.
+    /// Returns the slots that fit in a number of bytes with their bookkeeping.
     fn slots_within(
         capacity_bytes: usize,
         row_bytes: usize,
@@ -94,7 +93,7 @@ impl Tier {
         room.rows_with_bookkeeping(0, id_space, spec)
     }
 
-    /// A tier of exactly `n_slots` rows, or one per id if there are fewer ids.
+    /// Returns a tier of exactly `n_slots` rows, or one per id if there are fewer ids.
     ///
     /// Fails when `row_bytes` is 0, the policy needs inputs, or the system refuses the memory.
     pub fn with_slots(
@@ -106,7 +105,7 @@ impl Tier {
         Self::of_slots(n_slots, row_bytes, id_space, &PolicySpec::try_from(kind)?)
     }
 
-    /// The same under any policy.
+    /// Returns the same under any policy.
     ///
     /// Fails when `row_bytes` is 0, the policy's inputs make no sense, or the system refuses the
     /// memory.
@@ -121,8 +120,8 @@ impl Tier {
         Ok(Self { arena, directory, placements: Vec::new() })
     }
 
-    /// The same as [`Tier::with_policy`], its rows in memory that `make` makes of so many bytes, all
-    /// of them zero: one that others can look at, such as a shared file.
+    /// Does the same as [`Tier::with_policy`], with rows in zeroed memory that `make` allocates.
+    /// Others can read such memory, for example a shared file.
     ///
     /// Fails as that does, and when `make` does; without slots it is not called.
     pub fn with_memory(
@@ -171,9 +170,10 @@ impl Tier {
         }
     }
 
-    /// Decides for a batch what [`Tier::lookup`], and [`Tier::admit`] of all that it misses, would decide,
-    /// and moves no row. The rows move later, in the order of the decisions: first those that are
-    /// found leave ([`Tier::copy_out`]), then those that come get their slots ([`Tier::fill`]).
+    /// Decides for a batch what [`Tier::lookup`], and [`Tier::admit`] of all that it misses, would
+    /// decide, and moves no row. The rows move later, in the order of the decisions: first those
+    /// that are found leave ([`Tier::copy_out`]), then those that come get their slots
+    /// ([`Tier::fill`]).
     pub fn decide(&mut self, ids: &[u32], decision: &mut Decision) {
         let Decision { slots, placements } = decision;
         self.directory.lookup(ids, slots);
@@ -200,8 +200,8 @@ impl Tier {
         self.arena.row_mut(slot).copy_from_slice(row);
     }
 
-    /// The slots of rows that are all resident, to be read where they stand by whoever has the memory
-    /// that the tier was made with: slot `i` is row `i` of it. See [`Directory::lookup_to_lend`].
+    /// Returns the slots of rows that are all resident. The owner of the tier's memory reads them
+    /// in place: slot `i` is row `i` of it. See [`Directory::lookup_to_lend`].
     pub fn lookup_to_lend(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
         self.directory.lookup_to_lend(ids, slots)
     }
@@ -237,25 +237,26 @@ impl Tier {
         self.directory.wanted(ids);
     }
 
-    /// What is resident, and why.
+    /// Returns what is resident, and why.
     #[must_use]
     pub fn directory(&self) -> &Directory {
         &self.directory
     }
 
-    /// Number of rows held.
+    /// Returns the number of rows held.
     #[must_use]
     pub fn n_resident(&self) -> usize {
         self.directory.n_resident()
     }
 
-    /// Slots that have had a row: the first so many. The next rows go to those behind them.
+    /// Number of slots that have had a row, which are the first. The next rows go to those behind
+    /// them.
     #[must_use]
     pub fn n_used(&self) -> u32 {
         self.directory.n_used()
     }
 
-    /// Number of rows that fit.
+    /// Returns the number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {
         self.directory.n_slots()
@@ -267,8 +268,8 @@ impl Tier {
         self.arena.row_bytes()
     }
 
-    /// Memory of the slots and all bookkeeping when full, in bytes. Pages of slots that were
-    /// never filled are reserved but not taken.
+    /// Returns the memory of the slots and all bookkeeping when full, in bytes. Pages of slots that
+    /// were never filled are reserved but not taken.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.arena.bytes() + self.directory.bytes()
@@ -282,8 +283,9 @@ impl Tier {
 }
 
 impl Claim {
-    /// What a [`Tier`] asks for that could keep all rows: with each row its part of the bookkeeping
-    /// that all of them take. A tier of fewer rows, made for so many bytes, stays within them.
+    /// Returns what a [`Tier`] asks for that could keep all rows: with each row its part of the
+    /// bookkeeping that all of them take. A tier of fewer rows, made for this many bytes, stays
+    /// within them.
     #[must_use]
     pub fn of_tier(row_bytes: usize, id_space: u32, spec: &PolicySpec, weight: u32) -> Self {
         let bookkeeping = Directory::planned_bytes(id_space, id_space, spec);

@@ -6,8 +6,8 @@ use thiserror::Error;
 
 pub use records::{RecordError, RecordFormat, read_records};
 
-/// Batches of ids in the order in which they were asked for, cut into epochs. An id stands in a
-/// batch at most once, since whoever serves a batch brings each of its rows once.
+/// Batches of ids in the order in which they were asked for, cut into epochs. An id is in a batch
+/// at most once, since a source brings each row of a batch once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     ids: Vec<u32>,
@@ -52,25 +52,25 @@ impl Trace {
     /// Most batches of a trace.
     pub const MAX_BATCHES: usize = Self::MAX_IDS;
 
-    /// Number of accesses.
+    /// Returns the number of accesses.
     #[must_use]
     pub fn n_ids(&self) -> usize {
         self.ids.len()
     }
 
-    /// The ids of all batches, one after the other; all are below [`Trace::id_space`].
+    /// Returns the ids of all batches, one after the other; all are below [`Trace::id_space`].
     #[must_use]
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// Where batches start in [`Trace::ids`], then where the last one ends.
+    /// Returns where batches start in [`Trace::ids`], then where the last one ends.
     #[must_use]
     pub fn bounds(&self) -> &[usize] {
         &self.bounds
     }
 
-    /// Number of batches.
+    /// Returns the number of batches.
     #[must_use]
     pub fn n_batches(&self) -> u32 {
         (self.bounds.len() - 1) as u32
@@ -92,7 +92,7 @@ impl Trace {
         &self.epochs
     }
 
-    /// The accesses of one epoch.
+    /// Returns the accesses of one epoch.
     ///
     /// # Panics
     ///
@@ -109,7 +109,7 @@ impl Trace {
         self.id_space
     }
 
-    /// Number of different ids.
+    /// Returns the number of different ids.
     #[must_use]
     pub fn n_distinct(&self) -> u32 {
         self.n_distinct
@@ -127,7 +127,7 @@ impl Trace {
         self.bounds.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0)
     }
 
-    /// The different ids, ascending.
+    /// Returns the different ids, ascending.
     #[must_use]
     pub fn distinct(&self) -> Vec<u32> {
         let mut ids = self.ids.clone();
@@ -136,8 +136,8 @@ impl Trace {
         ids
     }
 
-    /// The id that was given to the builder for an id of this trace. Sparse ids are replaced by
-    /// dense ones in the same order, so that no table follows the largest id.
+    /// Returns the id that was given to the builder for an id of this trace. Sparse ids are
+    /// replaced by dense ones in the same order, so that no table follows the largest id.
     ///
     /// # Panics
     ///
@@ -155,7 +155,7 @@ impl Default for TraceBuilder {
 }
 
 impl TraceBuilder {
-    /// Number of accesses so far, repeats in a batch included.
+    /// Returns the number of accesses so far, repeats in a batch included.
     #[must_use]
     pub fn n_ids(&self) -> usize {
         self.ids.len()
@@ -182,7 +182,7 @@ impl TraceBuilder {
         }
     }
 
-    /// The trace. With `n_ids` all ids are said to be below it, and stay as they are.
+    /// Returns the trace. With `n_ids` all ids are said to be below it, and stay as they are.
     ///
     /// # Panics
     ///
@@ -208,14 +208,14 @@ impl TraceBuilder {
     }
 }
 
-/// The largest id space for which a trace of so many accesses has a table. No table has all ids:
-/// their number is not one of an id's 32 bits.
+/// Returns the largest id space for which a trace of this many accesses has a table. No table has
+/// all ids: their number is not one of an id's 32 bits.
 fn largest_table(n_accesses: usize) -> usize {
     let limit = n_accesses.saturating_mul(MAX_IDS_PER_ACCESS).max(SMALL_ID_SPACE);
     limit.min(u32::MAX as usize)
 }
 
-/// Replaces ids by their ranks; gives the id of each rank.
+/// Replaces ids by their ranks; returns the id of each rank.
 fn make_dense(ids: &mut [u32]) -> Vec<u32> {
     let mut given = ids.to_vec();
     given.sort_unstable();
@@ -228,7 +228,7 @@ fn make_dense(ids: &mut [u32]) -> Vec<u32> {
     given
 }
 
-/// Keeps the first position of each id in each batch. Gives the numbers of different ids and of
+/// Keeps the first position of each id in each batch. Returns the numbers of different ids and of
 /// positions dropped.
 fn drop_repeats(ids: &mut Vec<u32>, bounds: &mut [usize], id_space: u32) -> (u32, u64) {
     // The batch that had the id last, counted from 1.

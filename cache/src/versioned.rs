@@ -20,10 +20,10 @@ const AHEAD_BYTES: usize = 4 << 10;
 ///
 /// Each slot has a version, odd while its row is being written. A reader copies the row and takes
 /// it if the version was even and the same before and after; else it has torn bytes, and tries
-/// again or goes elsewhere. Each row has a tag, part of what is checked: the number of its write,
-/// say, so that who was told of a slot before it was given to another row sees that.
+/// again or goes elsewhere. Each row has a tag, which is checked too: the number of its write, for
+/// example. A reader that received a slot before it was reused sees that.
 pub struct VersionedRows {
-    /// Of each slot its version, its tag, and its row: what is read together lies together.
+    /// The version, the tag, and the row of each slot, in one place since they are read together.
     words: Words,
     row_bytes: usize,
 }
@@ -51,7 +51,7 @@ impl VersionedRows {
         Ok(Self { words, row_bytes })
     }
 
-    /// Copies the row in `slot` to `out` and gives its tag; when it is being written, fails, and
+    /// Copies the row in `slot` to `out` and returns its tag; when it is being written, fails, and
     /// `out` has bytes without meaning.
     ///
     /// # Panics
@@ -72,12 +72,12 @@ impl VersionedRows {
         if let (Some(word), false) = (row.last(), rest.is_empty()) {
             rest.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
         }
-        // Whoever has seen a word of a later version sees below that it has begun.
+        // A reader that has seen a word of a later version sees below that it has begun.
         fence(Ordering::Acquire);
         if version.load(Ordering::Relaxed) == before { Ok(tag) } else { Err(Torn) }
     }
 
-    /// Gives the tag of the row in `slot`, which is not copied; fails while it is being written.
+    /// Returns the tag of the row in `slot`, which is not copied; fails while it is being written.
     ///
     /// # Panics
     ///
@@ -111,12 +111,12 @@ impl VersionedRows {
         assert_eq!(row.len(), self.row_bytes, "a row of the right length");
         let (version, slot_tag, words) = self.slot(slot);
         let before = begin(version);
-        // Nobody else writes it meanwhile, and who did was waited for.
+        // It has no other writer meanwhile, and the earlier one was awaited.
         if slot_tag.load(Ordering::Relaxed) > tag {
             version.store(before, Ordering::Release);
             return false;
         }
-        // Before any word: whoever sees one sees the odd version too.
+        // Before any word: a reader that sees one sees the odd version too.
         fence(Ordering::Release);
         slot_tag.store(tag, Ordering::Relaxed);
         let (whole, rest) = row.as_chunks::<WORD_BYTES>();
@@ -132,7 +132,7 @@ impl VersionedRows {
         true
     }
 
-    /// Brings the rows in `slots` near the processor, all at once instead of one after the other.
+    /// Brings the rows in `slots` near the processor, all together instead of one after the other.
     /// Takes nothing from them. For as many as the nearest caches hold.
     ///
     /// # Panics
@@ -150,8 +150,8 @@ impl VersionedRows {
         std::hint::black_box(touched);
     }
 
-    /// Has the start of the row in `slot` brought near the processor, which goes on meanwhile; the
-    /// processor guesses the rest of a long one. Nothing for a slot that is not there.
+    /// Has the start of the row in `slot` brought near the processor, which continues meanwhile;
+    /// the processor guesses the rest of a long one. Nothing for a slot that is not there.
     #[inline]
     fn prefetch(&self, slot: usize) {
         let n_words = Self::slot_bytes(self.row_bytes) / WORD_BYTES;
@@ -178,7 +178,7 @@ impl VersionedRows {
         }
     }
 
-    /// Memory of a slot for rows of `row_bytes`, in bytes.
+    /// Returns the memory of a slot for rows of `row_bytes`, in bytes.
     #[must_use]
     pub const fn slot_bytes(row_bytes: usize) -> usize {
         let words = row_bytes.div_ceil(WORD_BYTES).saturating_add(HEAD_WORDS);
@@ -191,13 +191,13 @@ impl VersionedRows {
         self.row_bytes
     }
 
-    /// Memory of rows, tags and versions, in bytes.
+    /// Returns the memory of rows, tags and versions, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.words.len() * WORD_BYTES
     }
 
-    /// The version of a slot, its tag and its row.
+    /// Returns the version of a slot, its tag and its row.
     fn slot(&self, slot: usize) -> (&AtomicU64, &AtomicU64, &[AtomicU64]) {
         let words = self.slot_words(slot);
         (&words[0], &words[1], &words[HEAD_WORDS..])
@@ -210,7 +210,7 @@ impl VersionedRows {
     }
 }
 
-/// Makes an even version odd, and gives what it was.
+/// Makes an even version odd, and returns what it was.
 fn begin(version: &AtomicU64) -> u64 {
     let mut n_looks = 0;
     loop {

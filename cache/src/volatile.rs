@@ -119,7 +119,7 @@ pub enum VolatileError {
         /// Ids of a range that has some of them and others.
         whole: Range<u32>,
     },
-    /// An id lies in none of the ranges.
+    /// An id is in none of the ranges.
     #[error("row {id} is not held here")]
     NotHere {
         /// The id.
@@ -158,8 +158,8 @@ pub enum VolatileError {
 }
 
 impl VolatileRows {
-    /// Makes room for a row of `row_bytes` for each id of `ranges`, which ascend. Memory of rows that
-    /// are never published is reserved but not taken.
+    /// Makes room for a row of `row_bytes` for each id of `ranges`, which ascend. Memory of rows
+    /// that are never published is reserved but not taken.
     pub fn new(
         ranges: impl IntoIterator<Item = Range<u32>>,
         row_bytes: usize,
@@ -180,7 +180,7 @@ impl VolatileRows {
         Ok(Self { ranges: claimed.into(), rows })
     }
 
-    /// Memory for `n_rows` rows of `row_bytes`, in bytes.
+    /// Returns the memory for `n_rows` rows of `row_bytes`, in bytes.
     #[must_use]
     pub fn bytes_of(n_rows: u64, row_bytes: usize) -> u64 {
         n_rows.saturating_mul(VersionedRows::slot_bytes(row_bytes) as u64)
@@ -192,38 +192,39 @@ impl VolatileRows {
         self.rows.row_bytes()
     }
 
-    /// The range that has `id`.
+    /// Returns the range that has `id`.
     #[must_use]
     pub fn range_of(&self, id: u32) -> Option<usize> {
         let after = self.ranges.partition_point(|range| range.ids.end <= id);
         self.ranges.get(after).filter(|range| range.ids.contains(&id)).map(|_| after)
     }
 
-    /// Number of ranges.
+    /// Returns the number of ranges.
     #[must_use]
     pub fn n_ranges(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Number of ids of a range; 0 where there is no such range.
+    /// Returns the number of ids of a range; 0 where there is no such range.
     #[must_use]
     pub fn n_ids_of(&self, range: usize) -> usize {
         self.ranges.get(range).map_or(0, |range| range.ids.len())
     }
 
-    /// Number of ids.
+    /// Returns the number of ids.
     #[must_use]
     pub fn n_ids(&self) -> usize {
         self.ranges.last().map_or(0, |last| last.first_slot as usize + last.ids.len())
     }
 
-    /// Memory of all rows, in bytes.
+    /// Returns the memory of all rows, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.rows.bytes()
     }
 
-    /// The ranges whose ids are exactly `ids`, which may span several that have no gap between them.
+    /// Returns the ranges whose ids are exactly `ids`, which may span several that have no gap
+    /// between them.
     ///
     /// Fails for ids of none, and where a range has some of them and others.
     pub fn ranges_of(&self, ids: Range<u32>) -> Result<Range<usize>, VolatileError> {
@@ -258,7 +259,8 @@ impl VolatileRows {
         }
     }
 
-    /// Renews a claim, without a moment in which another publisher could take it, and forgets its rows.
+    /// Renews a claim, without a moment in which another publisher could take it, and forgets its
+    /// rows.
     pub fn renew(&self, claim: &mut VolatileClaim) -> Result<(), VolatileError> {
         let n_ranges = self.ranges.len();
         let range = claim.range;
@@ -287,8 +289,9 @@ impl VolatileRows {
         debug_assert!(end.is_ok(), "a claim is of these rows, and ends once");
     }
 
-    /// Checks that rows of `ids` may be published with `stamp` under `claims`, which ascend by range.
-    /// The ids are searched for here only: [`VolatileRows::publish_checked`] writes the rows.
+    /// Checks that rows of `ids` may be published with `stamp` under `claims`, which ascend by
+    /// range. The ids are searched for here only: [`VolatileRows::publish_checked`] writes the
+    /// rows.
     pub fn check_publication<'a>(
         &self,
         claims: &'a [VolatileClaim],
@@ -313,8 +316,8 @@ impl VolatileRows {
         Ok(VolatilePublication { rows, stamp, _claims: PhantomData })
     }
 
-    /// Publishes `rows`, as many as `ids`, with `stamp`, under `claims`, which ascend by range. All ids
-    /// are checked before a row is written; of a row that comes twice the later stays.
+    /// Publishes `rows`, as many as `ids`, with `stamp`, under `claims`, which ascend by range. All
+    /// ids are checked before a row is written; of a row that comes twice the later stays.
     ///
     /// After [`VolatileError::Older`] all rows without a later stamp are written.
     pub fn publish(
@@ -375,8 +378,9 @@ impl VolatileRows {
     }
 
     /// Writes the rows of `ids` that have `min_stamp` or a later one to their places in `out`, and
-    /// the positions of all others to `lacking`, ascending: also of one that is being rewritten for longer
-    /// than a few reads take, which is worth another pull. Returns the oldest stamp of those written.
+    /// the positions of all others to `lacking`, ascending: also of one that is being rewritten for
+    /// longer than a few reads take, which is worth another pull. Returns the oldest stamp of those
+    /// written.
     pub fn pull(
         &self,
         ids: &[u32],
@@ -393,8 +397,9 @@ impl VolatileRows {
         Ok(stamps.into_iter().filter(|&stamp| stamp != NO_STAMP).min())
     }
 
-    /// The same of rows at `places`, and writes the stamp of each row to `stamps`, or [`NO_STAMP`] for one
-    /// that is lacking, whose place in `out` has zeros. Returns how many rows are lacking.
+    /// Returns the same of rows at `places`, and writes the stamp of each row to `stamps`, or
+    /// [`NO_STAMP`] for one that is lacking, whose place in `out` has zeros. Returns how many rows
+    /// are lacking.
     ///
     /// # Panics
     ///
@@ -424,8 +429,8 @@ impl VolatileRows {
         Ok(n_lacking)
     }
 
-    /// Finds the first position from `first` on whose row does not have `min_stamp` or a later one, or is
-    /// being written. No row is copied.
+    /// Finds the first position from `first` on whose row does not have `min_stamp` or a later one,
+    /// or is being written. No row is copied.
     ///
     /// # Panics
     ///
@@ -446,8 +451,8 @@ impl VolatileRows {
         left.iter().position(|place| !is_there(place)).map(|at| first + at)
     }
 
-    /// Copies the row at `place` to `row` if it is of the present claim and has `min_stamp` or a later
-    /// one; returns its stamp. Otherwise `row` has bytes without meaning.
+    /// Copies the row at `place` to `row` if it is of the present claim and has `min_stamp` or a
+    /// later one; returns its stamp. Otherwise `row` has bytes without meaning.
     fn read(&self, place: VolatilePlace, min_stamp: Stamp, row: &mut [u8]) -> Option<Stamp> {
         let range = &self.ranges[place.range as usize];
         // Before the row is read: one of a later claim than this is not taken.
@@ -476,7 +481,7 @@ impl VolatileRows {
 }
 
 impl VolatileClaim {
-    /// The range that it is of.
+    /// Returns the range that it is of.
     #[must_use]
     pub fn range(&self) -> usize {
         self.range
@@ -484,24 +489,25 @@ impl VolatileClaim {
 }
 
 impl Claimed {
-    /// The slot of `id`, which is one of its ids.
+    /// Returns the slot of `id`, which is one of its ids.
     fn slot(&self, id: u32) -> u32 {
         self.first_slot + (id - self.ids.start)
     }
 }
 
-/// The number of the claim that rows of a range in `state` are of; 0 before the first.
+/// Returns the number of the claim that rows of a range in `state` are of; 0 before the first.
 fn number_of(state: u64) -> u32 {
     (state / 2) as u32
 }
 
-/// The stamp of a row that was written under `tag`, if that was by claim `number`.
+/// Returns the stamp of a row that was written under `tag`, if that was by claim `number`.
 fn stamp_of(tag: u64, number: u32) -> Option<Stamp> {
     let (of, stamp) = ((tag >> 32) as u32, (tag as u32).checked_sub(1)?);
     (of == number && number > 0).then_some(stamp)
 }
 
-/// What a row is written under. It grows with the claim and then with the stamp; 0 for none.
+/// Returns what a row is written under. It grows with the claim and then with the stamp; 0 for
+/// none.
 fn tag(claim: u32, stamp: Stamp) -> u64 {
     (u64::from(claim) << 32) | (u64::from(stamp) + 1)
 }

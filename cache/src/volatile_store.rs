@@ -15,7 +15,7 @@ const VOLATILE_TENSORS_MAX: usize = 1024;
 /// Most ranges of all volatile tensors of one store.
 const VOLATILE_RANGES_MAX: usize = 1 << 20;
 
-/// What rows of a volatile tensor are.
+/// Description of rows of a volatile tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolatileShape {
     /// Name, unique among the volatile tensors of a store.
@@ -134,7 +134,8 @@ impl VolatileStore {
         Self { budget, tensors: RwLock::default() }
     }
 
-    /// Makes room for the rows of `parts`, ranges of ids that ascend, unless the tensor is there already.
+    /// Makes room for the rows of `parts`, ranges of ids that ascend, unless the tensor is there
+    /// already.
     ///
     /// Fails when one of this name has other rows, or the memory does not suffice.
     pub fn declare(
@@ -177,7 +178,7 @@ impl VolatileStore {
         })
     }
 
-    /// The tensor of this name.
+    /// Returns the tensor of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Arc<VolatileTensor>> {
         let tensors = self.tensors.read().unwrap_or_else(PoisonError::into_inner);
@@ -192,7 +193,7 @@ impl VolatileStore {
         names.join(", ")
     }
 
-    /// Number of tensors, and the memory that they may take, in bytes.
+    /// Returns the number of tensors, and the memory that they may take, in bytes.
     #[must_use]
     pub fn size(&self) -> (usize, u64) {
         let tensors = self.tensors.read().unwrap_or_else(PoisonError::into_inner);
@@ -217,13 +218,13 @@ fn ranges(parts: &[Range<u32>], range_rows: u32, n_max: usize) -> Option<Vec<Ran
 }
 
 impl VolatileTensor {
-    /// What its rows are.
+    /// Returns what its rows are.
     #[must_use]
     pub fn shape(&self) -> &VolatileShape {
         &self.shape
     }
 
-    /// Its rows.
+    /// Returns its rows.
     #[must_use]
     pub fn rows(&self) -> &VolatileRows {
         &self.rows
@@ -238,8 +239,8 @@ impl VolatileTensor {
         Ok(claims)
     }
 
-    /// Adds claims of `ids` to those of one publisher, which ascend by range. Claims that it has already are
-    /// renewed, and their rows forgotten. Returns the number of ids.
+    /// Adds claims of `ids` to those of one publisher, which ascend by range. Claims that it has
+    /// already are renewed, and their rows forgotten. Returns the number of ids.
     ///
     /// Fails as [`VolatileTensor::claim`], and then has changed nothing.
     pub fn claim_more(
@@ -280,7 +281,7 @@ impl VolatileTensor {
         claims.drain(..).for_each(|claim| self.rows.release(claim));
     }
 
-    /// Publishes rows and tells those who wait; see [`VolatileRows::publish`].
+    /// Publishes rows and wakes waiters; see [`VolatileRows::publish`].
     pub fn publish(
         &self,
         claims: &[VolatileClaim],
@@ -292,7 +293,7 @@ impl VolatileTensor {
         self.publish_checked(&publication, ids, 0, rows)
     }
 
-    /// The same of rows that were checked; see [`VolatileRows::publish_checked`].
+    /// Returns the same of rows that were checked; see [`VolatileRows::publish_checked`].
     ///
     /// # Panics
     ///
@@ -310,7 +311,7 @@ impl VolatileTensor {
         published
     }
 
-    /// Number of publications so far: it changes after rows have.
+    /// Returns the number of publications so far: it changes after rows have.
     #[must_use]
     pub fn n_publications(&self) -> u64 {
         self.n_publications.load(Ordering::Acquire)

@@ -1,5 +1,5 @@
-//! A tier that many threads use: what it decides is what a tier of one owner does, and nobody ever
-//! sees a torn row, another's row, or one that was old before he asked.
+//! A tier that many threads use. It decides like a tier of one owner, and no reader ever sees a
+//! torn row, another's row, or one older than its request.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -65,7 +65,7 @@ fn versioned_row(id: u32, version: u32) -> Vec<u8> {
     (0..WORDS).flat_map(|_| word.to_le_bytes()).collect()
 }
 
-/// What is true, and what everybody must see.
+/// The true rows, and the lower bound of what every reader must see.
 struct World {
     versions: Vec<AtomicU32>,
     published: Vec<AtomicU32>,
@@ -73,8 +73,8 @@ struct World {
 }
 
 impl World {
-    /// Serves batches as a worker does, and checks every row: so many, and more until a row that was
-    /// kept has changed, however late a busy machine lets that happen. Gives their number.
+    /// Serves batches as a worker does, and checks every row. After the given number it continues
+    /// until a kept row has changed, however late that is on a busy machine. Returns their number.
     fn work(&self, seed: u32, n_batches: u32) -> u32 {
         let mut passage = Passage::default();
         let row_bytes = self.tier.row_bytes();
@@ -105,7 +105,7 @@ impl World {
         ids.iter().map(|&id| of[id as usize].load(Ordering::SeqCst)).collect()
     }
 
-    /// Changes rows until it is told to end, seldom enough for rows to be kept in between.
+    /// Changes rows until it is stopped, seldom enough for rows to be kept in between.
     fn change(&self, ends: &AtomicBool) {
         let mut id = 0;
         while !ends.load(Ordering::Relaxed) {

@@ -36,7 +36,7 @@ fn readers_of_a_row_that_never_rests_take_whole_rows_only() {
     std::thread::scope(|scope| {
         let reader = || {
             let (mut out, mut newest) = (vec![0; ROW_BYTES], 0);
-            // Once more when the row rests: nobody reads nothing.
+            // Once more when the row rests: a reader that never reads proves nothing.
             let mut rests = false;
             while !rests {
                 rests = is_done.load(Ordering::Acquire);

@@ -59,7 +59,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// What one publisher after the other has done, in maps.
+/// Changes of one publisher after the other, in maps.
 #[derive(Default)]
 struct Twin {
     held: HashMap<usize, VolatileClaim>,
@@ -230,7 +230,7 @@ fn ids_are_claimed_by_whole_ranges() {
     assert!(text(5..5).contains("row 5 is not held") && text(50..60).contains("row 50"));
 }
 
-/// Two publishers go on from stamp to stamp while readers pull both of their ranges.
+/// Two publishers continue from stamp to stamp while readers pull both of their ranges.
 #[test]
 fn rows_are_whole_and_never_older_than_was_asked() {
     const ROW_BYTES: usize = 200;

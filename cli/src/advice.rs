@@ -1,6 +1,6 @@
-//! What to do when the system refuses something, for its usual refusals.
+//! Advice for the usual refusals of the system.
 
-/// What the system says, and what to do then.
+/// Messages of the system, and the advice for each.
 const ADVICE: [(&str, &str); 5] = [
     ("No space left on device", "make room on that disk, or choose another, and try again"),
     ("Disk quota exceeded", "make room within the quota, or choose another disk, and try again"),
@@ -9,7 +9,7 @@ const ADVICE: [(&str, &str); 5] = [
     ("Too many open files", "raise the limit of open files (`ulimit -n`) and try again"),
 ];
 
-/// What to do after an error with this message, if it is one of the system's refusals.
+/// Returns the advice after an error with this message, if it is one of the system's refusals.
 ///
 /// By message, since RocksDB passes them on as text.
 pub(crate) fn advice(message: &str) -> Option<&'static str> {

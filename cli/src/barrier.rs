@@ -13,8 +13,8 @@ use std::process::Command;
 /// Threads of that pool, its user included.
 const VARIABLE: &str = "CANDLE_NUM_THREADS";
 
-/// Begins this process anew with a pool of none, unless the environment says how large it is. Must be
-/// called before anything is done; goes on as it is if the program's file is gone.
+/// Begins this process again with a pool of none, unless the environment says how large it is. Must
+/// be called before anything is done; continues as it is if the program's file is gone.
 pub(crate) fn begin_without_pool() {
     let mut args = env::args_os();
     if let (None, Some(name), Ok(program)) =

@@ -14,24 +14,24 @@ use serde::Serialize;
 /// The rules as flags of `lode train --strategy massive` and of `lode cache-bench`.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct RuleArgs {
-    /// MassiveGNN's buffer: nodes whose rows it may keep, halo (those one hop from the worker's own, as
-    /// in the paper) or remote (all that the worker does not own, which batches of several hops reach)
-    /// [default: remote].
+    /// MassiveGNN's buffer: nodes whose rows it may keep, halo (those one hop from the worker's
+    /// own, as in the paper) or remote (all that the worker does not own, which batches of several
+    /// hops reach) [default: remote].
     #[arg(long, value_enum, value_name = "C", hide_possible_values = true)]
     candidates: Option<Candidates>,
-    /// MassiveGNN's buffer: nodes whose rows may replace others, missed (at least once since they last
-    /// left), scored (S_A > 0, as in the paper: also those that left with a rest of their score) or any
-    /// [default: missed].
+    /// MassiveGNN's buffer: nodes whose rows may replace others, missed (at least once since they
+    /// last left), scored (S_A > 0, as in the paper: also those that left with a rest of their
+    /// score) or any [default: missed].
     #[arg(long, value_enum, value_name = "R", hide_possible_values = true)]
     replace: Option<Replace>,
-    /// MassiveGNN's buffer: rows that come first, by how many neighbour lists of the worker's own nodes
-    /// the node is in (lists), or by in-degree (degree, as in the paper; the same order where the graph is
-    /// undirected and whole) [default: lists].
+    /// MassiveGNN's buffer: rows that come first, by how many neighbour lists of the worker's own
+    /// nodes the node is in (lists), or by in-degree (degree, as in the paper; the same order where
+    /// the graph is undirected and whole) [default: lists].
     #[arg(long, value_enum, value_name = "R", hide_possible_values = true)]
     rank: Option<Rank>,
-    /// MassiveGNN's buffer: where scores are, dense (24 bytes for each node of the graph) or compact
-    /// (for each candidate, found by a search); decisions are the same. Unless given: dense up to
-    /// 64 MiB.
+    /// MassiveGNN's buffer: where scores are, dense (24 bytes for each node of the graph) or
+    /// compact (for each candidate, found by a search); decisions are the same. Unless given: dense
+    /// up to 64 MiB.
     #[arg(long, value_enum, value_name = "S", hide_possible_values = true)]
     scoreboard: Option<Board>,
 }
@@ -51,7 +51,7 @@ enum Replace {
     Any,
 }
 
-/// What the rows of the first fill are chosen by.
+/// Rank of the rows of the first fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Rank {
     Lists,
@@ -99,8 +99,8 @@ impl WorkerView<'_> {
         is_local(self.book, self.worker, self.n_workers, NodeId(id))
     }
 
-    /// Returns how many neighbour lists of the worker's own nodes each node is in. Of the nodes that it
-    /// does not own those in any are its halo.
+    /// Returns how many neighbour lists of the worker's own nodes each node is in. Nodes in any of
+    /// these that it does not own are its halo.
     fn own_lists(&self) -> Vec<u32> {
         let own = self.book.parts().flat_map(|part| self.book.range(part));
         count_lists(self.topology, own.filter(|&id| self.owns(id)))
@@ -242,7 +242,7 @@ impl RuleArgs {
 mod tests {
     use super::*;
 
-    /// Own nodes 0 and 1, of worker 0; 2 to 5 are remote. Edges as (neighbour, of whom).
+    /// Own nodes 0 and 1, of worker 0; 2 to 5 are remote. Edges as (neighbour, owner of the list).
     fn topology() -> (Topology, PartitionBook) {
         // 0 has 2, 3; 1 has 2, 4; 2 has 5; 3 has 4, 5; 4 has 5, 3; 5 has none.
         let offsets = vec![0, 2, 4, 5, 7, 9, 9];

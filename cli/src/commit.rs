@@ -19,8 +19,9 @@ pub(crate) struct SourceCommit {
 }
 
 impl SourceCommit {
-    /// Reads the commit of the tree at `root` from its `.git`, else from `archived`, a text in which
-    /// `git archive` has put the commit. A repository that only contains the tree does not count.
+    /// Reads the commit of the tree at `root` from its `.git`, else from `archived`, a text in
+    /// which `git archive` has put the commit. A repository that only contains the tree does not
+    /// count.
     pub(crate) fn of_tree(root: &Path, archived: &str) -> Self {
         match git_folder(&root.join(".git")) {
             Some(git) => Self::of_git(&git),

@@ -1,4 +1,4 @@
-//! What the user sees: text or one JSON object on stdout, progress on a terminal's stderr.
+//! Output for the user: text or one JSON object on stdout, progress on a terminal's stderr.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ impl Console {
         Self { json, bar, has_answered: AtomicBool::new(false) }
     }
 
-    /// Says nothing: another process tells of what this one does.
+    /// Prints nothing: another process reports this one's work.
     pub(crate) fn silent() -> Self {
         Self { json: true, bar: ProgressBar::hidden(), has_answered: AtomicBool::new(false) }
     }
@@ -57,7 +57,7 @@ impl Console {
         Ok(self.bar.suspend(|| print(text))?)
     }
 
-    /// Fails when the reader of our output has left, so that what nobody will read is not worked out.
+    /// Fails when the reader of our output has left, so that unread output is not computed.
     pub(crate) fn check_reader(&self) -> Result<()> {
         let stdout = io::stdout();
         let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
@@ -103,15 +103,15 @@ impl Console {
         self.bar.set_position(done);
     }
 
-    /// Shows `text` beside how far the stage is; not made where nobody sees it.
+    /// Shows `text` beside the progress of the stage; `text` is not computed without a terminal.
     pub(crate) fn detail(&self, text: impl FnOnce() -> String) {
         if !self.bar.is_hidden() {
             self.bar.set_prefix(text());
         }
     }
 
-    /// Says why the command failed: on stderr, and as the JSON object if one is wanted and none has been
-    /// printed.
+    /// Says why the command failed: on stderr, and as the JSON object if one is wanted and none has
+    /// been printed.
     pub(crate) fn failed(&self, error: &anyhow::Error) {
         self.bar.finish_and_clear();
         if is_broken_pipe(error) || error.is::<Told>() {
@@ -123,13 +123,13 @@ impl Console {
         }
         eprintln!("lode: {message}");
         if self.json && !self.has_answered.load(Ordering::Relaxed) {
-            // Whoever closed stdout does not want it.
+            // A reader that closed stdout does not want it.
             let _ = print(&serde_json::json!({ "error": message }).to_string());
         }
     }
 }
 
-/// An error with its causes, less those that an outer message already ends with.
+/// Returns an error with its causes, less those that an outer message already ends with.
 fn message(error: &anyhow::Error) -> String {
     let mut message = String::new();
     for cause in error.chain().map(ToString::to_string) {

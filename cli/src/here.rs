@@ -18,8 +18,8 @@ pub(crate) fn parts_elsewhere(book: &PartitionBook, here: &[PartId]) -> Vec<u16>
     book.parts().filter(|part| !here.contains(part)).map(|part| part.0).collect()
 }
 
-/// Fails for the first of `nodes` that no partition among `here` owns; they are those of a list from
-/// position `first` on.
+/// Fails for the first of `nodes` that no partition among `here` owns; they are those of a list
+/// from position `first` on.
 pub(crate) fn check_here(
     book: &PartitionBook,
     here: &[PartId],

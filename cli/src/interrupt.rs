@@ -1,5 +1,5 @@
-//! Ctrl-C, and a request to end: what is half-made goes away with the process, and a run that can end in
-//! good order is told to.
+//! Ctrl-C, and a request to end. Unfinished output goes away with the process, and a run that can
+//! end in good order is asked to.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -14,7 +14,7 @@ use thiserror::Error;
 /// Folders that must not outlive an interrupted process.
 static HALF_MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static WATCHER: Once = Once::new();
-/// Whether somebody ends the run when asked to.
+/// Whether a part of the program ends the run on request.
 static IS_HEEDED: AtomicBool = AtomicBool::new(false);
 /// The signal that asked for the end; 0: none.
 static ASKED: AtomicI32 = AtomicI32::new(0);
@@ -24,12 +24,12 @@ pub(crate) struct RemovedOnInterrupt {
     dir: PathBuf,
 }
 
-/// A signal within this of the first is the same request: `timeout` sends its own to the child and then to
-/// the child's group, and a terminal's may come beside that of whoever watches over the process.
+/// A signal within this of the first is the same request. `timeout` signals the child and then its
+/// group, and a terminal's signal may come beside that of a supervisor.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// While this lives the first signal asks for the end, and only one more than [`SAME_REQUEST`] later ends
-/// the process at once.
+/// While this lives the first signal asks for the end, and only one more than [`SAME_REQUEST`]
+/// later ends the process immediately.
 pub(crate) struct Heeded(());
 
 /// A run has ended since a signal asked for that.
@@ -115,8 +115,8 @@ fn give_up(signal: i32) -> ! {
             eprintln!("lode: cannot remove {}", dir.display());
         }
     }
-    // Without the destructors of `exit`: other threads still use what RocksDB's would take away, and
-    // that ends in an abort.
+    // Without the destructors of `exit`: other threads still use what RocksDB's would take away,
+    // and that ends in an abort.
     low_level::exit(Interrupted(signal).exit_code().into())
 }
 

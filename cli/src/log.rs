@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::usage::UsageError;
 
-/// What is logged: this and what is worse.
+/// Lowest level in the log.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogLevel {
@@ -31,7 +31,7 @@ pub(crate) enum LogFormat {
 }
 
 /// Starts the log; what `LODE_LOG` asks for goes before `level`. RocksDB warns of its own defaults.
-/// What glommio warns of when little memory may be locked the server says in one line.
+/// The server summarises in one line the warnings of glommio about little lockable memory.
 ///
 /// # Errors
 /// A `LODE_LOG` that would not do what it seems to.
@@ -55,8 +55,8 @@ pub(crate) fn start(level: LogLevel, format: LogFormat) -> Result<()> {
     Ok(())
 }
 
-/// What `LODE_LOG` asks for. A word alone that is no level would be taken for the name of a module, and
-/// silence all others.
+/// Returns what `LODE_LOG` asks for. A word alone that is no level would be taken for the name of a
+/// module, and silence all others.
 fn filter(wanted: &str) -> Result<EnvFilter, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let is_level = |word: &str| word.is_empty() || LEVELS.contains(&&*word.to_lowercase());

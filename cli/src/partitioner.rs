@@ -1,4 +1,4 @@
-//! Who partitions a graph and how, as a user says it.
+//! Partitioner and its parameters, as a user writes them.
 
 use clap::Args;
 use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
@@ -10,16 +10,16 @@ use crate::usage::UsageError;
 pub(crate) struct PartitionerArgs {
     /// Rounds of refinement after the partitioner: nodes move to where their neighbours are, in
     /// memory of the order of the nodes, never cutting more edges than what the bound of balance
-    /// leaves of the partitioner's own. One is worth its time nearly always, a second gains up to 2 %; 0
-    /// is SDT-GNN's SPRING [default: 1 after spring, 0 after others and with --all].
+    /// leaves of the partitioner's own. One is worth its time nearly always, a second gains up to 2
+    /// %; 0 is SDT-GNN's SPRING [default: 1 after spring, 0 after others and with --all].
     #[arg(long, value_name = "ROUNDS")]
     refine: Option<u32>,
-    /// Nodes of the largest partition over the mean, from 1; 1.05 where it is refined. No partition has more,
-    /// but that one node too many is allowed where nodes do not divide evenly.
+    /// Nodes of the largest partition over the mean, from 1; 1.05 where it is refined. No partition
+    /// has more, but that one node too many is allowed where nodes do not divide evenly.
     #[arg(long, value_name = "RATIO")]
     max_balance: Option<f64>,
-    /// SPRING: volume (sum of degrees) above which a cluster neither takes nor gives nodes; a twentieth
-    /// of all nodes' volume per partition unless given.
+    /// SPRING: volume (sum of degrees) above which a cluster neither takes nor loses nodes
+    /// [default: a twentieth of all nodes' volume per partition].
     #[arg(long, value_name = "VOLUME")]
     tau: Option<f64>,
     /// SPRING: merging makes no cluster of more than this times the mean nodes of a partition; 1.05
@@ -32,7 +32,7 @@ pub(crate) struct PartitionerArgs {
 }
 
 impl PartitionerArgs {
-    /// What is to be done with `algorithm`; refuses parameters of another one.
+    /// Returns the settings of `algorithm`; refuses parameters of another one.
     pub(crate) fn config(
         &self,
         algorithm: Algorithm,
@@ -49,8 +49,8 @@ impl PartitionerArgs {
         Self { refine: Some(refine), ..self.clone() }.config_for_any(algorithm, n_parts, undirected)
     }
 
-    /// As [`Self::config`], for runs of all algorithms: SPRING's parameters are for SPRING, and none is
-    /// refined unless all are.
+    /// As [`Self::config`], for runs of all algorithms: SPRING's parameters are for SPRING, and
+    /// none is refined unless all are.
     pub(crate) fn config_for_any(
         &self,
         algorithm: Algorithm,

@@ -1,11 +1,11 @@
-//! What a graph tells the policies that have to be told.
+//! Inputs of policies from a graph.
 
 use anyhow::Result;
 use lodestore_cache::PolicyKind;
 use lodestore_graph::halo::Halo;
 use lodestore_store::Graph;
 
-/// Those that a tier of a trainer without a schedule can follow, with what its graph tells.
+/// Policies that a tier of a trainer without a schedule can follow, with the inputs from its graph.
 const FOR_TRAINING: [PolicyKind; 8] = [
     PolicyKind::Lru,
     PolicyKind::Fifo,

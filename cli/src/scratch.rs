@@ -6,13 +6,13 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// In a folder that may be removed as soon as nobody holds it. Whether it is ours must not hang on its
-/// name: a user's own folder can have any.
+/// A scratch folder that may be removed as soon as it has no holder. Whether it is ours must not
+/// hang on its name: a user's own folder can have any.
 const MARKER: &str = ".lode-scratch";
 
-/// A folder in the system's place for temporary ones, which goes when this is dropped. Its owner holds a
-/// lock on it, which the system lets go of whatever ends the process: a folder of the same kind that
-/// nobody holds is of a process that was killed, and is removed when the next one is made.
+/// A folder in the system's place for temporary ones, which goes when this is dropped. Its owner
+/// holds a lock on it, which the system releases however the process ends. A folder of the same
+/// kind without a holder is of a killed process, and is removed when the next one is made.
 pub(crate) struct ScratchFolder {
     dir: TempDir,
     /// Dropped after the folder is removed. None where the file system has no locks.
@@ -30,8 +30,9 @@ impl ScratchFolder {
         let failed = || format!("{}: cannot make a folder in it", parent.display());
         let dir = tempfile::Builder::new().prefix(kind).tempdir_in(parent);
         let dir = dir.with_context(failed)?;
-        // The marker comes after the lock, so that nobody takes the folder for an abandoned one in
-        // between; where there is no lock there is no marker, and nobody ever removes it but its owner.
+        // The marker comes after the lock, so that no process takes the folder for an abandoned one
+        // in between; where there is no lock there is no marker, and only its owner ever removes
+        // it.
         let lock = locked(dir.path());
         if lock.is_some() {
             File::create_new(dir.path().join(MARKER)).with_context(failed)?;
@@ -44,8 +45,8 @@ impl ScratchFolder {
     }
 }
 
-/// Removes the folders of `kind` that are marked and that nobody holds; what cannot be removed is
-/// somebody else's.
+/// Removes the folders of `kind` that are marked and have no holder; one that cannot be removed
+/// belongs to another user.
 fn sweep(parent: &Path, kind: &str) {
     for entry in parent.read_dir().into_iter().flatten().flatten() {
         let is_one = entry.file_name().to_string_lossy().starts_with(kind)
@@ -57,7 +58,7 @@ fn sweep(parent: &Path, kind: &str) {
     }
 }
 
-/// The folder, if it can be locked: nobody holds it, and its file system has locks.
+/// Returns the folder, if it can be locked: it has no holder, and its file system has locks.
 fn locked(dir: &Path) -> Option<File> {
     let dir = File::open(dir).ok()?;
     dir.try_lock().is_ok().then_some(dir)
@@ -118,7 +119,7 @@ mod tests {
     fn a_killed_owners_folder_goes_with_the_next() {
         let parent = tempfile::tempdir().unwrap();
         let killed = ScratchFolder::new_in(parent.path(), "a-").unwrap();
-        // As after SIGKILL: the lock is let go of, the folder is there.
+        // As after SIGKILL: the lock is released, the folder is there.
         let ScratchFolder { dir, _lock: lock } = killed;
         let left = dir.keep();
         drop(lock);

@@ -10,8 +10,8 @@ use lodestore_server::Tokens;
 
 use crate::small_file::{read_small_file, read_small_regular_file};
 
-/// What a client shows to servers over TCP, and wants to see of them. Over a Unix socket none of it
-/// is used.
+/// Credentials that a client shows to servers over TCP, and requires of them. Over a Unix socket
+/// none of it is used.
 #[derive(Args, Clone, Default)]
 pub(crate) struct SecurityArgs {
     /// Server over TCP: file with the token that it wants, readable by its owner alone.
@@ -46,12 +46,13 @@ impl SecurityArgs {
     }
 }
 
-/// The token to tell: the first in a file, which nobody but its owner may read.
+/// Reads the token to show: the first in a file, which only its owner may read.
 pub(crate) fn read_token(path: &Path) -> Result<Token> {
     tokens_in(path, read_small_file).map(|tokens| tokens.first())
 }
 
-/// The tokens to take, of a file that is read again while a server runs, and so must be one that stays.
+/// The tokens to take, of a file that is read again while a server runs, and so must be one that
+/// stays.
 pub(crate) fn read_lasting_tokens(path: &Path) -> Result<Tokens> {
     tokens_in(path, read_small_regular_file)
 }

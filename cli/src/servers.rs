@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
-/// A server must say where it listens, and end when told to, within this time.
+/// A server must announce its address, and end on request, within this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Running servers of one graph. Each ends when its stdin does: when this is dropped, and when
@@ -107,7 +107,7 @@ impl Running {
         std::thread::spawn(move || {
             let mut line = String::new();
             let read = BufReader::new(stdout).read_line(&mut line);
-            // Nobody listens any more once the patience is over.
+            // No listener is left once the patience is over.
             let _ = sender.send(read.map(|_| line));
         });
         let line = receiver.recv_timeout(PATIENCE).map_err(|_| {
@@ -131,7 +131,7 @@ impl Running {
         }
     }
 
-    /// What the server said last.
+    /// Returns what the server said last.
     fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let last: Vec<&str> = log.lines().rev().take(5).collect();

@@ -17,7 +17,8 @@ pub(crate) fn read_small_file(path: &Path) -> Result<String> {
     read_small(file, path)
 }
 
-/// The same of a file that does not have its reader wait, as a pipe does, and is there to be read again.
+/// The same of a file that does not have its reader wait, as a pipe does, and is there to be read
+/// again.
 pub(crate) fn read_small_regular_file(path: &Path) -> Result<String> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());

@@ -1,4 +1,4 @@
-//! What was typed cannot work: exit code 2, before any file is opened.
+//! A mistake in the arguments: exit code 2, before any file is opened.
 
 use std::fmt::Display;
 

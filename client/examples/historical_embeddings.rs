@@ -2,9 +2,9 @@
 //! batch, a layer's outputs of the batch are pushed to a history on the server, and those of
 //! out-of-batch neighbours are pulled from it, as old as they may be.
 //!
-//! Two workers own two partitions each, and publish their rows under claims. Weights change from epoch
-//! to epoch and then stand still: from there on the history is exact after one more epoch (Lemma 1
-//! there), and so are the outputs.
+//! Two workers own two partitions each, and publish their rows under claims. Weights change from
+//! epoch to epoch and then stand still: from there on the history is exact after one more epoch
+//! (Lemma 1 there), and so are the outputs.
 //!
 //! Run with `cargo run -p lodestore-client --example historical_embeddings`.
 
@@ -27,7 +27,7 @@ const N_HIDDEN: usize = 16;
 const LAST_CHANGE: Stamp = 4;
 const N_EPOCHS: Stamp = 6;
 
-/// What a worker found of its nodes in an epoch.
+/// Differences that a worker found for its nodes in an epoch.
 struct Outcome {
     epoch: Stamp,
     /// Rows of the history that were not there yet.
@@ -100,7 +100,7 @@ fn work(worker: u16, address: &str, truth: &[Vec<f32>]) -> Result<Vec<Outcome>, 
     Ok(outcomes)
 }
 
-/// The outputs of the first layer for a batch: its inputs are features, which never change.
+/// Returns the outputs of the first layer for a batch: its inputs are features, which never change.
 fn first_layer(
     client: &Client,
     batch: &[NodeId],
@@ -113,8 +113,8 @@ fn first_layer(
     Ok(per_node.flat_map(|features| hidden_of(features, epoch)).collect())
 }
 
-/// The outputs of the second layer for a batch, whose first is `hidden`. Those of other nodes come from
-/// the history; returns how many were not there.
+/// Returns the outputs of the second layer for a batch, whose first is `hidden`. Those of other
+/// nodes come from the history; returns how many were not there.
 fn second_layer(
     client: &Client,
     (book, part): (&PartitionBook, PartId),
@@ -149,7 +149,7 @@ fn second_layer(
     Ok(pulled.lacking().len())
 }
 
-/// The outputs of all nodes with the weights of an epoch, without any history.
+/// Returns the outputs of all nodes with the weights of an epoch, without any history.
 fn whole_graph(epoch: Stamp) -> Vec<f32> {
     let features = |node: NodeId| {
         neighbours(node).into_iter().flat_map(|it| {
@@ -167,12 +167,13 @@ fn whole_graph(epoch: Stamp) -> Vec<f32> {
     (0..N_NODES).map(output).collect()
 }
 
-/// A node and those that it hears of: a ring with chords, so that partitions have edges between them.
+/// Returns a node and those that it learns of: a ring with chords, so that partitions have edges
+/// between them.
 fn neighbours(NodeId(node): NodeId) -> [NodeId; 4] {
     [0, 1, N_NODES - 1, N_NODES / 3].map(|step| NodeId((node + step) % N_NODES))
 }
 
-/// A mean over neighbours, weights, and a ReLU.
+/// Returns a mean over neighbours, weights, and a ReLU.
 fn hidden_of(features: &[f32], epoch: Stamp) -> Vec<f32> {
     let n = (features.len() / N_FEATURES) as f32;
     let mean: Vec<f32> = (0..N_FEATURES)
@@ -185,7 +186,7 @@ fn hidden_of(features: &[f32], epoch: Stamp) -> Vec<f32> {
     (0..N_HIDDEN).map(unit).collect()
 }
 
-/// A mean over neighbours, and weights.
+/// Returns a mean over neighbours, and weights.
 fn output_of<'a>(rows: impl IntoIterator<Item = &'a [f32]>, epoch: Stamp) -> f32 {
     let (mut sum, mut n) = (0.0, 0.0);
     for row in rows {
@@ -195,7 +196,7 @@ fn output_of<'a>(rows: impl IntoIterator<Item = &'a [f32]>, epoch: Stamp) -> f32
     sum / n
 }
 
-/// A weight, which changes from epoch to epoch until the last change.
+/// Returns a weight, which changes from epoch to epoch until the last change.
 fn weight(from: usize, to: usize, epoch: Stamp) -> f32 {
     let phase = (from * 7 + to * 13) as f32 + epoch.min(LAST_CHANGE) as f32 * 0.4;
     phase.sin() + 0.3

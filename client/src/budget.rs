@@ -9,16 +9,17 @@ pub struct RowBudget {
     pub window: usize,
 }
 
-/// Batches that have memory where `window` are prepared ahead: those, the one that is trained on, and
-/// one that the trainer prepares itself.
+/// Batches that have memory where `window` are prepared ahead: those, the one that is trained on,
+/// and one that the trainer prepares itself.
 fn n_batches(window: u64) -> u64 {
     if window == 0 { 1 } else { window.saturating_add(2) }
 }
 
 impl RowBudget {
-    /// 2·n_hot·d + (Q + 2)·m_max·d, in bytes, or 2·n_hot·d + m_max·d without a window: `row_bytes` is d,
-    /// and `max_nodes` the input nodes of the largest batch. RapidGNN's bound (section 3) has Q batches,
-    /// and counts neither the one that is trained on nor one that the trainer prepares itself.
+    /// 2·n_hot·d + (Q + 2)·m_max·d, in bytes, or 2·n_hot·d + m_max·d without a window: `row_bytes`
+    /// is d, and `max_nodes` the input nodes of the largest batch. RapidGNN's bound (section 3) has
+    /// Q batches, and counts neither the one that is trained on nor one that the trainer prepares
+    /// itself.
     #[must_use]
     pub fn bound_bytes(self, max_nodes: usize, row_bytes: usize) -> u64 {
         let rows = (self.n_hot as u64).saturating_mul(2);
@@ -26,7 +27,8 @@ impl RowBudget {
         rows.saturating_add(of_batches).saturating_mul(row_bytes as u64)
     }
 
-    /// The same or smaller sizes whose bound is at most `budget_bytes`; none if that holds no batch.
+    /// Returns the same or smaller sizes whose bound is at most `budget_bytes`; none if that holds
+    /// no batch.
     ///
     /// The window shrinks first, down to one batch: more batches ahead save no bytes. Then the
     /// hot sets shrink, and the last batch of the window goes if it is too large even without them.

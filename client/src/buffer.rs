@@ -16,32 +16,33 @@ impl RowBuffer {
     pub fn resize(&mut self, n_bytes: usize) {
         let n_words = n_bytes.div_ceil(size_of::<u64>());
         if self.words.len() < n_words {
-            // Not `resize`: it would copy the old rows to the new place for nothing. Never both at once.
+            // Not `resize`: it would copy the old rows to the new place for nothing. The two
+            // exclude each other.
             self.words = Vec::new();
             self.words = vec![0; n_words];
         }
         self.n_bytes = n_bytes;
     }
 
-    /// The rows.
+    /// Returns the rows.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.n_bytes]
     }
 
-    /// The rows, to be written.
+    /// Returns the rows, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.words)[..self.n_bytes]
     }
 
-    /// The rows as elements; bytes past the last whole element are left out.
+    /// Returns the rows as elements; bytes past the last whole element are left out.
     #[must_use]
     pub fn elements<T: Pod>(&self) -> &[T] {
         let whole = self.n_bytes / size_of::<T>() * size_of::<T>();
         bytemuck::cast_slice(&self.bytes()[..whole])
     }
 
-    /// The rows as elements, to be changed in place.
+    /// Returns the rows as elements, to be changed in place.
     pub fn elements_mut<T: Pod>(&mut self) -> &mut [T] {
         let whole = self.n_bytes / size_of::<T>() * size_of::<T>();
         bytemuck::cast_slice_mut(&mut self.bytes_mut()[..whole])

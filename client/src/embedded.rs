@@ -18,7 +18,7 @@ impl EmbeddedSource {
         Self { store }
     }
 
-    /// What a gather of these rows counts as.
+    /// Returns what a gather of these rows counts as.
     fn stats_of(&self, tensor: &str, ids: &[NodeId]) -> Result<PullStats, ClientError> {
         let (rows, requests) = (ids.len() as u64, u64::from(!ids.is_empty()));
         let bytes = rows * self.store.tensor(tensor)?.row_bytes() as u64;
@@ -51,7 +51,7 @@ impl RowSource for EmbeddedSource {
         self.stats_of(tensor, ids)
     }
 
-    /// All rows of a batch in one plan for each partition, which reads neighbours together.
+    /// Returns all rows of a batch in one plan for each partition, which reads neighbours together.
     fn pull_at(
         &self,
         tensor: &str,

@@ -43,7 +43,7 @@ pub enum ClientError {
     /// A volatile tensor that cannot be.
     #[error("no volatile tensor: {reason}")]
     BadVolatile {
-        /// What is wrong with it.
+        /// The fault of it.
         reason: String,
     },
     /// Servers have a volatile tensor in different ways.
@@ -158,7 +158,7 @@ pub enum ClientError {
     BadAddress {
         /// As given.
         address: String,
-        /// What is wrong with it.
+        /// The fault of it.
         reason: String,
     },
     /// No address was given, or a map names none.
@@ -169,7 +169,7 @@ pub enum ClientError {
     Map {
         /// File or etcd.
         map: String,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A server that was named has never been heard of, and concerns what was asked for.
@@ -185,7 +185,7 @@ pub enum ClientError {
     Connect {
         /// The server or one of its shards.
         address: Address,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A certificate or a key that cannot be used.
@@ -193,7 +193,7 @@ pub enum ClientError {
     Tls {
         /// The file.
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// The fault of it.
         reason: String,
     },
     /// Client and server do not agree on TLS.
@@ -201,7 +201,7 @@ pub enum ClientError {
     Handshake {
         /// The server or one of its shards.
         address: Address,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// The servers have committed different versions, of which one is to be kept to.
@@ -222,7 +222,7 @@ pub enum ClientError {
     Unavailable {
         /// The server or one of its shards.
         address: Address,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// No answer in time.
@@ -236,7 +236,7 @@ pub enum ClientError {
     Wire {
         /// The peer.
         address: Address,
-        /// What it did.
+        /// The action that failed.
         source: WireError,
     },
     /// The server answered that it will not or cannot.
@@ -266,7 +266,7 @@ pub enum ClientError {
     BadBook {
         /// The server.
         address: Address,
-        /// What is wrong with it.
+        /// The fault of it.
         source: BookError,
     },
     /// A server describes a tensor that cannot be.
@@ -363,7 +363,7 @@ pub enum ClientError {
     Move {
         /// The server.
         address: Address,
-        /// What keeps it.
+        /// The obstacle.
         reason: String,
     },
     /// Batches take turns, and one of them gave up its own.
@@ -378,7 +378,7 @@ pub enum ClientError {
     /// The system refuses to watch sockets or to start a thread.
     #[error("cannot drive connections: {source}")]
     Poll {
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// Something in memory whose locks, threads or sockets are those of the parent of this process.
@@ -387,13 +387,13 @@ pub enum ClientError {
          another after the fork"
     )]
     Forked {
-        /// What it is.
+        /// The kind of it.
         what: &'static str,
     },
     /// A thread has panicked; its message is in the log.
     #[error("the {thread} thread panicked; the cause stands in the log above")]
     Panicked {
-        /// What the thread was for.
+        /// The purpose of the thread.
         thread: &'static str,
     },
 }

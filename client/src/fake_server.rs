@@ -1,4 +1,5 @@
-//! A server of one shard whose answers are slow, or fail, when a test wants it. The row of node i is i.
+//! A server of one shard whose answers are slow, or fail, when a test wants it. The row of node i
+//! is i.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -31,7 +32,7 @@ struct State {
     hello_us: AtomicU64,
     /// Microseconds that a pull takes.
     delay_us: AtomicU64,
-    /// One pull in so many takes `slow_us` instead; 0 for none.
+    /// One pull in this many takes `slow_us` instead; 0 for none.
     slow_one_in: AtomicU64,
     slow_us: AtomicU64,
     /// Whether it ends connections instead of answering pulls.
@@ -42,7 +43,8 @@ struct State {
     falsifies: AtomicBool,
     /// Microseconds between the halves of an answer; 0 for one piece.
     pause_us: AtomicU64,
-    /// Rows by which the first row, the number and the body of an answer are more than they are said to be.
+    /// Rows by which the first row, the number and the body of an answer are more than they are
+    /// said to be.
     skew: Mutex<[usize; 3]>,
     /// Version in its answer to the last piece of a put.
     push_version: AtomicU32,
@@ -64,7 +66,7 @@ impl FakeServer {
         Self::start_at(TcpListener::bind("127.0.0.1:0").unwrap(), parts, change)
     }
 
-    /// The same where somebody listens already.
+    /// Does the same where another process listens already.
     pub(crate) fn start_at(
         listener: TcpListener,
         parts: &[u16],
@@ -147,7 +149,7 @@ impl FakeServer {
         self.state.breaks.store(is_so, Ordering::Relaxed);
     }
 
-    /// Whether connections are told from now on that there are too many.
+    /// Whether connections are refused from now on for lack of room.
     pub(crate) fn refuses(&self, is_so: bool) {
         self.state.refuses.store(is_so, Ordering::Relaxed);
     }
@@ -162,7 +164,8 @@ impl FakeServer {
         self.state.pause_us.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// From now on answers are wrong by so many rows: where they begin, how many are named, how many come.
+    /// From now on answers are wrong by this many rows: at their start, in the number named, in the
+    /// number sent.
     pub(crate) fn skew(&self, by: [usize; 3]) {
         *self.state.skew.lock().unwrap() = by;
     }
@@ -253,7 +256,7 @@ impl State {
         }
     }
 
-    /// The answer to a piece of a put.
+    /// Returns the answer to a piece of a put.
     fn pushed(&self, push: &Push) -> Reply {
         let less = |n: u64| n.checked_sub(1);
         let loses = |it: &AtomicU64| it.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
@@ -265,7 +268,7 @@ impl State {
         Reply::Pushed { version: if push.is_last { version } else { 0 } }
     }
 
-    /// An answer with these rows that is wrong, if it is to be.
+    /// Returns an answer with these rows that is wrong, if it is to be.
     fn skewed(&self, rows: &[u8]) -> Option<Vec<u8>> {
         let [first_row, named, come] = *self.skew.lock().unwrap();
         if first_row + named + come == 0 {
@@ -284,7 +287,7 @@ impl State {
         Some(frame)
     }
 
-    /// What a pull takes; whether it is answered then.
+    /// Returns what a pull takes; whether it is answered then.
     fn waits(&self, stream: &TcpStream) -> bool {
         let number = self.n_pulls.fetch_add(1, Ordering::Relaxed) + 1;
         let one_in = self.slow_one_in.load(Ordering::Relaxed);
@@ -306,7 +309,8 @@ fn append_rows(first_row: u32, rows: &[u8], frame: &mut Vec<u8>) {
     frame.extend_from_slice(rows);
 }
 
-/// Says hello and why not at once, as a server that has no room does, and takes what still comes.
+/// Says hello with the refusal, as a server without room does, and reads the bytes that still
+/// arrive.
 fn refuse(mut stream: TcpStream) -> io::Result<()> {
     let (message, retry_after) = ("no room".into(), Duration::from_millis(5));
     let failure = Failure { code: FailureCode::Overloaded, message, retry_after };

@@ -11,7 +11,7 @@ use lodestore_graph::{NodeId, PartitionBook};
 use crate::scatter::scatter;
 use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo, TierRows};
 
-/// Bytes of rows that filling the buffer pulls at once.
+/// Bytes of rows that filling the buffer pulls together.
 const FILL_BYTES: usize = 8 << 20;
 
 /// A source whose rows of one tensor pass through one worker's buffer, under a policy that knows
@@ -19,7 +19,7 @@ const FILL_BYTES: usize = 8 << 20;
 /// what its rounds of eviction want instead of what they give up is pulled together with the next
 /// batch's misses.
 ///
-/// A row is served as it was when it was pulled: for tensors that nobody changes, for a pinned
+/// A row is served as it was when it was pulled: for tensors that do not change, for a pinned
 /// version, or together with [`HaloBuffer::forget`]. One pull at a time; others wait for it. A
 /// forked child has none of its parent's: there pulls fail with [`ClientError::Forked`].
 pub struct HaloBuffer {
@@ -37,7 +37,7 @@ struct State {
     wanted_revision: Option<u64>,
     /// Ids that a batch misses, sorted, while wanted ones are looked for in them.
     missing: Vec<u32>,
-    /// What is pulled: misses, then wanted rows.
+    /// The rows to pull: misses, then wanted rows.
     ids: Vec<u32>,
     rows: Vec<u8>,
     positions: Vec<u32>,
@@ -45,7 +45,7 @@ struct State {
 
 impl HaloBuffer {
     /// Puts `tier` before the rows of `tensor` from `inner`, filled with what its policy wants;
-    /// gives what that pulled. Other tensors pass by it.
+    /// returns what that pulled. Other tensors pass by it.
     ///
     /// Fails when there is no such tensor, the tier is for rows of another length, or the pull
     /// does.
@@ -80,27 +80,27 @@ impl HaloBuffer {
         }
     }
 
-    /// Its memory after the last pull, in bytes: slots, scores, and the rows that a pull brought, for
-    /// which there is room again and again. Waits for nobody.
+    /// Returns its memory after the last pull, in bytes: slots, scores, and the rows that a pull
+    /// brought, for which there is room again and again. Does not block.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.n_bytes.load(Ordering::Relaxed)
     }
 
-    /// Number of rows that fit.
+    /// Returns the number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {
         self.lock().map_or(0, |state| state.tier.n_slots())
     }
 
-    /// What the buffer did, counted in rows.
+    /// Returns what the buffer did, counted in rows.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.lock().map_or_else(|_| TierStats::default(), |state| state.tier.stats())
     }
 
-    /// A panic of another thread leaves a tier that decides worse and gives no wrong row: a slot is
-    /// found only when its row is in it.
+    /// Locks the buffer, also after a panic of another thread. That leaves a tier with worse
+    /// decisions and no wrong row: a slot is found only when its row is in it.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "buffer" })?;
         Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
@@ -135,8 +135,8 @@ impl State {
         Ok(pulled)
     }
 
-    /// What is to be pulled for a batch: its misses, then what is wanted and not among them. Gives
-    /// the number of the former.
+    /// Returns what is to be pulled for a batch: its misses, then what is wanted and not among
+    /// them. Returns the number of the former.
     fn plan(&mut self, ids: &[u32]) -> usize {
         self.ids.clear();
         self.ids.extend(self.misses.iter().map(|&position| ids[position as usize]));

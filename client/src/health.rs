@@ -12,13 +12,13 @@ use crate::tail::Tail;
 const REST_MIN: Duration = Duration::from_millis(250);
 /// Longest time for which a server that fails is left alone.
 const REST_MAX: Duration = Duration::from_secs(30);
-/// A server that another has outrun is asked second for so many times as long as it had had.
+/// A server that lost a hedge is deprioritised for this many times the time it had.
 const OUTRUN_FACTOR: u32 = 10;
 /// A latency counts half after this time, so that a server that was slow is tried again.
 const HALF_LIFE: Duration = Duration::from_secs(10);
 /// Share of a new latency in the average.
 const WEIGHT: f64 = 0.2;
-/// How long the first answer of a server that nobody knows may take.
+/// Bound of the first answer of a server without measurements.
 const PATIENCE_UNKNOWN: Duration = Duration::from_secs(1);
 const PATIENCE_MIN: Duration = Duration::from_millis(200);
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
@@ -42,10 +42,9 @@ pub(crate) struct Health {
     strikes: AtomicU32,
     /// Until when another is asked that has outrun it.
     outrun_until_us: AtomicU64,
-    /// Of the time until rows begin to come.
+    /// Estimate of the time until rows begin to arrive.
     tail: Tail,
-    /// Share of its time in which it was busy, as it says itself: which of those that nobody knows is
-    /// asked first.
+    /// Busy share of its time, by its own report: it ranks servers without measurements.
     busy_permille: AtomicU32,
 }
 
@@ -56,7 +55,7 @@ impl Health {
         self.is_well();
     }
 
-    /// It has answered, nobody knows how fast.
+    /// It has answered, without a measured latency.
     pub(crate) fn is_well(&self) {
         self.strikes.store(0, Ordering::Relaxed);
         self.rests_until_us.store(0, Ordering::Relaxed);
@@ -74,8 +73,8 @@ impl Health {
         self.tail.saw(latency);
     }
 
-    /// Another server has answered what this one had not after so long: for some time that one is
-    /// asked first, so that nobody else waits for this one meanwhile. It may be that one's rival. One
+    /// Another server has answered while this one had not after this long. For some time the other
+    /// is asked first, so that no other pull waits for this one. It may be that one's rival. One
     /// that had less time than its slow answers take has lost nothing.
     pub(crate) fn was_outrun(&self, after: Duration, now: Instant) {
         if self.slow().is_none_or(|slow| after < slow) {
@@ -100,7 +99,7 @@ impl Health {
         self.tail.time()
     }
 
-    /// It has told how busy it is, from 0 to 1.
+    /// It has reported its load, from 0 to 1.
     pub(crate) fn tells(&self, busy: f64) {
         self.busy_permille.store((busy * 1000.0) as u32, Ordering::Relaxed);
     }
@@ -117,7 +116,7 @@ impl Health {
         self.rests_until_us.store(at(now + time), Ordering::Relaxed);
     }
 
-    /// It has told where it is: worth another try at once.
+    /// It has registered its address: worth an immediate try.
     pub(crate) fn is_back(&self) {
         self.rests_until_us.store(0, Ordering::Relaxed);
     }
@@ -127,8 +126,9 @@ impl Health {
         self.rests_until_us.load(Ordering::Relaxed) > at(now)
     }
 
-    /// The lower the better: what it takes to answer, as far as that is still true; more than that if
-    /// another has just outrun it; of those that rest, the one whose last failure is longest ago.
+    /// The lower the better: what it takes to answer, as far as that is still true; more than that
+    /// if another has just outrun it; of those that rest, the one whose last failure is longest
+    /// ago.
     pub(crate) fn cost(&self, now: Instant) -> f64 {
         if self.is_resting(now) {
             return 1e12 + self.failed_us.load(Ordering::Relaxed) as f64;

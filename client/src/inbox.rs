@@ -1,4 +1,4 @@
-//! Bytes that have come from a server and were not yet used. Pure: whoever owns the socket reads.
+//! Bytes that have come from a server and were not yet used. Pure: the owner of the socket reads.
 
 use std::io;
 
@@ -15,11 +15,11 @@ pub(crate) struct Inbox {
     end: usize,
 }
 
-/// Where the next reply stands.
+/// Offset of the next reply.
 pub(crate) enum Head {
-    /// Its head has been used; so many bytes of body follow.
+    /// Its head has been used; this many bytes of body follow.
     Whole(Reply, usize),
-    /// So many bytes must have come before its head can be read.
+    /// This many bytes must have arrived before its head can be read.
     Needs(usize),
 }
 

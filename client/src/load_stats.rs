@@ -1,4 +1,4 @@
-//! What loading batches took, and where their rows came from.
+//! Times of loading batches, and the sources of their rows.
 
 use std::ops::AddAssign;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{PullStats, TierRows};
 
-/// What loading one or more batches took.
+/// Times of loading one or more batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadStats {
     /// Rows of the worker's own partitions.
@@ -26,8 +26,8 @@ pub struct LoadStats {
     pub ahead_rows: u64,
     /// Time from the ids to the last row in place.
     pub seconds: f64,
-    /// Part of it that looked rows up: in the partition book, the hot set, and tiers, which copy what
-    /// they find.
+    /// Part of it that looked rows up: in the partition book, the hot set, and tiers, which copy
+    /// what they find.
     pub lookup_seconds: f64,
     /// Part of it that waited for rows which travelled.
     pub pull_seconds: f64,
@@ -36,7 +36,7 @@ pub struct LoadStats {
 }
 
 impl LoadStats {
-    /// The stats of rows that were pulled and nothing else.
+    /// Returns the stats of rows that were pulled and nothing else.
     #[must_use]
     pub fn from_pull(pull: PullStats) -> Self {
         Self {

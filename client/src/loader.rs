@@ -29,9 +29,9 @@ pub struct BatchLoader {
     split: Split,
 }
 
-/// Most bytes of own rows that are gathered while others travel: about a millisecond's. No answer is
-/// looked for meanwhile, and of one that may have lain there for longer than that nobody knows how long
-/// its server took, so that hedging and the choice of replicas would learn nothing.
+/// Most bytes of own rows that are gathered while others travel: about a millisecond's. No answer
+/// is read meanwhile. The latency of one that may have been there for longer than that is unknown,
+/// so hedging and the choice of replicas would learn nothing.
 const MEANWHILE_BYTES: usize = 1 << 20;
 
 /// Where remote rows of a batch may lie already.
@@ -45,8 +45,8 @@ pub enum Kept {
 }
 
 impl BatchLoader {
-    /// A loader of `tensor` for a worker that owns the partitions `owned`: their rows come from
-    /// `local`, all others from `remote`.
+    /// Returns a loader of `tensor` for a worker that owns the partitions `owned`: their rows come
+    /// from `local`, all others from `remote`.
     pub fn new(
         local: Arc<dyn RowSource>,
         remote: Arc<dyn RowSource>,
@@ -74,7 +74,7 @@ impl BatchLoader {
         self.row_bytes
     }
 
-    /// Whether the row of `node` is another worker's.
+    /// Returns whether the row of `node` is another worker's.
     #[must_use]
     pub fn is_remote(&self, node: NodeId) -> bool {
         !self.owned.iter().any(|range| range.contains(&node.0))
@@ -88,11 +88,11 @@ impl BatchLoader {
         Ok(stats[0])
     }
 
-    /// Returns what `form` makes of the rows of `nodes`: of `n_rows` consecutive ones at a time, and of
-    /// fewer in the end.
+    /// Returns what `form` makes of the rows of `nodes`: of `n_rows` consecutive ones at a time,
+    /// and of fewer in the end.
     ///
-    /// Pieces are made concurrently, each while its rows are in a core's cache, so that the batch as a
-    /// whole is never written. `None` unless all rows are the worker's own and in memory.
+    /// Pieces are made concurrently, each while its rows are in a core's cache, so that the batch
+    /// as a whole is never written. `None` unless all rows are the worker's own and in memory.
     pub fn load_in_pieces<P: Send>(
         &self,
         nodes: &[NodeId],
@@ -120,13 +120,15 @@ impl BatchLoader {
 
     /// Writes the rows of batches, one batch after the other, to `out` of exactly their bytes.
     ///
-    /// A row that several batches need is read once: local ones under one plan of reads, remote ones
-    /// that no hot set has by one SyncPull (RapidGNN 4.7). A tier that follows the schedule decides batch
-    /// by batch, and what it lacks comes by one SyncPull too, as often as batches lack it. While rows travel, those of the worker's own that can be in place already are read, under a plan
-    /// of their own: t_sampling + max(t_RPC, t_copy), MassiveGNN's Eq. 2.
+    /// A row that several batches need is read once: local ones under one plan of reads, remote
+    /// ones that no hot set has by one SyncPull (RapidGNN 4.7). A tier that follows the schedule
+    /// decides batch by batch, and what it lacks comes by one SyncPull too, as often as batches
+    /// lack it. While rows travel, those of the worker's own that can be in place already are read,
+    /// under a plan of their own: t_sampling + max(t_RPC, t_copy), MassiveGNN's Eq. 2.
     ///
-    /// Turns must come in their order, and each once; after an error all of them are given up. Gives stats for each batch: a row that an earlier
-    /// one pulls counts as found there, requests stand with the first, and time is shared in equal parts.
+    /// Turns must come in their order, and each once; after an error all of them are given up.
+    /// Returns stats for each batch: a row that an earlier one pulls counts as found there,
+    /// requests stand with the first, and time is shared in equal parts.
     pub fn load_together(
         &mut self,
         batches: &mut [(&[NodeId], Kept)],
@@ -180,8 +182,9 @@ impl BatchLoader {
         &self.tensor
     }
 
-    /// Splits the rows of batches by where they come from. Tiers that follow the schedule look up here,
-    /// batch by batch. Returns counts, and where the remote rows of each batch with such a tier belong.
+    /// Splits the rows of batches by where they come from. Tiers that follow the schedule look up
+    /// here, batch by batch. Returns counts, and where the remote rows of each batch with such a
+    /// tier belong.
     fn split_up(
         &mut self,
         batches: &mut [(&[NodeId], Kept)],
@@ -214,8 +217,8 @@ impl BatchLoader {
         Ok((counts, planned_at))
     }
 
-    /// Splits a batch whose first row is `first` by what the tier of `turn` decides. Returns also where
-    /// all of its remote rows belong.
+    /// Splits a batch whose first row is `first` by what the tier of `turn` decides. Returns also
+    /// where all of its remote rows belong.
     fn split_planned(
         &mut self,
         (nodes, first): (&[NodeId], u32),
@@ -255,8 +258,8 @@ impl BatchLoader {
         Ok(())
     }
 
-    /// Pulls what no hot set or tier has: before anything else is written to `out`, of which the pull may
-    /// overwrite every row. Returns also how many own rows are in place.
+    /// Pulls what no hot set or tier has: before anything else is written to `out`, of which the
+    /// pull may overwrite every row. Returns also how many own rows are in place.
     fn load_missing(
         &self,
         counts: &[Counts],
@@ -272,9 +275,9 @@ impl BatchLoader {
         Ok((count(counts, pulled), n_placed))
     }
 
-    /// Pulls what is missing, into the last rows of `out`, and spreads it from there, so that a batch
-    /// needs no second copy. Meanwhile own rows that belong before those are gathered: gives what the
-    /// pull moved, how long it took, and how many own rows are in place.
+    /// Pulls what is missing, into the last rows of `out`, and spreads it from there, so that a
+    /// batch needs no second copy. Meanwhile own rows that belong before those are gathered.
+    /// Returns the bytes that the pull moved, its duration, and the number of own rows in place.
     fn pull_missing(&self, out: &mut [u8]) -> Result<(PullStats, Duration, usize), ClientError> {
         let Split { missing, missing_at, local, local_at, .. } = &self.split;
         if missing.is_empty() {
@@ -342,8 +345,9 @@ impl Took {
     }
 }
 
-/// Shares out what was pulled: rows that travelled belong to the first batch that needs them. A source
-/// with a tier pulls only what that lacks, and does not say of which batch: the first get them.
+/// Shares out what was pulled: rows that travelled belong to the first batch that needs them. A
+/// source with a tier pulls only what that lacks, and does not say of which batch: the first get
+/// them.
 fn count(counts: &[Counts], pulled: PullStats) -> Vec<LoadStats> {
     let (mut left, mut found) = (pulled.rows - pulled.ahead_rows, pulled.found);
     let row_bytes = pulled.bytes.checked_div(pulled.rows).unwrap_or(0);

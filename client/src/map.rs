@@ -10,11 +10,11 @@ use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::SealFlags;
 use thiserror::Error;
 
-/// Bytes of rows that are on their way from memory while one is copied: what a core can wait for at
-/// once, and few enough that they still are in its nearest cache when their turn comes.
+/// Bytes of rows that are being prefetched while one is copied. A core can wait for that many
+/// together, and they are still in its nearest cache at their turn.
 const AHEAD_BYTES: usize = 4 << 10;
 
-/// A row that lies outside the memory where it is said to be.
+/// A row that is outside the memory where it is said to be.
 #[derive(Debug, Error)]
 #[error("a row in slot {slot} of memory with {n_slots}")]
 pub(crate) struct BadSlot {
@@ -32,8 +32,8 @@ pub(crate) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Maps `n_bytes` of what a server has sent, where it puts rows; an error unless it has so many for
-    /// good: to touch what was cut off would end this process.
+    /// Maps `n_bytes` of a server's memory, where it puts rows. Fails unless it has that many for
+    /// good: a touch of truncated memory would end this process.
     pub(crate) fn of(descriptor: OwnedFd, n_bytes: usize) -> io::Result<Self> {
         let file = File::from(descriptor);
         check(&file, SHARED_BYTES_MAX as u64, 0, n_bytes as u64)?;
@@ -52,8 +52,8 @@ impl SharedMemory {
         let map = |start: usize, n_bytes| {
             MmapOptions::new().offset(start as u64).len(n_bytes).map_raw_read_only(&file)
         };
-        // Huge pages want a place in memory as far from a multiple of their size as that in the file;
-        // most often the next mapping of a length comes to where the one before was.
+        // Huge pages want a place in memory as far from a multiple of their size as that in the
+        // file; most often the next mapping of a length comes to where the one before was.
         let len = file_bytes - file_bytes.min(LENT_PAGE_BYTES);
         let first = if len == 0 { 0 } else { map(0, len)?.as_ptr().addr() % LENT_PAGE_BYTES };
         if first <= offset && offset - first + n_bytes <= len {
@@ -87,8 +87,8 @@ impl SharedMemory {
         if let Some(slot) = slots.iter().map(slot_of).find(|&slot| slot >= n_slots) {
             return Err(BadSlot { slot, n_slots });
         }
-        // Rows at random are mostly not in the processor's cache, and copying alone has it wait for
-        // few of them at once (benches/notes/server-pulls.md, Rows asked for ahead).
+        // Random rows are mostly not in the processor's cache, and copying alone waits for few of
+        // them concurrently (benches/notes/server-pulls.md, Rows asked for ahead).
         let n_ahead = (AHEAD_BYTES / row_bytes.max(1)).max(1).min(slots.len());
         slots[..n_ahead].iter().for_each(|slot| self.prefetch(slot_of(slot), row_bytes));
         let mut ahead = slots[n_ahead..].iter();
@@ -102,7 +102,7 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Tells the processor that a row will be needed, or the start of a long one, whose rest it guesses.
+    /// Prefetches a row, or the start of a long one, whose rest the processor guesses.
     #[inline]
     fn prefetch(&self, slot: usize, row_bytes: usize) {
         let row = self.map.as_ptr().wrapping_add(self.start + slot * row_bytes);
@@ -128,7 +128,7 @@ impl SharedMemory {
     }
 }
 
-/// Checks that a file is at least so long, for good; gives how long it is.
+/// Checks that a file is at least so long, for good; returns how long it is.
 fn check(file: &File, most: u64, offset: u64, n_bytes: u64) -> io::Result<u64> {
     let unfit = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
     let end = offset.checked_add(n_bytes).filter(|&end| n_bytes > 0 && end <= most);

@@ -15,7 +15,7 @@ pub struct MemorySource {
 }
 
 impl MemorySource {
-    /// A source without tensors.
+    /// Returns a source without tensors.
     #[must_use]
     pub fn new(book: PartitionBook) -> Self {
         Self { book, tensors: BTreeMap::new() }

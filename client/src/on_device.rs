@@ -17,10 +17,10 @@ use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
 /// A worker that computes on the device takes batches with [`DeviceSource::gather`], which leaves
 /// them there. As a [`RowSource`] it copies them back to host memory.
 ///
-/// A row is served as it was when it was pulled: for tensors that nobody changes, for a pinned
-/// version, within the tiers' bound on the age of rows, or together with [`DeviceSource::forget`].
-/// One pull at a time; others wait for it. A forked child has no device: there pulls fail with
-/// [`ClientError::Forked`].
+/// A row is served as it was when it was pulled. Use it for tensors that do not change, for a
+/// pinned version, within the tiers' bound on the age of rows, or together with
+/// [`DeviceSource::forget`]. One pull at a time; others wait for it. A forked child has no device:
+/// there pulls fail with [`ClientError::Forked`].
 pub struct DeviceSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
@@ -50,14 +50,14 @@ impl DeviceSource {
         Ok(Self { inner, tensor, state })
     }
 
-    /// A tensor on the tier's device with room for batches of up to `n_rows` ids.
+    /// Returns a tensor on the tier's device with room for batches of up to `n_rows` ids.
     ///
     /// Fails when the device has no memory for it.
     pub fn batch_tensor(&self, n_rows: usize) -> Result<BatchTensor, ClientError> {
         Ok(self.lock()?.levels.tensor(n_rows)?)
     }
 
-    /// Puts the rows of `ids` into `batch`, in their order, and gives what had to be pulled; see
+    /// Puts the rows of `ids` into `batch`, in their order, and returns what had to be pulled; see
     /// [`Levels::gather`].
     ///
     /// Fails when the pull or the device does, or `batch` is too small or on another device.
@@ -70,29 +70,29 @@ impl DeviceSource {
         self.gather_with(&mut self.lock()?.levels, ids, batch, (kind, &mut || ()))
     }
 
-    /// Takes rows out of the device's tier, for they have changed: a pull that begins afterwards asks
-    /// for them. For who changes rows himself; waits for the pull that is under way. A host's tier
-    /// has to forget first, and `below` is what it gave: see [`Levels::remove`].
+    /// Takes rows out of the device's tier, for they have changed: a pull that begins afterwards
+    /// asks for them. For who changes rows himself; waits for the pull that is under way. A host's
+    /// tier has to forget first, and `below` is what it gave: see [`Levels::remove`].
     pub fn forget(&self, ids: &[NodeId], below: Option<Removal>) {
         if let Ok(mut state) = self.lock() {
             state.levels.remove(bytemuck::cast_slice(ids), below);
         }
     }
 
-    /// The device, as reports name it: `host` where there is none.
+    /// Returns the device, as reports name it: `host` where there is none.
     #[must_use]
     pub fn device(&self) -> String {
         let name = |state: MutexGuard<'_, State>| state.levels.device().device().to_string();
         self.lock().map_or_else(|error| error.to_string(), name)
     }
 
-    /// Number of rows that fit.
+    /// Returns the number of rows that fit.
     #[must_use]
     pub fn n_slots(&self) -> u32 {
         self.lock().map_or(0, |state| state.levels.device().directory().n_slots())
     }
 
-    /// What the tiers did, counted in rows; the host's for all of its workers.
+    /// Returns what the tiers did, counted in rows; the host's for all of its workers.
     #[must_use]
     pub fn stats(&self) -> LevelsStats {
         self.lock().map_or_else(|_| LevelsStats::default(), |state| state.levels.stats())
@@ -133,8 +133,8 @@ impl DeviceSource {
         }
     }
 
-    /// A panic of another thread leaves a batch that nobody reads, and perhaps an admission whose
-    /// rows did not come: the tier takes it back before the next batch.
+    /// Locks the tier, also after a panic of another thread. That leaves an unread batch, and
+    /// perhaps an admission without its rows, which the tier reverts before the next batch.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "device's tier" })?;
         Ok(state.lock().unwrap_or_else(PoisonError::into_inner))

@@ -11,16 +11,17 @@ use lodestore_graph::fork::PerProcess;
 
 use crate::{BatchLoader, ClientError, LoadStats, PullKind, PullStats, RowBuffer};
 
-/// Bytes of rows that filling the tier pulls at once at most.
+/// Most bytes of rows that filling the tier pulls together.
 const FILL_BYTES: usize = 64 << 20;
 
 /// One worker's tier under `oracle`, which keeps the rows that are needed soonest. It is filled by
-/// what batches miss, and before them with the rows of soonest use, if it is told of them
+/// misses of batches, and before them with the rows of soonest use, if they are passed
 /// ([`PlannedTier::filled`]).
 ///
-/// The policy decides batch by batch, and several threads prepare batches at a time: each batch takes
-/// its turn, in the order of training, once to look up and once to move rows. It holds neither while
-/// it pulls. So pulls overlap, and what a batch finds follows from the schedule alone.
+/// The policy decides batch by batch, and several threads prepare batches at a time: each batch
+/// takes its turn, in the order of training, once to look up and once to move rows. It holds
+/// neither while it pulls. So pulls overlap, and what a batch finds follows from the schedule
+/// alone.
 ///
 /// Memory: `n_slots` rows, and the policy's lists. Not for a forked child, whose turn never comes:
 /// [`ClientError::Forked`].
@@ -46,10 +47,11 @@ struct State {
     holes: BTreeSet<u32>,
 }
 
-/// The right of one batch to use a [`PlannedTier`], once: first to look its rows up, then to move them.
+/// The right of one batch to use a [`PlannedTier`], once: first to look its rows up, then to move
+/// them.
 ///
-/// Dropped before the look-up it ends the run: the batches after it fail instead of waiting for ever.
-/// Dropped before its rows have moved it takes those out of the tier that it was to bring.
+/// Dropped before the look-up it ends the run: the batches after it fail instead of waiting for
+/// ever. Dropped before its rows have moved it takes those out of the tier that it was to bring.
 pub struct Turn {
     tier: Arc<PlannedTier>,
     index: u32,
@@ -73,7 +75,8 @@ enum Stage {
 }
 
 impl PlannedTier {
-    /// A tier of at most `n_slots` rows for the batches `batches`, of nodes below `n_nodes`.
+    /// Returns a tier of at most `n_slots` rows for the batches `batches`, of nodes below
+    /// `n_nodes`.
     ///
     /// Fails when the memory cannot be had.
     pub fn new(
@@ -85,11 +88,12 @@ impl PlannedTier {
         Self::with_fills(n_slots, row_bytes, n_nodes, batches, 0)
     }
 
-    /// The same with rows in it before the first batch, by VectorPulls of at most `most_rows` each, for
-    /// which there is memory meanwhile: of `soonest`, which names each node once, in order of the
-    /// batches that use it first, and these as in [`Turn::announce`]. Gives what the pulls took.
+    /// Returns the same with rows in it before the first batch, by VectorPulls of at most
+    /// `most_rows` each, for which there is memory meanwhile: of `soonest`, which names each node
+    /// once, in order of the batches that use it first, and these as in [`Turn::announce`]. Returns
+    /// what the pulls took.
     ///
-    /// The rows moved in all are not more for that: none of them gives way before it is used, since
+    /// The rows moved in all are not more for that: none of them yields before it is used, since
     /// whatever is missed before then would have been named before it.
     pub fn filled(
         (n_slots, most_rows): (usize, usize),
@@ -144,7 +148,7 @@ impl PlannedTier {
         Ok(Self { state, turned: Condvar::new(), held_bytes, n_fills })
     }
 
-    /// The turn of batch `index`; [`Turn::announce`] it before the batch is loaded.
+    /// Returns the turn of batch `index`; [`Turn::announce`] it before the batch is loaded.
     #[must_use]
     pub fn turn(self: &Arc<Self>, index: u32) -> Turn {
         let (tier, next_uses, stage) = (Arc::clone(self), Vec::new(), Stage::Waits);
@@ -157,7 +161,7 @@ impl PlannedTier {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// A panic of another thread leaves a turn that has not ended, which is dropped.
+    /// Returns a panic of another thread leaves a turn that has not ended, which is dropped.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "planned tier" })?;
         Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
@@ -188,9 +192,10 @@ impl Turn {
         self.next_uses = next_uses;
     }
 
-    /// Waits until the batches before this one have looked up, and looks up its remote nodes: `positions`
-    /// are theirs in the batch. Returns the slot of each, `NO_SLOT` for those that have to be pulled.
-    /// A row that an earlier batch is still pulling has a slot; it is there when this batch moves rows.
+    /// Waits until the batches before this one have looked up, and looks up its remote nodes:
+    /// `positions` are theirs in the batch. Returns the slot of each, `NO_SLOT` for those that have
+    /// to be pulled. A row that an earlier batch is still pulling has a slot; it is there when this
+    /// batch moves rows.
     pub(crate) fn look_up(
         &mut self,
         ids: Vec<NodeId>,
@@ -219,13 +224,13 @@ impl Turn {
         Ok(&self.decision.slots)
     }
 
-    /// Waits until the batches before this one have moved their rows or failed. Then copies the rows that
-    /// were found to `out`, and those that were pulled from there to their slots: row `at[i]` of `out`
-    /// is that of the `i`th remote node.
+    /// Waits until the batches before this one have moved their rows or failed. Then copies the
+    /// rows that were found to `out`, and those that were pulled from there to their slots: row
+    /// `at[i]` of `out` is that of the `i`th remote node.
     ///
-    /// So each slot has the rows one after the other that it would have if every batch ended before the
-    /// next begins: none is read before it has come, and none is written while it is to be read. Rows
-    /// that a batch before was to bring, and has not, come by `pull`.
+    /// So each slot has the rows one after the other that it would have if every batch ended before
+    /// the next begins: none is read before it has come, and none is written while it is to be
+    /// read. Rows that a batch before was to bring, and has not, come by `pull`.
     pub(crate) fn move_rows(
         &mut self,
         at: &[u32],
@@ -245,7 +250,7 @@ impl Turn {
         let mut pulled = PullStats::default();
         let lost = self.lost(&state.holes);
         if !lost.is_empty() {
-            // No other batch moves rows meanwhile, but look-ups may go on.
+            // No other batch moves rows meanwhile, but look-ups may continue.
             drop(state);
             let ids: Vec<NodeId> = lost.iter().map(|&i| self.ids[i]).collect();
             let lost_at: Vec<u32> = lost.iter().map(|&i| at[i]).collect();
@@ -269,7 +274,7 @@ impl Turn {
         Ok(pulled)
     }
 
-    /// The remote nodes that were found in slots whose row has not come.
+    /// Returns the remote nodes that were found in slots whose row has not come.
     fn lost(&self, holes: &BTreeSet<u32>) -> Vec<usize> {
         if holes.is_empty() {
             return Vec::new();
@@ -278,7 +283,7 @@ impl Turn {
         slots.filter(|(_, slot)| holes.contains(slot)).map(|(i, _)| i).collect()
     }
 
-    /// Gives the turn up: see [`Turn`].
+    /// Returns the turn up: see [`Turn`].
     pub(crate) fn give_up(&mut self) {
         let stage = std::mem::replace(&mut self.stage, Stage::Ended);
         if stage == Stage::Ended {

@@ -31,17 +31,18 @@ use rows::{Free, Held, Memory};
 
 /// The batches of one worker, in the order of training.
 pub trait BatchSource: Send + Sync {
-    /// Number of batches in all epochs together.
+    /// Returns the number of batches in all epochs together.
     fn n_batches(&self) -> u32;
 
     /// Batch `index`, below `n_batches`, and what is kept for it.
     ///
     /// Called once for every index from the first on, in order, though not always by the same
-    /// thread. What needs a [`crate::Turn`] makes it before anything can fail, so that others hear of
-    /// the end.
+    /// thread. A job that needs a [`crate::Turn`] makes it before anything can fail, so that others
+    /// learn of the end.
     fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError>;
 
-    /// The end of the batches that may be loaded together with batch `index`: that of its epoch.
+    /// Returns the end of the batches that may be loaded together with batch `index`: that of its
+    /// epoch.
     fn end_of_epoch(&self, index: u32) -> u32;
 }
 
@@ -73,7 +74,7 @@ impl Window {
         Self { n_batches, together: n_batches / 2 }
     }
 
-    /// The window for a run of `n_batches`, which are some.
+    /// Returns the window for a run of `n_batches`, which are some.
     fn clamped(self, n_batches: u32) -> Shape {
         let clamp = |n: usize, most: u32| u32::try_from(n).unwrap_or(u32::MAX).clamp(1, most);
         let places = clamp(self.n_batches, n_batches);
@@ -96,8 +97,8 @@ struct Shape {
 }
 
 /// A window of at most Q batches that are ready or being loaded, filled by its own thread. Batches
-/// and memory go through bounded channels, which are rings of slots without a lock while neither end
-/// waits.
+/// and memory go through bounded channels, which are rings of slots without a lock while neither
+/// end waits.
 ///
 /// Memory: the window and the batch that the trainer has hold at most (Q + 1)·m_max·d bytes of rows
 /// (m_max: input nodes of the largest batch, d: bytes of a row). A batch that the trainer prepared
@@ -124,7 +125,7 @@ pub struct PreparedBatch {
     pub batch: Batch,
     /// One row per node of `batch.nodes`, in that order.
     pub rows: BatchRows,
-    /// What loading the rows took.
+    /// Times of loading the rows.
     pub load: LoadStats,
     /// Time to sample or read the batch.
     pub sample_seconds: f64,
@@ -141,7 +142,7 @@ pub enum Met {
     Ready,
     /// It was being prepared.
     Waited,
-    /// Nobody had begun it: the trainer prepared it itself.
+    /// No thread had begun it: the trainer prepared it itself.
     #[default]
     DefaultPath,
 }
@@ -157,14 +158,14 @@ pub struct PrefetchStats {
     pub default_path: u64,
     /// Seconds in which the trainer had no batch: waits and default paths.
     pub wait_seconds: f64,
-    /// Most bytes that the memory of batches had at once: those in the window, those that the trainer
-    /// had or prepared itself, and what lay there for the next.
+    /// Most bytes that the memory of batches had at one time: in the window, at the trainer,
+    /// prepared by it, and kept for the next.
     pub peak_bytes: u64,
     /// Input nodes of the largest batch so far: m_max.
     pub max_nodes: u64,
 }
 
-/// What the threads share: the claim, and what their memory holds.
+/// State that the threads share: the claim, and the bytes of their memory.
 #[derive(Debug, Default)]
 struct Shared {
     /// First batch that is not claimed. Changed only under `order`.
@@ -217,18 +218,18 @@ impl<'scope> Prefetcher<'scope> {
         Self { source, loader, n_batches, position: first, shared, stats, own, background, process }
     }
 
-    /// The next batch, or `None` after the last.
+    /// Returns the next batch, or `None` after the last.
     ///
-    /// Memory of batches that are kept serves no others. After an error the run is over: later calls
-    /// return the end. A forked child has no thread that prepares batches: there every call fails
-    /// with [`ClientError::Forked`].
+    /// Memory of batches that are kept serves no others. After an error the run is over: later
+    /// calls return the end. A forked child has no thread that prepares batches: there every call
+    /// fails with [`ClientError::Forked`].
     pub fn next_batch(&mut self) -> Result<Option<PreparedBatch>, ClientError> {
         self.next_batch_or(&mut |_, _| Ok(None))
     }
 
     /// Returns the next batch as [`Prefetcher::next_batch`] does. The rows of one that takes the
-    /// default path, and of which nothing is kept, are offered to `take` first: where that returns what
-    /// loading them took, the batch comes without rows.
+    /// default path, and of which nothing is kept, are offered to `take` first: where that returns
+    /// what loading them took, the batch comes without rows.
     pub fn next_batch_or(
         &mut self,
         take: &mut TakeRows<'_>,
@@ -255,7 +256,7 @@ impl<'scope> Prefetcher<'scope> {
         Ok(Some(prepared))
     }
 
-    /// The default path.
+    /// Returns the default path.
     fn prepare_now(
         &mut self,
         index: u32,
@@ -271,7 +272,7 @@ impl<'scope> Prefetcher<'scope> {
         prepare(&*self.source, (&mut self.loader, claim), index, (rows, home), take)
     }
 
-    /// What happened so far.
+    /// Returns what happened so far.
     #[must_use]
     pub fn stats(&self) -> PrefetchStats {
         PrefetchStats {
@@ -340,7 +341,7 @@ impl Background<'_> {
 }
 
 impl Shared {
-    /// Whether no more batches are wanted.
+    /// Returns whether no more batches are wanted.
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }

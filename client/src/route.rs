@@ -44,7 +44,7 @@ struct Holders {
     asked: AtomicUsize,
 }
 
-/// What one endpoint is asked: ids, and where their rows go.
+/// The request to one endpoint: ids, and the destination of their rows.
 #[derive(Default)]
 pub(crate) struct Bucket {
     pub(crate) ids: Vec<NodeId>,
@@ -80,7 +80,7 @@ impl PartSet {
         self.indexes().filter_map(|at| u16::try_from(at).ok().map(PartId))
     }
 
-    /// The places of its partitions, ascending.
+    /// Returns the places of its partitions, ascending.
     fn indexes(&self) -> impl Iterator<Item = usize> + Clone {
         let words = self.0.iter().enumerate();
         words.flat_map(|(at, word)| {
@@ -161,7 +161,8 @@ impl Routes {
         Ok(())
     }
 
-    /// Whom to ask for a row, and the partition that it is of; `None` where nobody has it.
+    /// Returns the endpoint to ask for a row, and the partition of the row; `None` without a
+    /// server.
     fn endpoint_of(&self, tensor: usize, id: NodeId) -> Option<(usize, PartId)> {
         let (part, row) = self.book.locate(id)?;
         let holders = &self.holders[part.index()];
@@ -169,7 +170,7 @@ impl Routes {
         Some((self.endpoint_at(server, tensor, part, row), part))
     }
 
-    /// Why nobody can be asked for a row.
+    /// The reason why no server can be asked for a row.
     fn why_nowhere(&self, id: NodeId) -> ClientError {
         match self.book.part_of(id) {
             Some(part) => ClientError::NoHolder { part },
@@ -240,8 +241,8 @@ impl Routes {
         &self.servers[server].health
     }
 
-    /// Chooses whom to ask for each partition that several servers hold: the one that answers
-    /// soonest, and another only if that is clearly better.
+    /// Chooses a server for each partition that several hold: the one with the lowest expected
+    /// latency, and another only if that is clearly better.
     pub(crate) fn choose(&self, now: Instant) {
         for holders in self.holders.iter().filter(|holders| holders.servers.len() > 1) {
             let cost = |at: usize| self.health(holders.servers[at]).cost(now);

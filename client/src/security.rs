@@ -1,4 +1,4 @@
-//! What a client shows to servers over TCP, and what it wants to see of them.
+//! Credentials that a client shows to servers over TCP, and requires of them.
 
 use std::fmt;
 use std::path::Path;
@@ -40,7 +40,7 @@ impl Tls {
 }
 
 impl Security {
-    /// Tells `token` first on every connection.
+    /// Sends `token` first on every connection.
     #[must_use]
     pub fn with_token(self, token: Token) -> Self {
         Self { token: Some(token), ..self }

@@ -25,8 +25,8 @@ use crate::{Address, ClientError, Security};
 /// A host that does not answer is given up after this time, so that another can be tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A connected socket of either kind. Every wait of a read or a write ends by its deadline: whoever
-/// sends a byte now and then cannot stretch it.
+/// A connected socket of either kind. Every wait of a read or a write ends by its deadline: a peer
+/// that sends a byte now and then cannot stretch it.
 pub(crate) struct Socket {
     /// The system itself never waits on it.
     kind: Kind,
@@ -34,7 +34,7 @@ pub(crate) struct Socket {
     deadline: Option<Instant>,
     /// Whether reads wait.
     reads_wait: bool,
-    /// Who has connected it.
+    /// Origin of the connection.
     process: Generation,
 }
 
@@ -43,7 +43,7 @@ enum Kind {
     Unix(UnixStream),
 }
 
-/// What a connection reads from and writes to.
+/// Byte stream of a connection: TCP, Unix, with or without TLS.
 pub(crate) enum Stream {
     Plain(Socket),
     Tls(Box<StreamOwned<ClientConnection, Socket>>),
@@ -53,7 +53,7 @@ impl Stream {
     /// Connects until `reach_by`, and agrees on keys where `security` asks for that.
     ///
     /// # Errors
-    /// `Connect` where nobody is reached; another where somebody is.
+    /// `Connect` where no server is reached; another where one is.
     pub(crate) fn connect(
         address: &Address,
         security: &Security,
@@ -70,7 +70,7 @@ impl Stream {
         };
         let kind =
             kind.map_err(|source| ClientError::Connect { address: address.clone(), source })?;
-        // Whoever has taken the connection has the whole time, for keys as for the hello.
+        // A peer that has accepted the connection has the whole time, for keys as for the hello.
         let socket = Socket::new(kind, deadline);
         let Some((tls, name)) = security.tls.as_ref().zip(server_name(address)) else {
             return Ok(Self::Plain(socket));
@@ -150,7 +150,7 @@ impl Stream {
     }
 }
 
-/// A reason in words, where rustls has but a name for it.
+/// Returns a reason in words, where rustls has but a name for it.
 fn plainly(reason: String) -> String {
     match reason.contains("CaUsedAsEndEntity") {
         true => {
@@ -162,7 +162,7 @@ fn plainly(reason: String) -> String {
     }
 }
 
-/// What a server's certificate must be for; none over a Unix socket.
+/// Returns what a server's certificate must be for; none over a Unix socket.
 fn server_name(address: &Address) -> Option<ServerName<'static>> {
     match address {
         Address::Tcp(at) => Some(at.ip().into()),
@@ -178,7 +178,7 @@ fn resolve(name: &Arc<str>, port: u16, by: Instant) -> io::Result<Vec<SocketAddr
     let name = Arc::clone(name);
     std::thread::Builder::new().name("lode-resolve".into()).spawn(move || {
         let found = (&*name, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-        // Nobody waits any more: nobody wants to know.
+        // The waiter is gone: the result is unused.
         let _ = sender.send(found);
     })?;
     let left = by.saturating_duration_since(Instant::now());
@@ -186,7 +186,7 @@ fn resolve(name: &Arc<str>, port: u16, by: Instant) -> io::Result<Vec<SocketAddr
 }
 
 impl Kind {
-    /// The first of several addresses that takes the connection.
+    /// Returns the first of several addresses that takes the connection.
     fn tcp(addresses: &[SocketAddr], by: Instant) -> io::Result<Self> {
         let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
         for (address, n_left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
@@ -274,7 +274,7 @@ impl Socket {
     }
 }
 
-/// The same time as the system wants it told.
+/// The same time in the form of the system.
 pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }
@@ -352,7 +352,7 @@ impl Drop for Stream {
         let Self::Tls(stream) = self else { return };
         stream.sock.deadline = None;
         stream.conn.send_close_notify();
-        // Whoever does not hear it sees the end.
+        // A peer that does not receive it sees the end.
         let _ = stream.conn.write_tls(&mut stream.sock);
     }
 }

@@ -13,10 +13,10 @@ use crate::{ClientError, HaloBuffer};
 ///
 /// One call moves a whole batch; implementations route it over partitions and servers.
 pub trait RowSource: Send + Sync {
-    /// Which partition owns which node.
+    /// Returns which partition owns which node.
     fn book(&self) -> &PartitionBook;
 
-    /// What is known of a tensor; fails for a name that the graph does not have.
+    /// Returns what is known of a tensor; fails for a name that the graph does not have.
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError>;
 
     /// Writes row `ids[i]` to bytes `i * row_bytes..(i + 1) * row_bytes` of `out`.
@@ -31,9 +31,9 @@ pub trait RowSource: Send + Sync {
         kind: PullKind,
     ) -> Result<PullStats, ClientError>;
 
-    /// The same, and does `meanwhile` once while rows travel, if they do: after the requests are sent,
-    /// before the answers are taken. A source whose rows are here need not. `meanwhile` must not use this
-    /// source, which may hold a lock that it would wait for.
+    /// Returns the same, and does `meanwhile` once while rows travel, if they do: after the
+    /// requests are sent, before the answers are taken. A source whose rows are here need not.
+    /// `meanwhile` must not use this source, which may hold a lock that it would wait for.
     fn pull_while(
         &self,
         tensor: &str,
@@ -45,12 +45,13 @@ pub trait RowSource: Send + Sync {
         self.pull(tensor, ids, out, kind)
     }
 
-    /// Returns whether rows are in memory here, so that a few small pulls cost no more than a large one.
+    /// Returns whether rows are in memory here, so that a few small pulls cost no more than a large
+    /// one.
     fn is_in_memory(&self, _tensor: &str) -> Result<bool, ClientError> {
         Ok(false)
     }
 
-    /// The buffer of `massive` that this is, if it is one.
+    /// Returns the buffer of `massive` that this is, if it is one.
     fn halo_buffer(&self) -> Option<&HaloBuffer> {
         None
     }
@@ -95,7 +96,7 @@ pub trait RowSource: Send + Sync {
 /// Rows that are put in place together.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 
-/// What a pull is for; servers give the two kinds different queues.
+/// Purpose of a pull; servers have a queue for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullKind {
     /// The missing rows of one batch: bound by latency (RapidGNN's SyncPull).
@@ -104,7 +105,7 @@ pub enum PullKind {
     Vector,
 }
 
-/// What pulls moved, and what tiers on their way did.
+/// Bytes that pulls moved, and counters of tiers on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PullStats {
     /// Rows that travelled: a source with a tier has the others already.
@@ -117,7 +118,7 @@ pub struct PullStats {
     pub hedges: u64,
     /// Part of `rows` that came beside what was asked for.
     pub ahead_rows: u64,
-    /// What tiers had.
+    /// Counters of tiers.
     pub found: TierRows,
     /// Time in which tiers looked rows up and copied out what they had.
     pub lookup: Duration,
@@ -139,7 +140,7 @@ pub struct TierRows {
 }
 
 impl TierRows {
-    /// Rows that any of them had.
+    /// Returns the rows that any of them had.
     #[must_use]
     pub fn all(self) -> u64 {
         self.device + self.host + self.buffer + self.together

@@ -34,19 +34,19 @@ pub struct SteadyCache<'scope> {
     process: Generation,
 }
 
-/// What the steady cache kept and held.
+/// Counters of the steady cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SteadyStats {
     /// Rows taken over from the set before instead of pulled again.
     pub kept_rows: u64,
-    /// Epochs whose first batch was asked for before their set was ready, and so first served by an older
-    /// one.
+    /// Epochs whose first batch was asked for before their set was ready, and so first served by an
+    /// older one.
     pub late: u64,
-    /// Most bytes of rows that both buffers held at once.
+    /// Most bytes of rows that both buffers held at one time.
     pub peak_bytes: u64,
 }
 
-/// What the callers and the builder share.
+/// State that the callers and the builder share.
 struct Shared {
     buffers: DoubleBuffer,
     state: Mutex<State>,
@@ -56,7 +56,7 @@ struct Shared {
 struct State {
     /// Epoch that callers are in.
     epoch: u32,
-    /// The set that was current before; its buffer is free when nobody reads it any more.
+    /// The set that was current before; its buffer is free when its last reader ends.
     retired: Weak<HotSet>,
     error: Option<ClientError>,
     stats: SteadyStats,
@@ -91,8 +91,8 @@ impl<'scope> SteadyCache<'scope> {
         Ok(Self { shared, builder, n_epochs, process: Generation::now() })
     }
 
-    /// The set that serves `epoch`. The first call of an epoch swaps the buffers if the second
-    /// one is ready; else the old set goes on until the new one comes.
+    /// Returns the set that serves `epoch`. The first call of an epoch swaps the buffers if the
+    /// second one is ready; else the old set continues until the new one comes.
     ///
     /// Fails when a set could not be built, and in a forked child, where none is.
     pub fn for_epoch(&self, epoch: u32) -> Result<Arc<HotSet>, ClientError> {
@@ -112,7 +112,7 @@ impl<'scope> SteadyCache<'scope> {
         Ok(self.shared.buffers.current())
     }
 
-    /// What happened so far.
+    /// Returns what happened so far.
     #[must_use]
     pub fn stats(&self) -> SteadyStats {
         if self.check_process().is_err() {
@@ -122,7 +122,7 @@ impl<'scope> SteadyCache<'scope> {
         SteadyStats { late, ..self.shared.lock().stats }
     }
 
-    /// The VectorPulls for the sets of all epochs up to and with `epoch`, as far as built.
+    /// Returns the VectorPulls for the sets of all epochs up to and with `epoch`, as far as built.
     #[must_use]
     pub fn pulled_until(&self, epoch: u32) -> LoadStats {
         let mut sum = LoadStats::default();
@@ -181,13 +181,14 @@ impl State {
 }
 
 impl Shared {
-    /// A panic of another thread leaves the state usable: each change of it is complete in itself.
+    /// Returns a panic of another thread leaves the state usable: each change of it is complete in
+    /// itself.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody reads the set before the current one: a batch that is being loaded may,
-    /// and a third set beside it would break the memory bound. Such a load is over soon.
+    /// Waits for readers of the set before the current one. A batch that is being loaded may read
+    /// it, and a third set beside it would break the memory bound. Such a load is over soon.
     fn wait_for_a_free_buffer(&self) {
         let retired = self.lock().retired.clone();
         while retired.strong_count() > 0 {
@@ -237,7 +238,8 @@ fn row_bytes_of(set: &HotSet) -> u64 {
     (set.n_rows() * set.row_bytes()) as u64
 }
 
-/// The set of `ids`: rows that `previous` has are copied, the others come by one VectorPull.
+/// Returns the set of `ids`: rows that `previous` has are copied, the others come by one
+/// VectorPull.
 fn build(loader: &BatchLoader, ids: &[NodeId], previous: &HotSet) -> Result<Built, ClientError> {
     let row_bytes = loader.row_bytes();
     let (mut missing, mut missing_at) = (Vec::new(), Vec::new());

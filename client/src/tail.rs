@@ -6,11 +6,11 @@ use std::time::Duration;
 /// Part of the answers that take longer than the estimate.
 const SHARE: f64 = 0.05;
 /// How much the estimate grows with an answer that took longer; it shrinks so much less with each
-/// other that it stands still where they are in that proportion.
+/// other that it stalls where they are in that proportion.
 const GROWTH: f64 = 0.2;
-/// Answers that must have been seen before it tells anything.
+/// Number of answers before it has an estimate.
 const SEEN_MIN: u32 = 20;
-/// The first guess is so many times the first answer.
+/// The first estimate is this multiple of the first answer.
 const FIRST_FACTOR: f64 = 3.0;
 
 /// The time that 95 of 100 answers take at most, shared by the threads of a client. An update that

@@ -13,15 +13,15 @@ use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
 
 /// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.
 ///
-/// A row is served from the tier as it was when it was pulled: for tensors that nobody changes,
-/// for a pinned version, within the tier's bound on the age of rows, or together with
+/// A row is served from the tier as it was when it was pulled. Use it for tensors that do not
+/// change, for a pinned version, within the tier's bound on the age of rows, or together with
 /// [`TieredSource::forget`]. Age is counted in pulls of the source that has made most: the batches
 /// of the worker that is ahead, where each has a source of its own over one tier.
 ///
-/// Any number of threads may pull, and any number of sources share the tier, the workers of a machine
-/// for example: what one of them has pulled the others find. No lock is held while rows are copied or
-/// travel. Not for a forked child, whose parent's threads may be at the tier: there pulls fail with
-/// [`ClientError::Forked`].
+/// Any number of threads may pull, and any number of sources share the tier, the workers of a
+/// machine for example: what one of them has pulled the others find. No lock is held while rows are
+/// copied or travel. Not for a forked child, whose parent's threads may be at the tier: there pulls
+/// fail with [`ClientError::Forked`].
 pub struct TieredSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
@@ -31,7 +31,7 @@ pub struct TieredSource {
     spare: PerProcess<Mutex<Vec<Scratch>>>,
 }
 
-/// What a pull needs beside its result.
+/// Results of a pull beside its rows.
 #[derive(Default)]
 struct Scratch {
     passage: Passage,
@@ -56,20 +56,22 @@ impl TieredSource {
     }
 
     /// Takes rows out of the tier, for they have changed: a pull that begins afterwards asks for
-    /// them. For who changes rows himself; changes of others are what a bound on the age is for. Of
-    /// tiers before one another the lowest has to forget first, for the one above could fill itself
-    /// from it; that gets what comes back: see [`crate::DeviceSource::forget`].
+    /// them. For who changes rows himself; changes of others are what a bound on the age is for.
+    /// Among tiers in front of each other the lowest has to forget first, for the one above could
+    /// fill itself from it. The one above receives the ids that are returned: see
+    /// [`crate::DeviceSource::forget`].
     pub fn forget(&self, ids: &[NodeId]) -> Removal {
         self.tier.remove(bytemuck::cast_slice(ids))
     }
 
-    /// The tier: what it did, and its memory.
+    /// Returns the tier: what it did, and its memory.
     #[must_use]
     pub fn tier(&self) -> &SharedTier {
         &self.tier
     }
 
-    /// Memory of pulls that are over, unless they are those of the parent of this process.
+    /// Returns the memory of pulls that are over, unless they are those of the parent of this
+    /// process.
     fn spare(&self) -> Result<MutexGuard<'_, Vec<Scratch>>, ClientError> {
         let spare = self.spare.get().ok_or(ClientError::Forked { what: "tier" })?;
         Ok(spare.lock().unwrap_or_else(PoisonError::into_inner))

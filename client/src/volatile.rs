@@ -19,19 +19,22 @@ pub use tiered::TieredVolatile;
 
 /// A place that has volatile tensors: servers, or the memory of this process; or a tier before one.
 ///
-/// Rows are published under claims. A claim is of whole ranges of ids, and one publisher has it at a time.
-/// A row that is pulled is whole, of its range's present claim, and never older than was asked.
+/// Rows are published under claims. A claim is of whole ranges of ids, and one publisher has it at
+/// a time. A row that is pulled is whole, of its range's present claim, and never older than was
+/// asked.
 pub trait VolatileSource: Send + Sync {
-    /// What is known of a volatile tensor; fails for a name that is not declared.
+    /// Returns what is known of a volatile tensor; fails for a name that is not declared.
     fn volatile(&self, name: &str) -> Result<VolatileInfo, ClientError>;
 
-    /// Has a volatile tensor be there, over all nodes; nothing happens if it is there as it is wanted.
+    /// Has a volatile tensor be there, over all nodes; nothing happens if it is there as it is
+    /// wanted.
     ///
     /// Fails where one of this name has other rows, or the memory does not suffice.
     fn declare(&self, info: &VolatileInfo) -> Result<(), ClientError>;
 
-    /// Writes row `ids[i]` to bytes `i * row_bytes..(i + 1) * row_bytes` of `out` if it has the stamp that is
-    /// wanted or a later one, and zeros if it has not by the time for which rows are waited for.
+    /// Writes row `ids[i]` to bytes `i * row_bytes..(i + 1) * row_bytes` of `out` if it has the
+    /// stamp that is wanted or a later one, and zeros if it has not by the time for which rows are
+    /// waited for.
     ///
     /// Ids come in any order and may repeat. On an error the content of `out` is unspecified.
     fn pull_volatile(
@@ -42,24 +45,25 @@ pub trait VolatileSource: Send + Sync {
         out: &mut [u8],
     ) -> Result<VolatilePulled, ClientError>;
 
-    /// A publisher without claims.
+    /// Returns a publisher without claims.
     fn publisher(&self) -> Box<dyn VolatilePublisher + '_>;
 }
 
-/// Claims of rows, and the right to publish them. Its claims end with it, or with the connections that it
-/// has; the rows stay until the next claim.
+/// Claims of rows, and the right to publish them. Its claims end with it, or with the connections
+/// that it has; the rows stay until the next claim.
 pub trait VolatilePublisher: Send {
-    /// Claims the rows of `ids`, whole ranges of the tensor, and forgets them. Returns their number.
+    /// Claims the rows of `ids`, whole ranges of the tensor, and forgets them. Returns their
+    /// number.
     ///
-    /// Fails where another publisher has one of them, and for ids that are not whole ranges. What other
-    /// servers than the one that fails have granted stays claimed.
+    /// Fails where another publisher has one of them, and for ids that are not whole ranges. Claims
+    /// that servers other than the failed one have granted stay claimed.
     fn claim(&mut self, tensor: &str, ids: &[Range<u32>]) -> Result<u64, ClientError>;
 
-    /// Publishes rows: row `i` of `rows` is that of `ids[i]`. Of a row that comes twice the later stays. When
-    /// it returns every pull sees them.
+    /// Publishes rows: row `i` of `rows` is that of `ids[i]`. The later copy of a repeated row
+    /// stays. When it returns every pull sees them.
     ///
-    /// Fails for rows that are not claimed, or are there with a later stamp. After an error some of the rows
-    /// may have been published.
+    /// Fails for rows that are not claimed, or are there with a later stamp. After an error some of
+    /// the rows may have been published.
     fn publish(
         &mut self,
         tensor: &str,
@@ -83,12 +87,12 @@ pub struct VolatileInfo {
 pub struct StampWanted {
     /// The lowest stamp that will do.
     pub min_stamp: Stamp,
-    /// How long rows that do not have it are waited for. Shortened where it is longer than the deadline of
-    /// a pull, less the time for an answer.
+    /// How long rows that do not have it are waited for. Shortened where it is longer than the
+    /// deadline of a pull, less the time for an answer.
     pub wait: Duration,
 }
 
-/// What a pull has found.
+/// The rows that a pull has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolatilePulled {
     /// For each id the stamp of its row, or [`NO_STAMP`] for one that is lacking.
@@ -98,13 +102,13 @@ pub struct VolatilePulled {
 }
 
 impl StampWanted {
-    /// Rows with this stamp or a later one, as they are now.
+    /// Returns the rows with this stamp or a later one, as they are now.
     #[must_use]
     pub fn now(min_stamp: Stamp) -> Self {
         Self { min_stamp, wait: Duration::ZERO }
     }
 
-    /// The same, waited for as long as the pull's deadline allows.
+    /// Returns the same, waited for as long as the pull's deadline allows.
     #[must_use]
     pub fn awaited(min_stamp: Stamp) -> Self {
         Self { min_stamp, wait: Duration::MAX }
@@ -120,13 +124,13 @@ impl VolatilePulled {
         all.filter(|(_, stamp)| **stamp == NO_STAMP).map(|(at, _)| at).collect()
     }
 
-    /// Whether every row has the stamp.
+    /// Returns whether every row has the stamp.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.stamps.iter().all(|&stamp| stamp != NO_STAMP)
     }
 
-    /// The oldest stamp of the rows that were found.
+    /// Returns the oldest stamp of the rows that were found.
     #[must_use]
     pub fn oldest(&self) -> Option<Stamp> {
         self.stamps.iter().copied().filter(|&stamp| stamp != NO_STAMP).min()

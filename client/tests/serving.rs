@@ -1,5 +1,5 @@
-//! A client and servers in one process: every row arrives as it was imported, whatever the
-//! partitions, shards, sockets and ways of asking; and what is wrong is told.
+//! A client and servers in one process. Every row arrives as it was imported, for any partitions,
+//! shards, sockets and ways of asking, and errors are reported.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -53,7 +53,7 @@ fn pull(client: &Client, ids: &[NodeId]) -> Result<Vec<u8>, ClientError> {
     Ok(out)
 }
 
-/// All nodes in an order without locality, some of them twice.
+/// Returns all nodes in an order without locality, some of them twice.
 fn all_ids(n_nodes: u32) -> Vec<NodeId> {
     let mut ids = shuffled_ids(n_nodes, n_nodes as usize);
     ids.extend_from_within(..ids.len().min(100));

@@ -1,5 +1,5 @@
-//! Rows through memory that a server of the same machine shares: the same rows as by the socket, and
-//! nothing left behind by whoever lies, dies, or is refused.
+//! Rows through memory that a server of the same machine shares. They equal those by the socket,
+//! and a peer that forges, dies, or is refused leaves nothing behind.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -42,7 +42,7 @@ struct Served {
     _dir: (tempfile::TempDir, MutexGuard<'static, ()>),
 }
 
-/// One test at a time: what a process has open cannot be told apart by test.
+/// One test at a time: open descriptors of a process cannot be attributed to a test.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn serve(n_shards: u16, tier_bytes: u64) -> Served {
@@ -53,7 +53,7 @@ fn serve_as(change: impl FnOnce(ServerConfig) -> ServerConfig) -> Served {
     serve_rows(WIDTH, change)
 }
 
-/// The same with rows of so many values.
+/// Returns the same with rows of this many values.
 fn serve_rows(width: u32, change: impl FnOnce(ServerConfig) -> ServerConfig) -> Served {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ impl Plain {
         self.0.write_all(&frame).unwrap();
     }
 
-    /// The next answer without its body; `None` at the end.
+    /// Returns the next answer without its body; `None` at the end.
     fn answer(&mut self) -> Option<Reply> {
         let mut prefix = [0; PREFIX_BYTES];
         self.0.read_exact(&mut prefix).ok()?;
@@ -228,7 +228,7 @@ fn memory_is_bounded_and_comes_back_from_the_dead_and_from_liars() {
     drop(client);
     wait_until("so is that of the living", || n_open() == before);
 
-    // Whoever says what is not so is closed.
+    // A client with a false acknowledgement is closed.
     let lies: [fn(&mut Plain); 4] = [
         |client| client.ask(RequestBody::Stat, &[]),
         |client| client.ask(RequestBody::Taken, &[NodeId(0)]),

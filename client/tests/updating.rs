@@ -61,7 +61,7 @@ fn pull(client: &Client, ids: &[NodeId]) -> Result<Vec<u8>, ClientError> {
     Ok(out)
 }
 
-/// The row of `node` that was put as its `turn`th, from 1; every part of it tells both.
+/// Returns the row of `node` that was put as its `turn`th, from 1; every part of it encodes both.
 fn put_row(node: NodeId, turn: u32) -> Vec<u8> {
     [node.0, turn].repeat(WIDTH as usize / 2).iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -70,7 +70,8 @@ fn put_rows(ids: &[NodeId], turn: u32) -> Vec<u8> {
     ids.iter().flat_map(|&id| put_row(id, turn)).collect()
 }
 
-/// Which turn's row this is, 0 for the imported one; panics for a row of another node or a mix.
+/// Returns which turn's row this is, 0 for the imported one; panics for a row of another node or a
+/// mix.
 fn turn_of(node: NodeId, row: &[u8]) -> u32 {
     if row == row_of(node, WIDTH) {
         return 0;
@@ -80,7 +81,7 @@ fn turn_of(node: NodeId, row: &[u8]) -> u32 {
     turn
 }
 
-/// What each node's row must be: the turn of its last put that was committed.
+/// The expected row of each node: the turn of its last committed put.
 struct Expected {
     turns: Vec<u32>,
 }

@@ -65,7 +65,7 @@ thread_local! {
     };
 }
 
-/// A device with a graph that has deltas, a prepared one too, and pending rows.
+/// Returns a device with a graph that has deltas, a prepared one too, and pending rows.
 fn updated() -> CrashDevice {
     UPDATED.with(|device| device.after_loss(0))
 }
@@ -169,7 +169,7 @@ impl Edit<'_> {
     }
 }
 
-/// The first record of a kind and a tensor, changed in a place and cut, at a version.
+/// Returns the first record of a kind and a tensor, changed in a place and cut, at a version.
 fn record(
     before: &[(Vec<u8>, Vec<u8>)],
     kind: &str,

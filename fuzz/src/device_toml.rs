@@ -26,7 +26,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(StoredProfile::read(&device, dir).expect("what was written"), Some(stored));
 }
 
-/// A usual disk, with and without its checksum line.
+/// Returns a usual disk, with and without its checksum line.
 pub fn seeds() -> Vec<Vec<u8>> {
     let (device, dir) = (CrashDevice::new(0), Path::new(""));
     StoredProfile::new(DeviceProfile::default(), Vec::new(), true, 1_800_000_000)

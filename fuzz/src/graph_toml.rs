@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(meta, again);
 }
 
-/// A graph of two partitions, with and without its checksum line.
+/// Returns a graph of two partitions, with and without its checksum line.
 pub fn seeds() -> Vec<Vec<u8>> {
     let tensor = |name, dtype, width| TensorSpec::new(name, dtype, width).expect("a tensor");
     let meta = GraphMeta {

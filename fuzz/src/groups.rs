@@ -75,7 +75,7 @@ impl Input<'_> {
         (identity, SegmentCodec::Zstd { group_rows })
     }
 
-    /// The file: pages of the groups, tables and footer that fit them.
+    /// Returns the file: pages of the groups, tables and footer that fit them.
     fn file(&self, identity: &SegmentIdentity, codec: SegmentCodec) -> Vec<u8> {
         let SegmentCodec::Zstd { group_rows } = codec else { return Vec::new() };
         let n_groups = identity.n_rows.div_ceil(group_rows);
@@ -108,7 +108,8 @@ impl Input<'_> {
 }
 
 impl Input<'_> {
-    /// What the file holds of a group of `raw_bytes`: at least a byte, and no more than those.
+    /// Returns what the file holds of a group of `raw_bytes`: at least a byte, and no more than
+    /// those.
     fn stored(&self, group: u32, raw_bytes: usize) -> Vec<u8> {
         let mut stored = match self.groups.get(group as usize) {
             Some(group) => group.stored(),
@@ -132,7 +133,7 @@ impl Group<'_> {
     }
 }
 
-/// The header page of a sound segment.
+/// Returns the header page of a sound segment.
 fn header_of(identity: &SegmentIdentity, codec: SegmentCodec) -> Vec<u8> {
     let (device, path) = (CrashDevice::new(0), Path::new("s"));
     drop(SegmentWriter::create(&device, path, identity, codec).expect("a segment"));

@@ -45,7 +45,7 @@ fn copy_rows(source: &NpySource, bytes: &[u8]) {
     }
 }
 
-/// An `.npy` file.
+/// Returns an `.npy` file.
 pub fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
     let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
     let padded =

@@ -64,7 +64,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The numbers of the objects; `None` when it is no trace.
+/// Returns the numbers of the objects; `None` when it is no trace.
 fn plain_ids(bytes: &[u8], format: RecordFormat, limit: Option<u64>) -> Option<Vec<u32>> {
     let (record, records) = match format {
         RecordFormat::OracleGeneral => (24, bytes),
@@ -107,7 +107,7 @@ fn header(version: u8, first: u64, last: u64) -> Vec<u8> {
     header
 }
 
-/// A few records of each format; the layout is that of [`Input`] as `arbitrary` reads it.
+/// Returns a few records of each format; the layout is that of [`Input`] as `arbitrary` reads it.
 pub fn seeds() -> Vec<Vec<u8>> {
     let records: Vec<u8> = (0..240).map(|at| if at % 24 == 4 { at / 48 } else { 0 }).collect();
     // The kind, as a share of 2³²; the batch; no limit.

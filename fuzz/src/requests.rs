@@ -1,5 +1,5 @@
-//! Heads of requests and replies: whatever the bytes, they are refused or mean what they say when they
-//! are sent again.
+//! Heads of requests and replies: whatever the bytes, they are refused or mean what they say when
+//! they are sent again.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
     let _ = bounded(head.len(), || Reply::decode(head));
 }
 
-/// Every kind of request and of reply.
+/// Returns every kind of request and of reply.
 pub fn seeds() -> Vec<Vec<u8>> {
     let frame = |append: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = Vec::new();

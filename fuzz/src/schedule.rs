@@ -62,7 +62,7 @@ fn read(schedule: &Schedule, worker: u32, epoch: u32, batch: u32, bytes: &[u8]) 
     true
 }
 
-/// Where the index says that blocks lie, as far as that is within the file.
+/// Returns where the index says that blocks lie, as far as that is within the file.
 fn blocks(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let Some(footer_at) = bytes.len().checked_sub(FOOTER) else { return Vec::new() };
     let n_batches = u64_at(bytes, footer_at + 8);
@@ -111,7 +111,7 @@ fn reseal(bytes: &mut [u8], seals: u8) {
     }
 }
 
-/// The schedule of two workers over a ring of twelve nodes.
+/// Returns the schedule of two workers over a ring of twelve nodes.
 pub fn seeds() -> Vec<Vec<u8>> {
     let dir = tempfile::tempdir().expect("a folder");
     let (n_nodes, uuid) = (12u32, [6; 16]);

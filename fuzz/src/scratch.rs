@@ -16,14 +16,14 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// An empty file.
+    /// Returns an empty file.
     pub fn new() -> Self {
         let file = File::from(memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memory file"));
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         Self { file, path, _dir: None }
     }
 
-    /// An empty file whose path ends with `name`.
+    /// Returns an empty file whose path ends with `name`.
     pub fn named(name: &str) -> Self {
         let (scratch, dir) = (Self::new(), tempfile::tempdir().expect("a folder"));
         let path = dir.path().join(name);
@@ -31,7 +31,7 @@ impl Scratch {
         Self { path, _dir: Some(dir), ..scratch }
     }
 
-    /// The path, at which the file now holds nothing but `bytes`.
+    /// Returns the path, at which the file now holds nothing but `bytes`.
     pub fn with(&mut self, bytes: &[u8]) -> &std::path::Path {
         let written = self.file.rewind().and_then(|()| self.file.write_all(bytes));
         let cut = written.and_then(|()| self.file.set_len(bytes.len() as u64));

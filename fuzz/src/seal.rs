@@ -25,7 +25,7 @@ pub fn seal_page(page: &mut [u8]) {
     }
 }
 
-/// CRC-32 of some bytes, started from another.
+/// Returns the cRC-32 of some bytes, started from another.
 pub fn crc_from(start: u32, parts: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(start);
     parts.iter().for_each(|part| hasher.update(part));

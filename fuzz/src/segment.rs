@@ -42,7 +42,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The row as the file has it, found by other code than that under test.
+/// Returns the row as the file has it, found by other code than that under test.
 pub fn stored_row(file: &[u8], layout: &SegmentLayout, row: RowIdx) -> Vec<u8> {
     let span = layout.row_range(row).expect("a row of the segment");
     let stored = &file[PAGE + span.start as usize..PAGE + span.end as usize];
@@ -69,13 +69,14 @@ fn check_list(file: &[u8], identity: &SegmentIdentity, listed: &[u32]) {
     assert!(found.eq(listed.iter().copied()), "{listed:?}");
 }
 
-/// Where the row list of a delta of `n_rows` rows begins: before the footer.
+/// Returns where the row list of a delta of `n_rows` rows begins: before the footer.
 fn list_at(file: &[u8], n_rows: usize) -> usize {
     file.len() - PAGE - (4 * n_rows).next_multiple_of(PAGE)
 }
 
-/// Sound segments of several shapes and codecs, and how they are spelled; and deltas whose lists are
-/// out of order, have a row twice, or one that is none of the partition, with checksums that hold.
+/// Sound segments of several shapes and codecs, and how they are spelled; and deltas whose lists
+/// are out of order, have a row twice, or one that is none of the partition, with checksums that
+/// hold.
 pub fn seeds() -> Vec<Vec<u8>> {
     let spelled = |shape: u8, codec| {
         let (device, path, identity) = (CrashDevice::new(0), Path::new("s"), identity(shape));
@@ -115,7 +116,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     sound.chain(wrong).collect()
 }
 
-/// The row of the partition that is in place `at` of a delta.
+/// Returns the row of the partition that is in place `at` of a delta.
 fn listed_row(at: u32) -> u32 {
     2 * at + 1
 }

@@ -6,7 +6,7 @@
 /// Longer files than this are not made.
 const MAX_BYTES: usize = 256 << 10;
 
-/// The file that an input spells.
+/// Returns the file that an input spells.
 pub fn expand(input: &[u8]) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::new(), input.iter());
     while let Some(&byte) = rest.next() {
@@ -24,7 +24,7 @@ pub fn expand(input: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The input that spells a file.
+/// Returns the input that spells a file.
 pub fn squeeze(bytes: &[u8]) -> Vec<u8> {
     let (mut input, mut rest) = (Vec::new(), bytes);
     while let Some(&byte) = rest.first() {

@@ -1,5 +1,5 @@
-//! A graph in use on a simulated device: puts, commits in one step and in two, folds, views, readers, openings,
-//! faults and losses of power in any order, against a model of what it may hold.
+//! A graph in use on a simulated device: puts, commits in one step and in two, folds, views,
+//! readers, openings, faults and losses of power in any order, against a model of what it may hold.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ enum Step {
 const STEP: usize = 3;
 
 impl Step {
-    /// What three bytes spell: every change of one is a change of the step.
+    /// Returns what three bytes spell: every change of one is a change of the step.
     fn of([kind, a, b]: [u8; STEP]) -> Self {
         let put = |tensor| Op::Put { tensor, nodes: u16::from_le_bytes([a, b]) };
         Self::Do(match kind % 16 {
@@ -64,7 +64,7 @@ fn folding(kind: u8) -> Folding {
     [Folding::All, Folding::Deltas, Folding::WherePays][usize::from(kind % 3)]
 }
 
-/// A fault, and how many operations it spares.
+/// Returns a fault, and how many operations it spares.
 fn plan(kind: u8, after: u8) -> Plan {
     let errnos = [Errno::IO, Errno::NOSPC, Errno::MFILE, Errno::INTR];
     let fault = match kind % 8 {

@@ -68,7 +68,7 @@ fn reseal(bytes: &mut [u8], seals: u8) {
     }
 }
 
-/// A ring of twelve nodes with a chord, without and with columns.
+/// Returns a ring of twelve nodes with a chord, without and with columns.
 pub fn seeds() -> Vec<Vec<u8>> {
     let dir = tempfile::tempdir().expect("a folder");
     let n_nodes = 12u32;

@@ -92,13 +92,13 @@ pub enum BatchError {
 }
 
 impl Batch {
-    /// The nodes that the batch predicts.
+    /// Returns the nodes that the batch predicts.
     #[must_use]
     pub fn roots(&self) -> &[NodeId] {
         &self.nodes[..self.n_roots]
     }
 
-    /// Number of edges over all blocks.
+    /// Returns the number of edges over all blocks.
     #[must_use]
     pub fn n_edges(&self) -> u64 {
         self.blocks.iter().map(|block| block.sources.len() as u64).sum()
@@ -132,7 +132,7 @@ impl Batch {
 }
 
 impl Block {
-    /// Number of edges.
+    /// Returns the number of edges.
     #[must_use]
     pub fn n_edges(&self) -> usize {
         self.sources.len()
@@ -175,7 +175,8 @@ impl Block {
 mod tests {
     use super::*;
 
-    /// Roots 7 and 3; 7 hears from 3 and 9, 3 from nobody; then 9 hears from 7.
+    /// Roots 7 and 3; 7 receives an answer from 3 and 9, 3 from nobody; then 9 receives an answer
+    /// from 7.
     fn two_layers() -> Batch {
         Batch {
             nodes: [7, 3, 9].map(NodeId).to_vec(),

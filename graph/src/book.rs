@@ -67,7 +67,7 @@ impl PartitionBook {
         Ok(Self { bounds })
     }
 
-    /// The book of partitions with these many nodes each, in order.
+    /// Returns the book of partitions with these many nodes each, in order.
     ///
     /// Fails when the sum passes 2³² − 1 or there is no partition.
     pub fn from_counts(counts: &[u32]) -> Option<Self> {
@@ -81,31 +81,31 @@ impl PartitionBook {
         Self::new(bounds).ok()
     }
 
-    /// The book of one partition that owns every node.
+    /// Returns the book of one partition that owns every node.
     #[must_use]
     pub fn single(n_nodes: u32) -> Self {
         Self { bounds: vec![0, n_nodes] }
     }
 
-    /// Number of partitions, at least 1.
+    /// Returns the number of partitions, at least 1.
     #[must_use]
     pub fn n_parts(&self) -> u16 {
         u16::try_from(self.bounds.len() - 1).unwrap_or(u16::MAX)
     }
 
-    /// Number of nodes of the whole graph.
+    /// Returns the number of nodes of the whole graph.
     #[must_use]
     #[inline]
     pub fn n_nodes(&self) -> u32 {
         self.bounds[self.bounds.len() - 1]
     }
 
-    /// All partitions in order.
+    /// Returns all partitions in order.
     pub fn parts(&self) -> impl Iterator<Item = PartId> + use<> {
         (0..self.n_parts()).map(PartId)
     }
 
-    /// The nodes that `part` owns; empty for a partition that does not exist.
+    /// Returns the nodes that `part` owns; empty for a partition that does not exist.
     #[must_use]
     pub fn range(&self, part: PartId) -> Range<u32> {
         match self.bounds.get(part.index()..part.index() + 2) {
@@ -114,7 +114,7 @@ impl PartitionBook {
         }
     }
 
-    /// The owner of `node` and the node's row in it; `None` past the last node.
+    /// Returns the owner of `node` and the node's row in it; `None` past the last node.
     #[must_use]
     #[inline]
     pub fn locate(&self, node: NodeId) -> Option<(PartId, u32)> {
@@ -125,13 +125,13 @@ impl PartitionBook {
         Some((PartId(u16::try_from(part).ok()?), node.0 - self.bounds[part]))
     }
 
-    /// The owner of `node`; `None` past the last node.
+    /// Returns the owner of `node`; `None` past the last node.
     #[must_use]
     pub fn part_of(&self, node: NodeId) -> Option<PartId> {
         self.locate(node).map(|(part, _)| part)
     }
 
-    /// The `parts + 1` bounds.
+    /// Returns the `parts + 1` bounds.
     #[must_use]
     pub fn bounds(&self) -> &[u32] {
         &self.bounds

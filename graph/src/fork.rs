@@ -87,8 +87,8 @@ impl<T> PerProcess<T> {
     /// Returns what `at`, which was loaded from `current`, points to.
     #[expect(unsafe_code, reason = "an atomic pointer is no reference")]
     fn known(&self, at: *mut Slot<T>) -> Option<&Slot<T>> {
-        // SAFETY: a pointer in `current` is null or comes from `Box::into_raw`. Nothing frees it but
-        // the drop of `self`, which is borrowed. No exclusive reference to the value exists.
+        // SAFETY: a pointer in `current` is null or comes from `Box::into_raw`. Nothing frees it
+        // but the drop of `self`, which is borrowed. No exclusive reference to the value exists.
         unsafe { at.as_ref() }
     }
 }
@@ -102,8 +102,8 @@ impl<T: Send + Sync> PerProcess<T> {
         this
     }
 
-    /// Returns this process's value. If there is none, `make` makes it from that of the parent, where
-    /// that had one; locks in it may be held for ever.
+    /// Returns this process's value. If there is none, `make` makes it from that of the parent,
+    /// where that had one; locks in it may be held for ever.
     pub fn get_or(&self, make: impl FnOnce(Option<&T>) -> T) -> &T {
         let made = self.get_or_try(|parents| Ok::<T, Infallible>(make(parents)));
         made.unwrap_or_else(|never| match never {})

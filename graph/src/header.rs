@@ -240,7 +240,7 @@ pub(crate) fn facts(kind: FileKind, file: &[u8]) -> Result<Facts, HeaderFault> {
     })
 }
 
-/// The header page, if its checksum is right and this release knows it.
+/// Returns the header page, if its checksum is right and this release knows it.
 fn sound_page(file: &[u8], kind: FileKind) -> Result<&[u8; HEADER_BYTES], HeaderFault> {
     let found_bytes = file.len();
     let page = file.first_chunk::<HEADER_BYTES>();
@@ -259,7 +259,7 @@ fn sound_page(file: &[u8], kind: FileKind) -> Result<&[u8; HEADER_BYTES], Header
     Ok(page)
 }
 
-/// The edge columns of a sound page; those of version 1 are none, whatever else it says.
+/// Returns the edge columns of a sound page; those of version 1 are none, whatever else it says.
 fn columns(page: &[u8; HEADER_BYTES], kind: FileKind) -> Result<EdgeColumns, HeaderFault> {
     if u32_at(page, 8) < COLUMNS_VERSION {
         return Ok(EdgeColumns::default());

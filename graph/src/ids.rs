@@ -46,7 +46,7 @@ pub struct NodeId(pub u32);
 pub struct PartId(pub u16);
 
 impl NodeId {
-    /// The id as an index into arrays of one entry per node.
+    /// Returns the id as an index into arrays of one entry per node.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -54,7 +54,7 @@ impl NodeId {
 }
 
 impl PartId {
-    /// The id as an index into arrays of one entry per partition.
+    /// Returns the id as an index into arrays of one entry per partition.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize

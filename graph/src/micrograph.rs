@@ -19,8 +19,9 @@ pub struct Micrographs {
 }
 
 impl Micrographs {
-    /// The micrograph of root `root` of `batch`: exactly the batch that the sampler draws for this
-    /// root alone under the same seed, because what a node draws in a hop depends on no other node.
+    /// Returns the micrograph of root `root` of `batch`: exactly the batch that the sampler draws
+    /// for this root alone under the same seed, because what a node draws in a hop depends on no
+    /// other node.
     ///
     /// # Panics
     ///
@@ -32,8 +33,8 @@ impl Micrographs {
         Batch { nodes, n_roots: 1, blocks }
     }
 
-    /// How many nodes of the micrograph, the root left out, lie where the root does; and how many
-    /// there are.
+    /// Returns how many nodes of the micrograph, the root left out, lie where the root does; and
+    /// how many there are.
     fn at_home(&mut self, batch: &Batch, root: usize, homes: &[u32]) -> (u64, u64) {
         self.walk(batch, root, &mut |_, _| {});
         let others = &self.members[1..];
@@ -41,7 +42,7 @@ impl Micrographs {
         (at_home.count() as u64, others.len() as u64)
     }
 
-    /// Finds the members in the order of first sight, as sampling does; gives each layer's block.
+    /// Finds the members in the order of first sight, as sampling does; returns each layer's block.
     fn walk(&mut self, batch: &Batch, root: usize, visit: &mut dyn FnMut(usize, Block)) {
         assert!(root < batch.n_roots, "root {root} of {}", batch.n_roots);
         self.members.iter().for_each(|&member| {

@@ -1,7 +1,7 @@
 //! A mixing function for hashes and random streams that need no secrecy.
 
-/// A bijection of 64-bit words in which every input bit moves about half of the output bits:
-/// one step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+/// Returns a bijection of 64-bit words in which every input bit moves about half of the output
+/// bits: one step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 #[inline]
 #[must_use]
 pub const fn mix(mut word: u64) -> u64 {

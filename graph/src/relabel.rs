@@ -73,7 +73,8 @@ impl Relabelling {
         Ok(Self { book, external_of, internal_of })
     }
 
-    /// The same partitions in another order: row `i` goes to the node that had id `order[i]`.
+    /// Returns the same partitions in another order: row `i` goes to the node that had id
+    /// `order[i]`.
     pub fn in_order(mut self, order: &[u32]) -> Result<Self, RelabelError> {
         if order.len() != self.external_of.len() {
             let row = order.len().min(self.external_of.len());

@@ -1,10 +1,10 @@
-//! What can be wrong with bytes from a peer.
+//! Faults in bytes from a peer.
 
 use thiserror::Error;
 
 use crate::WireVersions;
 
-/// A peer broke the wire's rules. The connection cannot go on after any of these.
+/// A peer broke the wire's rules. The connection cannot continue after any of these.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum WireError {
     /// The peer is something else.
@@ -55,7 +55,7 @@ pub enum WireError {
     Malformed {
         /// Which message.
         message: &'static str,
-        /// What the decoder met.
+        /// The fault that the decoder found.
         reason: String,
     },
 }

@@ -39,7 +39,7 @@ impl Prefix {
         Self::checked(bytes, REPLY_HEAD_BYTES_MAX, REPLY_BODY_BYTES_MAX)
     }
 
-    /// The bytes to send.
+    /// Returns the bytes to send.
     #[must_use]
     pub fn to_bytes(self) -> [u8; PREFIX_BYTES] {
         let mut bytes = [0; PREFIX_BYTES];

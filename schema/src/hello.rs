@@ -1,5 +1,5 @@
-//! The first 16 bytes in each direction: they tell a stranger from a peer, and agree on a version of
-//! the wire, before any length is believed.
+//! The first 16 bytes in each direction: they tell a stranger from a peer, and agree on a version
+//! of the wire, before any length is believed.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -9,12 +9,13 @@
 //! | 12 | 2 | in an answer: the version of the connection, 0 where the ends have none in common |
 //! | 14 | 2 | zero, reserved |
 //!
-//! The client sends its hello first and the server answers. The version of the connection is the newest
-//! one that both speak. Where there is none the server ends the connection after its answer.
+//! The client sends its hello first and the server answers. The version of the connection is the
+//! newest one that both speak. Where there is none the server ends the connection after its answer.
 //!
-//! A hello up to version 3 has no range: bytes 10 to 15 are zero. Its sender expects the same 16 bytes
-//! and ends the connection after any others. So a server repeats such a hello if it speaks the version.
-//! A client whose range was answered by such a hello connects again and sends the same one.
+//! A hello up to version 3 has no range: bytes 10 to 15 are zero. Its sender expects the same 16
+//! bytes and ends the connection after any others. So a server repeats such a hello if it speaks
+//! the version. A client whose range was answered by such a hello connects again and sends the same
+//! one.
 
 use std::fmt;
 
@@ -23,13 +24,13 @@ use crate::limits::{HELLO_BYTES, WIRE_VERSION, WIRE_VERSION_OLDEST, WIRE_VERSION
 
 const MAGIC: [u8; 8] = *b"LODESTOR";
 
-/// The hello of a client of this crate.
+/// Returns the hello of a client of this crate.
 #[must_use]
 pub fn hello() -> [u8; HELLO_BYTES] {
     WireVersions::SPOKEN.hello()
 }
 
-/// The hello of a peer that speaks one version and knows no ranges, in either direction.
+/// Returns the hello of a peer that speaks one version and knows no ranges, in either direction.
 #[must_use]
 pub fn plain_hello(version: u16) -> [u8; HELLO_BYTES] {
     Fields { newest: version, oldest: 0, agreed: 0 }.to_bytes()
@@ -44,7 +45,7 @@ pub struct WireVersions {
     pub newest: u16,
 }
 
-/// What a client makes of a server's answer.
+/// Client side of a server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agreement {
     /// The connection has this version.
@@ -83,8 +84,9 @@ impl WireVersions {
         Fields { newest: self.newest, oldest: self.oldest, agreed: 0 }.to_bytes()
     }
 
-    /// Returns what a server that speaks these versions answers to a client's hello, and the version of
-    /// the connection. After an error the connection ends: with the answer, if there is one.
+    /// Returns what a server that speaks these versions answers to a client's hello, and the
+    /// version of the connection. After an error the connection ends: with the answer, if there is
+    /// one.
     pub fn answer(
         self,
         theirs: &[u8; HELLO_BYTES],
@@ -111,8 +113,8 @@ impl WireVersions {
     ///
     /// # Errors
     /// `Magic` when the peer speaks something else, `Version` when there is no version in common,
-    /// `Reserved` when it sets bits that mean nothing yet, `Malformed` when it has chosen a version that
-    /// is not the newest in common.
+    /// `Reserved` when it sets bits that mean nothing yet, `Malformed` when it has chosen a version
+    /// that is not the newest in common.
     pub fn check_answer(self, theirs: &[u8; HELLO_BYTES]) -> Result<Agreement, WireError> {
         let fields = Fields::read(theirs)?;
         let found = fields.versions();

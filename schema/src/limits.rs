@@ -58,23 +58,23 @@ pub const SHARED_BYTES_MAX: usize = 16 << 20;
 pub const SHARED_CHUNK_BYTES_MIN: usize = 32 << 10;
 /// Most bytes of a memory of resident rows that a client maps: what an address space has room for.
 pub const LENT_BYTES_MAX: u64 = 1 << 44;
-/// Bytes of a huge page, on most processors; a mapping of such memory that wants some begins as far from
-/// a multiple of them in the file as in the address space.
+/// Bytes of a huge page, on most processors; a mapping of such memory that wants some begins as far
+/// from a multiple of them in the file as in the address space.
 pub const LENT_PAGE_BYTES: usize = 2 << 20;
-/// Bytes of the file around the rows, so that both ends find such a place: rows begin at one page at least
-/// and below two, and another two follow them.
+/// Bytes of the file around the rows, so that both ends find such a place: rows begin at one page
+/// at least and below two, and another two follow them.
 pub const LENT_SLACK_BYTES: usize = 4 * LENT_PAGE_BYTES;
-/// Rows that are lent stay as they are for so long from when they were asked for, of an answer that comes
-/// whole, and unless the client asks for something else or leaves.
+/// Rows that are lent stay as they are for so long from when they were asked for, of an answer that
+/// comes whole, and unless the client asks for something else or leaves.
 pub const LENT_FOR: Duration = Duration::from_secs(5);
 /// Rows of a chunk that is lent: few enough that the client soon has the first, enough to hide a
 /// system call.
 pub const LENT_CHUNK_ROWS: usize = 512;
-/// Answers with fewer bytes than this are not lent: to say that they have been taken costs more than
-/// another copy.
+/// Answers with fewer bytes than this are not lent: to say that they have been taken costs more
+/// than another copy.
 pub const LENT_PULL_BYTES_MIN: usize = 128 << 10;
-/// Most bytes of a file in one piece of a copy of its partition, and of pending rows unless one row is
-/// longer.
+/// Most bytes of a file in one piece of a copy of its partition, and of pending rows unless one row
+/// is longer.
 pub const COPY_PIECE_BYTES: usize = 1 << 20;
 /// Bytes that a pending row takes in a piece beside itself: whose it is.
 pub const COPY_ROW_BYTES_MAX: usize = 4 << 10;

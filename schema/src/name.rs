@@ -32,7 +32,7 @@ impl Name {
         Ok(Self { bytes, len: text.len() as u8 })
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()

@@ -5,10 +5,10 @@ use std::io::Read;
 use rustls_pki_types::pem::{Error, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-/// All certificates of a file, of which there must be one.
+/// Returns all certificates of a file, of which there must be one.
 ///
 /// # Errors
-/// What is wrong with the file, in words without its bytes.
+/// The fault of the file, in words without its bytes.
 pub fn certificates(file: impl Read) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(file).collect();
     let found = found.map_err(plainly)?;
@@ -18,10 +18,10 @@ pub fn certificates(file: impl Read) -> Result<Vec<CertificateDer<'static>>, Str
     Ok(found)
 }
 
-/// The key in a file.
+/// Returns the key in a file.
 ///
 /// # Errors
-/// What is wrong with the file, in words without its bytes.
+/// The fault of the file, in words without its bytes.
 pub fn private_key(file: impl Read) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_reader(file).map_err(|error| match error {
         Error::NoItemsFound => "no private key stands in it".to_owned(),
@@ -29,7 +29,8 @@ pub fn private_key(file: impl Read) -> Result<PrivateKeyDer<'static>, String> {
     })
 }
 
-/// What is wrong with a file, in words of our own: those of the parser have lines of the file in them.
+/// Returns what is wrong with a file, in words of our own: those of the parser have lines of the
+/// file in them.
 fn plainly(error: Error) -> String {
     let reason = match error {
         Error::Io(error) => return format!("cannot read: {error}"),
@@ -54,7 +55,7 @@ mod tests {
 
     const BODY: &str = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgSECRET";
 
-    /// The bytes as text, and as numbers in a list.
+    /// Returns the bytes as text, and as numbers in a list.
     fn is_told(error: &String, line: &str) -> bool {
         let (shown, debugged) = (error.to_string(), format!("{error:?}"));
         let numbers: Vec<String> = line.bytes().map(|byte| byte.to_string()).collect();

@@ -1,4 +1,4 @@
-//! What a server answers.
+//! Answers of a server.
 
 mod description;
 mod failure;
@@ -26,14 +26,14 @@ pub enum Reply {
     Description(Description),
     /// The request failed; a pull that failed has no further chunks.
     Failure(Failure),
-    /// What the server counted.
+    /// Counters of the server.
     Stats(ServerStats),
     /// A piece of a put is here; after the last one its rows are durable, and seen once committed.
     Pushed {
         /// The version that they are for; 0 after a piece that is not the last.
         version: u32,
     },
-    /// What was put up to then is a version.
+    /// Rows that were put up to then are a version.
     Committed {
         /// The newest version that has come so far: that asked for or a later one.
         version: u32,
@@ -67,15 +67,15 @@ pub enum Reply {
         /// As in `Rows`.
         versions: Versions,
     },
-    /// A chunk as in `Rows`, which stands in that memory.
+    /// A chunk as in `Rows`, which is in that memory.
     SharedRows {
         /// Position of the chunk's first row in the request's ids.
         first_row: u32,
         /// Rows in the chunk.
         n_rows: u32,
-        /// Of the chunk's first byte, in the memory.
+        /// Offset of the chunk's first byte, in the memory.
         offset: u32,
-        /// Whether the server waits to be told that the rows have been copied.
+        /// Whether the server waits for an acknowledgement that the rows have been copied.
         awaited: bool,
         /// As in `Rows`.
         versions: Versions,
@@ -88,7 +88,7 @@ pub enum Reply {
     Declared(Declared),
     /// Rows may be published.
     Claimed {
-        /// Of all ranges that were claimed.
+        /// Stamps of all ranges that were claimed.
         n_rows: u64,
     },
     /// A piece of a publication is there.
@@ -96,8 +96,8 @@ pub enum Reply {
         /// Its rows.
         n_rows: u32,
     },
-    /// After the last chunk of a pull of volatile rows: their stamps are the body, `u32::MAX` for rows
-    /// that are not there.
+    /// After the last chunk of a pull of volatile rows: their stamps are the body, `u32::MAX` for
+    /// rows that are not there.
     Stamps {
         /// Rows of the pull.
         n_rows: u32,
@@ -126,11 +126,11 @@ pub struct Copied {
     pub is_given_up: bool,
     /// No piece comes after this one.
     pub is_last: bool,
-    /// Of the body.
+    /// Bytes of the body.
     pub crc32: u32,
 }
 
-/// What a step of following a partition gives.
+/// Result of a step of following a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Followed {
     /// Version of the manifest.
@@ -139,7 +139,7 @@ pub struct Followed {
     pub files: Vec<(String, u64)>,
     /// No piece comes after this one.
     pub is_last: bool,
-    /// Of the body.
+    /// Bytes of the body.
     pub crc32: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What a client asks.
+//! Requests of a client.
 
 mod copy;
 mod volatile;
@@ -18,16 +18,16 @@ pub use volatile::{Declare, Publish, PullVolatile};
 pub struct Request {
     /// How long the client will still wait, counted from when it sent this.
     pub deadline: Option<Duration>,
-    /// When it sent this, counted by its own clock from the start of the connection; zero if it does
-    /// not tell.
+    /// When it sent this, counted by its own clock from the start of the connection; zero if it
+    /// does not tell.
     pub sent: Duration,
     /// The graph that it means, see [`graph_tag`](crate::graph_tag); 0 for any.
     pub graph: u64,
-    /// Of a pull: the only version whose rows will do; 0 for the newest of each partition.
+    /// For a pull: the only version whose rows will do; 0 for the newest of each partition.
     pub version: u32,
-    /// Of a pull: the lowest versions of its partitions that will do.
+    /// For a pull: the lowest versions of its partitions that will do.
     pub floors: Versions,
-    /// What it wants.
+    /// The requested kind.
     pub body: RequestBody,
 }
 
@@ -47,18 +47,18 @@ pub enum RequestBody {
     Stat,
     /// Rows that take the place of others: ids, all of one partition, and then rows in the body.
     Push(Push),
-    /// What was put becomes a version.
+    /// Pending rows become a version.
     Commit {
         /// Its number; nothing happens if it is committed already.
         version: u32,
         /// Which half of it.
         step: CommitStep,
     },
-    /// What is committed is folded into segments.
+    /// Committed rows are folded into segments.
     Compact,
-    /// Who may ask: the first request where a server wants it. It has no answer.
+    /// Credentials: the first request where a server requires them. It has no answer.
     Authenticate {
-        /// What the server compares with its own.
+        /// Values that the server compares with its own.
         token: Token,
     },
     /// Memory for the rows of this connection, which must be a Unix socket.
@@ -75,19 +75,19 @@ pub enum RequestBody {
     Copy {
         /// The partition.
         part: u16,
-        /// What is to be done.
+        /// The requested step.
         step: CopyStep,
     },
     /// A step of following a partition.
     Follow {
         /// The partition.
         part: u16,
-        /// What is wanted.
+        /// The requested rows.
         step: FollowStep,
     },
     /// A volatile tensor is to be there.
     Declare(Declare),
-    /// What is known of a volatile tensor.
+    /// Description of a volatile tensor.
     Volatile {
         /// Its name.
         tensor: Name,
@@ -201,7 +201,7 @@ impl RequestBody {
 }
 
 impl Request {
-    /// A request without a deadline, of whatever graph and version is there.
+    /// Returns a request without a deadline, of whatever graph and version is there.
     #[must_use]
     pub fn new(body: RequestBody) -> Self {
         let floors = Versions::default();

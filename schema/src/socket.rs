@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The socket of shard `shard` beside the common one at `path`: `path.shard`.
+/// Returns the socket of shard `shard` beside the common one at `path`: `path.shard`.
 #[must_use]
 pub fn shard_socket(path: &Path, shard: u16) -> PathBuf {
     let mut name = path.as_os_str().to_owned();

@@ -1,4 +1,4 @@
-//! What a server tells of itself: counters of its shards, and where its updates stand.
+//! Report of a server: counters of its shards, and the state of its updates.
 
 use crate::WireError;
 use crate::lodestore_capnp::{shard_stats, stats, updates};
@@ -55,7 +55,7 @@ pub struct ShardStats {
     pub pushed_rows: u64,
     /// Rows read from deltas.
     pub delta_rows: u64,
-    /// Of the bytes of rows, those through memory shared with the client.
+    /// Part of the bytes of rows that went through memory shared with the client.
     pub shared_bytes: u64,
     /// Bytes of rows that were loaded into the tier ahead of pulls.
     pub preloaded_bytes: u64,

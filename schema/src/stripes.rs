@@ -44,13 +44,13 @@ impl Stripes {
         Self { n_shards: n_shards.into(), stripe_rows }
     }
 
-    /// Rows of a stripe.
+    /// Returns the rows of a stripe.
     #[must_use]
     pub fn stripe_rows(self) -> u32 {
         self.stripe_rows
     }
 
-    /// The shard that owns `row` of partition `part`.
+    /// Returns the shard that owns `row` of partition `part`.
     #[must_use]
     #[inline]
     pub fn shard_of(self, part: u16, row: u32) -> u16 {
@@ -62,8 +62,9 @@ impl Stripes {
         u16::try_from(shard).unwrap_or(u16::MAX)
     }
 
-    /// Position of `row` among the rows that its shard owns in its partition, as if every stripe
-    /// were full: distinct for distinct rows of one shard, and below [`Self::keys_of`].
+    /// Returns the position of `row` among the rows that its shard owns in its partition, as if
+    /// every stripe were full: distinct for distinct rows of one shard, and below
+    /// [`Self::keys_of`].
     #[must_use]
     #[inline]
     pub fn key_of(self, row: u32) -> u32 {
@@ -82,7 +83,7 @@ impl Stripes {
         stripe * self.stripe_rows + key % self.stripe_rows
     }
 
-    /// An upper bound, exclusive, of the keys of a partition of `n_rows` rows.
+    /// Returns an upper bound, exclusive, of the keys of a partition of `n_rows` rows.
     #[must_use]
     pub fn keys_of(self, n_rows: u32) -> u64 {
         let stripes = u64::from(n_rows).div_ceil(u64::from(self.stripe_rows));

@@ -40,17 +40,17 @@ impl Token {
         Ok(Self { bytes, len })
     }
 
-    /// The bytes, to be sent and nothing else.
+    /// Returns the bytes, to be sent and nothing else.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len.into()]
     }
 }
 
-/// What a server lets in: a token, and while another replaces it the one before too.
+/// Tokens that a server accepts: one, and while another replaces it the one before too.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens {
-    /// The one that is told.
+    /// The one to show.
     first: Token,
     /// The same again where there is no other.
     second: Token,
@@ -64,7 +64,7 @@ pub enum BadTokens {
     Line {
         /// From 1 on.
         line_no: usize,
-        /// What one is.
+        /// The form of a token.
         source: BadToken,
     },
     /// There are none, or too many.
@@ -79,7 +79,8 @@ pub enum BadTokens {
 }
 
 impl Tokens {
-    /// Reads one or two lines with a token each; white space around them and empty lines do not count.
+    /// Reads one or two lines with a token each; white space around them and empty lines do not
+    /// count.
     ///
     /// # Errors
     /// Other lines, or another number of them.
@@ -98,19 +99,19 @@ impl Tokens {
         }
     }
 
-    /// The one to be told.
+    /// Returns the token to show.
     #[must_use]
     pub fn first(&self) -> Token {
         self.first
     }
 
-    /// Whether a token is one of them, in a time that does not depend on which.
+    /// Returns whether a token is one of them, in a time that does not depend on which.
     #[must_use]
     pub fn take(&self, token: &Token) -> bool {
         (self.first.ct_eq(token) | self.second.ct_eq(token)).into()
     }
 
-    /// Whether one of them is one of others.
+    /// Returns whether one of them is one of others.
     #[must_use]
     pub fn overlap(&self, others: &Self) -> bool {
         self.take(&others.first) | self.take(&others.second)

@@ -22,8 +22,8 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Returns versions that reach all of these, and are these where the wire has room for that; past
-    /// it the lowest are raised, to the least that fits.
+    /// Returns versions that reach all of these, and are these where the wire has room for that;
+    /// past it the lowest are raised, to the least that fits.
     pub fn reaching(all: impl Iterator<Item = PartVersion> + Clone) -> Self {
         let mut versions: Vec<u32> = all.clone().map(|it| it.version).collect();
         versions.sort_unstable_by(|a, b| b.cmp(a));
@@ -42,7 +42,7 @@ impl Versions {
         Self { lowest, above: all.filter(|it| it.version > lowest).collect() }
     }
 
-    /// The version of a partition.
+    /// Returns the version of a partition.
     #[must_use]
     pub fn of(&self, part: u16) -> u32 {
         let above = self.above.iter().find(|it| it.part == part);

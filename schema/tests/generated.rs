@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Run with `LODE_REGENERATE=1` after a change of `lodestore.capnp` to write the code anew.
+/// Run with `LODE_REGENERATE=1` after a change of `lodestore.capnp` to write the code again.
 #[test]
 fn committed_code_matches_the_schema() {
     if Command::new("capnp").arg("--version").output().is_err() {

@@ -1,5 +1,5 @@
-//! Compactions in the background, and the removal of files that versions kept for readers have held:
-//! one thread, one run after the other. A follower's thread only removes.
+//! Compactions in the background, and the removal of files that versions kept for readers have
+//! held: one thread, one run after the other. A follower's thread only removes.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::holdings::Holdings;
 use crate::limits::{QUICK_SWEEPS, SWEEP_EVERY, SWEEP_PAUSE};
 use crate::shard::Inbox;
 
-/// What a run compacts: tensors with deltas.
+/// The tensors with deltas, which a run compacts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
     /// Where it pays.
@@ -34,7 +34,7 @@ pub(crate) struct Runs {
     bytes_total: AtomicU64,
 }
 
-/// What the thread does next.
+/// The next action of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Run(Scope),
@@ -48,7 +48,7 @@ struct State {
     asked: u64,
     started: u64,
     ended: u64,
-    /// Of the run that waits to start.
+    /// The time of the run that waits to start.
     scope: Scope,
     /// Why the last has failed.
     failure: String,
@@ -73,7 +73,8 @@ impl Runs {
         }
     }
 
-    /// Asks for a run that starts after this moment, or joins one that waits to; gives its number.
+    /// Asks for a run that starts after this moment, or joins one that waits to; returns its
+    /// number.
     pub(crate) fn ask(&self, scope: Scope) -> u64 {
         let mut state = self.lock();
         if state.asked == state.started {

@@ -1,13 +1,13 @@
-//! What the server complains of in its log, and how often.
+//! Rate limit of the server's warnings about faults.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Between two complaints in the log: a client that asks for a damaged row over and over, or a lack of
-/// descriptors, must not fill a disk.
+/// Between two complaints in the log: a client that asks for a damaged row over and over, or a lack
+/// of descriptors, must not fill a disk.
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Faults of the server that its log tells, of one thread.
+/// Faults that one thread of the server has logged.
 #[derive(Default)]
 pub(crate) struct Complaints {
     last: Cell<Option<Instant>>,
@@ -15,7 +15,8 @@ pub(crate) struct Complaints {
 }
 
 impl Complaints {
-    /// How many were not told since the last that was; `None` when this one is not to be told.
+    /// Returns the number of faults left out of the log since the last one; `None` if this one is
+    /// left out too.
     pub(crate) fn tell(&self, now: Instant) -> Option<u64> {
         if self.last.get().is_some_and(|last| now.duration_since(last) < COMPLAINT_PAUSE) {
             self.untold.set(self.untold.get() + 1);

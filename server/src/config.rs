@@ -17,7 +17,7 @@ const POLICY_DEFAULT: PolicyKind = PolicyKind::Sieve;
 /// The server's own user.
 const UNIX_MODE_DEFAULT: u32 = 0o600;
 
-/// What to serve and where.
+/// Settings of a server: the graph, its addresses and its bounds.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Directory of the graph.
@@ -32,7 +32,7 @@ pub struct ServerConfig {
     pub unix: Option<PathBuf>,
     /// The first of the TCP ports of the shards, one after the other; free ones unless given.
     pub shard_port_base: Option<u16>,
-    /// Who may open the Unix sockets: their mode.
+    /// Mode of the Unix sockets: which users may open them.
     pub unix_mode: u32,
     /// TCP address of metrics, health checks and the status page; none unless given.
     pub metrics: Option<SocketAddr>,
@@ -47,19 +47,19 @@ pub struct ServerConfig {
     pub preload: Vec<PreloadChoice>,
     /// Where it is remembered which rows were resident; a folder in the graph's unless given.
     pub state_dir: Option<PathBuf>,
-    /// Tensors in memory alone, over the partitions that are served; part of `tier_bytes`. With any of them,
-    /// and on a writable server, clients may declare others and publish rows, which over TCP needs what
-    /// `writable` needs.
+    /// Tensors in memory alone, over the partitions that are served; part of `tier_bytes`. With any
+    /// of them, and on a writable server, clients may declare others and publish rows, which over
+    /// TCP needs what `writable` needs.
     pub volatile: Vec<VolatileChoice>,
-    /// Take pushes, commits and compactions: locks the partitions against other writers. Over TCP it
-    /// needs `token`, `tls.client_ca` or `insecure`, and so does `parts_here`.
+    /// Take pushes, commits and compactions: locks the partitions against other writers. Over TCP
+    /// it needs `token`, `tls.client_ca` or `insecure`, and so does `parts_here`.
     pub writable: bool,
     /// Addresses of the writers whose versions the folder follows; then no puts are taken.
     pub follow: Option<String>,
-    /// What clients over TCP must tell first. Over a Unix socket its mode says who may.
+    /// Token that clients over TCP must show first. Over a Unix socket its mode says who may.
     pub token: Option<Tokens>,
-    /// What clients over TCP must tell first to move partitions; it lets
-    /// them in as `token` does. Without one that is for clients of the same machine.
+    /// Token that clients over TCP must show first to move partitions; it admits them as `token`
+    /// does. Without one that is for clients of the same machine.
     pub admin_token: Option<Tokens>,
     /// TLS on every TCP port of rows; in the clear unless given.
     pub tls: Option<TlsFiles>,

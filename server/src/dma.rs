@@ -21,7 +21,7 @@ pub(crate) struct DmaReader {
     layer: Arc<Layer>,
 }
 
-/// What one gather reads, of any number of files, and where each row goes.
+/// Reads of one gather from any number of files, and the destination of each row.
 #[derive(Default)]
 pub(crate) struct ReadList {
     readers: Vec<Rc<DmaReader>>,
@@ -78,8 +78,8 @@ impl ReadList {
         self.reads.iter().map(|read| admission.cost_of(read.extent.len_bytes())).sum()
     }
 
-    /// Reads the extents, several concurrently and each once `turn` has a place for it, checks every
-    /// page that holds a planned row, and copies each row to its output row.
+    /// Reads the extents, several concurrently and each once `turn` has a place for it, checks
+    /// every page that holds a planned row, and copies each row to its output row.
     ///
     /// On an error some rows of `out` may have been written; none of them was unverified.
     pub(crate) async fn execute(
@@ -158,7 +158,7 @@ impl DmaReader {
         }
     }
 
-    /// What it reads from.
+    /// The file that it reads from.
     pub(crate) fn layer(&self) -> &Arc<Layer> {
         &self.layer
     }

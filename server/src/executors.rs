@@ -47,8 +47,8 @@ fn name_of(shard: usize) -> String {
     format!("lode-shard-{shard}")
 }
 
-/// Why a server did not start: what the first shard that has died said, rather than that it was not heard
-/// of, as where its executor could not be created.
+/// Why a server did not start: what the first shard that has died said, rather than that it was not
+/// heard of, as where its executor could not be created.
 pub(crate) fn why_dead(
     error: ServerError,
     deaths: &Deaths,
@@ -65,8 +65,9 @@ pub(crate) fn why_dead(
     }
 }
 
-/// Bytes of each shard's buffers for reads, which the kernel locks once for each of three rings. With less
-/// than that allowed each executor says so in many lines, and goes on without; this says it in one.
+/// Bytes of each shard's buffers for reads, which the kernel locks once for each of three rings.
+/// With less than that allowed each executor says so in many lines, and continues without; this
+/// says it in one.
 pub(crate) fn io_bytes(n_shards: u16) -> usize {
     let allowed = getrlimit(Resource::Memlock).current;
     let wanted = u64::from(n_shards) * LOCKED_BYTES_PER_SHARD as u64;
@@ -109,7 +110,7 @@ pub(crate) fn collect_inboxes(
     })
 }
 
-/// Waits for all of them; gives the error of the last that has one.
+/// Waits for all of them; returns the error of the last that has one.
 pub(crate) fn join(
     executors: impl Iterator<Item = ExecutorJoinHandle<Result<(), String>>>,
 ) -> Result<(), ServerError> {
@@ -140,8 +141,8 @@ mod tests {
 
     use super::*;
 
-    /// How long an executor with this timer takes at most to answer one of `n` messages, of which each
-    /// reaches it at another moment of its way to sleep.
+    /// Returns how long an executor with this timer takes at most to answer one of `n` messages, of
+    /// which each reaches it at another moment of its way to sleep.
     fn slowest_answer(timer: Duration, n: u64) -> Duration {
         let (answers, answered) = mpsc::channel();
         let (inboxes, inbox) = mpsc::channel();
@@ -244,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_a_dead_shard_has_said_is_told_rather_than_that_it_was_not_heard_of() {
-        // The system makes no ring of so many entries.
+        // The kernel makes no ring of that many entries.
         for (depth, told) in [(128, "its disk is gone"), (1 << 24, "lode-shard-1: ")] {
             let deaths = Deaths::default();
             let unheard = || ServerError::Executor { reason: "did not begin".into() };

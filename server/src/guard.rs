@@ -1,4 +1,4 @@
-//! What a connection must show before it is served: certificates and a token.
+//! Credentials that a connection must show before it is served: certificates and a token.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -22,12 +22,12 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// What is asked of those who connect over TCP. By default nothing.
+/// Credentials that are required of clients over TCP. By default nothing.
 #[derive(Default)]
 pub(crate) struct Guard {
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) token: Option<Tokens>,
-    /// What those who move partitions must tell.
+    /// Token that is required to move partitions.
     pub(crate) admin_token: Option<Tokens>,
     /// Whether clients must show a certificate.
     pub(crate) asks_certificate: bool,
@@ -53,7 +53,7 @@ impl Guard {
     }
 }
 
-/// The guard of all doors, replaced as a whole: whoever comes later must show what the new one asks.
+/// The credentials in use, replaced as a whole: later connections must show those of the new ones.
 #[derive(Default)]
 pub(crate) struct Gate(RwLock<Arc<Guard>>);
 
@@ -62,13 +62,13 @@ impl Gate {
         Self(RwLock::new(Arc::new(guard)))
     }
 
-    /// What is asked of those who connect now.
+    /// Credentials that are required of new connections.
     pub(crate) fn guard(&self) -> Arc<Guard> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Asks what a new guard does, which must be of the same kinds: nobody shall come in who had to show
-    /// something, and no connection is let in that was checked for less.
+    /// Replaces the guard by one of the same kinds of proof. No connection enters without a proof
+    /// that was required before, and none is admitted that was checked for less.
     fn renew(&self, guard: Guard) -> Result<(), ServerError> {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let changed = inner.asks().into_iter().zip(guard.asks()).find(|(now, new)| now != new);
@@ -89,13 +89,13 @@ impl Renewer {
         Self(gate)
     }
 
-    /// From now on asks of those who connect what `config` says: tokens, certificates and keys, read
-    /// anew. All else in it counts for nothing, and who is let in already stays.
+    /// From now on asks of those who connect what `config` says: tokens, certificates and keys,
+    /// read again. All else in it counts for nothing, and who is let in already stays.
     ///
     /// # Errors
-    /// `Tls` when a file cannot be used, `Renewal` when one of these is added or left out, and what is
-    /// wrong with settings that [`Server::start`](crate::Server::start) would refuse. All stays as it was
-    /// then.
+    /// `Tls` when a file cannot be used, `Renewal` when one of these is added or left out, and what
+    /// is wrong with settings that [`Server::start`](crate::Server::start) would refuse. All stays
+    /// as it was then.
     pub fn renew(&self, config: &ServerConfig) -> Result<(), ServerError> {
         config.check()?;
         self.0.renew(Guard::new(config)?)
@@ -135,7 +135,7 @@ mod tests {
         ServerConfig { listen, token, admin_token, ..ServerConfig::new("graph") }
     }
 
-    /// The text of the token.
+    /// Returns the text of the token.
     fn told(gate: &Gate) -> Option<&'static str> {
         let tokens = gate.guard().token?;
         TEXTS.into_iter().find(|text| tokens.first().as_bytes() == text.as_bytes())

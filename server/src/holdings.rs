@@ -1,4 +1,4 @@
-//! What a server holds, opened and checked once before any shard starts, shared by all.
+//! Partitions of a server, opened and checked once before any shard starts, shared by all.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -43,7 +43,7 @@ pub(crate) struct Holdings {
     pub(crate) live: Arc<LiveGraph>,
     /// Versions that are kept for readers.
     pub(crate) pins: Pins,
-    /// What reads cost where the graph lies.
+    /// Cost of reads from the graph's disk.
     pub(crate) profile: DeviceProfile,
     /// As configured.
     pub(crate) writable: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Holdings {
     served: Vec<AtomicU32>,
     /// Puts in pieces that are under way.
     pub(crate) puts: Puts,
-    /// Drawn anew for each start: by it clients see that two addresses lead to one server.
+    /// Drawn again for each start: by it clients see that two addresses lead to one server.
     instance: u64,
 }
 
@@ -131,7 +131,7 @@ impl Holdings {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Tells clients of a partition from now on, or of it no more.
+    /// Lists a partition to clients from now on, or no longer.
     pub(crate) fn set_served(&self, part: PartId, is_served: bool) {
         let mut parts = self.parts.write().unwrap_or_else(PoisonError::into_inner);
         let mut changed: Vec<PartId> = parts.iter().copied().filter(|it| *it != part).collect();
@@ -147,13 +147,13 @@ impl Holdings {
         self.has_changed();
     }
 
-    /// Clients are to be told something else from now on.
+    /// The descriptions that clients receive have changed.
     pub(crate) fn has_changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Tells clients that a partition is not served, and may be again: it is being given up, until
-    /// that is decided; `None` once it is.
+    /// Describes a partition to clients as not served while it is being released, which may be
+    /// undone; `None` once that is decided.
     pub(crate) fn set_leaving(&self, part: Option<PartId>) {
         *self.leaving.write().unwrap_or_else(PoisonError::into_inner) = part;
         self.has_changed();
@@ -164,8 +164,8 @@ impl Holdings {
         *self.leaving.read().unwrap_or_else(PoisonError::into_inner) == Some(part)
     }
 
-    /// Tells clients which partitions are on their way here: those whose copies come together, and
-    /// those that are in their place and not served yet, or not again. Blocks on the folder.
+    /// Describes partitions in transit to clients: those whose copies arrive, and those in place
+    /// that are not served yet, or no longer. Blocks on the folder.
     pub(crate) fn look_for_arrivals(&self) -> Result<(), StoreError> {
         let _alone = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let graph = self.live.graph();
@@ -209,7 +209,7 @@ impl Holdings {
         }
     }
 
-    /// What this server is to a partition that it has.
+    /// Role of this server for one of its partitions.
     pub(crate) fn role(&self, _part: PartId) -> Role {
         match (self.writable, &self.follows) {
             (true, _) => Role::Writer,
@@ -245,7 +245,7 @@ impl Holdings {
         (!self.is_moving.swap(true, Ordering::AcqRel)).then_some(Moving(self))
     }
 
-    /// What clients are told.
+    /// The descriptions that clients receive.
     pub(crate) fn describe(&self, n_shards: u16, shard_ports: &[u16]) -> Description {
         // First: what is given up is in one list or the other at every moment.
         let leaving = self.leaving.read().unwrap_or_else(PoisonError::into_inner);
@@ -296,7 +296,7 @@ impl Holdings {
         }
     }
 
-    /// What requests for this graph say.
+    /// Name of the graph in requests.
     pub(crate) fn graph_tag(&self) -> u64 {
         graph_tag(*self.live.graph().meta().uuid.as_bytes())
     }

@@ -26,7 +26,7 @@ impl Installer {
         Self { holdings: Arc::clone(holdings), inboxes: Arc::clone(inboxes) }
     }
 
-    /// The graph that is served.
+    /// Returns the graph that is served.
     #[must_use]
     pub fn live(&self) -> &LiveGraph {
         &self.holdings.live
@@ -42,7 +42,7 @@ impl Installer {
     /// Serves the version of a manifest, whose files are all here; returns whether that is new.
     ///
     /// # Errors
-    /// What is wrong with the manifest or its files; the version before is served then. And
+    /// The fault of the manifest or its files; the version before is served then. And
     /// [`ServerError::NotSwitched`]: install the manifest again.
     pub fn install(&self, manifest: &Manifest) -> Result<bool, ServerError> {
         // A reader that has just seen its number finds it.
@@ -59,7 +59,8 @@ impl Installer {
         Ok(is_new)
     }
 
-    /// Has all shards read the version of a partition that is installed, or returns why one does not.
+    /// Has all shards read the version of a partition that is installed, or returns why one does
+    /// not.
     fn switch(&self, part: PartId) -> Result<(), String> {
         let seen = self.holdings.committed(Some(part));
         let (done, all_done) = mpsc::channel();

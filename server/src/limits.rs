@@ -14,24 +14,25 @@ pub const SHARDS_MAX: u16 = 256;
 pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
 /// A connection that has asked for nothing this long may have to go for another.
 pub const IDLE_MIN: Duration = Duration::from_secs(10);
-/// Most connections of a shard that have not been let in yet (TLS, hello, token), or are being told that
-/// they are not; one more ends another, drawn at random among those of the address (of version 6: of the
-/// network of 64 bits), or of the Unix socket, that has most, so that strangers cannot keep others out.
+/// Most connections of a shard that are not admitted yet (TLS, hello, token) or are being refused.
+/// One more ends another, drawn at random from the busiest source. A source is an address (for
+/// version 6 a network of 64 bits) or the Unix socket, so strangers cannot keep others out.
 pub const ENTERING_PER_SHARD_MAX: usize = 256;
-/// How long a connection that is refused is kept, so that its client hears why.
+/// How long a connection that is refused is kept, so that its client receives why.
 pub const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 /// Bytes of ids and rows that all requests of one shard may hold; past it they get `overloaded`.
 pub const IN_FLIGHT_BYTES_PER_SHARD: u64 = 64 << 20;
 /// Most rows of a chunk of a reply: short rows take as long as others to find.
 pub const CHUNK_ROWS_MAX: usize = 8192;
-/// Bytes of a shard's buffers for reads from disk: `READS_IN_FLIGHT` of 64 KiB. Longer or more reads take
-/// their memory from the heap.
+/// Bytes of a shard's buffers for reads from disk: `READS_IN_FLIGHT` of 64 KiB. Longer or more
+/// reads take their memory from the heap.
 pub const IO_BYTES_PER_SHARD: usize = 4 << 20;
 /// Bytes of memory that a shard locks: each of three rings its own and the buffers.
 pub const LOCKED_BYTES_PER_SHARD: usize = (512 << 10) + 3 * IO_BYTES_PER_SHARD;
 /// Bytes of buffers that a shard keeps for the requests to come.
 pub const POOLED_BYTES_PER_SHARD: usize = 32 << 20;
-/// Sets of a gather's lists (keys, misses, a plan) that a tensor's part of a shard keeps for the next.
+/// Sets of a gather's lists (keys, misses, a plan) that a tensor's part of a shard keeps for the
+/// next.
 pub const IDLE_SCRATCH_MAX: usize = 32;
 /// Chunks of rows that may stand in the memory that a connection over a Unix socket shares with its
 /// client: enough that both are at work, few enough that they stay in the processor's cache.
@@ -39,7 +40,7 @@ pub const SHARED_SLOTS: usize = 4;
 /// Bytes of such memory of one shard, part of the server's budget of memory; a client past it gets
 /// its rows by the socket.
 pub const SHARED_BYTES_PER_SHARD: u64 = 32 << 20;
-/// No more than one byte in so many of that budget.
+/// A request takes at most this fraction of that budget.
 pub const SHARED_ONE_IN: u64 = 16;
 /// Hint in an `overloaded` reply.
 pub const RETRY_AFTER: Duration = Duration::from_millis(20);
@@ -86,7 +87,7 @@ pub const MAILBOX_LEN: usize = 1024;
 pub const WRITE_THREADS: usize = 16;
 /// Threads that pin versions and look at folders.
 pub const LOOK_THREADS: usize = 4;
-/// Calls that may wait for the threads of either kind; one more is told `overloaded`.
+/// Calls that may wait for the threads of either kind; one more is answered `overloaded`.
 pub const CALLS_WAITING_MAX: usize = 256;
 /// Bytes that a put holds for each row beside the row itself: keys, places, entries of lists.
 pub const PUT_BYTES_PER_ROW: usize = 192;
@@ -119,8 +120,8 @@ pub const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that is silent for this long is probed, and after three probes given up.
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How long a shard's tasks may run, a chunk of rows aside, before it polls its rings. A request that
-/// arrives for a SyncPull ends the turn.
+/// How long a shard's tasks may run, a chunk of rows aside, before it polls its rings. A request
+/// that arrives for a SyncPull ends the turn.
 pub const TURN: Duration = Duration::from_micros(500);
 /// A new connection must be let in within this time: TLS, hello and token together.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -148,9 +149,9 @@ const _: () = assert!(
     "the largest push must fit an idle shard"
 );
 
-/// How often a shard tells what only it knows, for metrics.
+/// Interval at which a shard publishes its gauges.
 pub const BEAT: Duration = Duration::from_millis(100);
-/// A shard that has not told for this long is said to have stopped answering.
+/// A shard that has not published for this long is reported as hanging.
 pub const BEAT_OVERDUE: Duration = Duration::from_secs(5);
 
 /// Connections to the metrics port; one more ends the one that is open longest.

@@ -38,10 +38,10 @@ pub(crate) struct Arrival {
     pub(crate) source: Source,
 }
 
-/// Where a connection comes from, as far as somebody has many of them.
+/// Source of a connection, at a granularity that is costly to multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
-    /// A Unix socket: whoever may open that is let in.
+    /// A Unix socket: every client that may open it is admitted.
     Unix,
     V4(Ipv4Addr),
     /// The first half of an address: who has one has all that begin so.
@@ -108,7 +108,7 @@ impl Listeners {
         &self.shard_ports
     }
 
-    /// Without `SO_REUSEPORT`, so that a second server on the same port is told.
+    /// Without `SO_REUSEPORT`, so that a second server on the same port fails.
     fn bind_tcp(
         &mut self,
         address: SocketAddr,
@@ -122,7 +122,7 @@ impl Listeners {
         Ok(bound)
     }
 
-    /// A socket file that nobody listens on is replaced; anything else in the way is an error.
+    /// Replaces a socket file without a listener; anything else there is an error.
     fn bind_unix(
         &mut self,
         path: PathBuf,
@@ -137,7 +137,8 @@ impl Listeners {
             match UnixStream::connect(&path) {
                 Ok(_) => return Err(error(io::ErrorKind::AddrInUse.into())),
                 Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {}
-                // Whoever may not ask, or gets no answer, does not know that nobody listens.
+                // A process that may not ask, or gets no answer, does not know that there is no
+                // listener.
                 Err(unknown) => return Err(error(unknown)),
             }
             std::fs::remove_file(&path).map_err(error)?;
@@ -150,17 +151,17 @@ impl Listeners {
     }
 }
 
-/// Port of a shard; 0 for a free one.
+/// Returns the port of a shard; 0 for a free one.
 fn shard_port(base: Option<u16>, shard: u16, n_shards: u16) -> Result<u16, ServerError> {
     let Some(base) = base else { return Ok(0) };
     base.checked_add(shard).ok_or(ServerError::Ports { base, n_shards })
 }
 
-/// A listening Unix socket that nobody could ever connect to whom its mode keeps out.
+/// Returns a listening Unix socket that no user outside its mode could ever connect to.
 fn bind_for(path: &Path, mode: Mode) -> io::Result<UnixListener> {
     let socket =
         net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Linux gives the file the mode of the socket, so that there is no moment before.
+    // Linux creates the file with the mode of the socket, so there is no window in between.
     rustix::fs::fchmod(&socket, mode)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     // Where that is not so, or the umask of the process takes some away.

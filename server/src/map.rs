@@ -11,15 +11,16 @@ use memmap2::{MmapMut, MmapOptions};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::process::{Resource, getrlimit};
 
-/// Mappings until one lies where huge pages can be.
+/// Mappings until one is where huge pages can be.
 const PLACES_TRIED: usize = 8;
-/// Longest time that one may take: it is made on a shard's thread, and waits for work on every core.
+/// Longest time that one may take: it is made on a shard's thread, and waits for work on every
+/// core.
 const COLLAPSE_MAX: Duration = Duration::from_millis(20);
 /// Refusals, and pages that took too long, until a tier does with small ones.
 const REFUSED_MAX: usize = 8;
 
-/// What nobody can do to the memory any more, this process included: change its size, write to it
-/// other than by the mapping that is there already, take these seals off.
+/// Seals of the memory, which bind this process too. Its size is fixed, the existing mapping is the
+/// only one that writes, and the seals cannot be removed.
 const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
@@ -32,16 +33,16 @@ pub(crate) struct TierFile {
     /// Where they begin in this process, and how many huge pages they have, or were refused.
     start: usize,
     n_huge: Cell<usize>,
-    /// Of these, how many were refused, or took longer than a shard can stand still for.
+    /// Operations of these that were refused, or took longer than a shard may stall.
     n_refused: Cell<usize>,
 }
 
 impl TierFile {
     /// Memory for the rows of a tier, all zeros, and its file.
     ///
-    /// Pages are taken as they are written. So it fails where the system promises no more memory than it
-    /// has: a page that cannot be had later would be a SIGBUS there, and not, as that of private memory,
-    /// an error now.
+    /// Pages are taken as they are written. So it fails where the system promises no more memory
+    /// than it has: a page that cannot be had later would be a SIGBUS there, and not, as that of
+    /// private memory, an error now.
     #[expect(unsafe_code, reason = "a map that is written to cannot be made otherwise")]
     pub(crate) fn new(n_bytes: usize) -> io::Result<(MmapMut, Self)> {
         let unsupported = |why: String| Err(io::Error::new(io::ErrorKind::Unsupported, why));
@@ -58,13 +59,13 @@ impl TierFile {
             return unsupported(format!("files may have {most} bytes (ulimit -f, LimitFSIZE)"));
         }
         file.set_len(file_bytes as u64)?;
-        // SAFETY: as in `Region::new`: the file is nobody else's until its seals make a mapping of it
-        // the only one that writes, and its size stays.
+        // SAFETY: as in `Region::new`: no other process has the file until its seals make a mapping
+        // of it the only one that writes, and its size stays.
         let map = |offset: usize| unsafe {
             MmapOptions::new().offset(offset as u64).len(n_bytes).map_mut(&file)
         };
-        // A huge page wants a place in the file as far from a multiple of its size as that in memory;
-        // most often the next mapping of a length comes to where the one before was.
+        // A huge page wants a place in the file as far from a multiple of its size as that in
+        // memory; most often the next mapping of a length comes to where the one before was.
         let within = |memory: &MmapMut| memory.as_ptr().addr() % LENT_PAGE_BYTES;
         let (mut memory, mut offset) = (map(LENT_PAGE_BYTES)?, LENT_PAGE_BYTES);
         for _ in 0..PLACES_TRIED {
@@ -81,9 +82,9 @@ impl TierFile {
         Ok((memory, Self { file, offset, n_bytes, start, n_huge, n_refused }))
     }
 
-    /// Takes the bytes up to `end` in huge pages, where they have none yet and the system has some: a
-    /// page of files in memory is a small one otherwise, whoever asks for what (`shmem_enabled`), and
-    /// costs every copy of a row more.
+    /// Backs the bytes up to `end` by huge pages, where they have none yet and the system has some.
+    /// A page of a file in memory is a small one otherwise, whatever `shmem_enabled` is, and each
+    /// copy of a row costs more.
     pub(crate) fn take_huge_pages(&self, end: usize) {
         let first = self.start.next_multiple_of(LENT_PAGE_BYTES);
         let all_end = self.start + self.n_bytes;
@@ -103,7 +104,7 @@ impl TierFile {
 
     /// The file, to be read, where the rows begin in it, and their bytes.
     pub(crate) fn place(&self) -> io::Result<(OwnedFd, u64, u64)> {
-        // Whoever may write could still have it take all its memory at once.
+        // A process that may write could still make it take all its memory.
         let file = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
         Ok((file.into(), self.offset as u64, self.n_bytes as u64))
     }
@@ -143,9 +144,9 @@ impl Region {
         let file = File::from(rustix::fs::memfd_create(c"lodestore-rows", flags)?);
         // All of it now: a page that cannot be had later would be a SIGBUS.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, n_bytes as u64)?;
-        // SAFETY: nobody else has the file yet, and before anybody gets it the seals below let this
-        // mapping be the only one that writes, so that bytes change through `self` alone. The size
-        // never changes. What another process reads meanwhile is its own affair.
+        // SAFETY: no other process has the file yet, and before one gets it the seals below let
+        // this mapping be the only one that writes, so that bytes change through `self` alone. The
+        // size never changes. What another process reads meanwhile is its own affair.
         let map = unsafe { MmapOptions::new().len(n_bytes).populate().map_mut(&file) }?;
         rustix::fs::fcntl_add_seals(&file, SEALS)?;
         Ok((Self { map }, file.into()))

@@ -20,7 +20,7 @@ pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ServerE
     pem::private_key(open_regular(path)?).map_err(|reason| bad(path, reason))
 }
 
-/// Opens a file without waiting for anybody, as whoever opens a pipe does.
+/// Opens a file without blocking, as an open of a pipe would.
 fn open_regular(path: &Path) -> Result<File, ServerError> {
     let unread = |error: io::Error| bad(path, format!("cannot read: {error}"));
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;

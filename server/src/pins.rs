@@ -1,8 +1,8 @@
 //! Versions that are kept for readers: their files stay, whatever is committed or compacted.
 //!
 //! A version is kept for [`PIN_IDLE`] after the last pull that named it. The newest one of each
-//! moment is kept for [`NEWEST_FOR`] after the next commit, so that a reader which has just seen its
-//! number finds it.
+//! moment is kept for [`NEWEST_FOR`] after the next commit, so that a reader which has just seen
+//! its number finds it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,9 +39,9 @@ struct Pin<T> {
     last_used: Instant,
 }
 
-/// What has a number.
+/// An item with a number.
 pub(crate) trait Numbered {
-    /// The number.
+    /// Returns the number.
     fn number(&self) -> u32;
 }
 
@@ -80,8 +80,8 @@ impl<T: Numbered> Pins<T> {
         Some(Arc::clone(&pin.version))
     }
 
-    /// Keeps a version, in the place of what was kept of it before partitions came; `false`, and not
-    /// kept, where as many are kept for readers as may be.
+    /// Keeps a version, in the place of what was kept of it before partitions came; `false`, and
+    /// not kept, where as many are kept for readers as may be.
     pub(crate) fn keep(&self, version: &Arc<T>, of: Use, now: Instant) -> bool {
         let mut pins = self.lock();
         pins.retain(|_, pin| !pin.is_over(now));

@@ -15,7 +15,7 @@ use lodestore_store::GraphVersion;
 use crate::error::failure;
 use crate::reads::PullOrder;
 
-/// What travels between two shards.
+/// A message between two shards.
 pub(crate) enum Letter {
     /// Do this with these rows of tensor `tensor`, all of them the receiver's, and answer.
     Ask { ticket: u64, question: Question, tensor: u16, ids: Vec<NodeId> },
@@ -23,7 +23,7 @@ pub(crate) enum Letter {
     Answer { ticket: u64, rows: Rows },
 }
 
-/// What a shard asks another.
+/// A request of one shard to another.
 pub(crate) enum Question {
     /// Gather them, as long as a pull waits for them, in the order of their pull.
     Gather(Wanted),
@@ -31,7 +31,7 @@ pub(crate) enum Question {
     Refresh(Option<PartId>),
     /// Serve a partition that has come.
     Open(PartId),
-    /// Let go of a partition.
+    /// Release a partition.
     Close(PartId),
 }
 
@@ -91,7 +91,7 @@ impl Post {
         let _ = self.senders.send_to(shard, Letter::Answer { ticket, rows }).await;
     }
 
-    /// Hands arrived rows to whoever waits; late rows are dropped.
+    /// Hands arrived rows to the waiting request; late rows are dropped.
     pub(crate) fn deliver(&self, ticket: u64, rows: Rows) {
         if let Some(sender) = self.waiting.borrow_mut().remove(&ticket) {
             let _ = sender.try_send(rows);
@@ -107,7 +107,7 @@ impl Post {
 struct Ticket<'a> {
     post: &'a Post,
     ticket: u64,
-    /// What the shard that was asked looks at before it works.
+    /// Cancellation flag that the asked shard reads before it works.
     given_up: Option<Arc<AtomicBool>>,
 }
 
@@ -120,7 +120,7 @@ impl Wanted {
         Self { order, n_rows_after, pinned, given_up: Arc::default() }
     }
 
-    /// Nobody waits any more.
+    /// No request waits any longer.
     pub(crate) fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Relaxed)
     }

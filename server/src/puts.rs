@@ -1,7 +1,8 @@
 //! Puts that come in pieces: what has come is kept until the last piece, and then put by one write.
 //!
-//! A put is known by the number that its client has drawn, and its partition. What is finished is
-//! remembered for a while, so that a last piece whose answer was lost is answered as the first time.
+//! A put is known by the number that its client has drawn, and its partition. Finished puts are
+//! remembered for a while, so that a last piece whose answer was lost is answered as the first
+//! time.
 //!
 //! The rows of a put of one piece have the room of its request. A put of more pieces reserves
 //! room for all its rows with the first, so that each put that has begun can end. A client that
@@ -21,7 +22,7 @@ use crate::limits::{
     STAGED_YIELD,
 };
 
-/// What a put is known by.
+/// Key of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PutKey {
     pub(crate) id: u128,
@@ -35,7 +36,7 @@ pub(crate) struct PutRows {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What becomes of a piece.
+/// Outcome of a piece.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// It is kept, and others follow.
@@ -61,7 +62,7 @@ struct State {
     order: VecDeque<PutKey>,
 }
 
-/// What two puts of one number do not share: rows of one of them would be lost.
+/// Properties that two puts with the same number do not share: rows of one would be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     tensor: u16,
@@ -352,7 +353,7 @@ mod tests {
         PutKey { id, part: PartId(0) }
     }
 
-    /// A piece with these ids, whose rows are their ids and the piece's number.
+    /// Returns a piece with these ids, whose rows are their ids and the piece's number.
     fn rows(ids: &[u32], mark: u8) -> PutRows {
         let bytes = ids.iter().flat_map(|&id| [id as u8, 0, 0, mark]).collect();
         PutRows { ids: ids.iter().copied().map(NodeId).collect(), bytes }

@@ -1,7 +1,7 @@
 //! Plain threads on which calls of the store that block run, so that no shard waits for a disk.
 //!
-//! Two crews with a queue each: what pins a version does not wait behind puts that
-//! wait for a sync. Both queues are bounded; a call that finds its queue full is told `overloaded`.
+//! Two crews with a queue each: what pins a version does not wait behind puts that wait for a sync.
+//! Both queues are bounded; a call that finds its queue full is answered `overloaded`.
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,14 +39,14 @@ pub(crate) struct Place<'a>(&'a Crew);
 /// A call to make; `None` ends the thread that takes it.
 type Task = Option<Box<dyn FnOnce() + Send>>;
 
-/// The answer to a call, to be awaited on the shard that made it, and to be let go of there.
+/// The answer to a call, to be awaited on the shard that made it, and to be released there.
 ///
-/// A channel of the standard kind would have the thread that answers let go of the waker. With
-/// glommio-ng 0.12 that may touch the woken task's memory after the task has ended and is gone: so the
-/// waker is let go of by the shard alone.
+/// A channel of the standard kind would have the thread that answers released the waker. With
+/// glommio-ng 0.12 that may touch the woken task's memory after the task has ended and is gone: so
+/// the waker is released by the shard alone.
 pub(crate) struct Answer<T> {
     slot: Slot<T>,
-    /// Of one thread.
+    /// State of one thread.
     stays: PhantomData<Rc<()>>,
 }
 
@@ -98,7 +98,7 @@ impl Crew {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Has a thread make `call`; it is made whether or not somebody waits for the answer.
+    /// Runs `call` on a thread, even when no task waits for the answer any longer.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> T + Send + 'static,
@@ -144,7 +144,7 @@ impl Place<'_> {
         let task = move || answering.tell(call());
         let sent = self.0.calls.try_send(Some(Box::new(task)));
         sent.map_err(|_| failure(FailureCode::Stopping, "the server is going down"))?;
-        // The thread that takes the call gives the place back.
+        // The thread that takes the call releases the place.
         std::mem::forget(self);
         Ok(Answer { slot, stays: PhantomData })
     }
@@ -195,7 +195,7 @@ impl<T> Drop for Answering<T> {
     fn drop(&mut self) {
         let mut told = lock(&self.0);
         told.is_over = true;
-        // Under the lock: the shard does not let go of it meanwhile.
+        // Under the lock: the shard does not released it meanwhile.
         if let Some(waker) = &told.waker {
             waker.wake_by_ref();
         }
@@ -212,7 +212,7 @@ fn work(queue: &Mutex<Receiver<Task>>, waiting: &AtomicU64) {
         let Ok(Some(task)) = task else { return };
         waiting.fetch_sub(1, Ordering::Relaxed);
         if catch_unwind(AssertUnwindSafe(task)).is_err() {
-            // What it held, the sender of its answer included, is gone: its shard is told.
+            // Its values, the sender of its answer included, are dropped: its shard is informed.
             warn!("a call of the store panicked");
         }
     }
@@ -244,7 +244,7 @@ mod tests {
         crew.stop();
     }
 
-    /// Tasks end, and are let go of, while the thread that has woken them is still about to.
+    /// Tasks end, and are released, while the thread that has woken them is still about to.
     #[test]
     fn answers_wake_tasks_that_end_at_once() {
         let crew = Arc::new(Crew::start("test", 4).unwrap());

@@ -65,7 +65,8 @@ impl TensorSource for Imported {
     }
 }
 
-/// Copies the version of partition 0 to a folder that follows, which is made; or the files that it lacks.
+/// Copies the version of partition 0 to a folder that follows, which is made; or the files that it
+/// lacks.
 pub(crate) fn fetch(writer: &Arc<LiveGraph>, into: &Path) -> Manifest {
     let files = writer.part_files(PartId(0)).unwrap();
     let read = |at| {
@@ -97,7 +98,7 @@ pub(crate) fn fetch(writer: &Arc<LiveGraph>, into: &Path) -> Manifest {
     files.manifest().clone()
 }
 
-/// What happens when a shard opens a segment.
+/// Action when a shard opens a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenFault {
     /// The next one fails.

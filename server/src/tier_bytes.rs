@@ -10,7 +10,7 @@ use crate::limits::{SHARED_BYTES_PER_SHARD, SHARED_ONE_IN};
 use crate::{ServerConfig, ServerError};
 
 /// Bytes of the budget that clients of this machine may map of one shard; whole regions, and none
-/// where nobody comes by a Unix socket.
+/// without a Unix socket.
 pub(crate) fn shared_bytes(config: &ServerConfig, n_shards: u16) -> u64 {
     if config.unix.is_none() {
         return 0;
@@ -21,8 +21,9 @@ pub(crate) fn shared_bytes(config: &ServerConfig, n_shards: u16) -> u64 {
 }
 
 /// Bytes of each tensor's tier on one shard, bookkeeping included. Shards have equal parts of the
-/// budget, less volatile tensors and what they may share with clients. Tensors share a part by the bytes of their rows; what one does not need is left to the
-/// others. A tier takes no more memory than its rows need, so a large budget is only a bound.
+/// budget, less volatile tensors and what they may share with clients. Tensors share a part by the
+/// bytes of their rows; what one does not need is left to the others. A tier takes no more memory
+/// than its rows need, so a large budget is only a bound.
 pub(crate) fn tier_bytes(
     holdings: &Holdings,
     (config, volatile_bytes): (&ServerConfig, u64),
@@ -44,7 +45,7 @@ pub(crate) fn tier_bytes(
     Ok(bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)).collect())
 }
 
-/// Rows of a tensor on one shard, about, and bytes of all its rows.
+/// Returns the rows of a tensor on one shard, about, and bytes of all its rows.
 fn size(holdings: &Holdings, tensor: &TensorHolding) -> (u32, u64) {
     let parts = holdings.parts_ever();
     let n_keys = parts.iter().map(|&part| holdings.keys_of(part, tensor)).sum::<u64>();

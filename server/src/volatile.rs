@@ -33,7 +33,7 @@ pub struct VolatileChoice {
 pub struct BadVolatileChoice {
     /// The text.
     pub found: String,
-    /// What is wrong with it.
+    /// The fault of it.
     pub reason: String,
 }
 

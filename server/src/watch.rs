@@ -1,4 +1,4 @@
-//! Notices threads that end although the server goes on: what they did nobody does any more.
+//! Notices threads that end although the server continues, since their work is no longer done.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,13 +22,13 @@ pub(crate) struct Lifeline {
 }
 
 thread_local! {
-    /// Let go of when the thread ends, however that is.
+    /// Dropped when the thread ends, in whatever way.
     static LIFELINE: RefCell<Option<Lifeline>> = const { RefCell::new(None) };
 }
 
 impl Deaths {
-    /// Waits until a thread has ended that must not, and tells which; `None` if the server is stopped
-    /// first.
+    /// Waits until a thread has ended that must not, and returns its name; `None` if the server is
+    /// stopped first.
     #[must_use]
     pub fn wait(&self) -> Option<String> {
         let mut state = self.lock();
@@ -43,7 +43,7 @@ impl Deaths {
         self.lock().dead.clone()
     }
 
-    /// From now on threads end because they are told to.
+    /// From now on threads end on request.
     pub(crate) fn expect(&self) {
         self.lock().is_stopping = true;
         self.0.1.notify_all();
@@ -72,7 +72,8 @@ impl Drop for Lifeline {
         if state.is_stopping || state.dead.is_some() {
             return;
         }
-        // No log: this runs as the thread's locals are destroyed, and the log's buffer is one of them.
+        // No log: this runs as the thread's locals are destroyed, and the log's buffer is one of
+        // them.
         state.dead = Some(std::mem::take(&mut self.name));
         self.deaths.0.1.notify_all();
     }

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::io::Errno;
 
-/// What stood in the way of reading something.
+/// The cause of a failed read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// It is not there, or not as it must be.
@@ -17,7 +17,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The cause behind an error of the system or of RocksDB, which tells its causes in words only.
+    /// Returns the cause behind an error of the system or of RocksDB, which describes its causes in
+    /// words only.
     #[must_use]
     pub fn of(error: &io::Error) -> Self {
         use io::ErrorKind as Kind;

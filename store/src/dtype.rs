@@ -65,8 +65,8 @@ impl Dtype {
         }
     }
 
-    /// Converts packed elements of this type to f32. f16, bf16, u8, i8 and i16 come exactly; f64, i32
-    /// and i64 are rounded to the nearest f32. NaN stays NaN.
+    /// Converts packed elements of this type to f32. f16, bf16, u8, i8 and i16 come exactly; f64,
+    /// i32 and i64 are rounded to the nearest f32. NaN stays NaN.
     ///
     /// # Panics
     ///
@@ -75,7 +75,7 @@ impl Dtype {
         widen(self, bytes, out);
     }
 
-    /// The name that users write, for example `f32`.
+    /// Returns the name that users write, for example `f32`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -103,7 +103,8 @@ impl Dtype {
         Self::ALL.get(code as usize).copied()
     }
 
-    /// The type that holds elements of an `.npy` file unchanged; booleans become 0 and 1 in `u8`.
+    /// Returns the type that holds elements of an `.npy` file unchanged; booleans become 0 and 1 in
+    /// `u8`.
     ///
     /// `None` for unsigned integers wider than a byte, which tensors do not have.
     #[must_use]

@@ -25,14 +25,14 @@ pub struct EmbeddedStore {
     profile: DeviceProfile,
     /// Tensors as in the graph's description.
     tensors: Vec<(TensorSpec, TensorViews)>,
-    /// Memory of finished gathers, for the next ones: one entry per thread that gathers at once.
+    /// Memory of finished gathers, for the next ones: one entry per concurrently gathering thread.
     scratch: PerProcess<Mutex<Vec<Scratch>>>,
 }
 
 /// One view per partition; `None` for a partition that was not asked for.
 type TensorViews = Vec<Option<TensorView>>;
 
-/// What a gather needs beside its output.
+/// Scratch memory of a gather beside its output.
 #[derive(Debug, Default)]
 struct Scratch {
     /// Per partition: rows and where they go.
@@ -77,19 +77,19 @@ impl EmbeddedStore {
         Ok(Self { live, profile, tensors, scratch: PerProcess::new() })
     }
 
-    /// The graph behind the store.
+    /// Returns the graph behind the store.
     #[must_use]
     pub fn graph(&self) -> &Graph {
         self.live.graph()
     }
 
-    /// The open partitions behind the store.
+    /// Returns the open partitions behind the store.
     #[must_use]
     pub fn live(&self) -> &Arc<LiveGraph> {
         &self.live
     }
 
-    /// The tensor called `name`.
+    /// Returns the tensor called `name`.
     pub fn tensor(&self, name: &str) -> Result<&TensorSpec, StoreError> {
         self.named(name).map(|(spec, _)| spec)
     }
@@ -121,8 +121,8 @@ impl EmbeddedStore {
         self.gather_routed(views, ids, 0u32.., out)
     }
 
-    /// Copies the row of `ids[i]` to row `at[i]` of `out`, in one plan for each partition; other rows
-    /// of `out` stay as they are.
+    /// Copies the row of `ids[i]` to row `at[i]` of `out`, in one plan for each partition; other
+    /// rows of `out` stay as they are.
     ///
     /// `out` has whole rows, one for each position in `at` at least. After an error the content of
     /// those positions means nothing.

@@ -1,4 +1,4 @@
-//! What can go wrong between a stored graph and the rows asked of it.
+//! Errors between a stored graph and its requested rows.
 
 mod about;
 
@@ -22,7 +22,7 @@ pub enum StoreError {
     Io {
         /// File concerned.
         file: PathBuf,
-        /// What was tried, for example `read`.
+        /// The operation, for example `read`.
         action: &'static str,
         /// The system's reason.
         source: io::Error,
@@ -42,7 +42,7 @@ pub enum StoreError {
     Meta {
         /// The `graph.toml`.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The fault of it.
         source: MetaError,
     },
     /// The header, the checksum table or the footer of a segment is damaged.
@@ -57,7 +57,7 @@ pub enum StoreError {
         section: &'static str,
         /// Where the section starts.
         offset: u64,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         reason: String,
     },
     /// The bytes of a page are not those that were written there.
@@ -86,7 +86,7 @@ pub enum StoreError {
         file: PathBuf,
         /// Row group, counted from the first row.
         group: u32,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         reason: String,
     },
     /// The file is longer or shorter than its header says.
@@ -110,7 +110,7 @@ pub enum StoreError {
     Misplaced {
         /// Segment file.
         file: PathBuf,
-        /// What differs, for example `partition`.
+        /// The property that differs, for example `partition`.
         field: &'static str,
         /// Value that the graph's catalog promises.
         expected: String,
@@ -154,7 +154,7 @@ pub enum StoreError {
         version: u32,
         /// The row in its partition.
         row: RowIdx,
-        /// What was expected and what was found.
+        /// The expected and the found value.
         reason: String,
     },
     /// Committed rows as older releases stored them.
@@ -186,8 +186,8 @@ pub enum StoreError {
         dir: PathBuf,
     },
     /// A graph that the parent of this process has opened for writing. Also any that a child opens
-    /// for writing after its parent has opened some, and any that a child opens whose parent had one
-    /// open for writing at the fork.
+    /// for writing after its parent has opened some, and any that a child opens whose parent had
+    /// one open for writing at the fork.
     #[error(
         "{}: this process was forked from one that uses graphs: it can write to none, and can open \
          none if one was open for writing at the fork; write in the parent, or start this process \
@@ -208,7 +208,7 @@ pub enum StoreError {
         dir: PathBuf,
         /// The failure.
         reason: String,
-        /// What helps.
+        /// The remedy.
         advice: &'static str,
     },
     /// A version that was compacted away, or that is not committed yet.
@@ -232,7 +232,7 @@ pub enum StoreError {
         /// The committed version.
         committed: u32,
     },
-    /// The caller did not want it to go on.
+    /// The caller did not want it to continue.
     #[error("stopped before its end; what was written is removed")]
     Stopped,
     /// A tensor that cannot come to the graph, or go from it, now.
@@ -268,7 +268,7 @@ pub enum StoreError {
     Unrepairable {
         /// File concerned.
         file: PathBuf,
-        /// What was tried.
+        /// The operation.
         reason: String,
     },
     /// The graph has no such tensor.
@@ -292,7 +292,7 @@ pub enum StoreError {
     Busy {
         /// The partition.
         part: PartId,
-        /// What holds it up.
+        /// The obstacle.
         reason: &'static str,
     },
     /// A folder follows another server's, and is written by that alone.
@@ -307,7 +307,7 @@ pub enum StoreError {
         /// Addresses of the writer.
         writer: String,
     },
-    /// What a writer has cannot follow what a follower has.
+    /// The state of the writer cannot follow that of the follower.
     #[error("partition {part} is not followed: {reason}")]
     FollowRefused {
         /// The partition.

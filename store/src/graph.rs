@@ -25,7 +25,7 @@ pub const META_FILE: &str = "graph.toml";
 /// Folder in a graph's where servers remember which rows were resident; nothing depends on it.
 pub const HOT_ROWS_DIR: &str = "hot-rows";
 
-/// What the name of a segment ends with while it is being written.
+/// Suffix of a segment's name while it is being written.
 pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 
 /// Fresh looks at a catalog for a segment that a compaction moves.
@@ -52,7 +52,7 @@ impl Graph {
     pub fn open_on(device: Arc<dyn Device>, dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(META_FILE);
         let text = read_meta(&*device, &path).map_err(StoreError::io(&path, "read"))?;
-        // What is not UTF-8 changes here, and the checksum tells.
+        // Bytes outside UTF-8 change here, and the checksum detects that.
         let parsed = GraphMeta::parse(&String::from_utf8_lossy(&text));
         let (meta, book) = parsed.map_err(|source| match source {
             MetaError::Newer { found } => StoreError::NewerFormat {
@@ -75,43 +75,43 @@ impl Graph {
         Self { device, dir: dir.to_owned(), meta, book }
     }
 
-    /// What `graph.toml` says.
+    /// Returns what `graph.toml` says.
     #[must_use]
     pub fn meta(&self) -> &GraphMeta {
         &self.meta
     }
 
-    /// Identity of the graph.
+    /// Returns the identity of the graph.
     #[must_use]
     pub fn uuid(&self) -> Uuid {
         self.meta.uuid
     }
 
-    /// Which partition owns which node.
+    /// Returns which partition owns which node.
     #[must_use]
     pub fn book(&self) -> &PartitionBook {
         &self.book
     }
 
-    /// Where the graph's files live.
+    /// Returns where the graph's files live.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
 
-    /// Folder of the graph.
+    /// Returns the folder of the graph.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Folder of a partition; it need not exist on this machine.
+    /// Returns the folder of a partition; it need not exist on this machine.
     #[must_use]
     pub fn part_dir(&self, part: PartId) -> PathBuf {
         part_dir(&self.dir, part)
     }
 
-    /// The partitions whose folders are on this machine, ascending.
+    /// Returns the partitions whose folders are on this machine, ascending.
     #[must_use]
     pub fn parts_here(&self) -> Vec<PartId> {
         self.book.parts().filter(|&part| self.device.exists(&self.part_dir(part))).collect()
@@ -132,13 +132,13 @@ impl Graph {
         topology_path(&self.part_dir(part))
     }
 
-    /// Halo of a partition.
+    /// Returns the halo of a partition.
     #[must_use]
     pub fn halo_path(&self, part: PartId) -> PathBuf {
         halo_path(&self.part_dir(part))
     }
 
-    /// The tensor called `name`.
+    /// Returns the tensor called `name`.
     pub fn tensor(&self, name: &str) -> Result<&TensorSpec, StoreError> {
         self.meta.tensor(name).ok_or_else(|| {
             let known: Vec<&str> = self.meta.tensors.iter().map(|t| t.name.as_str()).collect();
@@ -294,7 +294,7 @@ impl Graph {
 }
 
 /// Opens a segment and pins it. It is gone, with [`io::ErrorKind::NotFound`] or
-/// [`io::ErrorKind::WouldBlock`], if somebody removed it or is about to.
+/// [`io::ErrorKind::WouldBlock`], if it was removed or is about to be.
 pub(crate) fn open_pinned(
     device: &dyn Device,
     path: &Path,
@@ -308,7 +308,8 @@ pub(crate) fn open_pinned(
     Ok(segment)
 }
 
-/// The bytes of a `graph.toml`; a longer file than any of ours is cut, and its checksum tells.
+/// Returns the bytes of a `graph.toml`; a longer file than any of ours is cut, and its checksum
+/// detects that.
 fn read_meta(device: &dyn Device, path: &Path) -> io::Result<Vec<u8>> {
     let file = device.open(path)?;
     let mut text = vec![0; file.len_bytes()?.min(MAX_META_BYTES) as usize];

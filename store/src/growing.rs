@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub(crate) struct Growing<T> {
     first: Vec<T>,
-    /// What was added later.
+    /// The items added later.
     rest: OnceLock<Box<Growing<T>>>,
 }
 

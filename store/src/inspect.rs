@@ -1,4 +1,4 @@
-//! What a graph holds, in figures.
+//! Figures of a graph.
 
 mod codec;
 
@@ -43,7 +43,7 @@ pub struct GraphSummary {
     pub parts: Vec<PartSummary>,
     /// How its rows would be read here.
     pub reader: ReaderSummary,
-    /// What plans take the disk for.
+    /// The disk profile that plans use.
     pub device: DeviceSummary,
 }
 
@@ -67,7 +67,7 @@ pub struct DeviceSummary {
     pub measured_unix_s: Option<u64>,
     /// Why what was measured cannot be used.
     pub fault: Option<String>,
-    /// What was measured, by request size and queue depth.
+    /// Measurements, by request size and queue depth.
     pub cells: Vec<ProbeCell>,
 }
 
@@ -116,7 +116,7 @@ pub struct PartSummary {
     pub layers: Vec<LayerSummary>,
 }
 
-/// What is over the segment of a tensor in a partition.
+/// Layers over the segment of a tensor in a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LayerSummary {
     /// Tensor.

@@ -25,12 +25,12 @@ impl FileMap {
         Ok(Self { map })
     }
 
-    /// Tells the system that places without order will be read, of a file that stays in memory
-    /// once it is there, or does not.
+    /// Advises the system of random reads, in a file that stays in memory once it is there, or does
+    /// not.
     ///
-    /// What stays is read and mapped in huge pages where the file system has them: random rows of
-    /// 400 bytes then come 1.3 to 1.5 times as fast. What does not stay is read by single pages,
-    /// since what lies around them is thrown away before its use.
+    /// Resident files are read and mapped in huge pages where the file system has them. Random rows
+    /// of 400 bytes then arrive 1.3 to 1.5 times as fast. Other files are read by single pages,
+    /// since their surroundings are evicted before use.
     pub(crate) fn expect_random_reads(&self, stays_in_memory: bool) {
         let advice =
             if stays_in_memory { memmap2::Advice::HugePage } else { memmap2::Advice::Random };
@@ -38,8 +38,8 @@ impl FileMap {
         let _ = self.map.advise(advice);
     }
 
-    /// Brings bytes into memory, so that a disk that cannot read them is an error here and no SIGBUS
-    /// where they are touched. Costs what the first touch would.
+    /// Brings bytes into memory, so that a disk that cannot read them is an error here and no
+    /// SIGBUS where they are touched. Costs what the first touch would.
     ///
     /// Kernels before 5.14 cannot: there the touch has to do. Nor does it help once the system has
     /// thrown a page away and reads it again.

@@ -100,7 +100,7 @@ struct Version {
 }
 
 impl GraphMeta {
-    /// Checks the text of a `graph.toml`; gives the description and its partition book.
+    /// Checks the text of a `graph.toml`; returns the description and its partition book.
     pub fn parse(text: &str) -> Result<(Self, PartitionBook), MetaError> {
         let body = check_checksum(text)?;
         let found = toml::from_str::<Version>(body)?.format_version;
@@ -112,14 +112,14 @@ impl GraphMeta {
         Ok((meta, book))
     }
 
-    /// The text of a `graph.toml`.
+    /// Returns the text of a `graph.toml`.
     #[must_use]
     pub fn to_text(&self) -> String {
         let body = toml::to_string(self).unwrap_or_else(|error| unserialisable(&error));
         format!("{CHECKSUM_KEY}{:08x}\"\n{body}", crc32fast::hash(body.as_bytes()))
     }
 
-    /// The tensor called `name`.
+    /// Returns the tensor called `name`.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&TensorSpec> {
         self.tensors.iter().find(|tensor| tensor.name == name)
@@ -143,8 +143,8 @@ impl GraphMeta {
     }
 }
 
-/// Whether `text` describes the same graph, though perhaps with other tensors: a tensor that comes or
-/// goes reaches `graph.toml` and its copies one after the other.
+/// Whether `text` describes the same graph, though perhaps with other tensors: a tensor that comes
+/// or goes reaches `graph.toml` and its copies one after the other.
 pub(crate) fn is_copy(text: &[u8], of: &GraphMeta) -> bool {
     let parsed = std::str::from_utf8(text).ok().and_then(|text| GraphMeta::parse(text).ok());
     parsed.is_some_and(|(copy, _)| GraphMeta { tensors: of.tensors.clone(), ..copy } == *of)
@@ -155,7 +155,7 @@ fn unserialisable(error: &toml::ser::Error) -> String {
     unreachable!("a graph's description is plain TOML: {error}")
 }
 
-/// The text after a first line that vouches for it.
+/// Returns the text after a first line that vouches for it.
 fn check_checksum(text: &str) -> Result<&str, MetaError> {
     let (line, body) = text.split_once('\n').ok_or(MetaError::NoChecksum)?;
     let expected = line.strip_prefix(CHECKSUM_KEY).and_then(|rest| rest.strip_suffix('"'));
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// The text of a changed description under a checksum that fits.
+    /// Returns the text of a changed description under a checksum that fits.
     fn sealed(change: impl FnOnce(&str) -> String) -> String {
         let text = cora().to_text();
         let body = change(text.split_once('\n').unwrap().1);

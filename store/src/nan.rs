@@ -2,7 +2,7 @@
 
 use crate::dtype::Dtype;
 
-/// What to do with NaN in rows that come from outside.
+/// Treatment of NaN in rows that come from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NanPolicy {
     /// A NaN is an error that names row and column.
@@ -12,7 +12,7 @@ pub enum NanPolicy {
     Keep,
 }
 
-/// Position of the first NaN among packed little-endian elements; integers have none.
+/// Returns the position of the first NaN among packed little-endian elements; integers have none.
 #[must_use]
 pub fn first_nan(dtype: Dtype, bytes: &[u8]) -> Option<usize> {
     // The largest magnitude bits that are not NaN are those of infinity.

@@ -11,8 +11,8 @@ use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest, open_pinned};
 use crate::quarantine::quarantine;
 use crate::segment::{Segment, SegmentDigest, SegmentIdentity};
 
-/// Writes the file `name` of a partition, opens it and pins it; returns its record, which no catalog
-/// has yet.
+/// Writes the file `name` of a partition, opens it and pins it; returns its record, which no
+/// catalog has yet.
 ///
 /// `write` fills the file of the path that it receives, and syncs it. The file is then moved to its
 /// name, and its folder is synced. A failure removes what was written.

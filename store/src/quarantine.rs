@@ -26,7 +26,7 @@ pub(crate) fn quarantine_place(device: &dyn Device, path: &Path) -> Result<PathB
     place.map(|place| folder.join(place)).ok_or_else(full)
 }
 
-/// Moves what is at `path` to the quarantine of its folder, durably; gives where it is then.
+/// Moves what is at `path` to the quarantine of its folder, durably; returns where it is then.
 pub(crate) fn quarantine(device: &dyn Device, path: &Path) -> Result<PathBuf, StoreError> {
     let to = quarantine_place(device, path)?;
     let sync = |dir: &Path| device.sync(dir).map_err(StoreError::io(dir, "sync"));

@@ -2,8 +2,8 @@
 //!
 //! Row of a node = mean of its class + noise. The means of two classes are [`SEPARATION`] noise
 //! deviations apart, so a linear classifier on single rows often errs; a mean over the neighbours
-//! that share the class keeps the signal and divides the noise, which is what a GNN does.
-//! Numbers come from integer arithmetic alone, so the same seed gives the same bytes everywhere.
+//! that share the class keeps the signal and divides the noise, which is what a GNN does. Numbers
+//! come from integer arithmetic alone, so the same seed produces the same bytes everywhere.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// Writes an array of shape (nodes, `dim`), `f32`, for the `i64` labels in `labels_npy`.
 ///
-/// Memory: 1 MiB. A node with a negative label gets noise alone. `progress` is told rows done and
+/// Memory: 1 MiB. A node with a negative label gets noise alone. `progress` receives rows done and
 /// rows in all.
 pub fn write_features(
     labels_npy: &Path,
@@ -77,7 +77,8 @@ fn fill_row(row: &mut [f32], seed: u64, node: u64, label: i64) {
     }
 }
 
-/// A number from a distribution close to the standard normal one: the sum of four uniform ones.
+/// Returns a number from a distribution close to the standard normal one: the sum of four uniform
+/// ones.
 fn normal(counter: u64) -> f32 {
     let bits = mix(counter);
     let sum: u32 = (0..4).map(|lane| u32::from((bits >> (16 * lane)) as u16)).sum();

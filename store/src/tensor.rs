@@ -1,4 +1,4 @@
-//! What a tensor is: a name, an element type and a width.
+//! Description of a tensor: a name, an element type and a width.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -47,7 +47,7 @@ pub enum TensorSpecError {
 }
 
 impl TensorSpec {
-    /// A checked tensor.
+    /// Returns a checked tensor.
     pub fn new(name: &str, dtype: Dtype, width: u32) -> Result<Self, TensorSpecError> {
         let spec = Self { name: name.to_owned(), dtype, width };
         spec.check()?;

@@ -1,7 +1,7 @@
 //! A graph of format 1 that was written when format 1 was the newest: it opens for ever.
 //!
-//! `fixtures/format1.zip` was made by `lode import --undirected --parts 2` (partitioner spring) from
-//! 300 nodes with edges from each `i` to `i + 1` and to `7 i + 3`, all modulo 300, and tensors
+//! `fixtures/format1.zip` was made by `lode import --undirected --parts 2` (partitioner spring)
+//! from 300 nodes with edges from each `i` to `i + 1` and to `7 i + 3`, all modulo 300, and tensors
 //! `feat` (f32 × 19, element j of row i is 0.5 (31 i + 7 j)), `code` (u8 × 3, 31 i + 7 j + i / 256
 //! modulo 256) and `half` (f16 × 2, i + j). Its catalogs keep no copy of `graph.toml`.
 
@@ -113,7 +113,7 @@ fn a_graph_of_format_1_is_repaired() {
     assert!(verify(&path, &mut |_, _| {}).unwrap().ok);
 }
 
-/// Sets the format in a header page and seals it anew.
+/// Sets the format in a header page and seals it again.
 fn make_newer(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     bytes[8..12].copy_from_slice(&77u32.to_le_bytes());

@@ -2,9 +2,9 @@
 //!
 //! `fixtures/format2.zip` was made by `lode import --edge-ids --edge-weights W --codec packed=zstd
 //! --codec brain=raw --dtype brain=bf16 --parts 2` (partitioner spring) from 300 nodes with an edge
-//! from each `i` to `i + 1`, then one from each `i` to `7 i + 3`, all modulo 300, then once more that
-//! from 0 to 1; edge `e` weighs `e / 4 - 10`. Tensors: `packed` (f32 × 64, row i is zeros, but `i` in
-//! column `i mod 64`) and `brain` (bf16 × 5, element j of row i is `i mod 128 + j`).
+//! from each `i` to `i + 1`, then one from each `i` to `7 i + 3`, all modulo 300, then once more
+//! that from 0 to 1; edge `e` weighs `e / 4 - 10`. Tensors: `packed` (f32 × 64, row i is zeros, but
+//! `i` in column `i mod 64`) and `brain` (bf16 × 5, element j of row i is `i mod 128 + j`).
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -37,7 +37,7 @@ fn gathered(store: &EmbeddedStore, tensor: &str) -> Vec<u8> {
     rows
 }
 
-/// The input's id of each node.
+/// Returns the input's id of each node.
 fn external_ids(store: &EmbeddedStore) -> Vec<u32> {
     let ids = gathered(store, EXTERNAL_ID_TENSOR);
     ids.as_chunks::<8>().0.iter().map(|id| i64::from_le_bytes(*id) as u32).collect()
@@ -96,7 +96,7 @@ fn check_edges(path: &Path) {
     assert_eq!(halos.collect::<Vec<_>>(), [67, 66]);
 }
 
-/// The format in a header.
+/// Returns the format in a header.
 fn format_of(path: &Path) -> u32 {
     u32::from_le_bytes(fs::read(path).unwrap()[8..12].try_into().unwrap())
 }

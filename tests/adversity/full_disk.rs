@@ -141,7 +141,7 @@ fn wait_for_a_look() {
     std::thread::sleep(Duration::from_millis(1100));
 }
 
-/// A later write is refused with what to do, and reads go on.
+/// A later write is refused with what to do, and reads continue.
 fn is_refused(on: &OnDisk, live: &Arc<LiveGraph>) {
     on.check(live);
     let refused = live.commit_version().unwrap_err();
@@ -212,7 +212,7 @@ fn another_continues(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     assert!(verify_rows(&Graph::open(&on.graph).unwrap()).ok);
 }
 
-/// Puts until the disk is full; gives the turn that failed.
+/// Puts until the disk is full; returns the turn that failed.
 fn put_until_full(on: &mut OnDisk, live: &LiveGraph) -> u32 {
     on.put(live, 1).unwrap();
     on.commit(live).unwrap();
@@ -261,7 +261,8 @@ fn a_disk_may_fill_up_again_and_again() {
     continues(on, live, turn);
 }
 
-/// RocksDB holds writes back where tables are to be written first, for which there is no room either.
+/// RocksDB holds writes back where tables are to be written first, for which there is no room
+/// either.
 #[test]
 fn of_many_writers_to_a_full_disk_none_waits_for_room() {
     for round in 0..ROUNDS {
@@ -389,7 +390,7 @@ fn a_compaction_on_a_full_disk_leaves_everything_as_it_was() {
     assert!(matches!(&error, StoreError::Io { source, .. } if is_full(source)), "{error}");
     assert_eq!(names_in(&on.graph.join("part-000")), before, "nothing is left of it");
     on.check(&live);
-    // No write to a catalog has failed: the same process goes on.
+    // No write to a catalog has failed: the same process continues.
     on.disk.empty();
     compact(&live).unwrap();
     on.put(&live, 2).unwrap();

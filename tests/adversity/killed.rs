@@ -96,7 +96,7 @@ fn spawn(graph: &Path, known: &Known) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Lets a child work for some time, kills it, and gives the lines that it had written.
+/// Lets a child work for some time, kills it, and returns the lines that it had written.
 fn load_and_kill(graph: &Path, known: &Known, after: Duration) -> Vec<String> {
     let mut child = spawn(graph, known);
     let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
@@ -123,7 +123,7 @@ fn load_and_kill(graph: &Path, known: &Known, after: Duration) -> Vec<String> {
 }
 
 impl Known {
-    /// A writer's rows after some more of its turns.
+    /// Returns a writer's rows after some more of its turns.
     fn after(&self, writer: u32, base: &Turns, turns: std::ops::RangeInclusive<u32>) -> Turns {
         let mut rows = base.clone();
         for turn in turns {
@@ -132,7 +132,7 @@ impl Known {
         rows
     }
 
-    /// Whether a writer's rows, in the partitions that `within` takes, are as in `model`.
+    /// Returns whether a writer's rows, in the partitions that `within` takes, are as in `model`.
     fn agrees(&self, writer: u32, found: &Turns, model: &Turns, within: Option<usize>) -> bool {
         (writer..N_NODES).step_by(N_WRITERS as usize).map(|node| node as usize).all(|node| {
             within.is_some_and(|part| self.parts[node] != part) || found[node] == model[node]

@@ -39,7 +39,7 @@ pub(crate) fn work(graph: &Path, first_turns: &[u32]) {
     let graph = Graph::open(graph).unwrap();
     let options = OpenOptions::default();
     let live = &Arc::new(LiveGraph::open(graph, None, LiveMode::Write, &options).unwrap());
-    // The test's name stands before it, without an end of line.
+    // The test's name is before it, without an end of line.
     tell("\nready");
     thread::scope(|scope| {
         for (writer, &first) in (0..).zip(first_turns) {

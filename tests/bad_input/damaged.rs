@@ -20,8 +20,8 @@ fn flip(path: &Path, byte: u64, bit: u32) {
     file.write_all_at(&[found[0] ^ (1 << bit)], byte).unwrap();
 }
 
-/// A graph in one partition, whose rows stay in order, and ids of all its nodes. Its rows of
-/// `feat` take 51 pages.
+/// Returns a graph in one partition, whose rows stay in order, and ids of all its nodes. Its rows
+/// of `feat` take 51 pages.
 fn imported() -> (Source, PathBuf) {
     let source = Source::random(4000, 1000);
     let graph = import(&source, "graph");
@@ -58,7 +58,7 @@ fn a_flipped_bit_is_named_by_file_and_page_and_no_row_comes_back() {
     assert!(report["damaged"][0]["file"].as_str().unwrap().ends_with("feat.v1.seg"));
     lode_line(&format!("verify {}", graph.display())).failed(1, &[]);
 
-    // A server tells the same, and goes on with what is whole.
+    // A server tells the same, and continues with what is whole.
     let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 2");
     let from = format!("--connect {}", server.address);
     gather(&source, &from, "ids.npy").failed(1, &named);

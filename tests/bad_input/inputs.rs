@@ -10,7 +10,7 @@ use crate::support::graph::Source;
 use crate::support::process::{Serving, command, finish, lode_line, signal};
 use crate::support::{names_in, write_npy};
 
-/// A source, and what its folder holds before anything is imported.
+/// Returns a source, and what its folder holds before anything is imported.
 fn small() -> (Source, Vec<String>) {
     let source = Source::random(50, 200);
     let names = names_in(source.dir.path());
@@ -247,7 +247,7 @@ fn zero_edges_one_node_and_isolated_nodes_are_graphs() {
 }
 
 /// The longest row that a server sends, and one byte more: an import warns of it, and reads without
-/// a server go on.
+/// a server continue.
 #[test]
 fn rows_too_long_for_a_server_are_named_by_the_import_and_by_the_server() {
     let source = Source::with_edges(4, &[[0, 1], [2, 3]]);

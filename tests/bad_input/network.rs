@@ -209,7 +209,7 @@ fn too_large_prefix() -> [u8; 8] {
     Prefix { head_bytes: 8, body_bytes: REQUEST_BODY_BYTES_MAX + 1 }.to_bytes()
 }
 
-/// Rows of a tensor for internal ids.
+/// Returns the rows of a tensor for internal ids.
 fn client_order(client: &Client, source: &Source, tensor: &str, ids: &[u32]) -> Vec<u8> {
     let all: Vec<NodeId> = (0..source.n_nodes).map(NodeId).collect();
     let mut external = vec![0i64; all.len()];

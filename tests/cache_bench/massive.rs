@@ -156,8 +156,8 @@ fn a_grid_names_its_best_and_is_drawn() {
 fn on_a_directed_graph_the_first_rows_are_the_sources_of_most_lists() {
     let dir = tempfile::tempdir().unwrap();
     let file = |file: &str| dir.path().join(file);
-    // Partition 0 is 0 to 99; each of its nodes has in-edges from 100 and 101, and one of 110 to 159. The
-    // latter have in-edges themselves, 100 and 101 have none.
+    // Partition 0 is 0 to 99; each of its nodes has in-edges from 100 and 101, and one of 110 to
+    // 159. The latter have in-edges themselves, 100 and 101 have none.
     let own = (0..100u32).flat_map(|to| [[100, to], [101, to], [110 + to % 50, to]]);
     let others = (110..160u32).flat_map(|to| (160..170).map(move |from| [from, to]));
     let edges: Vec<[u32; 2]> = own.chain(others).collect();

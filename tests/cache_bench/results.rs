@@ -54,8 +54,8 @@ fn counts_are_those_of_a_naive_simulation_and_of_earlier_runs() {
 const PINNED_LRU: [u64; 3] = [745, 1678, 3454];
 const PINNED_ORACLE: [u64; 3] = [2055, 3091, 4096];
 
-/// Misses of the Python package `libcachesim` 0.3.5 on the same accesses, one by one, with objects of
-/// one byte: another's programs, so that a rule that all of ours misread would show.
+/// Misses of the Python package `libcachesim` 0.3.5 on the same accesses, one by one, with objects
+/// of one byte: another's programs, so that a rule that all of ours misread would show.
 #[test]
 fn misses_are_those_of_libcachesim() {
     const MISSES: [(u64, [u64; 4]); 3] = [

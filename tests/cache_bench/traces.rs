@@ -25,7 +25,7 @@ pub(crate) fn batches() -> Vec<Vec<u32>> {
     (0..120).map(batch).collect()
 }
 
-/// Writes ids and offsets; gives the arguments that name them.
+/// Writes ids and offsets; returns the arguments that name them.
 pub(crate) fn write(dir: &Path, batches: &[Vec<u32>]) -> Vec<String> {
     let (ids, offsets) = arrays(batches);
     let (ids_path, offsets_path) = (dir.join("ids.npy"), dir.join("offsets.npy"));

@@ -144,7 +144,7 @@ impl Scene {
         Client::connect(&[address], config).unwrap()
     }
 
-    /// The sum over shards of a metric of the server.
+    /// Returns the sum over shards of a metric of the server.
     fn metric(&self, name: &str) -> f64 {
         let text = get(&self.server.as_ref().unwrap().metrics, "/metrics").body;
         let of_name =

@@ -32,7 +32,7 @@ fn put(live: &LiveGraph, node: u32, turn: u8) {
     live.put_rows("feat", &[NodeId(node)], &[turn; ROW_BYTES]).unwrap();
 }
 
-/// A row of the latest.
+/// Returns a row of the latest.
 fn row(store: &EmbeddedStore, node: u32) -> Result<[u8; ROW_BYTES], StoreError> {
     let mut out = [0xEE; ROW_BYTES];
     store.gather("feat", &[NodeId(node)], &mut out).map(|()| out)

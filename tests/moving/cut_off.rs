@@ -81,7 +81,7 @@ fn cut_off_after(n_steps: usize, victim: Victim) {
         let is_between = STEPS[n_steps - 1] == "release";
         assert_eq!(owners, usize::from(!is_between), "after {n_steps} steps without {victim:?}");
         thread::sleep(Duration::from_millis(30));
-        // Whoever moves it begins anew, as the command does.
+        // Whoever moves it begins again, as the command does.
         let plan = plan(&source, 1, &two.folders[1], Some(&target));
         PartMove::run(plan, &mut |_, _| {}).unwrap();
         drop(end);

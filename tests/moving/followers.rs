@@ -67,7 +67,7 @@ fn all_nodes() -> Vec<NodeId> {
     (0..N_NODES).map(NodeId).collect()
 }
 
-/// All rows, through this server alone.
+/// Returns all rows, through this server alone.
 fn rows_at(address: &str) -> Vec<u8> {
     rows_of(&client(&[address]))
 }
@@ -330,7 +330,8 @@ fn a_writer_that_was_restored_and_has_come_to_its_followers_version_is_refused()
     refused_after(13);
 }
 
-/// The restored writer commits turns from 11 to `last`; the follower is at the third after the copy.
+/// The restored writer commits turns from 11 to `last`; the follower is at the third after the
+/// copy.
 fn refused_after(last: u32) {
     let mut cluster = Cluster::new();
     let follower = cluster.follow(0, 10);

@@ -1,4 +1,4 @@
-//! Moves of which a server stands still: it takes connections and answers nothing.
+//! Moves of which a server stalls: it takes connections and answers nothing.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const STEP: Duration = Duration::from_secs(5);
 /// Within which the move ends: the step, and some on a busy machine.
 const BOUND: Duration = Duration::from_secs(12);
 
-/// The servers go on: the move is run again, to its end, and nothing is missing.
+/// The servers continue: the move is run again, to its end, and nothing is missing.
 fn is_taken_up(two: &Two, again: MovePlan, servers: [Serving; 2]) {
     PartMove::run(again, &mut |_, _| {}).unwrap();
     assert_eq!(two.owners(), [1; 3]);

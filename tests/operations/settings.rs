@@ -12,7 +12,7 @@ use crate::support::graph::Source;
 use crate::support::process::{Serving, command, finish, lode_line, signal, wait};
 use crate::support::wire::PlainConnection;
 
-/// A port with a free one after it, below those that the system gives away meanwhile.
+/// Returns a port with a free one after it, below those that the system gives away meanwhile.
 fn two_free_ports() -> u16 {
     let start = 20_000 + (std::process::id() % 10_000) as u16;
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();

@@ -78,7 +78,7 @@ impl Driven {
         self.ask("POST", &format!("{}{path}", self.session), body)
     }
 
-    /// What a command gives; `None` if it is refused.
+    /// Returns what a command gives; `None` if it is refused.
     fn ask(&self, method: &str, path: &str, body: &Value) -> Option<Value> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = format!(

@@ -18,7 +18,7 @@ const N_WRITERS: u32 = 4;
 const WIDTH: u32 = 26;
 const ROW_BYTES: usize = WIDTH as usize * 4;
 
-/// The row of `node` that was put as its `turn`th.
+/// Returns the row of `node` that was put as its `turn`th.
 fn put_row(node: NodeId, turn: u32) -> Vec<u8> {
     [node.0, turn].repeat(WIDTH as usize / 2).iter().flat_map(|word| word.to_le_bytes()).collect()
 }

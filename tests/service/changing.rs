@@ -25,7 +25,7 @@ fn time_of_a_case() -> Duration {
     Duration::from_secs(if crate::is_long() { 60 } else { 2 })
 }
 
-/// The nodes of a turn: one, some of a range, or many over the graph.
+/// Returns the nodes of a turn: one, some of a range, or many over the graph.
 fn nodes_of(turn: u32) -> impl Iterator<Item = NodeId> {
     let (n_rows, step) = [(1, 1), (400, 1), (1500, 7), (30, 211)][turn as usize % 4];
     (0..n_rows).map(move |i| NodeId((turn * 1237 + i * step) % N_NODES))
@@ -67,7 +67,7 @@ fn pull(client: &Client, ids: &[NodeId], kind: PullKind) -> Vec<u8> {
     rows
 }
 
-/// The turn that a row is of.
+/// Returns the turn that a row is of.
 fn turn_of(node: NodeId, row: &[u8]) -> u32 {
     let turn = u32::from_le_bytes(row[4..8].try_into().unwrap());
     assert!(row == put_row(node, turn), "node {node} is a mix: {row:?}");

@@ -189,8 +189,8 @@ fn a_load_finds_a_server_again_that_comes_back_with_other_shards() {
     server.stop();
 }
 
-/// A server that describes itself as `real` does and ends every connection that asks for rows; gives
-/// its address, and counts these.
+/// Returns a server that describes itself as `real` does and ends every connection that asks for
+/// rows; returns its address, and counts these.
 fn all_talk(real: &str, n_asked: &Arc<AtomicU64>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -289,7 +289,7 @@ fn a_server_that_stands_still_for_a_moment_is_not_waited_for() {
     let servers = [(); 2].map(|()| Serving::start(&graph, args));
     let addresses = servers.each_ref().map(|server| server.address.clone());
     let ids: Vec<NodeId> = (0..50).map(NodeId).collect();
-    // The slowest pull of each time that the server that is asked stands still; the middle of these.
+    // The slowest pull of each time that the server that is asked stalls; the middle of these.
     let slowest = |hedged_share| {
         let deadline = Duration::from_secs(30);
         let config = ClientConfig { deadline, hedged_share, ..ClientConfig::default() };

@@ -1,8 +1,9 @@
 //! A live server and clients that know the wire and break it: heads, lengths, ids, order, half
-//! frames, garbage, over TCP and over a Unix socket with memory to share. The seeds are always the same.
+//! frames, garbage, over TCP and over a Unix socket with memory to share. The seeds are always the
+//! same.
 //!
-//! A lie ends its connection, so that what stands behind it is never read: each comes after a run of
-//! messages that can be. How many were read the server tells itself.
+//! A lie ends its connection, so that what stands behind it is never read: each comes after a run
+//! of messages that can be. How many were read the server tells itself.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -144,7 +145,7 @@ impl Liar {
         self.numbers.below(n) == 0
     }
 
-    /// A connection over either socket, whose reads and writes wait no longer than these.
+    /// Returns a connection over either socket, whose reads and writes wait no longer than these.
     fn connect(&mut self, read: Duration, write: Duration) -> std::io::Result<(File, bool)> {
         let is_unix = self.one_in(3);
         let socket: OwnedFd = if is_unix {
@@ -161,7 +162,7 @@ impl Liar {
         Ok((socket.into(), is_unix))
     }
 
-    /// A whole connection; gives the messages that were sent.
+    /// Returns a whole connection; returns the messages that were sent.
     fn connection(&mut self) -> u64 {
         let patience = Duration::from_millis(10 + u64::from(self.numbers.below(20)));
         let Ok((mut stream, is_unix)) = self.connect(patience, Duration::from_millis(500)) else {
@@ -278,7 +279,7 @@ impl Liar {
         }
     }
 
-    /// A step of copying a partition, in whatever order.
+    /// Returns a step of copying a partition, in whatever order.
     fn copy_step(&mut self) -> CopyStep {
         match self.numbers.below(6) {
             0 => CopyStep::Open { id: u64::from(self.numbers.below(2)) * self.numbers.next() },
@@ -299,7 +300,7 @@ impl Liar {
         Versions { above: above.collect(), lowest: self.numbers.below(3) }
     }
 
-    /// What to ask of volatile rows, and with how many ids.
+    /// Returns what to ask of volatile rows, and with how many ids.
     fn volatile(&mut self) -> (RequestBody, usize) {
         let numbers = &mut self.numbers;
         let name = Name::new(["h1", "h1", "h1", "h2"][numbers.below(4) as usize]).unwrap();
@@ -324,7 +325,7 @@ impl Liar {
         }
     }
 
-    /// What to ask, and with how many ids.
+    /// Returns what to ask, and with how many ids.
     fn body(&mut self) -> (RequestBody, usize) {
         let numbers = &mut self.numbers;
         let kind = [PullKind::Sync, PullKind::Vector][numbers.below(2) as usize];

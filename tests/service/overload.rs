@@ -20,8 +20,9 @@ fn load(address: &str, more: &str) -> Value {
     lode_line(&line).succeeded().json()
 }
 
-/// Four times as many requests as are answered at the peak, whatever becomes of those before: the share of
-/// the peak that is answered, and how many were refused; `None` if the generator could not keep up.
+/// Four times as many requests as are answered at the peak, whatever becomes of those before: the
+/// share of the peak that is answered, and how many were refused; `None` if the generator could not
+/// keep up.
 fn at_four_times_the_peak(address: &str) -> Option<(f64, u64)> {
     let peak = load(address, "--connections 48 --duration 2 --warm-up 0.7");
     let per_second = 4.0 * rows_per_second(&peak) / 5000.0;
@@ -201,7 +202,7 @@ fn the_place_of_whoever_is_idle_longest_is_for_one_who_comes_to_a_full_shard() {
         friend.stream.set_nonblocking(false).unwrap();
         gone
     };
-    // Idle for as long as keeps a place; all but one of them go on asking.
+    // Idle for as long as keeps a place; all but one of them continue asking.
     let idlest = 77;
     for _ in 0..11 {
         std::thread::sleep(Duration::from_secs(1));

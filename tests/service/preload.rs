@@ -35,7 +35,7 @@ fn preloaded(server: &Serving) -> f64 {
     done
 }
 
-/// Pulls all rows, or panics over one that is wrong; gives the reads from disk that it took.
+/// Pulls all rows, or panics over one that is wrong; returns the reads from disk that it took.
 fn reads_of(server: &Serving, load: &Workload, ids: &[NodeId]) -> f64 {
     let before = metric(server, "lodestore_disk_reads_total");
     let client = Client::connect(&[&server.address], ClientConfig::default()).unwrap();
@@ -118,7 +118,7 @@ fn rows_that_change_while_they_are_loaded_are_never_old() {
     assert!(n_puts.into_inner() > 10 * ROUNDS);
 }
 
-/// The file of each partition.
+/// Returns the file of each partition.
 fn hot_files(graph: &Path) -> Vec<PathBuf> {
     let dir = graph.join("hot-rows");
     names_in(&dir).iter().map(|name| dir.join(name)).collect()

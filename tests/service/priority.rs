@@ -24,7 +24,7 @@ impl Drop for Bulk {
     }
 }
 
-/// What half of the pulls of 100 rows take at most, one after the other.
+/// Returns what half of the pulls of 100 rows take at most, one after the other.
 fn half_take(client: &Client, kind: PullKind, time: Duration) -> Duration {
     let ids: Vec<_> = (0..100).map(|i| NodeId(i * 97 % N_NODES)).collect();
     let (mut rows, mut times, start) = (vec![0; 100 * WIDE], Vec::new(), Instant::now());
@@ -76,8 +76,8 @@ fn sync_passes_bulk(more: &str) {
     let n_sent = || metric(&server, "lodestore_sent_rows_total");
     let before = n_sent();
     wait_until("bulk goes", || n_sent() > before + 100_000.0);
-    // The same rows of the same server at the same time, once as somebody's batch and once as bulk among
-    // other bulk: others use the machine too, and both alike. The best of a few looks.
+    // The same rows of the same server at the same time, once as somebody's batch and once as bulk
+    // among other bulk: others use the machine too, and both alike. The best of a few looks.
     let mut best = f64::MAX;
     for _ in 0..5 {
         let as_bulk = half_take(&client, PullKind::Vector, Duration::from_secs(1));

@@ -13,7 +13,7 @@ use crate::support::{Numbers, write_npy};
 const ROW_BYTES: usize = 32;
 const N_NODES: u32 = 1 << 19;
 
-/// A graph of one tensor of 16 MiB, and its folder.
+/// Returns a graph of one tensor of 16 MiB, and its folder.
 fn table() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let mut numbers = Numbers(3);
@@ -45,7 +45,7 @@ fn rows_per_second(report: &Value) -> f64 {
     report["rows"].as_f64().unwrap() / report["seconds"].as_f64().unwrap()
 }
 
-/// The most memory that a process has had, in bytes.
+/// Returns the most memory that a process has had, in bytes.
 fn peak_bytes(server: &Serving) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -77,7 +77,8 @@ fn memory_stays_bounded_while_many_clients_have_rows_read() {
     drop(dir);
 }
 
-/// The share of one connection's rate that 48 have, where a third of them can be answered in time.
+/// Returns the share of one connection's rate that 48 have, where a third of them can be answered
+/// in time.
 fn goodput(address: &str) -> (f64, Value) {
     let pull = "--rows 40000 --vector-share 0.5";
     let alone = load(address, &format!("{pull} --connections 1 --duration 2 --warm-up 0.5"));

@@ -114,7 +114,7 @@ fn a_token_that_is_replaced_lets_nobody_in_any_more() {
     stat(&new).succeeded();
     assert_eq!([scrape(first), scrape(second)], [401, 200]);
     pull(&client);
-    // One that others may read is none, and the one before goes on.
+    // One that others may read is none, and the one before continues.
     write_file(&served, first, 0o644);
     thread::sleep(LOOKED);
     stat(&old).failed(1, &["--token-file"]);

@@ -112,7 +112,7 @@ fn the_documented_certificates_are_taken() {
     server.stop();
 }
 
-/// A server of one shard that speaks TLS and tells its metrics, and who vouches for it.
+/// Returns a server of one shard that speaks TLS and tells its metrics, and who vouches for it.
 fn served_with_metrics(source: &Source) -> (Authority, Serving) {
     let graph = source.import("graph", 1, "hash");
     let ours = Authority::new(source.dir.path(), "ours");

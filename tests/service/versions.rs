@@ -1,4 +1,5 @@
-//! Peers of other versions of the wire, and what a client shows to a server that it does not know yet.
+//! Peers of other versions of the wire, and what a client shows to a server that it does not know
+//! yet.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +23,7 @@ use crate::{metric, wait_until};
 /// The hello of version 3, recorded: a peer of it takes these bytes and no others.
 const HELLO_3: [u8; HELLO_BYTES] = *b"LODESTOR\x03\0\0\0\0\0\0\0";
 
-/// The hello of a client that is older than everything that a server speaks.
+/// Returns the hello of a client that is older than everything that a server speaks.
 fn old_hello() -> [u8; HELLO_BYTES] {
     plain_hello(1)
 }
@@ -110,8 +111,9 @@ fn a_client_of_the_last_version_is_served_by_this_one() {
     server.stop();
 }
 
-/// A server of version 3 by its hello; what follows is that of a server behind `socket`, which a client
-/// reaches no other way. Counts connections that it has ended, and those that it has served.
+/// Returns a server of version 3 by its hello; what follows is that of a server behind `socket`,
+/// which a client reaches no other way. Counts connections that it has ended, and those that it has
+/// served.
 fn last_version(socket: &Path) -> (String, Arc<[AtomicU64; 2]>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, socket) = (listener.local_addr().unwrap().to_string(), socket.to_owned());

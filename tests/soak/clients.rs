@@ -127,7 +127,7 @@ impl Clients<'_> {
         is_done
     }
 
-    /// Gives whether rows came, which then were as they must be.
+    /// Returns whether rows came, which then were as they must be.
     pub(crate) fn pull(&self, client: &Client, habit: &Habit, ids: &[NodeId]) -> bool {
         let mut pull = self.load.pull(ids);
         let is_answered = self.call(habit, || pull.ask(client));
@@ -137,7 +137,7 @@ impl Clients<'_> {
         is_answered
     }
 
-    /// Times a call and notes its error; gives whether it succeeded.
+    /// Times a call and notes its error; returns whether it succeeded.
     pub(crate) fn call(
         &self,
         habit: &Habit,

@@ -1,5 +1,5 @@
-//! Four servers of one graph, and maps in files: of their Unix sockets, and of the relays before their
-//! ports.
+//! Four servers of one graph, and maps in files: of their Unix sockets, and of the relays before
+//! their ports.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
@@ -20,12 +20,13 @@ pub(crate) const N_SERVERS: usize = 4;
 pub(crate) const N_PARTS: u16 = 6;
 /// The server with a disk of its own, which is filled at times.
 pub(crate) const ON_DISK: usize = 2;
-/// The server that is never killed nor started anew: what it takes of memory and descriptors in all
-/// that time is bounded.
+/// The server that is never killed nor started again: what it takes of memory and descriptors in
+/// all that time is bounded.
 pub(crate) const STEADY: usize = 3;
 /// Of the disk; its image takes no more room than what was written.
 const DISK_BYTES: u64 = 1 << 30;
-/// Below those that the system gives to whoever asks for any, so that a server finds its port again.
+/// Below those that the system gives to whoever asks for any, so that a server finds its port
+/// again.
 const PORTS: (u32, u32) = (20_000, 12_000);
 /// For resident rows, by server: none, some, and enough to share some with clients of the machine.
 const MEMORY: [&str; N_SERVERS] = ["100KiB", "0", "32MiB", "64MiB"];
@@ -107,7 +108,7 @@ impl Cluster {
         self.try_start_server(at).unwrap_or_else(|log| panic!("server {at}: {log}"));
     }
 
-    /// Gives the log of one that does not start.
+    /// Returns the log of one that does not start.
     pub(crate) fn try_start_server(&mut self, at: usize) -> Result<(), String> {
         let (folder, memory, listen) = (self.folders[at].display(), MEMORY[at], self.address(at));
         let socket = self.socket(at);
@@ -218,7 +219,7 @@ impl Cluster {
     }
 }
 
-/// A port that nobody else listens on.
+/// Returns a port that nobody else listens on.
 fn free_port(numbers: &mut Numbers) -> TcpListener {
     let ports = std::iter::repeat_with(|| (PORTS.0 + numbers.below(PORTS.1)) as u16);
     let mut ports = ports.take(1000);

@@ -8,16 +8,17 @@ use crate::cluster::ON_DISK;
 use crate::faults::{Faults, Scene};
 use crate::told::{Kind, NO_SPACE};
 
-/// Longest time until puts find the disk full, and until they go through again: links may stand still
-/// meanwhile.
+/// Longest time until puts find the disk full, and until they go through again: links may stand
+/// still meanwhile.
 const SEEN_MAX: Duration = Duration::from_secs(30);
 
 impl Faults {
-    /// Puts are refused with the reason and pulls go on, until there is room and the server is started
-    /// anew; gives whether there is such a disk.
+    /// Puts are refused with the reason and pulls continue, until there is room and the server is
+    /// started again; returns whether there is such a disk.
     pub(crate) fn fill_disk(&mut self, scene: &mut Scene<'_>) -> bool {
         let Some(disk) = &scene.cluster.disk else { return false };
-        // Of pushes that fail at once a client tells one: not always that which found the disk full.
+        // Of pushes that fail at once a client tells one: not always that which found the disk
+        // full.
         let n_refused = || scene.clients.told.count(Kind::WritesStopped);
         let before = n_refused();
         let left = self.below(100_000).into();

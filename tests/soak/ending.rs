@@ -1,5 +1,6 @@
-//! What must hold once the faults are over: everything that was acknowledged is on every holder, after
-//! a restart of all too, in files that are whole, and nobody holds on to clients that have left.
+//! What must hold once the faults are over: everything that was acknowledged is on every holder,
+//! after a restart of all too, in files that are whole, and nobody holds on to clients that have
+//! left.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ pub(crate) struct Whole {
     pub(crate) bytes: u64,
 }
 
-/// A metric of a server, summed over its labels.
+/// Returns a metric of a server, summed over its labels.
 fn metric(server: &Serving, name: &str) -> f64 {
     let body = get(&server.metrics, "/metrics").body;
     let values = body.lines().filter_map(|line| {
@@ -56,16 +57,16 @@ impl Cluster {
         self.servers.iter().flatten().for_each(check_compactions);
     }
 
-    /// Takes a server out, to be killed or stopped: no compaction has failed, which nobody can ask it
-    /// any more.
+    /// Takes a server out, to be killed or stopped: no compaction has failed, which nobody can ask
+    /// it any more.
     pub(crate) fn take_out(&mut self, at: usize) -> Serving {
         let server = self.servers[at].take().unwrap();
         check_compactions(&server);
         server
     }
 
-    /// No connection, no request and no shared memory is left of clients that have left, however they
-    /// did; and some came by shared memory. Compactions have ended, and none has failed.
+    /// No connection, no request and no shared memory is left of clients that have left, however
+    /// they did; and some came by shared memory. Compactions have ended, and none has failed.
     pub(crate) fn check_idle(&self) {
         let end = Instant::now() + LEAVE_MAX;
         for server in self.servers.iter().flatten() {

@@ -43,7 +43,7 @@ pub(crate) enum Fault {
     Stall,
     /// A relay passes little for a while.
     Slow,
-    /// The disk under a server is full, until it is given room and started anew.
+    /// The disk under a server is full, until it is given room and started again.
     FullDisk,
     /// A client comes while a server is down.
     ComeWhileDown,
@@ -156,7 +156,8 @@ impl Faults {
         self.deck.swap_remove(at)
     }
 
-    /// Draws a fault and lets it happen; all servers run when it is over, and links may still be bad.
+    /// Draws a fault and lets it happen; all servers run when it is over, and links may still be
+    /// bad.
     pub(crate) fn next(&mut self, scene: &mut Scene<'_>) {
         let fault = self.draw_fault();
         println!("{:7.1} s  {}", self.start.elapsed().as_secs_f64(), fault.name());
@@ -167,7 +168,7 @@ impl Faults {
         scene.cluster.check_running();
     }
 
-    /// Whether it came to its end.
+    /// Returns whether it came to its end.
     fn happen(&mut self, fault: Fault, scene: &mut Scene<'_>) -> bool {
         let cluster = &mut *scene.cluster;
         match fault {
@@ -231,7 +232,8 @@ impl Faults {
 }
 
 impl Scene<'_> {
-    /// Asks something of all servers, past the relays, and not for long; gives whether it was done.
+    /// Asks something of all servers, past the relays, and not for long; returns whether it was
+    /// done.
     fn ask_all(&self, ask: impl FnOnce(&Client) -> Result<(), ClientError>) -> bool {
         let habit = Habit::new(CALL_OF_TEST, &self.cluster.near(), ASK_MAX, None);
         let client = self.clients.connect(&habit);

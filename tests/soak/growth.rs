@@ -1,20 +1,21 @@
-//! What the server that is never started anew takes of memory and descriptors, from start to end.
+//! What the server that is never started again takes of memory and descriptors, from start to end.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::support::process::Serving;
 
-/// What it may take at any time: its tier (64 MiB), requests of a shard (64 MiB) and buffers kept for
-/// the next (32 MiB), rows that are not in tables yet (128 MiB, and as much again while they go
+/// What it may take at any time: its tier (64 MiB), requests of a shard (64 MiB) and buffers kept
+/// for the next (32 MiB), rows that are not in tables yet (128 MiB, and as much again while they go
 /// there), and its program (docs/operations.md, Size).
 const RESIDENT_MAX: u64 = 480 << 20;
-/// What the last quarter of a run may take above the one before: of a short one, in which the bounds
-/// above may still fill up, and of a long one, which no such run has confirmed yet.
+/// What the last quarter of a run may take above the one before: of a short one, in which the
+/// bounds above may still fill up, and of a long one, which no such run has confirmed yet.
 const GROWTH_MAX: u64 = 64 << 20;
 const GROWTH_MAX_IN_LONG: u64 = 16 << 20;
 const LONG: Duration = Duration::from_secs(20 * 60);
-/// Descriptors more than at the start once all clients have left: of partitions that have come since.
+/// Descriptors more than at the start once all clients have left: of partitions that have come
+/// since.
 const MORE_DESCRIPTORS_MAX: u64 = 64;
 
 #[derive(Clone, Copy)]

@@ -17,7 +17,7 @@ impl Faults {
         self.with_move(scene, |_, _, drawn| PartMove::run(drawn.plan, &mut |_, _| {}).map(drop))
     }
 
-    /// Gives whether it came as far as it should.
+    /// Returns whether it came as far as it should.
     pub(crate) fn cut_move(&mut self, scene: &mut Scene<'_>) -> bool {
         self.with_move(scene, |faults, _, drawn| {
             let n_steps = 1 + faults.below(3);
@@ -27,7 +27,7 @@ impl Faults {
         })
     }
 
-    /// Gives whether the move had come as far as it should.
+    /// Returns whether the move had come as far as it should.
     pub(crate) fn kill_in_move(&mut self, scene: &mut Scene<'_>) -> bool {
         self.with_move(scene, |faults, cluster, drawn| {
             let n_steps = 1 + faults.below(4);
@@ -56,7 +56,7 @@ impl Faults {
         happened.is_ok()
     }
 
-    /// A partition, a server that has it and another, and one that has not.
+    /// Returns a partition, a server that has it and another, and one that has not.
     fn draw_move(&mut self, cluster: &Cluster) -> Drawn {
         loop {
             let part = self.below(N_PARTS.into()) as u16;

@@ -1,5 +1,6 @@
-//! What stands between clients and one server, at another address of this machine: bytes pass as they
-//! are, until the link is told to be slow, to stand still, or to break in the middle of a message.
+//! What stands between clients and one server, at another address of this machine: bytes pass as
+//! they are, until the link is told to be slow, to stand still, or to break in the middle of a
+//! message.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes that pass at once.
 const PIECE_BYTES: usize = 16 << 10;
-/// How often a link that stands still is looked at.
+/// How often a link that stalls is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// One server's relay: a door before each of its sockets, all on one link.
@@ -41,7 +42,7 @@ struct State {
     pairs: Vec<Arc<Pair>>,
 }
 
-/// A connection of a client and the one that goes on to the server.
+/// A connection of a client and the one that continues to the server.
 struct Pair {
     client: TcpStream,
     server: TcpStream,
@@ -71,7 +72,7 @@ impl Relay {
         }
     }
 
-    /// Gives whether anything was held up in that time; returns as soon as it is.
+    /// Returns whether anything was held up in that time; returns as soon as it is.
     pub(crate) fn stand_still(&self, how_long: Duration) -> bool {
         let mut link = self.link.0.lock().unwrap();
         (link.still_until, link.has_held) = (Some(Instant::now() + how_long), false);
@@ -79,7 +80,7 @@ impl Relay {
         self.has_come(how_long, |link| link.has_held)
     }
 
-    /// Gives whether anything was slowed down in that time; returns as soon as it is.
+    /// Returns whether anything was slowed down in that time; returns as soon as it is.
     pub(crate) fn be_slow(&self, how_long: Duration, bytes_per_second: u32) -> bool {
         let mut link = self.link.0.lock().unwrap();
         link.slow_until = Some((Instant::now() + how_long, bytes_per_second));
@@ -88,7 +89,8 @@ impl Relay {
         self.has_come(how_long, |link| link.has_held)
     }
 
-    /// Cuts all connections once so many bytes have passed; gives whether that came within a while.
+    /// Cuts all connections once so many bytes have passed; returns whether that came within a
+    /// while.
     pub(crate) fn cut_after(&self, n_bytes: u32, at_most: Duration) -> bool {
         self.link.0.lock().unwrap().cut_after = Some(n_bytes as usize);
         let has_cut = self.has_come(at_most, |link| link.cut_after.is_none());

@@ -91,7 +91,8 @@ impl Report<'_> {
     }
 }
 
-/// A number, or `2 of 3` for what was done of what was tried, or all numbers with their names.
+/// Returns a number, or `2 of 3` for what was done of what was tried, or all numbers with their
+/// names.
 fn line(value: &Value) -> String {
     match value.as_object() {
         None => value.to_string(),

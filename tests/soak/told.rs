@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Refused,
     /// A write found no room on the one disk that is filled.
     DiskFull,
-    /// That server writes nothing more until it is started anew.
+    /// That server writes nothing more until it is started again.
     WritesStopped,
     /// No server has the partition at this moment, or none takes its puts.
     NoHolder,

@@ -19,8 +19,8 @@ use crate::{DEADLINE, DEADLINE_SHORT};
 const SHARED_MAX: Duration = Duration::from_secs(3);
 
 impl Faults {
-    /// A client that connects while a server is down has the rows of the others at once, is told that
-    /// those of that server are not to be had, and has them as soon as it is back.
+    /// A client that connects while a server is down has the rows of the others at once, is told
+    /// that those of that server are not to be had, and has them as soon as it is back.
     pub(crate) fn come_while_down(&mut self, scene: &mut Scene<'_>) -> bool {
         let (cluster, clients) = (&mut *scene.cluster, scene.clients);
         let at = self.draw_victim();
@@ -46,7 +46,7 @@ impl Faults {
         true
     }
 
-    /// Kills a process that pulls by shared memory, while it has some; gives whether it had.
+    /// Kills a process that pulls by shared memory, while it has some; returns whether it had.
     pub(crate) fn kill_client(&mut self, scene: &mut Scene<'_>) -> bool {
         let sockets = (0..N_SERVERS).map(|at| format!("--connect {}", scene.cluster.socket(at)));
         let line = format!(
@@ -71,7 +71,7 @@ impl Faults {
     }
 }
 
-/// Whether a process has memory where a server puts rows, and such where one keeps them.
+/// Returns whether a process has memory where a server puts rows, and such where one keeps them.
 fn maps_rows(child: &Child) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
     maps.contains("/memfd:lodestore-rows") && maps.contains("/memfd:lodestore-tier")

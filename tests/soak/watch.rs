@@ -9,8 +9,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::process::children_of;
 use crate::support::workload::{EndOnDrop, Workload};
 
-/// What goes on at the same time: calls of writers, of readers, what the test itself does, and the
-/// calls that are part of that.
+/// What continues at the same time: calls of writers, of readers, what the test itself does, and
+/// the calls that are part of that.
 const NAMES: [&str; 8] = [
     "writer 0",
     "writer 1",
@@ -35,7 +35,8 @@ const RETURN_MAX: Duration = Duration::from_secs(20);
 
 pub(crate) struct Watch {
     start: Instant,
-    /// When each must be over, in ms since the start; `u64::MAX` while there is nothing to wait for.
+    /// When each must be over, in ms since the start; `u64::MAX` while there is nothing to wait
+    /// for.
     ends_ms: [AtomicU64; NAMES.len()],
     is_over: AtomicBool,
 }
@@ -74,7 +75,8 @@ impl Watch {
         self.ends_ms.iter().position(|end| end.load(Ordering::Relaxed) < now)
     }
 
-    /// What hangs on a server ends with that, and the test as it always does; else the process ends.
+    /// Returns what hangs on a server ends with that, and the test as it always does; else the
+    /// process ends.
     fn give_up(&self, who: usize, load: &Workload) -> ! {
         let name = NAMES[who];
         eprintln!("{name} does not return; all servers are killed");

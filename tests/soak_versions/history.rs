@@ -101,7 +101,7 @@ impl Put {
         TENSORS[self.tensor_at() as usize]
     }
 
-    /// Whether the put has this row.
+    /// Returns whether the put has this row.
     fn has(&self, tensor: u32, node: u32) -> bool {
         let (first, n_rows, step) = self.shape();
         let from = (node + self.n_nodes - first) % self.n_nodes;

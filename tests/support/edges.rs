@@ -9,7 +9,7 @@ use lodestore_graph::topology::{Topology, write_topologies};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::Graph;
 
-/// Gives each partition of a graph its lists; the last node has an edge to itself.
+/// Returns each partition of a graph its lists; the last node has an edge to itself.
 pub(crate) fn add_edges(graph: &Path) {
     let graph = Graph::open(graph).unwrap();
     let (book, uuid) = (graph.book(), *graph.meta().uuid.as_bytes());

@@ -28,8 +28,8 @@ pub(crate) fn fork_within(run: impl FnOnce(&mut dyn FnMut() -> bool)) -> ForkedC
     let mut forked = None;
     let ran = catch_unwind(AssertUnwindSafe(|| {
         run(&mut || {
-            // SAFETY: the child continues with the frames of this thread, the one that it has, up to
-            // `_exit` below. It returns to no other frame, and runs no destructor of one. glibc
+            // SAFETY: the child continues with the frames of this thread, the one that it has, up
+            // to `_exit` below. It returns to no other frame, and runs no destructor of one. glibc
             // leaves it an allocator that works. That it waits for no lock of the parent's other
             // threads is what the tests are about.
             let pid = unsafe { libc::fork() };

@@ -23,8 +23,8 @@ impl Disk {
         Self::mounted(&["-t", "tmpfs", "-o", &size, "tmpfs"]).map_or_else(|why| skipped(&why), Some)
     }
 
-    /// On a loop device, so that it has the caches and the late refusals of a real one. `None`, and a
-    /// line that says so, where that cannot be had.
+    /// On a loop device, so that it has the caches and the late refusals of a real one. `None`, and
+    /// a line that says so, where that cannot be had.
     pub(crate) fn ext4(n_bytes: u64) -> Option<Self> {
         // The loop device holds it; its name is gone before anybody could be killed and leave it.
         let image = tempfile::NamedTempFile::new().unwrap();
@@ -82,14 +82,14 @@ impl Drop for Disk {
     }
 }
 
-/// A line that says so; a failure where `LODE_NEEDS_DISK` is set.
+/// Returns a line that says so; a failure where `LODE_NEEDS_DISK` is set.
 fn skipped(why: &str) -> Option<Disk> {
     assert!(std::env::var_os("LODE_NEEDS_DISK").is_none(), "no disk of its own: {why}");
     println!("SKIPPED: only root can mount, and loop devices and mkfs.ext4 must be there: {why}");
     None
 }
 
-/// Gives what a command that failed has said.
+/// Returns what a command that failed has said.
 fn run(line: &[&str]) -> Result<(), String> {
     let output = Command::new(line[0]).args(&line[1..]).output();
     let output = output.map_err(|error| format!("{}: {error}", line[0]))?;

@@ -130,7 +130,7 @@ impl Serving {
         Self::try_start_command(line).unwrap_or_else(|log| panic!("no server: {log}"))
     }
 
-    /// The same; gives what was written to stderr by one that does not start.
+    /// The same; returns what was written to stderr by one that does not start.
     pub(crate) fn try_start_command(line: &str) -> Result<Self, String> {
         let args = line.split_whitespace();
         let mut child = command(args).spawn().unwrap();
@@ -159,7 +159,7 @@ impl Serving {
         self.stop_and_take_log();
     }
 
-    /// As [`Self::stop`]; gives what it wrote to stderr.
+    /// As [`Self::stop`]; returns what it wrote to stderr.
     pub(crate) fn stop_and_take_log(mut self) -> String {
         signal(&self.child, Signal::TERM);
         let code = wait(&mut self.child, SERVER_DEADLINE);

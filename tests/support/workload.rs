@@ -1,5 +1,5 @@
-//! Clients that put and pull rows whose every version is known: writers own nodes of their own, each
-//! row says by whose which turn it was put, and every pull is compared with what was committed
+//! Clients that put and pull rows whose every version is known: writers own nodes of their own,
+//! each row says by whose which turn it was put, and every pull is compared with what was committed
 //! before it and tried after it.
 
 use std::path::{Path, PathBuf};
@@ -111,7 +111,8 @@ impl Workload {
         }
     }
 
-    /// Puts the rows of a writer's next turn, or again those of its last if that was not acknowledged.
+    /// Puts the rows of a writer's next turn, or again those of its last if that was not
+    /// acknowledged.
     pub(crate) fn try_put(&self, client: &Client, writer: u32) -> Result<(), ClientError> {
         let put = self.next_put(writer);
         put.send(client)?;

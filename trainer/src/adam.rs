@@ -42,8 +42,8 @@ impl InplaceOp1 for Assigned<'_> {
 /// Adam with weight decay added to the gradient, as the published GraphSAGE and GCN results use
 /// it, or AdamW; each element by itself, so that the result does not depend on threads.
 ///
-/// Running statistics are parameters too, which only move towards what stands in the place of
-/// their gradients.
+/// Running statistics are parameters too, which only move towards what is in the place of their
+/// gradients.
 #[derive(Debug)]
 pub(crate) struct Adam {
     parameters: Vec<Parameter>,
@@ -52,7 +52,7 @@ pub(crate) struct Adam {
     n_steps: u32,
 }
 
-/// What a step changes: one flat list per parameter each, in the order of [`Adam::new`].
+/// State that a step changes: one flat list per parameter each, in the order of [`Adam::new`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct AdamState {
     pub(crate) n_steps: u32,
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// A weight, and a running statistic beside it.
+    /// Returns a weight, and a running statistic beside it.
     fn with_statistic() -> (Adam, Var) {
         let vars = [vec![3.0f32, 1.0], vec![8.0, -4.0]]
             .map(|values| Var::from_vec(values, 2, &Device::Cpu).unwrap());

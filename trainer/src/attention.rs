@@ -2,10 +2,11 @@
 //! Forward and backward.
 //!
 //! A destination attends to its sampled in-neighbours and to itself (Velickovic et al. 2018,
-//! section 2.1): see [`Entries`]. An edge from a destination to itself is not counted twice: it weighs
-//! 0.
+//! section 2.1): see [`Entries`]. An edge from a destination to itself is not counted twice: it
+//! weighs 0.
 //!
-//! Every sum is taken by one thread in the order of the entries, so results do not depend on threads.
+//! Every sum is taken by one thread in the order of the entries, so results do not depend on
+//! threads.
 
 mod entries;
 mod scores;

@@ -46,7 +46,7 @@ impl Best {
 mod tests {
     use super::*;
 
-    /// The best epoch, and after which epoch patience ends.
+    /// Returns the best epoch, and after which epoch patience ends.
     fn outcome(patience: u32, validation: &[Option<f64>]) -> (u32, Option<u32>) {
         let mut best = Best::default();
         for (epoch, &validation) in (0..).zip(validation) {

@@ -1,4 +1,4 @@
-//! What a run spent its steps on, and what held it up.
+//! Times of a run's steps, and their bottleneck.
 
 use lodestore_client::Met;
 use serde::Serialize;
@@ -35,7 +35,7 @@ pub struct StepShares {
     pub overlap_efficiency: Option<f64>,
 }
 
-/// What takes most of a step.
+/// The largest part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bottleneck {
@@ -67,7 +67,7 @@ pub enum Preparation {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepSums {
     all: StepSeconds,
-    /// Of all steps but each worker's first.
+    /// Totals of all steps but each worker's first.
     wait_later: f64,
     step_later: f64,
     /// Workers whose first step is past.
@@ -126,7 +126,7 @@ impl StepSums {
     }
 }
 
-/// The name of the largest, the first of equals.
+/// Returns the name of the largest, the first of equals.
 fn largest<T: Copy>(named: [(f64, T); 4]) -> T {
     let mut best = named[0];
     for other in &named[1..] {

@@ -1,9 +1,10 @@
-//! Where a run stands, so that a killed one goes on exactly: bit for bit the same parameters and
+//! Position of a run, so that a killed one continues exactly: bit for bit the same parameters and
 //! losses as if it had never ended.
 //!
 //! Batches, dropout and first parameters are functions of seeds, so the place in the run, the
-//! parameters and Adam's moments of each replica are all that training needs; the best parameters and what has been
-//! measured so far go with them. Caches start empty, since they never change what is computed.
+//! parameters and Adam's moments of each replica are all that training needs; the best parameters
+//! and what has been measured so far go with them. Caches start empty, since they never change what
+//! is computed.
 
 mod error;
 mod folder;
@@ -43,25 +44,25 @@ pub struct Place {
 }
 
 impl Place {
-    /// Number of the next batch of a worker that has so many in each epoch.
+    /// Number of the next batch of a worker with `n` in each epoch.
     pub(crate) fn first_batch(self, per_epoch: u32) -> u32 {
         self.epoch.saturating_mul(per_epoch).saturating_add(self.step.min(per_epoch))
     }
 }
 
-/// What has been measured.
+/// Measurements so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
     /// The epochs that are over.
     pub(crate) epochs: Vec<EpochReport>,
-    /// Of the steps of the present epoch: roots, those of them that the model got right, and the
-    /// sum of their losses.
+    /// Sums over the steps of the present epoch: roots, those of them that the model got right, and
+    /// their losses.
     pub(crate) n_roots: u64,
     pub(crate) n_right: u64,
     pub(crate) loss: f64,
 }
 
-/// What a checkpoint must belong to.
+/// Identity of the run of a checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) graph_uuid: [u8; 16],
@@ -83,8 +84,8 @@ impl Identity {
         self.lengths.iter().map(|&n| n as u64).sum()
     }
 
-    /// Fails unless a checkpoint of this run, as far as it goes, can have such a place and so many
-    /// losses.
+    /// Fails unless a checkpoint of this run, as far as it goes, can have such a place and that
+    /// many losses.
     fn check_place(&self, place: Place, n_losses: u64) -> Result<(), CheckpointFault> {
         let Place { epoch, step } = place;
         let (epochs, n_steps) = (self.epochs, self.n_steps);
@@ -114,12 +115,12 @@ pub(crate) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// The checkpoints in `folder`, one after every so many steps (0: none within epochs).
+    /// Opens the checkpoints in `folder`, one after every `n` steps (0: none within epochs).
     pub(crate) fn new(folder: Folder, identity: Identity, every_steps: u32) -> Self {
         Self { folder, identity, every_steps, written: 0, seconds: 0.0 }
     }
 
-    /// The checkpoint to go on from, if there is one.
+    /// The checkpoint to continue from, if there is one.
     pub(crate) fn load(&self) -> Result<Option<Checkpoint>, TrainError> {
         Ok(self.folder.load(&self.identity)?)
     }

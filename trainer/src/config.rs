@@ -21,7 +21,7 @@ pub(crate) const MAX_LAYERS: usize = 64;
 /// How a run trains and how it gets its rows; the second never changes the losses.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainConfig {
-    /// What is computed, and how rows reach the trainer.
+    /// Settings of the computation, and of the ways of rows to the trainer.
     pub strategy: Strategy,
     /// Which worker trains on which root; `hop` deals those of the global order to their owners.
     pub roots: Roots,
@@ -35,13 +35,13 @@ pub struct TrainConfig {
     pub sampling: Sampling,
     /// Which layers the model has.
     pub model: ModelKind,
-    /// Steps that take as long as recorded ones, in place of the model's: parameters then only decay,
-    /// and a step's loss stands for the rows of its batches.
+    /// Steps that take as long as recorded ones, in place of the model's: parameters then only
+    /// decay, and a step's loss stands for the rows of its batches.
     pub replay: Option<Replay>,
     /// Workers in all processes, at least 1; partition p belongs to worker p mod workers.
     pub workers: u32,
-    /// Neighbours sampled per node, one entry per layer; the first is the hop next to the roots. Under
-    /// `full` all, as many times as there are layers.
+    /// Neighbours sampled per node, one entry per layer; the first is the hop next to the roots.
+    /// Under `full` all, as many times as there are layers.
     pub fanouts: Vec<Fanout>,
     /// Width of hidden rows, at least 1.
     pub hidden: usize,
@@ -69,35 +69,36 @@ pub struct TrainConfig {
     pub seed: u64,
     /// Divides each feature row by the sum of its absolute values.
     pub normalize: bool,
-    /// Accuracy is measured after every so many epochs, and after the last; 0: only there.
+    /// Accuracy is measured after every `n` epochs, and after the last; 0: only there.
     pub evaluate_every: u32,
-    /// What validation and test nodes are measured by; it stands wherever accuracy does.
+    /// Metric of validation and test nodes, reported as accuracy.
     pub metric: Metric,
-    /// Whether accuracy is measured on the test nodes too. With an `evaluate_every` of 0 and no test
-    /// nodes to measure, accuracy is not measured at all.
+    /// Whether accuracy is measured on the test nodes too. With an `evaluate_every` of 0 and no
+    /// test nodes to measure, accuracy is not measured at all.
     pub measure_test: bool,
     /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file.
     pub evaluation_bytes: u64,
-    /// Training ends when accuracy on the validation nodes has not risen for so many epochs; 0:
+    /// Training ends when accuracy on the validation nodes has not risen for this many epochs; 0:
     /// never. Counts with `evaluate_every` of at least 1 only.
     pub patience: u32,
     /// `rapid`: which rows each worker keeps.
     pub hot_policy: HotPolicy,
-    /// `rapid`: rows in each worker's hot set, of those that it does not own. There are two sets, so
-    /// that the oracle keeps twice as many.
+    /// `rapid`: rows in each worker's hot set, of those that it does not own. There are two sets,
+    /// so that the oracle keeps twice as many.
     pub n_hot: usize,
     /// `rapid`: batches prepared ahead, Q in the paper.
     pub window: usize,
-    /// `rapid`: most batches of the window whose rows are read together; as many as the window allows
-    /// unless given.
+    /// `rapid`: most batches of the window whose rows are read together; as many as the window
+    /// allows unless given.
     pub together: Option<usize>,
     /// `rapid`: most bytes of rows that one worker's hot sets and batches may hold; `window` and
     /// `n_hot` shrink to it, down to one batch at a time. Less than a batch takes is an error.
     pub memory_budget_bytes: Option<u64>,
-    /// `rapid`: where the schedule is written, unless that of this very run is there. A file that is no
-    /// schedule stays, and is an error.
+    /// `rapid`: where the schedule is written, unless that of this very run is there. A file that
+    /// is no schedule stays, and is an error.
     pub schedule_path: PathBuf,
-    /// `rapid`: whether the schedule of another run may be replaced there; otherwise it is an error.
+    /// `rapid`: whether the schedule of another run may be replaced there; otherwise it is an
+    /// error.
     pub replace_schedule: bool,
     /// Where checkpoints go, if there are to be any.
     pub checkpoint: Option<CheckpointConfig>,
@@ -105,8 +106,8 @@ pub struct TrainConfig {
     pub save_model: Option<PathBuf>,
     /// Name of the tensor of features.
     pub feature_tensor: String,
-    /// Name of the tensor of labels: classes (i64, width 1; −1 for none), or several labels a node (u8
-    /// or f32 of more, each 0 or 1).
+    /// Name of the tensor of labels: classes (i64, width 1; −1 for none), or several labels a node
+    /// (u8 or f32 of more, each 0 or 1).
     pub label_tensor: String,
     /// Name of the tensor of splits (u8, width 1: 0 train, 1 validation, 2 test).
     pub split_tensor: String,
@@ -117,9 +118,9 @@ pub struct TrainConfig {
 pub struct CheckpointConfig {
     /// The folder; it holds the last checkpoint, and no other run's.
     pub dir: PathBuf,
-    /// One after every so many steps of the run too; 0: none within epochs.
+    /// One after every `n` steps of the run too; 0: none within epochs.
     pub every_steps: u32,
-    /// Goes on from the checkpoint that is there, or from the start if there is none. Otherwise a
+    /// Continues from the checkpoint that is there, or from the start if there is none. Otherwise a
     /// checkpoint that is there is an error.
     pub resume: bool,
 }
@@ -152,8 +153,8 @@ pub struct HopConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Migration {
-    /// Models stay: parameters are equal within an iteration, so that each worker trains on all roots
-    /// that it owns, in one step.
+    /// Models stay: parameters are equal within an iteration, so that each worker trains on all
+    /// roots that it owns, in one step.
     None,
     /// Model d trains on its own roots, by turns at the worker that owns them: at worker
     /// (d + t) mod N in time step t, with the gradients so far.
@@ -163,7 +164,8 @@ pub enum Migration {
 /// Which time step of an iteration is merged into the others (HopGNN, section 5.3), from the second
 /// epoch on, and as long as epochs become faster.
 ///
-/// Times decide how many are merged, so that two runs may group roots unlike, and agree to rounding.
+/// Times decide how many are merged, so that two runs may group roots unlike, and agree to
+/// rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Merge {
@@ -175,16 +177,18 @@ pub enum Merge {
     Random,
 }
 
-/// What is computed: part of a run's identity.
+/// The computation: part of a run's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Each worker trains on mini-batches of sampled neighbourhoods; gradients are averaged each step.
+    /// Each worker trains on mini-batches of sampled neighbourhoods; gradients are averaged each
+    /// step.
     MiniBatch,
     /// HopGNN: the roots of a global mini-batch are trained on where they lie, and the gradients,
     /// weighted by roots, are those of the whole batch.
     Hop,
-    /// SDT-GNN: a local model for each partition, trained on it alone; their parameters are averaged.
+    /// SDT-GNN: a local model for each partition, trained on it alone; their parameters are
+    /// averaged.
     Sdt,
     /// CaPGNN: all nodes in each step, over partitions that exchange rows of their halos.
     Full,
@@ -232,8 +236,8 @@ pub enum Roots {
     /// worker's own order.
     #[default]
     Owned,
-    /// One order of all training nodes, cut into global batches of `batch_size` for each worker, whose
-    /// roots are dealt to workers by turns: the model-centric baseline of HopGNN. The sampled
+    /// One order of all training nodes, cut into global batches of `batch_size` for each worker,
+    /// whose roots are dealt to workers by turns: the model-centric baseline of HopGNN. The sampled
     /// neighbourhoods are those of the global batch, whichever worker has a root.
     Global,
 }
@@ -242,11 +246,12 @@ pub enum Roots {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sampling {
-    /// A stream for each worker, epoch and batch (RapidGNN, section 4.1): all strategies draw the same.
+    /// A stream for each worker, epoch and batch (RapidGNN, section 4.1): all strategies draw the
+    /// same.
     #[default]
     Seeded,
-    /// One stream for all of a worker's run, as trainers without a schedule have: of `ondemand` alone,
-    /// and of a run that neither resumes nor is resumed.
+    /// One stream for all of a worker's run, as trainers without a schedule have: of `ondemand`
+    /// alone, and of a run that neither resumes nor is resumed.
     Ordinary,
 }
 
@@ -256,9 +261,9 @@ pub enum Sampling {
 pub enum HotPolicy {
     /// Those that an epoch uses most, pulled before it (RapidGNN, section 4.5).
     Frequency,
-    /// Those that are used soonest, kept when a batch has pulled them: Belady's MIN, in the memory of
-    /// both hot sets; those of the first epoch before it. The default: on no schedule does it move more
-    /// rows.
+    /// Those that are used soonest, kept when a batch has pulled them: Belady's MIN, in the memory
+    /// of both hot sets; those of the first epoch before it. The default: on no schedule does it
+    /// move more rows.
     Oracle,
 }
 
@@ -391,8 +396,8 @@ impl TrainConfig {
         }
     }
 
-    /// Returns whether accuracy is measured after `n_done` epochs, of a graph that has test nodes or
-    /// none.
+    /// Returns whether accuracy is measured after `n_done` epochs, of a graph that has test nodes
+    /// or none.
     pub(crate) fn evaluation_after(&self, n_done: u32, has_test: bool) -> Due {
         let (every, has_test) = (self.evaluate_every, self.measure_test && has_test);
         if every > 0 && n_done.is_multiple_of(every) {

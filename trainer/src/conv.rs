@@ -55,7 +55,7 @@ pub(crate) enum Input<'a> {
     Hidden(&'a Matrix),
 }
 
-/// What a convolution's backward pass needs from its forward pass.
+/// Values that a convolution's backward pass needs from its forward pass.
 #[derive(Debug)]
 pub(crate) enum Convolved {
     /// The aggregated rows, and the mask of the rows before or, of features, after.
@@ -72,7 +72,7 @@ pub(crate) enum Step {
     Largest(Largest, Option<Winners>),
 }
 
-/// What a layer drops in one step.
+/// Elements that a layer drops in one step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LayerDropout {
     /// Elements of what the layer transforms or aggregates.
@@ -82,7 +82,7 @@ pub(crate) struct LayerDropout {
 }
 
 impl LayerDropout {
-    /// Of layer `layer` in the step of `seed`.
+    /// Dropout of layer `layer` in the step of `seed`.
     pub(crate) fn new(rate: f32, seed: u64, layer: u64) -> Self {
         let of_stream = |stream| Dropout::new(rate, seed, stream);
         Self { rows: of_stream(layer), coefficients: of_stream(ATTENTION_STREAM | layer) }
@@ -308,7 +308,7 @@ fn convolve(
 }
 
 impl Convolved {
-    /// Gives the memory of rows back.
+    /// Returns the memory of rows back.
     pub(crate) fn give_to(self, workspace: &Workspace) {
         match self {
             Self::Aggregated { rows, .. } | Self::Attended { rows, .. } => {

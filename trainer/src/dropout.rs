@@ -17,7 +17,7 @@ const ELEMENTS_PER_TASK: usize = 1 << 14;
 pub(crate) struct Dropout {
     /// The stream of one layer in one step.
     random: CounterRandom,
-    /// Of 65 536, how many draws drop an element.
+    /// Draws out of 65 536 that drop an element.
     dropped: u32,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Mask {
     keys: Vec<u64>,
 }
 
-/// What happens to an element before dropout.
+/// Map of an element before dropout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activation {
     /// `max(x, 0)`.
@@ -63,8 +63,8 @@ impl Dropout {
 }
 
 impl Mask {
-    /// Appends row number `row`, of these elements, to `piece`, less those that are dropped. Of these
-    /// it keeps the ones that are not finite as NaN, as [`Self::apply`] does.
+    /// Appends row number `row`, of these elements, to `piece`, less those that are dropped. Among
+    /// these it keeps the ones that are not finite as NaN, as [`Self::apply`] does.
     pub(crate) fn push_row(
         &self,
         row: usize,

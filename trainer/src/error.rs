@@ -59,7 +59,7 @@ pub enum TrainError {
     Peer {
         /// Its rank.
         rank: u32,
-        /// What it says.
+        /// The message.
         message: String,
     },
     /// Another process of the run has other settings, another graph or other labels.
@@ -115,7 +115,7 @@ pub enum TrainError {
          bytes; allow {least} bytes or more (--memory), or train with smaller batches or fan-outs"
     )]
     Memory {
-        /// What was allowed.
+        /// The allowed values.
         found: u64,
         /// The least that works.
         least: u64,
@@ -138,7 +138,7 @@ pub enum TrainError {
     OtherSchedule {
         /// The file.
         path: String,
-        /// What is not as in this run.
+        /// The setting that differs from this run's.
         differs: String,
     },
     /// The disk cannot hold the schedule.
@@ -175,7 +175,7 @@ pub enum TrainError {
         memory: u64,
         /// Part of it that training takes.
         reserved: u64,
-        /// What is left.
+        /// The rest.
         left: u64,
         /// Partitions that would be small enough, if each had its part of the largest.
         parts: u64,
@@ -265,9 +265,9 @@ pub enum TrainError {
     Setting {
         /// Name of the setting.
         setting: &'static str,
-        /// What it may be.
+        /// The allowed value.
         expected: String,
-        /// What it was.
+        /// The former value.
         found: String,
     },
     /// Rows or topology are not those of the graph.
@@ -276,7 +276,7 @@ pub enum TrainError {
          check that servers and folder hold the same graph"
     )]
     OtherGraph {
-        /// What differs.
+        /// The setting that differs.
         what: &'static str,
         /// Nodes of the graph.
         expected: u32,
@@ -329,7 +329,7 @@ pub enum TrainError {
         node: NodeId,
         /// Element of its row, from 0.
         column: usize,
-        /// What it is.
+        /// The kind of it.
         found: f32,
         /// Epoch, from 0.
         epoch: u32,
@@ -395,7 +395,8 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Whether all processes of the run meet with it at the same point, so that none has to be told.
+    /// Whether all processes of the run meet with it at the same point, so that none has to be
+    /// informed.
     pub(crate) fn is_common(&self) -> bool {
         matches!(
             self,

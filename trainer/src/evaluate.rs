@@ -16,7 +16,7 @@ use crate::{
 pub(crate) struct Evaluator<'a> {
     pass: LayerPass<'a>,
     labels: &'a Labels,
-    /// What they are measured by.
+    /// Their metric.
     metric: Metric,
     /// Whether test nodes are measured too.
     measure_test: bool,
@@ -40,8 +40,8 @@ impl<'a> Evaluator<'a> {
         Self { pass, labels, metric, measure_test }
     }
 
-    /// Returns the metric of `model` as it is now, to the leader of the processes; each of them makes
-    /// the rows of its workers' nodes. None if the leader has ended the run.
+    /// Returns the metric of `model` as it is now, to the leader of the processes; each of them
+    /// makes the rows of its workers' nodes. None if the leader has ended the run.
     ///
     /// Fails where a logit is not finite.
     pub(crate) fn accuracy(

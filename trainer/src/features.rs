@@ -51,8 +51,8 @@ impl FeatureRows {
         self.width
     }
 
-    /// Returns the rows by their non-zero elements where these are less than a tenth of all. Whether
-    /// they are depends on the rows alone.
+    /// Returns the rows by their non-zero elements where these are less than a tenth of all.
+    /// Whether they are depends on the rows alone.
     pub(crate) fn sparse(&self, rows: &[u8]) -> Option<SparseRows> {
         let row_bytes = self.row_bytes();
         let row = |row: usize| &rows[row * row_bytes..][..row_bytes];
@@ -79,8 +79,8 @@ impl FeatureRows {
         self.are_sparse(&pieces, n_rows).then(|| SparseRows::new(self.width, pieces))
     }
 
-    /// Loads the rows of `nodes` by their non-zero elements, without a copy of all bytes. `None` where
-    /// they are not sparse, or not worth it, or not in memory here.
+    /// Loads the rows of `nodes` by their non-zero elements, without a copy of all bytes. `None`
+    /// where they are not sparse, or not worth it, or not in memory here.
     pub(crate) fn load_sparse(
         &self,
         loader: &BatchLoader,
@@ -187,8 +187,8 @@ fn sampled(n_rows: usize) -> impl Iterator<Item = usize> {
     (0..n_rows).step_by(n_rows.div_ceil(SAMPLED_ROWS).max(1))
 }
 
-/// Returns the places of the flags that are set, of at most 64. All are looked at first, so that the
-/// processor has to guess once for all of them.
+/// Returns the places of the flags that are set, of at most 64. All are looked at first, so that
+/// the processor has to guess once for all of them.
 fn set_bits(flags: impl Iterator<Item = bool>) -> impl Iterator<Item = usize> {
     let mut left = (0..).zip(flags).fold(0u64, |bits, (at, is_set)| bits | u64::from(is_set) << at);
     std::iter::from_fn(move || {

@@ -18,7 +18,7 @@ use rayon::prelude::*;
 const SOURCE_STREAM: u64 = 1 << 32;
 const DESTINATION_STREAM: u64 = 2 << 32;
 
-/// What becomes of the heads' rows.
+/// Combination of the heads' rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heads {
     /// They stand beside each other: hidden layers (equation 5).
@@ -40,7 +40,7 @@ pub(crate) struct Gat {
     heads: Heads,
 }
 
-/// What the backward pass of a layer needs from its forward pass.
+/// Values that the backward pass of a layer needs from its forward pass.
 #[derive(Debug)]
 pub(crate) struct Attended {
     /// The projected rows.

@@ -8,9 +8,9 @@ use crate::spmm::{OwnRows, Spmm};
 
 /// A layer's step: `Σ_u x_u / sqrt((deg u + 1)(deg v + 1))` over the neighbours of v and v itself.
 ///
-/// `degree` gives in-degrees in the whole graph, so a full neighbourhood yields the paper's
-/// layer. Of a sampled one each edge counts `deg v / sampled` times: the expected sum is the
-/// full one. `nodes` names at least the block's sources.
+/// `degree` returns in-degrees in the whole graph, so a full neighbourhood yields the paper's
+/// layer. In a sampled one each edge counts `deg v / sampled` times: the expected sum is the full
+/// one. `nodes` names at least the block's sources.
 #[must_use]
 pub(crate) fn step(block: Arc<Block>, nodes: &[NodeId], degree: &dyn Fn(NodeId) -> u32) -> Spmm {
     let degrees: Vec<f32> =

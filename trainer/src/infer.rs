@@ -35,7 +35,7 @@ pub enum InferOutput {
     Embedding,
 }
 
-/// What is computed, and where it is kept meanwhile.
+/// The computation, and its scratch storage.
 #[derive(Clone, Debug)]
 pub struct InferConfig {
     /// Which rows.
@@ -61,7 +61,7 @@ pub struct Inference<'a> {
     work: WorkFolder,
 }
 
-/// What takes the rows: they come in the order of node ids, some nodes' at a time.
+/// Sink of the rows: they come in the order of node ids, some nodes' at a time.
 pub type RowOutput<'s> = dyn FnMut(&[f32]) -> Result<(), Box<dyn Error + Send + Sync>> + 's;
 
 impl<'a> Inference<'a> {

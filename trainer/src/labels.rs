@@ -16,7 +16,7 @@ const NO_SPLIT: u8 = u8::MAX;
 /// Nodes per pull.
 const CHUNK_NODES: u32 = 1 << 16;
 
-/// What labels are read for.
+/// Purpose of reading labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LabelUse {
     /// Training, and measuring beside it: the largest label decides how many classes there are.
@@ -204,7 +204,7 @@ impl Labels {
         Ok(())
     }
 
-    /// The same for several labels a node.
+    /// Returns the same for several labels a node.
     fn take_several<T: Copy + Into<f64>>(
         &mut self,
         ids: &[NodeId],

@@ -26,7 +26,7 @@ pub(crate) struct Layer {
     pub(crate) is_residual: bool,
 }
 
-/// What a layer's backward pass needs from its forward pass.
+/// Values that a layer's backward pass needs from its forward pass.
 #[derive(Debug)]
 pub(crate) struct Saved {
     convolved: Convolved,
@@ -116,7 +116,7 @@ impl Layer {
 }
 
 impl Saved {
-    /// Gives the memory of rows back.
+    /// Returns the memory of rows back.
     pub(crate) fn give_to(self, workspace: &Workspace) {
         self.convolved.give_to(workspace);
         self.normed.into_iter().for_each(|normed| workspace.give_matrix(normed.into_rows()));

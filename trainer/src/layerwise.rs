@@ -48,8 +48,8 @@ const MAX_CHUNK_BYTES: u64 = 1 << 26;
 /// Memory of a pass in one process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassLimits {
-    /// Bytes of rows of a chunk: those read, aggregated and made. One node with all its neighbours is
-    /// a chunk however many they are.
+    /// Bytes of rows of a chunk: those read, aggregated and made. One node with all its neighbours
+    /// is a chunk however many they are.
     pub(crate) chunk_bytes: u64,
     /// Bytes of layers' rows that are kept in memory; others go to a file.
     pub(crate) stored_bytes: u64,
@@ -63,14 +63,14 @@ impl PassLimits {
     }
 }
 
-/// What a pass reads.
+/// Inputs of a pass.
 ///
 /// Memory: [`PassLimits`], and 12 bytes for each 64 nodes and layer.
 pub(crate) struct LayerPass<'a> {
     pub(crate) topology: &'a Topology,
     pub(crate) owners: Owners<'a>,
     pub(crate) features: FeatureRows,
-    /// Of the workers of this process, in their order.
+    /// Parts of the workers of this process, in their order.
     pub(crate) loaders: Vec<BatchLoader>,
     pub(crate) limits: PassLimits,
 }
@@ -89,7 +89,7 @@ pub(crate) struct PassOutput<'s> {
     pub(crate) work: Option<&'s mut WorkFolder>,
 }
 
-/// What a pass has left.
+/// Files that a pass has left.
 #[derive(Debug)]
 pub(crate) enum PassEnd {
     /// All rows are made; those of the last layer, as the sink has left them, if there is a folder.
@@ -103,10 +103,10 @@ pub(crate) enum PassEnd {
 struct Stages<'a> {
     layers: &'a [Layer],
     sets: Vec<NodeSet>,
-    /// The nodes of each stage, but for the last, whose rows this process reads in the next one. None
-    /// for a process alone, which reads all.
+    /// The nodes of each stage, but for the last, whose rows this process reads in the next one.
+    /// None for a process alone, which reads all.
     read_here: Option<Vec<NodeSet>>,
-    /// Of the rows that each layer reads, and of the last one's.
+    /// Widths of the rows that each layer reads, and of the last one's.
     widths: Vec<usize>,
     n_ranks: u32,
 }
@@ -181,8 +181,8 @@ impl LayerPass<'_> {
         sets
     }
 
-    /// Returns the nodes of each stage but the last whose rows process `rank` reads in the next stage:
-    /// the nodes there that its workers own, and their in-neighbours.
+    /// Returns the nodes of each stage but the last whose rows process `rank` reads in the next
+    /// stage: the nodes there that its workers own, and their in-neighbours.
     fn read_by(&self, rank: u32, n_ranks: u32, sets: &[NodeSet]) -> Vec<NodeSet> {
         let of_next = |next: &NodeSet| {
             let own = self.owners.of_rank(next, rank, n_ranks);
@@ -191,8 +191,8 @@ impl LayerPass<'_> {
         sets[1..].iter().map(of_next).collect()
     }
 
-    /// Makes the rows of chunks of a stage concurrently: of features, or of the messages of the stage
-    /// before.
+    /// Makes the rows of chunks of a stage concurrently: of features, or of the messages of the
+    /// stage before.
     fn make(
         &self,
         stages: &Stages<'_>,
@@ -250,8 +250,8 @@ impl LayerPass<'_> {
         Ok(layer.messages(rows)?)
     }
 
-    /// Returns the rows of `chunk` that layer `at` makes of the messages of its nodes' neighbours: as
-    /// messages of the next layer, if there is one.
+    /// Returns the rows of `chunk` that layer `at` makes of the messages of its nodes' neighbours:
+    /// as messages of the next layer, if there is one.
     fn rows_of(
         &self,
         stages: &Stages<'_>,
@@ -375,8 +375,8 @@ impl Running<'_, '_> {
         stored.write(here.index(first) as usize, &kept)
     }
 
-    /// Opens the rows of a stage, with the first `n_rows` that the folder has. None if they go to the
-    /// sink alone.
+    /// Opens the rows of a stage, with the first `n_rows` that the folder has. None if they go to
+    /// the sink alone.
     fn open_rows(&self, stage: usize, n_rows: usize) -> Result<Option<RowStore>, TrainError> {
         let width = self.stages.width_after(stage)?;
         let work = self.output.work.as_deref();
@@ -421,8 +421,8 @@ fn rounds(chunks: &[Chunk], n_ranks: u32) -> impl Iterator<Item = Vec<Vec<Chunk>
     })
 }
 
-/// Passes the rows `made` here of a round, of `width`, on to others, and returns the chunks of which
-/// there are rows here then. None if the leader has ended the run.
+/// Passes the rows `made` here of a round, of `width`, on to others, and returns the chunks of
+/// which there are rows here then. None if the leader has ended the run.
 fn share<'r>(
     group: &mut ProcessGroup<'_>,
     round: &'r [Vec<Chunk>],

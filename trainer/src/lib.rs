@@ -1,4 +1,5 @@
-//! A thin GNN trainer on candle: GraphSAGE, GCN and GAT under the training strategies of the papers.
+//! A thin GNN trainer on candle: GraphSAGE, GCN and GAT under the training strategies of the
+//! papers.
 //!
 //! This crate does not know where rows lie or how they travel: it sees features only through
 //! `lodestore-client`. It computes on the CPU, in f32.

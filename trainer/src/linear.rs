@@ -96,8 +96,8 @@ impl Linear {
     }
 }
 
-/// `n` values, uniform within the bound for a map between so many inputs and outputs (Glorot and
-/// Bengio 2010, equation 16): a function of `seed` and `stream`.
+/// Draws `n` values, uniform within the bound for a map with these numbers of inputs and outputs
+/// (Glorot and Bengio 2010, equation 16). They are a function of `seed` and `stream`.
 pub(crate) fn glorot([n_in, n_out]: [usize; 2], n: usize, seed: u64, stream: u64) -> Vec<f32> {
     let bound = (6.0 / (n_in + n_out) as f32).sqrt();
     let random = CounterRandom::new(seed, stream);

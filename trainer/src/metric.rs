@@ -1,4 +1,4 @@
-//! What a model is measured by.
+//! Metric of a model.
 
 use std::{fmt, str::FromStr};
 
@@ -17,12 +17,12 @@ pub enum Metric {
     /// The share of nodes whose class has the largest logit. One class a node.
     #[default]
     Accuracy,
-    /// The harmonic mean of precision and recall over all labels of all nodes. With one class a node it
-    /// is the accuracy.
+    /// The harmonic mean of precision and recall over all labels of all nodes. With one class a
+    /// node it is the accuracy.
     F1Micro,
     /// The area under the curve of true over false positives: the chance that a node with the label
-    /// has a higher logit than one without. Of several labels a node it is the mean over labels that
-    /// some measured nodes have and others lack. Two classes, or several labels a node.
+    /// has a higher logit than one without. With several labels a node it is the mean over labels
+    /// that some measured nodes have and others lack. Two classes, or several labels a node.
     RocAuc,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Measure {
     true_positives: u64,
     /// Labels that are there or found, each counted for itself.
     positives: u64,
-    /// Of each label the score of each node, and whether it has the label.
+    /// For each label the score of each node, and whether it has the label.
     scores: Vec<Vec<(f32, bool)>>,
 }
 
@@ -75,7 +75,7 @@ impl Measure {
         }
     }
 
-    /// Returns the metric; none without nodes, or where no label tells any apart.
+    /// Returns the metric; none without nodes, or where no label distinguishes any.
     pub(crate) fn value(self) -> Option<f64> {
         if self.n_nodes == 0 {
             return None;
@@ -101,8 +101,8 @@ impl Measure {
     }
 }
 
-/// Returns the chance that a positive has a higher score than a negative, an equal one counting half;
-/// none unless there are both.
+/// Returns the chance that a positive has a higher score than a negative, an equal one counting
+/// half; none unless there are both.
 fn area(mut scores: Vec<(f32, bool)>) -> Option<f64> {
     scores.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let n_positive = scores.iter().filter(|(_, is_positive)| *is_positive).count();
@@ -160,7 +160,7 @@ mod tests {
         measure.value()
     }
 
-    /// The share of pairs of a positive and a negative that are in order, pair by pair.
+    /// Returns the share of pairs of a positive and a negative that are in order, pair by pair.
     fn pairs(scores: &[(f32, bool)]) -> f64 {
         let (mut wins, mut n) = (0.0, 0.0);
         for (positive, _) in scores.iter().filter(|score| score.1) {

@@ -49,7 +49,7 @@ pub(crate) struct ModelSpec {
     pub(crate) layer: LayerOptions,
 }
 
-/// Layers with an activation and dropout between them; the last gives one logit per class.
+/// Layers with an activation and dropout between them; the last returns one logit per class.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     layers: Vec<Layer>,
@@ -240,8 +240,8 @@ impl Model {
         Ok(pass)
     }
 
-    /// Returns the gradients of all parameters, in their order, from that of the logits. What a
-    /// layer saved goes back to the workspace once its gradients are known.
+    /// Returns the gradients of all parameters, in their order, from that of the logits. Memory
+    /// that a layer saved goes back to the workspace once its gradients are known.
     pub(crate) fn backward(
         &self,
         mut pass: Pass,

@@ -1,10 +1,10 @@
 //! Normalisation of a layer's rows, forward and backward.
 //!
 //! Batch normalisation in training takes the statistics of the rows that it is given: those of one
-//! worker's batch. What evaluation takes are running statistics, which travel with the gradients:
-//! each step they move towards the mean of all workers' statistics, weighted by roots as gradients
-//! are. So all replicas keep the same ones, and evaluation normalises by the mean of that by which
-//! workers did.
+//! worker's batch. Evaluation uses running statistics, which travel with the gradients. Each step
+//! they move towards the mean of all workers' statistics, weighted by roots as gradients are. So
+//! all replicas keep the same ones, and evaluation normalises by the mean of that by which workers
+//! did.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use rayon::prelude::*;

@@ -15,8 +15,8 @@ pub enum Aggregation {
     Mean,
     /// The largest element of each column.
     Max,
-    /// Their sum. Of a sampled neighbourhood each row counts `degree / sampled` times, so that
-    /// the expected sum is that of all neighbours, which evaluation takes.
+    /// Their sum. In a sampled neighbourhood each row counts `degree / sampled` times, so that the
+    /// expected sum is that of all neighbours, which evaluation takes.
     Sum,
 }
 
@@ -27,10 +27,10 @@ pub enum Norm {
     /// None.
     #[default]
     None,
-    /// Of each column over the rows of a worker's batch (Ioffe and Szegedy 2015). Evaluation takes
-    /// running statistics.
+    /// Normalises each column over the rows of a worker's batch (Ioffe and Szegedy 2015).
+    /// Evaluation takes running statistics.
     Batch,
-    /// Of each row over its columns (Ba et al. 2016).
+    /// Normalises each row over its columns (Ba et al. 2016).
     Layer,
 }
 

@@ -19,7 +19,7 @@ use crate::{
     step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep},
 };
 
-/// The run goes on.
+/// The run continues.
 const CONTINUE: u8 = 0;
 /// The leader has ended the run; nothing follows.
 const ENDED: u8 = 1;
@@ -47,10 +47,10 @@ pub(crate) struct ProcessGroup<'c> {
     piece_elements: usize,
 }
 
-/// What each process contributes to the start of a run.
+/// Message of each process at the start of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
-    /// Of everything that must be the same in all processes.
+    /// Digest of everything that must be the same in all processes.
     pub(crate) digest: [u32; 8],
     /// The version of rows that its sources keep to; 0 for the newest.
     pub(crate) version: u32,
@@ -60,7 +60,7 @@ pub(crate) struct Opening {
     pub(crate) lengths: Vec<usize>,
 }
 
-/// The place where a run goes on, and the state of each of its replicas there.
+/// The place where a run continues, and the state of each of its replicas there.
 pub(crate) type Resumed = Option<(Place, Vec<ReplicaState>)>;
 
 /// An opening as it travels.
@@ -69,15 +69,15 @@ struct OpeningMessage {
     digest: [u32; 8],
     version: u32,
     filled: LoadStats,
-    /// Of the leader: where the run goes on, and after how many updates of each replica. The states
-    /// follow.
+    /// From the leader: where the run continues, and after how many updates of each replica. The
+    /// states follow.
     resumed: Option<(Place, Vec<u32>)>,
 }
 
 /// The figures of a process after a step.
 #[derive(Default, Serialize, Deserialize)]
 struct StepMessage {
-    /// Of its workers, in order.
+    /// Entries of its workers, in order.
     stats: Vec<MemberStats>,
     outcomes: Vec<(u32, StepOutcome)>,
 }
@@ -117,7 +117,8 @@ impl<'c> ProcessGroup<'c> {
     }
 
     /// Begins the run: checks that all processes run the same, sums the pulls that filled their
-    /// sources, and returns to all where the leader goes on. None if the leader has ended the run.
+    /// sources, and returns to all where the leader continues. None if the leader has ended the
+    /// run.
     pub(crate) fn open(
         &mut self,
         opening: Opening,
@@ -167,8 +168,8 @@ impl<'c> ProcessGroup<'c> {
         Ok(texts.map(|mut texts| texts.swap_remove(0)))
     }
 
-    /// Returns the step of all workers, from the outcomes and gradients of those of this process that
-    /// had a batch; `stats` gets the figures of all. None if the leader has ended the run.
+    /// Returns the step of all workers, from the outcomes and gradients of those of this process
+    /// that had a batch; `stats` gets the figures of all. None if the leader has ended the run.
     pub(crate) fn step(
         &mut self,
         mut outcomes: Vec<(u32, StepOutcome)>,
@@ -210,11 +211,12 @@ impl<'c> ProcessGroup<'c> {
         Ok(Some(step))
     }
 
-    /// Moves models with their gradients `by` workers on, of `n_workers`; `parameters` are those of this
-    /// iteration. Returns the models that are at workers of this process then, in their order; none if
-    /// the leader has ended the run.
+    /// Moves models with their gradients `by` workers on, of `n_workers`; `parameters` are those of
+    /// this iteration. Returns the models that are at workers of this process then, in their order;
+    /// none if the leader has ended the run.
     ///
-    /// Parameters are equal within an iteration, so that those that arrive are compared, not taken over.
+    /// Parameters are equal within an iteration, so that those that arrive are compared, not taken
+    /// over.
     pub(crate) fn migrate(
         &mut self,
         models: Vec<MovingModel>,
@@ -271,14 +273,14 @@ impl<'c> ProcessGroup<'c> {
         Ok(Some(models))
     }
 
-    /// Returns the number that the leader gives; none if it has ended the run.
+    /// Returns the number of the leader; none if it has ended the run.
     pub(crate) fn number_of_leader(&mut self, number: u32) -> Result<Option<u32>, TrainError> {
         let numbers = self.exchange(&number)?;
         Ok(numbers.map(|numbers| numbers[0]))
     }
 
-    /// Returns rows of layers by the rank that has made them: those of `lengths` bytes where they are
-    /// passed to this process, else none. None at all if the leader has ended the run.
+    /// Returns rows of layers by the rank that has made them: those of `lengths` bytes where they
+    /// are passed to this process, else none. None at all if the leader has ended the run.
     pub(crate) fn share_rows(
         &mut self,
         rows: &[u8],
@@ -463,14 +465,14 @@ mod tests {
         })
     }
 
-    /// The gradient of `worker`.
+    /// Returns the gradient of `worker`.
     fn gradient(worker: u32) -> GradientTerm {
         let n = worker as f32;
         let values = vec![n, 0.1 * n, 1e8 - n];
         GradientTerm { order: worker, n_roots: u64::from(worker) + 1, values }
     }
 
-    /// The outcome of `worker`, and its figures.
+    /// Returns the outcome of `worker`, and its figures.
     fn outcome(worker: u32) -> ((u32, StepOutcome), MemberStats) {
         let outcome = StepOutcome {
             loss: f64::from(worker) / 3.0,
@@ -597,7 +599,7 @@ mod tests {
         }
     }
 
-    /// Other processes may have taken the same message for a good one, and go on.
+    /// Other processes may have taken the same message for a good one, and continue.
     #[test]
     fn a_message_that_one_process_cannot_use_is_raised_by_it() {
         let foreign = StepMessage { stats: Vec::new(), outcomes: Vec::new() };

@@ -1,4 +1,4 @@
-//! What the device that trains can do, in the terms of RAPA (CaPGNN, Eqs. 13 and 14).
+//! Capabilities of the device that trains, in the terms of RAPA (CaPGNN, Eqs. 13 and 14).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,11 +16,11 @@ use crate::workspace::Workspace;
 const ENTRIES_PER_ROW: usize = 32;
 
 /// Measures this machine's processor, on which training computes: each job `runs` times on square
-/// matrices of f32 of `size` rows, the mean without the first run. `progress` hears of jobs done, of
-/// how many. Host and device are one memory here, so that the three transfers are one copy.
+/// matrices of f32 of `size` rows, the mean without the first run. `progress` learns of jobs done,
+/// of how many. Host and device are one memory here, so that the three transfers are one copy.
 ///
-/// The paper takes 11 585 rows and 50 runs; devices are compared with one another, so what counts is
-/// that all are measured alike.
+/// The paper takes 11 585 rows and 50 runs; devices are compared with one another, so what counts
+/// is that all are measured alike.
 ///
 /// Fails for a size or a number of runs of 0, or when a tensor operation does.
 pub fn profile_device(
@@ -67,7 +67,7 @@ pub fn profile_device(
     })
 }
 
-/// A square matrix with so many entries in each row, in random columns.
+/// Returns a square matrix with this many entries in each row, in random columns.
 fn sparse(size: usize, random: CounterRandom) -> Spmm {
     let per_row = ENTRIES_PER_ROW.min(size);
     let n_entries = size * per_row;

@@ -16,22 +16,22 @@ use crate::{
     step_outcome::{MemberStats, TeamStep},
 };
 
-/// What has been measured so far.
+/// Measurements so far.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     /// Since the run began, in whatever process.
     pub(crate) measured: Measured,
     pub(crate) step_losses: Vec<f64>,
     pub(crate) setup_seconds: f64,
-    /// What filled the workers' sources, until an epoch has counted it.
+    /// The fill of the workers' sources, until an epoch has counted it.
     pub(crate) filled: LoadStats,
-    /// What the report of an epoch depends on.
+    /// Inputs of the report of an epoch.
     mode: Option<Mode>,
     n_workers: u32,
     epoch: EpochSum,
     sdt: SdtSum,
     full: FullSum,
-    /// Of this process.
+    /// Measurements of this process.
     steps: StepSums,
     /// Each worker's figures at the end of the epoch before.
     before: Vec<MemberStats>,
@@ -45,24 +45,24 @@ struct EpochSum {
     steps: u32,
     batches: u64,
     load: LoadStats,
-    /// Of each step, the largest batch over the mean of all workers, less 1.
+    /// For each step, the largest batch over the mean of all workers, less 1.
     imbalance: f64,
     gradient_bytes: u64,
     time_steps: u64,
     model_bytes: u64,
 }
 
-/// What the partitions of the present epoch moved.
+/// Bytes that the partitions of the present epoch moved.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SdtSum {
     pub(crate) halo_rows: u64,
     pub(crate) halo_bytes: u64,
     pub(crate) synchronised_bytes: u64,
-    /// Of a whole epoch.
+    /// Time of a whole epoch.
     pub(crate) kept_share: f64,
 }
 
-/// What the partitions of the present epoch exchanged under `full`.
+/// Bytes that the partitions of the present epoch exchanged under `full`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FullSum {
     pub(crate) halo_rows: u64,
@@ -101,7 +101,7 @@ impl Record {
         Self { mode, n_workers, ..Self::default() }
     }
 
-    /// Of a run that goes on.
+    /// Record of a run that continues.
     pub(crate) fn resumed(self, measured: Measured, step_losses: Vec<f64>) -> Self {
         Self { measured, step_losses, is_resumed: true, ..self }
     }
@@ -309,7 +309,7 @@ impl Run<'_> {
     }
 }
 
-/// BLAKE3 of all parameters, in hex.
+/// Returns the bLAKE3 of all parameters, in hex.
 fn digest(parameters: &[Vec<f32>]) -> String {
     let mut digest = blake3::Hasher::new();
     parameters.iter().for_each(|values| {

@@ -14,15 +14,15 @@ use crate::TrainError;
 /// The longest step that is taken for one.
 const MOST_SECONDS: f64 = 3600.0;
 
-/// Times of recorded steps: the forward and the backward pass of a batch on another device. The worker
-/// sleeps meanwhile, so that the cores are free for all that moves rows.
+/// Times of recorded steps: the forward and the backward pass of a batch on another device. The
+/// worker sleeps meanwhile, so that the cores are free for all that moves rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Replay {
     times: Times,
 }
 
-/// What the time of a step follows from.
+/// Sizes that determine the time of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 enum Times {
@@ -33,16 +33,16 @@ enum Times {
 }
 
 impl Replay {
-    /// Returns the replay of steps that took `seconds`, in the order of an epoch; a single one stands
-    /// for all steps. Fails for none, and for a time that is no time.
+    /// Returns the replay of steps that took `seconds`, in the order of an epoch; a single one
+    /// stands for all steps. Fails for none, and for a time that is no time.
     pub fn new(seconds: Vec<f64>) -> Result<Self, TrainError> {
         check_times(&seconds)?;
         Ok(Self { times: Times::Steps(seconds) })
     }
 
-    /// Returns the replay of batches of any size, from the seconds of some sizes: in between along a
-    /// line, below the smallest as long as that, above the largest in proportion. Fails for none, and
-    /// for a time that is no time.
+    /// Returns the replay of batches of any size, from the seconds of some sizes: in between along
+    /// a line, below the smallest as long as that, above the largest in proportion. Fails for none,
+    /// and for a time that is no time.
     pub fn by_roots(seconds: &BTreeMap<u64, f64>) -> Result<Self, TrainError> {
         check_times(&seconds.values().copied().collect::<Vec<_>>())?;
         Ok(Self { times: Times::Roots(seconds.iter().map(|(&n, &of)| (n, of)).collect()) })

@@ -1,4 +1,4 @@
-//! What a run reports, as `--json` prints it. Rates are fractions, sizes bytes, times seconds.
+//! Report of a run, as `--json` prints it. Rates are fractions, sizes bytes, times seconds.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,8 @@ pub enum RowsFrom {
 pub struct TrainReport {
     /// How rows reached the trainer.
     pub strategy: Strategy,
-    /// Which worker trained on which root, but of `hop`, `sdt` and `full`, which deal roots to owners.
+    /// Which worker trained on which root, but of `hop`, `sdt` and `full`, which deal roots to
+    /// owners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roots: Option<Roots>,
     /// How roots, models and rows met under `hop`.
@@ -46,7 +47,7 @@ pub struct TrainReport {
     pub device: &'static str,
     /// Whence remote rows came.
     pub rows_from: RowsFrom,
-    /// What validation and test accuracy are: the metric that stands there.
+    /// Name of the metric behind validation and test accuracy.
     pub metric: Metric,
     /// Accuracy on the test nodes by the parameters that did best on the validation nodes (by
     /// the last ones when there are none); absent without test nodes.
@@ -55,11 +56,11 @@ pub struct TrainReport {
     pub validation_accuracy: Option<f64>,
     /// Epoch of these parameters, from 0.
     pub best_epoch: u32,
-    /// Whether the run ended before its last epoch or with it, since accuracy on the validation
-    /// nodes had not risen for so many epochs.
+    /// Whether the run ended, before its last epoch or with it, because accuracy on the validation
+    /// nodes had stopped to rise.
     pub stopped_early: bool,
-    /// Whether whoever was told of the run ended it before it was over: epochs are those that were
-    /// over then.
+    /// Whether the observer of the run ended it before it was over: epochs are those that were over
+    /// then.
     pub interrupted: bool,
     /// Why the model that was asked for could not be saved, if it could not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,8 +69,8 @@ pub struct TrainReport {
     pub parameters_digest: String,
     /// BLAKE3 of the best parameters, in hex; of nothing before the first evaluation.
     pub best_parameters_digest: String,
-    /// Where the run went on from a checkpoint, if it did: what was computed before counts, how it
-    /// was fetched counts for the epochs that were over.
+    /// Where the run continued from a checkpoint, if it did: what was computed before counts, how
+    /// it was fetched counts for the epochs that were over.
     pub resumed_at: Option<Place>,
     /// Checkpoints written by this process.
     pub checkpoints: u64,
@@ -81,7 +82,7 @@ pub struct TrainReport {
     pub step_losses: Vec<f64>,
     /// Mean of the epochs' `mean_step_seconds`, weighted by `timed_steps`.
     pub mean_step_seconds: f64,
-    /// What a step went on, and what held it up; absent if this process made no step.
+    /// Breakdown of a step's time, and its bottleneck; absent if this process made no step.
     pub step: Option<StepShares>,
     /// Remote rows fetched per batch of one worker, hot sets included.
     pub remote_rows_per_step: f64,
@@ -103,22 +104,22 @@ pub struct TrainReport {
     pub n_hot: u64,
     /// Batches prepared ahead, after the memory budget.
     pub window: u64,
-    /// What it was to be.
+    /// The expected value.
     pub window_asked: u64,
-    /// 2·n_hot·d + (Q + 2)·m_max·d, for each worker: RapidGNN's bound (section 3), and the batches that
-    /// it does not count ([`lodestore_client::RowBudget`]). Absent where batches are not known ahead,
-    /// and so nothing bounds them.
+    /// 2·n_hot·d + (Q + 2)·m_max·d, for each worker: RapidGNN's bound (section 3), and the batches
+    /// that it does not count ([`lodestore_client::RowBudget`]). Absent where batches are not known
+    /// ahead, and so nothing bounds them.
     pub memory_bound_bytes: Option<u64>,
-    /// Most bytes that one worker really had: batches, with memory that waits for the next, and rows of
-    /// hot sets or of the oracle's tier, without ids and lists, which the bound does not have either;
-    /// of `massive` batches and its buffer with all of its scores and lists.
+    /// Most bytes that one worker really had: batches, with memory that waits for the next, and
+    /// rows of hot sets or of the oracle's tier, without ids and lists, which the bound does not
+    /// have either; of `massive` batches and its buffer with all of its scores and lists.
     pub memory_measured_bytes: u64,
-    /// Most memory that the process ever had resident, summed over processes; 0 where the system does
-    /// not tell.
+    /// Most memory that the process ever had resident, summed over processes; 0 where the system
+    /// does not tell.
     pub peak_rss_bytes: u64,
 }
 
-/// One epoch, summed over all workers unless it says otherwise. Of an epoch in which the run was
+/// One epoch, summed over all workers unless it says otherwise. In an epoch in which the run was
 /// resumed, times, batches, rows and bytes are those since then; means of no steps are 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -131,8 +132,8 @@ pub struct EpochReport {
     pub steps: u32,
     /// Those of the process that ended the epoch: less only if the run was resumed within it.
     pub timed_steps: u32,
-    /// Whether the run was resumed in this epoch, at its first step too: caches and connections were
-    /// new then.
+    /// Whether the run was resumed in this epoch, at its first step too: caches and connections
+    /// were new then.
     #[serde(default)]
     pub resumed: bool,
     /// Batches: at most one per step and worker.
@@ -151,18 +152,19 @@ pub struct EpochReport {
     pub hit_rows: u64,
     /// Part of `hit_rows` that a batch before had, of those loaded together.
     pub together_rows: u64,
-    /// Remote rows fetched: by batches, for this epoch's hot sets, and in the first epoch of a process
-    /// those that filled buffers.
+    /// Remote rows fetched: by batches, for this epoch's hot sets, and in the first epoch of a
+    /// process those that filled buffers.
     pub remote_rows: u64,
     /// Bytes of them.
     pub remote_bytes: u64,
     /// Part of `remote_rows` that filled hot sets, or the oracle's tier before the first batch.
     pub hot_set_rows: u64,
-    /// Rows of hot sets built meanwhile that were taken over from the set before, and did not travel.
+    /// Rows of hot sets built meanwhile that were taken over from the set before, and did not
+    /// travel.
     #[serde(default)]
     pub kept_rows: u64,
-    /// Hot sets, of all workers, that were not there when the first batch of their epoch was prepared, which
-    /// may be in the epoch before: the set before served until they came.
+    /// Hot sets, of all workers, that were not there when the first batch of their epoch was
+    /// prepared, which may be in the epoch before: the set before served until they came.
     #[serde(default)]
     pub late_swaps: u64,
     /// Part of `remote_rows` that filled buffers before the first batch.
@@ -186,8 +188,9 @@ pub struct EpochReport {
     /// migration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_bytes: Option<u64>,
-    /// `hop`: bytes of gradients and of their sums that workers send, each as a process of its own, in
-    /// the steps of this process. `full`: bytes of gradients of halo rows that workers sent back.
+    /// `hop`: bytes of gradients and of their sums that workers send, each as a process of its own,
+    /// in the steps of this process. `full`: bytes of gradients of halo rows that workers sent
+    /// back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_bytes: Option<u64>,
     /// `hop`: time steps, of which an iteration has one without migration, else one for each worker
@@ -198,16 +201,17 @@ pub struct EpochReport {
     /// steps of this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roots_imbalance: Option<f64>,
-    /// `sdt`: rows of halos that were loaded with their partitions, whichever worker owns them. `full`:
-    /// nodes in halos.
+    /// `sdt`: rows of halos that were loaded with their partitions, whichever worker owns them.
+    /// `full`: nodes in halos.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halo_rows: Option<u64>,
-    /// `sdt`: bytes of them. `full`: all bytes of inputs, rows and gradients of halos that went from
-    /// worker to worker.
+    /// `sdt`: bytes of them. `full`: all bytes of inputs, rows and gradients of halos that went
+    /// from worker to worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halo_bytes: Option<u64>,
-    /// `sdt`: bytes of local models and of their average that workers send, each as a process of its
-    /// own, where the epoch ends with an average; `full`: of gradients of parameters and of their sum.
+    /// `sdt`: bytes of local models and of their average that workers send, each as a process of
+    /// its own, where the epoch ends with an average; `full`: of gradients of parameters and of
+    /// their sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synchronised_bytes: Option<u64>,
     /// `sdt`: share of the entries of the last hop of whole neighbourhoods, one for each path to a
@@ -215,8 +219,8 @@ pub struct EpochReport {
     /// which RAPA leaves some out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_share: Option<f64>,
-    /// `full`: bytes of other workers' input rows that were pulled: without tiers in the first epoch
-    /// of a process, which keeps them.
+    /// `full`: bytes of other workers' input rows that were pulled: without tiers in the first
+    /// epoch of a process, which keeps them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_bytes: Option<u64>,
     /// `full`: share of the input rows of other workers that were in memory: kept, or in a tier.
@@ -228,18 +232,19 @@ pub struct EpochReport {
     /// `full`: how many epochs old the oldest rows or gradients of halos were that were used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_staleness: Option<u32>,
-    /// `full`: what narrowing took from rows and gradients that travelled, relative to these: both as
-    /// root mean squares.
+    /// `full`: what narrowing took from rows and gradients that travelled, relative to these: both
+    /// as root mean squares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression_error: Option<f64>,
-    /// `full`: time in which rows and gradients were on their way between processes, of the process in
-    /// which it was longest.
+    /// `full`: time in which rows and gradients were on their way between processes, of the process
+    /// in which it was longest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange_seconds: Option<f64>,
     /// `full`: the part of it in which nothing was left to compute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange_wait_seconds: Option<f64>,
-    /// `full`: how far the computing time of the slowest worker is above the mean, as a share of it.
+    /// `full`: how far the computing time of the slowest worker is above the mean, as a share of
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_imbalance: Option<f64>,
     /// Batches that lay ready in the window.

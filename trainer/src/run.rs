@@ -37,17 +37,17 @@ pub(crate) struct Run<'a> {
     pub(crate) has_test: bool,
     /// Bytes of a row of features.
     pub(crate) row_bytes: u64,
-    /// Where it went on, if it did not begin.
+    /// Where it continued, if it did not begin.
     pub(crate) resumed_at: Option<Place>,
-    /// Whether whoever is told of the run has ended it.
+    /// Whether the observer has ended the run.
     pub(crate) is_interrupted: bool,
     /// Why the model could not be saved.
     pub(crate) save_error: Option<SavedModelError>,
 }
 
 impl<'a> Run<'a> {
-    /// A run that begins, or one that goes on from its checkpoint, which the leader of its processes
-    /// has. None if the leader has ended it at once.
+    /// A run that begins, or one that continues from its checkpoint, which the leader of its
+    /// processes has. None if the leader has ended it already.
     pub(crate) fn new(
         setup: &Setup<'a>,
         group: &mut ProcessGroup<'_>,
@@ -119,7 +119,7 @@ impl<'a> Run<'a> {
     }
 
     /// Whether there is nothing left to train: never within an epoch, though patience may have been
-    /// used up when the run went on with less of it.
+    /// used up when the run continued with less of it.
     pub(crate) fn is_over(&self) -> bool {
         let is_last = self.place.epoch >= self.config.epochs;
         self.place.step == 0 && (is_last || self.best.is_stale(self.config.patience))
@@ -132,8 +132,8 @@ impl<'a> Run<'a> {
         is_over && self.config.evaluation_after(epochs, self.has_test) == Due::AsLast
     }
 
-    /// Measures accuracy after `epoch`, the last that is over, together with the other processes, of
-    /// which the leader records it. The run is interrupted if the leader has ended it.
+    /// Measures accuracy after `epoch`, the last that is over, together with the other processes,
+    /// of which the leader records it. The run is interrupted if the leader has ended it.
     pub(crate) fn evaluate(
         &mut self,
         epoch: u32,
@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The steps that are left of the present epoch.
+    /// Returns the steps that are left of the present epoch.
     fn train_epoch(
         &mut self,
         team: &mut Team<'_>,
@@ -233,7 +233,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What each worker did in the present step.
+    /// Returns what each worker did in the present step.
     fn worker_steps(
         &self,
         team: &TeamStep,
@@ -271,8 +271,8 @@ impl<'a> Run<'a> {
         team.outcomes.iter().enumerate().map(of_worker).collect()
     }
 
-    /// Writes the best parameters, or the last before any evaluation, if they are asked for. The run is
-    /// told of even if that fails.
+    /// Writes the best parameters, or the last before any evaluation, if they are asked for. The
+    /// run is reported even if that fails.
     pub(crate) fn save_model(&mut self, setup: &Setup<'_>, group: &ProcessGroup<'_>) {
         let Some(path) = self.config.save_model.as_ref().filter(|_| group.leads()) else {
             return;

@@ -15,14 +15,15 @@ pub(crate) fn mean(block: Arc<Block>) -> Spmm {
 }
 
 /// A layer's step: each destination's own row beside the sum of its neighbours' rows, of which
-/// those that are sampled count for all. `degree` gives in-degrees in the whole graph, `nodes`
+/// those that are sampled count for all. `degree` returns in-degrees in the whole graph, `nodes`
 /// names at least the block's destinations.
 #[must_use]
 pub(crate) fn sum(block: Arc<Block>, nodes: &[NodeId], degree: &dyn Fn(NodeId) -> u32) -> Spmm {
     weighted(block, |dst, n_edges| degree(nodes[dst]) as f32 / n_edges as f32)
 }
 
-/// A step with the same weight for all edges of a destination, by its place and their number.
+/// Returns a step with the same weight for all edges of a destination, by its place and their
+/// number.
 fn weighted(block: Arc<Block>, weight: impl Fn(usize, u32) -> f32) -> Spmm {
     let mut weights = Vec::with_capacity(block.sources.len());
     for (dst, bounds) in block.offsets.windows(2).enumerate() {

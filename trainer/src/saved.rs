@@ -51,14 +51,14 @@ enum Fault {
     Settings(Box<TrainError>),
 }
 
-/// What a saved model does on a graph.
+/// Result of a saved model on a graph.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Evaluation {
     /// Which layers it has.
     pub model: ModelKind,
     /// Elements of all its parameters.
     pub parameters: u64,
-    /// What accuracy is: the metric that stands there.
+    /// Name of the metric behind accuracy.
     pub metric: Metric,
     /// Accuracy on the validation nodes, with full neighbourhoods; absent without any.
     pub validation_accuracy: Option<f64>,
@@ -66,7 +66,8 @@ pub struct Evaluation {
     pub test_accuracy: Option<f64>,
 }
 
-/// Fails unless a model can be written to `path`: makes the file beside it, and takes it away again.
+/// Fails unless a model can be written to `path`: makes the file beside it, and takes it away
+/// again.
 pub(crate) fn check_place(path: &Path) -> Result<(), SavedModelError> {
     let source = match new_beside(path) {
         Ok(_) if path.is_dir() => io::ErrorKind::IsADirectory.into(),
@@ -136,7 +137,8 @@ impl<'a> ModelFile<'a> {
         Ok(Self { path, bytes, config })
     }
 
-    /// Fails unless the file has the parameters of a model of `spec`, before memory is taken for one.
+    /// Fails unless the file has the parameters of a model of `spec`, before memory is taken for
+    /// one.
     pub(crate) fn check(&self, spec: &ModelSpec) -> Result<(), SavedModelError> {
         let (tensors, mut known) = (self.tensors()?, HashSet::new());
         for (name, shape) in spec.shapes() {
@@ -170,7 +172,7 @@ impl<'a> ModelFile<'a> {
         blake3::hash(&self.bytes)
     }
 
-    /// Returns the classes that the last layer tells apart.
+    /// Returns the classes of the last layer.
     pub(crate) fn n_classes(&self) -> Result<usize, SavedModelError> {
         let name = format!("layers.{}.bias", self.config.fanouts.len() - 1);
         let bias = self.tensors()?.tensor(&name).map_err(|error| self.failed(error.into()))?;
@@ -183,8 +185,8 @@ impl<'a> ModelFile<'a> {
         }
     }
 
-    /// Gives `model`, which has been checked, the file's parameters. Returns how many elements they
-    /// have.
+    /// Returns `model`, which has been checked, the file's parameters. Returns how many elements
+    /// they have.
     pub(crate) fn fill(&self, model: &Model) -> Result<u64, TrainError> {
         let tensors = self.tensors()?;
         let mut n_parameters = 0;
@@ -210,9 +212,9 @@ impl<'a> ModelFile<'a> {
     }
 }
 
-/// Measures the accuracy of the model in `path` on the validation and test nodes of `graph`, with all
-/// their neighbours. Its settings come from the file; `sources` are those of a single worker, who owns
-/// all partitions.
+/// Measures the accuracy of the model in `path` on the validation and test nodes of `graph`, with
+/// all their neighbours. Its settings come from the file; `sources` are those of a single worker,
+/// who owns all partitions.
 pub fn evaluate_saved(
     path: &Path,
     graph: &TrainGraph<'_>,
@@ -230,7 +232,7 @@ pub fn evaluate_saved(
     Ok(Evaluation { model, parameters, metric, validation_accuracy, test_accuracy })
 }
 
-/// All bytes of a file that is not too large.
+/// Returns all bytes of a file that is not too large.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let n_bytes = file.metadata()?.len();
@@ -243,7 +245,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What it takes to use the parameters of a run of `config`.
+/// Returns what it takes to use the parameters of a run of `config`.
 fn metadata(config: &TrainConfig) -> HashMap<String, String> {
     let LayerOptions { aggregation, norm, residual } = config.layer;
     let options = [
@@ -269,7 +271,8 @@ fn metadata(config: &TrainConfig) -> HashMap<String, String> {
     entries.into_iter().chain(options).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The settings of [`metadata`]; all others as usual, since they do not matter once trained.
+/// Returns the settings of [`metadata`]; all others as usual, since they do not matter once
+/// trained.
 fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
     fn entry<T: FromStr>(
         metadata: &HashMap<String, String>,

@@ -1,4 +1,4 @@
-//! Everything that stands before the first step.
+//! Everything that is before the first step.
 
 mod schedule;
 
@@ -39,15 +39,15 @@ use crate::{
 };
 use schedule::Written;
 
-/// What a run needs and never changes, but for the model's parameters.
+/// Constants of a run, and the model's parameters.
 pub(crate) struct Setup<'a> {
     pub(crate) config: &'a TrainConfig,
     pub(crate) graph: TrainGraph<'a>,
-    /// Of the workers of this process, in the order of `workers`.
+    /// Entries of the workers of this process, in the order of `workers`.
     sources: &'a [WorkerSources],
     pub(crate) workers: Vec<u32>,
     pub(crate) labels: Labels,
-    /// Of an epoch of each worker of the run; under `sdt` of each partition.
+    /// Batches in an epoch of each worker of the run; under `sdt` of each partition.
     n_batches: Vec<u32>,
     pub(crate) features: FeatureRows,
     pub(crate) row_bytes: usize,
@@ -58,8 +58,8 @@ pub(crate) struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// Reads labels and makes the model, one that fits `file` if there is one; `workers` are those of
-    /// this process.
+    /// Reads labels and makes the model, one that fits `file` if there is one; `workers` are those
+    /// of this process.
     pub(crate) fn new(
         config: &'a TrainConfig,
         graph: TrainGraph<'a>,
@@ -109,8 +109,8 @@ impl<'a> Setup<'a> {
         Ok(setup)
     }
 
-    /// Writes the schedule, if the strategy has one and it is not there; one process does so for all.
-    /// Breaks if `progress` or the leader did.
+    /// Writes the schedule, if the strategy has one and it is not there; one process does so for
+    /// all. Breaks if `progress` or the leader did.
     pub(crate) fn prepare(
         &mut self,
         group: &mut ProcessGroup<'_>,
@@ -152,7 +152,8 @@ impl<'a> Setup<'a> {
     /// Warns of workers that never compute: their partitions have no training node.
     pub(crate) fn warn_of_idle_workers(&self) {
         let (plan, train) = (self.root_plan(), &self.labels.train);
-        // Under `sdt` a share is a partition's, not a worker's; under `full` all nodes are computed.
+        // Under `sdt` a share is a partition's, not a worker's; under `full` all nodes are
+        // computed.
         let is_of_parts = matches!(self.config.strategy, Strategy::Sdt | Strategy::Full);
         if plan.deal == Deal::Turns || is_of_parts {
             return;
@@ -175,7 +176,7 @@ impl<'a> Setup<'a> {
         );
     }
 
-    /// Of all that must be the same in all processes of a run.
+    /// Digest of all that must be the same in all processes of a run.
     pub(crate) fn digest(&self) -> [u32; 8] {
         let TrainConfig { strategy, hop, hot_policy, epochs, workers, .. } = self.config;
         let TrainConfig { evaluate_every, measure_test, evaluation_bytes, .. } = self.config;
@@ -195,7 +196,7 @@ impl<'a> Setup<'a> {
         self.sources[0].untiered.pinned_version().unwrap_or(0)
     }
 
-    /// What filled the sources of the workers here.
+    /// The fill of the sources of the workers here.
     pub(crate) fn filled(&self) -> LoadStats {
         let mut filled = LoadStats::default();
         self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
@@ -240,7 +241,8 @@ impl<'a> Setup<'a> {
         ModelSpec::new(self.config, self.features.width(), self.labels.n_classes)
     }
 
-    /// Starts the workers of this process from where `run` is. None if the leader has ended the run.
+    /// Starts the workers of this process from where `run` is. None if the leader has ended the
+    /// run.
     pub(crate) fn teams<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
@@ -268,7 +270,8 @@ impl<'a> Setup<'a> {
         Ok(Some(Teams::Steps(team)))
     }
 
-    /// All workers of this process, their prefetchers running from `place` on, which is before the end.
+    /// All workers of this process, their prefetchers running from `place` on, which is before the
+    /// end.
     pub(crate) fn recruits<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
@@ -278,14 +281,14 @@ impl<'a> Setup<'a> {
         if let [worker] = self.workers[..] {
             return Ok(vec![recruit(worker)?]);
         }
-        // At once: each reads its schedule, and pulls what it keeps.
+        // Concurrently: each reads its schedule, and pulls the rows that it keeps.
         thread::scope(|starting| {
             let start = |&worker| (worker, starting.spawn(move || recruit(worker)));
             let started: Vec<_> = self.workers.iter().map(start).collect();
             let join = |(worker, thread): (u32, ScopedJoinHandle<'_, _>)| {
                 thread.join().unwrap_or(Err(TrainError::WorkerPanicked { worker }))
             };
-            // All are waited for before the first error is told.
+            // All are awaited before the first error is reported.
             let recruits: Vec<_> = started.into_iter().map(join).collect();
             recruits.into_iter().collect()
         })
@@ -396,7 +399,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// The partitions of worker w: those that leave w when divided by the number of workers.
+/// Returns the partitions of worker w: those that leave w when divided by the number of workers.
 fn owned_parts(config: &TrainConfig, graph: TrainGraph<'_>, worker: u32) -> Vec<PartId> {
     graph.book.parts().filter(|part| u32::from(part.0) % config.workers == worker).collect()
 }

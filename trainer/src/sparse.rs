@@ -23,7 +23,8 @@ pub(crate) struct SparseRows {
     values: Vec<f32>,
 }
 
-/// The elements of sparse rows by column, sorted once for many products. Memory: 8 bytes an element.
+/// The elements of sparse rows by column, sorted once for many products. Memory: 8 bytes an
+/// element.
 #[derive(Clone, Debug)]
 pub(crate) struct SparseColumns {
     /// Where each column ends.
@@ -172,7 +173,8 @@ impl SparseRows {
         values
     }
 
-    /// Returns the product of the rows, with `values` in the place of their elements, and the weights.
+    /// Returns the product of the rows, with `values` in the place of their elements, and the
+    /// weights.
     pub(crate) fn product_of(
         &self,
         values: &[f32],
@@ -200,7 +202,8 @@ impl SparseRows {
         Ok(Matrix::new(out, width))
     }
 
-    /// Adds the transposed rows, with `values` in the place of their elements, times `other` to `sum`.
+    /// Adds the transposed rows, with `values` in the place of their elements, times `other` to
+    /// `sum`.
     pub(crate) fn add_transposed_product(
         columns: &SparseColumns,
         values: &[f32],
@@ -278,8 +281,8 @@ impl SparseRows {
         Ok(Matrix::new(out, width))
     }
 
-    /// Returns the elements of the transposed rows times `other`. Each row of it is one thread's, and
-    /// is summed in the order of the rows here.
+    /// Returns the elements of the transposed rows times `other`. Each row of it is one thread's,
+    /// and is summed in the order of the rows here.
     fn transposed_times(&self, other: &Matrix) -> Vec<f32> {
         let width = other.width();
         // What is the start of a column now is its end once all its elements are in place.

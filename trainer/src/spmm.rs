@@ -31,10 +31,10 @@ pub(crate) struct Spmm {
     own_rows: OwnRows,
 }
 
-/// What becomes of a destination's own row.
+/// Treatment of a destination's own row.
 #[derive(Clone, Debug)]
 pub(crate) enum OwnRows {
-    /// It stands before the sum: rows of width 2·d (GraphSAGE, algorithm 1, line 5).
+    /// It is before the sum: rows of width 2·d (GraphSAGE, algorithm 1, line 5).
     Beside,
     /// It is added with this weight, one per destination: rows of width d (GCN's self loop).
     Added(Arc<[f32]>),

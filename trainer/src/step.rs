@@ -1,4 +1,4 @@
-//! What one step of one worker took, and whence its rows came.
+//! Times of one step of one worker, and the sources of its rows.
 
 use std::ops::AddAssign;
 
@@ -31,18 +31,18 @@ pub struct WorkerStep {
     pub bytes: RowsBySource,
     /// Epochs so far that began before the worker's hot set was there.
     pub late_swaps: u64,
-    /// What `hop` moved, beside rows.
+    /// Bytes that `hop` moved, beside rows.
     #[serde(flatten)]
     pub hop: Option<HopTraffic>,
-    /// What `sdt` loaded for the partition, whose number `step` is.
+    /// Bytes that `sdt` loaded for the partition, whose number `step` is.
     #[serde(flatten)]
     pub sdt: Option<SdtTraffic>,
-    /// What partitions exchanged under `full`.
+    /// Bytes that partitions exchanged under `full`.
     #[serde(flatten)]
     pub full: Option<FullTraffic>,
 }
 
-/// What the partitions of a worker exchanged in an epoch.
+/// Bytes that the partitions of a worker exchanged in an epoch.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct FullTraffic {
     /// Rows of their halos, whichever worker owns them.
@@ -53,7 +53,7 @@ pub struct FullTraffic {
     pub gradient_bytes: u64,
 }
 
-/// What loading a partition moved; nothing where it was in memory.
+/// Bytes moved to load a partition; zero where it was in memory.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SdtTraffic {
     /// Rows of its halo.
@@ -66,7 +66,8 @@ pub struct SdtTraffic {
     pub load_seconds: f64,
 }
 
-/// A worker's equal share of what a step of `hop` moved, beside rows; the first one has the remainder.
+/// A worker's equal share of what a step of `hop` moved, beside rows; the first one has the
+/// remainder.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HopTraffic {
     /// Time steps of the iteration.
@@ -78,8 +79,8 @@ pub struct HopTraffic {
 }
 
 /// Seconds of a step. Preparation (`sample`, `lookup`, `pull`, `copy`) is part of `wait` on the
-/// default path, and runs beside earlier steps otherwise. What `step` has beside `wait`, `compute`
-/// and `update` is the time in which the worker waited for others.
+/// default path, and runs beside earlier steps otherwise. The rest of `step` beside `wait`,
+/// `compute` and `update` is the time in which the worker waited for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSeconds {
     /// From the order to train on a batch to the new parameters; the same for all workers.
@@ -96,8 +97,8 @@ pub struct StepSeconds {
     pub wait: f64,
     /// For the forward and the backward pass.
     pub compute: f64,
-    /// To move models, to average gradients, between processes too, and to update parameters; the same
-    /// for all workers.
+    /// To move models, to average gradients, between processes too, and to update parameters; the
+    /// same for all workers.
     pub update: f64,
 }
 
@@ -123,7 +124,7 @@ pub struct RowsBySource {
 }
 
 impl RowsBySource {
-    /// Of rows of `row_bytes` as `load` found them: numbers, then bytes.
+    /// Counts of rows of `row_bytes` as `load` found them: numbers, then bytes.
     pub(crate) fn of(load: &LoadStats, row_bytes: u64) -> (Self, Self) {
         let rows = Self {
             local: load.local_rows,

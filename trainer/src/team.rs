@@ -1,5 +1,5 @@
-//! The workers of this process as threads, stepping together with each other and with those of other
-//! processes.
+//! The workers of this process as threads, stepping together with each other and with those of
+//! other processes.
 
 use std::{
     sync::{
@@ -59,7 +59,7 @@ impl Teams<'_> {
     }
 }
 
-/// What a worker brings to a team.
+/// Contribution of a worker to a team.
 pub(crate) struct Recruit<'scope> {
     pub(crate) worker: Worker<'scope>,
     /// Batches in each epoch.
@@ -226,8 +226,8 @@ impl<'scope> Team<'scope> {
         self.n_merges = n_merges;
     }
 
-    /// Figures of all workers of the run, with VectorPulls for the hot sets of epochs up to `epoch`;
-    /// those of other processes are as they were after the last step.
+    /// Figures of all workers of the run, with VectorPulls for the hot sets of epochs up to
+    /// `epoch`; those of other processes are as they were after the last step.
     pub(crate) fn stats(&mut self, epoch: u32) -> &[MemberStats] {
         self.take_stats(epoch);
         &self.stats

@@ -23,7 +23,7 @@ pub struct TrainGraph<'a> {
     pub book: &'a PartitionBook,
     /// Identity of the graph, which a schedule is bound to.
     pub uuid: [u8; 16],
-    /// What the remote sources are, for the report.
+    /// Description of the remote sources, for the report.
     pub rows_from: RowsFrom,
 }
 
@@ -38,8 +38,8 @@ pub struct WorkerSources {
     /// The same rows without any tier that `remote` has: measuring accuracy reads all of them once,
     /// and would sweep it.
     pub untiered: Arc<dyn RowSource>,
-    /// What pulled rows into `remote` before the run, such as the first fill of a buffer: the first
-    /// epoch of the process counts it.
+    /// Pulls into `remote` before the run, such as the first fill of a buffer: the first epoch of
+    /// the process counts them.
     pub filled: PullStats,
 }
 
@@ -68,7 +68,7 @@ impl WorkerSources {
     }
 }
 
-/// What a run tells while it runs.
+/// Progress of a run.
 #[derive(Debug)]
 pub enum Progress<'a> {
     /// Batches of the schedule written so far.
@@ -88,7 +88,7 @@ pub enum Progress<'a> {
         total: u32,
         /// Loss of the step.
         loss: f64,
-        /// What each worker that had a batch did.
+        /// Times of each worker that had a batch.
         workers: &'a [WorkerStep],
     },
     /// An epoch is done and evaluated.
@@ -98,15 +98,16 @@ pub enum Progress<'a> {
 /// Trains as `config` says, with one entry of `sources` per worker.
 ///
 /// The same config, graph and rows give the same losses bit for bit, whatever the way to fetch, the
-/// number of cores, and the sources' speed, unless times decide what is merged ([`crate::Merge`]); a run that was killed and goes on from its checkpoint ends
-/// with the same parameters as one that was not. Nothing notices features that have changed meanwhile.
+/// number of cores, and the sources' speed, unless times decide what is merged ([`crate::Merge`]);
+/// a run that was killed and continues from its checkpoint ends with the same parameters as one
+/// that was not. Nothing notices features that have changed meanwhile.
 ///
-/// `progress` ends the run by breaking: after the step or the epoch that it was told of, or when
-/// the schedule is written. What there is then is reported, as `interrupted`; a run with checkpoints has
-/// one of that step, and goes on from there.
+/// `progress` ends the run by breaking: after the step or the epoch that it received, or when the
+/// schedule is written. The results so far are reported, as `interrupted`; a run with checkpoints
+/// has one of that step, and continues from there.
 ///
-/// Whether a model can be saved where it shall be is looked at before the first step. Should that fail at
-/// the end all the same, the report says so.
+/// Whether a model can be saved where it shall be is looked at before the first step. Should that
+/// fail at the end all the same, the report says so.
 pub fn train(
     config: &TrainConfig,
     graph: &TrainGraph<'_>,
@@ -118,17 +119,17 @@ pub fn train(
     Ok(report)
 }
 
-/// As [`train`], as one of several processes, each of which calls this with the same settings and its
-/// own `sources`: one entry for each of its workers, in order. Worker w belongs to the process of rank
-/// w mod ranks, so that there are at least as many workers as processes.
+/// As [`train`], as one of several processes, each of which calls this with the same settings and
+/// its own `sources`: one entry for each of its workers, in order. Worker w belongs to the process
+/// of rank w mod ranks, so that there are at least as many workers as processes.
 ///
 /// Losses and parameters are those of [`train`], bit for bit: gradients are summed in the order of
-/// workers, whichever process has them. The report comes back in the leader, to whom alone `progress` is told;
-/// checkpoints are its own, and the others get theirs from it. Under `rapid` the leader writes the
-/// schedule, in a folder that all processes must have.
+/// workers, whichever process has them. The report is returned in the leader, which alone calls
+/// `progress`; checkpoints are its own, and the others get theirs from it. Under `rapid` the leader
+/// writes the schedule, in a folder that all processes must have.
 ///
-/// When one process fails or is gone, all end with an error that says which: at the next step at the
-/// latest.
+/// When one process fails or is gone, all end with an error that says which: at the next step at
+/// the latest.
 pub fn train_together(
     config: &TrainConfig,
     graph: &TrainGraph<'_>,

@@ -36,10 +36,10 @@ pub(crate) struct Worker<'run> {
     pub(crate) plan: RootPlan<'run>,
     pub(crate) batches: Batches<'run>,
     pub(crate) learner: Learner<'run>,
-    /// What stands for the model.
+    /// The stand-in for the model.
     pub(crate) replay: Option<&'run Replay>,
     pub(crate) topology: &'run Topology,
-    /// Of the run: an evaluation has memory of its own.
+    /// Workspace of the run: an evaluation has memory of its own.
     pub(crate) config: &'run TrainConfig,
 }
 
@@ -142,8 +142,8 @@ impl Worker<'_> {
 }
 
 impl Learner<'_> {
-    /// Computes the gradient of a batch with roots, in the step at `place`; `degree` returns in-degrees
-    /// in the whole graph, and `seed` is the batch's.
+    /// Computes the gradient of a batch with roots, in the step at `place`; `degree` returns
+    /// in-degrees in the whole graph, and `seed` is the batch's.
     pub(crate) fn learn(
         &mut self,
         (batch, rows): (Batch, StepRows<impl AsRef<[u8]>>),

@@ -1,6 +1,6 @@
 //! Memory of matrices, which one step leaves to the next.
 //!
-//! Rows of a layer take megabytes: memory that the system gives for each of them and takes back
+//! Rows of a layer take megabytes. Memory that the system allocates and frees for each of them
 //! comes as zero pages, one fault each, which took a fifth of a step and more.
 
 use std::cell::RefCell;
@@ -10,13 +10,13 @@ use crate::{matrix::Matrix, sparse::Rows};
 /// Fewer elements come from the allocator, which keeps such pieces itself.
 const LEAST_ELEMENTS: usize = 1 << 14;
 
-/// Memory this many times as large as what is wanted is left for others.
+/// Memory this many times as large as the request is left for others.
 const MOST_TIMES: usize = 4;
 
 /// Steps after which memory that none has used is given back.
 const IDLE_STEPS: u32 = 2;
 
-/// Memory that a worker's matrices share over time. Each step takes what it needs and gives it
+/// Memory that a worker's matrices share over time. Each step takes what it needs and returns it
 /// back; there is never more than its matrices took together.
 #[derive(Debug, Default)]
 pub(crate) struct Workspace {

@@ -137,7 +137,7 @@ fn gcn() -> (ModelKind, LayerOptions) {
     (ModelKind::Gcn, LayerOptions::default())
 }
 
-/// Everything that is computed, as bits.
+/// Returns the everything that is computed, as bits.
 fn computed(report: &TrainReport) -> (Vec<u64>, String, String, Vec<Option<u64>>) {
     let losses = report.step_losses.iter().map(|loss| loss.to_bits()).collect();
     let accuracies = report.epochs.iter().map(|epoch| epoch.test_accuracy.map(f64::to_bits));

@@ -15,7 +15,7 @@ use lodestore_trainer::{
 };
 use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, planted, run};
 
-/// The rows of a tensor of all nodes.
+/// Returns the rows of a tensor of all nodes.
 fn all(graph: &Planted, tensor: &str) -> Vec<u8> {
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let row_bytes = graph.rows.tensor(tensor).unwrap().row_bytes();
@@ -53,7 +53,8 @@ impl Rows {
         self.splits.iter().position(|it| *it == split).unwrap()
     }
 
-    /// Returns the same in rows of `width`, of which the first elements are these, and others zeros.
+    /// Returns the same in rows of `width`, of which the first elements are these, and others
+    /// zeros.
     fn widened(self, width: u32) -> Self {
         let row = |row: &[f32]| {
             let mut row = row.to_vec();
@@ -76,7 +77,7 @@ impl Rows {
     }
 }
 
-/// A run that saves its model to `path`.
+/// Returns a run that saves its model to `path`.
 fn settings(path: &Path) -> TrainConfig {
     let dir = path.parent().unwrap();
     TrainConfig { save_model: Some(path.to_owned()), ..config(Strategy::Ondemand, 2, dir) }

@@ -12,7 +12,7 @@ use lodestore_store::Dtype;
 use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig, TrainError};
 use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, planted, run};
 
-/// The rows of a tensor of all nodes.
+/// Returns the rows of a tensor of all nodes.
 fn all(graph: &Planted, tensor: &str) -> Vec<u8> {
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let row_bytes = graph.rows.tensor(tensor).unwrap().row_bytes();
@@ -26,7 +26,7 @@ fn classes(graph: &Planted) -> Vec<i64> {
     labels.as_chunks::<8>().0.iter().map(|label| i64::from_le_bytes(*label)).collect()
 }
 
-/// The planted graph with other labels, and features that `change` has passed.
+/// Returns the planted graph with other labels, and features that `change` has passed.
 fn with_labels(
     graph: &Planted,
     dtype: Dtype,
@@ -46,7 +46,7 @@ fn with_labels(
     Planted { rows: Arc::new(rows), ..planted(2) }
 }
 
-/// Each class as a label of its own, and one that no node has.
+/// Returns each class as a label of its own, and one that no node has.
 fn several(graph: &Planted) -> Vec<u8> {
     let row = |class: i64| (0..=i64::from(N_CLASSES)).map(move |of| u8::from(class == of));
     classes(graph).into_iter().flat_map(row).collect()

@@ -1,4 +1,4 @@
-//! What a run tells of its steps.
+//! Progress of a run's steps.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -13,7 +13,7 @@ use lodestore_trainer::{
 };
 use planted::{FILLED, N_NODES, Planted, ROW_BYTES, config, planted, run_telling, slow};
 
-/// The report, and every worker's steps.
+/// Returns the report, and every worker's steps.
 fn observed(
     graph: &Planted,
     config: &TrainConfig,

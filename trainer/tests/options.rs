@@ -20,7 +20,7 @@ type Choice = (ModelKind, LayerOptions, UpdateOptions);
 
 type Change = fn(&mut TrainConfig);
 
-/// Each option in some run, and all of them together.
+/// Returns each option in some run, and all of them together.
 fn choices() -> [Choice; 5] {
     let layer = LayerOptions::default();
     let update = UpdateOptions::default();
@@ -48,7 +48,7 @@ fn settings(choice: Choice, strategy: Strategy, workers: u32, dir: &Path) -> Tra
     TrainConfig { model, layer, update, fanouts, ..config(strategy, workers, dir) }
 }
 
-/// All that was computed, bit for bit.
+/// Returns all that was computed, bit for bit.
 fn computed(report: &TrainReport) -> (Vec<u64>, Vec<u64>, [String; 2], Option<f64>) {
     let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<u64>>();
     let of_epochs: Vec<f64> = report.epochs.iter().map(|epoch| epoch.loss).collect();
@@ -202,7 +202,7 @@ fn the_gradient_that_is_clipped_is_that_of_all_workers() {
     }
 }
 
-/// Accuracy of the model in `path`, as a reader of the file measures it.
+/// Returns the accuracy of the model in `path`, as a reader of the file measures it.
 fn accuracy(graph: &Planted, path: &Path) -> Option<f64> {
     let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
     let (local, remote, untiered) = (Arc::clone(&rows), Arc::clone(&rows), rows);

@@ -1,4 +1,4 @@
-//! Runs that end early and go on from their checkpoints.
+//! Runs that end early and continue from their checkpoints.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -26,8 +26,8 @@ fn with_checkpoints(config: &TrainConfig, dir: &Path, every_steps: u32) -> Train
     TrainConfig { checkpoint, ..config.clone() }
 }
 
-/// Runs until rows fail after so many pulls; then again from the checkpoint, with more pulls each
-/// time, until a run ends. Gives its report, and how many were cut short.
+/// Runs until rows fail after a number of pulls; then again from the checkpoint, with more pulls
+/// each time, until a run ends. Returns its report, and how many were cut short.
 fn in_pieces(graph: &Planted, config: &TrainConfig) -> (TrainReport, u64) {
     for n_cut in 0..100 {
         let rows = failing(&graph.rows, 5 + 2 * n_cut);
@@ -168,8 +168,8 @@ fn a_run_goes_on_under_another_strategy_and_for_more_epochs() {
     assert!(error.contains("in epoch 7 of a run of 5; ask for more epochs"), "{error}");
 }
 
-/// The leader's times decide how many time steps are merged, for all processes; a run that was ended
-/// goes on with the number that its epochs have come to.
+/// The leader's times decide how many time steps are merged, for all processes; a run that was
+/// ended continues with the number that its epochs have come to.
 #[test]
 fn merging_is_the_leaders_decision_in_any_number_of_processes() {
     let dir = tempfile::tempdir().unwrap();
@@ -196,8 +196,8 @@ fn merging_is_the_leaders_decision_in_any_number_of_processes() {
     }
 }
 
-/// An epoch after a restart has caches and connections that are new: its time is not compared, and the
-/// next one repeats its merges. What was computed is that of a run that was not ended.
+/// An epoch after a restart has caches and connections that are new: its time is not compared, and
+/// the next one repeats its merges. The results are those of a run that was not ended.
 #[test]
 fn a_resumed_run_makes_the_same_merges() {
     let graph = planted(4);
@@ -233,8 +233,8 @@ fn a_resumed_run_makes_the_same_merges() {
     }
 }
 
-/// Returns the bytes of parameters, and as many of gradients, with which models moved between processes:
-/// half of what moved between workers, but for those that are in one process.
+/// Returns the bytes of parameters, and as many of gradients, with which models moved between
+/// processes: half of what moved between workers, but for those that are in one process.
 fn moved(report: &TrainReport, workers: u64, n_ranks: u32) -> u64 {
     let stays = (0..workers).filter(|from| {
         let to = (from + 1) % workers;

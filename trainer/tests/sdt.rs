@@ -20,7 +20,7 @@ use planted::{
     Planted, ROW_BYTES, config, counting, planted, run, run_from, run_in_ranks, run_telling,
 };
 
-/// Everything that is computed, as bits.
+/// Returns the everything that is computed, as bits.
 fn computed(report: &TrainReport) -> (Vec<u64>, String, String, Vec<Option<u64>>) {
     let losses = report.step_losses.iter().map(|loss| loss.to_bits()).collect();
     let accuracies = report.epochs.iter().map(|epoch| epoch.test_accuracy.map(f64::to_bits));
@@ -245,7 +245,7 @@ fn checkpoints_within_an_epoch_are_those_of_all_processes() {
     assert_eq!(computed(&found), computed(&expected));
     // After partitions 3 (2 passed) and 5 (4 passed) of each epoch, and after each epoch.
     assert!(found.checkpoints >= 6, "{}", found.checkpoints);
-    // The last one within an epoch, as a process alone and as two would go on from it.
+    // The last one within an epoch, as a process alone and as two would continue from it.
     let copies = Mutex::new(0);
     let rows: Arc<dyn RowSource> = Arc::clone(&graph.rows) as _;
     let piece = dir.path().join("piece");

@@ -26,7 +26,7 @@ use planted::{
     run, run_from, run_in_ranks, run_in_ranks_from, run_telling, run_with,
 };
 
-/// The losses of every step, as bits.
+/// Returns the losses of every step, as bits.
 fn losses(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|loss| loss.to_bits()).collect()
 }
@@ -36,8 +36,8 @@ fn remote_rows(report: &TrainReport) -> u64 {
     report.epochs.iter().map(|epoch| epoch.remote_rows).sum()
 }
 
-/// The oracle pulls no more rows than the hot sets do, and after the first batch none beside what one
-/// misses.
+/// The oracle pulls no more rows than the hot sets do, and after the first batch none beside what
+/// one misses.
 fn no_more_than(oracle: &TrainReport, frequency: &TrainReport) {
     let (oracle_rows, rows) = (remote_rows(oracle), remote_rows(frequency));
     assert!(oracle_rows <= rows, "oracle {oracle_rows}, frequency {rows}");
@@ -415,7 +415,8 @@ fn a_memory_budget_shrinks_window_and_hot_sets() {
     }
 }
 
-/// Batches of one length never move, so that every place that rows were put into is memory to the end.
+/// Batches of one length never move, so that every place that rows were put into is memory to the
+/// end.
 #[test]
 fn measured_memory_is_that_which_rows_were_put_into() {
     let dir = tempfile::tempdir().unwrap();
@@ -530,7 +531,7 @@ fn processes_that_have_pinned_other_versions_do_not_train_together() {
     }
 }
 
-/// What fills the oracle's tier, or the first hot set, comes before the first step.
+/// The fill of the oracle's tier, or of the first hot set, precedes the first step.
 #[test]
 fn the_first_epoch_waits_for_no_more_rows_than_the_others() {
     let dir = tempfile::tempdir().unwrap();
@@ -559,8 +560,8 @@ fn the_first_epoch_waits_for_no_more_rows_than_the_others() {
         let first = &found.epochs[0];
         assert_eq!(first.remote_rows, first.hot_set_rows + first.filled_rows, "{hot_policy:?}");
         assert_eq!(first.hit_rate, 1.0, "{hot_policy:?}");
-        // The window of two, and the batch after it, do not reach into the second epoch yet, whose set
-        // may be late.
+        // The window of two, and the batch after it, do not reach into the second epoch yet, whose
+        // set may be late.
         let within = &by_step[..first.steps as usize - 3];
         assert!(!within.is_empty());
         assert!(within.iter().all(|pulled| pulled.n_sync == 0), "{hot_policy:?}");
@@ -575,7 +576,8 @@ fn the_first_epoch_waits_for_no_more_rows_than_the_others() {
     }
 }
 
-/// Batches of a window that are loaded together are of one epoch: its first has no row of another's.
+/// Batches of a window that are loaded together are of one epoch: its first has no row of
+/// another's.
 #[test]
 fn no_batch_is_loaded_together_with_one_of_the_epoch_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -621,7 +623,8 @@ fn recorded_steps_take_the_place_of_the_model() {
     assert!(found.contains("an epoch, found 99 steps"), "{found}");
 }
 
-/// Ordinary sampling learns as well from other batches, and only where nothing depends on the seeds.
+/// Ordinary sampling learns as well from other batches, and only where nothing depends on the
+/// seeds.
 #[test]
 fn ordinary_sampling_is_another_that_learns_the_same() {
     let dir = tempfile::tempdir().unwrap();

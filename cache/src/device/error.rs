@@ -1,4 +1,4 @@
-//! What can go wrong with a device.
+//! Errors of a device.
 
 use cudarc::driver::DriverError;
 use thiserror::Error;
@@ -18,7 +18,7 @@ pub enum DeviceError {
     /// The library is there, but not what this program was built for.
     #[error("the CUDA library cannot be used ({reason}); a driver for CUDA 12 or later is needed")]
     Unusable {
-        /// What the binding said.
+        /// The error of the binding.
         reason: String,
     },
     /// There is no such device.
@@ -32,18 +32,18 @@ pub enum DeviceError {
     /// The driver refused.
     #[error("CUDA failed to {action}: {source}")]
     Driver {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// What the driver said.
+        /// The error of the driver.
         source: DriverError,
     },
     /// The gather kernel does not compile.
     #[error("NVRTC cannot compile the gather kernel: {log}")]
     Kernel {
-        /// What the compiler said.
+        /// The error of the compiler.
         log: String,
     },
-    /// An earlier operation failed, so nobody knows what the slots hold.
+    /// An earlier operation failed, so the contents of the slots are unknown.
     #[error("this tier is lost since CUDA failed to {action}; make another, or go on without")]
     Lost {
         /// The operation that failed.
@@ -54,7 +54,7 @@ pub enum DeviceError {
     RowBytes {
         /// The most there can be.
         most: usize,
-        /// What was given.
+        /// The given value.
         found: usize,
     },
     /// The batch does not fit.
@@ -84,13 +84,13 @@ impl From<ArenaError> for DeviceError {
     }
 }
 
-/// Why a batch could not be gathered. The tier goes on after a failed fetch.
+/// Why a batch could not be gathered. The tier continues after a failed fetch.
 #[derive(Debug, Error)]
 pub enum GatherError<E> {
     /// The device failed, or the batch does not fit its tensor.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Whoever brings the missing rows failed.
+    /// The fetch of the missing rows failed.
     #[error("cannot fetch the rows that the cache does not hold")]
     Fetch(#[source] E),
 }

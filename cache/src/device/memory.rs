@@ -1,4 +1,4 @@
-//! What a device tier does with bytes, on whichever device.
+//! Operations of a device tier on bytes, on any device.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -18,7 +18,7 @@ pub(crate) struct RowMove {
 /// Slots of rows on a device, and the staging buffers through which rows get there.
 ///
 /// Operations take effect in the order in which they are called, as far as anyone can see. On a
-/// CUDA device they are only begun: whoever reads a tensor waits for them.
+/// CUDA device they are only begun: a reader of the tensor waits for them.
 pub(crate) struct Memory {
     bytes: Bytes,
     device: Device,
@@ -165,7 +165,7 @@ impl Memory {
     }
 }
 
-/// Rows that a staging buffer of so many bytes holds.
+/// Returns the rows that a staging buffer of `n` bytes holds.
 fn staging_rows(row_bytes: usize, staging_bytes: usize) -> usize {
     staging_bytes.checked_div(row_bytes).unwrap_or(0).clamp(1, u32::MAX as usize)
 }

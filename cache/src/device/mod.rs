@@ -44,17 +44,17 @@ impl Device {
         Self { kind: Kind::Host }
     }
 
-    /// The CUDA device of this number, from 0. Loads the driver's library and compiles the gather
-    /// kernel; neither is needed to build or to start this program. Not for a process that forks
-    /// afterwards: CUDA does not survive that.
+    /// Returns the CUDA device of this number, from 0. Loads the driver's library and compiles the
+    /// gather kernel; neither is needed to build or to start this program. Not for a process that
+    /// forks afterwards: CUDA does not survive that.
     ///
     /// Fails, and never panics, when a library or the device is not there or does not work.
     pub fn cuda(ordinal: usize) -> Result<Self, DeviceError> {
         Ok(Self { kind: Kind::Cuda(Arc::new(CudaDevice::open(ordinal)?)) })
     }
 
-    /// The first CUDA device, or host memory; the first time that it comes to that, one warning
-    /// says why.
+    /// Returns the first CUDA device, or host memory; the first time that it comes to that, one
+    /// warning says why.
     #[must_use]
     pub fn best() -> Self {
         // No `Once`: in a child of a fork in the midst of it, it would never end.
@@ -67,7 +67,7 @@ impl Device {
         })
     }
 
-    /// Whether rows lie in host memory.
+    /// Returns whether rows lie in host memory.
     #[must_use]
     pub fn is_host(&self) -> bool {
         matches!(self.kind, Kind::Host)

@@ -24,7 +24,7 @@ impl BatchTensor {
         Self { rows, n_bytes: 0 }
     }
 
-    /// A batch of so many bytes comes.
+    /// Prepares for a batch of this many bytes.
     pub(crate) fn begin(&mut self, n_bytes: usize) -> Result<(), DeviceError> {
         let capacity = self.capacity_bytes();
         if n_bytes > capacity {
@@ -49,7 +49,7 @@ impl BatchTensor {
         self.n_bytes
     }
 
-    /// The rows, where they are in host memory.
+    /// Returns the rows, where they are in host memory.
     #[must_use]
     pub fn as_host(&self) -> Option<&[u8]> {
         match &self.rows {
@@ -58,9 +58,9 @@ impl BatchTensor {
         }
     }
 
-    /// The memory, where it is a CUDA device's; the batch is its first [`BatchTensor::n_bytes`].
-    /// It is used like any `CudaSlice`, on any stream of the device: cudarc lets the use wait for
-    /// the gather, and the next gather for the use.
+    /// Returns the memory, where it is a CUDA device's; the batch is its first
+    /// [`BatchTensor::n_bytes`]. It is used like any `CudaSlice`, on any stream of the device:
+    /// cudarc lets the use wait for the gather, and the next gather for the use.
     #[must_use]
     pub fn as_cuda(&self) -> Option<&CudaSlice<u8>> {
         match &self.rows {

@@ -42,7 +42,7 @@ pub struct DeviceTier {
     pub(crate) misses: Vec<u32>,
     /// When each position's row was right.
     pub(crate) stamps: Vec<u32>,
-    /// What the last admission keeps, and what goes for it.
+    /// Rows that the last admission keeps and evicts.
     pub(crate) placements: Vec<Placement>,
     pub(crate) evicted: Vec<Evicted>,
     /// The rows of the last admission have not come yet.
@@ -50,7 +50,7 @@ pub struct DeviceTier {
     moves: Vec<RowMove>,
 }
 
-/// What a device tier is told beside its size and policy.
+/// Options of a device tier beside its size and policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceSettings {
     /// Bytes of each of the two staging buffers, which are pinned for a CUDA device. A fetch is
@@ -72,9 +72,9 @@ impl Default for DeviceSettings {
 const STAGING_PART: usize = 8;
 
 impl DeviceTier {
-    /// A tier in what room there is, for as many rows as are wanted. On a device its slots and what is
-    /// staged there have the room, in host memory all of [`DeviceTier::bytes`]: staging an eighth of
-    /// it at most, but in any case for one row.
+    /// Returns a tier in what room there is, for as many rows as are wanted. On a device its slots
+    /// and what is staged there have the room, in host memory all of [`DeviceTier::bytes`]: staging
+    /// an eighth of it at most, but in any case for one row.
     ///
     /// Fails as [`DeviceTier::new`].
     pub fn within(
@@ -100,7 +100,7 @@ impl DeviceTier {
         Self::new(device, n_rows, row_bytes, id_space, spec, settings)
     }
 
-    /// A tier of `capacity_rows` slots of `row_bytes` bytes for ids below `id_space`; see
+    /// Returns a tier of `capacity_rows` slots of `row_bytes` bytes for ids below `id_space`; see
     /// [`Directory::new`].
     ///
     /// Fails when `row_bytes` is 0 or above 2³⁰, the policy's inputs make no sense, or the device
@@ -128,7 +128,7 @@ impl DeviceTier {
         })
     }
 
-    /// A tensor on this tier's device with room for batches of up to `n_rows` ids.
+    /// Returns a tensor on this tier's device with room for batches of up to `n_rows` ids.
     ///
     /// Fails when the device has no memory for it.
     pub fn tensor(&self, n_rows: usize) -> Result<BatchTensor, DeviceError> {
@@ -136,10 +136,10 @@ impl DeviceTier {
     }
 
     /// Puts the rows of `ids` into `tensor`, in their order, and keeps what the policy likes of
-    /// those that had to be fetched. `fetch` is called with ids, in the order of the batch, and
-    /// the memory for their rows, back to back; it must fill all of it with the rows as they are
-    /// by now. While it runs, the rows before are on their way to the device. An id
-    /// that stands twice and is not resident is fetched twice.
+    /// those that had to be fetched. `fetch` is called with ids, in the order of the batch, and the
+    /// memory for their rows, back to back; it must fill all of it with the rows as they are by
+    /// now. While it runs, the rows before are on their way to the device. A repeated id that is
+    /// not resident is fetched twice.
     ///
     /// On a CUDA device the gather has only begun when this returns: see
     /// [`BatchTensor::as_cuda`] and [`BatchTensor::read`].
@@ -166,8 +166,8 @@ impl DeviceTier {
         Ok(self.keep(tensor)?)
     }
 
-    /// The same for rows with `min_stamp` or a later one, whatever time it is; `fetch` gives the stamp of each
-    /// row too, under which it stays. The tier must keep stamps.
+    /// Does the same for rows with `min_stamp` or a later one, at any time; `fetch` returns the
+    /// stamp of each row too, under which it stays. The tier must keep stamps.
     ///
     /// Fails as [`DeviceTier::gather`].
     pub fn gather_since<E>(
@@ -198,15 +198,15 @@ impl DeviceTier {
         Ok(self.keep(tensor)?)
     }
 
-    /// Whether rows have stamps: with a bound on their age, of any length.
+    /// Returns whether rows have stamps: with a bound on their age, of any length.
     #[must_use]
     pub fn keeps_stamps(&self) -> bool {
         self.residents.keeps_stamps()
     }
 
     /// Puts the rows in `slots` into `tensor`, for an owner that knows from
-    /// [`DeviceTier::directory`] what lies where. No policy hears of it: this is the gather alone, as
-    /// it is measured beside a copy within the device.
+    /// [`DeviceTier::directory`] what is where. No policy learns of it: this is the gather alone,
+    /// as it is measured beside a copy within the device.
     ///
     /// Fails like [`DeviceTier::gather`].
     ///
@@ -231,7 +231,7 @@ impl DeviceTier {
         self.begin_since(ids, None, tensor)
     }
 
-    /// The same for rows that have `since`, where it is given.
+    /// Returns the same for rows that have `since`, where it is given.
     fn begin_since(
         &mut self,
         ids: &[u32],
@@ -280,7 +280,8 @@ impl DeviceTier {
         self.residents.admit(rows, &self.misses, &mut self.placements, &mut self.evicted);
     }
 
-    /// Copies what was admitted from the tensor to its slots, with the stamps that it has come with.
+    /// Copies what was admitted from the tensor to its slots, with the stamps that it has come
+    /// with.
     pub(crate) fn keep(&mut self, tensor: &BatchTensor) -> Result<(), DeviceError> {
         self.moves.clear();
         for &Placement { position, slot } in &self.placements {
@@ -313,8 +314,8 @@ impl DeviceTier {
         self.residents.remove(ids);
     }
 
-    /// Time passes, and never runs back: rows are as of `now` from here on, and those older than the
-    /// bound are fetched again.
+    /// Time passes, and never runs back: rows are as of `now` from here on, and those older than
+    /// the bound are fetched again.
     pub fn advance(&mut self, now: u32) {
         self.residents.advance(now);
     }
@@ -324,13 +325,13 @@ impl DeviceTier {
         self.residents.retarget(ids);
     }
 
-    /// What is resident, and why.
+    /// Returns what is resident, and why.
     #[must_use]
     pub fn directory(&self) -> &Directory {
         self.residents.directory()
     }
 
-    /// The device, as reports name it.
+    /// Returns the device, as reports name it.
     #[must_use]
     pub fn device(&self) -> &Device {
         self.memory.device()
@@ -342,7 +343,8 @@ impl DeviceTier {
         self.memory.row_bytes()
     }
 
-    /// Memory of slots, staging and bookkeeping, in bytes, wherever it is. Tensors are extra.
+    /// Returns the memory of slots, staging and bookkeeping, in bytes, wherever it is. Tensors are
+    /// extra.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.memory.bytes() + self.residents.bytes()

@@ -1,4 +1,4 @@
-//! What a directory works on at once.
+//! Ids that a directory processes together.
 
 use crate::ghosts::Ghosts;
 use crate::index::{NO_SLOT, REMEMBERED, RowIndex};
@@ -61,7 +61,7 @@ impl Chunk {
         index.locate(&self.ids, &mut self.homes);
     }
 
-    /// Tells the index what became of the rows that had to go.
+    /// Updates the index with the rows that were evicted.
     pub(super) fn end(&mut self, index: &mut RowIndex, ghosts: &Ghosts) {
         let Self { ids, homes, evicted, forgotten, .. } = self;
         ids.clear();

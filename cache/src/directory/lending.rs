@@ -1,5 +1,5 @@
-//! Rows that others read where they lie, without asking again: as long as that may be, no slot that has
-//! had a row gets another.
+//! Rows that others read where they lie, without asking again: as long as that may be, no slot that
+//! has had a row gets another.
 
 use super::{CHUNK_IDS, Directory};
 use crate::index::NO_SLOT;
@@ -8,7 +8,8 @@ use crate::index::NO_SLOT;
 #[derive(Default)]
 pub(super) struct Loans {
     n_lent: u32,
-    /// Whether a row found no slot for that: nothing more is lent until all is back, and it comes again.
+    /// Whether a row found no slot for that: nothing more is lent until all is back, and it comes
+    /// again.
     is_slot_wanted: bool,
 }
 
@@ -19,9 +20,9 @@ impl Loans {
 }
 
 impl Directory {
-    /// [`Directory::lookup`] where all ids are resident, as long as rows can stay where they are although
-    /// they are [lent](Self::lend): while no row has to go for another, and none that was taken out and
-    /// came again waits for a slot. Else `false`, and it is as if nobody had asked.
+    /// [`Directory::lookup`] where all ids are resident, as long as rows can stay where they are
+    /// although they are [lent](Self::lend): while no row has to go for another, and none that was
+    /// taken out and came again waits for a slot. Else returns `false`, without any change.
     pub fn lookup_to_lend(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
         let has_room = self.slots.n_slots() == self.id_space || self.slots.has_unused();
         if !has_room || self.loans.is_slot_wanted {
@@ -60,7 +61,7 @@ impl Directory {
         self.loans = Loans { n_lent, is_slot_wanted };
     }
 
-    /// A slot that nobody looks at while rows are lent.
+    /// A slot that is not read while rows are lent.
     pub(super) fn take_unused(&mut self) -> Option<u32> {
         let slot = self.slots.take_unused();
         self.loans.is_slot_wanted |= slot.is_none();

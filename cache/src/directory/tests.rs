@@ -3,7 +3,7 @@ use crate::{Candidate, DecaySpec, NEVER, PolicyKind, Replacement, Scoreboard, ne
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 
-/// Looks a batch up and admits its misses; gives the number of positions that hit.
+/// Looks a batch up and admits its misses; returns the number of positions that hit.
 fn serve(directory: &mut Directory, ids: &[u32]) -> usize {
     let (mut slots, mut placements) = (Vec::new(), Vec::new());
     directory.lookup(ids, &mut slots);
@@ -54,7 +54,7 @@ fn planned(id_space: u32) -> [PolicySpec; 4] {
     ]
 }
 
-/// The most hits of any sequence of choices, by trying all.
+/// Returns the most hits of any sequence of choices, by trying all.
 fn best(batches: &[Vec<u32>], n_slots: usize) -> usize {
     let mut reached = HashMap::from([(Vec::new(), 0)]);
     for batch in batches {
@@ -210,8 +210,8 @@ fn misses_of_small_traces_are_those_worked_out_by_hand() {
     assert_eq!(misses(PolicySpec::Fifo, 4), [1, 2, 3, 4, 5, 1, 2, 3, 4, 5]);
     assert_eq!(misses(PolicySpec::Lru, 3), [1, 2, 3, 4, 1, 2, 5, 3, 4, 5]);
     assert_eq!(misses(PolicySpec::Lru, 4), [1, 2, 3, 4, 5, 3, 4, 5]);
-    // 1 and 2 are marked when 5 comes: the hand clears both and takes 3. Both are marked again
-    // when 3 comes back for 4, and 4 for 5, which stands where the hand goes next.
+    // 1 and 2 are marked when 5 comes: the hand clears both and takes 3. Both are marked again when
+    // 3 comes back for 4, and 4 for 5, which is where the hand goes next.
     assert_eq!(misses(PolicySpec::Clock, 4), [1, 2, 3, 4, 5, 3, 4, 5]);
     assert_eq!(misses(PolicySpec::Sieve, 4), [1, 2, 3, 4, 5, 3, 4, 5]);
     assert_eq!(misses(PolicySpec::Unbounded, 0), [1, 2, 3, 4, 5]);
@@ -226,7 +226,7 @@ fn a_row_that_was_taken_out_comes_back_once_all_that_was_lent_is_back() {
     let mut directory = Directory::new(10, 10, &PolicySpec::Sieve).unwrap();
     let (all, mut slots): (Vec<u32>, _) = ((0..10).collect(), Vec::new());
     serve(&mut directory, &all);
-    // Always two at a time, one of which goes on when the other ends.
+    // Always two at a time, one of which continues when the other ends.
     assert!(directory.lookup_to_lend(&all, &mut slots));
     directory.lend();
     directory.remove(&[7]);
@@ -319,7 +319,7 @@ fn rows_that_do_not_come_as_announced_are_given_up_first() {
     assert_eq!(serve_announced(&[3, 2, 4], &[2, 2, 2]), (2, vec![4, 2, 3]));
     assert_eq!(serve_announced(&[2, 3, 4, 5], &[3, NEVER, 3, 3]), (3, vec![4, 2, 5]));
     assert_eq!(serve_announced(&[4, 5, 2], &[NEVER; 3]), (3, vec![4, 2, 5]));
-    // Past the number of batches that it was told.
+    // Past the number of batches in its inputs.
     assert_eq!(serve_announced(&[4, 6], &[9, 9]), (1, vec![4, 2, 5]));
     directory.remove(&[2, 4]);
     assert_eq!((serve(&mut directory, &[5, 2]), directory.n_resident()), (1, 1));

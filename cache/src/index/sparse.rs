@@ -33,19 +33,19 @@ struct Line {
 /// many ids come and go.
 pub(crate) struct SparseIndex {
     lines: PageVec<Line>,
-    /// Random, so that nobody outside can choose ids that collide.
+    /// Random, so that no outsider can choose ids that collide.
     key: u64,
 }
 
 impl Line {
-    /// The tag of `id`, or 0. Without a branch: the compiler compares four ids at once.
+    /// Returns the tag of `id`, or 0. Without a branch: the compiler compares four ids together.
     #[inline]
     fn tag(&self, id: u32) -> u32 {
         let pairs = self.ids.iter().zip(&self.tags);
         pairs.fold(0, |found, (&at, &tag)| found | if at == id { tag } else { 0 })
     }
 
-    /// The place of `id`.
+    /// Returns the place of `id`.
     #[inline]
     fn place(&self, id: u32) -> Option<usize> {
         let pairs = (0..).zip(self.ids.iter().zip(&self.tags));
@@ -88,7 +88,7 @@ impl SparseIndex {
         Ok(Self { lines: PageVec::new(Self::n_lines(n_ids))?, key })
     }
 
-    /// Half of the entries stay empty, and one at least, which ends every probe.
+    /// Returns the half of the entries stay empty, and one at least, which ends every probe.
     fn n_lines(n_ids: u32) -> usize {
         (2 * n_ids as usize + RowIndex::SLACK_IDS + 1).div_ceil(LINE_IDS)
     }
@@ -202,7 +202,7 @@ impl SparseIndex {
         }
     }
 
-    /// An entry after line `hole` whose probe passes that line: its line and place.
+    /// Returns an entry after line `hole` whose probe passes that line: its line and place.
     fn displaced_past(&self, hole: usize) -> Option<(usize, usize)> {
         let lines: &[Line] = &self.lines;
         let steps = |from: usize, to: usize| (to + lines.len() - from) % lines.len();
@@ -223,7 +223,7 @@ impl SparseIndex {
     }
 }
 
-/// The line of an id that is there, and its place in the line.
+/// Returns the line of an id that is there, and its place in the line.
 #[inline]
 fn find_place(lines: &[Line], home: u32, id: u32) -> (usize, usize) {
     let mut at = home as usize;
@@ -257,7 +257,7 @@ mod tests {
         index.get(index.home(id), id)
     }
 
-    /// Share of ids that are not in the line where their probe starts.
+    /// Returns the share of ids that are not in the line where their probe starts.
     fn displaced(index: &SparseIndex) -> f64 {
         let (mut away, mut all) = (0, 0);
         for (at, line) in index.lines.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What is under a device's tier: the host's, and what neither has.
+//! The sources under a device's tier: the host's, and that of rows that neither has.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ pub(super) struct Below {
     host: Arc<SharedTier>,
     inclusion: Inclusion,
     passage: Passage,
-    /// Of each row that the batch asks for here, whether it is on the device from this batch on, and
-    /// whether the host has it.
+    /// State of each row that the batch asks for here: whether it is on the device from this batch
+    /// on, and whether the host has it.
     has: Vec<bool>,
     is_found: Vec<bool>,
     /// The ids of a piece, and what of it has to be fetched.
@@ -23,7 +23,7 @@ pub(super) struct Below {
     rows: Vec<u8>,
     /// Bytes of the rows that leave the device, back to back.
     pub(super) evicted_rows: Vec<u8>,
-    /// Removals from the host that the device was told of.
+    /// Removals from the host that the device has applied.
     pub(super) n_removals: u64,
     pub(super) n_promoted: u64,
     pub(super) n_demoted: u64,
@@ -31,7 +31,7 @@ pub(super) struct Below {
 
 impl Below {
     pub(super) fn new(host: Arc<SharedTier>, inclusion: Inclusion) -> Self {
-        // A device without any row is as good as told.
+        // A device without any row is as good as up to date.
         let n_removals = host.n_removals();
         Self {
             host,
@@ -57,7 +57,8 @@ impl Below {
         self.inclusion == Inclusion::Exclusive
     }
 
-    /// A batch begins; of each row that is to come from here, whether the device has it from now on.
+    /// A batch begins; of each row that is to come from here, whether the device has it from now
+    /// on.
     pub(super) fn begin(&mut self, has: impl Iterator<Item = bool>) {
         self.has.clear();
         self.has.extend(has);
@@ -69,9 +70,8 @@ impl Below {
         }
     }
 
-    /// Brings the rows at `positions` of a batch, of those that `begin` was told of the ones after
-    /// the `first`.
-    /// Gives how many of them the host has.
+    /// Brings the rows at `positions` of a batch, where `begin` has received those after the
+    /// `first`. Returns how many of them the host has.
     pub(super) fn bring<E>(
         &mut self,
         (ids, positions): (&[u32], &[u32]),
@@ -128,7 +128,7 @@ impl Below {
         Ok((ids.len() - misses.len()) as u64)
     }
 
-    /// Of the rows that were brought last, when each was right.
+    /// Times at which the rows that were brought last were right.
     pub(super) fn stamps(&self) -> impl Iterator<Item = u32> {
         self.passage.stamps().iter().copied()
     }

@@ -67,7 +67,7 @@ impl Levels {
     }
 }
 
-/// Gathers one batch, checks its rows, and gives the ids that had to be fetched.
+/// Gathers one batch, checks its rows, and returns the ids that had to be fetched.
 fn gather(levels: &mut Levels, ids: &[u32], times: RangeInclusive<u32>) -> Vec<u32> {
     let mut tensor = levels.tensor(ids.len()).unwrap();
     let mut fetched = Vec::new();
@@ -218,7 +218,7 @@ impl NaiveTier {
         ids.iter().map(|id| self.stamps.get(id).is_some_and(|&stamp| stamp >= oldest)).collect()
     }
 
-    /// Gives what goes.
+    /// Returns what goes.
     fn admit(&mut self, id: u32, stamp: u32) -> Option<(u32, u32)> {
         if let Some(own) = self.stamps.get_mut(&id) {
             *own = stamp.max(*own);
@@ -243,7 +243,7 @@ impl NaiveTier {
 }
 
 impl NaiveLevels {
-    /// Gives the ids to fetch.
+    /// Returns the ids to fetch.
     fn gather(&mut self, ids: &[u32], now: u32, oldest: u32) -> Vec<u32> {
         let is_hit = self.device.lookup(ids, oldest);
         let below: Vec<u32> =
@@ -295,7 +295,7 @@ impl NaiveLevels {
     }
 }
 
-/// A batch, and what is removed after it.
+/// Returns a batch, and what is removed after it.
 fn steps() -> impl Strategy<Value = Vec<(Vec<u32>, Vec<u32>)>> {
     let batch = prop::collection::vec(0u32..40, 0..30);
     prop::collection::vec((batch, prop::collection::vec(0u32..45, 0..4)), 0..25)
@@ -398,14 +398,14 @@ proptest! {
 /// Ids that changed, their removal from the host, and all versions from then on.
 type Change = (Vec<u32>, Removal, [u8; 30]);
 
-/// What happens on a machine with two workers.
+/// Events on a machine with two workers.
 #[derive(Clone, Debug)]
 enum Event {
     Gather {
         worker: usize,
         ids: Vec<u32>,
     },
-    /// Rows change, and the host is told; each worker will be.
+    /// Rows change, and the host is informed; each worker will be.
     Change(Vec<u32>),
     Tell {
         worker: usize,
@@ -423,8 +423,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    /// Under every policy, with rows that change and rows that grow old: what a worker gets is no
-    /// older than it was told, nor than the bound.
+    /// Under every policy, with rows that change and rows that grow old, a worker's rows are no
+    /// older than it knows, nor than the bound.
     #[test]
     fn workers_over_one_host_tier_get_right_rows(
         events in events(),

@@ -75,7 +75,7 @@ impl BitTree {
     }
 }
 
-/// The bits of a word up to that of a number.
+/// Returns the bits of a word up to that of a number.
 fn bits_up_to(number: u32) -> u64 {
     u64::MAX >> (63 - number % 64)
 }

@@ -1,8 +1,9 @@
 //! `decay`: MassiveGNN's prefetch and eviction by score (Algorithms 1 and 2, section IV-B).
 //!
-//! - Candidates are the halo nodes, and perhaps what else a batch of several hops reaches. The slots are
-//!   filled with the halo nodes of the highest degree, and with others only where slots are left; a
-//!   resident has an eviction score S_E, 1 for these, any other candidate an access score S_A, 0.
+//! - Candidates are the halo nodes, and perhaps what else a batch of several hops reaches. The
+//!   slots are filled with the halo nodes of the highest degree, and with others only where slots
+//!   are left; a resident has an eviction score S_E, 1 for these, any other candidate an access
+//!   score S_A, 0.
 //! - A batch multiplies S_E of the residents that it does not sample by γ, and adds 1 to S_A of
 //!   the candidates that it misses.
 //! - Every Δ batches, its own misses counted, residents with S_E < α = γ^Δ are victims, lowest
@@ -34,7 +35,7 @@ pub use scoreboard::{Candidate, Replacement, Scoreboard};
 use scoreboard::{Scores, in_order};
 use victims::Victims;
 
-/// What MassiveGNN's policy must be told.
+/// Inputs of MassiveGNN's policy.
 #[derive(Clone, Debug)]
 pub struct DecaySpec {
     /// The halo nodes and others that may be asked for, in any order, each once.
@@ -87,7 +88,7 @@ pub(crate) struct Decay {
 
 impl Decay {
     /// Beside this a round takes 5 bytes for each candidate and 16 for those of them with as many
-    /// misses as the last one in, and gives them back.
+    /// misses as the last one in, and returns them back.
     pub(super) fn planned_bytes(n_slots: u32, id_space: u32, spec: &DecaySpec) -> usize {
         Scores::planned_bytes(n_slots, id_space, spec)
             + n_slots as usize * (size_of::<EvictionScore>() + 2 * size_of::<u32>())
@@ -127,7 +128,8 @@ impl Decay {
         score.log + f64::from(self.n_batches - score.n_spared) * self.log_gamma
     }
 
-    /// Whether S_E < γ^Δ. With a first score of 1 this is exactly: unsampled more than Δ times.
+    /// Returns whether S_E < γ^Δ. With a first score of 1 this is exactly: unsampled more than Δ
+    /// times.
     fn is_below_threshold(&self, score: &EvictionScore) -> bool {
         let decays = f64::from(self.n_batches - score.n_spared) - f64::from(self.interval);
         score.log + decays * self.log_gamma < 0.0
@@ -139,7 +141,8 @@ impl Decay {
         let victims = residents.filter(|(slot, score)| {
             score.id != VACANT && self.is_below_threshold(score) && !slots.is_held(*slot)
         });
-        // Keys that lie side by side: to read scores anew at each comparison takes ten times as long.
+        // Keys that lie side by side: to read scores again at each comparison takes ten times as
+        // long.
         let key = |(slot, score): (u32, &EvictionScore)| {
             (in_order(self.eviction_log(score)), u64::from(score.id) << 32 | u64::from(slot))
         };

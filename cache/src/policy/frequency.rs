@@ -6,7 +6,8 @@
 //!   wanted before the first batch. [`crate::DoubleBuffer`] does the same for threads that read
 //!   while the next set is being filled.
 
-/// The ids of an epoch's accesses, each once, in the order in which `frequency` prefers them.
+/// Returns the ids of an epoch's accesses, each once, in the order in which `frequency` prefers
+/// them.
 #[must_use]
 pub fn rank_by_frequency(accesses: &[u32]) -> Vec<u32> {
     let mut sorted = accesses.to_vec();

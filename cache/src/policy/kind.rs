@@ -66,7 +66,7 @@ impl PolicyKind {
     pub const REACTIVE: [Self; 7] =
         [Self::None, Self::Lru, Self::Fifo, Self::Clock, Self::Sieve, Self::S3Fifo, Self::TinyLfu];
 
-    /// The name in commands and reports.
+    /// Returns the name in commands and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

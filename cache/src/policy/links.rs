@@ -16,7 +16,7 @@ struct Link {
     next: u32,
 }
 
-/// Where a search from the back of a list stands.
+/// Position of a search from the back of a list.
 #[derive(Clone, Copy)]
 struct Scan {
     batch: u32,

@@ -38,7 +38,7 @@ pub(crate) struct Piece<'a> {
     pub(crate) ids: &'a [u32],
     /// The slot of each; `NO_SLOT` stands for a miss.
     pub(crate) found: &'a [u32],
-    /// The slots alone, so that nobody has to branch on hit or miss, which cannot be predicted.
+    /// The slots alone, without a branch on hit or miss, which cannot be predicted.
     pub(crate) hits: &'a [u32],
     /// The positions of these in the batch.
     pub(crate) positions: &'a [u32],
@@ -54,7 +54,7 @@ pub(crate) struct Offer {
     pub(crate) is_remembered: bool,
 }
 
-/// The state of one directory's policy, which hears of everything that happens to its slots.
+/// The state of one directory's policy, which learns of everything that happens to its slots.
 ///
 /// In the life of a batch: `begin_batch`, `on_lookup` for its ids in pieces, `end_lookup`, then
 /// any number of admissions. In an admission `choose`, then in pieces `retain`, `prepare`, and for
@@ -73,7 +73,7 @@ pub(crate) trait Policy: Send {
 
     fn end_lookup(&mut self, _slots: &Slots) {}
 
-    /// Whether a slot that a batch reads must be held until the next one.
+    /// Returns whether a slot that a batch reads must be held until the next one.
     fn heeds_reads(&self) -> bool {
         true
     }
@@ -81,7 +81,7 @@ pub(crate) trait Policy: Send {
     /// These ids are offered next: reads what that needs, so that the cache misses overlap.
     fn prepare(&mut self, _ids: &[u32], _slots: &Slots) {}
 
-    /// Rows that the policy wants beside those that miss, some of them resident.
+    /// Returns the rows that the policy wants beside those that miss, some of them resident.
     fn wanted(&self) -> &[u32] {
         &[]
     }
@@ -100,7 +100,7 @@ pub(crate) trait Policy: Send {
     /// Takes out of an admission, of ids and positions, what shall certainly not be kept.
     fn retain(&mut self, _offers: &mut Vec<(u32, u32)>, _slots: &Slots) {}
 
-    /// Gives up a slot, which is not held, for a new row; `None` when the row shall not be kept.
+    /// Returns up a slot, which is not held, for a new row; `None` when the row shall not be kept.
     fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32>;
 
     /// Asked once after each `evict`: whether the row that goes or, when none does, the one that
@@ -116,12 +116,12 @@ pub(crate) trait Policy: Send {
     /// The row in `slot` was taken out.
     fn on_remove(&mut self, _id: u32, _slot: u32, _slots: &mut Slots) {}
 
-    /// Whether the row in `slot` was read since the policy last thought of giving it up, where it
-    /// keeps that.
+    /// Returns whether the row in `slot` was read since the policy last thought of giving it up,
+    /// where it keeps that.
     fn is_hot(&self, _slot: u32) -> bool {
         false
     }
 
-    /// Memory of the state, in bytes, except what only follows the size of a batch.
+    /// Returns the memory of the state, in bytes, except what only follows the size of a batch.
     fn bytes(&self) -> usize;
 }

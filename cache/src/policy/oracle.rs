@@ -11,7 +11,7 @@
 //!
 //! This is the optimum, and so an upper bound of every policy of the same capacity: take an optimal
 //! sequence and its first choice that differs, to keep z instead of x with next(x) ≤ next(z). Keep
-//! x in the place of z until x is used, then go on as the sequence does: that loses at most the
+//! x in the place of z until x is used, then continue as the sequence does: that loses at most the
 //! next hit of z, and only after it has gained one of x.
 //!
 //! Only pinned rows cannot go.
@@ -34,7 +34,7 @@ pub(crate) struct Oracle {
     uses: PageVec<u32>,
     /// The rows that each batch uses next; the last stack is of rows that are never used again.
     stacks: Stacks,
-    /// Of the current batch, by position.
+    /// Next uses of the current batch, by position.
     next_uses: Vec<u32>,
     /// `next use << 32 | position` of the rows that are offered.
     offers: Vec<u64>,
@@ -65,19 +65,20 @@ impl Oracle {
         })
     }
 
-    /// Number of the current batch; the first is 0.
+    /// Returns the number of the current batch; the first is 0.
     fn now(&self) -> u32 {
         self.n_begun.wrapping_sub(1)
     }
 
-    /// The stack of a position's row; `None` when a later position of this batch has it too.
+    /// Returns the stack of a position's row; `None` when a later position of this batch has it
+    /// too.
     #[inline]
     fn next_use(&self, position: usize) -> Option<u32> {
         let next_use = self.next_uses.get(position).copied().unwrap_or(NEVER);
         (next_use > self.now()).then(|| next_use.min(self.n_batches))
     }
 
-    /// Whether the row was announced for this batch, and so is in no stack.
+    /// Returns whether the row was announced for this batch, and so is in no stack.
     #[inline]
     fn is_due(&self, slot: u32) -> bool {
         let now = self.now();

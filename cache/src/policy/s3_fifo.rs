@@ -10,14 +10,15 @@
 //! - Main gives up a slot: its back, if its count is above 0, goes to the front with one less.
 //!   Until one has none.
 //! - As published: Algorithm 1 inserts into small whatever ghost does not know, from the first row
-//!   on, so that small grows over its tenth until no slot is free. The authors' simulator, libCacheSim
-//!   (`S3FIFO.c`; the paper's is its `S3FIFOv0.c`), has since departed from it: until the first
-//!   eviction, rows that find small with its tenth go to main. On sampled epochs that changes little,
-//!   for the worse in small tiers (-0.3 points of hit rate at 1 % of the rows, 0.1 to 0.3 better at 10
-//!   to 50 %); what it wins are loops longer than the cache, of which it keeps the part that came first.
-//!   For these there are policies that know what they keep (`degree`, `overlap`), so it is not ours.
+//!   on, so that small grows over its tenth until no slot is free. The authors' simulator,
+//!   libCacheSim (`S3FIFO.c`; the paper's is its `S3FIFOv0.c`), has since departed from it: until
+//!   the first eviction, rows that find small with its tenth go to main. On sampled epochs that
+//!   changes little, for the worse in small tiers (-0.3 points of hit rate at 1 % of the rows, 0.1
+//!   to 0.3 better at 10 to 50 %); what it wins are loops longer than the cache, of which it keeps
+//!   the part that came first. For these there are policies that know what they keep (`degree`,
+//!   `overlap`), so it is not ours.
 //! - Held slots are passed over. A new row that finds nothing but its own batch in small would be
-//!   the next to leave it: it is not kept, and goes to ghost at once.
+//!   the next to leave it: it is not kept, and goes straight to ghost.
 
 use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;

@@ -1,4 +1,4 @@
-//! A policy with what it must be told.
+//! A policy with its inputs.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub enum PolicySpec {
     Unbounded,
 }
 
-/// A policy cannot work with what it was told.
+/// A policy cannot work with its inputs.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 pub enum NeedsPlan {
     /// The name alone is not enough.
@@ -61,10 +61,10 @@ pub enum NeedsPlan {
         /// The policy.
         kind: PolicyKind,
     },
-    /// Scores that grow with age, or vanish at once.
+    /// Scores that grow with age, or vanish immediately.
     #[error("gamma must be above 0 and at most 1, found {found}")]
     Gamma {
-        /// What was given.
+        /// The given value.
         found: f64,
     },
     /// Rounds without batches between them.
@@ -110,7 +110,7 @@ impl PolicySpec {
         }
     }
 
-    /// The policy's name.
+    /// Returns the policy's name.
     #[must_use]
     pub const fn kind(&self) -> PolicyKind {
         match self {
@@ -130,7 +130,7 @@ impl PolicySpec {
         }
     }
 
-    /// Whether the inputs make sense.
+    /// Returns whether the inputs make sense.
     pub fn check(&self) -> Result<(), NeedsPlan> {
         let Self::Decay(DecaySpec { gamma, interval, .. }) = self else { return Ok(()) };
         if !(*gamma > 0.0 && *gamma <= 1.0) {
@@ -139,7 +139,7 @@ impl PolicySpec {
         if *interval == 0 { Err(NeedsPlan::Interval) } else { Ok(()) }
     }
 
-    /// The slots that a capacity gives.
+    /// Returns the slots of a capacity.
     pub(crate) fn n_slots(&self, capacity_rows: u32, id_space: u32) -> u32 {
         match self {
             Self::None => 0,

@@ -1,9 +1,9 @@
-//! Keeps exactly the rows that it is told are best: what `degree` and `frequency` have in common.
+//! Keeps exactly the given rows: the common part of `degree` and `frequency`.
 //!
 //! - The target is the first ids of a ranking, one per slot. Only they are admitted.
 //! - When the target changes, slots whose row is no longer in it are given up, the lowest first, as
-//!   rows of the new target come; until then they serve. A hand looks for them when one is needed: it
-//!   passes rows of the new target and of the batch, so a change costs no walk of all slots.
+//!   rows of the new target come; until then they serve. A hand looks for them when one is needed:
+//!   it passes rows of the new target and of the batch, so a change costs no walk of all slots.
 
 use super::{Offer, Policy};
 use crate::arena::ArenaError;
@@ -62,7 +62,7 @@ impl Target {
         }
     }
 
-    /// The lowest slot that nobody has looked at since the target changed or the batch began.
+    /// Returns the lowest slot that was not read since the target changed or the batch began.
     fn next_candidate(&mut self) -> Option<u32> {
         self.passed.pop().or_else(|| {
             let slot = self.hand;

@@ -138,7 +138,7 @@ fn ratio(id: u32) -> u16 {
     (id * 7 % 5) as u16
 }
 
-/// The policies that have a model here, and the model.
+/// Returns the policies that have a model here, and the model.
 fn twins(n_slots: u32) -> Vec<(PolicySpec, Box<dyn Naive>)> {
     let ratios: Arc<[u16]> = (0..ID_SPACE).map(ratio).collect();
     let target: Arc<[u32]> = (0..ID_SPACE).rev().collect();
@@ -164,12 +164,12 @@ fn twins(n_slots: u32) -> Vec<(PolicySpec, Box<dyn Naive>)> {
     ]
 }
 
-/// What happens to a directory.
+/// Events of a directory.
 #[derive(Clone, Debug)]
 enum Step {
     Batch(Vec<u32>),
     Remove(Vec<u32>),
-    /// What a look-up finds stays where it is until the pin that was set first is released.
+    /// Rows that a look-up finds stay in place until the pin that was set first is released.
     Pin(Vec<u32>),
     Release,
     Retarget(Vec<u32>),
@@ -188,8 +188,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..60)
 }
 
-/// Every row once and again, each a batch of its own: what a policy does with them is told by its
-/// whole state.
+/// Returns every row once and again, each a batch of its own: a policy's behaviour on them shows
+/// its whole state.
 fn tail(n_pins: usize) -> impl Iterator<Item = Step> {
     let releases = std::iter::repeat_n(Step::Release, n_pins);
     releases.chain((0..2 * ID_SPACE).map(|at| Step::Batch(vec![at * 7 % ID_SPACE])))
@@ -224,7 +224,7 @@ fn agree(
                 misses.iter().for_each(|&at| model.admit(ids[at as usize]));
             }
             Step::Remove(ids) => {
-                // Whoever has pinned a row reads it.
+                // The holder of a pin reads the row.
                 let mut ids = ids.clone();
                 ids.retain(|id| !model.pinned.contains_key(id));
                 directory.remove(&ids);

@@ -13,7 +13,7 @@
 //!   contend, with no doorkeeper, and it halves after 32 uses per slot where the paper has a sample
 //!   of 10. Its misses differ from these by -2.8 to 1.7 % on our traces, more in loops.
 //! - Held slots are passed over. A new row that finds only its own batch in the window passes
-//!   through it at once: it contends itself, and enters probation or is not kept.
+//!   through it: it contends itself, and enters probation or is not kept.
 
 mod sketch;
 
@@ -94,7 +94,7 @@ impl TinyLfu {
         self.queues.unlink(queue, slot, slots);
     }
 
-    /// The estimate of the victim's id. It is the same for all contenders that lose.
+    /// Returns the estimate of the victim's id. It is the same for all contenders that lose.
     #[inline]
     fn count_of_victim(&mut self, victim: u32, slots: &Slots) -> u8 {
         match self.victim {

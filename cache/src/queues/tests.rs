@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 const N_SLOTS: u32 = 9;
 
-/// What happens to queues.
+/// Events of queues.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A slot goes to the front of a queue, wherever it is.

@@ -13,7 +13,7 @@ use crate::trace::Trace;
 
 use super::ReplayError;
 
-/// Rows have one byte, for what moves is counted, not timed; a batch is staged at once.
+/// Rows have one byte, for moves are counted, not timed; a batch is staged as a whole.
 const ROW_BYTES: usize = 1;
 
 /// The levels of trainers, over host memory.
@@ -87,7 +87,7 @@ impl TwoLevels {
         }
     }
 
-    /// The last batch is over, and all policies are told of the next epoch.
+    /// The last batch is over, and all policies receive the next epoch.
     pub(super) fn retarget(&mut self, ranking: &[u32]) {
         for (device, asked) in self.devices.iter_mut().zip(&self.asked) {
             let own = ranking.iter().copied().filter(|&id| asked[id as usize]);

@@ -43,13 +43,13 @@ impl OneTier {
         self.directory.admit(ids, &self.misses, &mut self.placements);
     }
 
-    /// The last batch is over, and the policy is told of the next epoch.
+    /// The last batch is over, and the policy receives the next epoch.
     pub(super) fn retarget(&mut self, ranking: &[u32]) {
         self.directory.lookup(&[], &mut self.slots);
         self.directory.retarget(ranking);
     }
 
-    /// Brings what the policy wants; gives how many rows that is.
+    /// Brings what the policy wants; returns how many rows that is.
     pub(super) fn bring_ahead(&mut self) -> u64 {
         self.directory.wanted(&mut self.wanted);
         self.positions.clear();

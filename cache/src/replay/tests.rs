@@ -15,7 +15,7 @@ fn trace(epochs: &[Vec<Vec<u32>>]) -> Trace {
     builder(epochs).finish(None)
 }
 
-/// A trace of ids below a bound, however few of them it asks for.
+/// Returns a trace of ids below a bound, however few of them it asks for.
 fn trace_of(epochs: &[Vec<Vec<u32>>], id_space: u32) -> Trace {
     builder(epochs).finish(Some(id_space))
 }
@@ -29,7 +29,7 @@ fn builder(epochs: &[Vec<Vec<u32>>]) -> TraceBuilder {
     builder
 }
 
-/// Every policy with what the trace can tell it.
+/// Returns every policy with what the trace can tell it.
 fn specs(trace: &Trace) -> (Vec<PolicySpec>, Telling) {
     let rankings: Arc<[Arc<[u32]>]> = (0..trace.epochs().len())
         .map(|epoch| rank_by_frequency(trace.epoch_ids(epoch)).into())

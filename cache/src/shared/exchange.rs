@@ -6,22 +6,23 @@ use crate::stamped::Evicted;
 
 use super::{Decisions, Passage, SharedTier};
 
-/// What the tier above does with a batch.
+/// Actions of the tier above for a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Above<'a> {
-    /// Of each position of the batch, whether its row is above from here on.
+    /// Whether the row of each position of the batch is above from here on.
     pub(crate) has: &'a [bool],
     /// Rows that leave it, and their bytes, back to back.
     pub(crate) evicted: &'a [Evicted],
     pub(crate) rows: &'a [u8],
-    /// Removals that the tier above was told of: rows that leave it may be as they were before
-    /// any other.
+    /// Removals that the tier above has applied: rows that leave it may be as they were before any
+    /// other.
     pub(crate) n_removals: u64,
 }
 
 impl SharedTier {
     /// [`SharedTier::admit`] for a tier that shares no row with the one above: what goes up leaves,
-    /// what comes down is offered, and then those misses that stay below. Gives how many came down.
+    /// what comes down is offered, and then those misses that stay below. Returns how many came
+    /// down.
     ///
     /// # Panics
     ///

@@ -3,7 +3,7 @@ use crate::{ArenaError, Governor, NO_SLOT, shares};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// The row of an id: no two ids below 2³² share one of at least 4 bytes.
+/// Returns the row of an id: no two ids below 2³² share one of at least 4 bytes.
 fn row_of(id: u32, row_bytes: usize) -> impl Iterator<Item = u8> {
     id.to_le_bytes().into_iter().cycle().take(row_bytes)
 }
@@ -26,7 +26,7 @@ fn serve(tier: &mut Tier, ids: &[u32]) -> Vec<u32> {
     misses
 }
 
-/// The same by a decision, whose rows move after that of the next batch.
+/// Returns the same by a decision, whose rows move after that of the next batch.
 fn decide(tier: &mut Tier, ids: &[u32]) -> (Vec<u32>, Decision) {
     let mut decision = Decision::default();
     tier.decide(ids, &mut decision);

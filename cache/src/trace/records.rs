@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use super::{Trace, TraceBuilder, TraceError};
 
-/// Where the id stands in a record, whatever its format.
+/// Where the id is in a record, whatever its format.
 const ID_BYTE: usize = 4;
 const LCS_HEADER_BYTES: usize = 8192;
 const LCS_MAGIC: u64 = 0x1234_5678_9abc_def0;
@@ -61,9 +61,9 @@ pub enum RecordError {
     Header {
         /// The field.
         what: &'static str,
-        /// What is accepted.
+        /// The accepted formats.
         expected: &'static str,
-        /// What was found.
+        /// The found format.
         found: u64,
     },
     /// Too long.
@@ -72,7 +72,7 @@ pub enum RecordError {
 }
 
 /// Reads a trace and cuts it into batches of `batch_ids` accesses. Objects are numbered in the
-/// order of their first access. With `limit` only so many accesses are read, without it all.
+/// order of their first access. With `limit` only that many accesses are read, without it all.
 ///
 /// Memory: 4 bytes per access, and a table of the different objects.
 ///
@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    /// Packed by hand: time, object, size, next access.
+    /// Returns the packed by hand: time, object, size, next access.
     fn record(object: u64, rest: usize) -> Vec<u8> {
         let mut bytes = 1_700_000_000u32.to_le_bytes().to_vec();
         bytes.extend(object.to_le_bytes());
@@ -207,7 +207,7 @@ mod tests {
     fn records_of_oracle_general_are_read_as_they_lie() {
         let twice = [TWO_RECORDS, TWO_RECORDS].concat();
         let trace = read(&twice, RecordFormat::OracleGeneral, 3).unwrap();
-        // The first object stands twice in the first batch.
+        // The first object is in the first batch twice.
         assert_eq!((trace.ids(), trace.bounds()), ([0, 1, 1].as_slice(), [0, 2, 3].as_slice()));
         assert_eq!((trace.n_distinct(), trace.n_repeats(), trace.id_space()), (2, 1, 2));
         let one = read(&TWO_RECORDS[24..], RecordFormat::OracleGeneral, 1).unwrap();

@@ -34,13 +34,14 @@ pub(crate) struct CommitArgs {
     /// Folder of the graph, or addresses of its servers: HOST:PORT, unix:PATH or map:FILE.
     #[arg(required = true, value_name = "GRAPH|ADDR")]
     targets: Vec<String>,
-    /// Of a folder: the partitions to commit, all of which must be here; without it all that are here.
+    /// With a folder: the partitions to commit, all of which must be here; without it all that are
+    /// here.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
     parts: Vec<u16>,
-    /// Of servers: return when N followers of each partition have the version.
+    /// With servers: return when N followers of each partition have the version.
     #[arg(long, value_name = "N", conflicts_with = "parts")]
     wait_followers: Option<usize>,
-    /// Of servers: give up after this many seconds.
+    /// With servers: give up after this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,

@@ -18,8 +18,8 @@ use crate::human;
 use crate::secrets::SecurityArgs;
 use crate::table::Table;
 
-/// Fold the deltas that commits have written into one file per tensor; reading needs fewer files, and
-/// older versions can no longer be read.
+/// Fold the deltas that commits have written into one file per tensor; reading needs fewer files,
+/// and older versions can no longer be read.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -44,14 +44,14 @@ pub(crate) struct CompactArgs {
     /// Only this partition.
     #[arg(long, value_name = "P", conflicts_with = "connect")]
     part: Option<u16>,
-    /// With --connect: do not wait for the end; `lode stat` tells of it.
+    /// With --connect: do not wait for the end; `lode stat` reports it.
     #[arg(long, requires = "connect")]
     no_wait: bool,
     #[command(flatten)]
     security: SecurityArgs,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct CompactReport {
     graph: String,

@@ -43,7 +43,7 @@ pub(crate) struct CopyPartArgs {
     /// The server of that folder, which serves it from then on.
     #[arg(long, value_name = "ADDR")]
     to: Option<Address>,
-    /// Move it although no server of that folder is named: nobody serves it until one is started.
+    /// Move it although no server of that folder is named: no server has it until one is started.
     #[arg(long, conflicts_with_all = ["to", "keep"])]
     unserved: bool,
     /// Leave it at the old server too.
@@ -57,7 +57,7 @@ pub(crate) struct CopyPartArgs {
     security: SecurityArgs,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct CopyReport {
     part: u16,

@@ -23,8 +23,8 @@ use crate::ids::{IdFile, InternalIds};
 use crate::rows::npy_type;
 use crate::secrets::SecurityArgs;
 
-/// Rows are gathered in pieces of about this many bytes: rows of a piece that are neighbours on disk
-/// are read together.
+/// Rows are gathered in pieces of about this many bytes: rows of a piece that are neighbours on
+/// disk are read together.
 const CHUNK_BYTES: usize = 128 << 20;
 
 /// The same from servers, where each piece has its deadline.
@@ -82,7 +82,7 @@ pub(crate) struct GatherArgs {
     security: SecurityArgs,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct GatherReport {
     tensor: String,
@@ -127,7 +127,7 @@ impl GatherArgs {
         console.report(&report, text)
     }
 
-    /// Where rows come from, and the partitions that it has.
+    /// Returns where rows come from, and the partitions that it has.
     fn source(&self) -> Result<(Box<dyn RowSource>, Vec<PartId>)> {
         if let Some(graph) = &self.graph {
             let (graph, options) = (Graph::open(graph)?, OpenOptions { reader: self.reader });

@@ -76,7 +76,7 @@ pub(crate) struct GenerateArgs {
     out: PathBuf,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 pub(crate) struct GenerateReport {
     pub(crate) dir: String,
@@ -91,7 +91,7 @@ pub(crate) struct GenerateReport {
     pub(crate) peak_rss_bytes: u64,
 }
 
-/// What to generate.
+/// The graph to generate.
 pub(crate) struct GenerateConfig {
     pub(crate) recipe: GraphRecipe,
     pub(crate) dim: u32,
@@ -174,7 +174,7 @@ pub(crate) fn generate(config: &GenerateConfig, console: &Console) -> Result<Gen
     })
 }
 
-/// A recipe that cannot be is a matter of what was typed.
+/// Returns a recipe that cannot be is a matter of what was typed.
 fn usage_or_failure(error: GenerateError) -> anyhow::Error {
     match error {
         GenerateError::Recipe { .. } => UsageError::of(error).into(),

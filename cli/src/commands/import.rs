@@ -53,12 +53,12 @@ pub(crate) struct ImportArgs {
     edges: EdgeArgs,
     #[command(flatten)]
     rules: EdgeRuleArgs,
-    /// Folder of a dataset and its layout: `ogb DIR`, as the Open Graph Benchmark's downloads are, or
-    /// `graphbolt DIR`, with metadata.yaml.
+    /// Folder of a dataset and its layout: `ogb DIR`, as the Open Graph Benchmark's downloads are,
+    /// or `graphbolt DIR`, with metadata.yaml.
     #[arg(long, num_args = 2, value_names = ["LAYOUT", "DIR"], conflicts_with_all = ["edges", "into"])]
     from: Vec<String>,
-    /// A tensor with one row per node: .npy, .npz (CSR, or dense), .safetensors, or packed rows (see
-    /// --raw); FILE:ARRAY names one of several arrays in a file. Repeat for several.
+    /// A tensor with one row per node: .npy, .npz (CSR, or dense), .safetensors, or packed rows
+    /// (see --raw); FILE:ARRAY names one of several arrays in a file. Repeat for several.
     #[arg(long = "tensor", value_name = "NAME=FILE")]
     tensors: Vec<Named<PathBuf>>,
     /// How rows are stored, of all tensors or of one: raw, zstd, or auto, which takes zstd for
@@ -82,8 +82,8 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "P", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..))]
     parts: u16,
-    /// Who decides which partition owns a node: hash, range, dbh, greedy, hdrf, 2ps-l or spring;
-    /// `lode partition --all` compares them.
+    /// The algorithm that assigns nodes to partitions: hash, range, dbh, greedy, hdrf, 2ps-l or
+    /// spring; `lode partition --all` compares them.
     #[arg(long, value_name = "A", default_value = "spring")]
     partitioner: Algorithm,
     #[command(flatten)]
@@ -96,7 +96,7 @@ pub(crate) struct ImportArgs {
     /// Measure every order on sampled batches, and report rows per page of each.
     #[arg(long)]
     compare_orders: bool,
-    /// What to do with NaN in a tensor.
+    /// Treatment of NaN in a tensor.
     #[arg(long, value_enum, default_value_t = Nan::Refuse)]
     nan: Nan,
     /// Folder of the graph; must not exist.

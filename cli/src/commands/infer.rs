@@ -43,8 +43,8 @@ pub(crate) struct InferArgs {
     /// Name of the new tensor; the graph must have none of this name.
     #[arg(long, value_name = "NAME")]
     out_tensor: String,
-    /// Which rows: logits (of the last layer, one value for each class) or embedding (the hidden rows
-    /// that the last layer reads).
+    /// Which rows: logits (of the last layer, one value for each class) or embedding (the hidden
+    /// rows that the last layer reads).
     #[arg(long, value_name = "O", default_value_t = InferOutput::Logits)]
     output: InferOutput,
     /// Most bytes of rows held in memory. With another size what was begun starts again.
@@ -52,7 +52,7 @@ pub(crate) struct InferArgs {
     memory: u64,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct InferReport {
     graph: String,

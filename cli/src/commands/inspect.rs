@@ -62,7 +62,7 @@ fn text(summary: &GraphSummary) -> String {
     )
 }
 
-/// What `--codec auto` would take, where that took a sample or could not be found.
+/// Returns what `--codec auto` would take, where that took a sample or could not be found.
 fn codec_choice(tensor: &TensorSummary) -> Option<String> {
     let (name, choice) = (&tensor.name, &tensor.codec_choice);
     let Some(auto) = &choice.auto else {

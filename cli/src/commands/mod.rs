@@ -39,7 +39,7 @@ use clap::Subcommand;
 use crate::console::Console;
 pub(crate) use train::Told;
 
-/// What to do.
+/// The command.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Quickstart(quickstart::QuickstartArgs),

@@ -47,7 +47,7 @@ pub(crate) struct ProbeArgs {
 /// Smallest segment that is measured instead of a file written for it.
 const MIN_SEGMENT_BYTES: u64 = 256 << 20;
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -82,7 +82,7 @@ impl ProbeArgs {
     }
 }
 
-/// The graph's largest segment that is here and can be opened, if it is large enough.
+/// Returns the graph's largest segment that is here and can be opened, if it is large enough.
 fn largest_segment(graph: &Graph) -> Option<PathBuf> {
     let tensors = || graph.meta().tensors.iter();
     let segments = graph.book().parts().flat_map(|part| tensors().map(move |spec| (part, spec)));

@@ -51,7 +51,8 @@ pub(crate) struct PutArgs {
     /// Name of the tensor.
     #[arg(long, value_name = "T")]
     tensor: String,
-    /// Node ids: .npy of shape (N,), u32, i32, u64 or i64; of an id that repeats the last row stays.
+    /// Node ids: .npy of shape (N,), u32, i32, u64 or i64; of an id that repeats the last row
+    /// stays.
     #[arg(long, value_name = "FILE")]
     ids: PathBuf,
     /// Rows: .npy of shape (N, width), (N,) for width 1, with the tensor's type; bf16 as u16 of its
@@ -62,7 +63,7 @@ pub(crate) struct PutArgs {
     /// it all that are here. --commit wants it where partitions are not here.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',', conflicts_with = "connect")]
     parts: Vec<u16>,
-    /// What to do with NaN in the rows.
+    /// Treatment of NaN in the rows.
     #[arg(long, value_enum, default_value_t = Nan::Refuse)]
     nan: Nan,
     /// Make a version of all that was put so far.
@@ -82,7 +83,7 @@ pub(crate) struct PutArgs {
     security: SecurityArgs,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct PutReport {
     tensor: String,

@@ -67,7 +67,7 @@ pub(crate) struct QuickstartArgs {
     cleanup: bool,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct QuickstartReport {
     dir: String,

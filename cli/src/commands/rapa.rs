@@ -54,7 +54,7 @@ pub(crate) struct RapaArgs {
     out: Option<PathBuf>,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct RapaReport {
     graph: String,

@@ -101,7 +101,7 @@ fn text(timed: &TimedReport) -> String {
     text
 }
 
-/// Which rows are lost, if it is rows.
+/// Returns which rows are lost, if it is rows.
 fn rows(lost: &Lost) -> String {
     let Some(tensor) = &lost.tensor else { return String::new() };
     let ranges: Vec<String> = lost

@@ -58,7 +58,7 @@ pub(crate) struct ScheduleArgs {
     #[arg(long, value_enum, default_value_t = Roots::Train)]
     roots: Roots,
     /// Measure locality on this many batches of the first epoch: the share of a root's micrograph
-    /// that lies on the root's own worker, and the same of its whole batch (HopGNN).
+    /// that is on the root's own worker, and the same of its whole batch (HopGNN).
     #[arg(long, value_name = "N", default_value_t = 0)]
     locality: u32,
     /// Which worker has which root: `home` is what `train --strategy hop` uses.
@@ -99,7 +99,7 @@ enum Roots {
     All,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct ScheduleReport {
     schedule: String,
@@ -182,7 +182,7 @@ fn roots(graph: Graph, which: Roots) -> Result<Vec<NodeId>> {
     Ok(all.into_iter().zip(splits).filter(|&(_, split)| split == TRAIN).map(|(id, _)| id).collect())
 }
 
-/// Locality of `n_batches` batches of the first epoch, the workers' in turn.
+/// Returns the locality of `n_batches` batches of the first epoch, the workers' in turn.
 fn locality(schedule: &Schedule, book: &PartitionBook, n_batches: u32) -> Result<Locality> {
     let n_workers = schedule.spec().workers;
     let (mut locality, mut micrographs) = (Locality::default(), Micrographs::default());

@@ -1,4 +1,4 @@
-//! `lode serve`: serve rows until told to stop.
+//! `lode serve`: serve rows until stopped.
 
 mod config;
 mod doors;
@@ -79,19 +79,20 @@ pub(crate) struct ServeArgs {
     /// Path of a Unix socket.
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// Mode of the Unix sockets, in octal: whoever may open them is let in. 600 unless given.
+    /// Mode of the Unix sockets, in octal: every user who may open them is admitted. 600 unless
+    /// given.
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     unix_mode: Option<u32>,
-    /// TCP address of metrics (/metrics), health checks (/healthz, /readyz) and the status page (/);
-    /// port 0 takes a free one. None unless given.
+    /// TCP address of metrics (/metrics), health checks (/healthz, /readyz) and the status page
+    /// (/); port 0 takes a free one. None unless given.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
-    /// Have metrics on an address that is not loopback without a token, or, on a server that speaks TLS,
-    /// with the token in the clear.
+    /// Have metrics on an address that is not loopback without a token, or, on a server that speaks
+    /// TLS, with the token in the clear.
     #[arg(long)]
     metrics_insecure: bool,
-    /// A name of this machine under which metrics may be asked for, besides its numbers and localhost;
-    /// several times for several.
+    /// A name of this machine under which metrics may be asked for, besides its numbers and
+    /// localhost; several times for several.
     #[arg(long, value_name = "NAME")]
     metrics_host: Vec<String>,
     /// Shards, each with a core of its own; one per core unless given.
@@ -106,7 +107,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "P")]
     policy: Option<PolicyKind>,
     /// Load these tensors into memory right after the start, behind all pulls: names, or auto for
-    /// each that memory holds. Of one that is larger than memory, the rows are loaded that were
+    /// each that memory holds. Of a tier that is larger than memory, the rows are loaded that were
     /// resident when the server was last stopped cleanly.
     #[arg(long, value_name = "T,T,...|auto", value_delimiter = ',')]
     preload: Vec<PreloadChoice>,
@@ -114,20 +115,21 @@ pub(crate) struct ServeArgs {
     /// given.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Keep a tensor in memory alone, over the partitions that are served, whose rows clients publish and
-    /// pull with stamps: NAME:WIDTHxDTYPE, such as h1:256xf32, or NAME:WIDTHxDTYPE/ROWS for ROWS that are
-    /// claimed together instead of all of a partition. Its memory is part of --memory: 16 bytes and the
-    /// row for each node. Several times for several. Over TCP it needs what --writable needs.
+    /// Keep a tensor in memory alone, over the partitions that are served, whose rows clients
+    /// publish and pull with stamps: NAME:WIDTHxDTYPE, such as h1:256xf32, or NAME:WIDTHxDTYPE/ROWS
+    /// for ROWS that are claimed together instead of all of a partition. Its memory is part of
+    /// --memory: 16 bytes and the row for each node. Several times for several. Over TCP it needs
+    /// what --writable needs.
     #[arg(long, value_name = "TENSOR")]
     volatile: Vec<VolatileChoice>,
-    /// Take puts, commits and compactions; no other process may write the partitions meanwhile. Over TCP
-    /// it needs --token-file, --tls-client-ca or --insecure, and so does --parts-here.
+    /// Take puts, commits and compactions; no other process may write the partitions meanwhile.
+    /// Over TCP it needs --token-file, --tls-client-ca or --insecure, and so does --parts-here.
     #[arg(long)]
     writable: bool,
     #[command(flatten)]
     follow: FollowArgs,
-    /// File with the token that clients over TCP must tell, readable by its owner alone; the metrics
-    /// port wants it where it is not on loopback.
+    /// File with the token that clients over TCP must tell, readable by its owner alone; the
+    /// metrics port wants it where it is not on loopback.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// File with the token of those who move partitions over TCP; it lets them
@@ -147,15 +149,15 @@ pub(crate) struct ServeArgs {
     /// without authentication or encryption. Metrics have a flag of their own.
     #[arg(long)]
     insecure: bool,
-    /// Register in etcd for as long as it runs, under a lease: etcd:HOST:PORT,HOST:PORT/PREFIX. Wants a
-    /// build with the cargo feature `etcd`.
+    /// Register in etcd for as long as it runs, under a lease: etcd:HOST:PORT,HOST:PORT/PREFIX.
+    /// Wants a build with the cargo feature `etcd`.
     #[arg(long, value_name = "MAP")]
     register: Option<String>,
     /// With --register: where clients find it, if that is not where it listens.
     #[arg(long, value_name = "ADDR", requires = "register")]
     advertise: Option<Address>,
-    /// What goes to the log on stderr: error, warn, info or debug; warn unless given. LODE_LOG goes
-    /// before it.
+    /// Level of the log on stderr: error, warn, info or debug [default: warn]. LODE_LOG goes before
+    /// it.
     #[arg(long, value_enum, value_name = "L")]
     log_level: Option<LogLevel>,
     /// How it goes there: text, or json with one object to a line; text unless given.
@@ -166,7 +168,7 @@ pub(crate) struct ServeArgs {
     exit_with_stdin: bool,
 }
 
-/// What `--json` prints when the server is ready.
+/// Output of `--json` when the server is ready.
 #[derive(Serialize)]
 struct ServeReport {
     address: Option<String>,
@@ -222,7 +224,7 @@ impl ServeArgs {
         Ok(self)
     }
 
-    /// The settings, checked as far as that goes without opening the graph.
+    /// Returns the settings, checked as far as that goes without opening the graph.
     fn check(&self) -> Result<ServerConfig> {
         let listen = match (self.listen, &self.unix) {
             (None, None) => Some(DEFAULT_ADDRESS.parse()?),
@@ -308,8 +310,8 @@ impl ServeArgs {
             Event::Stop(heard) => {
                 heard?;
                 tracing::info!("stopped before it had started");
-                // The graph is still being opened, by a thread that nothing else stops: nobody has been
-                // served, and what was durable is.
+                // The graph is still being opened, by a thread that has no other stop: no client
+                // was served, and durable data is safe.
                 low_level::exit(0);
             }
             Event::Died => unreachable!("nobody looks before it has started"),
@@ -363,13 +365,13 @@ impl ServeArgs {
         console.report(&report, text)?;
         match events.recv()? {
             Event::Stop(heard) => heard,
-            // To stop it tells which thread it was.
+            // The stop names the thread.
             Event::Started(_) | Event::Died => Ok(()),
         }
     }
 }
 
-/// What the main thread waits for.
+/// Events that the main thread waits for.
 enum Event {
     /// The server is up, or why it is not.
     Started(Box<Result<(Server, Option<Follower>)>>),
@@ -379,16 +381,16 @@ enum Event {
     Died,
 }
 
-/// Waits for an event on a thread of its own. A panic there ends the process, as one of the main thread
-/// does: nobody would wait for what it was to tell, a signal to stop for one.
+/// Waits for an event on a thread of its own. A panic there ends the process, as one of the main
+/// thread does. Otherwise no thread would wait for its events, a signal to stop for one.
 fn tell(
     to: mpsc::Sender<Event>,
     wait: impl FnOnce() -> Event + Send + 'static,
 ) -> std::io::Result<()> {
     let tell = move || {
-        // What it leaves behind nobody looks at any more.
+        // Its leftovers are not read any more.
         let Ok(event) = catch_unwind(AssertUnwindSafe(wait)) else { exit(101) };
-        // Nobody hears it who has gone another way.
+        // No receiver is left after another way out.
         let _ = to.send(event);
     };
     thread::Builder::new().name("lode-event".into()).spawn(tell).map(drop)
@@ -414,7 +416,7 @@ fn text(report: &ServeReport) -> String {
 }
 
 /// The end of a pipe that becomes readable when the server shall stop. A second signal ends the
-/// process at once.
+/// process immediately.
 pub(super) fn stop_signal(exit_with_stdin: bool) -> Result<std::io::PipeReader> {
     let (reader, writer) = std::io::pipe().context("cannot open a pipe")?;
     let asked_before = Arc::new(AtomicBool::new(false));
@@ -435,7 +437,7 @@ pub(super) fn stop_signal(exit_with_stdin: bool) -> Result<std::io::PipeReader> 
     Ok(reader)
 }
 
-/// Whether whoever started this process wants it to outlive a terminal, as `nohup` does.
+/// Returns whether the parent wants this process to outlive a terminal, as `nohup` does.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

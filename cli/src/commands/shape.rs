@@ -42,7 +42,7 @@ pub(crate) struct ShapeArgs {
     exit_with_stdin: bool,
 }
 
-/// What `--json` prints when clients may connect.
+/// Output of `--json` when clients may connect.
 #[derive(Serialize)]
 struct ShapeReport {
     address: String,

@@ -25,7 +25,7 @@ pub(crate) struct StatArgs {
     security: SecurityArgs,
 }
 
-/// What `--json` prints: counters since the server started.
+/// Output of `--json`: counters since the server started.
 #[derive(Serialize)]
 struct StatReport {
     address: String,
@@ -33,14 +33,14 @@ struct StatReport {
     /// The newest committed version.
     version: u32,
     writable: bool,
-    /// What the server is to its partitions: writer, follower or reader.
+    /// Role of the server for its partitions: writer, follower or reader.
     role: String,
     /// Rows of deltas, and rows that are not committed.
     committed_rows: u64,
     pending_rows: u64,
     compactions_asked: u64,
     compactions_ended: u64,
-    /// Of the compaction that runs: bytes written, and to write.
+    /// Progress of the running compaction: bytes written, and to write.
     compaction_bytes: u64,
     compaction_bytes_total: u64,
     /// Why the last has failed; empty if it has not.
@@ -174,7 +174,7 @@ fn text(report: &StatReport) -> String {
     format!("{}, since it started\n\n{table}\n\n{updates}{preload}{volatile}", report.address)
 }
 
-/// The line about rows that are loaded ahead of pulls, where there are some.
+/// Returns the line about rows that are loaded ahead of pulls, where there are some.
 fn preload(report: &StatReport) -> String {
     let sum = |bytes: fn(&ShardReport) -> u64| report.shards.iter().map(bytes).sum::<u64>();
     let (done, all) = (sum(|shard| shard.preloaded_bytes), sum(|shard| shard.preload_bytes));
@@ -185,7 +185,7 @@ fn preload(report: &StatReport) -> String {
     }
 }
 
-/// The line about volatile tensors, where there are some.
+/// Returns the line about volatile tensors, where there are some.
 fn volatile(report: &StatReport) -> String {
     let sum = |rows: fn(&ShardReport) -> u64| report.shards.iter().map(rows).sum::<u64>();
     match report.volatile_tensors {
@@ -201,7 +201,7 @@ fn volatile(report: &StatReport) -> String {
     }
 }
 
-/// The line about versions, and that about a compaction that runs or has failed.
+/// Returns the line about versions, and that about a compaction that runs or has failed.
 fn updates(report: &StatReport) -> String {
     let takes = if report.writable { "takes updates" } else { "takes no updates" };
     let mut text = format!(

@@ -87,16 +87,17 @@ pub(crate) struct TrainArgs {
     /// the graph's files.
     #[arg(long, value_name = "ADDR")]
     connect: Vec<String>,
-    /// How rows reach a worker: ondemand (each batch pulled when needed), rapid (RapidGNN: schedule,
-    /// hot set, prefetch), massive (MassiveGNN: buffer with eviction by score, next batch ahead), hop
-    /// (HopGNN: each root of a global batch is trained on by the worker that owns it), sdt (SDT-GNN: a
-    /// local model for each partition, which is loaded with its halo; they are averaged each epoch) or full
-    /// (CaPGNN: all nodes in each step, over partitions that exchange rows of each layer).
+    /// How rows reach a worker: ondemand (each batch pulled when needed), rapid (RapidGNN:
+    /// schedule, hot set, prefetch), massive (MassiveGNN: buffer with eviction by score, next batch
+    /// ahead), hop (HopGNN: each root of a global batch is trained on by the worker that owns it),
+    /// sdt (SDT-GNN: a local model for each partition, which is loaded with its halo; they are
+    /// averaged each epoch) or full (CaPGNN: all nodes in each step, over partitions that exchange
+    /// rows of each layer).
     #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
     strategy: Strategy,
-    /// Which worker trains on which root: owned (each on those of its own partitions, as DGL) or global
-    /// (one order over all, dealt to workers by turns, as HopGNN's model-centric baseline; not with
-    /// --strategy hop, which deals it to owners) [default: owned].
+    /// Which worker trains on which root: owned (each on those of its own partitions, as DGL) or
+    /// global (one order over all, dealt to workers by turns, as HopGNN's model-centric baseline;
+    /// not with --strategy hop, which deals it to owners) [default: owned].
     #[arg(long, value_name = "R")]
     roots: Option<Roots>,
     /// Model: sage, gcn or gat.
@@ -105,20 +106,21 @@ pub(crate) struct TrainArgs {
     /// Workers; at most one per partition [default: 1; in an MPI job one for each process].
     #[arg(long, value_name = "W")]
     workers: Option<u32>,
-    /// Each worker is a process of its own, not a thread; this one is the first and tells of all. Tiers
-    /// that workers share are then each process's own, of an equal share of the bytes.
+    /// Each worker is a process of its own, not a thread; this one is the first and reports all.
+    /// Tiers that workers share are then each process's own, of an equal share of the bytes.
     #[arg(long)]
     processes: bool,
-    /// --processes, and in an MPI job: end the run when the first process has waited for another for this
-    /// many seconds, in a step or at the start. The others wait twice as long, while the first evaluates,
-    /// writes a checkpoint or the schedule: allow more where these take longer.
+    /// --processes, and in an MPI job: end the run when the first process has waited for another
+    /// for this many seconds, in a step or at the start. The others wait twice as long, while the
+    /// first evaluates, writes a checkpoint or the schedule: allow more where these take longer.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600,
           value_parser = clap::value_parser!(u32).range(1..))]
     peer_timeout: u32,
     /// Which process of a run this is.
     #[arg(long, hide = true)]
     peer: Option<processes::Peer>,
-    /// Neighbours per node and layer, the hop next to the roots first; -1 takes all [default: 10,10].
+    /// Neighbours per node and layer, the hop next to the roots first; -1 takes all [default:
+    /// 10,10].
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', allow_hyphen_values = true)]
     fanout: Option<Vec<Fanout>>,
     /// Width of hidden layers. A model has at most 1,000,000,000 parameters.
@@ -127,8 +129,8 @@ pub(crate) struct TrainArgs {
     /// gat: attention heads; --hidden is a multiple of it.
     #[arg(long, value_name = "N", default_value_t = 8)]
     heads: usize,
-    /// gat: heads of the last layer, whose rows are averaged; as --heads unless given. Its paper has 1 on
-    /// Cora and Citeseer, 8 on Pubmed.
+    /// gat: heads of the last layer, whose rows are averaged; as --heads unless given. Its paper
+    /// has 1 on Cora and Citeseer, 8 on Pubmed.
     #[arg(long, value_name = "N")]
     output_heads: Option<usize>,
     /// Share of hidden elements and attention coefficients dropped.
@@ -152,25 +154,25 @@ pub(crate) struct TrainArgs {
     /// Divide each feature row by the sum of its absolute values.
     #[arg(long)]
     normalize: bool,
-    /// Measure accuracy after every so many epochs; 0: after the last only.
+    /// Measure accuracy after every N epochs; 0: after the last only.
     #[arg(long, value_name = "N", default_value_t = 1)]
     evaluate_every: u32,
-    /// What validation and test nodes are measured by, wherever accuracy is reported: accuracy (one class a
+    /// Metric of validation and test nodes, wherever accuracy is reported: accuracy (one class a
     /// node), f1-micro, or roc-auc (two classes, or several labels a node).
     #[arg(long, value_name = "M", default_value_t = Metric::Accuracy)]
     metric: Metric,
     /// Leave the test nodes out; with --evaluate-every 0 accuracy is not measured at all.
     #[arg(long)]
     no_test: bool,
-    /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file (in TMPDIR). The
-    /// scores of roc-auc, 8 bytes for each label of each measured node, come on top.
+    /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file (in
+    /// TMPDIR). The scores of roc-auc, 8 bytes for each label of each measured node, come on top.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     evaluation_memory: u64,
-    /// Stop when accuracy on the validation nodes has not risen for so many epochs; 0: never.
+    /// Stop when accuracy on the validation nodes has not risen for N epochs; 0: never.
     #[arg(long, value_name = "N", default_value_t = 0)]
     patience: u32,
-    /// Write the model that did best on the validation nodes to this file (safetensors), in place of what
-    /// is there; `lode evaluate` reads it.
+    /// Write the model that did best on the validation nodes to this file (safetensors), in place
+    /// of what is there; `lode evaluate` reads it.
     #[arg(long, value_name = "FILE")]
     save_model: Option<PathBuf>,
     #[command(flatten)]
@@ -189,8 +191,9 @@ pub(crate) struct TrainArgs {
     sdt: SdtArgs,
     #[command(flatten)]
     full: FullArgs,
-    /// Write what each worker did in each step to this file, one JSON object a line; docs/train-log.md
-    /// says what stands in it. With --resume lines are added, else a file that has any is refused.
+    /// Write what each worker did in each step to this file, one JSON object a line;
+    /// docs/train-log.md says what is in it. With --resume lines are added, else a file that has
+    /// any is refused.
     #[arg(long, value_name = "FILE.jsonl")]
     log: Option<PathBuf>,
     /// How rows are read from the graph's files: auto (mapped if they fit in half of the free
@@ -202,7 +205,8 @@ pub(crate) struct TrainArgs {
           value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,
     /// With --connect: only rows of the version that the servers have committed at the start,
-    /// whatever is put, committed and compacted later. The processes of a run must all find the same.
+    /// whatever is put, committed and compacted later. The processes of a run must all find the
+    /// same.
     #[arg(long, requires = "connect")]
     pin: bool,
     #[command(flatten)]
@@ -224,13 +228,13 @@ pub(crate) struct TrainRun {
     /// `schedule_path` counts only if `keep_schedule`.
     pub(crate) train: TrainConfig,
     pub(crate) keep_schedule: bool,
-    /// Where steps are told of.
+    /// Destination of the log of steps.
     pub(crate) log: Option<PathBuf>,
     /// How workers are spread over processes.
     pub(crate) form: Form,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 pub(crate) struct Trained {
     #[serde(flatten)]
@@ -238,7 +242,7 @@ pub(crate) struct Trained {
     /// Tiers of `ondemand`, the one asked first in front.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tiers: Vec<TierReport>,
-    /// Why the run was not told of to its end, and ended there.
+    /// The reason why the report of the run ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
 }
@@ -339,13 +343,13 @@ impl TrainArgs {
     }
 }
 
-/// Trains, and tells nobody of its epochs.
+/// Trains, and reports no epochs.
 pub(crate) fn train(run: &TrainRun, console: &Console) -> Result<Trained> {
     let (trained, told) = train_telling(run, console, false, &mut |_| Ok(()))?;
     told.map(|()| trained)
 }
 
-/// Trains as one of several processes, of which another tells.
+/// Trains as one of several processes, another of which reports.
 fn follow(run: &TrainRun) -> Result<()> {
     let console = Console::silent();
     let mut joined = run.form.join(run.train.workers)?;
@@ -366,9 +370,9 @@ fn follow(run: &TrainRun) -> Result<()> {
     }
 }
 
-/// Trains; `on_epoch` is told of each epoch when it is done. An error of it, or of the log, ends the
-/// run at once; what there is then is given beside it. So does a signal, from the first step on, if the
-/// run `heeds` any; before that, nothing is lost, and the process ends.
+/// Trains; `on_epoch` receives each epoch when it is done. An error of it, or of the log, ends the
+/// run immediately; the results so far are returned beside it. So does a signal, from the first
+/// step on, if the run `heeds` any; before that, nothing is lost, and the process ends.
 fn train_telling(
     run: &TrainRun,
     console: &Console,
@@ -441,13 +445,13 @@ fn heed(heeded: &mut Option<Heeded>) -> Result<()> {
     Ok(())
 }
 
-/// What a process tells of itself at the end: its memory, and what each tier did.
+/// Returns the report of a process at the end: its memory, and the counters of each tier.
 fn figures(rss_bytes: u64, tiers: &[TierReport]) -> Vec<u64> {
     let of_tiers = tiers.iter().flat_map(TierReport::figures);
     [rss_bytes].into_iter().chain(of_tiers).collect()
 }
 
-/// What a process has open to train.
+/// Resources that a process has open to train.
 struct Opened {
     graph: Graph,
     topology: Topology,
@@ -491,11 +495,11 @@ impl Opened {
 }
 
 impl TrainRun {
-    /// The settings with a place for the schedule: the one asked for, else beside the checkpoints, where
-    /// a run that goes on finds it, else in `scratch`.
+    /// Returns the settings with a place for the schedule: the one asked for, else beside the
+    /// checkpoints, where a run that continues finds it, else in `scratch`.
     fn with_schedule(&self, scratch: &Path) -> TrainConfig {
         let mut config = self.train.clone();
-        // At a place that nobody has named nobody else's schedule lies.
+        // A path that was not given holds no other user's schedule.
         config.replace_schedule = !self.keep_schedule;
         if !self.keep_schedule {
             let folder = config.checkpoint.as_ref().map_or(scratch, |checkpoint| &checkpoint.dir);

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-/// What has come late to a link that was free is made good up to this: a thread that is woken a
-/// little late would lower the rate otherwise.
+/// Bytes that arrived late at a free link are made good up to this. A thread that is woken a little
+/// late would lower the rate otherwise.
 const LATENESS: Duration = Duration::from_micros(200);
 
-/// What a link can do, in each direction.
+/// Rate and delay of a link, in each direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LinkSpec {
     /// Bits per second, above 0.
@@ -30,8 +30,8 @@ impl Link {
         Self { spec, free_at: None, n_bytes: 0 }
     }
 
-    /// Sends `n_bytes` that are there at `now`; gives when the last one arrives. Calls come in the
-    /// order of `now`.
+    /// Sends `n_bytes` that are there at `now`; returns when the last one arrives. Calls come in
+    /// the order of `now`.
     pub(crate) fn send(&mut self, now: Instant, n_bytes: usize) -> Instant {
         let earliest = now.checked_sub(LATENESS).unwrap_or(now);
         let start = self.free_at.map_or(now, |free_at| free_at.max(earliest));
@@ -68,7 +68,8 @@ mod tests {
         assert_eq!(link.send(now, 125), after(1 + 3));
         assert_eq!(link.send(now, 250), after(3 + 3));
         assert_eq!(link.send(after(2), 125), after(4 + 3));
-        // Free since 4 ms: what comes at 10 goes at once, but for the lateness that is made good.
+        // Free since 4 ms: bytes that arrive at 10 leave immediately, but for the lateness that is
+        // made good.
         assert_eq!(link.send(after(10), 125), after(11 + 3) - LATENESS);
         assert_eq!((link.n_bytes(), link.travelling_bytes()), (625, 375.0));
     }

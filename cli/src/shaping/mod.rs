@@ -41,15 +41,15 @@ pub(crate) enum Front {
     Path(PathBuf),
 }
 
-/// A server behind a link. Once this is dropped nothing new is accepted; what was goes on until its
-/// ends close.
+/// A server behind a link. Once this is dropped nothing new is accepted; what was continues until
+/// its ends close.
 pub(crate) struct ShapedServer {
     address: Address,
     links: Arc<Links>,
     doors: Vec<Door>,
 }
 
-/// One socket that stands before one of the server's.
+/// One socket that is before one of the server's.
 struct Door {
     at: Address,
     accepting: Option<JoinHandle<()>>,
@@ -68,7 +68,7 @@ enum Listener {
 }
 
 impl ShapedServer {
-    /// Asks the server at `address` where it listens, and stands before each of its sockets.
+    /// Asks the server at `address` where it listens, and is before each of its sockets.
     pub(crate) fn start(
         address: &str,
         security: Security,
@@ -169,7 +169,7 @@ impl Listener {
     }
 }
 
-/// Where `door`, a socket of `server`, is to be found behind the link.
+/// Returns where `door`, a socket of `server`, is to be found behind the link.
 fn facing(server: &Address, door: &Address, front: &Front) -> Option<Address> {
     match (server, door, front) {
         (Address::Tcp(_), Address::Tcp(door), Front::Ip(ip)) => {
@@ -196,7 +196,7 @@ fn accept(listener: &Listener, door: &Address, links: &Links) {
             let server = Stream::connect(door)?;
             let passed = pass(&client, &server, links);
             if passed.is_err() {
-                // One direction may be there already; nobody must wait for the other.
+                // One direction may be there already; no thread must wait for the other.
                 client.close(Shutdown::Both);
                 server.close(Shutdown::Both);
             }

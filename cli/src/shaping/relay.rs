@@ -14,7 +14,8 @@ use super::link::Link;
 
 /// Bytes that travel together: little enough for a rate to be smooth, enough for few wake-ups.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Chunks of one direction of one connection that wait for their turn at most; the sender waits then.
+/// Chunks of one direction of one connection that wait for their turn at most; the sender waits
+/// then.
 const WAITING_CHUNKS: usize = 64;
 /// Chunks on their way at most, for links of a large delay.
 const MAX_CHUNKS: usize = 2048;
@@ -39,7 +40,7 @@ impl Stream {
         }
     }
 
-    /// Small chunks go at once: their delay is the link's, not the system's.
+    /// Small chunks leave immediately: their delay is the link's, not the system's.
     pub(super) fn of_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))
@@ -116,7 +117,8 @@ fn receive(mut from: Stream, link: &Mutex<Link>, sender: &SyncSender<Chunk>) {
 }
 
 fn deliver(mut to: Stream, chunks: &Receiver<Chunk>) {
-    // Sleeps end within a microsecond or so instead of 50; where that is refused, delays are longer.
+    // Sleeps end within a microsecond or so instead of 50; where that is refused, delays are
+    // longer.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     for (arrival, bytes) in chunks {
         thread::sleep(arrival.saturating_duration_since(Instant::now()));

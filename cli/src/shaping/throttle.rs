@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 
-/// Time that the process runs in each period: the least that the kernel grants, so that short bursts are
-/// held to the share too.
+/// Time that the process runs in each period: the least that the kernel grants, so that short
+/// bursts are held to the share too.
 const RUN: Duration = Duration::from_millis(1);
 
 /// Holds a process to a share of a processor until this is dropped.
@@ -35,7 +35,8 @@ pub(crate) enum Means {
 }
 
 impl Throttle {
-    /// Holds the process `pid`, a child of this one that is not waited for yet, to `share` of a processor.
+    /// Holds the process `pid`, a child of this one that is not waited for yet, to `share` of a
+    /// processor.
     ///
     /// Fails where there is no such process.
     pub(crate) fn start(pid: u32, share: f64) -> Result<Self> {
@@ -100,8 +101,8 @@ fn pause(process: &OwnedFd, share: f64, ended: &AtomicBool) {
     }
 }
 
-/// Moves the process into a group of its own with a quota, of the first or the second version of control
-/// groups; none where that may not be done.
+/// Moves the process into a group of its own with a quota, of the first or the second version of
+/// control groups; none where that may not be done.
 fn quota(pid: u32, share: f64) -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().find_map(|line| {

@@ -17,7 +17,7 @@ pub(crate) fn parse_delay(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds?))
 }
 
-/// A number from 0 with one of `units`, of which none that ends like another stands after it.
+/// Returns a number from 0 with one of `units`, of which none that ends like another is after it.
 fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (number, factor) =
         units.iter().find_map(|&(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;

@@ -12,7 +12,7 @@ const OFFSETS: &str = "offsets.npy";
 
 /// How ids become batches and epochs.
 pub(super) struct Cut {
-    /// Batches of so many ids, where there are no offsets.
+    /// Batches of this many ids, where there are no offsets.
     pub(super) batch_ids: Option<usize>,
     /// Accesses to take, from the front.
     pub(super) limit: Option<u64>,
@@ -142,8 +142,8 @@ impl<'a> Integers<'a> {
         bail!("{}: id {at} is {id}, expected 0 to {most}", self.path.display())
     }
 
-    /// Number of batches, if these are offsets into `n_ids` ids. The end of the last batch may
-    /// stand at their end.
+    /// Returns the number of batches, if these are offsets into `n_ids` ids. The end of the last
+    /// batch may stand at their end.
     fn check_offsets(&self, n_ids: usize) -> Result<usize> {
         let (path, what) = (self.path.display(), self.what);
         let mut last = 0;

@@ -36,18 +36,18 @@ pub(crate) struct TraceArgs {
     /// With --trace: .npy of where batches start in the ids, from 0, rising.
     #[arg(long, value_name = "FILE", requires = "trace", conflicts_with = "batch")]
     offsets: Option<PathBuf>,
-    /// Cut ids into batches of so many; 1 where nothing else tells.
+    /// Cut ids into batches of N; 1 without another source.
     #[arg(long, value_name = "N", conflicts_with = "schedule",
           value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
     /// Take the first accesses only.
     #[arg(long, value_name = "N", conflicts_with = "schedule")]
     limit: Option<u64>,
-    /// With --trace: an epoch is so many batches; one epoch unless given.
+    /// With --trace: batches of an epoch [default: one epoch].
     #[arg(long, value_name = "N", requires = "trace",
           value_parser = clap::value_parser!(u32).range(1..))]
     epoch_batches: Option<u32>,
-    /// The graph of the ids: tells policies degrees and overlap ratios.
+    /// The graph of the ids: supplies policies with degrees and overlap ratios.
     #[arg(long, value_name = "GRAPH")]
     graph: Option<PathBuf>,
     /// With --schedule: batches of one worker only; else of all, in turn.
@@ -85,7 +85,7 @@ pub(crate) struct LoadedTrace {
     pub(crate) graph: Option<Graph>,
     /// Whose remote rows all of it asks for.
     pub(crate) worker: Option<TracedWorker>,
-    /// What it was made from.
+    /// Its origin.
     pub(crate) name: String,
 }
 
@@ -192,7 +192,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The bytes of a file, decompressed if its name ends with `.zst`.
+/// Returns the bytes of a file, decompressed if its name ends with `.zst`.
 fn open(path: &Path) -> Result<Box<dyn Read>> {
     let failed = || format!("{}: cannot open", path.display());
     let file = File::open(path).with_context(failed)?;

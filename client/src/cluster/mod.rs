@@ -1,8 +1,8 @@
 //! Which servers there are: named one by one, in a file, or registered in etcd.
 //!
-//! What comes from a file or from etcd is looked at as anything from outside is: lengths are bounded,
-//! and what cannot be read is told or left out. It says where servers may be and no more; what one
-//! holds, and whether it is of this graph, it is asked itself.
+//! Input from a file or from etcd is untrusted: lengths are bounded, and unreadable entries are
+//! reported or left out. It says where servers may be and no more; what one holds, and whether it
+//! is of this graph, it is asked itself.
 
 #[cfg(feature = "etcd")]
 mod etcd;
@@ -34,14 +34,14 @@ enum Source {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Member {
     pub(crate) address: Address,
-    /// Share of its time in which it was not idle, where it tells.
+    /// Busy share of its time, where it reports one.
     pub(crate) busy: Option<f64>,
     /// Partitions that it says it serves; clients ask it themselves when this changes.
     pub(crate) parts: Vec<u16>,
 }
 
 impl Member {
-    /// A server of which nothing else is told.
+    /// Returns a server of which no more is known.
     fn at(address: Address) -> Self {
         Self { address, busy: None, parts: Vec::new() }
     }
@@ -74,12 +74,12 @@ impl ClusterMap {
         self.0.iter().any(|source| !matches!(source, Source::Address(_)))
     }
 
-    /// Whether it tells of this moment: while etcd is away it does not.
+    /// Whether it is up to date: while etcd is unreachable it is not.
     pub(crate) fn is_current(&self) -> bool {
         self.0.iter().all(Source::is_current)
     }
 
-    /// How often the map is known to have changed; only etcd tells.
+    /// Number of known changes of the map; only etcd reports them.
     pub(crate) fn changes(&self) -> u64 {
         self.0.iter().map(Source::changes).sum()
     }
@@ -113,7 +113,7 @@ impl Source {
 
     fn is_current(&self) -> bool {
         match self {
-            // It is read anew each time.
+            // It is read again each time.
             Self::Address(_) | Self::File(_) => true,
             #[cfg(feature = "etcd")]
             Self::Etcd(watch) => watch.is_current(),

@@ -14,7 +14,7 @@ use crate::inbox::Head;
 use crate::map::SharedMemory;
 use crate::{Address, ClientError};
 
-/// What of a server's memory this process could not map.
+/// Memory of a server that this process could not map, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unmapped {
     /// Where it puts rows.
@@ -24,10 +24,10 @@ pub(crate) enum Unmapped {
 }
 
 impl Connection {
-    /// Asks a server over a Unix socket, once each, for memory to take rows from, and for that where it
-    /// keeps the rows of the tensor `lent`; one that has none to share goes on to send them. `Some` when it
-    /// shares memory that cannot be mapped here: then this connection cannot be used for pulls. Nothing
-    /// may be in flight.
+    /// Asks a server over a Unix socket, once each, for memory to take rows from, and for that
+    /// where it keeps the rows of the tensor `lent`; one that has none to share continues to send
+    /// them. `Some` when it shares memory that cannot be mapped here: then this connection cannot
+    /// be used for pulls. Nothing may be in flight.
     pub(crate) fn share(
         &mut self,
         lent: Option<u16>,
@@ -87,7 +87,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Maps what a server has sent; why not is told.
+    /// Maps the memory that a server has sent; reports the reason where it fails.
     fn mapped(
         &self,
         descriptor: Option<OwnedFd>,
@@ -104,7 +104,7 @@ impl Connection {
             .ok()
     }
 
-    /// Asks for memory, and gives the answer with the descriptor that came beside it.
+    /// Asks for memory, and returns the answer with the descriptor that came beside it.
     fn ask_memory(
         &mut self,
         body: RequestBody,
@@ -188,7 +188,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Tells the server that it may write again where rows were.
+    /// Acknowledges rows to the server, which may then overwrite them.
     pub(super) fn say_taken(&mut self) -> Result<(), ClientError> {
         self.frame.clear();
         Request::new(RequestBody::Taken).append_to(0, &mut self.frame);

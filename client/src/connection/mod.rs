@@ -27,10 +27,10 @@ pub(crate) use stamps::VolatileProgress;
 /// First byte of what a server under TLS answers to a hello in the clear: an alert.
 const TLS_ALERT: u8 = 0x15;
 
-/// What is left of a connection that somebody else drives, without any waits.
+/// State of a connection that another thread drives, without any waits.
 pub(crate) struct Nonblocking {
     pub(crate) stream: Stream,
-    /// What has come of it.
+    /// The result of it.
     pub(crate) inbox: Inbox,
     /// Since when it is open.
     pub(crate) opened: Instant,
@@ -214,7 +214,7 @@ impl Connection {
         sent.map_err(|error| self.refusal().unwrap_or(error))
     }
 
-    /// What the server has said before it took nothing more; nothing is in flight.
+    /// Returns what the server has said before it took nothing more; nothing is in flight.
     fn refusal(&mut self) -> Option<ClientError> {
         let refused = self.refused();
         if refused.is_some() {
@@ -231,7 +231,7 @@ impl Connection {
         }
     }
 
-    /// What it said last, of memory, when it then goes without another word.
+    /// Returns what it said last, of memory, when it then goes without another word.
     fn refused(&mut self) -> Option<ClientError> {
         let address = self.address.clone();
         self.declined.take().map(|failure| ClientError::Refused { address, failure })
@@ -279,7 +279,7 @@ impl Connection {
         self.stream.read_exact(rest).map_err(|error| self.io(error))
     }
 
-    /// The next reply's head and the length of its body.
+    /// Returns the next reply's head and the length of its body.
     fn head(&mut self) -> Result<(Reply, usize), ClientError> {
         loop {
             match self.inbox.head().map_err(|source| self.wire(source))? {
@@ -304,7 +304,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What a read has come to, unless it is worth another.
+    /// Returns what a read has come to, unless it is worth another.
     fn has_read(&mut self, read: io::Result<usize>) -> Result<(), ClientError> {
         match read {
             Ok(0) => {
@@ -325,7 +325,7 @@ impl Connection {
         Nonblocking { stream, inbox, opened, shared, tier }
     }
 
-    /// How long it has been open; never zero, which would mean that it is not told.
+    /// Returns how long it has been open; never zero, which would mean that it is unknown.
     fn age(&self) -> Duration {
         age(self.opened)
     }
@@ -390,7 +390,7 @@ pub(crate) fn time_left(address: &Address, deadline: Instant) -> Result<Duration
     Ok(left.max(Duration::from_millis(1)))
 }
 
-/// What a request tells as the time when it is sent, on a connection that is open since then.
+/// The time of sending in a request, on a connection that is open since then.
 pub(crate) fn age(opened: Instant) -> Duration {
     opened.elapsed().max(Duration::from_micros(1))
 }

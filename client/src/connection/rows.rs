@@ -1,5 +1,5 @@
-//! The answer to a pull, taken as it comes: whatever is there is put in place, and nothing is waited
-//! for, so that several answers can come at once.
+//! The answer to a pull, taken as it arrives. Bytes that are there are put in place without a wait,
+//! so that several answers can arrive concurrently.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -40,12 +40,12 @@ pub(crate) struct Progress {
     has_looked: bool,
     /// Bytes that must have come before anything can be done.
     needed: usize,
-    /// What the last chunk tells of the versions there.
+    /// Versions in the head of the last chunk.
     versions: Versions,
 }
 
 impl Progress {
-    /// Of an answer that is awaited.
+    /// State of an awaited answer.
     pub(crate) fn new() -> Self {
         Self {
             done: 0,
@@ -72,14 +72,14 @@ impl Progress {
 }
 
 impl Connection {
-    /// Whether something of an answer lies here that the socket tells nothing of: what a server says
-    /// with its hello, such as that it has no room.
+    /// Returns whether bytes of an answer are buffered that polling the socket does not show. A
+    /// refusal for lack of room, sent with the hello, is one.
     pub(crate) fn has_buffered(&self, progress: &Progress) -> bool {
         !progress.has_looked && self.inbox.len() > 0
     }
 
-    /// Puts in place what has come of an answer, without waiting for more; whether that is all. What
-    /// the server wants to be told is told by `deadline`.
+    /// Puts in place what has come of an answer, without waiting for more; whether that is all.
+    /// Acknowledgements to the server are sent by `deadline`.
     pub(crate) fn take_rows(
         &mut self,
         progress: &mut Progress,
@@ -91,7 +91,7 @@ impl Connection {
         if !std::mem::replace(&mut progress.has_looked, true) && self.use_up(progress, place)? {
             return Ok(true);
         }
-        // Of what TLS has decrypted and not handed out the socket tells nothing any more.
+        // Polling the socket does not show bytes that TLS has decrypted and not handed out.
         let n_reads_max = if self.stream.is_tls() { usize::MAX } else { READS_MAX };
         for _ in 0..n_reads_max {
             let read = match &mut progress.straight {
@@ -167,7 +167,7 @@ impl Connection {
         }
     }
 
-    /// Checks the head of a chunk; its rows are those that come next, or are taken at once.
+    /// Checks the head of a chunk; its rows arrive next, or are taken immediately.
     fn begin_chunk(
         &mut self,
         reply: Reply,

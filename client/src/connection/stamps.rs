@@ -1,4 +1,5 @@
-//! Publications, and the answer to a pull of volatile rows: rows as in any pull, and then their stamps.
+//! Publications, and the answer to a pull of volatile rows: rows as in any pull, and then their
+//! stamps.
 
 use std::io::{self, Read};
 use std::time::Instant;
@@ -21,15 +22,15 @@ pub(crate) struct VolatileProgress {
 }
 
 impl VolatileProgress {
-    /// Of an answer that is awaited.
+    /// State of an awaited answer.
     pub(crate) fn new() -> Self {
         Self { rows: Progress::new(), has_rows: false, has_head: false }
     }
 }
 
 impl Connection {
-    /// Sends a request with ids and rows: those at `positions` of `ids` and of `rows`. Rows that stand together
-    /// are sent from where they stand.
+    /// Sends a request with ids and rows: those at `positions` of `ids` and of `rows`. Rows that
+    /// stand together are sent from where they stand.
     pub(crate) fn send_publication(
         &mut self,
         request: &Request,
@@ -51,13 +52,13 @@ impl Connection {
         self.write(&rows[range]).map_err(|error| self.refusal().unwrap_or(error))
     }
 
-    /// Whether something of an answer lies here that the socket tells nothing of.
+    /// Returns whether bytes of an answer are buffered that polling the socket does not show.
     pub(crate) fn has_buffered_volatile(&self, progress: &VolatileProgress) -> bool {
         self.has_buffered(&progress.rows)
     }
 
-    /// Puts in place what has come of an answer, without waiting for more; whether that is all. `stamps`
-    /// has a place for each row of the pull.
+    /// Puts in place what has come of an answer, without waiting for more; whether that is all.
+    /// `stamps` has a place for each row of the pull.
     pub(crate) fn take_volatile(
         &mut self,
         progress: &mut VolatileProgress,

@@ -38,7 +38,7 @@ impl Link {
         &self.address
     }
 
-    /// What the server is to the partition now, if it has it.
+    /// Role of the server for the partition now, if it has it.
     pub(super) fn state(&mut self) -> Result<Option<PartState>, ClientError> {
         let deadline = Instant::now() + self.deadline;
         let time = Some(time_left(&self.address, deadline)?);

@@ -1,9 +1,10 @@
 //! Partitions that a folder of this machine follows: their files are fetched from the writer, which
 //! serves on undisturbed, and handed over version by version.
 //!
-//! A partition that is not there comes as a whole, beside its place, and is moved there when all of it
-//! has been read and checked. Later versions bring only the files that are not there. Whatever cuts it
-//! off, the next try continues with the files that are whole, and with part of the one that came.
+//! A partition that is not there comes as a whole, beside its place, and is moved there when all of
+//! it has been read and checked. Later versions bring only the files that are not there. Whatever
+//! cuts it off, the next try continues with the files that are whole, and with part of the one that
+//! came.
 
 mod fetch;
 mod link;
@@ -21,12 +22,12 @@ use fetch::fetch_file;
 pub(crate) use fetch::{Fetched, Progress, fetch_part};
 pub(crate) use link::Link;
 
-/// Number of the copy in which a partition comes first; its folder is nobody else's.
+/// Number of the copy in which a partition comes first; no other copy uses its folder.
 const FIRST_COPY: u64 = 1;
 /// Pause before servers that do not answer, or have no room, are asked again at the start.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What is followed, and where it goes.
+/// The partitions to follow, and their destination.
 #[derive(Clone, Debug)]
 pub struct FollowPlan {
     /// The servers that write the partitions.
@@ -55,8 +56,8 @@ struct FollowedPart {
 }
 
 impl Follower {
-    /// Makes the folder a follower's and finds which partitions there are; waits within the deadline
-    /// until the writers answer.
+    /// Makes the folder a follower's and finds which partitions there are; waits within the
+    /// deadline until the writers answer.
     ///
     /// # Errors
     /// A folder with partitions of its own, one of another graph, or writers that do not answer.
@@ -84,7 +85,7 @@ impl Follower {
         Ok(Self { plan, folder, parts })
     }
 
-    /// The partitions that are followed, ascending.
+    /// Returns the partitions that are followed, ascending.
     pub fn parts(&self) -> impl Iterator<Item = PartId> {
         self.parts.iter().map(|followed| followed.part)
     }
@@ -93,7 +94,7 @@ impl Follower {
     /// of one partition after the other.
     ///
     /// # Errors
-    /// What keeps one from being fetched; what has come stays for the next try.
+    /// The obstacle to a fetch; fetched files stay for the next try.
     pub fn bring(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), ClientError> {
         for followed in &mut self.parts {
             if self.folder.has(followed.part)? {
@@ -136,7 +137,7 @@ impl Follower {
 }
 
 impl FollowedPart {
-    /// The connection to the writer.
+    /// Returns the connection to the writer.
     fn link(&mut self, plan: &FollowPlan) -> Result<&mut Link, ClientError> {
         let link = match self.link.take() {
             Some(link) => link,
@@ -202,7 +203,7 @@ fn bring_whole(
     Ok(arrival.take()?)
 }
 
-/// What any of the servers describes.
+/// Returns what any of the servers describes.
 fn describe_any(plan: &FollowPlan) -> Result<Description, ClientError> {
     let mut last = ClientError::NoServers;
     for address in &plan.from {
@@ -214,7 +215,7 @@ fn describe_any(plan: &FollowPlan) -> Result<Description, ClientError> {
     Err(last)
 }
 
-/// The server that writes a partition.
+/// Returns the server that writes a partition.
 fn writer_of(plan: &FollowPlan, part: PartId) -> Result<Address, ClientError> {
     let (mut readers, mut failure) = (Vec::new(), None);
     let mut found: Option<(&Address, Description)> = None;
@@ -245,7 +246,7 @@ fn writer_of(plan: &FollowPlan, part: PartId) -> Result<Address, ClientError> {
     }
 }
 
-/// Whether a follower must be helped by a person: its writer is not one that it can follow.
+/// Returns whether a follower must be helped by a person: its writer is not one that it can follow.
 #[must_use]
 pub fn is_refused(error: &ClientError) -> bool {
     matches!(error, ClientError::Store(StoreError::FollowRefused { .. }))

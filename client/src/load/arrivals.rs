@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::draw::Words;
 
-/// What sets the pace of a load.
+/// The pace of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
     /// Closed loop: a request starts when the one before it on its slot has ended.
@@ -60,7 +60,7 @@ impl Arrivals {
         self.start + Duration::from_secs_f64(self.next)
     }
 
-    /// Goes on to the request after it.
+    /// Advances to the request after it.
     pub(super) fn advance(&mut self) {
         self.next += match self.spacing {
             Spacing::Poisson => -(1.0 - self.words.fraction()).ln() * self.gap,

@@ -31,7 +31,7 @@ pub struct IdBatches {
 }
 
 impl IdBatches {
-    /// Number of batches.
+    /// Returns the number of batches.
     #[must_use]
     pub fn n_batches(&self) -> usize {
         self.bounds.len().saturating_sub(1)
@@ -149,7 +149,8 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 /// Ranks from 0, by rejection-inversion (Hörmann and Derflinger, "Rejection-inversion to generate
-/// variates from monotone discrete distributions", 1996, algorithm for Zipf): no table of all ranks.
+/// variates from monotone discrete distributions", 1996, algorithm for Zipf): no table of all
+/// ranks.
 struct Zipf {
     n_ranks: u64,
     /// Without a common factor with `n_ranks`: ranks times this, modulo that, are all different.
@@ -188,7 +189,7 @@ impl Zipf {
         }
     }
 
-    /// The place of a rank among the nodes.
+    /// Returns the place of a rank among the nodes.
     fn scattered(&self, rank: u64) -> u64 {
         let product = u128::from(rank) * u128::from(self.multiplier);
         (product % u128::from(self.n_ranks)) as u64

@@ -6,8 +6,8 @@
 //! compared; they are not put into a batch, so a trainer takes longer by that copy. One thread
 //! drives many connections by epoll, and is not itself what limits a shard.
 //!
-//! A request whose partition is on its way to another server is asked again, where that is by then, and
-//! counts from when it was to start at first.
+//! A request whose partition is on its way to another server is asked again, where that is by then,
+//! and counts from when it was to start at first.
 //!
 //! In an open loop latency counts from when a request was to start, not from when it could be
 //! sent: a server that stalls is charged for everything that was due meanwhile (no "coordinated
@@ -42,11 +42,11 @@ pub const CONNECTIONS_MAX: usize = 4096;
 /// Most requests in flight of one connection.
 pub const WINDOW_MAX: usize = 1024;
 
-/// Most requests of an open loop. Those that could not be sent are gone through one by one at the
-/// end: a second or two for so many.
+/// Most requests of an open loop. Requests that could not be sent are gone through one by one at
+/// the end, which takes a second or two for a million.
 pub const ARRIVALS_MAX: f64 = 1e8;
 
-/// What to ask for, how, and for how long.
+/// The requests of a load, their form, and its duration.
 #[derive(Clone, Debug)]
 pub struct LoadConfig {
     /// The tensor whose rows are asked for.
@@ -71,7 +71,7 @@ pub struct LoadConfig {
     pub duration: Duration,
     /// A request that is not answered by then has failed.
     pub deadline: Duration,
-    /// What is drawn depends on it alone.
+    /// Draws depend on it alone.
     pub seed: u64,
 }
 
@@ -137,10 +137,10 @@ impl LoadConfig {
     }
 }
 
-/// What all threads of a load share.
+/// State that all threads of a load share.
 struct Target<'a> {
     config: &'a LoadConfig,
-    /// Who finds servers anew.
+    /// The thread that discovers servers again.
     client: &'a Client,
     fleet: Arc<Fleet>,
     tensor: u16,
@@ -154,7 +154,7 @@ impl Client {
     ///
     /// # Errors
     /// A tensor or a node of the trace that is not there, servers that cannot be reached at the
-    /// start, and a `truth` that fails or has rows of another size. What fails later is counted.
+    /// start, and a `truth` that fails or has rows of another size. Later failures are counted.
     ///
     /// # Panics
     /// When `config` does not pass [`LoadConfig::check`].
@@ -211,7 +211,7 @@ impl Client {
         })
     }
 
-    /// The nodes of partitions that are held; fails when a trace names another.
+    /// Returns the nodes of partitions that are held; fails when a trace names another.
     fn nodes_to_ask(&self, target: &Target<'_>) -> Result<Nodes, ClientError> {
         let book = self.book();
         let routes = &target.fleet.routes;

@@ -31,15 +31,15 @@ pub(super) struct LoadSocket {
     /// Memory that the server puts rows in, and where they are taken to.
     shared: Option<SharedMemory>,
     taken: Vec<u8>,
-    /// Memory that the server keeps rows in, whether the slots of a chunk that is lent come, and whether
-    /// one of the answer was.
+    /// Memory that the server keeps rows in, whether the slots of a chunk that is lent come, and
+    /// whether one of the answer was.
     tier: Option<SharedMemory>,
     is_lent: bool,
     was_lent: bool,
     /// Frames to send; those bytes below `n_sent` are gone.
     outbox: Vec<u8>,
     n_sent: usize,
-    /// What was asked and is not answered in full, in the order asked, which is that of answers.
+    /// Requests that are not answered in full, in the order sent, which is that of answers.
     asked: VecDeque<Ask>,
     /// Bytes of the chunk that is coming.
     body_left: usize,
@@ -49,7 +49,7 @@ pub(super) struct LoadSocket {
 
 /// One request: the rows of one operation that one shard owns.
 pub(super) struct Ask {
-    /// Where the operation stands.
+    /// State of the operation.
     pub(super) slot: usize,
     pub(super) n_rows: usize,
     n_come: usize,
@@ -63,8 +63,8 @@ pub(super) struct Ask {
 pub(super) type Check<'a> = dyn FnMut(&[NodeId], &[u8]) + 'a;
 
 impl LoadSocket {
-    /// Connects by `open`, and has the server share memory for rows of the tensor that `shares` names, if
-    /// one does: then one request may be in flight.
+    /// Connects by `open`, and has the server share memory for rows of the tensor that `shares`
+    /// names, if one does: then one request may be in flight.
     pub(super) fn connect(
         open: impl Fn() -> Result<Connection, ClientError>,
         shares: Option<u16>,
@@ -135,12 +135,13 @@ impl LoadSocket {
         self.asked.front().is_some_and(|ask| ask.expires < now)
     }
 
-    /// What was asked and is not answered; the connection is given up.
+    /// Requests without an answer; the connection is given up.
     pub(super) fn unanswered(self) -> impl Iterator<Item = Ask> {
         self.asked.into_iter()
     }
 
-    /// Takes what has come, and has rows checked whose ids were kept; tells `ended` each request that is answered in full, and how.
+    /// Takes arrived bytes, and checks rows whose ids were kept; passes each request that is
+    /// answered in full to `ended`, with its outcome.
     pub(super) fn receive(
         &mut self,
         row_bytes: usize,
@@ -151,7 +152,7 @@ impl LoadSocket {
         if self.inbox.len() > 0 {
             self.use_up(row_bytes, check, ended)?;
         }
-        // Of what TLS has decrypted and not handed out the socket tells nothing any more.
+        // Polling the socket does not show bytes that TLS has decrypted and not handed out.
         let n_reads_max = if self.stream.is_tls() { usize::MAX } else { READS_MAX };
         for _ in 0..n_reads_max {
             match self.inbox.read_more(|buffer| self.stream.read(buffer), self.needed) {
@@ -238,7 +239,7 @@ impl LoadSocket {
         }
     }
 
-    /// The bytes of a chunk of rows, which must be the next of the first request.
+    /// Returns the bytes of a chunk of rows, which must be the next of the first request.
     fn chunk_bytes(
         &self,
         first_row: u32,

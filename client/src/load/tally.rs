@@ -1,4 +1,4 @@
-//! What a load has measured.
+//! Measurements of a load.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ use lodestore_schema::FailureCode;
 
 use crate::PullKind;
 
-/// Latencies up to this are told apart; longer ones count as this.
+/// Latencies up to this are distinguished; longer ones count as this.
 const LONGEST_NS: u64 = 600_000_000_000;
-/// Latencies below are not told apart.
+/// Latencies below are not distinguished.
 const SHORTEST_NS: u64 = 100;
 /// Decimal digits of a latency that are kept.
 const DIGITS: u8 = 3;
@@ -31,7 +31,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// The word for it in reports.
+    /// Returns the word for it in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl LoadError {
         }
     }
 
-    /// Whether the client has waited for nothing, rather than been told at once.
+    /// Returns whether the client has waited in vain, as opposed to an immediate refusal.
     fn has_waited(self) -> bool {
         match self {
             Self::Connect | Self::Broken | Self::Wire | Self::Late => true,
@@ -56,9 +56,9 @@ impl LoadError {
 #[derive(Clone, Debug)]
 pub struct KindTally {
     /// From the intended start to the last byte, in nanoseconds, of requests whose start lay in the
-    /// measured time. Those that waited in vain are in it: failed ones with the time to the failure,
-    /// those that were never sent with the time to the end of measuring. Only a refusal before the
-    /// deadline is not: a server is not fast because it refuses at once.
+    /// measured time. Those that waited in vain are in it: failed ones with the time to the
+    /// failure, those that were never sent with the time to the end of measuring. Only a refusal
+    /// before the deadline is not: immediate refusals do not make a server fast.
     pub latency_ns: Histogram<u64>,
     /// Answers in the measured time.
     pub requests: u64,
@@ -68,18 +68,18 @@ pub struct KindTally {
     pub bytes: u64,
 }
 
-/// What was counted over the measured time.
+/// Counts over the measured time.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Of SyncPulls.
+    /// Counts of SyncPulls.
     pub sync: KindTally,
-    /// Of VectorPulls.
+    /// Counts of VectorPulls.
     pub vector: KindTally,
     /// From the intended start to the moment when the request was handed to the system: how far the
     /// generator itself was behind, or had to wait for a free slot.
     pub send_delay_ns: Histogram<u64>,
-    /// Failed requests by kind, in order: all that were running at some moment of the measured time,
-    /// even where the failure was known only later.
+    /// Failed requests by kind, in order: all that were running at some moment of the measured
+    /// time, even where the failure was known only later.
     pub errors: Vec<(LoadError, u64)>,
     /// Requests of an open loop whose start lay in the measured time, sent or not.
     pub due: u64,

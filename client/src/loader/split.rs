@@ -18,7 +18,7 @@ pub(super) struct Split {
     pub(super) hot_slots: Vec<u32>,
     /// Missing rows that another missing one is a copy of: where that is, and where they belong.
     pub(super) repeats: Vec<(u32, u32)>,
-    /// Of each node of the batch that is taken in.
+    /// State of each node of the batch that is loaded.
     slots: Vec<u32>,
     /// Ids and places in `missing`, to find repeats.
     by_id: Vec<u64>,
@@ -34,8 +34,8 @@ pub(super) struct Counts {
     pub(super) repeats: usize,
 }
 
-/// Mark of a position whose row is a repeat; no row lies there, since positions are below a number
-/// of rows.
+/// Mark of a position whose row is a repeat; no row is there, since positions are below a number of
+/// rows.
 const REPEATED: u32 = u32::MAX;
 
 impl Split {

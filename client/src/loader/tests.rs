@@ -116,7 +116,7 @@ impl RowSource for Travelling {
     }
 }
 
-/// A loader through `remote`, whose rows travel, and the source of own rows.
+/// Returns a loader through `remote`, whose rows travel, and the source of own rows.
 fn over_travelling(remote: &Arc<TestSource>) -> (BatchLoader, Arc<TestSource>) {
     let local = Arc::new(TestSource::new(Duration::ZERO, u64::MAX));
     let travelling = Arc::new(Travelling(Arc::clone(remote)));
@@ -128,7 +128,7 @@ fn over_travelling(remote: &Arc<TestSource>) -> (BatchLoader, Arc<TestSource>) {
 fn own_rows_are_gathered_while_others_travel() {
     let remote = remote();
     let (mut loader, local) = over_travelling(&remote);
-    // The last own row lies where the others land.
+    // The last own row is where the others land.
     let ids = nodes([12, 13, 3, 14, 35, 15]);
     let mut out = vec![0xEE; ids.len() * ROW_BYTES];
     let stats = loader.load(&ids, &mut out).unwrap();

@@ -12,7 +12,7 @@ use crate::remote::{ask_server, describe};
 use crate::route::same_graph;
 use crate::{Address, ClientError};
 
-/// What becomes of the source, and of the copy.
+/// The state of the source and of the copy afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The copy takes the source's place.
@@ -54,14 +54,15 @@ pub(super) fn check_taken(plan: &MovePlan, kind: Kind) -> Result<(), ClientError
     Err(StoreError::MoveRefused { part: plan.part, reason }.into())
 }
 
-/// The committed version of the partition in its place.
+/// Returns the committed version of the partition in its place.
 fn version_here(plan: &MovePlan) -> Result<u32, ClientError> {
     let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
     let live = LiveGraph::open(graph, Some(&[plan.part]), LiveMode::Read, &options)?;
     Ok(live.version())
 }
 
-/// Has the target's server take a step, if there is one; waits within the deadline while it is busy.
+/// Has the target's server take a step, if there is one; waits within the deadline while it is
+/// busy.
 pub(super) fn ask_target(plan: &MovePlan, step: CopyStep) -> Result<(), ClientError> {
     let Some(to) = &plan.to else { return Ok(()) };
     let deadline = Instant::now() + plan.config.deadline;
@@ -78,7 +79,7 @@ pub(super) fn ask_target(plan: &MovePlan, step: CopyStep) -> Result<(), ClientEr
     }
 }
 
-/// What the source or the target holds.
+/// Returns what the source or the target holds.
 fn describe_end(plan: &MovePlan, address: &Address) -> Result<Description, ClientError> {
     let time = plan.config.deadline;
     let described = describe(address, &plan.config.security, Instant::now() + time);
@@ -110,7 +111,7 @@ pub(super) fn is_in_place(into: &Path, part: PartId) -> bool {
     Graph::open(into).is_ok_and(|graph| graph.parts_here().contains(&part))
 }
 
-/// What a plan comes to; fails for what can be wrong before the first byte is fetched.
+/// The result of a plan; fails for anything that can be wrong before the first byte is fetched.
 pub(super) fn check_ends(plan: &MovePlan) -> Result<Kind, ClientError> {
     let refused = |address: &Address, reason: &str| {
         let (address, reason) = (address.clone(), reason.to_owned());

@@ -18,7 +18,8 @@ use crate::{Address, ClientConfig, ClientError};
 use ends::{Kind, ask_target, check_ends, check_taken, is_busy, is_in_place, was_here};
 use source::PartSource;
 
-/// Pause before a server that is busy (it compacts, another partition comes or goes) is asked again.
+/// Pause before a server that is busy (it compacts, another partition comes or goes) is asked
+/// again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often the source is asked to give the partition up: reads of it may outlast its patience.
 const RELEASES_MAX: usize = 3;
@@ -27,7 +28,7 @@ const ROUNDS_MAX: usize = 8;
 /// Bytes of files that may be fetched while the source is sealed.
 const SEALED_BYTES: u64 = 4 << 20;
 
-/// What is to be copied, and where it goes.
+/// The partition to copy, and its destination.
 #[derive(Clone, Debug)]
 pub struct MovePlan {
     /// The server that has the partition.
@@ -36,9 +37,9 @@ pub struct MovePlan {
     pub part: PartId,
     /// Folder of the graph where it goes; made if it is not there.
     pub into: PathBuf,
-    /// The server of that folder, which is told. A move needs one, or `unserved`.
+    /// The server of that folder, which is informed. A move needs one, or `unserved`.
     pub to: Option<Address>,
-    /// The partition may be left where nobody serves it.
+    /// The partition may end up without a server.
     pub unserved: bool,
     /// Whether the source keeps it; then neither source nor target may take puts.
     pub keep: bool,
@@ -58,12 +59,12 @@ pub struct PartMove {
     stats: MoveStats,
 }
 
-/// What was moved and how long it took.
+/// Bytes that were moved and the time that it took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveStats {
     /// Files fetched, and those that an earlier run had left whole.
     pub files: u64,
-    /// Of these, the ones that were there.
+    /// Those of them that were there already.
     pub files_kept: u64,
     /// Bytes of the files fetched.
     pub file_bytes: u64,
@@ -80,10 +81,10 @@ pub struct MoveStats {
 }
 
 impl PartMove {
-    /// Checks both ends, and goes on with what an earlier run has left in the folder.
+    /// Checks both ends, and continues with what an earlier run has left in the folder.
     ///
     /// # Errors
-    /// What keeps the partition from being moved so, before anything is fetched.
+    /// The reason why the partition cannot be moved so, found before any fetch.
     pub fn begin(plan: MovePlan) -> Result<Self, ClientError> {
         let kind = check_ends(&plan)?;
         // Never 0, which is the number of copies that take nothing away.
@@ -103,12 +104,12 @@ impl PartMove {
         Ok(Self { plan, kind, arrival, catalog: None, source: None, stats })
     }
 
-    /// What an earlier run may have left undone after its decision: `true` if the source had given
-    /// the partition up, or it is in its place already, so that
-    /// [`PartMove::take`] is next. Else the copy begins.
+    /// Returns what an earlier run may have left undone after its decision: `true` if the source
+    /// had given the partition up, or it is in its place already, so that [`PartMove::take`] is
+    /// next. Else the copy begins.
     ///
     /// # Errors
-    /// What keeps the source from being asked, and a copy in its place that is of an earlier time.
+    /// The reason why the source cannot be asked; a copy in its place is of an earlier time.
     pub fn open(&mut self) -> Result<bool, ClientError> {
         if self.arrival.is_taken() {
             check_taken(&self.plan, self.kind)?;
@@ -121,11 +122,12 @@ impl PartMove {
         Ok(is_given_up)
     }
 
-    /// Fetches and checks the files of the newest version, and those that the source makes meanwhile,
-    /// until few are missing; clients go on. `progress` receives bytes fetched and to fetch.
+    /// Fetches and checks the files of the newest version, and those that the source makes
+    /// meanwhile, until few are missing; clients continue. `progress` receives bytes fetched and to
+    /// fetch.
     ///
     /// # Errors
-    /// What broke; nothing has changed at the source.
+    /// The failure; the source has not changed.
     pub fn fetch(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), ClientError> {
         let Some(source) = &mut self.source else { return Ok(()) };
         for round in 0..ROUNDS_MAX {
@@ -143,11 +145,11 @@ impl PartMove {
         Ok(())
     }
 
-    /// Has the source take no puts and commits for a moment, and fetches what it has made since, and
-    /// the rows that are not committed.
+    /// Has the source take no puts and commits for a moment, and fetches what it has made since,
+    /// and the rows that are not committed.
     ///
     /// # Errors
-    /// What broke; the source goes on by itself.
+    /// The failure; the source continues by itself.
     pub fn seal(&mut self) -> Result<(), ClientError> {
         let Some(source) = &mut self.source else { return Ok(()) };
         let catalog = match self.catalog.take() {
@@ -177,7 +179,7 @@ impl PartMove {
     /// Has the source give the partition up for good, unless it is a mere copy.
     ///
     /// # Errors
-    /// What broke. Then nobody but the source knows whether it has: [`PartMove::open`] asks.
+    /// The failure. Then only the source knows whether it has: [`PartMove::open`] asks.
     pub fn release(&mut self) -> Result<(), ClientError> {
         let Some(mut source) = self.source.take() else { return Ok(()) };
         let start = Instant::now();
@@ -192,8 +194,8 @@ impl PartMove {
     /// Moves the partition to its place in the folder, and has the folder's server serve it.
     ///
     /// # Errors
-    /// What keeps the folder from being renamed, or the server from opening it: mend that, and take
-    /// the same move again from its start.
+    /// The reason why the folder cannot be renamed, or the server cannot open it. Mend that, and
+    /// repeat the same move from its start.
     pub fn take(self) -> Result<MoveStats, ClientError> {
         assert!(self.source.is_none(), "the source has let go of it");
         let (plan, stats) = (self.plan, self.stats);
@@ -203,7 +205,7 @@ impl PartMove {
         Ok(stats)
     }
 
-    /// All of it.
+    /// Returns all of it.
     ///
     /// # Errors
     /// As those of the steps.
@@ -224,8 +226,8 @@ impl PartMove {
             this.seal()?;
             match this.release() {
                 Ok(()) => break,
-                // Reads at the source did not end in time: its copy is over, and files that have come
-                // need not come again.
+                // Reads at the source did not end in time: its copy is over, and files that have
+                // come need not come again.
                 Err(error) if attempts_left > 0 && is_busy(&error) => {}
                 Err(error) => return Err(error),
             }

@@ -38,7 +38,8 @@ impl PartSource {
         self.is_given_up
     }
 
-    /// Seals the partition, waiting within the deadline while it must take puts; returns its version.
+    /// Seals the partition, waiting within the deadline while it must take puts; returns its
+    /// version.
     pub(super) fn seal(&mut self) -> Result<u32, ClientError> {
         Ok(self.step_when_free(CopyStep::Seal)?.version)
     }

@@ -29,7 +29,7 @@ impl Known {
         Self { tier: Arc::new(tier), first, batches, fails_at: None }
     }
 
-    /// The same with a tier that is filled before the first batch, and what that pulled.
+    /// Returns the same with a tier that is filled before the first batch, and what that pulled.
     fn filled(
         (n_slots, most_rows): (usize, usize),
         first: u32,

@@ -124,7 +124,7 @@ struct Lanes<'scope, 'env> {
     most: u32,
 }
 
-/// What one of them knows.
+/// State of one of them.
 #[derive(Clone, Copy)]
 struct Lane<'a> {
     queue: &'a Mutex<Receiver<Job>>,
@@ -146,8 +146,8 @@ impl<'scope> Lanes<'scope, '_> {
 }
 
 impl Lane<'_> {
-    /// Loads groups in the order of training until there are no more. The first that is under way waits
-    /// for no other, so that all come to their end.
+    /// Loads groups in the order of training until there are no more. The first that is under way
+    /// waits for no other, so that all come to their end.
     fn run(self, mut loader: BatchLoader) {
         loop {
             let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -218,13 +218,13 @@ impl Group {
         this
     }
 
-    /// Whether tiers that follow the schedule have decided in which order rows come.
+    /// Returns whether tiers that follow the schedule have decided in which order rows come.
     fn is_planned(&self) -> bool {
         !self.kept.is_empty() && self.kept.iter().all(|kept| matches!(kept, Kept::Planned(_)))
     }
 
-    /// Whether the order of its pulls decides nothing: no tier learns from those of hot sets, and
-    /// planned ones keep their order themselves.
+    /// Returns whether the order of its pulls decides nothing: no tier learns from those of hot
+    /// sets, and planned ones keep their order themselves.
     fn is_unordered(&self) -> bool {
         self.kept.iter().all(|kept| !matches!(kept, Kept::Nothing))
     }

@@ -27,7 +27,7 @@ pub struct BatchRows {
 #[derive(Debug, Default)]
 pub(super) struct Lent(Option<(Memory, SyncSender<Free>, Generation)>);
 
-/// Memory for rows, counted for as long as it is there, also while nobody uses it.
+/// Memory for rows, counted while it exists, also while it is unused.
 #[derive(Debug)]
 pub(super) struct Memory {
     rows: RowBuffer,
@@ -36,7 +36,7 @@ pub(super) struct Memory {
     held: Arc<Held>,
 }
 
-/// What the memories of a prefetcher hold together.
+/// Bytes that the memories of a prefetcher hold together.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     bytes: AtomicU64,
@@ -72,19 +72,19 @@ impl Drop for Memory {
     }
 }
 
-/// What the owner of memory hears.
+/// The pieces that the owner of memory receives.
 #[derive(Debug)]
 pub(super) enum Free {
-    /// Nobody reads this memory any more.
+    /// This memory has no reader left.
     Memory(Memory),
     /// A batch was taken out of the window.
     Place,
-    /// Nobody wants more batches.
+    /// No more batches are wanted.
     Stop,
 }
 
 impl BatchRows {
-    /// The rows of batches that lie one after the other in `rows`, each of so many bytes.
+    /// The rows of batches that follow each other in `rows`, each of this many bytes.
     pub(super) fn split(
         rows: Memory,
         lengths: impl Iterator<Item = usize>,
@@ -98,14 +98,15 @@ impl BatchRows {
         })
     }
 
-    /// The rows.
+    /// Returns the rows.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let rows = self.memory.0.as_ref().map(|(memory, ..)| memory.rows.bytes());
         &rows.unwrap_or_default()[self.bytes.clone()]
     }
 
-    /// The rows as elements of their tensor's type; bytes past the last whole element are left out.
+    /// Returns the rows as elements of their tensor's type; bytes past the last whole element are
+    /// left out.
     ///
     /// # Panics
     ///

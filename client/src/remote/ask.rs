@@ -12,11 +12,11 @@ use crate::ClientError;
 use crate::connection::{Connection, Progress};
 use crate::route::PartSet;
 
-/// Where a server that others could stand in for is connected to anew, it may take so many times as
-/// long as its answers usually do, and at least this.
+/// Bound of a new connection to a server that has alternatives: this multiple of its usual answer,
+/// and at least this.
 const CONNECT_FACTOR: u32 = 20;
 const CONNECT_MIN: Duration = Duration::from_millis(50);
-/// So many times where it is a rival: all others of the round wait meanwhile.
+/// The multiple for a hedge: all others of the round wait meanwhile.
 const CONNECT_FACTOR_RIVAL: u32 = 4;
 
 /// The ids of one bucket that one request can ask for.
@@ -99,7 +99,7 @@ impl Asked {
         Ok(connection)
     }
 
-    /// What went wrong with it.
+    /// The error of it.
     pub(super) fn failed(&self, piece: Piece<'_>, pull: &Pull, error: ClientError) -> Failed {
         failed(self.server, piece.parts, pull.deadline, error)
     }
@@ -111,7 +111,7 @@ impl Asked {
     }
 }
 
-/// Silence is a failure like others as long as there is time to ask somebody else.
+/// Silence is a failure like others while there is time to ask another server.
 fn failed(server: usize, parts: &PartSet, deadline: Instant, error: ClientError) -> Failed {
     let error = match error {
         ClientError::Deadline { address } if Instant::now() < deadline => {

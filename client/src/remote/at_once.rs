@@ -1,13 +1,13 @@
-//! Several servers asked at once, by as many threads as that may take.
+//! Requests to several servers concurrently, by as many threads as that may take.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Builder, ScopedJoinHandle, scope};
 
-/// Threads that ask at once: each mostly waits.
+/// Threads that ask concurrently: each mostly waits.
 const THREADS_MAX: usize = 32;
 
-/// What `ask` gives for each item, in their order; panics if it does.
+/// Returns the results of `ask` for the items, in their order; panics if it does.
 pub(super) fn at_once<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
     if items.len() < 2 {
         return items.iter().map(ask).collect();
@@ -22,7 +22,7 @@ pub(super) fn at_once<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R + Syn
         }
     };
     let mut answers: Vec<(usize, R)> = scope(|scope| {
-        // This one asks too: where the system gives no other it asks alone.
+        // This one asks too: without another thread it asks alone.
         let n_others = items.len().min(THREADS_MAX) - 1;
         let spawn = |_| Builder::new().name("lode-ask".to_owned()).spawn_scoped(scope, ask_some);
         let threads: Vec<_> = (0..n_others).map_while(|at| spawn(at).ok()).collect();

@@ -28,8 +28,8 @@ pub(super) fn find(
     }
 }
 
-/// Of the servers of a live map one is enough, and it is waited for within the deadline: etcd, or the
-/// server, may be about to start.
+/// One server of a live map is enough. It is awaited within the deadline, since etcd or the server
+/// may be about to start.
 fn find_living(
     map: &ClusterMap,
     config: &ClientConfig,
@@ -48,7 +48,7 @@ fn find_living(
     }
 }
 
-/// Of servers that are named one by one any may be away if others have every partition.
+/// Servers that are named one by one may be away if others have every partition.
 ///
 /// # Errors
 /// A server that is there and is not what was expected, or cannot be reached and has rows that no
@@ -76,7 +76,8 @@ fn find_named(
     }
 }
 
-/// Whether etcd, or a server, may be about to start; a file that is not there is a slip of the pen.
+/// Returns whether etcd, or a server, may be about to start; a file that is not there is a slip of
+/// the pen.
 fn comes_later(error: &ClientError) -> bool {
     match error {
         ClientError::NoServers | ClientError::Connect { .. } | ClientError::Unavailable { .. } => {
@@ -93,8 +94,7 @@ struct Asked {
     absent: Vec<(Address, ClientError)>,
 }
 
-/// Whether a server cannot be reached, or not now; anything else is a mistake that somebody should
-/// hear of.
+/// Returns whether a server cannot be reached, or not now; other errors are mistakes to report.
 fn is_absence(error: &ClientError) -> bool {
     is_silence(error) || matches!(Remedy::of(error), Remedy::Again | Remedy::Later(_))
 }
@@ -116,7 +116,7 @@ fn has_all_parts(servers: &[(Address, Description)]) -> bool {
         .all(|part| servers.iter().any(|(_, it)| it.parts.iter().any(|&p| usize::from(p) == part)))
 }
 
-/// Asks all of a map's servers at once.
+/// Asks all of a map's servers concurrently.
 fn find_some(
     map: &ClusterMap,
     security: &Security,
@@ -136,8 +136,8 @@ fn find_some(
     Ok(asked)
 }
 
-/// Until when a server that is asked now is waited for: each has its own time, however many that kept
-/// silent were asked before it.
+/// Until when a server that is asked now is waited for: each has its own time, however many that
+/// kept silent were asked before it.
 fn patience(deadline: Instant) -> Instant {
     deadline.min(Instant::now() + DESCRIBE_TIMEOUT)
 }

@@ -22,7 +22,7 @@ impl Floors {
         Versions::reaching(parts.iter().map(of))
     }
 
-    /// Notes what a server has told with the rows of these partitions.
+    /// Notes the versions that a server has sent with the rows of these partitions.
     pub(super) fn see(&self, parts: &PartSet, versions: &Versions) {
         parts.iter().for_each(|part| self.raise(part, versions.of(part.0)));
     }

@@ -1,4 +1,4 @@
-//! What the servers hold by now, asked anew as often as something has changed.
+//! Present holdings of the servers, asked again whenever something has changed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -15,8 +15,8 @@ use super::patience::{Patience, Remedy};
 use crate::{Address, ClientError};
 
 impl Client {
-    /// The fleet of all servers that are named: one that was away when this client connected may have
-    /// what is looked for.
+    /// The fleet of all servers that are named: one that was away when this client connected may
+    /// have what is looked for.
     ///
     /// # Errors
     /// One of them has not been heard of: those of a live map within the deadline, others within
@@ -50,7 +50,7 @@ impl Client {
         ClientError::Unheard { addresses: absent.join(", ") }
     }
 
-    /// The fleet, with all servers asked anew if the map has changed since they were last.
+    /// The fleet, with all servers asked again if the map has changed since they were last.
     pub(super) fn fleet_now(&self, deadline: Instant) -> Result<Arc<Fleet>, ClientError> {
         let (fleet, changes) = (self.fleet(), self.map.changes());
         if self.map_changes.swap(changes, Ordering::AcqRel) == changes {
@@ -98,8 +98,8 @@ impl Client {
         }
     }
 
-    /// The fleet to continue with when `fleet` has no server for a partition, no writer of it, or two;
-    /// any other error comes back.
+    /// The fleet to continue with when `fleet` has no server for a partition, no writer of it, or
+    /// two; any other error comes back.
     pub(super) fn after_gap(
         &self,
         fleet: Arc<Fleet>,
@@ -119,8 +119,8 @@ impl Client {
             return self.whole_fleet(deadline, patience);
         }
         let (fleet, all_answered) = self.ask_all(fleet, deadline)?;
-        // Answers of different moments may both say so of a partition that moves: a second round may
-        // not. Nothing else is waited for where a person must end it.
+        // Answers of different moments may both say so of a partition that moves: a second round
+        // may not. Nothing else is waited for where a person must end it.
         let stays = !fleet.roams() && !self.map.is_live();
         let is_final = match fleet.writer_of(part) {
             Err(ClientError::TwoWriters { .. }) => true,
@@ -158,7 +158,7 @@ impl Client {
         Ok(found.into_iter().filter(|(_, it)| it.graph_tag() == fleet.graph).collect())
     }
 
-    /// The fleet with all servers asked anew, unless another thread has done that since `fleet`.
+    /// The fleet with all servers asked again, unless another thread has done that since `fleet`.
     pub(crate) fn refresh(
         &self,
         fleet: Arc<Fleet>,
@@ -167,7 +167,7 @@ impl Client {
         Ok(self.ask_all(fleet, deadline)?.0)
     }
 
-    /// The same, and whether all servers that are known or named have answered just now.
+    /// Returns the same, and whether all servers that are known or named have answered just now.
     fn ask_all(
         &self,
         fleet: Arc<Fleet>,

@@ -51,7 +51,7 @@ pub struct ClientConfig {
     /// How often something is tried when a server cannot be reached or fails. One that has no room
     /// is asked again until the deadline.
     pub attempts: u32,
-    /// What servers over TCP are shown, and must show.
+    /// Credentials that are shown to servers over TCP, and required of them.
     pub security: Security,
     /// Take only rows of the version that the servers have committed when this connects, whatever
     /// is put, committed and compacted later. Servers keep it for 10 minutes after the last pull;
@@ -75,13 +75,13 @@ impl Default for ClientConfig {
     }
 }
 
-/// Rows of a graph from its servers: blocking, usable from any thread at once.
+/// Rows of a graph from its servers: blocking, usable from any thread concurrently.
 ///
-/// Each pull goes straight to the shards that own its rows, one request per shard, all sent
-/// before the first answer is read. Of several servers that hold a partition the one that answers
-/// soonest is asked, and another when it fails or keeps silent for longer than it usually does. A
-/// shard that cannot be reached is tried again until the attempts or the deadline are used up,
-/// where its server now listens if that was started anew.
+/// Each pull goes straight to the shards that own its rows, one request per shard, all sent before
+/// the first answer is read. If several servers hold a partition, the one with the lowest expected
+/// latency is asked. Another is asked when it fails or exceeds its usual latency. A shard that
+/// cannot be reached is tried again until the attempts or the deadline are used up, where its
+/// server now listens if that was started again.
 ///
 /// A forked child may use it, over connections of its own; what was under way in it belongs to the
 /// parent.
@@ -114,9 +114,9 @@ impl Client {
     /// Connects to every server and asks what it holds. An address is `HOST:PORT`, `unix:PATH`,
     /// `map:FILE` for those that a file names, one on a line, or with the feature `etcd`
     /// `etcd:HOST:PORT/PREFIX` for those that are registered there. A named server that cannot be
-    /// reached is done without if others have every partition, and looked for again when one of them
-    /// fails or something is written. Of servers that a map names one that answers is enough; the map
-    /// is read again when servers are lost or have changed.
+    /// reached is done without if others have every partition, and looked for again when one of
+    /// them fails or something is written. One answering server of a map is enough; the map is read
+    /// again when servers are lost or have changed.
     ///
     /// # Errors
     /// An address that cannot be read or, unless others do, reached; servers of different graphs.
@@ -163,7 +163,7 @@ impl Client {
         })
     }
 
-    /// Identity of the graph (uuid).
+    /// Returns the identity of the graph (uuid).
     #[must_use]
     pub fn graph(&self) -> [u8; 16] {
         self.graph
@@ -175,14 +175,14 @@ impl Client {
         self.n_edges
     }
 
-    /// Every tensor of the graph.
+    /// Returns every tensor of the graph.
     #[must_use]
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// Returns what a server was to the partitions that it had when it was asked last: writer, follower
-    /// or reader; several words where that differs.
+    /// Returns what a server was to the partitions that it had when it was asked last: writer,
+    /// follower or reader; several words where that differs.
     #[must_use]
     pub fn role_of(&self, address: &Address) -> String {
         let fleet = self.fleet();
@@ -192,7 +192,8 @@ impl Client {
         roles.into_iter().collect::<Vec<_>>().join(", ")
     }
 
-    /// Every address that pulls may connect to: the common one of each server, then those of shards.
+    /// Returns every address that pulls may connect to: the common one of each server, then those
+    /// of shards.
     #[must_use]
     pub fn doors(&self) -> Vec<Address> {
         let fleet = self.fleet();
@@ -200,7 +201,7 @@ impl Client {
         fleet.addresses().chain(shards).cloned().collect()
     }
 
-    /// What every server has counted, in the order of connecting.
+    /// Returns what every server has counted, in the order of connecting.
     ///
     /// # Errors
     /// When a server cannot be reached within the deadline.
@@ -212,7 +213,7 @@ impl Client {
             .collect()
     }
 
-    /// Rows for one batch, soon.
+    /// Returns the rows for one batch, soon.
     ///
     /// # Errors
     /// See [`RowSource::pull`].
@@ -230,7 +231,7 @@ impl Client {
         self.book.parts().for_each(|part| self.floors.raise(part, version));
     }
 
-    /// Rows in bulk, behind everybody's batches.
+    /// Returns the rows in bulk, behind everybody's batches.
     ///
     /// # Errors
     /// See [`RowSource::pull`].
@@ -246,17 +247,18 @@ impl Client {
     /// Puts rows in the place of others: row `i` of `rows` is that of `ids[i]`. Where an id comes
     /// several times, its last row stays.
     ///
-    /// When it returns the rows are durable at the writers of their partitions; readers see them from
-    /// [`Client::commit`] on.
+    /// When it returns the rows are durable at the writers of their partitions; readers see them
+    /// from [`Client::commit`] on.
     ///
-    /// The rows of one partition are put all or not at all. After an error those of some partitions may
-    /// have been put: put the same rows again. What is not known to have come is sent again within the
-    /// attempts and the deadline. Servers without room are asked again until the deadline.
+    /// The rows of one partition are put all or not at all. After an error those of some partitions
+    /// may have been put: put the same rows again. Pieces without an acknowledgement are sent again
+    /// within the attempts and the deadline. Servers without room are asked again until the
+    /// deadline.
     ///
     /// # Errors
-    /// What is wrong with the ids or the buffer, [`ClientError::NoWriter`], [`ClientError::TwoWriters`]
-    /// and [`ClientError::PutTooLarge`], all before anything is sent; else what kept a server from
-    /// taking them.
+    /// Fails before anything is sent for faults of the ids or the buffer,
+    /// [`ClientError::NoWriter`], [`ClientError::TwoWriters`] and [`ClientError::PutTooLarge`].
+    /// Otherwise it fails with the reason why a server did not take them.
     pub fn put_rows(
         &self,
         tensor: &str,
@@ -367,8 +369,8 @@ fn keep_version(
     Ok(true)
 }
 
-/// The version that every partition has at the server that has most of it; those that are behind will
-/// come to it, or are not asked.
+/// Returns the version that every partition has at the server that has most of it; those that are
+/// behind will come to it, or are not asked.
 fn one_version(servers: &[(Address, Description)]) -> Result<u32, ClientError> {
     let mut newest: BTreeMap<u16, (u32, &Address)> = BTreeMap::new();
     for (address, description) in servers {
@@ -388,7 +390,7 @@ fn one_version(servers: &[(Address, Description)]) -> Result<u32, ClientError> {
     }
 }
 
-/// A pool outlives a panic of one of its users.
+/// Returns a pool outlives a panic of one of its users.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,8 +15,8 @@ const BACKOFF: Duration = Duration::from_millis(10);
 /// Longest pause, unless the server asks for more.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// What can be done about an error. Everything that is asked may be asked again: pulls change
-/// nothing, a push puts the same rows, and a commit names its version.
+/// The remedy for an error. Everything that is asked may be asked again: pulls change nothing, a
+/// push puts the same rows, and a commit names its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remedy {
     /// Nothing.
@@ -53,7 +53,7 @@ impl Remedy {
 }
 
 impl Remedy {
-    /// What decides where several things have failed: what no other try helps, else a failure, else
+    /// Rank of errors where several things have failed: permanent ones first, then failures, then
     /// the longest wait for room.
     pub(super) fn deciding(all: impl Iterator<Item = Self>) -> Self {
         let rank = |remedy: &Self| match remedy {
@@ -76,7 +76,7 @@ pub(super) struct Patience {
     deadline: Instant,
     attempts: u32,
     refusals: u32,
-    /// What nobody had the last time that it was asked for, and nobody was away.
+    /// Partitions that no server had at the last request, while none was away.
     nowhere: BTreeSet<PartId>,
     words: RandomState,
 }
@@ -98,8 +98,9 @@ impl Patience {
         (self.attempts, self.refusals) = (0, 0);
     }
 
-    /// Notes whether a gap of a partition is one for which there is nothing to wait now; returns whether
-    /// it was so the last time too. What moves between two answers of one round is found in the next.
+    /// Notes whether a gap of a partition is one for which there is nothing to wait now; returns
+    /// whether it was so the last time too. A partition that moves between two answers of one round
+    /// is found in the next.
     pub(super) fn is_nowhere(&mut self, part: PartId, is_so: bool) -> bool {
         if !is_so {
             self.nowhere.remove(&part);
@@ -110,8 +111,8 @@ impl Patience {
 
     /// How long to wait before the next try; `None` when there shall be none.
     ///
-    /// Pauses double, and are random between half of that and all of it, so that many clients that
-    /// were refused at once do not come back at once.
+    /// Pauses double, and are random between half of that and all of it, so that many clients
+    /// refused together do not return together.
     pub(super) fn pause(&mut self, remedy: Remedy) -> Option<Duration> {
         let (hint, n_before) = match remedy {
             Remedy::None => return None,
@@ -133,7 +134,7 @@ impl Patience {
         (pause < left).then_some(pause)
     }
 
-    /// A number from 0 to 1, another one for each pause.
+    /// Returns a number from 0 to 1, another one for each pause.
     fn fraction(&self) -> f64 {
         let mut hasher = self.words.build_hasher();
         hasher.write_u32(self.attempts);

@@ -24,7 +24,7 @@ use crate::route::{Bucket, PartSet};
 /// other, with pauses that double.
 const BEHIND_PAUSES: u32 = 8;
 
-/// What all requests of one pull share.
+/// State that all requests of one pull share.
 pub(super) struct Pull {
     pub(super) tensor: u16,
     pub(super) row_bytes: usize,
@@ -76,8 +76,8 @@ impl Client {
         }
     }
 
-    /// Sorts ids into buckets, and gives the fleet that these are of: where nobody has a partition,
-    /// which is so for a moment while it moves, all servers are asked anew.
+    /// Sorts ids into buckets, and returns the fleet that these are of. Where no server has a
+    /// partition, which is so for a moment while it moves, all servers are asked again.
     fn split(
         &self,
         mut fleet: Arc<Fleet>,
@@ -95,7 +95,7 @@ impl Client {
         }
     }
 
-    /// The fleet to try next: each failed server as it is now, and who is asked chosen anew.
+    /// The fleet to try next: each failed server as it is now, and who is asked chosen again.
     pub(super) fn after_failures(
         &self,
         mut fleet: Arc<Fleet>,
@@ -127,8 +127,8 @@ impl Client {
                 *current = Arc::clone(&fleet);
             }
         }
-        // What one does not have any more another has, and one that is gone may be at another address,
-        // or one that was away when this client connected may be there by now.
+        // What one does not have any more another has, and one that is gone may be at another
+        // address, or one that was away when this client connected may be there by now.
         let looks_for_more = self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
         let may_be_elsewhere =
             |failed: &Failed| failed.is_elsewhere() || (looks_for_more && failed.is_loss());
@@ -156,7 +156,7 @@ impl Fleet {
         failed.is_elsewhere() && self.roams()
     }
 
-    /// Notes who has failed, and gives the pause before the next try; `None` when there shall be
+    /// Notes who has failed, and returns the pause before the next try; `None` when there shall be
     /// none.
     pub(super) fn judge(&self, failures: &[Failed], patience: &mut Patience) -> Option<Duration> {
         let now = Instant::now();
@@ -182,11 +182,11 @@ impl Fleet {
     }
 }
 
-/// What failed, and of which server.
+/// The failure, and its server.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) server: usize,
-    /// What it was asked for is of these.
+    /// The requested rows are of these.
     parts: PartSet,
     pub(super) remedy: Remedy,
     pub(super) error: ClientError,
@@ -197,20 +197,20 @@ impl Failed {
         Self { server, parts, remedy: Remedy::of(&error), error }
     }
 
-    /// Whether the server has answered that another has it.
+    /// Returns whether the server has answered that another has it.
     fn is_elsewhere(&self) -> bool {
         matches!(&self.error, ClientError::Refused { failure, .. }
             if failure.code == FailureCode::Elsewhere)
     }
 
-    /// Whether the server has answered that it lacks the version that is wanted.
+    /// Returns whether the server has answered that it lacks the version that is wanted.
     fn is_behind(&self) -> bool {
         matches!(&self.error, ClientError::Refused { failure, .. }
             if failure.code == FailureCode::Behind)
     }
 
-    /// Whether the server may be gone or have moved. One that answers, or merely keeps silent, has
-    /// not.
+    /// Returns whether the server may be gone or have moved. One that answers, or merely keeps
+    /// silent, has not.
     fn is_loss(&self) -> bool {
         match &self.error {
             ClientError::Unavailable { source, .. } => source.kind() != io::ErrorKind::TimedOut,
@@ -223,10 +223,10 @@ impl Failed {
     }
 }
 
-/// What servers have answered before a pull is given up.
+/// Answers of servers before a pull is given up.
 #[derive(Default)]
 struct Said {
-    /// That they lack the version that is wanted, for now.
+    /// Servers that lack the wanted version at present.
     behind: Option<ClientError>,
     /// That they cannot give the rows, however often they are asked.
     refused: Option<ClientError>,
@@ -243,8 +243,8 @@ impl Said {
         }
     }
 
-    /// Returns the error to report: a server's own words say more than that another is away, or that the
-    /// time is up.
+    /// Returns the error to report: a server's own words say more than that another is away, or
+    /// that the time is up.
     fn or(self, error: ClientError) -> ClientError {
         match error {
             ClientError::Connect { .. } | ClientError::Unavailable { .. } => {
@@ -262,7 +262,7 @@ pub(super) fn worst(mut failures: Vec<Failed>) -> ClientError {
     failures.swap_remove(at).error
 }
 
-/// What attempts have come to.
+/// Results of the attempts.
 #[derive(Default)]
 pub(super) struct Tries {
     /// Requests that were answered.
@@ -273,7 +273,8 @@ pub(super) struct Tries {
 
 impl Tries {
     /// One attempt at every bucket, in rounds of one request each, so that no shard waits long for
-    /// its answer to be taken. Buckets that succeed are emptied; of the others the errors come back.
+    /// its answer to be taken. Buckets that succeed are emptied; of the others the errors come
+    /// back.
     fn try_all(
         &mut self,
         (fleet, pull, hedges): (&Fleet, &Pull, &Hedges),

@@ -1,7 +1,8 @@
-//! One put: split by partition, sent piece by piece to the writer of each, tried again where it failed.
+//! One put: split by partition, sent piece by piece to the writer of each, tried again where it
+//! failed.
 //!
-//! The rows of one partition are put by one write when their last piece has come. A piece may be sent
-//! again: the server knows the put by its number. Where pieces are lost, since the server was
+//! The rows of one partition are put by one write when their last piece has come. A piece may be
+//! sent again: the server knows the put by its number. Where pieces are lost, since the server was
 //! restarted or the partition has moved, all of them are sent again.
 
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::route::PartSet;
 /// Pieces that one put has under way concurrently, each of another partition.
 const PIECES_AT_ONCE: usize = 8;
 
-/// What a put moved.
+/// Rows and bytes that a put moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutStats {
     /// Rows put.
@@ -36,7 +37,7 @@ pub struct PutStats {
     pub version: u32,
 }
 
-/// What all pieces of one put share.
+/// State that all pieces of one put share.
 pub(super) struct Put<'a> {
     pub(super) tensor: u16,
     pub(super) ids: &'a [NodeId],
@@ -49,7 +50,7 @@ pub(super) struct Put<'a> {
 struct Share {
     part: PartId,
     writer: usize,
-    /// Of all these rows, in the order of the put.
+    /// Places of all these rows, in the order of the put.
     positions: Vec<u32>,
     n_sent: usize,
     n_pieces: u32,
@@ -72,7 +73,8 @@ impl Put<'_> {
         fitting.clamp(1, ROWS_PER_PUSH_MAX)
     }
 
-    /// Splits the rows by partition, each in the order of the put: the last row of a node stays last.
+    /// Splits the rows by partition, each in the order of the put: the last row of a node stays
+    /// last.
     fn by_part(&self, fleet: &Fleet) -> Result<Vec<Share>, ClientError> {
         let book = &fleet.routes.book;
         let mut routed = Vec::with_capacity(self.ids.len());
@@ -96,7 +98,8 @@ impl Put<'_> {
 }
 
 impl Client {
-    /// Sends all rows to the writers of their partitions; the first error that no retry helps ends it.
+    /// Sends all rows to the writers of their partitions; the first error that no retry helps ends
+    /// it.
     pub(super) fn put_all(&self, put: &Put<'_>) -> Result<PutStats, ClientError> {
         let mut patience = Patience::new(&self.config, put.deadline);
         let mut fleet = self.fleet_now(put.deadline)?;
@@ -178,7 +181,8 @@ fn restart_elsewhere(before: &Fleet, now: &Fleet, shares: &mut [Share]) {
     }
 }
 
-/// Sends the next piece of some shares that are not done, then takes all answers; returns what failed.
+/// Sends the next piece of some shares that are not done, then takes all answers; returns what
+/// failed.
 fn try_round(
     fleet: &Fleet,
     put: &Put<'_>,

@@ -1,10 +1,9 @@
-//! One round of a pull: every shard that is asked has at most one request, all are sent before the first
-//! answer is read, and answers are taken as they come, whoever they are from.
+//! One round of a pull. Every shard has at most one request, all are sent before the first answer
+//! is read, and answers are taken in any order.
 //!
-//! A server that is silent for longer than 95 of 100 of its answers take is given a rival, where one
-//! server has all of the rows and a token is left: the one that sends a row first is waited for, and
-//! the other's connection is closed, which tells its server that nobody waits (Dean and Barroso, The
-//! Tail at Scale, 2013).
+//! A server that exceeds 95 of 100 of its latencies gets a rival, where one server has all of the
+//! rows and a token is left. The first to send a row is awaited. The other's connection is closed,
+//! which cancels its request (Dean and Barroso, The Tail at Scale, 2013).
 
 use std::time::{Duration, Instant};
 
@@ -20,10 +19,9 @@ use crate::ClientError;
 use crate::connection::Place;
 use crate::socket::timespec;
 
-/// How long an answer may go on to come after its time: what lies in the socket is taken.
+/// How long an answer may continue to come after its time: what is in the socket is taken.
 const GRACE: Duration = Duration::from_millis(100);
-/// An answer that was there after nobody had looked for longer than this has a latency that nobody
-/// knows.
+/// An answer that was there after an unobserved time longer than this has no known latency.
 const UNSEEN_MAX: Duration = Duration::from_millis(1);
 
 /// A round, and the requests of it that are under way.
@@ -53,7 +51,7 @@ struct UnderWay {
     end: Option<End>,
 }
 
-/// What becomes of the connection of a request that is over.
+/// The fate of the connection of a request that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// It serves the next pull.
@@ -117,8 +115,8 @@ impl<'a> Round<'a> {
         Some(asked.sent + patience).filter(|&at| at < asked.until)
     }
 
-    /// Does something else while answers come. Nobody is late for the time that it took, and no rival is
-    /// asked for that. Longer than [`UNSEEN_MAX`] it hides how long the answers took.
+    /// Does something else while answers come. No server is late for the time that it took, and no
+    /// rival is asked for that. Longer than [`UNSEEN_MAX`] it hides how long the answers took.
     pub(super) fn wait_for(&mut self, meanwhile: &mut dyn FnMut()) {
         let start = Instant::now();
         meanwhile();
@@ -157,19 +155,19 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// When an answer is late though some of it has come. What came while others were being asked is
-    /// not late.
+    /// Returns when an answer is late though some of it has come. Answers that arrived while others
+    /// were being asked are not late.
     fn late_from(&self, at: usize) -> Instant {
         (self.asked.max(self.under_way[at].asked.until) + GRACE).min(self.pull.deadline)
     }
 
-    /// How long something may have lain there before it was looked for.
+    /// Returns how long something may have lain there before it was looked for.
     fn unseen(&self, sent: Instant) -> Duration {
         self.asked.saturating_duration_since(self.looked.map_or(sent, |looked| looked.max(sent)))
     }
 
-    /// Waits until something has come, or it is time to do something about what has not; tells for
-    /// each request whether something has.
+    /// Waits until something has arrived, or it is time to act on what is missing; returns for each
+    /// request whether something has.
     fn wait(&self) -> Result<Vec<bool>, ClientError> {
         let until =
             |one: &UnderWay| one.rival_at.map_or(one.asked.until, |at| at.min(one.asked.until));
@@ -232,7 +230,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Gives up who is asked for the same as the one that has begun to answer.
+    /// Returns up who is asked for the same as the one that has begun to answer.
     fn drop_rivals(&mut self, winner: usize, now: Instant) {
         let piece = self.under_way[winner].piece;
         for (at, one) in self.under_way.iter_mut().enumerate() {
@@ -264,7 +262,7 @@ impl<'a> Round<'a> {
         self.asked = Instant::now();
     }
 
-    /// A request has come to nothing; the piece has, unless somebody else is asked for it.
+    /// A request has failed; so has the piece, unless another server is asked for it.
     fn fail(&mut self, at: usize, error: ClientError) {
         let (fleet, pull) = (self.fleet, self.pull);
         let one = &mut self.under_way[at];

@@ -68,7 +68,7 @@ fn an_answer_that_comes_while_another_server_is_connected_to_is_not_late() {
     assert!(usual < MS(50), "the fast one takes {usual:?}");
 }
 
-/// The first of `n` attempts that goes as it should: others use the machine too.
+/// Returns the first of `n` attempts that goes as it should: others use the machine too.
 fn once_of(n: usize, attempt: impl Fn() -> Result<(), String>) {
     let mut last = Ok(());
     for _ in 0..n {
@@ -114,7 +114,7 @@ fn a_connection_that_takes_too_long_is_not_the_deadline_of_the_pull() {
     });
 }
 
-/// An address where nobody listens yet.
+/// Returns an address without a listener yet.
 fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -205,8 +205,9 @@ fn two_known(hedged_share: f64) -> (Client, [FakeServer; 2]) {
     (client, servers)
 }
 
-/// A pull of two known servers after `prepare`, which is told of the one that is asked first and of the
-/// other. On a busy machine it may be the other way round, or have no token left: then once more.
+/// Returns a pull of two known servers after `prepare`, which receives the one that is asked first
+/// and the other. On a busy machine it may be the other way round, or have no token left: then once
+/// more.
 fn pull_known(
     (hedged_share, kind): (f64, PullKind),
     prepare: impl Fn(&FakeServer, &FakeServer),
@@ -288,7 +289,8 @@ fn the_loser_of_a_hedge_is_dropped_at_the_first_row_of_the_winner_and_leaves_no_
             let (now, before) = (counts()[at], before[at]);
             (now.0 - before.0, now.1 - before.1)
         });
-        // On a busy machine the rival is asked first, or not at all, or wins too late: then once more.
+        // On a busy machine the rival is asked first, or not at all, or wins too late: then once
+        // more.
         let is_as_meant = stats.hedges == 1 && (of_first.0, of_rival) == (1, (1, 0));
         if !is_as_meant && attempt < 12 {
             continue;
@@ -313,7 +315,8 @@ fn a_hedge_goes_to_a_server_that_has_every_partition_of_the_request() {
         }
         servers[0].delay(MS(400));
         let (stats, took) = pull(&client, PullKind::Sync).unwrap();
-        // On a busy machine the rival may be too late, so that the pull is repeated: then once more.
+        // On a busy machine the rival may be too late, so that the pull is repeated: then once
+        // more.
         if (stats.hedges, stats.requests) != (1, 1) && attempt < 12 {
             continue;
         }
@@ -364,7 +367,8 @@ fn a_put_whose_pieces_were_lost_is_sent_from_its_first_piece_on() {
     assert_eq!((stats.requests, stats.version), (4, 7));
 }
 
-/// Positions of a bucket ascend, which its answer relies on: those of two that have failed alternate.
+/// Positions of a bucket ascend, which its answer relies on: those of two that have failed
+/// alternate.
 #[test]
 fn rows_of_two_shards_that_fail_come_to_their_places_from_one_of_another_server() {
     let striped = |it: &mut Description| {

@@ -39,13 +39,13 @@ impl Client {
     /// Makes everything that was put on the servers before this call a version, the same number on
     /// all writers; returns it.
     ///
-    /// First all writers prepare it, then all publish it. After an error some may have published; this
-    /// client reads nothing before the versions that it has answers of. Commit again, or
+    /// First all writers prepare it, then all publish it. After an error some may have published;
+    /// this client reads nothing before the versions that it has answers of. Commit again, or
     /// [`Client::commit_as`] with the same number, which ends the same.
     ///
     /// # Errors
-    /// [`ClientError::NoWriter`] and [`ClientError::TwoWriters`] before anything is prepared, or what
-    /// kept a server from committing.
+    /// [`ClientError::NoWriter`] and [`ClientError::TwoWriters`] before anything is prepared, or
+    /// what kept a server from committing.
     pub fn commit(&self) -> Result<u32, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         let (fleet, writers) = self.writers(deadline)?;
@@ -54,8 +54,8 @@ impl Client {
         self.commit_after(&fleet, &writers, newest, deadline)
     }
 
-    /// Commits as [`Client::commit`] does, unless nothing is pending on any writer; finishes a commit
-    /// that was cut off.
+    /// Commits as [`Client::commit`] does, unless nothing is pending on any writer; finishes a
+    /// commit that was cut off.
     ///
     /// # Errors
     /// As those of [`Client::commit`].
@@ -69,7 +69,8 @@ impl Client {
         if was_cut_off {
             self.commit_to(&fleet, &writers, newest, deadline)?;
         }
-        // Where all have this version the step changes nothing, and its answer is what puts are for.
+        // Where all have this version the step changes nothing, and its answer is what puts are
+        // for.
         let step = (newest, CommitStep::Prepare);
         let is_pending = self.commit_step(&fleet, &writers, step, deadline)? > newest;
         if is_pending {
@@ -113,8 +114,8 @@ impl Client {
         self.commit_to(fleet, writers, put_for.max(version), deadline)
     }
 
-    /// Commits as [`Client::commit`] does, by a number that a commit had that was cut off, or that a put
-    /// has returned.
+    /// Commits as [`Client::commit`] does, by a number that a commit had that was cut off, or that
+    /// a put has returned.
     ///
     /// # Errors
     /// As those of [`Client::commit`].
@@ -136,7 +137,7 @@ impl Client {
         for writer in writers.iter().map(std::slice::from_ref) {
             let publish = (version, CommitStep::Publish);
             committed = committed.max(self.commit_step(fleet, writer, publish, deadline)?);
-            // At once: the next may fail, and this one has published all the same.
+            // Immediately: the next may fail, and this one has published all the same.
             let described = self.describe_again(fleet, writer[0], deadline);
             seen = seen.and(described.map(drop));
         }
@@ -221,11 +222,11 @@ impl Client {
         writers.iter().map(compact).collect()
     }
 
-    /// Waits until these compactions are over, however long they take; `progress` is told the bytes
-    /// that the one that runs has written and will write.
+    /// Waits until these compactions are over, however long they take; `progress` receives the
+    /// bytes that the running one has written and will write.
     ///
     /// # Errors
-    /// [`ClientError::Compaction`] when one has failed or its server was started anew, and what
+    /// [`ClientError::Compaction`] when one has failed or its server was started again, and what
     /// kept a server from answering within the deadline.
     pub fn wait_for_compactions(
         &self,
@@ -266,7 +267,8 @@ impl Client {
     }
 }
 
-/// Returns an error where fewer followers than wanted have a version of a partition that has a writer.
+/// Returns an error where fewer followers than wanted have a version of a partition that has a
+/// writer.
 fn behind(
     servers: &[(Address, Description)],
     part: PartId,
@@ -295,7 +297,7 @@ fn behind(
     Some(ClientError::FollowersBehind { part, version, wanted, found, lacking })
 }
 
-/// Whether compaction `run` is over.
+/// Returns whether compaction `run` is over.
 fn is_over(address: &Address, run: u64, stats: &UpdateStats) -> Result<bool, ClientError> {
     let failed = |reason: &str| {
         let (address, reason) = (address.clone(), reason.to_owned());

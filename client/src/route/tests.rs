@@ -1,4 +1,4 @@
-//! Who is asked for which rows.
+//! The servers and the rows that each is asked for.
 
 use lodestore_schema::TensorDescription;
 

@@ -16,7 +16,7 @@ fn sliding(epoch: u32) -> Result<Vec<NodeId>, ClientError> {
     Ok(nodes(epoch..epoch + 5))
 }
 
-/// The set of `epoch`, once it is there.
+/// Returns the set of `epoch`, once it is there.
 fn wait_for(cache: &SteadyCache<'_>, epoch: u32) -> Arc<HotSet> {
     let start = Instant::now();
     loop {
@@ -191,7 +191,8 @@ fn dropped_while_building_it_ends() {
     });
 }
 
-/// As the prefetcher and the trainer's default path do: both ask, each for the epochs in their order.
+/// As the prefetcher and the trainer's default path do: both ask, each for the epochs in their
+/// order.
 #[test]
 fn two_threads_that_ask_at_once_get_sets_of_their_epoch_or_one_before() {
     const N_EPOCHS: u32 = 30;
@@ -233,8 +234,8 @@ fn two_threads_that_ask_at_once_get_sets_of_their_epoch_or_one_before() {
         let (SteadyStats { late, kept_rows, peak_bytes }, pulled) = stats;
         assert!(peak_bytes <= 8 * ROW_BYTES as u64, "two sets at most: {peak_bytes}");
         assert!(late < u64::from(N_EPOCHS));
-        // Every row of every set that was built came by a pull or from the set before; the first set
-        // and the last were built.
+        // Every row of every set that was built came by a pull or from the set before; the first
+        // set and the last were built.
         let n_rows = pulled.remote_rows + kept_rows;
         assert!(n_rows % 4 == 0 && (8..=u64::from(N_EPOCHS) * 4).contains(&n_rows), "{n_rows}");
     }

@@ -138,7 +138,7 @@ fn a_tier_for_rows_of_another_length_is_refused() {
     assert!(TieredSource::new(Arc::new(source()), "x", Arc::new(tier)).is_err());
 }
 
-/// A source that lets somebody in while a row travels.
+/// A source that runs other code while a row travels.
 struct Slow<F: Fn() + Send + Sync> {
     inner: MemorySource,
     meanwhile: F,

@@ -9,12 +9,12 @@ use lodestore_graph::fork::PerProcess;
 use super::{StampWanted, VolatileInfo, VolatileSource};
 use crate::ClientError;
 
-/// Batches of one volatile tensor on a worker's device, whose rows pass through a [`DeviceTier`] that
-/// keeps their stamps: the local cache of CaPGNN, section 4.2. Its global cache is a
-/// [`crate::TieredVolatile`] as what rows are pulled from.
+/// Batches of one volatile tensor on a worker's device, whose rows pass through a [`DeviceTier`]
+/// that keeps their stamps: the local cache of CaPGNN, section 4.2. Its global cache is a
+/// [`crate::TieredVolatile`] as the source that rows are pulled from.
 ///
-/// A row is served from the tier if the stamp that it had when it was pulled will do. One batch at a time;
-/// others wait for it.
+/// A row is served from the tier if the stamp that it had when it was pulled will do. One batch at
+/// a time; others wait for it.
 pub struct DeviceVolatile {
     inner: Arc<dyn VolatileSource>,
     info: VolatileInfo,
@@ -24,7 +24,8 @@ pub struct DeviceVolatile {
 impl DeviceVolatile {
     /// Puts `tier` before the rows of `tensor` from `inner`.
     ///
-    /// Fails when there is no such tensor, or the tier is for rows of another length or keeps no stamps.
+    /// Fails when there is no such tensor, or the tier is for rows of another length or keeps no
+    /// stamps.
     pub fn new(
         inner: Arc<dyn VolatileSource>,
         tensor: &str,
@@ -38,7 +39,7 @@ impl DeviceVolatile {
         Ok(Self { inner, info, tier: PerProcess::with(Mutex::new(tier)) })
     }
 
-    /// A tensor on the tier's device with room for batches of up to `n_rows` ids.
+    /// Returns a tensor on the tier's device with room for batches of up to `n_rows` ids.
     ///
     /// Fails when the device has no memory for it.
     pub fn batch_tensor(&self, n_rows: usize) -> Result<BatchTensor, ClientError> {
@@ -47,8 +48,8 @@ impl DeviceVolatile {
 
     /// Puts the rows of `ids` into `batch`, in their order.
     ///
-    /// Fails with [`ClientError::Lacking`] where rows do not have the stamp in time, when the pull or the
-    /// device fails, or `batch` is too small or on another device.
+    /// Fails with [`ClientError::Lacking`] where rows do not have the stamp in time, when the pull
+    /// or the device fails, or `batch` is too small or on another device.
     pub fn gather(
         &self,
         ids: &[NodeId],
@@ -83,13 +84,14 @@ impl DeviceVolatile {
         }
     }
 
-    /// What the tier did. A row that was too old is a miss.
+    /// Returns what the tier did. A row that was too old is a miss.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.lock().map_or_else(|_| TierStats::default(), |tier| tier.stats())
     }
 
-    /// A panic of another thread leaves an admission whose rows did not come: the tier takes it back.
+    /// Returns a panic of another thread leaves an admission whose rows did not come: the tier
+    /// takes it back.
     fn lock(&self) -> Result<MutexGuard<'_, DeviceTier>, ClientError> {
         let tier = self.tier.get().ok_or(ClientError::Forked { what: "device's tier" })?;
         Ok(tier.lock().unwrap_or_else(PoisonError::into_inner))

@@ -20,8 +20,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(1);
 /// A pause is so small a part of the time that has been waited.
 const PAUSES: u32 = 8;
 
-/// Volatile tensors of all nodes of a graph, for the threads of this process: no server, and no copy
-/// over a wire.
+/// Volatile tensors of all nodes of a graph, for the threads of this process: no server, and no
+/// copy over a wire.
 ///
 /// ```
 /// use lodestore_client::{EmbeddedVolatile, StampWanted, TensorInfo, VolatileInfo, VolatileSource};

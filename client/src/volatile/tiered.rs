@@ -1,5 +1,5 @@
-//! A tier of host memory before volatile tensors: rows that were pulled stay as long as their stamps
-//! will do.
+//! A tier of host memory before volatile tensors: rows that were pulled stay as long as their
+//! stamps will do.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,15 +13,18 @@ use super::{
 use crate::ClientError;
 use crate::scatter::scatter;
 
-/// A source whose rows of one volatile tensor pass through a [`SharedTier`] that keeps their stamps.
+/// A source whose rows of one volatile tensor pass through a [`SharedTier`] that keeps their
+/// stamps.
 ///
-/// A row is served from the tier if the stamp that it had when it was pulled will do, and pulled again if
-/// not. Stamps are all that is compared: a hit asks no server, so that a tier cannot learn of a later claim.
-/// After a renewed claim begins with a lower stamp, have the tier [`TieredVolatile::forget`] its rows; one that
-/// goes on with higher stamps needs nothing, as older rows miss.
+/// A row is served from the tier if the stamp that it had when it was pulled will do, and pulled
+/// again if not. Stamps are all that is compared: a hit asks no server, so that a tier cannot learn
+/// of a later claim. After a renewed claim begins with a lower stamp, have the tier
+/// [`TieredVolatile::forget`] its rows; one that continues with higher stamps needs nothing, as
+/// older rows miss.
 ///
-/// Any number of threads may pull, and any number of sources share the tier. No lock is held while rows
-/// are copied or travel. Not for a forked child: there pulls fail with [`ClientError::Forked`].
+/// Any number of threads may pull, and any number of sources share the tier. No lock is held while
+/// rows are copied or travel. Not for a forked child: there pulls fail with
+/// [`ClientError::Forked`].
 pub struct TieredVolatile {
     inner: Arc<dyn VolatileSource>,
     info: VolatileInfo,
@@ -33,7 +36,8 @@ pub struct TieredVolatile {
 impl TieredVolatile {
     /// Puts `tier` before the rows of `tensor` from `inner`; other tensors pass by it.
     ///
-    /// Fails when there is no such tensor, or the tier is for rows of another length or keeps no stamps.
+    /// Fails when there is no such tensor, or the tier is for rows of another length or keeps no
+    /// stamps.
     pub fn new(
         inner: Arc<dyn VolatileSource>,
         tensor: &str,
@@ -52,7 +56,7 @@ impl TieredVolatile {
         self.tier.remove(bytemuck::cast_slice(ids));
     }
 
-    /// The tier: what it did, and its memory.
+    /// Returns the tier: what it did, and its memory.
     #[must_use]
     pub fn tier(&self) -> &SharedTier {
         &self.tier

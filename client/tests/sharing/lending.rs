@@ -10,7 +10,7 @@ use super::*;
 const LENT: usize = 4 * LENT_CHUNK_ROWS;
 const _: () = assert!(LENT * ROW_BYTES > LENT_PULL_BYTES_MIN);
 
-/// How a server answers a pull: rows lent, rows in shared memory, rows in the socket.
+/// Returns how a server answers a pull: rows lent, rows in shared memory, rows in the socket.
 fn pull_by_hand(client: &mut Plain, ids: &[NodeId]) -> [usize; 3] {
     pull_version(client, 0, ids)
 }

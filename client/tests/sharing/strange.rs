@@ -1,4 +1,5 @@
-//! Servers that lend what they do not have, or for too short a time: the client has no rows of them.
+//! Servers that lend what they do not have, or for too short a time: the client has no rows of
+//! them.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -16,7 +17,7 @@ use super::*;
 
 const N_SLOTS: usize = 4096;
 
-/// Speaks to one client after the other, and lends rows in the slots that it is told, after a while.
+/// Serves one client after the other, and lends rows in the given slots, after a while.
 #[derive(Clone, Copy)]
 struct Strange {
     slots: fn(usize) -> u32,
@@ -107,7 +108,7 @@ fn send(stream: &UnixStream, reply: &Reply, with: Option<&File>) {
     sendmsg(stream, &[IoSlice::new(&frame)], &mut control, SendFlags::NOSIGNAL).unwrap();
 }
 
-/// What a client says of a pull from such a server.
+/// Returns what a client says of a pull from such a server.
 fn pull_of(strange: Strange) -> Result<Vec<u8>, ClientError> {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("socket");
@@ -143,7 +144,8 @@ fn slots_outside_the_memory_that_was_lent_are_no_rows() {
         let error = pull_of(Strange { slots, ..SOUND }).unwrap_err();
         assert!(matches!(error, ClientError::Wire { .. }), "{error}");
     }
-    // One that says more of its memory than is true is asked for rows by the ring: this one lends all the same.
+    // One that says more of its memory than is true is asked for rows by the ring: this one lends
+    // all the same.
     let tier_bytes = SOUND.tier_bytes + 1;
     let error = pull_of(Strange { tier_bytes, ..SOUND }).unwrap_err();
     assert!(error.to_string().contains("did not say where"), "{error}");

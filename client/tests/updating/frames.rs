@@ -1,4 +1,4 @@
-//! Updates by hand: frames that lie, and frames that nobody sends twice.
+//! Updates by hand: forged frames, and frames that no client sends twice.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use lodestore_schema::{CommitStep, FailureCode, Prefix, Push, Reply, Request, Re
 
 use super::*;
 
-/// The body of a push.
+/// Returns the body of a push.
 fn body(ids: &[u32], rows: &[u8]) -> Vec<u8> {
     ids.iter().flat_map(|id| id.to_le_bytes()).chain(rows.iter().copied()).collect()
 }
@@ -19,7 +19,7 @@ fn push(n_rows: u32) -> RequestBody {
     whole(Push { n_rows, ..Push::default() })
 }
 
-/// A put of one piece, by a number that no other has.
+/// Returns a put of one piece, by a number that no other has.
 fn whole(push: Push) -> RequestBody {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let put = NEXT.fetch_add(1, Ordering::Relaxed).into();
@@ -30,7 +30,7 @@ fn publish(version: u32) -> RequestBody {
     RequestBody::Commit { version, step: CommitStep::Publish }
 }
 
-/// The answer to a push, without rows.
+/// Returns the answer to a push, without rows.
 fn answer(plain: &mut PlainConnection, request: RequestBody, body: &[u8]) -> Reply {
     plain.ask_bytes(request, body);
     let (reply, rows) = plain.answer();

@@ -13,7 +13,7 @@ const LAST: Stamp = 2_000;
 /// Nodes of each publisher.
 const N_EACH: u32 = 40;
 
-/// Publishes stamp after stamp of a range, and tells of each when it is there.
+/// Publishes stamp after stamp of a range, and reports each when it is there.
 fn publish_all(address: &str, ids: &[NodeId], newest: &AtomicU32) {
     let client = connect(&[address], LONG);
     let mut publisher = client.publisher();

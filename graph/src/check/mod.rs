@@ -129,9 +129,9 @@ impl FileCheck {
         }
     }
 
-    /// The check of a topology file whose header is lost: what the header must say follows from
-    /// the book and from the length of the file, but for the checksums. One with edge columns does
-    /// not pass: nothing tells how many edges it has.
+    /// Returns the check of a topology file whose header is lost: what the header must say follows
+    /// from the book and from the length of the file, but for the checksums. One with edge columns
+    /// does not pass: nothing tells how many edges it has.
     pub fn of_headless_topology(
         file_bytes: u64,
         book: &PartitionBook,
@@ -156,13 +156,13 @@ impl FileCheck {
         Ok(Self { sections: sections(&header, book, part), header })
     }
 
-    /// Which kind of file it is.
+    /// Returns which kind of file it is.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         self.header.kind
     }
 
-    /// What the file tells of each edge.
+    /// Returns what the file tells of each edge.
     #[must_use]
     pub fn columns(&self) -> EdgeColumns {
         self.header.columns
@@ -224,8 +224,8 @@ impl FileCheck {
         Ok(())
     }
 
-    /// The header page of a file whose sections add up to `sums`; an error when their numbers make
-    /// no sense.
+    /// Returns the header page of a file whose sections add up to `sums`; an error when their
+    /// numbers make no sense.
     pub fn header_of(
         &self,
         sums: impl IntoIterator<Item = PieceSum>,
@@ -243,7 +243,7 @@ impl FileCheck {
         Ok(header.encode())
     }
 
-    /// Checksum of each section and the first entry of it that is wrong.
+    /// Returns the checksum of each section and the first entry of it that is wrong.
     fn totals(&self, sums: impl IntoIterator<Item = PieceSum>) -> Vec<(u32, Option<u64>)> {
         let mut sums = sums.into_iter().peekable();
         let mut totals = Vec::new();
@@ -294,7 +294,7 @@ pub fn facts(kind: FileKind, head: &[u8]) -> Option<Facts> {
     crate::header::facts(kind, head).ok()
 }
 
-/// The format version of a sound header of `kind` that this release does not know.
+/// Returns the format version of a sound header of `kind` that this release does not know.
 #[must_use]
 pub fn unknown_version(kind: FileKind, head: &[u8]) -> Option<u32> {
     match crate::header::facts(kind, head) {
@@ -303,8 +303,8 @@ pub fn unknown_version(kind: FileKind, head: &[u8]) -> Option<u32> {
     }
 }
 
-/// Whether a damaged header page still vouches for a rebuilt one, which was computed from the file
-/// and from where it lies: both for what the sections hold and for whose they are.
+/// Returns whether a damaged header page still vouches for a rebuilt one, which was computed from
+/// the file and from where it lies: both for what the sections hold and for whose they are.
 ///
 /// The damaged one's checksum of itself covers both. Its checksums of the sections say nothing
 /// about where the file belongs, so that graph, partition and nodes must be left, too.
@@ -319,7 +319,7 @@ pub fn vouches(damaged: &[u8], rebuilt: &[u8]) -> bool {
     damaged.len() >= HEADER_BYTES && (same(HEADER_BYTES - 4..HEADER_BYTES) || (is_ours && is_whole))
 }
 
-/// Where the sections lie, as the header counts them; none where the counts overflow.
+/// Returns where the sections lie, as the header counts them; none where the counts overflow.
 fn sections(header: &Header, book: &PartitionBook, part: PartId) -> Vec<Section> {
     let (n_nodes, n_edges) = (header.n_nodes, header.n_edges);
     let graph_nodes = book.n_nodes();

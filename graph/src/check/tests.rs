@@ -10,14 +10,14 @@ fn book() -> PartitionBook {
     PartitionBook::new(vec![0, 3, 3, 90]).unwrap()
 }
 
-/// A halo of partition 0 with these ids.
+/// Returns a halo of partition 0 with these ids.
 fn file(ids: &[u32]) -> Vec<u8> {
     let ids: Vec<NodeId> = ids.iter().map(|&id| NodeId(id)).collect();
     let (overlap, degree) = (vec![1; ids.len()], vec![7; ids.len()]);
     Halo { ids, overlap, degree }.to_bytes(&book(), PartId(0), UUID)
 }
 
-/// What the check says when the file is looked at in pieces of `piece_bytes`.
+/// Returns what the check says when the file is looked at in pieces of `piece_bytes`.
 fn checked(file: &[u8], piece_bytes: u64) -> Result<(), FileFault> {
     let n_bytes = file.len() as u64;
     let check = FileCheck::new(FileKind::Halo, file, n_bytes, &book(), PartId(0), UUID)?;

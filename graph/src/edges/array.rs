@@ -76,7 +76,7 @@ impl RawEdges {
 }
 
 impl PairArray {
-    /// The same over `n_nodes` nodes, or over as many as the largest id asks for.
+    /// Returns the same over `n_nodes` nodes, or over as many as the largest id asks for.
     fn over(mut self, n_nodes: Option<u32>) -> Result<Self, EdgeError> {
         self.n_nodes = match n_nodes {
             Some(n_nodes) => n_nodes,

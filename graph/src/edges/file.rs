@@ -42,14 +42,14 @@ pub struct EdgeFile {
 }
 
 impl EdgeFile {
-    /// A file whose name tells its format.
+    /// Returns a file whose name tells its format.
     #[must_use]
     pub fn at(path: PathBuf) -> Self {
         Self { path, format: None, extra_columns: ExtraColumns::Refuse }
     }
 
-    /// The format given, or that of the name: `.npy`, `.u32`, `.u64`; `.txt`, `.csv`, `.tsv`,
-    /// `.edges`, `.edgelist` and `.el` for text; `.gz` and `.zst` for compressed text.
+    /// Returns the format given, or that of the name: `.npy`, `.u32`, `.u64`; `.txt`, `.csv`,
+    /// `.tsv`, `.edges`, `.edgelist` and `.el` for text; `.gz` and `.zst` for compressed text.
     pub fn format(&self) -> Result<EdgeFormat, EdgeError> {
         if let Some(format) = self.format {
             return Ok(format);

@@ -45,13 +45,13 @@ impl EdgeFiles {
         Ok(Box::new(Chain::of(streams, n_nodes)))
     }
 
-    /// Whether a pass must parse text.
+    /// Returns whether a pass must parse text.
     pub fn has_text(&self) -> Result<bool, EdgeError> {
         let formats = self.files.iter().map(EdgeFile::format);
         Ok(formats.collect::<Result<Vec<_>, _>>()?.contains(&EdgeFormat::Text))
     }
 
-    /// Where the files are, for messages.
+    /// Returns where the files are, for messages.
     #[must_use]
     pub fn names(&self) -> String {
         let names: Vec<_> = self.files.iter().map(|f| f.path.display().to_string()).collect();

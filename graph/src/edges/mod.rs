@@ -32,10 +32,10 @@ pub type VisitChunk<'a> = dyn FnMut(&[[u32; 2]]) -> Result<(), EdgeError> + 'a;
 
 /// A list of edges `[source, destination]` that can be read again and again, front to back.
 pub trait EdgeStream {
-    /// Number of edges of one pass.
+    /// Returns the number of edges of one pass.
     fn n_edges(&self) -> u64;
 
-    /// Number of nodes; every id in every chunk is below it.
+    /// Returns the number of nodes; every id in every chunk is below it.
     fn n_nodes(&self) -> u32;
 
     /// One pass: calls `f` with consecutive chunks; stops at the first error.
@@ -79,7 +79,7 @@ impl EdgeStream for MemoryEdges {
     }
 }
 
-/// The number of nodes that the ids of a file ask for, if it is in proportion to its edges.
+/// Returns the number of nodes that the ids of a file ask for, if it is in proportion to its edges.
 fn believed_nodes(path: &Path, found: u32, n_edges: u64) -> Result<u32, EdgeError> {
     if u64::from(found) > MAX_NODES_PER_EDGE.saturating_mul(n_edges).max(MIN_BELIEVED) {
         return Err(EdgeError::Sparse { path: path.to_owned(), found, n_edges });

@@ -13,7 +13,7 @@ const CHUNKS_AHEAD: usize = 2;
 pub struct ReadAhead<S>(S);
 
 impl<S: EdgeStream + Sync> ReadAhead<S> {
-    /// The same edges, in the same order and chunks.
+    /// Returns the same edges, in the same order and chunks.
     pub fn new(edges: S) -> Self {
         Self(edges)
     }
@@ -31,7 +31,7 @@ impl<S: EdgeStream + Sync> ReadAhead<S> {
             chunks.send(Ok(copy)).map_err(|_| EdgeError::Stopped)
         });
         if let Err(error) = read {
-            // Nobody hears it who has stopped the pass.
+            // Nobody receives it who has stopped the pass.
             let _ = chunks.send(Err(error));
         }
     }

@@ -32,9 +32,9 @@ pub struct GraphRecipe {
     pub community_nodes: u32,
     /// Share of the edges between classes that go to hubs of the whole graph.
     pub hub_share: f64,
-    /// How much of these the first hubs have: of `n` nodes the first `r` have the share
-    /// `(r / n)^(1 / hub_power)`, so that degrees among hubs fall with exponent `1 + k / (k − 1)`: 3 for
-    /// 2, 2.5 for 3, 2.33 for 4. With 1 there are no hubs.
+    /// How much of these the first hubs have: of `n` nodes the first `r` have the share `(r / n)^(1
+    /// / hub_power)`, so that degrees among hubs fall with exponent `1 + k / (k − 1)`: 3 for 2, 2.5
+    /// for 3, 2.33 for 4. With 1 there are no hubs.
     pub hub_power: u32,
     /// Fraction of the nodes that train.
     pub train: f32,
@@ -174,7 +174,7 @@ pub fn generate(
     Ok(summary)
 }
 
-/// The class that a recipe gives to `node`, from 0 to below `n_classes`.
+/// Returns the class that a recipe gives to `node`, from 0 to below `n_classes`.
 ///
 /// The recipe must be one that [`generate`] accepts, and `node` below `n_nodes`.
 #[must_use]

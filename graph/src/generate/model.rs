@@ -114,7 +114,7 @@ impl Model {
         })
     }
 
-    /// A node of `community`, by weight.
+    /// Returns a node of `community`, by weight.
     fn draw_in(&self, community: u64, stream: &mut Stream) -> u64 {
         let (first, m) = self.span(community);
         self.order.forward(first + power_law(stream.uniform(), 2, m))
@@ -132,7 +132,7 @@ impl Model {
         self.n_classes == 1 || self.label(node) != community % self.n_classes
     }
 
-    /// The community of a place in the hidden order.
+    /// Returns the community of a place in the hidden order.
     fn community(&self, place: u64) -> u64 {
         ((place + 1) * self.n_communities - 1) / self.n_nodes
     }
@@ -144,8 +144,8 @@ impl Model {
     }
 }
 
-/// A rank below `m` whose distribution function is the `power`th root of rank/m. Products alone, which
-/// are exact in the same way everywhere.
+/// Returns a rank below `m` whose distribution function is the `power`th root of rank/m. Products
+/// alone, which are exact in the same way everywhere.
 fn power_law(uniform: f64, power: u32, m: u64) -> u64 {
     let share = (0..power).fold(1.0, |product, _| product * uniform);
     ((share * m as f64) as u64).min(m - 1)
@@ -161,7 +161,7 @@ impl Stream {
         Self { state: mix(mix(seed ^ mix(purpose)) ^ node) }
     }
 
-    /// Uniform from 0 to below 1.
+    /// Returns the uniform from 0 to below 1.
     fn uniform(&mut self) -> f64 {
         let word = mix(self.state);
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -84,8 +84,8 @@ fn hubs_have_the_degrees_that_their_share_and_power_say() {
             GraphRecipe { n_nodes, n_classes, hub_share, hub_power, ..GraphRecipe::default() };
         f64::from(degrees(&made(&recipe)).into_iter().max().unwrap())
     };
-    // Of 400 000 edges a fifth is between classes; the first hub has (1 / n)^(1 / power) of those of
-    // hubs, beside the edges that it has anyway.
+    // Of 400 000 edges a fifth is between classes; the first hub has (1 / n)^(1 / power) of those
+    // of hubs, beside the edges that it has anyway.
     for (hub_share, hub_power, expected) in [(1.0, 2, 400.0), (0.5, 4, 2828.0), (1.0, 3, 2339.0)] {
         let found = largest(hub_share, hub_power);
         assert!((expected * 0.95..expected * 1.05 + 100.0).contains(&found), "{found}, {expected}");

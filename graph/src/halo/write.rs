@@ -12,8 +12,8 @@ use crate::{NodeId, PartId, PartitionBook};
 /// What is done with each partition and its halo.
 pub type VisitHalo<'a> = dyn FnMut(PartId, Halo) -> Result<(), HaloError> + 'a;
 
-/// Writes `halo.bin` of every partition to `path_of(partition)`, syncs it, and gives the number of
-/// halo nodes of each.
+/// Writes `halo.bin` of every partition to `path_of(partition)`, syncs it, and returns the number
+/// of halo nodes of each.
 ///
 /// Memory: 2 bytes and 1 bit per node, and the largest halo twice.
 pub fn write_halos(
@@ -67,7 +67,7 @@ pub fn find_halos(
 }
 
 impl Halo {
-    /// The bytes of the `halo.bin` of partition `part`.
+    /// Returns the bytes of the `halo.bin` of partition `part`.
     #[must_use]
     pub fn to_bytes(&self, book: &PartitionBook, part: PartId, uuid: [u8; 16]) -> Vec<u8> {
         let sections: [&[u8]; 3] = [

@@ -33,25 +33,25 @@ impl NpyArray {
         Ok(Self { path: path.to_owned(), header, map })
     }
 
-    /// Type of one element.
+    /// Returns the type of one element.
     #[must_use]
     pub fn dtype(&self) -> NpyType {
         self.header.dtype
     }
 
-    /// Length of each dimension, slowest first; empty for a scalar.
+    /// Returns the length of each dimension, slowest first; empty for a scalar.
     #[must_use]
     pub fn shape(&self) -> &[u64] {
         &self.header.shape
     }
 
-    /// The elements: exactly the product of the shape times the element size, in bytes.
+    /// Returns the elements: exactly the product of the shape times the element size, in bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.map.bytes()[self.header.data_offset..]
     }
 
-    /// The file.
+    /// Returns the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -94,7 +94,7 @@ impl NpyType {
         }
     }
 
-    /// The type of a type string; one-byte types may carry any byte order.
+    /// Returns the type of a type string; one-byte types may carry any byte order.
     fn from_descr(descr: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|t| {
             descr == t.descr()

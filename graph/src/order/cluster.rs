@@ -31,8 +31,8 @@ pub(super) fn by_cluster(inside: &Inside<'_>) -> Result<Vec<u32>, EdgeError> {
     Ok(rows)
 }
 
-/// The place of each cluster: those merged together one after another, as `rows` meet the first of
-/// them.
+/// Returns the place of each cluster: those merged together one after another, as `rows` meet the
+/// first of them.
 fn places(clusters: &MergedClusters, rows: &[u32]) -> Vec<u32> {
     let mut places = vec![u32::MAX; clusters.next.len()];
     let mut n_placed = 0;

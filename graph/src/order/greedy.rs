@@ -59,7 +59,7 @@ impl Waiting {
         self.n_near[row as usize] == NONE
     }
 
-    /// The row with most neighbours in the window, if any has some.
+    /// Returns the row with most neighbours in the window, if any has some.
     fn nearest(&mut self) -> Option<u32> {
         while self.most > 0 && self.firsts[self.most] == NONE {
             self.most -= 1;
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same with a search for every row: count, then time of the last change, decide.
+    /// Returns the same with a search for every row: count, then time of the last change, decide.
     fn naive(inside: &Inside<'_>, window_rows: usize) -> Vec<u32> {
         let n_rows = inside.n_rows() as usize;
         let (mut n_near, mut changed) = (vec![0i64; n_rows], vec![0u64; n_rows]);

@@ -65,9 +65,9 @@ impl Trace {
         Self { batches }
     }
 
-    /// Rows per page where `row_of` gives the place of each node among the rows of all partitions
-    /// of `book`; a row has `row_bytes` bytes, and a partition's rows lie back to back from a page
-    /// on.
+    /// Returns the rows per page where `row_of` gives the place of each node among the rows of all
+    /// partitions of `book`; a row has `row_bytes` bytes, and a partition's rows lie back to back
+    /// from a page on.
     #[must_use]
     pub fn rows_per_page(
         &self,

@@ -52,7 +52,8 @@ pub struct RowOrderError {
     pub found: String,
 }
 
-/// The nodes of `book` in the order of the rows they get: those of each partition in its range.
+/// Returns the nodes of `book` in the order of the rows they get: those of each partition in its
+/// range.
 ///
 /// `topology` holds each edge in both directions. Memory: 24 bytes per row of the largest
 /// partition at most, for `cluster` 44. The lists are read in an order that no disk likes, so that
@@ -90,7 +91,7 @@ impl RowOrder {
     pub const ALL: [Self; 6] =
         [Self::Input, Self::Degree, Self::Bfs, Self::Rcm, Self::Cluster, Self::Greedy];
 
-    /// The name under which it is asked for.
+    /// Returns the name under which it is asked for.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -37,8 +37,8 @@ pub(super) fn reverse_cuthill_mckee(inside: &Inside<'_>) -> Vec<u32> {
     order
 }
 
-/// A row of the component of `start` whose distance to others is about as large as any (George
-/// and Liu 1979): as long as that takes more levels, on to a row of the last level.
+/// Returns a row of the component of `start` whose distance to others is about as large as any
+/// (George and Liu 1979): as long as that takes more levels, on to a row of the last level.
 ///
 /// `searched_by` holds 0 for the whole component, which is searched once in the life of the table.
 fn far_end(inside: &Inside<'_>, start: u32, searched_by: &mut [u8]) -> u32 {
@@ -91,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// Rows of each distance from `start`, in the order of first sight.
+    /// Returns the rows of each distance from `start`, in the order of first sight.
     fn levels(inside: &Inside<'_>, start: u32) -> Vec<Vec<u32>> {
         let mut levels = vec![vec![start]];
         let mut seen = vec![start];

@@ -27,7 +27,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All that this build has, with default parameters, from the simplest.
+    /// Returns all that this build has, with default parameters, from the simplest.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut all = vec![

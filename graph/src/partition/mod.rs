@@ -1,5 +1,5 @@
 //! Partitioners: each sees passes over an edge stream and memory of the order of the nodes, and
-//! gives every node one owner.
+//! returns every node one owner.
 
 mod algorithm;
 mod hash;
@@ -58,7 +58,7 @@ pub struct PartitionConfig {
     pub max_memory_bytes: Option<u64>,
 }
 
-/// Balance that refinement keeps to unless told otherwise.
+/// Balance that refinement keeps to by default.
 pub const REFINED_BALANCE: f64 = 1.05;
 
 impl PartitionConfig {
@@ -75,7 +75,7 @@ impl PartitionConfig {
         }
     }
 
-    /// Whether the parameters are in range.
+    /// Returns whether the parameters are in range.
     pub fn check(&self) -> Result<(), PartitionError> {
         if let Algorithm::Spring(params) = &self.algorithm {
             params.check()?;
@@ -181,7 +181,7 @@ pub enum PartitionError {
     },
 }
 
-/// Gives every node an owner, and measures the result.
+/// Returns every node an owner, and measures the result.
 ///
 /// Nodes without edges are owned too; partitions may stay empty when there are more of them than
 /// nodes. The same edges in the same order give the same owners.

@@ -45,8 +45,8 @@ pub struct MemoryPlan {
 }
 
 impl PartitionConfig {
-    /// Memory for a graph of `n_nodes` nodes and `n_edges` edges. No phase but METIS's holds the
-    /// edges: where else they count, a bounded number per node does.
+    /// Returns the memory for a graph of `n_nodes` nodes and `n_edges` edges. No phase but METIS's
+    /// holds the edges: where else they count, a bounded number per node does.
     #[must_use]
     pub fn plan(&self, n_nodes: u32, n_edges: u64) -> MemoryPlan {
         let mut phases = Vec::new();

@@ -155,7 +155,7 @@ impl Halos {
     }
 }
 
-/// Which of the 64 partitions from `first` have each node in their halo, a bit each.
+/// Returns which of the 64 partitions from `first` have each node in their halo, a bit each.
 fn need(
     edges: &dyn EdgeStream,
     assignment: &[PartId],

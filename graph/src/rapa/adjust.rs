@@ -70,7 +70,7 @@ pub fn adjust(
     Ok(Adjusted { parts, passes, deviation, is_balanced })
 }
 
-/// One pass over the partitions (Alg. 3); gives whether it changed anything.
+/// One pass over the partitions (Alg. 3); returns whether it changed anything.
 fn pass(parts: &mut [Part<'_>], order: &[usize], params: &RapaParams) -> bool {
     let mut has_changed = false;
     let mut sum: f64 = parts.iter().map(Part::cost).sum();
@@ -99,7 +99,7 @@ impl Part<'_> {
         self.rates.cost(self.load.inner, self.edges(), self.outer_edges)
     }
 
-    /// Memory of the subgraph (Eq. 15, with the features of each node among its bytes).
+    /// Returns the memory of the subgraph (Eq. 15, with the features of each node among its bytes).
     fn bytes(&self, params: &RapaParams) -> u64 {
         let nodes = self.load.inner + (self.load.replicas.len() - self.n_dropped) as u64;
         let nodes = nodes.saturating_mul(params.node_bytes);
@@ -111,7 +111,7 @@ impl Part<'_> {
         self.bytes(params) <= self.memory_bytes
     }
 
-    /// Gives up the replica of lowest influence; false when none is left.
+    /// Returns up the replica of lowest influence; false when none is left.
     fn drop_one(&mut self) -> bool {
         let Some(replica) = self.load.replicas.get(self.n_dropped) else { return false };
         self.n_dropped += 1;

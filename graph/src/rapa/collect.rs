@@ -8,8 +8,8 @@ use super::{PartLoad, Replica};
 /// Not a replica of the partition that is looked at.
 const NONE: u32 = u32::MAX;
 
-/// Each partition's load, its replicas by influence (Eq. 16). Takes 6 bytes per node and 16 per
-/// replica.
+/// Returns each partition's load, its replicas by influence (Eq. 16). Takes 6 bytes per node and 16
+/// per replica.
 ///
 /// # Panics
 ///
@@ -36,8 +36,8 @@ pub fn part_loads(topology: &Topology, book: &PartitionBook) -> Vec<PartLoad> {
     loads
 }
 
-/// A partition's load, with Σ 1/√D_in of the targets as influence. `place` is `NONE` throughout,
-/// before and after.
+/// Returns a partition's load, with Σ 1/√D_in of the targets as influence. `place` is `NONE`
+/// throughout, before and after.
 fn part_load(
     topology: &Topology,
     book: &PartitionBook,

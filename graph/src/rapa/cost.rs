@@ -10,8 +10,8 @@ pub(super) struct Rates {
     per_inner_node: f64,
 }
 
-/// Checks parameters and profiles, and gives the rates of each of `n_parts` devices, each of which
-/// may be the one profile given.
+/// Checks parameters and profiles, and returns the rates of each of `n_parts` devices, each of
+/// which may be the one profile given.
 pub(super) fn rates(
     devices: &[DeviceProfile],
     n_parts: usize,

@@ -105,7 +105,7 @@ fn distinct(ends: &[(u32, u32)]) -> Vec<[u32; 2]> {
     ends.iter().map(|&(u, v)| [u, v]).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Each partition's edges.
+/// Returns each partition's edges.
 fn subgraphs(
     edges: &[[u32; 2]],
     owner: &dyn Fn(u32) -> usize,
@@ -128,7 +128,7 @@ fn naive_influence(edges: &[[u32; 2]], subgraphs: &[Vec<[u32; 2]>], part: usize,
     sum / out_degree.sqrt() * n_replicas as f64
 }
 
-/// Algorithms 2 and 3 from edge lists, every figure counted anew; replicas go in the order given.
+/// Algorithms 2 and 3 from edge lists, every figure counted again; replicas go in the order given.
 fn naive(
     edges: &[[u32; 2]],
     counts: &[u32],

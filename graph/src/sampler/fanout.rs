@@ -25,7 +25,7 @@ pub struct FanoutError {
 }
 
 impl Fanout {
-    /// A fan-out of `n` neighbours; `None` when `n` is 0.
+    /// Returns a fan-out of `n` neighbours; `None` when `n` is 0.
     #[must_use]
     pub const fn at_most(n: u32) -> Option<Self> {
         match NonZeroU32::new(n) {

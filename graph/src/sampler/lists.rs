@@ -48,14 +48,14 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// The slab of `node`, and the position of the node in it.
+    /// Returns the slab of `node`, and the position of the node in it.
     #[inline]
     fn slab_of(&self, node: NodeId) -> (&Slab<'a>, usize) {
         let slab = &self.slabs[self.slab_at(node)];
         (slab, (node.0 - slab.first) as usize)
     }
 
-    /// The position of the slab of `node`.
+    /// Returns the position of the slab of `node`.
     #[inline]
     fn slab_at(&self, node: NodeId) -> usize {
         match self.slabs.len() {

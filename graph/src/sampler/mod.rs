@@ -59,7 +59,8 @@ pub struct Sampler<'a> {
 }
 
 impl<'a> Sampler<'a> {
-    /// A sampler with one fan-out per hop; `fanouts[0]` is that of the hop next to the roots.
+    /// Returns a sampler with one fan-out per hop; `fanouts[0]` is that of the hop next to the
+    /// roots.
     #[must_use]
     pub fn new(topology: &'a Topology, fanouts: &[Fanout]) -> Self {
         Self {
@@ -72,8 +73,8 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// A sampler of a part of a graph, whose node i is `names[i]` of the graph: a node with the same
-    /// list draws the same neighbours as there. Roots and batches have ids of the part.
+    /// Returns a sampler of a part of a graph, whose node i is `names[i]` of the graph: a node with
+    /// the same list draws the same neighbours as there. Roots and batches have ids of the part.
     ///
     /// # Panics
     ///
@@ -84,8 +85,8 @@ impl<'a> Sampler<'a> {
         Self { names: Some(names), ..Self::new(topology, fanouts) }
     }
 
-    /// The batch of `roots` under `seed`, one block per fan-out, the input layer first. A root
-    /// that repeats counts once. Every hop draws neighbours for all nodes met so far.
+    /// Returns the batch of `roots` under `seed`, one block per fan-out, the input layer first. A
+    /// root that repeats counts once. Every hop draws neighbours for all nodes met so far.
     ///
     /// # Panics
     ///
@@ -94,8 +95,8 @@ impl<'a> Sampler<'a> {
         self.sample_at_most(roots, seed, u32::MAX).expect("a batch has fewer than 2^32 edges")
     }
 
-    /// The same, as long as all blocks together have at most `max_edges` edges; nothing is drawn
-    /// for a block with which they would have more.
+    /// Returns the same, as long as all blocks together have at most `max_edges` edges; nothing is
+    /// drawn for a block with which they would have more.
     ///
     /// # Panics
     ///
@@ -133,7 +134,7 @@ impl<'a> Sampler<'a> {
         Ok(Batch { nodes, n_roots, blocks })
     }
 
-    /// Where the neighbours drawn for each known node start; they are fewer than 2³².
+    /// Returns where the neighbours drawn for each known node start; they are fewer than 2³².
     fn offsets(&self, fanout: Fanout) -> Vec<u32> {
         let mut offsets = Vec::with_capacity(self.known.len() + 1);
         let mut n_edges = 0u32;
@@ -145,7 +146,8 @@ impl<'a> Sampler<'a> {
         offsets
     }
 
-    /// The neighbours drawn for each known node, as local ids; appends those met first to `nodes`.
+    /// Returns the neighbours drawn for each known node, as local ids; appends those met first to
+    /// `nodes`.
     ///
     /// Three steps, each a group behind the one before, so that each finds in the cache what the
     /// one before has asked for.
@@ -204,7 +206,7 @@ impl<'a> Sampler<'a> {
     }
 }
 
-/// The edges of consecutive destinations.
+/// Returns the edges of consecutive destinations.
 #[inline]
 fn edges_of(dsts: &Range<usize>, offsets: &[u32]) -> Range<usize> {
     offsets[dsts.start] as usize..offsets[dsts.end] as usize

@@ -5,8 +5,8 @@ use serde::Serialize;
 use crate::sampler::stream::{Stream, batch_seed, epoch_seed};
 use crate::{NodeId, PartitionBook};
 
-/// All roots in the order of one epoch: one shuffle for all workers (Fisher–Yates) from the run's
-/// seed and the epoch.
+/// Returns all roots in the order of one epoch: one shuffle for all workers (Fisher–Yates) from the
+/// run's seed and the epoch.
 #[must_use]
 pub fn epoch_order(s0: u64, epoch: u32, roots: &[NodeId]) -> Vec<NodeId> {
     let mut order = roots.to_vec();
@@ -19,8 +19,8 @@ pub fn epoch_order(s0: u64, epoch: u32, roots: &[NodeId]) -> Vec<NodeId> {
     order
 }
 
-/// Whether `worker` of `n_workers` owns `node`: partition p belongs to worker p mod `n_workers`.
-/// Nobody owns a node past the last one.
+/// Returns whether `worker` of `n_workers` owns `node`: partition p belongs to worker p mod
+/// `n_workers`. Nobody owns a node past the last one.
 #[must_use]
 pub fn is_local(book: &PartitionBook, worker: u32, n_workers: u32, node: NodeId) -> bool {
     book.part_of(node).is_some_and(|part| u32::from(part.0) % n_workers == worker)
@@ -55,8 +55,8 @@ pub struct RootPlan<'a> {
 }
 
 impl RootPlan<'_> {
-    /// Returns the batches of `worker` in an epoch of this order. Under [`Deal::Owned`] the last one
-    /// may be shorter; of a global batch a worker may have no root.
+    /// Returns the batches of `worker` in an epoch of this order. Under [`Deal::Owned`] the last
+    /// one may be shorter; of a global batch a worker may have no root.
     ///
     /// # Panics
     ///
@@ -98,8 +98,8 @@ impl RootPlan<'_> {
         order.chunks(self.batch_size.saturating_mul(self.workers as usize))
     }
 
-    /// Returns the seed of a worker's batch. The parts of a global batch have one seed, so that each
-    /// node draws the same neighbours in whichever part it is.
+    /// Returns the seed of a worker's batch. The parts of a global batch have one seed, so that
+    /// each node draws the same neighbours in whichever part it is.
     #[must_use]
     pub fn seed_of(&self, worker: u32, epoch: u32, batch: u32) -> u64 {
         let worker = if self.deal == Deal::Owned { worker } else { 0 };

@@ -5,8 +5,9 @@ use crate::mix::mix;
 /// 2⁶⁴ divided by the golden ratio, odd: the step of SplitMix64.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Seed of one mini-batch: BLAKE3 over the run's seed and the batch's place, each a fixed-width
-/// little-endian field (RapidGNN, section 4.1). Seeds of different places are unrelated.
+/// Returns the seed of one mini-batch: BLAKE3 over the run's seed and the batch's place, each a
+/// fixed-width little-endian field (RapidGNN, section 4.1). Seeds of different places are
+/// unrelated.
 #[must_use]
 pub fn batch_seed(s0: u64, worker: u32, epoch: u32, batch: u32) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("lodestore 1 seed of a mini-batch");

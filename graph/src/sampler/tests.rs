@@ -251,7 +251,8 @@ fn ten_sources() -> Topology {
     topology_of(&edges, 12)
 }
 
-/// The neighbour that `node` draws in `hop` of the batch named by seed, worker, epoch, batch.
+/// Returns the neighbour that `node` draws in `hop` of the batch named by seed, worker, epoch,
+/// batch.
 fn drawn(sampler: &mut Sampler<'_>, node: u32, hop: usize, name: (u64, u32, u32, u32)) -> usize {
     let seed = batch_seed(name.0, name.1, name.2, name.3);
     let batch = sampler.sample(&[NodeId(node)], seed);

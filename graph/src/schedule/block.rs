@@ -18,8 +18,8 @@
 //! 3. the nodes;
 //! 4. for each block: the number of edges of each destination, then the code of each edge.
 //!
-//! Sampling numbers new nodes in the order of their edges, so the code of a source is how far it
-//! lies behind the next new number: 0 says that the node is new. Most codes are 0 or small.
+//! Sampling numbers new nodes in the order of their edges, so the code of a source is how far it is
+//! behind the next new number: 0 says that the node is new. Most codes are 0 or small.
 
 use std::io::Read;
 
@@ -139,7 +139,7 @@ fn sound_batch(planes: &[u8], shape: &Shape) -> Result<Batch, BlockFault> {
     Ok(batch)
 }
 
-/// The planes of the batch at `place`, not yet known to be one.
+/// Returns the planes of the batch at `place`, not yet known to be one.
 fn planes(
     bytes: &[u8],
     place: Place,
@@ -208,7 +208,7 @@ fn to_words(batch: &Batch) -> Vec<u32> {
     words
 }
 
-/// The batch that the words spell, of sound lengths but otherwise unchecked.
+/// Returns the batch that the words spell, of sound lengths but otherwise unchecked.
 fn from_words(words: &[u32], n_hops: usize) -> Result<Batch, BlockFault> {
     let mut rest = words;
     let mut take = |n: usize| {

@@ -22,8 +22,8 @@ pub struct AccessStats {
     pub nodes_once: u64,
 }
 
-/// The `n_hot` remote nodes that most batches of the worker's epoch need, by rising id; fewer
-/// when there are fewer (RapidGNN, section 4.5). The lower id wins a tie.
+/// Returns the `n_hot` remote nodes that most batches of the worker's epoch need, by rising id;
+/// fewer when there are fewer (RapidGNN, section 4.5). The lower id wins a tie.
 pub fn hot_set(
     schedule: &Schedule,
     worker: u32,
@@ -72,7 +72,7 @@ impl AccessCounts {
         hottest
     }
 
-    /// How many batches need `node`; 0 for a local one.
+    /// Returns how many batches need `node`; 0 for a local one.
     #[must_use]
     pub fn of_node(&self, node: NodeId) -> u32 {
         self.counts.get(node.index()).copied().unwrap_or(0)

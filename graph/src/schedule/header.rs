@@ -139,7 +139,7 @@ mod tests {
         decode(page, Path::new("x.sched")).unwrap_err().to_string()
     }
 
-    /// The page with some bytes replaced and the checksum made right again.
+    /// Returns the page with some bytes replaced and the checksum made right again.
     fn forged(at: usize, bytes: &[u8]) -> [u8; HEADER_BYTES] {
         let (mut page, _) = encode(&spec(), 99);
         page[at..at + bytes.len()].copy_from_slice(bytes);

@@ -171,7 +171,7 @@ impl Partial {
         Ok(false)
     }
 
-    /// The block that starts at `start`, if a sound one is there.
+    /// Returns the block that starts at `start`, if a sound one is there.
     fn left_block(
         &self,
         start: u64,
@@ -220,7 +220,7 @@ impl Partial {
         }
     }
 
-    /// Seals the file, makes it durable, and gives it its name. Gives the footer and the size.
+    /// Seals the file, makes it durable, and returns it its name. Returns the footer and the size.
     pub(super) fn finish(mut self, path: &Path) -> Result<(Footer, u64), ScheduleError> {
         let index_at = self.offsets.pop().unwrap_or_default();
         let mut tail = Vec::with_capacity(4 * self.batches_of.len() + 8 * self.offsets.len());
@@ -244,7 +244,7 @@ impl Partial {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Where the next block goes.
+    /// Returns where the next block goes.
     fn end(&self) -> u64 {
         self.offsets.last().copied().unwrap_or_default()
     }

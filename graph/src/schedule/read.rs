@@ -57,7 +57,7 @@ impl Schedule {
         })
     }
 
-    /// The run that the schedule describes.
+    /// Returns the run that the schedule describes.
     #[must_use]
     pub fn spec(&self) -> &ScheduleSpec {
         &self.header.spec
@@ -88,19 +88,19 @@ impl Schedule {
         self.footer.n_ids
     }
 
-    /// BLAKE3 of the content, as the writer gave it.
+    /// Returns the bLAKE3 of the content, as the writer gave it.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         self.footer.digest
     }
 
-    /// The same in hexadecimal digits.
+    /// Returns the same in hexadecimal digits.
     #[must_use]
     pub fn digest_hex(&self) -> String {
         blake3::Hash::from_bytes(self.footer.digest).to_hex().to_string()
     }
 
-    /// Size of the file.
+    /// Returns the size of the file.
     #[must_use]
     pub fn n_bytes(&self) -> u64 {
         self.n_bytes
@@ -132,7 +132,7 @@ impl Schedule {
         })
     }
 
-    /// The batches of one worker and epoch, in order, each read when it is asked for.
+    /// Returns the batches of one worker and epoch, in order, each read when it is asked for.
     pub fn batches(
         &self,
         worker: u32,
@@ -165,7 +165,7 @@ impl RawFile {
         self.file.read_exact_at(bytes, at).map_err(io_error(&self.path, "read"))
     }
 
-    /// The footer and where it starts.
+    /// Returns the footer and where it starts.
     fn footer(&self, header: &Header) -> Result<(Footer, u64), ScheduleError> {
         let offset = self.n_bytes - FOOTER_BYTES as u64;
         let mut bytes = [0; FOOTER_BYTES];
@@ -183,7 +183,8 @@ impl RawFile {
         }
     }
 
-    /// Where the index starts, and its bytes: a count for each worker, an offset for each batch.
+    /// Returns where the index starts, and its bytes: a count for each worker, an offset for each
+    /// batch.
     fn index(
         &self,
         header: &Header,
@@ -208,7 +209,7 @@ impl RawFile {
         Ok((index_at, bytes))
     }
 
-    /// The starts of the blocks, which must follow each other from the header to the index.
+    /// Returns the starts of the blocks, which must follow each other from the header to the index.
     fn offsets(&self, bytes: &[u8], index_at: u64) -> Result<Vec<u64>, ScheduleError> {
         let mut offsets: Vec<u64> =
             bytes.chunks_exact(8).map(|bytes| u64::from_le_bytes(array(bytes, 0))).collect();

@@ -1,4 +1,4 @@
-//! Whether a schedule that lies there is the one that would be written.
+//! Whether a schedule that is there is the one that would be written.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,11 +10,12 @@ use super::{Schedule, ScheduleError, ScheduleSpec};
 use crate::sampler::epoch_order;
 use crate::{NodeId, PartitionBook};
 
-/// Whether `path` holds the whole schedule that [`super::write_schedule`] would write for these
-/// arguments. A file that is damaged where this looks is none.
+/// Returns whether `path` holds the whole schedule that [`super::write_schedule`] would write for
+/// these arguments. A file that is damaged where this looks is none.
 ///
-/// The header says all that batches depend on but the list of roots. Every epoch goes through all of
-/// them, so that the first tells whether they are the same: its batches are read, the others not.
+/// The header says all that batches depend on but the list of roots. Every epoch goes through all
+/// of them, so that the first tells whether they are the same: its batches are read, the others
+/// not.
 #[must_use]
 pub fn is_schedule_of(
     spec: &ScheduleSpec,
@@ -31,8 +32,8 @@ pub fn is_schedule_of(
 }
 
 impl Schedule {
-    /// Fails if there is a file at `path` that does not begin as a schedule does: it is somebody else's,
-    /// and nothing may take its place.
+    /// Fails if there is a file at `path` that does not begin as a schedule does: it is somebody
+    /// else's, and nothing may take its place.
     pub fn refuse_other_file(path: &Path) -> Result<(), ScheduleError> {
         let file = match File::open(path) {
             Ok(file) => file,

@@ -55,12 +55,12 @@ fn written_as(spec: &ScheduleSpec) -> (TempDir, PathBuf, ScheduleSummary) {
     (dir, path, summary)
 }
 
-/// A run of three batches.
+/// Returns a run of three batches.
 fn short() -> ScheduleSpec {
     ScheduleSpec { epochs: 1, batch_size: 20, ..spec() }
 }
 
-/// Every batch of the run, sampled one after the other.
+/// Returns every batch of the run, sampled one after the other.
 fn naive(spec: &ScheduleSpec) -> Vec<(u32, u32, u32, Batch)> {
     let topology = topology();
     let mut sampler = Sampler::new(&topology, &spec.fanouts);
@@ -374,7 +374,7 @@ fn a_file_that_is_no_schedule_stays_as_it_is() {
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
         assert_eq!(dir.path().read_dir().unwrap().count(), 1, "nothing beside it");
     }
-    // An empty file, or the schedule of another run, gives way.
+    // An empty file, or the schedule of another run, yields.
     std::fs::write(&path, b"").unwrap();
     write(&short(), &path, 1);
     write(&spec(), &path, 1);

@@ -127,8 +127,8 @@ pub struct Estimate {
     pub next_use_bytes: u64,
 }
 
-/// What [`write_schedule`] will take for the same arguments: by some batches of the first epoch, and the
-/// roots in them.
+/// Returns what [`write_schedule`] will take for the same arguments: by some batches of the first
+/// epoch, and the roots in them.
 pub fn estimate_bytes(
     topology: &Topology,
     book: &PartitionBook,
@@ -172,7 +172,7 @@ struct Job {
     roots: Vec<NodeId>,
 }
 
-/// The batches of an epoch in the order of the file.
+/// Returns the batches of an epoch in the order of the file.
 fn jobs_of(
     spec: &ScheduleSpec,
     book: &PartitionBook,
@@ -191,7 +191,7 @@ fn jobs_of(
     jobs
 }
 
-/// Takes up as many of the first `jobs` as a run before has left; gives how many.
+/// Takes up as many of the first `jobs` as a run before has left; returns how many.
 fn take_up(
     file: &mut Partial,
     jobs: &[Job],

@@ -9,11 +9,11 @@ use crate::relabel::Relabelling;
 
 /// What is gathered of an edge into a node; sorts by source.
 pub(super) trait InEdge: Copy + Ord + Default {
-    /// The edge from `source` that is number `edge` of the stream.
+    /// Returns the edge from `source` that is number `edge` of the stream.
     fn of(source: u32, edge: u64) -> Self;
-    /// Where it comes from.
+    /// Returns where it comes from.
     fn source(self) -> u32;
-    /// Its number, if it is remembered.
+    /// Returns its number, if it is remembered.
     fn edge(self) -> Option<u64>;
 }
 
@@ -76,8 +76,8 @@ pub(super) struct Counts {
 /// each other in the order of the stream, or are left out but for the first.
 ///
 /// One pass counts; then each pass gathers the lists of as many consecutive nodes as fill
-/// `options.window_bytes` together (of one node at least). Memory: 4 bytes per node of the graph, a window
-/// (or the list of one node, if that is longer), and 8 bytes per node of a window.
+/// `options.window_bytes` together (of one node at least). Memory: 4 bytes per node of the graph, a
+/// window (or the list of one node, if that is longer), and 8 bytes per node of a window.
 pub(super) fn for_each<E: InEdge>(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
@@ -117,7 +117,7 @@ pub(super) fn for_each<E: InEdge>(
     Ok(counts)
 }
 
-/// In-degree of every internal node, repetitions counted, and the number of self loops.
+/// Returns the in-degree of every internal node, repetitions counted, and the number of self loops.
 fn count(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
@@ -147,7 +147,7 @@ fn count(
     }
 }
 
-/// The nodes from `first` whose edges fit together; one node at least.
+/// Returns the nodes from `first` whose edges fit together; one node at least.
 fn window_from(first: usize, degrees: &[u32], window_edges: usize) -> Range<usize> {
     let mut n_edges = degrees[first] as usize;
     let mut end = first + 1;
@@ -158,7 +158,7 @@ fn window_from(first: usize, degrees: &[u32], window_edges: usize) -> Range<usiz
     first..end
 }
 
-/// Gathers the lists of `window` one after another; gives where each ends.
+/// Gathers the lists of `window` one after another; returns where each ends.
 fn gather<E: InEdge>(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
@@ -210,7 +210,7 @@ fn put<E: InEdge>(gathered: &mut [E], next: &mut [usize], row: usize, edge: E) -
     true
 }
 
-/// Moves the first edge from each source of a sorted list to its front; gives how many there are.
+/// Moves the first edge from each source of a sorted list to its front; returns how many there are.
 fn dedup<E: InEdge>(list: &mut [E]) -> usize {
     let mut n_distinct = list.len().min(1);
     for i in 1..list.len() {
@@ -325,7 +325,7 @@ mod tests {
         assert!(matches!(error, Err(TopologyError::Nodes { expected: 3, found: 4 })));
     }
 
-    /// Gives other edges in every pass.
+    /// Returns other edges in every pass.
     struct Changing(Vec<MemoryEdges>, Cell<usize>);
 
     impl EdgeStream for Changing {

@@ -9,9 +9,9 @@
 //! | edge ids | if there are any, u64 × edges: position of each edge in the input |
 //! | weights | if there are any, f32 × edges, finite |
 //!
-//! The file ends with its last section. The header counts nodes and edges, says which sections there
-//! are, and holds the CRC-32 of each. Repeated edges are stored once and self loops kept, unless
-//! whoever wrote the file wanted it otherwise.
+//! The file ends with its last section. The header counts nodes and edges, says which sections
+//! there are, and holds the CRC-32 of each. Repeated edges are stored once and self loops kept,
+//! unless whoever wrote the file wanted it otherwise.
 
 mod error;
 mod lists;
@@ -58,7 +58,7 @@ struct Part {
 pub struct EdgeId([u32; 2]);
 
 impl EdgeId {
-    /// The position, counted from 0.
+    /// Returns the position, counted from 0.
     #[must_use]
     pub fn get(self) -> u64 {
         u64::from(self.0[0]) | u64::from(self.0[1]) << 32
@@ -111,7 +111,7 @@ impl Topology {
         Self::of_parts(parts, book)
     }
 
-    /// The parts, all of which must have the same columns.
+    /// Returns the parts, all of which must have the same columns.
     fn of_parts(
         parts: impl Iterator<Item = Result<(PathBuf, Part), TopologyError>>,
         book: &PartitionBook,
@@ -200,19 +200,19 @@ impl Topology {
         part.weights.as_ref()?.as_slice().get(edges)
     }
 
-    /// Number of edges into `node`; 0 past the last node.
+    /// Returns the number of edges into `node`; 0 past the last node.
     #[must_use]
     pub fn in_degree(&self, node: NodeId) -> u32 {
         self.in_neighbours(node).len() as u32
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn n_nodes(&self) -> u32 {
         self.bounds.last().copied().unwrap_or(0)
     }
 
-    /// Number of edges, each direction of an undirected one counted.
+    /// Returns the number of edges, each direction of an undirected one counted.
     #[must_use]
     pub fn n_edges(&self) -> u64 {
         self.parts.iter().map(|part| part.neighbours.as_slice().len() as u64).sum()
@@ -234,7 +234,7 @@ impl Topology {
         part.neighbours.as_slice().get(edges)
     }
 
-    /// The part of `node`, and where its edges lie in it.
+    /// Returns the part of `node`, and where its edges lie in it.
     #[inline]
     fn place(&self, node: NodeId) -> Option<(&Part, Range<usize>)> {
         let part = match self.parts.len() {
@@ -310,7 +310,7 @@ struct Places {
     weights: Option<Range<usize>>,
 }
 
-/// Checks the bytes of a file; gives where its sections lie.
+/// Checks the bytes of a file; returns where its sections lie.
 fn check(
     file: &[u8],
     book: &PartitionBook,

@@ -14,17 +14,17 @@ pub enum EdgePolicy {
 pub struct TopologyOptions<'a> {
     /// Adds the reverse of every edge that is no self loop.
     pub undirected: bool,
-    /// Edges from a node to itself; kept unless told otherwise.
+    /// Edges from a node to itself; kept by default.
     pub self_loops: EdgePolicy,
-    /// Directed edges with the same ends as an earlier one; dropped unless told otherwise. Where
-    /// they are kept a node has the same neighbour several times, and sampling may draw each.
+    /// Directed edges with the same ends as an earlier one; dropped by default. Where they are kept
+    /// a node has the same neighbour several times, and sampling may draw each.
     pub duplicates: EdgePolicy,
     /// Whether files hold the number of each edge in the stream; that of the first one where
     /// repeated edges are dropped.
     pub edge_ids: bool,
     /// A finite weight for each edge of the stream, in its order, for files to hold.
     pub weights: Option<&'a [f32]>,
-    /// Bytes of edges that are gathered in one pass over the stream; 256 MiB unless told otherwise.
+    /// Bytes of edges that are gathered in one pass over the stream; 256 MiB by default.
     pub window_bytes: usize,
 }
 
@@ -42,7 +42,7 @@ impl Default for TopologyOptions<'_> {
 }
 
 impl TopologyOptions<'_> {
-    /// The usual ones, for edges of one direction or of both.
+    /// Returns the usual ones, for edges of one direction or of both.
     #[must_use]
     pub fn usual(undirected: bool) -> Self {
         Self { undirected, ..Self::default() }

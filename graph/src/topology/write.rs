@@ -224,7 +224,7 @@ impl PartFile {
             .map_err(|e| failed(&self.path, "write", e))
     }
 
-    /// Appends the columns asked for; gives the checksum of each, 0 where there is none.
+    /// Appends the columns asked for; returns the checksum of each, 0 where there is none.
     fn write_columns(&mut self, options: &TopologyOptions<'_>) -> Result<[u32; 2], TopologyError> {
         let Some(ids) = self.edge_ids.take() else { return Ok([0; 2]) };
         let path = &self.path;
@@ -246,7 +246,7 @@ impl PartFile {
     }
 }
 
-/// Appends what `cell` gives for each of the `ids`; gives its checksum.
+/// Appends what `cell` gives for each of the `ids`; returns its checksum.
 fn append<const N: usize>(
     file: &mut BufWriter<File>,
     path: &Path,
@@ -271,7 +271,7 @@ fn append<const N: usize>(
     }
 }
 
-/// A file beside `path` that goes when it is closed.
+/// Returns a file beside `path` that goes when it is closed.
 fn nameless(path: &Path) -> io::Result<BufWriter<File>> {
     let name = path.with_extension("ids.tmp");
     let file = File::options().read(true).write(true).create(true).truncate(true).open(&name)?;

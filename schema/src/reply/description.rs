@@ -1,4 +1,4 @@
-//! The graph behind a server, as clients are told of it.
+//! The graph behind a server, as clients receive it.
 
 use crate::WireError;
 use crate::limits::ROW_BYTES_MAX;
@@ -30,16 +30,16 @@ pub struct Description {
     pub shares: bool,
     /// Whether partitions come and go.
     pub roams: bool,
-    /// Version and role of each of `parts`; empty where all have `version`, and the server writes all of
-    /// them or none.
+    /// Version and role of each of `parts`; empty where all have `version`, and the server writes
+    /// all of them or none.
     pub states: Vec<PartState>,
     /// Partitions that are on their way to this server.
     pub arriving: Vec<u16>,
-    /// Drawn by the server when it started; 0 where none was told.
+    /// Drawn by the server when it started; 0 where it was not sent.
     pub instance: u64,
 }
 
-/// What a server is to a partition that it has.
+/// Role of a server for a partition that it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// It takes no puts, and no versions from anywhere.
@@ -52,7 +52,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The word for it in reports.
+    /// Returns the word for it in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -68,11 +68,11 @@ impl Role {
 pub struct PartState {
     /// Its committed version there.
     pub version: u32,
-    /// What the server is to it.
+    /// The role of the server for it.
     pub role: Role,
 }
 
-/// One tensor as the wire tells it.
+/// One tensor as on the wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TensorDescription {
     /// Name, unique in the graph.
@@ -88,13 +88,13 @@ pub struct TensorDescription {
 }
 
 impl Description {
-    /// The graph as requests name it, so that no other graph's rows are taken for its own.
+    /// Returns the graph as requests name it, so that no other graph's rows are taken for its own.
     #[must_use]
     pub fn graph_tag(&self) -> u64 {
         graph_tag(self.graph)
     }
 
-    /// The partitions that are here, with the state of each.
+    /// Returns the partitions that are here, with the state of each.
     pub fn held(&self) -> impl Iterator<Item = (u16, PartState)> {
         let role = if self.writable { Role::Writer } else { Role::Reader };
         let all = PartState { version: self.version, role };
@@ -102,20 +102,20 @@ impl Description {
         self.parts.iter().copied().zip(states)
     }
 
-    /// Whether another address led to the same server, as it ran then.
+    /// Returns whether another address led to the same server, as it ran then.
     #[must_use]
     pub fn is_same_server(&self, other: &Self) -> bool {
         self.instance != 0 && self.instance == other.instance
     }
 
-    /// The state of a partition, if it is here.
+    /// Returns the state of a partition, if it is here.
     #[must_use]
     pub fn state(&self, part: u16) -> Option<PartState> {
         self.held().find(|&(it, _)| it == part).map(|(_, state)| state)
     }
 }
 
-/// The first eight bytes of a graph's uuid, which are random.
+/// Returns the first eight bytes of a graph's uuid, which are random.
 #[must_use]
 pub fn graph_tag(graph: [u8; 16]) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = graph;

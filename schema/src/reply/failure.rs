@@ -12,9 +12,9 @@ use crate::{WireError, WireVersions};
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{message}")]
 pub struct Failure {
-    /// Who is at fault and whether to retry.
+    /// Fault of the client or the server, and whether to retry.
     pub code: FailureCode,
-    /// What was expected, what was found, what to do.
+    /// Expected and found values, and the remedy.
     pub message: String,
     /// When to retry an `Overloaded` request.
     pub retry_after: Duration,
@@ -84,7 +84,7 @@ impl FailureCode {
         Self::Older,
     ];
 
-    /// The word for it in reports and metrics.
+    /// Returns the word for it in reports and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -214,7 +214,7 @@ fn pointers_that_lead_back_and_chains_of_them_come_to_an_end() {
     let n_words = head.len() / 8;
     for at in 1..n_words {
         for offset in -(n_words as i64)..n_words as i64 {
-            // A struct of one pointer, or a list of pointers, that lies anywhere.
+            // A struct of one pointer, or a list of pointers, at any offset.
             for word in [(1 << 48) | u64::from((offset << 2) as u32), (0x7fe << 32) | 1] {
                 let mut head = head.clone();
                 head[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());

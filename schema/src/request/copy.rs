@@ -4,8 +4,8 @@ use super::RequestBody;
 use crate::WireError;
 use crate::lodestore_capnp::{copy, follow};
 
-/// Steps of moving a partition, whose files come by [`FollowStep`]; `docs/replication.md` has all of
-/// them.
+/// Steps of moving a partition, whose files come by [`FollowStep`]; `docs/replication.md` has all
+/// of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyStep {
     /// Begins, on this connection.
@@ -17,7 +17,7 @@ pub enum CopyStep {
     Seal,
     /// Once sealed, the next rows that are not committed.
     Pending,
-    /// The source gives the partition up.
+    /// The source releases the partition.
     Release,
     /// The target serves the folder that it has now.
     Adopt,
@@ -37,7 +37,7 @@ pub enum FollowStep {
     Read {
         /// Position in [`Followed::files`](crate::Followed::files).
         file: u16,
-        /// Of its first byte.
+        /// Offset of its first byte.
         offset: u64,
     },
 }

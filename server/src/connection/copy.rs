@@ -18,7 +18,7 @@ pub(super) struct Copying {
     id: u64,
 }
 
-/// What a step gives: the reply, and the piece that follows it.
+/// The reply of a step, and the piece that follows it.
 type Step = Result<(Copied, Vec<u8>), Failure>;
 
 impl Connection {
@@ -94,13 +94,13 @@ impl Connection {
     }
 }
 
-/// A step that seals, or reads pending rows. Blocks.
+/// Returns a step that seals, or reads pending rows. Blocks.
 fn step_of(copy: &mut PartCopy, step: CopyStep) -> Result<(Copied, Vec<u8>), StoreError> {
     let (mut copied, mut piece) = (Copied::default(), Vec::new());
     match step {
         CopyStep::Pending => copied.is_last = copy.next_pending(COPY_PIECE_BYTES, &mut piece)?,
         CopyStep::Seal => copied.version = copy.seal()?,
-        // Whoever takes these steps does not come here.
+        // A connection that takes these steps does not come here.
         CopyStep::Open { .. } | CopyStep::Release | CopyStep::Adopt | CopyStep::Expect { .. } => {}
     }
     Ok((copied, piece))

@@ -100,7 +100,8 @@ impl Connection {
         Ok(agreed?)
     }
 
-    /// Whether the first request tells one of these tokens, or the admin's, which is worth more.
+    /// Returns whether the first request has one of these tokens, or the admin's, which is worth
+    /// more.
     async fn tells(&mut self, guard: &Guard, tokens: &Tokens) -> Result<bool, Ended> {
         let mut prefix = [0; PREFIX_BYTES];
         self.stream.read_exact(&mut prefix).await?;
@@ -116,13 +117,13 @@ impl Connection {
         Ok(found.is_some_and(|found| self.rights.hear(guard, &found) | tokens.take(&found)))
     }
 
-    /// Tells a client that would be let in why it is not served.
+    /// Sends an admissible client the reason why it is not served.
     pub(crate) async fn turn_away(mut self, refusal: Failure) -> Result<(), Ended> {
         self.show_out(refusal).await
     }
 
-    /// Tells why, and waits for a moment until the client has heard it: to close while bytes of it
-    /// lie unread would take the answer from it.
+    /// Sends the reason, and waits a moment for the client to read it. Closing while bytes of the
+    /// client are unread would discard the answer.
     async fn show_out(&mut self, refusal: Failure) -> Result<(), Ended> {
         self.pace = Pace::default();
         self.reply(&Reply::Failure(refusal)).await?;

@@ -12,7 +12,7 @@ use super::{Connection, Ended};
 use crate::error::{failure, store_failure};
 use crate::shard::Shard;
 
-/// What a step gives: the reply, and the body that follows it.
+/// The reply of a step, and the body that follows it.
 type Step = Result<(Followed, Vec<u8>), Failure>;
 
 impl Connection {

@@ -1,5 +1,5 @@
-//! Handshakes of TLS, one step of one of them at a time: its arithmetic takes as long as many requests,
-//! and whoever comes may begin one.
+//! Handshakes of TLS, one step of one of them at a time. Their arithmetic takes as long as many
+//! requests, and any stranger may begin one.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,26 +11,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-/// Who waits for a turn: those whom one more step completes before all others, since those who begin may
-/// be many and mean nothing by it, and among equals who waits longest. Only the second step goes first:
-/// whoever sends byte after byte has as many as it likes. A turn is handed over: whoever comes as one
-/// ends does not go before those who wait.
+/// The queue of handshakes. Those that one more step completes run first, since those that begin
+/// may be many and harmless or not; among equals the longest wait decides. Only the second step
+/// goes first: a client that sends byte after byte has as many steps as it likes. A turn is handed
+/// over: a newcomer does not go before those that wait when a turn ends.
 #[derive(Default)]
 pub(crate) struct Turns(RefCell<Line>);
 
 #[derive(Default)]
 struct Line {
     waiting: BTreeMap<Place, Waker>,
-    /// Who has the turn.
+    /// The handshake that has the turn.
     called: Option<Place>,
     n_given: u64,
 }
 
-/// Where one stands: whether others go first, and when it came.
+/// Place in the queue: whether others go first, and its time of arrival.
 type Place = (bool, u64);
 
 impl Turns {
-    /// Stands in line until it is its turn, which lasts as long as what comes back.
+    /// Waits for a turn, which lasts until the returned value is dropped.
     async fn next(&self, can_wait: bool) -> Turn<'_> {
         let place = {
             let mut line = self.0.borrow_mut();
@@ -40,7 +40,7 @@ impl Turns {
         let turn = Turn { turns: self, place };
         poll_fn(|cx| {
             let mut line = self.0.borrow_mut();
-            // Whoever ends a turn calls the next: nobody is called only if nobody waits.
+            // The end of a turn calls the next handshake; none is called only if none waits.
             if *line.called.get_or_insert(place) == place {
                 return Poll::Ready(());
             }
@@ -72,10 +72,10 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Runs a handshake whose steps wait for their turn among those of the shard. After each the core is
-/// the others' for as long as the step took, and the executor looks at what has come meanwhile.
+/// Runs a handshake whose steps wait for their turn among those of the shard. After each the core
+/// is the others' for as long as the step took, and the executor looks at what has come meanwhile.
 ///
-/// What is waited for from the peer is waited for without a turn.
+/// Waits for the peer's bytes take no turn.
 pub(super) async fn in_turn<T>(
     turns: &Turns,
     handshake: impl Future<Output = io::Result<T>>,
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!([(); 3].map(|()| pass(&mut line)), [90, 91, 1]);
     }
 
-    /// A handshake of this many steps, each of which could go on at once.
+    /// Returns a handshake of this many steps, none of which waits for a peer.
     async fn steps(n: u64, n_taken: &Cell<u64>) -> io::Result<()> {
         let mut n_left = n;
         poll_fn(|cx| {

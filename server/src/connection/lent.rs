@@ -1,10 +1,10 @@
-//! Rows for a client of the same machine where they stand: it maps the memory of the shard's tier to
-//! read, is told the slots, and copies the rows itself, so that nobody copies them twice and the
-//! shard goes on to the next request meanwhile.
+//! Rows leased to a client of the same machine. It maps the memory of the shard's tier to read,
+//! receives the slots, and copies the rows itself. No row is copied twice, and the shard serves the
+//! next request meanwhile.
 //!
-//! While a loan lasts no slot gets another row (`lodestore_cache::Directory::lend`). It ends when the
-//! client says that it has taken the rows, asks for something else, or leaves; one that does nothing is cut
-//! off, after twice the time for which a client believes what it has copied.
+//! While a loan lasts no slot gets another row (`lodestore_cache::Directory::lend`). It ends when
+//! the client says that it has taken the rows, asks for something else, or leaves; one that does
+//! nothing is cut off, after twice the time for which a client believes what it has copied.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -39,7 +39,8 @@ impl Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        // At a stop a client cannot say any more that it has taken the rows, and may still be at it.
+        // At a stop a client cannot say any more that it has taken the rows, and may still be at
+        // it.
         if !self.shard.is_ending()
             && let Ok(rows) = self.shard.tensor(self.tensor)
         {
@@ -49,7 +50,7 @@ impl Drop for Loan {
 }
 
 impl Connection {
-    /// Answers a request for the memory of a tier. The inner result is what the client is told.
+    /// Answers a request for the memory of a tier. The inner result is the client's answer.
     pub(super) async fn lend(
         &mut self,
         shard: &Shard,
@@ -73,7 +74,7 @@ impl Connection {
         };
         let (file, offset, n_bytes) = match rows.tier_file() {
             Ok(Some(place)) => place,
-            // None, or it cannot be opened: rows come as they do to everybody.
+            // None, or it cannot be opened: rows are sent as to other clients.
             Ok(None) | Err(_) => {
                 self.reply(&Reply::Lent { n_bytes: 0, offset: 0 }).await?;
                 return Ok(Ok(()));
@@ -86,8 +87,9 @@ impl Connection {
         Ok(sent)
     }
 
-    /// Tells the client where rows stand, chunk after chunk, up to the first chunk with one that is
-    /// not in memory; gives the number of rows told of. The inner result is what the client is told.
+    /// Sends the client the places of rows, chunk after chunk, up to the first chunk with a row
+    /// outside memory. Returns the number of rows whose places were sent. The inner result is the
+    /// client's answer.
     pub(super) async fn lend_rows(
         &mut self,
         shard: &Rc<Shard>,

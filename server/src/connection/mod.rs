@@ -52,7 +52,7 @@ pub(crate) use time::within;
 /// Bytes drained at a time from a request that is refused.
 const DRAIN_BYTES: usize = 64 << 10;
 
-/// One connection. What it keeps between requests is small: bulk buffers are borrowed.
+/// One connection. The state kept between requests is small: bulk buffers are borrowed.
 pub(crate) struct Connection {
     stream: Stream,
     /// The same socket, to see whether the client has left.
@@ -73,7 +73,7 @@ pub(crate) struct Connection {
     /// Volatile rows that it publishes.
     claims: Vec<Claims>,
     lag: Lag,
-    /// Of the reply that goes.
+    /// Length of the reply that is being sent.
     pace: Pace,
     head: Vec<u8>,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Connection {
 struct Asked {
     tensor: u16,
     kind: PullKind,
-    /// Of the ids.
+    /// Length of the ids.
     n_bytes: usize,
     /// The only one that will do; 0 for the newest.
     version: u32,
@@ -158,7 +158,7 @@ impl Connection {
                 if !was_first {
                     return Err(told_again());
                 }
-                // It is in; who tells a token that nobody wants is not answered.
+                // The client is admitted; a token that is not needed has no answer.
                 self.rights.hear(&shard.guard(), &token);
                 self.drain(prefix.body_bytes).await?;
                 continue;
@@ -186,12 +186,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a frame as long as the client likes, unless it has rows on loan, or as nobody wants its
-    /// place; `None` when it has left between frames.
+    /// Waits for a frame without a limit, unless the client has leased rows or its place is needed.
+    /// Returns `None` when it has left between frames.
     async fn next_prefix(&mut self, idle: &Idle) -> Result<Option<Prefix>, Ended> {
         let mut bytes = [0; PREFIX_BYTES];
-        // Between two steps of a copy it is at work, and so is who copies rows that are lent, or has
-        // claimed rows.
+        // Between two steps of a copy it is at work, and so is who copies rows that are lent, or
+        // has claimed rows.
         if self.copying.is_none() && self.loan.is_none() && self.claims.is_empty() {
             idle.begin();
         }
@@ -384,8 +384,8 @@ fn told_again() -> Ended {
     WireError::Malformed { message: "request", reason }.into()
 }
 
-/// What can be wrong with a request before its body is read: the version of the connection does not have
-/// it, it came too late, or means another graph than this one.
+/// Returns what can be wrong with a request before its body is read: the version of the connection
+/// does not have it, it came too late, or means another graph than this one.
 fn check(shard: &Shard, request: &Request, version: u16, is_late: bool) -> Result<(), Failure> {
     request.body.check_version(version).map_err(|error| {
         // A peer without ranges does not know the code.

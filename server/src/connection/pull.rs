@@ -73,7 +73,7 @@ impl Connection {
     }
 
     /// Gathers and sends chunk after chunk, as long as a pull waits for them. The inner result is
-    /// what the client is told.
+    /// the client's answer.
     async fn send_rows(
         &mut self,
         shard: &Rc<Shard>,
@@ -132,8 +132,8 @@ impl Connection {
         }
     }
 
-    /// Begins the next chunk: waits for its place in shared memory, if it has one. Returns its rows, and
-    /// where these are to be gathered: there, or behind the head room of `frame`.
+    /// Begins the next chunk: waits for its place in shared memory, if it has one. Returns its
+    /// rows, and where these are to be gathered: there, or behind the head room of `frame`.
     pub(super) async fn next_place<'a>(
         &'a mut self,
         shard: &Shard,
@@ -177,7 +177,7 @@ impl Connection {
         Ok(answer.rows.end == answer.n_rows)
     }
 
-    /// Sends a reply whose body stands in the frame, behind the room for its head.
+    /// Sends a reply whose body is in the frame, behind the room for its head.
     pub(super) async fn write_chunk(
         &mut self,
         reply: &Reply,

@@ -12,7 +12,7 @@ use crate::limits::FRAME_TIMEOUT;
 use crate::shard::Shard;
 
 impl Connection {
-    /// Reads the body of a push and has it put. The inner result is what the client is told.
+    /// Reads the body of a push and has it put. The inner result is the client's answer.
     pub(super) async fn push(
         &mut self,
         shard: &Rc<Shard>,

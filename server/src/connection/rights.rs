@@ -1,4 +1,4 @@
-//! What a connection may ask for beside rows: moves of partitions, and who may move them.
+//! Permissions of a connection beside reads: moves of partitions, and who may request them.
 
 use std::os::fd::AsFd;
 
@@ -11,16 +11,17 @@ use crate::guard::Guard;
 /// Whether a connection may have partitions copied and moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rights {
-    /// It came by a Unix socket, told the admin token, or is of this machine where there is none.
+    /// The connection came by a Unix socket, showed the admin token, or is local where no admin
+    /// token is set.
     Moves,
-    /// It has not told the admin token, which is wanted.
+    /// It has not shown the admin token, which is required.
     WantsAdminToken,
     /// It is of another machine, and there is no admin token.
     Elsewhere,
 }
 
 impl Rights {
-    /// Before it has told any token.
+    /// It has shown no token yet.
     pub(super) fn of(guard: &Guard, socket: impl AsFd, is_local: bool) -> Self {
         match guard.admin_token {
             _ if is_local => Self::Moves,
@@ -30,7 +31,7 @@ impl Rights {
         }
     }
 
-    /// It has told this token: whether that is the admin's.
+    /// It has shown this token; true for the admin's.
     pub(super) fn hear(&mut self, guard: &Guard, token: &Token) -> bool {
         let is_admin = guard.admin_token.as_ref().is_some_and(|admin| admin.take(token));
         if is_admin {
@@ -56,7 +57,7 @@ impl Rights {
     }
 }
 
-/// Whether a connection came to an address that only this machine reaches.
+/// Returns whether a connection came to an address that only this machine reaches.
 fn is_loopback(socket: impl AsFd) -> bool {
     let address = getsockname(socket).ok().and_then(|at| std::net::SocketAddr::try_from(at).ok());
     address.is_some_and(|at| at.ip().to_canonical().is_loopback())

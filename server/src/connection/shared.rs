@@ -1,10 +1,10 @@
 //! Rows for a client of the same machine by memory that both map: asked for once on a Unix socket,
 //! written by this side alone, and gone with the connection.
 //!
-//! The memory is a ring of slots, a chunk each. Chunk `i` of an answer stands in slot `i` modulo
-//! their number; where a later chunk of the same answer needs the slot, the client says when it has
-//! taken the rows. All slots are free when a pull begins: a client that asks again before it has
-//! taken what came spoils rows of its own, and nobody else's.
+//! The memory is a ring of slots, a chunk each. Chunk `i` of an answer is in slot `i` modulo their
+//! number; where a later chunk of the same answer needs the slot, the client says when it has taken
+//! the rows. All slots are free when a pull begins. A client that asks again before it took the
+//! last answer spoils its own rows only.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -31,15 +31,15 @@ pub(crate) const REGION_BYTES: usize = SHARED_SLOTS * CHUNK_BYTES;
 /// The memory of one connection.
 pub(super) struct Shared {
     region: Region,
-    /// What the client has not said yet to have taken: awaited chunks, and a loan counts as one.
+    /// Chunks that the client has not acknowledged: awaited ones, and a lease counts as one.
     pub(super) n_untaken: usize,
     /// Tensors whose tiers the client reads.
     pub(super) lent: Vec<u16>,
     _room: StaticPermit,
 }
 
-/// Rows of a chunk: as many as its bytes allow, and no more than are gathered between two looks of the
-/// executor, however short they are.
+/// Rows of a chunk: as many as its bytes allow, and no more than are gathered between two looks of
+/// the executor, however short they are.
 pub(super) fn chunk_rows(row_bytes: usize) -> usize {
     (CHUNK_BYTES / row_bytes).clamp(1, CHUNK_ROWS_MAX)
 }
@@ -55,18 +55,18 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Of the rows from `first` on up to `n_rows`.
+    /// The rows from `first` on, up to `n_rows`.
     pub(super) fn new(first: usize, n_rows: usize, chunk_rows: usize, row_bytes: usize) -> Self {
         Self { first, n_rows, chunk_rows, row_bytes }
     }
 
-    /// Whether chunks fit a slot, which one of a single long row does not, and are worth one: then all
-    /// are but the last.
+    /// Returns whether chunks fit a slot, which one of a single long row does not, and are worth
+    /// one: then all are but the last.
     fn fits(self) -> bool {
         (SHARED_CHUNK_BYTES_MIN..=CHUNK_BYTES).contains(&(self.chunk_rows * self.row_bytes))
     }
 
-    /// Where the chunk that begins with this row stands; `None` for one that is too short to be
+    /// Returns the place of the chunk that begins with this row; `None` for a chunk too short to be
     /// worth it.
     fn place(self, first_row: usize) -> Option<Range<usize>> {
         let n_bytes = (self.n_rows - first_row).min(self.chunk_rows) * self.row_bytes;
@@ -74,19 +74,19 @@ impl Ring {
         (n_bytes >= SHARED_CHUNK_BYTES_MIN).then_some(start..start + n_bytes)
     }
 
-    /// Whether a later chunk comes to the place of the one that begins with this row.
+    /// Returns whether a later chunk comes to the place of the one that begins with this row.
     fn comes_again(self, first_row: usize) -> bool {
         first_row + SHARED_SLOTS * self.chunk_rows < self.n_rows
     }
 
-    /// Whether the place of the chunk that begins with this row had one before.
+    /// Returns whether the place of the chunk that begins with this row had one before.
     fn had_another(self, first_row: usize) -> bool {
         first_row - self.first >= SHARED_SLOTS * self.chunk_rows
     }
 }
 
 impl Connection {
-    /// Answers a request for memory. The inner result is what the client is told.
+    /// Answers a request for memory. The inner result is the client's answer.
     pub(super) fn share(&mut self, shard: &Shard) -> Result<Result<(), Failure>, Ended> {
         let refuse = |code, message: &str| Ok(Err(failure(code, message)));
         if !self.is_local {
@@ -114,7 +114,7 @@ impl Connection {
         Ok(Ok(()))
     }
 
-    /// Sends a reply with the descriptor of a memory. The inner result is what the client is told.
+    /// Sends a reply with the descriptor of a memory. The inner result is the client's answer.
     pub(super) fn send_memory(
         &mut self,
         reply: &Reply,
@@ -134,8 +134,8 @@ impl Connection {
         }
     }
 
-    /// The client tells that it has taken rows, while no answer waits for that: those that were lent, or
-    /// chunks of an answer that has failed; or nobody has asked.
+    /// Handles an acknowledgement while no answer waits for it: of leased rows, of chunks of a
+    /// failed answer, or of nothing that was requested.
     pub(super) fn taken(&mut self) -> Result<(), Ended> {
         match self.shared.as_mut().and_then(|shared| shared.n_untaken.checked_sub(1)) {
             Some(left) => {
@@ -155,8 +155,8 @@ impl Connection {
         ring.fits() && self.shared.as_ref().is_some_and(|shared| shared.n_untaken == 0)
     }
 
-    /// Waits until the place of the chunk that begins with this row is free. Gives whether it will
-    /// be: at a stop the client cannot tell any more.
+    /// Waits until the place of the chunk that begins with this row is free. Returns whether it
+    /// will be: at a stop the client cannot tell any more.
     pub(super) async fn free_place(
         &mut self,
         shard: &Shard,
@@ -185,13 +185,14 @@ impl Connection {
         Ok(true)
     }
 
-    /// Where the chunk that begins with this row is to be gathered, if the memory has a place for it.
+    /// Where the chunk that begins with this row is to be gathered, if the memory has a place for
+    /// it.
     pub(super) fn place(&mut self, ring: Ring, first_row: usize) -> Option<&mut [u8]> {
         let place = ring.place(first_row)?;
         Some(&mut self.shared.as_mut()?.region.bytes_mut()[place])
     }
 
-    /// Tells the client of a chunk that was gathered there.
+    /// Announces a chunk that was gathered there to the client.
     pub(super) async fn write_shared(
         &mut self,
         ring: Ring,
@@ -230,7 +231,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What stands in the ring untaken is never written over.
+        /// Chunks that were not acknowledged are never overwritten.
         #[test]
         fn a_place_is_used_again_only_after_its_chunk_was_awaited_and_taken(
             first in 0usize..20_000,
@@ -248,7 +249,7 @@ mod tests {
             let mut standing = [None; SHARED_SLOTS];
             for first_row in (first..n_rows).step_by(chunk_rows) {
                 if ring.had_another(first_row) {
-                    // The client tells of the oldest that is awaited.
+                    // The client acknowledges the oldest awaited chunk.
                     let taken: usize = awaited.pop_front().expect("somebody was awaited");
                     standing[taken] = None;
                 }

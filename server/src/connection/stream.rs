@@ -10,15 +10,15 @@ use futures_rustls::server::TlsStream;
 use glommio::net::TcpStream;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What a connection reads from and writes to. Under TLS what was written is on its way only once it
-/// is flushed.
+/// Byte stream of a connection: TCP, Unix, with or without TLS. Under TLS what was written is on
+/// its way only once it is flushed.
 pub(super) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Whether the client has closed its end, which it may have done behind requests that are not read
-/// yet: whoever closes does not wait for answers.
+/// Returns whether the client has closed its end. Unread requests may precede that: a client that
+/// closes does not wait for answers.
 pub(super) fn has_left(socket: &OwnedFd) -> bool {
     let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];

@@ -12,8 +12,7 @@ use crate::limits::{REPLY_BYTES_PER_SECOND_MIN, WRITE_TIMEOUT};
 /// Most that two clocks drift apart, in millionths; those of computers stay well below.
 const DRIFT_PPM: i64 = 500;
 
-/// How long the requests of one connection had waited when they were read, told from two clocks
-/// that have nothing in common but their rate.
+/// Queueing time of one connection's requests, from two clocks that share their rate alone.
 ///
 /// A client stamps requests with its time since it connected. The least difference to ours so far
 /// is that of a request that did not wait; any more is waiting. The least may rise again as fast as
@@ -44,7 +43,7 @@ impl Lag {
     }
 }
 
-/// Far from the ends of the type, so that differences of lies do not wrap.
+/// Far from the ends of the type, so that differences of forged times do not wrap.
 fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 4)
 }
@@ -95,7 +94,7 @@ pub(crate) async fn within<T>(
     before(left, work, expired).await
 }
 
-/// Runs `work` for at most `limit`. Work that is done at once needs no timer.
+/// Runs `work` for at most `limit`. Work that completes immediately needs no timer.
 pub(super) async fn before<T, E>(
     limit: Duration,
     work: impl Future<Output = Result<T, E>>,

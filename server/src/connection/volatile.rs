@@ -17,7 +17,8 @@ use crate::shard::Shard;
 use crate::stats::count;
 use crate::volatile::volatile_failure;
 
-/// The ranges of one tensor that a connection publishes; they are free for others when it is dropped.
+/// The ranges of one tensor that a connection publishes; they are free for others when it is
+/// dropped.
 pub(super) struct Claims {
     tensor: Arc<VolatileTensor>,
     claims: Vec<VolatileClaim>,
@@ -30,8 +31,8 @@ impl Drop for Claims {
 }
 
 impl Connection {
-    /// Reads the ranges that are to be claimed, and claims them. The inner result is what the client is
-    /// told.
+    /// Reads the ranges that are to be claimed, and claims them. The inner result is the client's
+    /// answer.
     pub(super) async fn claim(
         &mut self,
         shard: &Rc<Shard>,
@@ -66,8 +67,8 @@ impl Connection {
         Ok(claimed.map_err(|error| volatile_failure(&tensor, &error)))
     }
 
-    /// Reads rows and publishes them, a chunk at a time: what is in the processor's cache is copied from
-    /// there. The inner result is the reply to the client.
+    /// Reads rows and publishes them, a chunk at a time: what is in the processor's cache is copied
+    /// from there. The inner result is the reply to the client.
     pub(super) async fn publish(
         &mut self,
         shard: &Rc<Shard>,

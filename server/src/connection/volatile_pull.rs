@@ -1,5 +1,5 @@
-//! A pull of volatile rows: it waits until all of them have the stamp that is asked for, or its time is
-//! up, and then sends what is there.
+//! A pull of volatile rows: it waits until all of them have the stamp that is asked for, or its
+//! time is up, and then sends what is there.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::volatile::volatile_failure;
 /// A pause is so small a part of the time that has been waited.
 const PAUSES: u32 = 8;
 
-/// What a pull wants of a tensor.
+/// The rows of a tensor that a pull requests.
 struct Wanted<'a> {
     tensor: &'a VolatileTensor,
     min_stamp: u32,
@@ -116,8 +116,8 @@ impl Connection {
         self.write_chunk(&reply, &mut frame[..body_end]).await
     }
 
-    /// Waits until all rows have the stamp, or the time is up: then whatever is there is sent. The inner
-    /// result is a refusal where too many wait.
+    /// Waits until all rows have the stamp, or the time is up: then whatever is there is sent. The
+    /// inner result is a refusal where too many wait.
     async fn wait_for_stamps(
         &mut self,
         shard: &Rc<Shard>,
@@ -154,8 +154,8 @@ impl Connection {
     }
 }
 
-/// Copies a chunk's rows. What is being rewritten, or was forgotten since it was waited for, is tried
-/// again as long as there is time.
+/// Copies a chunk's rows. Rows that are being rewritten, or were dropped since they were awaited,
+/// are tried again within the deadline.
 async fn gather(
     shard: &Shard,
     wanted: &Wanted<'_>,
@@ -173,8 +173,8 @@ async fn gather(
     }
 }
 
-/// How long to wait before the next look, after so much waiting: a publication is seen at most that much
-/// later.
+/// Returns how long to wait before the next look, after so much waiting: a publication is seen at
+/// most that much later.
 fn pause(waited: Duration, until: Instant) -> Duration {
     let left = until.saturating_duration_since(Instant::now());
     (waited / PAUSES).clamp(WAIT_PAUSE_MIN, WAIT_PAUSE_MAX).min(left)

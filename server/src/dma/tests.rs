@@ -25,7 +25,7 @@ fn turn(admission: &Rc<ReadAdmission>) -> ReadTurn {
     admission.turn(&PullOrder { kind: PullKind::Sync, arrived: now, deadline, progress })
 }
 
-/// What an output holds before it is written to.
+/// Bytes of an output before it is written to.
 const UNTOUCHED: u8 = 0xaa;
 
 /// A graph of one partition and one tensor, whose every row is known.
@@ -67,7 +67,7 @@ impl Known {
         live.tensor(PartId(0), 0).unwrap().current().base().clone()
     }
 
-    /// What a reader that was open before `change` answers for `rows` after it.
+    /// Returns what a reader that was open before `change` answers for `rows` after it.
     fn read_after(
         &self,
         change: impl FnOnce(&Path) + Send + 'static,

@@ -1,4 +1,4 @@
-//! What each path answers.
+//! The paths and their answers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,8 +39,8 @@ pub(super) fn answer(
         },
         Err(bad) => refusal(bad),
     };
-    // The page of another site cannot read these (nor those under a name that leads here:
-    // `BadRequest::Host`), be told that they are something else, or show them in a frame.
+    // A page of another site cannot read these (nor those under a name that resolves to here:
+    // `BadRequest::Host`), reinterpret their type, or frame them.
     let Answer { status, content_type, headers, body } = answer;
     let mut bytes = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
@@ -55,8 +55,8 @@ pub(super) fn answer(
     bytes.into_bytes()
 }
 
-/// Whether who asks may know: health is for all, and the page, which asks for the token itself; figures
-/// are for those who tell it.
+/// Returns whether who asks may know: health is for all, and the page, which asks for the token
+/// itself; figures are for those who tell it.
 fn is_for(request: &Request, tokens: Option<&Tokens>) -> bool {
     let is_for_all = matches!(request.path.as_str(), "/" | "/healthz" | "/readyz");
     is_for_all || tokens.is_none_or(|tokens| request.token.is_some_and(|told| tokens.take(&told)))
@@ -103,7 +103,7 @@ fn status(observed: &Observed) -> Answer {
     }
 }
 
-/// The process lives, and every shard that should answer does.
+/// Returns the process lives, and every shard that should answer does.
 fn health(observed: &Observed) -> Answer {
     match observed.silent_shard() {
         None => text("200 OK", "ok".to_owned()),
@@ -118,7 +118,7 @@ fn health(observed: &Observed) -> Answer {
 fn readiness(observed: &Observed) -> Answer {
     match observed.phase() {
         Phase::Serving if observed.silent_shard().is_none() => {
-            // Reads go on, so that nobody is to send them elsewhere.
+            // Reads continue, so load balancers must not take the server out.
             let state = observed.served().map_or_else(|| "ready".to_owned(), state);
             text("200 OK", state)
         }
@@ -127,7 +127,8 @@ fn readiness(observed: &Observed) -> Answer {
     }
 }
 
-/// What a server that is ready lacks: partitions that take no updates, rows that are still loaded.
+/// Returns what a server that is ready lacks: partitions that take no updates, rows that are still
+/// loaded.
 fn state(served: &Served) -> String {
     let stopped = served.holdings.stopped_writes();
     let mut line = if stopped.is_empty() { "ready" } else { "ready to read" }.to_owned();

@@ -13,7 +13,7 @@ use super::request::{BadRequest, Request};
 use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_TIMEOUT};
 use crate::metrics::Observed;
 
-/// Bytes read at a time, and of those that nobody asked for.
+/// Bytes read at a time, and of unrequested ones.
 const READ_BYTES: usize = 4096;
 
 /// A connection and how far it is.
@@ -28,7 +28,7 @@ pub(super) struct Exchange {
 enum Stage {
     /// The request comes.
     Reading(Vec<u8>),
-    /// The answer goes; so many bytes have gone.
+    /// The answer is being sent; this many bytes are sent.
     Writing(Vec<u8>, usize),
     /// All has gone. The peer closes, or is closed at the deadline: to close while bytes of it lie
     /// unread would take the answer from it.
@@ -53,7 +53,7 @@ impl Exchange {
         now < self.deadline
     }
 
-    /// What it waits for.
+    /// The event that it waits for.
     pub(super) fn awaits(&self) -> PollFlags {
         match self.stage {
             Stage::Reading(_) | Stage::Ending => PollFlags::IN,
@@ -63,7 +63,7 @@ impl Exchange {
 
     /// Does what can be done without waiting; `false` at the end.
     pub(super) fn go_on(&mut self, door: &Door, observed: &Observed) -> bool {
-        // Whoever has the token is no page of another site.
+        // A client with the token is no page of another site.
         let tokens = door.tokens();
         let asks_host = self.is_local || tokens.is_none();
         let hosts = asks_host.then_some(&*door.hosts);

@@ -39,9 +39,8 @@ pub(crate) struct HttpServer {
 impl HttpServer {
     /// Listens, and answers from what `observed` knows.
     ///
-    /// On an address that is not loopback figures are for those who tell the token of `gate`, if there
-    /// is one;
-    /// health checks are for all. `hosts` are names that it may be asked under, see
+    /// On an address that is not loopback figures are for those who tell the token of `gate`, if
+    /// there is one; health checks are for all. `hosts` are names that it may be asked under, see
     /// [`request::Request::parse`].
     pub(crate) fn start(
         address: SocketAddr,
@@ -81,16 +80,16 @@ impl Drop for HttpServer {
     }
 }
 
-/// Whom the port answers.
+/// Clients that the port answers.
 struct Door {
-    /// What those must show who want figures; nothing on loopback.
+    /// Token that is required for figures; none on loopback.
     gate: Option<Arc<Gate>>,
-    /// Names of this machine that lead here for everybody.
+    /// Names that resolve to this machine everywhere.
     hosts: Vec<String>,
 }
 
 impl Door {
-    /// What those must tell who want figures.
+    /// Returns what those must tell who want figures.
     fn tokens(&self) -> Option<Tokens> {
         self.gate.as_ref()?.guard().token
     }
@@ -132,7 +131,7 @@ fn run(listener: &TcpListener, door: &Door, observed: &Observed, stop: &OwnedFd)
     }
 }
 
-/// Whether there is something to do for: the stop, the listener, and each connection.
+/// Returns whether there is something to do for: the stop, the listener, and each connection.
 fn wait(
     listener: &TcpListener,
     stop: &OwnedFd,

@@ -15,7 +15,7 @@ pub(super) struct Request {
     pub(super) path: String,
     /// The answer shall have no body.
     pub(super) is_head: bool,
-    /// What `Authorization: Bearer` tells.
+    /// The token after `Authorization: Bearer`.
     pub(super) token: Option<Token>,
 }
 
@@ -35,11 +35,11 @@ pub(super) enum BadRequest {
 }
 
 impl Request {
-    /// Reads a request; `None` while it is not whole. What follows it is not looked at.
+    /// Reads a request; `None` while it is not whole. Bytes after it are ignored.
     ///
-    /// Where no token keeps others out (`hosts`) it must name this machine by number, as `localhost`, or
-    /// by one of these names. A site whose name leads its own pages here ("DNS rebinding") would have
-    /// them read the answers as its own; a browser says that name in `Host`.
+    /// Where no token keeps others out (`hosts`) it must name this machine by number, as
+    /// `localhost`, or by one of these names. A site whose name leads its own pages here ("DNS
+    /// rebinding") would have them read the answers as its own; a browser says that name in `Host`.
     pub(super) fn parse(head: &[u8], hosts: Option<&[String]>) -> Option<Result<Self, BadRequest>> {
         let mut headers = [EMPTY_HEADER; HTTP_HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
@@ -90,14 +90,14 @@ fn is(header: &Header<'_>, name: &str) -> bool {
     header.name.eq_ignore_ascii_case(name)
 }
 
-/// The token of an `Authorization`, if it is of that kind.
+/// Returns the token of an `Authorization`, if it is of that kind.
 fn bearer(value: &[u8]) -> Option<Token> {
     let (scheme, token) = value.trim_ascii().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| Token::new(token.trim_ascii()).ok())?
 }
 
-/// Whether a `Host`, with or without a port, is an address, `localhost` or one of these: no name that
-/// leads elsewhere for others.
+/// Returns whether a `Host`, with or without a port, is an address, `localhost` or one of these: no
+/// name that leads elsewhere for others.
 fn names_this_machine(host: &[u8], known: &[String]) -> bool {
     let Ok(host) = str::from_utf8(host.trim_ascii()) else { return false };
     let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {

@@ -12,7 +12,7 @@ use crate::stats::{
     BreakReason, Counters, KindCounters, LatencySum, N_BUCKETS, RequestKind, bound_us,
 };
 
-/// A server: counters since it started, and where it stands now. Sizes are bytes, times seconds.
+/// A server: counters since it started, and its present gauges. Sizes are bytes, times seconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ServerFigures {
     /// Version of the program.
@@ -40,7 +40,7 @@ pub struct ServerFigures {
     /// Connections closed as they came, before any shard had them.
     #[serde(default)]
     pub connections_dropped: u64,
-    /// Latencies of bucket i are below so many seconds, and not below the bound before.
+    /// Latencies of bucket i are below this many seconds, and not below the bound before.
     pub latency_bounds: Vec<f64>,
     /// How long what comes to a shard waits until the shard sees it, sampled, over all shards.
     #[serde(default)]
@@ -70,7 +70,7 @@ pub struct ShardFigures {
     pub rows: u64,
     /// Bytes of rows sent.
     pub bytes: u64,
-    /// Of these, through memory shared with clients of the same machine.
+    /// Those sent through memory shared with clients of the same machine.
     pub shared_bytes: u64,
     /// Bytes of memory that such clients map now.
     pub shared_memory_bytes: u64,
@@ -82,13 +82,13 @@ pub struct ShardFigures {
     pub connections_taken: u64,
     /// Connections refused because too many were open.
     pub connections_refused: u64,
-    /// Connections ended before they were let in, because more came than can be let in at once.
+    /// Connections ended before admission, because the queue was full.
     pub connections_evicted: u64,
     /// Connections closed because they were idle while others came and too many were open.
     pub connections_idle_closed: u64,
     /// Time in which the shard was not idle.
     pub busy_seconds: f64,
-    /// How long ago it told the figures that only it knows.
+    /// Age of the gauges that the shard published last.
     pub beat_age_seconds: f64,
     /// Bytes that requests hold, of ids and rows.
     pub in_flight_bytes: u64,
@@ -112,7 +112,7 @@ pub struct ShardFigures {
     pub disk_read_bytes: u64,
     /// Rows that came with the read of another.
     pub joined_rows: u64,
-    /// Reads that go on now.
+    /// Reads that continue now.
     pub disk_reads_in_flight: u64,
     /// Bytes of buffers of these.
     pub disk_reads_in_flight_bytes: u64,
@@ -153,8 +153,8 @@ pub struct KindFigures {
     pub begun: u64,
     /// That have come and are not answered.
     pub in_progress: u64,
-    /// From when a request was sent, as far as that is known, to the last byte of its answer handed to
-    /// the system.
+    /// From when a request was sent, as far as that is known, to the last byte of its answer handed
+    /// to the system.
     pub latency: LatencyFigures,
 }
 
@@ -163,7 +163,7 @@ pub struct KindFigures {
 pub struct LatencyFigures {
     /// Requests by bucket, see [`ServerFigures::latency_bounds`].
     pub buckets: Vec<u64>,
-    /// Of all of them.
+    /// Figures of all of them.
     pub sum_seconds: f64,
 }
 
@@ -195,7 +195,7 @@ pub struct UpdateFigures {
     pub compaction_failure: String,
 }
 
-/// What the system knows of the process.
+/// Figures of the process from the kernel.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessFigures {
     /// Memory in RAM.
@@ -349,7 +349,7 @@ impl LatencyFigures {
         self.buckets.iter().sum()
     }
 
-    /// What has been added since `before`; all of it if that is of another server.
+    /// Returns what has been added since `before`; all of it if that is of another server.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let pairs = self.buckets.iter().zip(&before.buckets);
@@ -362,7 +362,7 @@ impl LatencyFigures {
         }
     }
 
-    /// An upper bound of the quantile, at most a quarter above it; `None` without requests.
+    /// Returns an upper bound of the quantile, at most a quarter above it; `None` without requests.
     #[must_use]
     pub fn quantile(&self, quantile: f64, bounds: &[f64]) -> Option<f64> {
         let mut left = (self.count() as f64 * quantile).ceil().max(1.0) as u64;

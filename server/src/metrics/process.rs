@@ -1,4 +1,4 @@
-//! What the system knows of this process.
+//! Figures of this process from the kernel.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use super::figures::ProcessFigures;
 const USER_HZ: f64 = 100.0;
 
 impl ProcessFigures {
-    /// What cannot be read is 0.
+    /// A figure that cannot be read is 0.
     pub(super) fn read() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -27,7 +27,7 @@ impl ProcessFigures {
     }
 }
 
-/// The number after a key, whatever its unit.
+/// Returns the number after a key, whatever its unit.
 fn kib(status: &str, key: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(key));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::figures::{LatencyFigures, ServerFigures};
 use super::table::{METRICS, Metric, Source};
 
-/// What the text is, as HTTP says it.
+/// Content type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl ServerFigures {
@@ -46,7 +46,7 @@ impl ServerFigures {
         Ok(())
     }
 
-    /// Every fourth bound, an octave apart: enough for alarms, and a quarter of the series.
+    /// Returns every fourth bound, an octave apart: enough for alarms, and a quarter of the series.
     fn write_histogram(
         &self,
         (name, label): (&str, &str),

@@ -63,7 +63,8 @@ impl Shard {
         n_rows.min(n_slots) * rows.row_bytes as u64
     }
 
-    /// The portion of each partition, of the rows that `rows` chooses by partition and length.
+    /// Returns the portion of each partition, of the rows that `rows` chooses by partition and
+    /// length.
     fn portions(&self, tensor: usize, rows: impl Fn(PartId, u32) -> Option<Rows>) -> Vec<Portion> {
         let holdings = &self.shard_plan().holdings;
         let piece_rows = (PRELOAD_BYTES / self.tensors()[tensor].row_bytes).clamp(1, PRELOAD_ROWS);

@@ -44,7 +44,7 @@ impl FromStr for PreloadChoice {
     }
 }
 
-/// What is wanted of one tensor.
+/// The rows of one tensor to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     No,
@@ -60,7 +60,7 @@ pub(crate) struct Preload {
     dir: PathBuf,
     owner: [u8; 16],
     remembered: Mutex<Remembered>,
-    /// What tiers hold at a stop, by partition.
+    /// Rows in tiers at a stop, by partition.
     resident: Mutex<Resident>,
     /// The first read that has failed.
     fault: Mutex<Option<String>>,

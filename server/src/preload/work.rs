@@ -111,7 +111,7 @@ impl Portion {
     }
 }
 
-/// The end of a row's stripe, or of the rows where that comes first.
+/// Returns the end of a row's stripe, or of the rows where that comes first.
 fn stripe_end(stripes: Stripes, row: u32, end: u32) -> u32 {
     let n_rows = stripes.stripe_rows();
     (row / n_rows).saturating_add(1).saturating_mul(n_rows).min(end)
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// All rows of a portion, piece after piece.
+    /// Returns all rows of a portion, piece after piece.
     fn all_of(portion: &Portion) -> Vec<u32> {
         let (mut work, mut ids, mut all) = (Work::default(), Vec::new(), Vec::new());
         work.push(portion.clone());

@@ -1,4 +1,5 @@
-//! When the reads of a pull would be over: what its shard's disk has to do before, and how fast it is.
+//! When the reads of a pull would be over: what its shard's disk has to do before, and how fast it
+//! is.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ const QUEUED: f64 = 0.9;
 /// longer than it is. Before the first sample nothing is late, and nothing is that comes alone.
 #[derive(Debug, Default)]
 pub(crate) struct Forecast {
-    /// Of each class, the cost of what is expected and has not started.
+    /// For each class, the cost of expected work that has not started.
     expected: [u64; 2],
     in_flight: u64,
     is_queued: bool,
@@ -37,11 +38,11 @@ pub(crate) struct Forecast {
     last: Option<Instant>,
 }
 
-/// What was done since the last sample, how long that took, and how long of this pulls waited.
+/// Work done since the last sample, its time, and the part of it in which pulls waited.
 #[derive(Debug, Default)]
 struct Sample {
     done: u64,
-    /// Of this, for latency-bound pulls.
+    /// Part of this for latency-bound pulls.
     done_latency: u64,
     busy: Duration,
     queued: Duration,

@@ -19,7 +19,7 @@ pub(crate) enum Class {
 pub(crate) struct Ticket {
     pub(crate) class: Class,
     pub(crate) arrived: Instant,
-    /// Tells pulls apart that arrived at one instant.
+    /// Orders pulls that arrived in one instant.
     pub(crate) number: u64,
 }
 

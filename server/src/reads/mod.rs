@@ -68,7 +68,7 @@ struct Slot {
     waker: Cell<Option<Waker>>,
 }
 
-/// What a shard has to know of a pull to give it a turn.
+/// Properties of a pull by which a shard schedules it.
 #[derive(Clone, Debug)]
 pub(crate) struct PullOrder {
     pub(crate) kind: PullKind,
@@ -107,7 +107,7 @@ pub(crate) struct Permit {
     resource: Resource,
     class: Class,
     amount: Amount,
-    /// Of a read that has started.
+    /// Cost of a read that has started.
     cost: u64,
 }
 
@@ -131,7 +131,7 @@ impl ReadAdmission {
         Self { state, profile, counters, shard, orphans, reaper: Cell::default() }
     }
 
-    /// Gives a pull its place among those that read here.
+    /// Returns a pull its place among those that read here.
     pub(crate) fn turn(self: &Rc<Self>, order: &PullOrder) -> ReadTurn {
         let mut state = self.state.borrow_mut();
         let number = state.next_number;
@@ -269,8 +269,8 @@ impl ReadTurn {
         self.progress.set(Progress::Begun);
     }
 
-    /// Takes room for lists of `n_missed` rows out of `n_rows`, each of which costs about `row_cost`.
-    /// Refuses a new pull that would end after its deadline.
+    /// Takes room for lists of `n_missed` rows out of `n_rows`, each of which costs about
+    /// `row_cost`. Refuses a new pull that would end after its deadline.
     pub(crate) async fn take_lists(
         &self,
         n_missed: usize,
@@ -301,8 +301,8 @@ impl ReadTurn {
         self.expect(0);
     }
 
-    /// Takes a place and memory for a read of `n_bytes`. Refuses a new pull that would end after its
-    /// deadline.
+    /// Takes a place and memory for a read of `n_bytes`. Refuses a new pull that would end after
+    /// its deadline.
     pub(crate) async fn take_read(&self, n_bytes: usize) -> Result<Permit, Failure> {
         let cost = self.admission.cost_of(n_bytes);
         let amount = Amount { n: 1, bytes: n_bytes as u64 };

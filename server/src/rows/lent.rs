@@ -14,8 +14,8 @@ use crate::shard::ShardPlan;
 use crate::stats::count;
 
 impl ShardRows {
-    /// Writes where in the memory of [`Self::tier_file`] the rows of `ids` are, each as a u32, if all
-    /// are there and stay while they are lent; `slots` is four bytes long for each.
+    /// Writes where in the memory of [`Self::tier_file`] the rows of `ids` are, each as a u32, if
+    /// all are there and stay while they are lent; `slots` is four bytes long for each.
     pub(crate) fn slots_of(
         &self,
         plan: &ShardPlan,
@@ -34,8 +34,8 @@ impl ShardRows {
         Ok(are_there)
     }
 
-    /// The file of the tier's rows, where they begin in it, and their bytes; `None` where they are lent to
-    /// nobody.
+    /// The file of the tier's rows, their offset in it, and their bytes; `None` where no rows are
+    /// leased.
     pub(crate) fn tier_file(&self) -> io::Result<Option<(OwnedFd, u64, u64)>> {
         self.tier_file.as_ref().map(TierFile::place).transpose()
     }
@@ -51,7 +51,7 @@ impl ShardRows {
     }
 }
 
-/// A tier, and the file of its rows where somebody may come who reads them.
+/// A tier, and the file of its rows where clients may map it.
 pub(super) fn make_tier(
     plan: &ShardPlan,
     n_bytes: usize,

@@ -46,7 +46,7 @@ pub(crate) struct ShardRows {
     position: usize,
     shard: u16,
     stripes: Stripes,
-    /// Replaced as a whole: who gathers goes on with those of the moment when it began.
+    /// Replaced as a whole: who gathers continues with those of the moment when it began.
     parts: RefCell<Rc<Parts>>,
     /// By partition: its first key in the tier; `None` for one that is never here.
     key_bases: Vec<Option<u32>>,
@@ -55,13 +55,13 @@ pub(crate) struct ShardRows {
     tier_file: Option<TierFile>,
     /// The tier's part of the server's budget.
     memory: Grant,
-    /// What a missed row of the last gathers cost the disk, in nanoseconds by its profile.
+    /// Disk time of a missed row in the last gathers, in nanoseconds by its profile.
     row_cost: Cell<u64>,
     /// Scratch of gathers that are not running.
     scratch: RefCell<Vec<Scratch>>,
 }
 
-/// What a pull wants, and its turn to read from disk.
+/// The rows that a pull requests, and its turn to read from disk.
 #[derive(Clone, Copy)]
 pub(crate) struct Want<'a> {
     pub(crate) turn: &'a ReadTurn,
@@ -82,7 +82,7 @@ impl Parts {
         self.by_index.get(part.index())?.as_deref()
     }
 
-    /// Whether a partition is open with these rows.
+    /// Returns whether a partition is open with these rows.
     fn has(&self, part: PartId, rows: &PartRows) -> bool {
         self.get(part).is_some_and(|open| std::ptr::eq(open, rows))
     }
@@ -242,7 +242,7 @@ impl ShardRows {
         (tier.n_resident() as u64, self.row_bytes as u64, tier.stats().evictions)
     }
 
-    /// The keys of rows of this shard; `false` when one of them is another shard's.
+    /// Returns the keys of rows of this shard; `false` when one of them is another shard's.
     fn keys_of(
         &self,
         holdings: &Holdings,
@@ -366,7 +366,7 @@ impl ShardRows {
     }
 }
 
-/// What the steps of one gather share.
+/// State that the steps of one gather share.
 struct Gather<'a> {
     plan: &'a ShardPlan,
     want: Want<'a>,
@@ -386,7 +386,8 @@ fn bucket(book: &PartitionBook, ids: &[NodeId], misses: &[u32], missed: &mut Vec
     }
 }
 
-/// The failure for a partition that came after the version was pinned, and does not have it.
+/// Returns the failure for a partition that came after the version was pinned, and does not have
+/// it.
 fn not_pinned(part: PartId, version: u32) -> Failure {
     let message = format!(
         "partition {part} came to this server without rows of version {version}, which were folded \

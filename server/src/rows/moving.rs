@@ -61,7 +61,7 @@ impl ShardRows {
         }
     }
 
-    /// Puts a partition in the list, or takes it out; gives what was in its place.
+    /// Puts a partition in the list, or takes it out; returns what was in its place.
     fn replace(&self, part: PartId, by: Option<Rc<PartRows>>) -> Option<Rc<PartRows>> {
         let mut parts = self.parts.borrow_mut();
         let mut changed = Parts::clone(&parts);

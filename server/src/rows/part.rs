@@ -34,7 +34,7 @@ pub(super) struct Switch<'a> {
     pub(super) next: Arc<TensorVersion>,
 }
 
-/// What reads of one gather share.
+/// State that reads of one gather share.
 pub(super) struct Reading<'a> {
     pub(super) profile: &'a DeviceProfile,
     pub(super) counters: &'a Counters,
@@ -138,8 +138,8 @@ impl PartRows {
         scratch.rows.iter().filter(move |(row, _)| stays(*row)).map(|&(_, position)| position)
     }
 
-    /// Begins to switch to the newest version of the store, with its layers open here, unless gathers
-    /// read it already.
+    /// Begins to switch to the newest version of the store, with its layers open here, unless
+    /// gathers read it already.
     pub(super) async fn begin_switch(&self) -> Result<Option<Switch<'_>>, Failure> {
         let next = self.live.current();
         if Arc::ptr_eq(&next, &self.current.borrow()) {
@@ -158,7 +158,7 @@ impl PartRows {
         self.next.borrow().is_some()
     }
 
-    /// The reader of a layer, opened if this shard has not seen it yet.
+    /// Returns the reader of a layer, opened if this shard has not seen it yet.
     async fn reader_of(&self, layer: &Arc<Layer>) -> Result<Rc<DmaReader>, Failure> {
         let known = |readers: &[Rc<DmaReader>]| {
             readers.iter().find(|reader| Arc::ptr_eq(reader.layer(), layer)).cloned()

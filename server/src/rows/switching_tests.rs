@@ -84,7 +84,7 @@ impl Bench {
         self.turn_at(None, node).await
     }
 
-    /// The same of a version, or of the newest.
+    /// Returns the same of a version, or of the newest.
     async fn turn_at(&self, pinned: Option<&Arc<GraphVersion>>, node: NodeId) -> u32 {
         let turn = self.read_turn();
         let mut out = [0xEE; ROW_BYTES];

@@ -58,7 +58,7 @@ impl Shard {
         let task = async move {
             let enter = shard.let_in(number, stream, socket, is_trusted);
             let serve = async {
-                // Whoever had to go for another is gone with all that it had.
+                // The evicted connection is gone with all that it held.
                 let entered = Abortable::new(enter, ended).await.unwrap_or(Ok(None));
                 shard.entering.borrow_mut().remove(number);
                 match entered? {
@@ -83,7 +83,7 @@ impl Shard {
         }
     }
 
-    /// Lets a connection in if there is a place for it; else tells it that there is none.
+    /// Admits a connection if there is a place for it; refuses it otherwise.
     async fn let_in(
         &self,
         number: u64,

@@ -1,4 +1,4 @@
-//! What a shard tells of itself a few times a second.
+//! Gauges that a shard publishes a few times a second.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use super::Shard;
 use crate::limits::{BEAT, IN_FLIGHT_BYTES_PER_SHARD};
 
 impl Shard {
-    /// Tells what only this executor knows, over and over. Whoever asks for metrics reads what was
-    /// told last, and the shard does not wait for them.
+    /// Publishes the gauges of this executor, periodically. A request for metrics reads the last
+    /// published gauges, and the shard does not wait for it.
     pub(super) fn start_beat(self: &Rc<Self>) {
         let shard = Rc::downgrade(self);
         self.spawn_guarded("what tells metrics", async move {
@@ -54,7 +54,7 @@ impl Shard {
         self.plan.observed.beaten(self.counters());
     }
 
-    /// Counts a failure that a client is told, and logs it if it is the server's own.
+    /// Counts a failure that is reported to a client, and logs it if it is the server's own.
     pub(crate) fn refused(&self, refusal: &Failure) {
         self.counters().failed(refusal.code);
         if matches!(refusal.code, FailureCode::Damaged | FailureCode::Internal)

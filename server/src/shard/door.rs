@@ -1,4 +1,4 @@
-//! Who stands at a shard's door and is not let in yet, and who goes when there are too many.
+//! Queue of connections that are not admitted yet, with its rule of eviction.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use crate::listen::Source;
 
 /// Connections that are to be let in, each with what ends it.
 ///
-/// One too many ends another, drawn at random: whoever floods the door then ends mostly its own. To
-/// end the oldest would end just those who are nearly in, and to refuse the newest would leave the
-/// places to those who say nothing.
+/// A newcomer to a full queue evicts another at random, so a flooding source evicts mostly its own.
+/// To end the oldest would end just those who are nearly in, and to refuse the newest would leave
+/// the places to those who say nothing.
 pub(super) struct Entering<H> {
     waiting: Vec<Waiting<H>>,
     random: u64,
@@ -24,14 +24,14 @@ struct Waiting<H> {
 }
 
 impl<H> Entering<H> {
-    /// Nobody; `seed` says who will be drawn.
+    /// Returns an empty queue; `seed` decides the draws.
     pub(super) fn new(seed: u64) -> Self {
         // Zero would stay zero.
         Self { waiting: Vec::new(), random: seed | 1 }
     }
 
-    /// Takes one more, and gives whoever has to go for it once all places are taken: one that is told,
-    /// or of the source that has most with the new one.
+    /// Adds a connection. Once all places are taken, returns the evicted one: a connection that is
+    /// being refused, or one of the source that has most with the new one.
     pub(super) fn admit(&mut self, number: u64, source: Source, end: H) -> Option<(u64, H)> {
         let is_full = self.waiting.len() >= ENTERING_PER_SHARD_MAX;
         let evicted = is_full.then(|| self.draw(source));
@@ -40,7 +40,7 @@ impl<H> Entering<H> {
         evicted.map(|evicted| (evicted.number, evicted.end))
     }
 
-    /// It is told that there is no place for it.
+    /// The connection is being refused for lack of a place.
     pub(super) fn told(&mut self, number: u64) {
         if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.number == number) {
             waiting.is_told = true;
@@ -52,7 +52,7 @@ impl<H> Entering<H> {
         self.waiting.retain(|waiting| waiting.number != number);
     }
 
-    /// Where the one stands that goes for one of `source`.
+    /// Returns the place of the connection that is evicted for one of `source`.
     fn draw(&mut self, source: Source) -> usize {
         if let Some(told) = self.waiting.iter().position(|waiting| waiting.is_told) {
             return told;
@@ -62,7 +62,7 @@ impl<H> Entering<H> {
             *n_of.entry(waiting.source).or_default() += 1;
         }
         let most = n_of.values().copied().max().unwrap_or(0);
-        // Several have most where nobody floods the door.
+        // Several sources have most where none floods the queue.
         let candidates = self.waiting.iter().enumerate();
         let candidates = candidates.filter(|(_, waiting)| n_of[&waiting.source] == most);
         let candidates: Vec<usize> = candidates.map(|(at, _)| at).collect();
@@ -132,14 +132,14 @@ mod tests {
         assert_eq!(door.waiting[0].number, 0);
     }
 
-    /// The share of those that are still there after as many others have come as fill the door: each of
-    /// these ends it with one chance in so many, which leaves 1/e.
+    /// The share of connections that remain after as many others have come as fill the queue. Each
+    /// newcomer evicts one with chance one in that number, which leaves 1/e.
     #[test]
     fn who_goes_is_drawn_evenly() {
         let (mut door, n_all) = (Entering::new(3), 200_000u64);
         let (mut ages, mut n_evicted) = (0, 0);
         for number in 0..n_all {
-            // So many sources that none has more than others.
+            // With this many sources none has more than another.
             if let Some((evicted, ())) = door.admit(number, from(number as u32), ()) {
                 ages += number - evicted;
                 n_evicted += 1;

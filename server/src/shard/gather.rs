@@ -50,7 +50,7 @@ impl Shard {
         Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
-    /// Gives a pull that comes now its place among those that read from disk.
+    /// Returns a pull that comes now its place among those that read from disk.
     pub(crate) fn read_turn(&self, kind: PullKind, deadline: Instant) -> ReadTurn {
         let (arrived, progress) = (Instant::now(), Progress::New);
         self.reads.turn(&PullOrder { kind, arrived, deadline, progress })
@@ -69,7 +69,7 @@ impl Shard {
             return Ok(());
         }
         let Want { turn, pinned } = want;
-        // What other shards send lies here, besides `out`, until it is merged.
+        // What other shards send is here, besides `out`, until it is merged.
         let _room = self.take_room(size_of_val(ids) + out.len())?;
         let asks = self.split(tensor, ids)?.into_iter().enumerate();
         let asks = asks.filter(|(_, (ids, _))| !ids.is_empty());
@@ -261,7 +261,7 @@ impl Shard {
         Ok(by_shard)
     }
 
-    /// Rows of this shard in a buffer of their own.
+    /// Returns the rows of this shard in a buffer of their own.
     async fn gather_owned(
         &self,
         tensor: u16,

@@ -13,7 +13,7 @@ use tracing::warn;
 use crate::limits::DRAIN_TIMEOUT;
 use crate::listen::Arrival;
 
-/// What other threads tell a shard.
+/// Messages of other threads to a shard.
 pub(crate) enum Event {
     /// A client has come.
     Connection(Arrival),
@@ -51,7 +51,7 @@ impl Inbox {
         self.send(|| Event::Installed(part, done.clone()));
     }
 
-    /// Tells the shard to end, unless it has ended already.
+    /// Requests the shard to end, unless it has ended already.
     pub(crate) fn stop(&self) {
         self.send(|| Event::Stop);
     }

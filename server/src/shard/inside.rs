@@ -1,4 +1,4 @@
-//! Who is let in, and who has been idle longest when there is no place for another.
+//! Admitted connections, and the one that has been idle longest for when another needs its place.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ pub(crate) struct Idle {
     socket: Rc<OwnedFd>,
 }
 
-/// What there is for a connection that shall be let in.
+/// Places for a connection that is to be admitted.
 pub(super) enum Room {
     /// A place.
     Free,
@@ -112,7 +112,7 @@ mod tests {
             matches!(inside.make_room(late), Room::None),
             "the other has not been idle for long"
         );
-        // Whoever had to go does not leave another's place.
+        // An evicted connection does not release another's place.
         inside.leave(9);
         assert_eq!(inside.0.borrow().len(), CONNECTIONS_PER_SHARD_MAX);
         inside.leave(1009);

@@ -60,7 +60,7 @@ pub(crate) use inside::Idle;
 use inside::Inside;
 use pool::Pool;
 
-/// What a shard needs to start.
+/// Parameters that a shard needs to start.
 #[derive(Clone)]
 pub(crate) struct ShardPlan {
     pub(crate) holdings: Arc<Holdings>,
@@ -77,9 +77,9 @@ pub(crate) struct ShardPlan {
     /// Bytes of this shard that clients of this machine may map.
     pub(crate) shared_bytes: u64,
     pub(crate) policy: PolicyKind,
-    /// What those who connect must show.
+    /// Credentials that clients must show.
     pub(crate) gate: Arc<Gate>,
-    /// Where it tells that it is alive.
+    /// The counter by which it shows that it is alive.
     pub(crate) observed: Arc<Observed>,
     /// Which rows are loaded after the start.
     pub(crate) preload: Arc<Preload>,
@@ -90,7 +90,7 @@ pub(crate) struct ShardPlan {
 /// Where a shard reports how far it is.
 pub(crate) type Started = mpsc::Sender<Step>;
 
-/// What a shard that starts has come to.
+/// State of a shard that starts.
 pub(crate) enum Step {
     /// It serves: its number and its inbox.
     Up(usize, Inbox),
@@ -109,7 +109,7 @@ pub(crate) struct Shard {
     /// Bytes that clients of this machine may still map.
     shared_room: Rc<Semaphore>,
     bulk: TaskQueueHandle,
-    /// Who of those that agree on TLS has the core.
+    /// The TLS handshake that has the core.
     handshakes: Turns,
     buffers: Pool,
     open: RefCell<HashMap<u64, Rc<OwnedFd>>>,
@@ -125,7 +125,7 @@ pub(crate) struct Shard {
     n_loading: Cell<usize>,
     /// Pulls that wait for volatile rows.
     waiting: Waiting,
-    /// What [`Holdings::described`] was, and the frame that answers `describe`.
+    /// The last [`Holdings::described`], and the frame that answers `describe`.
     description: RefCell<([u64; 2], Rc<[u8]>)>,
     complaints: Complaints,
 }
@@ -206,8 +206,8 @@ async fn open_tensors(plan: &ShardPlan, id: usize) -> Result<Vec<ShardRows>, Str
     Ok(tensors)
 }
 
-/// Creates a task queue that gets the core in proportion to its shares. What arrives for one to
-/// which latency matters ends the turn of the others, and it runs before them.
+/// Creates a task queue that gets the core in proportion to its shares. An arrival for a
+/// latency-bound task ends the turn of the others, and that task runs before them.
 fn queue(name: &str, shares: usize, latency: Latency) -> TaskQueueHandle {
     glommio::executor().create_task_queue(Shares::Static(shares), latency, name)
 }
@@ -222,7 +222,7 @@ impl Drop for Loading<'_> {
 }
 
 impl Shard {
-    /// Takes connections until told to stop.
+    /// Accepts connections until it is stopped.
     async fn serve(self: &Rc<Self>, inbox: &ConnectedReceiver<Event>, sync: TaskQueueHandle) {
         while let Some(event) = inbox.recv().await {
             match event {
@@ -265,7 +265,8 @@ impl Shard {
         while !self.open.borrow().is_empty() && in_time() {
             glommio::timer::sleep(Duration::from_millis(2)).await;
         }
-        // Until the last connection of the last shard has ended somebody may ask this one.
+        // Until the last connection of the last shard has ended another shard may send requests to
+        // this one.
         self.plan.busy.fetch_sub(1, Ordering::Relaxed);
         while self.plan.busy.load(Ordering::Relaxed) > 0 && in_time() {
             glommio::timer::sleep(Duration::from_millis(2)).await;
@@ -325,7 +326,7 @@ impl Shard {
         }
     }
 
-    /// What another shard asks.
+    /// Returns what another shard asks.
     async fn answer(
         &self,
         question: Question,
@@ -343,7 +344,7 @@ impl Shard {
         }
     }
 
-    /// Runs what nobody waits for.
+    /// Runs a task without a waiter.
     fn spawn_guarded(&self, what: &'static str, task: impl Future<Output = ()> + 'static) {
         glommio::spawn_local(self.guarded(what, task)).detach();
     }
@@ -380,7 +381,7 @@ impl Shard {
         Loading(&self.n_loading)
     }
 
-    /// What it was started with.
+    /// The settings that it was started with.
     pub(crate) fn shard_plan(&self) -> &ShardPlan {
         &self.plan
     }
@@ -416,7 +417,7 @@ impl Shard {
         self.buffers.take_back(buffers);
     }
 
-    /// What those who connect must show.
+    /// Credentials that clients must show.
     pub(crate) fn guard(&self) -> Arc<Guard> {
         self.plan.gate.guard()
     }
@@ -425,7 +426,7 @@ impl Shard {
         &self.plan.counters[self.id]
     }
 
-    /// What the whole server has counted.
+    /// Counters of the whole server.
     pub(crate) fn stats(&self) -> ServerStats {
         let shards = self.plan.counters.iter().map(Counters::snapshot).collect();
         let mut updates = self.plan.holdings.updates();
@@ -436,7 +437,7 @@ impl Shard {
     /// The frame that answers `describe`, built once for each version and list of partitions.
     pub(crate) fn description(&self) -> Rc<[u8]> {
         let holdings = &self.plan.holdings;
-        // Before they are told: a change in between makes it anew the next time.
+        // Before they are informed: a change in between makes it again the next time.
         let described = holdings.described();
         let mut known = self.description.borrow_mut();
         if known.1.is_empty() || known.0 != described {

@@ -22,14 +22,14 @@ use crate::post::Question;
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Shard {
-    /// Serves a partition whose folder has come; gives the version. It runs to its end whether or not
-    /// somebody waits for it.
+    /// Serves a partition whose folder has come; returns the version. It runs to its end even
+    /// without a waiter.
     pub(crate) async fn adopt(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         let shard = Rc::clone(self);
         to_its_end(async move { shard.adopt_now(part).await }).await
     }
 
-    /// Gives a partition up for good; the same.
+    /// Returns a partition up for good; the same.
     pub(crate) async fn release(self: &Rc<Self>, copy: PartCopy, id: u64) -> Result<(), Failure> {
         let shard = Rc::clone(self);
         to_its_end(async move { shard.release_now(copy, id).await }).await
@@ -44,7 +44,7 @@ impl Shard {
         self.plan.threads.looks.call(move || call(&live))?.wait().await
     }
 
-    /// The same for a call that a move has to make: waits where the queue is full.
+    /// Returns the same for a call that a move has to make: waits where the queue is full.
     async fn call_store_surely<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Arc<LiveGraph>) -> T + Send + 'static,
@@ -104,7 +104,7 @@ impl Shard {
         let holdings = Arc::clone(&self.plan.holdings);
         let look = move |live: &Arc<LiveGraph>| {
             holdings.look_for_arrivals()?;
-            // Now, when nothing has been fetched: the source gives it up before it is adopted.
+            // Now, when no bytes have been fetched: the source releases it before it is adopted.
             live.check_adopts(part)?;
             Ok(Arrival::missing_at(live.graph(), part, id))
         };
@@ -148,7 +148,7 @@ impl Shard {
         decided
     }
 
-    /// Closes a partition and gives it up, or takes it back.
+    /// Closes a partition and returns it up, or takes it back.
     async fn decide(&self, mut copy: PartCopy, id: u64) -> Result<(), Failure> {
         let part = copy.part();
         let (mut copy, given_up) = self
@@ -247,7 +247,7 @@ impl Shard {
         Err(failure(FailureCode::Invalid, message))
     }
 
-    /// Waits while another partition comes or goes: a seal or a decision is behind whoever asks.
+    /// Waits while another partition comes or goes: a seal or a decision precedes the caller.
     async fn begin_move(&self) -> Result<crate::holdings::Moving<'_>, Failure> {
         self.check_roams()?;
         let end = Instant::now() + LAST_READS_MAX;
@@ -264,7 +264,7 @@ impl Shard {
     }
 }
 
-/// Runs a task whose end somebody may not wait for: half of a move is nobody's.
+/// Runs a task whose waiter may be cancelled: half of a move would have no owner.
 pub(super) async fn to_its_end<T: 'static>(
     task: impl Future<Output = Result<T, Failure>> + 'static,
 ) -> Result<T, Failure> {

@@ -53,8 +53,8 @@ impl Shard {
         Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
-    /// Keeps a piece of a put, or puts all of them with the last; returns the version that they are for,
-    /// or 0 after a piece that is not the last.
+    /// Keeps a piece of a put, or puts all of them with the last; returns the version that they are
+    /// for, or 0 after a piece that is not the last.
     ///
     pub(crate) async fn push(
         self: &Rc<Self>,
@@ -71,8 +71,9 @@ impl Shard {
         .await
     }
 
-    /// Takes a step of making what was put version `version`, unless it is committed already; returns
-    /// the newest one, or after the first step the newest that rows were put for before. It runs to its end whether or not the client waits for it.
+    /// Takes a step of making what was put version `version`, unless it is committed already;
+    /// returns the newest one, or after the first step the newest that rows were put for before. It
+    /// runs to its end whether or not the client waits for it.
     pub(crate) async fn commit(
         self: &Rc<Self>,
         version: u32,
@@ -98,7 +99,7 @@ impl Shard {
         let commit = move || {
             holdings.keep_newest();
             if step == CommitStep::Prepare {
-                // First: puts of other clients go on, for the version after.
+                // First: puts of other clients continue, for the version after.
                 let pending = holdings.live.pending_version();
                 holdings.live.prepare(version)?;
                 return Ok(pending.max(version));
@@ -122,8 +123,8 @@ impl Shard {
         Ok(committed)
     }
 
-    /// Has all shards read the newest version of a partition from now on, or of all. After a failure
-    /// that is tried again in the background.
+    /// Has all shards read the newest version of a partition from now on, or of all. After a
+    /// failure that is tried again in the background.
     pub(super) async fn refresh_everywhere(
         self: &Rc<Self>,
         part: Option<PartId>,
@@ -166,8 +167,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Reads the newest version of a partition from now on, or of all that are open: one that comes back
-    /// takes commits before it is served.
+    /// Reads the newest version of a partition from now on, or of all that are open: one that comes
+    /// back takes commits before it is served.
     pub(super) async fn refresh(&self, part: Option<PartId>) -> Result<(), Failure> {
         let holdings = &self.plan.holdings;
         for (part, _) in holdings.committed(part) {
@@ -178,7 +179,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Starts a compaction, or joins one that waits to start; gives its number.
+    /// Starts a compaction, or joins one that waits to start; returns its number.
     pub(crate) fn compact(&self) -> Result<u64, Failure> {
         self.check_writable()?;
         Ok(self.plan.runs.ask(Scope::Everything))

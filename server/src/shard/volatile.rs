@@ -90,8 +90,8 @@ impl Shard {
         Ok((tensor, self.take_room(4 * body_bytes)?))
     }
 
-    /// Checks a publication before its body is read, and takes room for what of it is in memory until
-    /// the permit is dropped; lends buffers within that.
+    /// Checks a publication before its body is read, and takes room for what of it is in memory
+    /// until the permit is dropped; lends buffers within that.
     pub(crate) fn admit_publish(
         &self,
         publish: &Publish,
@@ -119,8 +119,8 @@ impl Shard {
         Ok((tensor, room, self.buffers.lend(n_bytes)))
     }
 
-    /// Checks a pull of volatile rows before its ids are read, and takes room for it until the permit is
-    /// dropped; lends buffers within that.
+    /// Checks a pull of volatile rows before its ids are read, and takes room for it until the
+    /// permit is dropped; lends buffers within that.
     pub(crate) fn admit_volatile_pull(
         &self,
         pull: &PullVolatile,

@@ -50,7 +50,7 @@ impl LatencyCounts {
     }
 }
 
-/// Where a latency counts: by its highest bit and the two after it.
+/// Returns where a latency counts: by its highest bit and the two after it.
 fn bucket_of(us: u64) -> usize {
     let us = us.max(4);
     let octave = us.ilog2() as usize;
@@ -58,8 +58,8 @@ fn bucket_of(us: u64) -> usize {
     ((octave - 2) * 4 + quarter).min(N_BUCKETS - 1)
 }
 
-/// Latencies of a bucket are below so many microseconds; longer ones than there are buckets for
-/// count in the last.
+/// Latencies of a bucket are below this many microseconds; longer ones than the buckets cover count
+/// in the last.
 pub(crate) fn bound_us(bucket: usize) -> u64 {
     (5 + bucket as u64 % 4) << (bucket / 4)
 }

@@ -1,4 +1,4 @@
-//! Counters of one shard: written by that shard alone, read by whoever asks for them.
+//! Counters of one shard: written by that shard alone, read by any thread.
 //!
 //! The shard adds with a plain load and store, no locked instruction; and no two shards write to
 //! one cache line. Readers see each figure as of some moment, not all of one moment.
@@ -21,7 +21,7 @@ pub(crate) struct Counters {
     pub(crate) failures: [AtomicU64; FailureCode::ALL.len()],
     pub(crate) rows: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    /// Of these, through memory shared with the client.
+    /// Requests of these through memory shared with the client.
     pub(crate) shared_bytes: AtomicU64,
     pub(crate) tier_hits: AtomicU64,
     pub(crate) tier_misses: AtomicU64,
@@ -59,18 +59,19 @@ pub(crate) struct KindCounters {
     pub(crate) begun: AtomicU64,
     /// Answered, or given up with their connection.
     pub(crate) ended: AtomicU64,
-    /// Of those answered, failures included.
+    /// Requests of those answered, failures included.
     pub(crate) latency: LatencyCounts,
 }
 
-/// Figures that a shard tells a few times a second, since only it can know them.
+/// Gauges that a shard publishes a few times a second, since it alone can know them.
 #[derive(Debug, Default)]
 pub(crate) struct Beat {
     /// When it last did, in milliseconds after the start of the server; 0 before the first time.
     pub(crate) at_ms: AtomicU64,
     /// Time in which it was not idle.
     pub(crate) busy_ns: AtomicU64,
-    /// How much later than it wanted to it told: so long an event waits until the shard sees it.
+    /// Delay of the last publication against its schedule: an event waits this long until the shard
+    /// sees it.
     pub(crate) delay: LatencyCounts,
     /// Bytes that its requests hold.
     pub(crate) room_taken: AtomicU64,
@@ -115,7 +116,7 @@ pub(crate) enum BreakReason {
     Timeout,
     /// TLS did not come about.
     Tls,
-    /// It told no token, or another.
+    /// It showed no token, or another.
     Unauthenticated,
     /// It closed while an answer was under way.
     Left,
@@ -173,7 +174,7 @@ impl RequestKind {
             RequestBody::Claim { .. } => Self::Claim,
             RequestBody::Publish(_) => Self::Publish,
             RequestBody::PullVolatile(_) => Self::VolatilePull,
-            // What tells a token, or that rows were taken, is not counted as a request.
+            // A token, or an acknowledgement of rows, is not counted as a request.
             RequestBody::Stat | RequestBody::Authenticate { .. } | RequestBody::Taken => Self::Stat,
         }
     }
@@ -298,7 +299,7 @@ impl Drop for RunningRequest<'_> {
 }
 
 impl Beat {
-    /// Adds the time in which the shard was not idle since it last told.
+    /// Adds the busy time of the shard since the last publication.
     pub(crate) fn add_busy(&self, busy: Duration) {
         add(&self.busy_ns, u64::try_from(busy.as_nanos()).unwrap_or(0));
     }

@@ -19,9 +19,9 @@ use crate::error::StoreError;
 /// Pause between two looks for room.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a refused write advises where room is all that lacks.
+/// Advice of a refused write where only room is lacking.
 const MAKE_ROOM: &str = "make room; puts look for it once a second and then go on";
-/// What it advises after any other failure.
+/// Advice of a refused write after any other failure.
 const OPEN_AGAIN: &str = "make room or mend the disk, then open the graph again";
 
 /// Whether writes are taken.
@@ -131,7 +131,7 @@ impl Failure {
     }
 }
 
-/// Whether an error says that there is no room. RocksDB passes on the system's words only.
+/// Returns whether an error says that there is no room. RocksDB passes on the system's words only.
 fn is_full(error: &std::io::Error) -> bool {
     let full = [Errno::NOSPC, Errno::DQUOT];
     if let Some(number) = error.raw_os_error() {

@@ -10,8 +10,8 @@ pub(super) const HOLDERS: &[u8] = b"holders";
 /// The version that a commit has prepared.
 pub(super) const PREPARED: &[u8] = b"prepared";
 
-/// What the keys of all segments start with, those of deltas, of prepared deltas, of segments that
-/// were given up, and of all pending rows.
+/// Prefixes of the keys of all segments, deltas, prepared deltas, released segments, and pending
+/// rows.
 pub(super) const SEGMENTS: &[u8] = b"segment/";
 pub(super) const DELTAS: &[u8] = b"delta/";
 pub(super) const PREPARED_DELTAS: &[u8] = b"prepared/";
@@ -25,7 +25,7 @@ pub(super) const ROWS: &[u8] = b"overlay/";
 /// Bytes of a row's key after its tensor's prefix: version and row.
 const ROW_SUFFIX_BYTES: usize = 8;
 
-/// What the keys of all segments of a tensor start with; names hold no slash.
+/// Returns the prefix of the keys of all segments of a tensor; names hold no slash.
 pub(super) fn segments_of(tensor: &str) -> Vec<u8> {
     [SEGMENTS, tensor.as_bytes(), b"/"].concat()
 }
@@ -34,12 +34,12 @@ pub(super) fn segment(tensor: &str, version: u32) -> Vec<u8> {
     [&segments_of(tensor), version.to_be_bytes().as_slice()].concat()
 }
 
-/// What the keys of all new segments of a tensor start with.
+/// Returns the prefix of the keys of all new segments of a tensor.
 pub(super) fn new_segments_of(tensor: &str) -> Vec<u8> {
     [NEW_SEGMENTS, tensor.as_bytes(), b"/"].concat()
 }
 
-/// What the keys of all deltas of a tensor start with.
+/// Returns the prefix of the keys of all deltas of a tensor.
 pub(super) fn deltas_of(tensor: &str) -> Vec<u8> {
     [DELTAS, tensor.as_bytes(), b"/"].concat()
 }
@@ -68,7 +68,7 @@ pub(super) fn segment_version(suffix: &[u8]) -> Option<u32> {
     suffix.try_into().ok().map(u32::from_be_bytes)
 }
 
-/// What the keys of all pending rows of a tensor start with.
+/// Returns the prefix of the keys of all pending rows of a tensor.
 pub(super) fn rows_of(tensor: &str) -> Vec<u8> {
     [ROWS, tensor.as_bytes(), b"/"].concat()
 }
@@ -79,7 +79,7 @@ pub(super) fn push_row(key: &mut Vec<u8>, version: u32, row: RowIdx) {
     key.extend_from_slice(&row.0.to_be_bytes());
 }
 
-/// What the keys of all rows of a tensor start with that were put for `version`.
+/// Returns the prefix of the keys of all rows of a tensor that were put for `version`.
 pub(super) fn rows_of_version(tensor: &str, version: u32) -> Vec<u8> {
     [&rows_of(tensor), version.to_be_bytes().as_slice()].concat()
 }

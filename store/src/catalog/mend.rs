@@ -1,4 +1,4 @@
-//! What repair does to catalogs.
+//! Repair's changes of catalogs.
 
 use std::ops::ControlFlow;
 
@@ -15,8 +15,8 @@ pub(crate) struct TensorRecord {
     pub(crate) tensor: String,
     pub(crate) version: u32,
     pub(crate) record: SegmentRecord,
-    /// The record of the segment as it was written, rows of which were lost: whoever brings it
-    /// back can be believed.
+    /// The record of the segment as it was written, rows of which were lost: a file that is brought
+    /// back can be verified.
     pub(crate) lost: Option<SegmentRecord>,
 }
 
@@ -109,7 +109,7 @@ impl Catalog {
         record.map_err(|reason| broken(&self.dir, format!("lost record of `{tensor}`: {reason}")))
     }
 
-    /// Keeps what could not be kept, for the day that nobody has been told of it.
+    /// Keeps the list of losses until a repair has reported it.
     pub(crate) fn note_losses(&self, losses: &[String]) -> Result<(), StoreError> {
         let lines: Vec<String> = losses.iter().map(|loss| loss.replace('\n', " ")).collect();
         self.write(&[Change::Put(keys::LOSSES.to_vec(), lines.join("\n").into_bytes())])
@@ -120,12 +120,12 @@ impl Catalog {
         Ok(self.get(keys::LOSSES)?.is_some())
     }
 
-    /// Forgets what [`Catalog::note_losses`] has kept: it has been told.
+    /// Drops the losses that [`Catalog::note_losses`] has kept, since they are reported.
     pub(crate) fn forget_losses(&self) -> Result<(), StoreError> {
         self.write(&[Change::Delete(keys::LOSSES.to_vec())])
     }
 
-    /// Copies pending rows of `from` to the version that `place` gives each, if it gives one.
+    /// Copies pending rows of `from` to the version that `place` returns for each, if any.
     pub(crate) fn copy_rows(
         &self,
         from: &Self,

@@ -28,7 +28,7 @@
 //! the committed one, or after the prepared one where there is one.
 //!
 //! Every write is synced before it returns. Opening for reading takes no lock and creates no file,
-//! so that it works on read-only mounts and from several processes at once.
+//! so that it works on read-only mounts and from several processes concurrently.
 
 mod commits;
 mod health;
@@ -68,7 +68,7 @@ pub struct Catalog {
     dir: PathBuf,
     pairs: Box<dyn KeyValues>,
     health: Health,
-    /// The lock of its partition, let go after the pairs are closed.
+    /// The lock of its partition, released after the pairs are closed.
     guard: Option<Arc<Guard>>,
 }
 
@@ -158,7 +158,7 @@ impl Catalog {
         self.get(keys::GRAPH_COPY)
     }
 
-    /// The committed version.
+    /// Returns the committed version.
     pub fn current_version(&self) -> Result<u32, StoreError> {
         let bytes = self.get(keys::VERSION)?.unwrap_or_default();
         let bytes = <[u8; 4]>::try_from(bytes.as_slice())
@@ -171,7 +171,7 @@ impl Catalog {
         self.guard.clone()
     }
 
-    /// Folder of the catalog.
+    /// Returns the folder of the catalog.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -208,8 +208,8 @@ impl Catalog {
         Ok((Uuid::from_bytes(found_graph), found_part))
     }
 
-    /// The change that makes the catalog one of the newest format, which older releases refuse: they
-    /// know no deltas.
+    /// Returns the change that makes the catalog one of the newest format, which older releases
+    /// refuse: they know no deltas.
     fn format_change(&self) -> Result<Change, StoreError> {
         let (graph, part) = self.identity()?;
         let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
@@ -223,10 +223,10 @@ impl Catalog {
     }
 }
 
-/// Locks the folder of a partition against everybody else who writes or repairs it: RocksDB's own
-/// lock is only as good as the catalog.
+/// Locks the folder of a partition against other writers and repairs: RocksDB's own lock is only as
+/// good as the catalog.
 ///
-/// Fails with [`StoreError::Locked`] while somebody has it.
+/// Fails with [`StoreError::Locked`] while another process holds it.
 pub(crate) fn lock_partition(device: &dyn Device, dir: &Path) -> Result<Guard, StoreError> {
     device.lock(dir).map_err(|error| match error.kind() {
         ErrorKind::WouldBlock => StoreError::Locked { dir: dir.to_owned() },

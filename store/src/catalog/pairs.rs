@@ -6,7 +6,7 @@ use super::{Catalog, DeltaRecord, SegmentRecord, failed, keys};
 use crate::error::StoreError;
 use crate::row::RowIdx;
 
-/// A key and its value, told apart.
+/// A key and its value, separated.
 #[derive(Debug)]
 pub(crate) enum Pair<'a> {
     /// Which graph and partition this is.
@@ -15,13 +15,13 @@ pub(crate) enum Pair<'a> {
     Version,
     /// The text of the graph's `graph.toml`.
     GraphCopy(&'a [u8]),
-    /// What an earlier repair could not keep, one thing per line.
+    /// Losses of an earlier repair, one per line.
     Losses(&'a [u8]),
     /// The number of a commit.
     Commit,
     /// How many servers were to take puts of the partition, of an older release.
     Holders,
-    /// Which segment a tensor has, or why that cannot be told.
+    /// The segment of a tensor, or the reason why it is unknown.
     Segment { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
     /// The record that a segment had before rows of it were given up.
     Lost { tensor: &'a str, version: u32, record: Result<SegmentRecord, String> },
@@ -41,11 +41,11 @@ pub(crate) enum Pair<'a> {
     Unknown,
 }
 
-/// What a scan tells each key and pair to, until it breaks.
+/// Callback that receives each key and pair of a scan, until it breaks.
 pub(crate) type EachCatalogPair<'a> = dyn FnMut(&[u8], Pair<'_>) -> ControlFlow<()> + 'a;
 
 impl Catalog {
-    /// Tells `each` every pair, ascending by key, and so reads all that the store itself has
+    /// Passes every pair to `each`, ascending by key, and so reads all that the store itself has
     /// checksums for.
     pub(crate) fn scan_all(&self, each: &mut EachCatalogPair<'_>) -> Result<(), StoreError> {
         let mut pair = |key: &[u8], value: &[u8]| each(key, told_apart(key, value));
@@ -124,7 +124,7 @@ fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
     }
 }
 
-/// The format of a record that only a later release reads.
+/// Returns the format of a record that only a later release reads.
 fn newer_record(key: &[u8], value: &[u8]) -> Option<u32> {
     let is_of = |kinds: [&[u8]; 2]| kinds.into_iter().any(|kind| key.starts_with(kind));
     if is_of([keys::SEGMENTS, keys::LOST]) {

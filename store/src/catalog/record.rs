@@ -1,4 +1,4 @@
-//! What the catalog holds about one segment, as bytes.
+//! Record of one segment in the catalog, as bytes.
 
 use uuid::Uuid;
 
@@ -54,7 +54,7 @@ impl SegmentRecord {
     }
 }
 
-/// What is left of a record.
+/// The unread rest of a record.
 pub(super) struct Fields<'a> {
     pub(super) bytes: &'a [u8],
 }

@@ -11,8 +11,8 @@ use crate::row::RowIdx;
 const RECLAIM_BYTES: u64 = 64 << 20;
 
 impl Catalog {
-    /// Puts rows for `version`, all of them or none, and durable when it returns. Of two rows in
-    /// one place the last stays.
+    /// Puts rows for `version`, all of them or none, and durable when it returns. The last of two
+    /// rows in one place stays.
     pub(crate) fn put_rows<'a>(
         &self,
         tensor: &str,

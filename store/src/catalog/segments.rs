@@ -47,8 +47,8 @@ impl DeltaRecord {
 }
 
 impl Catalog {
-    /// The segment under `tensor` at `version`: that of the newest record up to it, with the
-    /// version of the record; `None` if there is no such record.
+    /// Returns the segment under `tensor` at `version`: that of the newest record up to it, with
+    /// the version of the record; `None` if there is no such record.
     pub fn segment(
         &self,
         tensor: &str,
@@ -58,8 +58,8 @@ impl Catalog {
         Ok(newest)
     }
 
-    /// All records of segments of a tensor with their versions, ascending; those of a tensor that
-    /// has just come into `graph.toml` as well.
+    /// Returns all records of segments of a tensor with their versions, ascending; those of a
+    /// tensor that has just come into `graph.toml` as well.
     pub fn segments(&self, tensor: &str) -> Result<Vec<(u32, SegmentRecord)>, StoreError> {
         let read = |version, value: &[u8]| Ok((version, SegmentRecord::from_bytes(value)?));
         let found = self.records(tensor, &keys::segments_of(tensor), read)?;
@@ -157,8 +157,8 @@ impl Catalog {
         self.write(&changes)
     }
 
-    /// Records a delta that was made of the rows that an older release has committed as they were put,
-    /// and removes these: all of it or nothing, and durable when it returns.
+    /// Records a delta that was made of the rows that an older release has committed as they were
+    /// put, and removes these: all of it or nothing, and durable when it returns.
     pub(crate) fn bring_forward(
         &self,
         tensor: &str,
@@ -175,8 +175,8 @@ impl Catalog {
         self.write(&[Change::DeleteRange(from, to)])
     }
 
-    /// Puts the record of a segment of `version` in the place of all segments and deltas of `tensor`
-    /// up to it: all of it or nothing, and durable when it returns.
+    /// Puts the record of a segment of `version` in the place of all segments and deltas of
+    /// `tensor` up to it: all of it or nothing, and durable when it returns.
     pub fn switch_segment(
         &self,
         tensor: &str,
@@ -208,7 +208,7 @@ impl Catalog {
         self.write(&changes)
     }
 
-    /// All records whose keys are `prefix` and a version, ascending.
+    /// Returns all records whose keys are `prefix` and a version, ascending.
     fn records<T>(
         &self,
         tensor: &str,

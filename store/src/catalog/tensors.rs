@@ -12,7 +12,8 @@ const KINDS: [&[u8]; 5] =
     [keys::SEGMENTS, keys::DELTAS, keys::PREPARED_DELTAS, keys::NEW_SEGMENTS, keys::LOST];
 
 impl Catalog {
-    /// Records the segment of a tensor that `graph.toml` does not list yet; durable when it returns.
+    /// Records the segment of a tensor that `graph.toml` does not list yet; durable when it
+    /// returns.
     pub(crate) fn stage_tensor(
         &self,
         tensor: &str,

@@ -21,8 +21,8 @@ const TIMED_BYTES: usize = 64 << 10;
 const TIMED_ROUNDS: usize = 3;
 
 impl CodecChoice {
-    /// [`CodecChoice::Auto`] takes raw for rows below this many bytes in a table that fits in memory:
-    /// they hardly ever shrink enough.
+    /// [`CodecChoice::Auto`] takes raw for rows below this many bytes in a table that fits in
+    /// memory: they hardly ever shrink enough.
     pub const MIN_ROW_BYTES: usize = 1024;
 
     /// [`CodecChoice::Auto`] takes raw for tables below this many bytes: they fit any memory.
@@ -42,7 +42,7 @@ pub(crate) struct SampledTable<'a> {
     pub(crate) memory_bytes: Option<u64>,
 }
 
-/// What a sample of a table says.
+/// Sizes and times of a table's sample.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CodecAssessment {
     pub(crate) case: CodecCase,
@@ -50,8 +50,8 @@ pub(crate) struct CodecAssessment {
 }
 
 /// The codec for the segment `file` of `n_rows` rows of `row_bytes`, which is all of its table;
-/// `copy_rows` fills a buffer with the rows from the given one on, and is asked for a sample only where
-/// that decides.
+/// `copy_rows` fills a buffer with the rows from the given one on, and is asked for a sample only
+/// where that decides.
 pub(crate) fn choose<E: From<StoreError>>(
     choice: CodecChoice,
     file: &Path,

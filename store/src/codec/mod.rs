@@ -27,8 +27,8 @@ const GROUP_BYTES: u32 = 2048;
 pub enum SegmentCodec {
     /// Rows lie back to back as they are.
     Raw,
-    /// Groups of neighbouring rows, each a zstd frame of its own; a group that does not shrink
-    /// lies as it is.
+    /// Groups of neighbouring rows, each a zstd frame of its own; a group that does not shrink is
+    /// stored raw.
     Zstd {
         /// Rows of every group but the last, at least 1.
         group_rows: u32,
@@ -63,7 +63,7 @@ impl SegmentCodec {
         Self::Zstd { group_rows: (GROUP_BYTES / row_bytes.max(1) as u32).max(1) }
     }
 
-    /// The name that users see: `raw` or `zstd`.
+    /// Returns the name that users see: `raw` or `zstd`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,8 +1,9 @@
 //! Which codec serves a table better: the time of a random row, by arithmetic alone.
 //!
-//! A reader maps a table that fits in memory, and reads the rows of any other from the disk, with so
-//! many requests in flight that unpacking and reading overlap. So compression pays in two ways: it may
-//! bring a table into memory, and long rows take fewer pages. It costs the unpacking of a whole group.
+//! A reader maps a table that fits in memory. It reads the rows of any other from the disk, with
+//! enough requests in flight that unpacking and reading overlap. So compression pays in two ways:
+//! it may bring a table into memory, and long rows take fewer pages. It costs the unpacking of a
+//! whole group.
 
 use super::{CodecChoice, SegmentCodec};
 use crate::layout::PAGE_BYTES;
@@ -10,8 +11,8 @@ use crate::plan::DeviceProfile;
 use crate::reader::{ReaderKind, choose as choose_reader};
 
 /// Seconds to copy a byte of a raw row that is in memory, to unpack a group, and to unpack a stored
-/// byte of it, measured on one machine: for tables that fit in memory what counts is how these compare,
-/// and equal tables are stored alike on every machine.
+/// byte of it, measured on one machine: for tables that fit in memory what counts is how these
+/// compare, and equal tables are stored alike on every machine.
 const COPY_S_PER_BYTE: f64 = 0.15e-9;
 const UNPACK_S: f64 = 400e-9;
 const UNPACK_S_PER_STORED_BYTE: f64 = 8e-9;
@@ -40,7 +41,7 @@ pub(crate) struct CodecCase {
     /// Bytes of rows that one thread unpacks per second.
     pub(crate) decode_bytes_per_s: f64,
     pub(crate) disk: DeviceProfile,
-    /// Memory that a reader may have, where the system tells.
+    /// Memory that a reader may have, where the system reports it.
     pub(crate) memory_bytes: Option<u64>,
 }
 
@@ -175,7 +176,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is promised of a compressed table, whatever the machine.
+        /// Promise of a compressed table, independent of the machine.
         #[test]
         fn a_compressed_table_keeps_the_bounds(
             row_bytes in 1usize..100_000,

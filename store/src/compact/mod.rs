@@ -6,8 +6,8 @@
 //!    checked page by page. A crash leaves a file that the next opening for writing removes.
 //! 2. It is moved to its name, and the folder is synced. A crash leaves a file that no record
 //!    names, removed in the same way.
-//! 3. One synced batch of the catalog puts its record in the place of those of its layers. Before it
-//!    the layers count, after it the segment; both have the same rows.
+//! 3. One synced batch of the catalog puts its record in the place of those of its layers. Before
+//!    it the layers count, after it the segment; both have the same rows.
 //! 4. The catalog's log goes into a table, and then the old files are removed when no view needs
 //!    them. A crash leaves them to the next opening for writing.
 //!
@@ -36,7 +36,7 @@ use crate::tensor::TensorSpec;
 use crate::verify::read_back_while;
 use rewrite::rewrite;
 
-/// What a compaction did to one tensor of one partition; the keys of `lode compact --json`.
+/// Result of a compaction for one tensor of one partition; the keys of `lode compact --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compacted {
     /// Partition.
@@ -72,8 +72,8 @@ impl Compaction<'_> {
         &self,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(SegmentRecord, Segment), StoreError> {
-        // That of the newest layer: versions after it changed no row. No record names a file of a version
-        // that nothing has been folded into.
+        // That of the newest layer: versions after it changed no row. No record names a file of a
+        // version that nothing has been folded into.
         let layers = self.seen.layers();
         let version = layers[layers.len() - 1].version();
         let name = segment_file(&self.spec.name, version);

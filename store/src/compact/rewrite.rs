@@ -14,7 +14,7 @@ use crate::reader::{PreadReader, RowReader};
 use crate::row::RowIdx;
 use crate::segment::{SegmentDigest, SegmentIdentity, SegmentWriter};
 
-/// Rows are read and written in pieces of about this many bytes: several reads at once.
+/// Rows are read and written in pieces of about this many bytes, by several concurrent reads.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Writes the segment `identity` at `path` and syncs it.
@@ -49,9 +49,9 @@ pub(super) fn rewrite(
     writer.finish()
 }
 
-/// The codec of the old segment; where that is not one that rows were imported with, the one that
-/// serves the rows best. What stands for a lost segment has row groups of its own, as large as can
-/// be, and so has what older releases made of it.
+/// Returns the codec of the old segment; where that is not one that rows were imported with, the
+/// one that serves the rows best. The replacement of a lost segment has row groups of its own, as
+/// large as possible. The same holds for what older releases made of it.
 fn codec(
     compaction: &Compaction<'_>,
     pieces: &mut Pieces<'_>,

@@ -12,8 +12,8 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Gathers the rows of `ids`, of elements of `dtype` and `width`, as f32: `gather` copies the rows
 /// of some ids to a buffer of exactly their bytes.
 ///
-/// Elements of up to 4 bytes are gathered at once to the end of `out` and converted in place, so
-/// that one read plan sees the whole batch.
+/// Elements of up to 4 bytes are gathered together to the end of `out` and converted in place. One
+/// read plan then sees the whole batch.
 pub(crate) fn gather_as_f32(
     (dtype, width): (Dtype, usize),
     ids: &[NodeId],

@@ -84,8 +84,8 @@ fn from_f32(
     }
 }
 
-/// The f32 on whose rounding to a shorter float the rounding of `x` itself agrees: not the nearest
-/// one, but of the two around `x` the one with an odd last bit (rounding to odd, Boldo and
+/// Returns the f32 on whose rounding to a shorter float the rounding of `x` itself agrees: not the
+/// nearest one, but of the two around `x` the one with an odd last bit (rounding to odd, Boldo and
 /// Melquiond 2008).
 fn to_odd_f32(x: f64) -> f32 {
     let nearest = x as f32;
@@ -169,7 +169,7 @@ fn from_integers(from: Dtype, bytes: &[u8], to: Dtype, out: &mut [u8]) -> Result
     }
 }
 
-/// Reads all elements of `bytes`; gives their number.
+/// Reads all elements of `bytes`; returns their number.
 fn read<const N: usize, T>(bytes: &[u8], wide: &mut [T], convert: impl Fn([u8; N]) -> T) -> usize {
     let (elements, _) = bytes.as_chunks::<N>();
     for (element, wide) in elements.iter().zip(wide) {

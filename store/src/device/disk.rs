@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::rocks::Reopening;
 use super::{Access, Device, Entry, FileReader, FileWriter, Guard, KeyValues};
 
-/// How long a lock may be held before it is somebody else's.
+/// Time after which a held lock counts as another process's.
 const LOCK_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The file system of this machine.
@@ -161,7 +161,7 @@ impl FileReader for File {
     }
 
     fn pin(&self) -> io::Result<()> {
-        // The kernel lets go of it when the file is closed, however the process ends.
+        // The kernel releases it when the file is closed, however the process ends.
         match flock(self, FlockOperation::NonBlockingLockShared) {
             Err(error) if knows_no_locks(error) => Ok(()),
             pinned => Ok(pinned?),
@@ -178,7 +178,7 @@ impl FileReader for File {
     }
 }
 
-/// A file system without locks: nobody can pin there, so every file counts as pinned.
+/// Returns a file system without locks: no pin is possible there, so every file counts as pinned.
 fn knows_no_locks(error: Errno) -> bool {
     matches!(error, Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP)
 }
@@ -191,7 +191,7 @@ const WRITE_BEHIND_BYTES: u64 = 8 << 20;
 struct NewFile {
     file: File,
     n_bytes: u64,
-    /// Of these the disk was asked to begin to write.
+    /// Bytes of these whose writeback was started.
     n_begun: u64,
 }
 

@@ -36,13 +36,13 @@ pub trait Device: Debug + Send + Sync {
     /// Names in a folder, sorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
 
-    /// Whether anything is at `path`, a broken link included.
+    /// Returns whether anything is at `path`, a broken link included.
     fn exists(&self, path: &Path) -> bool;
 
-    /// Moves a file or folder within the device, at once or not at all; fails if `to` exists.
+    /// Moves a file or folder within the device, atomically; fails if `to` exists.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Moves a file over `to`, at once or not at all, whatever is there.
+    /// Moves a file over `to`, atomically, whatever is there.
     fn replace(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
@@ -58,13 +58,13 @@ pub trait Device: Debug + Send + Sync {
     /// Makes durable what a file holds, or which names a folder holds.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
-    /// Whether a sync takes time, so that it pays to wait for several at once.
+    /// Returns whether a sync takes time, so that it pays to wait for several concurrently.
     fn waits(&self) -> bool {
         true
     }
 
-    /// Locks a folder, or fails with [`io::ErrorKind::WouldBlock`] while somebody else has locked
-    /// it, in any process. It changes nothing on the device.
+    /// Locks a folder, or fails with [`io::ErrorKind::WouldBlock`] while it is locked, in any
+    /// process. It changes nothing on the device.
     ///
     /// Where no other process sees the device, the locks of its key-value stores are enough.
     fn lock(&self, _dir: &Path) -> io::Result<Guard> {
@@ -117,15 +117,16 @@ pub trait FileReader: Debug + Send + Sync {
         Ok(())
     }
 
-    /// The system's handle, for maps and direct reads; a simulated device has none.
+    /// Returns the system's handle, for maps and direct reads; a simulated device has none.
     fn as_file(&self) -> Option<&File>;
 
-    /// Marks the file as read from for as long as it stays open: nobody deletes it meanwhile.
+    /// Marks the file as read from while it stays open, which keeps it from being deleted.
     ///
-    /// Fails with [`io::ErrorKind::WouldBlock`] while somebody finds out whether it is pinned.
+    /// Fails with [`io::ErrorKind::WouldBlock`] while another process finds out whether it is
+    /// pinned.
     fn pin(&self) -> io::Result<()>;
 
-    /// Whether some other open file has pinned this one, in any process.
+    /// Returns whether some other open file has pinned this one, in any process.
     fn is_pinned(&self) -> io::Result<bool>;
 }
 
@@ -151,21 +152,22 @@ pub enum Access {
     Salvage,
 }
 
-/// What a scan tells each key and value to, until it breaks.
+/// Callback that receives each key and value of a scan, until it breaks.
 pub type EachPair<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// Ordered pairs of bytes with atomic, durable batches.
 pub trait KeyValues: Debug + Send + Sync {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
 
-    /// Tells `found` the position and the value of each key of the ascending `keys` that is there.
+    /// Passes the position and the value of each present key of the ascending `keys` to `found`.
     fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()>;
 
-    /// Tells `each` the pairs from `key` on, which need not be there, ascending, until it breaks.
+    /// Passes the pairs from `key` on, which need not be there, to `each`, ascending, until it
+    /// breaks.
     fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()>;
 
-    /// Tells `each` the pairs whose key starts with `prefix`, ascending, until it breaks.
+    /// Passes the pairs whose key starts with `prefix` to `each`, ascending, until it breaks.
     fn scan(&self, prefix: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
         self.scan_from(prefix, &mut |key, value| {
             if key.starts_with(prefix) { each(key, value) } else { ControlFlow::Break(()) }
@@ -179,15 +181,15 @@ pub trait KeyValues: Debug + Send + Sync {
     fn flush(&self) -> io::Result<()>;
 
     /// Opens the pairs again after a write that has failed, so that they take others: every write
-    /// that has returned is there, and none that has failed; but one that removes a range may be there
-    /// as a whole. Reads wait meanwhile. Nothing happens while no write has failed.
+    /// that has returned is there, and none that has failed; but one that removes a range may be
+    /// there as a whole. Reads wait meanwhile. Nothing happens while no write has failed.
     ///
     /// After an error pairs can be read and take no writes, as before.
     fn recover(&self) -> io::Result<()> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "it cannot be opened again in place"))
     }
 
-    /// Gives back the room of keys that were removed, from the first to before the second, where
+    /// Returns back the room of keys that were removed, from the first to before the second, where
     /// that is worth the work; changes nothing that is seen.
     fn reclaim(&self, _from: &[u8], _to: &[u8]) {}
 }

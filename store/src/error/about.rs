@@ -1,4 +1,4 @@
-//! What an error says of: a file, the system, or damage.
+//! Subject of an error: a file, the system, or damage.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::StoreError;
 use crate::cause::Cause;
 
 impl StoreError {
-    /// The file or folder that the error is about, where there is one.
+    /// Returns the file or folder that the error is about, where there is one.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match self {
@@ -47,7 +47,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the error says something about the files, or only about the system.
+    /// Returns whether the error says something about the files, or only about the system.
     #[must_use]
     pub fn cause(&self) -> Cause {
         match self {
@@ -63,8 +63,8 @@ impl StoreError {
         }
     }
 
-    /// Whether a file is gone that the catalog named a moment ago: a compaction may have taken its
-    /// place, and a fresh look at the catalog tells.
+    /// Returns whether a file is gone that the catalog named a moment ago. A compaction may have
+    /// replaced it, which another look at the catalog shows.
     pub(crate) fn is_gone(&self) -> bool {
         let gone = [io::ErrorKind::NotFound, io::ErrorKind::WouldBlock];
         matches!(self, Self::Io { source, .. } if gone.contains(&source.kind()))

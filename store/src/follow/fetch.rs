@@ -1,5 +1,5 @@
-//! A file that a follower fetches: continued where an earlier try was cut off, and believed only when
-//! all of it has been read and checked.
+//! A file that a follower fetches: continued where an earlier try was cut off, and believed only
+//! when all of it has been read and checked.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,12 +31,13 @@ pub struct FetchedFile {
 }
 
 impl FetchedFile {
-    /// Begins a file of a manifest in the folder of its partition, or continues it; `None` where all
-    /// of it is there, of `expected` bytes. A file that has its name stays until it is replaced.
+    /// Begins a file of a manifest in the folder of its partition, or continues it; `None` where
+    /// all of it is there, of `expected` bytes. A file that has its name stays until it is
+    /// replaced.
     ///
-    /// Nothing may have the file open under its name. An earlier try may have failed to sync what it
-    /// left, and later syncs of the same data do not report that: bytes that are continued are copied
-    /// to a new file, and a file that is there as a whole is given its name again.
+    /// Nothing may have the file open under its name. An earlier try may have failed to sync what
+    /// it left, and later syncs of the same data do not report that: bytes that are continued are
+    /// copied to a new file, and a file that is there as a whole is given its name again.
     ///
     /// Fails for a name that the manifest does not have.
     pub fn begin(
@@ -93,10 +94,10 @@ impl FetchedFile {
         Ok(())
     }
 
-    /// Syncs the file, reads and checks all of it, and gives it its name.
+    /// Syncs the file, reads and checks all of it, and returns it its name.
     ///
-    /// What is damaged or cannot be synced is removed, so that the next try begins with nothing: a
-    /// later sync would not say what the system has forgotten.
+    /// Files that are damaged or cannot be synced are removed, so that the next try starts from
+    /// nothing. A later sync would not report what the system has dropped.
     pub fn finish(mut self) -> Result<(), StoreError> {
         let synced = self.file.sync().map_err(StoreError::io(&self.temporary, "sync"));
         if let Err(error) = synced.and_then(|()| self.check()) {
@@ -152,7 +153,7 @@ fn begin_or_continue(
     Ok((file, n_bytes))
 }
 
-/// What a file of a manifest must be.
+/// Returns what a file of a manifest must be.
 fn find(
     graph: &Graph,
     manifest: &Manifest,
@@ -175,7 +176,7 @@ fn find(
 }
 
 impl Graph {
-    /// What a segment with every row of a partition must be.
+    /// Properties of a segment with every row of a partition.
     pub(crate) fn identity_of_base(
         &self,
         part: lodestore_graph::PartId,
@@ -195,7 +196,7 @@ impl Graph {
         }
     }
 
-    /// What a delta of a partition must be.
+    /// Returns what a delta of a partition must be.
     fn identity_of_delta(
         &self,
         part: lodestore_graph::PartId,

@@ -1,4 +1,4 @@
-//! What can go wrong in an import.
+//! Errors of an import.
 
 use std::path::PathBuf;
 

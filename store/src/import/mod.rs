@@ -75,13 +75,13 @@ impl Importer {
         Ok(Self { device, out, staging, uuid, tensors, records, committed })
     }
 
-    /// Identity of the graph, to be written to its topology and halo files.
+    /// Returns the identity of the graph, to be written to its topology and halo files.
     #[must_use]
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// The staging folder; gone once the import is committed or given up.
+    /// Returns the staging folder; gone once the import is committed or given up.
     #[must_use]
     pub fn staging_dir(&self) -> &Path {
         &self.staging
@@ -94,22 +94,23 @@ impl Importer {
         Ok(dir)
     }
 
-    /// Where the staged topology of a partition goes; the folder is for [`Importer::part_dir`].
+    /// Returns where the staged topology of a partition goes; the folder is for
+    /// [`Importer::part_dir`].
     #[must_use]
     pub fn topology_path(&self, part: PartId) -> PathBuf {
         graph::topology_path(&graph::part_dir(&self.staging, part))
     }
 
-    /// Where the staged halo of a partition goes; the folder is for [`Importer::part_dir`].
+    /// Returns where the staged halo of a partition goes; the folder is for [`Importer::part_dir`].
     #[must_use]
     pub fn halo_path(&self, part: PartId) -> PathBuf {
         graph::halo_path(&graph::part_dir(&self.staging, part))
     }
 
     /// Writes the rows of `source` as tensor `name`: one segment per partition, synced, read back
-    /// and checked. `external_of` gives the source's row of each node of `book`.
+    /// and checked. `external_of` holds the source's row of each node of `book`.
     ///
-    /// Memory: about 3 MiB, and 4 bytes per page of the longest segment. `progress` is told rows
+    /// Memory: about 3 MiB, and 4 bytes per page of the longest segment. `progress` receives rows
     /// done and rows in all.
     pub fn add_tensor(
         &mut self,

@@ -18,7 +18,7 @@ use crate::verify::read_back;
 /// How the rows of a tensor are imported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TensorOptions {
-    /// What to do with NaN.
+    /// Treatment of NaN.
     pub nan: NanPolicy,
     /// How to store the rows.
     pub codec: CodecChoice,
@@ -38,8 +38,8 @@ pub(crate) struct NewTable<'a> {
 }
 
 impl NewTable<'_> {
-    /// Returns raw or zstd: a sample of the rows decides where `choice` does not. `copy_rows` fills a
-    /// buffer with the rows from the given one on.
+    /// Returns raw or zstd: a sample of the rows decides where `choice` does not. `copy_rows` fills
+    /// a buffer with the rows from the given one on.
     pub(crate) fn settle(
         &self,
         choice: CodecChoice,
@@ -62,7 +62,7 @@ impl NewTable<'_> {
     }
 }
 
-/// Writes `rows` of `source` as the segment `file` in `dir`; `report` is told the rows done.
+/// Writes `rows` of `source` as the segment `file` in `dir`; `report` receives the rows done.
 pub(crate) fn write_segment(
     device: &dyn Device,
     (dir, file): (&Path, String),

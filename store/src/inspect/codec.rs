@@ -1,4 +1,4 @@
-//! What the automatic choice of a codec says of a tensor on this machine.
+//! Result of the automatic choice of a codec for a tensor on this machine.
 
 use std::sync::Arc;
 

@@ -1,22 +1,24 @@
 //! Which layers to fold into one: size tiers.
 //!
-//! Deltas are folded where [`TIER_LAYERS`] neighbours, the newest among them, are of a like size, so
-//! that a row is written once per tier: O(log(rows put)) times. Everything becomes one segment where
-//! the deltas have grown to a share of the rows under them that makes reads and memory dear.
+//! Deltas are folded where [`TIER_LAYERS`] neighbours, the newest among them, are of a like size,
+//! so that a row is written once per tier: O(log(rows put)) times. Everything becomes one segment
+//! where the deltas have grown to a share of the rows under them that makes reads and memory dear.
 
 use std::ops::Range;
 
 /// Deltas of a like size that become one.
 const TIER_LAYERS: usize = 4;
 
-/// Two deltas are of a like size where the older has at most this many times the rows that are newer.
+/// Two deltas are of a like size where the older has at most this many times the rows that are
+/// newer.
 const TIER_RATIO: u64 = 4;
 
-/// All layers become one segment where their deltas have at least this share of its rows, as a divisor.
+/// All layers become one segment where their deltas have at least this share of its rows, as a
+/// divisor.
 const FULL_FOLD_SHARE: u64 = 8;
 
-/// Deltas of fewer rows than this in all stay, however short the segment is: they cost less than the
-/// syncs of a compaction after every commit.
+/// Deltas of fewer rows than this in all stay, however short the segment is: they cost less than
+/// the syncs of a compaction after every commit.
 const FULL_FOLD_ROWS_MIN: u64 = 4096;
 
 /// A delta counts as this many rows more: files cost descriptors and reads of their own.
@@ -29,7 +31,7 @@ pub(crate) struct LayerSize {
     pub(crate) n_rows: u64,
 }
 
-/// What to fold.
+/// Layers to fold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fold {
     /// All layers into a segment that has every row.

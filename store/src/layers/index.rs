@@ -1,7 +1,8 @@
 //! Which layer has the newest value of a row: one look-up, whatever the number of layers.
 //!
-//! Rows are taken 384 at a time. A block without changed rows is one word that says so; another one is
-//! a cache line: a bit for each row, and counts that turn the bit into a position among the entries.
+//! Rows are taken 384 at a time. A block without changed rows is one word that says so; another one
+//! is a cache line: a bit for each row, and counts that turn the bit into a position among the
+//! entries.
 
 use lodestore_graph::prefetch::prefetch;
 
@@ -14,8 +15,8 @@ const NONE: u32 = u32::MAX;
 
 /// Where the newest value of each changed row is.
 ///
-/// Memory: 64 bytes per block of 384 rows that has a changed one, 4 bytes per block, and where there
-/// are several layers 8 bytes per changed row.
+/// Memory: 64 bytes per block of 384 rows that has a changed one, 4 bytes per block, and where
+/// there are several layers 8 bytes per changed row.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LayerIndex {
     /// By block of rows: its position in `blocks`, or [`NONE`].
@@ -61,8 +62,8 @@ pub(crate) struct Place {
 }
 
 impl LayerIndex {
-    /// Builds the index of layers, oldest first, each given by its position and its rows,
-    /// ascending and below `n_rows`. Of a row in several layers the last one counts.
+    /// Builds the index of layers, oldest first, each given by its position and its rows, ascending
+    /// and below `n_rows`. The last layer of a row counts.
     ///
     /// # Panics
     /// When a row is not below `n_rows`.
@@ -99,7 +100,7 @@ impl LayerIndex {
         this
     }
 
-    /// The places of all changed rows, once the blocks are complete.
+    /// Returns the places of all changed rows, once the blocks are complete.
     fn entries_of<'a>(
         &self,
         mut layers: impl Iterator<Item = (u32, &'a [u32])> + Clone,
@@ -163,7 +164,7 @@ impl LayerIndex {
     }
 }
 
-/// Position of a row's word in its block.
+/// Returns the position of a row's word in its block.
 #[inline]
 fn word_of(row: u32) -> usize {
     (row % BLOCK_ROWS / 64) as usize

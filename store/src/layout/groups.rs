@@ -49,19 +49,19 @@ impl RowGroups {
         Ok(Self { group_rows, starts: starts.into() })
     }
 
-    /// Number of groups.
+    /// Returns the number of groups.
     #[must_use]
     pub fn n_groups(&self) -> u32 {
         (self.starts.len() - 1) as u32
     }
 
-    /// Rows of every group but the last, at least 1.
+    /// Returns the rows of every group but the last, at least 1.
     #[must_use]
     pub fn group_rows(&self) -> u32 {
         self.group_rows
     }
 
-    /// The group that holds `row`.
+    /// Returns the group that holds `row`.
     #[must_use]
     pub fn group_of(&self, row: RowIdx) -> u32 {
         row.0 / self.group_rows

@@ -16,7 +16,7 @@ use crate::row::RowIdx;
 /// Bytes of a page: the unit of checksums and of reads.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Byte of the file at which the first row starts: one page of header lies before it.
+/// Byte of the file at which the first row starts: one page of header is before it.
 pub const DATA_OFFSET: u64 = PAGE_BYTES;
 
 /// The shape of a segment: rows, or compressed groups of rows, packed back to back from
@@ -86,7 +86,7 @@ pub enum GroupIndexError {
 }
 
 impl SegmentLayout {
-    /// The layout of `n_rows` rows of `row_bytes` bytes each, stored as they are.
+    /// Returns the layout of `n_rows` rows of `row_bytes` bytes each, stored as they are.
     pub fn new(n_rows: u32, row_bytes: usize) -> Result<Self, LayoutError> {
         match u32::try_from(row_bytes) {
             Ok(row_bytes) if (1..=MAX_ROW_BYTES as u32).contains(&row_bytes) => {
@@ -96,7 +96,8 @@ impl SegmentLayout {
         }
     }
 
-    /// The layout of the same rows in groups of `group_rows`, stored in these many bytes each.
+    /// Returns the layout of the same rows in groups of `group_rows`, stored in these many bytes
+    /// each.
     pub fn grouped(
         n_rows: u32,
         row_bytes: usize,
@@ -115,7 +116,7 @@ impl SegmentLayout {
         Self { is_listed, ..self }
     }
 
-    /// Number of rows; 0 for an empty partition.
+    /// Returns the number of rows; 0 for an empty partition.
     #[must_use]
     pub const fn n_rows(&self) -> u32 {
         self.n_rows
@@ -127,7 +128,7 @@ impl SegmentLayout {
         self.row_bytes as usize
     }
 
-    /// The row groups; `None` where rows lie as they are.
+    /// Returns the row groups; `None` where rows lie as they are.
     #[must_use]
     pub const fn groups(&self) -> Option<&RowGroups> {
         self.groups.as_ref()
@@ -145,7 +146,7 @@ impl SegmentLayout {
         self.groups.as_ref().map_or(self.raw_bytes(), RowGroups::data_bytes)
     }
 
-    /// Number of pages that hold rows.
+    /// Returns the number of pages that hold rows.
     #[must_use]
     pub fn n_pages(&self) -> u64 {
         self.data_bytes().div_ceil(PAGE_BYTES)
@@ -197,7 +198,7 @@ impl SegmentLayout {
         start..start + self.row_bytes as u64
     }
 
-    /// Byte of the file at which the page checksum table starts.
+    /// Returns the byte of the file at which the page checksum table starts.
     #[must_use]
     pub fn table_offset(&self) -> u64 {
         self.sections().table_offset()
@@ -210,19 +211,19 @@ impl SegmentLayout {
         self.sections().tables_bytes()
     }
 
-    /// Byte of the file at which the footer page starts.
+    /// Returns the byte of the file at which the footer page starts.
     #[must_use]
     pub fn footer_offset(&self) -> u64 {
         self.sections().footer_offset()
     }
 
-    /// Length of the whole file.
+    /// Returns the length of the whole file.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.sections().file_bytes()
     }
 
-    /// Where everything in the file lies.
+    /// Offsets of everything in the file.
     pub(crate) fn sections(&self) -> Sections {
         let n_groups = self.groups.as_ref().map_or(0, RowGroups::n_groups);
         let n_listed = if self.is_listed { self.n_rows } else { 0 };
@@ -230,7 +231,7 @@ impl SegmentLayout {
     }
 }
 
-/// Checks that groups of so many rows can be.
+/// Checks that groups of this many rows are possible.
 pub(crate) fn check_group_rows(row_bytes: u32, group_rows: u32) -> Result<(), LayoutError> {
     let group_bytes = u64::from(group_rows) * u64::from(row_bytes);
     if group_rows == 1 || group_rows > 1 && group_bytes <= MAX_GROUP_BYTES as u64 {

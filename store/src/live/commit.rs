@@ -39,8 +39,8 @@ impl LiveGraph {
         Ok(version)
     }
 
-    /// As [`LiveGraph::commit_version`], through `version`; does nothing if it was reached before, so
-    /// that it may be repeated. Returns the committed version.
+    /// As [`LiveGraph::commit_version`], through `version`; does nothing if it was reached before,
+    /// so that it may be repeated. Returns the committed version.
     pub fn commit_through(&self, version: u32) -> Result<u32, StoreError> {
         self.check_process()?;
         let alone = self.commits();
@@ -84,8 +84,8 @@ impl LiveGraph {
         self.prepare_parts(&alone, &self.open_parts(), version)
     }
 
-    /// Makes `version` visible: the second step of a commit over several servers. Does the first step
-    /// where it was not done; does nothing if the version was reached before.
+    /// Makes `version` visible: the second step of a commit over several servers. Does the first
+    /// step where it was not done; does nothing if the version was reached before.
     pub fn publish(&self, version: u32) -> Result<u32, StoreError> {
         self.commit_through(version)
     }
@@ -100,7 +100,7 @@ impl LiveGraph {
         Err(StoreError::VersionAhead { asked: version, committed })
     }
 
-    /// The version after the newest one.
+    /// Returns the version after the newest one.
     fn next_version(&self) -> Result<u32, StoreError> {
         self.version().checked_add(1).ok_or_else(|| StoreError::Catalog {
             dir: self.graph.dir().to_owned(),
@@ -133,7 +133,7 @@ impl LiveGraph {
         }
     }
 
-    /// The first step, on partitions whose version is below `version`.
+    /// Returns the first step, on partitions whose version is below `version`.
     fn prepare_parts(
         &self,
         _alone: &MutexGuard<'_, ()>,
@@ -225,7 +225,7 @@ impl LiveGraph {
         Ok(Some((record, layer)))
     }
 
-    /// The second step, on partitions that are prepared.
+    /// Returns the second step, on partitions that are prepared.
     fn publish_parts(
         &self,
         _alone: &MutexGuard<'_, ()>,

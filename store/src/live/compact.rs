@@ -15,18 +15,18 @@ use crate::layers::{Fold, choose_deltas, choose_fold};
 use crate::new_file::discard;
 
 impl LiveGraph {
-    /// Folds the layers of a tensor, or of all, in a partition, or in all that are open. Puts, commits
-    /// and gathers continue meanwhile; pinned views keep what they see.
+    /// Folds the layers of a tensor, or of all, in a partition, or in all that are open. Puts,
+    /// commits and gathers continue meanwhile; pinned views keep what they see.
     ///
     /// `progress` receives bytes of rows written and to write; when it breaks, the compaction ends
     /// with [`StoreError::Stopped`]. Each tensor of a partition is switched on its own: after any
     /// other error the rest is done, and the first error is returned. A damaged page is such an
     /// error, unless all of its rows were changed since. A partition that is sealed is left as it
-    /// is. Of one that is ahead of the others, after a commit that failed in them, the newest layers
-    /// stay: readers still need its rows of the version before.
+    /// is. A partition ahead of the others, after a commit that failed in them, keeps its newest
+    /// layers. Readers still need its rows of the version before.
     ///
-    /// Needs room on disk for the largest file that is written; memory does not depend on its length
-    /// but for 4 bytes per page, and 16 bytes per row where deltas become one.
+    /// Needs room on disk for the largest file that is written; memory does not depend on its
+    /// length but for 4 bytes per page, and 16 bytes per row where deltas become one.
     pub fn compact(
         &self,
         part: Option<PartId>,
@@ -157,19 +157,20 @@ impl LiveGraph {
     }
 }
 
-/// What a compaction folds.
+/// Layers that a compaction folds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Folding {
     /// All layers of each tensor into one segment, where there are deltas.
     All,
     /// All deltas of each tensor into one, where there are several; its segment stays.
     Deltas,
-    /// What pays: deltas of a like size into one, and all layers where deltas have many of the rows.
+    /// Folds that pay: deltas of a like size into one, and all layers where deltas have many of the
+    /// rows.
     WherePays,
 }
 
 impl LiveTensor {
-    /// Whether a compaction of [`Folding::WherePays`] would write anything.
+    /// Returns whether a compaction of [`Folding::WherePays`] would write anything.
     #[must_use]
     pub fn pays_to_fold(&self) -> bool {
         let current = self.current();

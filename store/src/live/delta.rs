@@ -36,8 +36,8 @@ pub(super) struct DeltaPlace<'a> {
 pub(super) type Written = (DeltaRecord, Segment);
 
 impl DeltaPlace<'_> {
-    /// Writes the rows that were put for `version`; `None` where there are none. The codec is that of
-    /// `base`.
+    /// Writes the rows that were put for `version`; `None` where there are none. The codec is that
+    /// of `base`.
     pub(super) fn write_pending(
         &self,
         catalog: &Catalog,
@@ -149,7 +149,7 @@ impl DeltaPlace<'_> {
         written.map(|(record, segment)| (DeltaRecord { first, version, record }, segment))
     }
 
-    /// The rows that were put for `version`, as the catalog has them.
+    /// Returns the rows that were put for `version`, as the catalog has them.
     fn scan_rows(&self, catalog: &Catalog, version: u32) -> Result<Vec<u32>, StoreError> {
         let range = self.graph.book().range(self.part);
         let n_rows = range.end - range.start;
@@ -177,7 +177,7 @@ impl DeltaPlace<'_> {
 }
 
 impl Graph {
-    /// The identity of a new delta of `n_rows` rows.
+    /// Returns the identity of a new delta of `n_rows` rows.
     fn delta_identity(
         &self,
         part: PartId,

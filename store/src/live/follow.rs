@@ -16,8 +16,8 @@ impl LiveGraph {
     /// Switches a partition to the version of a manifest, all of whose files are in its folder;
     /// returns whether anything has changed. After a crash it has that version or the one before.
     ///
-    /// Fails with [`StoreError::FollowRefused`] for a manifest of another graph, of an earlier version,
-    /// and of another history: with another file for versions that it has.
+    /// Fails with [`StoreError::FollowRefused`] for a manifest of another graph, of an earlier
+    /// version, and of another history: with another file for versions that it has.
     pub fn install(&self, manifest: &Manifest) -> Result<bool, StoreError> {
         let part = manifest.part;
         if self.mode != LiveMode::Follow {
@@ -135,7 +135,8 @@ impl LiveGraph {
         Ok(open)
     }
 
-    /// Fails where the writer has not made the version that is here by the commit that is known here.
+    /// Fails where the writer has not made the version that is here by the commit that is known
+    /// here.
     fn check_history(&self, open: &LivePart, manifest: &Manifest) -> Result<(), StoreError> {
         let (part, here, dir) = (manifest.part, open.version(), self.graph.dir().display());
         // The version of an import has none: every history of the graph begins with it.
@@ -160,7 +161,8 @@ impl LiveGraph {
         Err(StoreError::FollowRefused { part, reason })
     }
 
-    /// The layers of a tensor as a manifest lists them: those that are open, and others opened.
+    /// Returns the layers of a tensor as a manifest lists them: those that are open, and others
+    /// opened.
     fn layers_of(
         &self,
         part: PartId,
@@ -196,7 +198,7 @@ impl LiveGraph {
         Ok(layers)
     }
 
-    /// The graph's folder.
+    /// Returns the graph's folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.graph.dir()
@@ -213,8 +215,8 @@ impl ManifestTensor {
             || is_delta && deltas.any(|it| it.first <= first && it.version >= version)
     }
 
-    /// The record of the file that has the same rows as a layer in the same history: both with every
-    /// row, or both with those that changed in the same versions.
+    /// Returns the record of the file that has the same rows as a layer in the same history: both
+    /// with every row, or both with those that changed in the same versions.
     fn record_like(&self, layer: &Layer) -> Option<&SegmentRecord> {
         let versions = (layer.first_version(), layer.version());
         if layer.segment().identity().delta_of.is_none() {

@@ -1,4 +1,4 @@
-//! What compactions leave behind: files that no reader needs once the last view of them is gone.
+//! Leftovers of compactions: files that no reader needs once the last view of them is gone.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
@@ -47,8 +47,8 @@ impl Retired {
 }
 
 impl LiveGraph {
-    /// Removes the files that compactions have folded, or versions of a writer have replaced, and no
-    /// view needs any more; returns how many still wait for a view to end.
+    /// Removes the files that compactions have folded, or versions of a writer have replaced, and
+    /// no view needs any more; returns how many still wait for a view to end.
     ///
     /// Every compaction and every installed version does it too, and so does opening for writing.
     pub fn sweep(&self) -> Result<usize, StoreError> {
@@ -98,8 +98,8 @@ impl LiveGraph {
     }
 }
 
-/// Removes a file unless some process has pinned it; gives whether it is gone. What cannot be
-/// removed stays for another time: it harms nobody.
+/// Removes a file unless some process has pinned it; returns whether it is gone. A file that cannot
+/// be removed stays for another time, without harm.
 pub(crate) fn remove_unpinned(device: &dyn Device, file: &Path) -> bool {
     device.remove_if_unpinned(file).unwrap_or_else(|error| {
         tracing::warn!("{}: cannot remove: {error}; left for later", file.display());

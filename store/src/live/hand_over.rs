@@ -1,8 +1,8 @@
 //! Partitions that come and go while a graph is open: sealed, given up, taken in.
 //!
-//! `docs/replication.md` has the steps and the owner of the partition at each; here is the side that
-//! has it, and how one that has come is opened. A folder's name owns a partition, so that giving it
-//! up is one rename, and nothing that this module keeps in memory outlives a crash.
+//! `docs/replication.md` has the steps and the owner of the partition at each; here is the side
+//! that has it, and how one that has come is opened. A folder's name owns a partition, so that
+//! giving it up is one rename, and nothing that this module keeps in memory outlives a crash.
 
 mod adopt;
 mod copy;
@@ -75,7 +75,7 @@ impl LivePart {
 }
 
 impl Graph {
-    /// Folder of a partition that move `id` has taken away.
+    /// Returns the folder of a partition that move `id` has taken away.
     #[must_use]
     pub fn given_up_dir(&self, part: PartId, id: u64) -> PathBuf {
         let mut name = part_dir(self.dir(), part).into_os_string();
@@ -83,7 +83,7 @@ impl Graph {
         name.into()
     }
 
-    /// Whether move `id` has taken the partition away.
+    /// Returns whether move `id` has taken the partition away.
     #[must_use]
     pub fn was_given_up(&self, part: PartId, id: u64) -> bool {
         self.device().exists(&self.given_up_dir(part, id))
@@ -91,10 +91,11 @@ impl Graph {
 }
 
 impl LiveGraph {
-    /// Whether move `id` has taken the partition away, for good: that is on disk when it returns.
+    /// Returns whether move `id` has taken the partition away, for good: that is on disk when it
+    /// returns.
     ///
-    /// Fails with [`StoreError::MoveRefused`] where the partition has come back since: what was copied
-    /// under that number is old.
+    /// Fails with [`StoreError::MoveRefused`] where the partition has come back since: what was
+    /// copied under that number is old.
     pub fn was_given_up(&self, part: PartId, id: u64) -> Result<bool, StoreError> {
         if !self.graph.was_given_up(part, id) {
             return Ok(false);

@@ -16,13 +16,13 @@ pub struct StoppedWrites {
     pub part: PartId,
     /// The write that failed.
     pub reason: String,
-    /// What helps.
+    /// The remedy.
     pub advice: &'static str,
 }
 
 impl LiveGraph {
-    /// Whether puts and commits can succeed: the graph is open for writing, and no partition has a
-    /// failed write that keeps others away.
+    /// Returns whether puts and commits can succeed: the graph is open for writing, and no
+    /// partition has a failed write that keeps others away.
     #[must_use]
     pub fn takes_writes(&self) -> bool {
         let is_writer = self.mode == LiveMode::Write && self.check_process().is_ok();

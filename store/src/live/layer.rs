@@ -28,25 +28,25 @@ impl Layer {
         Ok(Arc::new(Self { first, segment, reader }))
     }
 
-    /// The segment.
+    /// Returns the segment.
     #[must_use]
     pub fn segment(&self) -> &Arc<Segment> {
         &self.segment
     }
 
-    /// The oldest version that it has rows of; for a segment with every row, its own.
+    /// Returns the oldest version that it has rows of; for a segment with every row, its own.
     #[must_use]
     pub fn first_version(&self) -> u32 {
         self.first
     }
 
-    /// The newest version that it has rows of.
+    /// Returns the newest version that it has rows of.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.segment.identity().version
     }
 
-    /// The reader of its rows.
+    /// Returns the reader of its rows.
     #[must_use]
     pub fn reader(&self) -> &dyn RowReader {
         &*self.reader

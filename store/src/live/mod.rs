@@ -1,17 +1,17 @@
 //! A graph that changes: puts, commits, pinned views and compaction over its partitions.
 //!
 //! A partition has a committed version V, which is a list of immutable files for each tensor. Puts
-//! go to the pending version V + 1, as rows in the partition's catalog that no reader sees; a commit
-//! writes them into a file of their own, a delta, and makes it visible. Compaction folds files.
-//! Partitions are self-contained and share no commit point, so a graph's version is the lowest of
-//! its partitions'; opening for writing rolls the others forward.
+//! go to the pending version V + 1, as rows in the partition's catalog that no reader sees; a
+//! commit writes them into a file of their own, a delta, and makes it visible. Compaction folds
+//! files. Partitions are self-contained and share no commit point, so a graph's version is the
+//! lowest of its partitions'; opening for writing rolls the others forward.
 //!
 //! Partitions come and go while a graph is open: [`hand_over`] has how.
 //!
-//! Locks, in the order in which they are taken: `compactions` by a compaction for all of its time, so
-//! that there is one; `garbage`, for a moment; `commits` by a commit for all of its time; `gate`, shared
-//! by puts, and exclusive for a moment by commits and for whatever changes which partitions there are;
-//! that of the list of partitions and a tensor's own, for a moment.
+//! Locks, in the order in which they are taken: `compactions` by a compaction for all of its time,
+//! so that there is one; `garbage`, for a moment; `commits` by a commit for all of its time;
+//! `gate`, shared by puts, and exclusive for a moment by commits and for whatever changes which
+//! partitions there are; that of the list of partitions and a tensor's own, for a moment.
 
 mod commit;
 mod compact;
@@ -69,8 +69,8 @@ pub enum LiveMode {
     Read,
     /// For reading and writing, by one process at a time.
     Write,
-    /// For reading, and for installing versions of the writer that the folder follows, by one process
-    /// at a time.
+    /// For reading, and for installing versions of the writer that the folder follows, by one
+    /// process at a time.
     Follow,
 }
 
@@ -79,7 +79,7 @@ pub enum LiveMode {
 pub struct LiveGraph {
     graph: Graph,
     mode: LiveMode,
-    /// Who has opened it.
+    /// The process that has opened it.
     process: Generation,
     /// The reader of every segment, those to come too.
     reader: ReaderKind,
@@ -107,8 +107,8 @@ type Parts = Arc<[Option<Arc<LivePart>>]>;
 struct LivePart {
     part: PartId,
     catalog: Arc<Catalog>,
-    /// As in the graph's description when it was opened, and then those that came since; one that was
-    /// dropped keeps its place.
+    /// As in the graph's description when it was opened, and then those that came since; one that
+    /// was dropped keeps its place.
     tensors: Growing<Arc<LiveTensor>>,
     /// The committed version.
     version: AtomicU32,
@@ -118,39 +118,40 @@ struct LivePart {
 }
 
 impl LiveGraph {
-    /// The graph.
+    /// Returns the graph.
     #[must_use]
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// The newest version that every open partition has committed.
+    /// Returns the newest version that every open partition has committed.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The committed version of a partition, if it is open here.
+    /// Returns the committed version of a partition, if it is open here.
     #[must_use]
     pub fn part_version(&self, part: PartId) -> Option<u32> {
         Some(self.now().get(part.index())?.as_ref()?.version())
     }
 
-    /// The committed version of each partition that is open.
+    /// Returns the committed version of each partition that is open.
     #[must_use]
     pub fn part_versions(&self) -> Vec<(PartId, u32)> {
         let parts = self.parts.read().unwrap_or_else(PoisonError::into_inner);
         parts.iter().flatten().map(|part| (part.part, part.version())).collect()
     }
 
-    /// The newest version that rows are pending or prepared for; that of the graph without any.
+    /// Returns the newest version that rows are pending or prepared for; that of the graph without
+    /// any.
     #[must_use]
     pub fn pending_version(&self) -> u32 {
         let newest = self.open_parts().iter().filter_map(|part| part.newest_pending()).max();
         newest.unwrap_or(0).max(self.version())
     }
 
-    /// The oldest version that can be read of every tensor.
+    /// Returns the oldest version that can be read of every tensor.
     #[must_use]
     pub fn oldest_version(&self) -> u32 {
         let versions =
@@ -158,7 +159,8 @@ impl LiveGraph {
         self.open_parts().iter().filter_map(versions).max().unwrap_or(0)
     }
 
-    /// The tensor at `position` of the graph's description in a partition, if it is open here.
+    /// Returns the tensor at `position` of the graph's description in a partition, if it is open
+    /// here.
     #[must_use]
     pub fn tensor(&self, part: PartId, position: usize) -> Option<Arc<LiveTensor>> {
         self.now().get(part.index())?.as_ref()?.tensors.get(position).cloned()
@@ -176,7 +178,7 @@ impl LiveGraph {
         })
     }
 
-    /// What the tensor is that is called `name` now.
+    /// The tensor that is called `name` now.
     pub(crate) fn spec(&self, name: &str) -> Result<TensorSpec, StoreError> {
         let position = self.tensor_position(name)?;
         let first = self.open_parts().into_iter().next();
@@ -193,8 +195,8 @@ impl LiveGraph {
         all.map(|(position, tensor)| (position, tensor.spec().clone())).collect()
     }
 
-    /// A view of the tensor at `position` of the graph's description in a partition; `None` for a
-    /// partition that is not open here.
+    /// Returns a view of the tensor at `position` of the graph's description in a partition; `None`
+    /// for a partition that is not open here.
     ///
     /// Fails with [`StoreError::NoVersion`] for a version that is not committed, and for one whose
     /// layers were folded into later ones.
@@ -218,17 +220,17 @@ impl LiveGraph {
         StoreError::NoVersion { asked, oldest, newest }
     }
 
-    /// The partitions that are open here.
+    /// Returns the partitions that are open here.
     pub fn parts(&self) -> impl Iterator<Item = PartId> + use<> {
         self.open_parts().into_iter().map(|part| part.part)
     }
 
-    /// The partitions of this moment.
+    /// Returns the partitions of this moment.
     fn now(&self) -> Parts {
         Arc::clone(&self.parts.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Each of them, without what would keep one that goes from being closed.
+    /// Returns each of them, without what would keep one that goes from being closed.
     fn open_parts(&self) -> Vec<Arc<LivePart>> {
         self.now().iter().flatten().cloned().collect()
     }
@@ -241,17 +243,17 @@ impl LiveGraph {
 }
 
 impl LivePart {
-    /// The committed version.
+    /// Returns the committed version.
     fn version(&self) -> u32 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The tensors that the graph has, in the order of its description.
+    /// Returns the tensors that the graph has, in the order of its description.
     fn listed(&self) -> impl Iterator<Item = &Arc<LiveTensor>> {
         self.tensors.iter().filter(|tensor| !tensor.is_dropped())
     }
 
-    /// The newest version that rows are pending or prepared for.
+    /// Returns the newest version that rows are pending or prepared for.
     fn newest_pending(&self) -> Option<u32> {
         let prepared = |tensor: &LiveTensor| tensor.prepared().map(|delta| delta.version());
         let versions = |tensor: &Arc<LiveTensor>| tensor.newest_pending().max(prepared(tensor));

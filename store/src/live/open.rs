@@ -27,10 +27,10 @@ use crate::tensor::TensorSpec;
 impl LiveGraph {
     /// Opens all tensors of the given partitions of `graph`, or of all.
     ///
-    /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`]; brings
-    /// rows that an older release has committed into deltas, and all partitions to the highest
-    /// version among them; and removes what crashes and pinned readers have left. For reading it
-    /// takes no lock and writes nothing.
+    /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`];
+    /// brings rows that an older release has committed into deltas, and all partitions to the
+    /// highest version among them; and removes what crashes and pinned readers have left. For
+    /// reading it takes no lock and writes nothing.
     pub fn open(
         graph: Graph,
         parts: Option<&[PartId]>,
@@ -80,8 +80,8 @@ impl LiveGraph {
     }
 }
 
-/// The versions that rows of a tensor are pending for, ascending; those of `base` or before, which a
-/// segment has taken in, are left out.
+/// Returns the versions that rows of a tensor are pending for, ascending; those of `base` or
+/// before, which a segment has taken in, are left out.
 ///
 /// Fails for a version that no put can have been for.
 fn pending_versions(
@@ -153,7 +153,7 @@ pub(crate) struct OpenedTensor {
     pub(crate) segment: Segment,
     /// Deltas over it, oldest first, with the first version that each has rows of.
     pub(crate) deltas: Vec<(u32, Segment)>,
-    /// What a commit has prepared.
+    /// State of a prepared commit.
     pub(crate) prepared: Option<Segment>,
     /// The versions that rows are pending for, ascending.
     pub(crate) pending_for: Vec<u32>,

@@ -1,15 +1,15 @@
-//! The same over several partitions at once: each waits for a sync of its own.
+//! Does the same over several partitions concurrently: each waits for a sync of its own.
 
 use std::panic::resume_unwind;
 use std::thread;
 
 use crate::device::Device;
 
-/// Threads that wait at once at most.
+/// Most threads that wait concurrently.
 const MAX_THREADS: usize = 16;
 
 /// Calls `each` for all items, one of them in this thread, and all of them where `device` does not
-/// wait or the system has no thread to give; gives the results in their order.
+/// wait or the system has no thread to give; returns the results in their order.
 pub(super) fn for_each<T: Sync, R: Send>(
     device: &dyn Device,
     items: &[T],
@@ -25,7 +25,7 @@ pub(super) fn for_each<T: Sync, R: Send>(
     let each_of = |items: &[T]| items.iter().map(&each).collect::<Vec<R>>();
     thread::scope(|scope| {
         let each_of = &each_of;
-        // What no thread is to be had for waits for this one.
+        // The part without a thread of its own runs on this one.
         let spawn = |items| {
             let thread = thread::Builder::new().spawn_scoped(scope, move || each_of(items));
             thread.map_err(|_| items)

@@ -22,15 +22,15 @@ struct PartRows<'a> {
 }
 
 impl LiveGraph {
-    /// Puts rows of a tensor for the pending version, whose number it returns: durable then, and seen
-    /// by no reader until that version is committed.
+    /// Puts rows of a tensor for the pending version, whose number it returns: durable then, and
+    /// seen by no reader until that version is committed.
     ///
     /// `rows` has `ids.len() * row_bytes` bytes, at most [`MAX_PUT_BYTES`]. Where an id comes
     /// several times, its last row stays. Everything is checked before anything is written. The
     /// rows of one partition are put all or not at all; after an error those of some partitions may
     /// be there: put them again.
     ///
-    /// Threads that put at once share syncs.
+    /// Threads that put concurrently share syncs.
     pub fn put_rows(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<u32, StoreError> {
         self.check_process()?;
         let routed = self.route_put(tensor, ids, rows)?;
@@ -85,7 +85,7 @@ impl LiveGraph {
         Ok(routed)
     }
 
-    /// The rows of each partition, all of which must be open here.
+    /// Returns the rows of each partition, all of which must be open here.
     fn by_part<'a>(&self, routed: &[Routed<'a>]) -> Result<Vec<PartRows<'a>>, StoreError> {
         let parts = self.now();
         let rows_of = |rows: &[Routed<'a>]| {

@@ -25,9 +25,9 @@ pub struct LiveTensor {
     /// Earlier versions that are in use, so that readers of one share its index.
     earlier: Mutex<Vec<Weak<TensorVersion>>>,
     pending: Mutex<Pending>,
-    /// What a commit has written and not published.
+    /// Delta of a commit that is written and not published.
     prepared: Mutex<Option<Arc<Layer>>>,
-    /// Whether the graph has it no more; readers that have it go on.
+    /// Whether the graph has it no more; readers that have it continue.
     is_dropped: AtomicBool,
     /// A delta that the catalog may not have taken.
     unrecorded: Mutex<Option<PathBuf>>,
@@ -81,20 +81,20 @@ impl LiveTensor {
         }
     }
 
-    /// What the rows are.
+    /// Returns what the rows are.
     #[must_use]
     pub fn spec(&self) -> &TensorSpec {
         &self.spec
     }
 
-    /// The newest committed version.
+    /// Returns the newest committed version.
     #[must_use]
     pub fn current(&self) -> Arc<TensorVersion> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The tensor at `version`; `None` for a version that is not committed, or whose layers were
-    /// folded into later ones since.
+    /// Returns the tensor at `version`; `None` for a version that is not committed, or whose layers
+    /// were folded into later ones since.
     #[must_use]
     pub fn at(&self, version: u32) -> Option<Arc<TensorVersion>> {
         let mut earlier = lock(&self.earlier);
@@ -112,7 +112,8 @@ impl LiveTensor {
         Some(made)
     }
 
-    /// Number of rows that were put since the partition was opened, and are not in a file yet.
+    /// Returns the number of rows that were put since the partition was opened, and are not in a
+    /// file yet.
     #[must_use]
     pub fn n_pending(&self) -> u64 {
         lock(&self.pending).0.values().map(|pending| pending.rows.len()).sum()
@@ -169,7 +170,7 @@ impl LiveTensor {
         lock(&self.prepared).clone()
     }
 
-    /// Whether it was dropped since the graph was opened.
+    /// Returns whether it was dropped since the graph was opened.
     #[must_use]
     pub fn is_dropped(&self) -> bool {
         self.is_dropped.load(Ordering::Acquire)
@@ -231,7 +232,7 @@ impl LiveTensor {
     }
 }
 
-/// No holder of these locks leaves anything half-changed.
+/// Returns no holder of these locks leaves anything half-changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,7 +4,8 @@
 //!
 //! 1. Each partition's rows are written into a segment, synced, moved to its name, and recorded in
 //!    the partition's catalog as new: no reader looks there yet.
-//! 2. `graph.toml` is replaced by one that lists the tensor. That is the switch, for all partitions.
+//! 2. `graph.toml` is replaced by one that lists the tensor. That is the switch, for all
+//!    partitions.
 //! 3. The catalogs record the segments as any other, with the new text of `graph.toml`.
 //!
 //! A crash before step 2 leaves files and records of a tensor that `graph.toml` does not list; the
@@ -93,12 +94,13 @@ impl LiveGraph {
         Ok(NewTensor { live, spec, codec, parts, open: None, written: Vec::new() })
     }
 
-    /// Removes a tensor with all of its versions and rows from the open partitions; returns the graph
-    /// without it. Views that have its files open read them to their end; the room of the files is free
-    /// once this graph is closed.
+    /// Removes a tensor with all of its versions and rows from the open partitions; returns the
+    /// graph without it. Views that have its files open read them to their end; the room of the
+    /// files is free once this graph is closed.
     ///
-    /// Fails with [`StoreError::Fixed`] for `external_id`, with [`StoreError::Busy`] while a partition is
-    /// copied, and with [`StoreError::TensorRefused`] while one comes here. Waits for the compaction and the commit that run.
+    /// Fails with [`StoreError::Fixed`] for `external_id`, with [`StoreError::Busy`] while a
+    /// partition is copied, and with [`StoreError::TensorRefused`] while one comes here. Waits for
+    /// the compaction and the commit that run.
     pub fn drop_tensor(&self, name: &str) -> Result<Graph, StoreError> {
         self.check_process()?;
         check_may_go(name)?;
@@ -135,8 +137,8 @@ impl LiveGraph {
         Ok(graph)
     }
 
-    /// Makes the catalogs of `parts` agree with `graph.toml`: what a failed drop of a tensor has left
-    /// there would lie over a new tensor of the name.
+    /// Makes the catalogs of `parts` agree with `graph.toml`: what a failed drop of a tensor has
+    /// left there would lie over a new tensor of the name.
     fn settle_all(&self, parts: &[Arc<LivePart>]) -> Result<(), StoreError> {
         let _alone = self.commits();
         parts.iter().try_for_each(|it| settle(&self.graph, it.part, &it.catalog).map(drop))
@@ -159,7 +161,7 @@ impl LiveGraph {
         Err(StoreError::TensorRefused { tensor: tensor.to_owned(), reason })
     }
 
-    /// The graph as its description is on disk now.
+    /// Returns the graph as its description is on disk now.
     fn stored(&self) -> Result<Graph, StoreError> {
         Graph::open_on(Arc::clone(self.graph.device()), self.graph.dir())
     }
@@ -168,7 +170,8 @@ impl LiveGraph {
         self.coming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails for a partition on this machine that is not open: the graph's description holds for all.
+    /// Fails for a partition on this machine that is not open: the graph's description holds for
+    /// all.
     fn check_all_open(&self) -> Result<(), StoreError> {
         let is_closed = |part: &PartId| !self.parts().any(|open| open == *part);
         match self.graph.parts_here().into_iter().find(is_closed) {
@@ -239,7 +242,7 @@ impl Drop for Uncopied<'_> {
 }
 
 impl NewTensor {
-    /// The rows that still have to come.
+    /// Returns the rows that still have to come.
     #[must_use]
     pub fn rows_left(&self) -> u64 {
         let rows = |part: &Arc<LivePart>| self.live.graph.book().range(part.part).len() as u64;
@@ -267,12 +270,13 @@ impl NewTensor {
         Ok(())
     }
 
-    /// Makes the tensor part of the graph, which it returns: on disk, for the partitions as they are
-    /// open, and for every opening from now on.
+    /// Makes the tensor part of the graph, which it returns: on disk, for the partitions as they
+    /// are open, and for every opening from now on.
     ///
-    /// Fails with [`StoreError::TensorRefused`] where rows are missing, or partitions came or went since
-    /// it was begun, and with [`StoreError::Busy`] while one is copied; nothing is left then, nor after an
-    /// error of a catalog. Where `graph.toml` could not be replaced, the tensor may be there.
+    /// Fails with [`StoreError::TensorRefused`] where rows are missing, or partitions came or went
+    /// since it was begun, and with [`StoreError::Busy`] while one is copied; nothing is left then,
+    /// nor after an error of a catalog. Where `graph.toml` could not be replaced, the tensor may be
+    /// there.
     pub fn finish(mut self) -> Result<Graph, StoreError> {
         self.open_next()?;
         if self.rows_left() > 0 {
@@ -290,7 +294,8 @@ impl NewTensor {
             return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
         }
         let _no_arrival = live.hold_arrivals(&self.spec.name)?;
-        // Opened before the switch: after it nothing can fail but records that the next start makes.
+        // Opened before the switch: after it nothing can fail but records that the next start
+        // makes.
         let opened = self.written.iter().map(|staged| staged.open(&live));
         let opened = opened.collect::<Result<Vec<_>, _>>()?;
         for staged in &self.written {
@@ -415,7 +420,7 @@ impl Staged {
         Ok(Arc::new(LiveTensor::new(spec.clone(), catalog, current, None, &[])))
     }
 
-    /// Gives a whole file its name.
+    /// Returns a whole file its name.
     fn publish(&self, graph: &Graph) -> Result<(), StoreError> {
         let (device, dir) = (&**graph.device(), graph.part_dir(self.part.part));
         let (from, to) = (dir.join(self.temporary()), dir.join(&self.file));

@@ -71,44 +71,44 @@ impl TensorVersion {
         Some(Self::new(version, self.layers[..n_kept].to_vec()))
     }
 
-    /// The version.
+    /// Returns the version.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// The layers, oldest first; the first one has every row.
+    /// Returns the layers, oldest first; the first one has every row.
     #[must_use]
     pub fn layers(&self) -> &[Arc<Layer>] {
         &self.layers
     }
 
-    /// The segment that has every row.
+    /// Returns the segment that has every row.
     #[must_use]
     pub fn base(&self) -> &Arc<Layer> {
         &self.layers[0]
     }
 
-    /// Whether no delta is over the segment.
+    /// Returns whether no delta is over the segment.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.layers.len() == 1
     }
 
-    /// Number of rows that deltas have, each counted once.
+    /// Returns the number of rows that deltas have, each counted once.
     #[must_use]
     pub fn n_changed(&self) -> u64 {
         self.index.n_rows()
     }
 
-    /// Position of the layer that has the newest value of `row`.
+    /// Returns the position of the layer that has the newest value of `row`.
     #[must_use]
     #[inline]
     pub fn layer_of(&self, row: RowIdx) -> usize {
         self.index.place_of(row).map_or(0, |place| place.layer as usize)
     }
 
-    /// The newest version that may have changed `row`.
+    /// Returns the newest version that may have changed `row`.
     #[must_use]
     pub fn changed_by(&self, row: RowIdx) -> u32 {
         self.layers[self.layer_of(row)].version()
@@ -166,7 +166,7 @@ impl TensorVersion {
         self.layers[1..].iter().map(|layer| LayerSize { n_rows: n_rows(layer) }).collect()
     }
 
-    /// Memory of the index, in bytes.
+    /// Returns the memory of the index, in bytes.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
         self.index.bytes()
@@ -180,7 +180,7 @@ impl LayerRows {
         self.by_layer.iter_mut().for_each(Vec::clear);
     }
 
-    /// The position of each layer that has rows, with these rows.
+    /// Returns the position of each layer that has rows, with these rows.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &[(RowIdx, u32)])> {
         let lists = self.by_layer[..self.n_layers].iter().map(Vec::as_slice).enumerate();
         lists.filter(|(_, rows)| !rows.is_empty())

@@ -1,4 +1,5 @@
-//! What a gather of one tensor of one partition reads: the newest committed version, or one version.
+//! The version that a gather of one tensor of one partition reads: the newest committed version, or
+//! a given one.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ pub enum TensorView {
 }
 
 impl TensorView {
-    /// The version that a gather reads which begins now.
+    /// Returns the version that a gather reads which begins now.
     #[must_use]
     pub fn version(&self) -> Arc<TensorVersion> {
         match self {
@@ -46,13 +47,13 @@ pub struct GraphVersion {
 }
 
 impl GraphVersion {
-    /// The version.
+    /// Returns the version.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// The tensor at `position` of the graph's description in a partition that was open.
+    /// Returns the tensor at `position` of the graph's description in a partition that was open.
     #[must_use]
     pub fn tensor(&self, part: PartId, position: usize) -> Option<&Arc<TensorVersion>> {
         self.tensors.get(part.index())?.get(position)

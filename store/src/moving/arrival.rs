@@ -18,7 +18,7 @@ use crate::graph::{
 };
 use crate::verify::verify_lists;
 
-/// What follows the name of a partition's folder, before the number of the move.
+/// Suffix of the name of a partition's folder, before the number of the move.
 const SUFFIX: &str = ".copy-";
 
 /// A partition that comes to the folder of a graph: a graph of its own with one partition, until it
@@ -30,15 +30,15 @@ pub struct Arrival {
     part: PartId,
     id: u64,
     staging: PathBuf,
-    /// Of the folder that it is made in: there is one who brings it.
+    /// Suffix of the folder in which it is made, by one mover.
     _lock: Guard,
 }
 
 impl Arrival {
-    /// The arrival of a partition in `dir` that an earlier run has begun; without one, the first
-    /// step of a new one with the number `id`, for which the folder is made.
+    /// Returns the arrival of a partition in `dir` that an earlier run has begun; without one, the
+    /// first step of a new one with the number `id`, for which the folder is made.
     ///
-    /// Fails if the partition is there, or somebody else brings it at this moment.
+    /// Fails if the partition is there, or another process brings it at this moment.
     pub fn find_or_begin(dir: &Path, part: PartId, id: u64) -> Result<Self, StoreError> {
         Self::find_or_begin_on(Arc::new(Disk), dir, part, id)
     }
@@ -56,7 +56,8 @@ impl Arrival {
             let parent = parent.unwrap_or(Path::new("."));
             device.sync(parent).map_err(StoreError::io(parent, "sync"))?;
         }
-        // Until one has its own lock: of two that begin at once the second finds the first's folder.
+        // Held until one has its own lock: of two concurrent starts the second finds the folder of
+        // the first.
         let _alone = device.lock(dir).map_err(StoreError::io(dir, "lock"))?;
         let place = part_dir(dir, part);
         if let Some(found) = find(&*device, dir, part)? {
@@ -94,12 +95,12 @@ impl Arrival {
         Ok(Self { device, dir: dir.to_owned(), part, id, staging, _lock: lock })
     }
 
-    /// Whether an earlier run has begun an arrival that is not over.
+    /// Returns whether an earlier run has begun an arrival that is not over.
     pub fn is_begun(dir: &Path, part: PartId) -> Result<bool, StoreError> {
         Ok(Disk.exists(dir) && find(&Disk, dir, part)?.is_some())
     }
 
-    /// The partitions that are on their way to a folder, ascending.
+    /// Returns the partitions that are on their way to a folder, ascending.
     pub fn begun_in(graph: &Graph) -> Result<Vec<PartId>, StoreError> {
         let folders = Self::folders_in(graph)?;
         let begun: BTreeSet<&str> =
@@ -122,27 +123,28 @@ impl Arrival {
         Ok(names.filter(|name| name.contains(SUFFIX)).collect())
     }
 
-    /// Name of the folder in which move `id` brings a partition, if the graph's folder has none.
+    /// Returns the name of the folder in which move `id` brings a partition, if the graph's folder
+    /// has none.
     #[must_use]
     pub fn missing_at(graph: &Graph, part: PartId, id: u64) -> Option<String> {
         let staging = staging_dir(graph.dir(), part, id);
         (!graph.device().exists(&staging)).then(|| name_of(&staging))
     }
 
-    /// Number of the move.
+    /// Returns the number of the move.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Whether it is in its place, and only what it was made in is left.
+    /// Returns whether it is in its place, and only what it was made in is left.
     #[must_use]
     pub fn is_taken(&self) -> bool {
         !self.device.exists(&part_dir(&self.staging, self.part))
             && self.device.exists(&part_dir(&self.dir, self.part))
     }
 
-    /// Whether a file has come as a whole.
+    /// Returns whether a file has come as a whole.
     pub fn has(&self, name: &str, n_bytes: u64) -> Result<bool, StoreError> {
         let path = self.path(name)?;
         if !self.device.exists(&path) {
@@ -157,7 +159,7 @@ impl Arrival {
         ArrivingFile::create(&self.device, &self.path(name)?)
     }
 
-    /// The graph that has come, of this partition. Its description must have come.
+    /// Returns the graph that has come, of this partition. Its description must have come.
     pub fn graph(&self) -> Result<Graph, StoreError> {
         Graph::open_on(Arc::clone(&self.device), &self.staging)
     }
@@ -213,8 +215,8 @@ impl Arrival {
 
     /// Reads and checks the lists of edges, which must have come.
     ///
-    /// Fails with [`StoreError::MoveRefused`] if anything is damaged, and removes the folder then: a
-    /// new run begins from nothing.
+    /// Fails with [`StoreError::MoveRefused`] if anything is damaged, and removes the folder then:
+    /// a new run begins from nothing.
     pub fn check_lists(&self) -> Result<(), StoreError> {
         let report = verify_lists(&self.graph()?, self.part)?;
         let Some(damage) = report.damaged.first() else { return Ok(()) };
@@ -223,8 +225,8 @@ impl Arrival {
         Err(StoreError::MoveRefused { part: self.part, reason })
     }
 
-    /// Gives what has come to the owner of the folder, if that is another user than who brings it: the
-    /// folder's server must be able to open it.
+    /// Returns what has come to the owner of the folder, if that is another user than who brings
+    /// it: the folder's server must be able to open it.
     ///
     /// Fails with [`StoreError::MoveRefused`] where only the superuser, or that user, could.
     pub fn give_to_owner(&self) -> Result<(), StoreError> {
@@ -240,8 +242,8 @@ impl Arrival {
         Ok(())
     }
 
-    /// Moves the partition to its place: from then on it is this folder's. What it came with, the
-    /// graph's description, stays where the folder had none.
+    /// Moves the partition to its place: from then on it is this folder's. The graph's description
+    /// that it came with stays where the folder had none.
     pub fn take(self) -> Result<(), StoreError> {
         let (from, to) = (part_dir(&self.staging, self.part), part_dir(&self.dir, self.part));
         let meta = self.dir.join(META_FILE);
@@ -260,8 +262,8 @@ impl Arrival {
 
     /// Moves a file or folder to its place, durably.
     ///
-    /// After a sync that has failed, later ones say nothing of the name, so that it is taken back: the
-    /// next run gives it again.
+    /// After a sync that has failed, later ones prove nothing of the name, so that it is taken
+    /// back: the next run sets it again.
     fn move_to(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         self.device.rename(from, to).map_err(StoreError::io(to, "move what has come to"))?;
         self.device.sync(&self.dir).map_err(StoreError::io(&self.dir, "sync")).inspect_err(|_| {
@@ -278,7 +280,7 @@ impl Arrival {
         removed.map_err(StoreError::io(&self.staging, "remove"))
     }
 
-    /// Where a file goes; names come from outside.
+    /// Returns where a file goes; names come from outside.
     fn path(&self, name: &str) -> Result<PathBuf, StoreError> {
         let dir = part_dir(&self.staging, self.part);
         let lists = [topology_path(&dir), halo_path(&dir)];
@@ -297,7 +299,7 @@ impl Arrival {
     }
 }
 
-/// Number of an arrival that has been begun.
+/// Returns the number of an arrival that has been begun.
 fn find(device: &dyn Device, dir: &Path, part: PartId) -> Result<Option<u64>, StoreError> {
     let prefix = format!("{}{SUFFIX}", name_of(&part_dir(dir, part)));
     let entries = device.list(dir).map_err(StoreError::io(dir, "list"))?;
@@ -309,7 +311,7 @@ fn staging_dir(dir: &Path, part: PartId, id: u64) -> PathBuf {
     dir.join(format!("{}{SUFFIX}{id:016x}", name_of(&part_dir(dir, part))))
 }
 
-/// The lock of whoever brings a partition; it ends with the process, however that ends.
+/// Returns the lock of the process that brings a partition; it ends with the process, in any way.
 fn locked(device: &dyn Device, staging: &Path, part: PartId) -> Result<Guard, StoreError> {
     device.lock(staging).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => StoreError::MoveRefused {

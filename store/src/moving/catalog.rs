@@ -12,7 +12,8 @@ use crate::row::RowIdx;
 /// is under way the one after that.
 const VERSIONS_AHEAD: u32 = 2;
 
-/// The catalog of a partition on its way: it names the files that have come, and takes pending rows.
+/// The catalog of a partition on its way: it names the files that have come, and takes pending
+/// rows.
 #[derive(Debug)]
 pub struct ArrivingCatalog {
     /// The graph that has come.

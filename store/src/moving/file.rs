@@ -32,7 +32,7 @@ impl ArrivingFile {
         self.file.append(bytes).map_err(StoreError::io(&self.temporary, "write"))
     }
 
-    /// Syncs it and gives it its name.
+    /// Syncs it and returns it its name.
     pub fn finish(mut self) -> Result<(), StoreError> {
         self.file.sync().map_err(StoreError::io(&self.temporary, "sync"))?;
         let renamed = self.device.replace(&self.temporary, &self.path);

@@ -1,6 +1,6 @@
 //! A partition on its way into a graph's folder: what has come of it, until it is there as a whole.
 //!
-//! `docs/replication.md` has the steps. The side that gives a partition away is
+//! `docs/replication.md` has the steps. The side that releases a partition is
 //! [`PartCopy`](crate::PartCopy).
 
 mod arrival;

@@ -1,4 +1,4 @@
-//! Whose a copy is: that of the user whose graph it goes to, whoever brings it.
+//! Owner of a copy: the user whose graph it goes to, whichever user brings it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, lchown};
@@ -8,7 +8,7 @@ use lodestore_graph::PartId;
 
 use crate::error::StoreError;
 
-/// Gives `staging`, with all that is in it, to the owner of `dir` where that is another.
+/// Returns `staging`, with all that is in it, to the owner of `dir` where that is another.
 pub(super) fn give(staging: &Path, dir: &Path, part: PartId) -> Result<(), StoreError> {
     let owner = fs::metadata(dir).map_err(StoreError::io(dir, "look at"))?;
     give_to(staging, (owner.uid(), owner.gid()), &|at, error| StoreError::MoveRefused {
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(owner_of(&staging.join("graph.toml")), ours, "it is theirs already");
         let told = |error: StoreError| error.to_string();
         if ours != 0 {
-            // The superuser's folder, to which nobody else can give anything.
+            // The superuser's folder, to which no other user can give files.
             let refused = told(give(&staging, Path::new("/"), PartId(1)).unwrap_err());
             assert!(refused.contains("sudo -u") && refused.contains("user 0"), "{refused}");
             eprintln!("skipped: only the superuser gives files away");

@@ -30,7 +30,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Byte of the segment file at which the extent starts; page-aligned.
+    /// Returns the byte of the segment file at which the extent starts; page-aligned.
     #[must_use]
     pub const fn offset_bytes(&self) -> u64 {
         DATA_OFFSET + self.first_page * PAGE_BYTES
@@ -43,7 +43,7 @@ impl Extent {
     }
 }
 
-/// One asked-for row and where it goes; the layout knows where it lies.
+/// One requested row and its destination; the layout knows its offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlannedRow {
     /// Row of the segment.
@@ -55,9 +55,9 @@ pub struct PlannedRow {
 /// Deduplicated, sorted, coalesced extents, and where each row goes.
 ///
 /// Invariant: extents ascend and do not overlap, but for one case: where the 1 MiB limit cuts a
-/// run, the next extent may start with the last page of the one before. Rows ascend, so the rows
-/// of one extent are neighbours. Each row, or the whole row group that it is in, lies within its
-/// extent; so no group is in two extents.
+/// run, the next extent may start with the last page of the one before. Rows ascend, so the rows of
+/// one extent are neighbours. Each row, or the whole row group that it is in, is within its extent;
+/// so no group is in two extents.
 #[derive(Clone, Debug, Default)]
 pub struct ReadPlan {
     extents: Vec<Extent>,
@@ -123,25 +123,25 @@ impl ReadPlan {
         self.finish(layout, profile)
     }
 
-    /// Rows of the output that the plan writes into.
+    /// Returns the rows of the output that the plan writes into.
     #[must_use]
     pub fn out_rows(&self) -> u32 {
         self.out_rows
     }
 
-    /// What to read, ascending.
+    /// Returns what to read, ascending.
     #[must_use]
     pub fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
-    /// Every asked-for row once, ascending; duplicates stay.
+    /// Returns every asked-for row once, ascending; duplicates stay.
     #[must_use]
     pub fn rows(&self) -> &[PlannedRow] {
         &self.rows
     }
 
-    /// The rows that the extent at this position of [`ReadPlan::extents`] was planned for.
+    /// Returns the rows that the extent at this position of [`ReadPlan::extents`] was planned for.
     ///
     /// # Panics
     /// When there is no such extent.
@@ -151,7 +151,7 @@ impl ReadPlan {
         &self.rows[start as usize..self.row_ends[extent] as usize]
     }
 
-    /// Each extent with its rows, which are at least one.
+    /// Returns each extent with its rows, which are at least one.
     pub fn by_extent(&self) -> impl ExactSizeIterator<Item = (&Extent, &[PlannedRow])> {
         self.extents.iter().enumerate().map(|(i, extent)| (extent, self.rows_of(i)))
     }
@@ -162,7 +162,7 @@ impl ReadPlan {
         self.extents.iter().map(|extent| u64::from(extent.n_pages) * PAGE_BYTES).sum()
     }
 
-    /// The physical limit of executing the plan: the sum of 1 / IOPS + bytes / bandwidth.
+    /// Returns the physical limit of executing the plan: the sum of 1 / IOPS + bytes / bandwidth.
     #[must_use]
     pub fn ideal_seconds(&self, profile: &DeviceProfile) -> f64 {
         self.extents.len() as f64 / profile.iops
@@ -212,7 +212,7 @@ impl ReadPlan {
         let (mut first_page, mut end_page) = pages_of(first.row);
         for (planned, n_before) in self.rows.iter().zip(0u32..).skip(1) {
             let (first, end) = pages_of(planned.row);
-            // A row that lies within the extent always belongs to it, whatever its length.
+            // A row that is within the extent always belongs to it, whatever its length.
             let joins = end <= end_page
                 || first <= end_page.saturating_add(max_gap_pages)
                     && end - first_page <= MAX_EXTENT_PAGES;

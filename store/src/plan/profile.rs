@@ -1,8 +1,8 @@
-//! What a device's requests and bytes cost.
+//! Cost of a device's requests and bytes.
 
 use crate::layout::PAGE_BYTES;
 
-/// What a device can do when it is asked for many pieces at once.
+/// Rates of a device under many concurrent requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceProfile {
     /// Random page reads per second with a deep queue.
@@ -12,14 +12,14 @@ pub struct DeviceProfile {
 }
 
 impl Default for DeviceProfile {
-    /// A common NVMe disk behind virtio; reading through gaps of up to 16 KiB pays.
+    /// Returns a common NVMe disk behind virtio; reading through gaps of up to 16 KiB pays.
     fn default() -> Self {
         Self { iops: 90_000.0, bandwidth_bytes_per_s: 1.8e9 }
     }
 }
 
 impl DeviceProfile {
-    /// Whether some device could be so: 1 to 10⁹ requests and 1 kB to 1 PB per second.
+    /// Returns whether some device could be so: 1 to 10⁹ requests and 1 kB to 1 PB per second.
     #[must_use]
     pub fn is_sensible(&self) -> bool {
         (1.0..=1e9).contains(&self.iops) && (1e3..=1e15).contains(&self.bandwidth_bytes_per_s)

@@ -46,7 +46,8 @@ pub(super) fn sort_by_row(rows: &mut Vec<PlannedRow>, spare: &mut Vec<PlannedRow
     }
 }
 
-/// The digit of a row that starts at bit `shift`; below `N_BUCKETS`, as the compiler can see.
+/// Returns the digit of a row that starts at bit `shift`; below `N_BUCKETS`, as the compiler can
+/// see.
 #[inline]
 fn bucket(planned: &PlannedRow, shift: u32, digit_bits: u32) -> usize {
     let digit = (planned.row.0 >> shift) & ((1 << digit_bits) - 1);

@@ -6,7 +6,7 @@ use proptest::sample::Index;
 
 use super::*;
 
-/// Coalescing told another way: a set of pages per extent, grown by the definition alone.
+/// A naive twin of coalescing: a set of pages per extent, grown by the definition alone.
 fn naive(rows: &[RowIdx], layout: &SegmentLayout, profile: &DeviceProfile) -> Vec<Extent> {
     let distinct: BTreeSet<RowIdx> = rows.iter().copied().collect();
     let mut extents: Vec<BTreeSet<u64>> = Vec::new();
@@ -35,7 +35,8 @@ fn naive(rows: &[RowIdx], layout: &SegmentLayout, profile: &DeviceProfile) -> Ve
     extents.iter().map(extent).collect()
 }
 
-/// The least cost of reading `rows` in any way that cuts their ascending list into requests.
+/// Returns the least cost of reading `rows` in any way that cuts their ascending list into
+/// requests.
 fn least_seconds(rows: &[RowIdx], layout: &SegmentLayout, profile: &DeviceProfile) -> f64 {
     let distinct: BTreeSet<RowIdx> = rows.iter().copied().collect();
     let pages: Vec<Range<u64>> =
@@ -96,7 +97,8 @@ fn row_lengths() -> impl Strategy<Value = usize> {
     ]
 }
 
-/// Rows that lie packed, or in groups of which every one shrank to some share of its bytes.
+/// Returns the rows that lie packed, or in groups of which every one shrank to some share of its
+/// bytes.
 fn layouts() -> impl Strategy<Value = SegmentLayout> {
     let shares = prop::collection::vec(1u64..=100, 1..20);
     (1u32..5000, row_lengths(), 1u32..30, shares, any::<bool>()).prop_map(

@@ -35,7 +35,7 @@ impl ProbeCell {
     }
 }
 
-/// What a cell asks for.
+/// The measurement of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) request_bytes: usize,
@@ -77,7 +77,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Gives the seconds from the first push to the last answer.
+    /// Returns the seconds from the first push to the last answer.
     fn all(&mut self, dir: &Path, shape: Shape, duration: Duration) -> Result<f64, StoreError> {
         let start = Instant::now();
         for tag in 0..shape.depth {
@@ -141,7 +141,7 @@ impl Offsets {
     }
 }
 
-/// Another start in every run and cell: what lies below a virtual disk remembers what was read.
+/// Another start in every run and cell: what is below a virtual disk remembers what was read.
 pub(super) fn random_start() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0
 }

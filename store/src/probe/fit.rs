@@ -25,7 +25,7 @@ pub(super) fn fit(cells: &[ProbeCell]) -> Option<DeviceProfile> {
     profile.is_sensible().then_some(profile)
 }
 
-/// What a request of some size costs at the depth that suits it best.
+/// Cost of a request of some size at the depth that suits it best.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     n_bytes: f64,

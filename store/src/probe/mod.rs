@@ -1,4 +1,4 @@
-//! What the disk under a folder can do, measured as the direct reader uses it.
+//! Measures the disk under a folder as the direct reader uses it.
 
 mod cell;
 mod fit;
@@ -47,7 +47,7 @@ impl Default for ProbeOptions {
     }
 }
 
-/// What a device was found to do.
+/// Measured properties of a device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProbeReport {
     /// The file that was read, or the folder on the file system that was measured.
@@ -71,7 +71,7 @@ pub struct ProbeReport {
 }
 
 impl ProbeReport {
-    /// The cost model.
+    /// Returns the cost model.
     #[must_use]
     pub fn profile(&self) -> DeviceProfile {
         let (iops, bandwidth_bytes_per_s) = (self.iops, self.bandwidth_bytes_per_s);
@@ -80,7 +80,7 @@ impl ProbeReport {
 }
 
 /// Measures random reads of the file `path`; or, if that is a folder, of a file that is written in
-/// it, which has no name and so is gone however the process ends. `progress` is told stages, steps
+/// it, which has no name and so is gone however the process ends. `progress` receives stages, steps
 /// done and steps in all.
 pub fn probe(
     path: &Path,
@@ -111,7 +111,7 @@ pub fn probe(
     })
 }
 
-/// All cells, through a ring or else by threads; and whether it was a ring.
+/// Returns all cells, through a ring or else by threads; and whether it was a ring.
 fn measure_all(
     dir: &Path,
     subject: &subject::Subject,

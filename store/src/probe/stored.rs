@@ -44,7 +44,7 @@ pub struct StoredProfile {
     pub iops: f64,
     /// Bytes per second.
     pub bandwidth_bytes_per_s: f64,
-    /// What the two were fitted to, by request size and depth; nothing from format 1.
+    /// The measurements that both were fitted to, by request size and depth; nothing from format 1.
     #[serde(default)]
     pub cells: Vec<ProbeCell>,
 }
@@ -55,7 +55,7 @@ pub struct StoredProfile {
 pub struct ProfileError {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong with it.
+    /// The fault of it.
     pub reason: String,
     /// Whether that says something about the file.
     pub cause: Cause,
@@ -70,7 +70,7 @@ impl From<ProfileError> for StoreError {
 }
 
 impl StoredProfile {
-    /// A profile that was fitted to `cells`, measured at `measured_unix_s`.
+    /// Returns a profile that was fitted to `cells`, measured at `measured_unix_s`.
     #[must_use]
     pub fn new(
         profile: DeviceProfile,
@@ -83,7 +83,7 @@ impl StoredProfile {
         Self { format_version, measured_unix_s, direct, iops, bandwidth_bytes_per_s, cells }
     }
 
-    /// The profile.
+    /// Returns the profile.
     #[must_use]
     pub fn profile(&self) -> DeviceProfile {
         let (iops, bandwidth_bytes_per_s) = (self.iops, self.bandwidth_bytes_per_s);
@@ -107,7 +107,7 @@ impl StoredProfile {
             file.read_exact_at(&mut text, 0).map(|()| text)
         });
         let text = text.as_mut().map_err(|error| refused(error))?;
-        // What is not UTF-8 changes here, and the checksum tells.
+        // Bytes outside UTF-8 change here, and the checksum detects that.
         let text = String::from_utf8_lossy(text);
         let newer_format = format_of(&text).filter(|format| *format > FORMAT_VERSION);
         let parsed = Self::parse(&text).map(Some);
@@ -169,13 +169,13 @@ struct Version {
     format_version: u32,
 }
 
-/// The format that a sound text says it has.
+/// Returns the format that a sound text says it has.
 fn format_of(text: &str) -> Option<u32> {
     let body = sound_body(text).ok()?;
     toml::from_str::<Version>(body).ok().map(|version| version.format_version)
 }
 
-/// The text after a first line that vouches for it.
+/// Returns the text after a first line that vouches for it.
 fn sound_body(text: &str) -> Result<&str, String> {
     let not_ours = || format!("the first line must be `{CHECKSUM_KEY}xxxxxxxx\"`");
     let (line, body) = text.split_once('\n').ok_or_else(not_ours)?;
@@ -190,8 +190,8 @@ fn sound_body(text: &str) -> Result<&str, String> {
 }
 
 impl DeviceProfile {
-    /// The profile kept with the graph in `dir`, or else the default one; a file that cannot be
-    /// used is warned of, once in a process.
+    /// Returns the profile kept with the graph in `dir`, or else the default one; a file that
+    /// cannot be used is warned of, once in a process.
     #[must_use]
     pub fn load(device: &dyn Device, dir: &Path) -> Self {
         match StoredProfile::read(device, dir) {
@@ -228,7 +228,7 @@ mod tests {
         StoredProfile::new(profile, [1, 64].map(cell).to_vec(), true, 1_800_000_000)
     }
 
-    /// A changed text under a checksum that fits.
+    /// Returns a changed text under a checksum that fits.
     fn sealed(change: impl FnOnce(&str) -> String) -> String {
         let text = stored().to_text().unwrap();
         let body = change(text.split_once('\n').unwrap().1);

@@ -55,14 +55,14 @@ impl ReaderKind {
         (Self::Pread, "pread"),
     ];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
     }
 
-    /// The reader for segments of `segment_bytes` all together: itself, or what [`choose`] finds on
-    /// this machine at this moment.
+    /// Returns the reader for segments of `segment_bytes` all together: itself, or what [`choose`]
+    /// finds on this machine at this moment.
     #[must_use]
     pub fn settle(self, segment_bytes: u64) -> Self {
         match self {
@@ -109,7 +109,7 @@ pub fn choose(segment_bytes: u64, available_bytes: Option<u64>) -> (ReaderKind, 
 
 /// Opens `segment` with a reader of this kind; `Auto` looks at this segment alone.
 ///
-/// A segment that lies on no disk is read with positional reads, whatever was asked for.
+/// A segment that is on no disk is read with positional reads, whatever was asked for.
 pub fn open(
     segment: impl Into<Arc<Segment>>,
     kind: ReaderKind,

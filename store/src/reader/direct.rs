@@ -15,9 +15,9 @@ use crate::segment::Segment;
 /// Reads a segment through an io_uring, past the page cache where the file system can, and checks
 /// every page that holds a planned row each time it is read.
 ///
-/// Shared between threads; each has a ring while it executes a plan, and at most eight stay with the
-/// process: four with 64 MiB of memory, others with 16 MiB, or with 3.75 MiB where the limit of locked
-/// memory is low. Where the system refuses rings, threads read instead.
+/// Shared between threads; each has a ring while it executes a plan, and at most eight stay with
+/// the process: four with 64 MiB of memory, others with 16 MiB, or with 3.75 MiB where the limit of
+/// locked memory is low. Where the system refuses rings, threads read instead.
 #[derive(Debug)]
 pub struct DirectReader {
     segment: Arc<Segment>,
@@ -32,7 +32,7 @@ impl DirectReader {
         Ok(Self { segment, file })
     }
 
-    /// The segment that is read.
+    /// Returns the segment that is read.
     #[must_use]
     pub fn segment(&self) -> &Segment {
         &self.segment

@@ -8,7 +8,7 @@ use crate::error::StoreError;
 use crate::layout::{PAGE_BYTES, SegmentLayout};
 use crate::plan::ReadPlan;
 
-/// What the disk does instead of giving the right bytes.
+/// The disk's behaviour in the place of the right bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The read fails.

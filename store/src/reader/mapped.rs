@@ -51,13 +51,13 @@ impl MappedReader {
         Ok(Self { segment, map, sound })
     }
 
-    /// The segment behind the map.
+    /// Returns the segment behind the map.
     #[must_use]
     pub fn segment(&self) -> &Segment {
         &self.segment
     }
 
-    /// Checks the pages from `first` to before `end` that nobody has checked yet.
+    /// Checks the pages from `first` to before `end` that were not checked yet.
     #[inline]
     fn check_pages(&self, first: u64, end: u64) -> Result<(), StoreError> {
         for page in first..end {
@@ -88,18 +88,18 @@ impl MappedReader {
         self.segment.check_page(page, &self.map[bytes])
     }
 
-    /// Whether all of these rows and their output rows exist.
+    /// Returns whether all of these rows and their output rows exist.
     fn has_all(&self, rows: &[(RowIdx, u32)], out: &[u8]) -> bool {
         let (n_rows, out_rows) = (self.layout().n_rows(), whole_rows(self.layout(), out));
         rows.iter().fold(true, |all, &(row, out_row)| all & (row.0 < n_rows) & (out_row < out_rows))
     }
 
-    /// The rows of a segment without groups, one after the other.
+    /// Returns the rows of a segment without groups, one after the other.
     fn packed(&self) -> &[u8] {
         &self.map[DATA_OFFSET as usize..]
     }
 
-    /// The row at `start` among the packed rows, once its pages have been found sound.
+    /// Returns the row at `start` among the packed rows, once its pages have been found sound.
     #[inline]
     fn packed_row(&self, start: usize, row_bytes: usize) -> Result<&[u8], StoreError> {
         let (first, end) = (start as u64 / PAGE_BYTES, (start + row_bytes) as u64);
@@ -122,8 +122,8 @@ impl MappedReader {
 /// Copies rows, given with their output rows, out of layers of a tensor; the first layer has every
 /// row, and `index` says which layer has the newest value.
 ///
-/// Returns `false`, and copies nothing, where a layer has groups, or a row or an output row does not
-/// exist: a plan is for these.
+/// Returns `false`, and copies nothing, where a layer has groups, or a row or an output row does
+/// not exist: a plan is for these.
 pub(crate) fn gather_mapped(
     layers: &[&MappedReader],
     index: &LayerIndex,
@@ -139,8 +139,8 @@ pub(crate) fn gather_mapped(
     Ok(true)
 }
 
-/// Copies `n` rows of layers without groups, in any order, each to its place in `out`: `at` returns a
-/// row, which exists, and its output row.
+/// Copies `n` rows of layers without groups, in any order, each to its place in `out`: `at` returns
+/// a row, which exists, and its output row.
 ///
 /// A row goes through four steps, some rows apart, so that the memory that a step needs has come:
 /// the two look-ups of its place, the request of its bytes, and the copy.
@@ -212,8 +212,8 @@ impl RowReader for MappedReader {
         self.copy_planned(plan.rows(), out)
     }
 
-    /// Rows that lie as they are get copied in the order asked for: sorting them costs more than
-    /// it saves.
+    /// Returns the rows that lie as they are get copied in the order asked for: sorting them costs
+    /// more than it saves.
     fn gather(
         &self,
         rows: &[(RowIdx, u32)],

@@ -25,7 +25,7 @@ use crate::row::RowIdx;
 
 /// A way to the rows of one segment.
 pub trait RowReader: Debug + Send + Sync {
-    /// Where the rows lie; plans for this reader are built on it.
+    /// Returns where the rows lie; plans for this reader are built on it.
     fn layout(&self) -> &SegmentLayout;
 
     /// Copies every planned row to its output row.
@@ -50,13 +50,13 @@ pub trait RowReader: Debug + Send + Sync {
         self.execute(plan, out)
     }
 
-    /// The reader itself, if it copies rows out of a memory map.
+    /// Returns the reader itself, if it copies rows out of a memory map.
     fn as_mapped(&self) -> Option<&MappedReader> {
         None
     }
 }
 
-/// Rows that `out` has room for.
+/// Returns the rows that `out` has room for.
 fn whole_rows(layout: &SegmentLayout, out: &[u8]) -> u32 {
     u32::try_from(out.len() / layout.row_bytes()).unwrap_or(u32::MAX)
 }

@@ -11,8 +11,8 @@ use crate::plan::ReadPlan;
 use crate::ring::{InlineQueue, ReadFile, WorkerQueue, lend_arena};
 use crate::segment::Segment;
 
-/// A plan of at most so many extents is read by the thread that asks for it: waking another one
-/// would take longer.
+/// A plan of at most this many extents is read by the calling thread: waking another one would take
+/// longer.
 const INLINE_EXTENTS: usize = 2;
 
 /// Reads a segment with positional reads of the process's threads, past the page cache where the
@@ -35,7 +35,7 @@ impl PreadReader {
         Ok(Self { segment, file })
     }
 
-    /// The segment that is read.
+    /// Returns the segment that is read.
     #[must_use]
     pub fn segment(&self) -> &Segment {
         &self.segment

@@ -7,8 +7,8 @@ use crate::plan::{Extent, PlannedRow, ReadPlan};
 use crate::ring::{Read, ReadFault, ReadQueue, Step};
 use crate::segment::Segment;
 
-/// Bytes of extents, one at least, whose rows are copied before the queue is looked at again: a
-/// disk that gives several large reads at once must not wait until all of them are copied.
+/// Bytes of extents, one at least, whose rows are copied before the queue is looked at again. A
+/// disk that completes several large reads together must not wait until all of them are copied.
 const COPY_BYTES_PER_TURN: usize = 128 << 10;
 
 /// The share of the reads in flight that are waited for together: few enough that the disk does

@@ -14,7 +14,7 @@ const RAW: SegmentCodec = SegmentCodec::Raw;
 const CODECS: [SegmentCodec; 3] =
     [RAW, SegmentCodec::Zstd { group_rows: 1 }, SegmentCodec::Zstd { group_rows: 5 }];
 
-/// Every reader of the same segment; the faulty one's fault never comes.
+/// Returns every reader of the same segment; the faulty one's fault never comes.
 fn readers(
     dir: &std::path::Path,
     n_rows: u32,
@@ -39,7 +39,7 @@ fn plan(rows: &[u32], reader: &dyn RowReader) -> ReadPlan {
     plan
 }
 
-/// The shared body: the reader gives exactly the rows asked for, in the order asked for.
+/// The shared body: the reader returns exactly the requested rows, in the requested order.
 fn gives_the_rows(reader: &dyn RowReader, rows: &[u32]) {
     let row_bytes = reader.layout().row_bytes();
     let mut out = vec![0xaa; rows.len() * row_bytes];
@@ -143,7 +143,7 @@ fn a_damaged_page_fails_its_rows_and_no_others() {
     let open = segment(dir.path(), 100, 400, RAW);
     let path = open.path().to_owned();
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    // Row 25 lies in pages 2 (10000 to 10400 of 8192 to 12288).
+    // Row 25 is in pages 2 (10000 to 10400 of 8192 to 12288).
     file.write_all_at(&[row(25, 400)[7] ^ 0x10], DATA_OFFSET + 25 * 400 + 7).unwrap();
     drop(open);
     for reader in readers(dir.path(), 100, 400, RAW) {

@@ -1,5 +1,5 @@
-//! What a graph is, from the headers of its files: for graphs whose catalogs keep no copy of
-//! `graph.toml`.
+//! Derives a graph's description from the headers of its files: for graphs whose catalogs keep no
+//! copy of `graph.toml`.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::segment::SegmentIdentity;
 use crate::tensor::TensorSpec;
 use crate::verify::read_head;
 
-/// What the files of a partition say.
+/// Facts in the files of a partition.
 #[derive(Debug, Default)]
 struct PartFacts {
     first_node: Option<u32>,
@@ -27,7 +27,7 @@ struct PartFacts {
     n_edges: Option<u64>,
 }
 
-/// What all files say together.
+/// Facts on which all files agree.
 #[derive(Debug, Default)]
 struct GraphFacts {
     uuid: Option<Uuid>,
@@ -36,7 +36,7 @@ struct GraphFacts {
     tensors: Vec<TensorSpec>,
 }
 
-/// Derives the description; gives its parts that are a guess in words, or why there is none.
+/// Derives the description; returns its parts that are a guess in words, or why there is none.
 pub(super) fn derive(
     shop: &Workshop,
     partitions: &BTreeMap<PartId, Partition>,
@@ -166,7 +166,7 @@ impl GraphFacts {
     }
 }
 
-/// Whether each edge is there in both directions.
+/// Returns whether each edge is there in both directions.
 fn is_symmetric(topology: &Topology) -> bool {
     (0..topology.n_nodes()).map(NodeId).all(|node| {
         let sources = topology.in_neighbours(node).iter();
@@ -176,7 +176,7 @@ fn is_symmetric(topology: &Topology) -> bool {
     })
 }
 
-/// Takes a fact in, or fails if another file has told otherwise.
+/// Adds a fact, or fails if another file contradicts it.
 fn agree<T: Copy + PartialEq + std::fmt::Display>(
     known: &mut Option<T>,
     told: T,

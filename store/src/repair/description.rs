@@ -1,4 +1,4 @@
-//! What the graph is: from `graph.toml`, from its copies, or from the files themselves.
+//! Finds the graph's description: in `graph.toml`, in its copies, or in the files themselves.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::graph::{Graph, META_FILE};
 use crate::meta::{GraphMeta, MetaError};
 
-/// What a graph is, and how that was found out.
+/// A graph's description, and its source.
 pub(super) struct Description {
     pub(super) meta: GraphMeta,
     pub(super) book: PartitionBook,
@@ -25,7 +25,7 @@ pub(super) struct Description {
 
 /// Finds out what the graph in `dir` is.
 ///
-/// Fails when `graph.toml` is of a later format, and when it is lost and nothing else tells.
+/// Fails when `graph.toml` is of a later format, and when it is lost without another source.
 pub(super) fn find(
     shop: &Workshop,
     dir: &Path,
@@ -60,10 +60,11 @@ pub(super) fn find(
     }
 }
 
-/// What is wrong with a sound `graph.toml` that no file here belongs to; `None` if it may stay.
+/// Returns what is wrong with a sound `graph.toml` that no file here belongs to; `None` if it may
+/// stay.
 ///
-/// Fails when some files belong to it, and more to another graph: nobody knows which of both this
-/// folder is.
+/// Fails when some files belong to it, and more to another graph: it is undecided which of both
+/// this folder is.
 fn misplaced(
     shop: &Workshop,
     graph: &Graph,
@@ -85,7 +86,7 @@ fn misplaced(
     Err(StoreError::Unrepairable { file, reason })
 }
 
-/// The copy that most catalogs have, and how many; fails when none has the most.
+/// Returns the copy that most catalogs have, and how many; fails when none has the most.
 fn copy(
     partitions: &BTreeMap<PartId, Partition>,
     dir: &Path,

@@ -10,7 +10,7 @@ use crate::device::{Access, Device, Entry, FileReader, FileWriter, KeyValues};
 #[derive(Debug)]
 pub(super) struct InPlace {
     pub(super) device: Arc<dyn Device>,
-    /// Where it lies, and where it is shown.
+    /// The path on disk, and the path in reports.
     pub(super) from: PathBuf,
     pub(super) place: PathBuf,
 }

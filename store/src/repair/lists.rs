@@ -25,7 +25,7 @@ use crate::error::StoreError;
 use crate::graph::{Graph, topology_path};
 use crate::verify::{Lists, ListsError, read_head};
 
-/// What a look at a topology file has found.
+/// Findings about a topology file.
 enum Found {
     /// It is there, or will be once this run is no dry one.
     Usable,
@@ -83,8 +83,8 @@ fn restore_topology(shop: &mut Workshop, graph: &Graph, part: PartId) -> Result<
     Ok(Found::Usable)
 }
 
-/// The header that a topology file must have, if what is left of its header vouches for it, and
-/// what it was computed from.
+/// Returns the header that a topology file must have, if what is left of its header vouches for it,
+/// and what it was computed from.
 fn rebuilt_header(graph: &Graph, part: PartId) -> Result<Option<(Vec<u8>, Lists)>, StoreError> {
     let path = graph.topology_path(part);
     let (file, head) = match read_head(&**graph.device(), &path) {
@@ -104,7 +104,7 @@ fn rebuilt_header(graph: &Graph, part: PartId) -> Result<Option<(Vec<u8>, Lists)
     Ok(header.filter(|header| vouches(&head, header)).map(|header| (header, lists)))
 }
 
-/// What is wrong with a file of lists; `None` if it is sound.
+/// Returns what is wrong with a file of lists; `None` if it is sound.
 ///
 /// Fails for a file of a later format.
 fn fault(graph: &Graph, part: PartId, kind: FileKind) -> Result<Option<String>, StoreError> {
@@ -125,7 +125,7 @@ fn fault(graph: &Graph, part: PartId, kind: FileKind) -> Result<Option<String>, 
     })
 }
 
-/// The sums of all pieces; `None` if one cannot be read.
+/// Returns the sums of all pieces; `None` if one cannot be read.
 fn sums(lists: &Lists) -> Option<Vec<PieceSum>> {
     let mut buffer = Vec::new();
     for piece in 0..lists.n_pieces() {
@@ -210,7 +210,7 @@ pub(super) fn open_topology(
     Topology::from_bytes(bytes, book, uuid).map_err(|error| error.to_string())
 }
 
-/// Where the topology of each partition that is here lies.
+/// Paths of the topology of each partition that is here.
 pub(super) fn paths(partitions: &BTreeMap<PartId, Partition>) -> Vec<PathBuf> {
     partitions.values().map(|partition| topology_path(&partition.dir)).collect()
 }

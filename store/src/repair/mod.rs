@@ -1,10 +1,10 @@
-//! Repair: what can be rebuilt is rebuilt, what cannot is told, and no only copy is destroyed.
+//! Repair: rebuilds what can be rebuilt, reports the rest, and destroys no only copy.
 //!
-//! What proves what is told in `docs/format.md`. In short: a segment's tables are right when the
-//! catalog's digest knows them, and pages are right when they agree with such tables; header and
-//! footer follow from the catalog and the tables; a catalog follows from the segments, but for the
-//! rows that were put over them; `graph.toml` is kept in every catalog; a halo follows from
-//! topology. Rows and topology are in one place only.
+//! `docs/format.md` lists the proofs behind each report. In short: a segment's tables are right
+//! when the catalog's digest knows them, and pages are right when they agree with such tables;
+//! header and footer follow from the catalog and the tables; a catalog follows from the segments,
+//! but for the rows that were put over them; `graph.toml` is kept in every catalog; a halo follows
+//! from topology. Rows and topology are in one place only.
 //!
 //! Crash argument: see [`workshop`]. Whatever step a repair was cut off at, running it again ends
 //! where it would have ended: each step looks at what is there, and changes it by one rename or one
@@ -43,7 +43,7 @@ use workshop::Workshop;
 /// More threads than cores: while one waits for the disk, another computes.
 const THREADS_PER_CORE: usize = 2;
 
-/// Repairs the graph in `dir`, or tells what it would do; `progress` is told partitions done and
+/// Repairs the graph in `dir`, or reports what it would do; `progress` receives partitions done and
 /// partitions in all.
 ///
 /// Takes the lock of every partition, or fails with [`StoreError::Locked`]. Fails too for files of
@@ -96,13 +96,13 @@ fn repair_some(
         Err(error) if dry_run || (report.done.is_empty() && report.quarantined.is_empty()) => {
             return Err(error);
         }
-        // What has been done stands, and what is lost by then is lost.
+        // Completed steps remain, and rows that are lost by then stay lost.
         Err(error) => report.stopped = Some(error.to_string()),
     }
     Ok(report)
 }
 
-/// The graph in `dir` as repair would describe it; `None` where nothing tells. Changes nothing.
+/// The graph in `dir` as repair would describe it; `None` without any source. Changes nothing.
 pub(crate) fn describe(device: Arc<dyn Device>, dir: &Path) -> Option<Graph> {
     let mut shop = Workshop::new(device, true, 1);
     let partitions = partitions::open_all(&mut shop, dir, None).ok()?;
@@ -141,7 +141,7 @@ fn restore(
     shop.forget_losses()
 }
 
-/// Finds out what the graph is, and writes its `graph.toml` anew if that is damaged or gone.
+/// Finds out what the graph is, and writes its `graph.toml` again if that is damaged or gone.
 fn restore_description(
     shop: &mut Workshop,
     dir: &Path,

@@ -32,7 +32,8 @@ pub(super) fn restore(
         work.push(TensorWork::plan(shop, graph, part, spec, &contents)?);
     }
     let deltas = plan_deltas(shop, graph, part, &contents, &work)?;
-    // Before a new catalog forgets why: what it does not name is removed when somebody writes.
+    // Before a new catalog loses the reason: files that it does not name are removed by the next
+    // writer.
     for tensor in &work {
         tensor.set_strays_aside(shop)?;
     }

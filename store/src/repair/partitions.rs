@@ -18,16 +18,16 @@ use crate::graph::{catalog_dir, part_dir};
 pub(super) struct Partition {
     pub(super) part: PartId,
     pub(super) dir: PathBuf,
-    /// Open, but nobody has asked whose it is; locked, unless this is a dry run. An error when it
+    /// Open, without a check of its owner; locked, unless this is a dry run. An error when it
     /// cannot be opened.
     pub(super) catalog: Result<Catalog, StoreError>,
 }
 
-/// Opens the catalogs of `parts`, or of all partitions in `dir`, so that nobody writes meanwhile, and finishes or
-/// clears away what an earlier repair has begun.
+/// Opens the catalogs of `parts`, or of all partitions in `dir`, against concurrent writers.
+/// Finishes or clears away what an earlier repair has begun.
 ///
-/// Fails with [`StoreError::Locked`] when somebody writes or repairs one, and has done nothing then:
-/// the locks come before any look. A dry run takes none.
+/// Fails with [`StoreError::Locked`] when another process writes or repairs one, and has done
+/// nothing then: the locks come before any look. A dry run takes none.
 pub(super) fn open_all(
     shop: &mut Workshop,
     dir: &Path,
@@ -75,7 +75,7 @@ fn open(shop: &Workshop, part_dir: &Path) -> Result<Result<Catalog, StoreError>,
     }
 }
 
-/// Why nobody can tell whether the catalog is there, if that is so.
+/// The reason why the presence of the catalog is unknown, if it is.
 fn is_hidden(shop: &Workshop, part_dir: &Path) -> Option<StoreError> {
     let path = catalog_dir(part_dir).join("CURRENT");
     let error = shop.device.open(&path).err().map(StoreError::io(&path, "open"))?;
@@ -91,7 +91,7 @@ fn is_link_to_folder(shop: &Workshop, path: &Path) -> Result<bool, StoreError> {
     }
 }
 
-/// The partition that [`part_dir`] made this name of.
+/// Returns the partition that [`part_dir`] made this name of.
 fn part_of(name: &str) -> Option<PartId> {
     let part = PartId(name.strip_prefix("part-")?.parse().ok()?);
     (part_dir(Path::new(""), part) == Path::new(name)).then_some(part)

@@ -1,4 +1,4 @@
-//! What repair did and what is lost.
+//! Report of a repair and its losses.
 
 use std::ops::Range;
 use std::path::Path;
@@ -15,26 +15,26 @@ pub struct RepairReport {
     pub ok: bool,
     /// Nothing was changed: this is what would be done.
     pub dry_run: bool,
-    /// Why it stopped before its end, if it did: what is told was done by then, and another repair
-    /// does the rest.
+    /// The reason why it stopped before its end, if it did: reported work was done by then, and
+    /// another repair does the rest.
     pub stopped: Option<String>,
-    /// What was rebuilt, in this order.
+    /// Rebuilt items, in this order.
     pub done: Vec<Done>,
     /// Originals that were replaced, and what could not be used.
     pub quarantined: Vec<Moved>,
     /// Partitions that have no folder here: another machine may hold them, and nothing is known of
     /// them. Empty where partitions were named: then one that is missing is lost.
     pub absent: Vec<u16>,
-    /// What cannot be had back from this graph.
+    /// Items that cannot be recovered from this graph.
     pub lost: Vec<Lost>,
 }
 
 /// A file or folder that was rebuilt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Done {
-    /// What it is called.
+    /// Its name.
     pub file: String,
-    /// What was done to it, and what proves it right.
+    /// The work done on it, and the proof of its result.
     pub action: String,
 }
 
@@ -54,7 +54,7 @@ pub struct Lost {
     pub file: String,
     /// Tensor whose rows are lost; `null` when it is not rows.
     pub tensor: Option<String>,
-    /// Number of rows that are lost; 0 when it is not rows, or nobody knows how many.
+    /// Number of rows that are lost; 0 for other things than rows, or if the number is unknown.
     pub rows: u64,
     /// Nodes whose rows are lost, as ranges from the first to before the second; of many ranges the
     /// first ones.
@@ -64,7 +64,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// Something that is not rows, or rows that nobody can count.
+    /// Something that is not rows, or an unknown number of rows.
     pub(super) fn file(file: &Path, reason: String) -> Self {
         let file = file.display().to_string();
         Self { file, tensor: None, rows: 0, nodes: Vec::new(), reason }

@@ -1,4 +1,4 @@
-//! What an earlier repair has left, when it was cut off.
+//! Leftovers of an earlier repair that was cut off.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Whether repair puts something of this name there; whatever else is called so is not ours.
+    /// Returns whether repair puts something of this name there; whatever else is called so is not
+    /// ours.
     fn is_made(self, name: &str, is_dir: bool) -> bool {
         let is = |path: &Path| path == Path::new(name);
         let here = Path::new("");
@@ -42,7 +43,7 @@ impl Workshop {
             } else if let Some(name) = entry.name.strip_suffix(REPAIRED_SUFFIX).filter(is_made) {
                 let place = dir.join(name);
                 if self.device.exists(&place) {
-                    // It was to take the place of a file that has not moved: look at that anew.
+                    // It was to take the place of a file that has not moved: look at that again.
                     self.remove_left(&path, entry.is_dir)?;
                 } else {
                     self.put_in_place(&path, &place)?;

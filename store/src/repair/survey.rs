@@ -1,4 +1,4 @@
-//! What the files of a graph say of themselves, before anything is touched.
+//! Descriptions in the files of a graph, before anything is touched.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -50,8 +50,8 @@ pub(super) fn refuse_newer<'a>(
     Ok(())
 }
 
-/// How many catalogs, files of lists and segments say that they are of which graph; those that
-/// cannot be read, or are damaged where it stands, say nothing.
+/// Counts catalogs, files of lists and segments by the graph that they name. Those that cannot be
+/// read, or are damaged there, do not count.
 pub(super) fn owners<'a>(
     shop: &Workshop,
     partitions: impl Iterator<Item = &'a Partition>,
@@ -80,7 +80,7 @@ fn lists(partition: &Partition) -> [(PathBuf, FileKind); 2] {
     [topology, (halo_path(&partition.dir), FileKind::Halo)]
 }
 
-/// Everything in a partition that is called as segments are.
+/// Returns the everything in a partition that is called as segments are.
 fn segments(shop: &Workshop, partition: &Partition) -> Result<Vec<PathBuf>, StoreError> {
     let entries = shop.device.list(&partition.dir);
     let entries = entries.map_err(StoreError::io(&partition.dir, "list"))?.into_iter();
@@ -92,7 +92,7 @@ fn open(shop: &Workshop, path: &Path) -> Result<Option<Box<dyn FileReader>>, Sto
     sound(shop.device.open(path).map_err(StoreError::io(path, "open")))
 }
 
-/// What was read; `None` if it is damaged.
+/// Returns what was read; `None` if it is damaged.
 ///
 /// Fails for a later format, and where the system refuses.
 fn sound<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {

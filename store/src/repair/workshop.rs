@@ -16,7 +16,7 @@ use crate::quarantine::{quarantine, quarantine_place};
 pub(super) const BUILDING_SUFFIX: &str = ".building";
 pub(super) const REPAIRED_SUFFIX: &str = ".repaired";
 
-/// What is done when a file is built.
+/// Actions of building a file.
 pub(super) type WriteFile<'a> = dyn FnMut(&mut dyn FileWriter) -> std::io::Result<()> + 'a;
 
 /// Changes a graph and notes what it did; a dry run notes only.
@@ -27,7 +27,7 @@ pub(super) struct Workshop {
     pub(super) n_threads: usize,
     /// Locks of all partitions that are here, unless this is a dry run.
     pub(super) guards: Vec<Guard>,
-    /// Catalogs that keep what is lost until it has been told.
+    /// Catalogs that keep losses until they are reported.
     pub(super) with_losses: Vec<PathBuf>,
 }
 
@@ -84,7 +84,7 @@ impl Workshop {
         }
     }
 
-    /// Moves what was built for `path`, and is synced, to its place. `held` is let go once the
+    /// Moves what was built for `path`, and is synced, to its place. `held` is released once the
     /// original has moved, so that a lock on it covers the move.
     pub(super) fn finish<T>(
         &mut self,

@@ -133,7 +133,7 @@ impl Arena {
         self.registered = registered;
     }
 
-    /// First of `n` free pages in a row, within `range`.
+    /// Returns the first of `n` free pages in a row, within `range`.
     fn find(&self, n: usize, range: std::ops::Range<usize>) -> Option<usize> {
         let mut end = range.start;
         while end < range.end {
@@ -167,30 +167,30 @@ impl Region {
         self.len_bytes
     }
 
-    /// Whether it lies in memory that the kernel knows.
+    /// Whether it is in memory that the kernel knows.
     pub(super) fn is_registered(&self) -> bool {
         self.registered
     }
 
     /// Where it starts.
     pub(super) fn start(&self) -> *mut u8 {
-        // Does not wrap: a region lies within its memory.
+        // Does not wrap: a region is within its memory.
         self.memory.as_mut_ptr().wrapping_add(self.start_bytes)
     }
 
     /// Its bytes.
     #[expect(unsafe_code, reason = "memory that the kernel writes is no slice by itself")]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the range lies within the memory, which lives as long as `self` and is
-        // initialised (the system gives zeros). No other region has these pages, and a queue owns
-        // a region for as long as the kernel may write to it, so nobody writes while we borrow.
+        // SAFETY: the range is within the memory, which lives as long as `self` and is initialised
+        // (the system zeroes it). No other region has these pages, and a queue owns a region for as
+        // long as the kernel may write to it, so no writer exists while we borrow.
         unsafe { std::slice::from_raw_parts(self.start(), self.len_bytes) }
     }
 
     /// Its bytes, for writing.
     #[expect(unsafe_code, reason = "memory that the kernel writes is no slice by itself")]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; and `self` is borrowed for nobody else.
+        // SAFETY: as in `bytes`; and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len_bytes) }
     }
 }
@@ -200,8 +200,8 @@ fn whole_pages(len_bytes: usize) -> usize {
     len_bytes / PAGE
 }
 
-/// Zeroed, page-aligned memory. A forked child does not have it: of pages that both have, the kernel
-/// would fill those of one process, and not always of the one that reads.
+/// Zeroed, page-aligned memory. A forked child does not have it: of pages that both have, the
+/// kernel would fill those of one process, and not always of the one that reads.
 fn anonymous(len_bytes: usize) -> io::Result<Arc<MmapRaw>> {
     let memory = MmapMut::map_anon(len_bytes)?;
     memory.advise(Advice::DontFork)?;
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// What the arena should be: the pages that each region has.
+    /// Model of the arena: the pages that each region has.
     fn check(arena: &Arena, regions: &[Region]) {
         let mut owners = vec![0; arena.n_pages];
         for region in regions.iter().filter(|region| Arc::ptr_eq(&region.memory, &arena.memory)) {
@@ -226,7 +226,7 @@ mod tests {
             assert_eq!(n_owners == 1, arena.lent[page / 64] >> (page % 64) & 1 == 1, "page {page}");
         }
         assert_eq!(arena.is_whole(), regions.is_empty());
-        // The longest run of free pages, told the slow way.
+        // The longest run of free pages, computed the slow way.
         let longest = owners.split(|&n| n > 0).map(<[i32]>::len).max().unwrap_or(0);
         let found = (1..=arena.n_pages).rev().find(|&n| arena.find(n, 0..arena.n_pages).is_some());
         assert_eq!(found.unwrap_or(0), longest);

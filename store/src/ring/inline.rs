@@ -1,4 +1,4 @@
-//! Reads done at once by the thread that asks: for a read or two, and where nothing else works.
+//! Reads done synchronously by the calling thread: for a read or two, and where nothing else works.
 
 use std::collections::VecDeque;
 use std::io;
@@ -51,7 +51,7 @@ impl ReadQueue for InlineQueue<'_> {
 
 /// Does what a read asks for next.
 ///
-/// A device may stop anywhere; direct reads go on at whole pages only, and whoever asked does so.
+/// A device may stop anywhere; direct reads continue at whole pages only, and so does the caller.
 pub(super) fn read_now(file: &dyn FileReader, read: &mut Read) -> Outcome {
     let (offset, range) = read.rest();
     let buffer = &mut read.region_mut().bytes_mut()[range];

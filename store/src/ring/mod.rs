@@ -1,7 +1,7 @@
 //! Reads in flight: memory, reads and the queues that carry them, without knowing rows or plans.
 //!
 //! A [`Read`] owns the memory that it fills. It moves into a [`ReadQueue`] when it is pushed and
-//! comes back, with its result, when it is finished; so nobody can look at memory that the kernel
+//! comes back, with its result, when it is finished. So no code can see memory that the kernel
 //! still writes, whatever the order of errors, returns and panics.
 //!
 //! Invariant: memory of a read that the kernel may still write is neither reused nor freed.
@@ -31,8 +31,8 @@ use rustix::io::Errno;
 pub(crate) const DEPTH: usize = 128;
 
 /// Memory of a queue's reads: enough large ones for the bandwidth of a disk that answers each late,
-/// while rows are copied out of those that have come. Of 1 MiB reads with 16 ms each, 16 at a time give
-/// 1 GB/s and 64 four times that.
+/// while rows are copied out of those that have come. With reads of 1 MiB that take 16 ms each, 16
+/// in flight transfer 1 GB/s and 64 four times that.
 pub(crate) const ARENA_BYTES: usize = 64 << 20;
 
 /// Most queues with that much memory in a process at a time: together they keep any disk busy.
@@ -43,21 +43,21 @@ pub(crate) const MIDDLE_ARENA_BYTES: usize = 16 << 20;
 
 /// Memory of a queue's reads where the kernel will not register that much.
 ///
-/// Two threads can register theirs within the 8 MiB of locked memory that systems allow by
-/// default, which leaves some for the rings themselves; whoever comes later reads into memory that
-/// is not registered.
+/// Two threads can register theirs within the 8 MiB of locked memory that systems allow by default,
+/// which leaves some for the rings themselves. Later threads read into memory that is not
+/// registered.
 pub(crate) const SMALL_ARENA_BYTES: usize = 15 << 18;
 
 /// Most bytes of one read. Longer regions are filled by several, one after the other: single reads
 /// beyond this gain nothing on NVMe and have hung direct reads on some kernels.
 pub(crate) const MAX_READ_BYTES: usize = 1 << 20;
 
-/// What a finished read gave: bytes, or the system's refusal.
+/// Result of a finished read: bytes, or the system's refusal.
 pub(crate) type Outcome = Result<usize, Errno>;
 
 /// A way to have several reads of one file in flight.
 pub(crate) trait ReadQueue {
-    /// Memory that reads of this queue fill.
+    /// Returns the memory that reads of this queue fill.
     fn arena(&mut self) -> &mut Arena;
 
     /// Most reads that may be in flight.
@@ -74,10 +74,10 @@ pub(crate) trait ReadQueue {
     /// May return earlier, never later. An error means that the queue is beyond use.
     fn submit(&mut self, want: usize) -> io::Result<()>;
 
-    /// A finished read and what it gave.
+    /// Returns a finished read and what it gave.
     fn pop(&mut self) -> Option<(Read, Outcome)>;
 
-    /// Waits for all reads in flight and gives their memory back, whatever they gave.
+    /// Waits for all reads in flight and returns their memory back, whatever they gave.
     fn drain(&mut self) -> io::Result<()> {
         while self.in_flight() > 0 {
             self.submit(1)?;

@@ -1,8 +1,8 @@
-//! Idle rings and memory, for whoever reads next.
+//! Idle rings and memory, for later readers.
 //!
-//! They belong to the process and not to a file, so that their number follows the threads that
-//! read at once and not the files that are open. A forked child has its own: it does not have the
-//! memory of its parent's, and the kernel has but one side of their rings.
+//! They belong to the process and not to a file. Their number follows the concurrently reading
+//! threads, not the open files. A forked child has its own: it does not have the memory of its
+//! parent's, and the kernel has but one side of their rings.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -17,10 +17,11 @@ use super::{
     SMALL_ARENA_BYTES,
 };
 
-/// Most idle rings, and most idle arenas, that are kept: 448 MiB at most together, since few are large.
+/// Most idle rings, and most idle arenas, that are kept: 448 MiB at most together, since few are
+/// large.
 const MAX_IDLE: usize = 8;
 
-/// What a process has of them.
+/// Rings and memory of a process.
 #[derive(Default)]
 struct Pools {
     rings: Mutex<Vec<Ring>>,
@@ -58,13 +59,13 @@ pub(crate) fn lease(file: &Arc<ReadFile>) -> io::Result<Lease> {
     Ok(Lease { ring: Some(ring), pools })
 }
 
-/// A ring with as much memory as the kernel registers.
+/// Returns a ring with as much memory as the kernel registers.
 fn new_ring(pools: &'static Pools) -> io::Result<Ring> {
     let ring = Ring::new(DEPTH as u32, new_arena(pools)?)?;
     if ring.has_registered_memory() {
         return Ok(ring);
     }
-    // Never two at once, which would take more memory than either needs.
+    // Never two together, which would take more memory than either needs.
     drop(ring);
     let ring = Ring::new(DEPTH as u32, Arena::new(MIDDLE_ARENA_BYTES)?)?;
     if ring.has_registered_memory() {
@@ -74,7 +75,7 @@ fn new_ring(pools: &'static Pools) -> io::Result<Ring> {
     Ring::new(DEPTH as u32, Arena::new(SMALL_ARENA_BYTES)?)
 }
 
-/// A large arena, while there are few of them.
+/// Returns a large arena, while there are few of them.
 fn new_arena(pools: &'static Pools) -> io::Result<Arena> {
     let Some(large) = Large::take(&pools.n_large) else { return Arena::new(MIDDLE_ARENA_BYTES) };
     let mut arena = Arena::new(ARENA_BYTES)?;
@@ -122,7 +123,7 @@ pub(crate) fn lend_arena<T>(with: impl FnOnce(&mut Arena) -> T) -> io::Result<T>
     };
     let result = with(&mut arena);
     let mut idle = lock(&pools.arenas);
-    // What was not given back stays with whoever has it.
+    // Memory that was not returned stays with its owner.
     if arena.is_whole() && idle.len() < MAX_IDLE {
         idle.push(arena);
     }

@@ -36,12 +36,12 @@ pub(crate) struct Progress {
     n_device_errors: u8,
 }
 
-/// What to do with a read that came back.
+/// Next step for a read that came back.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// All bytes are there.
     Done,
-    /// Push it again: it goes on where it stopped.
+    /// Push it again: it continues where it stopped.
     Again,
     /// Give up.
     Fail(ReadFault),
@@ -65,7 +65,7 @@ impl Read {
         Self { tag, region, offset_bytes, progress }
     }
 
-    /// Where in the file to go on, and which part of the region comes next.
+    /// Where in the file to continue, and which part of the region comes next.
     pub(crate) fn rest(&self) -> (u64, Range<usize>) {
         let start = self.progress.done_bytes;
         (self.offset_bytes + start as u64, start..start + self.progress.ask_bytes())
@@ -86,7 +86,7 @@ impl Read {
         &self.region
     }
 
-    /// The memory, for whoever reads into it.
+    /// The memory, for its reader.
     pub(crate) fn region_mut(&mut self) -> &mut Region {
         &mut self.region
     }
@@ -109,7 +109,7 @@ impl Progress {
 
     /// Notes what the system gave for [`Progress::ask_bytes`].
     ///
-    /// A short read goes on after its last whole page, as direct reads must. One without a whole
+    /// A short read continues after its last whole page, as direct reads must. One without a whole
     /// page has met the end of the file.
     pub(crate) fn advance(&mut self, outcome: Outcome) -> Step {
         match outcome {
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(progress.advance(Ok(PAGE)), Step::Done);
     }
 
-    /// What a disk may answer: a share of what was asked for, or an error.
+    /// Returns what a disk may answer: a share of what was asked for, or an error.
     fn answers() -> impl Strategy<Value = Vec<Result<f64, Errno>>> {
         let errno = prop::sample::select(vec![Errno::AGAIN, Errno::INTR, Errno::IO, Errno::NOMEM]);
         let answer = prop_oneof![9 => (0.0..=1.0f64).prop_map(Ok), 1 => errno.prop_map(Err)];

@@ -11,7 +11,7 @@ use crate::layout::PAGE_BYTES;
 
 const PAGE: usize = PAGE_BYTES as usize;
 
-/// A file whose page `k` is full of bytes `k`.
+/// Returns a file whose page `k` is full of bytes `k`.
 fn file(dir: &Path, n_pages: u8) -> (PathBuf, Arc<ReadFile>) {
     let path = dir.join(format!("{n_pages}-pages"));
     fs::write(&path, (0..n_pages).flat_map(|k| [k; PAGE]).collect::<Vec<u8>>()).unwrap();
@@ -141,7 +141,7 @@ fn file_systems_in_memory_are_read_too() {
     read_pages(&mut *lease(&file).unwrap(), &(0..30).collect::<Vec<u8>>());
 }
 
-/// Gives a byte at a time, and refuses each fifth call.
+/// Returns a byte at a time, and refuses each fifth call.
 #[derive(Debug)]
 struct Crumbs(File, std::sync::atomic::AtomicU32);
 

@@ -13,7 +13,7 @@ use super::{Arena, Outcome, Read, ReadFile, ReadQueue};
 /// How often in a row the kernel may be too short of memory to take reads; 1 ms apart.
 const MAX_REFUSALS: u32 = 1000;
 
-/// What a table of files holds where it holds none.
+/// Marks an unused entry in a table of files.
 const NO_FILE: RawFd = -1;
 
 /// A ring with memory of its own; the kernel knows the memory and the file ahead, where it may.
@@ -81,7 +81,7 @@ impl Ring {
         self.file = Some(Arc::clone(file));
     }
 
-    /// Ends the use of a file, which the kernel goes on knowing.
+    /// Ends the use of a file, which the kernel continues knowing.
     pub(super) fn detach(&mut self) -> Option<Arc<ReadFile>> {
         self.file.take()
     }
@@ -110,11 +110,11 @@ impl Ring {
         };
     }
 
-    /// What the kernel is told about a read.
+    /// Returns the kernel's description of a read.
     fn entry(&self, read: &Read, file: &ReadFile) -> squeue::Entry {
         let (offset, range) = read.rest();
         let region = read.region();
-        // Does not wrap, and fits: the range lies within the region and has 1 MiB at most.
+        // Does not wrap, and fits: the range is within the region and has 1 MiB at most.
         let (start, n_bytes) = (region.start().wrapping_add(range.start), range.len() as u32);
         let (fd, known) = (types::Fd(file.file().as_raw_fd()), types::Fixed(0));
         match (region.is_registered(), self.knows(file)) {

@@ -13,7 +13,7 @@ use lodestore_graph::fork::PerProcess;
 use super::inline::read_now;
 use super::{Arena, Outcome, Read, ReadFile, ReadQueue};
 
-/// Most threads of the process: as many reads are at the disk at once.
+/// Most threads of the process, and so most concurrent reads at the disk.
 const MAX_THREADS: usize = 32;
 
 /// Most reads of one queue: every thread finds the next when it has finished one.
@@ -103,7 +103,7 @@ impl ReadQueue for WorkerQueue<'_> {
     }
 }
 
-/// Gives a job to the threads; does it at once where there can be none.
+/// Passes a job to the threads; runs it synchronously where there can be none.
 fn hand_over(job: Job) {
     let workers = WORKERS.get_or(|_| Workers::default());
     let mut state = workers.lock();
@@ -125,7 +125,7 @@ fn hand_over(job: Job) {
     workers.wake.notify_one();
 }
 
-/// What a thread does for ever.
+/// Loop of a thread.
 fn work(workers: &Workers) {
     loop {
         let mut state = workers.lock();
@@ -143,7 +143,7 @@ fn work(workers: &Workers) {
 impl Job {
     fn run(mut self) {
         let outcome = read_now(self.file.file(), &mut self.read);
-        // Whoever asked may have left; then the memory goes with the read.
+        // The caller may have left; then the memory goes with the read.
         let _ = self.finished.send((self.read, outcome));
     }
 }

@@ -48,7 +48,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Copies sorted rows out of groups whose bytes `sound` gives, once their pages are checked.
+    /// Copies sorted rows out of groups whose bytes `sound` returns, once their pages are checked.
     pub(crate) fn copy_groups<'a>(
         &self,
         groups: &RowGroups,
@@ -68,7 +68,7 @@ impl Segment {
         })
     }
 
-    /// What the bytes of a group's span must be.
+    /// Expected bytes of a group's span.
     pub(super) fn stored_group<'a>(
         &self,
         groups: &RowGroups,
@@ -91,11 +91,11 @@ impl Segment {
 
 /// Bytes of a segment's data, handed out only from pages whose checksums are right.
 pub(crate) trait SoundBytes<'a> {
-    /// The bytes `span`, counted from the first data page.
+    /// Returns the bytes `span`, counted from the first data page.
     fn sound(&mut self, span: std::ops::Range<u64>) -> Result<&'a [u8], StoreError>;
 }
 
-/// What one read of an extent gave. Spans are asked for in ascending order.
+/// Result of one read of an extent. Spans are asked for in ascending order.
 struct ExtentPages<'a> {
     segment: &'a Segment,
     extent: &'a Extent,

@@ -69,14 +69,14 @@ pub(super) fn read_footer(footer: &Page) -> Option<(Page, u64, u32)> {
     (header_crc == u32_at(footer, 12)).then(|| (header, data_bytes, u32_at(footer, 8)))
 }
 
-/// Bytes of all groups, as a footer says that nobody has compared with its header.
+/// Bytes of all groups, by a footer that was not compared with its header.
 pub(super) fn data_bytes_of(footer: &Page) -> Result<u64, String> {
     check_seal(footer)?;
     let word = |offset| u64::from(u32_at(footer, offset));
     Ok(word(DATA_BYTES_OFFSET) | word(DATA_BYTES_OFFSET + 4) << 32)
 }
 
-/// Checks a footer against the header that was checked before; gives the tables' CRC-32.
+/// Checks a footer against the header that was checked before; returns the tables' CRC-32.
 ///
 /// Everything in a footer but that one number follows from header and sections, so the check
 /// builds the footer that must stand there and compares.

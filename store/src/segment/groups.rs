@@ -9,7 +9,7 @@ use crate::layout::{DATA_OFFSET, PAGE_BYTES, RowGroups};
 use crate::limits::MAX_EXTENT_BYTES;
 
 impl Segment {
-    /// Reads and unpacks row groups; `fault` is told the first page of each that fails, and why.
+    /// Reads and unpacks row groups; `fault` receives the first page of each that fails, and why.
     /// Does not check pages; does nothing for a raw segment.
     ///
     /// Memory: 1 MiB in `buffer`, or the longest group where that is more.
@@ -54,7 +54,7 @@ impl Segment {
     }
 }
 
-/// The end of the groups from `first` on that one read of about 1 MiB takes; at least one.
+/// Returns the end of the groups from `first` on that one read of about 1 MiB takes; at least one.
 fn end_of_read(groups: &RowGroups, first: u32) -> u32 {
     let limit = groups.span(first).start + MAX_EXTENT_BYTES;
     let mut end = first + 1;

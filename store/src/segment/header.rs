@@ -114,7 +114,7 @@ impl SegmentIdentity {
         page
     }
 
-    /// Checks a header page of a file that nobody vouches for.
+    /// Checks a header page of a file without other proof.
     pub(super) fn from_page(page: &Page) -> Result<(Self, SegmentCodec), HeaderFault> {
         let damaged = |reason: String| Err(HeaderFault::Damaged(reason));
         if page[0..8] != MAGIC {
@@ -154,7 +154,7 @@ impl SegmentIdentity {
     }
 }
 
-/// The oldest format that knows codec and kind, so that older releases read what they can.
+/// Returns the oldest format that knows codec and kind, so that older releases read what they can.
 fn format_version(codec: SegmentCodec, delta_of: Option<u32>) -> u32 {
     match (codec, delta_of) {
         (_, Some(_)) => 3,
@@ -163,7 +163,8 @@ fn format_version(codec: SegmentCodec, delta_of: Option<u32>) -> u32 {
     }
 }
 
-/// Rows of the partition, where the page is a delta's: at least as many as the delta has.
+/// Returns the rows of the partition, where the page is a delta's: at least as many as the delta
+/// has.
 fn delta_of(page: &Page) -> Result<Option<u32>, String> {
     let (kind, of, n_rows) =
         (u32_at(page, KIND_OFFSET), u32_at(page, DELTA_OF_OFFSET), u32_at(page, 64));

@@ -15,8 +15,8 @@ use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
 impl Segment {
     /// Opens `path` for reading and checks it against its own length and against `expected`.
     ///
-    /// Holds 4 bytes of memory per page, 8 per row group of a compressed segment, and 4 per row of a
-    /// delta. Read-only files and mounts work.
+    /// Holds 4 bytes of memory per page, 8 per row group of a compressed segment, and 4 per row of
+    /// a delta. Read-only files and mounts work.
     pub fn open(
         device: &dyn Device,
         path: &Path,
@@ -67,8 +67,8 @@ impl Segment {
     }
 }
 
-/// The sections that follow from the header, and in a compressed segment from one length in the
-/// footer, which is within the bounds that the rows set.
+/// Returns the sections that follow from the header, and in a compressed segment from one length in
+/// the footer, which is within the bounds that the rows set.
 fn sections_of(
     footer: &Page,
     footer_offset: u64,
@@ -112,7 +112,8 @@ fn read_tables(
     Err(damaged(path, "page table", offset, reason))
 }
 
-/// The layout that the padded group index describes; fails when it contradicts rows or data.
+/// Returns the layout that the padded group index describes; fails when it contradicts rows or
+/// data.
 fn layout_of(
     identity: &SegmentIdentity,
     codec: SegmentCodec,
@@ -136,7 +137,7 @@ fn layout_of(
     Err(format!("row groups of {expected} bytes in all expected, found {found}"))
 }
 
-/// The row list of a delta, which ascends and stays within the rows of its partition.
+/// Returns the row list of a delta, which ascends and stays within the rows of its partition.
 fn listed_of(identity: &SegmentIdentity, list: &[u8]) -> Result<Box<[u32]>, String> {
     let Some(of) = identity.delta_of else { return Ok(Box::default()) };
     let rows: Box<[u32]> = words(list).take(identity.n_rows as usize).collect();

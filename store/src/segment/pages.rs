@@ -54,7 +54,7 @@ impl PageWriter {
         Ok(())
     }
 
-    /// Pads the last page with zeros and writes it; gives the padded table of page checksums.
+    /// Pads the last page with zeros and writes it; returns the padded table of page checksums.
     pub(super) fn finish_data(&mut self) -> Result<Vec<u8>, StoreError> {
         self.buffer.resize(self.buffer.len().next_multiple_of(PAGE_BYTES as usize), 0);
         self.flush()?;

@@ -1,12 +1,11 @@
-//! The pages of a segment that say what it is, one by one: for whoever puts a damaged segment
-//! together again.
+//! The descriptive pages of a segment, one by one: for repair, which reassembles damaged segments.
 
 use super::footer::{footer_page, read_footer};
 use super::header::{HeaderFault, Page, SegmentIdentity};
 use crate::codec::SegmentCodec;
 use crate::layout::{PAGE_BYTES, Sections};
 
-/// What a header page says.
+/// Contents of a header page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FoundHead {
     /// It is whole.
@@ -17,10 +16,10 @@ pub(crate) enum FoundHead {
     Damaged(String),
 }
 
-/// What a whole footer says.
+/// Contents of a whole footer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FoundSeal {
-    /// What the header says of which it holds a copy.
+    /// The fields of the header that it copies.
     pub(crate) head: FoundHead,
     /// Bytes of all row groups; 0 in a raw segment.
     pub(crate) data_bytes: u64,
@@ -66,7 +65,8 @@ impl SegmentIdentity {
         footer_page(&self.to_page(codec), codec, sections, crc32fast::hash(tables))
     }
 
-    /// What differs between this, which is expected, and another; `None` if nothing does.
+    /// Returns the differences between this, which is expected, and another; `None` if there are
+    /// none.
     pub(crate) fn mismatch(&self, found: &Self) -> Option<String> {
         let (field, expected, found) = self.difference(found)?;
         Some(format!("expected {field} {expected}, found {found}"))

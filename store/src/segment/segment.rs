@@ -40,13 +40,13 @@ impl Segment {
         Err(StoreError::DamagedPage { file: self.path.clone(), page, expected, found })
     }
 
-    /// Where the rows lie.
+    /// Returns where the rows lie.
     #[must_use]
     pub fn layout(&self) -> &SegmentLayout {
         &self.layout
     }
 
-    /// How the rows are stored.
+    /// Returns how the rows are stored.
     #[must_use]
     pub fn codec(&self) -> SegmentCodec {
         self.layout.groups().map_or(SegmentCodec::Raw, |groups| SegmentCodec::Zstd {
@@ -60,20 +60,20 @@ impl Segment {
         &self.identity
     }
 
-    /// The rows that a delta holds, ascending: row `i` of the file is this row of the partition.
-    /// Empty for a segment that has every row.
+    /// Returns the rows that a delta holds, ascending: row `i` of the file is this row of the
+    /// partition. Empty for a segment that has every row.
     #[must_use]
     pub fn listed_rows(&self) -> &[u32] {
         &self.listed
     }
 
-    /// The file's path when it was opened.
+    /// Returns the file's path when it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// BLAKE3 of the tables, to be compared with the catalog's.
+    /// Returns the bLAKE3 of the tables, to be compared with the catalog's.
     #[must_use]
     pub fn digest(&self) -> &SegmentDigest {
         &self.digest

@@ -56,7 +56,8 @@ impl SegmentWriter {
     /// Creates `path`, which must not exist, for a delta with these rows, which ascend.
     ///
     /// # Panics
-    /// When these are not as many rows as the identity says, or not rows of its partition, ascending.
+    /// When these are not as many rows as the identity says, or not rows of its partition,
+    /// ascending.
     pub fn create_delta(
         device: &dyn Device,
         path: &Path,
@@ -123,7 +124,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Writes tables and footer, syncs the file, and gives the digest for the catalog.
+    /// Writes tables and footer, syncs the file, and returns the digest for the catalog.
     ///
     /// # Panics
     /// When fewer bytes came than the identity promised.

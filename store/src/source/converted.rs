@@ -16,7 +16,7 @@ pub struct ConvertedSource {
 }
 
 impl ConvertedSource {
-    /// The rows of `source` with elements of type `to`.
+    /// Returns the rows of `source` with elements of type `to`.
     #[must_use]
     pub fn new(source: Box<dyn TensorSource>, to: Dtype) -> Self {
         Self { source, to }

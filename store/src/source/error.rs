@@ -1,4 +1,4 @@
-//! What can be wrong with the arrays of an import.
+//! Errors in the arrays of an import.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub enum SourceError {
     Io {
         /// File concerned.
         file: PathBuf,
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// The system's reason.
         source: io::Error,
@@ -31,7 +31,7 @@ pub enum SourceError {
         /// File given.
         file: PathBuf,
     },
-    /// An array with a header, told to be rows alone.
+    /// An array with a header, described as rows alone.
     #[error("{}: this is a .npy file; give it without type and width (--raw)", file.display())]
     NotRaw {
         /// File concerned.
@@ -45,7 +45,7 @@ pub enum SourceError {
     PartOfRow {
         /// File concerned.
         file: PathBuf,
-        /// Bytes of one row as told.
+        /// Bytes of one row as described.
         row_bytes: u64,
         /// Bytes of the file.
         found_bytes: u64,
@@ -107,7 +107,7 @@ pub enum SourceError {
     Archive {
         /// File concerned.
         file: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A member of the archive is no array that can be used.
@@ -117,7 +117,7 @@ pub enum SourceError {
         file: PathBuf,
         /// Name of the member.
         member: String,
-        /// What is wrong with the array.
+        /// The fault of the array.
         fault: NpyFault,
     },
     /// The CSR arrays contradict each other.
@@ -127,7 +127,7 @@ pub enum SourceError {
         file: PathBuf,
         /// Row concerned.
         row: u64,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A row past the end of the source.

@@ -31,10 +31,10 @@ pub trait TensorSource: Send + Sync {
     /// Elements per row.
     fn width(&self) -> u64;
 
-    /// Number of rows.
+    /// Returns the number of rows.
     fn n_rows(&self) -> u64;
 
-    /// The file, for messages.
+    /// Returns the file, for messages.
     fn path(&self) -> &Path;
 
     /// Copies `rows` to `out`, which has as many rows of `width` elements; every byte is written.
@@ -55,8 +55,8 @@ pub fn open_source(path: &Path) -> Result<Box<dyn TensorSource>, SourceError> {
     }
 }
 
-/// Splits `FILE:NAME` where the file's ending is that of an archive; a path of a file that exists is
-/// a path.
+/// Splits `FILE:NAME` where the file's ending is that of an archive; a path of a file that exists
+/// is a path.
 fn file_and_member(path: &Path) -> (&Path, Option<&str>) {
     let whole = (path, None);
     if path.exists() {
@@ -114,7 +114,7 @@ fn copy_packed(
     Ok(())
 }
 
-/// The tensor that `source` makes in a graph of `n_nodes` nodes.
+/// Returns the tensor that `source` makes in a graph of `n_nodes` nodes.
 ///
 /// Fails, before anything is written, when the name or the width is out of bounds or when there is
 /// not exactly one row per node.

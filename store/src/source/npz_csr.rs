@@ -177,7 +177,7 @@ impl Indices {
         self.member.bytes().len() / if self.wide { 8 } else { 4 }
     }
 
-    /// The integer at `i`, which must be below the length.
+    /// Returns the integer at `i`, which must be below the length.
     fn get(&self, i: usize) -> u64 {
         let bytes = self.member.bytes();
         if self.wide {

@@ -32,19 +32,19 @@ pub struct NpzMember {
 }
 
 impl NpzMember {
-    /// Type of one element.
+    /// Returns the type of one element.
     #[must_use]
     pub fn dtype(&self) -> NpyType {
         self.header.dtype
     }
 
-    /// Length of each dimension, slowest first.
+    /// Returns the length of each dimension, slowest first.
     #[must_use]
     pub fn shape(&self) -> &[u64] {
         &self.header.shape
     }
 
-    /// The elements, exactly as many bytes as the shape asks for; of any alignment.
+    /// Returns the elements, exactly as many bytes as the shape asks for; of any alignment.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.map[self.start..self.start + self.header.data_bytes as usize]
@@ -104,7 +104,7 @@ impl Npz {
         Ok(NpzMember { map, start: start + header.data_offset, header })
     }
 
-    /// The map that holds a member's bytes, and where in it.
+    /// Returns the map that holds a member's bytes, and where in it.
     fn locate(&mut self, member: &str) -> Result<(Arc<FileMap>, usize, usize), SourceError> {
         let names: Vec<String> = self.archive.file_names().flatten().map(Into::into).collect();
         let broken = |reason: String| SourceError::Archive {

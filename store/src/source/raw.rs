@@ -7,10 +7,11 @@ use super::{SourceError, TensorSource, copy_packed};
 use crate::dtype::Dtype;
 use crate::map::FileMap;
 
-/// How a `.npy` file begins, which nobody means to import with its header.
+/// The start of a `.npy` file, which is never meant to be imported with its header.
 const NPY_MAGIC: &[u8] = b"\x93NUMPY";
 
-/// A mapped file of packed little-endian rows, without a header: its type and width are told.
+/// A mapped file of packed little-endian rows, without a header: the caller passes its type and
+/// width.
 #[derive(Debug)]
 pub struct RawSource {
     file: PathBuf,

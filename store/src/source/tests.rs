@@ -195,7 +195,7 @@ fn a_flipped_bit_in_an_array_is_found_by_the_archives_checksum() {
         for bit in 0..whole.len() * 8 {
             let (offset, byte) = ((bit / 8) as u64, whole[bit / 8]);
             file.write_all_at(&[byte ^ (1 << (bit % 8))], offset).unwrap();
-            // Flips in dates and the like do no harm; no flip gives other rows.
+            // Flips in dates and the like do no harm; no flip changes rows.
             if let Ok(source) = NpzCsrSource::open(&path) {
                 assert_eq!(rows_of(&source, &[0, 1, 2]), good, "bit {bit}");
             }

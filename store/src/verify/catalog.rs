@@ -1,4 +1,4 @@
-//! What a catalog holds, against the graph.
+//! Checks the contents of a catalog against the graph.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct CatalogUnit<'a> {
 }
 
 impl<'a> CatalogUnit<'a> {
-    /// Reads every pair and tells what is not as it must be.
+    /// Reads every pair and reports what is not as it must be.
     pub(super) fn check(&self, order: FileOrder, findings: &Findings) {
         let dir = self.catalog.dir();
         let bases = match self.bases() {
@@ -42,8 +42,8 @@ impl<'a> CatalogUnit<'a> {
         }
     }
 
-    /// Each tensor with the version of its segment; without a record the segment's own fault is
-    /// told.
+    /// Returns each tensor with the version of its segment; without a record the segment's own
+    /// fault is reported.
     fn bases(&self) -> Result<Vec<(&'a TensorSpec, Option<u32>)>, StoreError> {
         let tensors = self.graph.meta().tensors.iter();
         let base = |tensor: &'a TensorSpec| -> Result<_, StoreError> {
@@ -53,7 +53,7 @@ impl<'a> CatalogUnit<'a> {
         tensors.map(base).collect()
     }
 
-    /// What is wrong with a pair.
+    /// Returns what is wrong with a pair.
     fn fault(
         &self,
         key: &[u8],
@@ -64,7 +64,7 @@ impl<'a> CatalogUnit<'a> {
         match pair {
             // Both were read when the catalog was opened.
             Pair::Identity | Pair::Version => None,
-            // Of a repair that was cut off; the next one tells them.
+            // Of a repair that was cut off; the next one reports them.
             Pair::Losses(_) => None,
             Pair::Holders | Pair::Commit => None,
             Pair::GraphCopy(text) => {

@@ -1,4 +1,4 @@
-//! What is wrong, gathered by many threads into one order.
+//! Faults, gathered by many threads into one order.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -81,7 +81,7 @@ impl Lists {
         self.file_bytes
     }
 
-    /// Reads a piece and sums it up; gives how many bytes of `buffer` it takes.
+    /// Reads a piece and sums it up; returns how many bytes of `buffer` it takes.
     pub(crate) fn sum(&self, piece: u64, buffer: &mut Vec<u8>) -> Result<usize, StoreError> {
         let wanted = &self.pieces[piece as usize];
         let n_bytes = (wanted.bytes.end - wanted.bytes.start) as usize;

@@ -6,10 +6,10 @@ use crate::error::StoreError;
 use crate::layout::{DATA_OFFSET, PAGE_BYTES};
 use crate::segment::Segment;
 
-/// Pages that are read at once: they stay in a core's cache until they have been checked.
+/// Pages that are read together: they stay in a core's cache until they have been checked.
 const PAGES_PER_READ: u64 = 64;
 
-/// Checks the pages `pages`, and the row groups that start in them; `fault` is told each page that
+/// Checks the pages `pages`, and the row groups that start in them; `fault` receives each page that
 /// is damaged. Groups are looked at where all of their pages are sound.
 ///
 /// Memory: 256 KiB in `buffer`; 1 MiB for groups, or the longest group where that is more.
@@ -64,7 +64,7 @@ fn check_pages(
     }
 }
 
-/// Reads pages at once and checks each; fails when they cannot be read.
+/// Reads pages together and checks each; fails when they cannot be read.
 fn check_read(
     segment: &Segment,
     pages: Range<u64>,

@@ -194,7 +194,7 @@ fn what_nothing_names_is_listed_and_is_no_damage() {
     assert_eq!(report.unknown, expected);
 }
 
-/// Applies changes to the catalog of partition 0 of an imported graph and gives what is damaged.
+/// Applies changes to the catalog of partition 0 of an imported graph and returns what is damaged.
 fn with_changes(changes: &[Change]) -> Vec<String> {
     let ring = Ring::new(50, 2, 2);
     let graph = ring.import();
@@ -267,7 +267,7 @@ fn rows_put_over_segments_are_checked_with_the_rest() {
     assert!(ring.verify().ok, "{:?}", ring.verify());
 }
 
-/// The faults of a compressed segment of 2 000 rows, in stretches of `per_stretch` pages.
+/// Returns the faults of a compressed segment of 2 000 rows, in stretches of `per_stretch` pages.
 fn faults_in_stretches(segment: &Segment, per_stretch: u64) -> Vec<(u64, String)> {
     let (mut faults, mut buffer) = (Vec::new(), Vec::new());
     let n_pages = segment.layout().n_pages();

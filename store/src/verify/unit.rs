@@ -1,4 +1,4 @@
-//! What one thread takes at once.
+//! Work that one thread takes in one piece.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -51,7 +51,7 @@ struct State<'a> {
     last_order: FileOrder,
     /// Files whose sums are looked at when all units are done.
     lists: Vec<(FileOrder, Arc<Lists>)>,
-    /// A topology is not looked at, so that nobody knows how many edges there are.
+    /// A topology is not read, so the number of edges is unknown.
     lost_edges: bool,
 }
 
@@ -310,7 +310,7 @@ impl<'a> Walk<'a> {
         Ok(deltas)
     }
 
-    /// Whether the catalog names the delta at this moment.
+    /// Returns whether the catalog names the delta at this moment.
     fn is_named(&self, part: PartId, tensor: usize, delta: &DeltaRecord) -> bool {
         let catalog = self.graph.catalog(part);
         let deltas = catalog.and_then(|catalog| {

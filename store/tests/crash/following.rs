@@ -21,7 +21,7 @@ use crate::world::Finding;
 /// Pieces are shorter than most files.
 const PIECE: usize = 5000;
 
-/// What a writer had at a version.
+/// State of a writer at a version.
 struct Published {
     parts: Vec<PartFiles>,
     rows: Vec<Vec<u8>>,
@@ -40,7 +40,7 @@ fn open(crash: &CrashDevice, mode: LiveMode) -> Result<Arc<LiveGraph>, StoreErro
     LiveGraph::open(graph, None, mode, &options).map(Arc::new)
 }
 
-/// All rows by tensor.
+/// Returns all rows by tensor.
 fn rows(live: &Arc<LiveGraph>) -> Result<Vec<Vec<u8>>, StoreError> {
     let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();

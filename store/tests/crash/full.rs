@@ -11,7 +11,7 @@ use crate::world::{Finding, Model, Op, World};
 
 const ALL: u16 = (1 << N_NODES) - 1;
 
-/// What is tried while the device fills up.
+/// Operations that are tried while the device fills up.
 const OPS: &[Op] = &[
     Op::Put { tensor: 0, nodes: 0b1000_0000_0110 },
     Op::Put { tensor: 1, nodes: ALL },
@@ -24,7 +24,7 @@ const OPS: &[Op] = &[
     Op::Sweep,
 ];
 
-/// What must go through once there is room.
+/// Operations that must succeed once there is room.
 const CONTINUES: &[Op] = &[
     Op::Gather,
     Op::Put { tensor: 0, nodes: 0b100 },

@@ -11,7 +11,7 @@ use crate::small::{OUT, import};
 use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
 use crate::world::{Finding, Model, Op, World};
 
-/// A device with the folder of graphs.
+/// Returns a device with the folder of graphs.
 fn with_folder() -> CrashDevice {
     let device = CrashDevice::new(0);
     device.create_dir(Path::new("graphs")).unwrap();

@@ -1,4 +1,4 @@
-//! What the graph may hold: what was acknowledged, and what failed and may have happened.
+//! Model of the graph: acknowledged changes, and failed ones that may have happened.
 //!
 //! A row of a version is a set of puts, one bit each, that it may be of. The committed version is
 //! known but for a commit that failed; what is pending is the content of the versions after it.
@@ -28,12 +28,12 @@ enum PutsFor {
     Either,
 }
 
-/// What the graph may hold.
+/// Possible contents of the graph.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     /// The committed version.
     pub(crate) version: u32,
-    /// What all readers see that look now.
+    /// The contents that all present readers see.
     latest: Puts,
     /// The version after it, as pending rows make it.
     next: Puts,
@@ -207,7 +207,7 @@ impl Model {
         Ok(())
     }
 
-    /// What a reader may see who looks now, one of these in each partition.
+    /// The contents that a present reader may see, one of these in each partition.
     pub(crate) fn visible(&self) -> Vec<Puts> {
         let after = [self.latest, self.next, self.all];
         after[..=self.n_in_doubt as usize].to_vec()
@@ -267,7 +267,7 @@ fn bits(puts: &[u64]) -> Vec<String> {
     puts.iter().map(|puts| format!("{puts:#b}")).collect()
 }
 
-/// A put that failed has happened to all of its nodes of a partition, or to none.
+/// Returns a put that failed has happened to all of its nodes of a partition, or to none.
 fn whole_in_each_part(seqs: &[u32; N_NODES as usize], nodes: u16, seq: u32) -> Finding {
     for bounds in BOUNDS.windows(2) {
         let of_put = nodes_of(nodes).filter(|node| (bounds[0]..bounds[1]).contains(node));

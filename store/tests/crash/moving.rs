@@ -43,8 +43,8 @@ fn put(live: &LiveGraph, seq: u32) {
     }
 }
 
-/// Brings the partition, with rows of put 1 that are committed and of put 2 that are not; the source
-/// has not given it up.
+/// Brings the partition, with rows of put 1 that are committed and of put 2 that are not; the
+/// source has not given it up.
 fn brought(neglect: Option<Neglect>) -> (CrashDevice, Arrival, PartCopy) {
     let crash = CrashDevice::new(5);
     let device: Arc<dyn Device> = Arc::new(crash.clone());
@@ -146,7 +146,7 @@ fn a_partition_that_was_taken_is_in_its_place_after_a_loss_of_power() {
 }
 
 /// Takes the partition on a device that refuses one operation, or that one and all later ones as if
-/// the mover were killed there; then again, as it is told to. Returns whether the fault came.
+/// the mover were killed there. Then takes it again, as advised. Returns whether the fault came.
 fn check_repeated_take(base: &CrashDevice, plan: Plan) -> Result<bool, Box<dyn Error>> {
     let crash = base.after_loss(0);
     let device: Arc<dyn Device> = Arc::new(crash.clone());
@@ -182,7 +182,8 @@ fn a_partition_that_is_taken_at_the_second_try_is_there_after_a_loss_of_power() 
     }
 }
 
-/// Nothing could open it otherwise, and the next run would remove the description that came with it.
+/// Nothing could open it otherwise, and the next run would remove the description that came with
+/// it.
 #[test]
 fn a_partition_is_in_its_place_only_with_the_description_of_its_graph() {
     let (base, ..) = brought(None);
@@ -198,8 +199,8 @@ fn a_partition_is_in_its_place_only_with_the_description_of_its_graph() {
     }
 }
 
-/// The source cannot tell whether its new name is on disk: after an error it is the owner for good,
-/// or nobody is, and never two.
+/// The source cannot know whether its new name is on disk. After an error it is the owner for good,
+/// or there is none, and never two.
 #[test]
 fn a_partition_whose_new_name_is_not_durable_is_not_given_up() {
     for after in 0.. {

@@ -15,8 +15,8 @@ use crate::small::{BOUNDS, OUT, TENSORS, import};
 use crate::updates::Updates;
 use crate::world::{Model, Op, World, nodes_of};
 
-/// Rows by tensor and nodes, and the version that they were put for. Of version 2 and 3 they are
-/// committed, of version 4 they are pending.
+/// Rows by tensor and nodes, and the version that they were put for. Rows of version 2 and 3 are
+/// committed, of version 4 pending.
 const PUTS: [(usize, u16, u32); 5] = [
     (0, 0b1000_0000_0110, 2),
     (1, 0b1111_1111_1111, 2),
@@ -26,7 +26,7 @@ const PUTS: [(usize, u16, u32); 5] = [
 ];
 const COMMITTED: u32 = 3;
 
-/// A graph as the last release has left it, and what it holds.
+/// Returns a graph as the last release has left it, and what it holds.
 fn old_graph() -> (CrashDevice, Model) {
     let device = CrashDevice::new(0);
     device.create_dir(Path::new("graphs")).unwrap();

@@ -50,7 +50,7 @@ static NOISE: [u8; 2048] = {
 };
 
 impl Rows {
-    /// The row that put number `seq` gives a node: its first byte tells which put, the others are
+    /// The row of put number `seq` for a node: its first byte identifies the put, the others are
     /// those of no other node or put. Put 0 is the import.
     pub(crate) fn row(self, node: u32, seq: u32) -> (u8, &'static [u8]) {
         let start = (node * 64 + seq) as usize;
@@ -97,7 +97,7 @@ pub(crate) fn external_of() -> Vec<u32> {
     (0..N_NODES).rev().collect()
 }
 
-/// The nodes, and who owns them.
+/// Returns the nodes, and who owns them.
 fn nodes() -> Relabelling {
     let book = PartitionBook::new(BOUNDS.to_vec()).expect("bounds that ascend");
     // The order is its own inverse.
@@ -121,13 +121,13 @@ pub(crate) fn import(device: &Arc<dyn Device>) -> Result<Graph, ImportError> {
 }
 
 /// Writes topology and halo of every partition, and syncs nothing: files that were written beside
-/// the device are the commit's to sync. Gives the number of edges.
+/// the device are the commit's to sync. Returns the number of edges.
 fn write_lists(
     device: &dyn Device,
     importer: &Importer,
     nodes: &Relabelling,
 ) -> Result<u64, ImportError> {
-    // In memory where that can be had: nobody needs these to be durable.
+    // In memory where possible: these need not be durable.
     let memory = Path::new("/dev/shm");
     let scratch = tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir());
     let scratch = scratch.expect("a folder for what is built");

@@ -12,23 +12,23 @@ const MAX_OPERATIONS: u64 = 100_000;
 
 /// Something done on a device that can be interrupted, and what must hold then.
 pub(crate) trait Scenario {
-    /// What the scenario knows to have been acknowledged.
+    /// Acknowledged changes that the scenario knows of.
     type Acknowledged;
 
     /// For messages.
     fn name(&self) -> &'static str;
 
-    /// A device with what is there before anything goes wrong.
+    /// Returns a device with what is there before anything goes wrong.
     fn prepare(&self) -> CrashDevice;
 
-    /// Does everything; `is_sticky` tells whether the fault that comes will go on.
+    /// Does everything; `is_sticky` decides whether the coming fault will continue.
     fn run(
         &self,
         device: &CrashDevice,
         is_sticky: bool,
     ) -> Result<Self::Acknowledged, Box<dyn Error>>;
 
-    /// Looks at what is there, which must not contradict what was acknowledged, and goes on with
+    /// Looks at what is there, which must not contradict what was acknowledged, and continues with
     /// it on a device that works.
     fn check(&self, device: &CrashDevice, acknowledged: &Self::Acknowledged, seed: u64) -> Finding;
 }
@@ -46,7 +46,7 @@ pub(crate) fn n_seeds(quick: u64, long: u64) -> u64 {
     if std::env::var_os("LODE_LONG").is_some() { long } else { quick }
 }
 
-/// The power goes at every operation; each loss has several outcomes. Gives their number.
+/// The power goes at every operation; each loss has several outcomes. Returns their number.
 pub(crate) fn sweep_losses<S: Scenario>(
     scenario: &S,
     neglect: Option<Neglect>,
@@ -67,7 +67,7 @@ pub(crate) fn sweep_losses<S: Scenario>(
 }
 
 /// Operations are refused once, and from there on, for every reason; then the device works again,
-/// or the power goes. Gives the number of runs.
+/// or the power goes. Returns the number of runs.
 ///
 /// Every operation fails once; of the other faults the quick run looks at every fifth operation.
 pub(crate) fn sweep_faults<S: Scenario>(scenario: &S) -> Result<u64, String> {

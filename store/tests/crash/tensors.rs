@@ -64,7 +64,7 @@ fn act(crash: &CrashDevice, op: Op) -> Result<(), StoreError> {
     }
 }
 
-/// The number of the tensor's rows; `None` where it is not there.
+/// Returns the number of the tensor's rows; `None` where it is not there.
 fn found(crash: &CrashDevice) -> Result<Option<u8>, Box<dyn Error>> {
     let store = EmbeddedStore::over(open(crash, LiveMode::Read)?, View::Latest)?;
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();

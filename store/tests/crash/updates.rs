@@ -33,7 +33,7 @@ const COMPACT: Op = Op::Compact { part: None, what: Folding::All };
 /// All deltas of each tensor become one.
 const FOLD: Op = Op::Compact { part: None, what: Folding::Deltas };
 
-/// What a graph must still be able to do after whatever happened.
+/// Operations that a graph must still allow after any fault.
 const GOES_ON: &[Op] = &[
     Op::Look,
     Op::Reopen,
@@ -101,8 +101,8 @@ impl Scenario for Updates {
         Ok(world.model)
     }
 
-    /// What is there fits what was acknowledged, also when recovery is cut off again and again;
-    /// and the graph goes on.
+    /// Returns what is there fits what was acknowledged, also when recovery is cut off again and
+    /// again; and the graph continues.
     fn check(&self, crash: &CrashDevice, acknowledged: &Model, seed: u64) -> Finding {
         let (mut crash, mut model) = (crash.clone(), acknowledged.clone());
         for again in 0..seed % 4 {

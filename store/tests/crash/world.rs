@@ -20,7 +20,7 @@ pub(crate) use super::model::Model;
 use super::model::{Puts, Seqs, allowed};
 use super::small::{N_NODES, OUT, Rows, TENSORS, external_of};
 
-/// What is wrong, if something is.
+/// The fault, if there is one.
 pub(crate) type Finding = Result<(), Box<dyn Error>>;
 
 /// One thing to do with the graph.
@@ -43,7 +43,7 @@ pub(crate) enum Op {
     Compact {
         /// The partition.
         part: Option<u16>,
-        /// What becomes one file.
+        /// Rows that become one file.
         what: Folding,
     },
     /// Removes what compactions have left.
@@ -78,9 +78,9 @@ pub(crate) struct World {
     graph: OnceCell<Graph>,
     live: Option<Arc<LiveGraph>>,
     held: Vec<Held>,
-    /// What may be there.
+    /// Possible contents.
     pub(crate) model: Model,
-    /// Whether the planned fault goes on once it has come.
+    /// Whether the planned fault continues once it has come.
     pub(crate) is_sticky: bool,
 }
 
@@ -92,8 +92,8 @@ impl World {
         Self { crash, device, graph, live: None, held: Vec::new(), model, is_sticky: false }
     }
 
-    /// Does one thing. What the store refuses because of a fault of the device is no finding; what
-    /// it refuses without one is.
+    /// Does one thing. A refusal of the store because of a fault of the device is no finding; a
+    /// refusal without one is.
     pub(crate) fn act(&mut self, op: &Op) -> Finding {
         let had_struck = self.crash.has_struck();
         let done = match op {
@@ -128,12 +128,12 @@ impl World {
         self.live = None;
     }
 
-    /// Whether an error is the device's fault, and tells of it.
+    /// Returns whether an error is the device's fault, and reports it.
     fn excuse(&self, error: &StoreError, had_struck: bool) -> Finding {
         let told = error.to_string();
         let cause = match error {
             StoreError::WritesStopped { .. } => had_struck,
-            // Nothing but the fault itself goes wrong, or what is done while it goes on.
+            // Nothing but the fault itself goes wrong, or what is done while it continues.
             _ if had_struck && !self.is_sticky => false,
             StoreError::Io { source, .. } | StoreError::Read { source, .. } => {
                 source.raw_os_error().is_some() || told.contains("lost power")
@@ -297,14 +297,14 @@ impl World {
     fn verify(&self) -> Finding {
         match verify_on(Arc::clone(&self.device), Path::new(OUT), 1, &mut |_, _| {}) {
             Ok(report) if report.ok => Ok(()),
-            // Under a fault it tells what it could not read.
+            // Under a fault it reports what it could not read.
             _ if self.crash.has_struck() => Ok(()),
             Ok(report) => Err(format!("damaged: {:?}", report.damaged).into()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What another process sees, before anything is recovered.
+    /// Returns what another process sees, before anything is recovered.
     fn look(&self) -> Finding {
         let had_struck = self.crash.has_struck();
         let live = match self.open(LiveMode::Read) {
@@ -339,7 +339,7 @@ impl World {
         })
     }
 
-    /// What was in doubt has been decided by the opening.
+    /// Returns what was in doubt has been decided by the opening.
     fn settle(&mut self, live: &Arc<LiveGraph>) -> Finding {
         self.model.settle(live.version())?;
         let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
@@ -392,7 +392,7 @@ impl World {
     }
 }
 
-/// The put that each row of all tensors is of.
+/// Returns the put that each row of all tensors is of.
 fn all_seqs(store: &EmbeddedStore) -> Result<Result<Seqs, String>, StoreError> {
     let mut all = [[0; N_NODES as usize]; TENSORS.len()];
     for (rows, all) in TENSORS.iter().zip(&mut all) {
@@ -404,7 +404,7 @@ fn all_seqs(store: &EmbeddedStore) -> Result<Result<Seqs, String>, StoreError> {
     Ok(Ok(all))
 }
 
-/// The put that each row is of.
+/// Returns the put that each row is of.
 fn seqs(store: &EmbeddedStore, rows: &Rows) -> Result<Result<Vec<u32>, String>, StoreError> {
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut out = vec![0xee; ids.len() * rows.row_bytes];

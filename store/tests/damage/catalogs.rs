@@ -31,7 +31,7 @@ pub(crate) fn pairs(dir: &Path, access: Access) -> Result<Pairs, String> {
     Ok(pairs)
 }
 
-/// What flips of a file's bits came to.
+/// Results of flips in a file's bits.
 #[derive(Debug, Default)]
 struct Tally {
     reported: u64,
@@ -74,7 +74,7 @@ fn flip_all_over(dir: &Path, n: u64, seed: u64) -> BTreeMap<String, Tally> {
     tallies
 }
 
-/// Nobody reads RocksDB's own settings and its name of itself.
+/// RocksDB's own settings and its name of itself are not read.
 fn check(tallies: &BTreeMap<String, Tally>) {
     println!("{tallies:#?}");
     for (name, tally) in tallies {

@@ -9,14 +9,14 @@ use crate::sample::{all_rows, import, update};
 use crate::still::Still;
 use crate::{Numbers, n_trials};
 
-/// What verification says of the picture as it is shown; `None` if it does not even start.
+/// Verification's result for the picture as it is shown; `None` if it does not even start.
 pub(crate) fn verified(still: &Arc<Still>, dir: &Path) -> Option<VerifyReport> {
     verify_on(Arc::clone(still) as Arc<dyn Device>, dir, 1, &mut |_, _| {}).ok()
 }
 
 /// Every bit of these files counts: each belongs to a magic, a checksum, or bytes that a checksum
-/// covers, padding included. So none is harmless, and all must be told, under the right name; and
-/// whoever reads rows gets those that were written, or an error.
+/// covers, padding included. So none is harmless, and all must be reported, under the right name;
+/// and readers of rows receive those that were written, or an error.
 #[test]
 fn every_flipped_bit_is_reported_and_none_gives_a_wrong_row() {
     let temp = tempfile::tempdir().unwrap();

@@ -147,8 +147,8 @@ fn every_page_in_the_place_of_another_is_reported() {
     assert!(n_nothing < n_done, "{n_nothing} trials changed nothing");
 }
 
-/// Pages that move together with their checksums, under tables and a footer that were sealed anew:
-/// the seed tells, and so does the digest in the catalog.
+/// Pages that move together with their checksums, under tables and a footer that were sealed again.
+/// The seed shows it, and so does the digest in the catalog.
 #[test]
 fn a_page_that_brings_its_checksum_along_is_reported() {
     let twins = Twins::new();

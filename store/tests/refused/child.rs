@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seccompiler::{SeccompAction, SeccompFilter};
 
-/// What a child process gives up, and then does.
+/// Rights that a child process drops, and its later actions.
 const SCENARIO: &str = "LODE_TEST_SCENARIO";
 /// Folder that it works in.
 const FOLDER: &str = "LODE_TEST_FOLDER";

@@ -1,4 +1,4 @@
-//! What the system refuses, in processes of their own, which give up rights or resources first.
+//! Refusals of the system, in processes of their own, which drop rights or resources first.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

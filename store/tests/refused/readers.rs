@@ -79,7 +79,7 @@ fn a_read_only_mount_is_read() {
     check(&output);
 }
 
-/// What the child processes of these tests do; `false` if this is none of theirs.
+/// Runs the child processes of these tests; returns `false` in other processes.
 pub(crate) fn act(scenario: &str, dir: &Path) -> bool {
     match scenario {
         "setup refused" => reads_without_rings(dir, libc::EPERM),
@@ -214,7 +214,7 @@ fn identity() -> SegmentIdentity {
     }
 }
 
-/// A folder with a segment in it.
+/// Returns a folder with a segment in it.
 fn folder() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rows.seg");

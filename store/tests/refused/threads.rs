@@ -37,7 +37,7 @@ fn without_new_threads_edges_are_read_and_schedules_written() {
     child("no threads to schedule", tempfile::tempdir().unwrap().path());
 }
 
-/// What the child processes of these tests do; `false` if this is none of theirs.
+/// Runs the child processes of these tests; returns `false` in other processes.
 pub(crate) fn act(scenario: &str, dir: &Path) -> bool {
     match scenario {
         "no threads to put" => puts(dir),

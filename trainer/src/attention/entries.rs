@@ -7,16 +7,16 @@ use std::{
 
 use lodestore_graph::batch::Block;
 
-/// A block with its **entries**: destination `d` has its edges in the order of the block, then itself,
-/// at `offsets[d] + d..=offsets[d + 1] + d`.
+/// A block with its **entries**: destination `d` has its edges in the order of the block, then
+/// itself, at `offsets[d] + d..=offsets[d + 1] + d`.
 #[derive(Debug)]
 pub(crate) struct Entries {
     block: Arc<Block>,
     by_source: OnceLock<BySource>,
 }
 
-/// Where each source is used, in the order of the entries: a sum over these has the terms that a walk
-/// over all entries would add, in the same order.
+/// Where each source is used, in the order of the entries: a sum over these has the terms that a
+/// walk over all entries would add, in the same order.
 #[derive(Debug)]
 struct BySource {
     /// Where each source's uses begin, then where the last one's end.
@@ -56,8 +56,8 @@ impl Entries {
         self.block.sources[edges].iter().map(|&source| source as usize).chain([dst])
     }
 
-    /// Cuts `values`, of which each entry has `width`, into the entries of so many destinations each:
-    /// the first destination of each piece, and the piece.
+    /// Cuts `values`, of which each entry has `width`, into the entries of that many destinations
+    /// each: the first destination of each piece, and the piece.
     pub(super) fn pieces<'v>(
         &self,
         mut values: &'v mut [f32],

@@ -19,7 +19,8 @@ fn values(n: usize, stream: u64) -> Vec<f32> {
     (0..n as u64).map(|i| random.unit(i) * 4.0 - 2.0).collect()
 }
 
-/// The layer as its paper writes it, node by node in f64: rows of shape (n_dst, HEADS · PART).
+/// Returns the layer as its paper writes it, node by node in f64: rows of shape (n_dst, HEADS ·
+/// PART).
 fn naive(block: &Block, z: &[f64], of_source: &[f64], of_destination: &[f64]) -> Vec<f64> {
     let row = |node: usize, head: usize| &z[(node * HEADS + head) * PART..][..PART];
     let dot = |node, a: &[f64], head: usize| -> f64 {
@@ -60,7 +61,7 @@ impl Attention {
         Self { scores, entries, n_dst: block.n_dst as usize }
     }
 
-    /// The shares of sources and destinations, the coefficients and the sums.
+    /// Returns the shares of sources and destinations, the coefficients and the sums.
     fn forward(&self, [z, of_source, of_destination]: [&[f32]; 3]) -> [Vec<f32>; 4] {
         let (heads, width) = (self.scores.heads, of_source.len());
         let of_src = self.scores.scores(z, of_source);

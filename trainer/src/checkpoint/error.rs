@@ -15,7 +15,7 @@ pub enum CheckpointError {
     Io {
         /// File or folder.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// Why not.
         source: io::Error,
@@ -26,7 +26,7 @@ pub enum CheckpointError {
         /// The folder.
         path: PathBuf,
     },
-    /// There is a checkpoint, and nobody said that the run is to go on from it.
+    /// There is a checkpoint, and the run was not asked to continue from it.
     #[error(
         "{} is there already: resume to go on from it, or remove it to start anew", path.display()
     )]
@@ -39,12 +39,12 @@ pub enum CheckpointError {
     File {
         /// The checkpoint.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         fault: CheckpointFault,
     },
 }
 
-/// What is wrong with a checkpoint's bytes.
+/// The fault of a checkpoint's bytes.
 #[derive(Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum CheckpointFault {
@@ -73,7 +73,7 @@ pub enum CheckpointFault {
     /// A number that no run has.
     #[error("{what} must be at most {most}, found {found}; remove it to start anew")]
     TooLarge {
-        /// What it counts.
+        /// The counted things.
         what: &'static str,
         /// The limit.
         most: u64,
@@ -122,7 +122,7 @@ pub enum CheckpointFault {
     /// Parts that contradict each other.
     #[error("{what}, which contradicts the rest of the file; remove it to start anew")]
     Contradiction {
-        /// What was found.
+        /// The found value.
         what: String,
     },
 }

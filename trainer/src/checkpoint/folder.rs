@@ -53,7 +53,8 @@ impl Folder {
         let mut bytes = Vec::new();
         let mut read = |most| (&file).take(most).read_to_end(&mut bytes);
         read(HEADER_BYTES as u64).map_err(io_error(&path, "read"))?;
-        // Nothing is read on the word of a header that its file's size, the model or the run contradicts.
+        // Nothing is read on the word of a header that its file's size, the model or the run
+        // contradicts.
         let header = Header::decode(&bytes).map_err(in_file)?;
         header.check_length(n_bytes).map_err(in_file)?;
         let place = identity.check_place(header.place, header.n_losses);

@@ -24,8 +24,8 @@
 //! | then | losses, L × f64 |
 //! | last 32 | BLAKE3 of all bytes before |
 //!
-//! All numbers are little-endian. P and R are checked against the run's, every length against the file's,
-//! before memory is taken for it.
+//! All numbers are little-endian. P and R are checked against the run's, every length against the
+//! file's, before memory is taken for it.
 
 use super::header::{DIGEST_BYTES, HAS_BEST, HAS_TEST, HAS_VALIDATION, HEADER_BYTES, Header};
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity, Measured, Place};
@@ -165,7 +165,7 @@ impl Checkpoint {
     }
 }
 
-/// The first `n` bytes of `rest`, whose length has been checked.
+/// Returns the first `n` bytes of `rest`, whose length has been checked.
 fn take<'a>(rest: &mut &'a [u8], n: usize) -> &'a [u8] {
     let (taken, left) = rest.split_at(n);
     *rest = left;

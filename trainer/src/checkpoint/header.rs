@@ -100,7 +100,7 @@ impl Header {
         MAX_MEASURED_BYTES.min(MAX_EPOCH_BYTES * (u64::from(self.place.epoch) + 1))
     }
 
-    /// Fails unless a file of so many bytes holds what the header promises, and no more.
+    /// Fails unless a file of this many bytes holds the promises of the header, and no more.
     pub(super) fn check_length(&self, found_bytes: u64) -> Result<(), CheckpointFault> {
         let n_replicas = u64::from(self.n_replicas);
         let n_lists = 3 * n_replicas + u64::from(self.has(HAS_BEST));

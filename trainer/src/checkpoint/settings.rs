@@ -17,7 +17,7 @@ const USUAL: [(&str, &str); 8] = [
     ("clip_norm", "None"),
 ];
 
-/// Names and values, one line each: a run goes on only under the same.
+/// Names and values, one line each: a run continues only under the same.
 ///
 /// How rows are fetched is not among them, since it never changes what is computed; nor are the
 /// number of epochs and patience, which only say when to end.
@@ -25,7 +25,7 @@ const USUAL: [(&str, &str); 8] = [
 pub(crate) struct Settings(String);
 
 impl Settings {
-    /// Of a run over rows of `n_features`, with labels and splits of this digest.
+    /// Settings of a run over rows of `n_features`, with labels and splits of this digest.
     pub(crate) fn new(config: &TrainConfig, n_features: usize, labels: &str) -> Self {
         let mut settings = Self(String::new());
         settings.add("mode", &config.strategy.mode());

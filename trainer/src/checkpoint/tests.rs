@@ -83,7 +83,7 @@ fn every_flipped_bit_and_every_truncation_is_an_error() {
     assert!(matches!(decode(&longer, &identity()), Err(CheckpointFault::Length { .. })));
 }
 
-/// What is wrong in spite of a good digest: nothing of it may panic or take memory.
+/// Faults in spite of a good digest: none may panic or take memory.
 #[test]
 fn forged_bytes_are_errors_or_what_they_say() {
     let (bytes, random) = (encode(&sample()), crate::random::CounterRandom::new(1, 0));
@@ -171,7 +171,8 @@ fn a_file_for_a_larger_model_is_refused_by_its_first_bytes() {
     assert!(found.contains("run with hidden = 64, this one has hidden = 3"), "{found}");
 }
 
-/// A file as long as its header says, of more steps than the run can have made: nothing of it is read.
+/// A file as long as its header says, of more steps than the run can have made: nothing of it is
+/// read.
 #[test]
 fn a_file_of_more_steps_than_the_run_has_is_refused_by_its_first_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -203,7 +204,7 @@ fn a_file_of_more_steps_than_the_run_has_is_refused_by_its_first_bytes() {
         assert!(found.contains(&format!("11 losses in epoch {epoch}, step 3")), "{found}");
         assert!(found.contains("; remove it to start anew"), "{found}");
     }
-    // Whoever takes other batches is told of these.
+    // A run with other batches is refused with these.
     let settings = TrainConfig { batch_size: 3, ..TrainConfig::default() };
     let settings = Settings::new(&settings, 5, "abc");
     let found = load([2, 3, 11], &Identity { settings, n_steps: 9, ..identity() });

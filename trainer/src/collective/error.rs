@@ -33,9 +33,9 @@ pub enum CollectiveError {
     OutOfStep {
         /// Its rank.
         rank: u32,
-        /// What it should have sent.
+        /// The expected message.
         expected: String,
-        /// What it sent.
+        /// The received message.
         found: String,
     },
     /// A message longer than an engine carries.
@@ -54,7 +54,7 @@ pub enum CollectiveError {
     /// The processes could not be connected.
     #[error("cannot {action} that connect the processes of the run: {source}")]
     Connect {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// Why it failed.
         source: io::Error,

@@ -79,8 +79,8 @@ pub trait Collective {
     fn traffic(&mut self) -> &mut Traffic;
 
     /// Sends one message to each rank of `sends` and receives one from each rank of `receives`, all
-    /// concurrently. No rank occurs twice in a list, nor this one at all. What a vector held before
-    /// is replaced, and its memory is reused.
+    /// concurrently. No rank occurs twice in a list, nor this one at all. The previous contents of
+    /// a vector are replaced, and its memory is reused.
     fn transfer(
         &mut self,
         tag: Tag,
@@ -88,8 +88,8 @@ pub trait Collective {
         receives: &mut [(u32, Vec<u8>)],
     ) -> Result<(), CollectiveError>;
 
-    /// Returns `error`, which this rank has found beside a transfer. An engine whose ranks can only end
-    /// together ends them here, as others may wait for this one.
+    /// Returns `error`, which this rank has found beside a transfer. An engine whose ranks can only
+    /// end together ends them here, as others may wait for this one.
     fn raise(&mut self, error: CollectiveError) -> CollectiveError {
         error
     }

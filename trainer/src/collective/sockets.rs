@@ -2,12 +2,13 @@
 //!
 //! The process that starts the others leads. It has a socket to each, and passes every two of them
 //! the ends of one more, so that no name exists that another process could connect to. The kernel
-//! closes the sockets of a process that dies, whatever killed it: all its peers read the end at
-//! once. A rank that meets with a fault passes it on before it closes its own sockets, so that all
-//! ranks name the process that died and not one that ended because of it.
+//! closes the sockets of a process that dies in any way: all its peers read the end immediately. A
+//! rank that meets with a fault passes it on before it closes its own sockets, so that all ranks
+//! name the process that died and not one that ended because of it.
 //!
-//! A process that hangs keeps its sockets. The ranks that wait for it send notices which name it, so
-//! that a rank that waits for one of them names it too, and not the one that it waits for itself.
+//! A process that hangs keeps its sockets. The ranks that wait for it send notices which name it,
+//! so that a rank that waits for one of them names it too, and not the one that it waits for
+//! itself.
 
 mod link;
 
@@ -162,7 +163,7 @@ impl SocketCollective {
             if left.is_zero() {
                 return Err(CollectiveError::Silent { rank, waited: self.timeout });
             }
-            // The leader tells no rank: it gives up first.
+            // The leader informs no rank: it gives up first.
             if self.rank > 0 && self.timeout - left >= self.timeout / NOTICE_PART {
                 self.notify(rank, outbound);
             }
@@ -182,8 +183,8 @@ impl SocketCollective {
         outbound.first().map(|message| message.rank)
     }
 
-    /// Sends a notice that this rank waits because of rank `suspect` to all that no message is under
-    /// way to.
+    /// Sends a notice that this rank waits because of rank `suspect` to all that no message is
+    /// under way to.
     fn notify(&self, suspect: u32, outbound: &[Outbound<'_>]) {
         for (rank, link) in (0..).zip(&self.links) {
             let Some(link) = link else { continue };
@@ -281,7 +282,8 @@ fn wait(outbound: &[Outbound<'_>], inbound: &[Inbound<'_>], left: &mut Duration)
     *left = left.saturating_sub(start.elapsed().min(slice));
 }
 
-/// Passes a socket to the process of `rank`, at the other end of `socket`. One that is gone shows later.
+/// Passes a socket to the process of `rank`, at the other end of `socket`. One that is gone shows
+/// later.
 fn pass(
     (rank, socket): (u32, &UnixStream),
     passed: BorrowedFd<'_>,

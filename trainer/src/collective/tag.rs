@@ -1,8 +1,8 @@
-//! What a message is: the collective that sends it, and what it carries.
+//! Kind of a message: the collective that sends it, and its payload.
 
 use super::CollectiveError;
 
-/// What a message carries. Bytes are counted by it.
+/// Payload of a message. Bytes are counted by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Rows of features.

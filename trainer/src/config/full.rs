@@ -11,12 +11,12 @@ use crate::{Norm, Strategy, TrainConfig, TrainError};
 /// How partitions train together under `full`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FullConfig {
-    /// What halos have.
+    /// Rows of halos.
     pub halo: Halo,
-    /// Epochs that rows of halos, and gradients of them, may be old: they are exchanged every so
-    /// many epochs plus one. 0 is exact.
+    /// Epochs that rows of halos, and gradients of them, may be old: they are exchanged every `n +
+    /// 1` epochs. 0 is exact.
     pub staleness: u32,
-    /// What rows and gradients are narrowed to before they travel between partitions.
+    /// Precision of rows and gradients that travel between partitions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compress: Option<Compression>,
     /// Whether partitions compute what waits for no other while rows travel.
@@ -26,7 +26,7 @@ pub struct FullConfig {
     pub devices: Vec<DeviceProfile>,
 }
 
-/// What halos have.
+/// Rows of halos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Halo {
@@ -36,7 +36,7 @@ pub enum Halo {
     Zero,
 }
 
-/// What elements of rows that travel are narrowed to, relative to a scale for each row.
+/// Precision of elements of rows that travel, relative to a scale for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {

@@ -10,30 +10,30 @@ use crate::{Strategy, TrainConfig, TrainError};
 /// How the local models of partitions are trained and averaged under `sdt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SdtConfig {
-    /// Local models are averaged after every so many epochs, at least 1.
+    /// Local models are averaged after every `n` epochs, at least 1.
     pub average_every: u32,
-    /// What becomes of the states of their optimisers then.
+    /// Treatment of the states of their optimisers then.
     pub optimizer_state: OptimizerState,
     /// Hops of the halo that a partition has; as many as layers unless given, which keeps sampled
     /// neighbourhoods whole.
     pub halo_hops: Option<u32>,
     /// One batch for each partition: all of its training nodes, with all of their neighbours.
     pub full_partition: bool,
-    /// Memory of each worker, T of which is for training, and the rest for partitions (SDT-GNN, section
-    /// III-C); unless given there are two partitions of a worker in memory.
+    /// Memory of each worker, T of which is for training, and the rest for partitions (SDT-GNN,
+    /// section III-C); unless given there are two partitions of a worker in memory.
     pub memory_bytes: Option<u64>,
     /// T: two thirds of the memory unless given.
     pub reserved_bytes: Option<u64>,
 }
 
-/// What becomes of the states of optimisers when local models are averaged.
+/// Treatment of the states of optimisers when local models are averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerState {
     /// Each local model keeps its own.
     Local,
-    /// Moments are averaged as parameters are: three times the bytes, and far fewer epochs where local
-    /// models make few steps between averages.
+    /// Moments are averaged as parameters are: three times the bytes, and far fewer epochs where
+    /// local models make few steps between averages.
     Averaged,
     /// Moments begin at zero again.
     Reset,
@@ -67,8 +67,8 @@ impl TrainConfig {
         check(is_of_memory, "reserved_bytes", "a part of memory_bytes", "no memory_bytes")
     }
 
-    /// Returns the bytes that the partitions of a worker may take under `sdt`, and those that training
-    /// is left (SDT-GNN, section III-C); none where memory is not limited.
+    /// Returns the bytes that the partitions of a worker may take under `sdt`, and those that
+    /// training is left (SDT-GNN, section III-C); none where memory is not limited.
     pub(crate) fn partition_bytes(&self) -> Option<[u64; 2]> {
         let memory = self.sdt.memory_bytes?;
         let reserved = self.sdt.reserved_bytes.unwrap_or(memory - memory / 3);

@@ -53,7 +53,7 @@ fn a_node_drops_the_same_in_any_batch() {
     }
 }
 
-/// The loss Σ weights · out², as a function of a layer's rows, and its gradient.
+/// Returns the loss Σ weights · out², as a function of a layer's rows, and its gradient.
 fn loss(layer: &Conv, hop: Hop<'_>, hidden: &Matrix) -> (f64, Matrix) {
     let (out, _) = layer
         .forward(hop, Input::Hidden(hidden), LayerDropout::new(0.3, 5, 1), &Workspace::default())

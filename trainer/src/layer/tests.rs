@@ -15,7 +15,7 @@ use crate::{
 const WIDTH: usize = 4;
 const N_NODES: usize = 5;
 
-/// The layer between two hidden ones of a model of three.
+/// Returns the layer between two hidden ones of a model of three.
 fn layer(kind: ModelKind, options: LayerOptions) -> Layer {
     let widths = vec![3, WIDTH, WIDTH, 2];
     let spec =
@@ -30,7 +30,7 @@ fn layer(kind: ModelKind, options: LayerOptions) -> Layer {
     layer
 }
 
-/// All options of SAGE, and those that GCN has.
+/// Returns all options of SAGE, and those that GCN has.
 fn layers() -> Vec<(String, LayerOptions, Layer)> {
     let mut layers = Vec::new();
     let norms = [Norm::None, Norm::Batch, Norm::Layer];
@@ -73,7 +73,7 @@ fn parameters(layer: &Layer) -> Vec<Vec<f64>> {
     layer.parameters().iter().map(|var| of(var).into_iter().map(f64::from).collect()).collect()
 }
 
-/// A layer by its formulas, one element after the other.
+/// Returns a layer by its formulas, one element after the other.
 fn naive(
     layer: &Layer,
     options: LayerOptions,
@@ -132,7 +132,7 @@ fn naive(
     out
 }
 
-/// Rows of different sizes and signs, none of which is near the bend of an activation.
+/// Returns the rows of different sizes and signs, none of which is near the bend of an activation.
 fn hidden(n_rows: usize) -> Vec<f32> {
     let random = CounterRandom::new(2, 0);
     let value = |i: usize| {
@@ -146,7 +146,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&x| x.into()).collect()
 }
 
-/// The loss Σ weights · out².
+/// Returns the loss Σ weights · out².
 fn loss(out: &[f64]) -> f64 {
     out.iter().enumerate().map(|(i, y)| ((i % 5) as f64 - 1.5) * y * y).sum()
 }

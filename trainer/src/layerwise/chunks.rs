@@ -42,8 +42,8 @@ impl Chunk {
         nodes.iter_from(self.first).take(self.n_nodes).collect()
     }
 
-    /// Splits `nodes` into chunks of `limit` bytes and of one partition; one node is a chunk however
-    /// many bytes it takes. The chunks are the same in all processes, whichever makes one.
+    /// Splits `nodes` into chunks of `limit` bytes and of one partition; one node is a chunk
+    /// however many bytes it takes. The chunks are the same in all processes, whichever makes one.
     pub(super) fn split(
         nodes: &NodeSet,
         owners: Owners<'_>,
@@ -72,8 +72,8 @@ impl Chunk {
     }
 }
 
-/// Returns the block of `destinations`, which rise, with all their in-neighbours, and its nodes: the
-/// destinations, and then the other sources in rising order, as their rows are stored.
+/// Returns the block of `destinations`, which rise, with all their in-neighbours, and its nodes:
+/// the destinations, and then the other sources in rising order, as their rows are stored.
 pub(super) fn block_of(topology: &Topology, destinations: &[NodeId]) -> (Vec<NodeId>, Block) {
     let (mut sources, mut offsets) = (Vec::new(), Vec::with_capacity(destinations.len() + 1));
     offsets.push(0);

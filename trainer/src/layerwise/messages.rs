@@ -107,7 +107,8 @@ impl Conv {
         }
     }
 
-    /// Rows that each node sends once transformed: GraphSAGE's own row has weights of its own.
+    /// Returns the rows that each node sends once transformed: GraphSAGE's own row has weights of
+    /// its own.
     fn n_parts(&self) -> usize {
         if matches!(self, Self::Sage(..)) { 2 } else { 1 }
     }

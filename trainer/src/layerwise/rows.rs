@@ -64,7 +64,7 @@ impl RowStore {
         self.width
     }
 
-    /// Drops the rows, and gives the memory back to the budget that it came from.
+    /// Drops the rows, and returns the memory back to the budget that it came from.
     pub(crate) fn drop_into(self, budget: &Budget) {
         if let Some(rows) = self.memory {
             budget.0.fetch_add(4 * rows.len() as u64, Ordering::Relaxed);

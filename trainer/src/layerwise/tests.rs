@@ -131,14 +131,14 @@ pub(crate) fn pass(topology: &Topology, limits: PassLimits) -> LayerPass<'_> {
     LayerPass { topology, owners: single(), features, loaders: vec![loader], limits }
 }
 
-/// All nodes in one partition of one worker.
+/// Returns all nodes in one partition of one worker.
 fn single() -> Owners<'static> {
     static BOOK: LazyLock<PartitionBook> = LazyLock::new(|| PartitionBook::single(N_NODES));
     Owners { book: &BOOK, n_workers: 1 }
 }
 
-/// Each layer's rows of `nodes` by the way that training takes: the whole neighbourhood of several
-/// hops at once.
+/// Computes each layer's rows of `nodes` as training does: with the whole neighbourhood of several
+/// hops together.
 pub(crate) fn naive(model: &Model, topology: &Topology, nodes: &[NodeId]) -> Matrix {
     let n_layers = model.layers().len();
     let batch = Sampler::new(topology, &vec![Fanout::All; n_layers]).sample(nodes, 0);
@@ -152,7 +152,7 @@ pub(crate) fn naive(model: &Model, topology: &Topology, nodes: &[NodeId]) -> Mat
     model.forward(hops, features, 0, &Workspace::default()).unwrap().logits().clone()
 }
 
-/// All that a pass gives: nodes, rows, and the last progress.
+/// Returns all results of a pass: nodes, rows, and the last progress.
 fn run(
     pass: &LayerPass<'_>,
     layers: &[Layer],
@@ -162,7 +162,7 @@ fn run(
     run_in(pass, layers, wanted, &mut ProcessGroup::new(&mut alone))
 }
 
-/// The same as one of several processes.
+/// Returns the same as one of several processes.
 fn run_in(
     pass: &LayerPass<'_>,
     layers: &[Layer],
@@ -183,8 +183,8 @@ fn run_in(
     (nodes, rows, last)
 }
 
-/// The bits of the last layer's rows by node, and rows that each process has read: each has as many
-/// workers as it leaves room for.
+/// Returns the bits of the last layer's rows by node, and rows that each process has read: each has
+/// as many workers as it leaves room for.
 fn in_processes(
     model: &Model,
     n_workers: u32,
@@ -271,8 +271,8 @@ fn layer_by_layer_gives_the_rows_of_whole_neighbourhoods() {
     }
 }
 
-/// The last layer's rows of all nodes: convolutions as training has them, running statistics, and
-/// residuals.
+/// Returns the last layer's rows of all nodes: convolutions as training has them, running
+/// statistics, and residuals.
 fn naive_evaluation(model: &Model, topology: &Topology) -> Vec<f32> {
     let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let batch = Sampler::new(topology, &[Fanout::All]).sample(&all, 0);

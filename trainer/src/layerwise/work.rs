@@ -23,7 +23,7 @@ pub(crate) struct PassPlace {
     pub(crate) n_chunks: usize,
 }
 
-/// What the record says.
+/// Contents of the record.
 #[derive(Serialize, Deserialize)]
 struct State {
     identity: String,
@@ -44,7 +44,7 @@ pub(crate) struct WorkFolder {
 }
 
 impl WorkFolder {
-    /// Opens the folder, or makes it. What a pass of another `identity` has left is removed.
+    /// Opens the folder, or makes it. The leftovers of a pass of another `identity` are removed.
     pub(crate) fn open(dir: &Path, identity: &str) -> io::Result<Self> {
         let (dir, identity) = (dir.to_owned(), identity.to_owned());
         let state = match fs::read(dir.join(STATE)) {
@@ -102,8 +102,8 @@ impl WorkFolder {
         if self.saved.elapsed() >= self.save_every { self.save(place, rows) } else { Ok(()) }
     }
 
-    /// Records `place` once `rows`, those of the present stage, are on disk. Rows that no stage from
-    /// there on reads are removed.
+    /// Records `place` once `rows`, those of the present stage, are on disk. Rows that no stage
+    /// from there on reads are removed.
     pub(crate) fn save(&mut self, place: PassPlace, rows: &RowStore) -> io::Result<()> {
         rows.sync()?;
         let state = State { identity: self.identity.clone(), place };

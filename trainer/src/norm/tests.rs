@@ -3,7 +3,7 @@ use crate::random::CounterRandom;
 
 const WIDTH: usize = 5;
 
-/// A normalisation whose parameters are neither 1 nor 0.
+/// Returns a normalisation whose parameters are neither 1 nor 0.
 fn norm(norm: Norm, width: usize) -> NormLayer {
     let made = NormLayer::new(norm, width).unwrap().unwrap();
     for (number, var) in made.parameters().enumerate() {
@@ -25,7 +25,7 @@ fn values(var: &Var) -> Vec<f64> {
     var.to_vec1::<f32>().unwrap().into_iter().map(f64::from).collect()
 }
 
-/// The groups of elements that are normalised together, by their places.
+/// Returns the groups of elements that are normalised together, by their places.
 fn groups(norm: Norm, n_rows: usize, width: usize) -> Vec<Vec<usize>> {
     match norm {
         Norm::Batch => (0..width).map(|c| (0..n_rows).map(|r| r * width + c).collect()).collect(),
@@ -33,7 +33,7 @@ fn groups(norm: Norm, n_rows: usize, width: usize) -> Vec<Vec<usize>> {
     }
 }
 
-/// The output by the formula, and mean and biased variance of each group.
+/// Returns the output by the formula, and mean and biased variance of each group.
 fn naive(made: &NormLayer, x: &[f64], width: usize) -> (Vec<f64>, Vec<[f64; 2]>) {
     let [weight, bias]: [Vec<f64>; 2] =
         std::array::from_fn(|i| values(made.parameters().nth(i).unwrap()));

@@ -114,7 +114,8 @@ impl Setup<'_> {
         Ok(Written { schedule, path, is_stored, seconds, budget, bound_bytes, n_spare })
     }
 
-    /// Rows of a hot set at most: those that a worker does not own, of which the oracle has two sets.
+    /// Returns the rows of a hot set at most: those that a worker does not own, of which the oracle
+    /// has two sets.
     fn most_kept(&self) -> usize {
         let n_owned = |worker| -> usize {
             let owned = owned_parts(self.config, self.graph, worker);
@@ -157,8 +158,9 @@ fn difference(spec: &ScheduleSpec, path: &Path) -> String {
     }
 }
 
-/// Fails where the disk has not nearly room for the `expected` bytes of the schedule, with what `rapid`
-/// works out from it; warns where it may have none, since a few batches tell no more than roughly.
+/// Fails where the disk has not nearly room for the `expected` bytes of the schedule, with what
+/// `rapid` works out from it; warns where it may have none, since a few batches tell no more than
+/// roughly.
 fn check_room(path: &Path, spec: &ScheduleSpec, expected: u64) -> Result<(), TrainError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     // A disk that does not tell is tried.

@@ -20,7 +20,7 @@ fn values(n: usize, stream: u64) -> Vec<f32> {
     (0..n as u64).map(|i| random.unit(i) * 2.0 - 1.0).collect()
 }
 
-/// The product with a dense matrix, entry by entry, in f64.
+/// Returns the product with a dense matrix, entry by entry, in f64.
 fn naive(op: &Spmm, x: &[f32], width: usize) -> Vec<f64> {
     let (n_src, n_dst) = (op.block.n_src as usize, op.block.n_dst as usize);
     let mut dense = vec![0.0; n_dst * n_src];
@@ -94,7 +94,7 @@ fn gradient_agrees_with_finite_differences() {
     }
 }
 
-/// The transposed product as a walk over the destinations, in their order.
+/// Returns the transposed product as a walk over the destinations, in their order.
 fn walked(op: &Spmm, grad: &[f32], width: usize) -> Vec<f32> {
     let mut sum = vec![0.0; op.block.n_src as usize * width];
     for (dst, grad) in grad.chunks_exact(op.out_width(width)).enumerate() {

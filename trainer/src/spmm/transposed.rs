@@ -5,7 +5,7 @@ use lodestore_graph::batch::Block;
 /// For each source its edges, in the order of the block: by rising destination.
 #[derive(Clone, Debug)]
 pub(crate) struct BySource<T> {
-    /// Of source s: from `ends[s - 1]`, or 0, to `ends[s]`.
+    /// Edges of source s: from `ends[s - 1]`, or 0, to `ends[s]`.
     ends: Vec<u32>,
     /// Destination and weight.
     edges: Vec<(u32, T)>,

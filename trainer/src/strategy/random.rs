@@ -19,9 +19,9 @@ use crate::{TrainConfig, random::CounterRandom};
 /// A stream that neither roots nor neighbours of a schedule are drawn from.
 const STREAM: u64 = 0x7261_6e64_6f6d_0000;
 
-/// A worker's batches from one stream of random numbers: roots are shuffled in place each epoch, and
-/// neighbours drawn one after the other. Neither depends on the epoch, the batch or the node but by how
-/// many numbers were drawn before.
+/// A worker's batches from one stream of random numbers: roots are shuffled in place each epoch,
+/// and neighbours drawn one after the other. Neither depends on the epoch, the batch or the node
+/// but by how many numbers were drawn before.
 pub(crate) struct RandomBatches<'a> {
     config: &'a TrainConfig,
     topology: &'a Topology,

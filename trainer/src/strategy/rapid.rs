@@ -31,7 +31,7 @@ pub(crate) struct Rapid<'scope> {
     keeper: Keeper<'scope>,
 }
 
-/// What keeps remote rows.
+/// Keeper of remote rows.
 enum Keeper<'scope> {
     /// The rows that an epoch uses most, in two buffers (section 4.6).
     Frequency(SteadyCache<'scope>),
@@ -39,13 +39,13 @@ enum Keeper<'scope> {
     Oracle(Arc<PlannedTier>, NextUses, LoadStats),
 }
 
-/// Where a schedule lies, and where its batches are to be gone through from.
+/// Path of a schedule, and the position from which its batches are gone through.
 #[derive(Clone, Copy)]
 pub(crate) struct Planned<'a> {
     pub(crate) schedule: &'a Schedule,
     pub(crate) path: &'a Path,
     pub(crate) place: Place,
-    /// Which rows are kept, of sets of so many.
+    /// The kept rows, and the size of their sets.
     pub(crate) policy: HotPolicy,
     pub(crate) n_hot: usize,
     /// Rows that there is memory for before the first batch is prepared.
@@ -53,9 +53,9 @@ pub(crate) struct Planned<'a> {
 }
 
 impl<'scope> Rapid<'scope> {
-    /// Begins to keep rows. What the first epoch needs is pulled now, as far as there is room: under
-    /// `frequency` the first set, which the others follow in the background; of the oracle the rows of
-    /// soonest use, so that the first epoch has no more to wait for than others.
+    /// Begins to keep rows. Rows of the first epoch are pulled now, as far as there is room. Under
+    /// `frequency` that is the first set, which the others follow in the background. For the oracle
+    /// it is the rows of soonest use, so that the first epoch waits no longer than others.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         worker: u32,
@@ -89,7 +89,7 @@ impl<'scope> Rapid<'scope> {
         Ok(Self { schedule, worker, first, keeper })
     }
 
-    /// What the hot sets did and held; of the oracle, what it holds.
+    /// Counters and memory of the hot sets; for the oracle, its memory.
     pub(crate) fn stats(&self) -> SteadyStats {
         match &self.keeper {
             Keeper::Frequency(steady) => steady.stats(),
@@ -148,8 +148,8 @@ impl BatchSource for Rapid<'_> {
     }
 }
 
-/// The first `n` remote rows that what is left of the first epoch uses, and in which batch from the
-/// first on, in that order.
+/// Returns the first `n` remote rows that what is left of the first epoch uses, and in which batch
+/// from the first on, in that order.
 fn soonest(
     schedule: &Schedule,
     worker: u32,
@@ -175,9 +175,9 @@ fn soonest(
     Ok(soonest)
 }
 
-/// Works out the next uses, in a file of this run's own: several may train by one schedule. It lies
-/// beside the schedule, where there is room for as much, else, in a folder that only may be read, with
-/// temporary files.
+/// Works out the next uses, in a file of this run's own: several may train by one schedule. It is
+/// beside the schedule, where there is room for as much, else, in a folder that only may be read,
+/// with temporary files.
 fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, ClientError> {
     let scratch = scratch_beside(path, worker);
     match NextUses::of(schedule, worker, &scratch) {
@@ -189,7 +189,7 @@ fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, 
     }
 }
 
-/// A name that no other run has, nor this one for another worker or time.
+/// Returns a name that no other run has, nor this one for another worker or time.
 fn scratch_beside(path: &Path, worker: u32) -> PathBuf {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let (process, number) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
@@ -199,7 +199,7 @@ fn scratch_beside(path: &Path, worker: u32) -> PathBuf {
     PathBuf::from(scratch)
 }
 
-/// Whether nothing can be made in the folder.
+/// Returns whether nothing can be made in the folder.
 fn is_of_the_folder(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }

@@ -2,8 +2,8 @@
 
 use lodestore_trainer::collective::{Collective, CollectiveError, Payload, Reduction, Term};
 
-/// Calls every collective with messages of many lengths, and panics where one gives something else
-/// than it should.
+/// Calls every collective with messages of many lengths, and panics where one returns a wrong
+/// result.
 pub(crate) fn all(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     gathered(c)?;
     sent_to_each(c)?;

@@ -14,7 +14,7 @@ use lodestore_trainer::collective::{
 
 use super::{ENGINES, Rank, TIMEOUT, in_all};
 
-/// A call that needs all ranks.
+/// Returns a call that needs all ranks.
 type Call = fn(&mut dyn Collective) -> Result<(), CollectiveError>;
 
 const CALLS: [Call; 5] = [
@@ -31,7 +31,7 @@ const CALLS: [Call; 5] = [
     },
 ];
 
-/// The rank at fault, by the error.
+/// Returns the rank at fault, by the error.
 fn blamed(error: &CollectiveError) -> Option<(u32, &'static str)> {
     match error {
         CollectiveError::Gone { rank } => Some((*rank, "gone")),
@@ -192,7 +192,7 @@ fn errors_that_no_transfer_finds_are_raised() {
     assert_eq!(rank.1, 1);
 }
 
-/// A header: tag and length.
+/// Returns a header: tag and length.
 fn header(tag: u32, n_bytes: u64) -> Vec<u8> {
     [&tag.to_le_bytes()[..], &n_bytes.to_le_bytes()].concat()
 }

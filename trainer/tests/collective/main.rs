@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// A rank that another thread may take.
 type Rank = Box<dyn Collective + Send>;
 
-/// The ranks of an engine.
+/// Returns the ranks of an engine.
 type Engine = fn(u32, Duration) -> Vec<Rank>;
 
 const ENGINES: [(&str, Engine); 2] = [("threads", by_threads), ("sockets", by_sockets)];

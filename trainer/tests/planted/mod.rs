@@ -34,7 +34,7 @@ pub(crate) const N_CLASSES: u32 = 3;
 const WIDTH: u32 = 8;
 pub(crate) const ROW_BYTES: u64 = 4 * WIDTH as u64;
 
-/// What is said to have filled each worker's sources.
+/// The reported fill of each worker's sources.
 pub(crate) const FILLED: PullStats = PullStats {
     rows: 5,
     bytes: 5 * ROW_BYTES,
@@ -72,7 +72,7 @@ impl Random {
     }
 }
 
-/// The graph in `n_parts` partitions; node i has class i mod 3. Of the last 20 nodes one has an
+/// The graph in `n_parts` partitions; node i has class i mod 3. One of the last 20 nodes has an
 /// edge to itself, the others none.
 pub(crate) fn planted(n_parts: u16) -> Planted {
     let mut random = Random(1);
@@ -154,7 +154,7 @@ pub(crate) fn run_from(
     run_telling(graph, config, [local, remote], &mut |_| ControlFlow::Continue(()))
 }
 
-/// As [`run_from`], and tells how far it is.
+/// Does as [`run_from`], and reports how far it is.
 pub(crate) fn run_telling(
     graph: &Planted,
     config: &TrainConfig,
@@ -174,7 +174,8 @@ pub(crate) fn run_telling(
     train(config, &graph, &sources, progress)
 }
 
-/// Trains as `n_ranks` processes would, each of them a thread, and gives what each returned, by rank.
+/// Trains as `n_ranks` processes would, each of them a thread, and returns what each returned, by
+/// rank.
 pub(crate) fn run_in_ranks(
     graph: &Planted,
     config: &TrainConfig,
@@ -216,7 +217,7 @@ pub(crate) fn run_in_ranks_from(
     })
 }
 
-/// A worker's buffer before `remote`, of a fifth of what it does not own.
+/// Returns a worker's buffer before `remote`, of a fifth of what it does not own.
 fn buffer(
     graph: &Planted,
     config: &TrainConfig,
@@ -238,8 +239,8 @@ fn buffer(
     HaloBuffer::new(Arc::clone(remote), "feat", tier).map(|(buffer, _)| buffer)
 }
 
-/// A graph in which every node is every other's neighbour: each batch has all nodes, and so the same
-/// length.
+/// A graph in which every node is every other's neighbour: each batch has all nodes, and so the
+/// same length.
 pub(crate) fn complete(n_parts: u16) -> Planted {
     const N: u32 = 60;
     let edges = (0..N).flat_map(|from| (0..from).map(move |to| [from, to])).collect();
@@ -327,7 +328,7 @@ impl RowSource for Pinned {
     }
 }
 
-/// What was pulled of features.
+/// Pulls of features.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pulled {
     /// SyncPulls, and rows of them.
@@ -389,7 +390,7 @@ pub(crate) fn counting(rows: &Arc<MemorySource>) -> (Arc<dyn RowSource>, Arc<Mut
     (Arc::new(Watched { rows: Arc::clone(rows), before }), pulled)
 }
 
-/// A source whose pulls of features fail after so many pulls.
+/// A source whose pulls of features fail after this many pulls.
 pub(crate) fn failing(rows: &Arc<MemorySource>, good_pulls: u64) -> Arc<dyn RowSource> {
     let good_pulls = AtomicU64::new(good_pulls);
     let before = move |tensor: &str, _: &[NodeId], _: PullKind| {

@@ -18,7 +18,7 @@ const BLOCK_THREADS: u32 = 256;
 const MOST_BLOCKS: u32 = 1 << 16;
 const WARP_THREADS: u32 = 32;
 
-/// What a list of rows tells; the numbers are those of `gather.cu`.
+/// Fields of a list of rows; the numbers are those of `gather.cu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum ListKind {
@@ -30,7 +30,7 @@ pub(super) enum ListKind {
     Pairs = 2,
 }
 
-/// Rows to be moved, as they are told on the device.
+/// Rows to be moved, as they are listed on the device.
 pub(super) struct List<'a> {
     words: &'a CudaSlice<u32>,
     n_moves: u32,
@@ -67,7 +67,7 @@ impl MoveRows {
         Ok(Self { function })
     }
 
-    /// Begins to copy the rows that `list` tells from one block to the other, after everything that was
+    /// Begins to copy the rows of `list` from one block to the other, after everything that was
     /// begun on these three and on `stream`.
     ///
     /// # Safety
@@ -98,9 +98,9 @@ impl MoveRows {
         launch.arg(from).arg(to).arg(*words).arg(n_moves);
         launch.arg(&kind).arg(first).arg(&row_bytes).arg(&n_lanes);
         // SAFETY: these are the eight parameters of `move_rows` in their order and types. It reads
-        // the list and the rows that it tells, and writes rows of `to`, which the caller vouches
-        // for. The allocations outlive the launch: they are freed on their stream after the
-        // events that cudarc records here.
+        // the list and the rows in it, and writes rows of `to`, which the caller vouches for. The
+        // allocations outlive the launch: they are freed on their stream after the events that
+        // cudarc records here.
         unsafe { launch.launch(config) }?;
         Ok(())
     }

@@ -27,7 +27,7 @@ pub(in super::super) struct CudaMemory {
     copies: Arc<CudaStream>,
     rows: Arc<CudaStream>,
     row_bytes: u32,
-    /// What failed first: after that nobody knows what the memory holds.
+    /// The first failure: after that the contents of the memory are unknown.
     lost: Option<&'static str>,
 }
 
@@ -62,7 +62,7 @@ impl CudaMemory {
         self.rows.alloc_zeros(bytes.max(1)).map_err(failed("allocate a batch tensor"))
     }
 
-    /// What staging for so many rows takes of the device's memory, in bytes.
+    /// Returns the device memory of a staging buffer for this many rows, in bytes.
     pub(in super::super) fn landed_bytes(row_bytes: usize, staging_rows: usize) -> usize {
         let staged = staging_rows.saturating_mul(row_bytes.saturating_add(size_of::<u32>()));
         let lap = staged.saturating_add(WORDS_PER_LIST * size_of::<u32>());
@@ -181,7 +181,8 @@ impl CudaMemory {
     /// Unless each is a slot or none: a kernel would read other memory.
     fn check_slots(&self, slots: &[u32]) {
         let n_slots = self.n_rows(self.slots.len());
-        // With 1 added none is 0 and the largest tells; no branch, so that it takes next to no time.
+        // With 1 added none is 0 and the largest is distinct; no branch, so that it takes next to
+        // no time.
         let most = slots.iter().fold(0, |most, slot| most.max(slot.wrapping_add(1)));
         assert!(most as usize <= n_slots, "slot {} of {n_slots}", most.wrapping_sub(1));
     }
@@ -215,7 +216,7 @@ impl CudaMemory {
 }
 
 impl Drop for CudaMemory {
-    /// Pinned memory is freed at once, so nothing may be copied out of it any more.
+    /// Pinned memory is freed immediately, so no copy out of it may be pending.
     fn drop(&mut self) {
         self.finish();
     }
@@ -229,8 +230,8 @@ fn launch(
     list: &List<'_>,
     row_bytes: u32,
 ) -> Result<(), DriverError> {
-    // SAFETY: every caller has checked that the rows that its list tells are inside of both blocks,
-    // and the launch waits until it has landed. No two have the same target: positions of a
-    // batch, rows of a lap and slots of an admission stand there once each.
+    // SAFETY: every caller has checked that the rows of its list are inside of both blocks, and the
+    // launch waits until it has landed. No two have the same target: positions of a batch, rows of
+    // a lap and slots of an admission stand there once each.
     unsafe { device.move_rows.launch(stream, blocks, list, row_bytes) }
 }

@@ -57,7 +57,7 @@ impl CudaDevice {
 pub(super) fn read_tensor(tensor: &CudaSlice<u8>, out: &mut [u8]) -> Result<(), DeviceError> {
     let stream = tensor.stream();
     let copied = stream.memcpy_dtoh(&tensor.slice(..out.len()), out);
-    // Whatever became of the copy, it must not go on after this call.
+    // Whatever became of the copy, it must not continue after this call.
     let finished = stream.synchronize();
     copied.and(finished).map_err(failed("copy a batch to the host"))
 }

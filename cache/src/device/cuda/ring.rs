@@ -13,7 +13,7 @@ pub(super) struct Ring {
     current: usize,
 }
 
-/// Rows and a list of where they go on their way: from pinned host memory to the device.
+/// Rows and a list of where they go from there: from pinned host memory to the device.
 pub(super) struct Lap {
     rows: PinnedHostSlice<u8>,
     words: PinnedHostSlice<u32>,

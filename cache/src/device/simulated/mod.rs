@@ -1,5 +1,5 @@
 //! The CUDA side without a GPU: the tests that need a device, in a process of their own whose
-//! loader finds a simulated driver. What it checks and how is said at the top of `driver.cpp`.
+//! loader finds a simulated driver. The top of `driver.cpp` describes its checks.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::PolicyKind;
 
-/// A row says whose and of which epoch it is. Id 0 has a row of zeros in epoch 0.
+/// Returns a row says whose and of which epoch it is. Id 0 has a row of zeros in epoch 0.
 fn row_of(id: u32, epoch: u32, row_bytes: usize) -> impl Iterator<Item = u8> {
     (0..row_bytes as u32)
         .map(move |at| (id.wrapping_mul(at * 2 + 1) ^ epoch.wrapping_mul(101)) as u8)
@@ -157,7 +157,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..25)
 }
 
-/// Carries out steps, checks every row, and gives all batches.
+/// Carries out steps, checks every row, and returns all batches.
 fn run(mut tier: DeviceTier, steps: &[Step], max_age: Option<u32>) -> Vec<Vec<u8>> {
     let row_bytes = tier.row_bytes();
     let mut tensor = tier.tensor(90).unwrap();
@@ -187,12 +187,12 @@ fn run(mut tier: DeviceTier, steps: &[Step], max_age: Option<u32>) -> Vec<Vec<u8
     batches
 }
 
-/// Of the rows that are kept: all, or none.
+/// The rows that are kept: all, or none.
 fn has_no_bound(spec: &PolicySpec) -> bool {
     matches!(spec.kind(), PolicyKind::Unbounded | PolicyKind::None)
 }
 
-/// All that is resident, the last slots first, and the first of them once more.
+/// Returns all that is resident, the last slots first, and the first of them once more.
 fn gather_residents(tier: &mut DeviceTier, tensor: &mut BatchTensor) -> Vec<u8> {
     let mut residents: Vec<(u32, u32)> = tier.directory().residents().collect();
     residents.reverse();
@@ -254,8 +254,8 @@ proptest! {
     }
 }
 
-/// Byte for byte, over policies, widths that are and are not multiples of 16, 8, 4 and 2, and staging
-/// from one row to more than a batch.
+/// Byte for byte, over policies, widths that are and are not multiples of 16, 8, 4 and 2, and
+/// staging from one row to more than a batch.
 #[test]
 fn device_and_host_give_the_same_batches() {
     let Some(device) = cuda() else { return };
@@ -295,8 +295,8 @@ fn slots_that_do_not_fit_are_refused() {
     assert!(matches!(tier, Err(DeviceError::Driver { .. })));
 }
 
-/// Under a driver that is told to fail: up to the failure all rows are right, then every call says
-/// that the tier is lost. Under any other, nothing fails.
+/// Runs under a driver that fails on request. Up to the failure all rows are right, then every call
+/// reports that the tier is lost. Under any other, nothing fails.
 #[test]
 fn a_device_that_fails_is_lost_and_says_so() {
     let Some(device) = cuda() else { return };

@@ -17,16 +17,17 @@ pub(super) use best::in_order;
 pub struct Candidate {
     /// Its id.
     pub id: u32,
-    /// How often it is drawn as a neighbour, as far as the graph tells: its degree.
+    /// Frequency at which it is drawn as a neighbour, estimated from the graph: its degree.
     pub degree: u32,
-    /// Whether it is a halo node: these fill the slots first. Batches of more than one hop reach others.
+    /// Whether it is a halo node: these fill the slots first. Batches of more than one hop reach
+    /// others.
     pub is_halo: bool,
 }
 
 /// How `decay` finds the access score of an id (section IV-B, end). Decisions are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scoreboard {
-    /// A score per id of the id space: found at once.
+    /// A score per id of the id space: found without a search.
     Dense,
     /// A score per candidate: found through an index of them.
     Compact,
@@ -58,7 +59,8 @@ pub enum Replacement {
     Any,
 }
 
-/// What every miss of an id reads and changes, and the search for the best candidates goes through.
+/// Fields that every miss of an id reads and changes, and the search for the best candidates goes
+/// through.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Count {
@@ -171,12 +173,12 @@ impl Scores {
         self.counts.bytes() + self.rests.bytes() + places + ids
     }
 
-    /// The place of the candidate with a rank in `ids`.
+    /// Returns the place of the candidate with a rank in `ids`.
     fn place(&self, rank: usize) -> usize {
         if self.places.is_some() { rank } else { self.ids[rank] as usize }
     }
 
-    /// The place of an id; of ids without one, some place where there is none.
+    /// Returns the place of an id; of ids without one, some place where there is none.
     fn place_of(&self, id: u32) -> u32 {
         self.places.as_ref().map_or(id, |places| places.get(id))
     }
@@ -245,7 +247,8 @@ impl Scores {
         self.want_all(self.best(n, replacement), ids);
     }
 
-    /// Before the first batch, that the first `n` may come (Algorithm 1, line 18): appends their ids.
+    /// Before the first batch, that the first `n` may come (Algorithm 1, line 18): appends their
+    /// ids.
     pub(super) fn want_first(&mut self, n: usize, ids: &mut Vec<u32>) {
         self.want_all(self.first(n), ids);
     }
@@ -271,7 +274,7 @@ impl Scores {
         is_new
     }
 
-    /// The row of `id` comes: gives its place, and ln S_A.
+    /// Takes the row of `id` in: returns its place, and ln S_A.
     pub(super) fn admit(&mut self, id: u32) -> (u32, f64) {
         let place = self.place_of(id);
         let count = self.counts.get_mut(place as usize).filter(|count| count.is(CANDIDATE));

@@ -18,7 +18,7 @@ fn inputs(n: u32, gamma: f64, interval: u32, scoreboard: Scoreboard) -> DecaySpe
     DecaySpec { candidates, gamma, interval, replacement: Replacement::Any, scoreboard }
 }
 
-/// A batch as its owner serves it: one pull for what misses and what is wanted.
+/// Returns a batch as its owner serves it: one pull for what misses and what is wanted.
 fn serve(directory: &mut Directory, ids: &[u32]) -> Vec<bool> {
     let (mut slots, mut placements, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
     directory.lookup(ids, &mut slots);

@@ -3,7 +3,7 @@
 /// Lower goes first: the score, then what breaks ties, with the slot in its lower half.
 pub(super) type Key = (u64, u64);
 
-/// Slots of one round. Most rounds find more of them than go before the next one, and all at once:
+/// Slots of one round. Most rounds find more of them than go before the next one, and all together:
 /// a sort of all was a third of a round.
 #[derive(Default)]
 pub(super) struct Victims {
@@ -13,7 +13,7 @@ pub(super) struct Victims {
 }
 
 impl Victims {
-    /// Keys that are put in order at once, at least.
+    /// Fewest keys that are sorted together.
     const PIECE: usize = 1 << 12;
 
     pub(super) fn planned_bytes(n_slots: u32) -> usize {

@@ -22,18 +22,19 @@ struct Stack {
 const EMPTY: Stack = Stack { top: NO_BLOCK, bottom: NO_BLOCK, n_slots: 0 };
 
 impl Stack {
-    /// Where slot number `at` of the top block is, counted from the bottom of the stack.
+    /// Returns where slot number `at` of the top block is, counted from the bottom of the stack.
     #[inline]
     fn place(&self, at: u32) -> usize {
         self.top as usize * BLOCK_SLOTS as usize + (at % BLOCK_SLOTS) as usize
     }
 }
 
-/// Stacks, numbered from 0, each slot in at most one of them. They are made of blocks, so that slots
-/// that go one after the other stand side by side and what giving them up needs can be read ahead.
+/// Stacks, numbered from 0, each slot in at most one of them. They are made of blocks, so that
+/// slots that go one after the other stand side by side and what giving them up needs can be read
+/// ahead.
 pub(super) struct Stacks {
     stacks: PageVec<Stack>,
-    /// Of all blocks, one after the other. All blocks but the top one of a stack are full.
+    /// Entries of all blocks, one after the other. All blocks but the top one of a stack are full.
     slots: PageVec<u32>,
     /// For each block the one below it, or the next free one.
     below: PageVec<u32>,
@@ -125,7 +126,7 @@ impl Stacks {
         slot
     }
 
-    /// Empties a stack; gives the number of slots that were in it.
+    /// Empties a stack; returns the number of slots that were in it.
     pub(super) fn clear(&mut self, number: u32) -> u32 {
         let stack = std::mem::replace(&mut self.stacks[number as usize], EMPTY);
         if stack.n_slots > 0 {
@@ -167,7 +168,7 @@ impl Stacks {
         None
     }
 
-    /// The slots of a stack, the top first.
+    /// Returns the slots of a stack, the top first.
     fn slots(&self, number: u32) -> impl Iterator<Item = u32> {
         let stack = self.stacks[number as usize];
         let mut block = stack.top;

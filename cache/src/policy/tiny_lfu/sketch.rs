@@ -45,7 +45,7 @@ struct Place {
 }
 
 impl Place {
-    /// The word and the shift of the counter in a row.
+    /// Returns the word and the shift of the counter in a row.
     #[inline]
     fn counter(self, row: u32) -> (usize, u32) {
         let random = (self.hash >> (row * 8)) as u32 & 0xFF;

@@ -7,7 +7,8 @@ use super::report::BenchResult;
 use crate::human;
 use crate::table::Table;
 
-/// The γ and Δ of `decay` that move the fewest rows at one capacity, beside prefetch without eviction.
+/// The γ and Δ of `decay` that move the fewest rows at one capacity, beside prefetch without
+/// eviction.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Best {
     capacity: String,
@@ -20,7 +21,7 @@ pub(super) struct Best {
     without_eviction: Option<Moved>,
 }
 
-/// What a policy hit and moved.
+/// Hits and moves of a policy.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Moved {
     hit_rate: f64,

@@ -21,8 +21,8 @@ const SHOWN: [Shown; 2] = [
     Shown { name: "rows moved per access", of: |result| 1.0 - result.unmoved() },
 ];
 
-/// A panel for each capacity, above for hits and below for rows moved: a curve over Δ for each γ, and
-/// what has no Δ as a level line.
+/// A panel for each capacity, above for hits and below for rows moved: a curve over Δ for each γ,
+/// and what has no Δ as a level line.
 pub(super) fn svg(report: &BenchReport) -> Result<String> {
     let mut svg = String::new();
     draw(report, &mut svg).map_err(|error| anyhow!("cannot draw the chart: {error}"))?;
@@ -92,7 +92,7 @@ fn draw_panel(
     Ok(())
 }
 
-/// The curve that a result is a point of: its γ, or its policy's level line.
+/// Returns the curve that a result is a point of: its γ, or its policy's level line.
 fn curve_of(result: &BenchResult) -> Option<String> {
     match result.gamma {
         Some(gamma) => Some(format!("γ {gamma}")),
@@ -102,7 +102,7 @@ fn curve_of(result: &BenchResult) -> Option<String> {
     }
 }
 
-/// Each curve once, with its policy.
+/// Returns each curve once, with its policy.
 fn curve_labels(results: &[BenchResult]) -> Vec<(String, &'static str)> {
     let mut labels: Vec<(String, &'static str)> = Vec::new();
     for result in results {

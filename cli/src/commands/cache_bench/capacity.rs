@@ -55,7 +55,7 @@ impl std::fmt::Display for Capacity {
     }
 }
 
-/// Whose tiers are over the host's: of so many devices, to which batches belong in turn.
+/// Device tiers over the host's: their number, and the batches of each in turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Devices {
     pub(super) n_devices: u16,

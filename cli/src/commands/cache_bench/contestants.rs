@@ -1,4 +1,4 @@
-//! The policies that compete, each with what it is told.
+//! The policies that compete, each with its inputs.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Choice {
     }
 }
 
-/// A policy with what it is told.
+/// A policy with its inputs.
 pub(super) struct Contestant {
     pub(super) kind: PolicyKind,
     pub(super) gamma: Option<f64>,
@@ -43,11 +43,11 @@ pub(super) struct Contestant {
     pub(super) priority: Option<&'static str>,
     pub(super) spec: PolicySpec,
     pub(super) telling: Telling,
-    /// What it was told, in words; none for those that learn from what they see.
+    /// Its inputs, in words; none for those that learn from the requests.
     pub(super) knew: Option<String>,
 }
 
-/// Whether a policy keeps what MassiveGNN's rules say.
+/// Returns whether a policy keeps what MassiveGNN's rules say.
 fn follows_rules(kind: PolicyKind) -> bool {
     matches!(kind, PolicyKind::Decay | PolicyKind::Degree)
 }
@@ -59,7 +59,7 @@ pub(super) struct Omitted {
     pub(super) reason: &'static str,
 }
 
-/// Whether a policy can only be told what it needs by a graph.
+/// Whether only a graph has the inputs of a policy.
 pub(super) fn needs_graph(kind: PolicyKind) -> bool {
     matches!(kind, PolicyKind::Degree | PolicyKind::Overlap)
 }
@@ -71,7 +71,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Of one worker's remote rows by its rules; else of all nodes, or of all ids without a graph.
+    /// Ids of one worker's remote rows by its rules; else of all nodes, or of all ids without a
+    /// graph.
     pub(super) fn new(rules: RuleArgs, loaded: &LoadedTrace) -> Result<Self> {
         let Some(graph) = &loaded.graph else {
             let candidate = |id| Candidate { id, degree: 0, is_halo: true };
@@ -96,7 +97,7 @@ impl Known {
     }
 }
 
-/// Prepares the policies for a trace; those whose needs nobody knows are left out.
+/// Prepares the policies for a trace; those without their inputs are left out.
 pub(super) fn contestants(
     choice: &Choice,
     loaded: &LoadedTrace,
@@ -181,7 +182,7 @@ impl Contestant {
     }
 }
 
-/// The first fill as it stays.
+/// Returns the first fill as it stays.
 fn kept(choice: &Choice, trace: &Trace, known: &Known) -> Contestant {
     let spec = choice.rules.policy(&known.candidates, None, trace.id_space());
     Contestant::of(PolicyKind::Degree, spec, Some(known.in_words.clone()))

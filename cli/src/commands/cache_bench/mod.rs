@@ -75,7 +75,7 @@ pub(crate) struct CacheBenchArgs {
     /// Two tiers: whether a row may be in both; inclusive unless given.
     #[arg(long, value_enum, value_name = "I")]
     inclusion: Option<Sharing>,
-    /// Two tiers: a tier on each of so many devices, over one of the host that they share. The
+    /// Two tiers: a tier on each of this many devices, over one of the host that they share. The
     /// batches of an epoch belong to them in turn: those of partitions, or of a schedule's workers.
     #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -88,8 +88,8 @@ pub(crate) struct CacheBenchArgs {
     /// start of an epoch, in the rounds of decay. These rows count as moved.
     #[arg(long)]
     ahead: bool,
-    /// With --schedule, --graph and --remote: a cache for each worker, of shares of its halo; figures are
-    /// sums over the workers.
+    /// With --schedule, --graph and --remote: a cache for each worker, of shares of its halo;
+    /// figures are sums over the workers.
     #[arg(long, requires = "remote", conflicts_with_all = ["worker", "devices", "misses"])]
     per_worker: bool,
     #[command(flatten)]
@@ -107,7 +107,7 @@ pub(crate) struct CacheBenchArgs {
     /// Draw hit rates and rows moved of decay against --delta here, a curve for each --gamma.
     #[arg(long, value_name = "FILE")]
     by_delta: Option<PathBuf>,
-    /// Draw hit rates against time here: one point for so many batches that there are about 200.
+    /// Draw hit rates against time here: one point for each group of batches, about 200 in all.
     #[arg(long, value_name = "FILE")]
     over_time: Option<PathBuf>,
     /// Write what the one policy named misses at the one capacity: PREFIX.ids.npy and
@@ -125,7 +125,7 @@ pub(crate) struct CacheBenchArgs {
     svg: Option<PathBuf>,
 }
 
-/// What to compare.
+/// Policies to compare.
 struct Config {
     trace: TraceChoice,
     choice: Choice,
@@ -347,7 +347,7 @@ impl Config {
         all.iter().map(|(capacity, sizes)| (*capacity, together(sizes))).collect()
     }
 
-    /// The files that were asked for.
+    /// Returns the files that were asked for.
     fn write(&self, report: &BenchReport, lanes: &[Lane]) -> Result<()> {
         if let Some(path) = &self.csv {
             write(path, &csv(&report.results))?;
@@ -371,7 +371,7 @@ impl Config {
     }
 }
 
-/// Tells of a missing folder before the work rather than after.
+/// Reports a missing folder before the work rather than after.
 fn check_folder(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     if parent.is_some_and(|parent| !parent.is_dir()) || path.is_dir() {

@@ -11,7 +11,7 @@ pub(super) const SIZE: (u32, u32) = (960, 600);
 /// Beside the curves, for the legend.
 pub(super) const LEGEND_WIDTH: u32 = 170;
 pub(super) const FONT: (&str, u32) = ("sans-serif", 14);
-/// Told apart by eye, and by most of those who do not see red and green.
+/// Distinguished by eye, also by most of those who do not see red and green.
 const COLOURS: [RGBColor; 12] = [
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0xff, 0x7f, 0x0e),
@@ -107,7 +107,7 @@ pub(super) fn style(policy: &str, number: usize) -> ShapeStyle {
     COLOURS[number % COLOURS.len()].stroke_width(2)
 }
 
-/// Of each contestant, in their order.
+/// Series of each contestant, in their order.
 fn labels(results: &[BenchResult]) -> Vec<&str> {
     let first = results.chunk_by(|a, b| a.at == b.at).next();
     first.into_iter().flatten().map(|result| result.label.as_str()).collect()

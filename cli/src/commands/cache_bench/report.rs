@@ -1,4 +1,4 @@
-//! What was found: as JSON, as CSV, as tables.
+//! Report of a comparison: as JSON, as CSV, as tables.
 
 use lodestore_cache::{Inclusion, PolicyKind, ReplayStats, TierSizes, Trace};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use crate::candidates::RuleReport;
 use crate::human;
 use crate::table::Table;
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 pub(super) struct BenchReport {
     pub(super) trace: TraceReport,
@@ -33,12 +33,12 @@ pub(super) struct BenchReport {
     pub(super) peak_rss_bytes: u64,
 }
 
-/// What was replayed.
+/// The replayed trace.
 #[derive(Serialize)]
 pub(super) struct TraceReport {
     pub(super) name: String,
-    /// Of several workers, whose caches are each their own, all of them; batches are those of the
-    /// worker with most.
+    /// All of several workers, whose caches are each their own; batches are those of the worker
+    /// with most.
     workers: usize,
     accesses: usize,
     pub(super) batches: u32,
@@ -59,7 +59,8 @@ pub(super) struct BenchResult {
     pub(super) delta: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) priority: Option<&'static str>,
-    /// What was asked for, of both tiers if there are two; `none` and `unbounded` do not care.
+    /// The requested capacity, of both tiers if there are two; `none` and `unbounded` do not depend
+    /// on it.
     pub(super) capacity_rows: u32,
     #[serde(flatten)]
     pub(super) levels: Option<LevelsResult>,
@@ -93,11 +94,11 @@ pub(super) struct BenchResult {
     /// Whether it is a point of a chart over capacities: two tiers are not, beside single ones.
     #[serde(skip)]
     pub(super) is_drawn: bool,
-    /// What was asked for, in words.
+    /// The requested capacity, in words.
     pub(super) capacity: String,
 }
 
-/// What each of two tiers did.
+/// Counters of each of two tiers.
 #[derive(Clone, Serialize)]
 pub(super) struct LevelsResult {
     inclusion: &'static str,

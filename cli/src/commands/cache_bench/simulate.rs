@@ -14,7 +14,7 @@ use crate::traces::LoadedTrace;
 /// Accesses between two looks at the clock, or a batch if that is longer.
 const ACCESSES_AT_ONCE: usize = 1 << 18;
 
-/// A trace, who competes on it, and the tiers of each capacity there. Of several, each of another
+/// A trace, who competes on it, and the tiers of each capacity there. Several, each of another
 /// worker, all have the same contestants and capacities.
 pub(super) struct Lane {
     pub(super) loaded: LoadedTrace,
@@ -22,7 +22,7 @@ pub(super) struct Lane {
     pub(super) sizes: Vec<TierSizes>,
 }
 
-/// What one policy did at one capacity.
+/// Result of one policy at one capacity.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) stats: ReplayStats,
@@ -51,8 +51,8 @@ impl Outcome {
     }
 }
 
-/// Outcomes by contestant, then by capacity, summed over the lanes. They, but for their time, do not
-/// depend on the number of threads. `progress` hears of accesses done, of how many.
+/// Outcomes by contestant, then by capacity, summed over the lanes. They, but for their time, do
+/// not depend on the number of threads. `progress` learns of accesses done, of how many.
 pub(super) fn simulate(
     lanes: &[Lane],
     n_threads: usize,

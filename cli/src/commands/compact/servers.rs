@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::human;
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct ServersReport {
     servers: Vec<ServerReport>,
@@ -27,7 +27,7 @@ struct ServerReport {
     rows: u64,
 }
 
-/// Has servers compact, and waits for them unless told not to.
+/// Has servers compact, and waits for them by default.
 pub(super) fn compact(
     addresses: &[String],
     security: Security,

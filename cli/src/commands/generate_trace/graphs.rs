@@ -17,7 +17,7 @@ use crate::console::Console;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
 
-/// What is sampled, and from which graph.
+/// Samplers, and the graph of each.
 pub(super) struct Sampled<'a> {
     /// One that exists; otherwise one of `n_nodes` and `mean_degree` is generated.
     pub(super) graph: Option<&'a Path>,
@@ -58,8 +58,8 @@ pub(super) fn neighbours(sampled: &Sampled<'_>, console: &Console) -> Result<Bat
 }
 
 /// In each epoch the halo of each partition in turn: the rows that full-batch training on all
-/// partitions asks for (CaPGNN, section 4.2). With `batch_size` so many of each at a time, and nothing
-/// of those whose halo is at its end, so that batch `i` is always partition `i % n_parts`'s.
+/// partitions asks for (CaPGNN, section 4.2). With `batch_size` takes that many of each at a time,
+/// and none of those whose halo is at its end. Batch `i` is always of partition `i % n_parts`.
 pub(super) fn halos(dir: &Path, batch_size: Option<u32>, epochs: u32) -> Result<Batches> {
     let graph = Graph::open(dir)?;
     let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
@@ -80,7 +80,7 @@ pub(super) fn halos(dir: &Path, batch_size: Option<u32>, epochs: u32) -> Result<
     Ok(batches)
 }
 
-/// The topology of a generated graph; its files are gone when it is open.
+/// Returns the topology of a generated graph; its files are gone when it is open.
 fn generated_topology(sampled: &Sampled<'_>, console: &Console) -> Result<Topology> {
     let dir = tempfile::tempdir()?;
     let (n_nodes, mean_degree, seed) = (sampled.n_nodes, sampled.mean_degree, sampled.seed);

@@ -45,8 +45,8 @@ pub(crate) struct GenerateTraceArgs {
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..))]
     batches: u32,
-    /// Rows per batch; neighbours: roots per batch [default: 512]. halos: rows that a partition asks
-    /// for before the next one has its turn; the whole halo unless given.
+    /// Rows per batch; neighbours: roots per batch [default: 512]. halos: rows that a partition
+    /// asks for before the next one has its turn; the whole halo unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
     /// zipf: exponent; 0 draws every row equally often.
@@ -94,7 +94,7 @@ struct Batches {
     offsets: Vec<u64>,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct TraceReport {
     ids: String,
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn batches_without_ids_have_a_bound_too() {
-        // Zeros that nobody writes take no memory.
+        // Unwritten zeros take no memory.
         let mut batches = Batches { ids: Vec::new(), offsets: vec![0; Trace::MAX_BATCHES + 1] };
         assert!(batches.end_batch().unwrap_err().to_string().contains("batches"));
         batches.offsets.truncate(Trace::MAX_BATCHES);

@@ -9,18 +9,18 @@ use lodestore_import::EdgeRules;
 /// Which edges an import keeps, and which columns of them.
 #[derive(Args, Clone, Debug)]
 pub(super) struct EdgeRuleArgs {
-    /// What to do with edges from a node to itself.
+    /// Treatment of edges from a node to itself.
     #[arg(long, value_enum, value_name = "POLICY", default_value_t = Policy::Keep)]
     self_loops: Policy,
-    /// What to do with edges that are in the input more than once; where they are kept, each can
-    /// be sampled.
+    /// Treatment of edges that are in the input more than once; where they are kept, each can be
+    /// sampled.
     #[arg(long, value_enum, value_name = "POLICY", default_value_t = Policy::Drop)]
     duplicates: Policy,
     /// Keep the position of each edge in the input beside the topology: 8 bytes an edge.
     #[arg(long)]
     edge_ids: bool,
-    /// Keep a weight of each edge beside the topology: .npy of shape (E,), f32, in the order of
-    /// the edges. Of repeated edges that are dropped the first one's is kept.
+    /// Keep a weight of each edge beside the topology: .npy of shape (E,), f32, in the order of the
+    /// edges. The first of repeated edges is kept, the others are dropped.
     #[arg(long, value_name = "FILE")]
     edge_weights: Option<PathBuf>,
 }

@@ -50,8 +50,8 @@ impl<T: FromStr<Err: Display>> FromStr for MaybeNamed<T> {
     }
 }
 
-/// Adds the flags about tensors to those of a dataset; a name that is there twice, or that no tensor
-/// has, is refused.
+/// Adds the flags about tensors to those of a dataset; a name that is there twice, or that no
+/// tensor has, is refused.
 pub(super) fn tensors(
     of_dataset: Vec<TensorFile>,
     files: Vec<Named<PathBuf>>,
@@ -84,7 +84,7 @@ pub(super) fn tensors(
     Ok(tensors)
 }
 
-/// The tensor of this name, or all without one.
+/// Returns the tensor of this name, or all without one.
 fn named<'a>(
     flag: &str,
     tensors: &'a mut [TensorFile],

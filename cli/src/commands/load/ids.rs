@@ -55,7 +55,7 @@ impl IdChoice {
         }
     }
 
-    /// What needs no file; stands in for a trace until that is read.
+    /// The part without a file; for a trace it is incomplete until that is read.
     pub(super) fn draw(&self) -> IdDraw {
         match self.kind {
             IdKind::Uniform => IdDraw::Uniform,
@@ -73,7 +73,7 @@ impl IdChoice {
     }
 }
 
-/// The batches that are not empty.
+/// Returns the batches that are not empty.
 fn batches(trace: &Trace, n_nodes: u32, name: &str) -> Result<IdBatches> {
     let ids = trace.ids().iter().map(|&id| match trace.given(id) {
         id if id < n_nodes => Ok(NodeId(id)),

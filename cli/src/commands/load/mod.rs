@@ -52,7 +52,7 @@ pub(crate) struct LoadArgs {
     /// Threads that drive them.
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
-    /// Open loop: so many requests per second, over all connections.
+    /// Open loop: this many requests per second, over all connections.
     #[arg(long, value_name = "R")]
     rate: Option<f64>,
     /// How the starts of an open loop are spaced: poisson unless given.
@@ -79,10 +79,10 @@ pub(crate) struct LoadArgs {
     /// A request that is not answered within these seconds has failed.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     deadline: Duration,
-    /// What is drawn depends on it alone.
+    /// Draws depend on it alone.
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
-    /// Compare every row with this graph's; nobody may put rows meanwhile.
+    /// Compare every row with this graph's; no put may change rows meanwhile.
     #[arg(long, value_name = "GRAPH")]
     verify: Option<PathBuf>,
     /// Draw latencies against percentiles here.
@@ -129,7 +129,7 @@ impl LoadArgs {
         Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// The settings, and which trace, checked before anything is opened.
+    /// Returns the settings, and which trace, checked before anything is opened.
     fn check(self) -> Result<(IdChoice, LoadConfig), UsageError> {
         let choice = IdChoice::new(self.ids, self.trace)?;
         let pace = match (self.rate, self.arrivals) {

@@ -10,7 +10,7 @@ use super::report::LoadReport;
 
 const SIZE: (u32, u32) = (960, 560);
 const FONT: (&str, u32) = ("sans-serif", 14);
-/// Of both kinds.
+/// Latencies of both kinds.
 const COLOURS: [RGBColor; 2] = [RGBColor(0x1f, 0x77, 0xb4), RGBColor(0xd6, 0x27, 0x28)];
 /// Points of a curve for each nine.
 const POINTS_PER_NINE: u32 = 20;
@@ -83,7 +83,7 @@ fn draw(
     Ok(())
 }
 
-/// The percentile that so many nines stand for.
+/// Returns the percentile that this many nines stand for.
 fn percentile(nines: f64) -> String {
     let percent = 100.0 * (1.0 - 10f64.powf(-nines));
     let decimals = (nines - 2.0).max(0.0).ceil() as usize;

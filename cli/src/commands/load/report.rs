@@ -1,4 +1,4 @@
-//! What `lode load` prints.
+//! Output of `lode load`.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::ids::IdChoice;
 use crate::human;
 use crate::table::Table;
 
-/// What `--json` prints: times in seconds, sizes in bytes, over the measured time.
+/// Output of `--json`: times in seconds, sizes in bytes, over the measured time.
 #[derive(Serialize)]
 pub(super) struct LoadReport {
     pub(super) connect: Vec<String>,
@@ -20,7 +20,7 @@ pub(super) struct LoadReport {
     connections: usize,
     window: usize,
     threads: usize,
-    /// Of an open loop: requests per second, and `poisson` or `fixed`.
+    /// For an open loop: requests per second, and `poisson` or `fixed`.
     rate: Option<f64>,
     arrivals: Option<&'static str>,
     seconds: f64,
@@ -69,7 +69,8 @@ struct LatencyReport {
 }
 
 impl LoadReport {
-    /// What was measured, on one line. Addresses may hold anything; what XML cannot is left out.
+    /// Returns the measurements, on one line. Addresses may hold anything; what XML cannot is left
+    /// out.
     pub(super) fn title(&self) -> String {
         let title = format!("{} from {}, {} ids", self.tensor, self.connect.join(", "), self.ids);
         title.chars().filter(|c| !c.is_control()).collect()

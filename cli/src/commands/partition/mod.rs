@@ -73,7 +73,7 @@ pub(crate) struct PartitionArgs {
     out: Option<PathBuf>,
 }
 
-/// What `--json` prints of one run.
+/// Output of `--json` for one run.
 #[derive(Serialize)]
 struct OneReport {
     #[serde(flatten)]
@@ -81,14 +81,14 @@ struct OneReport {
     workload: Option<Workload>,
 }
 
-/// What `--all --json` prints.
+/// Output of `--all --json`.
 #[derive(Serialize)]
 struct AllReport {
     results: Vec<PartitionReport>,
     workload: Option<Workload>,
 }
 
-/// What `--plan --json` prints.
+/// Output of `--plan --json`.
 #[derive(Serialize)]
 struct PlanReport {
     plans: Vec<PlanOf>,
@@ -142,7 +142,7 @@ impl PartitionArgs {
         }
     }
 
-    /// The number of partitions from the workers' memory, if that is asked for.
+    /// Returns the number of partitions from the workers' memory, if that is asked for.
     fn workload(&self) -> Result<Option<Workload>> {
         let (Some(memory_bytes), Some(n_workers)) = (self.memory, self.workers) else {
             return Ok(None);

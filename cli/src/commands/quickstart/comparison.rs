@@ -51,7 +51,7 @@ fn verdict(report: &QuickstartReport) -> String {
     format!("{losses}; rapid moved {saved:.1} times fewer remote bytes.")
 }
 
-/// Time in which a worker had no batch to train on, as a share of the epochs.
+/// Returns the time in which a worker had no batch to train on, as a share of the epochs.
 fn wait_share(report: &TrainReport) -> f64 {
     let sum = |figure: fn(&EpochReport) -> f64| -> f64 { report.epochs.iter().map(figure).sum() };
     sum(|epoch| epoch.wait_seconds) / sum(|epoch| epoch.seconds).max(1e-9)

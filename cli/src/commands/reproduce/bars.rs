@@ -29,9 +29,9 @@ pub(super) struct BarGroup {
 
 /// One bar.
 pub(super) struct Bar {
-    /// Of the legend.
+    /// Entries of the legend.
     pub(super) colour: usize,
-    /// What it is made of, from below: each part lighter than the one under it.
+    /// Its parts, from below: each lighter than the one under it.
     pub(super) parts: Vec<f64>,
 }
 

@@ -25,9 +25,10 @@ struct Beside {
     published: Option<Published>,
     /// `ondemand` where each node's partition is that of its hash.
     random: Run,
-    /// `ondemand` with GCN, which takes sums over neighbours and itself, on the partitions of all others.
+    /// `ondemand` with GCN, which takes sums over neighbours and itself, on the partitions of all
+    /// others.
     gcn: Run,
-    /// Of `rapid` and of it with the oracle.
+    /// Shares of `rapid` and of it with the oracle.
     rapid_seconds: [f64; 2],
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Bench<'a> {
     pub(super) size: Size,
     pub(super) epochs: u32,
     pub(super) repeats: u32,
-    /// What computes in place of the models.
+    /// Computation in place of the models.
     pub(super) recording: Option<&'a Recording>,
     pub(super) scratch: &'a Path,
     pub(super) console: &'a Console,

@@ -67,7 +67,7 @@ fn remote_rows(found: &Reproduction) -> Bars {
     })
 }
 
-/// A group of bars for each batch size, with those that `bars` makes of each run.
+/// Returns a group of bars for each batch size, with those that `bars` makes of each run.
 fn of_runs(
     found: &Reproduction,
     link: &str,

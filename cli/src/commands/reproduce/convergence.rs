@@ -11,10 +11,10 @@ use super::graphs::Made;
 use super::runs::{Case, Cluster, Contestant};
 use crate::console::Console;
 
-/// Each gives first parameters and batches of their own, the parameters alike to both samplings.
+/// Each has first parameters and batches of its own, the parameters alike to both samplings.
 const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
 
-/// What was learnt on each graph.
+/// Results of learning on each graph.
 #[derive(Default, Serialize)]
 #[serde(transparent)]
 pub(super) struct Convergence(Vec<Learnt>);

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 const SIZE: (u32, u32) = (960, 480);
 const LEGEND_WIDTH: u32 = 220;
 const FONT: (&str, u32) = ("sans-serif", 13);
-/// Told apart by eye, and by most of those who do not see red and green.
+/// Distinguished by eye, also by most of those who do not see red and green.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0xff, 0x7f, 0x0e),
@@ -21,7 +21,7 @@ const COLOURS: [RGBColor; 8] = [
 /// A figure of curves over one pair of axes, which begin at 0.
 pub(super) struct Curves<'a> {
     pub(super) title: &'a str,
-    /// What the axes show.
+    /// Quantities on the axes.
     pub(super) x: &'a str,
     pub(super) y: &'a str,
     /// Whether x is drawn by its logarithm; all of it is above 0 then.
@@ -83,7 +83,7 @@ impl Curves<'_> {
     }
 }
 
-/// Short, with as many digits as tell neighbours on an axis apart.
+/// Returns the short, with as many digits as tell neighbours on an axis apart.
 fn number(x: f64) -> String {
     match x.abs() {
         size if size >= 1e6 => format!("{:.1}M", x / 1e6),

@@ -54,8 +54,8 @@ pub(super) enum Splits {
     Stored,
     /// The same, but for training nodes outside of a partition, which are in no split.
     TrainedPart(PartId),
-    /// Nodes with a label by the ids that they are stored under: the first 60 % train, the next 20 %
-    /// validate.
+    /// Nodes with a label by the ids that they are stored under: the first 60 % train, the next 20
+    /// % validate.
     Ids,
     /// The same shares, each such node by a number of its own.
     Random,
@@ -136,8 +136,8 @@ impl Cut {
         TrainGraph { topology, book, uuid: self.uuid, rows_from: RowsFrom::Embedded }
     }
 
-    /// Returns the same graph in one partition, each node under the id that it has here: so dropout is
-    /// the same.
+    /// Returns the same graph in one partition, each node under the id that it has here: so dropout
+    /// is the same.
     pub(super) fn joined(&self) -> Result<Self> {
         let book = PartitionBook::from_counts(&[self.book.n_nodes()]);
         Ok(Self {

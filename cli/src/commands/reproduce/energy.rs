@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the counters are: one folder for each processor, and for parts of it, which are not counted
-/// twice.
+/// Where the counters are: one folder for each processor, and for parts of it, which are not
+/// counted twice.
 const COUNTERS: &str = "/sys/class/powercap";
 
 /// Counters of all processors. Everything that runs on the machine counts.
@@ -12,7 +12,7 @@ pub(super) struct Energy(Vec<Counter>);
 
 struct Counter {
     path: PathBuf,
-    /// Where it starts anew.
+    /// Where it starts again.
     range_uj: u64,
     started_uj: u64,
 }
@@ -39,8 +39,8 @@ impl Energy {
         (!counters.is_empty()).then_some(Self(counters))
     }
 
-    /// Joules since the start, if all counters can still be read. A counter that has started anew more
-    /// than once gives too few: that takes a minute or more.
+    /// Joules since the start, if all counters can still be read. A counter that has wrapped more
+    /// than once counts too few: that takes a minute or more.
     pub(super) fn joules(&self) -> Option<f64> {
         let mut sum_uj = 0;
         for Counter { path, range_uj, started_uj } in &self.0 {

@@ -22,12 +22,13 @@ const SEED: u64 = 1;
 const FEWEST_NODES: u32 = 400;
 /// Nodes of a community where classes have many.
 const COMMUNITY_NODES: u32 = 500;
-/// A node's neighbours are at most this share of its community: an edge stands once in a graph.
+/// A node's neighbours are at most this share of its community: an edge is in a graph once.
 const MOST_OF_COMMUNITY: f32 = 0.25;
-/// Of the edges between classes those to hubs of the whole graph, and how heavy the tail of these is
-/// (degree exponent 2.33). Chosen by what the paper says of Products under the baseline, and kept for
-/// all: that a batch asks for about 12 remote rows for each root (Fig. 4: 12 000 of batch 1000), and
-/// that one node is in all 66 batches of an epoch (Fig. 3). The latter is reuse, on which caches live.
+/// Share of the edges between classes that lead to hubs of the whole graph, and the weight of their
+/// tail (degree exponent 2.33). Chosen by what the paper says of Products under the baseline, and
+/// kept for all: that a batch asks for about 12 remote rows for each root (Fig. 4: 12 000 of batch
+/// 1000), and that one node is in all 66 batches of an epoch (Fig. 3). The latter is reuse, on
+/// which caches live.
 const HUB_SHARE: f64 = 0.1;
 const HUB_POWER: u32 = 4;
 
@@ -46,7 +47,8 @@ pub(super) struct Made {
     n_roots: u32,
 }
 
-/// Rounds of eviction in a run: each fetches more rows than a few batches miss, and pays over hundreds.
+/// Rounds of eviction in a run: each fetches more rows than a few batches miss, and pays over
+/// hundreds.
 const ROUNDS: u32 = 4;
 /// Most batches between two rounds.
 const MOST_DELTA: u32 = 64;
@@ -68,7 +70,7 @@ pub(super) struct Size {
     pub(super) n_workers: u16,
     /// Rows that a worker may keep.
     pub(super) kept_share: f64,
-    /// What that is a share of.
+    /// The whole of that share.
     pub(super) kept_of: KeptOf,
     pub(super) cut: Cut,
 }
@@ -82,7 +84,7 @@ pub(super) enum Cut {
     Random,
 }
 
-/// What rows that may be kept are counted by.
+/// Counts by which rows may be kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum KeptOf {
     /// All that a worker does not own.
@@ -133,7 +135,8 @@ pub(super) fn make(model: &Model, size: Size, dir: &Path, console: &Console) -> 
 }
 
 impl Size {
-    /// Rows that a worker may keep, where a partition has a halo of `halo_ratio` times its own nodes.
+    /// Returns the rows that a worker may keep, where a partition has a halo of `halo_ratio` times
+    /// its own nodes.
     fn kept_rows(self, n_nodes: u32, halo_ratio: f64) -> u32 {
         let n_owned = f64::from(n_nodes) / f64::from(self.n_workers);
         let n_all = match self.kept_of {

@@ -12,11 +12,11 @@ use super::runs::{Case, Cluster, Contestant};
 use super::{Paper, check_equal};
 use crate::shaping::LinkSpec;
 
-/// RapidGNN's speed-ups over two are in its text: 1.5 (Products) to 1.6 (Reddit) with three, 1.7 to 2.1
-/// (Reddit) with four. MassiveGNN has 4 to 64 nodes of four trainers.
+/// RapidGNN's speed-ups over two are in its text: 1.5 (Products) to 1.6 (Reddit) with three, 1.7 to
+/// 2.1 (Reddit) with four. MassiveGNN has 4 to 64 nodes of four trainers.
 const MACHINES: [u16; 3] = [2, 3, 4];
 
-/// What was measured with each number of machines.
+/// Measurements with each number of machines.
 #[derive(Default, Serialize)]
 #[serde(transparent)]
 pub(super) struct Machines(Vec<Scaling>);
@@ -118,7 +118,7 @@ impl Machines {
         }
     }
 
-    /// Over two machines, by seconds of an epoch as `seconds` gives them.
+    /// Ratio over two machines, by seconds of an epoch as `seconds` returns them.
     fn speed_up(&self, scaling: &Scaling, seconds: fn(&Scaling) -> f64) -> f64 {
         let of_two =
             |other: &&Scaling| other.graph == scaling.graph && other.machines == MACHINES[0];

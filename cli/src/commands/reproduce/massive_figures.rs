@@ -14,9 +14,9 @@ use super::graphs::Made;
 use super::runs::{Case, Cluster, Contestant, GAMMA, Run};
 use crate::shaping::LinkSpec;
 
-/// Of Fig. 10: Products, where few rows stay, and Papers.
+/// Graphs of Fig. 10: Products, where few rows stay, and Papers.
 const FOLLOWED: [&str; 2] = ["products-like", "papers-like"];
-/// Runs of Fig. 10 are so many times as long as the others; the paper's have 1000 epochs.
+/// Runs of Fig. 10 are this many times as long as the others; the paper's have 1000 epochs.
 const LONGER: u32 = 5;
 /// Batches between rounds in Fig. 10: runs here have hundreds of batches, not tens of thousands.
 const FOLLOWED_DELTA: u32 = 16;
@@ -25,10 +25,11 @@ const MOST_POINTS: usize = 60;
 /// The graph of Figs. 12 and 13, its γ and Δ.
 const SWEPT: &str = "products-like";
 const GAMMAS: [f64; 5] = [0.3, 0.9, 0.95, 0.995, 0.9995];
-/// Batches between rounds, in those of [`Made::delta`]: runs here are too short for the paper's 16 to 1024.
+/// Batches between rounds, in those of [`Made::delta`]: runs here are too short for the paper's 16
+/// to 1024.
 const TIMES_DELTA: [f64; 4] = [0.25, 0.5, 1.0, 2.0];
 
-/// What was measured for these figures.
+/// Measurements for these figures.
 #[derive(Default, Serialize)]
 pub(super) struct MassiveFigures {
     progress: Vec<Followed>,
@@ -37,12 +38,12 @@ pub(super) struct MassiveFigures {
     sweep: Vec<Swept>,
 }
 
-/// Fig. 10: the hit rate of a run as it goes on.
+/// Fig. 10: the hit rate of a run as it continues.
 #[derive(Serialize)]
 struct Followed {
     graph: &'static str,
     evicts: bool,
-    /// Of the input nodes of a batch.
+    /// Shares of the input nodes of a batch.
     remote_share: f64,
     /// Steps so far, and the hit rate of those since the point before.
     points: Vec<(u32, f64)>,
@@ -173,7 +174,7 @@ impl MassiveFigures {
         }
     }
 
-    /// Those of the sweep, rising.
+    /// Returns the those of the sweep, rising.
     fn deltas(&self) -> Vec<u32> {
         let of_first = self.sweep.iter().take_while(|swept| swept.gamma == GAMMAS[0]);
         of_first.map(|swept| swept.delta).collect()

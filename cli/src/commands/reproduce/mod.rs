@@ -91,30 +91,30 @@ pub(crate) struct ReproduceArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',',
           value_parser = MODELS.map(|model| model.name))]
     graphs: Vec<String>,
-    /// A graph of your own, which `lode import` has cut into a partition for each worker; repeat for
-    /// several. The figures that need graphs of other cuts leave it out.
+    /// A graph of your own, which `lode import` has cut into a partition for each worker; repeat
+    /// for several. The figures that need graphs of other cuts leave it out.
     #[arg(long, value_name = "DIR")]
     graph: Vec<PathBuf>,
     /// Roots of a batch and worker, in place of the papers' at --scale.
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_batch)]
     batches: Vec<usize>,
-    /// Runs of each cell, in turns: the median stands in the tables, with the range.
+    /// Runs of each cell, in turns: the median is in the tables, with the range.
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// What computes batches: model, or replay:FILE, which sleeps what was recorded.
+    /// Computation of batches: model, or replay:FILE, which sleeps recorded times.
     #[arg(long, value_name = "HOW", default_value = "model")]
     compute: Compute,
-    /// Leave out the figures and other baselines beside the tables of all contestants, which have runs of
-    /// their own.
+    /// Leave out the figures and other baselines beside the tables of all contestants, which have
+    /// runs of their own.
     #[arg(long)]
     no_figures: bool,
     /// Leave out the links that are solved from RapidGNN's speed-ups.
     #[arg(long)]
     no_solved_links: bool,
-    /// Rows that each worker may keep, as a share of those that it does not own (rapidgnn) or of its halo
-    /// (massivegnn): in two hot sets of half of them, in the oracle's tier, or in MassiveGNN's buffer.
-    /// With 2 a hot set has all.
+    /// Rows that each worker may keep, as a share of those that it does not own (rapidgnn) or of
+    /// its halo (massivegnn): in two hot sets of half of them, in the oracle's tier, or in
+    /// MassiveGNN's buffer. With 2 a hot set has all.
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = parse_share)]
     keep: f64,
     /// Epochs of each run.
@@ -157,7 +157,7 @@ impl Paper {
     }
 }
 
-/// What `--json` prints, and what `runs.json` holds.
+/// Output of `--json`, and contents of `runs.json`.
 #[derive(Serialize)]
 struct Reproduction {
     paper: Paper,
@@ -166,7 +166,7 @@ struct Reproduction {
     scale: f64,
     keep: f64,
     repeats: u32,
-    /// What computed in place of the models.
+    /// Computation in place of the models.
     recording: Option<Recording>,
     has_figures: bool,
     /// Whether the system counts energy.
@@ -210,7 +210,7 @@ impl Figures for Reproduction {
 }
 
 impl Reproduction {
-    /// Whether anything was measured over links of this kind.
+    /// Returns whether anything was measured over links of this kind.
     fn has_links(&self, link: &str) -> bool {
         self.graphs.iter().flat_map(|graph| &graph.groups).any(|group| group.link == link)
     }
@@ -282,7 +282,7 @@ struct Group {
 }
 
 impl Group {
-    /// The link of its runs.
+    /// Returns the link of its runs.
     fn spec(&self) -> LinkSpec {
         let (rate_bits, delay) = (self.rate_bits, Duration::from_secs_f64(self.delay_seconds));
         LinkSpec { rate_bits, delay }
@@ -298,7 +298,7 @@ impl Group {
         link_name(self.spec())
     }
 
-    /// Whether no group of the same batch size has a slower link.
+    /// Returns whether no group of the same batch size has a slower link.
     fn is_slowest(&self, groups: &[Self]) -> bool {
         let mut same = groups.iter().filter(|other| other.batch == self.batch);
         same.all(|other| other.rate_bits >= self.rate_bits)
@@ -515,7 +515,7 @@ struct OfBatch<'a> {
 /// Epochs of the runs of Fig. 9, at least.
 const LEARNT_EPOCHS: u32 = 10;
 
-/// How rows travel must not change what is learnt.
+/// Returns how rows travel must not change what is learnt.
 fn check_equal(expected: &Run, found: &Run, graph: &str) -> Result<()> {
     let same = expected.losses.len() == found.losses.len()
         && expected.losses.iter().zip(&found.losses).all(|(a, b)| a.to_bits() == b.to_bits());

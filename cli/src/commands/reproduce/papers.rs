@@ -1,4 +1,4 @@
-//! What the papers report, and the graphs that stand for theirs.
+//! Figures of the papers, and the graphs that stand for theirs.
 
 use serde::Serialize;
 
@@ -17,8 +17,9 @@ pub(super) struct Model {
     pub(super) class_is_community: bool,
     /// Share of the nodes that train, by the data's own split.
     pub(super) train: f32,
-    /// RapidGNN, Table 2: batch size, speed-up of steps and of the network over DGL-METIS, and of steps
-    /// over DGL-Random and GCN; and Fig. 4 as its text has it: MB per step of DGL-METIS and of RapidGNN.
+    /// RapidGNN, Table 2: batch size, speed-up of steps and of the network over DGL-METIS, and of
+    /// steps over DGL-Random and GCN; and Fig. 4 as its text has it: MB per step of DGL-METIS and
+    /// of RapidGNN.
     pub(super) rapidgnn: [Published; 3],
 }
 
@@ -28,7 +29,7 @@ pub(super) struct Published {
     pub(super) batch: u32,
     pub(super) step: f64,
     pub(super) network: f64,
-    /// Of steps, over DGL-Random and GCN.
+    /// Speedups of steps, over DGL-Random and GCN.
     pub(super) others: [f64; 2],
     pub(super) baseline_mb: f64,
     pub(super) rapid_mb: f64,
@@ -92,10 +93,10 @@ pub(super) const MODELS: [Model; 3] = [
 ];
 
 impl Model {
-    /// Time of communication over that of computation in the paper's baseline, N / C, if a step is what
-    /// is computed and what is waited for. Table 2 has two equations for it: RapidGNN's steps are
-    /// S = (C + N) / (C + N / k) times as fast, where its network time is k times shorter; means over the
-    /// batch sizes.
+    /// Time of communication over that of computation in the paper's baseline, N / C, if a step is
+    /// what is computed and what is waited for. Table 2 has two equations for it: RapidGNN's steps
+    /// are S = (C + N) / (C + N / k) times as fast, where its network time is k times shorter;
+    /// means over the batch sizes.
     pub(super) fn ratio(&self) -> f64 {
         let mean = |of: fn(&Published) -> f64| self.rapidgnn.iter().map(of).sum::<f64>() / 3.0;
         let (step, network) = (mean(|of| of.step), mean(|of| of.network));

@@ -1,5 +1,5 @@
-//! RapidGNN's Figs. 3 and 5: how often rows are used again, and what a larger cache leaves to fetch.
-//! Both are counted in the schedule.
+//! RapidGNN's Figs. 3 and 5: how often rows are used again, and what a larger cache leaves to
+//! fetch. Both are counted in the schedule.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -17,19 +17,20 @@ use super::graphs::Made;
 /// Rows of a hot set, of those that the smallest share of a worker lacks (Fig. 5).
 const SHARES: [f64; 8] = [0.0, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
 
-/// What was counted for these figures.
+/// Counts for these figures.
 #[derive(Default, Serialize)]
 pub(super) struct RapidFigures {
     reuse: Vec<Reuse>,
     fetches: Vec<Fetches>,
 }
 
-/// Fig. 3: remote rows of the first worker by the number of batches of its first epoch that use them.
+/// Fig. 3: remote rows of the first worker by the number of batches of its first epoch that use
+/// them.
 #[derive(Serialize)]
 struct Reuse {
     graph: String,
     batch: usize,
-    /// Of an epoch.
+    /// Counts of an epoch.
     batches: u32,
     nodes: u64,
     nodes_once: u64,
@@ -43,7 +44,7 @@ struct Reuse {
 struct Fetches {
     graph: String,
     batch: usize,
-    /// Of one hot set.
+    /// Counts of one hot set.
     hot_rows: u32,
     /// Lacked by batches: the paper's count.
     missed: f64,
@@ -103,7 +104,7 @@ impl RapidFigures {
         Ok(vec![("fig3.svg", self.reuse_curves().svg()?), ("fig5.svg", self.fetch_curves().svg()?)])
     }
 
-    /// Of the largest batches of each graph.
+    /// Counts of the largest batches of each graph.
     fn reuse_curves(&self) -> Curves<'static> {
         let is_largest = |reuse: &&Reuse| {
             let same = self.reuse.iter().filter(|other| other.graph == reuse.graph);
@@ -127,7 +128,7 @@ impl RapidFigures {
         }
     }
 
-    /// Of each graph and batch, as shares of what is fetched without a hot set.
+    /// Counts of each graph and batch, as shares of the fetches without a hot set.
     fn fetch_curves(&self) -> Curves<'static> {
         let mut curves: Vec<Curve> = Vec::new();
         let most = |graph: &str| {

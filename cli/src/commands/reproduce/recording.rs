@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::small_file::read_small_file;
 use crate::usage::UsageError;
 
-/// What computes the batches.
+/// Computation of the batches.
 #[derive(Clone, Debug)]
 pub(super) enum Compute {
     /// The model, on the processor.
@@ -72,8 +72,8 @@ impl Recording {
         Ok(Replay::new(seconds.clone())?)
     }
 
-    /// Fails if batches of `n_roots` have a time for each step of an epoch: the figures of other cuts and
-    /// other numbers of machines have epochs of other steps.
+    /// Fails if batches of `n_roots` have a time for each step of an epoch: the figures of other
+    /// cuts and other numbers of machines have epochs of other steps.
     pub(super) fn check_figures(&self, n_roots: usize) -> Result<(), UsageError> {
         match self.seconds.get(&n_roots) {
             Some(seconds) if seconds.len() > 1 => Err(UsageError::new(format!(

@@ -86,24 +86,24 @@ impl Contestant {
         self.strategy() == Strategy::Rapid
     }
 
-    /// Rows of a hot set, of `n_kept` in both.
+    /// Returns the rows of a hot set, of `n_kept` in both.
     fn n_hot(self, n_kept: u32) -> usize {
         if self == Self::RapidPrefetch { 0 } else { n_kept as usize / 2 }
     }
 
-    /// What it trains.
+    /// Returns what it trains.
     fn model(self) -> ModelKind {
         if self == Self::Gcn { ModelKind::Gcn } else { ModelKind::Sage }
     }
 }
 
-/// What one run came to. Times are seconds and those of a mean step, bytes those of one worker's.
+/// Results of one run. Times are seconds and those of a mean step, bytes those of one worker's.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Run {
     pub(super) contestant: Contestant,
     pub(super) step_seconds: f64,
-    /// Least and most of all repeats, of which this run is the middle one (of an even number the slower
-    /// of two).
+    /// Least and most of all repeats, of which this run is the middle one (of an even number the
+    /// slower of two).
     pub(super) step_range: [f64; 2],
     /// Forward and backward pass, averaging, update.
     pub(super) compute_seconds: f64,
@@ -120,10 +120,11 @@ pub(super) struct Run {
     pub(super) wait_share: f64,
     /// All that travelled: hot sets and first fills of buffers too.
     pub(super) remote_bytes: f64,
-    /// Without hot sets and first fills: under `rapid` what batches lacked, which is what its paper counts
-    /// (Algorithm 1, line 16); under `massive` what its rounds of eviction fetch ahead is among them.
+    /// Without hot sets and first fills: under `rapid` what batches lacked, which is what its paper
+    /// counts (Algorithm 1, line 16); under `massive` what its rounds of eviction fetch ahead is
+    /// among them.
     pub(super) missed_bytes: f64,
-    /// Of all workers, in a mean epoch.
+    /// Bytes of all workers, in a mean epoch.
     pub(super) remote_rows_per_epoch: f64,
     pub(super) rows: EpochRows,
     pub(super) epoch_seconds: f64,
@@ -132,12 +133,12 @@ pub(super) struct Run {
     pub(super) accuracies: Vec<f64>,
     /// At the end, where it was measured.
     pub(super) test_accuracy: Option<f64>,
-    /// What the whole machine used meanwhile, where it counts that.
+    /// Use of the whole machine meanwhile, where it is counted.
     pub(super) energy_joules: Option<f64>,
     pub(super) hit_rate: f64,
     pub(super) overlap_efficiency: Option<f64>,
     pub(super) setup_seconds: f64,
-    /// Of the set-up, what made the schedule.
+    /// Part of the set-up that made the schedule.
     pub(super) schedule_seconds: f64,
     /// Set-up and all epochs.
     pub(super) run_seconds: f64,
@@ -204,8 +205,8 @@ impl Run {
     }
 }
 
-/// Remote rows of all workers' batches in a mean epoch, by where they came from. The first three add up
-/// to all that batches used.
+/// Remote rows of all workers' batches in a mean epoch, by where they came from. The first three
+/// add up to all that batches used.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct EpochRows {
     /// From a hot set, the oracle's tier or a buffer.
@@ -239,7 +240,7 @@ impl EpochRows {
 /// The first epoch beside the others.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct WarmUp {
-    /// What is pulled before the first step: set-up but for the schedule.
+    /// Pulls before the first step: set-up but for the schedule.
     pub(super) before_seconds: f64,
     pub(super) first_seconds: f64,
     /// Mean of the others.
@@ -292,7 +293,7 @@ pub(super) fn addresses(links: &[ShapedServer]) -> Vec<String> {
 pub(super) struct Cluster {
     servers: Servers,
     n_workers: u16,
-    /// What computes in place of the model.
+    /// Computation in place of the model.
     recording: Option<Recording>,
 }
 
@@ -371,7 +372,7 @@ impl Cluster {
     }
 }
 
-/// What is trained how.
+/// Subject and strategy of the training.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case<'a> {
     pub(super) contestant: Contestant,
@@ -408,15 +409,15 @@ impl Case<'_> {
     }
 }
 
-/// The share of remote rows that were pulled for batches and not to fill what is kept.
+/// Returns the share of remote rows that were pulled for batches and not to fill what is kept.
 fn missed_share(report: &TrainReport) -> f64 {
     let sum = |of: fn(&EpochReport) -> u64| report.epochs.iter().map(of).sum::<u64>() as f64;
     let ahead = sum(|epoch| epoch.hot_set_rows + epoch.filled_rows);
     1.0 - ahead / sum(|epoch| epoch.remote_rows).max(1.0)
 }
 
-/// The rate at which a pull of `baseline`, as measured without a link, takes `ratio` times the rest of
-/// its step. Each server sends about what one worker asks for.
+/// The rate at which a pull of `baseline`, as measured without a link, takes `ratio` times the rest
+/// of its step. Each server sends about what one worker asks for.
 pub(super) fn slow_link(baseline: &Run, ratio: f64, delay: Duration) -> LinkSpec {
     let seconds = (ratio * baseline.rest_seconds()).max(1e-6);
     LinkSpec { rate_bits: (baseline.remote_bytes * 8.0 / seconds).max(1e6), delay }

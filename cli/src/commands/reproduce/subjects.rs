@@ -1,4 +1,4 @@
-//! What is measured: graphs that stand for the papers', and graphs of the user's own.
+//! Subjects of the measurements: graphs that stand for the papers', and graphs of the user's own.
 
 use std::path::{Path, PathBuf};
 
@@ -24,8 +24,9 @@ pub(super) enum Origin {
 }
 
 impl Subject {
-    /// Returns the papers' graphs that `names` lists, or all where neither it nor `folders` has any,
-    /// then those in `folders`. `batches` take the place of the papers' batch sizes, at `scale`.
+    /// Returns the papers' graphs that `names` lists, or all where neither it nor `folders` has
+    /// any, then those in `folders`. `batches` take the place of the papers' batch sizes, at
+    /// `scale`.
     pub(super) fn all(
         names: &[String],
         folders: &[PathBuf],
@@ -78,7 +79,8 @@ impl Subject {
     }
 }
 
-/// Returns the paper's batches at `scale`, or those of `asked`, with the paper's figures of their size.
+/// Returns the paper's batches at `scale`, or those of `asked`, with the paper's figures of their
+/// size.
 fn batches_of(model: &Model, asked: &[usize], scale: f64) -> Vec<(usize, Option<Published>)> {
     let usual = || model.batches(scale).into_iter().zip(model.rapidgnn);
     if asked.is_empty() {

@@ -12,7 +12,7 @@ use crate::log::{LogFormat, LogLevel};
 use crate::size::parse_size;
 use crate::small_file::read_small_file;
 
-/// What a file says; `docs/serve.toml` documents each.
+/// Settings of a file; `docs/serve.toml` documents each.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ConfigFile {
@@ -108,8 +108,8 @@ fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Er
     }
 }
 
-/// The mode of a file that is nothing but a way in: its bits for user, group and others, in octal. Its
-/// owner may write, or the next server of the same could not ask whether anybody listens there.
+/// The mode of a file that is nothing but a way in: its bits for user, group and others, in octal.
+/// Its owner may write, or the next server of the same could not ask whether anybody listens there.
 pub(super) fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode @ 0..=0o777) if mode & 0o200 != 0 => Ok(mode),
@@ -272,7 +272,7 @@ mod tests {
         assert!(read("memory = 5").unwrap().memory == Some(5));
     }
 
-    /// Who follows the comments of one file with the other has one that works.
+    /// A user who follows the comments of one file with the other has one that works.
     #[test]
     fn the_documented_file_names_folders_that_the_unit_makes() {
         let text = include_str!("../../../../docs/serve.toml");

@@ -1,4 +1,4 @@
-//! Who may come in by which address.
+//! Credentials for each address.
 
 use std::net::SocketAddr;
 

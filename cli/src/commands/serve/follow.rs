@@ -20,11 +20,11 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// How often the writers are asked for a new version, in milliseconds.
 const INTERVAL_MS: u64 = 200;
 
-/// What is followed, and how.
+/// The writer to follow, and the way.
 #[derive(Args)]
 pub(super) struct FollowArgs {
-    /// Follow the partitions of these servers, which write them: fetch each version that they commit
-    /// and serve it. The folder may be empty, or have followed them before.
+    /// Follow the partitions of these servers, which write them: fetch each version that they
+    /// commit and serve it. The folder may be empty, or have followed them before.
     #[arg(long, value_name = "ADDR,ADDR", value_delimiter = ',', conflicts_with_all = ["writable", "parts_here"])]
     pub(super) follow: Vec<Address>,
     /// With --follow: milliseconds between two looks for a new version; 200 unless given.
@@ -33,7 +33,8 @@ pub(super) struct FollowArgs {
     /// With --follow: file with the token that the writers want.
     #[arg(long, value_name = "FILE", requires = "follow")]
     follow_token_file: Option<PathBuf>,
-    /// With --follow: speak TLS with the writers, whose certificates these authorities (PEM) have signed.
+    /// With --follow: speak TLS with the writers, whose certificates these authorities (PEM) have
+    /// signed.
     #[arg(long, value_name = "FILE", requires = "follow")]
     follow_tls_ca: Option<PathBuf>,
 }

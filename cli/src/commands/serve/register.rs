@@ -8,7 +8,7 @@ use lodestore_server::Server;
 
 use crate::usage::UsageError;
 
-/// Where clients find a server: as told, or where it listens.
+/// The address of a server for clients: as given, or where it listens.
 pub(super) fn address(server: &Server, told: Option<&Address>) -> Result<Address> {
     if let Some(told) = told {
         return Ok(told.clone());
@@ -25,7 +25,7 @@ pub(super) fn address(server: &Server, told: Option<&Address>) -> Result<Address
     }
 }
 
-/// Registers the server until what this gives is dropped.
+/// Registers the server until the returned value is dropped.
 #[cfg(feature = "etcd")]
 pub(super) fn start(
     map: &str,
@@ -52,7 +52,7 @@ pub(super) fn start(
     Ok(lodestore_client::Registration::start(map, entry)?)
 }
 
-/// What a build without etcd cannot have.
+/// Registration in a build without etcd.
 #[cfg(not(feature = "etcd"))]
 pub(super) enum Registration {}
 

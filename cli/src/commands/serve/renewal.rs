@@ -17,15 +17,15 @@ const LOOK: Duration = Duration::from_secs(2);
 /// The files of a server's tokens and certificates, and how they were.
 pub(super) struct Renewal {
     files: Vec<PathBuf>,
-    /// As they were when the server took what is in them. What failed for another reason than theirs
-    /// is tried again, or a token that nobody shall have would be good for ever.
+    /// As they were when the server took what is in them. A failure for another reason than the
+    /// files is tried again, or a revoked token would stay valid.
     taken: Vec<Stamp>,
-    /// As they were when it was told that they cannot be used.
+    /// The files when it was reported that they cannot be used.
     told: Vec<Stamp>,
 }
 
-/// What changes with a file: device, number, bytes, when it was written, and when renamed or given
-/// another mode; `None` where there is none.
+/// Properties that change with a file: device, number, bytes, time of the write, of renames and of
+/// mode changes; `None` where there is none.
 type Stamp = Option<(u64, u64, u64, (i64, i64), (i64, i64))>;
 
 impl Renewal {
@@ -50,7 +50,8 @@ impl Renewal {
             thread::sleep(LOOK);
             match self.look(|| Ok(renewer.renew(&args.check()?)?)) {
                 None => {}
-                // Seen by default: who replaces a token wants to know since when the old one is none.
+                // Seen by default: who replaces a token wants to know since when the old one is
+                // none.
                 Some(Ok(())) => {
                     warn!("tokens and certificates are read anew: who connects must show those");
                 }
@@ -65,7 +66,7 @@ impl Renewal {
         }
     }
 
-    /// Renews if the files are not as they were taken; gives what is to be told of that, a failure once
+    /// Renews if the files are not as they were taken; returns a message about that, a failure once
     /// for each change.
     fn look(&mut self, renew: impl FnOnce() -> Result<()>) -> Option<Result<()>> {
         let now = stamps(&self.files);

@@ -45,8 +45,8 @@ fn ask(address: &Address, token: Option<&Token>) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// The first address that takes the connection. It is named by number: a server without a token answers
-/// under few names.
+/// Returns the first address that takes the connection. It is named by number: a server without a
+/// token answers under few names.
 fn connect(address: &Address) -> std::io::Result<(TcpStream, SocketAddr)> {
     let found: Vec<SocketAddr> = address.to_string().to_socket_addrs()?.collect();
     let mut result = Err(std::io::Error::other("the name has no address"));
@@ -59,7 +59,7 @@ fn connect(address: &Address) -> std::io::Result<(TcpStream, SocketAddr)> {
     result
 }
 
-/// The body of an answer: the server closes the connection behind it.
+/// Returns the body of an answer: the server closes the connection behind it.
 fn figures(answer: &[u8]) -> Result<ServerFigures> {
     let text = std::str::from_utf8(answer).context("its answer is no text")?;
     let (head, body) = text.split_once("\r\n\r\n").context("its answer is no HTTP")?;

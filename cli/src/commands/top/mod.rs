@@ -72,7 +72,7 @@ impl TopArgs {
     }
 }
 
-/// An address that HTTP can be spoken to.
+/// Returns an address that HTTP can be spoken to.
 fn metrics_address(text: &str) -> Result<Address, String> {
     match text.parse() {
         Ok(Address::Unix(_)) => Err("metrics are had over TCP: HOST:PORT".to_owned()),

@@ -6,13 +6,13 @@ use lodestore_server::{KindFigures, ServerFigures, ShardFigures};
 use crate::human;
 use crate::table::Table;
 
-/// What has happened since `before`, or since the server started.
+/// Events since `before`, or since the server started.
 pub(super) fn screen(
     address: &Address,
     now: &ServerFigures,
     before: Option<&ServerFigures>,
 ) -> String {
-    // A server that was started anew has nothing in common with the one before.
+    // A server that was started again has nothing in common with the one before.
     let before = before.filter(|then| {
         then.started_unix_seconds == now.started_unix_seconds
             && then.shards.len() == now.shards.len()
@@ -34,8 +34,8 @@ pub(super) fn screen(
     text
 }
 
-/// A text of the server on one line: whatever answers at the address, it does not steer the terminal,
-/// nor add lines of its own. Paths keep their letters.
+/// Returns a text of the server on one line: whatever answers at the address, it does not steer the
+/// terminal, nor add lines of its own. Paths keep their letters.
 fn escaped(text: &str) -> String {
     text.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"")
 }

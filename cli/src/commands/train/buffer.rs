@@ -16,7 +16,7 @@ use crate::usage::UsageError;
 
 /// Rows of a buffer, for each halo node of its worker (the paper's f_p^h).
 const SHARE: f64 = 0.25;
-/// What scores are multiplied with (γ).
+/// Factor of scores (γ).
 const GAMMA: f64 = 0.9995;
 /// Batches between rounds (Δ).
 const DELTA: u32 = 64;
@@ -128,8 +128,8 @@ impl Tiers {
         Ok(tier)
     }
 
-    /// The buffers before `remote` of workers whose tiers these are, each filled in a thread of its own,
-    /// and what that pulled.
+    /// The buffers before `remote` of workers whose tiers these are, each filled in a thread of its
+    /// own, and what that pulled.
     pub(super) fn fill(
         &mut self,
         tiers: Vec<Tier>,

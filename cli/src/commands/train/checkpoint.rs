@@ -1,4 +1,4 @@
-//! Where a run leaves its checkpoints, and whether it goes on from one.
+//! Where a run leaves its checkpoints, and whether it continues from one.
 
 use std::path::PathBuf;
 
@@ -10,16 +10,16 @@ use crate::usage::UsageError;
 /// Flags of checkpoints.
 #[derive(Args, Clone, Debug)]
 pub(super) struct CheckpointArgs {
-    /// Keep a checkpoint in this folder, replaced after each epoch: a run that was killed goes on from
-    /// it to the same parameters, bit for bit, if nobody has put other features meanwhile.
+    /// Keep a checkpoint in this folder, replaced after each epoch. A killed run continues from it
+    /// to the same parameters, bit for bit, if no put has changed features meanwhile.
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
-    /// With --checkpoint: also after every so many steps.
+    /// With --checkpoint: also after every N steps.
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
     checkpoint_every: Option<u32>,
-    /// With --checkpoint: go on from the checkpoint in the folder, or begin if there is none. What is
-    /// computed must be as in the run that wrote it; how rows are fetched, --epochs, --patience, --no-test
-    /// and --save-model may differ.
+    /// With --checkpoint: continue from the checkpoint in the folder, or begin if there is none.
+    /// Settings of the computation must be as in the run that wrote it; those of fetching rows,
+    /// --epochs, --patience, --no-test and --save-model may differ.
     #[arg(long)]
     resume: bool,
 }

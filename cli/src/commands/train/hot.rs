@@ -1,4 +1,4 @@
-//! What `rapid` keeps, and how much of it.
+//! Rows that `rapid` keeps, and their number.
 
 use std::path::PathBuf;
 
@@ -12,28 +12,28 @@ use crate::usage::UsageError;
 /// Flags of rows that come by a schedule.
 #[derive(Args, Clone, Debug)]
 pub(super) struct HotArgs {
-    /// rapid: rows in each worker's hot set under --policy frequency, of which there are two; the oracle,
-    /// the policy unless given, keeps twice as many.
-    /// At most what it does not own [default: 10000].
+    /// rapid: rows in each worker's hot set under --policy frequency, of which there are two; the
+    /// oracle, the policy unless given, keeps twice as many. At most what it does not own [default:
+    /// 10000].
     #[arg(long = "hot", value_name = "ROWS")]
     pub(super) n_hot: Option<usize>,
     /// rapid: batches prepared ahead [default: 4].
     #[arg(long, value_name = "Q")]
     pub(super) window: Option<usize>,
-    /// rapid: batches of the window whose rows are read together: a row that several need once, and
-    /// neighbours on disk at once [default: half of the window].
+    /// rapid: batches of the window whose rows are read together, so that shared rows and
+    /// neighbours on disk are read once [default: half of the window].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) together: Option<u32>,
-    /// rapid: most bytes of rows that one worker's kept rows and batches may take: those of the window,
-    /// the one that is trained on, and one that the trainer had to prepare itself. Both shrink to it;
-    /// less than one batch takes is an error that says how much that is.
-    /// sdt: memory of each worker; a third of it is for its partitions, see --reserve. One that is larger
-    /// is an error that says how many partitions would fit.
+    /// rapid: most bytes of rows that one worker's kept rows and batches may take: those of the
+    /// window, the one that is trained on, and one that the trainer had to prepare itself. Both
+    /// shrink to it; less than one batch takes is an error that says how much that is. sdt: memory
+    /// of each worker; a third of it is for its partitions, see --reserve. One that is larger is an
+    /// error that says how many partitions would fit.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) memory: Option<u64>,
-    /// rapid: where the schedule is kept, and used if it is there already; beside the checkpoints unless
-    /// given, or in a temporary file without any. Another file, or the schedule of another run, is an
-    /// error, and stays.
+    /// rapid: where the schedule is kept, and used if it is there already; beside the checkpoints
+    /// unless given, or in a temporary file without any. Another file, or the schedule of another
+    /// run, is an error, and stays.
     #[arg(long, value_name = "FILE")]
     pub(super) schedule: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! What a graph tells the policies of tiers.
+//! Inputs of tiers' policies from a graph.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use lodestore_store::Graph;
 use crate::candidates::WorkerView;
 use crate::policies::overlap_ratios;
 
-/// What of the run is in this process.
+/// Workers of the run in this process.
 #[derive(Clone, Debug)]
 pub(super) struct Here {
     pub(super) workers: Vec<u32>,
@@ -29,10 +29,10 @@ pub(super) enum Reach {
     Halos,
 }
 
-/// What a graph tells policies, worked out once for all tiers of a run.
+/// Inputs of policies from a graph, computed once for all tiers of a run.
 pub(super) struct Known<'a> {
     pub(super) graph: &'a Graph,
-    /// Of the run.
+    /// Workers of the run.
     pub(super) n_workers: u32,
     pub(super) here: Here,
     reach: Reach,
@@ -43,7 +43,7 @@ pub(super) struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// Returns what `graph` tells about a run of `n_workers`, which asks for rows in `reach`.
+    /// Returns the inputs from `graph` for a run of `n_workers`, which asks for rows in `reach`.
     pub(super) fn new(
         (graph, topology): (&'a Graph, &'a Topology),
         n_workers: u32,
@@ -54,8 +54,8 @@ impl<'a> Known<'a> {
         Self { graph, n_workers, here, reach, topology, overlap, by_degree }
     }
 
-    /// The worker whose rows a tier of this process is never asked for: of several, every row is remote
-    /// to one.
+    /// The worker whose rows a tier of this process is never asked for: of several, every row is
+    /// remote to one.
     pub(super) fn lone_worker(&self) -> Option<u32> {
         let [worker] = self.here.workers[..] else { return None };
         Some(worker)
@@ -66,7 +66,7 @@ impl<'a> Known<'a> {
         n_bytes / u64::from(self.here.n_processes)
     }
 
-    /// A policy with what the graph tells it; `worker` is whose rows are not asked for, unless
+    /// Returns a policy with its inputs from the graph; rows of `worker` are not requested, unless
     /// several workers ask.
     pub(super) fn spec(&self, kind: PolicyKind, worker: Option<u32>) -> Result<PolicySpec> {
         Ok(match kind {
@@ -83,7 +83,8 @@ impl<'a> Known<'a> {
         remote.map(|part| book.range(part).len() as u32).sum()
     }
 
-    /// Returns the number of rows of others that `worker` may ask for, or without one any worker here.
+    /// Returns the number of rows of others that `worker` may ask for, or without one any worker
+    /// here.
     pub(super) fn n_wanted(&self, worker: Option<u32>) -> Result<u32> {
         if self.reach == Reach::All {
             return Ok(self.n_remote(worker));
@@ -125,7 +126,7 @@ impl<'a> Known<'a> {
         Ok(Arc::clone(self.overlap.get_or_init(|| ratios)))
     }
 
-    /// All nodes but those that `worker` owns, the highest in-degree first.
+    /// Returns all nodes but those that `worker` owns, the highest in-degree first.
     fn remote_by_degree(&self, worker: Option<u32>) -> Arc<[u32]> {
         let ranked = self.by_degree.get_or_init(|| {
             let ids: Vec<u32> = (0..self.graph.book().n_nodes()).collect();

@@ -1,4 +1,4 @@
-//! What each worker did in each step, one JSON object a line.
+//! Times of each worker in each step, one JSON object a line.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -12,12 +12,12 @@ const BEGIN: &[u8] = b"{\"epoch\":";
 /// More than any line has.
 const MAX_LINE_BYTES: u64 = 1 << 16;
 
-/// A file of lines. Those of a step are there when it has been told of.
+/// A file of lines. Those of a step are there when it is reported.
 #[derive(Debug)]
 pub(super) struct StepLog {
     path: PathBuf,
     file: File,
-    /// Lines of a run that this one goes on from stay, and more follow.
+    /// Lines of a run that this one continues from stay, and more follow.
     resumes: bool,
     has_begun: bool,
     lines: Vec<u8>,
@@ -80,7 +80,7 @@ impl StepLog {
         cut.with_context(|| cannot("cut", &self.path))
     }
 
-    /// The last bytes.
+    /// Returns the last bytes.
     fn tail(&mut self) -> io::Result<Vec<u8>> {
         let (n_bytes, mut tail) = (self.file.metadata()?.len(), Vec::new());
         if n_bytes > 0 {

@@ -1,5 +1,5 @@
-//! The processes of a run: threads of one process, processes that this one starts, or those of an MPI
-//! job.
+//! The processes of a run: threads of one process, processes that this one starts, or those of an
+//! MPI job.
 
 use std::env;
 use std::ffi::OsString;
@@ -22,12 +22,12 @@ use thiserror::Error;
 
 use crate::usage::UsageError;
 
-/// A process must end within this time once the run is over; one that was killed is seen to be dead in
-/// less.
+/// A process must end within this time once the run is over; one that was killed is seen to be dead
+/// in less.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The variables by which starters of MPI jobs say how many processes there are, and which this is; the
-/// last is that of a step of Slurm (`srun`), whatever it lets processes find each other by.
+/// The variables by which starters of MPI jobs say how many processes there are, and which this is;
+/// the last is that of a step of Slurm (`srun`), whatever it lets processes find each other by.
 const MPI_VARIABLES: [[&str; 2]; 3] = [
     ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"],
     ["PMI_SIZE", "PMI_RANK"],
@@ -40,8 +40,8 @@ pub(crate) enum Form {
     /// Threads of this process.
     #[default]
     Threads,
-    /// A process for each, started by this one with these arguments; it is the first of them. They wait
-    /// for each other so long at most, as the first counts it.
+    /// A process for each, started by this one with these arguments; it is the first of them. They
+    /// wait for each other so long at most, as the first counts it.
     Processes(Vec<OsString>, Duration),
     /// This process was started by another one of the run.
     StartedAs(Peer, Duration),
@@ -49,15 +49,15 @@ pub(crate) enum Form {
     Mpi([u32; 2], Duration),
 }
 
-/// Which process of a run this is, by a hidden flag that the first one passes: rank and processes. Its
-/// socket to the first one is its standard input.
+/// Which process of a run this is, by a hidden flag that the first one passes: rank and processes.
+/// Its socket to the first one is its standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     rank: u32,
     n_ranks: u32,
 }
 
-/// The error of a process that has told it to the first one, who tells it to people.
+/// The error of a process that has already reported it to the first one, which prints it.
 #[derive(Debug, Error)]
 #[error("told to the first process of the run")]
 pub(crate) struct Told;
@@ -86,8 +86,8 @@ impl FromStr for Peer {
 }
 
 impl Form {
-    /// By the flags: `processes`, the hidden one of a process that another has started, and how long
-    /// they wait for each other.
+    /// By the flags: `processes`, the hidden one of a process that another has started, and how
+    /// long they wait for each other.
     pub(super) fn of(
         processes: bool,
         peer: Option<Peer>,
@@ -112,7 +112,7 @@ impl Form {
         }
     }
 
-    /// Workers unless told: one for each process.
+    /// Default number of workers: one for each process.
     pub(super) fn usual_workers(&self) -> u32 {
         match self {
             Self::Mpi([n_ranks, _], _) => *n_ranks,
@@ -125,7 +125,7 @@ impl Form {
         matches!(self, Self::Processes(..))
     }
 
-    /// Whether another process tells of the run.
+    /// Returns whether another process reports the run.
     pub(super) fn is_led(&self) -> bool {
         match self {
             Self::Threads | Self::Processes(..) => false,
@@ -176,7 +176,8 @@ fn mpi_collective(_: Duration) -> Result<Box<dyn Collective>> {
     bail!("this lode was built without MPI")
 }
 
-/// Processes of the MPI job that this one belongs to, and its rank, if it belongs to one of several.
+/// Processes of the MPI job that this one belongs to, and its rank, if it belongs to one of
+/// several.
 fn mpi_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<[u32; 2]> {
     let number = |name: &str| variable(name)?.parse::<u32>().ok();
     let job = MPI_VARIABLES.into_iter();
@@ -189,7 +190,7 @@ fn mpi_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<[u32; 2]> {
     job.chain(of_step()).find(|[n_ranks, _]| *n_ranks > 1)
 }
 
-/// How to start a process that stands in a job and is none of it.
+/// Returns how to start a process that is in a job and is none of it.
 fn by_itself() -> String {
     let sizes = MPI_VARIABLES.iter().map(|[size, _]| *size).chain(["SLURM_NTASKS"]);
     let unset: String = sizes.map(|size| format!(" -u {size}")).collect();
@@ -238,7 +239,7 @@ impl Children {
         Ok(SocketCollective::leader(sockets, patience)?)
     }
 
-    /// How the process of `rank` ended, which is gone.
+    /// Returns how the process of `rank` ended, which is gone.
     fn end_of(&mut self, rank: u32) -> Option<String> {
         let child = self.0.get_mut(rank.checked_sub(1)? as usize)?;
         let status = wait(child, Duration::from_secs(1))?;
@@ -285,7 +286,7 @@ impl Joined {
         &mut *self.collective
     }
 
-    /// Whether this process tells of the run.
+    /// Returns whether this process reports the run.
     pub(super) fn leads(&self) -> bool {
         self.collective.rank() == 0
     }
@@ -315,8 +316,8 @@ impl Joined {
         }
     }
 
-    /// Gives the sums over all processes of `figures`, of which each has as many; the last word of the
-    /// run.
+    /// Returns the sums over all processes of `figures`, of which each has as many; the last word
+    /// of the run.
     pub(super) fn sums(mut self, figures: &mut [u64]) -> Result<()> {
         let reduced = self.collective.all_reduce(Reduction::Sum, figures);
         reduced.map_err(|error| self.parted(&error))?;

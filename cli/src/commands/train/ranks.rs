@@ -10,8 +10,8 @@ use super::known::Here;
 use super::{Opened, TrainRun};
 use crate::shaping::ShapedRank;
 
-/// Trains with a rank for each worker, which is a thread: gradients and models travel over the links of
-/// `ranks`, rows over those of the servers that `run` names.
+/// Trains with a rank for each worker, which is a thread: gradients and models travel over the
+/// links of `ranks`, rows over those of the servers that `run` names.
 pub(crate) fn train_over_links(run: &TrainRun, ranks: Vec<ShapedRank>) -> Result<TrainReport> {
     let workers: Vec<u32> = (0..run.train.workers).collect();
     let opened = Opened::with(run, Here { workers, n_processes: 1 })?;

@@ -1,4 +1,4 @@
-//! What a run tells: a line per epoch, then the summary.
+//! Report of a run: a line per epoch, then the summary.
 
 use lodestore_trainer::{
     Bottleneck, EpochReport, FullConfig, Halo, HopConfig, HotPolicy, Metric, Migration, Place,
@@ -40,7 +40,8 @@ pub(super) fn epoch_row(epoch: &EpochReport) -> String {
     ])
 }
 
-/// The present step, short enough for a line of progress: shares of its time in %, and rows by source.
+/// The present step, short enough for a line of progress: shares of its time in %, and rows by
+/// source.
 pub(super) fn step_line(loss: f64, workers: &[WorkerStep]) -> String {
     let mut seconds = StepSeconds::default();
     workers.iter().for_each(|worker| seconds += worker.seconds);
@@ -61,7 +62,7 @@ pub(super) fn step_line(loss: f64, workers: &[WorkerStep]) -> String {
     )
 }
 
-/// What `hop` moved beside rows in a step.
+/// Returns what `hop` moved beside rows in a step.
 fn traffic(workers: &[WorkerStep]) -> String {
     let all = || workers.iter().filter_map(|worker| worker.hop);
     let Some(n) = all().map(|hop| hop.time_steps).next() else { return String::new() };
@@ -78,7 +79,8 @@ fn kept(rows: &RowsBySource) -> u64 {
     rows.hot_set + rows.buffer + rows.device_tier + rows.host_tier + rows.together
 }
 
-/// Where a mean step's time went, and what it took to prepare its batch: perhaps beside other steps.
+/// Returns where a mean step's time went, and what it took to prepare its batch: perhaps beside
+/// other steps.
 fn shares(step: &StepShares) -> [String; 2] {
     let StepShares { compute, wait, update, others, sample, lookup, pull, copy, .. } = *step;
     let [compute, wait, update, others] = [compute, wait, update, others].map(human::percent);
@@ -89,7 +91,7 @@ fn shares(step: &StepShares) -> [String; 2] {
     ]
 }
 
-/// Rows that batches used, by where they came from.
+/// Returns the rows that batches used, by where they came from.
 fn rows(epochs: &[EpochReport]) -> String {
     let sum = |of: fn(&EpochReport) -> u64| human::count(epochs.iter().map(of).sum());
     let travelled =
@@ -108,7 +110,7 @@ fn rows(epochs: &[EpochReport]) -> String {
     format!("{local} local, {kept} kept, {together}{missed} remote; {ahead} pulled to be kept")
 }
 
-/// What `hop` moved beside rows.
+/// Returns what `hop` moved beside rows.
 fn moved(hop: HopConfig, epochs: &[EpochReport]) -> String {
     let sum = |of: fn(&EpochReport) -> Option<u64>| epochs.iter().filter_map(of).sum::<u64>();
     let time_steps = human::counted(sum(|epoch| epoch.time_steps), "time step");
@@ -122,7 +124,7 @@ fn moved(hop: HopConfig, epochs: &[EpochReport]) -> String {
     }
 }
 
-/// What `sdt` loaded and sent beside the rows of its partitions.
+/// Returns what `sdt` loaded and sent beside the rows of its partitions.
 fn partitioned(sdt: SdtConfig, epochs: &[EpochReport]) -> String {
     let sum = |of: fn(&EpochReport) -> Option<u64>| epochs.iter().filter_map(of).sum::<u64>();
     let (rows, bytes) = (sum(|epoch| epoch.halo_rows), sum(|epoch| epoch.halo_bytes));
@@ -139,7 +141,7 @@ fn partitioned(sdt: SdtConfig, epochs: &[EpochReport]) -> String {
     )
 }
 
-/// What partitions exchanged under `full`, in the whole run and in its last epoch.
+/// Returns what partitions exchanged under `full`, in the whole run and in its last epoch.
 fn exchanged(full: &FullConfig, epochs: &[EpochReport]) -> String {
     let last = |of: fn(&EpochReport) -> Option<u64>| epochs.last().and_then(of).unwrap_or(0);
     let rows = human::count(last(|epoch| epoch.halo_rows));
@@ -168,7 +170,7 @@ fn exchanged(full: &FullConfig, epochs: &[EpochReport]) -> String {
     text
 }
 
-/// What held the steps up, such as `compute, 71 % of a step; waiting for rows 12 %`.
+/// Returns what held the steps up, such as `compute, 71 % of a step; waiting for rows 12 %`.
 fn bottleneck(step: &StepShares) -> String {
     let waiting = match step.preparation {
         Preparation::Sample => "waiting for batches, most of it sampling",
@@ -317,7 +319,7 @@ fn of_tier(report: &TierReport) -> (&'static str, String) {
     }
 }
 
-/// What a tier did beside hits and misses, if it did.
+/// Returns what a tier did beside hits and misses, if it did.
 fn beside(tier: &TierReport) -> String {
     let counts = [
         (tier.promotions, "moved up"),

@@ -9,19 +9,19 @@ use crate::usage::UsageError;
 /// Flags of `--strategy sdt`.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct SdtArgs {
-    /// sdt: average the local models after every so many epochs [default: 1].
+    /// sdt: average the local models after every N epochs [default: 1].
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     average_every: Option<u32>,
-    /// sdt: what becomes of the states of optimisers then: averaged (as parameters are), local (each local
-    /// model keeps its own) or reset [default: averaged].
+    /// sdt: what becomes of the states of optimisers then: averaged (as parameters are), local
+    /// (each local model keeps its own) or reset [default: averaged].
     #[arg(long, value_name = "O")]
     optimizer_state: Option<OptimizerState>,
     /// sdt: hops of the halo that each partition has. As many as layers keep sampled neighbourhoods
     /// whole; 1 is what SDT-GNN's code does, and 0 no halo [default: as many as layers].
     #[arg(long, value_name = "L")]
     halo_hops: Option<u32>,
-    /// sdt: one batch for each partition: all of its training nodes, with all of their neighbours; of
-    /// --fanout only the number of layers counts, and --batch does not.
+    /// sdt: one batch for each partition: all of its training nodes, with all of their neighbours;
+    /// of --fanout only the number of layers counts, and --batch does not.
     #[arg(long)]
     full_partition: bool,
     /// sdt --memory: what training takes of it; the rest is for partitions [default: two thirds].

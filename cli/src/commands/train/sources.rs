@@ -13,8 +13,9 @@ use super::TrainRun;
 use super::known::{Here, Known, Reach};
 use super::tiers::Tiers;
 
-/// Of the workers here: own partitions from the graph's files, and nothing else from there; all other rows from the
-/// servers, or from a store over the whole graph when no server is named, through the tiers.
+/// Sources of the workers here. Own partitions, and they alone, come from the graph's files. All
+/// other rows come through the tiers from the servers, or from a store over the whole graph when no
+/// server is named.
 pub(super) fn open(
     run: &TrainRun,
     graph: &Graph,

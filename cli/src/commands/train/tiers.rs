@@ -28,36 +28,38 @@ const FULL_ROUND_PULLS: u32 = 4;
 /// Flags of both tiers.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TierArgs {
-    /// ondemand, full: host memory for remote rows that stay from batch to batch, shared by all workers; `auto`
-    /// for what there are rows for in half of what is free, 25% for so many of the rows that could be asked
-    /// for. full: for the features of halos; without it each partition keeps all of its own.
+    /// ondemand, full: host memory for remote rows that stay from batch to batch, shared by all
+    /// workers; `auto` for rows in half of the free memory, 25% for this share of the rows that
+    /// could be requested. full: for the features of halos; without it each partition keeps all of
+    /// its own.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = TierSize::parse)]
     tier: TierSize,
     /// ondemand: which of them stay: lru, fifo, clock, sieve, s3-fifo, tinylfu, degree (the highest
-    /// in-degrees) or overlap (what most partitions need); tinylfu unless given, overlap under full. rapid: which rows a
-    /// worker keeps: oracle (what is used soonest) or frequency (what an epoch uses most: RapidGNN's hot
-    /// sets); oracle unless given.
+    /// in-degrees) or overlap (what most partitions need); tinylfu unless given, overlap under
+    /// full. rapid: which rows a worker keeps: oracle (what is used soonest) or frequency (what an
+    /// epoch uses most: RapidGNN's hot sets); oracle unless given.
     #[arg(long, value_name = "P")]
     pub(super) policy: Option<PolicyKind>,
-    /// ondemand, full: memory of each worker's device for remote rows, before the host's; the staging of rows
-    /// on their way there is part of it, the batch that they are gathered into is not. Without a CUDA
-    /// device it is host memory too, and the report says so. `auto` as for --tier.
+    /// ondemand, full: memory of each worker's device for remote rows, before the host's; the
+    /// staging of rows on their way there is part of it, the batch that they are gathered into is
+    /// not. Without a CUDA device it is host memory too, and the report says so. `auto` as for
+    /// --tier.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = TierSize::parse)]
     device_tier: TierSize,
     /// ondemand, full: which rows stay there; as --policy.
     #[arg(long, value_name = "P")]
     device_policy: Option<PolicyKind>,
-    /// --device-tier over --tier: whether both may have a row (inclusive), or what moves up leaves the
-    /// host and what a device lets go of comes down (exclusive); inclusive unless given.
+    /// --device-tier over --tier: whether both may have a row (inclusive), or what moves up leaves
+    /// the host and what a device releases comes down (exclusive); inclusive unless given.
     #[arg(long, value_enum, value_name = "I")]
     levels: Option<Sharing>,
-    /// Tiers: pull a row again when more than so many batches have passed since it was pulled, those of
-    /// the worker that is furthest, for graphs that are updated meanwhile; 0 for each batch anew. Without it a row is kept
-    /// as it was.
+    /// Tiers: pull a row again when more than N batches of the fastest worker have passed since it
+    /// was pulled, for graphs that are updated meanwhile; 0 for each batch again. Without it a row
+    /// is kept as it was.
     #[arg(long, value_name = "BATCHES")]
     max_age: Option<u32>,
-    /// Tiers: go past a tier for some time when less than this share of its look-ups hits for long; 0
-    /// for never [default: 0.05].
+    /// Tiers: go past a tier for some time when less than this share of its look-ups hits for long;
+    /// 0 for never [default: 0.05].
     #[arg(long, value_name = "SHARE")]
     bypass: Option<f64>,
 }
@@ -73,7 +75,7 @@ enum Sharing {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum TierSize {
     Bytes(u64),
-    /// What this share of the rows takes that could be asked for.
+    /// Memory of this share of the rows that could be requested.
     Share(f64),
     /// As much as there are rows for, of what is free when the tier is made, less a reserve of half
     /// (CaPGNN, Algorithm 1); devices share it if they are one.
@@ -104,7 +106,7 @@ impl TierChoice {
 /// The tiers of a run. Those in the host's memory, of any width, take it from one budget: what is
 /// free when the run begins.
 pub(super) struct Tiers {
-    /// Nothing bounds them where nobody knows what is free.
+    /// There is no bound where the free memory is unknown.
     memory: Option<Governor>,
     taken: Vec<Grant>,
     choice: TierChoice,
@@ -117,7 +119,7 @@ pub(super) struct Tiers {
     device: Option<DeviceChoice>,
 }
 
-/// What each worker's device has.
+/// Memory of each worker's device.
 struct DeviceChoice {
     device: Device,
     is_host_memory: bool,
@@ -169,7 +171,7 @@ impl TierArgs {
     }
 }
 
-/// When to go past a tier whose hit rate is below `share`.
+/// Returns when to go past a tier whose hit rate is below `share`.
 fn bypass(share: Option<f64>) -> Result<Option<BypassSettings>, UsageError> {
     let usual = BypassSettings::default();
     match share {
@@ -185,7 +187,7 @@ fn bypass(share: Option<f64>) -> Result<Option<BypassSettings>, UsageError> {
     }
 }
 
-/// A tier by its two flags, `names`; none without memory.
+/// Returns a tier by its two flags, `names`; none without memory.
 fn tier(
     names: [&str; 2],
     (size, policy): (TierSize, Option<PolicyKind>),
@@ -228,7 +230,8 @@ impl TierSize {
         }
     }
 
-    /// Memory for rows of `row_bytes`, where so much is free; none if nobody knows.
+    /// Returns the memory for rows of `row_bytes`, where this much is free; none if that is
+    /// unknown.
     fn room(self, free_bytes: Option<u64>, row_bytes: usize, wanted_rows: u32) -> Room {
         let row_bytes = row_bytes as u64;
         match self {
@@ -284,7 +287,7 @@ impl Tiers {
         Ok(tiers)
     }
 
-    /// No tiers yet, and memory for them.
+    /// Returns no tiers yet, and memory for them.
     fn of(choice: TierChoice, free_bytes: Option<u64>) -> Self {
         Self {
             memory: free_bytes.map(Governor::new),
@@ -299,7 +302,7 @@ impl Tiers {
         }
     }
 
-    /// Memory of the host that no tier has, in bytes.
+    /// Returns the memory of the host that no tier has, in bytes.
     fn left_bytes(&self) -> Option<u64> {
         self.memory.as_ref().map(Governor::left_bytes)
     }
@@ -312,7 +315,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// What a worker pulls from: its device's tier over the host's before `remote`.
+    /// Source of a worker's pulls: its device's tier over the host's before `remote`.
     pub(super) fn of_worker(
         &mut self,
         worker: u32,
@@ -345,7 +348,7 @@ impl Tiers {
 }
 
 impl DeviceChoice {
-    /// A worker's tier, of which at most so many rows could be asked for.
+    /// Returns a worker's tier, of which at most this many rows could be requested.
     fn tier(
         &self,
         remote: &Arc<dyn RowSource>,

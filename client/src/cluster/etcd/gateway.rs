@@ -17,10 +17,10 @@ use super::Place;
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a first answer is waited for.
 pub(super) const CALL_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a watch goes on before it is begun anew: an etcd that is gone is noticed by then.
+/// How long a watch continues before it is begun again: an etcd that is gone is noticed by then.
 pub(super) const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What went wrong, as a sentence.
+/// The failure, as a sentence.
 pub(super) type Told<T> = Result<T, String>;
 
 /// A client of etcd's gateway.
@@ -58,7 +58,7 @@ struct Pair {
     value: String,
 }
 
-/// The graph that a value names; nonsense is no graph's name.
+/// Returns the graph that a value names; nonsense is no graph's name.
 fn graph_in(pair: &Pair) -> String {
     let bytes = STANDARD.decode(&pair.value).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -97,7 +97,7 @@ impl Gateway {
         Ok(ranged.kvs.first().map(graph_in))
     }
 
-    /// Says of which graph the prefix is, unless that was said before; gives what stands there then.
+    /// Says of which graph the prefix is, unless that was said before; returns what is there then.
     pub(super) fn claim(&self, graph: &str) -> Told<String> {
         let key = STANDARD.encode(self.place.graph());
         let absent = json!({
@@ -140,7 +140,7 @@ impl Gateway {
         }
     }
 
-    /// A lease of so many seconds.
+    /// A lease of this many seconds.
     pub(super) fn grant(&self, seconds: u64) -> Told<String> {
         let granted: Value = self.call("lease/grant", &json!({"TTL": seconds}))?;
         granted["ID"].as_str().map(str::to_owned).ok_or_else(|| "no lease was granted".to_owned())

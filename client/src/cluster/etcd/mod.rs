@@ -1,9 +1,9 @@
 //! A map in etcd: servers register under leases, clients watch.
 //!
-//! A prefix is of one graph, which `PREFIX/graph` names: the first server that registers says which, and
-//! those of others do not register. Under `PREFIX/servers/` each server has a key, its address, with what it says of itself as JSON.
-//! The key goes with its lease: when the server has ended, or has not been heard of for
-//! [`LEASE`].
+//! A prefix is of one graph, which `PREFIX/graph` names: the first server that registers says
+//! which, and those of others do not register. Under `PREFIX/servers/` each server has a key, its
+//! address, with what it says of itself as JSON. The key goes with its lease: when the server has
+//! ended, or has not been heard of for [`LEASE`].
 
 mod gateway;
 mod register;
@@ -24,7 +24,7 @@ const LEASE: Duration = Duration::from_secs(6);
 /// Largest value of a key that is looked at.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 
-/// What a server says of itself.
+/// The description that a server registers of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerEntry {
     /// Where clients find it.
@@ -67,12 +67,12 @@ impl Place {
         Ok(Self { endpoints, prefix: prefix.trim_end_matches('/').to_owned() })
     }
 
-    /// The key that names the graph.
+    /// Returns the key that names the graph.
     fn graph(&self) -> Vec<u8> {
         format!("{}/graph", self.prefix).into_bytes()
     }
 
-    /// What the keys of all servers start with.
+    /// Returns what the keys of all servers start with.
     fn servers(&self) -> Vec<u8> {
         format!("{}/servers/", self.prefix).into_bytes()
     }
@@ -89,7 +89,7 @@ struct Told {
 }
 
 impl Told {
-    /// What these values say where the prefix is of `graph`, as far as that is known.
+    /// Returns what these values say where the prefix is of `graph`, as far as that is known.
     fn of(values: impl Iterator<Item = Vec<u8>>, graph: Option<&str>) -> Self {
         let mut told = Self::default();
         for value in values {

@@ -12,10 +12,10 @@ use crate::ClientError;
 
 /// How often a lease is kept and what the server says of itself is looked at.
 const BEAT: Duration = Duration::from_secs(1);
-/// How often it is told even if nothing has changed: somebody may have removed or changed the key.
+/// Interval of registrations without a change: an operator may have removed or changed the key.
 const TELL: Duration = Duration::from_secs(20);
 
-/// How often it is told that a server is not registered, for as long as that lasts.
+/// Interval of warnings that a server is not registered, while that lasts.
 const WARN: Duration = Duration::from_secs(60);
 
 /// A server that is registered until this is dropped.
@@ -24,18 +24,18 @@ pub struct Registration {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread has done so far.
+/// State of the thread.
 struct Registered {
     gateway: Gateway,
     lease: Option<String>,
-    /// What stands under the key.
+    /// The value of the key.
     told: ServerEntry,
     told_at: Instant,
 }
 
 impl Registration {
-    /// Registers a server at `etcd:HOST:PORT,.../PREFIX`, and keeps up to date what `entry` says. An
-    /// etcd that cannot be reached is tried again; the server goes on without.
+    /// Registers a server at `etcd:HOST:PORT,.../PREFIX`, and keeps up to date what `entry` says.
+    /// An etcd that cannot be reached is tried again; the server continues without.
     ///
     /// # Errors
     /// A place that cannot be read, or no thread.
@@ -78,7 +78,7 @@ fn graph_of_others(values: &[Vec<u8>], ours: &str) -> Option<String> {
 }
 
 impl Registered {
-    /// Keeps the lease, or takes a new one, and tells what has changed.
+    /// Renews the lease, or takes a new one, and registers changes.
     fn keep(&mut self, entry: ServerEntry) -> Told<()> {
         // A server that stood still for too long has lost its lease, and its key with it.
         if let Some(lease) = &self.lease
@@ -89,8 +89,8 @@ impl Registered {
         let is_new = self.lease.is_none();
         if is_new {
             let (ours, place) = (&entry.graph, self.gateway.place());
-            // Servers that are there say of which graph the prefix is, too, where somebody has removed
-            // the key.
+            // Registered servers restore the key that names the prefix's graph, where an operator
+            // has removed it.
             let claimed = match self.gateway.range()? {
                 (values, None, _) => graph_of_others(&values, ours),
                 _ => None,
@@ -110,7 +110,7 @@ impl Registered {
         if is_new || is_news(&self.told, &entry) || self.told_at.elapsed() >= TELL {
             let value = serde_json::to_vec(&entry).map_err(|error| error.to_string())?;
             if let Err(failure) = self.gateway.put(&entry.address, &value, lease) {
-                // Told again the next time.
+                // Registered again the next time.
                 self.told = ServerEntry::default();
                 return Err(failure);
             }
@@ -131,7 +131,7 @@ impl Registered {
     }
 }
 
-/// Whether it is worth a write: all but a little more or less work is.
+/// Returns whether it is worth a write: all but a little more or less work is.
 fn is_news(told: &ServerEntry, now: &ServerEntry) -> bool {
     let quiet = ServerEntry { busy: told.busy, ..now.clone() };
     quiet != *told || (now.busy - told.busy).abs() >= 0.1
@@ -141,7 +141,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // It has told what went wrong.
+            // It has reported the failure.
             let _ = thread.join();
         }
     }

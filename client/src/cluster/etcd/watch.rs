@@ -17,7 +17,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// A map that is watched. The thread ends by itself within one watch after this is dropped; a
 /// forked child starts another.
 pub(in super::super) struct Watch {
-    /// What follows `etcd:` in its address.
+    /// The part of its address after `etcd:`.
     place: String,
     shared: PerProcess<Arc<Shared>>,
 }
@@ -34,7 +34,7 @@ struct State {
     /// As last seen; while etcd is away they stay.
     members: Option<Vec<Member>>,
     failure: String,
-    /// What was left out, as it was told last.
+    /// The entries left out, as last reported.
     left_out: (usize, Vec<String>),
 }
 
@@ -149,7 +149,7 @@ fn watch(gateway: &Gateway, shared: &Weak<Shared>) {
                 drop(of_client);
                 let start = Instant::now();
                 let waited = gateway.wait_for_change(revision);
-                // One that ends every watch at once is not to be asked without a pause.
+                // An etcd that ends every watch immediately is not asked without a pause.
                 std::thread::sleep(PAUSE_MIN.saturating_sub(start.elapsed()));
                 waited
             }

@@ -11,7 +11,7 @@ use crate::load::socket::LoadSocket;
 use crate::load::tally::LoadError;
 use crate::remote::Fleet;
 
-/// How often all servers are asked anew, while somebody does not have what it had.
+/// Interval at which all servers are asked again, while some server lacks a partition that it had.
 const LOOK: Duration = Duration::from_millis(20);
 /// Longest time for that: everything else of the thread waits meanwhile.
 const LOOK_MAX: Duration = Duration::from_millis(250);
@@ -39,8 +39,9 @@ impl Worker<'_> {
         self.reshape(fleet)
     }
 
-    /// Goes over to other servers, or servers with other shards. Sockets to shards that are still there
-    /// stay; what is under way over others has failed, and sockets are opened as they are needed.
+    /// Goes over to other servers, or servers with other shards. Sockets to shards that are still
+    /// there stay; what is under way over others has failed, and sockets are opened as they are
+    /// needed.
     pub(super) fn reshape(&mut self, fleet: Arc<Fleet>) -> Result<(), ClientError> {
         let (n_before, n_now) = (self.n_endpoints(), fleet.routes.endpoints.len());
         let place = |before: usize| {

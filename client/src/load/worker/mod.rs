@@ -33,7 +33,7 @@ const EVENTS: usize = 256;
 /// `c * window..`.
 pub(super) struct Worker<'a> {
     target: &'a Target<'a>,
-    /// As last described: a server that was started anew has other ports.
+    /// As last described: a server that was started again has other ports.
     fleet: Arc<Fleet>,
     /// The client's when this went over to it.
     known: Arc<Fleet>,
@@ -50,7 +50,7 @@ pub(super) struct Worker<'a> {
     resting: Vec<(Instant, usize)>,
     /// Requests whose rows are at another server by now, and when they are asked again.
     put_off: Vec<(Instant, PutOff)>,
-    /// Since when somebody has not had what it had, until all are asked anew.
+    /// Time since which a server lacks a partition that it had, until all are asked again.
     strayed: bool,
     next_look: Instant,
     drawer: Drawer,
@@ -151,7 +151,7 @@ impl<'a> Worker<'a> {
         Ok(self.tally)
     }
 
-    /// When something is to be done even if nothing comes.
+    /// Returns when something is to be done even if nothing comes.
     fn wait_until(&self, now: Instant) -> Instant {
         let arrival = self.arrivals.as_ref().filter(|_| !self.free.is_empty()).map(Arrivals::next);
         let rested = self.resting.iter().map(|&(until, _)| until);
@@ -223,8 +223,8 @@ impl<'a> Worker<'a> {
             self.tally.due(intended);
             self.tally.never_sent(kind, intended);
         }
-        // All answers come, or are late, within the deadline and its grace. What was put off is asked
-        // again within it.
+        // All answers come, or are late, within the deadline and its grace. What was put off is
+        // asked again within it.
         while self.running.iter().any(Option::is_some) || !self.put_off.is_empty() {
             let now = Instant::now();
             self.follow(now)?;

@@ -190,7 +190,7 @@ impl Worker<'_> {
             }
             Some(error) => {
                 self.tally.failed(kind, error, (intended, now));
-                // Many are refused at once, and must not all come back at once.
+                // Many are refused together, and must not all return together.
                 let spread = 1.0 + (slot % 16) as f64 / 16.0;
                 if matches!(error, LoadError::Refused(_)) {
                     done.retry_after.mul_f64(spread)

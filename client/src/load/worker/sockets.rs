@@ -110,12 +110,12 @@ impl Worker<'_> {
             self.break_off(at, error);
             return Ok(());
         }
-        // That rows have been taken is told at once.
+        // An acknowledgement of rows is sent immediately.
         let is_told = |socket: &LoadSocket| !socket.has_unsent();
         if self.sockets[at].as_ref().is_none_or(is_told) { Ok(()) } else { self.flush(at) }
     }
 
-    /// Gives a connection up; what was asked over it has failed.
+    /// Returns a connection up; what was asked over it has failed.
     pub(super) fn break_off(&mut self, at: usize, error: LoadError) {
         let Some(socket) = self.sockets[at].take() else { return };
         for ask in socket.unanswered() {

@@ -11,7 +11,8 @@ use crate::{RowSource, TensorInfo};
 /// A source whose pulls take different times, and of which some fail.
 struct Unsteady {
     rows: TestSource,
-    /// Of each pull, one after the other and then from the first again: microseconds, and whether it fails.
+    /// Latency of each pull, in order and then from the first again: microseconds, and whether it
+    /// fails.
     pulls: Vec<(u64, bool)>,
     n_begun: AtomicUsize,
     n_failed: AtomicUsize,
@@ -52,7 +53,7 @@ impl RowSource for Unsteady {
     }
 }
 
-/// What a batch that was loaded found and pulled, or nothing for one that failed.
+/// Rows that a loaded batch found and pulled; `None` for one that failed.
 type Loaded = Option<LoadStats>;
 
 /// Loads all batches by `n_threads` threads, `together` at a time.
@@ -227,8 +228,8 @@ impl RowSource for Crowd {
     }
 }
 
-/// The pulls of all batches of a window are under way at the same time, and never more than these and
-/// the one of the trainer.
+/// The pulls of all batches of a window are under way at the same time, and never more than these
+/// and the one of the trainer.
 #[test]
 fn pulls_of_a_window_overlap_under_the_oracle() {
     for (n_batches, together, expected) in [(1, 1, 1), (4, 1, 4), (4, 2, 2), (8, 2, 3), (6, 1, 6)] {

@@ -1,4 +1,4 @@
-//! Servers asked anew: what is known of the others stays.
+//! Servers asked again: what is known of the others stays.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,16 +12,16 @@ use crate::cluster::Member;
 use crate::route::same_graph;
 use crate::{Address, ClientError};
 
-/// Longest wait for a server that was just lost to describe itself anew.
+/// Longest wait for a server that was just lost to describe itself again.
 const REDISCOVER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same where others hold what it holds.
 const REDISCOVER_TIMEOUT_SPARE: Duration = Duration::from_millis(250);
 
-/// What asking all servers has come to.
+/// The outcome of asking all servers.
 pub(in super::super) struct Refreshed {
     /// `None` if nothing is new.
     pub(in super::super) fleet: Option<Arc<Fleet>>,
-    /// Nobody was away.
+    /// No server was away.
     pub(in super::super) all_answered: bool,
 }
 
@@ -31,7 +31,7 @@ impl Fleet {
         self.servers[server].1 != other.servers[server].1
     }
 
-    /// The fleet with `server` asked anew, if there is something new.
+    /// The fleet with `server` asked again, if there is something new.
     ///
     /// # Errors
     /// Another graph is served at its address now.
@@ -44,7 +44,7 @@ impl Fleet {
         found.map(|found| self.with(server, found)).transpose()
     }
 
-    /// What `server` holds now and where its shards listen.
+    /// The partitions that `server` holds now and the ports of its shards.
     ///
     /// `None` when it does not answer, or is as it was known.
     ///
@@ -71,7 +71,7 @@ impl Fleet {
         }
     }
 
-    /// The same fleet but for what is found of `server`: where it has started anew, by its other
+    /// The same fleet but for what is found of `server`: where it has started again, by its other
     /// addresses too.
     pub(in super::super) fn with(
         self: &Arc<Self>,
@@ -85,7 +85,8 @@ impl Fleet {
                 *other = renewed.clone();
             }
         }
-        // One that merely starts anew, as others may again and again, rests like those that failed.
+        // One that merely starts again, as others may again and again, rests like those that
+        // failed.
         let is_back = !is_as_known(&Description { instance: known.instance, ..found }, &known);
         let fleet = self.of(servers)?;
         if is_back {
@@ -113,7 +114,7 @@ impl Fleet {
         Ok(Arc::new(fleet))
     }
 
-    /// A fleet of these servers, which takes over what is known of those that it had.
+    /// Returns a fleet of these servers, which takes over what is known of those that it had.
     fn of(&self, servers: Vec<(Address, Description)>) -> Result<Arc<Self>, ClientError> {
         let mut fleet = Self::new(servers, self.security.clone(), Arc::clone(&self.sharing))?;
         fleet.find_away(self);
@@ -124,7 +125,7 @@ impl Fleet {
         Ok(Arc::new(fleet))
     }
 
-    /// Takes over what a map says of servers that nobody knows yet.
+    /// Adopts a map's entries of servers that are not known yet.
     pub(in super::super) fn hear(&self, members: &[Member]) {
         for member in members {
             if let (Some(at), Some(busy)) = (self.position(&member.address), member.busy) {
@@ -138,9 +139,9 @@ impl Fleet {
         self.servers.iter().position(|(known, _)| known == address)
     }
 
-    /// All servers asked anew, those at other `addresses` too. One that does not answer, or has another
-    /// graph, is left as it was known, or out. One that was known and is not at these any more, since its
-    /// lease has run out, stays if it answers and no other has what it has.
+    /// All servers asked again, those at other `addresses` too. One that does not answer, or has
+    /// another graph, is left as it was known, or out. One that was known and is not at these any
+    /// more, since its lease has run out, stays if it answers and no other has what it has.
     pub(in super::super) fn refreshed(
         &self,
         addresses: &[Address],
@@ -187,9 +188,9 @@ impl Fleet {
     }
 }
 
-/// What a server that was known so is by now, if it has started anew: one of its addresses `told` what
-/// it was, and what it is. Else an address that has not been asked since, or is silent, would count as
-/// another server.
+/// Finds the present state of a server that was known so, if it has started again: one of its
+/// addresses `told` its former and present state. Else an address that has not been asked since, or
+/// is silent, would count as another server.
 pub(super) fn renewed<'a>(
     known: &Description,
     mut told: impl Iterator<Item = (&'a Description, &'a Description)>,
@@ -200,7 +201,8 @@ pub(super) fn renewed<'a>(
     told.find(is_renewed).map(|(_, is)| is)
 }
 
-/// Whether a server holds what it held where it held it; a version committed meanwhile is no difference.
+/// Returns whether a server holds what it held where it held it; a version committed meanwhile is
+/// no difference.
 fn is_as_known(found: &Description, known: &Description) -> bool {
     let unversioned = |it: &Description| {
         let states = it.held().map(|(_, state)| PartState { version: 0, ..state }).collect();

@@ -1,4 +1,4 @@
-//! Connections of a fleet that nobody uses at the moment, and new ones.
+//! Idle connections of a fleet, and new ones.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -36,7 +36,7 @@ impl Fleet {
         lock(&self.idle.get_or(|_| none())[endpoint])
     }
 
-    /// Whether a connection to an endpoint lies idle.
+    /// Returns whether a connection to an endpoint is idle.
     pub(in super::super) fn has_connection(&self, endpoint: usize) -> bool {
         !self.idle(endpoint).is_empty()
     }
@@ -58,8 +58,8 @@ impl Fleet {
         }
     }
 
-    /// A connection to an endpoint for `n_bytes` of rows of a tensor, or of a volatile one, which come through memory where they
-    /// are enough and the server shares some.
+    /// A connection to an endpoint for `n_bytes` of rows of a tensor, or of a volatile one, which
+    /// come through memory where they are enough and the server shares some.
     pub(in super::super) fn connection_for_rows(
         &self,
         endpoint: usize,

@@ -11,7 +11,8 @@ use crate::{Address, ClientError, Security};
 /// A client's fleet behind a lock, each process with a lock of its own.
 pub(in super::super) struct CurrentFleet {
     current: PerProcess<RwLock<Arc<Fleet>>>,
-    /// What the client connected to: for a child that was forked while a thread changed the fleet.
+    /// The servers that the client connected to: for a child that was forked while a thread changed
+    /// the fleet.
     first: Vec<(Address, Description)>,
     security: Security,
     sharing: Arc<Sharing>,
@@ -48,8 +49,8 @@ impl CurrentFleet {
         self.current.get_or(|parents| RwLock::new(self.inherit(parents)))
     }
 
-    /// Returns the fleet that a process begins with: its parent's, whose connections it will not use,
-    /// or the first where another thread of the parent was changing it.
+    /// Returns the fleet that a process begins with: its parent's, whose connections it will not
+    /// use, or the first where another thread of the parent was changing it.
     fn inherit(&self, parents: Option<&RwLock<Arc<Fleet>>>) -> Arc<Fleet> {
         let seen = parents.and_then(|parents| match parents.try_read() {
             Ok(fleet) => Some(Arc::clone(&fleet)),

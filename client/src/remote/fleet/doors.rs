@@ -16,22 +16,23 @@ use crate::connection::Connection;
 use crate::route::same_graph;
 use crate::{Address, ClientError};
 
-/// Longest time for a first connection to a port of a shard to be taken: a packet that was lost on its
-/// way is sent again after a second.
+/// Longest time for a first connection to a port of a shard to be taken: a packet that was lost on
+/// its way is sent again after a second.
 const OWN_PORT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// The same once the server has said that it listens there: what kept the first from it may be over.
+/// The same once the server has said that it listens there: what kept the first from it may be
+/// over.
 const OWN_PORT_AGAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// A port that has had less time than this may be reached another time.
 const OWN_PORT_TIMEOUT_MIN: Duration = Duration::from_millis(200);
 
-/// What has been found of the ports of one server, for as long as they stay.
+/// Findings about the ports of one server, for as long as they stay.
 #[derive(Debug, Default)]
 pub(super) struct Doors {
     /// By shard: its own port has been reached, so that whatever keeps it silent is not on the way.
     are_reached: Vec<AtomicBool>,
     /// A port of a shard cannot be reached though the common one can: the others are not tried.
     by_common: AtomicBool,
-    /// Who finds out whether that is so.
+    /// The thread that finds out whether that is so.
     search: PerProcess<SearchState>,
 }
 
@@ -42,7 +43,7 @@ struct SearchState {
     is_found: Condvar,
 }
 
-/// Who finds out for all that ask the server.
+/// The probe that all requests to the server share.
 struct Search<'a>(&'a SearchState);
 
 impl Doors {
@@ -51,7 +52,7 @@ impl Doors {
         Arc::new(Self { are_reached, ..Self::default() })
     }
 
-    /// The search, unless another has it: then `None` once that is over, or the deadline.
+    /// Returns the search, unless another has it: then `None` once that is over, or the deadline.
     fn search(&self, deadline: Instant) -> Option<Search<'_>> {
         let search = self.search.get_or(|_| SearchState::default());
         let mut is_sought = search.is_sought.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,9 +79,9 @@ impl Drop for Search<'_> {
 }
 
 impl Fleet {
-    /// A new connection to an endpoint, or to another shard of its server, which forwards. Where the
-    /// shard's own port is not reached, twice, although the server describes itself as it was known,
-    /// all further connections to that server go to its common port.
+    /// A new connection to an endpoint, or to another shard of its server, which forwards. Where
+    /// the shard's own port is not reached, twice, although the server describes itself as it was
+    /// known, all further connections to that server go to its common port.
     pub(crate) fn open(
         &self,
         endpoint: usize,
@@ -118,7 +119,7 @@ impl Fleet {
             Break(opened) => return opened,
             Continue(error) => error,
         };
-        // Whoever searched has not found that it is so, at another port.
+        // The search has not shown that it is so, at another port.
         if search.is_none() {
             return Err(error);
         }
@@ -132,8 +133,8 @@ impl Fleet {
         open(common)
     }
 
-    /// Goes on with the error of a port that has not been reached in so much time, or in half of what is
-    /// left: the other half is for the common port.
+    /// Continues with the error of a port that was not reached within this time, or half of the
+    /// rest. The other half is for the common port.
     fn try_port(
         &self,
         address: &Address,
@@ -148,8 +149,8 @@ impl Fleet {
         }
     }
 
-    /// Whether a server tells by its common port that it is the one that was known, whose shards listen
-    /// where they did.
+    /// Returns whether a server confirms by its common port that it has not restarted and its
+    /// shards listen where they did.
     fn listens_as_known(&self, server: usize, deadline: Instant) -> bool {
         let (address, known) = &self.servers[server];
         describe(address, &self.security, deadline).is_ok_and(|found| {
@@ -159,8 +160,8 @@ impl Fleet {
         })
     }
 
-    /// What is known of the ports of a server by those who knew it before with the same. Gives the place
-    /// of each of these servers, now and before.
+    /// Returns the knowledge of a server's ports from an earlier description with the same ports.
+    /// Returns the place of each of these servers, now and before.
     pub(super) fn inherit_doors(&mut self, before: &Self) -> Vec<(usize, usize)> {
         let mut inherited = Vec::new();
         for (now, (address, found)) in self.servers.iter().enumerate() {
@@ -175,8 +176,8 @@ impl Fleet {
     }
 }
 
-/// Whether an error says that nothing leads to a port, or that nothing has come of it in so much time: not
-/// that this process, or a server, has no room for the moment.
+/// Returns whether an error says that nothing leads to a port, or that nothing has come of it in so
+/// much time: not that this process, or a server, has no room for the moment.
 fn is_unreachable(error: &ClientError, after: Duration) -> bool {
     let ClientError::Connect { address, source } = error else { return false };
     match source.kind() {

@@ -1,4 +1,5 @@
-//! Partitions of which a server is not to be found: one that has it, or the one that takes its puts.
+//! Partitions of which a server is not to be found: one that has it, or the one that takes its
+//! puts.
 
 use lodestore_graph::PartId;
 use lodestore_schema::{Description, Role};

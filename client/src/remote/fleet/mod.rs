@@ -27,14 +27,14 @@ use doors::Doors;
 pub(crate) struct Fleet {
     servers: Vec<(Address, Description)>,
     security: Security,
-    /// What requests say of the graph.
+    /// Name of the graph in requests.
     pub(crate) graph: u64,
     pub(crate) routes: Routes,
-    /// By endpoint: connections that nobody uses.
+    /// Idle connections by endpoint.
     idle: PerProcess<Vec<Mutex<Vec<Connection>>>>,
     /// By server: which of its ports are reached.
     doors: Vec<Arc<Doors>>,
-    /// Partitions that nobody has, and that a server had which does not answer any more.
+    /// Partitions without a server, including those of a server that does not answer any more.
     away: BTreeSet<u16>,
     sharing: Arc<Sharing>,
 }
@@ -70,7 +70,7 @@ impl Fleet {
         &self.servers[server].0
     }
 
-    /// What a server has described.
+    /// The description that a server has sent.
     pub(super) fn describes(&self, server: usize) -> &Description {
         &self.servers[server].1
     }

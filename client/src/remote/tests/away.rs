@@ -1,4 +1,4 @@
-//! Partitions that nobody has, servers that are away, and connections that take their time.
+//! Partitions without a server, servers that are away, and connections that take their time.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::fake_server::FakeServer;
 use crate::remote::{Client, ClientConfig};
 use crate::{ClientError, PullKind};
 
-/// How long a pull fails to find the second partition at these servers.
+/// Returns how long a pull fails to find the second partition at these servers.
 fn looks_for(addresses: &[&str], deadline: Duration) -> Duration {
     let config = ClientConfig { deadline, ..ClientConfig::default() };
     let client = Client::connect(addresses, config).unwrap();

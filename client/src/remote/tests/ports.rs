@@ -12,7 +12,7 @@ use crate::PullKind;
 use crate::fake_server::FakeServer;
 use crate::remote::{Client, ClientConfig};
 
-/// A server whose shard tells of this port, where it does not listen.
+/// Returns a server whose shard announces this port, where it does not listen.
 fn behind(port: u16) -> FakeServer {
     FakeServer::start_as(&[0, 1], |description| description.shard_ports = vec![port])
 }
@@ -28,20 +28,22 @@ fn connect_trying(servers: &[&FakeServer], attempts: u32) -> Client {
     Client::connect(&addresses, config).unwrap()
 }
 
-/// How long a pull over a new connection takes.
+/// Returns how long a pull over a new connection takes.
 fn took(client: &Client) -> Duration {
     (0..client.fleet().addresses().count()).for_each(|server| client.fleet().forget(server));
     pull(client, PullKind::Sync).unwrap().1
 }
 
-/// A port that refuses whoever comes, for as long as its socket is kept: nobody else gets it meanwhile.
+/// Returns a port that refuses every connection while its socket is kept: no other process gets it
+/// meanwhile.
 fn refusing() -> (SocketAddr, OwnedFd) {
     let bound = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&bound, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     (SocketAddr::try_from(getsockname(&bound).unwrap()).unwrap(), bound)
 }
 
-/// A port whose queue is full, so that whoever comes gets no answer at all, and what keeps it so.
+/// Returns a port whose queue is full, so that connections get no answer at all, and the guard that
+/// keeps it so.
 fn swallowing() -> (u16, Vec<TcpStream>, OwnedFd) {
     let (at, listener) = refusing();
     listen(&listener, 0).unwrap();
@@ -70,7 +72,7 @@ fn a_port_that_swallows_whoever_comes_is_waited_for_once() {
     let client = connect(&[&server]);
     let first = took(&client);
     assert!((1400..4000).contains(&first.as_millis()), "{first:?}");
-    // What is known stays when servers are asked anew.
+    // What is known stays when servers are asked again.
     let fleet = client.fleet();
     let anew = client.fleet().anew(fleet.servers().map(|(a, d)| (a.clone(), d.clone())).collect());
     *client.fleet.write().unwrap() = anew.unwrap();
@@ -98,7 +100,7 @@ fn a_server_whose_shards_have_moved_to_other_ports_is_not_taken_for_one_behind_a
     let client = connect(&[&server]);
     let fleet = client.fleet();
     let mut servers: Vec<_> = fleet.servers().map(|(a, d)| (a.clone(), d.clone())).collect();
-    // As it was before it was started anew.
+    // As it was before it was started again.
     let (at, _bound) = refusing();
     servers[0].1.shard_ports = vec![at.port()];
     let before = fleet.anew(servers).unwrap();

@@ -1,5 +1,5 @@
-//! Volatile tensors at servers: each partition's rows are at its writer, or at the only server that has
-//! it.
+//! Volatile tensors at servers: each partition's rows are at its writer, or at the only server that
+//! has it.
 
 mod publish;
 mod pull;
@@ -24,11 +24,11 @@ use crate::volatile::{
 };
 use crate::{ClientError, TensorInfo};
 
-/// What is known of volatile tensors, by name.
+/// Known volatile tensors, by name.
 pub(super) type Known = Mutex<HashMap<String, VolatileInfo>>;
 
 impl Fleet {
-    /// The server that has the volatile rows of a partition.
+    /// Returns the server that has the volatile rows of a partition.
     fn volatile_server(&self, part: PartId) -> Result<usize, ClientError> {
         match self.writer_of(part) {
             Err(ClientError::NoWriter { part, readers }) => {
@@ -45,7 +45,7 @@ impl Fleet {
         }
     }
 
-    /// All of these servers, ascending.
+    /// Returns all of these servers, ascending.
     fn volatile_servers(&self) -> Result<Vec<usize>, ClientError> {
         let mut servers = Vec::new();
         for part in self.routes.book.parts() {
@@ -144,7 +144,7 @@ fn ask_one(
     }
 }
 
-/// What a server has told of a tensor, if that can be.
+/// Returns the description of a tensor by a server, if that can be.
 fn info(
     fleet: &Fleet,
     server: usize,
@@ -167,7 +167,7 @@ fn info(
     Ok(VolatileInfo { tensor, range_rows: *range_rows })
 }
 
-/// The name of a volatile tensor as requests have it.
+/// Returns the name of a volatile tensor as requests have it.
 fn wire_name(name: &str) -> Result<Name, ClientError> {
     Name::new(name).map_err(|error| ClientError::BadVolatile { reason: error.to_string() })
 }
@@ -218,7 +218,7 @@ impl VolatileSource for Client {
     }
 }
 
-/// The time that a pull keeps for its answer, of all that it has.
+/// Returns the time that a pull keeps for its answer, of all that it has.
 fn margin(deadline: Duration) -> Duration {
     (deadline / 10).min(Duration::from_secs(1))
 }

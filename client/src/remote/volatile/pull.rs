@@ -1,5 +1,5 @@
-//! A pull of volatile rows: one request to each shard that is asked, all sent before the first answer is
-//! read, and answers taken as they come.
+//! A pull of volatile rows: one request to each shard that is asked, all sent before the first
+//! answer is read, and answers taken as they come.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::route::PartSet;
 use crate::socket::timespec;
 use crate::volatile::{StampWanted, VolatileInfo};
 
-/// What all requests of one pull share.
+/// State that all requests of one pull share.
 struct Pull<'a> {
     name: Name,
     row_bytes: usize,
@@ -44,7 +44,7 @@ struct Share {
 struct Asked<'a> {
     endpoint: usize,
     share: &'a Share,
-    /// Of the share's rows, those that it is for.
+    /// Positions of its rows in the share.
     positions: &'a [u32],
     connection: Connection,
     progress: VolatileProgress,
@@ -104,7 +104,8 @@ impl Client {
         Ok(stamps)
     }
 
-    /// Sorts positions by the shard that is asked for them, and gives the fleet that these are of.
+    /// Sorts positions by the shard that is asked for them, and returns the fleet that these are
+    /// of.
     fn split_volatile(
         &self,
         mut fleet: Arc<Fleet>,
@@ -121,8 +122,8 @@ impl Client {
     }
 }
 
-/// A share for each endpoint. Any shard has all rows of its server: they are dealt as those of a stored
-/// tensor of that width.
+/// Returns a share for each endpoint. Any shard has all rows of its server: they are dealt as those
+/// of a stored tensor of that width.
 fn split(fleet: &Fleet, pull: &Pull<'_>, positions: &[u32]) -> Result<Vec<Share>, ClientError> {
     let book = &fleet.routes.book;
     let mut shares = Vec::new();
@@ -251,7 +252,8 @@ fn receive(
     Ok(())
 }
 
-/// Waits until something has come, or the time is up; tells for each request whether something has.
+/// Waits until something has arrived, or the time is up; returns for each request whether something
+/// has.
 fn wait(under_way: &[Asked<'_>], deadline: Instant) -> Result<Vec<bool>, ClientError> {
     let is_here = |one: &Asked<'_>| one.connection.has_buffered_volatile(&one.progress);
     let left = match under_way.iter().any(is_here) {

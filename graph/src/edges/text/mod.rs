@@ -22,7 +22,7 @@ pub(super) use source::Compression;
 /// Bytes of text that are parsed at a time.
 const TEXT_BYTES: usize = 1 << 18;
 
-/// Edges in a text file; each pass parses it anew, in about 1 MiB of memory.
+/// Edges in a text file; each pass parses it again, in about 1 MiB of memory.
 #[derive(Debug)]
 pub struct TextEdges {
     path: PathBuf,
@@ -67,7 +67,7 @@ impl TextEdges {
         Ok(edges)
     }
 
-    /// One pass; gives the edges seen.
+    /// One pass; returns the edges seen.
     fn pass(&self, f: &mut VisitChunk<'_>) -> Result<u64, EdgeError> {
         let open_failed = |source| EdgeError::Open { path: self.path.clone(), source };
         let mut text = self.compression.reader(&self.file).map_err(open_failed)?;

@@ -64,7 +64,7 @@ pub enum EdgeTextFault {
     },
 }
 
-/// Takes text in pieces and gives the edges of all lines that are whole.
+/// Takes text in pieces and returns the edges of all lines that are whole.
 #[derive(Debug)]
 pub struct EdgeParser {
     n_nodes: u32,
@@ -75,7 +75,7 @@ pub struct EdgeParser {
 }
 
 impl EdgeParser {
-    /// A parser of edges whose ids are all below `n_nodes`.
+    /// Returns a parser of edges whose ids are all below `n_nodes`.
     #[must_use]
     pub fn new(n_nodes: u32, extra_columns: ExtraColumns) -> Self {
         Self { n_nodes, extra_columns, begun: Vec::new(), n_lines: 0 }
@@ -150,7 +150,7 @@ impl EdgeParser {
         Ok(())
     }
 
-    /// The line from `at`; gives where the next one starts. There is a line end ahead.
+    /// Returns the line from `at`; returns where the next one starts. There is a line end ahead.
     #[inline]
     fn line(
         &self,
@@ -187,7 +187,7 @@ impl EdgeParser {
         }
     }
 
-    /// The node id at `at`, and where it ends.
+    /// Returns the node id at `at`, and where it ends.
     #[inline]
     fn node(&self, lines: &[u8], at: usize) -> Result<(u32, usize), EdgeTextFault> {
         let (mut id, mut end) = (0u64, at);
@@ -211,8 +211,8 @@ impl EdgeParser {
         }
     }
 
-    /// The error of the line from `start`: its length comes first, so that a line cut into pieces
-    /// fails as a whole one does.
+    /// Returns the error of the line from `start`: its length comes first, so that a line cut into
+    /// pieces fails as a whole one does.
     #[cold]
     fn error(&self, lines: &[u8], start: usize, fault: EdgeTextFault) -> EdgeTextError {
         let len = lines[start..].iter().position(|&byte| byte == b'\n');
@@ -222,7 +222,7 @@ impl EdgeParser {
     }
 }
 
-/// All edges of a text that is in memory; extra columns are refused.
+/// Returns all edges of a text that is in memory; extra columns are refused.
 pub fn parse_edges(text: &[u8]) -> Result<Vec<[u32; 2]>, EdgeTextError> {
     let mut edges = Vec::new();
     let mut parser = EdgeParser::new(u32::MAX, ExtraColumns::Refuse);
@@ -267,7 +267,7 @@ fn skip_line(lines: &[u8], at: usize) -> Result<usize, EdgeTextFault> {
     if lines[end] == 0 { Err(EdgeTextFault::Byte { found: 0 }) } else { line_end(lines, end) }
 }
 
-/// A number of many digits; 2⁶⁴ − 1 if it is larger.
+/// Returns a number of many digits; 2⁶⁴ − 1 if it is larger.
 #[cold]
 fn saturated(digits: &[u8]) -> u64 {
     digits.iter().fold(0u64, |id, digit| {

@@ -10,7 +10,7 @@ use super::NpyType;
 use dictionary::Cursor;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// NumPy itself refuses longer headers unless told otherwise.
+/// NumPy itself refuses longer headers by default.
 pub(super) const MAX_HEADER_BYTES: usize = 10_000;
 
 /// Type and shape of an array, and where its data starts.
@@ -99,7 +99,7 @@ impl NpyHeader {
         Ok(Self { dtype, shape, data_offset, data_bytes })
     }
 
-    /// Length of the first dimension; 1 for a scalar.
+    /// Returns the length of the first dimension; 1 for a scalar.
     #[must_use]
     pub fn n_rows(&self) -> u64 {
         self.shape.first().copied().unwrap_or(1)

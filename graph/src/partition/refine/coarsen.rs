@@ -85,7 +85,7 @@ impl Contracted {
     }
 }
 
-/// A cluster for each node, named by one of the nodes. Poor nodes choose first.
+/// Returns a cluster for each node, named by one of the nodes. Poor nodes choose first.
 fn clusters(level: &impl Lists, parts: &[PartId], clustering: Clustering) -> HugeVec<u32> {
     let Clustering { max_size, within, seed, .. } = clustering;
     let n_nodes = level.n_nodes();
@@ -175,8 +175,8 @@ fn renumber(cluster_of: &mut [u32]) -> usize {
     n_clusters as usize
 }
 
-/// The partition of most nodes of each cluster, if one has more than half of them; else one of
-/// theirs: the vote of Boyer and Moore, in one word per cluster.
+/// Returns the partition of most nodes of each cluster, if one has more than half of them; else one
+/// of theirs: the vote of Boyer and Moore, in one word per cluster.
 fn majorities(
     level: &impl Lists,
     parts: &[PartId],

@@ -60,8 +60,8 @@ impl Growth<'_> {
         [(left, range.start..middle), (right, middle..range.end)]
     }
 
-    /// Grows a side of about `size` nodes of the graph from `nodes[first]`; returns the weight that it
-    /// cuts from the other `nodes`, and the side.
+    /// Grows a side of about `size` nodes of the graph from `nodes[first]`; returns the weight that
+    /// it cuts from the other `nodes`, and the side.
     fn side(&mut self, nodes: &[u32], first: usize, size: u64) -> (i64, Vec<u32>) {
         self.queue.clear();
         let (mut side, mut cut, mut left) = (Vec::new(), 0, size);

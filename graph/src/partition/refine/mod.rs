@@ -8,9 +8,9 @@
 //! near other partitions go where most of their neighbours are.
 //!
 //! In the first round clusters may cross partitions, and the smallest level is partitioned from
-//! nothing too, which repairs bad partitions. In the others clusters keep to the partitions, so that
-//! every level starts as good as the last round ended. A round that leaves more edges
-//! cut than there were is undone, unless a partition was over capacity before it.
+//! nothing too, which repairs bad partitions. In the others clusters keep to the partitions, so
+//! that every level starts as good as the last round ended. A round that leaves more edges cut than
+//! there were is undone, unless a partition was over capacity before it.
 
 mod coarsen;
 mod grow;
@@ -41,7 +41,7 @@ const GROWTH: u32 = 8;
 const GROWTHS: u64 = 8;
 /// Nodes per partition of the largest level that partitions are grown on.
 const GROWN_PER_PART: u32 = 1000;
-/// Levels at most, should contraction go on and on.
+/// Levels at most, should contraction continue and on.
 const MAX_LEVELS: usize = 40;
 
 /// Bytes that all levels above complete lists may take together, per node and per edge. Levels that
@@ -131,7 +131,7 @@ fn complete_round(all: &Level, parts: &mut [PartId], aims: &Aims) {
     }
 }
 
-/// A round on a sample of the edges; undone if it cuts more of all.
+/// Returns a round on a sample of the edges; undone if it cuts more of all.
 fn sampled_round(
     edges: &dyn EdgeStream,
     parts: &mut [PartId],
@@ -182,8 +182,8 @@ fn sampled_levels(slots: &Slots, parts: &mut [PartId], aims: &Aims) {
     }
 }
 
-/// Neighbours of every node in both directions, repeated edges repeated, and where each list starts.
-/// The stream must have fewer than 2³¹ edges.
+/// Neighbours of every node in both directions, repeated edges repeated, and where each list
+/// starts. The stream must have fewer than 2³¹ edges.
 #[cfg(feature = "metis")]
 pub(super) fn all_edges(
     edges: &dyn EdgeStream,
@@ -215,7 +215,8 @@ struct Aims {
     round: u32,
 }
 
-/// Contracts `bottom` level by level, in `max_bytes`, then improves `parts` from the top level down.
+/// Contracts `bottom` level by level, in `max_bytes`, then improves `parts` from the top level
+/// down.
 fn cycle(bottom: &Level, parts: &mut [PartId], aims: &Aims, max_bytes: u64) {
     let mut levels = contracted(bottom, parts, aims, max_bytes);
     if !aims.within {
@@ -237,8 +238,8 @@ fn cycle(bottom: &Level, parts: &mut [PartId], aims: &Aims, max_bytes: u64) {
     improve_level(bottom, parts, aims);
 }
 
-/// Replaces `parts` by the best of partitions that are grown from nothing, if one cuts less. All are
-/// compared after a search in each. Large levels are left as they are.
+/// Replaces `parts` by the best of partitions that are grown from nothing, if one cuts less. All
+/// are compared after a search in each. Large levels are left as they are.
 fn regrow(level: &Level, parts: &mut [PartId], aims: &Aims) {
     if level.n_nodes() > GROWN_PER_PART * u32::from(aims.n_parts) {
         return;
@@ -265,7 +266,7 @@ fn improve_level(level: &Level, parts: &mut [PartId], aims: &Aims) {
     search::improve(level, parts, &mut loads);
 }
 
-/// The levels above `bottom`, until one is small or clusters grow no more.
+/// Returns the levels above `bottom`, until one is small or clusters grow no more.
 fn contracted(bottom: &Level, parts: &[PartId], aims: &Aims, max_bytes: u64) -> Vec<Contracted> {
     let enough = u64::from(COARSEST_PER_PART) * u64::from(aims.n_parts);
     let n_bottom = u64::from(bottom.n_nodes());

@@ -51,7 +51,8 @@ impl Candidates {
 }
 
 /// Moves nodes that gain by it, each at most once, while there is room, first those that gain most.
-/// Nodes are looked at whose kept neighbours are not all at home. Returns the passes over the edges.
+/// Nodes are looked at whose kept neighbours are not all at home. Returns the passes over the
+/// edges.
 ///
 /// A node does not see moves of its own group, so that the cut may rise, though it rarely does.
 pub(super) fn restream(

@@ -46,7 +46,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// One pass; each node moves once at most. Gives the weight that is no longer cut.
+    /// One pass; each node moves once at most. Returns the weight that is no longer cut.
     fn pass(&mut self) -> i64 {
         self.moved.fill(false);
         self.queue.clear();
@@ -82,7 +82,8 @@ impl Search<'_> {
         most_gained
     }
 
-    /// The best partition with room for `node` among its neighbours', and what moving there gains.
+    /// Returns the best partition with room for `node` among its neighbours', and what moving there
+    /// gains.
     fn best_move(&mut self, node: u32) -> Option<(i64, PartId)> {
         let (own, size) = (self.parts[node as usize], self.level.size(node));
         for (neighbour, weight) in self.level.edges(node) {
@@ -158,7 +159,7 @@ impl Search<'_> {
         }
     }
 
-    /// The best move to a neighbour's partition with room, else to the least occupied one.
+    /// Returns the best move to a neighbour's partition with room, else to the least occupied one.
     fn relieving_move(&mut self, node: u32) -> Option<(i64, PartId)> {
         if let Some(found) = self.best_move(node) {
             return Some(found);

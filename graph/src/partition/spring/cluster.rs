@@ -83,7 +83,8 @@ pub(in crate::partition) enum Mover {
     Second,
 }
 
-/// SPRING's rule (lines 10–15): of two clusters of at most `tau_vol` the smaller one gives its node.
+/// SPRING's rule (lines 10–15): of two clusters of at most `tau_vol` the smaller one gives its
+/// node.
 pub(in crate::partition) fn by_spring(
     tau_vol: u64,
 ) -> impl Fn([u64; 2], [u32; 2]) -> Option<Mover> {
@@ -94,8 +95,8 @@ pub(in crate::partition) fn by_spring(
     }
 }
 
-/// One clustering pass; `volumes` has an entry for each cluster that was ever made. `rule` tells who
-/// moves from the volumes of both ends' clusters, which differ, and the degrees of both.
+/// One clustering pass; `volumes` has an entry for each cluster that was ever made. `rule` tells
+/// who moves from the volumes of both ends' clusters, which differ, and the degrees of both.
 pub(in crate::partition) fn pass(
     edges: &dyn EdgeStream,
     nodes: &mut [Node],

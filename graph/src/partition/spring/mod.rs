@@ -28,9 +28,9 @@ pub(super) use cluster::{Mover, Node, Volumes, degrees, pass as clustering_pass}
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpringParams {
     /// τ_vol: a cluster of larger volume (sum of degrees) neither takes nor gives nodes. The paper
-    /// names no value; the default is a twentieth of the volume of all nodes per partition, 0.1 · |E| / p
-    /// of the edges of the stream, as its code has. Twice of it is 1 % worse in the mean of seven graphs
-    /// (benches/notes/partitioners.md).
+    /// names no value; the default is a twentieth of the volume of all nodes per partition, 0.1 ·
+    /// |E| / p of the edges of the stream, as its code has. Twice of it is 1 % worse in the mean of
+    /// seven graphs (benches/notes/partitioners.md).
     pub tau_vol: Option<f64>,
     /// β: merging makes no cluster of more than β · |V| / p nodes. It does not bound partitions.
     pub beta: f64,

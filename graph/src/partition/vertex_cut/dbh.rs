@@ -1,5 +1,5 @@
-//! DBH, degree-based hashing (Xie et al., NIPS 2014): an edge goes to the hash of its poorer end, so
-//! that rich nodes are cut.
+//! DBH, degree-based hashing (Xie et al., NIPS 2014): an edge goes to the hash of its poorer end,
+//! so that rich nodes are cut.
 
 use super::state::State;
 use crate::PartId;

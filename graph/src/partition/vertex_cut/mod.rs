@@ -7,8 +7,8 @@
 //! other partitioner, and what that costs is the replication factor of the report; that over the
 //! copies alone, which the papers of these partitioners give, is reported beside it.
 //!
-//! Edges are counted in a byte per node and partition: exact up to 255 of a node in a partition, and
-//! within halves rounded upwards of hubs.
+//! Edges are counted in a byte per node and partition: exact up to 255 of a node in a partition,
+//! and within halves rounded upwards of hubs.
 
 mod dbh;
 mod greedy;
@@ -43,7 +43,7 @@ pub struct VertexCutReport {
     pub edge_balance: f64,
 }
 
-/// Places all edges that are no loops by `rule`, and gives each node an owner.
+/// Places all edges that are no loops by `rule`, and returns each node an owner.
 pub(super) fn vertex_cut(
     edges: &dyn EdgeStream,
     n_nodes: u32,

@@ -60,7 +60,7 @@ impl State {
         self.parts().filter(|&part| among(part)).min_by_key(|&part| (self.n_edges(part), part))
     }
 
-    /// Gives edge (u, v) to `part`.
+    /// Returns edge (u, v) to `part`.
     pub(super) fn place(&mut self, u: u32, v: u32, part: PartId) {
         self.n_edges[part.index()] += 1;
         let n_parts = usize::from(self.n_parts);

@@ -98,7 +98,7 @@ fn by_score(pairs: &[[u32; 2]], n_parts: u16) -> Model {
     model
 }
 
-/// The cluster of each node that has edges, and the volume of each cluster that ever was.
+/// Returns the cluster of each node that has edges, and the volume of each cluster that ever was.
 fn clusters_of(pairs: &[[u32; 2]], max_volume: usize) -> (BTreeMap<u32, usize>, Vec<usize>) {
     let mut clusters: Vec<BTreeSet<u32>> = Vec::new();
     let find = |clusters: &[BTreeSet<u32>], node| clusters.iter().position(|c| c.contains(&node));
@@ -126,7 +126,7 @@ fn clusters_of(pairs: &[[u32; 2]], max_volume: usize) -> (BTreeMap<u32, usize>, 
     (of_nodes, clusters.iter().map(volume).collect())
 }
 
-/// The paper word for word, with maps.
+/// Returns the paper word for word, with maps.
 fn two_ps(pairs: &[[u32; 2]], n_parts: u16) -> Model {
     let (of_nodes, volumes) = clusters_of(pairs, 2 * pairs.len() / usize::from(n_parts));
     let mut order: Vec<usize> = (0..volumes.len()).collect();

@@ -76,7 +76,7 @@ fn mover(volumes: [u64; 2], degrees: [u32; 2], max_volume: u64) -> Option<Mover>
     (volume_u <= max_volume && volume_v <= max_volume && grown <= max_volume).then_some(mover)
 }
 
-/// The partition of each cluster: largest volume first, to the least volume.
+/// Returns the partition of each cluster: largest volume first, to the least volume.
 fn pack(volumes: &[u64], n_parts: u16) -> Vec<PartId> {
     let mut order: Vec<u32> = (0..volumes.len() as u32).collect();
     order.sort_unstable_by_key(|&cluster| (Reverse(volumes[cluster as usize]), cluster));
@@ -105,12 +105,12 @@ impl Placer<'_> {
         }
     }
 
-    /// The better one of the partitions of both ends, of equal ones u's.
+    /// Returns the better one of the partitions of both ends, of equal ones u's.
     fn better(&self, u: u32, v: u32, part_u: PartId, part_v: PartId) -> PartId {
         if self.score(v, u, part_v) > self.score(u, v, part_u) { part_v } else { part_u }
     }
 
-    /// Score of `part`, the partition of `end`'s cluster, for the edge to `other`.
+    /// Returns the score of `part`, the partition of `end`'s cluster, for the edge to `other`.
     fn score(&self, end: u32, other: u32, part: PartId) -> f64 {
         let [degree, of_other] =
             [end, other].map(|node| f64::from(self.nodes[node as usize].degree));

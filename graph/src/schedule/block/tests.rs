@@ -10,7 +10,7 @@ fn shape(n_nodes: u32, n_hops: usize) -> Shape {
     Shape { n_nodes, n_hops, max_raw_bytes: MAX_RAW_BYTES }
 }
 
-/// A batch as a sampler could give, or not: sources need not be numbered by first sight.
+/// Returns a batch as a sampler could give, or not: sources need not be numbered by first sight.
 fn any_batch() -> impl Strategy<Value = Batch> {
     let sizes = prop::collection::vec(0u32..12, 1..4);
     (sizes, prop::collection::vec(any::<u32>(), 200)).prop_map(|(mut sizes, random)| {
@@ -88,7 +88,7 @@ fn fan_outs_bound_a_block() {
 #[test]
 fn lies_under_a_good_checksum_are_refused() {
     let refused = |words: &[u32]| decode(&forged(words), PLACE, 9, &shape(100, 1)).unwrap_err();
-    // Nodes 5 and 6; 5 is the root and hears from 6.
+    // Nodes 5 and 6; 5 is the root and receives an answer from 6.
     let good = [2, 1, 1, 1, 1, 5, 6, 1, 0];
     assert!(decode(&forged(&good), PLACE, 9, &shape(100, 1)).is_ok());
     for len in 0..good.len() {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Writes the schedule of `spec` over a partial file of these bytes; gives it and the summary.
+/// Writes the schedule of `spec` over a partial file of these bytes; returns it and the summary.
 fn taken_up(spec: &ScheduleSpec, partial: &[u8]) -> (Vec<u8>, ScheduleSummary) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.sched");
@@ -12,7 +12,7 @@ fn taken_up(spec: &ScheduleSpec, partial: &[u8]) -> (Vec<u8>, ScheduleSummary) {
     (std::fs::read(path).unwrap(), summary)
 }
 
-/// Where the blocks of a file end, by its index.
+/// Returns where the blocks of a file end, by its index.
 fn block_ends(path: &Path) -> Vec<usize> {
     let bytes = std::fs::read(path).unwrap();
     let n_batches = Schedule::open(path).unwrap().spec().epochs as usize;

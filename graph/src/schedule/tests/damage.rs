@@ -41,7 +41,8 @@ fn every_changed_byte_is_an_error_that_names_the_place() {
     }
 }
 
-/// The file of a short run with other index bytes under good checksums; what opening it says.
+/// Returns the file of a short run with other index bytes under good checksums; what opening it
+/// says.
 fn with_forged_index(change: impl FnOnce(&mut [u8])) -> Result<Schedule, ScheduleError> {
     let (_dir, path, summary) = written_as(&short());
     let mut bytes = std::fs::read(&path).unwrap();

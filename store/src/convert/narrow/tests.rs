@@ -23,7 +23,7 @@ fn value(dtype: Dtype, e: &[u8]) -> Value {
     }
 }
 
-/// Every value of a 16-bit float type that is not NaN, ascending, as f64.
+/// Returns every value of a 16-bit float type that is not NaN, ascending, as f64.
 fn halves(to: Dtype) -> Vec<f64> {
     let all = (0..=u16::MAX).map(|bits| match value(to, &bits.to_le_bytes()) {
         Value::Float(x) => x,
@@ -34,7 +34,7 @@ fn halves(to: Dtype) -> Vec<f64> {
     all
 }
 
-/// The nearest 16-bit float by search; of two that are equally near, the even one.
+/// Returns the nearest 16-bit float by search; of two that are equally near, the even one.
 fn nearest_half(x: f64, to: Dtype, sorted: &[f64]) -> Option<f64> {
     if !x.is_finite() {
         return Some(x);
@@ -60,7 +60,7 @@ fn nearest_half(x: f64, to: Dtype, sorted: &[f64]) -> Option<f64> {
     }
 }
 
-/// What one element must become; `None` where it must be refused.
+/// Returns what one element must become; `None` where it must be refused.
 fn expected(from: Value, to: Dtype, sorted: &[f64]) -> Option<Value> {
     let integer = |range: std::ops::RangeInclusive<i64>| match from {
         Value::Integer(x) => range.contains(&x).then_some(Value::Integer(x)),

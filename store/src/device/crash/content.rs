@@ -71,7 +71,7 @@ impl Content {
         self.forgotten.iter().cloned().chain([unsynced]).filter(|range| !range.is_empty()).collect()
     }
 
-    /// A file never gets shorter than what was synced.
+    /// Returns a file never gets shorter than what was synced.
     fn length_after_loss(&self, ranges: &[Range<usize>], mood: Mood, dice: &mut Dice) -> usize {
         let mut shortest = self.live.len();
         for range in ranges.iter().rev() {
@@ -89,7 +89,7 @@ impl Content {
     }
 }
 
-/// What a sector, or the part of it that was not synced, may hold.
+/// Possible bytes of a sector, or of the part of it that was not synced.
 fn tear(sector: &mut [u8], dice: &mut Dice) {
     match dice.below(4) {
         0 => sector.fill(0),

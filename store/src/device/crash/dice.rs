@@ -8,7 +8,7 @@ pub(super) struct Dice {
     state: u64,
 }
 
-/// What becomes of a group of things that may each be lost.
+/// Fate of a group of things that may each be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mood {
     /// Everything stays.

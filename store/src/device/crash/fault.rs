@@ -1,10 +1,10 @@
-//! What goes wrong with a simulated device, and at which operation.
+//! Faults of a simulated device, and the operations that they strike.
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// What is asked of a device.
+/// A request to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A file is opened for reading.
@@ -41,11 +41,11 @@ pub enum Operation {
     ReadPairs,
     /// A batch of changes is written.
     WritePairs,
-    /// A key-value store is told to flush.
+    /// A key-value store is flushed.
     FlushPairs,
 }
 
-/// What goes wrong.
+/// The fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The power goes: the operation may or may not take effect, and nothing works after it.
@@ -53,14 +53,14 @@ pub enum Fault {
     /// The system refuses with this number. A refused append may have written some bytes; a sync
     /// that failed for `EIO` or `ENOSPC` has lost what it was for, whatever later syncs say.
     Errno(Errno),
-    /// A read gives fewer bytes than were asked for, and there are more.
+    /// A read returns fewer bytes than requested, and there are more.
     ShortRead,
 }
 
 /// A fault and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What goes wrong.
+    /// The fault.
     pub fault: Fault,
     /// Operations that the fault could befall and that are spared, counted from the arming.
     pub after: u64,
@@ -82,7 +82,7 @@ pub enum Neglect {
 }
 
 impl Operation {
-    /// Whether it may change what a loss of power leaves behind.
+    /// Returns whether it may change what a loss of power leaves behind.
     #[must_use]
     pub const fn changes(self) -> bool {
         use Operation::*;
@@ -104,7 +104,7 @@ impl Operation {
 }
 
 impl Fault {
-    /// Whether the fault can happen to such an operation.
+    /// Returns whether the fault can happen to such an operation.
     #[must_use]
     pub fn befalls(self, operation: Operation) -> bool {
         match self {
@@ -130,7 +130,7 @@ impl Fault {
     }
 }
 
-/// Tells for each operation whether the armed fault strikes it.
+/// Decides for each operation whether the armed fault strikes it.
 #[derive(Debug, Default)]
 pub(super) struct Trigger {
     armed: Option<Plan>,

@@ -11,7 +11,7 @@ pub(super) type Names = BTreeMap<String, NodeIdx>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Folder {
     live: Names,
-    /// What is durable for sure, before any change of `log`.
+    /// The durable state, before any change of `log`.
     base: Names,
     log: Vec<(NameChange, Fate)>,
 }
@@ -24,7 +24,7 @@ pub(super) enum NameChange {
     Remove { name: String, node: NodeIdx },
 }
 
-/// What a loss of power does to a change.
+/// Outcome of a change at a loss of power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// Undecided until the folder is synced.

@@ -12,7 +12,7 @@ impl State {
         found
     }
 
-    /// Copies what is left of a node and of all below it; gives its place in `found`.
+    /// Copies what is left of a node and of all below it; returns its place in `found`.
     fn keep(&self, node: NodeIdx, found: &mut Self, dice: &mut Dice) -> NodeIdx {
         let place = found.nodes.len();
         match &self.nodes[node] {

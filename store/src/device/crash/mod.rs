@@ -1,11 +1,11 @@
 //! A device in memory that keeps no more than POSIX promises, loses power, and fails on request.
 //!
-//! What a loss of power leaves ([`CrashDevice::after_loss`]) follows from a seed:
+//! The state after a loss of power ([`CrashDevice::after_loss`]) follows from a seed:
 //!
-//! - Bytes that were synced stay. Of the bytes appended since, any number is there; each 512-byte
+//! - Bytes that were synced stay. Any number of the bytes appended since is there; each 512-byte
 //!   sector of them holds what was written, zeros, or garbage.
 //! - Names (creation, rename, removal) that were followed by a sync of their folder stay as they
-//!   were. Each change since has happened or not, on its own; a rename gives its file one name,
+//!   were. Each change since has happened or not, on its own; a rename leaves its file one name,
 //!   the old or the new. A synced file without a durable name is gone.
 //! - A batch of a key-value store stays when its write has returned; one in flight is there whole
 //!   or not at all. The store is reachable when its folder's name is durable.
@@ -48,7 +48,8 @@ pub struct CrashDevice {
 }
 
 impl CrashDevice {
-    /// An empty device; `seed` decides what refused operations did before they were refused.
+    /// Returns an empty device; `seed` decides what refused operations did before they were
+    /// refused.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { state: Arc::new(Mutex::new(State::new(seed))) }
@@ -64,19 +65,20 @@ impl CrashDevice {
         self.lock().trigger.arm(plan);
     }
 
-    /// Whether the planned fault has come.
+    /// Returns whether the planned fault has come.
     #[must_use]
     pub fn has_struck(&self) -> bool {
         self.lock().trigger.has_struck()
     }
 
-    /// Whether the power has gone.
+    /// Returns whether the power has gone.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.lock().is_dead
     }
 
-    /// The device as a machine finds it after the power went now: no handles, no locks, no plan.
+    /// Returns the device as a machine finds it after the power went now: no handles, no locks, no
+    /// plan.
     ///
     /// This device stays as it is, so that many outcomes of one loss can be looked at.
     #[must_use]

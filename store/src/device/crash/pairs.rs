@@ -15,7 +15,7 @@ use crate::device::{Access, Change, EachPair, KeyValues};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a folder holds of a key-value store.
+/// State of a key-value store in a folder.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pairs {
     stage: Stage,
@@ -25,7 +25,7 @@ pub(super) struct Pairs {
     in_doubt: Option<Vec<Change>>,
     /// The pairs before the last write, where writes are not durable.
     durable: Option<Arc<Map>>,
-    /// Whether somebody has it open for writing.
+    /// Whether it is open for writing.
     is_locked: bool,
 }
 
@@ -163,7 +163,7 @@ impl Mode {
 }
 
 impl CrashPairs {
-    /// The pairs as of now; nothing is locked while they are looked at.
+    /// Returns the pairs as of now; nothing is locked while they are looked at.
     fn map(&self) -> io::Result<Arc<Map>> {
         let mut state = self.device.lock();
         state.perform(Operation::ReadPairs, |state| {
@@ -244,7 +244,8 @@ impl KeyValues for CrashPairs {
     }
 
     /// Finds what had failed in its log, or does not, and writes over it what was there before:
-    /// until that is durable it stays in doubt. A batch that removes a range stays where it is found.
+    /// until that is durable it stays in doubt. A batch that removes a range stays where it is
+    /// found.
     fn recover(&self) -> io::Result<()> {
         let Mode::Writes { has_failed } = &self.mode else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "opened for reading"));

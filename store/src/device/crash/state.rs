@@ -55,7 +55,7 @@ impl State {
         }
     }
 
-    /// Lets `operation` pass, or gives the fault that it suffers.
+    /// Lets `operation` pass, or returns the fault that it suffers.
     pub(super) fn strikes(&mut self, operation: Operation) -> io::Result<Option<Fault>> {
         if self.is_dead {
             return Err(Fault::PowerLoss.error());
@@ -65,7 +65,7 @@ impl State {
         Ok(fault)
     }
 
-    /// Does `act` if `operation` passes. At a loss of power it is done too, and nobody is told:
+    /// Does `act` if `operation` passes. At a loss of power it is done too, without a result:
     /// whether it stays is decided with everything else that was not synced.
     pub(super) fn perform<T>(
         &mut self,
@@ -207,7 +207,7 @@ impl State {
     }
 }
 
-/// The names on the way from the root to `path`; the current folder is the root.
+/// Returns the names on the way from the root to `path`; the current folder is the root.
 fn names(path: &Path) -> io::Result<Vec<&str>> {
     let mut names = Vec::new();
     for component in path.components() {

@@ -19,7 +19,7 @@ fn names(device: &CrashDevice, path: &str) -> Vec<String> {
     device.list(Path::new(path)).unwrap().into_iter().map(|entry| entry.name).collect()
 }
 
-/// A file whose name is durable and whose bytes are synced as far as `synced`.
+/// Returns a file whose name is durable and whose bytes are synced as far as `synced`.
 fn written(bytes: &[u8], synced: usize) -> (CrashDevice, Box<dyn FileWriter>) {
     let device = CrashDevice::new(1);
     let mut file = device.create(Path::new("a")).unwrap();

@@ -1,4 +1,4 @@
-//! What a forked child may do with RocksDB, whose threads and locks are of the whole process.
+//! Rules of RocksDB in a forked child; its threads and locks are of the whole process.
 //!
 //! Its threads flush what a process writes, and a child has none of its parent's: a child of a
 //! process that has opened a database writes to none. Its locks, and the C++ library's for shared
@@ -21,7 +21,7 @@ struct Uses {
     parent: Parent,
 }
 
-/// What the process that this one was forked from had done by the fork.
+/// State of the parent process at the fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parent {
     /// It has opened no database, or there is no such process.

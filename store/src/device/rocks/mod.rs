@@ -1,8 +1,8 @@
 //! RocksDB as a key-value store.
 //!
 //! Opening for reading takes no lock and creates no file, so that it works on read-only mounts and
-//! from several processes at once. Every write is synced; writes of several threads share a sync.
-//! Damage to a log is distinguished from a write that a crash cut off by [`acknowledged`].
+//! from several processes concurrently. Every write is synced; writes of several threads share a
+//! sync. Damage to a log is distinguished from a write that a crash cut off by [`acknowledged`].
 
 mod acknowledged;
 mod forked;
@@ -275,7 +275,8 @@ impl KeyValues for Rocks {
     }
 }
 
-/// The one family of keys; only families that are named have a handle for batches of look-ups.
+/// Returns the one family of keys; only families that are named have a handle for batches of
+/// look-ups.
 fn rows(options: &Options) -> ColumnFamilyDescriptor {
     ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone())
 }
@@ -288,13 +289,14 @@ fn names(dir: &Path) -> io::Result<BTreeSet<String>> {
     fs::read_dir(dir)?.map(name).collect()
 }
 
-/// RocksDB tells a taken lock only in words.
+/// RocksDB reports a taken lock only in words.
 fn is_locked(error: &rocksdb::Error) -> bool {
     let words = error.as_ref();
     words.contains("lock hold by current process") || words.contains("While lock file")
 }
 
-/// What the process holds of rows that were put and are not in tables yet, all partitions together.
+/// Returns what the process holds of rows that were put and are not in tables yet, all partitions
+/// together.
 fn write_buffers() -> &'static WriteBufferManager {
     static BUFFERS: PerProcess<WriteBufferManager> = PerProcess::new();
     // A put does not wait for room: the partition that is written to moves its rows into tables.
@@ -313,12 +315,12 @@ fn options(replay: Replay) -> io::Result<Options> {
         Replay::Whole => DBRecoveryMode::TolerateCorruptedTailRecords,
         Replay::UpToDamage | Replay::Salvage => DBRecoveryMode::PointInTime,
     });
-    // A log takes room on disk ahead, by default for the whole write buffer: 70 MB for each partition
-    // that is written to. With one family of keys this bounds that and nothing else.
+    // A log takes room on disk ahead, by default for the whole write buffer: 70 MB for each
+    // partition that is written to. With one family of keys this bounds that and nothing else.
     options.set_max_total_wal_size(LOG_ROOM_BYTES);
     options.set_write_buffer_manager(write_buffers());
-    // What a partition that is hardly written to holds: it counts towards all partitions' bound, and
-    // only a put to it moves it into tables.
+    // What a partition that is hardly written to holds: it counts towards all partitions' bound,
+    // and only a put to it moves it into tables.
     options.set_arena_block_size(ARENA_BLOCK_BYTES);
     let mut tables = BlockBasedOptions::default();
     tables.set_block_size(TABLE_BLOCK_BYTES);

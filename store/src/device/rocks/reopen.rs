@@ -4,8 +4,8 @@
 //! not known: all of the batch, a part that the next opening drops, or nothing. RocksDB's memory
 //! still is as before, since a batch goes there after the log. So the values that the batch was to
 //! change are read from there before the store is closed, and written back after it is open again.
-//! A batch that removes a range is not undone, since what was in the range is not known: it is there
-//! as a whole, or not at all.
+//! A batch that removes a range is not undone, since what was in the range is not known: it is
+//! there as a whole, or not at all.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,14 +33,14 @@ pub(in crate::device) struct Reopening {
     doubt: Mutex<Option<Doubt>>,
 }
 
-/// What is known of the writes that have failed.
+/// State of the writes that have failed.
 #[derive(Debug)]
 struct Doubt {
     /// The first failure.
     reason: String,
     /// Keys that they were to change, but for batches that cannot be undone.
     keys: BTreeSet<Vec<u8>>,
-    /// What puts those back as they were, once that has been read.
+    /// Writes that restore those, once that has been read.
     undo: Option<Vec<Change>>,
 }
 
@@ -71,7 +71,7 @@ impl Reopening {
             if let Some(doubt) = &*self.doubt() {
                 return Err(io::Error::other(format!("an earlier write failed: {}", doubt.reason)));
             }
-            // Before the store is let go of: nothing is recovered in between.
+            // Before the store is released: nothing is recovered in between.
             change(store).inspect_err(|error| self.note(error, changes))
         })
     }
@@ -182,7 +182,7 @@ impl KeyValues for Reopening {
     }
 }
 
-/// The changes that give each key the value that it has in `store`, or none.
+/// Returns the changes that give each key the value that it has in `store`, or none.
 fn undo_of(store: &Rocks, keys: &BTreeSet<Vec<u8>>) -> io::Result<Vec<Change>> {
     let value = |key: &Vec<u8>| {
         Ok(match store.get(key)? {

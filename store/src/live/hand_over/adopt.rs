@@ -10,12 +10,12 @@ use crate::error::StoreError;
 use crate::graph::Graph;
 
 impl LiveGraph {
-    /// Opens a partition whose folder has come since; gives the graph's version. Nothing happens if
-    /// it is open.
+    /// Opens a partition whose folder has come since; returns the graph's version. Nothing happens
+    /// if it is open.
     ///
-    /// Where puts are taken the partition and the others are brought to the higher of their versions,
-    /// as if they had been opened together: what is pending in those that are behind was put before
-    /// whoever commits there was answered.
+    /// Where puts are accepted, the partition and the others are brought to the higher of their
+    /// versions, as if they had been opened together. Pending rows of those behind were put before
+    /// that commit was acknowledged.
     pub fn adopt(&self, part: PartId) -> Result<u32, StoreError> {
         self.graph.check_part(part)?;
         if self.now()[part.index()].is_some() {
@@ -28,8 +28,8 @@ impl LiveGraph {
         Ok(self.version())
     }
 
-    /// Returns the graph as it is stored; fails with [`StoreError::MoveRefused`] where its tensors are
-    /// not those that are open here, in their order: readers name tensors by position.
+    /// Returns the graph as it is stored; fails with [`StoreError::MoveRefused`] where its tensors
+    /// are not those that are open here, in their order: readers name tensors by position.
     ///
     /// Tensors may have been added since the graph was opened.
     pub fn check_adopts(&self, part: PartId) -> Result<Graph, StoreError> {
@@ -43,8 +43,8 @@ impl LiveGraph {
         Err(StoreError::MoveRefused { part, reason: reason.to_owned() })
     }
 
-    /// Puts a partition in the list, and where puts are taken brings it and the others to the higher
-    /// of their versions.
+    /// Puts a partition in the list, and where puts are taken brings it and the others to the
+    /// higher of their versions.
     pub(super) fn take_in(&self, opened: Arc<LivePart>, version: u32) -> Result<(), StoreError> {
         let alone = self.commits();
         let highest =

@@ -12,7 +12,7 @@ use super::pending::UncommittedRows;
 use super::{SEAL_MAX, busy};
 use crate::error::StoreError;
 
-/// A copy of a partition that is under way; when it is dropped the partition goes on as before.
+/// A copy of a partition that is under way; when it is dropped the partition continues as before.
 #[derive(Debug)]
 pub struct PartCopy {
     pub(super) live: Arc<LiveGraph>,
@@ -47,15 +47,15 @@ impl LiveGraph {
 }
 
 impl PartCopy {
-    /// The partition.
+    /// Returns the partition.
     #[must_use]
     pub fn part(&self) -> PartId {
         self.part.part
     }
 
     /// Waits for the commit and the puts that run, and takes no others, nor compactions, for
-    /// [`SEAL_MAX`] at most; returns the committed version. [`PartCopy::next_pending`] then has what
-    /// is pending. May be repeated.
+    /// [`SEAL_MAX`] at most; returns the committed version. [`PartCopy::next_pending`] then has
+    /// what is pending. May be repeated.
     ///
     /// Fails with [`StoreError::Busy`] where the partition has been sealed too often lately: a
     /// client that seals it for ever must not keep all puts away. Fails too while an earlier write

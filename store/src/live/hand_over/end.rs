@@ -8,10 +8,10 @@ use super::pending::UncommittedRows;
 use crate::error::StoreError;
 
 impl PartCopy {
-    /// Takes the partition out of the graph: nobody gets at it any more who has not begun to.
+    /// Takes the partition out of the graph: only operations that have begun still reach it.
     ///
-    /// Fails with [`StoreError::MoveRefused`] unless all pending rows were read since it was sealed,
-    /// the seal has held since, and the graph is open for writing.
+    /// Fails with [`StoreError::MoveRefused`] unless all pending rows were read since it was
+    /// sealed, the seal has held since, and the graph is open for writing.
     pub fn give_up(&mut self) -> Result<(), StoreError> {
         let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
         self.check_complete()?;
@@ -19,8 +19,8 @@ impl PartCopy {
         Ok(())
     }
 
-    /// Fails unless the copy has all that the partition has, and nobody can put more; the gate must be
-    /// held alone.
+    /// Fails unless the copy has all that the partition has, and no more puts are possible; the
+    /// gate must be held alone.
     fn check_complete(&self) -> Result<(), StoreError> {
         self.live.check_writable()?;
         let refused = |reason: &str| {
@@ -39,8 +39,8 @@ impl PartCopy {
         Ok(())
     }
 
-    /// Takes [`PartCopy::give_up`] back. Versions that were committed meanwhile are committed on it too:
-    /// with what was pending for them.
+    /// Takes [`PartCopy::give_up`] back. Versions that were committed meanwhile are committed on it
+    /// too: with what was pending for them.
     ///
     /// That ends the copy. After an error it stays given up, with its folder as it was.
     pub fn put_back(&mut self) -> Result<(), StoreError> {
@@ -49,24 +49,24 @@ impl PartCopy {
         self.live.take_in(Arc::clone(&self.part), version)
     }
 
-    /// Whether nobody else holds anything of the partition, once it is given up.
+    /// Returns whether no other holder of the partition is left, once it is released.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let is_alone = |tensor| Arc::strong_count(tensor) == 1;
         Arc::strong_count(&self.part) == 1 && self.part.tensors.iter().all(is_alone)
     }
 
-    /// Closes the partition, which must have been given up and be idle, and renames its folder: that
-    /// is when it is given up for good. Gives the new name.
+    /// Closes the partition, which must have been given up and be idle, and renames its folder:
+    /// that is when it is given up for good. Returns the new name.
     ///
     /// After an error the folder is as it was, and may be opened again.
     pub fn close(self, id: u64) -> Result<PathBuf, StoreError> {
         assert!(self.is_idle(), "nobody reads from a partition that is closed");
         self.live.forget_garbage(&self.part.catalog);
-        // What is in the log alone would be there as well: this is for whoever reads the old folder.
+        // Rows in the log alone would be there as well: this is for readers of the old folder.
         self.part.catalog.flush()?;
         let (live, part) = (Arc::clone(&self.live), self.part());
-        // Until it has its other name, so that nobody else opens it in between.
+        // Held until it has its other name, so that no other process opens it in between.
         let _guard = self.part.catalog.guard();
         drop(self);
         let graph = &live.graph;

@@ -62,7 +62,8 @@ impl UncommittedRows {
         self.0.is_empty()
     }
 
-    /// Appends the next rows to `out`; see [`PartCopy::next_pending`](super::PartCopy::next_pending).
+    /// Appends the next rows to `out`; see
+    /// [`PartCopy::next_pending`](super::PartCopy::next_pending).
     pub(super) fn next(
         &mut self,
         part: &LivePart,

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::SEAL_MAX;
 
-/// Seals of full length within [`WINDOW`]: as many as a move takes that must begin anew.
+/// Seals of full length within [`WINDOW`]: as many as a move takes that must begin again.
 const SEALS_MAX: u32 = 3;
 /// Time of which a partition is sealed for half at most.
 const WINDOW: Duration = SEAL_MAX.saturating_mul(2 * SEALS_MAX);
-/// What a seal counts for at least, however soon it ends.
+/// Shortest time that a seal counts for, however soon it ends.
 const COUNTED_MIN: Duration = Duration::from_secs(1);
 
 /// When the last seals began and ended, or would end by themselves.
@@ -17,8 +17,8 @@ const COUNTED_MIN: Duration = Duration::from_secs(1);
 pub(super) struct Seals(VecDeque<(Instant, Instant)>);
 
 impl Seals {
-    /// Notes a seal that begins now, where the one before ends; `false`, and nothing noted, where puts
-    /// might have less than half of the time then.
+    /// Notes a seal that begins now, where the one before ends; `false`, and nothing noted, where
+    /// puts might have less than half of the time then.
     pub(super) fn begin(&mut self, now: Instant) -> bool {
         self.end(now);
         self.0.retain(|&(_, end)| now.saturating_duration_since(end) < WINDOW);

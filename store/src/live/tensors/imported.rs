@@ -14,12 +14,12 @@ use crate::import::{EXTERNAL_ID_TENSOR, ImportError, NewTable, TensorOptions, wr
 use crate::source::{TensorSource, check_source};
 
 impl LiveGraph {
-    /// Adds the rows of `source` as tensor `name` to the partitions that are on this machine, all of
-    /// which must be open; returns the graph with it. The source has a row for each external id.
+    /// Adds the rows of `source` as tensor `name` to the partitions that are on this machine, all
+    /// of which must be open; returns the graph with it. The source has a row for each external id.
     /// Where other machines have partitions, each adds the tensor to its own.
     ///
-    /// Memory: 4 bytes per node of the largest partition, and that of an import. `progress` receives
-    /// rows done and rows in all.
+    /// Memory: 4 bytes per node of the largest partition, and that of an import. `progress`
+    /// receives rows done and rows in all.
     pub fn import_tensor(
         self: &Arc<Self>,
         name: &str,
@@ -68,7 +68,8 @@ impl LiveGraph {
     }
 }
 
-/// The nodes of ascending `ranges`, one after the other, `n` of them from the one at `first` on.
+/// Returns the nodes of ascending `ranges`, one after the other, `n` of them from the one at
+/// `first` on.
 fn nodes_from(ranges: &[Range<u32>], first: u32, n: u32) -> Vec<NodeId> {
     let (mut skipped, mut nodes) = (first, Vec::with_capacity(n as usize));
     for range in ranges {

@@ -1,4 +1,4 @@
-//! Threads that put, gather, commit and compact at once.
+//! Threads that put, gather, commit and compact concurrently.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -13,14 +13,14 @@ fn duration() -> Duration {
     Duration::from_millis(if std::env::var_os("LODE_LONG").is_some() { 20_000 } else { 1500 })
 }
 
-/// What is known of a node: puts that are acknowledged, and puts that were begun.
+/// History of a node: acknowledged puts, and puts that were begun.
 #[derive(Default)]
 struct Progress {
     begun: AtomicU32,
     acknowledged: AtomicU32,
 }
 
-/// Rows of 8 bytes: a number that only grows, twice.
+/// Returns the rows of 8 bytes: a number that only grows, twice.
 fn gather(store: &EmbeddedStore) -> Vec<u32> {
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut out = vec![0u8; ids.len() * 99];
@@ -72,7 +72,7 @@ fn read_latest(live: &Arc<LiveGraph>, nodes: &[Progress], stop: &AtomicBool) -> 
     n_gathers
 }
 
-/// A pinned view never changes, and versions only grow.
+/// Returns a pinned view never changes, and versions only grow.
 fn read_pinned(live: &Arc<LiveGraph>, stop: &AtomicBool) -> u32 {
     let _stopping = Stop(stop);
     let (mut n_pins, mut before) = (0, vec![0; N_NODES as usize]);

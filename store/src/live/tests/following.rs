@@ -53,14 +53,15 @@ impl Pair {
         arrival.take().unwrap();
     }
 
-    /// A copy of the writer as it is now, which goes on in another way.
+    /// Returns a copy of the writer as it is now, which continues in another way.
     fn restored(&self, at: &str) -> Arc<LiveGraph> {
         let dir = self.dir.path().join(at);
         copy_dir(self.writer.dir(), &dir);
         open(&dir, LiveMode::Write).unwrap()
     }
 
-    /// Fetches the files of the newest version that are not there, up to a number of pieces of each.
+    /// Fetches the files of the newest version that are not there, up to a number of pieces of
+    /// each.
     fn fetch(&self, to: &LiveGraph, part: PartId, pieces_max: usize) -> Manifest {
         let files = self.writer.part_files(part).unwrap();
         let manifest = files.manifest().clone();

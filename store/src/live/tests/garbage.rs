@@ -1,4 +1,4 @@
-//! What compaction leaves: it stays while anybody reads from it, and goes after that.
+//! Files that compaction leaves stay while a view reads them, and are removed after that.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn segments(ring: &Ring) -> Vec<String> {
     names
 }
 
-/// Rows in the catalog, by the version that they were put for.
+/// Returns the rows in the catalog, by the version that they were put for.
 fn stored_rows(live: &LiveGraph, version: u32) -> usize {
     let mut n_rows = 0;
     let tensor = live.tensor(lodestore_graph::PartId(0), 1).unwrap();

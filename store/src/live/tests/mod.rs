@@ -31,12 +31,12 @@ use crate::source::NpySource;
 /// are compressed, and one whose rows cross pages.
 const TENSORS: [(&str, usize); 2] = [("mark", 1), ("feat", 99)];
 
-/// The row that put number `seq` puts: any two of them differ in every element.
+/// Returns the row that put number `seq` puts: any two of them differ in every element.
 fn row_of(seq: u32, width: usize) -> Vec<u8> {
     vec![seq as u8; width]
 }
 
-/// An imported graph whose rows are those of put 0.
+/// Returns an imported graph whose rows are those of put 0.
 fn ring(n_nodes: u32, n_owners: u16, n_parts: u16) -> Ring {
     let ring = Ring::new(n_nodes, n_owners, n_parts);
     let mut importer = ring.begin();
@@ -90,7 +90,7 @@ fn at(live: &Arc<LiveGraph>, version: u32) -> Result<EmbeddedStore, StoreError> 
     EmbeddedStore::over(Arc::clone(live), View::At(version))
 }
 
-/// The put that each row of a tensor is of; fails the test for a mix.
+/// Returns the put that each row of a tensor is of; fails the test for a mix.
 fn seqs(store: &EmbeddedStore, tensor: &str) -> Vec<u8> {
     let ids: Vec<NodeId> = (0..store.graph().book().n_nodes()).map(NodeId).collect();
     seqs_of(store, tensor, &ids).unwrap()

@@ -54,11 +54,11 @@ fn step() -> impl Strategy<Value = Step> {
 /// The put of each row, by tensor.
 type Rows = [Vec<u8>; TENSORS.len()];
 
-/// What the graph must hold.
+/// Expected contents of the graph.
 struct Model {
     /// With every put, visible or not.
     put: Rows,
-    /// What the next version has, where its commit has begun.
+    /// The next version, where its commit has begun.
     prepared: Option<Rows>,
     committed: BTreeMap<u32, Rows>,
     version: u32,

@@ -69,7 +69,7 @@ fn hand_over(copy: &mut PartCopy, live: &LiveGraph, arrival: &Arrival) -> Manife
     manifest
 }
 
-/// The rows of a partition's nodes in the graph at `dir`, of both tensors.
+/// Returns the rows of a partition's nodes in the graph at `dir`, of both tensors.
 fn rows_at(dir: &Path, part: PartId, view: View) -> Vec<Vec<u8>> {
     let live = open_part(dir, part, LiveMode::Read);
     let ids: Vec<NodeId> = live.graph().book().range(part).map(NodeId).collect();
@@ -99,7 +99,7 @@ fn elsewhere(ring: &Ring) -> PathBuf {
     ring.dir.path().join("elsewhere")
 }
 
-/// The nodes of the partition that moves.
+/// Returns the nodes of the partition that moves.
 fn its_nodes(live: &LiveGraph) -> Vec<u32> {
     live.graph().book().range(PART).collect()
 }
@@ -129,7 +129,7 @@ fn a_moved_partition_has_every_row_that_was_put_before_and_during_its_copy() {
     let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 77).unwrap();
     put_both("feat", &nodes[..3], 4);
     fetch(&live.part_files(PART).unwrap(), &arrival);
-    // Commits and folds go on, and what was fetched before may be there no more.
+    // Commits and folds continue, and what was fetched before may be there no more.
     put_both("feat", &nodes[4..20], 3);
     commit_both();
     assert!(compact(&live) > 0);
@@ -303,7 +303,7 @@ fn a_partition_that_is_put_back_has_every_commit_that_went_by() {
     assert!(ring.verify().ok);
 }
 
-/// The folder that was given up, as a graph.
+/// Returns the folder that was given up, as a graph.
 fn elsewhere_given_up(ring: &Ring) -> PathBuf {
     let (from, to) = (elsewhere(ring), ring.dir.path().join("given-up"));
     let graph = Graph::open(&from).unwrap();

@@ -16,7 +16,7 @@ fn spec(name: &str) -> TensorSpec {
     TensorSpec::new(name, Dtype::U8, WIDTH as u32).unwrap()
 }
 
-/// Rows of a new tensor: node `i` has `i` and then `i + 1` to its end.
+/// Returns the rows of a new tensor: node `i` has `i` and then `i + 1` to its end.
 fn rows(n_nodes: u32) -> Vec<u8> {
     (0..n_nodes).flat_map(|node| (0..WIDTH as u32).map(move |at| (node + at) as u8)).collect()
 }
@@ -268,7 +268,7 @@ fn what_a_failed_drop_has_left_takes_no_file_of_a_new_tensor_away() {
     assert_eq!(rows_over(&live, "emb").unwrap(), rows(50));
 }
 
-/// A folder of the graph without partitions.
+/// Returns a folder of the graph without partitions.
 fn elsewhere(ring: &Ring) -> std::path::PathBuf {
     let dir = ring.dir.path().join("elsewhere");
     std::fs::create_dir(&dir).unwrap();

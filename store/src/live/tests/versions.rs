@@ -147,7 +147,7 @@ fn pending_rows_are_seen_by_no_reader_and_survive_without_a_commit() {
     assert_eq!((found[7], found[30], found[8]), (9, 9, 0));
 }
 
-/// The live graph itself where it may write; else one that nothing can be put into.
+/// Returns the live graph itself where it may write; else one that nothing can be put into.
 fn writer_if(live: &Arc<LiveGraph>, mode: LiveMode) -> Arc<LiveGraph> {
     match mode {
         LiveMode::Write => Arc::clone(live),
@@ -294,7 +294,8 @@ fn rows_come_in_any_order_and_several_times() {
 fn of_a_node_that_one_put_has_many_times_the_last_row_stays() {
     let ring = ring(60, 4, 4);
     let live = writer(&ring);
-    // Of every node five rows, those of one node far from each other; row `i` says `i` + 1 modulo 251.
+    // Of every node five rows, those of one node far from each other; row `i` says `i` + 1 modulo
+    // 251.
     let ids: Vec<NodeId> = (0..300).map(|i| NodeId(i * 7 % 60)).collect();
     for tensor in ["mark", "feat"] {
         let width = live.graph().tensor(tensor).unwrap().row_bytes();

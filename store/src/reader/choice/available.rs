@@ -18,7 +18,7 @@ enum Controller {
 }
 
 /// Bytes of memory that this process may use beyond what it has: what the machine has free or can
-/// free, and what its control groups allow. `None` where the system tells neither.
+/// free, and what its control groups allow. `None` where the system reports neither.
 #[must_use]
 pub fn available_memory_bytes() -> Option<u64> {
     let machine = read("/proc/meminfo").and_then(|text| kib_of(&text, "MemAvailable:"));
@@ -31,7 +31,7 @@ pub fn available_memory_bytes() -> Option<u64> {
     machine.into_iter().chain(groups).min()
 }
 
-/// The group's folder and those above it, up to the mount: each has a limit of its own.
+/// Returns the group's folder and those above it, up to the mount: each has a limit of its own.
 ///
 /// In a container the path may be the host's and not exist below the mount; its own group is the
 /// mount itself then.
@@ -43,7 +43,7 @@ fn group_dirs(mount: &Path, controller: Controller, groups: &str) -> Vec<PathBuf
 }
 
 impl Controller {
-    /// The group's path, if this line of `/proc/self/cgroup` is about this controller.
+    /// Returns the group's path, if this line of `/proc/self/cgroup` is about this controller.
     fn path_in(self, line: &str) -> Option<&str> {
         let mut fields = line.splitn(3, ':');
         let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -54,8 +54,8 @@ impl Controller {
         is_ours.then_some(path)
     }
 
-    /// What the group allows beyond what it uses; its page cache can be freed. `None` without a
-    /// limit.
+    /// Returns what the group allows beyond what it uses; its page cache can be freed. `None`
+    /// without a limit.
     fn available_bytes(self, dir: &Path) -> Option<u64> {
         let (limit, usage, [active, inactive]) = match self {
             Self::V1 => (
@@ -78,12 +78,12 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// The bytes of a line such as `MemAvailable:   1024 kB`.
+/// Returns the bytes of a line such as `MemAvailable: 1024 kB`.
 fn kib_of(text: &str, key: &str) -> Option<u64> {
     value_of(text, key)?.checked_mul(1024)
 }
 
-/// The number of the line whose first word is `key`.
+/// Returns the number of the line whose first word is `key`.
 fn value_of(text: &str, key: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     lines.find_map(|mut words| (words.next() == Some(key)).then(|| words.next()?.parse().ok())?)

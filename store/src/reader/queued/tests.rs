@@ -19,11 +19,11 @@ const N_ROWS: u32 = 4000;
 const ROW_BYTES: usize = 1500;
 const PAGE: usize = PAGE_BYTES as usize;
 
-/// What happens to a read on its way back.
+/// Change of a read on its way back.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     None,
-    /// Only this share of the bytes came, and what lies behind them is garbage.
+    /// Only this share of the bytes came, and what is behind them is garbage.
     Short(f64),
     Errno(Errno),
     Panic,
@@ -66,7 +66,7 @@ impl ReadQueue for Faulty<'_> {
             (Fault::Short(share), Ok(n)) => (n as f64 * share) as usize,
             _ => 0,
         };
-        // Whoever trusts bytes that did not come finds garbage.
+        // A caller that trusts bytes that were not read finds garbage.
         read.region_mut().bytes_mut()[range][n_good..].fill(0xee);
         let outcome = match fault {
             Fault::Errno(errno) => Err(errno),

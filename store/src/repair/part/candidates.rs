@@ -14,8 +14,9 @@ use crate::segment::SegmentIdentity;
 
 impl Look<'_> {
     /// A segment that a compaction has written after the one of `record`, if it has rows that
-    /// nothing else has: its own version's, for which the catalog is too old, or those of pages that
-    /// are `found` lost. A compaction checks what it writes, and all that it reads was committed.
+    /// nothing else has: its own version's, for which the catalog is too old, or those of pages
+    /// that are `found` lost. A compaction checks what it writes, and all that it reads was
+    /// committed.
     pub(super) fn later(
         &mut self,
         record: &TensorRecord,

@@ -1,4 +1,4 @@
-//! What a catalog holds, as far as it can be read.
+//! Readable contents of a catalog.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -31,16 +31,16 @@ pub(super) struct Contents {
     pub(super) records: Vec<TensorRecord>,
     /// Records of deltas that make sense, prepared ones too.
     pub(super) deltas: Vec<TensorDelta>,
-    /// How many servers are to hold the partition, if that was said.
-    /// Why the catalog must be built anew; `None` if it may stay.
+    /// How many servers are to hold the partition, if that was said. Why the catalog must be built
+    /// again; `None` if it may stay.
     pub(super) broken: Option<String>,
     /// Its log is damaged: this is an earlier state, and segments may have moved on.
     pub(super) salvaged: bool,
-    /// What cannot be kept of it, now or in a repair that was cut off.
+    /// Its losses, in this repair or in one that was cut off.
     pub(super) losses: Vec<String>,
 }
 
-/// What a scan finds.
+/// Results of a scan.
 #[derive(Default)]
 struct Scan {
     records: Vec<TensorRecord>,
@@ -49,7 +49,7 @@ struct Scan {
     faults: Vec<String>,
     /// Rows that no put can have written, by tensor: how many.
     bad_rows: Vec<(String, u64)>,
-    /// What an earlier repair has lost, and may not have told.
+    /// Losses of an earlier repair, which it may not have reported.
     losses: Vec<String>,
 }
 
@@ -238,7 +238,7 @@ impl Scan {
         }
     }
 
-    /// Of several records of a tensor the newest counts; they come in the order of versions.
+    /// The newest of several records of a tensor counts; they come in the order of versions.
     fn add_record(&mut self, tensor: &str, version: u32, record: SegmentRecord) {
         self.records.retain(|known| known.tensor != tensor);
         let tensor = tensor.to_owned();
@@ -274,7 +274,7 @@ impl Scan {
     }
 }
 
-/// A record that makes sense, or why it does not.
+/// Returns a record that makes sense, or why it does not.
 fn usable(
     graph: &Graph,
     tensor: &str,

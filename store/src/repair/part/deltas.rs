@@ -59,7 +59,7 @@ pub(super) fn plan_deltas(
     Ok(kept)
 }
 
-/// Whether a delta can be kept; notes what is lost of it.
+/// Returns whether a delta can be kept; notes what is lost of it.
 fn look(
     shop: &mut Workshop,
     graph: &Graph,

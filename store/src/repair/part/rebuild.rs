@@ -105,7 +105,7 @@ impl Moved {
         Ok((!this.stay.is_empty() || !this.taken_in.is_empty()).then_some(this))
     }
 
-    /// The version that rows go to; `None` for those that a file has taken in.
+    /// Returns the version that rows go to; `None` for those that a file has taken in.
     fn place(&self, tensor: &str, version: u32) -> Option<u32> {
         if version <= self.committed {
             return Some(version);
@@ -128,7 +128,7 @@ impl Moved {
     }
 }
 
-/// The version to commit: no file is of a later one, but for what is prepared.
+/// Returns the version to commit: no file is of a later one, but for what is prepared.
 fn version(contents: &Contents, work: &[TensorWork], deltas: &[TensorDelta]) -> u32 {
     let segments = work.iter().map(|tensor| tensor.record.version);
     let deltas = deltas.iter().filter(|it| !it.is_prepared).map(|it| it.delta.version);

@@ -17,9 +17,9 @@ use crate::graph::{Graph, segment_file};
 use crate::segment::{Segment, SegmentIdentity};
 use crate::tensor::TensorSpec;
 
-/// What is to be done for a tensor.
+/// Planned work for a tensor.
 pub(super) struct TensorWork {
-    /// What the catalog must hold.
+    /// Required contents of the catalog.
     pub(super) record: TensorRecord,
     path: PathBuf,
     file: FileWork,
@@ -29,7 +29,7 @@ pub(super) struct TensorWork {
     pub(super) has_losses: bool,
 }
 
-/// What is to be done to a file.
+/// Planned work for a file.
 enum FileWork {
     /// It stays as it is.
     Keep,
@@ -99,7 +99,7 @@ impl TensorWork {
 }
 
 impl Look<'_> {
-    /// A tensor whose segment the catalog names.
+    /// Returns a tensor whose segment the catalog names.
     fn recorded(
         &mut self,
         record: &TensorRecord,
@@ -134,7 +134,8 @@ impl Look<'_> {
         }
     }
 
-    /// A tensor that the catalog does not name a segment of: the newest file that can be used.
+    /// Returns a tensor that the catalog does not name a segment of: the newest file that can be
+    /// used.
     fn unrecorded(&mut self) -> Result<TensorWork, StoreError> {
         if let Some((record, mended)) = self.newest(0)? {
             return Ok(self.mend(record, *mended));
@@ -156,7 +157,7 @@ impl Look<'_> {
         look(&*self.shop.device, &path, &expected, self.shop.n_threads)
     }
 
-    /// Takes a segment as it can be mended, and tells which rows of it are lost.
+    /// Takes a segment as it can be mended, and reports which rows of it are lost.
     fn mend(&mut self, mut record: TensorRecord, mended: Mended) -> TensorWork {
         let path = self.part_dir.join(&record.record.file);
         if !mended.lost_pages.is_empty() {
@@ -184,8 +185,8 @@ impl Look<'_> {
         TensorWork { record, path, file, strays: Vec::new(), has_losses: false }
     }
 
-    /// Tells of row groups on sound pages that cannot be unpacked: no disk does that, and nothing
-    /// can be done about it.
+    /// Reports row groups on sound pages that cannot be unpacked: no disk does that, and there is
+    /// no remedy.
     fn tell_bad_groups(&mut self, record: &TensorRecord, mended: &Mended) {
         let is_whole = mended.broken.is_empty() && mended.lost_pages.is_empty();
         if mended.codec == SegmentCodec::Raw || !is_whole {
@@ -207,7 +208,7 @@ impl Look<'_> {
         }
     }
 
-    /// Gives all rows of a segment up.
+    /// Returns all rows of a segment up.
     fn give_up(&mut self, record: &TensorRecord, reason: String) -> Result<TensorWork, StoreError> {
         let path = self.part_dir.join(&record.record.file);
         let range = self.graph.book().range(self.part);

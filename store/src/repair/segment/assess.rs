@@ -1,4 +1,4 @@
-//! What is left of a segment file, and what follows from it.
+//! State of a segment file, and its consequences.
 
 use std::io;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
 use crate::segment::{SegmentDigest, SegmentIdentity};
 
-/// What the outside knows of a segment.
+/// Knowledge of a segment from outside its file.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
     pub(crate) identity: SegmentIdentity,
@@ -152,7 +152,8 @@ impl Look<'_> {
         }
     }
 
-    /// Whether the file agrees with itself and not with the catalog: it was put there whole.
+    /// Returns whether the file agrees with itself and not with the catalog: it was put there
+    /// whole.
     fn is_another(&self, mended: &Mended) -> bool {
         let agrees = match &self.ends.seal {
             Some(seal) => seal.tables_crc == crc32fast::hash(&mended.tables),
@@ -196,8 +197,8 @@ impl Look<'_> {
         Some(mended)
     }
 
-    /// How much there is, by what the footer or the length of the file says; `None` if the file
-    /// cannot have this codec.
+    /// Returns how much there is, by what the footer or the length of the file says; `None` if the
+    /// file cannot have this codec.
     fn extent(&self, codec: SegmentCodec) -> Option<Extent> {
         let identity = &self.expected.identity;
         let layout = SegmentLayout::new(identity.n_rows, identity.tensor.row_bytes()).ok()?;
@@ -213,7 +214,7 @@ impl Look<'_> {
         Some(extent).filter(|extent| extent.n_pages <= layout.n_pages())
     }
 
-    /// How much there is, by what the row groups themselves say.
+    /// Returns how much there is, by what the row groups themselves say.
     fn followed(&self, codec: SegmentCodec) -> Option<Extent> {
         let identity = &self.expected.identity;
         let SegmentCodec::Zstd { group_rows } = codec else { return None };
@@ -249,7 +250,7 @@ impl Look<'_> {
         indexes
     }
 
-    /// The parts of the file that are not those of `mended`.
+    /// Returns the parts of the file that are not those of `mended`.
     fn broken(&self, mended: &Mended, stored_tables: &[u8]) -> Vec<&'static str> {
         let n_table_bytes = (mended.sections.n_pages() * 4).next_multiple_of(PAGE_BYTES) as usize;
         let (table, index) = mended.tables.split_at(n_table_bytes);

@@ -1,4 +1,4 @@
-//! What a segment file says of itself, at both ends.
+//! Header and footer of a segment file.
 
 use super::sums::read_some;
 use crate::codec::SegmentCodec;
@@ -34,7 +34,7 @@ impl Ends {
         })
     }
 
-    /// What the file says that it is; its header first, then the footer's copy.
+    /// The description in the file; its header first, then the footer's copy.
     pub(super) fn identity(&self) -> Option<(SegmentIdentity, SegmentCodec)> {
         let heads = [Some(&self.head), self.seal.as_ref().map(|seal| &seal.head)];
         heads.into_iter().flatten().find_map(|head| match head {
@@ -44,7 +44,7 @@ impl Ends {
     }
 }
 
-/// What a segment file says that it is, by header or footer; `None` if neither can be read.
+/// Returns the description in a segment file, by header or footer; `None` if neither can be read.
 pub(crate) fn identity_of(file: &dyn FileReader) -> Option<SegmentIdentity> {
     let file_bytes = file.len_bytes().ok()?;
     Ends::read(file, file_bytes).identity().map(|(identity, _)| identity)

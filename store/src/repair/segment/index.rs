@@ -7,7 +7,7 @@ use crate::device::FileReader;
 use crate::layout::{DATA_OFFSET, PAGE_BYTES};
 use crate::segment::SegmentIdentity;
 
-/// What the groups of a file say of themselves.
+/// Index entries that the groups of a file imply.
 pub(super) struct Followed {
     /// Padded index of their lengths.
     pub(super) index: Vec<u8>,
@@ -18,8 +18,8 @@ pub(super) struct Followed {
 /// Follows the stored groups from one to the next, `group_rows` rows each; `None` when they lead
 /// past byte `data_end` of the rows.
 ///
-/// A group is a zstd frame that is shorter than its rows, or the rows themselves. What is found is
-/// a guess until a witness knows it: rows that look like such a frame are taken for one.
+/// A group is a zstd frame that is shorter than its rows, or the rows themselves. A found entry is
+/// a guess until a witness confirms it: rows that look like such a frame are taken for one.
 pub(super) fn follow_groups(
     file: &dyn FileReader,
     identity: &SegmentIdentity,
@@ -44,7 +44,8 @@ pub(super) fn follow_groups(
     (data_bytes <= data_end).then_some(Followed { index, data_bytes })
 }
 
-/// The length of the frame that `bytes` start with, if it is of `rows_bytes` bytes and shorter.
+/// Returns the length of the frame that `bytes` start with, if it is of `rows_bytes` bytes and
+/// shorter.
 fn frame_bytes(bytes: &[u8], rows_bytes: u64) -> Option<u64> {
     let content_bytes = get_frame_content_size(bytes).ok().flatten()?;
     let frame_bytes = find_frame_compressed_size(bytes).ok()? as u64;

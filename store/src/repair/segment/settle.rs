@@ -11,7 +11,7 @@ use crate::layout::PAGE_BYTES;
 /// Entries of the table that share a sector of a disk, and so its damage.
 const ENTRIES_PER_SECTOR: usize = 128;
 
-/// Of many disputed entries, those of a sector with up to this many are decided one by one.
+/// Where many entries are disputed, those of a sector with up to this many are decided one by one.
 const MAX_SINGLE_ENTRIES: usize = 4;
 
 /// Most sides that are chosen on their own: 2¹² tables are put before the witness.
@@ -20,7 +20,7 @@ const MAX_CHOICES: usize = 12;
 /// Most bytes of tables that are put before the witness.
 const MAX_WITNESSED_BYTES: u64 = 4 << 30;
 
-/// What is left of the tables of a segment.
+/// Remains of the tables of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remains<'a> {
     /// The stored page table as far as it is there.
@@ -40,8 +40,8 @@ pub(super) struct Settled {
     pub(super) proven: bool,
 }
 
-/// Finds tables that `witness` knows. Without any, gives those that let pages pass which agree with
-/// their stored entry, and no others; `None` when there is no index to go with them.
+/// Finds tables that `witness` knows. Without any, returns those that let pages pass which agree
+/// with their stored entry, and no others. Returns `None` when there is no index to go with them.
 pub(super) fn settle(
     remains: &Remains<'_>,
     witness: &mut dyn FnMut(&[u8]) -> bool,
@@ -56,7 +56,7 @@ pub(super) fn settle(
             let tables = tables(stored, remains.sums, from_page, index);
             witness(&tables).then_some(tables)
         };
-        // The last is what an earlier repair has told the witness.
+        // The last is the index that an earlier repair has passed to the witness.
         let simple = known(&stored, &none)
             .or_else(|| known(&stored, &all))
             .or_else(|| known(&failing, &none));
@@ -82,8 +82,8 @@ impl Remains<'_> {
     }
 }
 
-/// The sets of entries for which to choose between the table and the pages: each on its own where
-/// they are few, or else sector by sector.
+/// Returns the sets of entries for which to choose between the table and the pages: each on its own
+/// where they are few, or else sector by sector.
 fn choices(stored: &[Option<u32>], sums: &[u32]) -> Vec<Vec<usize>> {
     let differ = |&i: &usize| stored[i].is_some_and(|entry| entry != sums[i]);
     let disputed: Vec<usize> = (0..sums.len()).filter(differ).collect();
@@ -99,7 +99,7 @@ fn choices(stored: &[Option<u32>], sums: &[u32]) -> Vec<Vec<usize>> {
     choices
 }
 
-/// Puts every way to choose before `known`, until it gives tables.
+/// Puts every way to choose before `known`, until one results in tables.
 fn search(
     choices: &[Vec<usize>],
     n_pages: usize,
@@ -113,7 +113,7 @@ fn search(
     })
 }
 
-/// The padded table with each entry from the page or from the stored table, and the index.
+/// Returns the padded table with each entry from the page or from the stored table, and the index.
 ///
 /// An entry that is not stored comes from the page in any case.
 fn tables(stored: &[Option<u32>], sums: &[u32], from_page: &[bool], index: &[u8]) -> Vec<u8> {
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// A table of `n` checksums.
+    /// Returns a table of `n` checksums.
     fn truth(n: usize) -> Vec<u32> {
         (0..n as u32).map(|i| i.wrapping_mul(0x9e37_79b9) ^ 0x1234_5678).collect()
     }

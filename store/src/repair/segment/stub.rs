@@ -1,4 +1,4 @@
-//! What takes the place of a segment of which nothing is left: a file in which no page passes.
+//! Placeholder of a segment that is lost entirely: a file in which no page passes.
 //!
 //! The graph opens, every other row is served, and each row of the lost segment is an error. Rows
 //! can be put over it.

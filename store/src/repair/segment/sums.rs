@@ -1,4 +1,4 @@
-//! What the pages of a file add up to, whatever the file says of itself.
+//! Sums of a file's pages, independent of its header.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -7,7 +7,7 @@ use crate::checksum::PageChecksum;
 use crate::device::FileReader;
 use crate::layout::{DATA_OFFSET, PAGE_BYTES};
 
-/// Pages that are read at once; they stay in a core's cache until they are summed.
+/// Pages that are read together; they stay in a core's cache until they are summed.
 pub(super) const PAGES_PER_READ: u64 = 64;
 
 /// Checksum of each of `n_pages` pages; what is gone or cannot be read of a page counts as zeros.
@@ -37,7 +37,7 @@ pub(super) fn page_sums(
     };
     thread::scope(|scope| {
         for _ in 1..n_threads {
-            // What no thread is to be had for, the others do.
+            // The others do the work of a thread that cannot be started.
             if thread::Builder::new().spawn_scoped(scope, work).is_err() {
                 break;
             }
@@ -58,7 +58,7 @@ pub(super) fn read_pages(file: &dyn FileReader, first: u64, bytes: &mut [u8]) {
 }
 
 /// Fills `bytes` from `offset` on as far as the file reaches and can be read, then with zeros;
-/// gives how much was read.
+/// returns how much was read.
 pub(super) fn read_some(file: &dyn FileReader, offset: u64, bytes: &mut [u8]) -> usize {
     let mut n_read = 0;
     while n_read < bytes.len() {

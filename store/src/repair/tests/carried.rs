@@ -8,7 +8,7 @@ use crate::device::{Access, Change, Device, Disk};
 use crate::live::View;
 
 /// Every third row put for version 2, every fifth for version 3; of those versions a segment that
-/// no record names, of a compaction that was cut off. Then puts that go on.
+/// no record names, of a compaction that was cut off. Then puts that continue.
 struct CutOff {
     model: Model,
     /// The file of the segment, in both partitions.
@@ -105,8 +105,9 @@ fn the_deltas_that_a_damaged_later_segment_has_taken_in_are_kept() {
     }
 }
 
-/// A graph whose first partition has an old copy of its catalog: `packed` was put with `pending` by
-/// then, and with `then` before the commit that the copy knows nothing of; and `feat` was compacted.
+/// Returns a graph whose first partition has an old copy of its catalog: `packed` was put with
+/// `pending` by then, and with `then` before the commit that the copy knows nothing of; and `feat`
+/// was compacted.
 fn with_an_old_catalog(then: Option<u8>) -> (Patient, Rows) {
     let model = import();
     let live = open(&model.path());

@@ -36,7 +36,7 @@ fn a_catalog_that_is_gone_is_built_from_the_segments() {
     }
 }
 
-/// What is pending is committed, in a graph and in a repaired copy of it, and compared.
+/// Pending rows are committed, in a graph and in a repaired copy of it, and compared.
 fn check_pending(model: &Model, patient: &Patient, what: &str) {
     let whole = Patient::of(model);
     for graph in [whole.graph(), patient.graph()] {
@@ -126,7 +126,8 @@ fn what_makes_sense_in_a_catalog_is_kept_with_all_deltas_and_pending_rows() {
     }
     for (row, n_bytes) in [(500, 99), (7, 98)] {
         let bad = Change::Put(key("overlay/feat/", &[4, row]), vec![1; n_bytes]);
-        // The row that was overwritten, if it was there, is not told by node: nobody can read it.
+        // The row that was overwritten, if it was there, is not reported by node, since it is
+        // unreadable.
         let patient = Patient::of(updated());
         change(&patient, &[bad]);
         let report = patient.repair();

@@ -116,7 +116,7 @@ impl KeyValues for DyingPairs {
     }
 }
 
-/// Where in the graph what was lost, and of which tensor.
+/// Returns where in the graph what was lost, and of which tensor.
 fn places(patient: &Patient, lost: &[Lost]) -> Vec<(String, Option<String>)> {
     let dir = patient.graph().display().to_string();
     lost.iter().map(|lost| (lost.file.replace(&dir, ""), lost.tensor.clone())).collect()
@@ -146,7 +146,7 @@ fn dies_anywhere(model: &Model, damage: &dyn Fn(&Patient)) {
         }
         let lost = |report: &RepairReport| report.lost.iter().map(|lost| lost.rows).sum::<u64>();
         assert_eq!(lost(&report), lost(&expected), "after {n_changes} changes: {report:?}");
-        // Whatever the first one had lost is told, if not by it then by the second.
+        // All losses of the first one are reported, if not by it then by the second.
         for (place, tensor) in places(&whole, &expected.lost) {
             let is_told = |told: &[Lost]| {
                 places(&patient, told).iter().any(|other| *other == (place.clone(), tensor.clone()))

@@ -54,7 +54,7 @@ fn a_description_of_another_graph_gives_way_to_what_all_files_say() {
     }
 }
 
-/// A graph as older releases made it: without copies of its description.
+/// Returns a graph as older releases made it: without copies of its description.
 fn without_copies() -> Patient {
     let patient = Patient::of(plain());
     for part in ["part-000/catalog", "part-001/catalog"] {

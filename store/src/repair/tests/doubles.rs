@@ -54,7 +54,7 @@ fn two_faults_in_a_raw_segment() {
             let expected = match pair {
                 // Nothing is left that says which segment it is.
                 _ if pair == [Header, Catalog] || pair == [Footer, Catalog] => Lost(0),
-                // The footer's CRC-32 stands in for the digest.
+                // The footer's CRC-32 is in for the digest.
                 [Table, Catalog] => Lost(0),
                 [Page, Catalog] => Lost(on_page),
                 _ if pair.contains(&Page) => Lost(on_page),

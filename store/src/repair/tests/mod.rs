@@ -42,7 +42,7 @@ const TENSORS: [(&str, usize, CodecChoice); 3] = [
     ("mark", 1, CodecChoice::Zstd),
 ];
 
-/// A row of a tensor: rows of `packed` shrink, but not to nothing.
+/// Returns a row of a tensor: rows of `packed` shrink, but not to nothing.
 fn row_of(tensor: &str, id: u32, width: usize) -> Vec<u8> {
     let noise = row(id.wrapping_mul(2_654_435_761), width);
     match tensor {
@@ -51,7 +51,7 @@ fn row_of(tensor: &str, id: u32, width: usize) -> Vec<u8> {
     }
 }
 
-/// What a copy of a graph is made from.
+/// The original that a copy of a graph is made from.
 struct Model {
     dir: TempDir,
 }
@@ -78,13 +78,13 @@ fn import() -> Model {
     Model { dir: ring.dir }
 }
 
-/// An imported graph.
+/// Returns an imported graph.
 fn plain() -> &'static Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     MODEL.get_or_init(import)
 }
 
-/// An imported graph with rows put over it: committed at versions 2 and 3, and pending.
+/// Returns an imported graph with rows put over it: committed at versions 2 and 3, and pending.
 fn updated() -> &'static Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     MODEL.get_or_init(|| {
@@ -203,7 +203,7 @@ impl Patient {
     }
 }
 
-/// Every file below `dir` but those of catalogs that were not moved, with its bytes.
+/// Returns every file below `dir` but those of catalogs that were not moved, with its bytes.
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -225,8 +225,8 @@ fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// Rows that differ between what was and what is; fails the test for a wrong row, or for one that
-/// is lost without having been told.
+/// Returns the rows that differ between before and after. Fails the test for a wrong row, or for a
+/// lost one that was not reported.
 fn lost_rows(was: &Rows, is: &Rows, report: &RepairReport) -> usize {
     let mut n_lost = 0;
     for ((tensor, id), bytes) in was {
@@ -245,7 +245,7 @@ fn lost_rows(was: &Rows, is: &Rows, report: &RepairReport) -> usize {
     n_lost
 }
 
-/// What a repair must come to.
+/// Expected result of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// Everything is as it was.

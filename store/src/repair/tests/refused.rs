@@ -10,7 +10,7 @@ use super::*;
 use crate::device::{Access, Entry, FileReader, FileWriter, KeyValues};
 use crate::verify::verify_on;
 
-/// A disk that opens so many files and folders, and refuses the rest.
+/// A disk that opens this many files and folders, and refuses the rest.
 #[derive(Debug)]
 struct Refusing {
     left: AtomicU64,
@@ -64,7 +64,7 @@ impl Device for Refusing {
         self.spends().and_then(|()| Disk.sync(path))
     }
     fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {
-        // RocksDB tells a refusal in words only.
+        // RocksDB reports a refusal in words only.
         let refused = |error: io::Error| {
             let words = error.to_string();
             let words = words.split(" (os error").next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Damaged logs of catalogs whose segments have moved on: no row that was acknowledged and lies
-//! whole in a segment is given up for what an earlier state of the catalog says.
+//! Damaged logs of catalogs whose segments have moved on. No acknowledged row that is whole in a
+//! segment is dropped for an earlier state of the catalog.
 
 use super::*;
 
@@ -8,7 +8,7 @@ const N_PLACES: u64 = 24;
 
 const PARTS: [&str; 2] = ["part-000", "part-001"];
 
-/// What has happened to a graph that was put to, committed and compacted before it was killed.
+/// History of a graph that was put to, committed and compacted before it was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum History {
     /// The old segments are gone, as after every compaction.
@@ -56,7 +56,7 @@ fn killed(history: History) -> Model {
     killed
 }
 
-/// The catalog of a partition as it was imported.
+/// Returns the catalog of a partition as it was imported.
 fn old_catalog(model: &Model, part: &str) -> PathBuf {
     model.dir.path().join(format!("catalog-of-{part}"))
 }

@@ -46,7 +46,7 @@ fn damaged_pages_stay_and_every_other_row_is_served() {
     assert_eq!(report.lost[0].tensor.as_deref(), Some("packed"));
 }
 
-/// Rows of `packed` on page 0 of partition 1.
+/// Returns the rows of `packed` on page 0 of partition 1.
 fn report_rows() -> usize {
     let graph = Graph::open(&plain().path()).unwrap();
     let segment = graph.segment(PartId(1), "packed").unwrap();

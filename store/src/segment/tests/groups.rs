@@ -11,8 +11,8 @@ use crate::row::RowIdx;
 
 const ZSTD: SegmentCodec = SegmentCodec::Zstd { group_rows: 5 };
 
-/// A file whose every checksum is right, of any data and group lengths, and with any number for
-/// the bytes of all groups in its footer.
+/// Returns a file whose every checksum is right, of any data and group lengths, and with any number
+/// for the bytes of all groups in its footer.
 fn forge(identity: &SegmentIdentity, data: &[u8], lengths: &[u32], data_bytes: u64) -> Vec<u8> {
     let header = identity.to_page(ZSTD);
     let checksum = PageChecksum::new(identity.segment);
@@ -30,7 +30,7 @@ fn forge(identity: &SegmentIdentity, data: &[u8], lengths: &[u32], data_bytes: u
     [&header[..], &data, &tables, &footer].concat()
 }
 
-/// The stored groups of the fixture's rows.
+/// Returns the stored groups of the fixture's rows.
 fn groups(identity: &SegmentIdentity, dir: &std::path::Path) -> Vec<Vec<u8>> {
     let path = dir.join("sound.seg");
     write_encoded(&path, identity, ZSTD);

@@ -1,4 +1,5 @@
-//! What was written is read back from the disk, and not from the memory that it was written through.
+//! Written bytes are read back from the disk, and not from the memory that they were written
+//! through.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! What lies in a graph's folders, and whether anything names it.
+//! Files in a graph's folders, and whether anything names them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -47,7 +47,7 @@ impl Walk<'_> {
             known.extend(deltas.chain(prepared).map(|delta| delta.record.file));
             match catalog.segments(&tensor.name) {
                 Ok(records) => known.extend(records.into_iter().map(|(_, record)| record.file)),
-                // The segment's turn comes, and tells it.
+                // The segment's turn comes, and reports it.
                 Err(_) => return,
             }
         }

@@ -53,8 +53,8 @@ impl Link {
         Ok(Self { socket, noticed: Cell::new(None) })
     }
 
-    /// Sends a notice that this rank waits because of rank `suspect`, unless the last one said so. No
-    /// message may be under way. Without room in the socket nothing is sent.
+    /// Sends a notice that this rank waits because of rank `suspect`, unless the last one said so.
+    /// No message may be under way. Without room in the socket nothing is sent.
     pub(super) fn notify(&self, suspect: u32) {
         if self.noticed.get() == Some(suspect) {
             return;
@@ -217,7 +217,7 @@ fn tag_of(header: &[u8]) -> u32 {
     header.first_chunk().map_or(FAULT, |tag| u32::from_le_bytes(*tag))
 }
 
-/// Whether the same may work later.
+/// Returns whether the same may work later.
 fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

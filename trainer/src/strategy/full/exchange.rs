@@ -1,4 +1,4 @@
-//! Rows between partitions: who sends which to whom, and in which order.
+//! Rows between partitions: senders, receivers, and their order.
 //!
 //! Each process packs, for each process, the rows that its partitions send to the partitions there:
 //! by sender, then by receiver. Rows between partitions of one process go the same way, so that
@@ -17,7 +17,7 @@ pub(crate) struct Placement {
     pub(crate) rank: u32,
 }
 
-/// What goes from one partition to another.
+/// Rows from one partition to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) from: u32,

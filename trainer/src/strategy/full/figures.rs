@@ -1,4 +1,4 @@
-//! What a partition did in an epoch.
+//! Counts of a partition in an epoch.
 
 use lodestore_client::LoadStats;
 use serde::{Deserialize, Serialize};
@@ -29,14 +29,14 @@ pub(crate) struct PartFigures {
     /// Squares of what narrowing took from rows and gradients that it sent, and of these.
     pub(crate) narrowing: [f64; 2],
     pub(crate) compute_seconds: f64,
-    /// Of its process: rows on their way, and nothing to compute meanwhile.
+    /// Time of its process with rows on their way, and nothing to compute meanwhile.
     pub(crate) exchange_seconds: f64,
     pub(crate) wait_seconds: f64,
     /// The oldest rows that were used, in epochs.
     pub(crate) staleness: u32,
     /// Bytes of kept inputs.
     pub(crate) input_bytes: u64,
-    /// What was found where the loss is not finite.
+    /// Description of the values where the loss is not finite.
     pub(crate) fault: Option<Fault>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Fault {
 }
 
 impl PartFigures {
-    /// Adds what narrowing took; nothing where it is no number, which the loss tells.
+    /// Adds the loss by narrowing; nothing where it is no number, which the training loss shows.
     pub(crate) fn note(&mut self, Sent { loss, .. }: Sent) {
         if loss.error.is_finite() && loss.all.is_finite() {
             self.narrowing[0] += loss.error;

@@ -149,7 +149,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Gives the rows of the halo up where tiers have them, or their source.
+    /// Returns the rows of the halo up where tiers have them, or their source.
     pub(crate) fn end_epoch(&mut self) {
         if let Some(source) = &self.source {
             self.halo = InputRows::no_rows(source.features.width());
@@ -296,7 +296,7 @@ impl InputRows {
 }
 
 impl EpochRows {
-    /// Gives the memory of the rows back.
+    /// Returns the memory of the rows back.
     pub(crate) fn give_to(self, workspace: &Workspace) {
         match self {
             Self::Kept => (),

@@ -12,7 +12,7 @@ pub(crate) struct PartLoss {
     /// The mean over its training nodes; 0 without any.
     pub(crate) mean: f64,
     pub(crate) n_right: u64,
-    /// Of the rows of all of its nodes.
+    /// Sum over the rows of all of its nodes.
     pub(crate) gradient: Matrix,
 }
 

@@ -4,8 +4,7 @@
 //! A partition computes the rows of its own nodes from all of their in-neighbours. Those that
 //! others own are its halo: their features never change, so that they are pulled once and kept;
 //! their rows of later layers come from their owners each epoch, and the gradients of these go
-//! back. What is computed is what one partition of the whole graph would compute, but for the order
-//! of sums.
+//! back. The computation is that of one partition of the whole graph, but for the order of sums.
 //!
 //! [`graph`], [`plan`], [`operator`] and [`compress`] decide; [`part`] and [`back`] compute;
 //! [`exchange`] and [`team`] move rows; [`run`] makes epochs of passes.

@@ -24,12 +24,12 @@ pub(crate) struct Operator {
     own: OwnRows,
 }
 
-/// What becomes of a destination's own row.
+/// Treatment of a destination's own row.
 #[derive(Clone, Debug)]
 pub(crate) enum OwnRows {
     /// It is added with a weight (GCN).
     Added(Vec<f32>),
-    /// It stands before the sum, or is in the output already where rows are transformed first
+    /// It is before the sum, or is in the output already where rows are transformed first
     /// (GraphSAGE).
     Beside,
 }
@@ -44,12 +44,12 @@ pub(crate) enum Destinations {
     Boundary,
 }
 
-/// What a row of a product is.
+/// Kind of a product's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The whole aggregated row.
     Whole,
-    /// What the neighbours add to a row that is there.
+    /// Contribution of the neighbours to a row that is there.
     Onto,
 }
 

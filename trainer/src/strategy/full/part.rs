@@ -55,7 +55,7 @@ pub(crate) enum Aggregator {
 #[derive(Default)]
 pub(super) struct Pass {
     pub(super) layers: Vec<LayerState>,
-    /// What travels of the present layer, or its gradient.
+    /// Rows of the present layer that travel, or their gradient.
     pub(super) own: Vec<f32>,
     pub(super) halo: Vec<f32>,
     /// The aggregated rows of the present layer, or its output where rows are transformed first.
@@ -64,7 +64,7 @@ pub(super) struct Pass {
     pub(super) grad: Option<Matrix>,
     /// That of its aggregated rows, where these are transformed after.
     pub(super) of_sums: Option<Matrix>,
-    /// What own rows get beside what comes by edges: before the activation, and past it.
+    /// Additions to own rows beside those by edges: before the activation, and past it.
     pub(super) of_own: Option<Matrix>,
     pub(super) beside: Option<Vec<f32>>,
     pub(super) of_layer: OfLayer,
@@ -72,14 +72,14 @@ pub(super) struct Pass {
     pub(super) gradients: Vec<Vec<Vec<f32>>>,
 }
 
-/// What a layer's backward pass needs from its forward pass.
+/// Values that a layer's backward pass needs from its forward pass.
 #[derive(Default)]
 pub(super) struct LayerState {
     /// Its output, before any activation.
     pub(super) output: Option<Matrix>,
     /// The rows that its weights were multiplied with, unless they are kept inputs.
     pub(super) rows: Option<Rows>,
-    /// Of the first layer: own inputs, and those of the halo, after dropout.
+    /// Inputs of the first layer: own ones, and those of the halo, after dropout.
     pub(super) inputs: Option<[EpochRows; 2]>,
     pub(super) mask: Option<Mask>,
     pub(super) normed: Option<Normed>,
@@ -90,7 +90,7 @@ pub(super) struct LayerState {
 /// Gradients of the parameters of a layer, as they become known.
 #[derive(Default)]
 pub(super) struct OfLayer {
-    /// Of the weights, a part of their rows each.
+    /// Parts of the weights, some of their rows each.
     pub(super) weights: Vec<Vec<f32>>,
     pub(super) others: Vec<Vec<f32>>,
     pub(super) of_norm: Vec<Vec<f32>>,

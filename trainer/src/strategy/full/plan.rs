@@ -1,4 +1,4 @@
-//! What of each layer travels between partitions.
+//! Rows of each layer that travel between partitions.
 
 use candle_core::Result;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::{conv::Conv, layer::Layer, options::Aggregation};
 pub(crate) enum Travels {
     /// The rows that the layer is given; those that come are transformed where they are needed.
     Rows,
-    /// What the layer's weights make of them.
+    /// The products of the layer's weights with them.
     Transformed,
 }
 

@@ -1,4 +1,4 @@
-//! What stands before the first epoch: the part of the graph of each partition, and its inputs.
+//! Set-up before the first epoch: the part of the graph of each partition, and its inputs.
 
 use std::{sync::Arc, thread::available_parallelism};
 

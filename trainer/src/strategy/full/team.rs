@@ -161,7 +161,7 @@ impl FullTeam {
         Ok(Some(Passed { terms, figures }))
     }
 
-    /// Gives the memory of passes back.
+    /// Returns the memory of passes back.
     pub(crate) fn clear(&mut self) {
         self.parts.iter().for_each(|part| part.workspace.clear());
     }

@@ -17,7 +17,7 @@ use crate::{
 const N: u32 = 40;
 const WIDTH: u32 = 6;
 
-/// A graph in three partitions, with features of which `every`-th are not zero.
+/// Returns a graph in three partitions, with features of which `every`-th are not zero.
 fn planted(every: u64) -> (Topology, PartitionBook, WorkerSources) {
     let random = CounterRandom::new(5, 9);
     let edges = (0..90u64).map(|at| [0, 1].map(|end| (random.bits(2 * at + end) % 40) as u32));
@@ -168,7 +168,7 @@ fn gradients_are_those_of_finite_differences() {
     }
 }
 
-/// Of the published code the refresh skips rows that are there.
+/// In the published code the refresh skips rows that are there.
 #[test]
 fn an_exchange_really_replaces_rows_and_gradients() {
     for (model, layer) in models() {

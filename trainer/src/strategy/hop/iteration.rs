@@ -1,5 +1,5 @@
-//! Which roots each model trains on in an iteration, where, and in which time step (HopGNN, sections
-//! 5.1 and 5.3).
+//! Which roots each model trains on in an iteration, where, and in which time step (HopGNN,
+//! sections 5.1 and 5.3).
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use lodestore_graph::{
 
 use crate::Merge;
 
-/// Mixed into the run's seed, so that the choice of time steps does not reuse the sampler's numbers.
+/// Mixed into the run's seed, so that the choice of time steps does not reuse the sampler's
+/// numbers.
 const MERGE_STREAM: u64 = 0x686f_705f_6d65_7267;
 
 /// The roots of a global batch by time step and model.
@@ -19,7 +20,7 @@ pub struct Iteration {
     steps: Vec<TimeStep>,
 }
 
-/// What all models train on at once.
+/// Roots that all models train on together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeStep {
     /// Model d is at worker (d + offset) mod N.
@@ -104,7 +105,8 @@ impl Iteration {
         fewest.unwrap_or_default()
     }
 
-    /// Removes a time step; each model trains on its roots by turns in the others. The last one stays.
+    /// Removes a time step; each model trains on its roots by turns in the others. The last one
+    /// stays.
     fn merge(&mut self, chosen: usize) {
         if self.steps.len() == 1 {
             return;

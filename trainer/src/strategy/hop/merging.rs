@@ -2,11 +2,12 @@
 
 use crate::EpochReport;
 
-/// Returns how many time steps each iteration of the next epoch loses, from the epochs before it: none
-/// in the first epoch, then one more each, until an epoch was not faster than the one with one less.
+/// Returns how many time steps each iteration of the next epoch loses, from the epochs before it:
+/// none in the first epoch, then one more each, until an epoch was not faster than the one with one
+/// less.
 ///
-/// An epoch in which the run was resumed, or with which it continued, has no time to compare: part of it
-/// was timed at most, and with caches and connections that were new. The next one repeats it.
+/// An epoch in which the run was resumed, or with which it continued, has no time to compare: part
+/// of it was timed at most, and with caches and connections that were new. The next one repeats it.
 pub(crate) fn n_merges(epochs: &[EpochReport], n_workers: u32) -> u32 {
     let mut best: Option<(u32, f64)> = None;
     for epoch in epochs.iter().filter(|epoch| !epoch.resumed) {
@@ -28,8 +29,8 @@ pub(crate) fn n_merges(epochs: &[EpochReport], n_workers: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Returns how many were merged in each epoch, by the time that each number takes. A run that was
-    /// resumed has a slow epoch, of which that many steps were timed.
+    /// Returns how many were merged in each epoch, by the time that each number takes. A run that
+    /// was resumed has a slow epoch, of which that many steps were timed.
     fn merged(seconds: &[f64], n_epochs: usize, resumed: Option<(usize, u32)>) -> Vec<u32> {
         let (mut epochs, mut merged, n_workers) = (Vec::new(), Vec::new(), seconds.len() as u32);
         for number in 0..n_epochs {

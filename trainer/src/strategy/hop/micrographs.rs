@@ -15,7 +15,7 @@ pub(crate) struct Micrographs<'a> {
     loader: BatchLoader,
     /// Whether the rows of an iteration are pulled together.
     pregather: bool,
-    /// Of the present iteration, those whose rows are there.
+    /// Micrographs of the present iteration, those whose rows are there.
     ready: VecDeque<Micrograph>,
     /// Memory for rows, which serves one iteration after the other.
     rows: Arc<RowBuffer>,

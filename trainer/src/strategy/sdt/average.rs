@@ -13,7 +13,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Returns the shares of partitions with so many training nodes.
+    /// Returns the shares of partitions with these numbers of training nodes.
     pub(crate) fn new(
         n_train: &[u64],
         lengths: Vec<usize>,
@@ -35,8 +35,9 @@ impl Shares {
         n_lists * self.lengths.iter().sum::<usize>()
     }
 
-    /// Returns the terms of the average of `states`, each with its partition; those without training
-    /// nodes have none. Fails where a state has other layers, or a value that is not finite.
+    /// Returns the terms of the average of `states`, each with its partition; those without
+    /// training nodes have none. Fails where a state has other layers, or a value that is not
+    /// finite.
     pub(crate) fn terms<'s>(
         &self,
         states: impl Iterator<Item = (u32, &'s ReplicaState)>,
@@ -57,8 +58,8 @@ impl Shares {
         Ok(terms)
     }
 
-    /// Replaces the parameters of `states` by those of `average`, and treats the state of the optimiser
-    /// as the run's settings say.
+    /// Replaces the parameters of `states` by those of `average`, and treats the state of the
+    /// optimiser as the run's settings say.
     pub(crate) fn adopt<'s>(
         &self,
         average: &[f32],

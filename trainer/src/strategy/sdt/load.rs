@@ -30,7 +30,7 @@ pub(crate) struct Turn {
 /// The partitions of a worker, each in its turn.
 pub(crate) struct Turns {
     partitions: Receiver<Result<Ready, TrainError>>,
-    /// Tells that a partition is no longer used.
+    /// Marks a partition as no longer used.
     released: Sender<()>,
 }
 
@@ -44,8 +44,8 @@ pub(crate) struct Ready {
 }
 
 impl Turns {
-    /// Begins to load, on a thread: `turns` again and again, from turn `first` on until `n_turns` are
-    /// over, within `budget` bytes.
+    /// Begins to load, on a thread: `turns` again and again, from turn `first` on until `n_turns`
+    /// are over, within `budget` bytes.
     pub(crate) fn start<'scope, 'env>(
         scope: &'scope Scope<'scope, 'env>,
         source: PartitionSource<'scope>,
@@ -64,8 +64,8 @@ impl Turns {
         Self { partitions, released }
     }
 
-    /// Returns the next partition, how it was met, and how long that took. The one before must have been
-    /// released.
+    /// Returns the next partition, how it was met, and how long that took. The one before must have
+    /// been released.
     pub(crate) fn next(&self) -> Result<(Ready, Met, f64), TrainError> {
         let start = Instant::now();
         let (ready, met) = match self.partitions.try_recv() {

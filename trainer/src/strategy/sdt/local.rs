@@ -21,11 +21,11 @@ pub(crate) struct LocalPartition {
     numbers: Numbers,
     rows: RowBuffer,
     row_bytes: usize,
-    /// What it took to load.
+    /// Time and bytes of loading it.
     pub(crate) loaded: Loaded,
 }
 
-/// What was moved to load a partition.
+/// Bytes moved to load a partition.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Loaded {
     /// Rows of other workers' partitions, by VectorPull.
@@ -51,12 +51,12 @@ pub(crate) struct PartitionSource<'run> {
     pub(crate) n_workers: u32,
 }
 
-/// Local ids: other workers' nodes come first, each kind in rising order, so that the rows of a pull
-/// stand together.
+/// Local ids: other workers' nodes come first, each kind in rising order, so that the rows of a
+/// pull stand together.
 #[derive(Debug)]
 struct Numbers {
     set: NodeSet,
-    /// Of each partition: its first node, and what is added to the rank of a node of it.
+    /// For each partition: its first node, and the offset of the rank of a node of it.
     parts: Vec<(u32, i64)>,
 }
 
@@ -126,8 +126,8 @@ impl PartitionSource<'_> {
         Ok(LocalPartition { part, nodes, topology, degrees, numbers, rows, row_bytes, loaded })
     }
 
-    /// Pulls the rows of `nodes`, of which the first `n_remote` are other workers': these travel while
-    /// own ones are read.
+    /// Pulls the rows of `nodes`, of which the first `n_remote` are other workers': these travel
+    /// while own ones are read.
     fn pull(
         &self,
         nodes: &[NodeId],

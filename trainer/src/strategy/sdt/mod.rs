@@ -1,8 +1,8 @@
-//! SDT-GNN: a local model for each partition, trained on that partition and its halo alone, and averages of
-//! them (section III-D).
+//! SDT-GNN: a local model for each partition, trained on that partition and its halo alone, and
+//! averages of them (section III-D).
 //!
-//! [`plan`], [`residents`] and [`average`] decide; [`local`], [`load`], [`worker`] and [`team`] move rows,
-//! load ahead and compute; [`run`] goes through the partitions of an epoch.
+//! [`plan`], [`residents`] and [`average`] decide; [`local`], [`load`], [`worker`] and [`team`]
+//! move rows, load ahead and compute; [`run`] goes through the partitions of an epoch.
 
 mod average;
 mod load;

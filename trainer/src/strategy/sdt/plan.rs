@@ -1,4 +1,5 @@
-//! The nodes and the list entries that the local model of a partition trains on (SDT-GNN, section III-B).
+//! The nodes and the list entries that the local model of a partition trains on (SDT-GNN, section
+//! III-B).
 
 use std::ops::Range;
 
@@ -18,8 +19,9 @@ pub(crate) struct Depth {
 
 /// A partition with its halo: which entries of in-neighbour lists it has.
 ///
-/// A node fewer than `halo_hops` hops away has its whole list; one at that distance has its neighbours
-/// that are nearer. With one hop this is SDT-GNN's rule: an edge between two partitions is in both.
+/// A node fewer than `halo_hops` hops away has its whole list; one at that distance has its
+/// neighbours that are nearer. With one hop this is SDT-GNN's rule: an edge between two partitions
+/// is in both.
 pub(crate) struct Region<'a> {
     topology: &'a Topology,
     owned: Range<u32>,
@@ -37,7 +39,7 @@ pub(crate) struct Reach {
     pub(crate) expanded: NodeSet,
 }
 
-/// What a partition takes to load, and the share of its neighbourhoods that it keeps.
+/// Cost of loading a partition, and the share of its neighbourhoods that it keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PartitionPlan {
     /// Nodes.
@@ -46,7 +48,8 @@ pub(crate) struct PartitionPlan {
     pub(crate) n_halo: u64,
     /// Entries of their lists.
     pub(crate) n_entries: u64,
-    /// Entries of the last hop of the roots' neighbourhoods that are kept, one for each path, and all.
+    /// Entries of the last hop of the roots' neighbourhoods that are kept, one for each path, and
+    /// all.
     pub(crate) kept: f64,
     pub(crate) all: f64,
 }
@@ -104,8 +107,8 @@ impl<'a> Region<'a> {
         PartitionPlan { n_nodes: nodes.len() as u64, n_halo, n_entries, kept, all }
     }
 
-    /// Returns how many paths of as many edges as layers lead to the roots here, and in the whole graph;
-    /// one each where all are kept.
+    /// Returns how many paths of as many edges as layers lead to the roots here, and in the whole
+    /// graph; one each where all are kept.
     fn paths(&self, roots: &[NodeId]) -> [f64; 2] {
         if self.depth.halo_hops >= self.depth.layers {
             return [1.0; 2];
@@ -158,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// Distance of each node to the owned ones against the edges, found one by one.
+    /// Returns the distance of each node to the owned ones against the edges, found one by one.
     fn distances(topology: &Topology, owned: &Range<u32>) -> BTreeMap<u32, u32> {
         let mut found: BTreeMap<u32, u32> = owned.clone().map(|node| (node, 0)).collect();
         for distance in 1..=topology.n_nodes() {

@@ -2,8 +2,9 @@
 
 /// The partitions of a worker by turns, and which of them are in memory.
 ///
-/// Each one is trained on in its turn, again and again in the same order. Where there is no room for the
-/// next one, that with the farthest next turn goes (Belady), and the one that is trained on stays.
+/// Each one is trained on in its turn, again and again in the same order. Where there is no room
+/// for the next one, that with the farthest next turn goes (Belady), and the one that is trained on
+/// stays.
 #[derive(Clone, Debug)]
 pub(crate) struct Residents {
     /// Bytes of each, in the order of turns.
@@ -12,7 +13,7 @@ pub(crate) struct Residents {
     is_resident: Vec<bool>,
 }
 
-/// What there is to do before a turn.
+/// Work before a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// The partition is in memory.
@@ -24,8 +25,8 @@ pub(crate) enum Admission {
 }
 
 impl Residents {
-    /// Returns the state before the first turn. Without a budget there is room for any two of them, so
-    /// that one is loaded while another is trained on.
+    /// Returns the state before the first turn. Without a budget there is room for any two of them,
+    /// so that one is loaded while another is trained on.
     ///
     /// # Panics
     ///

@@ -60,8 +60,9 @@ impl LocalModels {
         self.states.clone()
     }
 
-    /// Returns the parameters of the average of all local models, all of which are here. Where all have
-    /// the same, as after an average, it is these: their weighted sum may differ in the last bit.
+    /// Returns the parameters of the average of all local models, all of which are here. Where all
+    /// have the same, as after an average, it is these: their weighted sum may differ in the last
+    /// bit.
     pub(crate) fn average_here(&self) -> Result<Vec<Vec<f32>>, TrainError> {
         if self.states.windows(2).all(|pair| pair[0].values == pair[1].values) {
             return Ok(self.states[0].values.clone());
@@ -81,8 +82,8 @@ impl LocalModels {
 }
 
 impl Run<'_> {
-    /// Takes note of what partitions keep, and agrees on whether there are checkpoints. False if the
-    /// leader has ended the run.
+    /// Takes note of what partitions keep, and agrees on whether there are checkpoints. False if
+    /// the leader has ended the run.
     pub(crate) fn begin_partitions(
         &mut self,
         plans: &[PartitionPlan],
@@ -99,8 +100,8 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// Trains the local models of the partitions that are left of the present epoch, and averages them
-    /// if that is due.
+    /// Trains the local models of the partitions that are left of the present epoch, and averages
+    /// them if that is due.
     pub(crate) fn train_partitions(
         &mut self,
         team: &mut PartitionTeam<'_>,
@@ -168,8 +169,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Trains one partition of each worker; returns the figures of all. None if the leader has ended the
-    /// run.
+    /// Trains one partition of each worker; returns the figures of all. None if the leader has
+    /// ended the run.
     fn round(
         &mut self,
         team: &mut PartitionTeam<'_>,

@@ -1,4 +1,4 @@
-//! What stands before the first partition: plans of all of them, and the memory that they may take.
+//! Set-up before the first partition: plans of all of them, and the memory that they may take.
 
 use std::{sync::Arc, thread::Scope};
 
@@ -54,9 +54,9 @@ impl<'a> Setup<'a> {
         LocalModels::new(vec![state; n_train.len()], shares)
     }
 
-    /// Starts the workers of this process, from `place` on. Fails where a partition does not fit in the
-    /// memory of a worker. Returns also the plans of all partitions of the run; none if the leader has
-    /// ended it.
+    /// Starts the workers of this process, from `place` on. Fails where a partition does not fit in
+    /// the memory of a worker. Returns also the plans of all partitions of the run; none if the
+    /// leader has ended it.
     pub(crate) fn partition_team<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,

@@ -26,8 +26,8 @@ struct Member<'scope> {
 }
 
 impl<'scope> PartitionTeam<'scope> {
-    /// Starts a thread for each of `workers`, in a pool of its own with its share of the cores, which
-    /// `n_processes` share. The run has `n_workers` and `n_parts` partitions.
+    /// Starts a thread for each of `workers`, in a pool of its own with its share of the cores,
+    /// which `n_processes` share. The run has `n_workers` and `n_parts` partitions.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         workers: Vec<(u32, PartitionWorker<'scope>)>,
@@ -54,8 +54,8 @@ impl<'scope> PartitionTeam<'scope> {
         self.n_parts
     }
 
-    /// Has each worker train one of the partitions from `first` on, as many as there are workers; the
-    /// states of those here are replaced. Returns the figures of these, in their order.
+    /// Has each worker train one of the partitions from `first` on, as many as there are workers;
+    /// the states of those here are replaced. Returns the figures of these, in their order.
     pub(crate) fn train(
         &mut self,
         epoch: u32,

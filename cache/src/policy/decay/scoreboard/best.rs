@@ -15,17 +15,17 @@ const NO_MISS: u8 = 1;
 /// Candidates whose scores are asked for before they are read, where these do not lie side by side.
 const N_AHEAD: usize = 32;
 
-/// What decides among candidates with equally many misses. Higher is better; the lower the better
-/// are rank and so the id.
+/// Keys that decide among candidates with equally many misses. Higher is better; the lower the
+/// better are rank and so the id.
 type Tie = (u64, u32, Reverse<u32>);
 
 impl Scores {
-    /// Ranks of the best `n` candidates that are not resident and that may replace others: first those
-    /// that whole misses decide.
+    /// Ranks of the best `n` candidates that are not resident and that may replace others: first
+    /// those that whole misses decide.
     ///
-    /// What a round costs is divided among few batches, so it must not wait for memory: one pass
-    /// over the counts in their order, two over a byte for each, and comparisons of keys that lie
-    /// side by side for those alone that have as many misses as the last one in.
+    /// The cost of a round is divided among few batches, so it must not wait for memory. It takes
+    /// one pass over the counts in their order, and two over a byte for each. Adjacent keys are
+    /// compared for those alone that have as many misses as the last one in.
     pub(super) fn best(&self, n: usize, replacement: Replacement) -> Vec<u32> {
         let mut n_with = [0usize; u8::MAX as usize + 1];
         // Misses and one; 0: not to be had.
@@ -58,7 +58,7 @@ impl Scores {
         best
     }
 
-    /// Whether a candidate without a whole miss may replace a victim.
+    /// Returns whether a candidate without a whole miss may replace a victim.
     fn may_replace_unmissed(&self, rank: u32, replacement: Replacement) -> bool {
         match replacement {
             Replacement::Missed => false,
@@ -97,7 +97,7 @@ impl Scores {
     }
 }
 
-/// The ranks, `n` of them, whose level is asked for.
+/// Returns the ranks, `n` of them, whose level is asked for.
 fn ranks_where(levels: &[u8], n: usize, is_asked_for: impl Fn(u8) -> bool) -> Vec<u32> {
     // Without a branch, which could not be predicted: one place more takes what is not asked for.
     let mut ranks = vec![0; n + 1];
@@ -110,7 +110,7 @@ fn ranks_where(levels: &[u8], n: usize, is_asked_for: impl Fn(u8) -> bool) -> Ve
     ranks
 }
 
-/// The best `n` of the keys, or all.
+/// Returns the best `n` of the keys, or all.
 fn best_of<K: Ord>(mut keys: Vec<K>, n: usize) -> Vec<K> {
     if n < keys.len() {
         keys.select_nth_unstable_by(n, |a, b| b.cmp(a));
@@ -119,8 +119,8 @@ fn best_of<K: Ord>(mut keys: Vec<K>, n: usize) -> Vec<K> {
     keys
 }
 
-/// The level, at least [`NO_MISS`], among whose candidates those to take must be chosen, and how many are
-/// above it.
+/// Returns the level, at least [`NO_MISS`], among whose candidates those to take must be chosen,
+/// and how many are above it.
 fn last_level(n_with: &[usize], n: usize) -> (u8, usize) {
     let mut n_better = 0;
     for level in (NO_MISS + 1..=u8::MAX).rev() {

@@ -1,4 +1,5 @@
-//! Claims C4 and C5, Figs. 14 to 19: what a tier of halos' features hits, with the trainer in the loop.
+//! Claims C4 and C5, Figs. 14 to 19: what a tier of halos' features hits, with the trainer in the
+//! loop.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub(super) struct Cached {
     pub(super) policy: Option<&'static str>,
     pub(super) percent: u32,
     pub(super) rows: u32,
-    /// Of the last epoch.
+    /// Counts of the last epoch.
     pub(super) hit_rate: f64,
     pub(super) input_bytes: u64,
     /// Mean of the epochs after the first.

@@ -12,7 +12,7 @@ use crate::commands::reproduce::cut::{Cut, Source, Splits};
 /// Parts of a run after which it is measured.
 const MEASURED: u32 = 10;
 
-/// What was learnt in one way.
+/// Results of learning in one way.
 #[derive(Serialize)]
 pub(super) struct Learnt {
     pub(super) way: Way,
@@ -21,13 +21,13 @@ pub(super) struct Learnt {
     pub(super) losses: Vec<Vec<f64>>,
     /// By seed: epoch and what test nodes were measured at after it.
     pub(super) accuracies: Vec<Vec<(u32, f64)>>,
-    /// Of a mean epoch after the first: bytes of rows and gradients of halos.
+    /// Mean epoch after the first: bytes of rows and gradients of halos.
     pub(super) halo_bytes: f64,
     /// Share of the edges that were trained on.
     pub(super) kept_share: Option<f64>,
     /// Most epochs that a used row was old.
     pub(super) max_staleness: u32,
-    /// What narrowing took from rows, relative to them, as root mean squares: the most of an epoch.
+    /// Loss by narrowing rows, relative to them, as root mean squares: the most of an epoch.
     pub(super) compression_error: Option<f64>,
 }
 
@@ -88,8 +88,8 @@ impl Learnt {
         (0..n).map(mean).collect()
     }
 
-    /// Returns the largest relative difference of a loss in the first `n_epochs` from that of `base`, same
-    /// seed and epoch.
+    /// Returns the largest relative difference of a loss in the first `n_epochs` from that of
+    /// `base`, same seed and epoch.
     pub(super) fn loss_difference(&self, base: &Self, n_epochs: usize) -> f64 {
         let of = |learnt: &Self| -> Vec<f64> {
             learnt.losses.iter().flat_map(|of| of.iter().take(n_epochs)).copied().collect()

@@ -30,16 +30,18 @@ pub(super) struct LinkRuns {
 pub(super) struct LinkRun {
     pub(super) way: Way,
     pub(super) seconds: f64,
-    /// In which rows and gradients were on their way, and that in which nothing was left to compute.
+    /// In which rows and gradients were on their way, and that in which nothing was left to
+    /// compute.
     pub(super) exchange_seconds: f64,
     pub(super) wait_seconds: f64,
-    /// Of features, rows and gradients.
+    /// Bytes of features, rows and gradients.
     pub(super) halo_bytes: f64,
     /// How far the computing time of the slowest worker is above the mean.
     pub(super) imbalance: f64,
 }
 
-/// Trains with a worker and a server for each partition of the graph in `dir`, where it has two or more.
+/// Trains with a worker and a server for each partition of the graph in `dir`, where it has two or
+/// more.
 pub(super) fn over_links(
     dir: &Path,
     usual: &TrainConfig,

@@ -103,7 +103,7 @@ pub(crate) struct CapFiguresArgs {
     /// Divide each feature row by the sum of its absolute values.
     #[arg(long)]
     normalize: bool,
-    /// What test nodes are measured by: accuracy, f1-micro or roc-auc.
+    /// Metric of test nodes: accuracy, f1-micro or roc-auc.
     #[arg(long, value_name = "M", default_value_t = Metric::Accuracy)]
     metric: Metric,
     /// Epochs that rows of halos may be old.
@@ -117,7 +117,8 @@ pub(crate) struct CapFiguresArgs {
     /// Delay of links.
     #[arg(long, default_value = "100us", value_name = "TIME", value_parser = parse_delay)]
     delay: Duration,
-    /// Parts of the report that are made: halos (and bytes of epochs), tiers, learning, links, slow-worker.
+    /// Parts of the report that are made: halos (and bytes of epochs), tiers, learning, links,
+    /// slow-worker.
     #[arg(
         long,
         value_name = "PART,...",
@@ -145,7 +146,7 @@ enum SplitArg {
     Random,
 }
 
-/// What `--json` prints, and what `runs.json` holds.
+/// Output of `--json`, and contents of `runs.json`.
 #[derive(Serialize)]
 struct CapFigures {
     seeds: u32,

@@ -14,12 +14,12 @@ use crate::commands::reproduce::cut::{Cut, Source, Splits};
 pub(super) struct Moved {
     pub(super) parts: u16,
     pub(super) halo_rows: u64,
-    /// Of an epoch: inputs, rows between layers and gradients of these, counted by their widths: what a
-    /// trainer without any cache sends.
+    /// Totals of an epoch: inputs, rows between layers and gradients of these, counted by their
+    /// widths: the traffic of a trainer without any cache.
     pub(super) resent_bytes: u64,
     /// The same without the inputs, which never change.
     pub(super) kept_bytes: u64,
-    /// What the exact way sent in an epoch, and once, in the first one.
+    /// Bytes of the exact way in an epoch, and once, in the first one.
     pub(super) exact_bytes: u64,
     pub(super) input_bytes: u64,
 }

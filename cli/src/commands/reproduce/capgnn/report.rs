@@ -8,8 +8,8 @@ use super::{CapFigures, GraphFigures};
 use crate::human;
 use crate::shaping::throttle::Means;
 
-/// What a simulation predicts of METIS's partitions, three layers of 256: MB of an exact epoch, by graph
-/// and partitions.
+/// Predictions of a simulation for METIS's partitions, three layers of 256: MB of an exact epoch,
+/// by graph and partitions.
 const PREDICTED: [(&str, u16, f64); 6] = [
     ("physics", 2, 16.4),
     ("physics", 3, 33.7),

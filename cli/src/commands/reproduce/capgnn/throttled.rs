@@ -39,14 +39,14 @@ pub(super) struct ThrottledRun {
     pub(super) test_accuracy: Option<f64>,
 }
 
-/// What is read of a report.
+/// Fields read from a report.
 #[derive(Deserialize)]
 struct Reported {
     epochs: Vec<EpochReport>,
 }
 
-/// Trains on the graph in `dir` with a process for each of its partitions: none throttled, then the first, then
-/// that with RAPA. None where there is one partition, or no processor for each.
+/// Trains on the graph in `dir` with a process for each of its partitions: none throttled, then the
+/// first, then that with RAPA. None where there is one partition, or no processor for each.
 pub(super) fn throttled(dir: &Path, usual: &TrainConfig) -> Result<Option<Throttled>> {
     let workers = Graph::open(dir)?.book().n_parts();
     let n_cores = available_parallelism().map_or(1, usize::from);

@@ -1,4 +1,4 @@
-//! What is learnt in each way (Table 3).
+//! Results of learning in each way (Table 3).
 
 use std::fmt::{self, Write};
 use std::path::Path;

@@ -15,8 +15,8 @@ const EVEN: f64 = 0.1;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Balance {
     pub(super) iterations: u32,
-    /// Share of the iterations in which the fewest roots of a server are less than a tenth fewer than
-    /// the most.
+    /// Share of the iterations in which the fewest roots of a server are less than a tenth fewer
+    /// than the most.
     pub(super) even: f64,
     /// Mean of the most roots over the mean, less 1: `roots_imbalance` of `lode train`.
     pub(super) imbalance: f64,

@@ -1,4 +1,4 @@
-//! What is counted of a graph, for each partitioner, number of servers, model and batch.
+//! Counts of a graph, for each partitioner, number of servers, model and batch.
 
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_trainer::{ModelKind, TrainConfig, parameter_count};
@@ -54,7 +54,7 @@ pub(super) struct Cell {
     /// Roots of each model.
     pub(super) batch: usize,
     pub(super) iterations: u32,
-    /// Of all models.
+    /// Counts of all models.
     pub(super) roots: f64,
     pub(super) parameters: u64,
     /// Shares of the nodes that are at the home of a root, in its micrograph and its subgraph.
@@ -116,8 +116,8 @@ fn model_bytes(servers: u16, time_steps: u32, parameters: u64) -> u64 {
     moves * 2 * PARAMETER_BYTES * parameters
 }
 
-/// Returns the bytes of one reduction: a share of its gradients from each server to each other one, then
-/// a share of the sum.
+/// Returns the bytes of one reduction: a share of its gradients from each server to each other one,
+/// then a share of the sum.
 fn gradient_bytes(servers: u16, parameters: u64) -> u64 {
     2 * PARAMETER_BYTES * parameters * u64::from(servers.saturating_sub(1))
 }

@@ -1,5 +1,5 @@
-//! `lode reproduce hopgnn`: what moves between servers, counted by sampling; times and accuracies of
-//! training.
+//! `lode reproduce hopgnn`: what moves between servers, counted by sampling; times and accuracies
+//! of training.
 
 mod accuracy;
 mod balance;
@@ -77,8 +77,8 @@ pub(crate) struct HopFiguresArgs {
     /// Partitioners: spring (refined), hash and others of `lode partition`.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_PARTITIONERS)]
     partitioner: Vec<Algorithm>,
-    /// Neighbours per node and layer of a model, the hop next to the roots first; -1 takes all. Repeat for
-    /// several models.
+    /// Neighbours per node and layer of a model, the hop next to the roots first; -1 takes all.
+    /// Repeat for several models.
     #[arg(long, value_name = "N,N,...", allow_hyphen_values = true,
           default_values = ["10,10", "10,10,10", "2,2,2,2,2,2,2,2,2,2"])]
     fanout: Vec<Fanouts>,
@@ -105,11 +105,11 @@ pub(crate) struct HopFiguresArgs {
     /// Train over these links, each a rate and a delay, such as 1Gbit/1ms.
     #[arg(long, value_name = "RATE/DELAY,...", value_delimiter = ',')]
     links: Vec<LinkArg>,
-    /// Runs of each way and link, in turns: the median stands in the tables, with the range.
+    /// Runs of each way and link, in turns: the median is in the tables, with the range.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "links",
           value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// What computes batches over links: model, or replay:FILE, which sleeps what was recorded.
+    /// Computation of batches over links: model, or replay:FILE, which sleeps recorded times.
     #[arg(long, value_name = "HOW", default_value = "model", requires = "links")]
     compute: Compute,
     /// Epochs of each run over links; merging takes as many as there are servers, and one more.
@@ -132,7 +132,7 @@ const DEFAULT_PARTITIONERS: &str =
 #[derive(Clone, Debug)]
 struct Fanouts(Vec<Fanout>);
 
-/// What `--json` prints, and what `runs.json` holds.
+/// Output of `--json`, and contents of `runs.json`.
 #[derive(Serialize)]
 struct HopFigures {
     seed: u64,
@@ -140,13 +140,13 @@ struct HopFigures {
     model: Model,
     /// Runs of each way over links.
     repeats: u32,
-    /// What computed over links in place of the model.
+    /// Computation over links in place of the model.
     recording: Option<Recording>,
     graphs: Vec<GraphCells>,
 }
 
 impl HopFigures {
-    /// Whether anything was timed.
+    /// Returns whether anything was timed.
     fn is_timed(&self) -> bool {
         self.graphs.iter().any(|graph| !graph.timed.is_empty())
     }
@@ -174,7 +174,7 @@ impl HopFiguresArgs {
         out.report(&found, console)
     }
 
-    /// Times and learns what is asked for, in the graph's own partitions.
+    /// Times and learns the requested cells, in the graph's own partitions.
     fn train(
         &self,
         dir: &Path,

@@ -46,7 +46,7 @@ impl Way {
     }
 }
 
-/// What is sampled.
+/// The sampled batches.
 #[derive(Clone, Copy)]
 pub(super) struct Setting<'a> {
     pub(super) fanouts: &'a [Fanout],
@@ -62,7 +62,7 @@ pub(super) struct Setting<'a> {
 pub(super) struct Counts {
     /// Distinct in each pull.
     pub(super) wanted: u64,
-    /// Of these, rows of another server.
+    /// Rows of these from another server.
     pub(super) remote: u64,
     /// Servers asked, summed over pulls.
     pub(super) requests: u64,
@@ -75,7 +75,7 @@ pub(super) struct Sums {
     pub(super) ways: Vec<(Way, u32, Counts)>,
     pub(super) locality: Locality,
     pub(super) iterations: u32,
-    /// Of all global batches.
+    /// Counts of all global batches.
     pub(super) roots: u64,
 }
 
@@ -91,8 +91,8 @@ pub(super) fn count(cut: &Cut, setting: Setting<'_>) -> Sums {
     of_iterations.into_iter().fold(Sums::default(), Sums::plus)
 }
 
-/// Returns epoch and number of the first `n` iterations whose global batch is whole, or of the first in
-/// each epoch where none is.
+/// Returns epoch and number of the first `n` iterations whose global batch is whole, or of the
+/// first in each epoch where none is.
 pub(super) fn places(n_train: usize, batch: usize, workers: u32, n: u32) -> Vec<(u32, u32)> {
     let of_epoch = (n_train / batch.saturating_mul(workers as usize)).max(1) as u32;
     (0..n).map(|at| (at / of_epoch, at % of_epoch)).collect()
@@ -198,8 +198,9 @@ impl<'a> Gatherer<'a> {
         counts
     }
 
-    /// Counts what servers need for all time steps of an iteration together: the nodes of micrographs are
-    /// those of one sample from all their roots, since what a node draws depends on no other node.
+    /// Counts what servers need for all time steps of an iteration together: the nodes of
+    /// micrographs are those of one sample from all their roots, since what a node draws depends on
+    /// no other node.
     fn pregathered(&mut self, iteration: &Iteration, seed: u64) -> Counts {
         let mut counts = Counts::default();
         for server in 0..u32::from(self.cut.book.n_parts()) {

@@ -17,7 +17,8 @@ use crate::topology::open_topology;
 /// Classes of a graph without labels.
 const CLASSES: usize = 16;
 
-/// Edges and training nodes of a graph, by the ids of its input: how it was imported does not matter.
+/// Edges and training nodes of a graph, by the ids of its input: how it was imported does not
+/// matter.
 pub(super) struct Source {
     pub(super) name: String,
     pub(super) n_nodes: u32,
@@ -31,7 +32,7 @@ pub(super) struct Source {
     pub(super) n_edges: u64,
     /// Ascending.
     pub(super) train: Vec<u32>,
-    /// Of features.
+    /// Bytes of features.
     pub(super) row_bytes: u64,
     pub(super) width: usize,
     pub(super) n_classes: usize,
@@ -102,7 +103,7 @@ impl Source {
     }
 }
 
-/// Checks the ids of the input, each of which stands once.
+/// Checks the ids of the input, each of which occurs once.
 fn external_ids(found: &[i64]) -> Result<Vec<u32>> {
     let below = |&id: &i64| u32::try_from(id).ok().filter(|&id| (id as usize) < found.len());
     let ids: Option<Vec<u32>> = found.iter().map(below).collect();
@@ -128,7 +129,7 @@ fn edges(topology: &Topology, external_of: &[u32], undirected: bool) -> Vec<[u32
 }
 
 impl Cut {
-    /// Gives each of `n_servers` a partition.
+    /// Returns each of `n_servers` a partition.
     pub(super) fn new(source: &Source, algorithm: &Algorithm, n_servers: u16) -> Result<Self> {
         let config = PartitionConfig {
             undirected: source.undirected,

@@ -47,13 +47,13 @@ impl FromStr for LinkArg {
     }
 }
 
-/// What is trained how often.
+/// Cells to train, and their repetitions.
 #[derive(Clone, Copy)]
 pub(super) struct Timing<'a> {
     pub(super) links: &'a [LinkArg],
     pub(super) repeats: u32,
     pub(super) epochs: u32,
-    /// What stands for the model.
+    /// The stand-in for the model.
     pub(super) replay: Option<&'a Replay>,
     pub(super) plan: TrainPlan<'a>,
 }
@@ -81,11 +81,11 @@ pub(super) struct TimedLink {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct TimedRun {
     pub(super) way: Way,
-    /// Of the epochs after the first that have as many time steps as the last.
+    /// Mean of the epochs after the first that have as many time steps as the last.
     pub(super) iteration_seconds: f64,
     /// Least and most of all repeats.
     pub(super) range: [f64; 2],
-    /// Of a mean iteration of all epochs and a mean worker: rows on their way.
+    /// Mean iteration of all epochs for a mean worker: rows on their way.
     pub(super) gather_seconds: f64,
     /// The same: models that move, gradients that are reduced, the update.
     pub(super) move_seconds: f64,
@@ -101,9 +101,9 @@ pub(super) struct TimedRun {
 pub(super) struct TimedEpoch {
     /// Mean of an iteration.
     pub(super) iteration_seconds: f64,
-    /// Of an iteration.
+    /// Time of an iteration.
     pub(super) time_steps: u64,
-    /// Of all workers, an iteration.
+    /// Rows of all workers, an iteration.
     remote_bytes: f64,
 }
 
@@ -282,8 +282,8 @@ impl TimedEpoch {
     }
 }
 
-/// Returns the middle one of some repeats (of an even number the slower of two), with the range of all.
-/// Fails where they computed something else, unless times decide that.
+/// Returns the middle one of some repeats (of an even number the slower of two), with the range of
+/// all. Fails where they computed something else, unless times decide that.
 fn middle_of(mut repeats: Vec<TimedRun>) -> Result<TimedRun> {
     let bits = |run: &TimedRun| run.losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();
     let expected = repeats.first().map(bits);

@@ -19,7 +19,7 @@ pub(super) fn markdown(found: &Reproduction) -> String {
     written.map_or_else(|error| error.to_string(), |()| text)
 }
 
-/// The machine, the graphs and the settings of all runs.
+/// Returns the machine, the graphs and the settings of all runs.
 fn setting(text: &mut String, found: &Reproduction) -> fmt::Result {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     writeln!(

@@ -141,7 +141,7 @@ fn averages(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result 
     Ok(())
 }
 
-/// Where rows came from, which links hardly change: over the first link of each batch size.
+/// Returns where rows came from, which links hardly change: over the first link of each batch size.
 fn rows(text: &mut String, found: &Reproduction) -> fmt::Result {
     writeln!(
         text,
@@ -221,7 +221,7 @@ fn whole_runs(text: &mut String, found: &Reproduction) -> fmt::Result {
     Ok(())
 }
 
-/// The paper measured three machines over 10 epochs of Products, batch 3000.
+/// Returns the paper measured three machines over 10 epochs of Products, batch 3000.
 fn energy(text: &mut String, found: &Reproduction) -> fmt::Result {
     writeln!(text, "\n## Energy (Table 3)\n")?;
     if !found.energy_counters {
@@ -268,7 +268,7 @@ fn all_links(found: &Reproduction) -> impl Iterator<Item = (&GraphRuns, &Group)>
     found.graphs.iter().flat_map(|graph| graph.groups.iter().map(move |group| (graph, group)))
 }
 
-/// How many times less `of` is than `base`; next to nothing is not divided by.
+/// Returns how many times less `of` is than `base`; next to nothing is not divided by.
 fn times_less(base: f64, of: f64) -> String {
     if of * 1e3 < base { "nothing left".to_owned() } else { format!("{:.1}", base / of) }
 }
@@ -276,7 +276,7 @@ fn times_less(base: f64, of: f64) -> String {
 /// Computing that differs by more than this is not that of the same surroundings.
 const MOST_UNLIKE: f64 = 1.15;
 
-/// Whether the baseline was slower at what all do alike, so that speed-ups would flatter.
+/// Returns whether the baseline was slower at what all do alike, so that speed-ups would flatter.
 fn is_disturbed(group: &Group) -> bool {
     let base = group.runs[0].compute_seconds;
     group.runs.iter().any(|run| base > run.compute_seconds * MOST_UNLIKE)

@@ -45,13 +45,13 @@ pub(super) const WAYS: [Way; 8] = [
     Way::Alone,
 ];
 
-/// What was learnt in one way.
+/// Results of learning in one way.
 #[derive(Serialize)]
 pub(super) struct Learnt {
     pub(super) way: Way,
     /// On the test nodes after each epoch, by seed.
     pub(super) accuracies: Vec<Vec<f64>>,
-    /// Of an epoch: bytes of halos loaded, or of remote rows; bytes of models or gradients.
+    /// Bytes of an epoch: halos loaded, or remote rows; models or gradients.
     pub(super) row_bytes: f64,
     pub(super) synchronised_bytes: f64,
     pub(super) kept_share: Option<f64>,

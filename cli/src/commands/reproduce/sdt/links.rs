@@ -40,7 +40,8 @@ pub(super) struct LinkRun {
 /// Epochs after the first, of which the mean is taken.
 const EPOCHS: u32 = 3;
 
-/// Trains with a worker and a server for each partition of the graph in `dir`, where it has two or more.
+/// Trains with a worker and a server for each partition of the graph in `dir`, where it has two or
+/// more.
 pub(super) fn over_links(
     dir: &Path,
     usual: &TrainConfig,

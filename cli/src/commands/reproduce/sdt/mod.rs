@@ -1,4 +1,5 @@
-//! `lode reproduce sdtgnn`: partitioners, local models and their averages, memory, and epochs over links.
+//! `lode reproduce sdtgnn`: partitioners, local models and their averages, memory, and epochs over
+//! links.
 
 mod charts;
 mod learning;
@@ -88,7 +89,7 @@ pub(crate) struct SdtFiguresArgs {
     /// Divide each feature row by the sum of its absolute values.
     #[arg(long)]
     normalize: bool,
-    /// What test nodes are measured by: accuracy, f1-micro or roc-auc.
+    /// Metric of test nodes: accuracy, f1-micro or roc-auc.
     #[arg(long, value_name = "M", default_value_t = Metric::Accuracy)]
     metric: Metric,
     /// Bits per second of links.
@@ -103,7 +104,7 @@ pub(crate) struct SdtFiguresArgs {
     no_training: bool,
 }
 
-/// What `--json` prints, and what `runs.json` holds.
+/// Output of `--json`, and contents of `runs.json`.
 #[derive(Serialize)]
 struct SdtFigures {
     seeds: u32,
@@ -150,7 +151,7 @@ impl SdtFiguresArgs {
         out.report(&found, console)
     }
 
-    /// The settings that all ways share.
+    /// Returns the settings that all ways share.
     fn usual(&self) -> TrainConfig {
         TrainConfig {
             strategy: Strategy::Ondemand,

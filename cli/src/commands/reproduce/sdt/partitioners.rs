@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::commands::reproduce::cut::Source;
 
-/// What a partitioner made of a graph.
+/// Result of a partitioner on a graph.
 #[derive(Serialize)]
 pub(super) struct Partitioned {
     pub(super) name: String,

@@ -167,7 +167,8 @@ impl Learnt {
         [self.means().last().copied().unwrap_or(0.0), least, last().fold(0.0, f64::max)]
     }
 
-    /// Returns the largest by which its mean is under that of `base`, once settled; none in shorter runs.
+    /// Returns the largest by which its mean is under that of `base`, once settled; none in shorter
+    /// runs.
     fn gap(&self, base: &Self) -> Option<f64> {
         let settled = self.means().into_iter().zip(base.means()).skip(SETTLED - 1);
         settled.map(|(of, base)| base - of).reduce(f64::max)

@@ -1,4 +1,4 @@
-//! What tiers did.
+//! Counters of tiers.
 
 use lodestore_cache::{Inclusion, LevelsStats, PolicyKind, TierStats};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::Tiers;
 use crate::candidates::RuleReport;
 
-/// What the tiers did.
+/// Counters of the tiers.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct TierReport {
     /// `device` or `buffer`, one for each worker, or `host`, one for all of them.
@@ -14,7 +14,7 @@ pub(crate) struct TierReport {
     /// Where its rows lie: `host`, or the name of the device.
     pub(crate) device: String,
     pub(crate) policy: &'static str,
-    /// Of a device over a host tier: `inclusive` or `exclusive`.
+    /// For a device over a host tier: `inclusive` or `exclusive`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) levels: Option<&'static str>,
     /// That fit; of one worker, the one with most.
@@ -29,17 +29,17 @@ pub(crate) struct TierReport {
     pub(crate) bypassed: u64,
     /// Rows that went from the host to a device.
     pub(crate) promotions: u64,
-    /// Rows that a device let go of and the host took.
+    /// Rows that a device released and the host took.
     pub(crate) demotions: u64,
     /// Rows that all workers pulled before the first batch; the first epoch counts them too.
     pub(crate) filled_rows: u64,
-    /// Of buffers.
+    /// Counters of buffers.
     #[serde(flatten)]
     pub(crate) rules: Option<RuleReport>,
 }
 
 impl Tiers {
-    /// What they did, the devices' first.
+    /// Their counters, the devices' first.
     pub(in super::super) fn report(&self) -> Vec<TierReport> {
         let mut reports = Vec::new();
         if let (Some(first), Some(choice)) = (self.devices.first(), &self.device) {
@@ -88,15 +88,15 @@ fn sum(all: impl Iterator<Item = TierStats>) -> TierStats {
 }
 
 impl TierReport {
-    /// What adds up over processes.
+    /// Counters that add up over processes.
     pub(in super::super) fn figures(&self) -> [u64; 9] {
         let Self { rows, hits, misses, stale, bypassed, evictions, .. } = *self;
         let Self { promotions, demotions, filled_rows, .. } = *self;
         [rows, hits, misses, stale, bypassed, evictions, promotions, demotions, filled_rows]
     }
 
-    /// Takes the sums of these figures over processes; rows are those of one worker still, but for the
-    /// host's tiers.
+    /// Takes the sums of these figures over processes; rows are those of one worker still, but for
+    /// the host's tiers.
     pub(in super::super) fn set(&mut self, sums: [u64; 9]) {
         let [rows, hits, misses, stale, bypassed, evictions, promotions, demotions, filled_rows] =
             sums;

@@ -31,7 +31,7 @@ fn fleet_of(servers: Vec<(Address, Description)>) -> Fleet {
     Fleet::new(servers, Security::default(), Arc::default()).unwrap()
 }
 
-/// A server that has these partitions in these roles.
+/// Returns a server that has these partitions in these roles.
 fn in_role(port: u16, instance: u64, roles: &[(u16, Role)]) -> (Address, Description) {
     let parts: Vec<u16> = roles.iter().map(|&(part, _)| part).collect();
     let (address, description) = server(port, &parts);

@@ -58,7 +58,7 @@ impl Naive<'_> {
         roots.iter().flat_map(|&root| sampler.sample(&[root], seed).nodes).collect()
     }
 
-    /// The pulls of `server`, one for each set.
+    /// Returns the pulls of `server`, one for each set.
     fn counts(&self, pulls: impl IntoIterator<Item = (usize, Nodes)>) -> Counts {
         let mut counts = Counts::default();
         for (server, nodes) in pulls {
@@ -130,7 +130,8 @@ impl Naive<'_> {
         }))
     }
 
-    /// Mean share of the other nodes of a root's micrograph that are at its home; roots with others.
+    /// Mean share of the other nodes of a root's micrograph that are at its home; roots with
+    /// others.
     fn r_micro(&self) -> (f64, u64) {
         let share = |(_, root): (usize, NodeId)| {
             let mut others = self.nodes(&[root], 0);

@@ -1,0 +1,31 @@
+//! Findings that are left, by rule and area. A count may only fall.
+
+/// Rules, and what each asks for.
+pub const RULES: &[(&str, &str)] = &[
+    ("bare bools", "no public function has a parameter of type `bool`"),
+    ("beginnings", "no sentence of a doc comment or document begins with What, Who or Of"),
+    ("circles", "no circle of imports between files but inside one concept"),
+    ("columns", "comments have at most 100 columns"),
+    ("dead paths", "paths and functions in documents exist"),
+    ("document lengths", "documents have the lengths that their readers have time for"),
+    ("file names", "files have the names that the field uses"),
+    ("impl spread", "inherent `impl` blocks of a type are in at most three files"),
+    ("long files", "source files have at most 500 lines"),
+    ("long sentences", "sentences of doc comments and documents have at most 25 words"),
+    ("messages", "strings have none of the banned phrases"),
+    ("module style", "a module with files of its own is `mod.rs` in its folder"),
+    ("parameters", "functions have at most five parameters"),
+    ("places", "nothing names machines, their paths, or hosts of registries"),
+    ("root imports", "a crate imports from the module that defines"),
+    ("short files", "product files have at least 60 lines"),
+    ("test names", "names of tests have none of the banned phrases"),
+    ("tuple parameters", "no function takes a tuple apart in its parameters"),
+    ("type names", "a crate uses the name of a type once"),
+    ("unfinished", "nothing is marked as unfinished"),
+    ("unsafe", "`unsafe` is in the listed modules, with its reason"),
+    ("verbs", "docs of functions begin with a verb in the third person"),
+    ("words", "comments and documents have none of the banned phrases"),
+];
+
+/// Rule, area, and number of findings that are left.
+pub const ALLOWED: &[(&str, &str, usize)] = &[];

@@ -48,7 +48,7 @@ const NO_VERBS: &[&str] = &["always", "as", "has", "is", "its", "rows", "this", 
 const UNFINISHED: &[&str] = &["TODO", "FIXME", "XXX", "HACK"];
 
 /// Checks the language of a file.
-pub fn check(file: &File, findings: &mut Vec<Finding>) {
+pub(crate) fn check(file: &File, findings: &mut Vec<Finding>) {
     let Some(source) = &file.rust else {
         document(file, findings);
         return;

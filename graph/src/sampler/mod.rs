@@ -54,7 +54,7 @@ pub struct Sampler<'a> {
     choice: Choice,
     /// The list of each node of the batch.
     known: Vec<&'a [u32]>,
-    /// Of a part of a graph: the id of each node in the graph, by which it draws.
+    /// In a part of a graph: the id of each node in the graph, by which it draws.
     names: Option<&'a [NodeId]>,
 }
 

@@ -37,7 +37,7 @@ pub struct ScheduleSummary {
 
 /// Samples every batch of the run that `spec` describes and writes them to `path`, in place of a
 /// schedule that may be there; a failure leaves that as it was, and so does a file that is none.
-/// `progress` is told batches written and batches to write.
+/// `progress` receives batches written and batches to write.
 ///
 /// Until it is whole the file is called `PATH.partial`. A failure or a crash leaves that file, with
 /// all batches but those that were being written; the same call takes it up where it ends, once it

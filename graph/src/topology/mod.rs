@@ -11,7 +11,7 @@
 //!
 //! The file ends with its last section. The header counts nodes and edges, says which sections
 //! there are, and holds the CRC-32 of each. Repeated edges are stored once and self loops kept,
-//! unless whoever wrote the file wanted it otherwise.
+//! unless the file was written with other options.
 
 mod error;
 mod lists;

@@ -271,7 +271,7 @@ proptest! {
         parts in prop::collection::vec(0u16..40, 50),
         seed: u64,
     ) {
-        // So many partitions that only some nodes are counted.
+        // As many partitions as require a sample of the nodes.
         let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
         let mut parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
         let slots = Slots::sample(&edges, &parts, 3, seed).unwrap().0;

@@ -212,7 +212,7 @@ fn a_schedule_takes_no_other_file_s_place() {
         lode_line(&other).failed(1, &["the schedule of another run", expected]);
         assert_eq!(fs::read(&file).unwrap(), before, "{flags}");
     }
-    // Beside checkpoints it is replaced: nobody has named that place.
+    // Beside checkpoints it is replaced: no flag has named that place.
     let kept = place.dir.path().join("kept").display().to_string();
     let line = format!(
         "train --graph {} --batch 200 --fanout 3 --json --checkpoint {kept} --resume --epochs",
@@ -338,7 +338,7 @@ fn workers_without_training_nodes_are_named() {
 fn one_of_many_tasks_of_slurm_does_not_train_by_itself() {
     let mut run = command("train --graph g".split_whitespace());
     run.env("SLURM_STEP_NUM_TASKS", "4").env("SLURM_PROCID", "0");
-    // Of MPI there is nobody to meet, or it is not in this program.
+    // MPI has no peer to meet, or is not in this program.
     let found = finish(run.spawn().unwrap(), DEADLINE);
     assert_ne!(found.code, Some(0), "{found:?}");
     assert!(found.stderr.contains("one of 4 processes"), "{found:?}");

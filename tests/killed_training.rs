@@ -27,8 +27,8 @@ fn written(checkpoint: &Path) -> Option<SystemTime> {
     fs::metadata(checkpoint).and_then(|metadata| metadata.modified()).ok()
 }
 
-/// Waits until `run` has replaced its checkpoint so many times, then a little, and kills it. False
-/// if it ended before.
+/// Waits until `run` has replaced its checkpoint this many times, then a little, and kills it.
+/// False if it ended before.
 fn kill(mut run: Child, checkpoint: &Path, n_checkpoints: u32, then_us: u64) -> bool {
     let (start, mut last) = (SystemTime::now(), written(checkpoint));
     for _ in 0..n_checkpoints {

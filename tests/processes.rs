@@ -1,4 +1,4 @@
-//! Workers as processes: the same bits as threads, and nobody left when one dies.
+//! Workers as processes: the same bits as threads, and no process left when one dies.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -197,7 +197,7 @@ fn cora_through_two_servers_is_learnt_alike_by_threads_and_processes() {
     servers.into_iter().for_each(Serving::stop);
 }
 
-/// Starts `line`, and waits until its checkpoint has been replaced `n` times, or the run has so
+/// Starts `line`, and waits until its checkpoint has been replaced `n` times, or the run has this
 /// many processes; returns it and its processes.
 fn started(line: &str, checkpoint: Option<(&Path, u32)>) -> (Child, Vec<u32>) {
     let written = |path: &Path| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
@@ -236,7 +236,7 @@ fn a_worker_that_is_killed_ends_the_run_with_an_error_and_no_process_stays() {
              --strategy {strategy} --evaluate-every 0 --json"
         )
     };
-    // At once, while it begins, and later, while it trains.
+    // Immediately, while it begins, and later, while it trains.
     let strategies = ["ondemand", "massive", "rapid", "rapid --policy frequency"];
     for (n, then_ms) in [0, 5, 15, 30, 60, 400, 20, 40].into_iter().enumerate() {
         let log = dir.path().join(format!("{n}.jsonl"));
@@ -404,7 +404,7 @@ mod mpi {
                      --strategy {strategy} --json"
                 );
                 let threads = lode_line(&format!("{line} --workers 4")).succeeded().json();
-                // One worker for each process unless told; else as many or more.
+                // One worker for each process by default; else as many or more.
                 for (n, workers) in [(4, ""), (2, "--workers 4")] {
                     let job = run(n, &format!("{line} {workers}")).succeeded().json();
                     assert_eq!(job["processes"], n, "{strategy}");

@@ -1,5 +1,5 @@
-//! Ways to read a graph's files: every one gives the same bytes; the disk is probed and a graph
-//! keeps what was found.
+//! Ways to read a graph's files: each returns the same bytes; the disk is probed and a graph keeps
+//! the result.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -462,7 +462,7 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
         assert!(bytes("memory_measured_bytes") <= bytes("memory_bound_bytes"), "{report}");
         assert_eq!(report["hot_policy"], policy);
     }
-    // What cannot be told ends the run at that step, and what there is is printed.
+    // A failure to report ends the run at that step, and the results so far are printed.
     let full = format!("train --graph {g} --epochs 1000 --batch 100 --log /dev/full");
     let found = lode_line(&full).failed(1, &["cannot write to the log /dev/full", "No space left"]);
     assert!(found.stdout.contains("after 1 steps of the run"), "{found:?}");

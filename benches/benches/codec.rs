@@ -113,7 +113,7 @@ fn reader(graph: &Path) -> MappedReader {
     graph.reader(PartId(0), "feat").expect("the segment maps")
 }
 
-/// f32 elements of which one in so many is a small integer and the others are 0.
+/// f32 elements of which one in this many is a small integer and the others are 0.
 struct SparseRows {
     n_rows: u32,
     row_bytes: usize,

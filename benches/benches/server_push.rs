@@ -1,8 +1,8 @@
 //! Durable puts through a server, beside the same puts in this process and the disk's own syncs.
 //!
-//! Rows of 400 B, 1, 100 and 10 000 to a push, from one connection and from 16 at once; each push
-//! is on disk when it is acknowledged. It does not measure commits, compactions, pulls meanwhile,
-//! or a network.
+//! Rows of 400 B, 1, 100 and 10 000 to a push, from one connection and from 16 concurrently. Each
+//! push is on disk when it is acknowledged. It does not measure commits, compactions, pulls
+//! meanwhile, or a network.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! etcd that is away, servers that stand still, and keys that are lies.
+//! etcd that is away, servers that stall, and forged keys.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ fn keys_that_are_lies_or_nonsense_harm_nobody() {
     engine.put("long", &vec![b'x'; 1 << 20]);
     engine.put("path", &entry("map:/etc/passwd"));
     engine.put("gone", &entry("127.0.0.1:1"));
-    // A port where somebody listens who is no server of ours.
+    // A port with a listener that is no server of ours.
     let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     engine.put("stranger", &entry(&stranger.local_addr().unwrap().to_string()));
     for client in [&early, &client(&engine, Duration::from_secs(10)).unwrap()] {

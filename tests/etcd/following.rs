@@ -1,4 +1,4 @@
-//! Servers that come, go and move, and clients that are told nothing but the map.
+//! Servers that come, go and move, and clients that have nothing but the map.
 
 use std::thread;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
         scope.spawn(move || all.read(&reader, 5, &fails));
         let end = EndOnDrop(&load);
         thread::sleep(Duration::from_millis(100));
-        // A server that none of them has been told of.
+        // A server that no client knows from its arguments.
         let other = serve(&engine, &second, "--parts-here --writable --insecure");
         for part in 0..3 {
             let plan = MovePlan {
@@ -72,7 +72,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
         let other = serve(&engine, &second, "--parts-here --writable --insecure");
         thread::sleep(Duration::from_millis(500));
         drop(end);
-        // Whoever puts waits until the old port has left the map with its lease.
+        // A put waits until the old port has left the map with its lease.
         other
     });
     load.check_all(&client(&engine, Duration::from_secs(10)).unwrap());

@@ -1,4 +1,4 @@
-//! What cannot be moved is told before anything is fetched; copies that take nothing away.
+//! A move that is impossible fails before any fetch; copies that take nothing away.
 
 use lodestore_client::{ClientError, MovePlan, PartMove};
 use lodestore_graph::PartId;

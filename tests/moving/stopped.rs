@@ -23,7 +23,7 @@ fn is_taken_up(two: &Two, again: MovePlan, servers: [Serving; 2]) {
     two.assert_whole();
 }
 
-/// Stops a server after so many steps of a move, which must end in time, and be taken up again.
+/// Stops a server after a number of steps of a move, which must end in time, and be taken up again.
 fn stands_still_after(n_steps: usize, is_source: bool) {
     let two = Two::new();
     let (source, target) = (two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0"));

@@ -1,4 +1,4 @@
-//! What goes to the log.
+//! Contents of the log.
 
 use std::os::unix::fs::FileExt;
 

@@ -12,7 +12,7 @@ use crate::support::graph::Source;
 use crate::support::process::{Serving, command, finish, lode_line, signal, wait};
 use crate::support::wire::PlainConnection;
 
-/// Returns a port with a free one after it, below those that the system gives away meanwhile.
+/// Returns a port with a free one after it, below those that the system hands out meanwhile.
 fn two_free_ports() -> u16 {
     let start = 20_000 + (std::process::id() % 10_000) as u16;
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
@@ -71,7 +71,7 @@ fn a_terminal_that_closes_stops_a_server_as_a_service_manager_does() {
 fn a_server_that_still_opens_its_graph_ends_at_once() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
-    // Nobody ever writes to it: opening it takes for ever.
+    // It has no writer: opening it takes for ever.
     std::fs::remove_file(graph.join("graph.toml")).unwrap();
     let mode = Mode::RUSR | Mode::WUSR;
     mknodat(CWD, graph.join("graph.toml"), FileType::Fifo, mode, 0).unwrap();

@@ -13,7 +13,7 @@ use crate::support::graph::{Source, shuffled_ids};
 use crate::support::process::{Serving, lode_line};
 use crate::support::write_npy;
 
-/// Returns an address of this machine where nobody else listens, before `server`.
+/// Returns an address of this machine without another listener, before `server`.
 fn forward(server: &str) -> String {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
     let (at, server) = (listener.local_addr().unwrap().to_string(), server.to_owned());

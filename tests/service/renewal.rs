@@ -102,7 +102,7 @@ fn a_token_that_is_replaced_lets_nobody_in_any_more() {
     stat(&old).succeeded();
     stat(&new).failed(1, &["--token-file"]);
     assert_eq!([scrape(first), scrape(second)], [200, 401]);
-    // For a while both are taken; who is given that file tells the first.
+    // For a while both are taken; a client with that file shows the first.
     replace(&served, &format!("{second}\n{first}\n"));
     wait_until("the new token is one", || stat(&new).code == Some(0));
     stat(&old).succeeded();

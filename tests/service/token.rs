@@ -1,4 +1,4 @@
-//! Who may ask: addresses, tokens, and those who have none.
+//! Permissions: addresses, tokens, and clients without either.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -130,7 +130,7 @@ fn partitions_are_moved_and_counted_by_whoever_tells_the_admin_token() {
         lode_line(&format!("{command} {door} unix:{unix}")).succeeded();
         let _ = std::fs::remove_dir_all(source.file("copy"));
     }
-    // It lets its bearer in for rows too, and who tells the other pulls as before.
+    // It admits its bearer for rows too, and a client with the other token pulls as before.
     for token in [&token, &admin] {
         lode_line(&format!("stat {at} --token-file {}", token.display())).succeeded();
     }

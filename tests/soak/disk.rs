@@ -17,8 +17,8 @@ impl Faults {
     /// started again; returns whether there is such a disk.
     pub(crate) fn fill_disk(&mut self, scene: &mut Scene<'_>) -> bool {
         let Some(disk) = &scene.cluster.disk else { return false };
-        // Of pushes that fail at once a client tells one: not always that which found the disk
-        // full.
+        // Of concurrent pushes that fail one is reported to the client: not always that which found
+        // the disk full.
         let n_refused = || scene.clients.told.count(Kind::WritesStopped);
         let before = n_refused();
         let left = self.below(100_000).into();

@@ -157,7 +157,7 @@ fn a_host_tier_is_each_process_own_and_they_divide_its_bytes() {
     assert!(rows <= shared && rows > shared * 3 / 4, "{rows} rows where one tier has {shared}");
     let hits = |report: &Value| report["tiers"][0]["hits"].as_u64().unwrap();
     assert_eq!(hits(&processes), moved(&processes, "hit_rows").iter().sum::<u64>());
-    assert!(hits(&processes) < hits(&threads), "nobody finds what another has pulled");
+    assert!(hits(&processes) < hits(&threads), "none finds rows that another has pulled");
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn a_worker_that_hangs_ends_the_run_with_an_error_that_names_it() {
 }
 
 #[test]
-fn what_one_process_meets_with_ends_all_and_is_told_once() {
+fn a_failure_of_one_process_ends_all_and_is_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let graph = generated(dir.path());
     let line = format!("train --graph {graph} --workers 4 --processes --batch 64 --json");
@@ -319,7 +319,7 @@ fn what_one_process_meets_with_ends_all_and_is_told_once() {
 }
 
 #[test]
-fn a_run_killed_in_any_form_goes_on_in_any_other_to_the_same_bits() {
+fn a_run_killed_in_any_form_continues_in_any_other_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let graph = generated(dir.path());
     let settings = format!(
@@ -434,7 +434,7 @@ mod mpi {
     }
 
     #[test]
-    fn a_job_that_lost_a_process_goes_on_from_its_checkpoint() {
+    fn a_job_that_lost_a_process_continues_from_its_checkpoint() {
         let dir = tempfile::tempdir().unwrap();
         let graph = generated(dir.path());
         for (n, (strategy, epochs)) in [

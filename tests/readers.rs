@@ -47,7 +47,7 @@ fn every_reader_gathers_the_same_bytes() {
 }
 
 #[test]
-fn a_graph_keeps_what_a_probe_found_and_inspect_tells() {
+fn a_graph_keeps_the_result_of_a_probe_and_inspect_shows_it() {
     let source = Source::random(300, 900);
     let graph = source.import("graph", 2, "range");
     let inspect = |graph: &Path| lode(["inspect".as_ref(), graph.as_os_str()]).succeeded().stdout;

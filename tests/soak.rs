@@ -107,7 +107,7 @@ fn readers(far: &str, near: &str) -> [Habit; N_READERS] {
 fn faults_at_random_cost_time_and_nothing_else() {
     let (duration, seed) = (duration(), seed());
     println!(
-        "{} s of faults; LODE_SOAK_SEED={seed} gives the same kinds in the same order",
+        "{} s of faults; LODE_SOAK_SEED={seed} repeats the same kinds in the same order",
         duration.as_secs()
     );
     let (watch, load) = (Watch::new(), Workload::new(N_NODES));

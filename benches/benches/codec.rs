@@ -76,7 +76,7 @@ fn compare(name: &str, source: &dyn TensorSource, batch_rows: usize) {
     let nodes: Vec<NodeId> = ids.iter().copied().map(NodeId).collect();
     let mut again = vec![0; n_bytes];
     store.gather("feat", &nodes, &mut again).expect("rows");
-    assert!(again == a, "the store gives them too");
+    assert!(again == a, "the store returns them too");
     let megabytes = raw.layout().raw_bytes() as f64 / 1e6;
     let us = |seconds: f64| seconds * 1e6 / batch_rows as f64;
     println!(

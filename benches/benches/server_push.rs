@@ -66,7 +66,7 @@ fn through_a_server(group: &mut BenchmarkGroup<'_, WallTime>, graph: &Path) {
 fn in_this_process(group: &mut BenchmarkGroup<'_, WallTime>, graph: &Path) {
     let graph = Graph::open(graph).expect("a graph");
     let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default());
-    let live = live.expect("nobody else writes");
+    let live = live.expect("no other writer exists");
     each(group, "embedded", |_, ids, rows| {
         live.put_rows("feat", ids, rows).expect("rows are put");
     });

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_nothing_at_first_and_follows_when_all_get_slower() {
+    fn it_has_no_estimate_at_first_and_follows_when_all_get_slower() {
         let tail = Tail::default();
         for _ in 0..SEEN_MIN {
             assert_eq!(tail.time(), None);

@@ -70,7 +70,7 @@ fn a_flipped_bit_is_named_by_file_and_page_and_no_row_comes_back() {
 }
 
 #[test]
-fn no_flipped_bit_anywhere_gives_a_wrong_row() {
+fn no_flipped_bit_anywhere_makes_a_wrong_row() {
     let (source, graph) = imported();
     let segment = graph.join("part-000/feat.v1.seg");
     let whole = fs::read(&segment).unwrap();

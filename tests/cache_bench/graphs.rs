@@ -101,7 +101,7 @@ fn halos_and_neighbours_of_a_graph_are_traces() {
         (&Value::Null, &"lowest".into())
     );
     assert!(hits[0] > hits[1] && hits[1] > 0, "{hits:?}");
-    bench(&trace, "--devices 5 --capacities 10%+10%").failed(1, &["which so many devices"]);
+    bench(&trace, "--devices 5 --capacities 10%+10%").failed(1, &["which that many devices"]);
 
     let first = generate("--kind neighbours --epochs 2 --batch 10");
     let ids = std::fs::read(first["ids"].as_str().unwrap()).unwrap();

@@ -148,7 +148,7 @@ fn a_move_that_is_taken_up_while_the_source_decides_is_decided_as_well() {
 /// A mover that stops for longer than a seal lasts has lost it: the source takes puts again, and
 /// stays the owner.
 #[test]
-fn a_seal_that_has_run_out_gives_nothing_up() {
+fn a_seal_that_has_run_out_releases_nothing() {
     let two = Two::new();
     let (source, target) = (two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0"));
     let planned = plan(&source, 1, &two.folders[1], Some(&target));

@@ -282,7 +282,7 @@ fn another_graph_at_the_same_address_is_neither_committed_nor_compacted() {
 }
 
 #[test]
-fn a_server_that_stands_still_for_a_moment_is_not_waited_for() {
+fn a_server_that_stalls_for_a_moment_is_not_waited_for() {
     let source = Source::random(1000, 1000);
     let graph = source.import("graph", 2, "hash");
     let args = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 2";

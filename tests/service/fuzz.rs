@@ -106,14 +106,14 @@ fn liars_do_a_live_server_no_harm() {
     assert!(n_read >= n_sent / 10, "{n_read} of {n_sent} messages were read");
     assert!(
         metric(&server, "lodestore_shared_bytes_total") > 0.0,
-        "nobody was given rows in memory"
+        "no client received rows in memory"
     );
     assert!(rss < rss_early + (64 << 20), "{rss_early} bytes early, {rss} at the end");
     let client = Client::connect(&[&server.address], ClientConfig::default()).unwrap();
     pull_honestly(&client, &truth, &mut Numbers(1));
     // A panic that was caught ends its connection; any other would stand in the log.
     assert_eq!(broken(&server, "panic"), 0.0);
-    assert!(broken(&server, "wire") > 0.0, "lies are noticed");
+    assert!(broken(&server, "wire") > 0.0, "forgeries are noticed");
     server.stop();
 }
 

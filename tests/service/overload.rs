@@ -75,7 +75,7 @@ fn four_times_what_it_can_do_leaves_most_of_the_rows_and_the_memory_bounded() {
 }
 
 #[test]
-fn one_connection_too_many_is_told_so_with_a_hint_and_others_go_on() {
+fn one_connection_too_many_is_refused_with_a_hint_and_others_continue() {
     let source = Source::random(60, 60);
     let graph = source.import("graph", 1, "hash");
     let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1");
@@ -188,7 +188,7 @@ fn strangers_at_the_door_do_not_take_the_places_inside() {
 }
 
 #[test]
-fn the_place_of_whoever_is_idle_longest_is_for_one_who_comes_to_a_full_shard() {
+fn a_newcomer_to_a_full_shard_replaces_the_longest_idle_connection() {
     let source = Source::random(60, 60);
     let graph = source.import("graph", 1, "hash");
     let server = Serving::start(&graph, "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1");

@@ -103,7 +103,7 @@ fn gets_in(address: &str, later: Duration) -> bool {
 }
 
 #[test]
-fn silent_strangers_keep_nobody_out_who_takes_its_time() {
+fn silent_strangers_keep_no_slow_client_out() {
     let source = Source::random(60, 60);
     let graph = source.import("graph", 1, "hash");
     let server = Serving::start(&graph, "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1");
@@ -135,7 +135,7 @@ fn silent_strangers_keep_nobody_out_who_takes_its_time() {
 }
 
 #[test]
-fn strangers_that_begin_tls_and_wait_are_bounded_and_keep_nobody_out() {
+fn strangers_that_begin_tls_and_wait_are_bounded_and_keep_no_client_out() {
     let source = Source::random(60, 60);
     let graph = source.import("graph", 1, "hash");
     let ours = Authority::new(source.dir.path(), "ours");
@@ -164,7 +164,7 @@ fn strangers_that_begin_tls_and_wait_are_bounded_and_keep_nobody_out() {
             n_in += usize::from(client.is_ok());
             most.look(&server);
         }
-        assert!(n_in > 0, "nobody was let in");
+        assert!(n_in > 0, "no stranger was admitted");
         is_over.store(true, Ordering::Relaxed);
     });
     most.check();

@@ -48,7 +48,7 @@ impl Guarded {
 }
 
 #[test]
-fn every_command_tells_the_token_and_none_is_let_in_without() {
+fn every_command_shows_the_token_and_none_is_admitted_without() {
     let guarded = Guarded::start("");
     let Guarded { source, server, token, wrong, .. } = &guarded;
     let (ids, out, rows) =
@@ -103,7 +103,7 @@ fn no_door_of_a_shard_is_open_either() {
 }
 
 #[test]
-fn partitions_are_moved_and_counted_by_whoever_tells_the_admin_token() {
+fn partitions_are_moved_and_counted_by_clients_with_the_admin_token() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 2, "hash");
     let (token, admin) = (source.file("token"), source.file("admin"));

@@ -71,7 +71,11 @@ fn wait_for(what: &str, clients: &Clients<'_>, is_so: &mut dyn FnMut() -> bool) 
     let (end, before) = (Instant::now() + SEEN_MAX, now());
     while !is_so() {
         let is_late = Instant::now() > end;
-        assert!(!is_late, "{what}; turns of writers, errors told: {before:?}, then {:?}", now());
+        assert!(
+            !is_late,
+            "{what}; turns of writers, errors reported: {before:?}, then {:?}",
+            now()
+        );
         sleep(Duration::from_millis(5));
     }
 }

@@ -39,7 +39,7 @@ impl Faults {
         assert!(pull(&client, &patient, &served), "others have these rows");
         // That one may come too late to hear of anybody: links may be slow.
         if let Some(client) = clients.connect(&hasty).filter(|_| !lost.is_empty()) {
-            assert!(!pull(&client, &hasty, &lost), "nobody has these rows");
+            assert!(!pull(&client, &hasty, &lost), "no server has these rows");
         }
         cluster.start_server(at);
         assert!(pull(&client, &patient, &[served, lost].concat()), "all have all rows again");

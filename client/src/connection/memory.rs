@@ -50,7 +50,7 @@ impl Connection {
         if self.inbox.len() > 0 {
             // Said with the hello: it has no room for this connection.
             self.receive(deadline)?;
-            return Err(self.malformed("an answer that nobody asked for"));
+            return Err(self.malformed("an answer without a request"));
         }
         match self.ask_memory(RequestBody::Share, deadline)? {
             (Reply::Shared { n_bytes, n_tensors }, descriptor) => {

@@ -88,7 +88,7 @@ pub enum ScheduleError {
     /// Bytes that changed since they were written.
     #[error(
         "{}: the {what} at byte {offset} is damaged: its checksum is {found:08x}, expected \
-         {expected:08x}; write the schedule anew",
+         {expected:08x}; write the schedule again",
         path.display()
     )]
     Damaged {

@@ -250,7 +250,7 @@ mod tests {
             for first_row in (first..n_rows).step_by(chunk_rows) {
                 if ring.had_another(first_row) {
                     // The client acknowledges the oldest awaited chunk.
-                    let taken: usize = awaited.pop_front().expect("somebody was awaited");
+                    let taken: usize = awaited.pop_front().expect("an acknowledgement was awaited");
                     standing[taken] = None;
                 }
                 let Some(place) = ring.place(first_row) else {
@@ -266,7 +266,7 @@ mod tests {
                     awaited.push_back(slot);
                 }
             }
-            prop_assert!(awaited.is_empty(), "nobody is awaited at the end");
+            prop_assert!(awaited.is_empty(), "no acknowledgement is awaited at the end");
         }
     }
 }

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_gives_the_default() {
+    fn every_flipped_bit_and_every_cut_results_in_the_default() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(DEVICE_FILE);
         let text = stored().to_text().unwrap().into_bytes();

@@ -59,7 +59,7 @@ pub(crate) struct Peer {
 
 /// The error of a process that has already reported it to the first one, which prints it.
 #[derive(Debug, Error)]
-#[error("told to the first process of the run")]
+#[error("reported to the first process of the run")]
 pub(crate) struct Told;
 
 /// The processes of a run as this one sees them.
@@ -80,7 +80,7 @@ impl FromStr for Peer {
         let numbers: Vec<u32> = text.split(',').map_while(|number| number.parse().ok()).collect();
         match numbers[..] {
             [rank, n_ranks] if (1..n_ranks).contains(&rank) => Ok(Self { rank, n_ranks }),
-            _ => Err("lode train gives this flag to the processes that it starts".to_owned()),
+            _ => Err("lode train passes this flag to the processes that it starts".to_owned()),
         }
     }
 }

@@ -286,7 +286,7 @@ proptest! {
     }
 
     #[test]
-    fn the_queue_gives_the_largest_key_whatever_changes(
+    fn the_queue_returns_the_largest_key_whatever_changes(
         steps in prop::collection::vec((0u32..20, prop::option::of(-50i64..50)), 0..200),
     ) {
         let mut queue = Queue::new(20);

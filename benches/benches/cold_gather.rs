@@ -1,7 +1,7 @@
 //! Cold gather: rows of neighbour-sampled batches from a disk whose pages are not cached.
 //!
 //! One thread; planning counts. The ideal is that of the plans on the disk as it was probed right
-//! before and right after by random reads of the same file, the mean of both; a disk that answers
+//! before and right after by random reads of the same file, the mean of both. A disk that answers
 //! faster for a moment than for long does better in a probe. So after each gather, or before it, in
 //! turn, the same extents are read by 64 threads that look at nothing: plain reads.
 //!

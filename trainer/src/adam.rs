@@ -39,8 +39,8 @@ impl InplaceOp1 for Assigned<'_> {
     }
 }
 
-/// Adam with weight decay added to the gradient, as the published GraphSAGE and GCN results use
-/// it, or AdamW; each element by itself, so that the result does not depend on threads.
+/// Adam with weight decay added to the gradient, as the published GraphSAGE and GCN results use it,
+/// or AdamW. Each element by itself, so that the result does not depend on threads.
 ///
 /// Running statistics are parameters too, which only move towards what is in the place of their
 /// gradients.

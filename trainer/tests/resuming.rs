@@ -168,7 +168,7 @@ fn a_run_continues_under_another_strategy_and_for_more_epochs() {
     assert!(error.contains("in epoch 7 of a run of 5; ask for more epochs"), "{error}");
 }
 
-/// The leader's times decide how many time steps are merged, for all processes; a run that was
+/// The leader's times decide how many time steps are merged, for all processes. A run that was
 /// ended continues with the number that its epochs have come to.
 #[test]
 fn merging_is_the_leaders_decision_in_any_number_of_processes() {

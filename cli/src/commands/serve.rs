@@ -128,7 +128,7 @@ pub(crate) struct ServeArgs {
     writable: bool,
     #[command(flatten)]
     follow: FollowArgs,
-    /// File with the token that clients over TCP must tell, readable by its owner alone; the
+    /// File with the token that clients over TCP must tell, readable by its owner alone. The
     /// metrics port wants it where it is not on loopback.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,

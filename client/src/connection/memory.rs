@@ -25,7 +25,7 @@ pub(crate) enum Unmapped {
 
 impl Connection {
     /// Asks a server over a Unix socket, once each, for memory to take rows from, and for that
-    /// where it keeps the rows of the tensor `lent`; one that has none to share continues to send
+    /// where it keeps the rows of the tensor `lent`. One that has none to share continues to send
     /// them. `Some` when it shares memory that cannot be mapped here: then this connection cannot
     /// be used for pulls. Nothing may be in flight.
     pub(crate) fn share(

@@ -129,7 +129,7 @@ impl Topology {
     }
 
     /// Takes lists that are in memory already: where each starts, and the in-neighbours. Offsets
-    /// must ascend from 0 to the number of neighbours, and neighbours be nodes; the neighbours of
+    /// must ascend from 0 to the number of neighbours, and neighbours be nodes. The neighbours of
     /// one node should be distinct, and are not checked for that.
     pub fn from_lists(offsets: Vec<u64>, neighbours: Vec<u32>) -> Result<Self, TopologyError> {
         let fault = |section, entry: usize| {

@@ -2,7 +2,7 @@
 //! written by this side alone, and gone with the connection.
 //!
 //! The memory is a ring of slots, a chunk each. Chunk `i` of an answer is in slot `i` modulo their
-//! number; where a later chunk of the same answer needs the slot, the client says when it has taken
+//! number. Where a later chunk of the same answer needs the slot, the client says when it has taken
 //! the rows. All slots are free when a pull begins. A client that asks again before it took the
 //! last answer spoils its own rows only.
 

@@ -39,7 +39,7 @@ impl Request {
     ///
     /// Where no token keeps others out (`hosts`) it must name this machine by number, as
     /// `localhost`, or by one of these names. A site whose name leads its own pages here ("DNS
-    /// rebinding") would have them read the answers as its own; a browser says that name in `Host`.
+    /// rebinding") would have them read the answers as its own. A browser says that name in `Host`.
     pub(super) fn parse(head: &[u8], hosts: Option<&[String]>) -> Option<Result<Self, BadRequest>> {
         let mut headers = [EMPTY_HEADER; HTTP_HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);

@@ -190,7 +190,7 @@ fn sound_body(text: &str) -> Result<&str, String> {
 }
 
 impl DeviceProfile {
-    /// Returns the profile kept with the graph in `dir`, or else the default one; a file that
+    /// Returns the profile kept with the graph in `dir`, or else the default one. A file that
     /// cannot be used is warned of, once in a process.
     #[must_use]
     pub fn load(device: &dyn Device, dir: &Path) -> Self {

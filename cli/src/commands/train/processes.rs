@@ -26,8 +26,8 @@ use crate::usage::UsageError;
 /// in less.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The variables by which starters of MPI jobs say how many processes there are, and which this is;
-/// the last is that of a step of Slurm (`srun`), whatever it lets processes find each other by.
+/// The variables by which starters of MPI jobs say how many processes there are, and which this is.
+/// The last is that of a step of Slurm (`srun`), whatever it lets processes find each other by.
 const MPI_VARIABLES: [[&str; 2]; 3] = [
     ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"],
     ["PMI_SIZE", "PMI_RANK"],

@@ -1,5 +1,5 @@
-//! Processes that are killed, disks that fill up, mounts that are read-only, limits that are hit:
-//! what was acknowledged stays, and whoever is refused something is told why.
+//! Processes that are killed, disks that fill up, read-only mounts, exhausted limits. Acknowledged
+//! changes stay, and each refusal has its reason.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

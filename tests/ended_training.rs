@@ -78,7 +78,7 @@ fn computed(report: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_run_that_is_asked_to_end_does_so_at_its_step_and_goes_on_from_there() {
+fn a_run_that_is_asked_to_end_does_so_at_its_step_and_continues_from_there() {
     let place = Place::new();
     let settings = format!(
         "train --graph {} --workers 4 --epochs 60 --batch 32 --fanout 5,5 --hidden 16 --seed 9 \
@@ -127,7 +127,7 @@ fn a_run_that_is_asked_to_end_does_so_at_its_step_and_goes_on_from_there() {
 }
 
 #[test]
-fn a_later_second_signal_ends_at_once_what_does_not_come_to_its_end() {
+fn a_later_second_signal_ends_immediately_what_does_not_come_to_its_end() {
     let place = Place::new();
     let server = Serving::start(Path::new(&place.graph), "--listen 127.0.0.1:0");
     let log = place.dir.path().join("log");
@@ -155,7 +155,7 @@ fn a_later_second_signal_ends_at_once_what_does_not_come_to_its_end() {
 }
 
 #[test]
-fn a_signal_before_the_first_step_ends_it_at_once_and_later_a_text_says_where() {
+fn a_signal_before_the_first_step_ends_it_immediately_and_later_a_text_says_where() {
     let place = Place::new();
     // Its schedule alone takes longer than the test waits.
     let line = format!("train --graph {} --epochs 600 --batch 8 --fanout 20,20", place.graph);
@@ -212,7 +212,7 @@ fn a_schedule_takes_no_other_file_s_place() {
         lode_line(&other).failed(1, &["the schedule of another run", expected]);
         assert_eq!(fs::read(&file).unwrap(), before, "{flags}");
     }
-    // Beside checkpoints it is replaced: nobody has named that place.
+    // Beside checkpoints it is replaced: no flag has named that place.
     let kept = place.dir.path().join("kept").display().to_string();
     let line = format!(
         "train --graph {} --batch 200 --fanout 3 --json --checkpoint {kept} --resume --epochs",
@@ -338,7 +338,7 @@ fn workers_without_training_nodes_are_named() {
 fn one_of_many_tasks_of_slurm_does_not_train_by_itself() {
     let mut run = command("train --graph g".split_whitespace());
     run.env("SLURM_STEP_NUM_TASKS", "4").env("SLURM_PROCID", "0");
-    // Of MPI there is nobody to meet, or it is not in this program.
+    // MPI has no peer to meet, or is not in this program.
     let found = finish(run.spawn().unwrap(), DEADLINE);
     assert_ne!(found.code, Some(0), "{found:?}");
     assert!(found.stderr.contains("one of 4 processes"), "{found:?}");
@@ -346,7 +346,7 @@ fn one_of_many_tasks_of_slurm_does_not_train_by_itself() {
 }
 
 #[test]
-fn a_run_tells_where_rows_came_from_and_where_time_went() {
+fn a_run_reports_where_rows_came_from_and_where_time_went() {
     let place = Place::new();
     let text = lode_line(&format!(
         "train --graph {} --workers 2 --epochs 2 --batch 200 --policy frequency --hot 50",

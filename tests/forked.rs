@@ -98,7 +98,7 @@ fn a_child_ends_no_connection_of_its_parent_and_keeps_none_of_them_open() {
 }
 
 #[test]
-fn a_writer_refuses_in_a_child_and_goes_on_in_its_parent() {
+fn a_writer_refuses_in_a_child_and_continues_in_its_parent() {
     run("write");
 }
 

@@ -65,7 +65,7 @@ fn lists(dir: &Path, report: &Value) -> (Vec<Vec<u8>>, Vec<Value>) {
 }
 
 #[test]
-fn every_format_of_edges_gives_the_same_topology() {
+fn every_format_of_edges_results_in_the_same_topology() {
     let dir = tempfile::tempdir().unwrap();
     let edges = edges();
     let file = |name: &str| dir.path().join(name);

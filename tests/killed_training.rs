@@ -27,8 +27,8 @@ fn written(checkpoint: &Path) -> Option<SystemTime> {
     fs::metadata(checkpoint).and_then(|metadata| metadata.modified()).ok()
 }
 
-/// Waits until `run` has replaced its checkpoint so many times, then a little, and kills it. False
-/// if it ended before.
+/// Waits until `run` has replaced its checkpoint this many times, then a little, and kills it.
+/// False if it ended before.
 fn kill(mut run: Child, checkpoint: &Path, n_checkpoints: u32, then_us: u64) -> bool {
     let (start, mut last) = (SystemTime::now(), written(checkpoint));
     for _ in 0..n_checkpoints {
@@ -126,7 +126,7 @@ fn a_damaged_checkpoint_ends_the_run_with_an_error_that_names_it() {
         of_run.display()
     );
     lode_line(&format!("{line} 1")).succeeded();
-    lode_line(&format!("{line} 1")).failed(1, &["resume to go on from it, or remove it"]);
+    lode_line(&format!("{line} 1")).failed(1, &["resume to continue from it, or remove it"]);
     let path = of_run.join("checkpoint");
     let mut bytes = fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
@@ -151,7 +151,7 @@ fn steps_in(log: &Path) -> Vec<[u64; 3]> {
 }
 
 #[test]
-fn a_log_outlives_refused_runs_and_grows_when_a_run_goes_on() {
+fn a_log_outlives_refused_runs_and_grows_when_a_run_continues() {
     let dir = tempfile::tempdir().unwrap();
     let graph = generated(dir.path());
     let (of_run, log) = (dir.path().join("run"), dir.path().join("log.jsonl"));

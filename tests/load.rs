@@ -131,7 +131,7 @@ fn other_rows_than_those_of_the_graph_are_wrong() {
 }
 
 #[test]
-fn an_open_loop_starts_as_many_requests_as_it_was_told() {
+fn an_open_loop_starts_as_many_requests_as_configured() {
     let loaded = Loaded::new();
     let (server, _) = loaded.serve(1);
     for (arrivals, off) in [("fixed", 1.0), ("poisson", 120.0)] {
@@ -177,7 +177,7 @@ fn p90_with_a_stall(address: &str, server: &Serving, more: &str) -> f64 {
 }
 
 #[test]
-fn a_server_that_stands_still_is_charged_for_all_that_was_due_meanwhile() {
+fn a_server_that_stalls_is_charged_for_all_that_was_due_meanwhile() {
     let loaded = Loaded::new();
     let (server, _) = loaded.serve(1);
     let address = server.address.clone();
@@ -189,7 +189,7 @@ fn a_server_that_stands_still_is_charged_for_all_that_was_due_meanwhile() {
 }
 
 #[test]
-fn a_server_that_stands_still_for_good_has_failed_what_it_was_asked_last() {
+fn a_server_that_hangs_for_good_has_failed_its_last_requests() {
     let loaded = Loaded::new();
     for more in ["", "--rate 300 --arrivals fixed"] {
         let (server, _) = loaded.serve(1);
@@ -208,7 +208,7 @@ fn a_server_that_stands_still_for_good_has_failed_what_it_was_asked_last() {
 }
 
 #[test]
-fn what_was_due_and_could_not_be_sent_is_told() {
+fn requests_that_were_due_and_could_not_be_sent_are_reported() {
     let loaded = Loaded::new();
     let (server, _) = loaded.serve(1);
     let more = "--connections 1 --rows 100 --rate 200000 --duration 0.5 --warm-up 0";
@@ -302,7 +302,7 @@ fn the_chart_is_xml_with_a_curve_for_each_kind() {
 }
 
 #[test]
-fn what_cannot_be_is_told_before_anything_is_opened() {
+fn impossible_settings_are_refused_before_anything_is_opened() {
     for (more, told) in [
         ("--rate 0", "rate must be above 0"),
         ("--rate 10 --arrivals often", "arrivals"),

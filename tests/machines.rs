@@ -79,7 +79,7 @@ fn path(path: &Path) -> &str {
 }
 
 #[test]
-fn what_another_machine_holds_is_neither_damaged_nor_lost_and_is_told() {
+fn partitions_of_another_machine_are_absent_and_neither_damaged_nor_lost() {
     let machines = Machines::new();
     for (machine, here, absent) in [(0, "0,1", [2, 3]), (1, "3,2", [0, 1])] {
         for command in ["verify", "repair"] {

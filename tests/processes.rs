@@ -1,4 +1,4 @@
-//! Workers as processes: the same bits as threads, and nobody left when one dies.
+//! Workers as processes: the same bits as threads, and no process left when one dies.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -157,7 +157,7 @@ fn a_host_tier_is_each_process_own_and_they_divide_its_bytes() {
     assert!(rows <= shared && rows > shared * 3 / 4, "{rows} rows where one tier has {shared}");
     let hits = |report: &Value| report["tiers"][0]["hits"].as_u64().unwrap();
     assert_eq!(hits(&processes), moved(&processes, "hit_rows").iter().sum::<u64>());
-    assert!(hits(&processes) < hits(&threads), "nobody finds what another has pulled");
+    assert!(hits(&processes) < hits(&threads), "none finds rows that another has pulled");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn cora_through_two_servers_is_learnt_alike_by_threads_and_processes() {
     servers.into_iter().for_each(Serving::stop);
 }
 
-/// Starts `line`, and waits until its checkpoint has been replaced `n` times, or the run has so
+/// Starts `line`, and waits until its checkpoint has been replaced `n` times, or the run has this
 /// many processes; returns it and its processes.
 fn started(line: &str, checkpoint: Option<(&Path, u32)>) -> (Child, Vec<u32>) {
     let written = |path: &Path| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
@@ -236,7 +236,7 @@ fn a_worker_that_is_killed_ends_the_run_with_an_error_and_no_process_stays() {
              --strategy {strategy} --evaluate-every 0 --json"
         )
     };
-    // At once, while it begins, and later, while it trains.
+    // Immediately, while it begins, and later, while it trains.
     let strategies = ["ondemand", "massive", "rapid", "rapid --policy frequency"];
     for (n, then_ms) in [0, 5, 15, 30, 60, 400, 20, 40].into_iter().enumerate() {
         let log = dir.path().join(format!("{n}.jsonl"));
@@ -303,7 +303,7 @@ fn a_worker_that_hangs_ends_the_run_with_an_error_that_names_it() {
 }
 
 #[test]
-fn what_one_process_meets_with_ends_all_and_is_told_once() {
+fn a_failure_of_one_process_ends_all_and_is_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let graph = generated(dir.path());
     let line = format!("train --graph {graph} --workers 4 --processes --batch 64 --json");
@@ -319,7 +319,7 @@ fn what_one_process_meets_with_ends_all_and_is_told_once() {
 }
 
 #[test]
-fn a_run_killed_in_any_form_goes_on_in_any_other_to_the_same_bits() {
+fn a_run_killed_in_any_form_continues_in_any_other_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let graph = generated(dir.path());
     let settings = format!(
@@ -404,7 +404,7 @@ mod mpi {
                      --strategy {strategy} --json"
                 );
                 let threads = lode_line(&format!("{line} --workers 4")).succeeded().json();
-                // One worker for each process unless told; else as many or more.
+                // One worker for each process by default; else as many or more.
                 for (n, workers) in [(4, ""), (2, "--workers 4")] {
                     let job = run(n, &format!("{line} {workers}")).succeeded().json();
                     assert_eq!(job["processes"], n, "{strategy}");
@@ -434,7 +434,7 @@ mod mpi {
     }
 
     #[test]
-    fn a_job_that_lost_a_process_goes_on_from_its_checkpoint() {
+    fn a_job_that_lost_a_process_continues_from_its_checkpoint() {
         let dir = tempfile::tempdir().unwrap();
         let graph = generated(dir.path());
         for (n, (strategy, epochs)) in [

@@ -60,7 +60,7 @@ fn check_train_report(report: &Value, strategy: &str) {
 }
 
 #[test]
-fn its_text_tells_how_to_repeat_it_and_cleanup_removes_the_files() {
+fn its_text_shows_how_to_repeat_it_and_cleanup_removes_the_files() {
     let dir = tempfile::tempdir().unwrap();
     let line = format!("{SMALL} --dir {} --cleanup", dir.path().display());
     let finished = lode_line(&line).succeeded();

@@ -1,5 +1,5 @@
-//! Ways to read a graph's files: every one gives the same bytes; the disk is probed and a graph
-//! keeps what was found.
+//! Ways to read a graph's files: each returns the same bytes; the disk is probed and a graph keeps
+//! the result.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -47,7 +47,7 @@ fn every_reader_gathers_the_same_bytes() {
 }
 
 #[test]
-fn a_graph_keeps_what_a_probe_found_and_inspect_tells() {
+fn a_graph_keeps_the_result_of_a_probe_and_inspect_shows_it() {
     let source = Source::random(300, 900);
     let graph = source.import("graph", 2, "range");
     let inspect = |graph: &Path| lode(["inspect".as_ref(), graph.as_os_str()]).succeeded().stdout;

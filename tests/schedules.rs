@@ -54,7 +54,7 @@ fn wait_for_bytes(path: &Path, n_bytes: u64, child: &mut Child) {
 }
 
 #[test]
-fn a_killed_schedule_goes_on_and_ends_as_if_it_had_not_been() {
+fn a_killed_schedule_continues_and_ends_as_if_it_had_not_been() {
     let long = std::env::var_os("LODE_LONG").is_some();
     let (n_kills, epochs) = if long { (60u64, 2000) } else { (6, 150) };
     let source = Source::random(1500, 9000);
@@ -90,7 +90,7 @@ fn a_killed_schedule_goes_on_and_ends_as_if_it_had_not_been() {
 }
 
 #[test]
-fn an_interrupted_schedule_stays_until_it_is_complete_and_a_damaged_one_is_told() {
+fn an_interrupted_schedule_stays_until_it_is_complete_and_a_damaged_one_is_reported() {
     let source = Source::random(600, 3000);
     let graph = source.import("graph", 2, "hash");
     let out = source.file("run.sched");
@@ -144,9 +144,9 @@ fn a_file_that_is_no_schedule_is_not_written_over() {
     let graph = source.import("graph", 2, "hash");
     let out = source.file("run.sched");
     let partial = source.file("run.sched.partial");
-    fs::write(&partial, "notes of somebody").unwrap();
+    fs::write(&partial, "notes of another user").unwrap();
     lode(arguments(&graph, &out, 1)).failed(1, &["run.sched.partial", "another file"]);
-    assert_eq!(fs::read(&partial).unwrap(), b"notes of somebody");
+    assert_eq!(fs::read(&partial).unwrap(), b"notes of another user");
     // An image or an array that begins with zeros.
     for zeros in [8, HEADER_BYTES] {
         let foreign = [vec![0; zeros], b"pixels".to_vec()].concat();

@@ -66,7 +66,7 @@ fn a_link_has_its_rate_and_its_delay_and_changes_no_row() {
 }
 
 #[test]
-fn what_cannot_be_shaped_is_told() {
+fn impossible_links_are_refused() {
     let refused = |line: &str, code, parts: &[&str]| {
         lode_line(line).failed(code, parts);
     };

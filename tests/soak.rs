@@ -1,6 +1,6 @@
-//! Several servers under load while faults come at random: whatever happens, no pull gives a row
-//! that it must not, no acknowledged row is lost, no call outlasts its deadline, and a server that
-//! lives through all of it takes no more memory and descriptors than it should.
+//! Several servers under load while faults come at random. No pull returns a wrong row, no
+//! acknowledged row is lost, and no call outlasts its deadline. A server that lives through all of
+//! it takes no more memory and descriptors than it should.
 //!
 //! `LODE_SOAK_MINUTES` says for how long, `LODE_SOAK_SEED` with which faults; `./x soak` sets both.
 //! Every kind of fault comes at least once.
@@ -51,11 +51,11 @@ use watch::{READERS, TEST, WRITERS, Watch};
 
 /// Nodes of the graph.
 const N_NODES: u32 = 6000;
-/// Of each call of a client that waits as long as a trainer would.
+/// Deadline of each call of a client that waits as long as a trainer would.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Of one that gives up while a link stalls or a server is stopped.
+/// Deadline of a client that gives up while a link stalls or a server is stopped.
 const DEADLINE_OF_STALLS: Duration = Duration::from_secs(2);
-/// Of one that waits for nothing.
+/// Deadline of a client that does not wait.
 const DEADLINE_SHORT: Duration = Duration::from_millis(500);
 /// For a thread that is woken late; a short run is one of many tests that share the machine.
 const LATE_MAX: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ const PAUSE_MAX_MS: u32 = 400;
 /// A short run waits as much less for everything.
 const SHORT_PACE: f64 = 0.2;
 
-/// Of the environment; what is no number fails the test.
+/// Reads a variable of the environment; the test fails if it is no number.
 fn number<T: FromStr<Err: Debug>>(name: &str) -> Option<T> {
     let text = std::env::var_os(name)?.into_string().unwrap();
     Some(text.parse().unwrap_or_else(|error| panic!("{name} is {text:?}, no number: {error:?}")))
@@ -107,7 +107,7 @@ fn readers(far: &str, near: &str) -> [Habit; N_READERS] {
 fn faults_at_random_cost_time_and_nothing_else() {
     let (duration, seed) = (duration(), seed());
     println!(
-        "{} s of faults; LODE_SOAK_SEED={seed} gives the same kinds in the same order",
+        "{} s of faults; LODE_SOAK_SEED={seed} repeats the same kinds in the same order",
         duration.as_secs()
     );
     let (watch, load) = (Watch::new(), Workload::new(N_NODES));

@@ -335,7 +335,7 @@ fn test_nodes_that_are_left_out_are_not_measured() {
 }
 
 #[test]
-fn several_runs_train_by_one_schedule_at_once_and_leave_its_folder_as_it_was() {
+fn several_concurrent_runs_train_by_one_schedule_and_leave_its_folder_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let (graph, kept) = (support::graph::generated(dir.path()), dir.path().join("kept"));
     std::fs::create_dir(&kept).unwrap();
@@ -462,7 +462,7 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
         assert!(bytes("memory_measured_bytes") <= bytes("memory_bound_bytes"), "{report}");
         assert_eq!(report["hot_policy"], policy);
     }
-    // What cannot be told ends the run at that step, and what there is is printed.
+    // A failure to report ends the run at that step, and the results so far are printed.
     let full = format!("train --graph {g} --epochs 1000 --batch 100 --log /dev/full");
     let found = lode_line(&full).failed(1, &["cannot write to the log /dev/full", "No space left"]);
     assert!(found.stdout.contains("after 1 steps of the run"), "{found:?}");
@@ -483,7 +483,7 @@ fn the_log_has_a_line_per_step_and_worker_and_adds_up_to_the_report() {
 }
 
 #[test]
-fn a_saved_model_does_on_the_graph_what_its_run_told() {
+fn a_saved_model_does_on_the_graph_as_its_run_reported() {
     let dir = tempfile::tempdir().unwrap();
     let graph = |dim: u32| {
         let (raw, graph) =

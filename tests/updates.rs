@@ -186,7 +186,7 @@ fn another_process_compacts_and_a_reader_keeps_what_it_opened() {
     let before = rows();
     graph.put(&(0..N_NODES).collect::<Vec<_>>(), 1, &["--commit"]).succeeded();
     assert!(rows() == before, "what was committed later is not of the state when it was opened");
-    // Whoever folds has the delta open too, and removes it; the segment is the reader's.
+    // The folding process has the delta open too, and removes it; the segment is the reader's.
     assert_eq!(graph.line("compact").succeeded().json()["waiting"], 1);
     assert_eq!(segments(&graph.graph), ["feat.v1.seg", "feat.v2.seg"]);
     assert!(rows() == before, "the state when it was opened");

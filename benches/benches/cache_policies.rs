@@ -3,7 +3,7 @@
 //! A directory of 1 Mi slots on one thread: a batch of 15 000 ids is looked up and its misses are
 //! admitted. Times are medians over the batches of the second half of a trace, on a directory that
 //! the first half has filled, and the mean of all, in which are the rounds of `decay`, one batch in
-//! 64, and the closing up of rings. A digest of all placements tells whether a change has changed
+//! 64, and the closing up of rings. A digest of all placements shows whether a change has changed
 //! decisions. Traces: ids drawn by a power law, where the index is sparse and where it is dense;
 //! and the nodes of sampled neighbourhoods. It does not move rows. Takes names of policies as
 //! arguments, such as `-- lru`.
@@ -25,7 +25,7 @@ struct Scale {
     n_nodes: u32,
 }
 
-/// What is replayed.
+/// The replayed traces.
 struct Accesses {
     name: &'static str,
     ids: Vec<u32>,
@@ -89,7 +89,7 @@ impl Accesses {
         Self { name, ids, bounds, next_uses, id_space }
     }
 
-    /// Returns all policies; those that plan are told what the trace itself says.
+    /// Returns all policies; those that plan receive their inputs from the trace itself.
     fn specs(&self) -> Vec<PolicySpec> {
         let ranked = rank_by_frequency(&self.ids);
         let degrees: Vec<u32> = (0..ranked.len() as u32).rev().collect();

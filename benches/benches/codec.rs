@@ -76,7 +76,7 @@ fn compare(name: &str, source: &dyn TensorSource, batch_rows: usize) {
     let nodes: Vec<NodeId> = ids.iter().copied().map(NodeId).collect();
     let mut again = vec![0; n_bytes];
     store.gather("feat", &nodes, &mut again).expect("rows");
-    assert!(again == a, "the store gives them too");
+    assert!(again == a, "the store returns them too");
     let megabytes = raw.layout().raw_bytes() as f64 / 1e6;
     let us = |seconds: f64| seconds * 1e6 / batch_rows as f64;
     println!(
@@ -113,7 +113,7 @@ fn reader(graph: &Path) -> MappedReader {
     graph.reader(PartId(0), "feat").expect("the segment maps")
 }
 
-/// f32 elements of which one in so many is a small integer and the others are 0.
+/// f32 elements of which one in this many is a small integer and the others are 0.
 struct SparseRows {
     n_rows: u32,
     row_bytes: usize,

@@ -1,12 +1,12 @@
 //! Cold gather: rows of neighbour-sampled batches from a disk whose pages are not cached.
 //!
 //! One thread; planning counts. The ideal is that of the plans on the disk as it was probed right
-//! before and right after by random reads of the same file, the mean of both; a disk that answers
+//! before and right after by random reads of the same file, the mean of both. A disk that answers
 //! faster for a moment than for long does better in a probe. So after each gather, or before it, in
 //! turn, the same extents are read by 64 threads that look at nothing: plain reads.
 //!
-//! It does not measure what a cache beside the reader saves, nor several threads. What is below the
-//! system, such as the cache of a hypervisor, is part of the disk.
+//! It does not measure what a cache beside the reader saves, nor several threads. Caches below the
+//! kernel, such as that of a hypervisor, are part of the disk.
 //!
 //! By default a small generated graph; `LODE_COLD_TABLE=F.npy LODE_COLD_TRACE=PREFIX
 //! LODE_COLD_GRAPH=DIR` measures a table with a trace (`PREFIX.ids.u32`, `PREFIX.off.u64`),
@@ -34,7 +34,7 @@ const CHECKED_ROWS: usize = 1000;
 /// How a case plans.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Planning {
-    /// Neighbours join, within so many batches.
+    /// Neighbours join, within this many batches.
     Joined(usize),
     /// One read for each row.
     Apart,
@@ -49,7 +49,7 @@ const CASES: [(&str, ReaderKind, Planning); 6] = [
     ("mapped, batch by batch", ReaderKind::Mapped, Planning::Joined(1)),
 ];
 
-/// What there is to gather, and what must come out.
+/// Rows to gather, and the expected result.
 struct Subject {
     graph: Graph,
     trace: Trace,
@@ -152,7 +152,7 @@ impl Subject {
         for (i, rows) in windows().enumerate() {
             let out = &mut out[..rows.len() * self.row_bytes()];
             if kind == ReaderKind::Mapped {
-                // Not both at once: pages that are mapped stay in the cache.
+                // One after the other: pages that are mapped stay in the cache.
                 drop(reader);
                 reader = self.reader(kind);
             }
@@ -260,7 +260,7 @@ fn plan_rows(
 }
 
 /// Returns the time that this thread has had a processor for, planning included; 0 where the system
-/// does not tell. Of the pread reader it is what remains to the asking thread.
+/// does not tell. For the pread reader it is the rest that remains to the asking thread.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok());
@@ -273,7 +273,7 @@ fn probed(segment: &Path, is_smoke: bool) -> DeviceProfile {
     probe(segment, &options, &mut |_, _, _| {}).expect("a measurement").profile()
 }
 
-/// Makes the system forget what it has cached of a file that nobody maps.
+/// Makes the system drop its cache of a file that is not mapped.
 fn drop_cached(path: &Path) {
     let file = File::open(path).expect("the segment");
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("the pages go");

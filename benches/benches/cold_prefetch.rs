@@ -2,7 +2,7 @@
 //! batches loaded one by one or several under one plan.
 //!
 //! The trainer of this bench does nothing with a batch, and times begin after two windows of them,
-//! so what is measured is how fast batches come; all rows are the worker's own. Settings are those
+//! so what is measured is how fast batches come. All rows are the worker's own. Settings are those
 //! of `cold_gather`: `LODE_COLD_TABLE`, `LODE_COLD_TRACE`, `LODE_COLD_GRAPH`, `LODE_COLD_SECONDS`.
 //! The segment's pages are dropped from the page cache before each case, and read past it; plans
 //! follow the graph's `device.toml`, if `lode probe` has made one.

@@ -130,7 +130,7 @@ fn warm(
     }
 }
 
-/// What checking pages costs: never again once done, at the first touch, at every read.
+/// Cost of checking pages: never again once done, at the first touch, at every read.
 fn verification(graph: &std::path::Path, n_nodes: u32, width: u32, batch_rows: usize) {
     let (checked, memory) = (reader(graph), MemoryReader::load(segment(graph)).expect("loads"));
     let fresh = Mutex::new(Vec::new());

@@ -1,8 +1,8 @@
 //! Durable puts through a server, beside the same puts in this process and the disk's own syncs.
 //!
-//! Rows of 400 B, 1, 100 and 10 000 to a push, from one connection and from 16 at once; each push
-//! is on disk when it is acknowledged. It does not measure commits, compactions, pulls meanwhile,
-//! or a network.
+//! Rows of 400 B, 1, 100 and 10 000 to a push, from one connection and from 16 concurrently. Each
+//! push is on disk when it is acknowledged. It does not measure commits, compactions, pulls
+//! meanwhile, or a network.
 
 use std::fs::File;
 use std::io::Write;
@@ -66,7 +66,7 @@ fn through_a_server(group: &mut BenchmarkGroup<'_, WallTime>, graph: &Path) {
 fn in_this_process(group: &mut BenchmarkGroup<'_, WallTime>, graph: &Path) {
     let graph = Graph::open(graph).expect("a graph");
     let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default());
-    let live = live.expect("nobody else writes");
+    let live = live.expect("no other writer exists");
     each(group, "embedded", |_, ids, rows| {
         live.put_rows("feat", ids, rows).expect("rows are put");
     });

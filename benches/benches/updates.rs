@@ -100,7 +100,7 @@ fn rate(budget: Duration, mut each: impl FnMut()) -> f64 {
     f64::from(n) / start.elapsed().as_secs_f64()
 }
 
-/// Appends of so many bytes with a sync after each, per second.
+/// Appends of this many bytes with a sync after each, per second.
 fn plain_syncs(dir: &Path, n_bytes: usize, budget: Duration) -> f64 {
     let mut file = File::create(dir.join("plain")).expect("a file");
     let bytes = vec![7; n_bytes];
@@ -177,7 +177,7 @@ fn best(mut each: impl FnMut()) -> Duration {
     (0..5).map(time).min().expect("five times")
 }
 
-/// Puts of neighbouring rows by several threads at once, per second.
+/// Puts of neighbouring rows by several concurrent threads, per second.
 fn put_rate(live: &LiveGraph, n_threads: u32, batch_rows: usize, scale: Scale) -> f64 {
     let (start, n_puts) = (Instant::now(), AtomicU32::new(0));
     let put = |thread: u32| {

@@ -18,7 +18,7 @@ use lodestore_server::{Server, ServerConfig};
 const WIDTH: u32 = 256;
 const ROW_BYTES: usize = WIDTH as usize * 4;
 
-/// What one way takes and gives.
+/// Cost and throughput of one way.
 struct Work<'a> {
     client: &'a Client,
     publisher: Box<dyn VolatilePublisher + 'a>,

@@ -1,4 +1,4 @@
-//! What the benches share: a graph whose bytes are known, and the physical limits to stand beside.
+//! Common parts of the benches: a graph with known bytes, and the physical limits to compare with.
 //!
 //! Every bench checks its answer, says what it does not measure, and runs small as a test.
 

@@ -1,4 +1,4 @@
-//! What the disk alone needs for the reads of a plan.
+//! Time of the disk alone for the reads of a plan.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

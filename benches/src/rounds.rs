@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// What one contestant does in a round, on one of its threads.
+/// Work of one contestant in a round, on one of its threads.
 pub type Contestant<'a> = (&'a str, Box<dyn Fn(usize) + Sync + 'a>);
 
 /// How often everything runs, and on how many threads.
@@ -11,7 +11,7 @@ pub type Contestant<'a> = (&'a str, Box<dyn Fn(usize) + Sync + 'a>);
 pub struct Rounds {
     /// Rounds that count; one more comes first and does not.
     pub n_rounds: usize,
-    /// Threads that work at the same time, each told its number.
+    /// Threads that work at the same time, each with its number.
     pub n_threads: usize,
 }
 
@@ -56,7 +56,7 @@ impl Rounds {
     }
 }
 
-/// What one contestant took over all rounds.
+/// Times of one contestant over all rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// The median round.

@@ -99,7 +99,7 @@ fn gather_hits_and_copy(
 }
 
 /// GB/s of a batch that is staged, and of a copy from pinned memory.
-#[expect(unsafe_code, reason = "pinned memory comes as nobody has written it")]
+#[expect(unsafe_code, reason = "pinned memory is allocated without initial values")]
 fn staging_and_pinned(
     device: &Device,
     scale: &Scale,

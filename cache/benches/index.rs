@@ -2,7 +2,7 @@
 //!
 //! Under `degree` a fixed set of rows is resident, so look-ups alone are timed, of batches of
 //! 15 000 ids at random of which nine in ten hit. Which index a directory has follows from its
-//! slots; one with room for a sixth of all ids has the dense one, and serves the same rows to the
+//! slots. One with room for a sixth of all ids has the dense one, and serves the same rows to the
 //! same ids. With `--test` it runs small.
 
 use std::error::Error;

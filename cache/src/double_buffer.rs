@@ -109,7 +109,7 @@ mod tests {
     fn a_late_set_is_counted_and_serves_when_it_comes() {
         let buffer = DoubleBuffer::new(set_of(0));
         assert!(!buffer.swap());
-        assert_eq!(buffer.current().ids(), [0], "the old set goes on serving");
+        assert_eq!(buffer.current().ids(), [0], "the old set continues to serve");
         buffer.replace(set_of(1));
         assert_eq!(buffer.current().ids(), [1]);
         buffer.publish(set_of(2));

@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(shares(1200, &[claim(4, 10, 1), claim(100, 999, 1)]), [10, 11]);
         assert_eq!(shares(1200, &[claim(4, 0, 5), claim(100, 3, 1)]), [0, 3]);
         assert_eq!(shares(99, &[claim(100, 3, 1)]), [0]);
-        assert_eq!(shares(99, &[claim(10, 3, 0)]), [3], "no weight, but nobody else");
+        assert_eq!(shares(99, &[claim(10, 3, 0)]), [3], "no weight, but no other tier");
         assert!(shares(99, &[]).is_empty());
     }
 

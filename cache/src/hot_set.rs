@@ -18,7 +18,7 @@ pub struct HotSet {
 #[derive(Debug, Error)]
 pub enum HotSetError {
     /// A repeated id has no single row.
-    #[error("id {id} stands at positions {first} and {second}; give each id once")]
+    #[error("id {id} is at positions {first} and {second}; pass each id once")]
     Repeated {
         /// The id.
         id: u32,

@@ -31,7 +31,7 @@ impl RowIndex {
     /// An index for ids below `id_space` of which at most `n_ids` have an entry at a time: dense or
     /// sparse, whichever takes less memory.
     ///
-    /// At the same size a dense index is faster (one line, no hash); a larger one is not, for it
+    /// At the same size a dense index is faster (one line, no hash). A larger one is not, for it
     /// pushes everything else out of the processor's caches.
     ///
     /// Fails when there is no memory, or `n_ids` is 2³¹ or more.
@@ -118,7 +118,7 @@ impl RowIndex {
         }
     }
 
-    /// Adds an id that is not in the index; once it has as many ids as it is for, at most
+    /// Adds an id that is not in the index. Once it has as many ids as it is for, at most
     /// [`RowIndex::SLACK_IDS`] times before as many are removed.
     #[inline]
     pub(crate) fn insert(&mut self, home: u32, id: u32, entry: u32) {

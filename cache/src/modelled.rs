@@ -70,7 +70,7 @@ fn no_order_of_accesses_shows_a_reader_a_torn_row() {
 }
 
 #[test]
-fn a_slot_that_goes_to_another_row_shows_nobody_a_wrong_one() {
+fn a_slot_that_goes_to_another_row_shows_no_reader_a_wrong_one() {
     // As shared tiers do it: under a lock it is decided which row is where, under which number;
     // rows are written and read outside of it.
     loom::model(|| {

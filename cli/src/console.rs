@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_told_once() {
+    fn causes_are_reported_once() {
         let error = anyhow!("disk full").context("a.npy: cannot write: disk full");
         assert_eq!(message(&error), "a.npy: cannot write: disk full");
         let error = anyhow!("disk full").context("import failed");

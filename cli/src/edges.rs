@@ -16,7 +16,7 @@ pub(crate) struct EdgeArgs {
     /// .gz or .zst.
     ///
     /// A line of text holds two ids with blanks or a comma between them; blank lines, and lines
-    /// that start with # or %, are skipped; there are no column names. Repeat for several files,
+    /// that start with # or %, are skipped. There are no column names. Repeat for several files,
     /// which are read one after the other as one.
     #[arg(long, value_name = "FILE")]
     edges: Vec<PathBuf>,

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_filter_is_told() {
+    fn an_invalid_filter_is_reported() {
         for wanted in ["", "debug", "INFO", "info,lodestore_server=debug", "off,lode=trace"] {
             assert!(filter(wanted).is_ok(), "{wanted}");
         }

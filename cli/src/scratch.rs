@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_goes_and_what_is_held_or_of_another_kind_stays() {
+    fn unlocked_folders_go_and_locked_or_other_ones_stay() {
         let parent = tempfile::tempdir().unwrap();
         for left in ["a-killed", "a-killed-too", "b-other"] {
             folder(parent.path(), left);

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_read_from_a_file_of_ones_own_and_never_told() {
+    fn a_token_is_read_from_a_file_of_ones_own_and_never_printed() {
         let secret = "0123456789abcdefSECRET";
         let good = file(&format!("{secret}\n"), 0o600);
         assert_eq!(read_token(good.path()).unwrap().as_bytes(), secret.as_bytes());

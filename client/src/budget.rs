@@ -53,7 +53,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_window_gives_way_first() {
+    fn the_window_yields_first() {
         let asked = RowBudget { n_hot: 100, window: 4 };
         assert_eq!(asked.bound_bytes(50, 8), 8 * (200 + 6 * 50));
         assert_eq!(RowBudget { n_hot: 100, window: 0 }.bound_bytes(50, 8), 8 * (200 + 50));

@@ -125,7 +125,7 @@ pub enum ClientError {
         found: usize,
     },
     /// More rows than positions can name.
-    #[error("{n_rows} rows are asked for at once, the limit is {}; ask for fewer", u32::MAX)]
+    #[error("{n_rows} rows are requested together, the limit is {}; ask for fewer", u32::MAX)]
     TooManyRows {
         /// Rows asked for.
         n_rows: usize,
@@ -349,7 +349,7 @@ pub enum ClientError {
     /// A server did not answer a step of a move in the time for one.
     #[error(
         "{address} has not answered a step of the move for {} s, the time for one: what it was asked \
-         for may be done or not; see that it goes on, then run the same command again, which finds out",
+         for may be done or not; see that it continues, then run the same command again, which finds out",
         time.as_secs_f64()
     )]
     MoveStalled {
@@ -391,7 +391,7 @@ pub enum ClientError {
         what: &'static str,
     },
     /// A thread has panicked; its message is in the log.
-    #[error("the {thread} thread panicked; the cause stands in the log above")]
+    #[error("the {thread} thread panicked; the cause is in the log above")]
     Panicked {
         /// The purpose of the thread.
         thread: &'static str,

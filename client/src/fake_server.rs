@@ -250,7 +250,7 @@ impl State {
                     }
                 }
                 RequestBody::Push(push) => self.pushed(&push).append_to(0, &mut frame),
-                other => panic!("nobody asks a fake server for {other:?}"),
+                other => panic!("a fake server does not answer {other:?}"),
             }
             stream.write_all(&frame)?;
         }

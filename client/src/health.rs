@@ -189,7 +189,7 @@ mod tests {
         assert!(fast.cost(now) < slow.cost(now));
         let later = now + 4 * HALF_LIFE;
         fast.answered(MS(1), later);
-        assert!(slow.cost(later) < fast.cost(later), "nobody knows whether it still is slow");
+        assert!(slow.cost(later) < fast.cost(later), "it is unknown whether it still is slow");
         slow.answered(MS(8), later);
         assert!(fast.cost(later) < slow.cost(later));
     }
@@ -224,7 +224,7 @@ mod tests {
         health.answered(MS(1), now);
         other.answered(MS(2), now);
         health.was_outrun(MS(3), now);
-        assert!(health.cost(now) < 1e10, "nobody knows how slow it may be");
+        assert!(health.cost(now) < 1e10, "it is unknown how slow it may be");
         (0..20).for_each(|_| health.began(MS(1)));
         let slow = health.slow().unwrap();
         assert!((2000..3000).contains(&slow.as_micros()), "{slow:?}");

@@ -14,7 +14,7 @@ pub struct LoadStats {
     /// Rows of other partitions found in the hot set, or in a tier of their source.
     pub hit_rows: u64,
     /// Part of `hit_rows` that tiers of their source, or an earlier batch that was loaded together
-    /// with this one, had; the hot set had the others.
+    /// with this one, had. The hot set had the others.
     pub found: TierRows,
     /// Rows of other partitions that had to be pulled.
     pub remote_rows: u64,

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_cut_short_or_is_shorter_than_told_is_not_mapped() {
+    fn memory_that_is_not_sealed_or_shorter_than_announced_is_not_mapped() {
         let sealed = || memory(8192, SealFlags::SHRINK);
         for (file, n_bytes) in [
             (memory(8192, SealFlags::GROW), 8192),

@@ -1,8 +1,8 @@
 //! Batches prepared ahead of the trainer: RapidGNN's rolling prefetch (sections 3, 4.4 and 4.7).
 //!
-//! A claim decides who prepares a batch. The thread in the background and the trainer take
-//! batches in order from one counter; the trainer that finds its batch unclaimed prepares it
-//! itself, by the default path, so it never waits for work that has not begun.
+//! A claim decides who prepares a batch. The thread in the background and the trainer take batches
+//! in order from one counter. The trainer that finds its batch unclaimed prepares it itself, by the
+//! default path, so it never waits for work that has not begun.
 //!
 //! Batches are claimed, sampled and, unless they need no order, loaded under one lock: tiers decide
 //! by the order of pulls, and the same run must make the same decisions.

@@ -274,8 +274,8 @@ impl Routes {
         self.holders_in(parts).all(|holders| holders.has_other(server, is_well))
     }
 
-    /// The shard of another server that has all of these partitions, and has not failed just now;
-    /// the one that owns the first row, if any does.
+    /// The shard of another server that has all of these partitions, and has not failed just now.
+    /// The one that owns the first row, if any does.
     pub(crate) fn rival(
         &self,
         tensor: usize,

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_that_is_taken_for_a_server_is_told_in_words() {
+    fn an_authority_that_is_taken_for_a_server_is_reported_in_words() {
         let error = rustls::Error::InvalidCertificate(rustls::CertificateError::Other(
             rustls::OtherError(Arc::new(rustls::Error::General("CaUsedAsEndEntity".to_owned()))),
         ));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_an_address_is_told_and_a_full_queue_is_not_waited_for() {
+    fn a_name_without_an_address_is_reported_and_a_full_queue_is_not_waited_for() {
         let by = Instant::now() + Duration::from_secs(10);
         assert!(Kind::tcp(&[], by).is_err());
         let dir = tempfile::tempdir().unwrap();

@@ -63,7 +63,7 @@ pub trait RowSource: Send + Sync {
 
     /// Writes row `ids[i]` to row `at[i]` of `out`, and leaves its other rows as they are.
     ///
-    /// The rows come in pieces that stay in a core's cache until they are in place; a source that
+    /// The rows come in pieces that stay in a core's cache until they are in place. A source that
     /// can put them there itself does so.
     ///
     /// # Panics

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Part of the answers that take longer than the estimate.
 const SHARE: f64 = 0.05;
-/// How much the estimate grows with an answer that took longer; it shrinks so much less with each
+/// How much the estimate grows with an answer that took longer. It shrinks so much less with each
 /// other that it stalls where they are in that proportion.
 const GROWTH: f64 = 0.2;
 /// Number of answers before it has an estimate.
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_nothing_at_first_and_follows_when_all_get_slower() {
+    fn it_has_no_estimate_at_first_and_follows_when_all_get_slower() {
         let tail = Tail::default();
         for _ in 0..SEEN_MIN {
             assert_eq!(tail.time(), None);

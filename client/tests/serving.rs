@@ -256,7 +256,7 @@ fn more_ids_than_one_request_may_have_are_split() {
 }
 
 #[test]
-fn a_wrong_request_is_refused_and_the_connection_goes_on() {
+fn a_wrong_request_is_refused_and_the_connection_continues() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 100, WIDTH, 2);
     let only_first = ServerConfig { parts: vec![PartId(0)], ..config(&graph, 1) };
@@ -324,7 +324,7 @@ fn a_peer_that_is_no_server_is_named() {
 }
 
 #[test]
-fn damage_on_disk_is_told_with_file_and_page_and_spoils_no_other_row() {
+fn damage_on_disk_is_reported_with_file_and_page_and_spoils_no_other_row() {
     let dir = tempfile::tempdir().unwrap();
     // 96-byte rows: page 1 holds rows 43 to 85.
     let graph = feature_graph(dir.path(), 1000, WIDTH, 1);
@@ -345,7 +345,7 @@ fn damage_on_disk_is_told_with_file_and_page_and_spoils_no_other_row() {
 }
 
 #[test]
-fn a_port_in_use_is_told() {
+fn a_port_in_use_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 10, WIDTH, 1);
     let (server, address) = start(&config(&graph, 1));
@@ -358,7 +358,7 @@ fn a_port_in_use_is_told() {
 }
 
 #[test]
-fn a_stopped_server_is_told_soon_and_found_again() {
+fn a_stopped_server_is_reported_soon_and_found_again() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 1000, WIDTH, 1);
     let (server, address) = start(&config(&graph, 2));

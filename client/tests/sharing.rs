@@ -274,7 +274,7 @@ fn a_server_without_memory_to_spare_sends_rows_by_the_socket() {
 }
 
 #[test]
-fn a_server_that_stops_finishes_an_answer_that_nobody_can_say_to_have_taken() {
+fn a_server_that_stops_finishes_an_answer_that_was_not_acknowledged() {
     let Served { server, socket, _dir } = serve(1, 256 << 20);
     let (address, ids) = (socket.clone(), ids(MANY));
     let mut client = Plain::with_all_lent(&address);

@@ -326,7 +326,7 @@ fn a_commit_compacts_by_itself_where_deltas_have_many_rows() {
 }
 
 #[test]
-fn a_put_of_nothing_is_nothing_and_what_is_wrong_is_told_before_anything_is_sent() {
+fn a_put_of_nothing_is_nothing_and_faults_are_reported_before_anything_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 100, WIDTH, 2);
     let (server, address) = start(&config(&graph, 2));

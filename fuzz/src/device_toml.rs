@@ -1,4 +1,4 @@
-//! `device.toml`: whatever the text, it is refused or gives a profile that makes sense.
+//! `device.toml`: any text is refused or results in a profile that makes sense.
 
 use std::path::Path;
 

@@ -66,7 +66,7 @@ fn compressed(kind: usize, text: &[u8], extra: ExtraColumns, n_nodes: u32) {
     from_file(2, &packed, extra, n_nodes, edges);
 }
 
-/// What is opened gives the same edges at every pass, and these where they are known.
+/// Edges that can be opened are the same at every pass, and these where they are known.
 fn from_file(
     file: usize,
     bytes: &[u8],

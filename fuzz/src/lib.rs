@@ -1,7 +1,7 @@
 //! Bodies of the fuzz targets, one file each; `fuzz_targets/` wraps them for libFuzzer.
 //!
 //! A body panics when the code under test panics, takes more memory than its input warrants, or
-//! gives bytes that nobody vouches for. It knows no more of the store than its users do.
+//! returns unverified bytes. It knows no more of the store than its users do.
 
 pub mod catalog;
 pub mod device_toml;

@@ -1,5 +1,5 @@
-//! Traces in libCacheSim's formats: whatever the bytes, they are refused, or the trace is what a
-//! plain reading of the records gives.
+//! Traces in libCacheSim's formats: any bytes are refused, or the trace equals a plain reading of
+//! the records.
 
 use std::collections::{HashMap, HashSet};
 

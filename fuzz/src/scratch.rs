@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 pub struct Scratch {
     file: File,
     path: PathBuf,
-    /// Where a link with another name lies.
+    /// Target of a link with another name.
     _dir: Option<tempfile::TempDir>,
 }
 

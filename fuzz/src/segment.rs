@@ -51,7 +51,7 @@ pub fn stored_row(file: &[u8], layout: &SegmentLayout, row: RowIdx) -> Vec<u8> {
     let n_rows = groups.group_rows().min(layout.n_rows() - first) as usize;
     let n_bytes = n_rows * layout.row_bytes();
     let mut unpacked = stored.to_vec();
-    // A group that does not shrink lies as it is.
+    // A group that does not shrink is stored raw.
     if stored.len() < n_bytes {
         unpacked = zstd::bulk::decompress(stored, n_bytes).expect("what was read can be unpacked");
     }

@@ -175,7 +175,7 @@ impl Block {
 mod tests {
     use super::*;
 
-    /// Roots 7 and 3; 7 receives an answer from 3 and 9, 3 from nobody; then 9 receives an answer
+    /// Roots 7 and 3; 7 receives an answer from 3 and 9, 3 from none; then 9 receives an answer
     /// from 7.
     fn two_layers() -> Batch {
         Batch {

@@ -26,14 +26,14 @@ use crate::{PartId, PartitionBook};
 
 /// Bytes of the header; the first section starts here.
 pub const HEADER_BYTES: usize = 4096;
-/// The newest format of topology and halo that this release reads. What has no edge ids and no
+/// The newest format of topology and halo that this release reads. A file without edge ids and
 /// weights is written as version 1, which older releases read.
 pub const FORMAT_VERSION: u32 = 2;
 /// Version of files with edge ids or weights.
 const COLUMNS_VERSION: u32 = 2;
 const CRC_AT: usize = HEADER_BYTES - 4;
 
-/// What a file holds, told by its first 8 bytes.
+/// Kind of a file, by its first 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// `topology.csr`.
@@ -76,7 +76,7 @@ impl Identity {
     }
 }
 
-/// What a topology file tells of each edge beside its source.
+/// Columns of a topology file beside the sources of edges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EdgeColumns {
     /// Its position in the input.
@@ -227,7 +227,7 @@ impl Header {
     }
 }
 
-/// What a header says, whatever graph and partition it is of.
+/// Contents of a header, of any graph and partition.
 pub(crate) fn facts(kind: FileKind, file: &[u8]) -> Result<Facts, HeaderFault> {
     let page = sound_page(file, kind)?;
     Ok(Facts {

@@ -14,7 +14,7 @@ pub const fn mix(mut word: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn gives_the_published_stream() {
+    fn returns_the_published_stream() {
         // The first outputs of SplitMix64 seeded with 1234567, as in its reference code.
         let stream = [0u64, 1, 2]
             .map(|i| super::mix(1_234_567u64.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15))));

@@ -17,7 +17,7 @@ pub struct Relabelling {
     pub internal_of: Vec<u32>,
 }
 
-/// Why an assignment of nodes to partitions gives no relabelling.
+/// The reason why an assignment of nodes to partitions has no relabelling.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum RelabelError {
     /// A partition that does not exist.

@@ -22,7 +22,7 @@ static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
 const N_NODES: u32 = 60_000;
 const N_EDGES: usize = 900_000;
-/// What a file takes to read, and threads to start, beside what is stated.
+/// Memory to read a file, and to start threads, beside the stated part.
 const BUFFER_BYTES: usize = 8 << 20;
 
 /// Bytes that `body` had at most beside those that were taken before. Looks a few thousand times a

@@ -13,7 +13,7 @@ pub fn certificates(file: impl Read) -> Result<Vec<CertificateDer<'static>>, Str
     let found: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(file).collect();
     let found = found.map_err(plainly)?;
     if found.is_empty() {
-        return Err("no certificate stands in it".to_owned());
+        return Err("no certificate is in it".to_owned());
     }
     Ok(found)
 }
@@ -24,7 +24,7 @@ pub fn certificates(file: impl Read) -> Result<Vec<CertificateDer<'static>>, Str
 /// The fault of the file, in words without its bytes.
 pub fn private_key(file: impl Read) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_reader(file).map_err(|error| match error {
-        Error::NoItemsFound => "no private key stands in it".to_owned(),
+        Error::NoItemsFound => "no private key is in it".to_owned(),
         error => plainly(error),
     })
 }
@@ -39,10 +39,10 @@ fn plainly(error: Error) -> String {
              that are not written as \\n"
         }
         Error::IllegalSectionStart { .. } => {
-            "a line that starts like BEGIN goes on otherwise; PEM has it on a line of its own, and \
+            "a line that starts like BEGIN continues otherwise; PEM has it on a line of its own, and \
              line breaks that are not written as \\n"
         }
-        Error::Base64Decode(_) => "what stands between BEGIN and END is not base64",
+        Error::Base64Decode(_) => "the text between BEGIN and END is not base64",
         Error::SectionTooLarge => "a section is larger than any key or certificate",
         _ => "not PEM",
     };
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_broken_key_no_byte_is_told() {
+    fn of_a_broken_key_no_byte_is_printed() {
         let (begin, end) = ("-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----");
         for (text, told) in [
             (format!("{begin} {BODY} {end}\n"), "PEM has"),
@@ -74,8 +74,8 @@ mod tests {
             (format!("{begin}\n{BODY}\n"), "no END line"),
             (format!("{begin}\n{BODY}\n-----END {BODY}"), "no END line"),
             (format!("{begin}\n{BODY}!\n{end}\n"), "not base64"),
-            (BODY.to_owned(), "stands in it"),
-            (String::new(), "stands in it"),
+            (BODY.to_owned(), "is in it"),
+            (String::new(), "is in it"),
         ] {
             let bytes = text.as_bytes();
             let errors = [private_key(bytes).err().unwrap(), certificates(bytes).err().unwrap()];

@@ -20,7 +20,7 @@ pub struct Token {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error(
     "a token is {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} letters, digits and signs without spaces, \
-     such as `openssl rand -hex 32` gives"
+     such as `openssl rand -hex 32` prints"
 )]
 pub struct BadToken;
 
@@ -70,7 +70,7 @@ pub enum BadTokens {
     /// There are none, or too many.
     #[error(
         "{found} lines; expected one with a token, or while another replaces it two, of which the first \
-         is told and both are taken"
+         is shown and both are taken"
     )]
     Count {
         /// Lines that are not empty.

@@ -57,7 +57,7 @@ impl Acceptor {
     pub(crate) fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_err() {
-            warn!("the accepting thread cannot be told to stop");
+            warn!("the accepting thread cannot be stopped");
             return;
         }
         if thread.join().is_err() {

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_faults_is_told_once_a_second_with_its_number() {
+    fn a_flood_of_faults_is_logged_once_a_second_with_its_number() {
         let (complaints, start) = (Complaints::default(), Instant::now());
         let at = |ms| complaints.tell(start + Duration::from_millis(ms));
         assert_eq!(at(0), Some(0));

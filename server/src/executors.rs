@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_shard_has_said_is_told_rather_than_that_it_was_not_heard_of() {
+    fn an_answer_of_a_dead_shard_is_reported_rather_than_its_silence() {
         // The kernel makes no ring of that many entries.
         for (depth, told) in [(128, "its disk is gone"), (1 << 24, "lode-shard-1: ")] {
             let deaths = Deaths::default();

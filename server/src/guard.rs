@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_had_to_show_a_certificate_have_to_go_on() {
+    fn clients_that_had_to_show_a_certificate_still_have_to() {
         let with = |asks_certificate| Guard { asks_certificate, ..Guard::default() };
         for asked in [false, true] {
             let gate = Gate::new(with(asked));

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_for_operators_tells_what_holds() {
+    fn the_table_for_operators_states_what_holds() {
         let table = include_str!("../../docs/limits.md");
         let seconds = |time: Duration| format!("{} s", time.as_secs());
         let size = |n: usize| match n {

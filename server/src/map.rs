@@ -188,7 +188,7 @@ mod tests {
         match collapse(first).map_err(|error| error.raw_os_error()) {
             Ok(()) => {}
             Err(Some(libc::EINVAL | libc::ENOMEM | libc::EAGAIN | libc::EBUSY)) => {
-                println!("SKIPPED: this system gives no huge pages");
+                println!("SKIPPED: this system has no huge pages");
             }
             Err(other) => panic!("{other:?}"),
         }

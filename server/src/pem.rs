@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_not_there_is_told() {
+    fn a_missing_file_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let error = private_key(&dir.path().join("key")).err().unwrap().to_string();
         assert!(error.contains("cannot read") && error.contains("key"), "{error}");

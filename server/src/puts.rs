@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn another_put_of_the_same_number_is_refused_and_the_first_goes_on() {
+    fn another_put_of_the_same_number_is_refused_and_the_first_continues() {
         let (puts, now) = (Puts::default(), Instant::now());
         let take = |it: Push, ids: &[u32]| puts.take(key(1), &it, &mut rows(ids, 0), now);
         let others = || {

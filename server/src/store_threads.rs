@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_made_and_a_panic_is_told_and_harms_no_other() {
+    fn a_call_is_made_and_a_panic_is_reported_and_harms_no_other() {
         let crew = Crew::start("test", 2).unwrap();
         for _ in 0..5 {
             let panicked = crew.call(|| panic!("on purpose")).unwrap();
@@ -246,7 +246,7 @@ mod tests {
 
     /// Tasks end, and are released, while the thread that has woken them is still about to.
     #[test]
-    fn answers_wake_tasks_that_end_at_once() {
+    fn answers_wake_tasks_that_end_immediately() {
         let crew = Arc::new(Crew::start("test", 4).unwrap());
         let made = Arc::clone(&crew);
         let run = move || async move {

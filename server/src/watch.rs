@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_panics_is_told_and_one_that_is_told_to_end_is_not() {
+    fn a_thread_that_panics_is_reported_and_one_that_is_stopped_is_not() {
         let deaths = Deaths::default();
         let run = |name: &str, panics: bool| {
             let lifeline = deaths.lifeline(name);

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_and_the_files_are_told_apart() {
+    fn the_system_and_the_files_are_distinguished() {
         let of = |errno: Errno| Cause::of(&errno.into());
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::ACCESS, Errno::ROFS] {
             assert_eq!(of(errno), Cause::System, "{errno}");

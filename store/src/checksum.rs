@@ -6,7 +6,7 @@ use uuid::Uuid;
 ///
 /// The seed of page `k` is the CRC-32 of the segment's uuid followed by `k` as a little-endian
 /// `u64`. CRC-32 is linear and its register is never lost, so two different seeds always give
-/// different checksums of the same bytes; the seeds of two pages of one segment differ whenever
+/// different checksums of the same bytes. The seeds of two pages of one segment differ whenever
 /// their numbers differ in one 32-bit burst, that is for all segments below 16 TiB. A page in the
 /// wrong place therefore always fails, and one of another segment fails but for one chance in 2³².
 #[derive(Clone, Debug)]

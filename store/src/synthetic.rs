@@ -1,7 +1,7 @@
 //! Features for generated graphs: informative, and too noisy to be enough on their own.
 //!
 //! Row of a node = mean of its class + noise. The means of two classes are [`SEPARATION`] noise
-//! deviations apart, so a linear classifier on single rows often errs; a mean over the neighbours
+//! deviations apart, so a linear classifier on single rows often errs. A mean over the neighbours
 //! that share the class keeps the signal and divides the noise, which is what a GNN does. Numbers
 //! come from integer arithmetic alone, so the same seed produces the same bytes everywhere.
 

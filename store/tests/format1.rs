@@ -62,7 +62,7 @@ fn check_rows(graph: &Path, zero: &[u32]) {
 }
 
 #[test]
-fn a_graph_of_format_1_opens_verifies_and_gives_its_rows() {
+fn a_graph_of_format_1_opens_verifies_and_returns_its_rows() {
     let (_dir, path) = unpacked();
     let report = verify(&path, &mut |_, _| {}).unwrap();
     assert!(report.ok && report.unknown.is_empty(), "{report:?}");

@@ -102,7 +102,7 @@ fn format_of(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_graph_of_format_2_opens_verifies_and_gives_its_rows_and_edges() {
+fn a_graph_of_format_2_opens_verifies_and_returns_its_rows_and_edges() {
     let (_dir, path) = unpacked();
     for (file, format) in [("packed.v1.seg", 2), ("brain.v1.seg", 1), ("topology.csr", 2)] {
         assert_eq!(format_of(&path.join("part-000").join(file)), format, "{file}");

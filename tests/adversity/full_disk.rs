@@ -233,7 +233,7 @@ fn a_put_to_a_full_disk_fails_whole_and_no_acknowledged_row_is_lost() {
 }
 
 #[test]
-fn puts_go_on_in_the_same_process_when_there_is_room_again() {
+fn puts_continue_in_the_same_process_when_there_is_room_again() {
     for on in [OnDisk::new(), OnDisk::on_ext4()] {
         let Some(mut on) = on else { continue };
         let live = open(&on.graph, LiveMode::Write).unwrap();

@@ -39,12 +39,12 @@ fn child() {
     work(Path::new(&graph), &turns);
 }
 
-/// What is known of the graph.
+/// Known state of the graph.
 struct Known {
     /// As found when it was opened last.
     latest: Turns,
     version: u32,
-    /// By writer, the first turn that nobody has tried.
+    /// By writer, the first turn that was not tried.
     next_turns: Vec<u32>,
     /// Committed versions as they were found.
     versions: BTreeMap<u32, Turns>,
@@ -52,7 +52,7 @@ struct Known {
     n_acknowledged: u64,
 }
 
-/// What a child told before it died.
+/// Report of a child before it died.
 #[derive(Default)]
 struct Told {
     /// By writer, the turns that were acknowledged.
@@ -191,8 +191,8 @@ impl Known {
         }
     }
 
-    /// Opens the graph after a kill and holds it against what was told. For writing, also commits
-    /// what was put, and takes over what is found then.
+    /// Opens the graph after a kill and compares it with the report. For writing, also commits what
+    /// was put, and takes over what is found then.
     fn check(&mut self, graph: &Path, mode: LiveMode, told: &Told) {
         let opened = Graph::open(graph).unwrap();
         let options = OpenOptions::default();

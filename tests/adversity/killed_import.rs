@@ -40,7 +40,7 @@ fn a_killed_import_leaves_a_whole_graph_or_none_and_the_next_one_succeeds() {
         std::fs::remove_dir_all(&out).unwrap();
     }
     println!("{n_kills} kills, {n_whole} after the end of the import; it takes {whole:.1?}");
-    // Under a name that tells whose it is, and that no import minds.
+    // Under a name that shows its owner, and that no import minds.
     let left = names_in(source.dir.path()).into_iter().filter(|name| !before.contains(name));
     for name in left {
         assert!(name.starts_with("graph.importing-"), "{name}");

@@ -1,4 +1,5 @@
-//! A process that puts, commits, compacts and gathers as fast as it can, and tells what is done.
+//! A process that puts, commits, compacts and gathers as fast as it can, and reports completed
+//! work.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;

@@ -1,4 +1,4 @@
-//! A graph on a mount that nobody may write to.
+//! A graph on a read-only mount.
 
 use lodestore_graph::npy::{NpyArray, NpyType};
 

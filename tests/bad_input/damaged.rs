@@ -58,7 +58,7 @@ fn a_flipped_bit_is_named_by_file_and_page_and_no_row_comes_back() {
     assert!(report["damaged"][0]["file"].as_str().unwrap().ends_with("feat.v1.seg"));
     lode_line(&format!("verify {}", graph.display())).failed(1, &[]);
 
-    // A server tells the same, and continues with what is whole.
+    // A server reports the same, and continues with the whole partitions.
     let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 2");
     let from = format!("--connect {}", server.address);
     gather(&source, &from, "ids.npy").failed(1, &named);
@@ -70,7 +70,7 @@ fn a_flipped_bit_is_named_by_file_and_page_and_no_row_comes_back() {
 }
 
 #[test]
-fn no_flipped_bit_anywhere_gives_a_wrong_row() {
+fn no_flipped_bit_anywhere_makes_a_wrong_row() {
     let (source, graph) = imported();
     let segment = graph.join("part-000/feat.v1.seg");
     let whole = fs::read(&segment).unwrap();

@@ -102,12 +102,12 @@ fn ids_and_tensors_that_do_not_exist_are_named() {
         let Reply::Failure(failure) = reply else { panic!("{reply:?}") };
         assert_eq!(failure.code, FailureCode::NotFound, "{failure}");
     }
-    assert_eq!(connection.describe().parts, [0, 1], "the connection goes on");
+    assert_eq!(connection.describe().parts, [0, 1], "the connection continues");
     server.stop();
 }
 
 #[test]
-fn an_empty_list_of_ids_gives_no_rows() {
+fn an_empty_list_of_ids_returns_no_rows() {
     let source = Source::random(40, 40);
     let graph = source.import("graph", 2, "spring");
     let server = Serving::start(&graph, ANY_PORT);
@@ -128,7 +128,7 @@ fn an_empty_list_of_ids_gives_no_rows() {
 }
 
 #[test]
-fn a_stranger_on_the_socket_is_shown_out_and_others_go_on() {
+fn a_stranger_on_the_socket_is_shown_out_and_others_continue() {
     let source = Source::random(40, 40);
     let graph = source.import("graph", 1, "hash");
     let server = Serving::start(&graph, ANY_PORT);
@@ -168,7 +168,7 @@ fn a_silent_server_costs_no_more_than_the_deadline() {
 }
 
 #[test]
-fn oversized_requests_are_refused_and_others_go_on() {
+fn oversized_requests_are_refused_and_others_continue() {
     let source = Source::random(40, 40);
     let graph = source.import("graph", 1, "hash");
     let server = Serving::start(&graph, ANY_PORT);
@@ -270,7 +270,7 @@ fn a_server_killed_in_mid_pull_is_an_error_in_time_and_a_retry_works_when_it_is_
 }
 
 #[test]
-fn a_second_signal_ends_a_server_at_once() {
+fn a_second_signal_ends_a_server_immediately() {
     use rustix::process::Signal;
 
     use crate::support::process::{signal, wait};

@@ -75,8 +75,8 @@ fn halos_and_neighbours_of_a_graph_are_traces() {
     // A loop longer than the cache: what keeps rows by how many partitions need them wins.
     assert!(hits("overlap").iter().zip(hits("fifo")).all(|(&jaca, fifo)| jaca > fifo));
 
-    // A tier for each partition before one of the host, and a row at a time: whoever keeps rows of
-    // a loop in the order in which they came keeps none that comes again.
+    // A tier for each partition before one of the host, and a row at a time: a policy that keeps
+    // rows of a loop in the order of arrival keeps none that comes again.
     let row_by_row = generate("--kind halos --epochs 3 --batch 1");
     assert_eq!(row_by_row["accesses"], halos["accesses"]);
     assert_eq!(row_by_row["batches"].as_u64().unwrap() % (3 * 4), 0);
@@ -101,7 +101,7 @@ fn halos_and_neighbours_of_a_graph_are_traces() {
         (&Value::Null, &"lowest".into())
     );
     assert!(hits[0] > hits[1] && hits[1] > 0, "{hits:?}");
-    bench(&trace, "--devices 5 --capacities 10%+10%").failed(1, &["which so many devices"]);
+    bench(&trace, "--devices 5 --capacities 10%+10%").failed(1, &["which that many devices"]);
 
     let first = generate("--kind neighbours --epochs 2 --batch 10");
     let ids = std::fs::read(first["ids"].as_str().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! What is counted, and how it is shown.
+//! Counts of a comparison, and their presentation.
 
 use std::fs;
 
@@ -50,7 +50,7 @@ fn counts_are_those_of_a_naive_simulation_and_of_earlier_runs() {
     assert_eq!([oracle(40), oracle(100), oracle(250)], PINNED_ORACLE);
 }
 
-/// Of capacities 40, 100 and 250; worked out by another program.
+/// Results of capacities 40, 100 and 250; worked out by another program.
 const PINNED_LRU: [u64; 3] = [745, 1678, 3454];
 const PINNED_ORACLE: [u64; 3] = [2055, 3091, 4096];
 

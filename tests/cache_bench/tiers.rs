@@ -115,7 +115,7 @@ fn hit_rates_over_time_are_points_and_a_chart() {
 }
 
 #[test]
-fn what_two_tiers_cannot_do_is_told() {
+fn impossible_settings_of_two_tiers_are_refused() {
     lode_line("cache-bench --trace t.npy --capacities 1%+1% --ahead").failed(2, &["--ahead"]);
     lode_line("cache-bench --trace t.npy --capacities 1%+").failed(2, &["expected a share"]);
     lode_line("cache-bench --trace t.npy --inclusion some").failed(2, &["inclusive, exclusive"]);

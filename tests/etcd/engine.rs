@@ -69,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// As servers and clients are told of it.
+    /// As servers and clients receive it.
     pub(crate) fn map(&self) -> String {
         format!("etcd:127.0.0.1:{}/test", self.ports[0])
     }

@@ -1,4 +1,4 @@
-//! etcd that is away, servers that stand still, and keys that are lies.
+//! etcd that is away, servers that stall, and forged keys.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,12 +35,12 @@ fn servers_and_clients_wait_for_an_etcd_that_is_not_there_yet() {
     eventually("the server registers", || engine.servers().len() == 1);
     check(&client(&engine, Duration::from_secs(10)).unwrap());
     let log = server.stop_and_take_log();
-    assert!(log.contains("not registered in etcd for now"), "{log}");
-    assert_eq!(log.matches("not registered").count(), 1, "it is told once: {log}");
+    assert!(log.contains("not registered in etcd at present"), "{log}");
+    assert_eq!(log.matches("not registered").count(), 1, "it is logged once: {log}");
 }
 
 #[test]
-fn an_etcd_that_goes_and_comes_back_is_noticed_by_nobody_who_knows_the_servers() {
+fn an_etcd_that_goes_and_comes_back_affects_no_client_that_knows_the_servers() {
     let Some((mut engine, _dir, graph)) = begin() else { return };
     let server = serve(&engine, &graph, "");
     let (load, client) =
@@ -60,7 +60,7 @@ fn an_etcd_that_goes_and_comes_back_is_noticed_by_nobody_who_knows_the_servers()
 }
 
 #[test]
-fn a_server_that_stands_still_loses_its_lease_and_is_found_again_when_it_goes_on() {
+fn a_server_that_stalls_loses_its_lease_and_is_found_again_when_it_continues() {
     let Some((engine, _dir, graph)) = begin() else { return };
     let (still, other) = (serve(&engine, &graph, ""), serve(&engine, &graph, ""));
     eventually("both are registered", || engine.servers().len() == 2);
@@ -74,14 +74,14 @@ fn a_server_that_stands_still_loses_its_lease_and_is_found_again_when_it_goes_on
     }
     check(&client);
     signal(&still.child, Signal::CONT);
-    eventually("it registers anew", || engine.servers().len() == 2);
+    eventually("it registers again", || engine.servers().len() == 2);
     other.stop();
     check(&client);
     still.stop();
 }
 
 #[test]
-fn keys_that_are_lies_or_nonsense_harm_nobody() {
+fn forged_or_nonsense_keys_harm_no_client() {
     let Some((engine, dir, graph)) = begin() else { return };
     let server = serve(&engine, &graph, "");
     eventually("it is registered", || engine.servers().len() == 1);
@@ -95,7 +95,7 @@ fn keys_that_are_lies_or_nonsense_harm_nobody() {
     engine.put("long", &vec![b'x'; 1 << 20]);
     engine.put("path", &entry("map:/etc/passwd"));
     engine.put("gone", &entry("127.0.0.1:1"));
-    // A port where somebody listens who is no server of ours.
+    // A port with a listener that is no server of ours.
     let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     engine.put("stranger", &entry(&stranger.local_addr().unwrap().to_string()));
     for client in [&early, &client(&engine, Duration::from_secs(10)).unwrap()] {

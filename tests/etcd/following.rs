@@ -1,4 +1,4 @@
-//! Servers that come, go and move, and clients that are told nothing but the map.
+//! Servers that come, go and move, and clients that have nothing but the map.
 
 use std::thread;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn a_server_is_in_the_map_while_it_runs_with_what_it_serves() {
     let client = client(&engine, Duration::from_secs(10)).unwrap();
     check(&client);
     two.stop();
-    assert_eq!(engine.servers().len(), 1, "who stops leaves at once");
+    assert_eq!(engine.servers().len(), 1, "a server that stops leaves immediately");
     one.kill();
     eventually("who was killed leaves with its lease", || engine.servers().is_empty());
 }
@@ -39,7 +39,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
     let load = Workload::new(N_NODES);
     let first = serve(&engine, &graph, "--parts-here --writable --insecure");
     let other = thread::scope(|scope| {
-        let fails = |error: &lodestore_client::ClientError| panic!("a client was told: {error}");
+        let fails = |error: &lodestore_client::ClientError| panic!("a client received: {error}");
         for writer in 0..N_WRITERS {
             let client = client(&engine, Duration::from_secs(20)).unwrap();
             let load = &load;
@@ -50,7 +50,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
         scope.spawn(move || all.read(&reader, 5, &fails));
         let end = EndOnDrop(&load);
         thread::sleep(Duration::from_millis(100));
-        // A server that none of them has been told of.
+        // A server that no client knows from its arguments.
         let other = serve(&engine, &second, "--parts-here --writable --insecure");
         for part in 0..3 {
             let plan = MovePlan {
@@ -72,7 +72,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
         let other = serve(&engine, &second, "--parts-here --writable --insecure");
         thread::sleep(Duration::from_millis(500));
         drop(end);
-        // Whoever puts waits until the old port has left the map with its lease.
+        // A put waits until the old port has left the map with its lease.
         other
     });
     load.check_all(&client(&engine, Duration::from_secs(10)).unwrap());

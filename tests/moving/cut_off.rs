@@ -75,13 +75,13 @@ fn cut_off_after(n_steps: usize, victim: Victim) {
             Victim::Source => restart(&two, 0, &mut source),
             Victim::Target => restart(&two, 1, &mut target),
         }
-        // Without its target a move ends as well: nobody is left to take it.
+        // Without its target a move ends as well: there is no new owner.
         drop(moving);
         let owners = two.owners()[1];
         let is_between = STEPS[n_steps - 1] == "release";
         assert_eq!(owners, usize::from(!is_between), "after {n_steps} steps without {victim:?}");
         thread::sleep(Duration::from_millis(30));
-        // Whoever moves it begins again, as the command does.
+        // The operator begins again, as the command does.
         let plan = plan(&source, 1, &two.folders[1], Some(&target));
         PartMove::run(plan, &mut |_, _| {}).unwrap();
         drop(end);
@@ -146,9 +146,9 @@ fn a_move_that_is_taken_up_while_the_source_decides_is_decided_as_well() {
 }
 
 /// A mover that stops for longer than a seal lasts has lost it: the source takes puts again, and
-/// gives nothing up.
+/// stays the owner.
 #[test]
-fn a_seal_that_has_run_out_gives_nothing_up() {
+fn a_seal_that_has_run_out_releases_nothing() {
     let two = Two::new();
     let (source, target) = (two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0"));
     let planned = plan(&source, 1, &two.folders[1], Some(&target));

@@ -102,7 +102,7 @@ fn two_clients_that_put_the_same_rows_leave_all_servers_with_the_same() {
     for trial in 0..n_trials {
         thread::scope(|scope| {
             for (at, client) in (0u32..).zip(&putters) {
-                // At times so many that they travel in pieces, each row again and again.
+                // At times enough that they travel in pieces, each row again and again.
                 let n_times = if trial % 4 == 3 { 60 } else { 1 };
                 let ids: Vec<NodeId> = all_nodes().repeat(n_times);
                 scope.spawn(move || put(client, &ids, 2 * trial + 1 + at).unwrap());

@@ -32,7 +32,7 @@ fn assert_turn(client: &Client, turn: u32, when: &str) {
 }
 
 #[test]
-fn a_pinned_reader_goes_on_after_each_move_and_so_does_a_new_one() {
+fn a_pinned_reader_continues_after_each_move_and_so_does_a_new_one() {
     let two = Two::new();
     let servers = [two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0")];
     let move_part = |part: u16| {

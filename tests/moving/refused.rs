@@ -1,4 +1,4 @@
-//! What cannot be moved is told before anything is fetched; copies that take nothing away.
+//! A move that is impossible fails before any fetch; copies that take nothing away.
 
 use lodestore_client::{ClientError, MovePlan, PartMove};
 use lodestore_graph::PartId;
@@ -11,7 +11,7 @@ fn error_of(plan: MovePlan) -> String {
 }
 
 #[test]
-fn what_cannot_be_moved_is_told_before_anything_is_fetched() {
+fn an_impossible_move_is_refused_before_anything_is_fetched() {
     let two = Two::new();
     let fixed =
         Serving::start(&two.folders[0], "--writable --insecure --shards 1 --listen 127.0.0.1:0");

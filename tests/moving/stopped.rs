@@ -23,7 +23,7 @@ fn is_taken_up(two: &Two, again: MovePlan, servers: [Serving; 2]) {
     two.assert_whole();
 }
 
-/// Stops a server after so many steps of a move, which must end in time, and be taken up again.
+/// Stops a server after a number of steps of a move, which must end in time, and be taken up again.
 fn stands_still_after(n_steps: usize, is_source: bool) {
     let two = Two::new();
     let (source, target) = (two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0"));
@@ -60,18 +60,18 @@ fn stands_still_after(n_steps: usize, is_source: bool) {
 }
 
 #[test]
-fn a_source_that_stands_still_ends_a_move_in_time_which_is_taken_up_again() {
+fn a_source_that_hangs_ends_a_move_in_time_which_is_taken_up_again() {
     (0..STEPS.len() - 1).for_each(|n_steps| stands_still_after(n_steps, true));
 }
 
 #[test]
-fn a_target_that_stands_still_ends_a_move_in_time_which_is_taken_up_again() {
+fn a_target_that_hangs_ends_a_move_in_time_which_is_taken_up_again() {
     [0, STEPS.len() - 1].into_iter().for_each(|n_steps| stands_still_after(n_steps, false));
 }
 
 /// Keys are agreed on before the first hello, with a server that says nothing.
 #[test]
-fn under_tls_a_server_that_stands_still_is_told_alike() {
+fn under_tls_a_server_that_hangs_is_reported_alike() {
     let two = Two::new();
     let dir = two.folders[0].parent().unwrap();
     let ours = Authority::new(dir, "ours");
@@ -102,7 +102,7 @@ fn under_tls_a_server_that_stands_still_is_told_alike() {
 }
 
 #[test]
-fn the_command_says_who_stands_still_and_what_to_do() {
+fn the_command_names_the_hanging_server_and_the_remedy() {
     let two = Two::new();
     let (source, target) = (two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0"));
     signal(&source.child, Signal::STOP);

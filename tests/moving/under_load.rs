@@ -11,9 +11,9 @@ use crate::support::process::lode_line;
 use crate::support::workload::{EndOnDrop, N_WRITERS, ROW_BYTES, Workload};
 use crate::{N_NODES, Two, plan};
 
-/// Under the load of this test only a moment without an owner may be told.
+/// Under the load of this test only a moment without an owner may be reported.
 fn nothing_fails(error: &ClientError) {
-    panic!("a client was told of a move: {error}");
+    panic!("a client learned of a move: {error}");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn clients_see_nothing_of_a_move_but_a_pause() {
 
 /// A slow copy makes no client wait before its seal, and rows that are not committed move too.
 #[test]
-fn commits_and_folds_go_on_while_a_partition_is_copied() {
+fn commits_and_folds_continue_while_a_partition_is_copied() {
     let (two, load) = (Two::new(), Workload::new(N_NODES));
     let servers = [two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0")];
     let addresses: Vec<String> = servers.iter().map(|it| it.address.clone()).collect();

@@ -55,7 +55,7 @@ fn a_browser_shows_the_figures() {
 }
 
 #[test]
-fn a_browser_shows_figures_to_whoever_types_the_token() {
+fn a_browser_shows_figures_to_a_user_with_the_token() {
     let dir = tempfile::tempdir().unwrap();
     let Some(browser) = Driven::start(dir.path().to_str().unwrap()) else { return };
     let (token, file) = ("0123456789abcdef0123456789abcdef", dir.path().join("token"));

@@ -11,7 +11,7 @@ use crate::support::http::{exchange, get, take_answer};
 use crate::support::process::lode_line;
 
 #[test]
-fn what_is_no_request_is_told_why() {
+fn an_invalid_request_is_refused_with_the_reason() {
     let watched = Watched::start("");
     let at = &watched.server.metrics;
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(100_000));
@@ -69,7 +69,7 @@ fn the_page_of_another_site_cannot_ask_under_a_name_of_its_own() {
 }
 
 #[test]
-fn an_open_port_that_others_reach_answers_under_numbers_and_names_that_it_was_told() {
+fn an_open_port_that_others_reach_answers_under_numbers_and_configured_names() {
     let watched = Watched::with_metrics("0.0.0.0:0 --metrics-insecure --metrics-host rows.lan");
     let at = watched.server.metrics.replace("0.0.0.0", "127.0.0.1");
     for (host, status) in
@@ -110,7 +110,7 @@ fn a_lack_of_descriptors_floods_no_log_and_ends_no_port() {
 }
 
 #[test]
-fn peers_that_dawdle_keep_nobody_out_and_are_cut_off() {
+fn peers_that_dawdle_keep_no_other_out_and_are_cut_off() {
     let watched = Watched::start("");
     let at = &watched.server.metrics;
     let start = Instant::now();

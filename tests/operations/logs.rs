@@ -1,4 +1,4 @@
-//! What goes to the log.
+//! Contents of the log.
 
 use std::os::unix::fs::FileExt;
 
@@ -32,7 +32,7 @@ fn a_server_without_faults_says_nothing_unless_asked() {
 }
 
 #[test]
-fn damage_is_told_once_a_second_whoever_asks_however_often() {
+fn damage_is_logged_once_a_second_however_often_it_is_read() {
     let watched = Watched::start("--shards 1 --memory 0");
     let segment = watched.graph.join("part-000/wide.v1.seg");
     let file = std::fs::OpenOptions::new().write(true).open(&segment).unwrap();

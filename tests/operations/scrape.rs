@@ -44,7 +44,7 @@ impl Scrape {
             };
             assert!(fits, "{line} under {family:?}");
             let is_new = samples.insert(sample.to_owned(), value.parse::<f64>().unwrap()).is_none();
-            assert!(is_new, "{sample} stands twice");
+            assert!(is_new, "{sample} occurs twice");
         }
         Self(samples)
     }

@@ -12,7 +12,7 @@ use crate::support::graph::Source;
 use crate::support::process::{Serving, command, finish, lode_line, signal, wait};
 use crate::support::wire::PlainConnection;
 
-/// Returns a port with a free one after it, below those that the system gives away meanwhile.
+/// Returns a port with a free one after it, below those that the system hands out meanwhile.
 fn two_free_ports() -> u16 {
     let start = 20_000 + (std::process::id() % 10_000) as u16;
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
@@ -21,7 +21,7 @@ fn two_free_ports() -> u16 {
 }
 
 #[test]
-fn shards_listen_on_the_ports_that_they_are_told() {
+fn shards_listen_on_the_configured_ports() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
     let base = two_free_ports();
@@ -36,7 +36,7 @@ fn shards_listen_on_the_ports_that_they_are_told() {
 }
 
 #[test]
-fn a_unix_socket_is_for_those_whom_its_mode_names() {
+fn a_unix_socket_is_for_the_users_of_its_mode() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
     let socket = source.file("rows.sock");
@@ -68,10 +68,10 @@ fn a_terminal_that_closes_stops_a_server_as_a_service_manager_does() {
 }
 
 #[test]
-fn a_server_that_still_opens_its_graph_ends_at_once() {
+fn a_server_that_still_opens_its_graph_ends_immediately() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
-    // Nobody ever writes to it: opening it takes for ever.
+    // It has no writer: opening it takes for ever.
     std::fs::remove_file(graph.join("graph.toml")).unwrap();
     let mode = Mode::RUSR | Mode::WUSR;
     mknodat(CWD, graph.join("graph.toml"), FileType::Fifo, mode, 0).unwrap();
@@ -90,7 +90,7 @@ fn a_server_that_still_opens_its_graph_ends_at_once() {
 }
 
 #[test]
-fn a_wish_for_the_log_that_is_none_is_told() {
+fn an_invalid_level_of_the_log_is_refused() {
     for line in ["serve nowhere", "inspect nowhere"] {
         let mut command = command(line.split_whitespace());
         let child = command.env("LODE_LOG", "loud").spawn().unwrap();

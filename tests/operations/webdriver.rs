@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// What the key Enter is called (WebDriver, 17.4.2).
+/// Code of the key Enter (WebDriver, 17.4.2).
 pub(crate) const ENTER: &str = "\u{e007}";
 const SEEN_MAX: Duration = Duration::from_secs(30);
 /// A browser takes long to start where others take the processors.
@@ -78,7 +78,7 @@ impl Driven {
         self.ask("POST", &format!("{}{path}", self.session), body)
     }
 
-    /// Returns what a command gives; `None` if it is refused.
+    /// Returns the output of a command; `None` if it is refused.
     fn ask(&self, method: &str, path: &str, body: &Value) -> Option<Value> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = format!(

@@ -17,7 +17,7 @@ struct Served {
     source: Source,
     graph: PathBuf,
     feat: Vec<[f32; 13]>,
-    /// What was put and is not committed, in order.
+    /// Puts that are not committed, in order.
     put: Vec<(u32, [f32; 13])>,
 }
 
@@ -89,7 +89,7 @@ fn put_commit_gather_compact_and_restart() {
     let put = served.put(&to, &some, 1, &["--commit"]).succeeded().json();
     assert_eq!((put["rows"].as_u64(), put["version"].as_u64()), (Some(167), Some(2)));
     served.check(&to);
-    // A second writer is told who has the graph.
+    // A second writer fails with the holder of the graph.
     let ids = served.source.file("put-ids.npy");
     let rows = served.source.file("put.npy");
     let (graph, ids, rows) = (served.graph.display(), ids.display(), rows.display());

@@ -23,7 +23,7 @@ fn put_row(node: NodeId, turn: u32) -> Vec<u8> {
     [node.0, turn].repeat(WIDTH as usize / 2).iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// What was acknowledged, and what was tried after it.
+/// Acknowledged puts, and later ones that were tried.
 struct Told {
     /// By node: the last turn whose put was acknowledged.
     put: Vec<AtomicU32>,

@@ -31,7 +31,7 @@ fn nodes_of(turn: u32) -> impl Iterator<Item = NodeId> {
     (0..n_rows).map(move |i| NodeId((turn * 1237 + i * step) % N_NODES))
 }
 
-/// What was committed and tried, and what has happened.
+/// Committed and tried versions, and the events.
 #[derive(Default)]
 struct State {
     committed: AtomicU32,

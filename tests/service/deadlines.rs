@@ -94,15 +94,15 @@ fn requests_of_a_client_that_has_left_cost_nothing_more() {
     }
     wait_until("connections are closed", || metric(&server, "lodestore_connections") == 0.0);
     let served = metric(&server, "lodestore_sent_rows_total") - before;
-    assert!(served < 300_000.0, "{served} rows of 520,000 for nobody");
-    // A shard tells ten times a second.
+    assert!(served < 300_000.0, "{served} rows of 520,000 without a reader");
+    // A shard publishes ten times a second.
     wait_until("its room is free", || metric(&server, "lodestore_in_flight_bytes") == 0.0);
     assert!(broken(&server, "left") > 0.0);
     server.stop();
 }
 
 #[test]
-fn requests_for_another_graph_or_partition_are_told_to_look_elsewhere() {
+fn requests_for_another_graph_or_partition_are_sent_elsewhere() {
     let source = Source::random(100, 100);
     let server = serve(&source, "--parts 1");
     let mut client = PlainConnection::open(&server.address);

@@ -26,7 +26,7 @@ const N_THREADS: u64 = 3;
 struct Door {
     server: Serving,
     security: Security,
-    /// What somebody who is let in says first; under TLS only what begins its handshake.
+    /// First bytes of an admissible client; under TLS only the start of its handshake.
     greeting: Vec<u8>,
 }
 
@@ -150,7 +150,7 @@ fn lie(address: &str, greeting: &[u8], numbers: &mut Numbers) {
     let patience = Duration::from_millis(1 + u64::from(numbers.below(10)));
     stream.set_read_timeout(Some(patience)).unwrap();
     let _ = stream.write_all(&bytes);
-    // Some wait for an answer, some leave at once.
+    // Some wait for an answer, some leave immediately.
     if numbers.below(3) > 0 {
         while matches!(stream.read(&mut [0; 4096]), Ok(1..)) {}
     }

@@ -74,7 +74,7 @@ fn a_server_that_trickles_does_not_stretch_the_deadline_and_another_is_asked() {
     let error = pull(&alone, &truth, &ids).unwrap_err();
     assert!(matches!(error, ClientError::Deadline { .. }), "{error}");
     assert!(start.elapsed() < deadline + Duration::from_secs(2), "{:?}", start.elapsed());
-    // Another link: the first one is full of what nobody waits for any more.
+    // Another link: the first one is full of answers without a reader.
     drop(slow);
     let slow = Serving::start_command(&line);
     let both = connect(&[&slow.address, &servers[1].address], Duration::from_secs(30));
@@ -282,7 +282,7 @@ fn another_graph_at_the_same_address_is_neither_committed_nor_compacted() {
 }
 
 #[test]
-fn a_server_that_stands_still_for_a_moment_is_not_waited_for() {
+fn a_server_that_stalls_for_a_moment_is_not_waited_for() {
     let source = Source::random(1000, 1000);
     let graph = source.import("graph", 2, "hash");
     let args = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 2";
@@ -340,7 +340,7 @@ fn a_server_that_is_down_at_the_start_is_done_without_where_another_has_its_rows
     let (truth, ids) = (Truth::new(&source, &client), all_nodes(&source));
     pull(&client, &truth, &ids).unwrap();
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    // A writer needs every holder, and whoever asks what all have counted needs all.
+    // A writer needs every replica, and a sum over all counters needs all.
     for error in [client.commit().err().unwrap(), client.stats().err().unwrap()] {
         let is_named = matches!(&error, ClientError::Unheard { addresses }
             if *addresses == late_address);

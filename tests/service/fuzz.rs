@@ -2,8 +2,8 @@
 //! frames, garbage, over TCP and over a Unix socket with memory to share. The seeds are always the
 //! same.
 //!
-//! A lie ends its connection, so that what stands behind it is never read: each comes after a run
-//! of messages that can be. How many were read the server tells itself.
+//! A forged message ends its connection, so that later ones are never read: each comes after a run
+//! of messages that can be. The server reports itself how many were read.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -106,14 +106,14 @@ fn liars_do_a_live_server_no_harm() {
     assert!(n_read >= n_sent / 10, "{n_read} of {n_sent} messages were read");
     assert!(
         metric(&server, "lodestore_shared_bytes_total") > 0.0,
-        "nobody was given rows in memory"
+        "no client received rows in memory"
     );
     assert!(rss < rss_early + (64 << 20), "{rss_early} bytes early, {rss} at the end");
     let client = Client::connect(&[&server.address], ClientConfig::default()).unwrap();
     pull_honestly(&client, &truth, &mut Numbers(1));
     // A panic that was caught ends its connection; any other would stand in the log.
     assert_eq!(broken(&server, "panic"), 0.0);
-    assert!(broken(&server, "wire") > 0.0, "lies are noticed");
+    assert!(broken(&server, "wire") > 0.0, "forgeries are noticed");
     server.stop();
 }
 
@@ -190,7 +190,7 @@ impl Liar {
             bytes.truncate(self.numbers.below(bytes.len() as u32 + 1) as usize);
         }
         let sent = stream.write_all(&bytes);
-        // Most read until nothing comes, some leave at once, some stay.
+        // Most read until the end, some leave immediately, some stay.
         let (until, mut answer) = (Instant::now() + Duration::from_secs(2), [0; 16 << 10]);
         if sent.is_ok() && !self.one_in(12) {
             while matches!(stream.read(&mut answer), Ok(1..)) && Instant::now() < until {}
@@ -204,8 +204,8 @@ impl Liar {
         u64::from(n_true) + 1
     }
 
-    /// Appends a frame: one that can be read, whether or not it can be done, or one that lies about
-    /// where it ends or what it is.
+    /// Appends a frame: one that can be read, whether or not it can be done, or one with a forged
+    /// end or kind.
     fn message(&mut self, bytes: &mut Vec<u8>, lies: bool) {
         let start = bytes.len();
         let (body, n_ids) = if lies { self.any_body() } else { self.body() };
@@ -260,7 +260,7 @@ impl Liar {
                 let word = word[self.numbers.below(5) as usize];
                 bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
             }
-            // Bytes that nobody announced, or that are missing.
+            // Bytes that were not announced, or that are missing.
             3 => bytes.extend((0..=self.numbers.below(9)).map(|_| self.numbers.next() as u8)),
             _ => bytes
                 .truncate(bytes.len() - (self.numbers.below(9) as usize).min(bytes.len() - start)),

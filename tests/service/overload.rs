@@ -1,4 +1,4 @@
-//! More than a server can do: it does as much as it can, and says no to the rest at once.
+//! More than a server can do: it does as much as it can, and refuses the rest immediately.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ fn four_times_what_it_can_do_leaves_most_of_the_rows_and_the_memory_bounded() {
 }
 
 #[test]
-fn one_connection_too_many_is_told_so_with_a_hint_and_others_go_on() {
+fn one_connection_too_many_is_refused_with_a_hint_and_others_continue() {
     let source = Source::random(60, 60);
     let graph = source.import("graph", 1, "hash");
     let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 1");
@@ -84,7 +84,7 @@ fn one_connection_too_many_is_told_so_with_a_hint_and_others_go_on() {
     for friend in &mut friends {
         friend.describe();
     }
-    // However many come, each is told, and at once.
+    // However many come, each receives an answer, and immediately.
     let start = Instant::now();
     let mut refused: Vec<_> = (0..100).map(|_| PlainConnection::open(&server.address)).collect();
     for refused in &mut refused {
@@ -94,7 +94,7 @@ fn one_connection_too_many_is_told_so_with_a_hint_and_others_go_on() {
     }
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     drop(refused);
-    // Nobody has been idle for long enough to go.
+    // No connection has been idle for long enough to go.
     friends.iter_mut().for_each(|friend| drop(friend.describe()));
     lode_line(&format!("stat --deadline 1 {}", server.address)).failed(1, &["256 connections"]);
     friends.truncate(250);
@@ -179,7 +179,7 @@ fn strangers_at_the_door_do_not_take_the_places_inside() {
     let strangers: Vec<_> =
         (0..40).map(|_| std::net::TcpStream::connect(&server.address).unwrap()).collect();
     friends.extend((0..6).map(|_| PlainConnection::open(&server.address)));
-    // All: nobody has been idle for long enough to go.
+    // All: no connection has been idle for long enough to go.
     friends.iter_mut().for_each(|friend| drop(friend.describe()));
     let failure = PlainConnection::open(&server.address).failure();
     assert_eq!(failure.code, FailureCode::Overloaded, "{failure}");
@@ -188,7 +188,7 @@ fn strangers_at_the_door_do_not_take_the_places_inside() {
 }
 
 #[test]
-fn the_place_of_whoever_is_idle_longest_is_for_one_who_comes_to_a_full_shard() {
+fn a_newcomer_to_a_full_shard_replaces_the_longest_idle_connection() {
     let source = Source::random(60, 60);
     let graph = source.import("graph", 1, "hash");
     let server = Serving::start(&graph, "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1");

@@ -1,5 +1,5 @@
-//! Rows of one version, whichever server gives them and whatever is put, committed and compacted
-//! meanwhile; or an error that says why not.
+//! Rows of one version, from any server, with any puts, commits and compactions meanwhile; or an
+//! error with the reason.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -133,7 +133,7 @@ fn a_server_that_has_the_version_too_takes_over_and_one_that_has_folded_it_does_
     second.stop();
     let second =
         Serving::start(&other, &format!("--listen {} --writable --insecure", addresses[1]));
-    // Whichever is asked last: what the server says is told, not that the other is away.
+    // For any order of requests: the server's answer is reported, not that the other is away.
     for _ in 0..5 {
         let error = label(&pinned, 5).unwrap_err().to_string();
         assert!(error.contains("version 1 are wanted"), "{error}");

@@ -13,7 +13,7 @@ use crate::support::graph::{Source, shuffled_ids};
 use crate::support::process::{Serving, lode_line};
 use crate::support::write_npy;
 
-/// Returns an address of this machine where nobody else listens, before `server`.
+/// Returns an address of this machine without another listener, before `server`.
 fn forward(server: &str) -> String {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
     let (at, server) = (listener.local_addr().unwrap().to_string(), server.to_owned());
@@ -35,7 +35,7 @@ fn forward(server: &str) -> String {
 }
 
 #[test]
-fn clients_that_reach_the_common_port_alone_go_on_through_it_and_say_so_once() {
+fn clients_that_reach_the_common_port_alone_continue_through_it_and_say_so_once() {
     let source = Source::random(900, 3000);
     let graph = source.import("graph", 2, "hash");
     let server = Serving::start(&graph, "--listen 127.0.0.1:0 --shards 3 --writable --insecure");

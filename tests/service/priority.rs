@@ -1,4 +1,4 @@
-//! Small pulls that somebody waits for, beside large ones that are to be there some time.
+//! Small pulls with a waiting client, beside large ones without a hurry.
 
 use std::process::Child;
 use std::time::{Duration, Instant};

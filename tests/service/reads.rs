@@ -85,7 +85,7 @@ fn goodput(address: &str) -> (f64, Value) {
     let pulls_per_second = rows_per_second(&alone) / 40_000.0;
     let deadline = (16.0 / pulls_per_second).max(0.2);
     let line = format!("{pull} --connections 48 --duration 4 --deadline {deadline}");
-    // The first have the server learn what the disk gives.
+    // The first have the server learn the rate of the disk.
     let report = load(address, &format!("{line} --warm-up {}", 1.5 + deadline));
     let share = rows_per_second(&report) / rows_per_second(&alone);
     println!("{share} of the rate of one connection, deadline {deadline}: {report}");

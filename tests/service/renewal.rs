@@ -68,12 +68,12 @@ fn a_certificate_that_is_replaced_is_shown_to_new_connections_and_a_broken_one_i
         let is_it = |line: &str| line.contains("cannot be used") && line.contains(reason);
         assert!(log.lines().any(is_it), "{reason}: {log}");
     }
-    assert!(log.contains("are read anew"), "by default too: {log}");
+    assert!(log.contains("are reloaded"), "by default too: {log}");
     assert!(log.contains("server.key") && !log.contains("PRIVATE KEY"), "{log}");
 }
 
 #[test]
-fn a_token_that_is_replaced_lets_nobody_in_any_more() {
+fn a_token_that_is_replaced_admits_no_client_any_more() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
     let [served, old, new] = ["served", "old", "new"].map(|name| source.file(name));
@@ -102,7 +102,7 @@ fn a_token_that_is_replaced_lets_nobody_in_any_more() {
     stat(&old).succeeded();
     stat(&new).failed(1, &["--token-file"]);
     assert_eq!([scrape(first), scrape(second)], [200, 401]);
-    // For a while both are taken; who is given that file tells the first.
+    // For a while both are taken; a client with that file shows the first.
     replace(&served, &format!("{second}\n{first}\n"));
     wait_until("the new token is one", || stat(&new).code == Some(0));
     stat(&old).succeeded();
@@ -124,7 +124,7 @@ fn a_token_that_is_replaced_lets_nobody_in_any_more() {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_a_file_is_refused_and_keeps_nobody_waiting() {
+fn a_pipe_in_the_place_of_a_file_is_refused_without_waiting() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
     let ours = Authority::new(source.dir.path(), "ours");

@@ -21,7 +21,7 @@ use crate::{metric, wait_until};
 /// Connections of one shard that may be about to be let in.
 const ENTERING_MAX: f64 = 256.0;
 
-/// Where strangers come from; everybody else on this machine is another.
+/// Addresses of the strangers; all other clients on this machine have another.
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Connections that come at a fixed rate, whatever becomes of those before.
@@ -29,7 +29,7 @@ struct Flood {
     to: SocketAddrV4,
     from: Ipv4Addr,
     per_second: u32,
-    /// What each says, and then no more.
+    /// Bytes that each sends before it falls silent.
     words: Vec<u8>,
 }
 
@@ -103,7 +103,7 @@ fn gets_in(address: &str, later: Duration) -> bool {
 }
 
 #[test]
-fn silent_strangers_keep_nobody_out_who_takes_its_time() {
+fn silent_strangers_keep_no_slow_client_out() {
     let source = Source::random(60, 60);
     let graph = source.import("graph", 1, "hash");
     let server = Serving::start(&graph, "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1");
@@ -122,7 +122,7 @@ fn silent_strangers_keep_nobody_out_who_takes_its_time() {
                 println!("{n_in} of 20 let in beside strangers from elsewhere");
                 assert!(n_in >= 18, "{n_in} of 20 beside strangers from elsewhere");
             } else {
-                // Whoever shares an address with them shares their luck.
+                // A client that shares an address with them shares their luck.
                 wait_until("one gets in", || gets_in(&server.address, step));
             }
             most.look(&server);
@@ -135,7 +135,7 @@ fn silent_strangers_keep_nobody_out_who_takes_its_time() {
 }
 
 #[test]
-fn strangers_that_begin_tls_and_wait_are_bounded_and_keep_nobody_out() {
+fn strangers_that_begin_tls_and_wait_are_bounded_and_keep_no_client_out() {
     let source = Source::random(60, 60);
     let graph = source.import("graph", 1, "hash");
     let ours = Authority::new(source.dir.path(), "ours");
@@ -164,7 +164,7 @@ fn strangers_that_begin_tls_and_wait_are_bounded_and_keep_nobody_out() {
             n_in += usize::from(client.is_ok());
             most.look(&server);
         }
-        assert!(n_in > 0, "nobody was let in");
+        assert!(n_in > 0, "no stranger was admitted");
         is_over.store(true, Ordering::Relaxed);
     });
     most.check();

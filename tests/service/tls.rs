@@ -112,7 +112,8 @@ fn the_documented_certificates_are_taken() {
     server.stop();
 }
 
-/// Returns a server of one shard that speaks TLS and tells its metrics, and who vouches for it.
+/// Returns a server of one shard that speaks TLS and serves its metrics, and its certificate
+/// authority.
 fn served_with_metrics(source: &Source) -> (Authority, Serving) {
     let graph = source.import("graph", 1, "hash");
     let ours = Authority::new(source.dir.path(), "ours");
@@ -143,7 +144,7 @@ fn who_leaves_between_requests_is_not_a_broken_connection() {
     server.stop();
 }
 
-/// The first bytes that a client sends to whom it wants to speak TLS with.
+/// The first bytes of a client that wants to speak TLS.
 pub(crate) fn first_flight(trusted: &str) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let line = format!("stat --deadline 5 {} {trusted}", listener.local_addr().unwrap());

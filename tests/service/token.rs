@@ -1,4 +1,4 @@
-//! Who may ask: addresses, tokens, and those who have none.
+//! Permissions: addresses, tokens, and clients without either.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -48,7 +48,7 @@ impl Guarded {
 }
 
 #[test]
-fn every_command_tells_the_token_and_none_is_let_in_without() {
+fn every_command_shows_the_token_and_none_is_admitted_without() {
     let guarded = Guarded::start("");
     let Guarded { source, server, token, wrong, .. } = &guarded;
     let (ids, out, rows) =
@@ -103,7 +103,7 @@ fn no_door_of_a_shard_is_open_either() {
 }
 
 #[test]
-fn partitions_are_moved_and_counted_by_whoever_tells_the_admin_token() {
+fn partitions_are_moved_and_counted_by_clients_with_the_admin_token() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 2, "hash");
     let (token, admin) = (source.file("token"), source.file("admin"));
@@ -130,7 +130,7 @@ fn partitions_are_moved_and_counted_by_whoever_tells_the_admin_token() {
         lode_line(&format!("{command} {door} unix:{unix}")).succeeded();
         let _ = std::fs::remove_dir_all(source.file("copy"));
     }
-    // It lets its bearer in for rows too, and who tells the other pulls as before.
+    // It admits its bearer for rows too, and a client with the other token pulls as before.
     for token in [&token, &admin] {
         lode_line(&format!("stat {at} --token-file {}", token.display())).succeeded();
     }

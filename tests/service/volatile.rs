@@ -25,7 +25,7 @@ fn pull(client: &Client, ids: &[NodeId], min_stamp: u32) -> Result<VolatilePulle
 }
 
 #[test]
-fn rows_of_a_server_that_is_killed_are_gone_and_its_publisher_hears_of_it() {
+fn rows_of_a_server_that_is_killed_are_gone_and_its_publisher_learns_of_it() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 2, "hash");
     let args =

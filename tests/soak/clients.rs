@@ -12,13 +12,13 @@ use crate::support::workload::{EndOnDrop, Workload};
 use crate::told::Told;
 use crate::watch::Watch;
 
-/// Pause after a call that failed: whoever asks on does not ask without end.
+/// Pause after a call that failed: a client that retries must not spin.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Rows of a pull: the most are enough for every server to send some by shared memory.
 const N_ROWS: [usize; 4] = [1, 50, 700, 12_000];
 
-/// What all of them share.
+/// State that all of them share.
 pub(crate) struct Clients<'a> {
     pub(crate) load: &'a Workload,
     pub(crate) told: &'a Told,
@@ -57,7 +57,7 @@ impl Habit {
 }
 
 impl Clients<'_> {
-    /// Everybody got somewhere, and no call outlasted its deadline by more than this.
+    /// Every client made progress, and no call outlasted its deadline by more than this.
     pub(crate) fn check(&self, late_max: Duration) {
         let late = Duration::from_millis(self.counts.late_ms.load(Ordering::Relaxed));
         assert!(late <= late_max, "a call outlasted its deadline by {late:?}");

@@ -23,10 +23,9 @@ pub(crate) const ON_DISK: usize = 2;
 /// The server that is never killed nor started again: what it takes of memory and descriptors in
 /// all that time is bounded.
 pub(crate) const STEADY: usize = 3;
-/// Of the disk; its image takes no more room than what was written.
+/// Bytes of the disk; its image takes no more room than the written data.
 const DISK_BYTES: u64 = 1 << 30;
-/// Below those that the system gives to whoever asks for any, so that a server finds its port
-/// again.
+/// Below those that the system hands out for any, so that a server finds its port again.
 const PORTS: (u32, u32) = (20_000, 12_000);
 /// For resident rows, by server: none, some, and enough to share some with clients of the machine.
 const MEMORY: [&str; N_SERVERS] = ["100KiB", "0", "32MiB", "64MiB"];
@@ -37,7 +36,7 @@ pub(crate) struct Cluster {
     pub(crate) relays: [Relay; N_SERVERS],
     pub(crate) folders: [PathBuf; N_SERVERS],
     ports: [u16; N_SERVERS],
-    /// `None` where the system gives none.
+    /// `None` where the system has none.
     pub(crate) disk: Option<Disk>,
     dir: TempDir,
 }
@@ -126,7 +125,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Nobody has ended by itself.
+    /// No process has ended by itself.
     pub(crate) fn check_running(&mut self) {
         for (at, server) in self.servers.iter_mut().enumerate() {
             let server = server.as_mut().unwrap_or_else(|| panic!("server {at} is down"));
@@ -163,7 +162,7 @@ impl Cluster {
         }
     }
 
-    /// What operators remove: folders that were given up, once somebody has the partition.
+    /// Removes released folders, as operators do, once another server has the partition.
     pub(crate) fn tidy(&self) {
         for (at, folder) in self.folders.iter().enumerate() {
             for name in crate::support::names_in(folder) {
@@ -176,7 +175,7 @@ impl Cluster {
         }
     }
 
-    /// Brings back whoever is down, and takes up moves that were cut off.
+    /// Restarts servers that are down, and takes up moves that were cut off.
     pub(crate) fn heal(&mut self) {
         for at in 0..N_SERVERS {
             if self.servers[at].is_none() {
@@ -195,7 +194,7 @@ impl Cluster {
         }
     }
 
-    /// Goes on with a move that was cut off, from the server that has the partition, or had it.
+    /// Continues a move that was cut off, from the server that has the partition, or had it.
     fn take_up(&self, part: u16, to: usize, name: &str) -> Result<(), ClientError> {
         let id = name.split_once(".copy-").unwrap().1;
         let given_up = |at: usize| self.folders[at].join(format!("part-{part:03}.moved-{id}"));
@@ -219,7 +218,7 @@ impl Cluster {
     }
 }
 
-/// Returns a port that nobody else listens on.
+/// Returns a port without another listener.
 fn free_port(numbers: &mut Numbers) -> TcpListener {
     let ports = std::iter::repeat_with(|| (PORTS.0 + numbers.below(PORTS.1)) as u16);
     let mut ports = ports.take(1000);

@@ -17,8 +17,8 @@ impl Faults {
     /// started again; returns whether there is such a disk.
     pub(crate) fn fill_disk(&mut self, scene: &mut Scene<'_>) -> bool {
         let Some(disk) = &scene.cluster.disk else { return false };
-        // Of pushes that fail at once a client tells one: not always that which found the disk
-        // full.
+        // Of concurrent pushes that fail one is reported to the client: not always that which found
+        // the disk full.
         let n_refused = || scene.clients.told.count(Kind::WritesStopped);
         let before = n_refused();
         let left = self.below(100_000).into();
@@ -71,7 +71,11 @@ fn wait_for(what: &str, clients: &Clients<'_>, is_so: &mut dyn FnMut() -> bool) 
     let (end, before) = (Instant::now() + SEEN_MAX, now());
     while !is_so() {
         let is_late = Instant::now() > end;
-        assert!(!is_late, "{what}; turns of writers, errors told: {before:?}, then {:?}", now());
+        assert!(
+            !is_late,
+            "{what}; turns of writers, errors reported: {before:?}, then {:?}",
+            now()
+        );
         sleep(Duration::from_millis(5));
     }
 }

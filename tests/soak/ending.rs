@@ -1,6 +1,5 @@
-//! What must hold once the faults are over: everything that was acknowledged is on every holder,
-//! after a restart of all too, in files that are whole, and nobody holds on to clients that have
-//! left.
+//! Conditions after the faults are over. Everything acknowledged is on every replica, after a
+//! restart of all too, in whole files, and no server keeps resources of clients that have left.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use crate::support::workload::Workload;
 /// Longest time for a server to see that its clients have left.
 const LEAVE_MAX: Duration = Duration::from_secs(20);
 
-/// What was found when all was over.
+/// Findings when all was over.
 pub(crate) struct Whole {
     pub(crate) version: u32,
     pub(crate) bytes: u64,
@@ -57,8 +56,8 @@ impl Cluster {
         self.servers.iter().flatten().for_each(check_compactions);
     }
 
-    /// Takes a server out, to be killed or stopped: no compaction has failed, which nobody can ask
-    /// it any more.
+    /// Takes a server out, to be killed or stopped: no compaction has failed, which cannot be asked
+    /// for any more.
     pub(crate) fn take_out(&mut self, at: usize) -> Serving {
         let server = self.servers[at].take().unwrap();
         check_compactions(&server);

@@ -21,7 +21,7 @@ const LINK_MIN_MS: u32 = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// kill -9, and a restart at once or a while later.
+    /// kill -9, and an immediate or a delayed restart.
     Kill,
     /// SIGSTOP for a while.
     Pause,
@@ -91,25 +91,25 @@ impl Fault {
     }
 }
 
-/// Where faults happen, and to whom.
+/// Places of faults, and their victims.
 pub(crate) struct Scene<'a> {
     pub(crate) cluster: &'a mut Cluster,
     pub(crate) clients: &'a Clients<'a>,
 }
 
 pub(crate) struct Faults {
-    /// Of kinds alone: whatever faults meet, the next kind is the same.
+    /// Seed of kinds alone: whatever faults meet, the next kind is the same.
     order: Numbers,
     numbers: Numbers,
     start: Instant,
-    /// Of the longest pauses: less in a short run.
+    /// Number of the longest pauses: less in a short run.
     pace: f64,
     /// Kinds that are still to come before all come again.
     deck: Vec<Fault>,
     /// The highest version that a commit has given.
     pub(crate) committed: u32,
     pub(crate) counts: [u64; Fault::ALL.len()],
-    /// Of these, the ones that came to their end: a move that moved, a commit that was made.
+    /// Number of these that came to their end: a move that moved, a commit that was made.
     pub(crate) done: [u64; Fault::ALL.len()],
 }
 

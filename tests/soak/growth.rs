@@ -1,16 +1,16 @@
-//! What the server that is never started again takes of memory and descriptors, from start to end.
+//! Growth of memory and descriptors of the server that is never started again, from start to end.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::support::process::Serving;
 
-/// What it may take at any time: its tier (64 MiB), requests of a shard (64 MiB) and buffers kept
-/// for the next (32 MiB), rows that are not in tables yet (128 MiB, and as much again while they go
-/// there), and its program (docs/operations.md, Size).
+/// Memory that it may take at any time. It has its tier (64 MiB), requests of a shard (64 MiB) and
+/// buffers kept for the next (32 MiB). It also has rows outside tables (128 MiB, and as much again
+/// while they are written), and its program (docs/operations.md, Size).
 const RESIDENT_MAX: u64 = 480 << 20;
-/// What the last quarter of a run may take above the one before: of a short one, in which the
-/// bounds above may still fill up, and of a long one, which no such run has confirmed yet.
+/// Growth that the last quarter of a run may show above the one before. In a short run the bounds
+/// above may still fill up, and for a long one no such run has confirmed it yet.
 const GROWTH_MAX: u64 = 64 << 20;
 const GROWTH_MAX_IN_LONG: u64 = 16 << 20;
 const LONG: Duration = Duration::from_secs(20 * 60);

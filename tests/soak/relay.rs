@@ -1,6 +1,5 @@
-//! What stands between clients and one server, at another address of this machine: bytes pass as
-//! they are, until the link is told to be slow, to stand still, or to break in the middle of a
-//! message.
+//! A proxy between clients and one server, at another address of this machine. Bytes pass as they
+//! are, until the link is set to be slow, to stall, or to break in the middle of a message.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// Bytes that pass at once.
+/// Bytes that pass together.
 const PIECE_BYTES: usize = 16 << 10;
 /// How often a link that stalls is looked at.
 const LOOK: Duration = Duration::from_millis(5);
@@ -35,9 +34,9 @@ struct State {
     still_until: Option<Instant>,
     /// Until when, and how many bytes pass in a second on each connection and way.
     slow_until: Option<(Instant, u32)>,
-    /// Whether it has held anything up since it was told to last.
+    /// Whether it has delayed anything since it was last set to.
     has_held: bool,
-    /// After so many bytes every connection is cut.
+    /// After this many bytes every connection is cut.
     cut_after: Option<usize>,
     pairs: Vec<Arc<Pair>>,
 }
@@ -49,10 +48,10 @@ struct Pair {
     is_over: AtomicBool,
 }
 
-/// What becomes of a piece.
+/// Fate of a piece.
 enum Fate {
     Passes,
-    /// So many bytes of it pass, and then nothing ever.
+    /// This many bytes of it pass, and then nothing ever.
     CutAfter(usize),
     Lost,
 }
@@ -62,7 +61,7 @@ impl Relay {
         Self { ip, link: Arc::default(), doors: Vec::new() }
     }
 
-    /// Stands before these ports of a server on 127.0.0.1, and no others.
+    /// Proxies these ports of a server on 127.0.0.1, and no others.
     pub(crate) fn face(&mut self, ports: &[u16]) {
         self.doors.retain(|door| ports.contains(&door.at.port()));
         for &port in ports {
@@ -89,7 +88,7 @@ impl Relay {
         self.has_come(how_long, |link| link.has_held)
     }
 
-    /// Cuts all connections once so many bytes have passed; returns whether that came within a
+    /// Cuts all connections once this many bytes have passed; returns whether that came within a
     /// while.
     pub(crate) fn cut_after(&self, n_bytes: u32, at_most: Duration) -> bool {
         self.link.0.lock().unwrap().cut_after = Some(n_bytes as usize);

@@ -73,9 +73,9 @@ impl Report<'_> {
                 "longest call, ms": of(&calls.longest_ms),
                 "latest call past its deadline, ms": of(&calls.late_ms),
             },
-            "errors told": Value::Object(told.collect()),
+            "errors reported": Value::Object(told.collect()),
             "faults": Value::Object(faults.collect()),
-            "the server that was never started anew": {
+            "the server that was never restarted": {
                 "before the load": sample(self.growth.first()),
                 "most in the 1st quarter": sample(self.growth.most(0)),
                 "most in the 2nd quarter": sample(self.growth.most(1)),

@@ -1,4 +1,4 @@
-//! Errors that clients may be told while faults happen, by kind; any other fails the test.
+//! Errors that clients may receive while faults happen, by kind; any other fails the test.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,7 +68,7 @@ impl Told {
         self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often each kind was told.
+    /// Number of reports of each kind.
     pub(crate) fn counts(&self) -> Vec<(Kind, u64)> {
         Kind::ALL.iter().map(|&kind| (kind, self.count(kind))).collect()
     }

@@ -2,7 +2,7 @@
 
 use crate::faults::{Fault, Faults};
 
-/// Of so many tries of a kind half must have come to their end.
+/// Fewest tries of a kind of which half must have come to their end.
 const TRIES_MIN: u64 = 8;
 
 impl Fault {

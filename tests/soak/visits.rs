@@ -19,8 +19,8 @@ use crate::{DEADLINE, DEADLINE_SHORT};
 const SHARED_MAX: Duration = Duration::from_secs(3);
 
 impl Faults {
-    /// A client that connects while a server is down has the rows of the others at once, is told
-    /// that those of that server are not to be had, and has them as soon as it is back.
+    /// A client that connects while a server is down receives the rows of the others immediately.
+    /// It is refused those of that server, and receives them when it is back.
     pub(crate) fn come_while_down(&mut self, scene: &mut Scene<'_>) -> bool {
         let (cluster, clients) = (&mut *scene.cluster, scene.clients);
         let at = self.draw_victim();
@@ -39,7 +39,7 @@ impl Faults {
         assert!(pull(&client, &patient, &served), "others have these rows");
         // That one may come too late to hear of anybody: links may be slow.
         if let Some(client) = clients.connect(&hasty).filter(|_| !lost.is_empty()) {
-            assert!(!pull(&client, &hasty, &lost), "nobody has these rows");
+            assert!(!pull(&client, &hasty, &lost), "no server has these rows");
         }
         cluster.start_server(at);
         assert!(pull(&client, &patient, &[served, lost].concat()), "all have all rows again");

@@ -1,4 +1,4 @@
-//! Calls that never return: whoever waits for one would wait for ever with it.
+//! Calls that never return: a waiter for one would wait for ever with it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
@@ -9,8 +9,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::process::children_of;
 use crate::support::workload::{EndOnDrop, Workload};
 
-/// What continues at the same time: calls of writers, of readers, what the test itself does, and
-/// the calls that are part of that.
+/// Calls in progress: those of writers, of readers, of the test itself, and the calls that are part
+/// of that.
 const NAMES: [&str; 8] = [
     "writer 0",
     "writer 1",

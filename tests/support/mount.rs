@@ -62,7 +62,7 @@ impl Disk {
             let end = file.metadata().unwrap().len();
             match fallocate(&file, FallocateFlags::empty(), end, n_bytes) {
                 Ok(()) => return,
-                // What a file system needs to note where the file lies is not to be known before.
+                // The space of a file system for the map of the file is not known before.
                 Err(Errno::NOSPC) => n_bytes = n_bytes.saturating_sub(FILLER_STEP_BYTES),
                 Err(error) => panic!("{error}"),
             }

@@ -40,7 +40,7 @@ pub(crate) fn put_row(node: NodeId, turn: u32) -> Vec<u8> {
     [node.0, turn].repeat(WIDTH as usize / 2).iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// What was acknowledged, what was tried, and what has happened.
+/// Acknowledged changes, tried ones, and the events.
 pub(crate) struct Workload {
     n_nodes: u32,
     /// By node: the last turn whose put was acknowledged.
@@ -120,7 +120,7 @@ impl Workload {
         Ok(())
     }
 
-    /// What [`Self::try_put`] puts.
+    /// Rows of [`Self::try_put`].
     pub(crate) fn next_put(&self, writer: u32) -> Put<'_> {
         let turn = self.finished[writer as usize].load(Ordering::Relaxed) + 1;
         self.tried[writer as usize].store(turn, Ordering::Relaxed);
@@ -183,7 +183,7 @@ impl Workload {
         Ok(())
     }
 
-    /// What [`Self::try_pull`] pulls; to be asked at once.
+    /// Rows of [`Self::try_pull`], requested together.
     pub(crate) fn pull<'a>(&'a self, ids: &'a [NodeId]) -> Pull<'a> {
         let committed = |id: &NodeId| self.committed[id.index()].load(Ordering::Relaxed);
         let before = ids.iter().map(committed).collect();

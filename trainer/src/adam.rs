@@ -39,8 +39,8 @@ impl InplaceOp1 for Assigned<'_> {
     }
 }
 
-/// Adam with weight decay added to the gradient, as the published GraphSAGE and GCN results use
-/// it, or AdamW; each element by itself, so that the result does not depend on threads.
+/// Adam with weight decay added to the gradient, as the published GraphSAGE and GCN results use it,
+/// or AdamW. Each element by itself, so that the result does not depend on threads.
 ///
 /// Running statistics are parameters too, which only move towards what is in the place of their
 /// gradients.
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_from_a_state_as_if_it_had_never_stopped() {
+    fn continues_from_a_state_as_if_it_had_never_stopped() {
         let var = || Var::from_vec(vec![1.0f32, -2.0, 0.5], 3, &Device::Cpu).unwrap();
         let gradients = |t: u32| vec![vec![0.3 * t as f32, -0.1, 0.2 / t as f32]];
         for kind in BOTH {

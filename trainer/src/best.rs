@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_rise_counts_and_patience_begins_anew_with_each() {
+    fn only_a_rise_counts_and_patience_begins_again_with_each() {
         let rates = [0.1, 0.3, 0.3, 0.2, 0.4, 0.4, 0.4, 0.4, 0.9].map(Some);
         assert_eq!(outcome(0, &rates), (8, None));
         assert_eq!(outcome(1, &rates), (1, Some(2)));

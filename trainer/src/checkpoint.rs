@@ -2,7 +2,7 @@
 //! losses as if it had never ended.
 //!
 //! Batches, dropout and first parameters are functions of seeds, so the place in the run, the
-//! parameters and Adam's moments of each replica are all that training needs; the best parameters
+//! parameters and Adam's moments of each replica are all that training needs. The best parameters
 //! and what has been measured so far go with them. Caches start empty, since they never change what
 //! is computed.
 

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_the_mask_of_its_key_wherever_it_lies() {
+    fn a_row_has_the_mask_of_its_key_wherever_it_is() {
         let masks = |keys: &[u64], seed, layer| {
             let mut rows = vec![1.0; 70 * keys.len()];
             Dropout::new(0.5, seed, layer).unwrap().mask(keys.iter().copied()).apply(&mut rows);

@@ -387,7 +387,7 @@ pub enum TrainError {
         loss: f64,
     },
     /// A worker's thread is gone; its message is in the log.
-    #[error("worker {worker} panicked; the cause stands in the log above")]
+    #[error("worker {worker} panicked; the cause is in the log above")]
     WorkerPanicked {
         /// The worker, from 0.
         worker: u32,

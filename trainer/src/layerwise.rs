@@ -1,6 +1,6 @@
 //! A model over many nodes with all their neighbours, one layer after the other.
 //!
-//! Each layer passes once over the nodes whose output is wanted, in bounded chunks; its rows are
+//! Each layer passes once over the nodes whose output is wanted, in bounded chunks. Its rows are
 //! stored, in memory within a budget, else in a temporary file. So memory does not grow with the
 //! edges of the neighbourhoods of several hops.
 //!

@@ -98,8 +98,8 @@ pub enum Progress<'a> {
 /// Trains as `config` says, with one entry of `sources` per worker.
 ///
 /// The same config, graph and rows give the same losses bit for bit, whatever the way to fetch, the
-/// number of cores, and the sources' speed, unless times decide what is merged ([`crate::Merge`]);
-/// a run that was killed and continues from its checkpoint ends with the same parameters as one
+/// number of cores, and the sources' speed, unless times decide what is merged ([`crate::Merge`]).
+/// A run that was killed and continues from its checkpoint ends with the same parameters as one
 /// that was not. Nothing notices features that have changed meanwhile.
 ///
 /// `progress` ends the run by breaking: after the step or the epoch that it received, or when the

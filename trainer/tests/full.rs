@@ -317,7 +317,7 @@ fn old_rows_are_as_old_as_allowed_and_no_older() {
 }
 
 #[test]
-fn narrow_rows_are_a_fraction_of_the_bytes_and_their_error_is_told() {
+fn narrow_rows_are_a_fraction_of_the_bytes_and_their_error_is_reported() {
     let graph = Cut::new(CUTS[2]).graph();
     let with = |compress| {
         let full = FullConfig { compress, ..FullConfig::default() };
@@ -471,7 +471,7 @@ fn device(name: &str, seconds: f64) -> DeviceProfile {
 }
 
 #[test]
-fn a_slow_device_does_without_edges_and_that_is_told() {
+fn a_slow_device_does_without_edges_and_that_is_reported() {
     let graph = Cut::new(CUTS[3]).graph();
     let with = |devices: Vec<DeviceProfile>, n_ranks| {
         let full = FullConfig { devices, ..FullConfig::default() };

@@ -144,7 +144,7 @@ fn labels_and_features_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn an_area_of_nodes_that_no_label_tells_apart_is_refused_before_the_first_step() {
+fn an_area_of_nodes_without_two_labels_is_refused_before_the_first_step() {
     let (graph, dir) = (planted(2), tempfile::tempdir().unwrap());
     let split = all(&graph, "split");
     // The nodes of a split have no other than the first class, or no label but the first.

@@ -117,7 +117,7 @@ fn threads_processes_and_strategies_give_the_same_bits_under_any_options() {
 }
 
 #[test]
-fn runs_that_go_on_have_the_bits_of_those_that_did_not_end() {
+fn runs_that_continue_have_the_bits_of_those_that_did_not_end() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
     for (number, choice) in choices().into_iter().enumerate() {
@@ -141,7 +141,7 @@ fn runs_that_go_on_have_the_bits_of_those_that_did_not_end() {
 }
 
 #[test]
-fn every_option_changes_the_run_and_is_refused_by_name_when_a_run_goes_on() {
+fn every_option_changes_the_run_and_is_refused_by_name_when_a_run_continues() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
     let usual = (ModelKind::Sage, LayerOptions::default(), UpdateOptions::default());

@@ -86,7 +86,7 @@ fn runs_cut_short_anywhere_end_with_the_same_bits() {
 
 /// Other ranks have no checkpoint: they continue with the parameters and moments of the leader.
 #[test]
-fn a_run_goes_on_in_any_number_of_processes_with_the_same_bits() {
+fn a_run_continues_in_any_number_of_processes_with_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
     let none = HopConfig::default();
@@ -139,7 +139,7 @@ fn a_run_goes_on_in_any_number_of_processes_with_the_same_bits() {
 }
 
 #[test]
-fn a_run_goes_on_under_another_strategy_and_for_more_epochs() {
+fn a_run_continues_under_another_strategy_and_for_more_epochs() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
     let plain = |strategy, epochs| {
@@ -168,7 +168,7 @@ fn a_run_goes_on_under_another_strategy_and_for_more_epochs() {
     assert!(error.contains("in epoch 7 of a run of 5; ask for more epochs"), "{error}");
 }
 
-/// The leader's times decide how many time steps are merged, for all processes; a run that was
+/// The leader's times decide how many time steps are merged, for all processes. A run that was
 /// ended continues with the number that its epochs have come to.
 #[test]
 fn merging_is_the_leaders_decision_in_any_number_of_processes() {
@@ -316,7 +316,7 @@ fn a_step_is_in_a_checkpoint_only_after_its_listener_has_it() {
 }
 
 #[test]
-fn a_run_that_its_listener_ends_goes_on_from_that_very_step() {
+fn a_run_that_its_listener_ends_continues_from_that_very_step() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
     let plain = config(Strategy::Rapid, 2, dir.path());

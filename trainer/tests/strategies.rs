@@ -681,7 +681,7 @@ fn a_schedule_larger_than_the_disk_is_not_begun() {
 }
 
 #[test]
-fn a_model_that_cannot_be_saved_ends_the_run_before_it_begins_or_is_told_at_its_end() {
+fn a_model_that_cannot_be_saved_ends_the_run_before_it_begins_or_is_reported_at_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(1);
     let ondemand = |path: &Path| TrainConfig {

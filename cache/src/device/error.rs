@@ -44,7 +44,7 @@ pub enum DeviceError {
         log: String,
     },
     /// An earlier operation failed, so the contents of the slots are unknown.
-    #[error("this tier is lost since CUDA failed to {action}; make another, or go on without")]
+    #[error("this tier is lost since CUDA failed to {action}; make another, or continue without")]
     Lost {
         /// The operation that failed.
         action: &'static str,

@@ -97,7 +97,7 @@ impl Memory {
         Ok(BatchTensor::new(rows))
     }
 
-    /// A staging buffer whose rows are all on their way, to be filled from its start; the next
+    /// A staging buffer whose rows are all on their way, to be filled from its start. The next
     /// operation must be one that takes staged rows.
     pub(crate) fn staging(&mut self) -> Result<&mut [u8], DeviceError> {
         match &mut self.bytes {

@@ -137,7 +137,7 @@ impl DeviceTier {
 
     /// Puts the rows of `ids` into `tensor`, in their order, and keeps what the policy likes of
     /// those that had to be fetched. `fetch` is called with ids, in the order of the batch, and the
-    /// memory for their rows, back to back; it must fill all of it with the rows as they are by
+    /// memory for their rows, back to back. It must fill all of it with the rows as they are by
     /// now. While it runs, the rows before are on their way to the device. A repeated id that is
     /// not resident is fetched twice.
     ///

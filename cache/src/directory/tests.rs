@@ -231,11 +231,11 @@ fn a_row_that_was_taken_out_comes_back_once_all_that_was_lent_is_back() {
     directory.lend();
     directory.remove(&[7]);
     serve(&mut directory, &[8]);
-    assert!(directory.lookup_to_lend(&[1, 2], &mut slots), "nobody wants its slot yet");
+    assert!(directory.lookup_to_lend(&[1, 2], &mut slots), "its slot is not needed yet");
     directory.lend();
     serve(&mut directory, &all);
     assert_eq!(directory.slot_of(7), NO_SLOT, "it may be looked at");
-    assert!(!directory.lookup_to_lend(&[1, 2], &mut slots), "now somebody does");
+    assert!(!directory.lookup_to_lend(&[1, 2], &mut slots), "now it is needed");
     directory.take_back();
     assert!(!directory.lookup_to_lend(&[1, 2], &mut slots), "it is still wanted");
     serve(&mut directory, &all);
@@ -278,7 +278,7 @@ fn a_row_of_higher_overlap_replaces_one_of_lower() {
 }
 
 #[test]
-fn the_hot_set_of_an_epoch_gives_way_to_the_next() {
+fn the_hot_set_of_an_epoch_yields_to_the_next() {
     let first: std::sync::Arc<[u32]> = [7, 3, 7, 5].into();
     let mut directory = Directory::new(2, 10, &PolicySpec::Frequency(first)).unwrap();
     let (mut wanted, mut placements) = (Vec::new(), Vec::new());
@@ -326,9 +326,9 @@ fn rows_that_do_not_come_as_announced_are_given_up_first() {
 }
 
 #[test]
-fn names_without_inputs_are_told_so() {
+fn names_without_inputs_are_refused() {
     let error = PolicySpec::try_from(PolicyKind::Oracle).unwrap_err();
-    assert!(error.to_string().contains("`oracle` needs to be told"));
+    assert!(error.to_string().contains("`oracle` needs inputs"));
 }
 
 #[test]

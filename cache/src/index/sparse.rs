@@ -29,7 +29,7 @@ struct Line {
 }
 
 /// A table of lines that stays half empty. An id whose line is full goes to the next line that is
-/// not; when a place becomes free, such ids move back: no tombstones, so probes stay short however
+/// not. When a place becomes free, such ids move back: no tombstones, so probes stay short however
 /// many ids come and go.
 pub(crate) struct SparseIndex {
     lines: PageVec<Line>,

@@ -506,7 +506,7 @@ fn from_a_device_that_missed_a_removal_nothing_moves_down() {
     let told = levels.host().remove(&[8]);
     levels.remove(&[8], Some(told));
     levels.remove(&[8], Some(told));
-    assert!(!moves_down(&mut levels, [3, 4]), "told of one twice, and of the other not");
+    assert!(!moves_down(&mut levels, [3, 4]), "one was passed twice, and the other not");
     levels.remove(&[7], Some(missed));
     assert!(!moves_down(&mut levels, [5, 6]), "not in their order");
 }

@@ -2,7 +2,7 @@
 //!
 //! - Candidates are the halo nodes, and perhaps what else a batch of several hops reaches. The
 //!   slots are filled with the halo nodes of the highest degree, and with others only where slots
-//!   are left; a resident has an eviction score S_E, 1 for these, any other candidate an access
+//!   are left. A resident has an eviction score S_E, 1 for these, any other candidate an access
 //!   score S_A, 0.
 //! - A batch multiplies S_E of the residents that it does not sample by γ, and adds 1 to S_A of
 //!   the candidates that it misses.

@@ -56,7 +56,7 @@ pub enum PolicySpec {
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 pub enum NeedsPlan {
     /// The name alone is not enough.
-    #[error("policy `{kind}` needs to be told about the graph or the schedule; `clock` does not")]
+    #[error("policy `{kind}` needs inputs from the graph or the schedule; `clock` does not")]
     Inputs {
         /// The policy.
         kind: PolicyKind,

@@ -208,7 +208,7 @@ fn every_policy_misses_as_often_as_ever() {
 }
 
 #[test]
-fn a_trace_without_batches_is_done_at_once() {
+fn a_trace_without_batches_is_done_immediately() {
     let trace = trace(&[]);
     let (specs, telling) = specs(&trace);
     for spec in &specs {
@@ -257,7 +257,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_missed_is_told_batch_by_batch(epochs in epochs(), n_slots in 0u32..20) {
+    fn misses_are_reported_batch_by_batch(epochs in epochs(), n_slots in 0u32..20) {
         let trace = trace(&epochs);
         let inclusion = Inclusion::Exclusive;
         let (n_devices, device_rows, host_rows) = (1, n_slots / 2, n_slots);

@@ -27,7 +27,7 @@ The old server keeps the folder under another name, part-003.moved-NUMBER; remov
 serves. With --keep nothing is taken away: that is a copy of the partition as of one moment. A second
 server that follows what is committed is started with lode serve --follow.
 
-Servers that are not on this machine want the admin token, which --token-file gives.
+Servers that are not on this machine require the admin token, which --token-file names.
 
 Whatever cuts it off, run the same command again: it goes on with the files that have come whole.
 docs/replication.md says who owns the partition at each step.")]

@@ -37,7 +37,7 @@ Example:
       --tensor label=raw/labels.npy --tensor split=raw/split.npy --parts 4 --out my-graph
 
 Writes edges.npy (undirected, each edge once), features.npy, labels.npy and split.npy (0 train,
-1 validation, 2 test, 255 none). The same seed gives the same bytes.")]
+1 validation, 2 test, 255 none). The same seed makes the same bytes.")]
 pub(crate) struct GenerateArgs {
     /// Number of nodes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

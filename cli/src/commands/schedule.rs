@@ -30,13 +30,13 @@ Example:
   lode schedule my-graph --seed 1 --fanout 10,25 --batch 512 --epochs 10 --workers 2 \\
       --out run.schedule
 
-Until it is whole the schedule is called FILE.partial; the same command goes on with that after an
+Until it is whole the schedule is called FILE.partial; the same command continues with that after an
 interruption, and another one overwrites it.
 
 The digest is of the content: the same settings give the same digest on every machine.
 
 Until it is whole the file is called FILE.partial. After an interruption the same command checks what
-is there and goes on behind it; remove that file to start anew.")]
+is there and continues behind it; remove that file to start again.")]
 pub(crate) struct ScheduleArgs {
     /// Folder of the graph.
     graph: PathBuf,
@@ -172,7 +172,7 @@ fn roots(graph: Graph, which: Roots) -> Result<Vec<NodeId>> {
         return Ok(all);
     }
     let Some(spec) = graph.meta().tensor("split") else {
-        bail!("the graph has no tensor `split` that tells training nodes; add --roots all");
+        bail!("the graph has no tensor `split` that marks training nodes; add --roots all");
     };
     if spec.dtype != Dtype::U8 || spec.width != 1 {
         bail!("tensor `split` must be u8 of width 1, found {} of width {}", spec.dtype, spec.width);

@@ -54,7 +54,7 @@ Embeddings of two layers in memory beside the graph's rows, which workers publis
 
 SIGINT, SIGTERM or SIGHUP stops it cleanly: requests in flight are answered first. A second one ends it
 at once, and so does the first while the graph is being opened. Exit code 1 says that it could not start,
-or that a part of it had died: start it anew.")]
+or that a part of it had died: restart it.")]
 pub(crate) struct ServeArgs {
     /// Folder of the graph.
     graph: PathBuf,
@@ -128,7 +128,7 @@ pub(crate) struct ServeArgs {
     writable: bool,
     #[command(flatten)]
     follow: FollowArgs,
-    /// File with the token that clients over TCP must tell, readable by its owner alone; the
+    /// File with the token that clients over TCP must tell, readable by its owner alone. The
     /// metrics port wants it where it is not on loopback.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -245,7 +245,7 @@ impl ServeArgs {
             && rows.overlap(admin)
         {
             return Err(UsageError::new(
-                "--token-file and --admin-token-file have the same token, so that whoever pulls rows \
+                "--token-file and --admin-token-file have the same token, so that a client of rows \
                  could move partitions; make another for admins: openssl rand -hex 32"
                     .to_owned(),
             )
@@ -314,7 +314,7 @@ impl ServeArgs {
                 // was served, and durable data is safe.
                 low_level::exit(0);
             }
-            Event::Died => unreachable!("nobody looks before it has started"),
+            Event::Died => unreachable!("it is not read before it has started"),
         };
         if let Some(follower) = follower {
             this.follow.start(follower, server.installer())?;
@@ -329,7 +329,7 @@ impl ServeArgs {
             if let Some(thread) = deaths.wait() {
                 tracing::error!(
                     thread,
-                    "a thread of the server has ended; it cannot go on without"
+                    "a thread of the server has ended; it cannot continue without"
                 );
             }
             Event::Died

@@ -78,7 +78,7 @@ Partition p belongs to worker p mod W. Losses depend on the seed, on --roots, an
 hop and its --migration, or sdt or full with their flags and the partitions, never on how rows are fetched, nor on whether workers are threads, processes or an MPI job.
 SIGINT (Ctrl-C) or SIGTERM ends the run after its step: a checkpoint is written where there are to be any,
 what was done is reported, and the exit code is 130 or 143. A second one that comes over a second later,
-or one before the first step, ends it at once.")]
+or one before the first step, ends it immediately.")]
 pub(crate) struct TrainArgs {
     /// Folder of the graph: topology, and rows of each worker's own partitions.
     #[arg(long, value_name = "G")]

@@ -145,11 +145,11 @@ mod tests {
         assert_eq!(found(), ["127.0.0.1:1", "127.0.0.1:2", "unix:/run/l"]);
         assert!(map.is_live() && !ClusterMap::of(&["127.0.0.1:1"]).unwrap().is_live());
         std::fs::write(file.path(), "127.0.0.1:9").unwrap();
-        assert_eq!(found(), ["127.0.0.1:1", "127.0.0.1:9"], "it is read anew");
+        assert_eq!(found(), ["127.0.0.1:1", "127.0.0.1:9"], "it is read again");
     }
 
     #[test]
-    fn what_is_wrong_with_a_map_is_told_with_its_place() {
+    fn a_fault_of_a_map_is_reported_with_its_place() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = |bytes: &[u8]| {
             std::fs::write(file.path(), bytes).unwrap();

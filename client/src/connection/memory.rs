@@ -25,7 +25,7 @@ pub(crate) enum Unmapped {
 
 impl Connection {
     /// Asks a server over a Unix socket, once each, for memory to take rows from, and for that
-    /// where it keeps the rows of the tensor `lent`; one that has none to share continues to send
+    /// where it keeps the rows of the tensor `lent`. One that has none to share continues to send
     /// them. `Some` when it shares memory that cannot be mapped here: then this connection cannot
     /// be used for pulls. Nothing may be in flight.
     pub(crate) fn share(
@@ -50,7 +50,7 @@ impl Connection {
         if self.inbox.len() > 0 {
             // Said with the hello: it has no room for this connection.
             self.receive(deadline)?;
-            return Err(self.malformed("an answer that nobody asked for"));
+            return Err(self.malformed("an answer without a request"));
         }
         match self.ask_memory(RequestBody::Share, deadline)? {
             (Reply::Shared { n_bytes, n_tensors }, descriptor) => {

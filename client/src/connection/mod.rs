@@ -249,7 +249,7 @@ impl Connection {
         self.limit(deadline)?;
         let (reply, body_bytes) = self.head()?;
         if body_bytes > 0 {
-            return Err(self.malformed(format!("{body_bytes} bytes of rows that nobody asked for")));
+            return Err(self.malformed(format!("{body_bytes} bytes of rows without a request")));
         }
         Ok(reply)
     }

@@ -74,7 +74,7 @@ fn a_round_brings_what_was_missed_for_what_was_not_sampled_in_one_pull() {
     // 2 and 40 are asked for in every batch, 0 never; 41 is no candidate. After three batches the
     // score of 0 is at the threshold, after six it is below.
     for _ in 0..6 {
-        assert_eq!(pull(&[2, 40, 41]), (2, 0, 1), "40 is missed and wanted at once");
+        assert_eq!(pull(&[2, 40, 41]), (2, 0, 1), "40 is missed and wanted together");
     }
     assert_eq!(pull(&[2, 40, 41]), (1, 0, 1), "40 has come for 0");
     // 40 rests, and 12 is missed until the next round but two.

@@ -1,10 +1,10 @@
 //! Load on servers, and what it measures: how many rows they give, and how long each request takes.
 //!
-//! A *connection* is one client with a socket to every shard, as [`Client`] has; it has a window
-//! of slots, each of which runs one request at a time. A request asks for rows of any shards and
-//! ends with the last row of the last shard. Rows are taken from the sockets and forgotten, or
-//! compared; they are not put into a batch, so a trainer takes longer by that copy. One thread
-//! drives many connections by epoll, and is not itself what limits a shard.
+//! A *connection* is one client with a socket to every shard, as [`Client`] has. It has a window of
+//! slots, each of which runs one request at a time. A request asks for rows of any shards and ends
+//! with the last row of the last shard. Rows are taken from the sockets and forgotten, or compared;
+//! they are not put into a batch, so a trainer takes longer by that copy. One thread drives many
+//! connections by epoll, and is not itself what limits a shard.
 //!
 //! A request whose partition is on its way to another server is asked again, where that is by then,
 //! and counts from when it was to start at first.

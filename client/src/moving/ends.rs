@@ -121,7 +121,7 @@ pub(super) fn check_ends(plan: &MovePlan) -> Result<Kind, ClientError> {
         if plan.keep || plan.unserved {
             return Ok(if plan.keep { Kind::Copy } else { Kind::Move });
         }
-        let reason = "it would give the partition up, and nobody would serve it; name the server of \
+        let reason = "it would give the partition up, and no server would have it; name the server of \
                       the folder (--to), leave it at the source too (--keep), or say that it is to be \
                       so (--unserved)";
         return refused(&plan.from, reason);

@@ -197,7 +197,7 @@ impl PartMove {
     /// The reason why the folder cannot be renamed, or the server cannot open it. Mend that, and
     /// repeat the same move from its start.
     pub fn take(self) -> Result<MoveStats, ClientError> {
-        assert!(self.source.is_none(), "the source has let go of it");
+        assert!(self.source.is_none(), "the source has released it");
         let (plan, stats) = (self.plan, self.stats);
         self.arrival.give_to_owner()?;
         self.arrival.take()?;

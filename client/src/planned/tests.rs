@@ -163,7 +163,7 @@ fn next_uses_of_the_test_agree_with_the_caches() {
 }
 
 #[test]
-fn a_batch_that_fails_ends_the_run_and_nobody_waits_for_it() {
+fn a_batch_that_fails_ends_the_run_and_no_thread_waits_for_it() {
     for window in [0, 1, 3, 8].map(Window::joined) {
         for fails_at in 0..4 {
             let all = (0..9).map(|i| nodes([i, i + 1, 35])).collect();

@@ -58,6 +58,9 @@ mod tests {
         let start = Instant::now();
         let is_slow = |_: &usize| std::thread::sleep(Duration::from_millis(20));
         at_once(&items[..2 * THREADS_MAX], is_slow);
-        assert!(start.elapsed() >= Duration::from_millis(40), "no more than so many at once");
+        assert!(
+            start.elapsed() >= Duration::from_millis(40),
+            "no more than that many concurrently"
+        );
     }
 }

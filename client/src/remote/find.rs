@@ -52,7 +52,7 @@ fn find_living(
 ///
 /// # Errors
 /// A server that is there and is not what was expected, or cannot be reached and has rows that no
-/// other has; one that is silent has until the deadline.
+/// other has. One that is silent has until the deadline.
 fn find_named(
     map: &ClusterMap,
     security: &Security,

@@ -58,11 +58,11 @@ pub struct ClientConfig {
     /// one that has it no longer, or never had it, does not take over.
     pub pin: bool,
     /// Take rows from memory that a server of this machine shares over its Unix socket, where it
-    /// has some; the same rows come by the socket else.
+    /// has some. The same rows come by the socket else.
     pub shared_memory: bool,
     /// Share of the pull requests, from 0 to 1, for which a second server that holds the same rows
-    /// may be asked because the first is slower than 19 of 20 times; the first to answer is
-    /// waited for. Bulk is never asked for twice.
+    /// may be asked because the first is slower than 19 of 20 times. The first to answer is waited
+    /// for. Bulk is never asked for twice.
     pub hedged_share: f64,
 }
 
@@ -369,7 +369,7 @@ fn keep_version(
     Ok(true)
 }
 
-/// Returns the version that every partition has at the server that has most of it; those that are
+/// Returns the version that every partition has at the server that has most of it. Those that are
 /// behind will come to it, or are not asked.
 fn one_version(servers: &[(Address, Description)]) -> Result<u32, ClientError> {
     let mut newest: BTreeMap<u16, (u32, &Address)> = BTreeMap::new();

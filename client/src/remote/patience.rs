@@ -193,7 +193,7 @@ mod tests {
         assert!(pauses(long).iter().all(|&pause| pause >= long));
     }
     #[test]
-    fn nobody_has_a_partition_where_that_was_so_twice_in_a_row_for_itself() {
+    fn a_partition_has_no_server_where_that_was_so_twice_in_a_row_for_itself() {
         let mut one = patience(Duration::from_secs(1));
         let (a, b) = (PartId(1), PartId(2));
         assert!(!one.is_nowhere(a, true) && !one.is_nowhere(b, true));

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_told_rather_than_that_another_is_away_or_the_time_is_up() {
+    fn a_servers_answer_is_reported_rather_than_another_being_away_or_the_time_being_up() {
         let late = || ClientError::Deadline { address: "127.0.0.1:10".parse().unwrap() };
         let told = |before: &[FailureCode], error: ClientError| {
             let mut said = Said::default();

@@ -46,7 +46,7 @@ fn an_answer_that_has_come_is_neither_late_nor_slow_because_another_server_is() 
     // The fast one would be given up after 200 ms of silence.
     let (stats, took) = pull(&client, PullKind::Vector).unwrap();
     assert!((500..1500).contains(&took.as_millis()), "{took:?}");
-    assert_eq!((stats.requests, spare.n_pulls()), (2, 0), "nobody is asked again");
+    assert_eq!((stats.requests, spare.n_pulls()), (2, 0), "no server is asked again");
     let usual = fleet.routes.health(1).usual().unwrap();
     assert!(usual < MS(50), "the fast one takes {usual:?}");
 }
@@ -63,7 +63,7 @@ fn an_answer_that_comes_while_another_server_is_connected_to_is_not_late() {
     }
     let (stats, took) = pull(&client, PullKind::Sync).unwrap();
     assert!((500..1500).contains(&took.as_millis()), "{took:?}");
-    assert_eq!((stats.requests, spare.n_pulls()), (2, 0), "nobody is asked again");
+    assert_eq!((stats.requests, spare.n_pulls()), (2, 0), "no server is asked again");
     let usual = fleet.routes.health(0).usual().unwrap();
     assert!(usual < MS(50), "the fast one takes {usual:?}");
 }
@@ -81,7 +81,7 @@ fn once_of(n: usize, attempt: impl Fn() -> Result<(), String>) {
 }
 
 #[test]
-fn a_rival_that_is_slow_to_greet_holds_nobody_up_and_is_none() {
+fn a_rival_that_is_slow_to_greet_delays_no_request_and_is_none() {
     once_of(5, || {
         let (first, coy) = (FakeServer::start(&[0, 1]), FakeServer::start(&[0, 1]));
         let client = connect(&[&first, &coy], 0.05);
@@ -228,7 +228,7 @@ fn pull_known(
 }
 
 #[test]
-fn a_server_that_stalls_is_outrun_by_another_and_told_that_nobody_waits() {
+fn a_server_that_stalls_loses_the_hedge_and_its_request_is_cancelled() {
     for (hedged_share, kind) in
         [(0.05, PullKind::Sync), (0.0, PullKind::Sync), (0.05, PullKind::Vector)]
     {
@@ -340,7 +340,7 @@ fn rows_that_are_not_those_of_the_request_are_refused() {
 }
 
 #[test]
-fn the_version_of_a_put_is_the_highest_that_a_server_tells() {
+fn the_version_of_a_put_is_the_highest_that_a_server_reports() {
     for versions in [[7, 3], [3, 7], [5, 5]] {
         let servers = [0, 1].map(|part| FakeServer::start_as(&[part], |it| it.writable = true));
         for (server, version) in servers.iter().zip(versions) {

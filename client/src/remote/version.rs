@@ -304,7 +304,7 @@ fn is_over(address: &Address, run: u64, stats: &UpdateStats) -> Result<bool, Cli
         Err(ClientError::Compaction { address, reason })
     };
     if stats.runs_asked < run {
-        return failed("the server was started anew meanwhile; compact again");
+        return failed("the server was restarted meanwhile; compact again");
     }
     if stats.runs_ended >= run && !stats.run_failure.is_empty() {
         return failed(&stats.run_failure);

@@ -124,7 +124,7 @@ fn the_holder_that_answers_soonest_is_asked() {
         routes.choose(now);
         endpoints(&routes, &[0])[0]
     };
-    assert_eq!(answered(0, 10), 1, "nobody knows the other");
+    assert_eq!(answered(0, 10), 1, "the other is unknown");
     assert_eq!(answered(1, 100), 0);
     assert_eq!(answered(1, 90), 0);
     routes.health(1).copy(&Health::default());

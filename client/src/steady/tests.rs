@@ -194,7 +194,7 @@ fn dropped_while_building_it_ends() {
 /// As the prefetcher and the trainer's default path do: both ask, each for the epochs in their
 /// order.
 #[test]
-fn two_threads_that_ask_at_once_get_sets_of_their_epoch_or_one_before() {
+fn two_threads_that_ask_concurrently_get_sets_of_their_epoch_or_one_before() {
     const N_EPOCHS: u32 = 30;
     for delay_us in [0, 200] {
         let remote = Arc::new(TestSource::new(Duration::from_micros(delay_us), u64::MAX));

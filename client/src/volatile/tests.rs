@@ -194,7 +194,7 @@ fn a_row_that_will_do_is_not_pulled_again_and_a_forgotten_one_is() {
 }
 
 #[test]
-fn rows_are_waited_for_and_what_is_lacking_is_told() {
+fn rows_are_waited_for_and_missing_ones_are_reported() {
     let memory = memory();
     let ids = [NodeId(3), NodeId(30), NodeId(4)];
     let mut out = vec![7; 3 * ROW_BYTES];

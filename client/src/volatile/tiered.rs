@@ -19,7 +19,7 @@ use crate::scatter::scatter;
 /// A row is served from the tier if the stamp that it had when it was pulled will do, and pulled
 /// again if not. Stamps are all that is compared: a hit asks no server, so that a tier cannot learn
 /// of a later claim. After a renewed claim begins with a lower stamp, have the tier
-/// [`TieredVolatile::forget`] its rows; one that continues with higher stamps needs nothing, as
+/// [`TieredVolatile::forget`] its rows. One that continues with higher stamps needs nothing, as
 /// older rows miss.
 ///
 /// Any number of threads may pull, and any number of sources share the tier. No lock is held while

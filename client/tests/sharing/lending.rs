@@ -45,7 +45,7 @@ fn refuses(client: &mut Plain, body: RequestBody) -> bool {
 }
 
 #[test]
-fn resident_rows_are_lent_and_a_loan_ends_however_the_client_goes_on() {
+fn resident_rows_are_lent_and_a_loan_ends_however_the_client_continues() {
     let Served { server, socket, _dir } = serve(1, 256 << 20);
     warm_up(&socket, ROW_BYTES, &ids(N_NODES as usize));
 

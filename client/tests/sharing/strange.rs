@@ -64,7 +64,7 @@ impl Strange {
                     stream.write_all(&frame)?;
                 }
                 RequestBody::Taken => {}
-                other => panic!("nobody asks for {other:?}"),
+                other => panic!("{other:?} is not expected"),
             }
         }
     }

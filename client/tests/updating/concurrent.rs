@@ -150,7 +150,7 @@ fn no_pull_sees_a_row_from_before_an_acknowledged_commit() {
 }
 
 #[test]
-fn nor_while_compactions_go_on() {
+fn nor_while_compactions_continue() {
     run(2, 2, 1 << 30, true);
 }
 

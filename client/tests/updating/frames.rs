@@ -123,7 +123,7 @@ fn a_push_that_breaks_off_puts_nothing() {
 }
 
 #[test]
-fn a_server_that_takes_no_updates_says_what_to_do_and_goes_on() {
+fn a_server_that_takes_no_updates_says_what_to_do_and_continues() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 100, WIDTH, 1);
     let (server, address) = start(&ServerConfig { writable: false, ..config(&graph, 1) });
@@ -179,7 +179,7 @@ fn a_commit_can_be_repeated_and_any_shard_takes_a_push_of_any_row() {
 }
 
 #[test]
-fn past_a_shards_room_pushes_are_told_to_come_back_and_then_go_through() {
+fn past_a_shards_room_pushes_are_asked_to_come_back_and_then_go_through() {
     // 1 MiB rows, three to a push: each push takes 9 MiB of the shard's 64.
     const WIDE: u32 = 1 << 18;
     let dir = tempfile::tempdir().unwrap();

@@ -105,7 +105,7 @@ fn every_wrong_request_is_refused_and_the_connection_stays_in_step() {
 }
 
 #[test]
-fn peers_of_older_versions_are_told() {
+fn peers_of_older_versions_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 2);
     let (server, address) = start(&config(&graph, &["h1:1xf32"]));

@@ -55,7 +55,7 @@ fn what_a_dead_publisher_had_is_free_and_its_rows_are_forgotten_at_the_next_clai
 }
 
 #[test]
-fn a_publisher_whose_server_stops_hears_of_it_and_claims_again() {
+fn a_publisher_whose_server_stops_learns_of_it_and_claims_again() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 2);
     let settings = config(&graph, &["h1:60xf32"]);

@@ -1,7 +1,7 @@
 //! Checking the files of a partition that hold topology, piece by piece.
 //!
-//! A piece is checked on its own, so that many threads share one file and nobody needs all of it
-//! in memory; the sums of all pieces, in their order, say whether the file is sound. The check has
+//! A piece is checked on its own, so that many threads share one file and none needs all of it in
+//! memory. The sums of all pieces, in their order, decide whether the file is sound. The check has
 //! no I/O of its own: bytes come from wherever the caller has them.
 
 mod rule;
@@ -66,7 +66,7 @@ pub enum FileFault {
     },
 }
 
-/// What the sections of a file must be.
+/// Rules for the sections of a file.
 #[derive(Debug)]
 pub struct FileCheck {
     header: Header,
@@ -90,7 +90,7 @@ pub struct Piece {
     pub bytes: Range<u64>,
 }
 
-/// What a piece adds up to.
+/// Sums of a piece.
 #[derive(Clone, Debug)]
 pub struct PieceSum {
     section: usize,
@@ -130,8 +130,8 @@ impl FileCheck {
     }
 
     /// Returns the check of a topology file whose header is lost: what the header must say follows
-    /// from the book and from the length of the file, but for the checksums. One with edge columns
-    /// does not pass: nothing tells how many edges it has.
+    /// from the book and from the length of the file, but for the checksums. A file with edge
+    /// columns does not pass: its number of edges is unknown.
     pub fn of_headless_topology(
         file_bytes: u64,
         book: &PartitionBook,
@@ -162,7 +162,7 @@ impl FileCheck {
         self.header.kind
     }
 
-    /// Returns what the file tells of each edge.
+    /// Returns the edge columns of the file.
     #[must_use]
     pub fn columns(&self) -> EdgeColumns {
         self.header.columns
@@ -174,7 +174,7 @@ impl FileCheck {
         self.header.n_edges
     }
 
-    /// Where section `i` lies.
+    /// Returns the offset of section `i`.
     pub(crate) fn section_bytes(&self, i: usize) -> Range<usize> {
         let bytes = &self.sections[i].bytes;
         bytes.start as usize..bytes.end as usize
@@ -271,7 +271,7 @@ impl Section {
     }
 }
 
-/// What the header of a sound file says, whoever's it is.
+/// Returns the header of a sound file, of any graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Identity of the graph.
@@ -303,8 +303,8 @@ pub fn unknown_version(kind: FileKind, head: &[u8]) -> Option<u32> {
     }
 }
 
-/// Returns whether a damaged header page still vouches for a rebuilt one, which was computed from
-/// the file and from where it lies: both for what the sections hold and for whose they are.
+/// Returns whether a damaged header page still verifies a rebuilt one, which was computed from the
+/// file and its path. It does so for the contents of the sections and for their graph.
 ///
 /// The damaged one's checksum of itself covers both. Its checksums of the sections say nothing
 /// about where the file belongs, so that graph, partition and nodes must be left, too.

@@ -1,4 +1,4 @@
-//! What the numbers of a section must be.
+//! Rule for the numbers of a section.
 
 use std::ops::Range;
 

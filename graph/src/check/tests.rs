@@ -110,7 +110,7 @@ fn a_header_is_rebuilt_from_the_file_and_vouched_for_by_what_is_left_of_it() {
 }
 
 #[test]
-fn without_edges_only_the_header_tells_that_there_are_no_columns() {
+fn without_edges_only_the_header_shows_that_there_are_no_columns() {
     use crate::edges::MemoryEdges;
     use crate::relabel::Relabelling;
     use crate::topology::write_topologies;

@@ -31,10 +31,10 @@ struct PairArray {
 impl NpyEdges {
     /// Opens `path`; without `n_nodes` a first pass finds the largest id.
     ///
-    /// Fails when the file is no (E, 2) array of integers, and without `n_nodes` also when an id
-    /// is negative or above 2³² − 2, or so large that there would be a thousand nodes to an edge:
-    /// one damaged id must not cost memory for nodes that nobody has. With `n_nodes` the ids are
-    /// checked by the passes.
+    /// Fails when the file is no (E, 2) array of integers. Without `n_nodes` it also fails when an
+    /// id is negative or above 2³² − 2, or implies a thousand nodes per edge. One damaged id must
+    /// not cost memory for nodes that do not exist. With `n_nodes` the ids are checked by the
+    /// passes.
     pub fn open(path: &Path, n_nodes: Option<u32>) -> Result<Self, EdgeError> {
         let (file, header) = open_checked(path)?;
         let found = header.dtype;

@@ -1,4 +1,4 @@
-//! What can go wrong with edges.
+//! Errors of edges.
 
 use std::io;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub enum EdgeError {
         /// Bytes of the file.
         found_bytes: u64,
     },
-    /// The file's name tells no format, and none was given.
+    /// The file's name has no known suffix, and no format was given.
     #[error(
         "{}: cannot tell the format of the edges from the name; say whether it is npy, u32, u64 \
          or text",
@@ -136,7 +136,7 @@ pub enum EdgeError {
         /// Edges of this one.
         found: u64,
     },
-    /// Whoever read the edges stopped before their end.
+    /// The reader of the edges stopped before their end.
     #[error("the edges were not read to their end")]
     Stopped,
     /// Edges cannot be kept for later passes.

@@ -37,12 +37,12 @@ pub struct EdgeFile {
     pub path: PathBuf,
     /// Its format, if the name does not tell.
     pub format: Option<EdgeFormat>,
-    /// What a third column of text means.
+    /// Meaning of a third column of text.
     pub extra_columns: ExtraColumns,
 }
 
 impl EdgeFile {
-    /// Returns a file whose name tells its format.
+    /// Returns a file whose suffix is its format.
     #[must_use]
     pub fn at(path: PathBuf) -> Self {
         Self { path, format: None, extra_columns: ExtraColumns::Refuse }

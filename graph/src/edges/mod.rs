@@ -24,10 +24,10 @@ pub use text::{
 pub(crate) const CHUNK_EDGES: usize = 1 << 16;
 /// More nodes than this many times the edges are not believed on the word of one id.
 const MAX_NODES_PER_EDGE: u64 = 1000;
-/// So many nodes are always believed; they cost little.
+/// This many nodes are always believed; they cost little.
 const MIN_BELIEVED: u64 = 1 << 20;
 
-/// What is done with each chunk of edges.
+/// Callback for each chunk of edges.
 pub type VisitChunk<'a> = dyn FnMut(&[[u32; 2]]) -> Result<(), EdgeError> + 'a;
 
 /// A list of edges `[source, destination]` that can be read again and again, front to back.

@@ -18,7 +18,7 @@ impl<S: EdgeStream + Sync> ReadAhead<S> {
         Self(edges)
     }
 
-    /// Hands over all chunks until there are no more, or nobody takes them.
+    /// Hands over all chunks until there are no more, or their receiver is gone.
     fn read(
         &self,
         chunks: &SyncSender<Result<Vec<[u32; 2]>, EdgeError>>,
@@ -31,7 +31,7 @@ impl<S: EdgeStream + Sync> ReadAhead<S> {
             chunks.send(Ok(copy)).map_err(|_| EdgeError::Stopped)
         });
         if let Err(error) = read {
-            // Nobody receives it who has stopped the pass.
+            // The pass was stopped, so there is no receiver.
             let _ = chunks.send(Err(error));
         }
     }
@@ -55,7 +55,7 @@ impl<S: EdgeStream + Sync> EdgeStream for ReadAhead<S> {
             let (give_back, spent) = channel();
             let read = move || self.read(&sender, &spent);
             if thread::Builder::new().spawn_scoped(scope, read).is_err() {
-                // No thread is to be had: nothing is read ahead.
+                // No thread is available: no chunk is read ahead.
                 return self.0.for_each_chunk(f);
             }
             // Returning drops the receiver, which stops the reader.

@@ -17,7 +17,7 @@ use model::Model;
 const CHUNK: usize = 1 << 16;
 const MAX_MEAN_DEGREE: f32 = 100_000.0;
 
-/// What graph to make. The same recipe makes the same files, byte for byte, on any machine.
+/// The graph to make. The same recipe makes the same files, byte for byte, on any machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GraphRecipe {
     /// Number of nodes, 1 or more.
@@ -46,7 +46,7 @@ pub struct GraphRecipe {
     pub seed: u64,
 }
 
-/// What was made, and where.
+/// Counts and paths of the result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GenerateSummary {
     /// Number of nodes.
@@ -69,9 +69,9 @@ pub enum GenerateError {
     Recipe {
         /// The number's name.
         name: &'static str,
-        /// What is accepted.
+        /// The accepted values.
         expected: String,
-        /// What was given.
+        /// The given value.
         found: f64,
     },
     /// The folder cannot be made.
@@ -174,7 +174,7 @@ pub fn generate(
     Ok(summary)
 }
 
-/// Returns the class that a recipe gives to `node`, from 0 to below `n_classes`.
+/// Returns the class of `node` by a recipe, from 0 to below `n_classes`.
 ///
 /// The recipe must be one that [`generate`] accepts, and `node` below `n_nodes`.
 #[must_use]

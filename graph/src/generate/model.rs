@@ -17,7 +17,7 @@ use crate::mix::mix;
 /// Draws for one end of an edge; more only fail where a graph is too small to have such an edge.
 const MAX_DRAWS: usize = 64;
 
-/// What follows from a recipe; a few words, however many nodes it has.
+/// Values derived from a recipe; a few words, for any number of nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     n_nodes: u64,

@@ -52,7 +52,7 @@ pub enum HaloError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// The system's reason.
         source: io::Error,
@@ -62,7 +62,7 @@ pub enum HaloError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of it.
         fault: FileFault,
     },
 }

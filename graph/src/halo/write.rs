@@ -9,7 +9,7 @@ use crate::header::{EdgeColumns, FileKind, Header, Identity};
 use crate::topology::Topology;
 use crate::{NodeId, PartId, PartitionBook};
 
-/// What is done with each partition and its halo.
+/// Callback for each partition and its halo.
 pub type VisitHalo<'a> = dyn FnMut(PartId, Halo) -> Result<(), HaloError> + 'a;
 
 /// Writes `halo.bin` of every partition to `path_of(partition)`, syncs it, and returns the number

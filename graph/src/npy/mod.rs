@@ -118,7 +118,7 @@ pub enum NpyError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// The system's reason.
         source: io::Error,
@@ -128,7 +128,7 @@ pub enum NpyError {
     Fault {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of it.
         fault: NpyFault,
     },
     /// More or fewer bytes were written than the header promises.

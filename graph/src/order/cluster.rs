@@ -15,7 +15,7 @@ const MERGED_ROWS: f64 = 4096.0;
 /// inside the partition.
 ///
 /// The clusters are those of SPRING (SDT-GNN, Algorithm 1, lines 2–25) over the edges inside the
-/// partition, whoever partitioned the graph, and finer than a partitioner's.
+/// partition. They do not depend on its partitioner, and are finer than a partitioner's.
 pub(super) fn by_cluster(inside: &Inside<'_>) -> Result<Vec<u32>, EdgeError> {
     let edges = InsideEdges::new(inside);
     let n_rows = inside.n_rows();

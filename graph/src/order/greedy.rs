@@ -4,7 +4,7 @@ use super::degree::by_degree;
 use super::inside::Inside;
 
 /// Rows that count as just placed: some hundred pages, so that a row finds its neighbourhood even
-/// when other rows came between. Of 128, 1024 and 4096 the middle did best over all graphs.
+/// when other rows came between. Among 128, 1024 and 4096 the middle did best over all graphs.
 pub(super) const WINDOW_ROWS: usize = 1024;
 
 /// No row.

@@ -40,7 +40,7 @@ pub struct RowsPerPage {
 }
 
 impl Trace {
-    /// Samples a trace; the same topology gives the same trace.
+    /// Samples a trace; the same topology results in the same trace.
     #[must_use]
     pub fn sample(topology: &Topology) -> Self {
         let n_nodes = topology.n_nodes();
@@ -65,8 +65,8 @@ impl Trace {
         Self { batches }
     }
 
-    /// Returns the rows per page where `row_of` gives the place of each node among the rows of all
-    /// partitions of `book`; a row has `row_bytes` bytes, and a partition's rows lie back to back
+    /// Returns the rows per page where `row_of` holds the place of each node among the rows of all
+    /// partitions of `book`. A row has `row_bytes` bytes, and a partition's rows are contiguous
     /// from a page on.
     #[must_use]
     pub fn rows_per_page(

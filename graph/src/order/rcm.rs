@@ -54,7 +54,8 @@ fn far_end(inside: &Inside<'_>, start: u32, searched_by: &mut [u8]) -> u32 {
     end
 }
 
-/// Of the rows farthest from `start` the first of lowest degree, and the number of levels.
+/// Returns the first row of lowest degree among those farthest from `start`, and the number of
+/// levels.
 fn last_level(
     inside: &Inside<'_>,
     start: u32,

@@ -1,4 +1,4 @@
-//! Who gives nodes to partitions, by name.
+//! Algorithms that assign nodes to partitions, by name.
 
 use std::fmt;
 use std::str::FromStr;

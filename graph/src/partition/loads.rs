@@ -32,7 +32,7 @@ impl Loads {
         self.set(part, self.loads[part.index()] + 1);
     }
 
-    /// Adds `n_nodes` nodes to the least occupied partition, and tells which that is.
+    /// Adds `n_nodes` nodes to the least occupied partition, and returns it.
     pub(super) fn add_to_least(&mut self, n_nodes: u64) -> PartId {
         let least = self.least();
         self.set(least, self.loads[least.index()] + n_nodes);

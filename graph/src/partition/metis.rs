@@ -15,8 +15,8 @@ use crate::PartId;
 use crate::edges::EdgeStream;
 use crate::fork::PerProcess;
 
-/// METIS draws from the one random number generator of the process: two runs at once would disturb
-/// each other, and neither could be repeated.
+/// METIS draws from the one random number generator of the process: two concurrent runs would
+/// disturb each other, and neither could be repeated.
 static RUNNING: PerProcess<Mutex<()>> = PerProcess::new();
 
 /// Owner of each node; partitions stay within `max_balance` as far as METIS manages.

@@ -31,7 +31,7 @@ pub(crate) use spring::{MergedClusters, UNSEEN, merged_clusters};
 use steps::Steps;
 use vertex_cut::{Rule, vertex_cut};
 
-/// Who owns each node, and what that is worth.
+/// Assignment of nodes to partitions, and its quality.
 #[derive(Clone, Debug)]
 pub struct Partitioning {
     /// Owner of each external id.
@@ -40,10 +40,10 @@ pub struct Partitioning {
     pub report: PartitionReport,
 }
 
-/// What is to be done to a graph.
+/// Settings of a partitioning.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartitionConfig {
-    /// Who gives nodes to partitions.
+    /// The algorithm that assigns nodes to partitions.
     pub algorithm: Algorithm,
     /// Number of partitions, 1 or more.
     pub n_parts: u16,
@@ -123,9 +123,9 @@ pub enum PartitionError {
     Parameter {
         /// Its name.
         name: &'static str,
-        /// What is accepted.
+        /// The accepted values.
         expected: &'static str,
-        /// What was given.
+        /// The given value.
         found: f64,
     },
     /// Training leaves no memory for data.
@@ -136,7 +136,7 @@ pub enum PartitionError {
     Memory {
         /// Memory of each worker.
         memory_bytes: u64,
-        /// What training takes of it.
+        /// Ratio of it that is used for training.
         reserved_bytes: u64,
         /// Number of workers.
         n_workers: u16,
@@ -168,7 +168,7 @@ pub enum PartitionError {
     /// METIS refused.
     #[error("METIS cannot partition this graph: {message}")]
     Metis {
-        /// What is wrong.
+        /// The fault.
         message: String,
     },
     /// An algorithm that is not known.

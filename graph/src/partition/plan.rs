@@ -1,4 +1,4 @@
-//! How much memory a partitioner needs, told before it starts.
+//! Memory of a partitioner, computed before it starts.
 
 use serde::Serialize;
 
@@ -8,10 +8,10 @@ use super::{Algorithm, PartitionConfig, refine};
 /// Bytes of an owner.
 const OWNER_BYTES: u64 = 2;
 
-/// What one phase holds.
+/// Bytes of one phase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlannedPhase {
-    /// What is done, such as `clustering`.
+    /// The work, such as `clustering`.
     pub phase: String,
     /// How its bytes come about.
     pub arithmetic: String,

@@ -1,4 +1,4 @@
-//! What a partitioning is worth: cut, copies of nodes, balance, time and memory.
+//! Quality of a partitioning: cut, copies of nodes, balance, time and memory.
 
 use serde::Serialize;
 
@@ -39,7 +39,7 @@ pub struct PartitionReport {
     /// Mean of the overlap ratio R(v) over each partition's halo (CaPGNN, Eq. 2): in how many
     /// halos such a node is, this one counted.
     pub part_overlap: Vec<f64>,
-    /// What a partitioner of edges made of them, before neighbour lists were completed.
+    /// Result of a partitioner of edges, before neighbour lists were completed.
     pub vertex_cut: Option<VertexCutReport>,
     /// SPRING's clusters.
     pub clusters: Option<ClusterCounts>,
@@ -73,7 +73,7 @@ pub struct StreamOrder {
 /// Measures `assignment` in passes over the edges: one for each 64 partitions, or two when there
 /// are more than 64; 10 bytes per node.
 ///
-/// Of an edge (u, v), v's owner needs u; when `undirected`, u's owner needs v as well.
+/// For an edge (u, v), v's owner needs u; when `undirected`, u's owner needs v as well.
 pub(super) fn measure(
     edges: &dyn EdgeStream,
     assignment: &[PartId],

@@ -9,7 +9,7 @@ use crate::memory::{peak_rss_bytes, rss_bytes};
 /// One step of a partitioner.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepSeconds {
-    /// What was done, such as `degrees` or `clustering 1`.
+    /// The step, such as `degrees` or `clustering 1`.
     pub step: String,
     /// Seconds of it.
     pub seconds: f64,

@@ -131,7 +131,7 @@ fn a_wrong_bound_of_balance_is_named() {
 
 proptest! {
     #[test]
-    fn every_algorithm_keeps_the_bound_of_balance_and_gives_the_same_twice(
+    fn every_algorithm_keeps_the_bound_of_balance_and_is_repeatable(
         ends in prop::collection::vec((0u32..40, 0u32..40), 0..120),
         n_nodes in 40u32..60,
         n_parts in 1u16..50,

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::PartitionError;
 
-/// What the workers have, and what is to be put on them.
+/// Present loads of the workers, and the work to assign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workers {
     /// q: number of workers, 1 or more.

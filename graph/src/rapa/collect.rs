@@ -1,4 +1,4 @@
-//! What partitions have to do, from a topology.
+//! Work of partitions, from a topology.
 
 use crate::topology::Topology;
 use crate::{NodeId, PartId, PartitionBook};

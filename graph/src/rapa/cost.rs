@@ -1,8 +1,8 @@
-//! What a subgraph costs on its device (CaPGNN, Eqs. 13 to 15).
+//! Cost of a subgraph on its device (CaPGNN, Eqs. 13 to 15).
 
 use super::{DeviceProfile, RapaError, RapaParams};
 
-/// Of one device, the cost of each thing that a subgraph has.
+/// For one device, the cost of each thing that a subgraph has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rates {
     per_outer_edge: f64,

@@ -17,8 +17,8 @@ use crate::NodeId;
 pub use adjust::adjust;
 pub use collect::part_loads;
 
-/// What a device can do, in seconds of the same jobs on every device: larger is slower. Equations
-/// 13 and 14 divide each by the largest of all devices.
+/// Speed of a device, in seconds of the same jobs on every device: larger is slower. Equations 13
+/// and 14 divide each by the largest of all devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceProfile {
@@ -38,7 +38,7 @@ pub struct DeviceProfile {
     pub memory_bytes: u64,
 }
 
-/// What RAPA is told beside graph and devices.
+/// Parameters of RAPA beside graph and devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RapaParams {
     /// Share of the sparse product in the cost of computing, in [0, 1] (Eq. 14).
@@ -53,8 +53,8 @@ pub struct RapaParams {
     pub reserve_bytes: u64,
 }
 
-/// α of one half, ε of 1 %, 100 MB of reserve (section 5.1); 8 bytes per node beside its features,
-/// of which there are none, and 4 per edge.
+/// Defaults: α of one half, ε of 1 %, 100 MB of reserve (section 5.1). Nodes have 8 bytes beside
+/// features, which are absent, and edges 4.
 impl Default for RapaParams {
     fn default() -> Self {
         let (node_bytes, edge_bytes, reserve_bytes) = (8, 4, 100_000_000);
@@ -74,7 +74,7 @@ pub struct Replica {
     pub influence: f64,
 }
 
-/// What a partition has to do.
+/// Work of a partition.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PartLoad {
     /// Nodes that it owns.
@@ -131,7 +131,7 @@ pub enum RapaError {
         name: String,
         /// Which figure.
         figure: &'static str,
-        /// What was given.
+        /// The given value.
         found: f64,
     },
     /// A parameter out of range.
@@ -139,9 +139,9 @@ pub enum RapaError {
     Parameter {
         /// Its name.
         name: &'static str,
-        /// What is accepted.
+        /// The accepted values.
         expected: &'static str,
-        /// What was given.
+        /// The given value.
         found: f64,
     },
 }

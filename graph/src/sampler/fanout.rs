@@ -20,7 +20,7 @@ pub enum Fanout {
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("a fan-out is a number from 1 to {}, or -1 for all neighbours; found `{found}`", u32::MAX)]
 pub struct FanoutError {
-    /// What was given.
+    /// The given value.
     pub found: String,
 }
 

@@ -54,7 +54,7 @@ pub struct Sampler<'a> {
     choice: Choice,
     /// The list of each node of the batch.
     known: Vec<&'a [u32]>,
-    /// Of a part of a graph: the id of each node in the graph, by which it draws.
+    /// In a part of a graph: the id of each node in the graph, by which it draws.
     names: Option<&'a [NodeId]>,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Sampler<'a> {
         self.sample_at_most(roots, seed, u32::MAX).expect("a batch has fewer than 2^32 edges")
     }
 
-    /// Returns the same, as long as all blocks together have at most `max_edges` edges; nothing is
+    /// Returns the same, as long as all blocks together have at most `max_edges` edges. Nothing is
     /// drawn for a block with which they would have more.
     ///
     /// # Panics

@@ -1,4 +1,4 @@
-//! Which roots train when, and by whom.
+//! Order of roots in training, and their workers.
 
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub fn epoch_order(s0: u64, epoch: u32, roots: &[NodeId]) -> Vec<NodeId> {
 }
 
 /// Returns whether `worker` of `n_workers` owns `node`: partition p belongs to worker p mod
-/// `n_workers`. Nobody owns a node past the last one.
+/// `n_workers`. A node past the last one has no owner.
 #[must_use]
 pub fn is_local(book: &PartitionBook, worker: u32, n_workers: u32, node: NodeId) -> bool {
     book.part_of(node).is_some_and(|part| u32::from(part.0) % n_workers == worker)

@@ -162,7 +162,7 @@ fn shapes() -> Vec<(&'static str, Vec<[u32; 2]>, u32)> {
 }
 
 #[test]
-fn every_shape_of_graph_gives_sound_batches() {
+fn every_shape_of_graph_has_sound_batches() {
     for (name, edges, n_nodes) in shapes() {
         let topology = topology_of(&edges, n_nodes);
         let roots: Vec<NodeId> = (0..n_nodes).map(NodeId).collect();

@@ -87,7 +87,7 @@ pub(super) fn len_of(frame: &[u8; FRAME_BYTES]) -> usize {
     FRAME_BYTES + u32_at(frame, 16) as usize
 }
 
-/// What every batch of a schedule keeps to.
+/// Limits that every batch of a schedule keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     n_nodes: u32,

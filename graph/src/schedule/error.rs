@@ -62,9 +62,9 @@ pub enum ScheduleError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was attempted.
+        /// The operation.
         action: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Another process, or thread, writes the same schedule.
@@ -80,15 +80,15 @@ pub enum ScheduleError {
         path: PathBuf,
         /// Which part of the file.
         what: &'static str,
-        /// What should be there.
+        /// The expected value.
         expected: String,
-        /// What is there.
+        /// The found value.
         found: String,
     },
     /// Bytes that changed since they were written.
     #[error(
         "{}: the {what} at byte {offset} is damaged: its checksum is {found:08x}, expected \
-         {expected:08x}; write the schedule anew",
+         {expected:08x}; write the schedule again",
         path.display()
     )]
     Damaged {
@@ -119,7 +119,7 @@ pub enum ScheduleError {
         worker: u32,
         /// Batch that should be there.
         batch: u32,
-        /// What is wrong.
+        /// The fault.
         fault: BlockFault,
     },
     /// The schedule has no such batch.
@@ -151,7 +151,7 @@ pub enum ScheduleError {
     },
 }
 
-/// What is wrong with one block.
+/// The fault of one block.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum BlockFault {
     /// Changed since it was written.
@@ -171,7 +171,7 @@ pub enum BlockFault {
     /// Lengths that contradict each other.
     #[error("says that it holds {promised} {what}, but there are {found}")]
     Length {
-        /// What is counted.
+        /// The counted things.
         what: &'static str,
         /// Count promised.
         promised: u64,

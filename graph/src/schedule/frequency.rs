@@ -11,7 +11,7 @@ pub struct AccessCounts {
     counts: Vec<u32>,
 }
 
-/// What a worker's remote accesses of one epoch look like.
+/// Statistics of a worker's remote accesses of one epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AccessStats {
     /// Remote input nodes over all batches: the rows that training without a cache pulls.

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_under_a_good_checksum_are_refused() {
+    fn forgeries_under_a_good_checksum_are_refused() {
         assert!(message(&forged(8, &[2])).ends_with("format version: expected 1, found 2"));
         assert!(message(&forged(40, &[0; 8])).contains("batch size must be from 1"));
         assert!(message(&forged(48, &[0; 4])).contains("epochs must be from 1"));

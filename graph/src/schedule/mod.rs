@@ -40,7 +40,7 @@ pub use remote::remote_mask;
 pub use stored::is_schedule_of;
 pub use write::{Estimate, ScheduleSummary, estimate_bytes, write_schedule};
 
-/// What the batches of a run depend on, beside the topology and the training roots.
+/// Parameters of a run's batches, beside the topology and the training roots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ScheduleSpec {
     /// Identity of the graph.

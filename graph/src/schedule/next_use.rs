@@ -10,7 +10,7 @@ use super::{Schedule, ScheduleError};
 /// No later batch needs the node.
 pub const NEVER: u32 = u32::MAX;
 
-/// The next uses of one worker's nodes over a whole run, in a file that nobody else reads.
+/// The next uses of one worker's nodes over a whole run, in a private file.
 ///
 /// The file has 4 bytes per node and batch, and is gone when this is. In memory are 16 bytes per
 /// batch.

@@ -43,8 +43,8 @@ pub(super) struct Partial {
 
 /// Opens the file called `path`, or creates it, and locks it.
 ///
-/// Whoever had the lock may have given the file its final name meanwhile, or removed it: then the
-/// lock is that of a file that must not be touched, and the name is opened again.
+/// The earlier holder of the lock may have renamed the file to its final name meanwhile, or removed
+/// it. Then the lock is that of a file that must not be touched, and the name is opened again.
 fn open_locked(path: &Path) -> Result<File, ScheduleError> {
     loop {
         let mut options = File::options();
@@ -115,7 +115,7 @@ impl Partial {
 
     /// Keeps what is there if it begins with `header`, and empties the file of another run.
     ///
-    /// Fails for a file that is no schedule: it is somebody else's.
+    /// Fails for a file that is no schedule: it belongs to another user.
     fn begin(&mut self, header: &[u8; HEADER_BYTES]) -> Result<(), ScheduleError> {
         let n_bytes = self.file.metadata().map_err(io_error(&self.path, "measure"))?.len();
         let mut found = [0; HEADER_BYTES];
@@ -240,7 +240,7 @@ impl Partial {
 
     /// Removes the file: no run will ever complete it.
     pub(super) fn remove(self) {
-        // There is nobody to tell, and the name says what it is.
+        // There is no receiver for the error, and the name shows the kind of the file.
         let _ = fs::remove_file(&self.path);
     }
 

@@ -173,7 +173,7 @@ impl RawFile {
         match Footer::decode(&bytes, header.crc) {
             Ok(footer) => Ok((footer, offset)),
             Err(FooterFault::Magic) => {
-                let expected = "that of a complete file; write the schedule anew".to_owned();
+                let expected = "that of a complete file; write the schedule again".to_owned();
                 Err(self.format("footer", expected, "none"))
             }
             Err(FooterFault::Checksum { expected, found }) => {

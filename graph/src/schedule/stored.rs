@@ -14,8 +14,7 @@ use crate::{NodeId, PartitionBook};
 /// these arguments. A file that is damaged where this looks is none.
 ///
 /// The header says all that batches depend on but the list of roots. Every epoch goes through all
-/// of them, so that the first tells whether they are the same: its batches are read, the others
-/// not.
+/// of them, so the first decides whether they are the same: its batches are read, the others not.
 #[must_use]
 pub fn is_schedule_of(
     spec: &ScheduleSpec,
@@ -32,8 +31,8 @@ pub fn is_schedule_of(
 }
 
 impl Schedule {
-    /// Fails if there is a file at `path` that does not begin as a schedule does: it is somebody
-    /// else's, and nothing may take its place.
+    /// Fails if there is a file at `path` that does not begin as a schedule does: it belongs to
+    /// another user, and must not be replaced.
     pub fn refuse_other_file(path: &Path) -> Result<(), ScheduleError> {
         let file = match File::open(path) {
             Ok(file) => file,

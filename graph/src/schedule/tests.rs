@@ -255,7 +255,7 @@ fn a_failed_rename_leaves_nothing_half_made() {
 #[test]
 fn a_golden_schedule_is_pinned_for_ever() {
     let (_dir, path, summary) = written();
-    // A release that changes either of these breaks every run that somebody wants to repeat.
+    // A release that changes either of these makes earlier runs unrepeatable.
     let digest = "fee0a5dda0844ac07fea2e883bc522fdacf7a2fbadaf8ab36c587ae730dc5cfc";
     assert_eq!(summary.digest, digest);
     // Apart from the format: all numbers of all batches, each as a u32.

@@ -36,11 +36,11 @@ pub struct ScheduleSummary {
 }
 
 /// Samples every batch of the run that `spec` describes and writes them to `path`, in place of a
-/// schedule that may be there; a failure leaves that as it was, and so does a file that is none.
-/// `progress` is told batches written and batches to write.
+/// schedule that may be there. A failure leaves that as it was, and so does a file that is none.
+/// `progress` receives batches written and batches to write.
 ///
 /// Until it is whole the file is called `PATH.partial`. A failure or a crash leaves that file, with
-/// all batches but those that were being written; the same call takes it up where it ends, once it
+/// all batches but those that were being written. The same call takes it up where it ends, once it
 /// has checked every batch in it. The one of another run, graph or list of roots is overwritten; a
 /// file of that name that is no schedule is an error.
 ///

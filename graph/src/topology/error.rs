@@ -1,4 +1,4 @@
-//! What can go wrong with topology.
+//! Errors of topology.
 
 use std::io;
 use std::path::PathBuf;
@@ -64,7 +64,7 @@ pub enum TopologyError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// The system's reason.
         source: io::Error,
@@ -74,7 +74,7 @@ pub enum TopologyError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of it.
         fault: FileFault,
     },
     /// Other files than one for each partition.

@@ -7,7 +7,7 @@ use crate::NodeId;
 use crate::edges::EdgeStream;
 use crate::relabel::Relabelling;
 
-/// What is gathered of an edge into a node; sorts by source.
+/// Entry of an edge into a node; sorts by source.
 pub(super) trait InEdge: Copy + Ord + Default {
     /// Returns the edge from `source` that is number `edge` of the stream.
     fn of(source: u32, edge: u64) -> Self;
@@ -58,10 +58,10 @@ impl InEdge for NumberedEdge {
     }
 }
 
-/// What is done with each node and its list.
+/// Callback for each node and its list.
 pub(super) type VisitList<'a, E> = dyn FnMut(NodeId, &[E]) -> Result<(), TopologyError> + 'a;
 
-/// What the passes saw.
+/// Counts of the passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Edges of all lists.

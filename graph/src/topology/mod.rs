@@ -11,7 +11,7 @@
 //!
 //! The file ends with its last section. The header counts nodes and edges, says which sections
 //! there are, and holds the CRC-32 of each. Repeated edges are stored once and self loops kept,
-//! unless whoever wrote the file wanted it otherwise.
+//! unless the file was written with other options.
 
 mod error;
 mod lists;
@@ -129,7 +129,7 @@ impl Topology {
     }
 
     /// Takes lists that are in memory already: where each starts, and the in-neighbours. Offsets
-    /// must ascend from 0 to the number of neighbours, and neighbours be nodes; the neighbours of
+    /// must ascend from 0 to the number of neighbours, and neighbours be nodes. The neighbours of
     /// one node should be distinct, and are not checked for that.
     pub fn from_lists(offsets: Vec<u64>, neighbours: Vec<u32>) -> Result<Self, TopologyError> {
         let fault = |section, entry: usize| {

@@ -1,4 +1,4 @@
-//! Which edges of a stream a topology keeps, and what it tells of them.
+//! Edges of a stream that a topology keeps, and their columns.
 
 /// Whether edges of some kind are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use crate::{PartId, PartitionBook};
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// What was written.
+/// Counts of the written file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TopologySummary {
     /// Edges of all lists: each direction of an undirected edge, each repeated edge once unless
@@ -87,7 +87,7 @@ pub fn scratch_topology(
 ) -> Result<(Relabelling, Topology), TopologyError> {
     let whole = PartitionBook::single(relabelling.book.n_nodes());
     let (book, relabelling) = (relabelling.book, Relabelling { book: whole, ..relabelling });
-    // Nobody but this process reads the file.
+    // This process alone reads the file.
     let (uuid, path_of) = ([0; 16], |_| path.to_owned());
     let options = TopologyOptions::usual(true);
     write::<u32>(edges, &relabelling, &options, uuid, &path_of, Durability::Fleeting)?;
@@ -246,7 +246,7 @@ impl PartFile {
     }
 }
 
-/// Appends what `cell` gives for each of the `ids`; returns its checksum.
+/// Appends the results of `cell` for each of the `ids`; returns its checksum.
 fn append<const N: usize>(
     file: &mut BufWriter<File>,
     path: &Path,

@@ -208,7 +208,7 @@ fn imported(folder: &Folder, layout: Layout) -> PathBuf {
 }
 
 #[test]
-fn every_layout_gives_the_same_graph() {
+fn every_layout_has_the_same_graph() {
     let folders = [
         (Folder::ogb_text(), Layout::Ogb),
         (Folder::ogb_arrays(), Layout::Ogb),

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_come_in_the_order_in_which_they_were_asked_for_whoever_gives_up() {
+    fn turns_come_in_the_order_of_requests_even_if_one_gives_up() {
         let turns = Turns::default();
         let mut line: Vec<(u32, Waiting<'_>)> =
             (0..4).map(|name| (name, Box::pin(turns.next(true)) as _)).collect();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_does_not_wait_for_those_who_begin() {
+    fn a_handshake_in_progress_does_not_wait_for_those_that_begin() {
         let turns = Turns::default();
         let mut line: Vec<(u32, Waiting<'_>)> =
             (0..9).map(|name| (name, Box::pin(turns.next(true)) as _)).collect();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn who_trickles_keeps_nobody_from_beginning() {
+    fn a_trickling_client_keeps_no_other_from_beginning() {
         let run = async || {
             let (turns, n_trickled, n_honest) = (Turns::default(), Cell::new(0), Cell::new(0));
             let trickling = (0..3).map(|_| in_turn(&turns, steps(300, &n_trickled)));

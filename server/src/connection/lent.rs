@@ -3,7 +3,7 @@
 //! next request meanwhile.
 //!
 //! While a loan lasts no slot gets another row (`lodestore_cache::Directory::lend`). It ends when
-//! the client says that it has taken the rows, asks for something else, or leaves; one that does
+//! the client says that it has taken the rows, asks for something else, or leaves. One that does
 //! nothing is cut off, after twice the time for which a client believes what it has copied.
 
 use std::os::fd::AsFd;

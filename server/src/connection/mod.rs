@@ -380,7 +380,7 @@ async fn short_answer(
 
 /// A token comes first or not at all; nothing is answered, so that who sends many is not slowed.
 fn told_again() -> Ended {
-    let reason = "a token, which is only told in the first request".to_owned();
+    let reason = "a token, which is only shown in the first request".to_owned();
     WireError::Malformed { message: "request", reason }.into()
 }
 

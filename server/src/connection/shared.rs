@@ -2,7 +2,7 @@
 //! written by this side alone, and gone with the connection.
 //!
 //! The memory is a ring of slots, a chunk each. Chunk `i` of an answer is in slot `i` modulo their
-//! number; where a later chunk of the same answer needs the slot, the client says when it has taken
+//! number. Where a later chunk of the same answer needs the slot, the client says when it has taken
 //! the rows. All slots are free when a pull begins. A client that asks again before it took the
 //! last answer spoils its own rows only.
 
@@ -250,7 +250,7 @@ mod tests {
             for first_row in (first..n_rows).step_by(chunk_rows) {
                 if ring.had_another(first_row) {
                     // The client acknowledges the oldest awaited chunk.
-                    let taken: usize = awaited.pop_front().expect("somebody was awaited");
+                    let taken: usize = awaited.pop_front().expect("an acknowledgement was awaited");
                     standing[taken] = None;
                 }
                 let Some(place) = ring.place(first_row) else {
@@ -266,7 +266,7 @@ mod tests {
                     awaited.push_back(slot);
                 }
             }
-            prop_assert!(awaited.is_empty(), "nobody is awaited at the end");
+            prop_assert!(awaited.is_empty(), "no acknowledgement is awaited at the end");
         }
     }
 }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_drift_make_nobody_late() {
+    fn clocks_that_drift_make_no_request_late() {
         let start = Instant::now();
         let mut lag = Lag::new(start);
         for second in 1..100_000u64 {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_tell_or_lies_is_served_all_the_same() {
+    fn a_client_without_a_time_or_with_a_forged_one_is_served_all_the_same() {
         let start = Instant::now();
         let mut lag = Lag::new(start);
         assert_eq!(lag.waited(MS(0), start + MS(5000)), MS(0));

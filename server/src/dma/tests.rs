@@ -139,7 +139,7 @@ fn cut(path: &Path, n_bytes: u64) {
 }
 
 #[test]
-fn it_gives_the_rows_that_every_reader_gives_in_any_order_and_none() {
+fn it_returns_the_rows_that_every_reader_returns_in_any_order_and_none() {
     for (n_rows, row_bytes) in [(1, 1), (1000, 400), (70, 5000)] {
         for codec in [CodecChoice::Raw, CodecChoice::Zstd] {
             let known = Known::new(n_rows, row_bytes, codec);
@@ -181,7 +181,7 @@ fn a_file_that_was_cut_while_open_fails_the_rows_that_are_gone_and_no_others() {
 }
 
 #[test]
-fn a_damaged_page_fails_its_rows_by_name_and_gives_no_wrong_one() {
+fn a_damaged_page_fails_its_rows_by_name_and_returns_no_wrong_one() {
     for (codec, page) in [(CodecChoice::Raw, 30), (CodecChoice::Zstd, 3)] {
         let known = Known::new(1000, 400, codec);
         let whole = fs::read(known.file()).unwrap();

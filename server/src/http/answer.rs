@@ -163,7 +163,7 @@ fn refusal(bad: BadRequest) -> Answer {
             text("413 Content Too Large", "requests with a body are not taken".to_owned())
         }
         BadRequest::Host => {
-            let line = "name this machine by its number, as localhost, or as --metrics-host tells";
+            let line = "name this machine by its number, as localhost, or as --metrics-host sets";
             text("421 Misdirected Request", line.to_owned())
         }
         BadRequest::Method => Answer {

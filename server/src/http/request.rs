@@ -39,7 +39,7 @@ impl Request {
     ///
     /// Where no token keeps others out (`hosts`) it must name this machine by number, as
     /// `localhost`, or by one of these names. A site whose name leads its own pages here ("DNS
-    /// rebinding") would have them read the answers as its own; a browser says that name in `Host`.
+    /// rebinding") would have them read the answers as its own. A browser says that name in `Host`.
     pub(super) fn parse(head: &[u8], hosts: Option<&[String]>) -> Option<Result<Self, BadRequest>> {
         let mut headers = [EMPTY_HEADER; HTTP_HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_answered_is_told_apart() {
+    fn unanswerable_requests_are_distinguished() {
         let of = |text: &str| parse(text).unwrap().unwrap_err();
         assert_eq!(of("POST / HTTP/1.1\r\n\r\n"), BadRequest::Method);
         assert_eq!(of("GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), BadRequest::Body);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_names_this_machine_by_number_as_localhost_or_as_told() {
+    fn a_request_names_this_machine_by_number_as_localhost_or_as_configured() {
         let hosts = ["rows.lan".to_owned()];
         let is_taken = |host: &str, is_asked: bool| {
             let head = format!("GET / HTTP/1.1\r\nhOST: {host}\r\n\r\n");

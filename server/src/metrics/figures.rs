@@ -398,7 +398,7 @@ mod tests {
     fn a_difference_never_goes_below_zero() {
         let of = |buckets: &[u64]| LatencyFigures { buckets: buckets.to_vec(), sum_seconds: 0.0 };
         assert_eq!(of(&[5, 7]).since(&of(&[2, 7])), of(&[3, 0]));
-        assert_eq!(of(&[1, 7]).since(&of(&[2, 7])), of(&[1, 7]), "it was started anew");
+        assert_eq!(of(&[1, 7]).since(&of(&[2, 7])), of(&[1, 7]), "it was restarted");
         assert_eq!(of(&[1, 7]).since(&of(&[])), of(&[1, 7]));
     }
 }

@@ -104,7 +104,7 @@ fn a_pull_that_is_given_up_keeps_neither_its_place_nor_what_it_was_granted() {
 }
 
 #[test]
-fn a_gather_of_more_than_all_there_is_goes_on_with_what_there_is() {
+fn a_gather_of_more_than_all_there_is_continues_with_what_there_is() {
     run(|| async {
         let admission = admission();
         let turn = turn_of(&admission, PullKind::Vector, Instant::now());

@@ -35,7 +35,7 @@ impl Shard {
             Err(error) => {
                 count(&self.counters().connections_refused, 1);
                 if let Some(untold) = self.complaints.tell(Instant::now()) {
-                    warn!(shard = self.id, %error, untold, "a connection was closed at once");
+                    warn!(shard = self.id, %error, untold, "a connection was closed immediately");
                 }
                 return;
             }

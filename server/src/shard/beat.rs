@@ -15,7 +15,7 @@ impl Shard {
     /// published gauges, and the shard does not wait for it.
     pub(super) fn start_beat(self: &Rc<Self>) {
         let shard = Rc::downgrade(self);
-        self.spawn_guarded("what tells metrics", async move {
+        self.spawn_guarded("publisher of metrics", async move {
             let mut delay = Duration::ZERO;
             while let Some(shard) = shard.upgrade() {
                 shard.tell();

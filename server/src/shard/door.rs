@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_than_the_bounds_whoever_comes() {
+    fn there_are_never_more_than_the_bounds_whatever_comes() {
         let (mut door, mut numbers) = (Entering::new(1), 0..);
         let mut come = |door: &mut Entering<()>, source| {
             door.admit(numbers.next().unwrap(), source, ());
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(
             door.waiting.len(),
             ENTERING_PER_SHARD_MAX,
-            "one may have all while nobody else comes"
+            "one may have all while no other source comes"
         );
         for n in 0..10 * ENTERING_PER_SHARD_MAX as u32 {
             come(&mut door, from(n));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_many_sources_ends_nobody_who_has_fewer_than_each() {
+    fn a_source_of_many_evicts_none_that_has_fewer_than_each() {
         let mut door = Entering::new(5);
         assert!(door.admit(0, from(0), "honest").is_none());
         assert!(door.admit(1, from(0), "honest").is_none());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_goes_first() {
+    fn a_refused_connection_goes_first() {
         let mut door = Entering::new(9);
         for number in 0..ENTERING_PER_SHARD_MAX as u64 {
             door.admit(number, from(number as u32), ());

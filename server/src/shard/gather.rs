@@ -123,7 +123,7 @@ impl Shard {
         wanted: &Wanted,
     ) -> Result<(Vec<u8>, StaticPermit), Failure> {
         if wanted.is_given_up() {
-            return Err(failure(FailureCode::Deadline, "nobody waits for these rows any more"));
+            return Err(failure(FailureCode::Deadline, "no request waits for these rows any more"));
         }
         let n_bytes = size_of_val(ids) * 4 + ids.len() * self.row_bytes(tensor);
         let room = self.take_room(n_bytes)?;

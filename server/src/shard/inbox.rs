@@ -67,7 +67,7 @@ impl Inbox {
         while let Err(GlommioError::WouldBlock(_)) = self.lock().try_send(event()) {
             // A full mailbox empties, unless its shard is dead.
             if Instant::now() > end {
-                warn!("a shard does not take what it is told");
+                warn!("the mailbox of a shard is full; a control message is dropped");
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -100,7 +100,7 @@ mod tests {
         set(9, now);
         set(200, now + Duration::from_secs(2));
         let soon = now + IDLE_MIN - Duration::from_millis(1);
-        assert!(matches!(inside.make_room(soon), Room::None), "nobody for long");
+        assert!(matches!(inside.make_room(soon), Room::None), "none idle for long");
         let late = now + IDLE_MIN + Duration::from_secs(1);
         for closed in [9, 5] {
             assert!(matches!(inside.make_room(late), Room::OfIdle));

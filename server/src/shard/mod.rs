@@ -228,7 +228,7 @@ impl Shard {
             match event {
                 Event::Stop => return,
                 #[cfg(test)]
-                Event::Die => panic!("told to die"),
+                Event::Die => panic!("requested to die"),
                 Event::Connection(arrival) => {
                     self.take(arrival, sync);
                     // However many come, those that end for them are put away between.

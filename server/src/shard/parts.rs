@@ -131,8 +131,12 @@ impl Shard {
         let holdings = Arc::clone(&self.plan.holdings);
         match self.call_store(move |_| holdings.look_for_arrivals()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => warn!(%part, %error, "clients are not told what is on its way here"),
-            Err(error) => warn!(%part, %error, "clients are not told what is on its way here"),
+            Ok(Err(error)) => {
+                warn!(%part, %error, "clients do not see partitions in transit")
+            }
+            Err(error) => {
+                warn!(%part, %error, "clients do not see partitions in transit")
+            }
         }
     }
 

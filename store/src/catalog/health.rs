@@ -20,7 +20,7 @@ use crate::error::StoreError;
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Advice of a refused write where only room is lacking.
-const MAKE_ROOM: &str = "make room; puts look for it once a second and then go on";
+const MAKE_ROOM: &str = "make room; puts look for it once a second and then continue";
 /// Advice of a refused write after any other failure.
 const OPEN_AGAIN: &str = "make room or mend the disk, then open the graph again";
 
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_from_any_other_failure() {
+    fn a_full_disk_is_distinguished_from_any_other_failure() {
         let words = "IO error: No space left on device: While appending to file: /a/000004.log";
         for error in [io::Error::other(words), Errno::NOSPC.into(), Errno::DQUOT.into()] {
             assert!(is_full(&error), "{error}");

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_tells_its_tensor_whatever_its_version_is() {
+    fn a_key_shows_its_tensor_whatever_its_version_is() {
         let version = u32::from_be_bytes(*b"a//b");
         let of_key = segment("feat", version);
         let (tensor, suffix) = tensor_of(SEGMENTS, &of_key).unwrap();

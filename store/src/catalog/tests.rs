@@ -26,7 +26,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_was_recorded_is_read_by_several_at_once() {
+fn recordings_are_read_by_several_concurrently() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog");
     let catalog = Catalog::create(&Disk, &path, graph(), PartId(2), "").unwrap();

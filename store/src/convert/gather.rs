@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_gives_its_rows_as_f32() {
+    fn a_store_returns_its_rows_as_f32() {
         let ring = Ring::new(50, 2, 2);
         let store = EmbeddedStore::of(ring.import(), None).unwrap();
         let ids: Vec<NodeId> = [7, 0, 49, 7].map(NodeId).to_vec();

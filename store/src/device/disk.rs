@@ -224,7 +224,7 @@ mod tests {
     const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
     #[test]
-    fn a_lock_that_is_let_go_of_in_a_moment_is_waited_for_and_another_is_not() {
+    fn a_lock_that_is_released_in_a_moment_is_waited_for_and_another_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let held = Disk.lock(dir.path()).unwrap();
         let start = Instant::now();

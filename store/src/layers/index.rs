@@ -1,6 +1,6 @@
 //! Which layer has the newest value of a row: one look-up, whatever the number of layers.
 //!
-//! Rows are taken 384 at a time. A block without changed rows is one word that says so; another one
+//! Rows are taken 384 at a time. A block without changed rows is one word that says so. Another one
 //! is a cache line: a bit for each row, and counts that turn the bit into a position among the
 //! entries.
 

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_a_group_lie_where_the_group_lies() {
+    fn rows_of_a_group_are_where_the_group_is() {
         let lengths = [4000, 200, 7];
         let layout = SegmentLayout::grouped(25, 400, 10, lengths.into_iter()).unwrap();
         assert_eq!(layout.row_range(RowIdx(9)), Some(0..4000));

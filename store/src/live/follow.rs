@@ -56,7 +56,7 @@ impl LiveGraph {
         self.note_version();
         // The switch is done; what is left is looked at with the next one.
         if let Err(error) = self.sweep_garbage(&mut garbage) {
-            tracing::warn!("{error}; files that no version needs stay for now");
+            tracing::warn!("{error}; files that no version needs stay until the next version");
         }
         Ok(true)
     }

@@ -104,7 +104,7 @@ impl LiveGraph {
             let dir = self.graph.given_up_dir(part, id);
             let reason = format!(
                 "it is open here, though the same move took it away once, as {}; its copy at the target \
-                 is old: remove both, and move it anew",
+                 is old: remove both, and move it again",
                 dir.display()
             );
             return Err(StoreError::MoveRefused { part, reason });

@@ -1,7 +1,7 @@
 //! A graph that changes: puts, commits, pinned views and compaction over its partitions.
 //!
 //! A partition has a committed version V, which is a list of immutable files for each tensor. Puts
-//! go to the pending version V + 1, as rows in the partition's catalog that no reader sees; a
+//! go to the pending version V + 1, as rows in the partition's catalog that no reader sees. A
 //! commit writes them into a file of their own, a delta, and makes it visible. Compaction folds
 //! files. Partitions are self-contained and share no commit point, so a graph's version is the
 //! lowest of its partitions'; opening for writing rolls the others forward.

@@ -80,7 +80,7 @@ impl LiveGraph {
     }
 }
 
-/// Returns the versions that rows of a tensor are pending for, ascending; those of `base` or
+/// Returns the versions that rows of a tensor are pending for, ascending. Those of `base` or
 /// before, which a segment has taken in, are left out.
 ///
 /// Fails for a version that no put can have been for.

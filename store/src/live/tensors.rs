@@ -8,7 +8,7 @@
 //!    partitions.
 //! 3. The catalogs record the segments as any other, with the new text of `graph.toml`.
 //!
-//! A crash before step 2 leaves files and records of a tensor that `graph.toml` does not list; the
+//! A crash before step 2 leaves files and records of a tensor that `graph.toml` does not list. The
 //! next opening for writing removes the records and moves the files to quarantine. After it readers
 //! find the segments under either kind of record. A tensor that goes is taken out of `graph.toml`
 //! first.
@@ -274,7 +274,7 @@ impl NewTensor {
     /// are open, and for every opening from now on.
     ///
     /// Fails with [`StoreError::TensorRefused`] where rows are missing, or partitions came or went
-    /// since it was begun, and with [`StoreError::Busy`] while one is copied; nothing is left then,
+    /// since it was begun, and with [`StoreError::Busy`] while one is copied. Nothing is left then,
     /// nor after an error of a catalog. Where `graph.toml` could not be replaced, the tensor may be
     /// there.
     pub fn finish(mut self) -> Result<Graph, StoreError> {

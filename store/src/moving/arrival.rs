@@ -35,7 +35,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Returns the arrival of a partition in `dir` that an earlier run has begun; without one, the
+    /// Returns the arrival of a partition in `dir` that an earlier run has begun. Without one, the
     /// first step of a new one with the number `id`, for which the folder is made.
     ///
     /// Fails if the partition is there, or another process brings it at this moment.

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_the_owners_of_the_folder_and_who_cannot_give_it_is_told() {
+    fn a_copy_belongs_to_the_owner_of_the_folder_or_a_warning_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let (graph, staging) = (dir.path().join("g"), dir.path().join("g/part-001.copy-7"));
         fs::create_dir_all(staging.join("part-001/catalog")).unwrap();
@@ -61,7 +61,7 @@ mod tests {
             // The superuser's folder, to which no other user can give files.
             let refused = told(give(&staging, Path::new("/"), PartId(1)).unwrap_err());
             assert!(refused.contains("sudo -u") && refused.contains("user 0"), "{refused}");
-            eprintln!("skipped: only the superuser gives files away");
+            eprintln!("skipped: only the superuser can change the owner of files");
             return;
         }
         std::os::unix::fs::chown(&graph, Some(4321), Some(4322)).unwrap();

@@ -58,7 +58,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn stretches_come_out_as_they_went_in_and_no_cut_piece_gives_another(
+        fn stretches_come_out_as_they_went_in_and_no_cut_piece_makes_another(
             stretches in prop::collection::vec(
                 (0u16..2, any::<u32>(), prop::collection::vec(any::<u32>(), 0..9)), 0..6),
             cut: prop::sample::Index,

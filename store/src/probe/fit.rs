@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn one_size_tells_nothing_about_the_other_constant() {
+    fn one_size_does_not_determine_the_other_constant() {
         let device = DeviceProfile::default();
         let all = cells(&device, &[1.0; REQUEST_BYTES.len()]);
         assert_eq!(fit(&[]), None);

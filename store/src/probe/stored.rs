@@ -190,7 +190,7 @@ fn sound_body(text: &str) -> Result<&str, String> {
 }
 
 impl DeviceProfile {
-    /// Returns the profile kept with the graph in `dir`, or else the default one; a file that
+    /// Returns the profile kept with the graph in `dir`, or else the default one. A file that
     /// cannot be used is warned of, once in a process.
     #[must_use]
     pub fn load(device: &dyn Device, dir: &Path) -> Self {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_gives_the_default() {
+    fn every_flipped_bit_and_every_cut_results_in_the_default() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(DEVICE_FILE);
         let text = stored().to_text().unwrap().into_bytes();

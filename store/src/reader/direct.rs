@@ -68,7 +68,7 @@ impl RowReader for DirectReader {
 pub(super) fn open_file(segment: &Segment) -> Result<Arc<ReadFile>, StoreError> {
     let opened = match segment.file().as_file() {
         Some(same) => ReadFile::open(segment.path(), same),
-        None => Err(std::io::Error::other("it lies on no disk; use the pread reader")),
+        None => Err(std::io::Error::other("it is on no disk; use the pread reader")),
     };
     opened.map(Arc::new).map_err(StoreError::io(segment.path(), "open for direct reads"))
 }

@@ -23,7 +23,7 @@ const MAX_AHEAD: usize = 64;
 /// Copies rows out of a mapped segment; checks each page when it is first touched.
 ///
 /// Memory: one bit per page beside the segment's table. A page that goes bad on disk after its
-/// first touch is noticed at the next opening, as with every use of the page cache; one that the
+/// first touch is noticed at the next opening, as with every use of the page cache. One that the
 /// system threw out of memory and then cannot read again ends the process with SIGBUS.
 #[derive(Debug)]
 pub struct MappedReader {

@@ -177,7 +177,7 @@ fn pages_in_each_others_place_are_found() {
 }
 
 #[test]
-fn whatever_a_read_gives_no_wrong_row_comes_out() {
+fn whatever_a_read_returns_no_wrong_row_comes_out() {
     let dir = tempfile::tempdir().unwrap();
     let rows: Vec<u32> = (0..100).step_by(9).collect();
     let mut faults = vec![Fault::Error, Fault::SwappedPages];

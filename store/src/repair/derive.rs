@@ -47,7 +47,7 @@ pub(super) fn derive(
         found.add_lists(shop, partition)?;
         found.add_segments(shop, partition)?;
     }
-    let uuid = found.uuid.ok_or("no file tells the identity of the graph")?;
+    let uuid = found.uuid.ok_or("no file has the identity of the graph")?;
     let book = PartitionBook::new(found.bounds()?).map_err(|error| error.to_string())?;
     let edges = found.parts.values().map(|part| part.n_edges).sum::<Option<u64>>();
     let edges = edges.ok_or("not all topology files tell how many edges they hold")?;
@@ -152,7 +152,7 @@ impl GraphFacts {
                     return Err(format!("the files of partitions {part} and after disagree"));
                 }
                 (Some(end), _) | (None, Some(end)) => bounds.push(end),
-                (None, None) => return Err(format!("nothing tells where partition {part} ends")),
+                (None, None) => return Err(format!("no file has the end of partition {part}")),
             }
         }
         Ok(bounds)
@@ -185,7 +185,7 @@ fn agree<T: Copy + PartialEq + std::fmt::Display>(
 ) -> Result<(), String> {
     match known {
         Some(known) if *known != told => {
-            Err(format!("{file} tells another {what} ({told}) than other files ({known})"))
+            Err(format!("{file} has another {what} ({told}) than other files ({known})"))
         }
         _ => {
             *known = Some(told);

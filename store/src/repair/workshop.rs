@@ -1,8 +1,8 @@
 //! The few ways in which repair changes a graph. Each keeps the only copy of anything, and each
 //! step is one rename: a repair that was cut off is finished by the next.
 //!
-//! A file is built under `NAME.building`; once it is whole and synced it is called
-//! `NAME.repaired`; then the original moves to `quarantine/NAME.N`, and `NAME.repaired` to `NAME`.
+//! A file is built under `NAME.building`; once it is whole and synced it is called `NAME.repaired`.
+//! Then the original moves to `quarantine/NAME.N`, and `NAME.repaired` to `NAME`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -172,7 +172,7 @@ impl crate::device::FileReader for Crumbs {
 }
 
 #[test]
-fn a_device_that_gives_crumbs_is_read_whole() {
+fn a_device_with_short_reads_is_read_whole() {
     let dir = tempfile::tempdir().unwrap();
     let (path, _) = file(dir.path(), 10);
     let device = Crumbs(File::open(path).unwrap(), 0.into());

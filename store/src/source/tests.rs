@@ -12,7 +12,7 @@ use super::*;
 use crate::fixture::npy;
 
 #[test]
-fn raw_rows_are_what_they_are_told_to_be() {
+fn raw_rows_are_as_described() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rows.bin");
     fs::write(&path, (0..24).collect::<Vec<u8>>()).unwrap();

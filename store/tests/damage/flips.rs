@@ -18,7 +18,7 @@ pub(crate) fn verified(still: &Arc<Still>, dir: &Path) -> Option<VerifyReport> {
 /// covers, padding included. So none is harmless, and all must be reported, under the right name;
 /// and readers of rows receive those that were written, or an error.
 #[test]
-fn every_flipped_bit_is_reported_and_none_gives_a_wrong_row() {
+fn every_flipped_bit_is_reported_and_none_makes_a_wrong_row() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("graph");
     drop(update(import(&dir)));

@@ -173,7 +173,7 @@ fn a_page_that_brings_its_checksum_along_is_reported() {
             moved[entry(a)].copy_from_slice(&bytes[entry(b)]);
             moved[entry(b)].copy_from_slice(&bytes[entry(a)]);
             seal(&mut moved);
-            assert!(twins.try_with([(path.clone(), moved)].into(), "sealed anew"));
+            assert!(twins.try_with([(path.clone(), moved)].into(), "sealed again"));
         }
     }
 }

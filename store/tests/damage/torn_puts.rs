@@ -76,7 +76,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_write_that_lacks_sectors_is_left_out_and_the_store_goes_on(
+    fn a_write_that_lacks_sectors_is_left_out_and_the_store_continues(
         writes in prop::collection::vec(prop_oneof![1..2000usize, 30_000..150_000usize], 2..5),
         seed: u64, share in 1..=4u64, cut in prop::option::of(any::<u64>()),
     ) {

@@ -50,7 +50,7 @@ fn little_locked_memory_is_enough_and_none_is_no_fault() {
 }
 
 #[test]
-fn without_file_descriptors_an_open_reader_goes_on_and_another_says_why_it_cannot_open() {
+fn without_file_descriptors_an_open_reader_continues_and_another_says_why_it_cannot_open() {
     child("no descriptors", folder().path());
 }
 

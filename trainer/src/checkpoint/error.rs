@@ -28,7 +28,7 @@ pub enum CheckpointError {
     },
     /// There is a checkpoint, and the run was not asked to continue from it.
     #[error(
-        "{} is there already: resume to go on from it, or remove it to start anew", path.display()
+        "{} is there already: resume to continue from it, or remove it to start anew", path.display()
     )]
     Exists {
         /// The checkpoint.

@@ -235,7 +235,7 @@ fn in_processes(
 }
 
 #[test]
-fn layer_by_layer_gives_the_rows_of_whole_neighbourhoods() {
+fn layer_by_layer_results_in_the_rows_of_whole_neighbourhoods() {
     let topology = topology();
     let some = [0, 7, 39, 12, 3].map(NodeId);
     // Rows that are transformed before they are aggregated, and after.

@@ -15,7 +15,7 @@ use super::{TIMEOUT, calls};
 const IN_JOB: &str = "LODE_TEST_JOB";
 
 #[test]
-fn every_collective_gives_what_it_should_in_a_job_that_ends_as_a_whole() {
+fn every_collective_returns_what_it_should_in_a_job_that_ends_as_a_whole() {
     if let Ok(does) = env::var(IN_JOB) {
         let timeout = if does == "hang" { Duration::from_millis(500) } else { TIMEOUT };
         let mut rank = MpiCollective::start(timeout).unwrap();
@@ -57,7 +57,7 @@ fn job(n_ranks: u32, does: &str) -> Option<Output> {
     job.args([
         "--exact",
         "--nocapture",
-        "job::every_collective_gives_what_it_should_in_a_job_that_ends_as_a_whole",
+        "job::every_collective_returns_what_it_should_in_a_job_that_ends_as_a_whole",
     ]);
     job.env(IN_JOB, does).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut job = job.spawn().unwrap();

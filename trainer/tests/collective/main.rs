@@ -61,7 +61,7 @@ fn in_all<T: Send + 'static>(
 }
 
 #[test]
-fn every_collective_gives_what_it_should_over_threads_and_sockets() {
+fn every_collective_returns_what_it_should_over_threads_and_sockets() {
     for (name, engine) in ENGINES {
         for n_ranks in [1, 2, 3, 5] {
             let failed = in_all(engine(n_ranks, TIMEOUT), |mut rank| calls::all(&mut *rank));

@@ -72,7 +72,7 @@ impl MoveRows {
     ///
     /// # Safety
     ///
-    /// When the stream gets to it, the list holds its words; each of its rows, of `row_bytes`, is
+    /// When the stream gets to it, the list holds its words. Each of its rows, of `row_bytes`, is
     /// wholly in `from` or `to`; and no two have the same target.
     #[expect(unsafe_code, reason = "a kernel trusts its arguments")]
     pub(super) unsafe fn launch(

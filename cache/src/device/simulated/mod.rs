@@ -63,7 +63,7 @@ fn the_tests_of_a_device_pass_under_a_driver_that_puts_everything_off() {
 }
 
 #[test]
-fn a_device_that_fails_at_any_point_gives_an_error_and_no_wrong_row() {
+fn a_device_that_fails_at_any_point_returns_an_error_and_no_wrong_row() {
     let Some(driver) = driver() else { return };
     let n_points = if std::env::var_os("LODE_LONG").is_some() { 60 } else { 12 };
     for point in 1..=n_points {

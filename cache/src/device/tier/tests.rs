@@ -123,7 +123,7 @@ fn unsorted_ids_keep_their_own_rows() {
 }
 
 #[test]
-fn a_row_that_is_too_old_is_fetched_anew_and_kept() {
+fn a_row_that_is_too_old_is_fetched_again_and_kept() {
     let mut tier = host_tier(3, 4, settings(4, Some(1)));
     let mut tensor = tier.tensor(4).unwrap();
     tier.gather(&[1, 2], &mut tensor, fetch_of(0, 4)).unwrap();

@@ -48,7 +48,7 @@ decay and degree keep what a trainer's buffer may: with --remote and a worker, o
 worker's candidates, else all nodes of the graph, or all ids without one.
 
 With --devices the optimum is that of one tier as large as all of them: rows that another device has
-are of no use, so that nobody can reach it.
+are of no use, so that no policy can reach it.
 
 A share is one of the different rows that the trace asks for, with --per-worker of the worker's halo. `oracle` is Belady's optimum: no
 policy that fetches a row only when it is missed hits more; it, and `unbounded`, are always shown.
@@ -300,7 +300,7 @@ impl Config {
             let n_batches = end - first;
             if !n_batches.is_multiple_of(n_devices.into()) {
                 bail!(
-                    "--devices {n_devices}: epoch {epoch} has {n_batches} batches, which so many \
+                    "--devices {n_devices}: epoch {epoch} has {n_batches} batches, which that many \
                      devices cannot have in turn; give the number of partitions or workers of the \
                      trace"
                 );

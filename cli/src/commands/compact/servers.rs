@@ -63,7 +63,7 @@ fn text(report: &ServersReport) -> String {
             let time = human::seconds(report.seconds);
             format!("{address}: {rows} folded in {time}, version {version}")
         } else {
-            format!("{address}: folds {rows}, version {version}; `lode stat {address}` tells of it")
+            format!("{address}: folds {rows}, version {version}; `lode stat {address}` reports it")
         }
     });
     lines.collect::<Vec<_>>().join("\n")

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_are_summed_and_counters_may_start_anew() {
+    fn processors_are_summed_and_counters_may_start_again() {
         let dir = tempfile::tempdir().unwrap();
         let set = |name: &str, energy_uj: u64| {
             let folder = dir.path().join(name);

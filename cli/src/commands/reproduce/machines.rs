@@ -135,7 +135,7 @@ impl Machines {
             "\n## More machines (Fig. 6)\n\nEach machine is a worker and a server behind a slow link of its \
              own; all are on the {} cores of this one. A model that is computed does not get faster with their \
              number: what each would take with as much of the cores as one of two has is worked out from \
-             the part of a step that computes, and stands beside what was measured. {}\n\n| graph \
+             the part of a step that computes, and is shown beside what was measured. {}\n\n| graph \
              | machines | ondemand, s an epoch | {own} | times as fast as two | with cores of their own | \
              {own} over ondemand | hit rate |\n|---|---|---|---|---|---|---|---|",
             cores(),

@@ -53,13 +53,13 @@ impl Renewal {
                 // Seen by default: who replaces a token wants to know since when the old one is
                 // none.
                 Some(Ok(())) => {
-                    warn!("tokens and certificates are read anew: who connects must show those");
+                    warn!("tokens and certificates are reloaded: new connections must show those");
                 }
                 Some(Err(error)) => {
                     let error = format!("{error:#}");
                     error!(
                         error,
-                        "changed tokens or certificates cannot be used; those from before go on"
+                        "changed tokens or certificates cannot be used; those from before remain valid"
                     );
                 }
             }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_read_is_tried_until_it_is_taken_and_told_once() {
+    fn what_could_not_be_read_is_tried_until_it_is_taken_and_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let files = vec![dir.path().join("token"), dir.path().join("key")];
         std::fs::write(&files[0], "first").unwrap();

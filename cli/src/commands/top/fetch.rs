@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_of_others_are_told() {
+    fn answers_of_others_are_reported() {
         for (answer, told) in [
             (&b"\xff\xfe"[..], "no text"),
             (b"LODESTOR", "no HTTP"),

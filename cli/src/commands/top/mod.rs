@@ -65,7 +65,7 @@ impl TopArgs {
                 }
                 Err(error) => {
                     let old = screen(address, &before, None);
-                    show(&format!("{error:#}\nWhat stands below is old.\n\n{old}"))?;
+                    show(&format!("{error:#}\nThe figures below are old.\n\n{old}"))?;
                 }
             }
         }

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_was_started_anew_is_not_compared_with_the_one_before() {
+    fn a_server_that_was_restarted_is_not_compared_with_the_one_before() {
         let before = figures(100.0, 1_000_000, 5);
         let now = ServerFigures { started_unix_seconds: 9.0, ..figures(1.0, 50, 5) };
         let text = look(&now, Some(&before));

@@ -26,8 +26,8 @@ use crate::usage::UsageError;
 /// in less.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The variables by which starters of MPI jobs say how many processes there are, and which this is;
-/// the last is that of a step of Slurm (`srun`), whatever it lets processes find each other by.
+/// The variables by which starters of MPI jobs say how many processes there are, and which this is.
+/// The last is that of a step of Slurm (`srun`), whatever it lets processes find each other by.
 const MPI_VARIABLES: [[&str; 2]; 3] = [
     ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"],
     ["PMI_SIZE", "PMI_RANK"],
@@ -59,7 +59,7 @@ pub(crate) struct Peer {
 
 /// The error of a process that has already reported it to the first one, which prints it.
 #[derive(Debug, Error)]
-#[error("told to the first process of the run")]
+#[error("reported to the first process of the run")]
 pub(crate) struct Told;
 
 /// The processes of a run as this one sees them.
@@ -80,7 +80,7 @@ impl FromStr for Peer {
         let numbers: Vec<u32> = text.split(',').map_while(|number| number.parse().ok()).collect();
         match numbers[..] {
             [rank, n_ranks] if (1..n_ranks).contains(&rank) => Ok(Self { rank, n_ranks }),
-            _ => Err("lode train gives this flag to the processes that it starts".to_owned()),
+            _ => Err("lode train passes this flag to the processes that it starts".to_owned()),
         }
     }
 }

@@ -371,7 +371,7 @@ mod tests {
         let auto = |free, wanted| TierSize::Auto.room(free, 100, wanted).rows();
         assert_eq!(auto(Some(10_001), 99), 50);
         assert_eq!(auto(Some(10_001), 20), 20, "no more than could be asked for");
-        assert_eq!(auto(None, 20), 0, "nobody knows what is free");
+        assert_eq!(auto(None, 20), 0, "the free memory is unknown");
         assert_eq!(TierSize::Bytes(999).room(Some(5), 100, 20).rows(), 9, "as told");
     }
 

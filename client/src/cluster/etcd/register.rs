@@ -54,7 +54,7 @@ impl Registration {
                 if let Err(failure) = &kept
                     && told_at.is_none_or(|at| at.elapsed() >= WARN)
                 {
-                    warn!(%failure, "not registered in etcd for now; clients that know the server go on");
+                    warn!(%failure, "not registered in etcd at present; clients that know the server continue");
                     told_at = Some(Instant::now());
                 }
                 if kept.is_ok() {
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_of_another_graph_keep_a_prefix_that_nobody_claims() {
+    fn servers_of_another_graph_keep_an_unclaimed_prefix() {
         let entry = |graph: &str| {
             let graph = graph.to_owned();
             serde_json::to_vec(&ServerEntry { graph, ..ServerEntry::default() }).unwrap()

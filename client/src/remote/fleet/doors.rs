@@ -223,7 +223,7 @@ mod tests {
         let doors = Doors::new(1);
         let soon = || Instant::now() + Duration::from_millis(20);
         let search = doors.search(soon()).unwrap();
-        assert!(doors.search(soon()).is_none(), "somebody else has it");
+        assert!(doors.search(soon()).is_none(), "another process has it");
         let waits = std::thread::spawn({
             let doors = Arc::clone(&doors);
             move || doors.search(Instant::now() + Duration::from_secs(60)).is_none()

@@ -21,7 +21,7 @@ fn looks_for(addresses: &[&str], deadline: Duration) -> Duration {
 }
 
 #[test]
-fn a_partition_that_nobody_has_is_told_at_once_unless_somebody_may_bring_it() {
+fn a_partition_without_a_server_is_reported_immediately_unless_one_may_bring_it() {
     let roams = |description: &mut Description| description.roams = true;
     let one = FakeServer::start_as(&[0], roams);
     let took = looks_for(&[&one.address], MS(20_000));
@@ -71,7 +71,7 @@ fn one_that_is_silent_is_waited_for_once_though_the_others_are_asked_twice() {
 }
 
 #[test]
-fn two_writers_are_told_soon_unless_a_server_has_not_answered_and_nothing_is_put() {
+fn two_writers_are_reported_soon_unless_a_server_has_not_answered_and_nothing_is_put() {
     let writes = |description: &mut Description| description.writable = true;
     let [one, other] = [(); 2].map(|()| FakeServer::start_as(&[0, 1], writes));
     let took = |addresses: &[&str], deadline| {

@@ -66,7 +66,7 @@ fn a_shard_whose_port_is_refused_is_asked_by_the_common_port() {
 }
 
 #[test]
-fn a_port_that_swallows_whoever_comes_is_waited_for_once() {
+fn a_port_that_swallows_every_client_is_waited_for_once() {
     let (port, _waiting, _listener) = swallowing();
     let server = behind(port);
     let client = connect(&[&server]);
@@ -109,7 +109,7 @@ fn a_server_whose_shards_have_moved_to_other_ports_is_not_taken_for_one_behind_a
 }
 
 #[test]
-fn a_server_that_was_started_anew_with_the_same_ports_is_not_one_behind_a_wall() {
+fn a_server_that_was_restarted_with_the_same_ports_is_not_one_behind_a_wall() {
     let (at, _bound) = refusing();
     let server = behind(at.port());
     let client = connect(&[&server]);

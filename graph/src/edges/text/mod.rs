@@ -2,8 +2,8 @@
 //!
 //! A line holds two node ids, decimal, between 0 and 2³² − 2, with blanks (spaces, tabs) or one
 //! comma between them. Blank lines, and lines that start with `#` or `%`, are skipped. Lines end
-//! with `\n` or `\r\n`; the last one may lack its end. What comes after the second id is an error,
-//! or, if asked for, ignored to the end of the line. There are no column names.
+//! with `\n` or `\r\n`; the last one may lack its end. Text after the second id is an error, or, on
+//! request, ignored to the end of the line. There are no column names.
 
 mod parse;
 mod source;

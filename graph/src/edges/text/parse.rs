@@ -8,7 +8,7 @@ pub const MAX_LINE_BYTES: usize = 1 << 16;
 /// Digits that fit into 64 bits whatever they are.
 const SAFE_DIGITS: usize = 19;
 
-/// What is done with what comes after the second id of a line.
+/// Treatment of text after the second id of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtraColumns {
     /// It is an error: a third number may mean that this is no list of edges at all.
@@ -23,11 +23,11 @@ pub enum ExtraColumns {
 pub struct EdgeTextError {
     /// The line, counted from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// The fault of it.
     pub fault: EdgeTextFault,
 }
 
-/// What can be wrong with a line.
+/// Faults of a line.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum EdgeTextFault {
     /// More bytes than a line may have.
@@ -240,7 +240,7 @@ fn blanks(lines: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Past what stands between two ids: blanks with at most one comma among them.
+/// Moves past the separator of two ids: blanks with at most one comma among them.
 #[inline]
 fn separator(lines: &[u8], at: usize) -> Result<usize, EdgeTextFault> {
     let after = blanks(lines, at);

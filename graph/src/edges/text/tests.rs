@@ -35,7 +35,7 @@ fn open(name: &str, bytes: &[u8]) -> Result<Vec<[u32; 2]>, EdgeError> {
     let (_dir, path) = file(name, bytes);
     let edges = TextEdges::open(&path, ExtraColumns::Refuse, None)?;
     let found = all(&edges)?;
-    assert_eq!(all(&edges)?, found, "each pass gives the same");
+    assert_eq!(all(&edges)?, found, "each pass is the same");
     assert_eq!(edges.n_edges(), found.len() as u64);
     let end = found.as_flattened().iter().max().map_or(0, |&max| max + 1);
     assert_eq!(edges.n_nodes(), end);

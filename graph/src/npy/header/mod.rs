@@ -26,7 +26,7 @@ pub struct NpyHeader {
     pub data_bytes: u64,
 }
 
-/// What is wrong with the bytes of a `.npy` file.
+/// Faults in the bytes of a `.npy` file.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum NpyFault {
     /// The first bytes are those of another format.
@@ -65,7 +65,7 @@ pub enum NpyFault {
     Syntax {
         /// Bytes from the start of the file.
         offset_bytes: usize,
-        /// What should stand there.
+        /// The expected text.
         expected: &'static str,
     },
     /// An element type that is not read here.

@@ -2,7 +2,7 @@
 //!
 //! Clusters come from size-constrained label propagation (Meyerhenke, Sanders and Schulz, SEA
 //! 2014). When they keep to the partitions, the partitions of the graph are partitions of the
-//! contracted one too, and nothing is lost; when they do not, each takes the partition of most of
+//! contracted one too, and nothing is lost. When they do not, each takes the partition of most of
 //! its nodes, which repairs partitions that tear neighbours apart.
 
 use std::cmp::Reverse;

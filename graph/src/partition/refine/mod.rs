@@ -2,10 +2,10 @@
 //!
 //! A round contracts the graph level by level, and improves the partitioning from the smallest
 //! level down to the nodes, as multilevel partitioners do (Karypis and Kumar, SIAM J. Sci. Comput.
-//! 20, 1998), but from the partitioning that there is. Few edges are held all. Of many each node
-//! keeps a few neighbours: these are contracted once into clusters of up to [`SAMPLED_CLUSTER`]
-//! nodes, and in place of a search among nodes two streamings over all edges follow, in which nodes
-//! near other partitions go where most of their neighbours are.
+//! 20, 1998), but from the partitioning that there is. Few edges are held all. On a sample each
+//! node keeps a few neighbours, which are contracted once into clusters of up to
+//! [`SAMPLED_CLUSTER`] nodes. Two streamings over all edges replace the search among nodes. In them
+//! nodes near other partitions go where most of their neighbours are.
 //!
 //! In the first round clusters may cross partitions, and the smallest level is partitioned from
 //! nothing too, which repairs bad partitions. In the others clusters keep to the partitions, so
@@ -31,7 +31,7 @@ use level::{Level, Lists, Loads};
 use restream::restream;
 use slots::Slots;
 
-/// Contraction ends when there are so many nodes per partition.
+/// Contraction ends at this many nodes per partition.
 const COARSEST_PER_PART: u32 = 60;
 /// Clusters hold at most a share of a partition, so that balance stays possible.
 const CLUSTERS_PER_PART: u32 = 30;
@@ -58,9 +58,9 @@ const SWEEPS: u32 = 2;
 /// Memory of a round for `n_nodes` nodes and `n_edges` edges, and its passes over the edges.
 ///
 /// Where all edges are held: per node 4 offset, 20 cluster, size, order, pull and member of a node
-/// while it is contracted, 2 owner before the round; per edge 8 in the lists of both ends. Of a
-/// sample: per node 4 for each slot, 2 owner before, and 12 cluster, number and member of a node.
-/// And the levels above.
+/// while it is contracted, 2 owner before the round; per edge 8 in the lists of both ends. Memory
+/// on a sample: per node 4 for each slot, 2 owner before, and 12 cluster, number and member of a
+/// node. And the levels above.
 pub(super) fn plan(n_nodes: u64, n_edges: u64) -> PlannedPhase {
     let (arithmetic, bytes) = match sample::n_slots(n_nodes, n_edges) {
         None => {
@@ -204,7 +204,7 @@ fn n_cut(edges: &dyn EdgeStream, parts: &[PartId]) -> Result<u64, EdgeError> {
     Ok(n_cut)
 }
 
-/// What a cycle through the levels has to keep to.
+/// Bounds of a cycle through the levels.
 #[derive(Clone, Copy, Debug)]
 struct Aims {
     n_parts: u16,

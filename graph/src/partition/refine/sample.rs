@@ -33,7 +33,7 @@ pub(super) fn all_edges(edges: &dyn EdgeStream, n_nodes: u32) -> Result<Level, E
     for_each_edge(edges, &mut |u, v| {
         for (node, neighbour) in [(u, v), (v, u)] {
             let next = &mut offsets[node as usize];
-            // A file that changes between passes may have more; it gives worse lists.
+            // A file that changes between passes may have more; that makes worse lists.
             if let Some(place) = neighbours.get_mut(*next as usize) {
                 *place = neighbour;
                 *next += 1;

@@ -271,7 +271,7 @@ proptest! {
         parts in prop::collection::vec(0u16..40, 50),
         seed: u64,
     ) {
-        // So many partitions that only some nodes are counted.
+        // As many partitions as require a sample of the nodes.
         let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
         let mut parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
         let slots = Slots::sample(&edges, &parts, 3, seed).unwrap().0;
@@ -286,7 +286,7 @@ proptest! {
     }
 
     #[test]
-    fn the_queue_gives_the_largest_key_whatever_changes(
+    fn the_queue_returns_the_largest_key_whatever_changes(
         steps in prop::collection::vec((0u32..20, prop::option::of(-50i64..50)), 0..200),
     ) {
         let mut queue = Queue::new(20);

@@ -11,7 +11,7 @@ pub(crate) const UNSEEN: u32 = u32::MAX;
 /// Edges whose state is loaded ahead together.
 const TOUCH_EDGES: usize = 128;
 
-/// What is kept of a node; 16 bytes side by side, so that an edge costs one cache miss per end.
+/// State of a node; 16 bytes side by side, so that an edge costs one cache miss per end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(in crate::partition) struct Node {
@@ -83,7 +83,7 @@ pub(in crate::partition) enum Mover {
     Second,
 }
 
-/// SPRING's rule (lines 10–15): of two clusters of at most `tau_vol` the smaller one gives its
+/// SPRING's rule (lines 10–15): of two clusters of at most `tau_vol` the smaller one loses its
 /// node.
 pub(in crate::partition) fn by_spring(
     tau_vol: u64,
@@ -95,8 +95,9 @@ pub(in crate::partition) fn by_spring(
     }
 }
 
-/// One clustering pass; `volumes` has an entry for each cluster that was ever made. `rule` tells
-/// who moves from the volumes of both ends' clusters, which differ, and the degrees of both.
+/// One clustering pass; `volumes` has an entry for each cluster that was ever made. `rule` decides
+/// the end that moves from the volumes of both ends' clusters, which differ, and the degrees of
+/// both.
 pub(in crate::partition) fn pass(
     edges: &dyn EdgeStream,
     nodes: &mut [Node],

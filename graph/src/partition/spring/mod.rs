@@ -24,10 +24,10 @@ use crate::edges::{EdgeError, EdgeStream};
 pub(crate) use cluster::UNSEEN;
 pub(super) use cluster::{Mover, Node, Volumes, degrees, pass as clustering_pass};
 
-/// What SPRING can be told.
+/// Parameters of SPRING.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpringParams {
-    /// τ_vol: a cluster of larger volume (sum of degrees) neither takes nor gives nodes. The paper
+    /// τ_vol: a cluster of larger volume (sum of degrees) neither takes nor loses nodes. The paper
     /// names no value; the default is a twentieth of the volume of all nodes per partition, 0.1 ·
     /// |E| / p of the edges of the stream, as its code has. Twice of it is 1 % worse in the mean of
     /// seven graphs (benches/notes/partitioners.md).
@@ -112,7 +112,7 @@ pub(super) fn spring(
     Ok((pack::assign(&nodes, clusters, n_parts, config.capacity(n_nodes)), counts))
 }
 
-/// Clusters that nobody has assigned to partitions.
+/// Clusters without a partition yet.
 #[derive(Debug)]
 pub(crate) struct MergedClusters {
     /// Cluster of each node before merging; [`UNSEEN`] for a node without edges.

@@ -34,7 +34,7 @@ pub(super) enum Rule {
     TwoPsL,
 }
 
-/// What a partitioner of edges made of them, before neighbour lists were completed.
+/// Result of a partitioner of edges, before neighbour lists were completed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VertexCutReport {
     /// Mean number of partitions with an edge of a node; a node without edges counts 1.

@@ -4,7 +4,7 @@ use super::VertexCutReport;
 use crate::PartId;
 use crate::partition::loads::Loads;
 
-/// What is kept while edges are placed: a byte per node and partition, a count per partition.
+/// State while edges are placed: a byte per node and partition, a count per partition.
 pub(super) struct State {
     n_parts: u16,
     /// Edges of each node in each partition. When one would pass 255, all of the node's are halved,
@@ -73,9 +73,9 @@ impl State {
         }
     }
 
-    /// Owners of all nodes, and what the copies cost. Of several partitions with most of a node's
-    /// edges the one that owns least so far has it; nodes without edges come last and fill up those
-    /// that own least.
+    /// Owners of all nodes, and what the copies cost. Among several partitions with most of a
+    /// node's edges the one that owns least so far has it; nodes without edges come last and fill
+    /// up those that own least.
     pub(super) fn finish(self) -> (Vec<PartId>, VertexCutReport) {
         let mut loads = Loads::new(self.n_parts);
         let n_nodes = (self.counts.len() / usize::from(self.n_parts)) as u32;

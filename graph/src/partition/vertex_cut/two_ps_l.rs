@@ -63,8 +63,9 @@ pub(super) fn place(
     Ok(())
 }
 
-/// Who moves along an edge, by the volumes of the ends' clusters and by their degrees (the paper's
-/// Algorithm 1; of equals the first end moves, as in its authors' program).
+/// Decides the end that moves along an edge, by the volumes of the ends' clusters and by their
+/// degrees. It follows the paper's Algorithm 1; of equals the first end moves, as in its authors'
+/// program.
 fn mover(volumes: [u64; 2], degrees: [u32; 2], max_volume: u64) -> Option<Mover> {
     let [degree_u, degree_v] = degrees.map(u64::from);
     let [volume_u, volume_v] = volumes;

@@ -86,7 +86,7 @@ fn fan_outs_bound_a_block() {
 }
 
 #[test]
-fn lies_under_a_good_checksum_are_refused() {
+fn forgeries_under_a_good_checksum_are_refused() {
     let refused = |words: &[u32]| decode(&forged(words), PLACE, 9, &shape(100, 1)).unwrap_err();
     // Nodes 5 and 6; 5 is the root and receives an answer from 6.
     let good = [2, 1, 1, 1, 1, 5, 6, 1, 0];

@@ -28,7 +28,7 @@ fn block_ends(path: &Path) -> Vec<usize> {
 }
 
 #[test]
-fn a_run_cut_off_anywhere_goes_on_to_the_same_file() {
+fn a_run_cut_off_anywhere_continues_to_the_same_file() {
     let (_dir, path, whole_summary) = written();
     let (whole, ends) = (std::fs::read(&path).unwrap(), block_ends(&path));
     assert_eq!(ends.len() as u64, whole_summary.batches);

@@ -50,7 +50,7 @@ pub enum Operation {
 pub enum Fault {
     /// The power goes: the operation may or may not take effect, and nothing works after it.
     PowerLoss,
-    /// The system refuses with this number. A refused append may have written some bytes; a sync
+    /// The system refuses with this number. A refused append may have written some bytes. A sync
     /// that failed for `EIO` or `ENOSPC` has lost what it was for, whatever later syncs say.
     Errno(Errno),
     /// A read returns fewer bytes than requested, and there are more.

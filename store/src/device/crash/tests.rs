@@ -206,7 +206,7 @@ fn nothing_works_after_the_power_went_and_the_last_operation_may_have_happened()
 }
 
 #[test]
-fn the_same_seed_gives_the_same_outcome() {
+fn the_same_seed_has_the_same_outcome() {
     let (device, _file) = written(&[1; 5000], 700);
     device.create_dir(Path::new("d")).unwrap();
     let look = |device: CrashDevice| (names(&device, ""), bytes_of(&device, "a"));

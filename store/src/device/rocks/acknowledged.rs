@@ -2,7 +2,7 @@
 //!
 //! RocksDB cannot tell a write that a crash cut off from a synced one that was damaged or cut off
 //! later: both end a log. So the sequence number of the last synced write is written to a file of
-//! its own after each write. A store that comes back with less has lost what was acknowledged; one
+//! its own after each write. A store that comes back with less has lost what was acknowledged. One
 //! that comes back with as much has lost nothing, whatever its logs end in.
 //!
 //! The file is not synced: that would take each put twice as long. It survives the process. After

@@ -119,7 +119,7 @@ impl Reopening {
             return Ok(());
         }
         let message = format!(
-            "No space left on device: {free} bytes are free, and {needed} are needed to go on"
+            "No space left on device: {free} bytes are free, and {needed} are needed to continue"
         );
         Err(io::Error::new(io::ErrorKind::StorageFull, message))
     }
@@ -238,7 +238,7 @@ mod tests {
         let error = store.write(&[put("c", "3")]).unwrap_err().to_string();
         assert!(error.contains("an earlier write failed: no storage space"), "{error}");
         store.flush().unwrap_err();
-        assert_eq!(value(&store, "a").as_deref(), Some("1"), "reads go on");
+        assert_eq!(value(&store, "a").as_deref(), Some("1"), "reads continue");
         store.recover().unwrap();
         store.write(&[put("c", "3")]).unwrap();
         store.flush().unwrap();

@@ -61,7 +61,7 @@ impl PartCopy {
     ///
     /// After an error the folder is as it was, and may be opened again.
     pub fn close(self, id: u64) -> Result<PathBuf, StoreError> {
-        assert!(self.is_idle(), "nobody reads from a partition that is closed");
+        assert!(self.is_idle(), "no gather reads from a partition that is closed");
         self.live.forget_garbage(&self.part.catalog);
         // Rows in the log alone would be there as well: this is for readers of the old folder.
         self.part.catalog.flush()?;

@@ -65,7 +65,7 @@ mod tests {
         while seals.begin(start) {
             seals.end(start);
             n_seals += 1;
-            assert!(n_seals < 100, "as often as somebody likes");
+            assert!(n_seals < 100, "as often as requested");
         }
         assert!(n_seals > 10, "{n_seals}");
         let mut seals = Seals::default();

@@ -12,7 +12,7 @@ use crate::fixture::{files, flip};
 use crate::row::RowIdx;
 
 #[test]
-fn a_damaged_page_stops_a_compaction_unless_all_of_its_rows_were_put_anew() {
+fn a_damaged_page_stops_a_compaction_unless_all_of_its_rows_were_put_again() {
     // 99 bytes a row: page 1 holds rows 41 to 82, some of them in part.
     let ring = ring(200, 1, 1);
     let live = writer(&ring);
@@ -139,7 +139,7 @@ fn a_damaged_delta_is_reported_by_name() {
 }
 
 #[test]
-fn after_a_failed_write_its_partition_takes_no_other_and_the_rest_goes_on() {
+fn after_a_failed_write_its_partition_takes_no_other_and_the_rest_continues() {
     let ring = ring(20, 2, 2);
     let live = writer(&ring);
     let first_of = |part: u16| ring.nodes.book.range(PartId(part)).start;

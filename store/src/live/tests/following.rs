@@ -256,7 +256,7 @@ fn a_follower_that_was_away_for_longer_than_commits_are_known_is_refused() {
 
 /// Those that follow it, once it writes, have the same history.
 #[test]
-fn a_follower_that_becomes_the_writer_goes_on_with_its_history() {
+fn a_follower_that_becomes_the_writer_continues_with_its_history() {
     let pair = Pair::new();
     let follower = pair.follower();
     put(&pair.writer, "feat", &[1], 1);

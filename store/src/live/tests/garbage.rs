@@ -115,7 +115,7 @@ fn readers_elsewhere_keep_their_file_until_the_next_compaction_or_opening() {
 }
 
 #[test]
-fn what_a_crash_leaves_is_removed_by_a_writer_and_seen_by_nobody() {
+fn leftovers_of_a_crash_are_removed_by_a_writer_and_never_seen() {
     let ring = ring(100, 1, 1);
     let dir = ring.out().join("part-000");
     let live = writer(&ring);
@@ -128,7 +128,7 @@ fn what_a_crash_leaves_is_removed_by_a_writer_and_seen_by_nobody() {
     assert_eq!(segments(&ring).len(), 2, "no sweep came");
     fs::write(dir.join("feat.v2.seg.tmp"), b"half").unwrap();
     fs::write(dir.join("mark.v2.seg"), b"named by no record").unwrap();
-    fs::write(dir.join("feat.v9.seg"), b"of a version that nobody has committed").unwrap();
+    fs::write(dir.join("feat.v9.seg"), b"of a version without a commit").unwrap();
     fs::write(dir.join("feat.v1.seg.bak"), b"a copy of the user's").unwrap();
     let reader = open(&ring.out(), LiveMode::Read).unwrap();
     assert_eq!(seqs(&latest(&reader), "feat")[1], 1);
@@ -138,7 +138,7 @@ fn what_a_crash_leaves_is_removed_by_a_writer_and_seen_by_nobody() {
     assert_eq!(segments(&ring), ["feat.v1.seg.bak", "feat.v2.seg"]);
     assert!(!dir.join("mark.v2.seg").exists());
     let later = fs::read(dir.join("quarantine/feat.v9.seg.1")).unwrap();
-    assert_eq!(later, b"of a version that nobody has committed");
+    assert_eq!(later, b"of a version without a commit");
     assert_eq!(seqs(&latest(&live), "feat")[1], 1);
 }
 

@@ -246,7 +246,7 @@ fn a_compaction_that_runs_keeps_no_partition_from_being_given_up() {
 }
 
 #[test]
-fn a_fold_of_a_partition_that_is_sealed_ends_and_others_go_on() {
+fn a_fold_of_a_partition_that_is_sealed_ends_and_others_continue() {
     let ring = ring(N_NODES, 3, 3);
     let live = writer(&ring);
     let nodes = its_nodes(&live);
@@ -334,7 +334,7 @@ fn a_copy_that_is_dropped_changes_nothing_and_its_leftovers_are_gone_on_with() {
 
     let files = live.part_files(PART).unwrap();
     let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 6).unwrap();
-    assert_eq!(arrival.id(), 5, "it goes on under the number that it began with");
+    assert_eq!(arrival.id(), 5, "it continues under the number that it began with");
     for (name, n_bytes) in files.files() {
         assert!(arrival.has(name, n_bytes).unwrap(), "{name}");
     }

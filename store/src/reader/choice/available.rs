@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_tells() {
+    fn this_machine_reports_it() {
         let bytes = available_memory_bytes().unwrap();
         assert!(bytes > 1 << 20, "{bytes}");
     }

@@ -47,8 +47,8 @@ pub(super) fn publish_catalog(
     }
     let reason = reasons.join("; ");
     let action = match &contents.catalog {
-        Some(_) => format!("built anew with all that makes sense in it ({reason})"),
-        None => format!("built anew from the segments ({reason})"),
+        Some(_) => format!("rebuilt with all that makes sense in it ({reason})"),
+        None => format!("rebuilt from the segments ({reason})"),
     };
     if !shop.is_dry_run() {
         let built = build(shop, graph, part, &contents, (work, deltas), moved.as_ref());

@@ -119,7 +119,7 @@ impl Look<'_> {
             return Assessment::Hopeless(format!("it belongs elsewhere: {reason}"));
         }
         let mended = match found {
-            Some((_, codec)) => self.mend(codec).ok_or("its row groups can be told apart no more"),
+            Some((_, codec)) => self.mend(codec).ok_or("its row groups can be separated no more"),
             // What every writer of this release chooses; a guess counts when a witness confirms it.
             None => [SegmentCodec::Raw, SegmentCodec::zstd_for(identity.tensor.row_bytes())]
                 .into_iter()

@@ -168,7 +168,7 @@ fn a_partition_on_another_disk_is_repaired_there() {
 }
 
 #[test]
-fn a_partition_that_is_not_here_is_told() {
+fn a_partition_that_is_not_here_is_reported() {
     let patient = Patient::of(plain());
     patient.remove("part-001");
     let report = patient.repair();

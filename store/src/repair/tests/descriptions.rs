@@ -23,7 +23,7 @@ fn graph_toml_is_written_again_from_its_copies() {
 }
 
 #[test]
-fn a_description_of_another_graph_gives_way_to_what_all_files_say() {
+fn a_description_of_another_graph_yields_to_that_of_all_files() {
     let other = import();
     let foreign = |p: &Patient| {
         assert!(fs::copy(other.path().join("graph.toml"), p.path("graph.toml")).unwrap() > 0);
@@ -81,7 +81,7 @@ fn without_copies_graph_toml_is_derived_from_the_files() {
 }
 
 #[test]
-fn what_nothing_tells_is_not_made_up() {
+fn facts_without_a_source_are_not_made_up() {
     let patient = without_copies();
     patient.remove("graph.toml");
     patient.remove("part-001/topology.csr");

@@ -185,7 +185,7 @@ impl Patient {
         let told = repair(&self.graph(), true, &mut |_, _| {}).unwrap();
         assert_eq!(contents(&self.graph()), before, "a dry run has changed something");
         let report = repair(&self.graph(), false, &mut |_, _| {}).unwrap();
-        assert_eq!(RepairReport { dry_run: false, ..told }, report, "a dry run tells otherwise");
+        assert_eq!(RepairReport { dry_run: false, ..told }, report, "a dry run reports otherwise");
         let after = contents(&self.graph());
         for (path, bytes) in before {
             // Catalogs are open for writing, and RocksDB moves its own files.
@@ -239,7 +239,10 @@ fn lost_rows(was: &Rows, is: &Rows, report: &RepairReport) -> usize {
             lost.tensor.as_ref() == Some(tensor)
                 && lost.nodes.iter().any(|[first, end]| (*first..*end).contains(id))
         };
-        assert!(report.lost.iter().any(covers), "{tensor} {id} is lost and not told: {report:?}");
+        assert!(
+            report.lost.iter().any(covers),
+            "{tensor} {id} is lost and not reported: {report:?}"
+        );
         n_lost += 1;
     }
     n_lost

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_prediction_stands_once() {
+    fn each_prediction_occurs_once() {
         let settings = PREDICTIONS.map(|it| {
             let figure = it.figure.name();
             (it.graph.name, it.servers, it.layers, it.is_hashed, figure)

@@ -34,7 +34,7 @@ pub(super) fn write(text: &mut String, found: &Reproduction) -> fmt::Result {
     writeln!(
         text,
         "\n## Preparation beside training (Fig. 9), and remote rows (Fig. 11)\n\nOver {}. A step of \
-         `ondemand` is both bars of Fig. 9, one after the other; whoever prepares ahead takes as long as the \
+         `ondemand` is both bars of Fig. 9, one after the other; a trainer that prepares ahead takes as long as the \
          higher one, where they overlap wholly.\n\n![Fig. 9](fig9.svg)\n\n![Fig. 11](fig11.svg)",
         match found.figure_link() {
             SLOW => "the slow links",

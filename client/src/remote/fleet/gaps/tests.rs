@@ -80,7 +80,7 @@ fn a_server_that_no_map_names_stays_for_what_no_other_has_or_writes() {
 }
 
 #[test]
-fn a_server_that_has_started_anew_counts_once_by_addresses_that_were_not_asked_since() {
+fn a_restarted_server_counts_once_by_addresses_that_were_not_asked_since() {
     let name = |port: u16| format!("b:{port}").parse::<Address>().unwrap();
     let runs = |instance| in_role(1, instance, &[(0, Role::Writer)]).1;
     let fleet = Arc::new(fleet_of(vec![(name(1), runs(5)), (name(2), runs(5))]));
@@ -94,14 +94,14 @@ fn a_server_that_has_started_anew_counts_once_by_addresses_that_were_not_asked_s
 }
 
 #[test]
-fn what_a_silent_address_led_to_is_told_by_another_of_its_server() {
+fn the_server_behind_a_silent_address_is_known_by_another_of_its_addresses() {
     let runs = |instance| Description { instance, ..server(1, &[0]).1 };
     let all = [0, 5, 6, 7].map(runs);
     let [none, old, new, other] = &all;
     let told = [(other, other), (none, new), (old, new)];
     assert_eq!(renewed(old, told.into_iter()), Some(new));
-    assert_eq!(renewed(other, told.into_iter()), None, "it goes on");
-    assert_eq!(renewed(none, told.into_iter()), None, "nobody can know");
+    assert_eq!(renewed(other, told.into_iter()), None, "it continues");
+    assert_eq!(renewed(none, told.into_iter()), None, "it is unknown");
     assert_eq!(renewed(old, [(old, old)].into_iter()), None);
 }
 
@@ -125,7 +125,7 @@ fn servers_of_another_graph_do_not_take_the_place_of_those_that_are_known() {
 }
 
 #[test]
-fn one_that_starts_anew_again_and_again_rests_and_one_that_has_changed_is_asked() {
+fn one_that_restarts_again_and_again_rests_and_one_that_has_changed_is_asked() {
     let runs = |instance, parts: &[u16]| Description { instance, ..server(1, parts).1 };
     let address = server(1, &[]).0;
     let fleet = Arc::new(fleet_of(vec![(address, runs(5, &[0, 1])), server(2, &[0, 1])]));
@@ -138,7 +138,7 @@ fn one_that_starts_anew_again_and_again_rests_and_one_that_has_changed_is_asked(
 }
 
 #[test]
-fn a_partition_is_nowhere_unless_somebody_who_is_away_had_it_or_it_is_on_its_way() {
+fn a_partition_is_missing_unless_a_server_that_is_away_had_it_or_it_is_on_its_way() {
     let before = fleet_of(vec![server(1, &[0]), server(2, &[1])]);
     let after = |servers| {
         let mut fleet = fleet_of(servers);
@@ -151,7 +151,7 @@ fn a_partition_is_nowhere_unless_somebody_who_is_away_had_it_or_it_is_on_its_way
     assert!(!gone.is_nowhere(PartId(1)), "who had it may come back");
     let mut later = fleet_of(vec![server(1, &[0]), server(3, &[])]);
     later.find_away(&gone);
-    assert!(!later.is_nowhere(PartId(1)), "for as long as nobody has it");
+    assert!(!later.is_nowhere(PartId(1)), "while no server has it");
     let mut back = fleet_of(vec![server(1, &[0]), server(3, &[1])]);
     back.find_away(&later);
     let mut given_on = fleet_of(vec![server(1, &[0]), server(3, &[])]);

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::bucket::Bucket;
 use crate::error::BucketError;
+use crate::publication::Publication;
 
 /// A bucket at a glance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -45,13 +46,13 @@ impl Bucket {
                 parts.push(BucketPart {
                     part: part.0,
                     publication: live.map_or(0, |it| it.sequence),
-                    version: live.map_or(0, |it| it.version()),
+                    version: live.map_or(0, Publication::version),
                     files: live.map_or(0, |it| it.files.len()),
-                    bytes: live.map_or(0, |it| it.n_bytes()),
+                    bytes: live.map_or(0, Publication::n_bytes),
                 });
             }
             let version = match self.complete(graph, None).await {
-                Ok(complete) => complete.first().map(|it| it.version()),
+                Ok(complete) => complete.first().map(Publication::version),
                 Err(BucketError::NoVersion { .. }) => None,
                 Err(error) => return Err(error),
             };

@@ -6,6 +6,8 @@ mod support;
 
 #[path = "operations/browser.rs"]
 mod browser;
+#[path = "operations/container.rs"]
+mod container;
 #[path = "operations/hostile.rs"]
 mod hostile;
 #[path = "operations/logs.rs"]

@@ -31,7 +31,7 @@ use tree::{File, Tree};
 
 /// One violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Finding {
+pub(crate) struct Finding {
     rule: &'static str,
     path: String,
     line: usize,
@@ -121,7 +121,7 @@ fn the_ratchets_name_known_rules_and_areas_and_no_empty_row() {
 fn every_rule_finds_what_is_planted_in_a_small_tree() {
     let source = "//! Gives rows.\n//! What it has.\n// TODO: x\n\
         /// Rows of a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z.\n\
-        pub fn f(a: u8, b: u8, c: u8, d: u8, e: u8, f: bool) { unsafe { g() } }\n\
+        pub(crate) fn f(a: u8, b: u8, c: u8, d: u8, e: u8, f: bool) { unsafe { g() } }\n\
         fn g((a, b): (u8, u8)) {}\n";
     let twin = "struct Row;\nimpl Row {}\nuse crate::doors;\nuse crate::Thing;\n\
         struct Wide;\nimpl Wide {}\n";

@@ -23,6 +23,7 @@ use lodestore_client::{
     VolatileInfo, VolatilePulled, VolatileSource,
 };
 use lodestore_graph::{NodeId, PartId};
+use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use lodestore_server::{Server, ServerConfig};
 use lodestore_store::Dtype;
 
@@ -223,5 +224,29 @@ fn a_pull_waits_for_its_stamp_and_then_says_what_is_lacking() {
     // A stamp beyond all that were published is waited for as any other.
     let found = pull(&hasty, &more, StampWanted::now(lodestore_client::STAMP_MAX)).unwrap();
     assert_eq!((found.1.lacking().len(), found.1.oldest()), (4, None));
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_pull_of_more_rows_than_a_request_has_is_several_requests() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), N_NODES, 2, 1);
+    let config = ServerConfig { n_shards: 1, ..config(&graph, &["h1:1xf32"]) };
+    let (server, address) = start(&config);
+    let client = connect(&[&address], LONG);
+    let nodes: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    let rows: Vec<u8> = (0..N_NODES).flat_map(|node| (node + 1).to_le_bytes()).collect();
+    let mut publisher = client.publisher();
+    publisher.claim("h1", &[0..N_NODES]).unwrap();
+    publisher.publish("h1", &nodes, &rows, 3).unwrap();
+    for n_ids in [IDS_PER_PULL_MAX + 1, 2 * IDS_PER_PULL_MAX] {
+        let ids: Vec<NodeId> = nodes.iter().copied().cycle().take(n_ids).collect();
+        let mut out = vec![0; 4 * n_ids];
+        let pulled = client.pull_volatile("h1", &ids, StampWanted::now(3), &mut out).unwrap();
+        assert!(pulled.is_whole(), "{n_ids} ids");
+        let found = out.as_chunks::<4>().0.iter().map(|&row| u32::from_le_bytes(row));
+        assert!(found.eq(ids.iter().map(|node| node.0 + 1)), "{n_ids} ids");
+    }
+    drop(publisher);
     server.stop().unwrap();
 }

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import _lodestore
+from ._inputs import File, RowsFile, graph_input, load_torch, parquet_edges, parquet_rows
 from ._lodestore import Graph, import_files
 from .errors import DtypeError, ShapeError
 
@@ -28,6 +29,7 @@ def import_graph(
     edges: Any = None,
     tensors: Mapping[str, Any] | None = None,
     dataset: tuple[str, str | PathLike[str]] | None = None,
+    data: Any = None,
     nodes: int | None = None,
     undirected: bool = False,
     parts: int = 1,
@@ -44,12 +46,15 @@ def import_graph(
 ) -> Graph:
     """Imports a graph to the folder `out`, which must not exist, and opens it.
 
-    edges: a path or several (.npy of shape (E, 2), text, .u32, .u64); an integer array of shape
-        (2, E) or (E, 2); or a pair of arrays (source, destination).
-    tensors: by name, one row per node: a path (.npy, .npz, .safetensors, FILE:ARRAY), or an array
-        of shape (nodes,) or (nodes, width).
+    edges: a path or several (.npy of shape (E, 2), text, .u32, .u64, .parquet of two columns or
+        FILE:SOURCE,DESTINATION, .pt); an integer array of shape (2, E) or (E, 2); or a pair of
+        arrays (source, destination).
+    tensors: by name, one row per node: a path (.npy, .npz, .safetensors, .parquet, .pt, or
+        FILE:ARRAY, FILE:COLUMN, FILE:KEY), or an array of shape (nodes,) or (nodes, width).
     dataset: ("ogb", DIR) or ("graphbolt", DIR) instead of edges: the folder of a dataset of the
         Open Graph Benchmark, or of GraphBolt with its metadata.yaml.
+    data: a `torch_geometric.data.Data` or a homogeneous `dgl.DGLGraph` instead of edges: its
+        tensors of nodes, `x` and `y` by the names `feat` and `label`, and the masks of its splits.
     splits: lists of node ids by "train", "val" and "test"; they become the tensor `split`.
     dtypes: types of stored elements by tensor, such as {"feat": "f16"}; those of the input unless
         given.
@@ -57,15 +62,24 @@ def import_graph(
     edge_weights: a path of an .npy file, or an array of shape (E,), float32.
     progress: True shows tqdm's bars where tqdm is installed; or f(stage, done, total).
 
-    Arrays are written to a folder beside `out` first, which is removed at the end.
+    Arrays are written to a folder beside `out` first, which is removed at the end. Parquet files
+    are read by pyarrow, and .pt files by torch, which unpickles nothing but tensors.
 
     Raises ShapeError, DtypeError, StoreError; nothing is left behind.
     """
-    if (edges is None) == (dataset is None):
-        raise ValueError("give either edges= or dataset=")
+    if sum(given is not None for given in (edges, dataset, data)) != 1:
+        raise ValueError("give either edges=, data= or dataset=")
     if nan not in ("refuse", "keep"):
         raise ValueError(f"nan must be 'refuse' or 'keep', found {nan!r}")
     out = Path(fspath(out)).absolute()
+    messages: list[str] = []
+    if data is not None:
+        found = graph_input(data)
+        edges, messages = found.edges, found.left_out
+        nodes = found.nodes if nodes is None else nodes
+        tensors = {**found.tensors, **(tensors or {})}
+        splits = found.splits or None if splits is None else splits
+    dtypes = dict(dtypes or {})
     bar = _Bars() if progress is True else None
     call = bar.update if bar else progress if callable(progress) else None
     try:
@@ -73,7 +87,8 @@ def import_graph(
             scratch = Path(folder)
             files = [] if edges is None else _edge_files(edges, scratch)
             named = [
-                (name, _tensor_file(name, rows, scratch)) for name, rows in (tensors or {}).items()
+                (name, _tensor_file(name, rows, scratch, dtypes))
+                for name, rows in (tensors or {}).items()
             ]
             if splits is not None:
                 n_nodes = nodes if nodes is not None else _n_rows(tensors)
@@ -82,7 +97,7 @@ def import_graph(
                 weights = scratch / "weights.npy"
                 np.save(weights, np.asarray(edge_weights, np.float32))
                 edge_weights = weights
-            messages = import_files(
+            messages += import_files(
                 out,
                 edges=files,
                 tensors=named,
@@ -93,7 +108,7 @@ def import_graph(
                 partitioner=partitioner,
                 refine=refine,
                 order=order,
-                dtypes=list((dtypes or {}).items()),
+                dtypes=list(dtypes.items()),
                 codec=codec,
                 keep_nan=nan == "keep",
                 edge_ids=edge_ids,
@@ -124,24 +139,34 @@ def _array(name: str, value: Any) -> np.ndarray:
 
 def _edge_files(edges: Any, scratch: Path) -> list[Path]:
     if _is_path(edges):
-        return [Path(fspath(edges))]
+        edges = [edges]
     if isinstance(edges, Sequence) and edges and all(_is_path(edge) for edge in edges):
-        return [Path(fspath(edge)) for edge in edges]
+        return [_edge_file(edge, scratch / f"edges-{i}.npy") for i, edge in enumerate(edges)]
+    return [_save_edges(edges, scratch / "edges.npy")]
+
+
+def _edge_file(edges: Any, out: Path) -> Path:
+    file = File.of(edges)
+    if file is None:
+        return Path(fspath(edges))
+    if not file.is_parquet:
+        return _save_edges(load_torch(file), out)
+    parquet_edges(file, out)
+    return out
+
+
+def _save_edges(edges: Any, path: Path) -> Path:
     source, destination = _ends(edges)
     for ends in (source, destination):
         if not np.issubdtype(ends.dtype, np.integer):
             raise DtypeError(f"edges: expected integers, found {ends.dtype}")
     if source.shape != destination.shape or source.ndim != 1:
         raise ShapeError(f"edges: ends of shape {source.shape} and {destination.shape}")
-    path = scratch / "edges.npy"
-    shape = (len(source), 2)
-    pairs = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=shape)
-    for first in range(0, len(source), _CHUNK):
-        part = slice(first, first + _CHUNK)
-        pairs[part, 0] = source[part]
-        pairs[part, 1] = destination[part]
-    pairs.flush()
-    return [path]
+    with RowsFile(path, np.int64, (len(source), 2)) as pairs:
+        for first in range(0, len(source), _CHUNK):
+            part = slice(first, first + _CHUNK)
+            pairs.write(np.stack([source[part], destination[part]], axis=1))
+    return path
 
 
 def _ends(edges: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -157,28 +182,34 @@ def _ends(edges: Any) -> tuple[np.ndarray, np.ndarray]:
     raise ShapeError(f"edges: expected shape (2, E) or (E, 2), found {array.shape}")
 
 
-def _tensor_file(name: str, rows: Any, scratch: Path) -> Path:
-    if _is_path(rows):
-        return Path(fspath(rows))
-    array = _array(name, rows)
-    if array.ndim not in (1, 2):
-        raise ShapeError(f"{name}: expected shape (nodes,) or (nodes, width), found {array.shape}")
+def _tensor_file(name: str, rows: Any, scratch: Path, dtypes: dict[str, str]) -> Path:
     # Names of tensors are checked later, and may have any character.
     path = scratch / f"tensor-{len(list(scratch.iterdir()))}.npy"
-    _save(path, array)
+    if _is_path(rows):
+        file = File.of(rows)
+        if file is None:
+            return Path(fspath(rows))
+        if file.is_parquet:
+            parquet_rows(file, path)
+            return path
+        rows = load_torch(file)
+    is_bf16 = str(getattr(rows, "dtype", "")) == "torch.bfloat16"
+    dtype: np.dtype[Any] = np.dtype(np.float32)
+    if is_bf16:
+        dtypes.setdefault(name, "bf16")
+    else:
+        rows = _array(name, rows)
+        dtype = rows.dtype
+    shape = tuple(rows.shape)
+    if dtype.kind == "b":
+        dtype = np.dtype(np.uint8)
+    if len(shape) not in (1, 2):
+        raise ShapeError(f"{name}: expected shape (nodes,) or (nodes, width), found {shape}")
+    with RowsFile(path, dtype, shape) as saved:
+        for first in range(0, len(rows), _CHUNK_ROWS):
+            part = rows[first : first + _CHUNK_ROWS]
+            saved.write(part.detach().cpu().float().numpy() if is_bf16 else part)
     return path
-
-
-def _save(path: Path, array: np.ndarray) -> None:
-    """Saves rows one after the other, whatever their order in memory."""
-    if array.flags.c_contiguous:
-        np.save(path, array)
-        return
-    rows = np.lib.format.open_memmap(path, mode="w+", dtype=array.dtype, shape=array.shape)
-    for first in range(0, len(array), _CHUNK_ROWS):
-        part = slice(first, first + _CHUNK_ROWS)
-        rows[part] = array[part]
-    rows.flush()
 
 
 def _n_rows(tensors: Mapping[str, Any] | None) -> int:

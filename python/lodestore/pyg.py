@@ -21,10 +21,12 @@ from torch_geometric.data import TensorAttr
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
-from ._lodestore import Future, Graph
+from ._lodestore import Future, Graph, TensorWriter
+from ._lodestore import Tensor as GraphTensor
+from .errors import ShapeError, StoreError
 from .torch import as_array, empty, gather
 
-__all__ = ["FeatureStore", "GraphStore", "NeighborLoader", "NeighborSampler"]
+__all__ = ["FeatureStore", "GraphStore", "NeighborLoader", "NeighborSampler", "inference"]
 
 
 def _available_bytes() -> int:
@@ -78,9 +80,19 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return gather(self.graph, name, self._ids(name, attr.index))
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        """Puts rows; rows of all nodes by a new name become a new tensor."""
+        rows = torch.as_tensor(tensor).detach().cpu().contiguous()
+        is_whole = attr.index is None or (
+            isinstance(attr.index, slice) and attr.index == slice(None)
+        )
+        is_new = attr.attr_name not in self.attrs and attr.attr_name not in self.graph
+        if is_new and attr.group_name is None and is_whole:
+            with new_tensor(self.graph, attr.attr_name, rows) as writer:
+                writer.write(0, as_array(rows))
+            self.attrs[attr.attr_name] = attr.attr_name
+            return True
         name = self._name(attr)
-        rows = as_array(tensor.detach().cpu()) if isinstance(tensor, Tensor) else tensor
-        self.graph.put(name, self._ids(name, attr.index), rows)
+        self.graph.put(name, self._ids(name, attr.index), as_array(rows))
         return True
 
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
@@ -98,6 +110,14 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
         """Returns new objects: PyG's loaders write into them."""
         return [TensorAttr(group_name=None, attr_name=name) for name in self.attrs]
+
+
+def new_tensor(graph: Graph, name: str, rows: Tensor) -> TensorWriter:
+    """Begins a tensor of the type and width of `rows`."""
+    if rows.ndim not in (1, 2):
+        raise ShapeError(f"{name}: expected shape (n,) or (n, width), found {tuple(rows.shape)}")
+    width = 1 if rows.ndim == 1 else rows.shape[1]
+    return graph.new_tensor(name, str(rows.dtype).removeprefix("torch."), width)
 
 
 class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
@@ -294,3 +314,81 @@ class _WindowIterator:
         self.sampled._reset(loader, first_iter)  # type: ignore[attr-defined]
         self.in_flight.clear()
         self.is_exhausted = False
+
+
+@torch.no_grad()
+def inference(
+    model: Any,
+    graph: Graph,
+    *,
+    tensor: str = "feat",
+    out: str = "h{layer}",
+    batch_size: int = 1024,
+    device: Any = "cpu",
+    window: int = 4,
+) -> GraphTensor:
+    """Computes each layer of a model for all nodes, out of core; returns the last layer's tensor.
+
+    The rows of a layer become a tensor of the graph, named `out` with the layer's number from 1 on,
+    from which the next layer reads. All neighbours count, and memory holds `window` batches of
+    `batch_size` nodes and their neighbours.
+
+    model: one of torch_geometric.nn's basic models (GraphSAGE, GCN, GAT, ...), or a module with
+    `num_layers` and `inference_per_layer(layer, x, edge_index, batch_size)`. graph: opened with
+    `writable=True`. tensor: the input of the first layer.
+
+    Raises ReadOnlyError, UnknownTensorError; StoreError where a name of `out` is taken, before
+    anything is computed. A tensor is added when all of its rows are there: after an exception the
+    graph has the layers before it.
+    """
+    mode = getattr(model, "jk_mode", None)
+    if mode not in (None, "last"):
+        raise ValueError(f"layers can be computed one by one for jk 'last' or None, found {mode!r}")
+    graph[tensor]
+    names = [out.format(layer=layer) for layer in range(1, model.num_layers + 1)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"out={out!r} names several layers alike; put {{layer}} into it")
+    for name in names:
+        if name in graph:
+            raise StoreError(f"the graph has a tensor {name}; give another name by out=")
+    was_training = model.training
+    model.eval()
+    try:
+        for layer, name in enumerate(names):
+            _infer_layer(model, graph, layer, (tensor, name), (batch_size, window), device)
+            tensor = name
+    finally:
+        model.train(was_training)
+    return graph[tensor]
+
+
+def _infer_layer(
+    model: Any,
+    graph: Graph,
+    layer: int,
+    names: tuple[str, str],
+    sizes: tuple[int, int],
+    device: Any,
+) -> None:
+    nodes = torch.arange(graph.nodes)
+    attrs = {"x": names[0]}
+    batches = iter(
+        NeighborLoader(
+            graph, [-1], nodes, attrs=attrs, batch_size=sizes[0], window=sizes[1], shuffle=False
+        )
+    )
+
+    def rows_of(batch: Any) -> Tensor:
+        x, edge_index = batch.x.to(device), batch.edge_index.to(device)
+        found = model.inference_per_layer(layer, x, edge_index, batch.batch_size)
+        if len(found) != batch.batch_size:
+            raise ShapeError(f"layer {layer}: {len(found)} rows of {batch.batch_size} nodes")
+        return found.cpu().contiguous()  # type: ignore[no-any-return]
+
+    rows, first = rows_of(next(batches)), 0
+    with new_tensor(graph, names[1], rows) as writer:
+        writer.write(first, as_array(rows))
+        for batch in batches:
+            first += len(rows)
+            rows = rows_of(batch)
+            writer.write(first, as_array(rows))

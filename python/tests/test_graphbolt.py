@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import N_NODES, Sample
+from conftest import N_NODES, Sample, in_process
 
 import lodestore
 
@@ -134,7 +134,8 @@ def test_a_feature_store_has_all_tensors(lgb: Any, sample: Sample, graph: lodest
     store = lgb.feature_store(graph)
     ids = torch.tensor([4, 2])
     for name in graph.tensors:
-        assert ("node", None, name) in store
+        expected = lgb.Feature(graph, name).read(ids)
+        assert torch.equal(store.read("node", None, name, ids), expected)
     found = store.read("node", None, "feat", ids)
     assert np.array_equal(found.numpy(), sample.rows["feat"][ids.numpy()])
 
@@ -146,3 +147,45 @@ def test_the_sampling_graph_has_the_edges(lgb: Any, sample: Sample, graph: lodes
     assert np.array_equal(sampling.indices.numpy(), row)
     edge_ids = sampling.edge_attributes["_ORIGINAL_EDGE_ID"]
     assert torch.equal(edge_ids, torch.arange(len(row))) and len(row) == len(sample.edges)
+
+
+FETCH = """
+import sys
+import dgl.graphbolt as gb, numpy as np, torch
+import lodestore, lodestore.graphbolt as lgb
+
+graph = lodestore.open(sys.argv[1])
+workers, seeds = int(sys.argv[2]), torch.from_numpy(graph.split("train"))
+store = lgb.feature_store(graph)
+seen = []
+items = gb.ItemSampler(gb.ItemSet(seeds, names="seed_nodes"), batch_size=64)
+sampled = items.sample_neighbor(lgb.sampling_graph(graph), [3, 2])
+fetched = sampled.fetch_feature(store, node_feature_keys=["feat", "label", "half"])
+colptr, row = graph.csc()
+for batch in gb.DataLoader(fetched, num_workers=workers):
+    ids = batch.input_nodes
+    assert len(ids.unique()) == len(ids)
+    for name in ["feat", "label", "half"]:
+        found = batch.node_features[name]
+        assert np.array_equal(found.squeeze(1) if name == "label" else found, graph[name][ids])
+    for subgraph in batch.sampled_subgraphs:
+        edges = subgraph.original_edge_ids
+        sources = subgraph.original_row_node_ids[subgraph.sampled_csc.indices]
+        assert np.array_equal(row[edges], sources), "edge ids are positions in csc()"
+    seen += batch.seed_nodes.tolist()
+assert seen == seeds.tolist()
+assert store.size("node", None, "feat") == torch.Size([33])
+with torch.no_grad():
+    cached = lgb.Feature(graph, "feat").read_into_memory()
+    assert isinstance(cached, gb.Feature)
+    assert torch.equal(cached.read(seeds), store.read("node", None, "feat", seeds))
+print("batches", len(seen))
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_the_real_graphbolt(sample: Sample, workers: int) -> None:
+    pytest.importorskip("dgl.graphbolt")
+    done = in_process(FETCH, sample.path, workers)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"batches {(sample.splits == 0).sum()}\n"

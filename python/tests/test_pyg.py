@@ -161,3 +161,94 @@ def test_seeds_that_repeat_are_refused(graph: lodestore.Graph) -> None:
     loader = lpyg.NeighborLoader(graph, [2], torch.tensor([1, 1]), batch_size=2)
     with pytest.raises(ValueError, match="repeat"):
         next(iter(loader))
+
+
+def whole(sample: Sample) -> Any:
+    edge_index = torch.tensor(sorted(sample.edges)).T.contiguous()
+    return torch.from_numpy(sample.rows["feat"]), edge_index
+
+
+@pytest.mark.parametrize("jk", [None, "last"])
+@pytest.mark.parametrize("kind", ["GraphSAGE", "GAT", "GIN"])
+def test_inference_is_the_model_over_the_whole_graph(
+    copied: Sample, kind: str, jk: str | None
+) -> None:
+    import torch_geometric.nn
+
+    torch.manual_seed(2)
+    x, edge_index = whole(copied)
+    model = getattr(torch_geometric.nn, kind)(33, 8, 3, 5, norm="batch", dropout=0.5, jk=jk)
+    expected = model.eval()(x, edge_index).detach()
+    model.train()
+    with lodestore.open(copied.path, writable=True) as graph:
+        last = lpyg.inference(model, graph, batch_size=700)
+        assert model.training, "it is as it was"
+        assert last.name == "h3" and last.shape == (N_NODES, 5)
+        assert graph["h1"].shape == (N_NODES, 8) and list(graph.tensors)[-3:] == ["h1", "h2", "h3"]
+        np.testing.assert_allclose(last[:], expected.numpy(), rtol=1e-4, atol=1e-5)
+        # Again, by other names and sizes of batches, from its own layer.
+        again = lpyg.inference(model, graph, out="again{layer}", batch_size=4_000, window=1)
+        np.testing.assert_allclose(again[:], last[:], rtol=1e-4, atol=1e-5)
+    with lodestore.open(copied.path) as graph:
+        assert graph["h3"].shape == (N_NODES, 5), "it stays"
+
+
+class HalfModel(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Two layers in bfloat16, the second of which fails at the third batch."""
+
+    num_layers = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def inference_per_layer(self, layer: int, x: Any, edge_index: Any, batch_size: int) -> Any:
+        self.calls += layer
+        if self.calls == 3:
+            raise ZeroDivisionError
+        return x[:batch_size].to(torch.bfloat16) * 2
+
+
+def test_an_inference_that_fails_leaves_whole_layers(copied: Sample) -> None:
+    with lodestore.open(copied.path, writable=True) as graph:
+        model = HalfModel()
+        with pytest.raises(ZeroDivisionError):
+            lpyg.inference(model, graph, batch_size=500)
+        assert "h1" in graph and "h2" not in graph
+        doubled = torch.from_numpy(copied.rows["feat"]).to(torch.bfloat16) * 2
+        store = lpyg.FeatureStore(graph, {"h": "h1"})
+        assert torch.equal(store[None, "h", :], doubled)
+        with pytest.raises(lodestore.StoreError, match="has a tensor h1"):
+            lpyg.inference(model, graph)
+        assert model.calls == 3, "nothing was computed"
+        with pytest.raises(ValueError, match="layer"):
+            lpyg.inference(model, graph, out="same")
+        with pytest.raises(KeyError):
+            lpyg.inference(model, graph, tensor="none", out="i{layer}")
+        model.jk_mode = "cat"  # type: ignore[assignment]
+        with pytest.raises(ValueError, match="cat"):
+            lpyg.inference(model, graph, out="i{layer}")
+    with lodestore.open(copied.path) as graph, pytest.raises(lodestore.ReadOnlyError):
+        lpyg.inference(HalfModel(), graph, out="i{layer}")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_server_that_goes_away_in_mid_epoch_ends_the_loader(
+    sample: Sample, serve: Any, workers: int
+) -> None:
+    server, address = serve(sample.path)
+    with lodestore.connect(address, deadline=2.0, topology=sample.path) as graph:
+        loader = loader_of(graph, [3, 2], batch_size=8, window=2, num_workers=workers)
+        batches = iter(loader)
+        first = next(batches)
+        assert np.array_equal(first.x.numpy(), sample.rows["feat"][first.n_id.numpy()])
+        server.kill()
+        with pytest.raises((lodestore.ServerError, lodestore.DeadlineError)):
+            for _ in batches:
+                pass
+        del batches
+    # The process reads other graphs on.
+    with lodestore.open(sample.path) as graph:
+        assert len(list(loader_of(graph, [3, 2], num_workers=workers))) == len(
+            loader_of(graph, [1])
+        )

@@ -82,6 +82,16 @@ def test_a_feature_store_puts_and_updates(store: lpyg.FeatureStore, data: Data) 
     store[None, "y", index] = torch.tensor([8, 9])
     store.graph.commit()
     assert store[None, "y", index].tolist() == [8, 9]
+    new = torch.arange(2.0 * N_NODES, dtype=torch.float16).view(N_NODES, 2)
+    assert store.put_tensor(new, group_name=None, attr_name="z", index=None)
+    assert torch.equal(store[None, "z", :], new)
+    assert torch.equal(store.view(group_name=None).z[:], new)
+    assert store.get_tensor_size(group_name=None, attr_name="z") == (N_NODES, 2)
+    assert [attr.attr_name for attr in store.get_all_tensor_attrs()] == ["x", "y", "z"]
+    with pytest.raises(KeyError, match="x, y, z"):
+        store[None, "w", index] = new[:2]
+    with pytest.raises(lodestore.ShapeError):
+        store[None, "w", None] = new[None]
     # Tensors of a graph are not removed by way of PyG.
     assert not store.remove_tensor(group_name=None, attr_name="x", index=None)
     assert torch.equal(store[None, "x", index], data.x[:2] + 2)

@@ -163,8 +163,21 @@ pub enum ServerError {
         /// What keeps the shard from it.
         reason: String,
     },
+    /// The system refuses io_uring to this process.
+    #[error("no io_uring: {call}: {source}: {remedy}. Clients and embedded stores do without")]
+    NoRing {
+        /// The system call.
+        call: &'static str,
+        /// The system's error.
+        source: io::Error,
+        /// The cause, and what to do.
+        remedy: String,
+    },
     /// A shard's executor did not start or died.
-    #[error("shard executor: {reason}; io_uring and at least 512 KiB of locked memory are needed")]
+    #[error(
+        "shard executor: {reason}; each shard needs io_uring and at least 512 KiB of locked memory \
+         (`ulimit -l`)"
+    )]
     Executor {
         /// What glommio said.
         reason: String,

@@ -31,6 +31,7 @@ mod post;
 mod preload;
 mod puts;
 mod reads;
+mod ring_support;
 mod rows;
 mod server;
 mod shard;

@@ -21,6 +21,7 @@ use crate::http::HttpServer;
 use crate::listen::Listeners;
 use crate::metrics::{Observed, Phase, Served};
 use crate::preload::Preload;
+use crate::ring_support;
 use crate::shard::{Inbox, ShardPlan};
 use crate::stats::Counters;
 use crate::store_threads::StoreThreads;
@@ -62,6 +63,7 @@ impl Server {
     pub fn start(config: &ServerConfig) -> Result<Self, ServerError> {
         let n_shards = config.check()?;
         let gate = Arc::new(Gate::new(Guard::new(config)?));
+        ring_support::check()?;
         let observed = Arc::new(Observed::new());
         // First: to open a graph may take long, and whoever asks meanwhile is told so.
         let http = config.metrics.map(|at| {

@@ -56,7 +56,7 @@ pub use device::{
 pub use dtype::{Dtype, UnknownDtype};
 pub use embedded::EmbeddedStore;
 pub use error::StoreError;
-pub use follow::{FetchedFile, FollowedFolder, Manifest};
+pub use follow::{FetchedFile, FollowedFolder, Manifest, Succession};
 pub use graph::{Graph, HOT_ROWS_DIR, META_FILE};
 pub use import::{EXTERNAL_ID_TENSOR, ImportError, Importer, TensorOptions};
 pub use inspect::{
@@ -89,5 +89,6 @@ pub use source::{
 };
 pub use tensor::{TensorSpec, TensorSpecError};
 pub use verify::{
-    Damage, MAX_DAMAGES_PER_FILE, VerifyReport, verify, verify_on, verify_parts, verify_rows,
+    Damage, MAX_DAMAGES_PER_FILE, VerifyReport, verify, verify_lists, verify_on, verify_parts,
+    verify_rows,
 };

@@ -1,4 +1,4 @@
-//! A server where the kernel gives it no io_uring, or no memory for one: it needs both, and says so.
+//! A server where the system refuses io_uring, or memory for it: it needs both, and says so.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -30,6 +30,8 @@ fn gives_something_up_and_serves() {
     match scenario.as_str() {
         "setup refused" => refuse(&[libc::SYS_io_uring_setup], libc::EPERM),
         "setup unknown" => refuse(&[libc::SYS_io_uring_setup], libc::ENOSYS),
+        "register refused" => refuse(&[libc::SYS_io_uring_register], libc::EPERM),
+        "enter refused" => refuse(&[libc::SYS_io_uring_enter], libc::EPERM),
         "no locked memory" => {
             // Root gets it back when it starts a program, unless it can have it no more.
             let _ = remove_capability_from_bounding_set(CapabilitySet::IPC_LOCK);
@@ -42,15 +44,34 @@ fn gives_something_up_and_serves() {
     panic!("{error}");
 }
 
+/// Runs the scenario, and returns the one line that the server ends with.
+fn last_words(scenario: &str, graph: &Path, parts: &[&str]) -> String {
+    let finished = serve_after(scenario, graph).failed(1, parts);
+    let mut lines = finished.stderr.lines().filter(|line| line.starts_with("lode: "));
+    let line = lines.next().unwrap().to_owned();
+    assert_eq!(lines.next(), None, "{scenario}: {}", finished.stderr);
+    line
+}
+
 #[test]
-fn a_server_that_gets_no_ring_ends_and_says_what_it_needs() {
+fn a_server_under_a_seccomp_filter_names_the_call_and_the_profile_that_allows_it() {
     let source = Source::random(300, 900);
     let graph = source.import("graph", 2, "range");
-    for scenario in ["setup refused", "setup unknown", "no locked memory"] {
-        let finished = serve_after(scenario, &graph);
-        let told = finished.failed(1, &["io_uring", "512 KiB of locked memory"]);
-        let lines: Vec<&str> =
-            told.stderr.lines().filter(|line| line.starts_with("lode: ")).collect();
-        assert_eq!(lines.len(), 1, "{scenario}: {}", told.stderr);
+    let scenarios = [
+        ("setup refused", "io_uring_setup: Operation not permitted"),
+        ("setup unknown", "io_uring_setup: Function not implemented"),
+        ("register refused", "io_uring_register: Operation not permitted"),
+        ("enter refused", "io_uring_enter: Operation not permitted"),
+    ];
+    for (scenario, call) in scenarios {
+        let line = last_words(scenario, &graph, &[call]);
+        assert!(line.contains("seccomp=seccomp.json` with deploy/seccomp.json"), "{line}");
     }
+}
+
+#[test]
+fn a_server_without_locked_memory_says_how_much_it_needs() {
+    let source = Source::random(300, 900);
+    let graph = source.import("graph", 2, "range");
+    last_words("no locked memory", &graph, &["io_uring", "512 KiB of locked memory"]);
 }

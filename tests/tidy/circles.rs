@@ -10,7 +10,7 @@ use crate::tree::{File, Tree, area};
 type Module = String;
 
 /// Checks the imports inside each crate.
-pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(crate) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     let mut crates: BTreeMap<&str, Vec<&File>> = BTreeMap::new();
     for file in tree.files.iter().filter(|file| file.is_product() && top(file).is_some()) {
         crates.entry(area(&file.path)).or_default().push(file);

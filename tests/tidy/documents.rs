@@ -25,7 +25,7 @@ const FOLDERS: &[&str] = &[
 ];
 
 /// Checks a document.
-pub fn check(file: &File, tree: &Tree, findings: &mut Vec<Finding>) {
+pub(crate) fn check(file: &File, tree: &Tree, findings: &mut Vec<Finding>) {
     if !file.path.ends_with(".md") {
         return;
     }

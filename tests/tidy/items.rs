@@ -15,7 +15,7 @@ const MAX_IMPL_FILES: usize = 3;
 const SHARED_NAMES: &[&str] = &["Error", "State"];
 
 /// Checks the items of all product source.
-pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
+pub(crate) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     let mut types: BTreeMap<(&str, String), Vec<(&File, usize)>> = BTreeMap::new();
     let mut impls: BTreeMap<(&str, String), BTreeSet<&str>> = BTreeMap::new();
     for file in tree.files.iter().filter(|file| file.is_product()) {
@@ -53,7 +53,7 @@ pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
 }
 
 /// Returns code with blanks for the modules `tests`.
-pub fn without_tests(code: &str) -> String {
+pub(crate) fn without_tests(code: &str) -> String {
     let mut out = String::with_capacity(code.len());
     let mut rest = code;
     while let Some(start) = rest.find("mod tests {") {
@@ -130,7 +130,7 @@ fn split(list: &str) -> Vec<&str> {
 
 /// Returns the name of the type that a line declares.
 fn type_name(line: &str) -> Option<String> {
-    let mut words = line.trim_start().split_whitespace().peekable();
+    let mut words = line.split_whitespace().peekable();
     if line.starts_with(char::is_whitespace) {
         return None;
     }

@@ -48,7 +48,7 @@ const NO_VERBS: &[&str] = &["always", "as", "is", "its", "rows", "this", "was"];
 const UNFINISHED: &[&str] = &["TODO", "FIXME", "XXX", "HACK"];
 
 /// Checks the language of a file.
-pub fn check(file: &File, findings: &mut Vec<Finding>) {
+pub(crate) fn check(file: &File, findings: &mut Vec<Finding>) {
     let Some(source) = &file.rust else {
         document(file, findings);
         return;

@@ -80,7 +80,7 @@ const PLACES: &[&[&str]] = &[
 ];
 
 /// Checks a file's name and form.
-pub fn check(file: &File, tree: &Tree, findings: &mut Vec<Finding>) {
+pub(crate) fn check(file: &File, tree: &Tree, findings: &mut Vec<Finding>) {
     places(file, findings);
     let Some(source) = &file.rust else { return };
     let n_lines = file.text.lines().count();

@@ -2,22 +2,22 @@
 
 /// A sentence.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Sentence {
+pub(crate) struct Sentence {
     /// Line of its first word, from 0 at the text's first line.
-    pub line: usize,
+    pub(crate) line: usize,
     /// Words as written. Code, links and paths count as one word each, code without its text.
-    pub words: Vec<String>,
+    pub(crate) words: Vec<String>,
 }
 
 /// Character that replaces code with its backquotes.
-pub const CODE: char = '`';
+pub(crate) const CODE: char = '`';
 
 /// Abbreviations whose dot does not end a sentence.
 const ABBREVIATIONS: &[&str] =
     &["e.g.", "i.e.", "cf.", "al.", "vs.", "Fig.", "Sec.", "resp.", "no."];
 
 /// Returns the sentences of a text. Code blocks and rows of tables are left out.
-pub fn sentences(text: &str) -> Vec<Sentence> {
+pub(crate) fn sentences(text: &str) -> Vec<Sentence> {
     let mut all = Vec::new();
     let mut paragraph: Vec<(usize, &str)> = Vec::new();
     let mut fenced = false;
@@ -96,7 +96,7 @@ fn words(lines: &[(usize, &str)]) -> Vec<(usize, String)> {
 }
 
 /// Returns a word in lower case without the marks around it.
-pub fn bare(word: &str) -> String {
+pub(crate) fn bare(word: &str) -> String {
     word.trim_matches(|c: char| !c.is_alphanumeric() && c != CODE).to_lowercase()
 }
 

@@ -1,7 +1,7 @@
 //! Findings that are left, by rule and area. A count may only fall.
 
 /// Rules, and what each asks for.
-pub const RULES: &[(&str, &str)] = &[
+pub(crate) const RULES: &[(&str, &str)] = &[
     ("bare bools", "no public function has a parameter of type `bool`"),
     ("beginnings", "no sentence of a doc comment or document begins with What, Who or Of"),
     ("circles", "no circle of imports between files but inside one concept"),
@@ -28,4 +28,4 @@ pub const RULES: &[(&str, &str)] = &[
 ];
 
 /// Rule, area, and number of findings that are left.
-pub const ALLOWED: &[(&str, &str, usize)] = &[];
+pub(crate) const ALLOWED: &[(&str, &str, usize)] = &[];

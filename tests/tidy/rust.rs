@@ -2,39 +2,39 @@
 
 /// Comment lines that belong together: adjacent lines with the same marker in the same column.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Comment {
+pub(crate) struct Comment {
     /// First line, from 1.
-    pub line: usize,
+    pub(crate) line: usize,
     /// Whether it begins with `///` or `//!`.
-    pub doc: bool,
+    pub(crate) doc: bool,
     /// Whether it documents the file or module that it is in.
-    pub inner: bool,
+    pub(crate) inner: bool,
     /// Text without markers, one line each.
-    pub text: String,
+    pub(crate) text: String,
     column: usize,
 }
 
 impl Comment {
     /// Returns the line after the last one.
-    pub fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.line + self.text.lines().count().max(1)
     }
 }
 
 /// A lexed file.
 #[derive(Debug, Default)]
-pub struct Source {
+pub(crate) struct Source {
     /// The text, with a blank for each character of comments, strings and characters.
-    pub code: String,
+    pub(crate) code: String,
     /// Comments in order.
-    pub comments: Vec<Comment>,
+    pub(crate) comments: Vec<Comment>,
     /// Strings in order: line of the quote, and text between the quotes as written.
-    pub strings: Vec<(usize, String)>,
+    pub(crate) strings: Vec<(usize, String)>,
 }
 
 impl Source {
     /// Lexes a file.
-    pub fn lex(text: &str) -> Self {
+    pub(crate) fn lex(text: &str) -> Self {
         let mut lexer = Lexer {
             chars: text.chars().collect(),
             at: 0,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use lodestore_bucket::{Bucket, BucketSummary};
 use lodestore_store::{DeviceSummary, Graph, GraphSummary, TensorSummary, inspect};
 
 use crate::console::Console;
@@ -12,17 +13,46 @@ use crate::table::Table;
 
 /// Show what a graph holds: nodes, tensors, partitions, sizes.
 #[derive(Args)]
-#[command(after_help = "Example:\n  lode inspect my-graph")]
+#[command(after_help = "\
+Example:
+  lode inspect my-graph
+  lode inspect s3://bucket/my-graph")]
 pub(crate) struct InspectArgs {
-    /// Folder of the graph.
+    /// Folder of the graph, or its URL in object storage.
     graph: PathBuf,
 }
 
 impl InspectArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
+        if let Some(url) = url_of(&self.graph) {
+            return console.report(&Bucket::open(url)?.inspect()?, text_of_bucket);
+        }
         let summary = inspect(&Graph::open(&self.graph)?)?;
         console.report(&summary, text)
     }
+}
+
+/// Returns the URL that was given in the place of a folder.
+pub(super) fn url_of(graph: &std::path::Path) -> Option<&str> {
+    graph.to_str().filter(|text| text.contains("://"))
+}
+
+fn text_of_bucket(summary: &BucketSummary) -> String {
+    let mut parts = Table::new(["partition", "publication", "version", "files", "size"]);
+    for part in &summary.parts {
+        parts.row([
+            part.part.to_string(),
+            part.publication.to_string(),
+            part.version.to_string(),
+            human::count(part.files as u64),
+            human::bytes(part.bytes),
+        ]);
+    }
+    let version = match summary.version {
+        Some(version) => format!("version {version}"),
+        None => "no version that every partition has published".to_owned(),
+    };
+    format!("{}: {version}, uuid {}\n\n{parts}", summary.url, summary.uuid)
 }
 
 fn text(summary: &GraphSummary) -> String {

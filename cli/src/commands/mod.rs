@@ -8,6 +8,7 @@ mod copy_part;
 mod drop_tensor;
 mod evaluate;
 mod gather;
+mod gc;
 mod generate;
 mod generate_trace;
 mod import;
@@ -18,6 +19,8 @@ mod man;
 mod partition;
 mod probe;
 mod profile_device;
+mod pull;
+mod push;
 mod put;
 mod quickstart;
 mod rapa;
@@ -56,6 +59,9 @@ pub(crate) enum Command {
     Compact(compact::CompactArgs),
     DropTensor(drop_tensor::DropTensorArgs),
     CopyPart(copy_part::CopyPartArgs),
+    Push(push::PushArgs),
+    Pull(pull::PullArgs),
+    Gc(gc::GcArgs),
     Serve(serve::ServeArgs),
     Schedule(schedule::ScheduleArgs),
     Train(train::TrainArgs),
@@ -112,6 +118,9 @@ impl Command {
             Self::Compact(args) => args.run(console),
             Self::DropTensor(args) => args.run(console),
             Self::CopyPart(args) => args.run(console),
+            Self::Push(args) => args.run(console),
+            Self::Pull(args) => args.run(console),
+            Self::Gc(args) => args.run(console),
             Self::Serve(args) => args.run(console),
             Self::Schedule(args) => args.run(console),
             Self::Train(args) => args.run(console),

@@ -400,13 +400,16 @@ fn text(report: &ServeReport) -> String {
     let unix = report.unix.as_ref().map(|path| format!("unix:{path}"));
     let addresses: Vec<_> = report.address.iter().chain(&unix).map(String::as_str).collect();
     let parts: Vec<_> = report.parts.iter().map(ToString::to_string).collect();
+    let parts = match parts.as_slice() {
+        [] => "no partition".to_owned(),
+        [part] => format!("partition {part}"),
+        parts => format!("partitions {}", parts.join(", ")),
+    };
     let metrics = report.metrics.as_ref();
     let metrics = metrics.map_or_else(String::new, |at| format!("; metrics on http://{at}/"));
     format!(
-        "listening on {} ({} {}, {}{}){metrics}",
+        "listening on {} ({parts}, {}{}){metrics}",
         addresses.join(" and "),
-        if parts.len() == 1 { "partition" } else { "partitions" },
-        parts.join(", "),
         human::counted(report.shards.into(), "shard"),
         if report.writable { ", writable" } else { "" },
     )

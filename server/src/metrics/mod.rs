@@ -1,6 +1,8 @@
 //! What a server shows of itself: gathered from counters when somebody asks, so that no shard waits
 //! for whoever looks.
 
+#[cfg(test)]
+mod dashboard_tests;
 mod figures;
 mod process;
 mod prometheus;

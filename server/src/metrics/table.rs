@@ -36,7 +36,7 @@ impl Source {
         }
     }
 
-    fn label(&self) -> &'static str {
+    pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Gauge(_) | Self::Counter(_) | Self::Histogram(_) => "",
             Self::ShardGauge(_) | Self::ShardCounter(_) => "shard",

@@ -132,10 +132,10 @@ impl Shard {
         match self.call_store(move |_| holdings.look_for_arrivals()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                warn!(%part, %error, "clients do not see partitions in transit")
+                warn!(%part, %error, "clients do not see partitions in transit");
             }
             Err(error) => {
-                warn!(%part, %error, "clients do not see partitions in transit")
+                warn!(%part, %error, "clients do not see partitions in transit");
             }
         }
     }

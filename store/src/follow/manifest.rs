@@ -1,5 +1,6 @@
 //! The files of a version of a partition, as a writer lists them for its followers.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use lodestore_graph::PartId;
@@ -24,6 +25,19 @@ pub struct Manifest {
     pub(crate) tensors: Vec<ManifestTensor>,
     /// The last commits up to the version, ascending.
     pub(crate) commits: Vec<CommitId>,
+}
+
+/// How two manifests of a partition relate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Succession {
+    /// The same version of one history.
+    Same,
+    /// A later version of the same history.
+    Later,
+    /// An earlier version of the same history.
+    Earlier,
+    /// The same commit is not known in both: another history, or one too long ago.
+    Apart,
 }
 
 /// The files of a tensor, oldest first.
@@ -52,6 +66,47 @@ impl Manifest {
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
+    }
+
+    /// Returns how this manifest relates to another one of the same partition.
+    #[must_use]
+    pub fn succession(&self, other: &Self) -> Succession {
+        let (earlier, later, result) = match self.version.cmp(&other.version) {
+            Ordering::Equal => (other, self, Succession::Same),
+            Ordering::Greater => (other, self, Succession::Later),
+            Ordering::Less => (self, other, Succession::Earlier),
+        };
+        if self.graph != other.graph || self.part != other.part {
+            return Succession::Apart;
+        }
+        let commit_of =
+            |of: &Self| of.commits.iter().find(|it| it.version == earlier.version).copied();
+        match (commit_of(earlier), commit_of(later)) {
+            // The version of an import has none: every history of the graph begins with it.
+            (None, None) if earlier.commits.is_empty() => result,
+            (Some(ours), Some(theirs)) if ours == theirs => result,
+            (None, _) | (Some(_), _) => Succession::Apart,
+        }
+    }
+
+    /// Returns whether two manifests name the same tensors.
+    #[must_use]
+    pub fn has_tensors_of(&self, other: &Self) -> bool {
+        let names = |of: &'_ Self| of.tensors.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+        names(self) == names(other)
+    }
+
+    /// Returns what identifies the bytes of a file: the uuid in its header and the digest of its
+    /// tables.
+    #[must_use]
+    pub fn file_id(&self, file: &str) -> Option<[u8; 48]> {
+        let bases = self.tensors.iter().map(|it| &it.base.1);
+        let deltas = self.tensors.iter().flat_map(|it| it.deltas.iter().map(|delta| &delta.record));
+        let record = bases.chain(deltas).find(|record| record.file == file)?;
+        let mut id = [0; 48];
+        id[..16].copy_from_slice(record.segment.as_bytes());
+        id[16..].copy_from_slice(&record.digest);
+        Some(id)
     }
 
     /// Names of its files.
@@ -279,6 +334,30 @@ mod tests {
         let mut wrong = manifest();
         change(&mut wrong);
         Manifest::from_bytes(&wrong.to_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn a_history_is_known_by_the_commit_of_the_earlier_version() {
+        let at_8 = manifest();
+        assert_eq!(at_8.succession(&at_8), Succession::Same);
+        let commit = |version, id| CommitId { version, id: Uuid::from_bytes([id; 16]) };
+        let with = |version, commits| Manifest { version, commits, ..manifest() };
+        let at_9 = with(9, vec![commit(8, 8), commit(9, 9)]);
+        assert_eq!(at_9.succession(&at_8), Succession::Later);
+        assert_eq!(at_8.succession(&at_9), Succession::Earlier);
+        let other_8 = with(8, vec![commit(7, 7), commit(8, 1)]);
+        assert_eq!(other_8.succession(&at_8), Succession::Apart);
+        assert_eq!(other_8.succession(&at_9), Succession::Apart);
+        let at_20 = with(20, vec![commit(19, 19), commit(20, 20)]);
+        assert_eq!(at_20.succession(&at_8), Succession::Apart, "too long ago");
+        let imported = with(1, Vec::new());
+        assert_eq!(at_8.succession(&imported), Succession::Later);
+        assert_eq!(imported.succession(&imported), Succession::Same);
+        assert_eq!(with(8, Vec::new()).succession(&at_8), Succession::Apart);
+        let other_graph = Manifest { graph: Uuid::nil(), ..manifest() };
+        assert_eq!(other_graph.succession(&at_8), Succession::Apart);
+        assert!(at_8.has_tensors_of(&at_9));
+        assert!(at_8.file_id("feat.v2.delta").is_some() && at_8.file_id("halo.bin").is_none());
     }
 
     /// Each would be written over, or read as, another file of the partition.

@@ -20,8 +20,8 @@ use crate::live::remove_unpinned;
 use crate::new_file::remove_if_there;
 
 pub use fetch::FetchedFile;
-pub use manifest::Manifest;
 pub(crate) use manifest::ManifestTensor;
+pub use manifest::{Manifest, Succession};
 
 /// Name of the file that makes a graph's folder a follower's; it has the writer's addresses.
 pub(crate) const FOLLOWS_FILE: &str = "follows";

@@ -137,7 +137,7 @@ pub fn verify_rows(graph: &Graph) -> VerifyReport {
 }
 
 /// Reads the topology and the halo of a partition, which must be here, and no rows.
-pub(crate) fn verify_lists(graph: &Graph, part: PartId) -> Result<VerifyReport, StoreError> {
+pub fn verify_lists(graph: &Graph, part: PartId) -> Result<VerifyReport, StoreError> {
     let findings = Findings::default();
     let walk = Walk::new(graph, &findings, Some(&[part]), Scope::Lists);
     check_all(&walk, &findings, n_threads(), &mut |_, _| {});

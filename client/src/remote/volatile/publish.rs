@@ -301,8 +301,14 @@ impl Sending {
             let found = connection.receive(publication.deadline);
             return self.take_answer(found, n_rows, address);
         }
-        // All are answered, and one was refused: what is not wrong is sent again from there on.
-        let Some(refusal) = self.refusal.take() else { return Ok(()) };
+        match self.refusal.take() {
+            Some(refusal) => self.resend(refusal, patience),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits after a refusal for want of room, and has the rows sent again that were not published.
+    fn resend(&mut self, refusal: ClientError, patience: &mut Patience) -> Result<(), ClientError> {
         let remedy = match Remedy::of(&refusal) {
             later @ Remedy::Later(_) => later,
             _ => return Err(refusal),
@@ -360,4 +366,45 @@ impl Sending {
 /// The claims over a link have ended with its connection.
 fn lost(address: &Address) -> ClientError {
     ClientError::ClaimsLost { address: address.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lodestore_schema::{Failure, FailureCode};
+
+    use super::*;
+    use crate::ClientConfig;
+
+    fn address() -> Address {
+        "127.0.0.1:1".parse().unwrap()
+    }
+
+    fn refusal(code: FailureCode) -> ClientError {
+        let (message, retry_after) = (String::new(), Duration::from_millis(1));
+        ClientError::Refused { address: address(), failure: Failure { code, message, retry_after } }
+    }
+
+    #[test]
+    fn rows_from_a_refused_piece_on_are_sent_again() {
+        let address = address();
+        let mut patience =
+            Patience::new(&ClientConfig::default(), Instant::now() + Duration::from_secs(5));
+        let mut sending = Sending { positions: (0..12).collect(), n_sent: 12, ..Sending::new(0) };
+        // Pieces of 3, 4 and 5 rows: the second is refused, and the server took the third.
+        sending.take_answer(Ok(Reply::Published { n_rows: 3 }), 3, &address).unwrap();
+        sending.take_answer(Err(refusal(FailureCode::Overloaded)), 4, &address).unwrap();
+        sending.take_answer(Ok(Reply::Published { n_rows: 5 }), 5, &address).unwrap();
+        assert_eq!((sending.n_done, sending.n_sent), (3, 12));
+        let refused = sending.refusal.take().unwrap();
+        sending.resend(refused, &mut patience).unwrap();
+        assert_eq!((sending.n_done, sending.n_sent), (3, 3), "from the refused piece on");
+
+        let error = sending.resend(refusal(FailureCode::Invalid), &mut patience).unwrap_err();
+        assert!(matches!(error, ClientError::Refused { .. }), "{error}");
+        assert_eq!(sending.n_sent, 3);
+        let confused = sending.take_answer(Ok(Reply::Published { n_rows: 2 }), 3, &address);
+        assert!(matches!(confused, Err(ClientError::Confused { .. })), "a count of other rows");
+    }
 }

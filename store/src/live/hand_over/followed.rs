@@ -12,6 +12,7 @@ use crate::device::FileReader;
 use crate::error::StoreError;
 use crate::follow::{Manifest, ManifestTensor};
 use crate::graph::{Graph, META_FILE};
+use crate::layout::{DATA_OFFSET, PAGE_BYTES};
 
 /// Looks at a partition until all tensors have one version: a commit may be midway.
 const LOOKS_MAX: usize = 100;
@@ -22,7 +23,7 @@ pub struct PartFiles {
     manifest: Manifest,
     files: Vec<OpenFile>,
     /// Pins.
-    _layers: Vec<Arc<Layer>>,
+    layers: Vec<Arc<Layer>>,
 }
 
 /// An open file: a file that a compaction removes can still be read.
@@ -54,7 +55,7 @@ impl LiveGraph {
             tensors.iter().map(|(of, tensor)| manifest_of(&of.spec().name, tensor)).collect();
         let commits = open.catalog.commits(version)?;
         let manifest = Manifest { graph: self.graph.uuid(), part, version, tensors, commits };
-        Ok(PartFiles { manifest, files, _layers: layers })
+        Ok(PartFiles { manifest, files, layers })
     }
 }
 
@@ -68,6 +69,26 @@ impl PartFiles {
     /// Names and bytes of all files; `graph.toml` is the first.
     pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
         self.files.iter().map(|file| (file.name.as_str(), file.n_bytes))
+    }
+
+    /// Checks the pages of rows among `bytes`, which are those of file `at` from `offset` on, a
+    /// multiple of the page size. Pages that are cut off by the end of `bytes` are not checked.
+    pub fn check(&self, at: usize, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        let Some(file) = self.files.get(at) else { return Ok(()) };
+        let segment = self.layers.iter().map(|layer| layer.segment());
+        let Some(segment) = segment.into_iter().find(|it| it.path() == file.path) else {
+            return Ok(());
+        };
+        let n_pages = segment.layout().n_pages();
+        let pages = bytes.as_chunks::<{ PAGE_BYTES as usize }>().0;
+        for (place, page) in (offset / PAGE_BYTES..).zip(pages) {
+            // The first page of the file is the header.
+            let number = place.checked_sub(DATA_OFFSET / PAGE_BYTES);
+            if let Some(number) = number.filter(|number| *number < n_pages) {
+                segment.check_page(number, page)?;
+            }
+        }
+        Ok(())
     }
 
     /// Appends to `out` what file `at` has from `offset` on, at most `limit` bytes; `true` when that

@@ -1,0 +1,369 @@
+//! A bucket: one place below a URL, and the few operations on its objects.
+
+mod open;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use lodestore_graph::PartId;
+use object_store::path::Path;
+use object_store::{Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
+use tokio::runtime::Runtime;
+use uuid::Uuid;
+
+use crate::error::BucketError;
+use crate::layout::{GRAPH_KEY, clock_key, publication_key};
+use crate::publication::{GraphIdentity, Publication, Published};
+use crate::sealed::{FORMAT, Unsealed};
+use crate::search::{CompleteSearch, NewestSearch, Seen, Step};
+
+/// Requests under way. Each holds at most one chunk.
+pub(crate) const N_PARALLEL: usize = 12;
+/// Tries to find out whether a publication was taken.
+const PUBLISH_TRIES: u32 = 5;
+/// Pause between them.
+const PUBLISH_PAUSE: Duration = Duration::from_millis(500);
+/// Objects of the bucket may be this far ahead of its time: several machines may serve it.
+const CLOCK_SLACK: Duration = Duration::from_secs(300);
+
+/// The home of a graph in object storage.
+pub struct Bucket {
+    url: String,
+    store: Arc<dyn ObjectStore>,
+    prefix: Path,
+    runtime: Runtime,
+}
+
+/// How an attempt to publish ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    Published,
+    /// Another writer has taken the key.
+    Lost(Box<Published>),
+}
+
+/// A listed object.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    pub(crate) key: String,
+    pub(crate) n_bytes: u64,
+    /// Since it was written, by the time of the bucket.
+    pub(crate) age: Duration,
+}
+
+/// The time of the bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BucketTime {
+    now_ms: i64,
+}
+
+impl fmt::Debug for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bucket").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+impl Bucket {
+    /// The URL, which has no credentials.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Runs requests to their end on this thread.
+    pub(crate) fn run<T>(&self, requests: impl Future<Output = T>) -> T {
+        self.runtime.block_on(requests)
+    }
+
+    /// Reads an object; `None` where there is none.
+    pub(crate) async fn read(&self, key: &str) -> Result<Option<Bytes>, BucketError> {
+        let read = async { self.store.get(&self.path(key)).await?.bytes().await };
+        match read.await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(self.failed(key, "read", &error)),
+        }
+    }
+
+    /// Writes an object, whether it is there or not.
+    pub(crate) async fn write(&self, key: &str, bytes: Bytes) -> Result<(), BucketError> {
+        let put = self.store.put(&self.path(key), PutPayload::from_bytes(bytes)).await;
+        put.map(drop).map_err(|error| self.failed(key, "write", &error))
+    }
+
+    /// Removes an object; it may be gone.
+    pub(crate) async fn remove(&self, key: &str) -> Result<(), BucketError> {
+        match self.store.delete(&self.path(key)).await {
+            Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.failed(key, "remove", &error)),
+        }
+    }
+
+    /// Lists the objects below a prefix. The list may be late.
+    pub(crate) async fn list(
+        &self,
+        prefix: &str,
+        time: BucketTime,
+    ) -> Result<Vec<Listed>, BucketError> {
+        let mut objects = self.store.list(Some(&self.path(prefix)));
+        let mut listed = Vec::new();
+        let failed = |error| self.failed(prefix, "list", &error);
+        while let Some(object) = objects.try_next().await.map_err(failed)? {
+            let Some(parts) = object.location.prefix_match(&self.prefix) else { continue };
+            let parts: Vec<String> = parts.map(|part| part.as_ref().to_owned()).collect();
+            let (key, age) = (parts.join("/"), time.age_of(&object));
+            if let Err(ahead) = age {
+                let (url, ahead_s) = (self.url.clone(), ahead.as_secs());
+                return Err(BucketError::Clock { url, key, ahead_s });
+            }
+            let age = age.unwrap_or_default();
+            listed.push(Listed { key, n_bytes: object.size, age });
+        }
+        listed.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(listed)
+    }
+
+    /// Returns the time of the bucket, by an object that is written for it.
+    pub(crate) async fn time(&self) -> Result<BucketTime, BucketError> {
+        let key = clock_key(Uuid::new_v4());
+        self.write(&key, Bytes::from_static(b"time\n")).await?;
+        let head = self.store.head(&self.path(&key)).await;
+        self.remove(&key).await?;
+        let head = head.map_err(|error| self.failed(&key, "read", &error))?;
+        Ok(BucketTime { now_ms: head.last_modified.timestamp_millis() })
+    }
+
+    /// Creates an object if it is absent. An error leaves open whether it was created.
+    async fn create(&self, key: &str, bytes: &[u8]) -> Result<(), Error> {
+        let payload = PutPayload::from_bytes(Bytes::copy_from_slice(bytes));
+        self.store.put_opts(&self.path(key), payload, PutMode::Create.into()).await.map(drop)
+    }
+
+    /// Returns the identity of the graph that is here, if one is.
+    pub(crate) async fn find_graph(&self) -> Result<Option<GraphIdentity>, BucketError> {
+        let Some(bytes) = self.read(GRAPH_KEY).await? else { return Ok(None) };
+        let identity = GraphIdentity::from_bytes(&bytes);
+        identity.map(Some).map_err(|error| self.unsealed(GRAPH_KEY, error))
+    }
+
+    /// Returns the identity of the graph that is here; fails without one.
+    pub(crate) async fn graph(&self) -> Result<GraphIdentity, BucketError> {
+        self.find_graph().await?.ok_or_else(|| BucketError::NoGraph { url: self.url.clone() })
+    }
+
+    /// Returns the identity of the graph that is here, which is `ours` where there was none.
+    pub(crate) async fn find_or_create_graph(
+        &self,
+        ours: GraphIdentity,
+    ) -> Result<GraphIdentity, BucketError> {
+        if let Some(found) = self.find_graph().await? {
+            return Ok(found);
+        }
+        let created = self.create(GRAPH_KEY, &ours.to_bytes()).await;
+        // Another writer may have been first, or the reply lost.
+        match (self.find_graph().await?, created) {
+            (Some(found), _) => Ok(found),
+            (None, Ok(())) => Ok(ours),
+            (None, Err(error)) => Err(self.failed(GRAPH_KEY, "create", &error)),
+        }
+    }
+
+    /// Reads a publication; `None` where there is none of this number.
+    pub(crate) async fn publication(
+        &self,
+        graph: GraphIdentity,
+        part: PartId,
+        sequence: u64,
+    ) -> Result<Option<(Published, Bytes)>, BucketError> {
+        let key = publication_key(part, sequence);
+        let Some(bytes) = self.read(&key).await? else { return Ok(None) };
+        let published = Published::from_bytes(&bytes, graph.graph, part, sequence);
+        Ok(Some((published.map_err(|error| self.unsealed(&key, error))?, bytes)))
+    }
+
+    /// Returns the newest publication of a partition, searched for behind `known`, which is there, or
+    /// behind 0.
+    pub(crate) async fn newest(
+        &self,
+        graph: GraphIdentity,
+        part: PartId,
+        known: u64,
+    ) -> Result<Option<(Published, Bytes)>, BucketError> {
+        let mut search = NewestSearch::new(known);
+        while let Some(sequence) = search.next() {
+            let key = publication_key(part, sequence);
+            match self.store.head(&self.path(&key)).await {
+                Ok(_) => search.take(true),
+                Err(Error::NotFound { .. }) => search.take(false),
+                Err(error) => return Err(self.failed(&key, "look for", &error)),
+            }
+        }
+        if search.newest() == 0 {
+            return Ok(None);
+        }
+        let newest = self.publication(graph, part, search.newest()).await?;
+        let gone =
+            || self.damaged(&publication_key(part, search.newest()), "it was there just now");
+        newest.map(Some).ok_or_else(gone)
+    }
+
+    /// Creates a publication, whose number is that after the newest; finds out whether it was
+    /// created where the reply is lost.
+    pub(crate) async fn publish(
+        &self,
+        graph: GraphIdentity,
+        publication: &Publication,
+    ) -> Result<Attempt, BucketError> {
+        let (part, sequence) = (publication.part(), publication.sequence);
+        let (key, bytes) = (publication_key(part, sequence), publication.to_bytes());
+        let mut n_tries = 0;
+        loop {
+            let Err(error) = self.create(&key, &bytes).await else { return Ok(Attempt::Published) };
+            n_tries += 1;
+            match self.publication(graph, part, sequence).await {
+                Ok(Some((_, found))) if found == bytes => return Ok(Attempt::Published),
+                Ok(Some((other, _))) => return Ok(Attempt::Lost(Box::new(other))),
+                Ok(None) if is_final(&error) || n_tries >= PUBLISH_TRIES => {
+                    return Err(self.failed(&key, "create", &error));
+                }
+                Err(unknown) if n_tries >= PUBLISH_TRIES => return Err(unknown),
+                Ok(None) | Err(_) => tokio::time::sleep(PUBLISH_PAUSE).await,
+            }
+        }
+    }
+
+    /// Returns the publications of the newest complete version, or of a given one, by partition.
+    pub(crate) async fn complete(
+        &self,
+        graph: GraphIdentity,
+        wanted: Option<u32>,
+    ) -> Result<Vec<Publication>, BucketError> {
+        let missing =
+            |at: u16| BucketError::NoVersion { url: self.url.clone(), wanted, part: PartId(at) };
+        let mut newest = Vec::new();
+        for part in graph.parts() {
+            let found = self.newest(graph, part, 0).await?.ok_or_else(|| missing(part.0))?;
+            newest.push(found.0);
+        }
+        let seen = newest.iter().zip(graph.parts());
+        let mut sequences = Vec::new();
+        for (published, part) in seen {
+            let sequence = match published.live() {
+                Some(live) => live.sequence,
+                None => return Err(missing(part.0)),
+            };
+            sequences.push(Seen { sequence, version: published.version(), is_live: true });
+        }
+        let mut search = CompleteSearch::new(sequences, wanted);
+        loop {
+            match search.next() {
+                Step::Read { at, sequence } => {
+                    let part = PartId(u16::try_from(at).unwrap_or(u16::MAX));
+                    let found = self.publication(graph, part, sequence).await?;
+                    let (published, _) = found.ok_or_else(|| missing(part.0))?;
+                    let (version, is_live) = (published.version(), published.live().is_some());
+                    search.take(at, Seen { sequence, version, is_live });
+                    newest[at] = published;
+                }
+                Step::Missing { at } => return Err(missing(u16::try_from(at).unwrap_or(u16::MAX))),
+                Step::Found { .. } => break,
+            }
+        }
+        let live = newest.into_iter().filter_map(|published| match published {
+            Published::Live(publication) => Some(*publication),
+            Published::Removed { .. } => None,
+        });
+        Ok(live.collect())
+    }
+
+    /// An error of an object that is not the one that was written.
+    pub(crate) fn damaged(&self, key: &str, reason: impl Into<String>) -> BucketError {
+        let (url, key, reason) = (self.url.clone(), key.to_owned(), reason.into());
+        BucketError::Damaged { url, key, reason }
+    }
+
+    pub(crate) fn unsealed(&self, key: &str, error: Unsealed) -> BucketError {
+        match error {
+            Unsealed::Newer(found) => {
+                let (url, key) = (self.url.clone(), key.to_owned());
+                BucketError::Newer { url, key, found, known: FORMAT }
+            }
+            Unsealed::Wrong(reason) => self.damaged(key, reason),
+        }
+    }
+
+    fn path(&self, key: &str) -> Path {
+        Path::from_iter(self.prefix.parts().chain(Path::from(key).parts()))
+    }
+
+    fn failed(&self, key: &str, action: &'static str, error: &Error) -> BucketError {
+        let reason = match error {
+            Error::PermissionDenied { .. } => "the credentials do not permit it".to_owned(),
+            Error::Unauthenticated { .. } => {
+                "credentials are missing or not accepted; they come from the environment".to_owned()
+            }
+            Error::NotImplemented { .. } | Error::NotSupported { .. } => {
+                format!(
+                    "this kind of store cannot do it ({error}); use one that can create an \
+                         object only if it is absent, as S3, GCS, Azure or a folder"
+                )
+            }
+            other => without_queries(&other.to_string()),
+        };
+        BucketError::Store { url: self.url.clone(), key: key.to_owned(), action, reason }
+    }
+}
+
+impl BucketTime {
+    /// Returns the age of an object; fails for one of the future with how far ahead it is.
+    fn age_of(self, object: &ObjectMeta) -> Result<Duration, Duration> {
+        let age_ms = self.now_ms - object.last_modified.timestamp_millis();
+        let apart = Duration::from_millis(age_ms.unsigned_abs());
+        match age_ms >= 0 {
+            true => Ok(apart),
+            false if apart <= CLOCK_SLACK => Ok(Duration::ZERO),
+            false => Err(apart),
+        }
+    }
+}
+
+/// Returns whether another try cannot succeed.
+fn is_final(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::PermissionDenied { .. }
+            | Error::Unauthenticated { .. }
+            | Error::NotSupported { .. }
+            | Error::NotImplemented { .. }
+            | Error::InvalidPath { .. }
+    )
+}
+
+/// Returns a message without the queries of URLs in it, which can be signatures.
+fn without_queries(message: &str) -> String {
+    let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ')' | ',' | '>');
+    let (mut text, mut left) = (String::new(), message);
+    while let Some(start) = left.find("://") {
+        let end = left[start..].find(is_end).map_or(left.len(), |at| start + at);
+        let query = left[start..end].find('?').map_or(end, |at| start + at);
+        text.push_str(&left[..query]);
+        left = &left[end..];
+    }
+    text.push_str(left);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_of_urls_do_not_reach_messages() {
+        let message = "PUT https://a.net/b?sig=SECRET&x=1 failed: \"http://c/d?e=SECRET\", why?";
+        assert_eq!(without_queries(message), "PUT https://a.net/b failed: \"http://c/d\", why?");
+    }
+}

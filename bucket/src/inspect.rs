@@ -1,0 +1,63 @@
+//! What a bucket holds, in figures.
+
+use serde::Serialize;
+
+use crate::bucket::Bucket;
+use crate::error::BucketError;
+use crate::publication::Publication;
+
+/// A bucket at a glance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BucketSummary {
+    /// Its URL.
+    pub url: String,
+    /// Identity of the graph.
+    pub uuid: String,
+    /// The newest version that every partition has published; `null` without one.
+    pub version: Option<u32>,
+    /// Its partitions.
+    pub parts: Vec<BucketPart>,
+}
+
+/// The newest publication of a partition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BucketPart {
+    /// The partition.
+    pub part: u16,
+    /// Number of the publication; 0 without one.
+    pub publication: u64,
+    /// Its version; 0 without one.
+    pub version: u32,
+    /// Files of the version.
+    pub files: usize,
+    /// Bytes of these.
+    pub bytes: u64,
+}
+
+impl Bucket {
+    /// Returns what is published.
+    pub fn inspect(&self) -> Result<BucketSummary, BucketError> {
+        self.run(async {
+            let graph = self.graph().await?;
+            let mut parts = Vec::new();
+            for part in graph.parts() {
+                let newest = self.newest(graph, part, 0).await?;
+                let live = newest.as_ref().and_then(|(published, _)| published.live());
+                parts.push(BucketPart {
+                    part: part.0,
+                    publication: live.map_or(0, |it| it.sequence),
+                    version: live.map_or(0, Publication::version),
+                    files: live.map_or(0, |it| it.files.len()),
+                    bytes: live.map_or(0, Publication::n_bytes),
+                });
+            }
+            let version = match self.complete(graph, None).await {
+                Ok(complete) => complete.first().map(Publication::version),
+                Err(BucketError::NoVersion { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            let (url, uuid) = (self.url().to_owned(), graph.graph.to_string());
+            Ok(BucketSummary { url, uuid, version, parts })
+        })
+    }
+}

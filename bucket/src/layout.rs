@@ -1,0 +1,91 @@
+//! Keys of a bucket, below its URL.
+
+use lodestore_graph::PartId;
+
+/// The identity of the graph.
+pub(crate) const GRAPH_KEY: &str = "lodestore-graph";
+/// Prefix of the versions that garbage collection keeps.
+pub(crate) const PINS_PREFIX: &str = "pins";
+/// Prefix of objects by which the time of the bucket is read.
+const CLOCKS_PREFIX: &str = "clock";
+/// Bytes of a chunk but the last one of a file. A multiple of the page size.
+pub(crate) const CHUNK_BYTES: usize = 8 << 20;
+
+/// Name of a chunk: the BLAKE3 of its bytes.
+pub(crate) type ChunkId = [u8; 32];
+
+/// Returns the key of a publication.
+pub(crate) fn publication_key(part: PartId, sequence: u64) -> String {
+    format!("{}/{sequence:010}", publications_prefix(part))
+}
+
+/// Returns the prefix of all publications of a partition.
+pub(crate) fn publications_prefix(part: PartId) -> String {
+    format!("part-{:03}/published", part.0)
+}
+
+/// Returns the key of a chunk.
+pub(crate) fn chunk_key(part: PartId, chunk: &ChunkId) -> String {
+    format!("{}/{}", chunks_prefix(part), blake3::Hash::from_bytes(*chunk).to_hex())
+}
+
+/// Returns the prefix of all chunks of a partition.
+pub(crate) fn chunks_prefix(part: PartId) -> String {
+    format!("part-{:03}/chunks", part.0)
+}
+
+/// Returns the chunk of a key, if it is one of a chunk.
+pub(crate) fn chunk_of_key(key: &str) -> Option<ChunkId> {
+    let (_, name) = key.rsplit_once('/')?;
+    let is_plain = name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let hash = blake3::Hash::from_hex(name).ok()?;
+    is_plain.then(|| *hash.as_bytes())
+}
+
+/// Returns the key of a pin.
+pub(crate) fn pin_key(name: &str) -> String {
+    format!("{PINS_PREFIX}/{name}")
+}
+
+/// Returns the key of an object by which the time of the bucket is read.
+pub(crate) fn clock_key(id: uuid::Uuid) -> String {
+    format!("{CLOCKS_PREFIX}/{}", id.simple())
+}
+
+/// Returns the lengths of the chunks of a file.
+pub(crate) fn chunk_lengths(n_bytes: u64) -> impl Iterator<Item = usize> {
+    let n_chunks = n_bytes.div_ceil(CHUNK_BYTES as u64);
+    (0..n_chunks)
+        .map(move |at| (n_bytes - at * CHUNK_BYTES as u64).min(CHUNK_BYTES as u64) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_chunk_is_read_from_its_key_and_lengths_sum_to_the_file(
+            id in any::<[u8; 32]>(), part in any::<u16>(), n_bytes in 0u64..100 << 20,
+        ) {
+            prop_assert_eq!(chunk_of_key(&chunk_key(PartId(part), &id)), Some(id));
+            let lengths: Vec<usize> = chunk_lengths(n_bytes).collect();
+            prop_assert_eq!(lengths.iter().map(|n| *n as u64).sum::<u64>(), n_bytes);
+            prop_assert!(lengths.iter().all(|n| (1..=CHUNK_BYTES).contains(n)));
+            prop_assert!(lengths.iter().rev().skip(1).all(|n| *n == CHUNK_BYTES));
+        }
+    }
+
+    #[test]
+    fn keys_sort_by_sequence_and_other_keys_are_no_chunks() {
+        assert_eq!(publication_key(PartId(3), 12), "part-003/published/0000000012");
+        assert!(publication_key(PartId(3), 9) < publication_key(PartId(3), 10));
+        let id = [0xab; 32];
+        let key = chunk_key(PartId(3), &id);
+        assert_eq!(chunk_of_key(&key.to_uppercase()), None);
+        assert_eq!(chunk_of_key(&key[..key.len() - 1]), None);
+        assert_eq!(chunk_of_key(&publication_key(PartId(3), 12)), None);
+    }
+}

@@ -1,0 +1,38 @@
+//! Object storage as the home of a graph: push, pull, verify, garbage collection.
+//!
+//! This crate knows keys and objects of a bucket, publications of partitions, and how files travel
+//! there and back. It does not know segments, tensors or versions beyond a manifest, nor servers.
+//!
+//! `layout`, `sealed`, `publication`, `search`, `upload_plan` and `gc_plan` are free of I/O.
+//! `docs/decisions/0049-publications-in-a-bucket.md` has the reasons.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
+
+mod bucket;
+mod error;
+mod gc;
+mod gc_plan;
+mod inspect;
+mod layout;
+mod publication;
+mod pull;
+mod push;
+mod sealed;
+mod search;
+mod upload_plan;
+mod verify;
+
+pub use bucket::Bucket;
+pub use error::BucketError;
+pub use gc::{GcOptions, GcReport};
+pub use gc_plan::GRACE;
+pub use inspect::{BucketPart, BucketSummary};
+pub use pull::{PullOptions, PullReport};
+pub use push::{PushReport, PushedPart};
+pub use verify::{BucketDamage, BucketVerifyReport};
+
+/// A function that receives bytes done and bytes in all.
+pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+//! A publication: a version of a partition, with the chunks of its files.
+
+use std::collections::BTreeSet;
+
+use lodestore_graph::PartId;
+use lodestore_store::Manifest;
+use uuid::Uuid;
+
+use crate::layout::{CHUNK_BYTES, ChunkId};
+use crate::sealed::{Fields, Kind, Unsealed, seal, unseal};
+
+/// The identity of the graph of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GraphIdentity {
+    pub(crate) graph: Uuid,
+    pub(crate) n_parts: u16,
+}
+
+/// A version of a partition as it is published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Publication {
+    /// Its number: 1 is the first one of the partition.
+    pub(crate) sequence: u64,
+    /// Drawn for each attempt to publish.
+    pub(crate) attempt: Uuid,
+    /// BLAKE3 of the publication before it; zeros in the first one.
+    pub(crate) previous: [u8; 32],
+    pub(crate) manifest: Manifest,
+    /// The description of the graph first.
+    pub(crate) files: Vec<PublishedFile>,
+}
+
+/// A file with its chunks, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PublishedFile {
+    pub(crate) name: String,
+    pub(crate) n_bytes: u64,
+    pub(crate) chunks: Vec<ChunkId>,
+}
+
+/// The object at the key of a publication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Published {
+    Live(Box<Publication>),
+    /// Removed by garbage collection; it was of this version.
+    Removed {
+        version: u32,
+    },
+}
+
+impl GraphIdentity {
+    /// Little-endian: graph 16 | partitions u16.
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        let mut body = self.graph.as_bytes().to_vec();
+        body.extend_from_slice(&self.n_parts.to_le_bytes());
+        seal(Kind::Graph, &body)
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Unsealed> {
+        let mut fields = body_of(bytes, Kind::Graph)?;
+        let this = Self { graph: Uuid::from_bytes(fields.take()?), n_parts: fields.u16()? };
+        fields.end()?;
+        Ok(this)
+    }
+
+    pub(crate) fn parts(self) -> impl Iterator<Item = PartId> {
+        (0..self.n_parts).map(PartId)
+    }
+}
+
+impl Publication {
+    pub(crate) fn part(&self) -> PartId {
+        self.manifest.part()
+    }
+
+    pub(crate) fn version(&self) -> u32 {
+        self.manifest.version()
+    }
+
+    /// All chunks, with those that several files share.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = &ChunkId> {
+        self.files.iter().flat_map(|file| &file.chunks)
+    }
+
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.n_bytes))
+    }
+
+    /// Little-endian: sequence u64 | attempt 16 | previous 32 | bytes of the manifest u32, and it |
+    /// files u16, each name (u16 and bytes), bytes u64, and 32 for each of its chunks.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let manifest = self.manifest.to_bytes();
+        let mut body = self.sequence.to_le_bytes().to_vec();
+        body.extend_from_slice(self.attempt.as_bytes());
+        body.extend_from_slice(&self.previous);
+        let n_bytes = u32::try_from(manifest.len()).expect("a manifest lists some thousand files");
+        body.extend_from_slice(&n_bytes.to_le_bytes());
+        body.extend_from_slice(&manifest);
+        let n_files = u16::try_from(self.files.len()).expect("a partition has fewer files");
+        body.extend_from_slice(&n_files.to_le_bytes());
+        for file in &self.files {
+            let n_bytes = u16::try_from(file.name.len()).expect("names of files are short");
+            body.extend_from_slice(&n_bytes.to_le_bytes());
+            body.extend_from_slice(file.name.as_bytes());
+            body.extend_from_slice(&file.n_bytes.to_le_bytes());
+            body.extend_from_slice(file.chunks.as_flattened());
+        }
+        seal(Kind::Publication, &body)
+    }
+
+    fn from_body(mut fields: Fields<'_>) -> Result<Self, Unsealed> {
+        let sequence = fields.u64()?;
+        let attempt = Uuid::from_bytes(fields.take()?);
+        let previous = fields.take()?;
+        let n_bytes = fields.u32()? as usize;
+        let manifest = Manifest::from_bytes(fields.slice(n_bytes)?)
+            .map_err(|reason| format!("its manifest: {reason}"))?;
+        let n_files = fields.u16()?;
+        let (mut files, mut names) = (Vec::new(), BTreeSet::new());
+        for _ in 0..n_files {
+            let n_bytes = fields.u16()?.into();
+            let name =
+                std::str::from_utf8(fields.slice(n_bytes)?).map_err(|_| "a name is not UTF-8")?;
+            if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
+                return Err(format!("{name:?} is not a plain file name").into());
+            }
+            if !names.insert(name) {
+                return Err(format!("it lists file {name:?} twice").into());
+            }
+            let n_bytes = fields.u64()?;
+            let n_chunks = usize::try_from(n_bytes.div_ceil(CHUNK_BYTES as u64));
+            let n_listed = n_chunks.ok().and_then(|n| n.checked_mul(size_of::<ChunkId>()));
+            let chunks = fields.slice(n_listed.ok_or("a file is too long")?)?;
+            let chunks = chunks.as_chunks().0.to_vec();
+            files.push(PublishedFile { name: name.to_owned(), n_bytes, chunks });
+        }
+        fields.end()?;
+        if let Some(missing) = manifest.files().find(|file| !names.contains(file)) {
+            return Err(format!("it has no chunks of {missing}").into());
+        }
+        Ok(Self { sequence, attempt, previous, manifest, files })
+    }
+}
+
+impl Published {
+    pub(crate) fn version(&self) -> u32 {
+        match self {
+            Self::Live(publication) => publication.version(),
+            Self::Removed { version } => *version,
+        }
+    }
+
+    pub(crate) fn live(&self) -> Option<&Publication> {
+        match self {
+            Self::Live(publication) => Some(publication),
+            Self::Removed { .. } => None,
+        }
+    }
+
+    /// The object that takes the place of a publication of `version`.
+    pub(crate) fn tombstone(sequence: u64, version: u32) -> Vec<u8> {
+        let mut body = sequence.to_le_bytes().to_vec();
+        body.extend_from_slice(&version.to_le_bytes());
+        seal(Kind::Tombstone, &body)
+    }
+
+    /// Reads the object at the key of publication `sequence` of a partition of `graph`.
+    pub(crate) fn from_bytes(
+        bytes: &[u8],
+        graph: Uuid,
+        part: PartId,
+        sequence: u64,
+    ) -> Result<Self, Unsealed> {
+        let (kind, body) = unseal(bytes)?;
+        let mut fields = Fields(body);
+        let (found, published) = match kind {
+            Kind::Publication => {
+                let publication = Publication::from_body(fields)?;
+                let manifest = &publication.manifest;
+                if (manifest.graph(), manifest.part()) != (graph, part) {
+                    return Err(format!(
+                        "expected partition {part} of graph {graph}, found partition {} of graph {}",
+                        manifest.part(),
+                        manifest.graph()
+                    )
+                    .into());
+                }
+                (publication.sequence, Self::Live(Box::new(publication)))
+            }
+            Kind::Tombstone => {
+                let (found, version) = (fields.u64()?, fields.u32()?);
+                fields.end()?;
+                (found, Self::Removed { version })
+            }
+            other => return Err(format!("expected a publication, found {other:?}").into()),
+        };
+        if found != sequence {
+            return Err(format!("expected publication {sequence}, found {found}").into());
+        }
+        Ok(published)
+    }
+}
+
+/// The object of a pin.
+pub(crate) fn pin_to_bytes(version: u32) -> Vec<u8> {
+    seal(Kind::Pin, &version.to_le_bytes())
+}
+
+/// Reads the version of a pin.
+pub(crate) fn pin_from_bytes(bytes: &[u8]) -> Result<u32, Unsealed> {
+    let mut fields = body_of(bytes, Kind::Pin)?;
+    let version = fields.u32()?;
+    fields.end()?;
+    Ok(version)
+}
+
+fn body_of(bytes: &[u8], expected: Kind) -> Result<Fields<'_>, Unsealed> {
+    match unseal(bytes)? {
+        (kind, body) if kind == expected => Ok(Fields(body)),
+        (kind, _) => Err(format!("expected {expected:?}, found {kind:?}").into()),
+    }
+}

@@ -1,0 +1,348 @@
+//! Pulling: the files of a version that a folder lacks are fetched, checked, and given their names.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::mpsc as finishing;
+use std::thread;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use lodestore_graph::PartId;
+use lodestore_store::{
+    Arrival, ArrivingFile, FetchedFile, Graph, LiveGraph, LiveMode, META_FILE, Manifest,
+    OpenOptions, StoreError,
+};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use crate::Progress;
+use crate::bucket::{Bucket, N_PARALLEL};
+use crate::error::BucketError;
+use crate::layout::{CHUNK_BYTES, ChunkId, chunk_key, chunk_lengths};
+use crate::publication::{GraphIdentity, Publication, PublishedFile};
+
+/// Number of the arrival in which a partition comes first.
+const FIRST_COPY: u64 = 1;
+/// Chunks that have come and are not written yet.
+const N_WAITING: usize = 4;
+
+/// What is pulled.
+#[derive(Clone, Debug, Default)]
+pub struct PullOptions {
+    /// The partitions; all of the graph if empty.
+    pub parts: Vec<PartId>,
+    /// The version; the newest one that is complete if `None`.
+    pub version: Option<u32>,
+}
+
+/// What a pull has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PullReport {
+    /// The version that the folder has now.
+    pub version: u32,
+    /// The partitions, ascending.
+    pub parts: Vec<u16>,
+    /// Files fetched.
+    pub files: u64,
+    /// Files that were here.
+    pub files_kept: u64,
+    /// Bytes fetched.
+    pub bytes: u64,
+}
+
+/// A file that is coming.
+enum Coming {
+    Rows(FetchedFile),
+    List(ArrivingFile),
+}
+
+/// A file that is fetched from a byte on.
+struct Fetch<'a> {
+    file: &'a PublishedFile,
+    coming: Coming,
+    n_bytes_here: u64,
+}
+
+impl Bucket {
+    /// Brings partitions in `dir` to a version: those that are not there come as a whole, others get
+    /// the files that they lack. A pull that was cut off continues.
+    ///
+    /// A partition gets its name, or its version, only after all of its files were read and checked.
+    pub fn pull(
+        &self,
+        dir: &Path,
+        options: &PullOptions,
+        progress: &mut Progress<'_>,
+    ) -> Result<PullReport, BucketError> {
+        let (graph, publications) = self.run(async {
+            let graph = self.graph().await?;
+            Ok::<_, BucketError>((graph, self.complete(graph, options.version).await?))
+        })?;
+        if dir.join(META_FILE).exists() {
+            let here = Graph::open(dir)?;
+            if here.uuid() != graph.graph {
+                return Err(self.other_graph(dir, here.uuid(), graph.graph));
+            }
+        }
+        let mut wanted = options.parts.clone();
+        wanted.sort_unstable();
+        wanted.dedup();
+        if let Some(&part) = wanted.iter().find(|part| part.0 >= graph.n_parts) {
+            let (url, n_parts) = (self.url().to_owned(), graph.n_parts);
+            return Err(BucketError::NoPart { url, part, n_parts });
+        }
+        let is_wanted = |it: &&Publication| wanted.is_empty() || wanted.contains(&it.part());
+        let publications: Vec<&Publication> = publications.iter().filter(is_wanted).collect();
+        let total = publications.iter().map(|it| it.n_bytes()).sum();
+        let (mut report, mut done) = (PullReport::default(), 0);
+        for publication in publications {
+            let mut each = |n_bytes| progress(done + n_bytes, total);
+            self.pull_part(dir, graph, publication, &mut report, &mut each)?;
+            done += publication.n_bytes();
+            progress(done, total);
+            report.version = publication.version();
+            report.parts.push(publication.part().0);
+        }
+        Ok(report)
+    }
+
+    fn pull_part(
+        &self,
+        dir: &Path,
+        graph: GraphIdentity,
+        publication: &Publication,
+        report: &mut PullReport,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), BucketError> {
+        let (part, manifest) = (publication.part(), &publication.manifest);
+        let is_here =
+            dir.join(META_FILE).exists() && Graph::open(dir)?.parts_here().contains(&part);
+        // One that was cut off at its end has left its folder.
+        if is_here && !Arrival::is_begun(dir, part)? {
+            return self.pull_next(dir, publication, report, progress);
+        }
+        let arrival = Arrival::find_or_begin(dir, part, FIRST_COPY)?;
+        if arrival.is_taken() {
+            arrival.take()?;
+            return self.pull_next(dir, publication, report, progress);
+        }
+        let (meta, others): (Vec<_>, Vec<_>) =
+            publication.files.iter().partition(|file| file.name == META_FILE);
+        // Before any other file: it says what they must be.
+        let meta: Vec<Fetch<'_>> = meta
+            .into_iter()
+            .map(|file| Fetch::of_list(file, &arrival))
+            .collect::<Result<_, _>>()?;
+        self.fetch(part, meta, report, &mut |_| {})?;
+        let coming = arrival.check_graph()?;
+        if coming.uuid() != graph.graph {
+            return Err(self.other_graph(dir, graph.graph, coming.uuid()));
+        }
+        let mut fetches = Vec::new();
+        for file in others {
+            if manifest.files().any(|name| name == file.name) {
+                match FetchedFile::begin(&coming, manifest, &file.name, file.n_bytes)? {
+                    Some(rows) => fetches.push(Fetch::of_rows(file, rows)),
+                    None => report.files_kept += 1,
+                }
+            } else if arrival.has(&file.name, file.n_bytes)? {
+                report.files_kept += 1;
+            } else {
+                fetches.push(Fetch::of_list(file, &arrival)?);
+            }
+        }
+        self.fetch(part, fetches, report, progress)?;
+        arrival.check_lists()?;
+        let catalog = arrival.catalog()?;
+        catalog.install(manifest)?;
+        catalog.close()?;
+        arrival.sync()?;
+        Ok(arrival.take()?)
+    }
+
+    /// Brings a partition that is in the folder to a later version.
+    fn pull_next(
+        &self,
+        dir: &Path,
+        publication: &Publication,
+        report: &mut PullReport,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), BucketError> {
+        let (part, manifest) = (publication.part(), &publication.manifest);
+        let graph = Graph::open(dir)?;
+        let options = OpenOptions::default();
+        let live = LiveGraph::open(graph, Some(&[part]), LiveMode::Follow, &options)?;
+        if live.pending_version() > live.version() {
+            return Err(BucketError::Pending { dir: dir.to_owned(), part });
+        }
+        let is_rows = |file: &&PublishedFile| is_of(manifest, file);
+        let mut fetches = Vec::new();
+        for file in publication.files.iter().filter(is_rows) {
+            match FetchedFile::begin_next(&live, manifest, &file.name, file.n_bytes)? {
+                Some(rows) => fetches.push(Fetch::of_rows(file, rows)),
+                None => report.files_kept += 1,
+            }
+        }
+        self.fetch(part, fetches, report, progress)?;
+        live.install(manifest)?;
+        Ok(())
+    }
+
+    /// Fetches files to their ends. Chunks come in parallel and are appended in order, by a thread of
+    /// their own; another one checks and names the files that are whole.
+    fn fetch(
+        &self,
+        part: PartId,
+        fetches: Vec<Fetch<'_>>,
+        report: &mut PullReport,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), BucketError> {
+        let mut jobs = Vec::new();
+        for (at, fetch) in fetches.iter().enumerate() {
+            let first = (fetch.n_bytes_here / CHUNK_BYTES as u64) as usize;
+            let lengths = chunk_lengths(fetch.file.n_bytes).zip(&fetch.file.chunks);
+            let mut skip = (fetch.n_bytes_here % CHUNK_BYTES as u64) as usize;
+            for (n_bytes, chunk) in lengths.skip(first) {
+                jobs.push((at, *chunk, n_bytes, std::mem::take(&mut skip)));
+            }
+        }
+        report.files += fetches.len() as u64;
+        let names: Vec<&str> = fetches.iter().map(|fetch| fetch.file.name.as_str()).collect();
+        let mut left: HashMap<usize, usize> = HashMap::new();
+        jobs.iter().for_each(|(at, ..)| *left.entry(*at).or_default() += 1);
+        let coming: Vec<Coming> = fetches.into_iter().map(|fetch| fetch.coming).collect();
+        thread::scope(|scope| {
+            let (sender, receiver) = mpsc::channel::<(usize, Bytes)>(N_WAITING);
+            let writer = scope.spawn(move || write_all(coming, left, receiver));
+            let fetched = self.run(async {
+                let each = |(at, chunk, n_bytes, skip): (usize, ChunkId, usize, usize)| {
+                    let name = names[at];
+                    async move {
+                        let bytes = self.chunk(part, &chunk, n_bytes, name).await?;
+                        Ok::<_, BucketError>((at, bytes.slice(skip..)))
+                    }
+                };
+                let mut chunks = stream::iter(jobs).map(each).buffered(N_PARALLEL);
+                let mut done = 0;
+                while let Some((at, bytes)) = chunks.try_next().await? {
+                    done += bytes.len() as u64;
+                    if sender.send((at, bytes)).await.is_err() {
+                        // The writer has failed, and says why.
+                        break;
+                    }
+                    progress(done);
+                }
+                drop(sender);
+                Ok::<u64, BucketError>(done)
+            });
+            let written = writer.join();
+            let written =
+                written.map_err(|_| BucketError::Runtime("a thread panicked".to_owned()))?;
+            // An error of the store ends the writer early too.
+            let n_bytes = fetched?;
+            written?;
+            report.bytes += n_bytes;
+            Ok(())
+        })
+    }
+
+    /// Reads a chunk and checks it.
+    pub(crate) async fn chunk(
+        &self,
+        part: PartId,
+        chunk: &ChunkId,
+        n_bytes: usize,
+        file: &str,
+    ) -> Result<Bytes, BucketError> {
+        let key = chunk_key(part, chunk);
+        let Some(bytes) = self.read(&key).await? else {
+            let reason =
+                format!("a chunk of {file} is not there; collected since, or removed by hand");
+            return Err(self.damaged(&key, reason));
+        };
+        if bytes.len() != n_bytes {
+            let found = bytes.len();
+            let reason = format!("a chunk of {file} has {found} bytes, expected {n_bytes}");
+            return Err(self.damaged(&key, reason));
+        }
+        let found = blake3::hash(&bytes);
+        if found.as_bytes() != chunk {
+            let reason = format!("a chunk of {file} has BLAKE3 {found}, expected that of its name");
+            return Err(self.damaged(&key, reason));
+        }
+        Ok(bytes)
+    }
+}
+
+impl<'a> Fetch<'a> {
+    fn of_rows(file: &'a PublishedFile, rows: FetchedFile) -> Self {
+        Self { file, n_bytes_here: rows.n_bytes(), coming: Coming::Rows(rows) }
+    }
+
+    /// The description of the graph, or a list of edges: fetched from its beginning.
+    fn of_list(file: &'a PublishedFile, arrival: &Arrival) -> Result<Self, StoreError> {
+        Ok(Self { file, n_bytes_here: 0, coming: Coming::List(arrival.file(&file.name)?) })
+    }
+}
+
+impl Coming {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        match self {
+            Self::Rows(file) => file.append(bytes),
+            Self::List(file) => file.append(bytes),
+        }
+    }
+
+    fn finish(self) -> Result<(), StoreError> {
+        match self {
+            Self::Rows(file) => file.finish(),
+            Self::List(file) => file.finish(),
+        }
+    }
+}
+
+/// Returns whether a file is one of rows.
+fn is_of(manifest: &Manifest, file: &PublishedFile) -> bool {
+    manifest.files().any(|name| name == file.name)
+}
+
+/// Appends chunks as they come, and finishes files with no chunks `left`, beside what still comes.
+fn write_all(
+    coming: Vec<Coming>,
+    mut left: HashMap<usize, usize>,
+    mut receiver: mpsc::Receiver<(usize, Bytes)>,
+) -> Result<(), StoreError> {
+    thread::scope(|scope| {
+        let (whole, to_finish) = finishing::channel::<Coming>();
+        let finisher = scope.spawn(move || to_finish.into_iter().try_for_each(Coming::finish));
+        let mut coming: Vec<Option<Coming>> = coming.into_iter().map(Some).collect();
+        // A file of which everything had come before.
+        let is_whole = |(at, file): (usize, &mut Option<Coming>)| {
+            if left.contains_key(&at) { None } else { file.take() }
+        };
+        let mut finished: Vec<Coming> =
+            coming.iter_mut().enumerate().filter_map(is_whole).collect();
+        let mut written = Ok(());
+        loop {
+            for file in finished.drain(..) {
+                // It ends early only when it fails.
+                let _ = whole.send(file);
+            }
+            let Some((at, bytes)) = receiver.blocking_recv() else { break };
+            let Some(file) = coming[at].as_mut() else { continue };
+            written = file.append(&bytes);
+            if written.is_err() {
+                break;
+            }
+            let left = left.entry(at).or_default();
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                finished.extend(coming[at].take());
+            }
+        }
+        drop(whole);
+        let finished = finisher.join();
+        written?;
+        finished.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

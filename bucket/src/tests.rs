@@ -1,0 +1,292 @@
+//! Publications over a store in memory: their bytes, lost replies, and two writers.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use lodestore_graph::PartId;
+use lodestore_store::Manifest;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use crate::bucket::{Attempt, Bucket};
+use crate::error::BucketError;
+use crate::layout::{CHUNK_BYTES, publication_key};
+use crate::publication::{GraphIdentity, Publication, Published, PublishedFile};
+use crate::sealed::{Kind, seal, seal_as};
+
+const GRAPH: GraphIdentity = GraphIdentity { graph: Uuid::from_u128(7), n_parts: 2 };
+
+/// The manifest of a partition without tensors: what a writer lists, byte for byte.
+fn manifest(part: u16, version: u32) -> Manifest {
+    let mut bytes = b"LODEMAN2".to_vec();
+    bytes.extend_from_slice(GRAPH.graph.as_bytes());
+    bytes.extend_from_slice(&part.to_le_bytes());
+    bytes.extend_from_slice(&version.to_le_bytes());
+    bytes.extend_from_slice(&[0, 0, 0, 0]);
+    let checksum = blake3::hash(&bytes);
+    bytes.extend_from_slice(checksum.as_bytes());
+    Manifest::from_bytes(&bytes).unwrap()
+}
+
+fn publication(part: u16, sequence: u64, version: u32) -> Publication {
+    let files =
+        vec![PublishedFile { name: "graph.toml".to_owned(), n_bytes: 9, chunks: vec![[5; 32]] }];
+    let (attempt, manifest) = (Uuid::new_v4(), manifest(part, version));
+    Publication { sequence, attempt, previous: [0; 32], manifest, files }
+}
+
+/// What happens to the next creations of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// It is done, and the reply is lost.
+    ReplyLost,
+    /// Nothing is done.
+    NotDone,
+    Refused,
+}
+
+/// A store in memory whose next creations fail.
+#[derive(Debug)]
+struct Faulty {
+    memory: Arc<InMemory>,
+    fault: Fault,
+    n_faults: AtomicU32,
+}
+
+impl fmt::Display for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "faulty")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Faulty {
+    async fn put_opts(
+        &self,
+        at: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        let is_create = opts.mode == PutMode::Create;
+        let fails = |n: u32| n.checked_sub(1);
+        let is_faulty = is_create
+            && self.n_faults.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok();
+        if !is_faulty {
+            return self.memory.put_opts(at, payload, opts).await;
+        }
+        if self.fault == Fault::ReplyLost {
+            // As retries of the client do, it may find its own object.
+            let _ = self.memory.put_opts(at, payload, opts).await;
+        }
+        let source = "connection reset".into();
+        Err(match self.fault {
+            Fault::Refused => Error::PermissionDenied { path: at.to_string(), source },
+            _ => Error::Generic { store: "faulty", source },
+        })
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        at: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.memory.put_multipart_opts(at, opts).await
+    }
+
+    async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
+        self.memory.get_opts(at, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        at: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        self.memory.delete_stream(at)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.memory.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.memory.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.memory.copy_opts(from, to, options).await
+    }
+}
+
+fn bucket(memory: &Arc<InMemory>, fault: Fault, n_faults: u32) -> Bucket {
+    let (memory, n_faults) = (Arc::clone(memory), AtomicU32::new(n_faults));
+    let store = Arc::new(Faulty { memory, fault, n_faults });
+    Bucket::over("memory://t".to_owned(), store, Path::from("below/here")).unwrap()
+}
+
+fn write(bucket: &Bucket, key: &str, bytes: Vec<u8>) {
+    bucket.run(bucket.write(key, bytes.into())).unwrap();
+}
+
+#[test]
+fn a_writer_whose_reply_was_lost_finds_that_it_has_published() {
+    for (fault, n_faults) in [(Fault::ReplyLost, 1), (Fault::ReplyLost, 2), (Fault::NotDone, 2)] {
+        let bucket = bucket(&Arc::default(), fault, n_faults);
+        let ours = publication(0, 1, 3);
+        let attempt = bucket.run(bucket.publish(GRAPH, &ours)).unwrap();
+        assert_eq!(attempt, Attempt::Published, "{fault:?}");
+        let found = bucket.run(bucket.newest(GRAPH, PartId(0), 0)).unwrap().unwrap().0;
+        assert_eq!(found.live(), Some(&ours), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_writer_whose_reply_was_lost_finds_that_another_has_published() {
+    for fault in [Fault::ReplyLost, Fault::NotDone] {
+        let memory = Arc::default();
+        let first = bucket(&memory, Fault::NotDone, 0);
+        let theirs = publication(0, 1, 3);
+        first.run(first.publish(GRAPH, &theirs)).unwrap();
+        let second = bucket(&memory, fault, 1);
+        // The same version and the same files: only the attempt tells them apart.
+        let attempt = second.run(second.publish(GRAPH, &publication(0, 1, 3))).unwrap();
+        assert_eq!(attempt, Attempt::Lost(Box::new(Published::Live(Box::new(theirs)))));
+    }
+}
+
+#[test]
+fn without_rights_it_fails_at_once_and_says_so() {
+    let bucket = bucket(&Arc::default(), Fault::Refused, 1);
+    let error = bucket.run(bucket.publish(GRAPH, &publication(0, 1, 3))).unwrap_err();
+    let message = error.to_string();
+    assert!(message.contains("memory://t/part-000/published/0000000001"), "{message}");
+    assert!(message.contains("the credentials do not permit it"), "{message}");
+}
+
+/// Each writer publishes over what it has seen; all that was acknowledged is there, in one chain.
+#[test]
+fn two_writers_make_one_history() {
+    for trial in 0..100 {
+        let memory = Arc::default();
+        let write = |_| {
+            let bucket = bucket(&memory, Fault::ReplyLost, trial % 3);
+            let mut acknowledged = Vec::new();
+            for _ in 0..6 {
+                let newest = bucket.run(bucket.newest(GRAPH, PartId(0), 0)).unwrap();
+                let (sequence, previous) = match &newest {
+                    Some((it, bytes)) => {
+                        (it.live().unwrap().sequence + 1, *blake3::hash(bytes).as_bytes())
+                    }
+                    None => (1, [0; 32]),
+                };
+                let ours = Publication { previous, ..publication(0, sequence, sequence as u32) };
+                if bucket.run(bucket.publish(GRAPH, &ours)).unwrap() == Attempt::Published {
+                    acknowledged.push(ours);
+                }
+            }
+            acknowledged
+        };
+        let acknowledged: Vec<Publication> = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..2).map(|at| scope.spawn(move || write(at))).collect();
+            writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+        });
+        let bucket = bucket(&memory, Fault::NotDone, 0);
+        let mut previous = [0; 32];
+        for sequence in 1..=acknowledged.len() as u64 {
+            let read = bucket.run(bucket.publication(GRAPH, PartId(0), sequence)).unwrap();
+            let (Published::Live(found), bytes) = read.unwrap() else { panic!("{sequence}") };
+            assert_eq!(found.previous, previous, "one chain");
+            assert!(acknowledged.contains(&found), "publication {sequence} was acknowledged");
+            previous = *blake3::hash(&bytes).as_bytes();
+        }
+        let after = acknowledged.len() as u64 + 1;
+        assert!(bucket.run(bucket.publication(GRAPH, PartId(0), after)).unwrap().is_none());
+    }
+}
+
+#[test]
+fn the_newest_complete_version_is_found_over_tombstones() {
+    let bucket = bucket(&Arc::default(), Fault::NotDone, 0);
+    let publish = |it: Publication| bucket.run(bucket.publish(GRAPH, &it)).unwrap();
+    assert!(matches!(bucket.run(bucket.complete(GRAPH, None)), Err(BucketError::NoVersion { .. })));
+    for (part, versions) in [(0, vec![1, 2, 4, 5]), (1, vec![1, 2, 3, 4])] {
+        for (sequence, version) in (1..).zip(versions) {
+            publish(publication(part, sequence, version));
+        }
+    }
+    let complete = |wanted| {
+        bucket
+            .run(bucket.complete(GRAPH, wanted))
+            .map(|parts| parts.iter().map(|it| (it.version(), it.sequence)).collect::<Vec<_>>())
+    };
+    assert_eq!(complete(None).unwrap(), [(4, 3), (4, 4)]);
+    assert_eq!(complete(Some(2)).unwrap(), [(2, 2), (2, 2)]);
+    let missing = complete(Some(3)).unwrap_err();
+    assert!(matches!(missing, BucketError::NoVersion { wanted: Some(3), part: PartId(0), .. }));
+    write(&bucket, &publication_key(PartId(0), 3), Published::tombstone(3, 4));
+    assert_eq!(complete(None).unwrap(), [(2, 2), (2, 2)]);
+}
+
+#[test]
+fn objects_in_the_wrong_place_and_of_newer_formats_are_named() {
+    let bucket = bucket(&Arc::default(), Fault::NotDone, 0);
+    let key = publication_key(PartId(0), 1);
+    let read = || bucket.run(bucket.publication(GRAPH, PartId(0), 1)).unwrap_err().to_string();
+    let named = |bytes: Vec<u8>, reason: &str| {
+        write(&bucket, &key, bytes);
+        let message = read();
+        assert!(message.starts_with("memory://t/part-000/published/0000000001: "), "{message}");
+        assert!(message.contains(reason), "{message}");
+    };
+    named(publication(1, 1, 3).to_bytes(), "expected partition 0 of graph");
+    named(publication(0, 2, 3).to_bytes(), "expected publication 1, found 2");
+    named(GRAPH.to_bytes(), "expected a publication, found Graph");
+    named(b"<html>403</html>".to_vec(), "expected at least 32 bytes, found 16");
+    named(seal_as(2, 2, b"news"), "format 2, this release reads up to 1; use a newer `lode`");
+    let mut cut = publication(0, 1, 3).to_bytes();
+    cut.truncate(cut.len() - 1);
+    named(cut, "BLAKE3 expected");
+}
+
+proptest! {
+    #[test]
+    fn publications_come_out_as_they_went_in(
+        sequence in 1u64.., version in 1u32.., previous in any::<[u8; 32]>(), attempt in any::<u128>(),
+        files in prop::collection::btree_map("[a-z][a-z.]{0,9}", 0u64..3 * CHUNK_BYTES as u64, 0..4),
+    ) {
+        let files = files.into_iter().map(|(name, n_bytes)| {
+            let n_chunks = n_bytes.div_ceil(CHUNK_BYTES as u64) as usize;
+            PublishedFile { name, n_bytes, chunks: vec![[n_chunks as u8; 32]; n_chunks] }
+        }).collect();
+        let (attempt, manifest) = (Uuid::from_u128(attempt), manifest(1, version));
+        let whole = Publication { sequence, attempt, previous, manifest, files };
+        let read = |bytes: &[u8]| Published::from_bytes(bytes, GRAPH.graph, PartId(1), sequence);
+        let bytes = whole.to_bytes();
+        prop_assert_eq!(read(&bytes), Ok(Published::Live(Box::new(whole))));
+    }
+
+    /// A body under a checksum that fits: no bytes panic, and none take much memory.
+    #[test]
+    fn no_sealed_bytes_panic(
+        mut body in prop::collection::vec(any::<u8>(), 0..300), cut in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(), byte in any::<u8>(),
+    ) {
+        let read = |bytes: &[u8]| Published::from_bytes(bytes, GRAPH.graph, PartId(0), 1);
+        let _ = read(&seal(Kind::Publication, &body));
+        let whole = publication(0, 1, 3).to_bytes();
+        body = whole[13..whole.len() - 32].to_vec();
+        let place = at.index(body.len());
+        body[place] = byte;
+        let _ = read(&seal(Kind::Publication, &body));
+        body.truncate(cut.index(body.len()));
+        prop_assert!(read(&seal(Kind::Publication, &body)).is_err());
+    }
+}

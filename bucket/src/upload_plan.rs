@@ -1,0 +1,126 @@
+//! What of a partition has to travel to a bucket.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use crate::layout::ChunkId;
+use crate::publication::PublishedFile;
+
+/// Oldest age at which a chunk that no publication names is taken for being there. With
+/// [`UPLOAD_MAX`] it stays below the grace period of garbage collection.
+pub(crate) const REUSE_MAX: Duration = Duration::from_secs(6 * 3600);
+/// Longest time from the first chunk to the publication.
+pub(crate) const UPLOAD_MAX: Duration = Duration::from_secs(12 * 3600);
+
+/// A file of a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FolderFile {
+    pub(crate) name: String,
+    pub(crate) n_bytes: u64,
+    /// Two files of one name with the same identity have the same bytes.
+    pub(crate) id: FileId,
+}
+
+/// What the bytes of a file are known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileId {
+    /// Header and tables of a segment.
+    Segment([u8; 48]),
+    /// Written once, by the import that has drawn the graph's uuid.
+    OfGraph,
+    /// Changes under its name.
+    Unknown,
+}
+
+/// A file of the last publication.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KnownFile<'a> {
+    pub(crate) file: &'a PublishedFile,
+    pub(crate) id: FileId,
+}
+
+/// Returns for each file its chunks where the last publication has the same file; the others have to
+/// be read.
+pub(crate) fn published_chunks(
+    files: &[FolderFile],
+    last: &[KnownFile<'_>],
+) -> Vec<Option<Vec<ChunkId>>> {
+    let by_name: HashMap<&str, &KnownFile<'_>> =
+        last.iter().map(|known| (known.file.name.as_str(), known)).collect();
+    let chunks = |file: &FolderFile| {
+        let known = by_name.get(file.name.as_str())?;
+        let is_same =
+            file.id != FileId::Unknown && file.id == known.id && file.n_bytes == known.file.n_bytes;
+        is_same.then(|| known.file.chunks.clone())
+    };
+    files.iter().map(chunks).collect()
+}
+
+/// The chunks of a partition that a bucket has.
+#[derive(Debug, Default)]
+pub(crate) struct KnownChunks {
+    /// Of the newest publication, which is never removed.
+    pub(crate) published: HashSet<ChunkId>,
+    /// As listed, with length and age.
+    pub(crate) listed: HashMap<ChunkId, (u64, Duration)>,
+}
+
+impl KnownChunks {
+    /// Returns whether a chunk of `n_bytes` need not travel.
+    pub(crate) fn has(&self, chunk: &ChunkId, n_bytes: usize) -> bool {
+        let is_young =
+            |(length, age): &(u64, Duration)| *length == n_bytes as u64 && *age <= REUSE_MAX;
+        self.published.contains(chunk) || self.listed.get(chunk).is_some_and(is_young)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(kind: u8) -> FileId {
+        match kind {
+            0 => FileId::Unknown,
+            1 => FileId::OfGraph,
+            other => FileId::Segment([other; 48]),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_file_is_read_unless_the_last_publication_has_the_same(
+            ours in prop::collection::btree_map(0u8..6, (0u64..3, 0u8..4), 0..6),
+            theirs in prop::collection::btree_map(0u8..6, (0u64..3, 0u8..4), 0..6),
+        ) {
+            let files: Vec<FolderFile> = ours.iter().map(|(name, (n_bytes, kind))| FolderFile {
+                name: name.to_string(), n_bytes: *n_bytes, id: id(*kind),
+            }).collect();
+            let published: Vec<PublishedFile> = theirs.iter().map(|(name, (n_bytes, kind))| {
+                let chunks = vec![[name * 16 + kind; 32]];
+                PublishedFile { name: name.to_string(), n_bytes: *n_bytes, chunks }
+            }).collect();
+            let last: Vec<KnownFile<'_>> = published.iter().zip(theirs.values())
+                .map(|(file, (_, kind))| KnownFile { file, id: id(*kind) }).collect();
+            let planned = published_chunks(&files, &last);
+            let naive: Vec<Option<Vec<ChunkId>>> = ours.iter().map(|(name, (n_bytes, kind))| {
+                let same = theirs.get(name) == Some(&(*n_bytes, *kind)) && *kind != 0;
+                same.then(|| vec![[name * 16 + kind; 32]])
+            }).collect();
+            prop_assert_eq!(planned, naive);
+        }
+    }
+
+    #[test]
+    fn an_old_chunk_without_a_publication_travels_again() {
+        let mut known = KnownChunks::default();
+        known.listed.insert([1; 32], (5, REUSE_MAX));
+        known.listed.insert([2; 32], (5, REUSE_MAX + Duration::from_secs(1)));
+        known.published.insert([3; 32]);
+        assert!(known.has(&[1; 32], 5) && known.has(&[3; 32], 5));
+        assert!(!known.has(&[1; 32], 6), "cut short");
+        assert!(!known.has(&[2; 32], 5) && !known.has(&[4; 32], 5));
+        assert!(REUSE_MAX + UPLOAD_MAX < crate::gc_plan::GRACE);
+    }
+}

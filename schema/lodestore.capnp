@@ -14,8 +14,8 @@
 # Over a Unix socket a client may ask for memory that both map (`share`, where Description.shares says
 # that the server knows of it). Larger chunks of rows then come there, see SharedRows, and the client
 # sends nothing but `taken` between a pull and the end of its answer. Where Shared.tensors says so it may
-# then also ask for a look at the rows that the server keeps in memory (`lend`), and be told where they
-# stand, see LentRows, instead of being given copies.
+# then also ask for a look at the rows that the server keeps in memory (`lend`), and receive their
+# places, see LentRows, instead of being given copies.
 
 @0xd4a6f0c1b7e2935c;
 
@@ -25,8 +25,8 @@ struct Request {
 
   sentUs @8 :UInt64;
   # When it sent this, by its own clock, from the start of the connection. The least difference to
-  # the server's clock that a connection has had tells how long a later request has waited to be
-  # read, without a clock in common. 0: not told, and the deadline counts from being read.
+  # the server's clock that a connection has had shows how long a later request has waited to be
+  # read, without a clock in common. 0: not sent, and the deadline counts from being read.
 
   graph @9 :UInt64;
   # The first eight bytes of Description.graph, big-endian. 0: any. A port may have been given to the
@@ -65,7 +65,7 @@ struct Request {
     claim @20 :Text;
     # The right to publish rows of the tensor with this name, until the connection ends. The body holds
     # pairs of node ids (u32), first and end, CLAIM_RANGES_MAX at most, each of whole ranges of the tensor.
-    # All are claimed or none. What the connection has already is claimed anew, without its rows.
+    # All are claimed or none. What the connection has already is claimed again, without its rows.
     publish @21 :Publish;
     pullVolatile @22 :PullVolatile;
   }
@@ -254,7 +254,7 @@ struct Rows {
 
 struct Shared {
   # With the first byte of this frame comes the descriptor of a memfd (SCM_RIGHTS), which the server
-  # has sealed: its size does not change, and nobody but the server writes to it.
+  # has sealed: its size does not change, and the server alone writes to it.
   nBytes @0 :UInt32;
   tensors @1 :UInt16;  # how many may be asked for by `lend`: those at positions below
 }
@@ -268,11 +268,11 @@ struct Lent {
 }
 
 struct LentRows {
-  # A chunk as Rows tells it, whose rows are taken from the memory that was lent; the body holds for
+  # A chunk as Rows has it, whose rows are taken from the memory that was lent; the body holds for
   # each row its slot there (u32). All such chunks of an answer come before all others. The rows stay
   # there until the client says `taken`, once, after the last chunk of the answer, or asks for something
   # else, or leaves; one that does neither has them for 5 s from when it sent the pull: what it has
-  # copied later than that it must not believe. A failure in place of a later chunk ends it at once.
+  # copied later than that it must not believe. A failure in place of a later chunk ends it immediately.
   firstRow @0 :UInt32;
   nRows @1 :UInt32;
   version @2 :UInt32;            # as in Rows
@@ -280,7 +280,7 @@ struct LentRows {
 }
 
 struct SharedRows {
-  # A chunk as Rows tells it, whose rows stand in the shared memory; there is no body.
+  # A chunk as Rows has it, whose rows are in the shared memory; there is no body.
   firstRow @0 :UInt32;
   nRows @1 :UInt32;
   offset @2 :UInt32;   # of its first byte, in the memory

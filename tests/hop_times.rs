@@ -94,7 +94,7 @@ fn bytes(run: &Value) -> f64 {
     run["epochs"][0]["remote_bytes"].as_f64().unwrap()
 }
 
-/// Time steps are those of the way, and no iteration is faster than its messages.
+/// Checks that time steps are those of the way, and no iteration is faster than its messages.
 fn check_times(run: &Value, delay: f64) {
     let epochs = run["epochs"].as_array().unwrap();
     let steps: Vec<u64> = epochs.iter().map(|of| of["time_steps"].as_u64().unwrap()).collect();

@@ -141,7 +141,7 @@ fn a_damaged_checkpoint_ends_the_run_with_an_error_that_names_it() {
     lode_line(&format!("{line} 2 --resume")).succeeded();
 }
 
-/// Epoch, step and worker of each line of a log.
+/// Returns epoch, step and worker of each line of a log.
 fn steps_in(log: &Path) -> Vec<[u64; 3]> {
     let of_line = |line: &str| {
         let line: Value = serde_json::from_str(line).unwrap();

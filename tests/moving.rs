@@ -60,7 +60,7 @@ impl Two {
         (0..N_PARTS).map(|part| self.folders.iter().filter(|it| owns(it, part)).count()).collect()
     }
 
-    /// Every partition is owned once, and nothing is damaged.
+    /// Checks that every partition is owned once, and nothing is damaged.
     fn assert_whole(&self) {
         assert_eq!(self.owners(), [1; N_PARTS as usize]);
         for folder in &self.folders {

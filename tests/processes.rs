@@ -366,7 +366,7 @@ mod mpi {
     use super::*;
     use support::process::Finished;
 
-    /// `lode` with these arguments, as an MPI job of `n` processes.
+    /// Returns `lode` with these arguments, as an MPI job of `n` processes.
     fn mpirun(n: u32, line: &str) -> Command {
         let mut command = Command::new("mpirun");
         command.args(["--allow-run-as-root", "--oversubscribe", "-n", &n.to_string()]);

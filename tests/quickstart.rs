@@ -111,7 +111,7 @@ fn a_killed_one_leaves_no_server() {
     }
 }
 
-/// Both servers of a quickstart, once they run.
+/// Returns both servers of a quickstart, once they run.
 fn wait_for_servers(pid: u32, dir: &Path) -> Vec<u32> {
     let end = Instant::now() + Duration::from_secs(30);
     loop {

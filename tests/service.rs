@@ -53,7 +53,7 @@ fn is_long() -> bool {
     std::env::var_os("LODE_LONG").is_some()
 }
 
-/// Resident memory of a process, in bytes.
+/// Returns the resident memory of a process, in bytes.
 fn rss_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();

@@ -1,8 +1,8 @@
 //! The repository's rules of language and structure, held by counts that may only fall.
 //!
 //! Each rule returns findings. [`ratchets::ALLOWED`] states how many findings each rule has in each
-//! area, and a count that differs fails: a higher one is a new violation, a lower one must be written
-//! down. `LODE_TIDY=RULE` or `LODE_TIDY=all` prints the findings themselves.
+//! area, and a count that differs fails. A higher one is a new violation, a lower one must be
+//! written down. `LODE_TIDY=RULE` or `LODE_TIDY=all` prints the findings themselves.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -121,8 +121,8 @@ fn the_ratchets_name_known_rules_and_areas_and_no_empty_row() {
 fn every_rule_finds_what_is_planted_in_a_small_tree() {
     let source = "//! Gives rows.\n//! What it has.\n// TODO: x\n\
         /// Rows of a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z.\n\
-        pub(crate) fn f(a: u8, b: u8, c: u8, d: u8, e: u8, f: bool) { unsafe { g() } }\n\
-        fn g((a, b): (u8, u8)) {}\n";
+        pub fn f(a: u8, b: u8, c: u8, d: u8, e: u8, f: bool) { unsafe { g() } }\n\
+        fn g((a, b): (u8, u8)) { h(\"nobody listens\") }\n";
     let twin = "struct Row;\nimpl Row {}\nuse crate::doors;\nuse crate::Thing;\n\
         struct Wide;\nimpl Wide {}\n";
     let own = "struct Row;\nimpl Row {}\nuse crate::a;\n";

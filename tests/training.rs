@@ -215,9 +215,9 @@ fn gcn_learns_cora_and_citeseer_over_five_seeds() {
     }
 }
 
-/// 400 nodes in two ranges: 40 nodes of each have one edge into the other range, and 40 others of
-/// each are a clique. So the halo of each partition has low degrees, the rest of what it does not
-/// own high ones.
+/// Returns 400 nodes in two ranges: 40 nodes of each have one edge into the other range, and 40
+/// others of each are a clique. So the halo of each partition has low degrees, the rest of what it
+/// does not own high ones.
 fn with_a_poor_halo(dir: &Path) -> String {
     let mut edges: Vec<[u32; 2]> = (0..40).map(|i| [i, 200 + i]).collect();
     for clique in [100, 300] {
@@ -264,7 +264,8 @@ fn a_buffer_as_large_as_the_halo_is_filled_with_the_halo() {
     }
 }
 
-/// Test accuracy of the nearest class mean: for equal, round noise the best linear classifier.
+/// Returns the test accuracy of the nearest class mean: for equal, round noise the best linear
+/// classifier.
 fn linear_accuracy(raw: &Path) -> f64 {
     let array = |name: &str| NpyArray::open(&raw.join(name)).unwrap();
     let (features, labels, split) =

@@ -238,7 +238,7 @@ impl Figures {
         );
     }
 
-    /// As [`ReadPlan::ideal_seconds`], of all plans together.
+    /// Does as [`ReadPlan::ideal_seconds`], of all plans together.
     fn ideal_seconds(&self, profile: &DeviceProfile) -> f64 {
         self.n_extents as f64 / profile.iops
             + self.read_bytes as f64 / profile.bandwidth_bytes_per_s

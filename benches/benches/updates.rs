@@ -322,7 +322,7 @@ fn print_shares(contestants: &[Contestant<'_>], n_rounds: usize) {
     }
 }
 
-/// Every row is the new one of its node where that was changed, and else the old one.
+/// Checks that every row is the new one of its node where that was changed, and else the old one.
 fn assert_mixed(rows: &[u8], ids: &[NodeId], graph: &Changed) {
     let changed: HashSet<NodeId> = graph.ids.iter().copied().collect();
     for (row, &id) in rows.chunks_exact(ROW_BYTES).zip(ids) {

@@ -36,8 +36,8 @@ pub(crate) fn import_features(out: &Path, rows: &dyn TensorSource, n_nodes: u32,
     importer.commit(&external_of, &book, 0, false).expect("the graph is published");
 }
 
-/// `n` node ids below `n_nodes` in an order without locality, repeatable and, up to `n_nodes` of
-/// them, distinct.
+/// Returns `n` node ids below `n_nodes` in an order without locality, repeatable and, up to
+/// `n_nodes` of them, distinct.
 #[must_use]
 pub fn shuffled_ids(n_nodes: u32, n: usize) -> Vec<NodeId> {
     // A step near the golden section of the range that shares no factor with it.

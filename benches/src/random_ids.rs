@@ -2,7 +2,8 @@
 
 use lodestore_graph::mix;
 
-/// `n` node ids below `n_nodes`, drawn at random and with repetitions, the same for each seed.
+/// Returns `n` node ids below `n_nodes`, drawn at random and with repetitions, the same for each
+/// seed.
 #[must_use]
 pub fn random_ids(n_nodes: u32, n: usize, seed: u64) -> Vec<u32> {
     let id_of = |i: u64| ((u128::from(mix(seed ^ mix(i))) * u128::from(n_nodes)) >> 64) as u32;

@@ -16,7 +16,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// As many rounds as make figures, or one when the bench only has to run (`--test`).
+    /// Returns as many rounds as make figures, or one when the bench only has to run (`--test`).
     #[must_use]
     pub fn from_args(n_rounds: usize, n_threads: usize) -> Self {
         Self { n_rounds: if is_smoke() { 1 } else { n_rounds }, n_threads }

@@ -57,7 +57,7 @@ fn time(
     Ok((times[times.len() / 2], directory.bytes()))
 }
 
-/// Some row that is resident, or at each tenth position the id after it.
+/// Returns some row that is resident, or at each tenth position the id after it.
 fn id(round: usize, at: usize, n_rows: u32, stride: u32) -> u32 {
     let mixed = ((round * BATCH_IDS + at) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let row = ((mixed * u64::from(n_rows)) >> 32) as u32;

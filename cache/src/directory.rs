@@ -161,7 +161,8 @@ impl Directory {
         self.begin_with(ids, |index, _, ids, found| index.find(ids, found), on_found);
     }
 
-    /// The same, where `find` writes the slots of ids from a position on, [`NO_SLOT`] for none.
+    /// Does the same, where `find` writes the slots of ids from a position on, [`NO_SLOT`] for
+    /// none.
     fn begin_with(
         &mut self,
         ids: &[u32],
@@ -353,7 +354,7 @@ impl Directory {
         self.slots.n_resident() as usize
     }
 
-    /// Number of slots that have had a row, which are the first.
+    /// Returns the number of slots that have had a row, which are the first.
     #[must_use]
     pub fn n_used(&self) -> u32 {
         self.slots.n_used()

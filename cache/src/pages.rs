@@ -48,7 +48,7 @@ impl<T: Pod> PageVec<T> {
         let _only_slower_without = memory.advise(memmap2::Advice::HugePage);
         // Checks alignment and length.
         let values: &mut [T] = bytemuck::cast_slice_mut(&mut memory);
-        assert_eq!(values.len(), len, "memory for so many values");
+        assert_eq!(values.len(), len, "memory for that many values");
         let values = NonNull::from(values).cast();
         Self { memory, values, len }
     }

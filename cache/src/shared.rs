@@ -186,8 +186,8 @@ impl SharedTier {
         self.copy_found(out, passage);
     }
 
-    /// The same for rows with this stamp or a later one, whatever time it is; all others miss. The
-    /// tier must keep stamps.
+    /// Does the same for rows with this stamp or a later one, whatever time it is; all others miss.
+    /// The tier must keep stamps.
     ///
     /// # Panics
     ///
@@ -237,7 +237,8 @@ impl SharedTier {
         self.write(rows, &passage.placements, &passage.numbers);
     }
 
-    /// The same for rows with a stamp each; one with [`NO_STAMP`](crate::NO_STAMP) is not offered.
+    /// Does the same for rows with a stamp each; one with [`NO_STAMP`](crate::NO_STAMP) is not
+    /// offered.
     ///
     /// # Panics
     ///

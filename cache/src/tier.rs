@@ -249,8 +249,8 @@ impl Tier {
         self.directory.n_resident()
     }
 
-    /// Number of slots that have had a row, which are the first. The next rows go to those behind
-    /// them.
+    /// Returns the number of slots that have had a row, which are the first. The next rows go to
+    /// those behind them.
     #[must_use]
     pub fn n_used(&self) -> u32 {
         self.directory.n_used()

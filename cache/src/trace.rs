@@ -86,7 +86,7 @@ impl Trace {
         self.bounds[batch as usize]..self.bounds[batch as usize + 1]
     }
 
-    /// First batch of each epoch, ascending from 0.
+    /// Returns the first batch of each epoch, ascending from 0.
     #[must_use]
     pub fn epochs(&self) -> &[u32] {
         &self.epochs

@@ -242,7 +242,8 @@ impl RuleArgs {
 mod tests {
     use super::*;
 
-    /// Own nodes 0 and 1, of worker 0; 2 to 5 are remote. Edges as (neighbour, owner of the list).
+    /// Returns the own nodes 0 and 1, of worker 0; 2 to 5 are remote. Edges as (neighbour, owner of
+    /// the list).
     fn topology() -> (Topology, PartitionBook) {
         // 0 has 2, 3; 1 has 2, 4; 2 has 5; 3 has 4, 5; 4 has 5, 3; 5 has none.
         let offsets = vec![0, 2, 4, 5, 7, 9, 9];

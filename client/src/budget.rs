@@ -16,10 +16,10 @@ fn n_batches(window: u64) -> u64 {
 }
 
 impl RowBudget {
-    /// 2·n_hot·d + (Q + 2)·m_max·d, in bytes, or 2·n_hot·d + m_max·d without a window: `row_bytes`
-    /// is d, and `max_nodes` the input nodes of the largest batch. RapidGNN's bound (section 3) has
-    /// Q batches, and counts neither the one that is trained on nor one that the trainer prepares
-    /// itself.
+    /// Returns 2·n_hot·d + (Q + 2)·m_max·d, in bytes, or 2·n_hot·d + m_max·d without a window:
+    /// `row_bytes` is d, and `max_nodes` the input nodes of the largest batch. RapidGNN's bound
+    /// (section 3) has Q batches, and counts neither the one that is trained on nor one that the
+    /// trainer prepares itself.
     #[must_use]
     pub fn bound_bytes(self, max_nodes: usize, row_bytes: usize) -> u64 {
         let rows = (self.n_hot as u64).saturating_mul(2);

@@ -194,7 +194,7 @@ impl FakeServer {
 }
 
 impl State {
-    /// Until the client leaves or breaks a rule.
+    /// Runs until the client leaves or breaks a rule.
     fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         thread::sleep(Duration::from_micros(self.hello_us.load(Ordering::Relaxed)));

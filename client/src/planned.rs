@@ -155,7 +155,7 @@ impl PlannedTier {
         Turn { tier, index, next_uses, stage, ids: Vec::new(), decision: Decision::default() }
     }
 
-    /// Most bytes of rows that were in it after a batch, those on their way included.
+    /// Returns the most bytes of rows that were in it after a batch, those on their way included.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Relaxed)

@@ -34,7 +34,7 @@ pub trait BatchSource: Send + Sync {
     /// Returns the number of batches in all epochs together.
     fn n_batches(&self) -> u32;
 
-    /// Batch `index`, below `n_batches`, and what is kept for it.
+    /// Returns the batch `index`, below `n_batches`, and what is kept for it.
     ///
     /// Called once for every index from the first on, in order, though not always by the same
     /// thread. A job that needs a [`crate::Turn`] makes it before anything can fail, so that others

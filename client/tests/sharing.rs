@@ -73,7 +73,7 @@ fn shared_bytes(server: &Server) -> u64 {
     server.stats().iter().map(|shard| shard.shared_bytes).sum()
 }
 
-/// Some ids, more than there are nodes if need be.
+/// Returns some ids, more than there are nodes if need be.
 fn ids(n_ids: usize) -> Vec<NodeId> {
     shuffled_ids(N_NODES, N_NODES as usize).into_iter().cycle().take(n_ids).collect()
 }

@@ -121,7 +121,7 @@ fn listed_row(at: u32) -> u32 {
     2 * at + 1
 }
 
-/// One of sixteen segments: those from the ninth on are deltas.
+/// Returns one of sixteen segments: those from the ninth on are deltas.
 fn identity(shape: u8) -> SegmentIdentity {
     let (n_rows, dtype, width) = match shape % 8 {
         0 => (0, Dtype::F32, 3),

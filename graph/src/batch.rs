@@ -138,7 +138,7 @@ impl Block {
         self.sources.len()
     }
 
-    /// Local indices of the sampled in-neighbours of destination `dst`.
+    /// Returns the local indices of the sampled in-neighbours of destination `dst`.
     ///
     /// # Panics
     ///

@@ -1,6 +1,6 @@
 //! Memory of this process, from Linux' `/proc`.
 
-/// Most bytes that this process ever had resident; 0 where the system does not tell.
+/// Returns the most bytes that this process ever had resident; 0 where the system does not tell.
 #[must_use]
 pub fn peak_rss_bytes() -> u64 {
     figure_bytes("VmHWM:")

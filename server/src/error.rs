@@ -183,7 +183,7 @@ pub enum ServerError {
         reason: String,
     },
     /// A shard, or the thread that accepts, had ended before the server was stopped.
-    #[error("{thread} had ended; the log says why. Start the server anew")]
+    #[error("{thread} had ended; the log says why. Restart the server")]
     Died {
         /// Its name.
         thread: String,

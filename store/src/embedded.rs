@@ -47,12 +47,12 @@ impl EmbeddedStore {
         Self::of(Graph::open(dir)?, parts)
     }
 
-    /// As [`EmbeddedStore::open`], of an open `graph`.
+    /// Does as [`EmbeddedStore::open`], of an open `graph`.
     pub fn of(graph: Graph, parts: Option<&[PartId]>) -> Result<Self, StoreError> {
         Self::with(graph, parts, &OpenOptions::default())
     }
 
-    /// As [`EmbeddedStore::of`], with a choice of how to read.
+    /// Does as [`EmbeddedStore::of`], with a choice of how to read.
     pub fn with(
         graph: Graph,
         parts: Option<&[PartId]>,

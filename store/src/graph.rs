@@ -48,7 +48,7 @@ impl Graph {
         Self::open_on(Arc::new(Disk), dir)
     }
 
-    /// As [`Graph::open`], on any device.
+    /// Does as [`Graph::open`], on any device.
     pub fn open_on(device: Arc<dyn Device>, dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(META_FILE);
         let text = read_meta(&*device, &path).map_err(StoreError::io(&path, "read"))?;

@@ -84,7 +84,8 @@ impl OnDisk {
         Ok(())
     }
 
-    /// The rows of each partition are those committed, or those of a commit that has failed.
+    /// Checks that the rows of each partition are those committed, or those of a commit that has
+    /// failed.
     fn check(&self, live: &Arc<LiveGraph>) {
         assert_one_of(live, [&self.committed, &self.half], "half of a commit");
     }
@@ -101,7 +102,7 @@ impl OnDisk {
     }
 }
 
-/// All rows of a partition are of one of these; returns them.
+/// Checks that all rows of a partition are of one of these; returns them.
 fn assert_one_of(live: &Arc<LiveGraph>, expected: [&[u32]; 2], else_it_is: &str) -> Vec<u32> {
     let (found, parts) = (latest(live), parts(live.graph().book()));
     for part in 0..usize::from(N_PARTS) {
@@ -141,7 +142,7 @@ fn wait_for_a_look() {
     std::thread::sleep(Duration::from_millis(1100));
 }
 
-/// A later write is refused with what to do, and reads continue.
+/// Checks that a later write is refused with what to do, and reads continue.
 fn is_refused(on: &OnDisk, live: &Arc<LiveGraph>) {
     on.check(live);
     let refused = live.commit_version().unwrap_err();
@@ -185,7 +186,7 @@ fn ends_well(on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     another_continues(on, live, failed);
 }
 
-/// The process ends, and another continues with room.
+/// Checks that the process ends, and another continues with room.
 fn another_continues(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     let version = live.version();
     drop(live);

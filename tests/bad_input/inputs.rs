@@ -123,7 +123,7 @@ fn wrong_types_and_shapes_are_named() {
     assert_eq!(names_in(source.dir.path()), names);
 }
 
-/// 50 numbers of a type that no tensor has.
+/// Returns 50 numbers of a type that no tensor has.
 fn array_of_complex_numbers() -> Vec<u8> {
     let header = "{'descr': '<c8', 'fortran_order': False, 'shape': (50,), }";
     let mut bytes = b"\x93NUMPY\x01\x00\x76\x00".to_vec();

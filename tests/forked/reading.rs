@@ -48,7 +48,7 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    /// Rows of the graph in `dir`, where every seventh row of `wide` is put again.
+    /// Returns rows of the graph in `dir`, where every seventh row of `wide` is put again.
     fn with_puts(source: &Source, dir: &Path) -> Self {
         let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
         let mut external = vec![0i64; all.len()];

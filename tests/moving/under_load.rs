@@ -11,7 +11,7 @@ use crate::support::process::lode_line;
 use crate::support::workload::{EndOnDrop, N_WRITERS, ROW_BYTES, Workload};
 use crate::{N_NODES, Two, plan};
 
-/// Under the load of this test only a moment without an owner may be reported.
+/// Checks that under the load of this test only a moment without an owner may be reported.
 fn nothing_fails(error: &ClientError) {
     panic!("a client learned of a move: {error}");
 }

@@ -51,8 +51,8 @@ impl Told {
         Ok(())
     }
 
-    /// Every row is whole, and of its last turn that was committed or a later one that was tried;
-    /// returns the turns.
+    /// Checks that every row is whole, and of its last turn that was committed or a later one that
+    /// was tried; returns the turns.
     fn check_rows(&self, client: &Client) -> Vec<u32> {
         let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
         let mut rows = vec![0; ids.len() * ROW_BYTES];
@@ -137,8 +137,8 @@ fn load_and_kill(graph: &Path, after: Duration, told: &Told) {
     });
 }
 
-/// Every row is its last committed one or a later one that was tried; after a commit every row that
-/// was acknowledged is there.
+/// Checks that every row is its last committed one or a later one that was tried; after a commit
+/// every row that was acknowledged is there.
 fn check(graph: &Path, told: &Told) -> u32 {
     let server = Serving::start(graph, "--writable --insecure --listen 127.0.0.1:0 --shards 2");
     let client = client(&server.address).unwrap();

@@ -267,7 +267,7 @@ impl Liar {
         }
     }
 
-    /// As [`Self::body`], and what a server may hear once or in its place only.
+    /// Does as [`Self::body`], and what a server may hear once or in its place only.
     fn any_body(&mut self) -> (RequestBody, usize) {
         match self.numbers.below(8) {
             0 => {

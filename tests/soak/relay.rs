@@ -175,7 +175,7 @@ impl Link {
         Ok(())
     }
 
-    /// Until either end closes, or the link is cut.
+    /// Runs until either end closes, or the link is cut.
     fn relay(&self, pair: &Pair, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
         let mut piece = vec![0; PIECE_BYTES];
         loop {

@@ -108,7 +108,7 @@ impl Put {
         tensor == self.tensor_at() && from.is_multiple_of(step) && from / step < n_rows
     }
 
-    /// First node, number of rows, and distance between two.
+    /// Returns the first node, number of rows, and distance between two.
     fn shape(&self) -> (u32, u32, u32) {
         let n_rows = [1, 40, self.n_nodes / 16, self.n_nodes / 4][(self.turn / 2 % 4) as usize];
         let step = [1, 3][(self.turn / 8 % 2) as usize];

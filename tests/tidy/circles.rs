@@ -103,7 +103,7 @@ fn is_reexport(path: &str, root: Option<&&File>) -> bool {
     words.contains(&name) && !words.windows(2).any(declared)
 }
 
-/// Returns the paths in code that begin with `crate` or `super`, from the crate's root, and their lines.
+/// Returns the paths that begin with `crate` or `super`, from the crate's root, and their lines.
 fn paths(code: &str, module: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for start in ["crate::", "super::"] {

@@ -20,8 +20,8 @@ const LENGTHS: &[(&str, usize)] = &[
 
 /// Beginnings of paths of the repository.
 const FOLDERS: &[&str] = &[
-    "benches/", "cache/", "cli/", "client/", "docs/", "fuzz/", "graph/", "import/", "python/",
-    "schema/", "server/", "store/", "tests/", "trainer/",
+    "benches/", "bucket/", "cache/", "cli/", "client/", "docs/", "fuzz/", "graph/", "import/",
+    "python/", "schema/", "server/", "store/", "tests/", "trainer/",
 ];
 
 /// Checks a document.

@@ -146,10 +146,10 @@ impl Labels {
                 "accuracy or f1-micro for other than two classes"
             }
             (Metric::RocAuc, _) if is_measured && is_blind(&self.validation) => {
-                "other than roc-auc, as no label tells any validation nodes apart"
+                "other than roc-auc, as all validation nodes have the same labels"
             }
             (Metric::RocAuc, _) if is_measured && is_blind(test) => {
-                "other than roc-auc, as no label tells any test nodes apart"
+                "other than roc-auc, as all test nodes have the same labels"
             }
             _ => return Ok(()),
         };

@@ -173,7 +173,7 @@ impl Normed {
         });
     }
 
-    /// The same for rows that were normalised each by itself.
+    /// Does the same for rows that were normalised each by itself.
     fn through_rows(&self, grad: &mut Matrix, weight: &[f32]) {
         let width = grad.width();
         for_each_row(grad, |number, row| {

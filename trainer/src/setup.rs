@@ -417,7 +417,7 @@ fn check_buffers(
     }
 }
 
-/// One source per worker of this process, at least one, and all of the same graph.
+/// Returns one source per worker of this process, at least one, and all of the same graph.
 fn check_sources(
     graph: TrainGraph<'_>,
     sources: &[WorkerSources],

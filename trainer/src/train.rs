@@ -119,9 +119,9 @@ pub fn train(
     Ok(report)
 }
 
-/// As [`train`], as one of several processes, each of which calls this with the same settings and
-/// its own `sources`: one entry for each of its workers, in order. Worker w belongs to the process
-/// of rank w mod ranks, so that there are at least as many workers as processes.
+/// Does as [`train`], as one of several processes, each of which calls this with the same settings
+/// and its own `sources`: one entry for each of its workers, in order. Worker w belongs to the
+/// process of rank w mod ranks, so that there are at least as many workers as processes.
 ///
 /// Losses and parameters are those of [`train`], bit for bit: gradients are summed in the order of
 /// workers, whichever process has them. The report is returned in the leader, which alone calls

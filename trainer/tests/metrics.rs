@@ -163,7 +163,7 @@ fn an_area_of_nodes_without_two_labels_is_refused_before_the_first_step() {
     for (blind, name) in [(1, "validation"), (2, "test")] {
         for graph in with_blind(blind) {
             let message = run(&graph, &settings).unwrap_err().to_string();
-            let expected = format!("no label tells any {name} nodes apart, found roc-auc");
+            let expected = format!("all {name} nodes have the same labels, found roc-auc");
             assert!(message.contains(&expected), "{message}");
         }
     }

@@ -31,13 +31,13 @@ fn losses(losses: &[f64]) -> Vec<u64> {
     losses.iter().map(|loss| loss.to_bits()).collect()
 }
 
-/// Remote rows of all epochs.
+/// Returns remote rows of all epochs.
 fn remote_rows(report: &TrainReport) -> u64 {
     report.epochs.iter().map(|epoch| epoch.remote_rows).sum()
 }
 
-/// The oracle pulls no more rows than the hot sets do, and after the first batch none beside what
-/// one misses.
+/// Checks that the oracle pulls no more rows than the hot sets do, and after the first batch none
+/// beside what one misses.
 fn no_more_than(oracle: &TrainReport, frequency: &TrainReport) {
     let (oracle_rows, rows) = (remote_rows(oracle), remote_rows(frequency));
     assert!(oracle_rows <= rows, "oracle {oracle_rows}, frequency {rows}");

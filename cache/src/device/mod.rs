@@ -38,7 +38,7 @@ enum Kind {
 }
 
 impl Device {
-    /// Host memory.
+    /// Returns host memory.
     #[must_use]
     pub fn host() -> Self {
         Self { kind: Kind::Host }

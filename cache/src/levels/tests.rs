@@ -56,7 +56,7 @@ impl Spec {
     }
 }
 
-/// Two tiers of one worker.
+/// Returns two tiers of one worker.
 fn levels(spec: &Spec) -> Levels {
     spec.over(&spec.host(), &Device::host())
 }

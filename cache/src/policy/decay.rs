@@ -123,7 +123,7 @@ impl Decay {
         self.scores.want(n, self.replacement, &mut self.wanted);
     }
 
-    /// ln S_E.
+    /// Returns ln S_E.
     fn eviction_log(&self, score: &EvictionScore) -> f64 {
         score.log + f64::from(self.n_batches - score.n_spared) * self.log_gamma
     }

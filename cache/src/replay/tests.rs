@@ -164,7 +164,7 @@ fn two_tiers_take_the_memory_of_their_directories_and_of_what_they_know_of_each_
     assert!(of_rows > 0);
 }
 
-/// Four epochs of 30 batches of up to 20 ids of 100, low ids more often than high ones.
+/// Returns four epochs of 30 batches of up to 20 ids of 100, low ids more often than high ones.
 fn fixed_trace() -> Trace {
     let mut state = 1u64;
     let mut next = || {

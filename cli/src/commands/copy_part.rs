@@ -29,7 +29,7 @@ server that follows what is committed is started with lode serve --follow.
 
 Servers that are not on this machine require the admin token, which --token-file names.
 
-Whatever cuts it off, run the same command again: it goes on with the files that have come whole.
+Whatever cuts it off, run the same command again: it continues with the files that have come whole.
 docs/replication.md says who owns the partition at each step.")]
 pub(crate) struct CopyPartArgs {
     /// The partition.

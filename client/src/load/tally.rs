@@ -119,7 +119,7 @@ impl Tally {
         self.window.0 <= at && at < self.window.1
     }
 
-    /// Measured time in seconds.
+    /// Returns the measured time in seconds.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.window.1.duration_since(self.window.0).as_secs_f64()

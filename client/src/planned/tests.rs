@@ -80,7 +80,7 @@ impl BatchSource for Known {
     }
 }
 
-/// Remote rows that Belady's MIN has to read for each batch, one batch after the other.
+/// Returns remote rows that Belady's MIN has to read for each batch, one batch after the other.
 fn misses(n_slots: u32, batches: &[Vec<NodeId>]) -> Vec<u64> {
     let is_remote = |id: &u32| !(10..30).contains(id);
     let batches: Vec<Vec<u32>> =

@@ -26,7 +26,7 @@ struct Strange {
 }
 
 impl Strange {
-    /// Until the client leaves.
+    /// Runs until the client leaves.
     fn serve(self, mut stream: UnixStream) -> std::io::Result<()> {
         let mut theirs = [0; HELLO_BYTES];
         stream.read_exact(&mut theirs)?;

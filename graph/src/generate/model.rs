@@ -137,7 +137,7 @@ impl Model {
         ((place + 1) * self.n_communities - 1) / self.n_nodes
     }
 
-    /// First place and number of nodes of a community.
+    /// Returns the first place and number of nodes of a community.
     fn span(&self, community: u64) -> (u64, u64) {
         let start = |community| community * self.n_nodes / self.n_communities;
         (start(community), start(community + 1) - start(community))

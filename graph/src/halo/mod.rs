@@ -82,7 +82,7 @@ impl Halo {
             .map_err(|fault| HaloError::File { path: path.to_owned(), fault })
     }
 
-    /// As [`Halo::open`], from the bytes of the file.
+    /// Does as [`Halo::open`], from the bytes of the file.
     pub fn from_bytes(
         file: &[u8],
         book: &PartitionBook,

@@ -92,7 +92,7 @@ impl Trace {
     }
 }
 
-/// Distinct pages that hold a byte of these ascending rows.
+/// Returns distinct pages that hold a byte of these ascending rows.
 fn pages_of(rows: &[u32], book: &PartitionBook, row_bytes: u64) -> u64 {
     let (mut n_pages, mut left) = (0, rows);
     for part in book.parts() {

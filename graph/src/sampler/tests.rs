@@ -142,7 +142,7 @@ proptest! {
     }
 }
 
-/// Named shapes of graphs: edges and the number of nodes.
+/// Returns the named shapes of graphs: edges and the number of nodes.
 fn shapes() -> Vec<(&'static str, Vec<[u32; 2]>, u32)> {
     let star_in = (1..50).map(|leaf| [leaf, 0]).collect();
     let star_out = (1..50).map(|leaf| [0, leaf]).collect();

@@ -76,13 +76,13 @@ impl Schedule {
         ends.get(..2).map_or(0, |ends| (ends[1] - ends[0]) as u32)
     }
 
-    /// Most input nodes of one batch: RapidGNN's m_max (section 3), over all workers.
+    /// Returns the most input nodes of one batch: RapidGNN's m_max (section 3), over all workers.
     #[must_use]
     pub fn max_ids(&self) -> u32 {
         self.footer.max_ids
     }
 
-    /// Input nodes of all batches.
+    /// Returns the input nodes of all batches.
     #[must_use]
     pub fn n_ids(&self) -> u64 {
         self.footer.n_ids
@@ -106,7 +106,7 @@ impl Schedule {
         self.n_bytes
     }
 
-    /// One batch.
+    /// Returns one batch.
     pub fn get(&self, worker: u32, epoch: u32, batch: u32) -> Result<Batch, ScheduleError> {
         if epoch >= self.spec().epochs || batch >= self.n_batches(worker) {
             return Err(ScheduleError::NoSuchBatch { epoch, worker, batch });
@@ -222,7 +222,7 @@ impl RawFile {
         Ok(offsets)
     }
 
-    /// Running sums of the workers' batches, which must account for every batch.
+    /// Returns the running sums of the workers' batches, which must account for every batch.
     fn first_batches(
         &self,
         header: &Header,

@@ -92,7 +92,7 @@ impl Topology {
         Self::of_parts(parts, book)
     }
 
-    /// As [`Topology::open`], from the bytes of the files.
+    /// Does as [`Topology::open`], from the bytes of the files.
     pub fn from_bytes(
         files: Vec<Vec<u8>>,
         book: &PartitionBook,

@@ -41,7 +41,7 @@ pub fn write_topologies(
     write_topologies_with(edges, relabelling, &options, uuid, path_of)
 }
 
-/// As [`write_topologies`], of the edges and with the columns that `options` name.
+/// Does as [`write_topologies`], of the edges and with the columns that `options` name.
 ///
 /// The stream is read once, then once for each window. Memory beside the relabelling: 4 bytes per
 /// node of the graph, 8 per node of the largest partition, a window, 8 bytes per node of a window,

@@ -148,7 +148,7 @@ mod tests {
     fn a_beat_is_as_old_as_it_is() {
         let (observed, counters) = (Observed::new(), Counters::default());
         std::thread::sleep(Duration::from_millis(30));
-        assert!(observed.beat_age(&counters) >= Duration::from_millis(30), "never told");
+        assert!(observed.beat_age(&counters) >= Duration::from_millis(30), "never published");
         let told = Instant::now();
         observed.beaten(&counters);
         let age = observed.beat_age(&counters);

@@ -66,9 +66,9 @@ impl FetchedFile {
         Ok(Some(Self { device, path, temporary, identity, record, file, n_bytes }))
     }
 
-    /// As [`FetchedFile::begin`], in the folder of `live`; `None` also for a file that it serves.
-    /// Fails for a manifest that does not follow what is there: its files may have the names of
-    /// those that are served.
+    /// Does as [`FetchedFile::begin`], in the folder of `live`; `None` also for a file that it
+    /// serves. Fails for a manifest that does not follow what is there: its files may have the
+    /// names of those that are served.
     pub fn begin_next(
         live: &LiveGraph,
         manifest: &Manifest,

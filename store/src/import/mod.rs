@@ -60,7 +60,7 @@ impl Importer {
         Self::begin_on(Arc::new(Disk), out)
     }
 
-    /// As [`Importer::begin`], on any device.
+    /// Does as [`Importer::begin`], on any device.
     pub fn begin_on(device: Arc<dyn Device>, out: &Path) -> Result<Self, ImportError> {
         if device.exists(out) {
             return Err(ImportError::Exists { out: out.to_owned() });

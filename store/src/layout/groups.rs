@@ -67,7 +67,7 @@ impl RowGroups {
         row.0 / self.group_rows
     }
 
-    /// First row of `group`.
+    /// Returns the first row of `group`.
     #[must_use]
     pub fn first_row(&self, group: u32) -> RowIdx {
         RowIdx(group * self.group_rows)

@@ -39,8 +39,8 @@ impl LiveGraph {
         Ok(version)
     }
 
-    /// As [`LiveGraph::commit_version`], through `version`; does nothing if it was reached before,
-    /// so that it may be repeated. Returns the committed version.
+    /// Does as [`LiveGraph::commit_version`], through `version`; does nothing if it was reached
+    /// before, so that it may be repeated. Returns the committed version.
     pub fn commit_through(&self, version: u32) -> Result<u32, StoreError> {
         self.check_process()?;
         let alone = self.commits();

@@ -43,7 +43,7 @@ impl Arrival {
         Self::find_or_begin_on(Arc::new(Disk), dir, part, id)
     }
 
-    /// As [`Arrival::find_or_begin`], on any device.
+    /// Does as [`Arrival::find_or_begin`], on any device.
     pub fn find_or_begin_on(
         device: Arc<dyn Device>,
         dir: &Path,
@@ -164,7 +164,8 @@ impl Arrival {
         Graph::open_on(Arc::clone(&self.device), &self.staging)
     }
 
-    /// As [`Arrival::graph`]; fails where the folder has another graph, or one with other tensors.
+    /// Does as [`Arrival::graph`]; fails where the folder has another graph, or one with other
+    /// tensors.
     pub fn check_graph(&self) -> Result<Graph, StoreError> {
         let coming = self.graph()?;
         if !self.device.exists(&self.dir.join(META_FILE)) {

@@ -31,7 +31,7 @@ impl DeviceProfile {
         1.0 / self.iops + n_bytes as f64 / self.bandwidth_bytes_per_s
     }
 
-    /// Most pages worth reading through: gap bytes / bandwidth < 1 / IOPS.
+    /// Returns the most pages worth reading through: gap bytes / bandwidth < 1 / IOPS.
     ///
     /// 0 for a profile without sense (zero, negative or not a number).
     #[must_use]

@@ -6,7 +6,7 @@ use proptest::sample::Index;
 
 use super::*;
 
-/// A naive twin of coalescing: a set of pages per extent, grown by the definition alone.
+/// Returns a naive twin of coalescing: a set of pages per extent, grown by the definition alone.
 fn naive(rows: &[RowIdx], layout: &SegmentLayout, profile: &DeviceProfile) -> Vec<Extent> {
     let distinct: BTreeSet<RowIdx> = rows.iter().copied().collect();
     let mut extents: Vec<BTreeSet<u64>> = Vec::new();

@@ -127,8 +127,8 @@ impl GraphFacts {
         Ok(())
     }
 
-    /// First node of each partition, and the number of nodes: each from the partition before or
-    /// from its own files.
+    /// Returns the first node of each partition, and the number of nodes: each from the partition
+    /// before or from its own files.
     fn bounds(&self) -> Result<Vec<u32>, String> {
         let n_parts = self.parts.keys().next_back().map_or(0, |last| u32::from(*last) + 1);
         // Their edges would be missing.

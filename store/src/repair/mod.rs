@@ -58,7 +58,7 @@ pub fn repair(
     repair_on(Arc::new(Disk), dir, dry_run, n_cores * THREADS_PER_CORE, progress)
 }
 
-/// As [`repair`], of these partitions, which must be here; no other is locked or looked at.
+/// Does as [`repair`], of these partitions, which must be here; no other is locked or looked at.
 pub fn repair_parts(
     dir: &Path,
     parts: &[PartId],
@@ -69,7 +69,7 @@ pub fn repair_parts(
     repair_some(Arc::new(Disk), dir, Some(parts), dry_run, n_cores * THREADS_PER_CORE, progress)
 }
 
-/// As [`repair`], on any device and with as many threads as asked for, at least one.
+/// Does as [`repair`], on any device and with as many threads as asked for, at least one.
 pub fn repair_on(
     device: Arc<dyn Device>,
     dir: &Path,

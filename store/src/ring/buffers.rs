@@ -146,7 +146,7 @@ impl Arena {
         None
     }
 
-    /// First page from `page` on that is lent, or that is not.
+    /// Returns the first page from `page` on that is lent, or that is not.
     fn next(&self, page: usize, lent: bool) -> Option<usize> {
         let flip = if lent { 0 } else { !0 };
         let mut mask = !0 << (page % 64);
@@ -200,8 +200,8 @@ fn whole_pages(len_bytes: usize) -> usize {
     len_bytes / PAGE
 }
 
-/// Zeroed, page-aligned memory. A forked child does not have it: of pages that both have, the
-/// kernel would fill those of one process, and not always of the one that reads.
+/// Returns zeroed, page-aligned memory. A forked child does not have it: of pages that both have,
+/// the kernel would fill those of one process, and not always of the one that reads.
 fn anonymous(len_bytes: usize) -> io::Result<Arc<MmapRaw>> {
     let memory = MmapMut::map_anon(len_bytes)?;
     memory.advise(Advice::DontFork)?;

@@ -25,7 +25,7 @@ use crate::tensor::TensorSpec;
 
 /// Rows of one tensor by external node id; random access, nothing held in memory.
 pub trait TensorSource: Send + Sync {
-    /// Element type.
+    /// Returns the element type.
     fn dtype(&self) -> Dtype;
 
     /// Elements per row.

@@ -115,7 +115,7 @@ impl Following {
         })
     }
 
-    /// Each partition has the rows of its version.
+    /// Checks that each partition has the rows of its version.
     fn check_rows(&self, live: &Arc<LiveGraph>) -> Finding {
         let found = rows(live)?;
         for (part, version) in live.part_versions() {
@@ -134,7 +134,7 @@ impl Following {
         Ok(())
     }
 
-    /// A folder has the files of its version and no other.
+    /// Checks that a folder has the files of its version and no other.
     fn check_files(&self, crash: &CrashDevice) -> Finding {
         for files in &self.versions[self.versions.len() - 1].parts {
             let dir = Path::new(OUT).join(format!("part-{:03}", files.manifest().part().0));

@@ -179,7 +179,7 @@ impl Model {
         self.n_in_doubt = self.n_in_doubt.saturating_sub(1);
     }
 
-    /// All partitions have committed `version`.
+    /// Checks that all partitions have committed `version`.
     fn reached(&mut self, version: u32) -> Finding {
         self.could_be(version)?;
         while self.version < version {

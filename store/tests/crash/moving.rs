@@ -85,7 +85,7 @@ fn brought(neglect: Option<Neglect>) -> (CrashDevice, Arrival, PartCopy) {
     (crash, arrival, copy)
 }
 
-/// The rows of the partition in its new folder are of this put.
+/// Checks that the rows of the partition in its new folder are of this put.
 fn check_rows(live: &Arc<LiveGraph>, seq: u32) -> Outcome {
     let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
     let ids: Vec<NodeId> = (BOUNDS[1]..BOUNDS[2]).map(NodeId).collect();

@@ -89,7 +89,8 @@ fn check_is(crash: &CrashDevice, possible: &Possible) -> Result<Option<u8>, Box<
     }
 }
 
-/// Once a writer has opened the graph, its folders have the files of its tensors and no other.
+/// Checks that once a writer has opened the graph, its folders have the files of its tensors and no
+/// other.
 fn check_files(crash: &CrashDevice) -> Finding {
     drop(open(crash, LiveMode::Write)?);
     let graph = graph(crash)?;

@@ -276,8 +276,8 @@ impl World {
         }
     }
 
-    /// Every row is whole, and each partition has the rows of one of `contents`. Returns the rows
-    /// unless a fault keeps some from being read.
+    /// Checks that every row is whole, and each partition has the rows of one of `contents`.
+    /// Returns the rows unless a fault keeps some from being read.
     fn check(
         &self,
         store: &EmbeddedStore,
@@ -349,7 +349,8 @@ impl World {
         check_external_ids(&store)
     }
 
-    /// Right after an opening for writing there is nothing that no reader and no commit needs.
+    /// Checks that right after an opening for writing there is nothing that no reader and no commit
+    /// needs.
     fn check_garbage(&self, live: &LiveGraph) -> Finding {
         let graph = live.graph();
         for part in graph.book().parts() {

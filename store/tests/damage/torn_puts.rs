@@ -41,7 +41,8 @@ struct Killed {
 }
 
 impl Killed {
-    /// Each write has as many bytes in keys of its own, and changes a key that all have.
+    /// Checks that each write has as many bytes in keys of its own, and changes a key that all
+    /// have.
     fn after(writes: &[usize], seed: u64) -> Self {
         let (dir, temp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (open, mut held) = (temp.path().join("open"), Pairs::new());

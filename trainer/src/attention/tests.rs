@@ -7,8 +7,8 @@ use lodestore_graph::batch::Block;
 const HEADS: usize = 2;
 const PART: usize = 3;
 
-/// 5 sources, 3 destinations: one without edges, one with a repeated source, one with an edge to
-/// itself.
+/// Returns 5 sources, 3 destinations: one without edges, one with a repeated source, one with an
+/// edge to itself.
 fn block() -> Arc<Block> {
     let (offsets, sources) = (vec![0, 3, 3, 6], vec![1, 4, 4, 0, 2, 3]);
     Arc::new(Block { n_src: 5, n_dst: 3, offsets, sources })

@@ -28,7 +28,7 @@ pub enum CheckpointError {
     },
     /// There is a checkpoint, and the run was not asked to continue from it.
     #[error(
-        "{} is there already: resume to continue from it, or remove it to start anew", path.display()
+        "{} is there already: resume to continue from it, or remove it to start again", path.display()
     )]
     Exists {
         /// The checkpoint.
@@ -49,7 +49,9 @@ pub enum CheckpointError {
 #[non_exhaustive]
 pub enum CheckpointFault {
     /// Not the length that its header asks for.
-    #[error("the file has {found_bytes} bytes, expected {expected_bytes}; remove it to start anew")]
+    #[error(
+        "the file has {found_bytes} bytes, expected {expected_bytes}; remove it to start again"
+    )]
     Length {
         /// Bytes there are.
         found_bytes: u64,
@@ -71,7 +73,7 @@ pub enum CheckpointFault {
         known: u32,
     },
     /// A number that no run has.
-    #[error("{what} must be at most {most}, found {found}; remove it to start anew")]
+    #[error("{what} must be at most {most}, found {found}; remove it to start again")]
     TooLarge {
         /// The counted things.
         what: &'static str,
@@ -81,7 +83,7 @@ pub enum CheckpointFault {
         found: u64,
     },
     /// Damaged bytes.
-    #[error("damaged: its digest is {found}, expected {expected}; remove it to start anew")]
+    #[error("damaged: its digest is {found}, expected {expected}; remove it to start again")]
     Digest {
         /// Digest that the file carries, in hex.
         expected: String,
@@ -120,7 +122,7 @@ pub enum CheckpointFault {
         epochs: u32,
     },
     /// Parts that contradict each other.
-    #[error("{what}, which contradicts the rest of the file; remove it to start anew")]
+    #[error("{what}, which contradicts the rest of the file; remove it to start again")]
     Contradiction {
         /// The found value.
         what: String,

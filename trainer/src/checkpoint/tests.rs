@@ -202,7 +202,7 @@ fn a_file_of_more_steps_than_the_run_has_is_refused_by_its_first_bytes() {
     for epoch in [3, u32::MAX] {
         let found = load([epoch, 3, 11], &identity());
         assert!(found.contains(&format!("11 losses in epoch {epoch}, step 3")), "{found}");
-        assert!(found.contains("; remove it to start anew"), "{found}");
+        assert!(found.contains("; remove it to start again"), "{found}");
     }
     // A run with other batches is refused with these.
     let settings = TrainConfig { batch_size: 3, ..TrainConfig::default() };

@@ -46,7 +46,7 @@ fn layers() -> Vec<(String, LayerOptions, Layer)> {
     layers
 }
 
-/// One of several blocks: edges that repeat, a destination without any, and one node alone.
+/// Returns one of several blocks: edges that repeat, a destination without any, and one node alone.
 fn blocks() -> [Arc<Block>; 3] {
     let block = |n_src, offsets: &[u32], sources: &[u32]| {
         let (offsets, sources) = (offsets.to_vec(), sources.to_vec());

@@ -1,7 +1,7 @@
 use super::*;
 use crate::random::CounterRandom;
 
-/// 5 sources, 3 destinations: one without edges, one with a repeated source.
+/// Returns 5 sources, 3 destinations: one without edges, one with a repeated source.
 fn block() -> Arc<Block> {
     Arc::new(Block { n_src: 5, n_dst: 3, offsets: vec![0, 3, 3, 5], sources: vec![1, 4, 4, 0, 3] })
 }
@@ -112,7 +112,7 @@ fn walked(op: &Spmm, grad: &[f32], width: usize) -> Vec<f32> {
     sum
 }
 
-/// Ten edges to each of `n_dst` destinations from random ones of `n_src` sources.
+/// Returns ten edges to each of `n_dst` destinations from random ones of `n_src` sources.
 fn random_ops(n_src: u32, n_dst: u32) -> [Spmm; 2] {
     let random = CounterRandom::new(5, 0);
     let n_edges = u64::from(10 * n_dst);

@@ -107,7 +107,7 @@ impl<'scope> Rapid<'scope> {
         }
     }
 
-    /// Next uses as numbers of batches from the first on.
+    /// Returns the next uses as numbers of batches from the first on.
     fn next_uses(
         &self,
         uses: &NextUses,

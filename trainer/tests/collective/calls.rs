@@ -89,8 +89,8 @@ fn term(order: u32, len: usize) -> Term {
     Term { order, values: (0..len).map(|i| scale * (i as f32 * 0.37 + 1.0)).collect() }
 }
 
-/// The sum has the same bits however terms are spread over ranks: by turns, all in one, none in
-/// some.
+/// Checks that the sum has the same bits however terms are spread over ranks: by turns, all in one,
+/// none in some.
 fn in_order(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     let (rank, n_ranks) = (c.rank(), c.n_ranks());
     for len in [0, 1, 2, 7, 100_003] {
@@ -119,7 +119,7 @@ fn in_order(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     Ok(())
 }
 
-/// A message goes once around all ranks, and each adds itself.
+/// Checks that a message goes once around all ranks, and each adds itself.
 fn between_two(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     let (rank, n_ranks) = (c.rank(), c.n_ranks());
     if n_ranks == 1 {

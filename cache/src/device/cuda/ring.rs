@@ -120,7 +120,7 @@ impl Lap {
     }
 }
 
-/// Page-locked memory of zeros. Not write-combined: staged rows are read again on the host.
+/// Returns page-locked memory of zeros. Not write-combined: staged rows are read again on the host.
 #[expect(unsafe_code, reason = "the driver allocates uninitialised memory")]
 fn pinned<T: DeviceRepr + ValidAsZeroBits>(
     context: &Arc<CudaContext>,

@@ -118,7 +118,7 @@ impl Machines {
         }
     }
 
-    /// Ratio over two machines, by seconds of an epoch as `seconds` returns them.
+    /// Returns the ratio over two machines, by seconds of an epoch as `seconds` returns them.
     fn speed_up(&self, scaling: &Scaling, seconds: fn(&Scaling) -> f64) -> f64 {
         let of_two =
             |other: &&Scaling| other.graph == scaling.graph && other.machines == MACHINES[0];

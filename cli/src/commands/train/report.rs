@@ -74,7 +74,7 @@ fn traffic(workers: &[WorkerStep]) -> String {
     )
 }
 
-/// Remote rows that did not travel for their batch.
+/// Returns remote rows that did not travel for their batch.
 fn kept(rows: &RowsBySource) -> u64 {
     rows.hot_set + rows.buffer + rows.device_tier + rows.host_tier + rows.together
 }

@@ -71,7 +71,7 @@ impl Registration {
     }
 }
 
-/// Another graph than `ours` that a server's value names.
+/// Returns another graph than `ours` that a server's value names.
 fn graph_of_others(values: &[Vec<u8>], ours: &str) -> Option<String> {
     let graph = |value: &Vec<u8>| Some(serde_json::from_slice::<ServerEntry>(value).ok()?.graph);
     values.iter().filter_map(graph).find(|graph| !graph.is_empty() && graph != ours)

@@ -82,7 +82,7 @@ fn check(store: &EmbeddedStore, expected: &Rows) {
     }
 }
 
-/// Every version is the model's or is refused by its number.
+/// Checks that every version is the model's or is refused by its number.
 fn check_versions(live: &Arc<LiveGraph>, model: &Model) {
     assert_eq!(live.version(), model.version);
 

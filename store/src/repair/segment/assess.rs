@@ -163,7 +163,7 @@ impl Look<'_> {
         self.expected.digest.is_some() && !mended.proven && has_table && agrees
     }
 
-    /// As [`Look::mend`], under the assumption that it has this extent, too.
+    /// Does as [`Look::mend`], under the assumption that it has this extent, too.
     fn mend_extent(&self, codec: SegmentCodec, extent: &Extent) -> Option<Mended> {
         let identity = &self.expected.identity;
         let Extent { n_pages, n_groups, followed } = extent;
@@ -227,7 +227,7 @@ impl Look<'_> {
         Some(Extent { n_pages: data_bytes.div_ceil(PAGE_BYTES), n_groups, followed: Some(index) })
     }
 
-    /// Padded indexes that may be the right one, the stored one first.
+    /// Returns padded indexes that may be the right one, the stored one first.
     fn indexes(
         &self,
         codec: SegmentCodec,

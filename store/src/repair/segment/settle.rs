@@ -75,7 +75,7 @@ pub(super) fn settle(
 }
 
 impl Remains<'_> {
-    /// Stored entry of each page; `None` where the table does not reach.
+    /// Returns the stored entry of each page; `None` where the table does not reach.
     fn entries(&self) -> Vec<Option<u32>> {
         let whole = self.stored.as_chunks::<4>().0.iter().map(|entry| u32::from_le_bytes(*entry));
         whole.map(Some).chain(std::iter::repeat(None)).take(self.sums.len()).collect()

@@ -57,7 +57,7 @@ fn cut_off(commits_after: bool) -> CutOff {
     CutOff { model, segment }
 }
 
-/// All rows are as they were but those of the damaged page, which are reported.
+/// Checks that all rows are as they were but those of the damaged page, which are reported.
 fn check_rows(was: &Rows, patient: &Patient, report: &RepairReport, what: &str) {
     let n_lost = lost_rows(was, &patient.rows(), report);
     // Some of them were put since.

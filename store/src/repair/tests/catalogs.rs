@@ -36,7 +36,7 @@ fn a_catalog_that_is_gone_is_built_from_the_segments() {
     }
 }
 
-/// Pending rows are committed, in a graph and in a repaired copy of it, and compared.
+/// Checks that pending rows are committed, in a graph and in a repaired copy of it, and compared.
 fn check_pending(model: &Model, patient: &Patient, what: &str) {
     let whole = Patient::of(model);
     for graph in [whole.graph(), patient.graph()] {

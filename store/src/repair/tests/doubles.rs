@@ -33,7 +33,7 @@ fn damage(patient: &Patient, name: &str, part: Part) {
     }
 }
 
-/// Rows on the page that is damaged.
+/// Returns rows on the page that is damaged.
 fn rows_on_page(name: &str) -> usize {
     let graph = Graph::open(&plain().path()).unwrap();
     let (part, tensor, page) =

@@ -70,7 +70,8 @@ fn logs(patient: &Patient) -> Vec<(String, u64)> {
     logs.map(|name| (name.clone(), patient.bytes(&name))).collect()
 }
 
-/// Every row of `feat` is the one that was put, and every other row is an acknowledged one.
+/// Checks that every row of `feat` is the one that was put, and every other row is an acknowledged
+/// one.
 fn check_rows(patient: &Patient, what: &str) {
     for ((tensor, id), bytes) in patient.rows() {
         let bytes = bytes.unwrap_or_else(|| panic!("{what}: `{tensor}` {id} is lost"));
@@ -105,7 +106,7 @@ fn check_log(history: History) {
     assert!(n_salvaged >= if is_in_log { N_PLACES / 2 } else { 0 }, "{n_salvaged} salvaged");
 }
 
-/// The repaired graph takes puts, and a compaction keeps every row.
+/// Checks that the repaired graph takes puts, and a compaction keeps every row.
 fn goes_on(patient: &Patient, what: &str) {
     let graph = Graph::open(&patient.graph()).unwrap();
     let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();

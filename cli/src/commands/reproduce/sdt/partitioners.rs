@@ -19,7 +19,7 @@ pub(super) struct Partitioned {
     pub(super) clusters: Option<[u32; 2]>,
 }
 
-/// SPRING as the paper has it, then refined, then its baselines.
+/// Returns SPRING as the paper has it, then refined, then its baselines.
 fn partitioners(n_parts: u16) -> Vec<(String, PartitionConfig)> {
     let algorithms = Algorithm::all();
     let is_spring = |algorithm: &&Algorithm| matches!(algorithm, Algorithm::Spring(_));

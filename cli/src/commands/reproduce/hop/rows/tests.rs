@@ -130,8 +130,8 @@ impl Naive<'_> {
         }))
     }
 
-    /// Mean share of the other nodes of a root's micrograph that are at its home; roots with
-    /// others.
+    /// Returns the mean share of the other nodes of a root's micrograph that are at its home; roots
+    /// with others.
     fn r_micro(&self) -> (f64, u64) {
         let share = |(_, root): (usize, NodeId)| {
             let mut others = self.nodes(&[root], 0);

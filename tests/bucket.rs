@@ -365,7 +365,7 @@ fn a_push_and_a_pull_that_are_killed_at_any_time_continue() {
                 // What is published is whole, whenever that was.
                 if round % 4 == 0
                     && args[0] == "push"
-                    && home.bucket().join("part-001/published").exists()
+                    && home.bucket().join("part-001/published/0000000001").exists()
                 {
                     home.verify().succeeded();
                 }

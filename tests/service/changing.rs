@@ -213,7 +213,8 @@ fn compare_under_commits(n_shards: u16, memory: &str, is_unix: bool) {
     let counts = [&state.committed, &state.n_compactions, &state.n_pinned, &state.n_newest];
     let counts = counts.map(|count| count.load(Ordering::Relaxed));
     println!("{n_shards} shards, {memory}, {address}: {counts:?} commits, compactions, pulls");
-    assert!(counts[0] >= 12 && counts[1..].iter().all(|&n| n > 1), "{counts:?}");
+    // A busy machine commits seldom.
+    assert!(counts.iter().all(|&n| n > 1), "{counts:?}");
     let last = state.committed.load(Ordering::Relaxed);
     assert!(pull(&connect(address, false), &all_nodes(), PullKind::Sync) == rows_after(last));
     server.stop();

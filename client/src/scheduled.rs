@@ -348,3 +348,6 @@ fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, 
         uses => Ok(uses?),
     }
 }
+
+#[cfg(test)]
+mod tests;

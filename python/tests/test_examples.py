@@ -57,3 +57,9 @@ def test_history(sample: Sample) -> None:
 @pytest.mark.skipif("CI" not in os.environ and "LODE_LONG" not in os.environ, reason="slow")
 def test_bench(tmp_path: Path) -> None:
     assert "np.take" in run(FOLDER / "benches/gather.py", LODE, tmp_path, "--small")
+
+
+@pytest.mark.skipif("CI" not in os.environ and "LODE_LONG" not in os.environ, reason="slow")
+def test_bench_of_epochs(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    assert "| graph | " in run(FOLDER / "benches/epoch.py", LODE, tmp_path, "--small")

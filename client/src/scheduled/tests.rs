@@ -1,0 +1,225 @@
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use lodestore_graph::PartitionBook;
+use lodestore_graph::sampler::{Deal, Fanout};
+use lodestore_graph::schedule::{ScheduleSpec, write_schedule};
+use lodestore_graph::topology::Topology;
+use tempfile::TempDir;
+
+use super::*;
+use crate::testing::{ROW_BYTES, TestSource, rows_of};
+
+const N_NODES: u32 = 40;
+const EPOCHS: u32 = 3;
+const TIME: Duration = Duration::from_secs(20);
+
+/// A schedule of five batches per epoch, over a ring in which each node has two in-neighbours.
+fn schedule() -> (TempDir, PathBuf, Arc<Schedule>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.sched");
+    let offsets = (0..=u64::from(N_NODES)).map(|node| 2 * node).collect();
+    let neighbours = (0..N_NODES).flat_map(|node| [1, 7].map(|by| (node + by) % N_NODES)).collect();
+    let topology = Topology::from_lists(offsets, neighbours).unwrap();
+    let book = PartitionBook::from_counts(&[10, 20, 10]).unwrap();
+    let roots: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    let spec = ScheduleSpec {
+        graph_uuid: [3; 16],
+        seed: 11,
+        fanouts: vec![Fanout::at_most(2).unwrap()],
+        batch_size: 8,
+        epochs: EPOCHS,
+        workers: 1,
+        deal: Deal::Owned,
+    };
+    write_schedule(&topology, &book, &roots, &spec, &path, &mut |_, _| {}, 1).unwrap();
+    let schedule = Arc::new(Schedule::open(&path).unwrap());
+    (dir, path, schedule)
+}
+
+fn config(retention: Retention) -> IterationConfig {
+    IterationConfig {
+        worker: 0,
+        first: 0,
+        window: Window { n_batches: 4, together: 2 },
+        retention,
+        memory_bytes: 1 << 20,
+    }
+}
+
+/// Starts an iteration over `x` twice, as the first tensor and as another one.
+fn start(
+    source: &Arc<TestSource>,
+    (_, path, schedule): &(TempDir, PathBuf, Arc<Schedule>),
+    config: &IterationConfig,
+) -> ScheduledBatches {
+    let source: Arc<dyn RowSource> = Arc::clone(source) as _;
+    let tensors = ["x", "x"].map(str::to_owned);
+    ScheduledBatches::start(&source, Arc::clone(schedule), path, &tensors, config).unwrap()
+}
+
+fn source(good_pulls: u64) -> Arc<TestSource> {
+    Arc::new(TestSource::new(Duration::ZERO, good_pulls))
+}
+
+/// Returns the indices of all batches, each compared with the schedule and with its rows.
+fn checked(batches: &ScheduledBatches, schedule: &Schedule) -> Vec<u32> {
+    let mut indices = Vec::new();
+    while let Some(batch) = batches.next_within(TIME).unwrap().expect("a batch within the time") {
+        let per_epoch = schedule.n_batches(0);
+        let (epoch, position) = (batch.index / per_epoch, batch.index % per_epoch);
+        assert_eq!(batch.prepared.batch, schedule.get(0, epoch, position).unwrap());
+        let expected = rows_of(&batch.prepared.batch.nodes);
+        assert_eq!(batch.prepared.rows.bytes(), expected);
+        assert_eq!(batch.others.len(), 1);
+        assert_eq!(batch.others[0].bytes(), expected);
+        indices.push(batch.index);
+    }
+    indices
+}
+
+/// Waits until the thread has dropped its schedule.
+fn wait_for_end(schedule: &Arc<Schedule>) {
+    let start = Instant::now();
+    while Arc::strong_count(schedule) > 1 {
+        assert!(start.elapsed() < TIME, "the thread has not ended");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn files_beside(path: &Path) -> usize {
+    path.parent().unwrap().read_dir().unwrap().count()
+}
+
+#[test]
+fn all_batches_come_in_order_with_the_rows_of_every_tensor() {
+    let run = schedule();
+    let n_batches = EPOCHS * run.2.n_batches(0);
+    assert!(n_batches >= 10);
+    for retention in [Retention::Nothing, Retention::Oracle] {
+        let (source, config) = (source(u64::MAX), config(retention));
+        let batches = start(&source, &run, &config);
+        assert_eq!(checked(&batches, &run.2), (0..n_batches).collect::<Vec<_>>());
+        assert!(batches.next_within(TIME).unwrap().unwrap().is_none(), "the end stays");
+        drop(batches);
+        wait_for_end(&run.2);
+        assert_eq!(files_beside(&run.1), 1, "next uses are removed");
+    }
+}
+
+#[test]
+fn retained_rows_are_pulled_once() {
+    let run = schedule();
+    let read = |retention| {
+        let batches = start(&source(u64::MAX), &run, &config(retention));
+        checked(&batches, &run.2);
+        batches.stats()
+    };
+    let oracle = read(Retention::Oracle);
+    assert_eq!(oracle.capacity_rows, u64::from(N_NODES));
+    assert_eq!(oracle.load.remote_rows + oracle.filled_rows, u64::from(N_NODES));
+    let nothing = read(Retention::Nothing);
+    assert_eq!((nothing.capacity_rows, nothing.filled_rows), (0, 0));
+    let met = oracle.window.ready + oracle.window.waited + oracle.window.default_path;
+    assert_eq!(met, u64::from(EPOCHS * run.2.n_batches(0)));
+    assert!(nothing.load.remote_rows > oracle.load.remote_rows + oracle.filled_rows);
+}
+
+#[test]
+fn memory_bounds_the_retained_rows() {
+    let run = schedule();
+    for memory_bytes in [0, 40, 400, 800] {
+        let config = IterationConfig { memory_bytes, ..config(Retention::Oracle) };
+        let batches = start(&source(u64::MAX), &run, &config);
+        checked(&batches, &run.2);
+        let stats = batches.stats();
+        assert!(
+            stats.capacity_rows * ROW_BYTES as u64 <= memory_bytes,
+            "{memory_bytes}: {stats:?}"
+        );
+    }
+}
+
+#[test]
+fn an_iteration_begins_at_any_batch() {
+    let run = schedule();
+    let n_batches = EPOCHS * run.2.n_batches(0);
+    for first in [1, run.2.n_batches(0), n_batches - 1, n_batches] {
+        let config = IterationConfig { first, ..config(Retention::Oracle) };
+        let batches = start(&source(u64::MAX), &run, &config);
+        assert_eq!(checked(&batches, &run.2), (first..n_batches).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn the_first_rows_are_those_that_are_used_soonest() {
+    let run = schedule();
+    let config = IterationConfig { first: 6, ..config(Retention::Oracle) };
+    let found = soonest(&run.2, &config, 12).unwrap();
+    assert_eq!(found.len(), 12);
+    assert!(found.is_sorted_by_key(|(_, number)| *number));
+    let distinct: BTreeSet<NodeId> = found.iter().map(|(node, _)| *node).collect();
+    assert_eq!(distinct.len(), 12);
+    for (node, number) in &found {
+        let nodes = |number| run.2.get(0, 1, 1 + number).unwrap().nodes;
+        assert!(nodes(*number).contains(node));
+        assert!((0..*number).all(|earlier| !nodes(earlier).contains(node)));
+    }
+    // Only the rest of the epoch counts.
+    let all = soonest(&run.2, &config, usize::MAX).unwrap();
+    assert!(all.iter().all(|(_, number)| *number < run.2.n_batches(0) - 1));
+}
+
+#[test]
+fn an_error_ends_the_iteration() {
+    let run = schedule();
+    // Each batch is pulled twice, and the fourth pull is the last good one.
+    let config = IterationConfig { window: Window::one_by_one(1), ..config(Retention::Nothing) };
+    let batches = start(&source(4), &run, &config);
+    let found: Result<Vec<_>, _> =
+        (0..EPOCHS * run.2.n_batches(0)).map(|_| batches.next_within(TIME)).collect();
+    assert!(matches!(found, Err(ClientError::Panicked { .. })), "{found:?}");
+    assert!(batches.next_within(TIME).unwrap().unwrap().is_none(), "nothing comes after it");
+    wait_for_end(&run.2);
+}
+
+#[test]
+fn a_dropped_iteration_ends_its_thread() {
+    let run = schedule();
+    for taken in 0..3 {
+        let batches = start(&source(u64::MAX), &run, &config(Retention::Oracle));
+        for _ in 0..taken {
+            batches.next_within(TIME).unwrap().unwrap().unwrap();
+        }
+        drop(batches);
+        wait_for_end(&run.2);
+        assert_eq!(files_beside(&run.1), 1);
+    }
+}
+
+#[test]
+fn a_batch_that_is_not_ready_is_none() {
+    let run = schedule();
+    let source = Arc::new(TestSource::new(Duration::from_millis(300), u64::MAX));
+    let batches = start(&source, &run, &config(Retention::Nothing));
+    assert!(batches.next_within(Duration::from_millis(1)).unwrap().is_none());
+    assert_eq!(batches.next_within(TIME).unwrap().unwrap().unwrap().index, 0);
+}
+
+#[test]
+fn unknown_tensors_and_workers_are_refused() {
+    let (dir, path, schedule) = schedule();
+    let source: Arc<dyn RowSource> = source(u64::MAX);
+    let start = |tensors: &[&str], worker| {
+        let tensors: Vec<String> = tensors.iter().map(|name| (*name).to_owned()).collect();
+        let config = IterationConfig { worker, ..config(Retention::Nothing) };
+        ScheduledBatches::start(&source, Arc::clone(&schedule), &path, &tensors, &config).err()
+    };
+    assert!(start(&["x"], 0).is_none());
+    for tensors in [["none", "x"], ["x", "none"]] {
+        let error = start(&tensors, 0);
+        assert!(matches!(error, Some(ClientError::UnknownTensor { .. })), "{error:?}");
+    }
+    assert!(matches!(start(&["x"], 1), Some(ClientError::Schedule(_))));
+    drop(dir);
+}

@@ -317,12 +317,17 @@ fn garbage_collection_keeps_versions_pins_and_what_is_young() {
     let dry = home.gc(&["--keep", "1", "--grace", "0", "--dry-run"]).succeeded().json();
     assert_eq!(dry["publications"].as_u64(), Some(8));
     assert!(files_below(&home.bucket()) == before);
+    let dry = ["--keep", "1", "--grace", "0", "--dry-run", "--pin", "paper=1"];
+    let dry = home.gc(&dry).succeeded().json();
+    assert_eq!((dry["publications"].as_u64(), &dry["pins"]["paper"]), (Some(6), &1.into()));
+    assert!(files_below(&home.bucket()) == before, "a dry run sets no pin");
     let removed = home.gc(&["--keep", "2", "--grace", "0", "--pin", "paper=1"]).succeeded().json();
     assert_eq!(
         (removed["publications"].as_u64(), removed["publications_kept"].as_u64()),
         (Some(4), Some(6))
     );
     assert!(removed["pins"]["paper"] == 1, "{removed}");
+    home.gc(&["--keep", "2", "--pin", "paper=4"]).failed(1, &["keeps version 1, not 4"]);
     home.verify().succeeded();
     for version in ["1", "4", "5"] {
         home.pull(&format!("v{version}"), &["--version", version]).succeeded();
@@ -341,9 +346,39 @@ fn garbage_collection_keeps_versions_pins_and_what_is_young() {
     home.put(&home.path("last"), 14, true);
     let pushed = home.push(&home.path("last")).succeeded().json();
     assert_eq!(pushed["parts"][0]["publication"].as_u64(), Some(6));
+    // Without its first publication a partition seems to have none.
+    let first = home.bucket().join("part-000/published/0000000001");
+    let bytes = fs::read(&first).unwrap();
+    fs::remove_file(&first).unwrap();
+    let before = files_below(&home.bucket());
+    home.gc(&["--keep", "1", "--grace", "0"]).failed(1, &["0000000001", "nothing was removed"]);
+    assert!(files_below(&home.bucket()) == before);
+    fs::write(&first, bytes).unwrap();
     home.gc(&["--keep", "0"]).failed(2, &["keep"]);
     home.gc(&["--keep", "1", "--pin", "a/b=1"]).failed(2, &["letters, digits"]);
     home.gc(&["--keep", "1", "--pin", "gone=2"]).failed(1, &["no version 2 is complete"]);
+}
+
+#[test]
+fn a_push_uploads_what_the_bucket_has_lost_or_cut_short() {
+    let home = Home::new();
+    home.push(&home.graph).succeeded();
+    let chunks: Vec<PathBuf> =
+        files_below(&home.bucket().join("part-000/chunks")).into_keys().collect();
+    for (publication, cut) in [(2, false), (3, true)] {
+        let bytes = fs::read(&chunks[0]).unwrap();
+        match cut {
+            true => fs::write(&chunks[0], &bytes[1..]).unwrap(),
+            false => fs::remove_file(&chunks[0]).unwrap(),
+        }
+        home.verify().failed(1, &[]);
+        let pushed = home.push(&home.graph).succeeded().json();
+        let of = |part: usize, key: &str| pushed["parts"][part][key].as_u64();
+        assert_eq!((of(0, "publication"), of(1, "publication")), (Some(publication), Some(1)));
+        home.verify().succeeded();
+    }
+    home.pull("whole", &[]).succeeded();
+    home.check_same(&home.graph, &home.path("whole"));
 }
 
 #[test]

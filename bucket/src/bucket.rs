@@ -23,6 +23,10 @@ use crate::search::{CompleteSearch, NewestSearch, Seen, Step};
 
 /// Requests under way. Each holds at most one chunk.
 pub(crate) const N_PARALLEL: usize = 12;
+/// Most bytes of the identity of a graph.
+const GRAPH_BYTES_MAX: u64 = 4096;
+/// Most bytes of a publication: it names a chunk of 8 MiB in about 40 bytes.
+const PUBLICATION_BYTES_MAX: u64 = 256 << 20;
 /// Tries to find out whether a publication was taken.
 const PUBLISH_TRIES: u32 = 5;
 /// Pause between them.
@@ -79,13 +83,36 @@ impl Bucket {
         self.runtime.block_on(requests)
     }
 
-    /// Reads an object; `None` where there is none.
-    pub(crate) async fn read(&self, key: &str) -> Result<Option<Bytes>, BucketError> {
-        let read = async { self.store.get(&self.path(key)).await?.bytes().await };
-        match read.await {
-            Ok(bytes) => Ok(Some(bytes)),
+    /// Reads an object of `max_bytes` at most; `None` where there is none.
+    pub(crate) async fn read(
+        &self,
+        key: &str,
+        max_bytes: u64,
+    ) -> Result<Option<Bytes>, BucketError> {
+        let object = match self.store.get(&self.path(key)).await {
+            Ok(object) => object,
+            Err(Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(self.failed(key, "read", &error)),
+        };
+        if object.meta.size > max_bytes {
+            let found = object.meta.size;
+            return Err(self.damaged(key, format!("it has {found} bytes, of {max_bytes} at most")));
+        }
+        let bytes = object.bytes().await;
+        bytes.map(Some).map_err(|error| self.failed(key, "read", &error))
+    }
+
+    /// Returns the age of an object, zero for one that was written since `time`; `None` where there is
+    /// none.
+    pub(crate) async fn age(
+        &self,
+        key: &str,
+        time: BucketTime,
+    ) -> Result<Option<Duration>, BucketError> {
+        match self.store.head(&self.path(key)).await {
+            Ok(object) => Ok(Some(time.age_of(&object).unwrap_or_default())),
             Err(Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(self.failed(key, "read", &error)),
+            Err(error) => Err(self.failed(key, "look for", &error)),
         }
     }
 
@@ -145,7 +172,7 @@ impl Bucket {
 
     /// Returns the identity of the graph that is here, if one is.
     pub(crate) async fn find_graph(&self) -> Result<Option<GraphIdentity>, BucketError> {
-        let Some(bytes) = self.read(GRAPH_KEY).await? else { return Ok(None) };
+        let Some(bytes) = self.read(GRAPH_KEY, GRAPH_BYTES_MAX).await? else { return Ok(None) };
         let identity = GraphIdentity::from_bytes(&bytes);
         identity.map(Some).map_err(|error| self.unsealed(GRAPH_KEY, error))
     }
@@ -180,7 +207,7 @@ impl Bucket {
         sequence: u64,
     ) -> Result<Option<(Published, Bytes)>, BucketError> {
         let key = publication_key(part, sequence);
-        let Some(bytes) = self.read(&key).await? else { return Ok(None) };
+        let Some(bytes) = self.read(&key, PUBLICATION_BYTES_MAX).await? else { return Ok(None) };
         let published = Published::from_bytes(&bytes, graph.graph, part, sequence);
         Ok(Some((published.map_err(|error| self.unsealed(&key, error))?, bytes)))
     }
@@ -307,6 +334,7 @@ impl Bucket {
                 "credentials are missing or not accepted; they come from the environment".to_owned()
             }
             Error::NotImplemented { .. } | Error::NotSupported { .. } => {
+                let error = without_queries(&error.to_string());
                 format!(
                     "this kind of store cannot do it ({error}); use one that can create an \
                          object only if it is absent, as S3, GCS, Azure or a folder"
@@ -350,7 +378,11 @@ fn without_queries(message: &str) -> String {
     while let Some(start) = left.find("://") {
         let end = left[start..].find(is_end).map_or(left.len(), |at| start + at);
         let query = left[start..end].find('?').map_or(end, |at| start + at);
-        text.push_str(&left[..query]);
+        // Credentials end at the last @.
+        let host = start + "://".len();
+        let from = left[host..query].rfind('@').map_or(host, |at| host + at + 1);
+        text.push_str(&left[..host]);
+        text.push_str(&left[from..query]);
         left = &left[end..];
     }
     text.push_str(left);

@@ -61,6 +61,21 @@ pub enum BucketError {
         /// What was expected and what was found.
         reason: String,
     },
+    /// A pin of this name keeps another version.
+    #[error(
+        "{url}: pin {name:?} keeps version {pinned}, not {wanted}; remove it by --unpin {name}, or \
+         take another name"
+    )]
+    Pinned {
+        /// The bucket.
+        url: String,
+        /// The pin.
+        name: String,
+        /// The version that it keeps.
+        pinned: u32,
+        /// The version that it was to keep.
+        wanted: u32,
+    },
     /// An object of a format that only a later release reads.
     #[error("{url}/{key}: format {found}, this release reads up to {known}; use a newer `lode`")]
     Newer {

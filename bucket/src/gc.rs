@@ -13,7 +13,7 @@ use crate::error::BucketError;
 use crate::gc_plan::{Candidate, GRACE, Garbage, Keep, removed_chunks, removed_publications};
 use crate::layout::{
     ChunkId, PINS_PREFIX, chunk_key, chunk_of_key, chunks_prefix, pin_key, publication_key,
-    publications_prefix,
+    publications_prefix, sequence_of_key,
 };
 use crate::publication::{GraphIdentity, Published, pin_from_bytes, pin_to_bytes};
 
@@ -56,6 +56,9 @@ impl Default for GcOptions {
     }
 }
 
+/// Most bytes of a pin.
+const PIN_BYTES_MAX: u64 = 4096;
+
 /// A listed chunk.
 type ListedChunk = (ChunkId, u64, Duration);
 
@@ -65,18 +68,11 @@ impl Bucket {
     pub fn gc(&self, options: &GcOptions) -> Result<GcReport, BucketError> {
         self.run(async {
             let graph = self.graph().await?;
-            for (name, version) in &options.pin {
-                // Fails for a version that is not complete.
-                self.complete(graph, Some(*version)).await?;
-                self.write(&pin_key(name), Bytes::from(pin_to_bytes(*version))).await?;
-            }
-            for name in &options.unpin {
-                self.remove(&pin_key(name)).await?;
-            }
-            let time = self.time().await?;
-            let pins = self.pins(time).await?;
+            let pins = self.change_pins(graph, options).await?;
             let mut parts = Vec::new();
             for part in graph.parts() {
+                // The time of each list: a run may take longer than clocks may be apart.
+                let time = self.time().await?;
                 parts.push(self.candidates(graph, part, time).await?);
             }
             let pinned = pins.values().copied().collect();
@@ -84,6 +80,7 @@ impl Bucket {
             let removed = removed_publications(&parts, &keep);
             let mut report = GcReport { pins, ..GcReport::default() };
             for ((part, candidates), publications) in graph.parts().zip(&parts).zip(removed) {
+                let time = self.time().await?;
                 let listed = self.listed_chunks(part, time).await?;
                 let ages: Vec<(ChunkId, Duration)> =
                     listed.iter().map(|(chunk, _, age)| (*chunk, *age)).collect();
@@ -91,18 +88,47 @@ impl Bucket {
                 let garbage = Garbage { publications, chunks };
                 report.note(candidates, &garbage, &listed);
                 if !options.is_dry_run {
-                    self.remove_garbage(part, &garbage).await?;
+                    self.remove_garbage(part, &garbage, (time, options.grace)).await?;
                 }
             }
             Ok(report)
         })
     }
 
+    /// Sets and removes pins, and returns those that are there then. A dry run changes none.
+    async fn change_pins(
+        &self,
+        graph: GraphIdentity,
+        options: &GcOptions,
+    ) -> Result<BTreeMap<String, u32>, BucketError> {
+        let time = self.time().await?;
+        let mut pins = self.pins(time).await?;
+        for name in &options.unpin {
+            if !options.is_dry_run {
+                self.remove(&pin_key(name)).await?;
+            }
+            pins.remove(name);
+        }
+        for (name, version) in &options.pin {
+            if let Some(&pinned) = pins.get(name).filter(|pinned| *pinned != version) {
+                let (url, name) = (self.url().to_owned(), name.clone());
+                return Err(BucketError::Pinned { url, name, pinned, wanted: *version });
+            }
+            // Fails for a version that is not complete.
+            self.complete(graph, Some(*version)).await?;
+            if !options.is_dry_run {
+                self.write(&pin_key(name), Bytes::from(pin_to_bytes(*version))).await?;
+            }
+            pins.insert(name.clone(), *version);
+        }
+        Ok(pins)
+    }
+
     async fn pins(&self, time: BucketTime) -> Result<BTreeMap<String, u32>, BucketError> {
         let mut pins = BTreeMap::new();
         for listed in self.list(PINS_PREFIX, time).await? {
             // Removed since it was listed.
-            let Some(bytes) = self.read(&listed.key).await? else { continue };
+            let Some(bytes) = self.read(&listed.key, PIN_BYTES_MAX).await? else { continue };
             let version =
                 pin_from_bytes(&bytes).map_err(|error| self.unsealed(&listed.key, error))?;
             let name = listed.key.rsplit('/').next().unwrap_or_default().to_owned();
@@ -120,10 +146,16 @@ impl Bucket {
         time: BucketTime,
     ) -> Result<Vec<Candidate>, BucketError> {
         let listed = self.list(&publications_prefix(part), time).await?;
+        let listed_last = listed.iter().filter_map(|it| sequence_of_key(&it.key)).max();
         let ages: BTreeMap<String, Duration> =
             listed.into_iter().map(|it| (it.key, it.age)).collect();
         let newest = self.newest(graph, part, 0).await?;
         let last = newest.and_then(|(it, _)| it.live().map(|live| live.sequence)).unwrap_or(0);
+        // Without its publication a chunk would be garbage.
+        if let Some(after) = listed_last.filter(|after| *after > last) {
+            let reason = format!("it is missing, and {after} is there; nothing was removed");
+            return Err(self.damaged(&publication_key(part, last + 1), reason));
+        }
         let mut candidates = Vec::new();
         for sequence in 1..=last {
             let key = publication_key(part, sequence);
@@ -147,14 +179,25 @@ impl Bucket {
         Ok(listed.into_iter().filter_map(chunk).collect())
     }
 
-    /// Removes publications first: none that is left names a chunk that is gone.
-    async fn remove_garbage(&self, part: PartId, garbage: &Garbage) -> Result<(), BucketError> {
+    /// Removes publications first: none that is left names a chunk that is gone. A chunk that a push
+    /// has written again since it was listed stays.
+    async fn remove_garbage(
+        &self,
+        part: PartId,
+        garbage: &Garbage,
+        (time, grace): (BucketTime, Duration),
+    ) -> Result<(), BucketError> {
         for &(sequence, version) in &garbage.publications {
             let tombstone = Published::tombstone(sequence, version);
             self.write(&publication_key(part, sequence), Bytes::from(tombstone)).await?;
         }
         let keys: Vec<String> = garbage.chunks.iter().map(|it| chunk_key(part, it)).collect();
-        let each = |key: String| async move { self.remove(&key).await };
+        let each = |key: String| async move {
+            match self.age(&key, time).await? {
+                Some(age) if age > grace => self.remove(&key).await,
+                _ => Ok(()),
+            }
+        };
         stream::iter(keys).map(each).buffer_unordered(N_PARALLEL).try_collect().await
     }
 }

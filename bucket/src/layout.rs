@@ -42,6 +42,11 @@ pub(crate) fn chunk_of_key(key: &str) -> Option<ChunkId> {
     is_plain.then(|| *hash.as_bytes())
 }
 
+/// Returns the number of the publication of a key; `None` for a key of something else.
+pub(crate) fn sequence_of_key(key: &str) -> Option<u64> {
+    key.rsplit('/').next()?.parse().ok()
+}
+
 /// Returns the key of a pin.
 pub(crate) fn pin_key(name: &str) -> String {
     format!("{PINS_PREFIX}/{name}")

@@ -255,7 +255,7 @@ impl Bucket {
         file: &str,
     ) -> Result<Bytes, BucketError> {
         let key = chunk_key(part, chunk);
-        let Some(bytes) = self.read(&key).await? else {
+        let Some(bytes) = self.read(&key, n_bytes as u64).await? else {
             let reason =
                 format!("a chunk of {file} is not there; collected since, or removed by hand");
             return Err(self.damaged(&key, reason));

@@ -66,11 +66,12 @@ pub(crate) struct KnownChunks {
 }
 
 impl KnownChunks {
-    /// Returns whether a chunk of `n_bytes` need not travel.
+    /// Returns whether a chunk of `n_bytes` need not travel. One that a list lacks travels again, also
+    /// where a publication names it: it may have been lost.
     pub(crate) fn has(&self, chunk: &ChunkId, n_bytes: usize) -> bool {
-        let is_young =
-            |(length, age): &(u64, Duration)| *length == n_bytes as u64 && *age <= REUSE_MAX;
-        self.published.contains(chunk) || self.listed.get(chunk).is_some_and(is_young)
+        let stays = |age: &Duration| *age <= REUSE_MAX || self.published.contains(chunk);
+        let listed = self.listed.get(chunk);
+        listed.is_some_and(|(length, age)| *length == n_bytes as u64 && stays(age))
     }
 }
 
@@ -117,10 +118,13 @@ mod tests {
         let mut known = KnownChunks::default();
         known.listed.insert([1; 32], (5, REUSE_MAX));
         known.listed.insert([2; 32], (5, REUSE_MAX + Duration::from_secs(1)));
-        known.published.insert([3; 32]);
+        known.listed.insert([3; 32], (5, 2 * REUSE_MAX));
+        known.published.extend([[3; 32], [4; 32]]);
         assert!(known.has(&[1; 32], 5) && known.has(&[3; 32], 5));
+        assert!(!known.has(&[4; 32], 5), "published, and lost since");
+        assert!(!known.has(&[3; 32], 6), "published, and cut short since");
         assert!(!known.has(&[1; 32], 6), "cut short");
-        assert!(!known.has(&[2; 32], 5) && !known.has(&[4; 32], 5));
+        assert!(!known.has(&[2; 32], 5) && !known.has(&[5; 32], 5));
         assert!(REUSE_MAX + UPLOAD_MAX < crate::gc_plan::GRACE);
     }
 }

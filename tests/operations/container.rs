@@ -63,9 +63,14 @@ fn a_server_that_is_not_healthy_fails_the_health_check() {
     let address = listener.local_addr().unwrap().to_string();
     let check = std::thread::spawn(move || check_health(&address));
     let (mut stream, _) = listener.accept().unwrap();
-    let mut request = [0; 512];
-    let n = stream.read(&mut request).unwrap();
-    assert!(request[..n].starts_with(b"GET /healthz HTTP/1."), "{:?}", &request[..n]);
+    // All of it: what is not read would end the connection by a reset.
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        request.extend(byte);
+    }
+    assert!(request.starts_with(b"GET /healthz HTTP/1."), "{request:?}");
     stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\n\r\n").unwrap();
     drop(stream);
     check.join().unwrap().failed(1, &[]);

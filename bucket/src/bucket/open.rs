@@ -11,6 +11,10 @@ use url::Url;
 use super::Bucket;
 use crate::error::BucketError;
 
+/// Why a URL with credentials or a query is refused.
+const CREDENTIALS: &str =
+    "credentials and queries do not belong in the URL; set them in the environment";
+
 impl Bucket {
     /// Opens the bucket at a URL. A folder, `file://`, need not be there.
     ///
@@ -22,12 +26,13 @@ impl Bucket {
         let refused = |reason: String| BucketError::Url { url: shown.clone(), reason };
         let example = "expected a URL such as file:///srv/graph, s3://bucket/graph, gs://bucket/graph \
                        or az://container/graph";
+        // A secret may keep the URL from being parsed.
+        if url.contains('@') {
+            return Err(refused(CREDENTIALS.to_owned()));
+        }
         let parsed = Url::parse(url).map_err(|error| refused(format!("{error}; {example}")))?;
-        if !parsed.username().is_empty() || parsed.password().is_some() || parsed.query().is_some()
-        {
-            let reason =
-                "credentials and queries do not belong in the URL; set them in the environment";
-            return Err(refused(reason.to_owned()));
+        if parsed.query().is_some() {
+            return Err(refused(CREDENTIALS.to_owned()));
         }
         let (store, prefix) = if parsed.scheme() == "file" {
             let dir = parsed.to_file_path().map_err(|()| refused(example.to_owned()))?;
@@ -53,18 +58,14 @@ impl Bucket {
     }
 }
 
-/// Returns a URL without credentials, query and trailing slash.
+/// Returns a URL without credentials, which end at the last `@`, query and trailing slash.
 fn shown(url: &str) -> String {
-    let url = url.split(['?', '#']).next().unwrap_or_default();
-    let without = match url.split_once("://") {
-        Some((scheme, rest)) => {
-            let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-            let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-            format!("{scheme}://{host}/{path}")
-        }
-        None => url.to_owned(),
-    };
-    without.trim_end_matches('/').to_owned()
+    let rest = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
+    let rest = rest.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+    match url.split_once("://") {
+        Some((scheme, _)) if url.contains('@') => format!("{scheme}://{rest}"),
+        _ => rest.to_owned(),
+    }
 }
 
 #[cfg(not(feature = "cloud"))]
@@ -117,7 +118,13 @@ mod tests {
 
     #[test]
     fn urls_with_secrets_and_without_sense_are_refused_without_repeating_them() {
-        for url in ["s3://key:SECRET@bucket/graph", "https://host/g?sig=SECRET", "SECRET//x"] {
+        for url in [
+            "s3://key:SECRET@bucket/graph",
+            "s3://key:a/SECRET+b/c@bucket/graph",
+            "s3://12/SECRET@bucket/graph",
+            "https://host/g?sig=SECRET",
+            "SECRET//x",
+        ] {
             let message = Bucket::open(url).unwrap_err().to_string();
             assert!(!message.contains("SECRET") || url.starts_with("SECRET"), "{message}");
             assert!(
@@ -126,5 +133,7 @@ mod tests {
             );
         }
         assert_eq!(shown("s3://key:p@bucket/graph/"), "s3://bucket/graph");
+        assert_eq!(shown("s3://key:p/q@bucket/graph?x"), "s3://bucket/graph");
+        assert_eq!(shown("file:///srv/graph/"), "file:///srv/graph");
     }
 }

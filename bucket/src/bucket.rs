@@ -102,8 +102,8 @@ impl Bucket {
         bytes.map(Some).map_err(|error| self.failed(key, "read", &error))
     }
 
-    /// Returns the age of an object, zero for one that was written since `time`; `None` where there is
-    /// none.
+    /// Returns the age of an object, zero for one that was written since `time`; `None` where there
+    /// is none.
     pub(crate) async fn age(
         &self,
         key: &str,

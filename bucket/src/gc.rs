@@ -88,7 +88,7 @@ impl Bucket {
                 let garbage = Garbage { publications, chunks };
                 report.note(candidates, &garbage, &listed);
                 if !options.is_dry_run {
-                    self.remove_garbage(part, &garbage, (time, options.grace)).await?;
+                    self.remove_garbage(part, &garbage, time, options.grace).await?;
                 }
             }
             Ok(report)
@@ -179,13 +179,14 @@ impl Bucket {
         Ok(listed.into_iter().filter_map(chunk).collect())
     }
 
-    /// Removes publications first: none that is left names a chunk that is gone. A chunk that a push
-    /// has written again since it was listed stays.
+    /// Removes publications first: none that is left names a chunk that is gone. A chunk that a
+    /// push has written again since it was listed stays.
     async fn remove_garbage(
         &self,
         part: PartId,
         garbage: &Garbage,
-        (time, grace): (BucketTime, Duration),
+        time: BucketTime,
+        grace: Duration,
     ) -> Result<(), BucketError> {
         for &(sequence, version) in &garbage.publications {
             let tombstone = Published::tombstone(sequence, version);

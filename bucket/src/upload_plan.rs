@@ -66,8 +66,8 @@ pub(crate) struct KnownChunks {
 }
 
 impl KnownChunks {
-    /// Returns whether a chunk of `n_bytes` need not travel. One that a list lacks travels again, also
-    /// where a publication names it: it may have been lost.
+    /// Returns whether a chunk of `n_bytes` need not travel. One that a list lacks travels again,
+    /// also where a publication names it: it may have been lost.
     pub(crate) fn has(&self, chunk: &ChunkId, n_bytes: usize) -> bool {
         let stays = |age: &Duration| *age <= REUSE_MAX || self.published.contains(chunk);
         let listed = self.listed.get(chunk);

@@ -176,9 +176,9 @@ def parquet_rows(file: File, out: Path) -> None:
     layouts = [table.layout(name) for name in names]
     dtype, width = layouts[0]
     if any(layout != (dtype, None) for layout in layouts) and len(names) > 1:
-        columns = ", ".join(f"{n} {d}" for n, (d, _) in zip(names, layouts, strict=True))
+        described = ", ".join(f"{n} {d}" for n, (d, _) in zip(names, layouts, strict=True))
         raise DtypeError(
-            f"{file.path}: expected columns of one type, found {columns}; name one by FILE:COLUMN"
+            f"{file.path}: expected columns of one type, found {described}; name one by FILE:COLUMN"
         )
     n_columns = len(names) if len(names) > 1 else width
     shape = (table.rows,) if n_columns is None else (table.rows, n_columns)

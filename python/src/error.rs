@@ -93,6 +93,14 @@ pub(crate) enum Error {
         /// Folder of the graph.
         path: String,
     },
+    /// Another graph where a pickled or inherited one was.
+    #[error(
+        "{name}: another graph is there than the one that was opened; open it again, in each process"
+    )]
+    Replaced {
+        /// Folder or addresses of the graph.
+        name: String,
+    },
     /// A graph that was closed.
     #[error("the graph was closed; open it again")]
     Closed,
@@ -142,7 +150,9 @@ impl From<Error> for PyErr {
             Error::NoVolatile(_) => classes::UnknownTensorError::new_err(words),
             Error::BadVolatile(_) => classes::VolatileError::new_err(words),
             Error::Closed | Error::PublisherClosed => classes::ClosedError::new_err(words),
-            Error::Unsupported(_) | Error::Panicked => classes::StoreError::new_err(words),
+            Error::Unsupported(_) | Error::Replaced { .. } | Error::Panicked => {
+                classes::StoreError::new_err(words)
+            }
             Error::Python(error) => error,
         }
     }

@@ -47,13 +47,13 @@ pub(crate) struct Graph {
 
 impl Graph {
     /// Creates a graph that is opened by its first use.
-    pub(crate) fn new(spec: Spec) -> Self {
-        Self { handle: Handle::new(spec) }
+    pub(crate) fn new(spec: Spec, uuid: Option<[u8; 16]>) -> Self {
+        Self { handle: Handle::new(spec, uuid) }
     }
 
     /// Opens a graph.
     pub(crate) fn open(py: Python<'_>, spec: Spec) -> PyResult<Self> {
-        let handle = Handle::new(spec);
+        let handle = Handle::new(spec, None);
         handle.opened(py)?;
         Ok(Self { handle })
     }
@@ -449,7 +449,7 @@ impl Graph {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let restore = py.import("lodestore._lodestore")?.getattr("_restore")?;
-        let spec = pickled(py, self.handle.spec())?;
+        let spec = pickled(py, self.handle.spec(), self.handle.uuid())?;
         PyTuple::new(py, [restore, PyTuple::new(py, [spec])?.into_any()])
     }
 

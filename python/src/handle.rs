@@ -21,6 +21,8 @@ use crate::spec::{Folder, Spec};
 /// A graph that each process opens when it first uses it.
 pub(crate) struct Handle {
     spec: Spec,
+    /// Identity of the graph, where it was pickled.
+    uuid: Option<[u8; 16]>,
     state: PerProcess<ProcessState>,
     is_closed: AtomicBool,
 }
@@ -33,6 +35,7 @@ struct ProcessState {
     first: Weak<OpenGraph>,
     /// The newest version at that time.
     version: Option<u32>,
+    uuid: [u8; 16],
 }
 
 impl ProcessState {
@@ -42,22 +45,29 @@ impl ProcessState {
             Backend::Servers(_) => None,
         };
         let first = Arc::downgrade(&opened);
-        Self { current: RwLock::new(Some(opened)), first, version }
+        let uuid = opened.uuid();
+        Self { current: RwLock::new(Some(opened)), first, version, uuid }
     }
 }
 
 impl Handle {
-    /// Creates a handle of a graph that is opened by its first use.
-    pub(crate) fn new(spec: Spec) -> Arc<Self> {
+    /// Creates a handle of a graph that is opened by its first use, and must have the identity
+    /// `uuid` if one is given.
+    pub(crate) fn new(spec: Spec, uuid: Option<[u8; 16]>) -> Arc<Self> {
         let state = PerProcess::new();
         let is_closed = AtomicBool::new(false);
-        Arc::new(Self { spec, state, is_closed })
+        Arc::new(Self { spec, uuid, state, is_closed })
     }
 
     /// Creates a handle of an open graph.
     pub(crate) fn with(spec: Spec, opened: OpenGraph) -> Arc<Self> {
         let state = PerProcess::with(ProcessState::of(Arc::new(opened)));
-        Arc::new(Self { spec, state, is_closed: AtomicBool::new(false) })
+        Arc::new(Self { spec, uuid: None, state, is_closed: AtomicBool::new(false) })
+    }
+
+    /// Returns the identity of the graph, where it is known without opening it.
+    pub(crate) fn uuid(&self) -> Option<[u8; 16]> {
+        self.state.get().map(|state| state.uuid).or(self.uuid)
     }
 
     /// Returns the specification of the graph.
@@ -85,7 +95,9 @@ impl Handle {
                 Some(parents) => self.open_in_child(py, parents)?,
                 None => {
                     let spec = self.spec.clone();
-                    Arc::new(signals::run(py, move || spec.open())?)
+                    let opened = Arc::new(signals::run(py, move || spec.open())?);
+                    self.check(&opened, self.uuid)?;
+                    opened
                 }
             };
             Ok(ProcessState::of(opened))
@@ -108,9 +120,21 @@ impl Handle {
         let version = folder.version.or(parents.version);
         let spec = Spec::Folder(Folder { version, ..folder.clone() });
         match signals::run(py, move || spec.open()) {
-            Ok(opened) => Ok(Arc::new(opened)),
+            Ok(opened) => {
+                self.check(&opened, Some(parents.uuid))?;
+                Ok(Arc::new(opened))
+            }
             Err(error) if is_impossible(&error) => Ok(inherited),
             Err(error) => Err(error),
+        }
+    }
+
+    fn check(&self, opened: &OpenGraph, expected: Option<[u8; 16]>) -> Result<(), Error> {
+        match expected {
+            Some(expected) if expected != opened.uuid() => {
+                Err(Error::Replaced { name: self.spec.name() })
+            }
+            _ => Ok(()),
         }
     }
 

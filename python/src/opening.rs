@@ -85,6 +85,7 @@ pub(crate) fn restore(spec: &Bound<'_, PyDict>) -> PyResult<Graph> {
     let get = |key: &str| -> PyResult<Bound<'_, PyAny>> {
         spec.get_item(key)?.ok_or_else(|| PyValueError::new_err(format!("no {key} was pickled")))
     };
+    let uuid = get("uuid")?.extract()?;
     let spec = if spec.contains("path")? {
         let reader: String = get("reader")?.extract()?;
         Spec::Folder(Folder {
@@ -107,7 +108,7 @@ pub(crate) fn restore(spec: &Bound<'_, PyDict>) -> PyResult<Graph> {
             topology: get("topology")?.extract()?,
         }))
     };
-    Ok(Graph::new(spec))
+    Ok(Graph::new(spec, uuid))
 }
 
 fn seconds(seconds: f64) -> PyResult<Duration> {
@@ -117,8 +118,13 @@ fn seconds(seconds: f64) -> PyResult<Duration> {
 }
 
 /// Returns the argument of [`restore`].
-pub(crate) fn pickled<'py>(py: Python<'py>, spec: &Spec) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn pickled<'py>(
+    py: Python<'py>,
+    spec: &Spec,
+    uuid: Option<[u8; 16]>,
+) -> PyResult<Bound<'py, PyAny>> {
     let dict = PyDict::new(py);
+    dict.set_item("uuid", uuid)?;
     match spec {
         Spec::Folder(Folder { path, version, parts, writable, reader }) => {
             dict.set_item("path", path)?;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -144,10 +146,33 @@ def test_a_forked_writer_raises_and_says_what_to_do(copied: Sample, sample: Samp
 
 
 def lazily(path: Path) -> lodestore.Graph:
-    import pickle
-
     with lodestore.open(path) as graph:
         return pickle.loads(pickle.dumps(graph))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_graph_that_is_replaced_while_open(copied: Sample, method: str) -> None:
+    ids = np.arange(20)
+    rows = copied.rows["feat"][ids]
+    with lodestore.open(copied.path) as graph:
+        assert np.array_equal(graph["feat"][ids], rows)
+        shutil.rmtree(copied.path)
+        zeros = np.zeros((N_NODES, 33), np.float32)
+        edges = np.array([[0, 1], [1, 2], [2, 0]])
+        lodestore.import_graph(copied.path, edges=edges, tensors={"feat": zeros}).close()
+        # This process has the files of the graph that it opened, whatever their names are now.
+        assert np.array_equal(graph["feat"][ids], rows)
+        assert np.array_equal(graph.submit("feat", ids).result(), rows)
+        kind, words, _ = in_child(method, graph, ids)
+        assert kind == "StoreError", "the rows of another graph are not returned"
+        assert str(copied.path) in words and "open it again" in words
+        copy = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(graph))))
+        with pytest.raises(lodestore.StoreError, match="another graph"):
+            copy["feat"]
+    with lodestore.open(copied.path) as graph:
+        assert not graph["feat"][:].any()
+        kind, first, _ = in_child(method, graph, ids)
+        assert (kind, first) == ("rows", zeros[ids].tobytes())
 
 
 def test_a_future_of_the_parent_raises_in_a_child(sample: Sample) -> None:

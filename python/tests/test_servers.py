@@ -86,6 +86,70 @@ def test_a_server_that_goes_away(sample: Sample, serve: Serve) -> None:
         lodestore.connect(address, deadline=1.0)
 
 
+def test_a_server_that_goes_away_in_the_middle_of_a_schedule(
+    sample: Sample, serve: Serve, tmp_path: Path
+) -> None:
+    server, address = serve(sample.path)
+    threads = threading.active_count()
+    with lodestore.connect(address, deadline=2.0, topology=sample.path) as graph:
+        schedule = graph.schedule(
+            tmp_path / "s", roots="train", fanout=[3, 2], batch=16, epochs=2, seed=5
+        )
+        batches = graph.iterate(schedule, ["feat", "label"], window=2, policy="none")
+        taken = [next(batches) for _ in range(3)]
+        state = batches.state_dict()
+        server.kill()
+        with pytest.raises((lodestore.ServerError, lodestore.DeadlineError)):
+            for batch in batches:
+                state, taken = batches.state_dict(), [*taken, batch]
+        del batches
+    for batch in taken:
+        assert np.array_equal(batch["feat"], sample.rows["feat"][batch.nodes])
+    assert threading.active_count() == threads
+    # The process goes on with other servers, and from the batch where it was.
+    _, address = serve(sample.path)
+    with lodestore.connect(address) as graph:
+        batches = graph.iterate(schedule, ["feat", "label"])
+        batches.load_state_dict(state)
+        rest = [(batch.epoch, batch.index) for batch in batches]
+        assert len(taken) + len(rest) == 2 * schedule.batches()
+        assert np.array_equal(graph["feat"][[3]], sample.rows["feat"][[3]])
+
+
+def test_a_server_that_stands_still_exceeds_the_deadline(sample: Sample, serve: Serve) -> None:
+    server, address = serve(sample.path)
+    with lodestore.connect(address, deadline=0.5) as graph:
+        graph["feat"][[1]]
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(lodestore.DeadlineError) as caught:
+                graph["feat"][[1, 2, 3]]
+            assert isinstance(caught.value, TimeoutError)
+            with pytest.raises(TimeoutError):
+                graph.submit("feat", [1]).result()
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert np.array_equal(graph["feat"][[2]], sample.rows["feat"][[2]])
+
+
+def test_a_server_without_room(sample: Sample, serve: Serve) -> None:
+    _, address = serve(sample.path)
+    graphs = []
+    with pytest.raises(lodestore.OverloadedError) as caught:
+        # A shard has 256 connections, and more where some are idle for 10 seconds.
+        for _ in range(400):
+            graphs.append(lodestore.connect(address, deadline=2.0))
+            graphs[-1]["label"][0]
+    assert isinstance(caught.value, ConnectionError)
+    assert caught.value.retry_after is not None and 0 < caught.value.retry_after < 60
+    assert len(graphs) >= 256
+    assert np.array_equal(graphs[0]["feat"][[2]], sample.rows["feat"][[2]])
+    for graph in graphs:
+        graph.close()
+    with lodestore.connect(address) as graph:
+        assert np.array_equal(graph["feat"][[2]], sample.rows["feat"][[2]])
+
+
 def test_ctrl_c_while_a_server_stands_still(sample: Sample, serve: Serve) -> None:
     server, address = serve(sample.path)
     with lodestore.connect(address, deadline=20.0) as graph:

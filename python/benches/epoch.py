@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from torch_geometric.loader import NeighborLoader
 import lodestore
 import lodestore.pyg as lpyg
 
-SOURCES = ["memory", "graph", "graph, cold", "memmap, cold"]
+SOURCES = ["memory", "graph", "graph, cold", "memmap, cold", "memmap, MADV_RANDOM, cold"]
 CGROUPS = Path("/sys/fs/cgroup/memory")
 FANOUT, BATCH, DEGREE, WIDTH = [10, 5], 256, 10, 128
 # Memory for the batches and the model, beside what the process has before the epoch.
@@ -87,6 +88,9 @@ def loader_of(source: str, graph: lodestore.Graph, rows: Path, seeds: Any) -> An
         attrs = {"x": "feat"}
         return lpyg.NeighborLoader(graph, FANOUT, seeds, attrs=attrs, batch_size=BATCH, window=4)
     x = np.load(rows, mmap_mode="c" if source.startswith("memmap") else None)
+    if "MADV_RANDOM" in source:
+        # Without it the kernel reads around each row as much as its setting of the disk says.
+        x._mmap.madvise(mmap.MADV_RANDOM)
     return NeighborLoader(
         data=(Rows(torch.from_numpy(x)), lpyg.GraphStore(graph)),
         num_neighbors=FANOUT,

@@ -6,7 +6,7 @@ use lodestore_graph::PartId;
 use lodestore_store::Manifest;
 use uuid::Uuid;
 
-use crate::layout::{CHUNK_BYTES, ChunkId};
+use crate::layout::{CHUNK_BYTES, ChunkId, chunk_lengths};
 use crate::sealed::{Fields, Kind, Unsealed, seal, unseal};
 
 /// The identity of the graph of a bucket.
@@ -65,6 +65,13 @@ impl GraphIdentity {
 
     pub(crate) fn parts(self) -> impl Iterator<Item = PartId> {
         (0..self.n_parts).map(PartId)
+    }
+}
+
+impl PublishedFile {
+    /// Returns its chunks in order, each with its length in bytes.
+    pub(crate) fn chunks_with_lengths(&self) -> impl Iterator<Item = (&ChunkId, usize)> {
+        self.chunks.iter().zip(chunk_lengths(self.n_bytes))
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use crate::Progress;
 use crate::bucket::{Bucket, N_PARALLEL};
 use crate::error::BucketError;
-use crate::layout::{CHUNK_BYTES, ChunkId, chunk_key, chunk_lengths};
+use crate::layout::{CHUNK_BYTES, ChunkId, chunk_key};
 use crate::publication::{GraphIdentity, Publication, PublishedFile};
 
 /// Number of the arrival in which a partition comes first.
@@ -140,7 +140,7 @@ impl Bucket {
         }
         let mut fetches = Vec::new();
         for file in others {
-            if manifest.files().any(|name| name == file.name) {
+            if is_of(manifest, file) {
                 match FetchedFile::begin(&coming, manifest, &file.name, file.n_bytes)? {
                     Some(rows) => fetches.push(Fetch::of_rows(file, rows)),
                     None => report.files_kept += 1,
@@ -152,12 +152,7 @@ impl Bucket {
             }
         }
         self.fetch(part, fetches, report, progress)?;
-        arrival.check_lists()?;
-        let catalog = arrival.catalog()?;
-        catalog.install(manifest)?;
-        catalog.close()?;
-        arrival.sync()?;
-        Ok(arrival.take()?)
+        Ok(arrival.install(manifest)?)
     }
 
     /// Brings a partition that is in the folder to a later version.
@@ -200,9 +195,9 @@ impl Bucket {
         let mut jobs = Vec::new();
         for (at, fetch) in fetches.iter().enumerate() {
             let first = (fetch.n_bytes_here / CHUNK_BYTES as u64) as usize;
-            let lengths = chunk_lengths(fetch.file.n_bytes).zip(&fetch.file.chunks);
+            let chunks = fetch.file.chunks_with_lengths();
             let mut skip = (fetch.n_bytes_here % CHUNK_BYTES as u64) as usize;
-            for (n_bytes, chunk) in lengths.skip(first) {
+            for (chunk, n_bytes) in chunks.skip(first) {
                 jobs.push((at, *chunk, n_bytes, std::mem::take(&mut skip)));
             }
         }

@@ -136,14 +136,16 @@ impl Bucket {
             }
             None => None,
         };
-        if let Some((last, _)) = &last {
+        let published = last.as_ref().map(|(last, _)| &**last);
+        let known = Arc::new(self.known_chunks(part, published).await?);
+        if let Some(last) = published {
             let is_there = match ours.succession(&last.manifest) {
                 Succession::Later => false,
                 Succession::Same => ours.has_tensors_of(&last.manifest),
                 Succession::Earlier => return Err(self.behind(last, ours)),
                 Succession::Apart => return Err(self.fenced(part, last.sequence, last.version())),
             };
-            if is_there && self.lost_chunks(part, last).await? == 0 {
+            if is_there && known.has_all_of(last) {
                 return Ok(ControlFlow::Break(PushedPart {
                     part: part.0,
                     version: ours.version(),
@@ -152,9 +154,7 @@ impl Bucket {
                 }));
             }
         }
-        let known =
-            Arc::new(self.known_chunks(part, last.as_ref().map(|(last, _)| &**last)).await?);
-        let mut chunks = chunks_of(&files, last.as_ref().map(|(last, _)| &**last));
+        let mut chunks = chunks_of(&files, published);
         // What the bucket has lost is read and uploaded again.
         for ((_, n_bytes), chunks) in files.files().zip(&mut chunks) {
             for (chunk, n_bytes) in chunks.iter_mut().zip(chunk_lengths(n_bytes)) {
@@ -169,14 +169,6 @@ impl Bucket {
             check_lists(live.graph(), part)?;
         }
         Ok(ControlFlow::Continue(Upload { part, files, last, known, chunks }))
-    }
-
-    /// Returns how many chunks of a publication the bucket has lost, or has with another length.
-    async fn lost_chunks(&self, part: PartId, last: &Publication) -> Result<usize, BucketError> {
-        let known = self.known_chunks(part, Some(last)).await?;
-        let chunks =
-            last.files.iter().flat_map(|file| file.chunks.iter().zip(chunk_lengths(file.n_bytes)));
-        Ok(chunks.filter(|(chunk, n_bytes)| !known.has(chunk, *n_bytes)).count())
     }
 
     /// Returns the chunks that the bucket has of a partition.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::layout::ChunkId;
-use crate::publication::PublishedFile;
+use crate::publication::{Publication, PublishedFile};
 
 /// Oldest age at which a chunk that no publication names is taken for being there. With
 /// [`UPLOAD_MAX`] it stays below the grace period of garbage collection.
@@ -72,6 +72,12 @@ impl KnownChunks {
         let stays = |age: &Duration| *age <= REUSE_MAX || self.published.contains(chunk);
         let listed = self.listed.get(chunk);
         listed.is_some_and(|(length, age)| *length == n_bytes as u64 && stays(age))
+    }
+
+    /// Returns whether the bucket has each chunk of a publication, with its length.
+    pub(crate) fn has_all_of(&self, publication: &Publication) -> bool {
+        let mut chunks = publication.files.iter().flat_map(PublishedFile::chunks_with_lengths);
+        chunks.all(|(chunk, n_bytes)| self.has(chunk, n_bytes))
     }
 }
 

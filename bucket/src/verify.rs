@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::Progress;
 use crate::bucket::{Bucket, N_PARALLEL};
 use crate::error::BucketError;
-use crate::layout::{ChunkId, chunk_lengths, publication_key};
+use crate::layout::{ChunkId, publication_key};
 use crate::publication::{GraphIdentity, Published};
 
 /// What verification of a bucket found.
@@ -116,7 +116,7 @@ impl Bucket {
             }
             next_hash = Some(publication.previous);
             for file in &publication.files {
-                for (n_bytes, chunk) in chunk_lengths(file.n_bytes).zip(&file.chunks) {
+                for (chunk, n_bytes) in file.chunks_with_lengths() {
                     chunks.entry((part, *chunk)).or_insert_with(|| (n_bytes, file.name.clone()));
                 }
             }

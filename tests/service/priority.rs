@@ -76,7 +76,7 @@ fn sync_passes_bulk(more: &str) {
     let n_sent = || metric(&server, "lodestore_sent_rows_total");
     let before = n_sent();
     wait_until("bulk goes", || n_sent() > before + 100_000.0);
-    // The same rows of the same server at the same time, once as somebody's batch and once as bulk
+    // The same rows of the same server at the same time, once as a batch and once as bulk
     // among other bulk: others use the machine too, and both alike. The best of a few looks.
     let mut best = f64::MAX;
     for _ in 0..5 {

@@ -195,12 +195,7 @@ fn bring_whole(
         return Ok(arrival.take()?);
     }
     fetch_part(link, &arrival, manifest, progress)?;
-    arrival.check_lists()?;
-    let catalog = arrival.catalog()?;
-    catalog.install(manifest)?;
-    catalog.close()?;
-    arrival.sync()?;
-    Ok(arrival.take()?)
+    Ok(arrival.install(manifest)?)
 }
 
 /// Returns what any of the servers describes.

@@ -76,6 +76,14 @@ impl PartitionConfig {
                         merging_bytes(n, n),
                     )
                 });
+                phases.push(PlannedPhase {
+                    least_bytes: 16 * n,
+                    ..PlannedPhase::new(
+                        "packing",
+                        format!("{n} nodes x 34 B (16 node, 18 cluster and owners at worst)"),
+                        34 * n,
+                    )
+                });
             }
             Algorithm::Dbh | Algorithm::Greedy => {
                 add("placing edges", 16 + count_bytes, &format!("16 node, {placing}"));

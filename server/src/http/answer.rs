@@ -55,8 +55,8 @@ pub(super) fn answer(
     bytes.into_bytes()
 }
 
-/// Returns whether who asks may know: health is for all, and the page, which asks for the token
-/// itself; figures are for those who tell it.
+/// Returns whether a request is permitted. Health and the page, which asks for the token itself,
+/// are open to all; figures need the token.
 fn is_for(request: &Request, tokens: Option<&Tokens>) -> bool {
     let is_for_all = matches!(request.path.as_str(), "/" | "/healthz" | "/readyz");
     is_for_all || tokens.is_none_or(|tokens| request.token.is_some_and(|told| tokens.take(&told)))

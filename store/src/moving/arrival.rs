@@ -13,6 +13,7 @@ use super::owner;
 use crate::catalog::Catalog;
 use crate::device::{Device, Disk, Guard};
 use crate::error::StoreError;
+use crate::follow::Manifest;
 use crate::graph::{
     Graph, META_FILE, catalog_dir, halo_path, is_segment_file, part_dir, topology_path,
 };
@@ -241,6 +242,17 @@ impl Arrival {
             self.device.sync(dir).map_err(StoreError::io(dir, "sync"))?;
         }
         Ok(())
+    }
+
+    /// Checks what has come, installs its version, and moves the partition to its place. All of its
+    /// files have come.
+    pub fn install(self, manifest: &Manifest) -> Result<(), StoreError> {
+        self.check_lists()?;
+        let catalog = self.catalog()?;
+        catalog.install(manifest)?;
+        catalog.close()?;
+        self.sync()?;
+        self.take()
     }
 
     /// Moves the partition to its place: from then on it is this folder's. The graph's description

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lodestore_cache::{
     Device, DeviceSettings, DeviceTier, PolicySpec, SharedSettings, SharedTier, VolatileError,
@@ -73,26 +73,32 @@ fn no_interleaving_has_a_tier_serve_a_row_that_is_older_than_asked() {
     let memory = memory();
     let tier = tier(20, ANY_AGE);
     let newest = [AtomicU32::new(0), AtomicU32::new(0)];
+    let (begun, n_publishing) = (Instant::now(), AtomicU32::new(2));
+    // On a busy machine pulls come between few of the first publications.
+    let is_enough = || tier.stats().stale > 100 || begun.elapsed() > Duration::from_secs(60);
     std::thread::scope(|scope| {
         for part in 0..2u32 {
             let (memory, newest) = (&memory, &newest[part as usize]);
+            let (is_enough, n_publishing) = (&is_enough, &n_publishing);
             scope.spawn(move || {
                 let range = part * N_NODES / 2..(part + 1) * N_NODES / 2;
                 let ids: Vec<NodeId> = range.clone().map(NodeId).collect();
                 let mut publisher = memory.publisher();
                 publisher.claim("h1", &[range]).unwrap();
-                for stamp in 1..=LAST {
+                for stamp in 1.. {
                     publisher.publish("h1", &ids, &rows_of(&ids, stamp), stamp).unwrap();
                     newest.store(stamp, Ordering::Release);
-                    // Pulls come between publications where processors are few, too.
-                    std::thread::yield_now();
+                    if stamp >= LAST && is_enough() {
+                        break;
+                    }
                 }
+                n_publishing.fetch_sub(1, Ordering::Release);
             });
         }
         for worker in 0..3 {
             let source: Arc<dyn VolatileSource> = memory.clone();
             let source = TieredVolatile::new(source, "h1", Arc::clone(&tier)).unwrap();
-            let newest = &newest;
+            let (newest, n_publishing) = (&newest, &n_publishing);
             scope.spawn(move || {
                 let mut numbers = Numbers(worker);
                 let (mut out, mut n_turns) = (vec![0; 12 * ROW_BYTES], 0);
@@ -106,7 +112,7 @@ fn no_interleaving_has_a_tier_serve_a_row_that_is_older_than_asked() {
                     assert!(pulled.is_whole());
                     check(&ids, &out, &pulled, min_stamp);
                     n_turns += 1;
-                    if all == LAST && n_turns > 2_000 {
+                    if n_publishing.load(Ordering::Acquire) == 0 && n_turns > 2_000 {
                         return;
                     }
                 }
@@ -114,7 +120,7 @@ fn no_interleaving_has_a_tier_serve_a_row_that_is_older_than_asked() {
         }
     });
     let stats = tier.stats();
-    assert!(stats.hits > 1000 && stats.stale > 10, "the tier was at work: {stats:?}");
+    assert!(stats.hits > 1000 && stats.stale > 100, "the tier was at work: {stats:?}");
 }
 
 proptest! {

@@ -20,6 +20,8 @@ import lodestore
 LODE = os.environ.get("LODESTORE_LODE", "lode")
 SEED = 20260801
 N_NODES = 3001
+# Nodes of the arrays that tests of imports take.
+N_INPUT_NODES = 400
 N_PARTS = 3
 DTYPES = {
     "f32": ("f32", np.float32),
@@ -85,6 +87,17 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
     """The bits of bf16, rounded to the nearest, ties to even."""
     bits = values.view(np.uint32).astype(np.uint64)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+@pytest.fixture
+def arrays() -> dict[str, np.ndarray]:
+    """Edges, features and labels of a graph that is to be imported."""
+    rng = np.random.default_rng(7)
+    return {
+        "edges": rng.integers(0, N_INPUT_NODES, (2, 3000)),
+        "feat": rng.standard_normal((N_INPUT_NODES, 9)).astype(np.float32),
+        "label": rng.integers(0, 5, N_INPUT_NODES),
+    }
 
 
 @pytest.fixture(scope="session", autouse=True)

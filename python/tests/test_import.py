@@ -11,20 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import N_INPUT_NODES as N_NODES
 
 import lodestore
-
-N_NODES = 400
-
-
-@pytest.fixture
-def arrays() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(7)
-    return {
-        "edges": rng.integers(0, N_NODES, (2, 3000)),
-        "feat": rng.standard_normal((N_NODES, 9)).astype(np.float32),
-        "label": rng.integers(0, 5, N_NODES),
-    }
 
 
 def rows_of(graph: lodestore.Graph, tensor: str) -> np.ndarray:

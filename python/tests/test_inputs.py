@@ -8,21 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import N_INPUT_NODES as N_NODES
 from conftest import in_process
 
 import lodestore
-
-N_NODES = 400
-
-
-@pytest.fixture
-def arrays() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(8)
-    return {
-        "edges": rng.integers(0, N_NODES, (2, 3000)),
-        "feat": rng.standard_normal((N_NODES, 9)).astype(np.float32),
-        "label": rng.integers(0, 5, N_NODES),
-    }
 
 
 def rows_of(graph: lodestore.Graph, tensor: str) -> np.ndarray:
@@ -88,6 +77,18 @@ def test_parquet(arrays: dict[str, np.ndarray], tmp_path: Path, kind: str) -> No
         assert edges_of(graph) == pairs(arrays["edges"][::-1]) | {(0, 1)}
 
 
+def check_refused(
+    path: Path, member: str, edges: np.ndarray, expected: tuple[type[Exception], str]
+) -> None:
+    """Checks that rows of `path`, alone in its folder, are refused and nothing is left beside it."""
+    kind, words = expected
+    with pytest.raises(kind, match=words):
+        lodestore.import_graph(
+            path.parent / "g", edges=edges, tensors={"x": f"{path}{member}"}, nodes=N_NODES
+        )
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name], words
+
+
 def test_parquet_that_does_not_fit(arrays: dict[str, np.ndarray], tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -107,14 +108,7 @@ def test_parquet_that_does_not_fit(arrays: dict[str, np.ndarray], tmp_path: Path
     ]
     for columns, member, kind, words in cases:
         parquet.write_table(pa.table(columns), path, row_group_size=150)
-        with pytest.raises(kind, match=words):
-            lodestore.import_graph(
-                tmp_path / "g",
-                edges=arrays["edges"],
-                tensors={"x": f"{path}{member}"},
-                nodes=N_NODES,
-            )
-        assert [entry.name for entry in tmp_path.iterdir()] == ["t.parquet"], words
+        check_refused(path, member, arrays["edges"], (kind, words))
     parquet.write_table(pa.table({"a": n, "b": n, "c": n}), path)
     with pytest.raises(lodestore.ShapeError, match="a, b, c; name them"):
         lodestore.import_graph(tmp_path / "g", edges=path)
@@ -219,14 +213,7 @@ def test_files_of_torch_that_hold_other_things(
     for value, member, words in cases:
         torch.save(value, path)
         kind = lodestore.ShapeError if value is short else lodestore.StoreError
-        with pytest.raises(kind, match=words):
-            lodestore.import_graph(
-                tmp_path / "g",
-                edges=arrays["edges"],
-                tensors={"x": f"{path}{member}"},
-                nodes=N_NODES,
-            )
-        assert [entry.name for entry in tmp_path.iterdir()] == ["t.pt"], words
+        check_refused(path, member, arrays["edges"], (kind, words))
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(lodestore.StoreError, match="damaged"):
         lodestore.import_graph(tmp_path / "g", edges=path)

@@ -7,7 +7,8 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,16 @@ from conftest import N_NODES, Sample, Server
 import lodestore
 
 Serve = Callable[..., tuple[Server, str]]
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """Stops a server's process, and continues it at the end."""
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
 
 
 def test_rows_of_servers(sample: Sample, serve: Serve) -> None:
@@ -120,15 +131,12 @@ def test_a_server_that_stands_still_exceeds_the_deadline(sample: Sample, serve: 
     server, address = serve(sample.path)
     with lodestore.connect(address, deadline=0.5) as graph:
         graph["feat"][[1]]
-        server.process.send_signal(signal.SIGSTOP)
-        try:
+        with stopped(server):
             with pytest.raises(lodestore.DeadlineError) as caught:
                 graph["feat"][[1, 2, 3]]
             assert isinstance(caught.value, TimeoutError)
             with pytest.raises(TimeoutError):
                 graph.submit("feat", [1]).result()
-        finally:
-            server.process.send_signal(signal.SIGCONT)
         assert np.array_equal(graph["feat"][[2]], sample.rows["feat"][[2]])
 
 
@@ -154,16 +162,13 @@ def test_ctrl_c_while_a_server_stands_still(sample: Sample, serve: Serve) -> Non
     server, address = serve(sample.path)
     with lodestore.connect(address, deadline=20.0) as graph:
         graph["feat"][[1]]
-        server.process.send_signal(signal.SIGSTOP)
-        try:
+        with stopped(server):
             timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
             timer.start()
             start = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
                 graph["feat"][np.arange(N_NODES)]
             took = time.monotonic() - start - 0.3
-        finally:
-            server.process.send_signal(signal.SIGCONT)
         assert took < 1.0, took
         assert np.array_equal(graph["feat"][[2]], sample.rows["feat"][[2]])
 

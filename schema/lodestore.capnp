@@ -371,6 +371,8 @@ struct Updates {
   runBytes @6 :UInt64;        # written by the compaction that runs
   runBytesTotal @7 :UInt64;   # that it will write
   runFailure @8 :Text;        # why the compaction that ended last has failed; empty if it has not
+  publishes @9 :Bool;         # whether versions are published in a bucket
+  published @10 :UInt32;      # the lowest published version of its partitions; 0 before the first
 }
 
 struct ShardStats {

@@ -72,7 +72,7 @@ impl fmt::Debug for Bucket {
 }
 
 impl Bucket {
-    /// The URL, which has no credentials.
+    /// Returns the URL, which has no credentials.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -212,8 +212,8 @@ impl Bucket {
         Ok(Some((published.map_err(|error| self.unsealed(&key, error))?, bytes)))
     }
 
-    /// Returns the newest publication of a partition, searched for behind `known`, which is there, or
-    /// behind 0.
+    /// Returns the newest publication of a partition, searched for behind `known`, which is there,
+    /// or behind 0.
     pub(crate) async fn newest(
         &self,
         graph: GraphIdentity,
@@ -222,12 +222,7 @@ impl Bucket {
     ) -> Result<Option<(Published, Bytes)>, BucketError> {
         let mut search = NewestSearch::new(known);
         while let Some(sequence) = search.next() {
-            let key = publication_key(part, sequence);
-            match self.store.head(&self.path(&key)).await {
-                Ok(_) => search.take(true),
-                Err(Error::NotFound { .. }) => search.take(false),
-                Err(error) => return Err(self.failed(&key, "look for", &error)),
-            }
+            search.take(self.is_there(part, sequence).await?);
         }
         if search.newest() == 0 {
             return Ok(None);
@@ -236,6 +231,16 @@ impl Bucket {
         let gone =
             || self.damaged(&publication_key(part, search.newest()), "it was there just now");
         newest.map(Some).ok_or_else(gone)
+    }
+
+    /// Returns whether a partition has a publication of this number.
+    pub(crate) async fn is_there(&self, part: PartId, sequence: u64) -> Result<bool, BucketError> {
+        let key = publication_key(part, sequence);
+        match self.store.head(&self.path(&key)).await {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(self.failed(&key, "look for", &error)),
+        }
     }
 
     /// Creates a publication, whose number is that after the newest; finds out whether it was
@@ -270,41 +275,69 @@ impl Bucket {
         wanted: Option<u32>,
     ) -> Result<Vec<Publication>, BucketError> {
         let missing =
-            |at: u16| BucketError::NoVersion { url: self.url.clone(), wanted, part: PartId(at) };
-        let mut newest = Vec::new();
+            |at: usize| BucketError::NoVersion { url: self.url.clone(), wanted, part: part_at(at) };
+        let (mut seen, mut last_read) = (Vec::new(), Vec::new());
         for part in graph.parts() {
-            let found = self.newest(graph, part, 0).await?.ok_or_else(|| missing(part.0))?;
-            newest.push(found.0);
+            let newest = self.newest(graph, part, 0).await?;
+            let (newest, _) = newest.ok_or_else(|| missing(part.index()))?;
+            seen.push(Seen::new(newest.sequence(), &newest));
+            last_read.push(newest);
         }
-        let seen = newest.iter().zip(graph.parts());
-        let mut sequences = Vec::new();
-        for (published, part) in seen {
-            let sequence = match published.live() {
-                Some(live) => live.sequence,
-                None => return Err(missing(part.0)),
-            };
-            sequences.push(Seen { sequence, version: published.version(), is_live: true });
-        }
-        let mut search = CompleteSearch::new(sequences, wanted);
-        loop {
+        let mut search = CompleteSearch::new(seen, wanted);
+        let (version, sequences) = loop {
             match search.next() {
                 Step::Read { at, sequence } => {
-                    let part = PartId(u16::try_from(at).unwrap_or(u16::MAX));
-                    let found = self.publication(graph, part, sequence).await?;
-                    let (published, _) = found.ok_or_else(|| missing(part.0))?;
-                    let (version, is_live) = (published.version(), published.live().is_some());
-                    search.take(at, Seen { sequence, version, is_live });
-                    newest[at] = published;
+                    let found = self.publication(graph, part_at(at), sequence).await?;
+                    let (published, _) = found.ok_or_else(|| missing(at))?;
+                    search.take(at, Seen::new(sequence, &published));
+                    last_read[at] = published;
                 }
-                Step::Missing { at } => return Err(missing(u16::try_from(at).unwrap_or(u16::MAX))),
-                Step::Found { .. } => break,
+                Step::Missing { at } => return Err(missing(at)),
+                Step::Found { version, sequences } => break (version, sequences),
             }
+        };
+        let mut complete: Vec<Publication> = Vec::new();
+        for (at, (sequence, read)) in sequences.into_iter().zip(last_read).enumerate() {
+            let published = match read.sequence() == sequence {
+                true => read,
+                // Collected since.
+                false => match self.publication(graph, part_at(at), sequence).await? {
+                    Some((published, _)) => published,
+                    None => return Err(missing(at)),
+                },
+            };
+            let earlier = published.live().and_then(|live| live.at(version));
+            let earlier = earlier.ok_or_else(|| missing(at))?;
+            if complete.first().is_some_and(|it| !it.manifest.has_tensors_of(&earlier.manifest)) {
+                let (url, part) = (self.url.clone(), part_at(at));
+                return Err(BucketError::OtherTensors { url, part, version });
+            }
+            complete.push(earlier);
         }
-        let live = newest.into_iter().filter_map(|published| match published {
-            Published::Live(publication) => Some(*publication),
-            Published::Removed { .. } => None,
-        });
-        Ok(live.collect())
+        Ok(complete)
+    }
+
+    /// Fails for a store that lets a second writer take a key that is there.
+    pub(crate) async fn check_creates(&self) -> Result<(), BucketError> {
+        let key = clock_key(Uuid::new_v4());
+        let second = match self.create(&key, b"first\n").await {
+            // As it is after a retry whose first try was taken.
+            Ok(()) | Err(Error::AlreadyExists { .. }) => self.create(&key, b"second\n").await,
+            Err(error) => return Err(self.failed(&key, "create", &error)),
+        };
+        self.remove(&key).await?;
+        match second {
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(()),
+            Ok(()) => Err(BucketError::Store {
+                url: self.url.clone(),
+                key,
+                action: "create it only if it is absent",
+                reason: "the store has written over an object that was there, so that two writers \
+                         would not see each other; use one that honours If-None-Match"
+                    .to_owned(),
+            }),
+            Err(error) => Err(self.failed(&key, "create", &error)),
+        }
     }
 
     /// An error of an object that is not the one that was written.
@@ -357,6 +390,10 @@ impl BucketTime {
             false => Err(apart),
         }
     }
+}
+
+fn part_at(at: usize) -> PartId {
+    PartId(u16::try_from(at).unwrap_or(u16::MAX))
 }
 
 /// Returns whether another try cannot succeed.

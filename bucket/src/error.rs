@@ -104,6 +104,69 @@ pub enum BucketError {
         /// Its version.
         version: u32,
     },
+    /// Another writer has taken the partition over.
+    #[error(
+        "{url}: fenced: another writer has taken partition {part} over, by publication {sequence} \
+         (epoch {epoch}). Stop one of them: `lode serve --take-over` takes it back if nothing was \
+         committed here meanwhile; else pull what is published into a new folder"
+    )]
+    TakenOver {
+        /// The bucket.
+        url: String,
+        /// The partition.
+        part: PartId,
+        /// The newest publication.
+        sequence: u64,
+        /// Its epoch.
+        epoch: u32,
+    },
+    /// Others publish a partition faster than it can be taken over.
+    #[error(
+        "{url}: other writers publish partition {part} without pause; stop them, and run it again"
+    )]
+    Contended {
+        /// The bucket.
+        url: String,
+        /// The partition.
+        part: PartId,
+    },
+    /// The folder has forgotten the commit by which the published version was made.
+    #[error(
+        "{url}: partition {part} is published at version {published}, and so many commits later, at \
+         version {here}, this folder no longer knows by which commit that was made. If no other \
+         folder has published it, `lode serve --take-over` continues"
+    )]
+    UnknownHistory {
+        /// The bucket.
+        url: String,
+        /// The partition.
+        part: PartId,
+        /// Version of the newest publication.
+        published: u32,
+        /// Version of the folder.
+        here: u32,
+    },
+    /// Partitions are published with different tensors.
+    #[error(
+        "{url}: partition {part} has other tensors at version {version} than the partitions before \
+         it: tensors were added or dropped, and not all partitions pushed since; push them"
+    )]
+    OtherTensors {
+        /// The bucket.
+        url: String,
+        /// The partition.
+        part: PartId,
+        /// The version.
+        version: u32,
+    },
+    /// The file that says which epochs a folder owns.
+    #[error("{}: {reason}; without this file any later writer could not fence this folder", path.display())]
+    Epochs {
+        /// The file.
+        path: PathBuf,
+        /// What was expected, or failed.
+        reason: String,
+    },
     /// The bucket is ahead of the folder.
     #[error(
         "{url}: partition {part} is published at version {published}, and version {here} is here; \
@@ -166,6 +229,33 @@ pub enum BucketError {
         /// Seconds in the future.
         ahead_s: u64,
     },
+    /// The files of a version are more than a folder may take.
+    #[error(
+        "{url}: version {version} of partition {part} brings the folder to {needed} bytes, of \
+         {limit} at most; raise --disk, or follow fewer partitions"
+    )]
+    NoRoom {
+        /// The bucket.
+        url: String,
+        /// The partition.
+        part: PartId,
+        /// The version.
+        version: u32,
+        /// Bytes with it.
+        needed: u64,
+        /// Most bytes.
+        limit: u64,
+    },
+    /// A partition that is brought by a move cannot be brought from a bucket too.
+    #[error(
+        "{}: partition {part} is coming by `lode copy-part`; finish that first", dir.display()
+    )]
+    Arriving {
+        /// Folder of the graph.
+        dir: PathBuf,
+        /// The partition.
+        part: PartId,
+    },
     /// A folder that is pulled into has rows that were not committed.
     #[error(
         "{}: partition {part} has rows that are not committed; commit them, or pull into another \
@@ -183,4 +273,13 @@ pub enum BucketError {
     /// The runtime could not be started, or a thread of it failed.
     #[error("cannot run in the background: {0}")]
     Runtime(String),
+}
+
+impl BucketError {
+    /// Returns whether another writer has the partition now, so that nothing more can be published
+    /// from this folder.
+    #[must_use]
+    pub fn fences(&self) -> bool {
+        matches!(self, Self::Fenced { .. } | Self::TakenOver { .. } | Self::Behind { .. })
+    }
 }

@@ -1,6 +1,6 @@
 //! Garbage collection: publications and chunks that no reader needs are removed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,14 +8,15 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use lodestore_graph::PartId;
 use serde::Serialize;
 
-use crate::bucket::{Bucket, BucketTime, N_PARALLEL};
+use crate::bucket::{Bucket, BucketTime, Listed, N_PARALLEL};
 use crate::error::BucketError;
-use crate::gc_plan::{Candidate, GRACE, Garbage, Keep, removed_chunks, removed_publications};
+use crate::gc_plan::{GRACE, Keep, PartHistory, removed_publications};
 use crate::layout::{
-    ChunkId, PINS_PREFIX, chunk_key, chunk_of_key, chunks_prefix, pin_key, publication_key,
+    ChunkId, PINS_PREFIX, chunk_of_key, chunks_prefix, pin_key, publication_key,
     publications_prefix, sequence_of_key,
 };
 use crate::publication::{GraphIdentity, Published, pin_from_bytes, pin_to_bytes};
+use crate::search::Seen;
 
 /// What is kept.
 #[derive(Clone, Debug)]
@@ -59,12 +60,9 @@ impl Default for GcOptions {
 /// Most bytes of a pin.
 const PIN_BYTES_MAX: u64 = 4096;
 
-/// A listed chunk.
-type ListedChunk = (ChunkId, u64, Duration);
-
 impl Bucket {
-    /// Removes publications that no reader needs, and chunks that no publication names. A run that was
-    /// cut off is completed by the next one.
+    /// Removes publications that no reader needs, and chunks that no publication names. A run that
+    /// was cut off is completed by the next one.
     pub fn gc(&self, options: &GcOptions) -> Result<GcReport, BucketError> {
         self.run(async {
             let graph = self.graph().await?;
@@ -73,23 +71,14 @@ impl Bucket {
             for part in graph.parts() {
                 // The time of each list: a run may take longer than clocks may be apart.
                 let time = self.time().await?;
-                parts.push(self.candidates(graph, part, time).await?);
+                parts.push(self.history(graph, part, time).await?);
             }
             let pinned = pins.values().copied().collect();
             let keep = Keep { n_versions: options.keep, pinned, grace: options.grace };
             let removed = removed_publications(&parts, &keep);
             let mut report = GcReport { pins, ..GcReport::default() };
-            for ((part, candidates), publications) in graph.parts().zip(&parts).zip(removed) {
-                let time = self.time().await?;
-                let listed = self.listed_chunks(part, time).await?;
-                let ages: Vec<(ChunkId, Duration)> =
-                    listed.iter().map(|(chunk, _, age)| (*chunk, *age)).collect();
-                let chunks = removed_chunks(candidates, &publications, &ages, options.grace);
-                let garbage = Garbage { publications, chunks };
-                report.note(candidates, &garbage, &listed);
-                if !options.is_dry_run {
-                    self.remove_garbage(part, &garbage, time, options.grace).await?;
-                }
+            for (history, removed) in parts.iter().zip(&removed) {
+                self.collect(graph, history, removed, options, &mut report).await?;
             }
             Ok(report)
         })
@@ -137,80 +126,116 @@ impl Bucket {
         Ok(pins)
     }
 
-    /// Returns the publications of a partition, ascending. Those that a late list does not have are
-    /// taken for new.
-    async fn candidates(
+    /// Returns the publications of a partition. Those that a late list does not have are taken for
+    /// new.
+    async fn history(
         &self,
         graph: GraphIdentity,
         part: PartId,
         time: BucketTime,
-    ) -> Result<Vec<Candidate>, BucketError> {
+    ) -> Result<PartHistory, BucketError> {
         let listed = self.list(&publications_prefix(part), time).await?;
         let listed_last = listed.iter().filter_map(|it| sequence_of_key(&it.key)).max();
         let ages: BTreeMap<String, Duration> =
             listed.into_iter().map(|it| (it.key, it.age)).collect();
-        let newest = self.newest(graph, part, 0).await?;
-        let last = newest.and_then(|(it, _)| it.live().map(|live| live.sequence)).unwrap_or(0);
+        let last = self.last(graph, part, 0).await?;
+        let last = last.map_or(0, |last| last.publication.sequence);
         // Without its publication a chunk would be garbage.
         if let Some(after) = listed_last.filter(|after| *after > last) {
             let reason = format!("it is missing, and {after} is there; nothing was removed");
             return Err(self.damaged(&publication_key(part, last + 1), reason));
         }
-        let mut candidates = Vec::new();
-        for sequence in 1..=last {
-            let key = publication_key(part, sequence);
-            let Some((published, _)) = self.publication(graph, part, sequence).await? else {
-                return Err(self.damaged(&key, "it is missing; numbers have no gap"));
-            };
-            let (version, age) = (published.version(), ages.get(&key).copied().unwrap_or_default());
-            let chunks = published.live().map(|live| live.chunks().copied().collect());
-            candidates.push(Candidate { sequence, version, age, chunks });
-        }
-        Ok(candidates)
+        let read = |sequence: u64| async move {
+            let published = self.publication(graph, part, sequence).await?;
+            let (published, _) = published.ok_or_else(|| self.gap(part, sequence))?;
+            // The lists of chunks are dropped: together they may be large.
+            Ok::<_, BucketError>(Seen::new(sequence, &published))
+        };
+        let publications: Vec<Seen> =
+            stream::iter(1..=last).map(read).buffered(N_PARALLEL).try_collect().await?;
+        let age = |seen: &Seen| ages.get(&publication_key(part, seen.sequence)).copied();
+        let ages = publications.iter().map(|seen| age(seen).unwrap_or_default()).collect();
+        Ok(PartHistory { part, publications, ages })
     }
 
-    async fn listed_chunks(
-        &self,
-        part: PartId,
-        time: BucketTime,
-    ) -> Result<Vec<ListedChunk>, BucketError> {
-        let listed = self.list(&chunks_prefix(part), time).await?;
-        let chunk = |it: crate::bucket::Listed| Some((chunk_of_key(&it.key)?, it.n_bytes, it.age));
-        Ok(listed.into_iter().filter_map(chunk).collect())
+    fn gap(&self, part: PartId, sequence: u64) -> BucketError {
+        self.damaged(&publication_key(part, sequence), "it is missing; numbers have no gap")
     }
 
-    /// Removes publications first: none that is left names a chunk that is gone. A chunk that a
-    /// push has written again since it was listed stays.
-    async fn remove_garbage(
+    /// Removes publications of a partition, then the old chunks that none of the others names, also
+    /// of those that were published since. A chunk that was written again since it was listed
+    /// stays.
+    async fn collect(
         &self,
-        part: PartId,
-        garbage: &Garbage,
-        time: BucketTime,
-        grace: Duration,
+        graph: GraphIdentity,
+        history: &PartHistory,
+        removed: &[u64],
+        options: &GcOptions,
+        report: &mut GcReport,
     ) -> Result<(), BucketError> {
-        for &(sequence, version) in &garbage.publications {
-            let tombstone = Published::tombstone(sequence, version);
-            self.write(&publication_key(part, sequence), Bytes::from(tombstone)).await?;
+        let part = history.part;
+        let live = history.publications.iter().filter(|seen| seen.coverage.is_some());
+        let kept: Vec<u64> =
+            live.map(|seen| seen.sequence).filter(|it| !removed.contains(it)).collect();
+        report.publications += removed.len() as u64;
+        report.publications_kept += kept.len() as u64;
+        // Before the chunks are listed: one that is listed later is younger than the grace period.
+        let named = self.named_chunks(graph, part, kept).await?;
+        let time = self.time().await?;
+        let listed = self.list(&chunks_prefix(part), time).await?;
+        let mut garbage = Vec::new();
+        for Listed { key, n_bytes, age } in listed {
+            match chunk_of_key(&key) {
+                Some(chunk) if age > options.grace && !named.contains(&chunk) => {
+                    garbage.push((key, n_bytes));
+                }
+                Some(_) => report.chunks_kept += 1,
+                None => {}
+            }
         }
-        let keys: Vec<String> = garbage.chunks.iter().map(|it| chunk_key(part, it)).collect();
-        let each = |key: String| async move {
+        if options.is_dry_run {
+            report.chunks += garbage.len() as u64;
+            report.bytes += garbage.iter().map(|(_, n_bytes)| n_bytes).sum::<u64>();
+            return Ok(());
+        }
+        for seen in history.publications.iter().filter(|seen| removed.contains(&seen.sequence)) {
+            let tombstone = Published::tombstone(seen.sequence, seen.version);
+            self.write(&publication_key(part, seen.sequence), Bytes::from(tombstone)).await?;
+        }
+        let each = |(key, n_bytes): (String, u64)| async move {
             match self.age(&key, time).await? {
-                Some(age) if age > grace => self.remove(&key).await,
-                _ => Ok(()),
+                Some(age) if age > options.grace => self.remove(&key).await.map(|()| Some(n_bytes)),
+                _ => Ok::<_, BucketError>(None),
             }
         };
-        stream::iter(keys).map(each).buffer_unordered(N_PARALLEL).try_collect().await
+        let mut under_way = stream::iter(garbage).map(each).buffer_unordered(N_PARALLEL);
+        while let Some(is_removed) = under_way.next().await {
+            if let Some(n_bytes) = is_removed? {
+                report.chunks += 1;
+                report.bytes += n_bytes;
+            } else {
+                report.chunks_kept += 1;
+            }
+        }
+        Ok(())
     }
-}
 
-impl GcReport {
-    fn note(&mut self, candidates: &[Candidate], garbage: &Garbage, listed: &[ListedChunk]) {
-        let n_live = candidates.iter().filter(|it| it.chunks.is_some()).count();
-        self.publications += garbage.publications.len() as u64;
-        self.publications_kept += (n_live - garbage.publications.len()) as u64;
-        self.chunks += garbage.chunks.len() as u64;
-        self.chunks_kept += (listed.len() - garbage.chunks.len()) as u64;
-        let gone = listed.iter().filter(|(chunk, ..)| garbage.chunks.binary_search(chunk).is_ok());
-        self.bytes += gone.map(|(_, n_bytes, _)| n_bytes).sum::<u64>();
+    /// Returns the chunks of these publications, and of those behind the last one.
+    async fn named_chunks(
+        &self,
+        graph: GraphIdentity,
+        part: PartId,
+        mut sequences: Vec<u64>,
+    ) -> Result<HashSet<ChunkId>, BucketError> {
+        let mut named = HashSet::new();
+        let known = sequences.last().copied().unwrap_or(0);
+        let newest = self.last(graph, part, known).await?;
+        sequences.extend(known + 1..=newest.map_or(known, |last| last.publication.sequence));
+        for sequence in sequences {
+            let published = self.publication(graph, part, sequence).await?;
+            let (published, _) = published.ok_or_else(|| self.gap(part, sequence))?;
+            named.extend(published.live().into_iter().flat_map(|live| live.chunks().copied()));
+        }
+        Ok(named)
     }
 }

@@ -1,23 +1,22 @@
 //! What garbage collection removes.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::layout::ChunkId;
+use lodestore_graph::PartId;
+
+use crate::search::{Seen, highest_up_to, source_of};
 
 /// Time for which a publication that was replaced, and a chunk without a publication, stay unless
 /// another is given.
 pub const GRACE: Duration = Duration::from_secs(24 * 3600);
 
-/// A publication as garbage collection sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Candidate {
-    pub(crate) sequence: u64,
-    pub(crate) version: u32,
-    /// Since it was written.
-    pub(crate) age: Duration,
-    /// `None` for one that was removed.
-    pub(crate) chunks: Option<Vec<ChunkId>>,
+/// The publications of a partition, ascending, and the time since each was written.
+#[derive(Clone, Debug)]
+pub(crate) struct PartHistory {
+    pub(crate) part: PartId,
+    pub(crate) publications: Vec<Seen>,
+    pub(crate) ages: Vec<Duration>,
 }
 
 /// What is kept beside the newest publications.
@@ -29,66 +28,67 @@ pub(crate) struct Keep {
     pub(crate) grace: Duration,
 }
 
-/// What is removed of a partition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Garbage {
-    /// Publications, ascending, with their versions.
-    pub(crate) publications: Vec<(u64, u32)>,
-    /// Chunks, in the order of the list.
-    pub(crate) chunks: Vec<ChunkId>,
-}
-
-/// Returns the publications that go: of each partition all but those that are to be kept.
+/// Returns of each partition the sequences of the publications that go, ascending: all but those
+/// that readers may need.
 ///
-/// `parts` has the publications of each partition, ascending.
-pub(crate) fn removed_publications(parts: &[Vec<Candidate>], keep: &Keep) -> Vec<Vec<(u64, u32)>> {
-    // The newest live publication of each version, by partition.
-    let newest: Vec<BTreeMap<u32, u64>> = parts
-        .iter()
-        .map(|part| {
-            let live = part.iter().filter(|it| it.chunks.is_some());
-            live.map(|it| (it.version, it.sequence)).collect()
-        })
-        .collect();
-    let complete = newest.first().into_iter().flat_map(|first| first.keys().rev());
-    let complete = complete.filter(|version| newest.iter().all(|it| it.contains_key(version)));
-    let complete: Vec<u32> = complete.copied().collect();
-    let newest_complete = complete.first().copied();
-    let is_kept_version = |version: u32| {
-        complete.iter().take(keep.n_versions.max(1)).any(|it| *it == version)
-            || keep.pinned.contains(&version)
-    };
-    let removed = |(part, newest): (&Vec<Candidate>, &BTreeMap<u32, u64>)| {
-        let last = part.last().map(|it| it.sequence);
-        let is_removed = |(at, it): (usize, &Candidate)| {
-            let is_current = newest.get(&it.version) == Some(&it.sequence);
-            // Publication of a version that others have not published yet.
+/// A reader needs the newest publication of a partition, or those of a version that is complete,
+/// and may have begun before they were replaced.
+pub(crate) fn removed_publications(parts: &[PartHistory], keep: &Keep) -> Vec<Vec<u64>> {
+    let newest_complete = complete_up_to(parts, u32::MAX);
+    let versions = kept_versions(parts, keep);
+    let removed = |part: &PartHistory| {
+        let sources = versions.iter().filter_map(|version| source_of(&part.publications, *version));
+        let sources: BTreeSet<u64> = sources.map(|seen| seen.sequence).collect();
+        let n = part.publications.len();
+        let is_removed = |(at, it): (usize, &Seen)| {
+            // A version that others have not published yet.
             let is_ahead = newest_complete.is_none_or(|version| it.version > version);
-            let replaced_for = part.get(at + 1).map_or(Duration::ZERO, |next| next.age);
-            let is_kept = Some(it.sequence) == last
-                || is_ahead
-                || is_current && is_kept_version(it.version)
-                || replaced_for <= keep.grace;
-            (it.chunks.is_some() && !is_kept).then_some((it.sequence, it.version))
+            let is_replaced_lately = part.ages.get(at + 1).is_none_or(|age| *age <= keep.grace);
+            let is_kept =
+                at + 1 == n || is_ahead || is_replaced_lately || sources.contains(&it.sequence);
+            (it.coverage.is_some() && !is_kept).then_some(it.sequence)
         };
-        part.iter().enumerate().filter_map(is_removed).collect()
+        part.publications.iter().enumerate().filter_map(is_removed).collect()
     };
-    parts.iter().zip(&newest).map(removed).collect()
+    parts.iter().map(removed).collect()
 }
 
-/// Returns the chunks of a partition that go with its `removed` publications, among those listed with
-/// their ages.
-pub(crate) fn removed_chunks(
-    part: &[Candidate],
-    removed: &[(u64, u32)],
-    listed: &[(ChunkId, Duration)],
-    grace: Duration,
-) -> Vec<ChunkId> {
-    let is_removed = |it: &Candidate| removed.iter().any(|(sequence, _)| *sequence == it.sequence);
-    let kept = part.iter().filter(|it| !is_removed(it)).filter_map(|it| it.chunks.as_ref());
-    let named: HashSet<&ChunkId> = kept.flatten().collect();
-    let old = listed.iter().filter(|(chunk, age)| *age > grace && !named.contains(chunk));
-    old.map(|(chunk, _)| *chunk).collect()
+/// Returns the highest complete version up to `version`.
+fn complete_up_to(parts: &[PartHistory], mut version: u32) -> Option<u32> {
+    let mut at = 0;
+    while at < parts.len() {
+        let highest = highest_up_to(&parts[at].publications, version)?;
+        // Those before it have to hold the lower one too.
+        at = if highest == version { at + 1 } else { 0 };
+        version = highest;
+    }
+    Some(version)
+}
+
+/// Returns the complete versions that stay: the newest ones, those that are pinned, and those that
+/// were the newest one within the grace period.
+fn kept_versions(parts: &[PartHistory], keep: &Keep) -> BTreeSet<u32> {
+    let mut versions = keep.pinned.clone();
+    let (mut n_kept, mut superseded_for) = (0, Duration::ZERO);
+    let mut next = complete_up_to(parts, u32::MAX);
+    while let Some(version) = next
+        && (n_kept < keep.n_versions.max(1) || superseded_for <= keep.grace)
+    {
+        versions.insert(version);
+        n_kept += 1;
+        superseded_for = complete_for(parts, version);
+        next = version.checked_sub(1).and_then(|before| complete_up_to(parts, before));
+    }
+    versions
+}
+
+/// Returns the time since the last partition has published a version, or one behind it.
+fn complete_for(parts: &[PartHistory], version: u32) -> Duration {
+    let age = |part: &PartHistory| {
+        let at = part.publications.partition_point(|seen| seen.version < version);
+        part.ages.get(at).copied().unwrap_or_default()
+    };
+    parts.iter().map(age).min().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -96,75 +96,83 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::search::tests::publications;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn parts() -> impl Strategy<Value = Vec<Vec<Candidate>>> {
-        let one =
-            (0u32..3, 0u32..20, prop::option::weighted(0.8, prop::collection::vec(0u8..9, 0..4)));
-        let part = prop::collection::vec(one, 1..8).prop_map(|steps| {
-            let mut version = 1;
-            let mut part: Vec<Candidate> = (1..)
-                .zip(steps)
-                .map(|(sequence, (step, age, chunks))| {
-                    version += step;
-                    let chunks = chunks.map(|it| it.into_iter().map(|id| [id; 32]).collect());
-                    Candidate { sequence, version, age: age * HOUR, chunks }
-                })
-                .collect();
-            // Later ones are younger.
-            let mut ages: Vec<Duration> = part.iter().map(|it| it.age).collect();
-            ages.sort_by(|a, b| b.cmp(a));
-            part.iter_mut().zip(ages).for_each(|(it, age)| it.age = age);
-            part
+    fn histories() -> impl Strategy<Value = Vec<PartHistory>> {
+        let part = publications().prop_flat_map(|mut publications| {
+            // The newest one is never removed.
+            let last = publications.last_mut().unwrap();
+            let whole = lodestore_store::Coverage::new(last.version, last.version, Vec::new());
+            last.coverage.get_or_insert(whole);
+            let n = publications.len();
+            prop::collection::vec(0u32..20, n).prop_map(move |mut hours| {
+                // Later ones are younger.
+                hours.sort_by(|a, b| b.cmp(a));
+                let ages = hours.into_iter().map(|it| it * HOUR).collect();
+                PartHistory { part: PartId(0), publications: publications.clone(), ages }
+            })
         });
         prop::collection::vec(part, 1..4)
     }
 
-    /// Whether a reader may need a publication, by the rules one after the other.
-    fn is_needed(parts: &[Vec<Candidate>], at: usize, it: &Candidate, keep: &Keep) -> bool {
-        let live = |part: &[Candidate], version| {
-            part.iter().rev().find(|it| it.version == version && it.chunks.is_some()).cloned()
+    fn holds(seen: &Seen, version: u32) -> bool {
+        seen.coverage.as_ref().is_some_and(|it| it.has(version))
+    }
+
+    /// Returns the complete versions, the newest first.
+    fn complete(parts: &[PartHistory]) -> Vec<u32> {
+        let is_complete = |version: &u32| {
+            parts.iter().all(|part| part.publications.iter().any(|it| holds(it, *version)))
         };
-        let complete: Vec<u32> = (1..100)
-            .rev()
-            .filter(|version| parts.iter().all(|part| live(part, *version).is_some()))
-            .collect();
-        if it.sequence == parts[at].len() as u64 || complete.first().is_none_or(|v| it.version > *v)
+        (0..100).rev().filter(is_complete).collect()
+    }
+
+    /// Returns whether a reader may need a publication, by the rules one after the other.
+    fn is_needed(parts: &[PartHistory], part: &PartHistory, at: usize, keep: &Keep) -> bool {
+        let (it, complete) = (&part.publications[at], complete(parts));
+        if at + 1 == part.publications.len()
+            || part.ages[at + 1] <= keep.grace
+            || complete.first().is_none_or(|newest| it.version > *newest)
         {
             return true;
         }
-        let next = &parts[at][it.sequence as usize];
-        if next.age <= keep.grace {
-            return true;
+        let is_source = |version: &u32| {
+            let holders = part.publications.iter().filter(|it| holds(it, *version));
+            let source = holders.min_by_key(|it| (it.version, std::cmp::Reverse(it.sequence)));
+            source.is_some_and(|source| source.sequence == it.sequence)
+        };
+        let was_newest_lately = |at: usize| {
+            let Some(newer) = at.checked_sub(1).map(|at| complete[at]) else { return true };
+            let first = |part: &PartHistory| {
+                let all = part.publications.iter().zip(&part.ages);
+                all.filter(|(it, _)| it.version >= newer).map(|(_, age)| *age).max().unwrap()
+            };
+            parts.iter().map(first).min().unwrap() <= keep.grace
+        };
+        let mut kept: Vec<u32> = keep.pinned.iter().copied().collect();
+        for (at, version) in complete.iter().enumerate() {
+            if at < keep.n_versions.max(1) || was_newest_lately(at) {
+                kept.push(*version);
+            }
         }
-        let kept: Vec<u32> = complete.iter().take(keep.n_versions.max(1)).copied().collect();
-        (kept.contains(&it.version) || keep.pinned.contains(&it.version))
-            && live(&parts[at], it.version).as_ref() == Some(it)
+        kept.iter().any(is_source)
     }
 
     proptest! {
         #[test]
-        fn exactly_what_nobody_needs_is_removed(
-            parts in parts(), n_versions in 0usize..4, pinned in prop::collection::btree_set(1u32..9, 0..2),
-            grace in 0u32..12,
+        fn exactly_the_publications_that_no_reader_needs_are_removed(
+            parts in histories(), n_versions in 0usize..4,
+            pinned in prop::collection::btree_set(1u32..9, 0..2), grace in 0u32..12,
         ) {
             let keep = Keep { n_versions, pinned, grace: grace * HOUR };
             let removed = removed_publications(&parts, &keep);
-            for (at, part) in parts.iter().enumerate() {
-                for it in part.iter().filter(|it| it.chunks.is_some()) {
-                    let is_removed = removed[at].contains(&(it.sequence, it.version));
-                    prop_assert_eq!(is_removed, !is_needed(&parts, at, it, &keep), "{:?}", it);
-                }
-                let listed: Vec<(ChunkId, Duration)> =
-                    (0u8..9).map(|id| ([id; 32], u32::from(id) * 2 * HOUR)).collect();
-                let gone = removed_chunks(part, &removed[at], &listed, keep.grace);
-                for (chunk, age) in listed {
-                    let is_named = part.iter().any(|it| {
-                        !removed[at].contains(&(it.sequence, it.version))
-                            && it.chunks.as_ref().is_some_and(|chunks| chunks.contains(&chunk))
-                    });
-                    prop_assert_eq!(gone.contains(&chunk), !is_named && age > keep.grace);
+            for (part, removed) in parts.iter().zip(removed) {
+                for (at, it) in part.publications.iter().enumerate() {
+                    let is_live = it.coverage.is_some();
+                    let expected = is_live && !is_needed(&parts, part, at, &keep);
+                    prop_assert_eq!(removed.contains(&it.sequence), expected, "{:?}", it);
                 }
             }
         }
@@ -172,17 +180,41 @@ mod tests {
 
     #[test]
     fn a_version_that_one_partition_lacks_is_not_counted() {
-        let at = |sequence, version| Candidate {
+        let whole = |sequence, version| Seen {
             sequence,
             version,
-            age: (9 - sequence) as u32 * 100 * HOUR,
-            chunks: Some(Vec::new()),
+            coverage: Some(lodestore_store::Coverage::new(version, version, Vec::new())),
         };
-        let parts = vec![vec![at(1, 1), at(2, 2), at(3, 3)], vec![at(1, 1), at(2, 2)]];
+        let part = |versions: &[u32]| PartHistory {
+            part: PartId(0),
+            publications: (1..).zip(versions).map(|(at, version)| whole(at, *version)).collect(),
+            ages: (1..=versions.len() as u32).rev().map(|age| age * 100 * HOUR).collect(),
+        };
+        let parts = vec![part(&[1, 2, 3]), part(&[1, 2])];
         let keep = Keep { n_versions: 1, pinned: BTreeSet::new(), grace: GRACE };
         let removed = removed_publications(&parts, &keep);
-        assert_eq!(removed, [vec![(1, 1)], vec![(1, 1)]], "version 2 is the newest complete one");
+        assert_eq!(removed, [vec![1], vec![1]], "version 2 is the newest complete one");
         let keep = Keep { pinned: BTreeSet::from([1]), ..keep };
-        assert_eq!(removed_publications(&parts, &keep), [vec![], vec![]]);
+        assert_eq!(removed_publications(&parts, &keep), vec![Vec::<u64>::new(); 2]);
+    }
+
+    /// A reader of the version before may be midway, whenever its publications were replaced.
+    #[test]
+    fn a_version_stays_for_the_grace_period_after_another_is_complete() {
+        let whole = |sequence, version| Seen {
+            sequence,
+            version,
+            coverage: Some(lodestore_store::Coverage::new(version, version, Vec::new())),
+        };
+        let part = |hours: [u32; 2]| PartHistory {
+            part: PartId(0),
+            publications: vec![whole(1, 1), whole(2, 2)],
+            ages: hours.map(|age| age * HOUR).to_vec(),
+        };
+        let keep = Keep { n_versions: 1, pinned: BTreeSet::new(), grace: GRACE };
+        let parts = [part([500, 400]), part([500, 1])];
+        assert_eq!(removed_publications(&parts, &keep), vec![Vec::<u64>::new(); 2]);
+        let parts = [part([500, 400]), part([500, 25])];
+        assert_eq!(removed_publications(&parts, &keep), [vec![1], vec![1]]);
     }
 }

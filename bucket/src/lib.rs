@@ -9,12 +9,15 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 mod bucket;
+mod epochs;
 mod error;
+mod follow;
 mod gc;
 mod gc_plan;
 mod inspect;
 mod layout;
 mod publication;
+mod publisher;
 mod pull;
 mod push;
 mod sealed;
@@ -24,9 +27,11 @@ mod verify;
 
 pub use bucket::Bucket;
 pub use error::BucketError;
+pub use follow::BucketFollower;
 pub use gc::{GcOptions, GcReport};
 pub use gc_plan::GRACE;
 pub use inspect::{BucketPart, BucketSummary};
+pub use publisher::{Folder, PublishedVersion, Publisher};
 pub use pull::{PullOptions, PullReport};
 pub use push::{PushReport, PushedPart};
 pub use verify::{BucketDamage, BucketVerifyReport};

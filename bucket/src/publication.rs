@@ -21,6 +21,8 @@ pub(crate) struct GraphIdentity {
 pub(crate) struct Publication {
     /// Its number: 1 is the first one of the partition.
     pub(crate) sequence: u64,
+    /// Number of takeovers before it: a writer publishes in the epoch that it owns.
+    pub(crate) epoch: u32,
     /// Drawn for each attempt to publish.
     pub(crate) attempt: Uuid,
     /// BLAKE3 of the publication before it; zeros in the first one.
@@ -44,6 +46,7 @@ pub(crate) enum Published {
     Live(Box<Publication>),
     /// Removed by garbage collection; it was of this version.
     Removed {
+        sequence: u64,
         version: u32,
     },
 }
@@ -93,11 +96,25 @@ impl Publication {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.n_bytes))
     }
 
-    /// Little-endian: sequence u64 | attempt 16 | previous 32 | bytes of the manifest u32, and it |
-    /// files u16, each name (u16 and bytes), bytes u64, and 32 for each of its chunks.
+    /// Returns the publication of an earlier version, of a part of these files; `None` where they
+    /// do not hold it.
+    pub(crate) fn at(&self, version: u32) -> Option<Self> {
+        let manifest = self.manifest.at(version)?;
+        let is_kept = |file: &&PublishedFile| {
+            let is_of = |manifest: &Manifest| manifest.files().any(|name| name == file.name);
+            is_of(&manifest) || !is_of(&self.manifest)
+        };
+        let files = self.files.iter().filter(is_kept).cloned().collect();
+        Some(Self { manifest, files, ..self.clone() })
+    }
+
+    /// Little-endian: sequence u64 | epoch u32 | attempt 16 | previous 32 | bytes of the manifest
+    /// u32, and it | files u16, each name (u16 and bytes), bytes u64, and 32 for each of its
+    /// chunks.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let manifest = self.manifest.to_bytes();
         let mut body = self.sequence.to_le_bytes().to_vec();
+        body.extend_from_slice(&self.epoch.to_le_bytes());
         body.extend_from_slice(self.attempt.as_bytes());
         body.extend_from_slice(&self.previous);
         let n_bytes = u32::try_from(manifest.len()).expect("a manifest lists some thousand files");
@@ -116,7 +133,7 @@ impl Publication {
     }
 
     fn from_body(mut fields: Fields<'_>) -> Result<Self, Unsealed> {
-        let sequence = fields.u64()?;
+        let (sequence, epoch) = (fields.u64()?, fields.u32()?);
         let attempt = Uuid::from_bytes(fields.take()?);
         let previous = fields.take()?;
         let n_bytes = fields.u32()? as usize;
@@ -145,7 +162,7 @@ impl Publication {
         if let Some(missing) = manifest.files().find(|file| !names.contains(file)) {
             return Err(format!("it has no chunks of {missing}").into());
         }
-        Ok(Self { sequence, attempt, previous, manifest, files })
+        Ok(Self { sequence, epoch, attempt, previous, manifest, files })
     }
 }
 
@@ -153,7 +170,14 @@ impl Published {
     pub(crate) fn version(&self) -> u32 {
         match self {
             Self::Live(publication) => publication.version(),
-            Self::Removed { version } => *version,
+            Self::Removed { version, .. } => *version,
+        }
+    }
+
+    pub(crate) fn sequence(&self) -> u64 {
+        match self {
+            Self::Live(publication) => publication.sequence,
+            Self::Removed { sequence, .. } => *sequence,
         }
     }
 
@@ -197,7 +221,7 @@ impl Published {
             Kind::Tombstone => {
                 let (found, version) = (fields.u64()?, fields.u32()?);
                 fields.end()?;
-                (found, Self::Removed { version })
+                (found, Self::Removed { sequence: found, version })
             }
             other => return Err(format!("expected a publication, found {other:?}").into()),
         };

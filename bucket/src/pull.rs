@@ -64,10 +64,11 @@ struct Fetch<'a> {
 }
 
 impl Bucket {
-    /// Brings partitions in `dir` to a version: those that are not there come as a whole, others get
-    /// the files that they lack. A pull that was cut off continues.
+    /// Brings partitions in `dir` to a version: those that are not there come as a whole, others
+    /// get the files that they lack. A pull that was cut off continues.
     ///
-    /// A partition gets its name, or its version, only after all of its files were read and checked.
+    /// A partition gets its name, or its version, only after all of its files were read and
+    /// checked.
     pub fn pull(
         &self,
         dir: &Path,
@@ -78,20 +79,9 @@ impl Bucket {
             let graph = self.graph().await?;
             Ok::<_, BucketError>((graph, self.complete(graph, options.version).await?))
         })?;
-        if dir.join(META_FILE).exists() {
-            let here = Graph::open(dir)?;
-            if here.uuid() != graph.graph {
-                return Err(self.other_graph(dir, here.uuid(), graph.graph));
-            }
-        }
-        let mut wanted = options.parts.clone();
-        wanted.sort_unstable();
-        wanted.dedup();
-        if let Some(&part) = wanted.iter().find(|part| part.0 >= graph.n_parts) {
-            let (url, n_parts) = (self.url().to_owned(), graph.n_parts);
-            return Err(BucketError::NoPart { url, part, n_parts });
-        }
-        let is_wanted = |it: &&Publication| wanted.is_empty() || wanted.contains(&it.part());
+        self.check_graph_of(dir, graph)?;
+        let wanted = self.check_parts(graph, &options.parts)?;
+        let is_wanted = |it: &&Publication| wanted.contains(&it.part());
         let publications: Vec<&Publication> = publications.iter().filter(is_wanted).collect();
         let total = publications.iter().map(|it| it.n_bytes()).sum();
         let (mut report, mut done) = (PullReport::default(), 0);
@@ -106,7 +96,42 @@ impl Bucket {
         Ok(report)
     }
 
-    fn pull_part(
+    /// Fails where the folder has another graph.
+    pub(crate) fn check_graph_of(
+        &self,
+        dir: &Path,
+        graph: GraphIdentity,
+    ) -> Result<(), BucketError> {
+        if !dir.join(META_FILE).exists() {
+            return Ok(());
+        }
+        let here = Graph::open(dir)?.uuid();
+        match here == graph.graph {
+            true => Ok(()),
+            false => Err(self.other_graph(dir, here, graph.graph)),
+        }
+    }
+
+    /// Returns these partitions ascending, all of the graph if there are none.
+    pub(crate) fn check_parts(
+        &self,
+        graph: GraphIdentity,
+        parts: &[PartId],
+    ) -> Result<Vec<PartId>, BucketError> {
+        let mut parts = if parts.is_empty() { graph.parts().collect() } else { parts.to_vec() };
+        parts.sort_unstable();
+        parts.dedup();
+        match parts.iter().find(|part| part.0 >= graph.n_parts) {
+            None => Ok(parts),
+            Some(&part) => {
+                let (url, n_parts) = (self.url().to_owned(), graph.n_parts);
+                Err(BucketError::NoPart { url, part, n_parts })
+            }
+        }
+    }
+
+    /// Brings a partition of a folder to a publication.
+    pub(crate) fn pull_part(
         &self,
         dir: &Path,
         graph: GraphIdentity,
@@ -115,13 +140,14 @@ impl Bucket {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), BucketError> {
         let (part, manifest) = (publication.part(), &publication.manifest);
-        let is_here =
-            dir.join(META_FILE).exists() && Graph::open(dir)?.parts_here().contains(&part);
         // One that was cut off at its end has left its folder.
-        if is_here && !Arrival::is_begun(dir, part)? {
+        if is_in(dir, part)? && !Arrival::is_begun(dir, part)? {
             return self.pull_next(dir, publication, report, progress);
         }
         let arrival = Arrival::find_or_begin(dir, part, FIRST_COPY)?;
+        if arrival.id() != FIRST_COPY {
+            return Err(BucketError::Arriving { dir: dir.to_owned(), part });
+        }
         if arrival.is_taken() {
             arrival.take()?;
             return self.pull_next(dir, publication, report, progress);
@@ -163,28 +189,40 @@ impl Bucket {
         report: &mut PullReport,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), BucketError> {
-        let (part, manifest) = (publication.part(), &publication.manifest);
+        let part = publication.part();
         let graph = Graph::open(dir)?;
         let options = OpenOptions::default();
         let live = LiveGraph::open(graph, Some(&[part]), LiveMode::Follow, &options)?;
         if live.pending_version() > live.version() {
             return Err(BucketError::Pending { dir: dir.to_owned(), part });
         }
+        self.fetch_next(&live, publication, report, progress)?;
+        live.install(&publication.manifest)?;
+        Ok(())
+    }
+
+    /// Fetches the files of rows that an open partition lacks of a publication.
+    pub(crate) fn fetch_next(
+        &self,
+        live: &LiveGraph,
+        publication: &Publication,
+        report: &mut PullReport,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), BucketError> {
+        let manifest = &publication.manifest;
         let is_rows = |file: &&PublishedFile| is_of(manifest, file);
         let mut fetches = Vec::new();
         for file in publication.files.iter().filter(is_rows) {
-            match FetchedFile::begin_next(&live, manifest, &file.name, file.n_bytes)? {
+            match FetchedFile::begin_next(live, manifest, &file.name, file.n_bytes)? {
                 Some(rows) => fetches.push(Fetch::of_rows(file, rows)),
                 None => report.files_kept += 1,
             }
         }
-        self.fetch(part, fetches, report, progress)?;
-        live.install(manifest)?;
-        Ok(())
+        self.fetch(publication.part(), fetches, report, progress)
     }
 
-    /// Fetches files to their ends. Chunks come in parallel and are appended in order, by a thread of
-    /// their own; another one checks and names the files that are whole.
+    /// Fetches files to their ends. Chunks come in parallel and are appended in order, by a thread
+    /// of their own; another one checks and names the files that are whole.
     fn fetch(
         &self,
         part: PartId,
@@ -294,6 +332,11 @@ impl Coming {
             Self::List(file) => file.finish(),
         }
     }
+}
+
+/// Returns whether a partition is in a folder.
+pub(crate) fn is_in(dir: &Path, part: PartId) -> Result<bool, StoreError> {
+    Ok(dir.join(META_FILE).exists() && Graph::open(dir)?.parts_here().contains(&part))
 }
 
 /// Returns whether a file is one of rows.

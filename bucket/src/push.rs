@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -17,8 +17,12 @@ use uuid::Uuid;
 
 use crate::Progress;
 use crate::bucket::{Attempt, Bucket, N_PARALLEL};
+use crate::epochs::Epochs;
 use crate::error::BucketError;
-use crate::layout::{CHUNK_BYTES, ChunkId, chunk_key, chunk_lengths, chunk_of_key, chunks_prefix};
+use crate::layout::{
+    CHUNK_BYTES, ChunkId, chunk_key, chunk_lengths, chunk_of_key, chunks_prefix, publication_key,
+    publications_prefix,
+};
 use crate::publication::{GraphIdentity, Publication, Published, PublishedFile};
 use crate::upload_plan::{
     FileId, FolderFile, KnownChunks, KnownFile, UPLOAD_MAX, published_chunks,
@@ -54,11 +58,38 @@ pub struct PushedPart {
     pub is_new: bool,
 }
 
+/// The newest publication of a partition, as a writer knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Head {
+    pub(crate) part: PartId,
+    /// The epoch in which the writer publishes.
+    pub(crate) epoch: u32,
+    /// `None` before the first one.
+    pub(crate) last: Option<Last>,
+}
+
+/// A publication that is there, and the BLAKE3 of its bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Last {
+    pub(crate) publication: Arc<Publication>,
+    pub(crate) hash: [u8; 32],
+}
+
+/// How a writer knows the chunks that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chunks {
+    /// They are listed, so that what the bucket has lost is uploaded again.
+    Listed,
+    /// By the newest publication alone, which costs no request.
+    Published,
+}
+
 /// A partition that has something to publish.
 struct Upload {
+    /// Position of its head.
+    at: usize,
     part: PartId,
     files: Arc<PartFiles>,
-    last: Option<(Box<Publication>, [u8; 32])>,
     known: Arc<KnownChunks>,
     /// Chunks of each file, as far as they are known.
     chunks: Vec<Vec<Option<ChunkId>>>,
@@ -74,87 +105,183 @@ struct Job {
 }
 
 impl Bucket {
-    /// Uploads what the bucket lacks of the newest committed version of these partitions of a graph, all
-    /// that are in the folder if empty, and publishes it. Puts and commits may go on meanwhile.
+    /// Uploads what the bucket lacks of the newest committed version of these partitions of a
+    /// graph, all that are in the folder if empty, and publishes it. Puts and commits may go on
+    /// meanwhile.
     ///
-    /// Every page of rows is checked as it is read, and every list of edges before. What was uploaded
-    /// stays when it fails, so that another try continues.
+    /// Every page of rows is checked as it is read, and every list of edges before. What was
+    /// uploaded stays when it fails, so that another try continues.
     pub fn push(
         &self,
         dir: &Path,
         parts: &[PartId],
         progress: &mut Progress<'_>,
     ) -> Result<PushReport, BucketError> {
-        let start = Instant::now();
         let graph = Graph::open(dir)?;
-        let mut parts = if parts.is_empty() { graph.parts_here() } else { parts.to_vec() };
-        parts.sort_unstable();
-        parts.dedup();
+        let parts = if parts.is_empty() { graph.parts_here() } else { parts.to_vec() };
         let live = LiveGraph::open(graph, Some(&parts), LiveMode::Read, &OpenOptions::default())?;
         self.run(async {
-            let ours = identity_of(live.graph());
-            let found = self.find_or_create_graph(ours).await?;
-            if found != ours {
-                return Err(self.other_graph(dir, ours.graph, found.graph));
+            let (graph, mut epochs) = (identity_of(live.graph()), Epochs::read(dir, self.url())?);
+            let mut heads = self.heads(dir, graph, &parts, &epochs).await?;
+            let report = self.publish_newest(&live, &mut heads, Chunks::Listed, progress).await?;
+            if let Err(error) = epochs.own(heads.iter().map(|head| (head.part, head.epoch))) {
+                // Without it another writer is still found by its history.
+                tracing::warn!(%error, "it is published all the same");
             }
-            let mut report = PushReport { version: live.version(), ..PushReport::default() };
+            Ok(report)
+        })
+    }
+
+    /// Returns the newest publications of partitions, ascending, of which the first makes the
+    /// graph's home if there is none.
+    ///
+    /// Fails where another writer has taken one of them over, or the bucket has another graph.
+    pub(crate) async fn heads(
+        &self,
+        dir: &Path,
+        ours: GraphIdentity,
+        parts: &[PartId],
+        epochs: &Epochs,
+    ) -> Result<Vec<Head>, BucketError> {
+        self.check_creates().await?;
+        let found = self.find_or_create_graph(ours).await?;
+        if found != ours {
+            return Err(self.other_graph(dir, ours.graph, found.graph));
+        }
+        let mut parts = parts.to_vec();
+        parts.sort_unstable();
+        parts.dedup();
+        let mut heads = Vec::with_capacity(parts.len());
+        for part in parts {
+            let last = self.last(ours, part, 0).await?;
+            let found = last.as_ref().map_or(0, |last| last.publication.epoch);
+            let owned = epochs.of(part).unwrap_or(found);
+            if let Some(last) = last.as_ref().filter(|_| owned < found) {
+                return Err(self.taken_over(&last.publication));
+            }
+            if owned > found {
+                let reason = format!(
+                    "this folder has published in epoch {owned}, and epoch {found} is there: \
+                     publications were lost, or the bucket was restored from a copy; push into an empty URL"
+                );
+                return Err(self.damaged(&publications_prefix(part), reason));
+            }
+            heads.push(Head { part, epoch: owned, last });
+        }
+        Ok(heads)
+    }
+
+    /// Returns the newest publication of a partition, searched for behind `known`, which is there,
+    /// or behind 0.
+    pub(crate) async fn last(
+        &self,
+        graph: GraphIdentity,
+        part: PartId,
+        known: u64,
+    ) -> Result<Option<Last>, BucketError> {
+        match self.newest(graph, part, known).await? {
+            Some((Published::Live(publication), bytes)) => {
+                Ok(Some(Last::new(*publication, &bytes)))
+            }
+            // The newest one is never removed.
+            Some((Published::Removed { sequence, .. }, _)) => {
+                let key = publication_key(part, sequence);
+                Err(self.damaged(&key, "the newest publication is a tombstone"))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the newest publication of a partition, if it is behind `known`, which is there.
+    pub(crate) async fn newer(
+        &self,
+        graph: GraphIdentity,
+        part: PartId,
+        known: u64,
+    ) -> Result<Option<Last>, BucketError> {
+        match self.is_there(part, known + 1).await? {
+            true => self.last(graph, part, known + 1).await,
+            false => Ok(None),
+        }
+    }
+
+    /// Uploads what the bucket lacks of the newest committed version of partitions, and publishes
+    /// it.
+    pub(crate) async fn publish_newest(
+        &self,
+        live: &LiveGraph,
+        heads: &mut [Head],
+        chunks: Chunks,
+        progress: &mut Progress<'_>,
+    ) -> Result<PushReport, BucketError> {
+        let graph = identity_of(live.graph());
+        let mut report = PushReport::default();
+        let mut left: Vec<usize> = (0..heads.len()).collect();
+        // Each further round follows a publication of this history by another process.
+        while !left.is_empty() {
+            let start = Start::now();
             let mut uploads = Vec::new();
-            for &part in &parts {
-                match self.begin_upload(&live, ours, part).await? {
+            for at in std::mem::take(&mut left) {
+                match self.begin_upload(live, at, &heads[at], chunks).await? {
                     ControlFlow::Continue(upload) => uploads.push(upload),
                     ControlFlow::Break(there) => report.parts.push(there),
                 }
             }
             self.upload(&mut uploads, &mut report, progress).await?;
             for upload in uploads {
-                if start.elapsed() > UPLOAD_MAX {
-                    let hours = start.elapsed().as_secs() / 3600;
+                let took = start.elapsed();
+                if took > UPLOAD_MAX {
+                    let hours = took.as_secs() / 3600;
                     return Err(BucketError::TooSlow { url: self.url().to_owned(), hours });
                 }
-                report.parts.push(self.publish_upload(ours, upload).await?);
+                let head = &mut heads[upload.at];
+                let at = upload.at;
+                match self.publish_upload(graph, head, upload).await? {
+                    Some(published) => report.parts.push(published),
+                    None => left.push(at),
+                }
             }
-            report.parts.sort_by_key(|it| it.part);
-            Ok(report)
-        })
+        }
+        report.parts.sort_by_key(|it| it.part);
+        report.version = report.parts.iter().map(|it| it.version).min().unwrap_or(0);
+        Ok(report)
     }
 
     /// Compares a partition with its newest publication; breaks where nothing is to be published.
     async fn begin_upload(
         &self,
         live: &LiveGraph,
-        graph: GraphIdentity,
-        part: PartId,
+        at: usize,
+        head: &Head,
+        chunks: Chunks,
     ) -> Result<ControlFlow<PushedPart, Upload>, BucketError> {
+        let part = head.part;
         let files = Arc::new(live.part_files(part)?);
         let ours = files.manifest();
-        let last = match self.newest(graph, part, 0).await? {
-            Some((Published::Live(last), bytes)) => Some((last, *blake3::hash(&bytes).as_bytes())),
-            // The newest one is never removed.
-            Some((Published::Removed { .. }, _)) => {
-                let key = crate::layout::publications_prefix(part);
-                return Err(self.damaged(&key, "the newest publication is a tombstone"));
-            }
-            None => None,
+        let last = head.last.as_ref().map(|last| &*last.publication);
+        let is_there = match last.map(|last| self.is_published(last, ours)) {
+            None => false,
+            // A writer that publishes by what it knows has compared its folder with that.
+            Some(Err(BucketError::UnknownHistory { .. })) if chunks == Chunks::Published => false,
+            Some(compared) => compared?,
         };
-        let published = last.as_ref().map(|(last, _)| &**last);
-        let known = Arc::new(self.known_chunks(part, published).await?);
-        if let Some(last) = published {
-            let is_there = match ours.succession(&last.manifest) {
-                Succession::Later => false,
-                Succession::Same => ours.has_tensors_of(&last.manifest),
-                Succession::Earlier => return Err(self.behind(last, ours)),
-                Succession::Apart => return Err(self.fenced(part, last.sequence, last.version())),
-            };
-            if is_there && known.has_all_of(last) {
-                return Ok(ControlFlow::Break(PushedPart {
-                    part: part.0,
-                    version: ours.version(),
-                    publication: last.sequence,
-                    is_new: false,
-                }));
-            }
+        let known = Arc::new(match (chunks, last) {
+            (Chunks::Listed, _) => self.known_chunks(part, last).await?,
+            (Chunks::Published, Some(last)) => KnownChunks::of(last),
+            (Chunks::Published, None) => KnownChunks::default(),
+        });
+        if let Some(last) = last
+            && is_there
+            && known.has_all_of(last)
+        {
+            return Ok(ControlFlow::Break(PushedPart {
+                part: part.0,
+                version: ours.version(),
+                publication: last.sequence,
+                is_new: false,
+            }));
         }
-        let mut chunks = chunks_of(&files, published);
+        let mut chunks = chunks_of(&files, last);
         // What the bucket has lost is read and uploaded again.
         for ((_, n_bytes), chunks) in files.files().zip(&mut chunks) {
             for (chunk, n_bytes) in chunks.iter_mut().zip(chunk_lengths(n_bytes)) {
@@ -168,7 +295,34 @@ impl Bucket {
         if names.into_iter().zip(&chunks).any(is_read) {
             check_lists(live.graph(), part)?;
         }
-        Ok(ControlFlow::Continue(Upload { part, files, last, known, chunks }))
+        Ok(ControlFlow::Continue(Upload { at, part, files, known, chunks }))
+    }
+
+    /// Returns whether the newest publication has all of our manifest.
+    ///
+    /// Fails where ours does not continue it.
+    pub(crate) fn is_published(
+        &self,
+        last: &Publication,
+        ours: &Manifest,
+    ) -> Result<bool, BucketError> {
+        match ours.succession(&last.manifest) {
+            Succession::Later => Ok(false),
+            Succession::Same => Ok(ours.has_tensors_of(&last.manifest)),
+            Succession::Earlier => Err(BucketError::Behind {
+                url: self.url().to_owned(),
+                part: last.part(),
+                published: last.version(),
+                here: ours.version(),
+            }),
+            Succession::Apart => Err(self.fenced(last)),
+            Succession::Unknown => Err(BucketError::UnknownHistory {
+                url: self.url().to_owned(),
+                part: last.part(),
+                published: last.version(),
+                here: ours.version(),
+            }),
+        }
     }
 
     /// Returns the chunks that the bucket has of a partition.
@@ -253,37 +407,56 @@ impl Bucket {
         Ok((chunk, true))
     }
 
-    /// Creates the publication of an upload, all of whose chunks are there.
+    /// Creates the publication of an upload, all of whose chunks are there; `None` where another
+    /// process has published of the same history meanwhile, which is the head then.
     async fn publish_upload(
         &self,
         graph: GraphIdentity,
+        head: &mut Head,
         upload: Upload,
-    ) -> Result<PushedPart, BucketError> {
+    ) -> Result<Option<PushedPart>, BucketError> {
         let manifest = upload.files.manifest();
         let whole = |chunks: Vec<Option<ChunkId>>| chunks.into_iter().flatten().collect();
         let files = upload.files.files().zip(upload.chunks);
-        let publication = Publication {
-            sequence: upload.last.as_ref().map_or(1, |(last, _)| last.sequence + 1),
-            attempt: Uuid::new_v4(),
-            previous: upload.last.as_ref().map_or([0; 32], |(_, hash)| *hash),
-            manifest: manifest.clone(),
-            files: files
-                .map(|((name, n_bytes), chunks)| PublishedFile {
-                    name: name.to_owned(),
-                    n_bytes,
-                    chunks: whole(chunks),
-                })
-                .collect(),
-        };
+        let files = files.map(|((name, n_bytes), chunks)| PublishedFile {
+            name: name.to_owned(),
+            n_bytes,
+            chunks: whole(chunks),
+        });
+        let publication = head.next(manifest.clone(), files.collect());
+        let (sequence, version) = (publication.sequence, publication.version());
+        if let Some(other) = self.publish_at(graph, head, publication).await? {
+            if other.epoch != head.epoch {
+                return Err(self.taken_over(&other));
+            }
+            // Fails where it is of another history, or ahead.
+            self.is_published(&other, manifest)?;
+            return Ok(None);
+        }
+        Ok(Some(PushedPart { part: upload.part.0, version, publication: sequence, is_new: true }))
+    }
+
+    /// Publishes behind the head of a partition, and moves the head to what is there then. Returns
+    /// the publication of another writer, if that was first.
+    pub(crate) async fn publish_at(
+        &self,
+        graph: GraphIdentity,
+        head: &mut Head,
+        publication: Publication,
+    ) -> Result<Option<Arc<Publication>>, BucketError> {
         match self.publish(graph, &publication).await? {
-            Attempt::Published => Ok(PushedPart {
-                part: upload.part.0,
-                version: manifest.version(),
-                publication: publication.sequence,
-                is_new: true,
-            }),
-            Attempt::Lost(other) => {
-                Err(self.fenced(upload.part, publication.sequence, other.version()))
+            Attempt::Published => {
+                let bytes = publication.to_bytes();
+                head.last = Some(Last::new(publication, &bytes));
+                Ok(None)
+            }
+            // It may have been removed since, and others be there.
+            Attempt::Lost(_) => {
+                let known = head.last.as_ref().map_or(0, |last| last.publication.sequence);
+                head.last = self.last(graph, head.part, known).await?;
+                let last = head.last.as_ref().map(|last| Arc::clone(&last.publication));
+                let key = publication_key(head.part, publication.sequence);
+                last.map(Some).ok_or_else(|| self.damaged(&key, "it was there just now"))
             }
         }
     }
@@ -292,17 +465,56 @@ impl Bucket {
         BucketError::OtherGraph { url: self.url().to_owned(), dir: dir.to_owned(), expected, found }
     }
 
-    fn behind(&self, last: &Publication, ours: &Manifest) -> BucketError {
-        BucketError::Behind {
+    fn fenced(&self, last: &Publication) -> BucketError {
+        BucketError::Fenced {
             url: self.url().to_owned(),
-            part: ours.part(),
-            published: last.version(),
-            here: ours.version(),
+            part: last.part(),
+            sequence: last.sequence,
+            version: last.version(),
         }
     }
 
-    fn fenced(&self, part: PartId, sequence: u64, version: u32) -> BucketError {
-        BucketError::Fenced { url: self.url().to_owned(), part, sequence, version }
+    pub(crate) fn taken_over(&self, last: &Publication) -> BucketError {
+        BucketError::TakenOver {
+            url: self.url().to_owned(),
+            part: last.part(),
+            sequence: last.sequence,
+            epoch: last.epoch,
+        }
+    }
+}
+
+/// A moment by both clocks: one does not run while the machine sleeps, the other can be set back.
+struct Start(Instant, SystemTime);
+
+impl Start {
+    fn now() -> Self {
+        Self(Instant::now(), SystemTime::now())
+    }
+
+    /// Returns the longer of the times since.
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed().max(self.1.elapsed().unwrap_or_default())
+    }
+}
+
+impl Head {
+    /// Returns a publication that continues it.
+    pub(crate) fn next(&self, manifest: Manifest, files: Vec<PublishedFile>) -> Publication {
+        Publication {
+            sequence: self.last.as_ref().map_or(1, |last| last.publication.sequence + 1),
+            epoch: self.epoch,
+            attempt: Uuid::new_v4(),
+            previous: self.last.as_ref().map_or([0; 32], |last| last.hash),
+            manifest,
+            files,
+        }
+    }
+}
+
+impl Last {
+    fn new(publication: Publication, bytes: &[u8]) -> Self {
+        Self { publication: Arc::new(publication), hash: *blake3::hash(bytes).as_bytes() }
     }
 }
 

@@ -2,6 +2,10 @@
 //!
 //! Keys of a partition are 1, 2, 3, … without a gap, so that no list is needed, which may be late.
 
+use lodestore_store::Coverage;
+
+use crate::publication::Published;
+
 /// The search for the newest publication of a partition: by doubling, then by halving.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewestSearch {
@@ -45,11 +49,42 @@ impl NewestSearch {
 }
 
 /// A publication as the search sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) sequence: u64,
     pub(crate) version: u32,
-    pub(crate) is_live: bool,
+    /// The versions that its files hold; `None` for one that was removed.
+    pub(crate) coverage: Option<Coverage>,
+}
+
+impl Seen {
+    pub(crate) fn new(sequence: u64, published: &Published) -> Self {
+        let coverage = published.live().map(|live| live.manifest.coverage());
+        Self { sequence, version: published.version(), coverage }
+    }
+
+    fn highest_up_to(&self, version: u32) -> Option<u32> {
+        self.coverage.as_ref()?.highest_up_to(version)
+    }
+}
+
+/// Returns the highest version up to `version` that one of these publications holds.
+pub(crate) fn highest_up_to<'a>(
+    publications: impl IntoIterator<Item = &'a Seen>,
+    version: u32,
+) -> Option<u32> {
+    publications.into_iter().filter_map(|seen| seen.highest_up_to(version)).max()
+}
+
+/// Returns the publication that readers of a version take, among those of a partition, ascending:
+/// of those that hold it the newest with the lowest version.
+pub(crate) fn source_of(ascending: &[Seen], version: u32) -> Option<&Seen> {
+    let from = ascending.partition_point(|seen| seen.version < version);
+    let holds = |seen: &&Seen| seen.highest_up_to(version) == Some(version);
+    let mut holders = ascending[from..].iter().filter(holds);
+    let first = holders.next()?;
+    // Several are of one version where tensors were added, or another writer took over.
+    Some(holders.take_while(|it| it.version == first.version).last().unwrap_or(first))
 }
 
 /// What the search needs, or its result.
@@ -57,54 +92,66 @@ pub(crate) struct Seen {
 pub(crate) enum Step {
     /// A publication of the partition at this position.
     Read { at: usize, sequence: u64 },
-    /// The version, and the publication of each partition that has it.
+    /// The version, and the publication of each partition that holds it.
     Found { version: u32, sequences: Vec<u64> },
-    /// The partition at this position has no publication of the version that was asked for, or none
-    /// that others have.
+    /// The partition at this position has no publication that holds the version that was asked for,
+    /// or one that others hold.
     Missing { at: usize },
 }
 
 /// The search for the newest version that every partition has published, or for a given one.
+///
+/// A publication holds the earlier versions too of which it still has the layers. Versions never
+/// fall from one publication of a partition to the next.
 #[derive(Clone, Debug)]
 pub(crate) struct CompleteSearch {
     wanted: Option<u32>,
-    /// The publications that are looked at.
-    now: Vec<Seen>,
+    /// The publications that were read of each partition, ascending.
+    read: Vec<Vec<Seen>>,
 }
 
 impl CompleteSearch {
     /// Begins at the newest publication of each partition.
     pub(crate) fn new(newest: Vec<Seen>, wanted: Option<u32>) -> Self {
-        Self { wanted, now: newest }
+        Self { wanted, read: newest.into_iter().map(|seen| vec![seen]).collect() }
     }
 
     pub(crate) fn next(&self) -> Step {
-        let lowest = self.now.iter().map(|seen| seen.version).min().unwrap_or(0);
-        let version = self.wanted.unwrap_or(lowest);
-        for (at, seen) in self.now.iter().enumerate() {
-            if seen.version == version && seen.is_live {
-                continue;
+        let newest = self.read.iter().filter_map(|part| part.last());
+        let mut version = self.wanted.unwrap_or(newest.map(|it| it.version).min().unwrap_or(0));
+        let mut at = 0;
+        while at < self.read.len() {
+            let part = &self.read[at];
+            // Those before it may hold a version up to its own.
+            if let Some(oldest) = part.first()
+                && oldest.sequence > 1
+                && (oldest.version > version
+                    || oldest.version == version && oldest.coverage.is_none())
+            {
+                return Step::Read { at, sequence: oldest.sequence - 1 };
             }
-            // One that was removed is stepped over; without a wanted version, earlier ones follow.
-            if seen.version < version || seen.sequence <= 1 {
-                return Step::Missing { at };
+            match highest_up_to(part, version) {
+                Some(highest) if highest == version => at += 1,
+                Some(lower) if self.wanted.is_none() => (version, at) = (lower, 0),
+                // Only removed ones were read so far.
+                None if self.wanted.is_none() && part[0].sequence > 1 => {
+                    return Step::Read { at, sequence: part[0].sequence - 1 };
+                }
+                _ => return Step::Missing { at },
             }
-            return Step::Read { at, sequence: seen.sequence - 1 };
         }
-        let sequences = self.now.iter().map(|seen| seen.sequence).collect();
-        Step::Found { version, sequences }
+        let source = |part: &Vec<Seen>| source_of(part, version).map_or(0, |seen| seen.sequence);
+        Step::Found { version, sequences: self.read.iter().map(source).collect() }
     }
 
     /// Takes the publication that [`CompleteSearch::next`] has asked for.
     pub(crate) fn take(&mut self, at: usize, seen: Seen) {
-        self.now[at] = seen;
+        self.read[at].insert(0, seen);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -125,47 +172,60 @@ mod tests {
 
         #[test]
         fn the_complete_version_is_that_of_the_naive_search(
-            parts in prop::collection::vec(
-                prop::collection::vec((0u32..3, any::<bool>()), 1..8), 1..4),
-            wanted in prop::option::of(1u32..10),
+            parts in prop::collection::vec(publications(), 1..4),
+            wanted in prop::option::of(1u32..12),
         ) {
-            // Versions never fall from one publication to the next.
-            let parts: Vec<Vec<Seen>> = parts.into_iter().map(|steps| {
-                let mut version = 1;
-                (1..).zip(steps).map(|(sequence, (step, is_live))| {
-                    version += step;
-                    Seen { sequence, version, is_live }
-                }).collect()
-            }).collect();
-            let newest = parts.iter().map(|part| *part.last().unwrap()).collect();
+            let newest = parts.iter().map(|part| part.last().unwrap().clone()).collect();
             let mut search = CompleteSearch::new(newest, wanted);
+            let mut n_reads = 0;
             let found = loop {
                 match search.next() {
                     Step::Read { at, sequence } => {
-                        search.take(at, parts[at][sequence as usize - 1]);
+                        n_reads += 1;
+                        search.take(at, parts[at][sequence as usize - 1].clone());
                     }
                     Step::Found { version, sequences } => break Some((version, sequences)),
                     Step::Missing { .. } => break None,
                 }
             };
+            prop_assert!(n_reads <= parts.iter().map(Vec::len).sum::<usize>());
             prop_assert_eq!(found, naive(&parts, wanted));
         }
     }
 
-    /// Every version, the newest first: of each partition the newest live publication of it.
+    /// Publications of a partition, ascending: versions that never fall, with layers that were
+    /// folded.
+    pub(crate) fn publications() -> impl Strategy<Value = Vec<Seen>> {
+        let one = (0u32..3, prop::option::weighted(0.8, (0u32..6, 0u32..3, 0u32..3)));
+        prop::collection::vec(one, 1..8).prop_map(|steps| {
+            let mut version = 1;
+            let mut seen = Vec::new();
+            for (sequence, (step, layers)) in (1..).zip(steps) {
+                version += step;
+                let coverage = layers.map(|(depth, after, width)| {
+                    let first = version.saturating_sub(after + width).max(1);
+                    let folded = vec![(first, (first + width).min(version))];
+                    Coverage::new(version.saturating_sub(depth).max(1), version, folded)
+                });
+                seen.push(Seen { sequence, version, coverage });
+            }
+            seen
+        })
+    }
+
+    /// Finds the highest version that each partition holds, and of each the newest publication with
+    /// the lowest version among those that hold it.
     fn naive(parts: &[Vec<Seen>], wanted: Option<u32>) -> Option<(u32, Vec<u64>)> {
-        let versions: BTreeSet<u32> = parts.iter().flatten().map(|seen| seen.version).collect();
-        versions
-            .into_iter()
-            .rev()
-            .filter(|version| wanted.is_none_or(|it| it == *version))
-            .find_map(|version| {
-                let newest = |part: &Vec<Seen>| {
-                    let has = |seen: &&Seen| seen.version == version && seen.is_live;
-                    part.iter().rfind(has).map(|seen| seen.sequence)
-                };
-                let sequences: Option<Vec<u64>> = parts.iter().map(newest).collect();
-                Some((version, sequences?))
-            })
+        let is_wanted = |version: &u32| wanted.is_none_or(|it| it == *version);
+        (1..100).rev().filter(is_wanted).find_map(|version| {
+            let source = |part: &Vec<Seen>| {
+                let holds = |seen: &&Seen| seen.coverage.as_ref().is_some_and(|it| it.has(version));
+                let holders = part.iter().filter(holds);
+                let best = holders.min_by_key(|it| (it.version, std::cmp::Reverse(it.sequence)));
+                best.map(|seen| seen.sequence)
+            };
+            let sources: Option<Vec<u64>> = parts.iter().map(source).collect();
+            Some((version, sources?))
+        })
     }
 }

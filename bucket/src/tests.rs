@@ -41,7 +41,7 @@ fn publication(part: u16, sequence: u64, version: u32) -> Publication {
     let files =
         vec![PublishedFile { name: "graph.toml".to_owned(), n_bytes: 9, chunks: vec![[5; 32]] }];
     let (attempt, manifest) = (Uuid::new_v4(), manifest(part, version));
-    Publication { sequence, attempt, previous: [0; 32], manifest, files }
+    Publication { sequence, epoch: 0, attempt, previous: [0; 32], manifest, files }
 }
 
 /// What happens to the next creations of objects.
@@ -259,7 +259,7 @@ fn objects_in_the_wrong_place_and_of_newer_formats_are_named() {
 proptest! {
     #[test]
     fn publications_come_out_as_they_went_in(
-        sequence in 1u64.., version in 1u32.., previous in any::<[u8; 32]>(), attempt in any::<u128>(),
+        sequence in 1u64.., epoch in any::<u32>(), version in 1u32.., previous in any::<[u8; 32]>(), attempt in any::<u128>(),
         files in prop::collection::btree_map("[a-z][a-z.]{0,9}", 0u64..3 * CHUNK_BYTES as u64, 0..4),
     ) {
         let files = files.into_iter().map(|(name, n_bytes)| {
@@ -267,7 +267,7 @@ proptest! {
             PublishedFile { name, n_bytes, chunks: vec![[n_chunks as u8; 32]; n_chunks] }
         }).collect();
         let (attempt, manifest) = (Uuid::from_u128(attempt), manifest(1, version));
-        let whole = Publication { sequence, attempt, previous, manifest, files };
+        let whole = Publication { sequence, epoch, attempt, previous, manifest, files };
         let read = |bytes: &[u8]| Published::from_bytes(bytes, GRAPH.graph, PartId(1), sequence);
         let bytes = whole.to_bytes();
         prop_assert_eq!(read(&bytes), Ok(Published::Live(Box::new(whole))));

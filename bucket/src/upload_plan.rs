@@ -39,8 +39,8 @@ pub(crate) struct KnownFile<'a> {
     pub(crate) id: FileId,
 }
 
-/// Returns for each file its chunks where the last publication has the same file; the others have to
-/// be read.
+/// Returns for each file its chunks where the last publication has the same file; the others have
+/// to be read.
 pub(crate) fn published_chunks(
     files: &[FolderFile],
     last: &[KnownFile<'_>],
@@ -66,6 +66,13 @@ pub(crate) struct KnownChunks {
 }
 
 impl KnownChunks {
+    /// Takes the chunks of a publication for being there.
+    pub(crate) fn of(publication: &Publication) -> Self {
+        let chunks = publication.files.iter().flat_map(PublishedFile::chunks_with_lengths);
+        let listed = chunks.map(|(chunk, n_bytes)| (*chunk, (n_bytes as u64, Duration::ZERO)));
+        Self { published: publication.chunks().copied().collect(), listed: listed.collect() }
+    }
+
     /// Returns whether a chunk of `n_bytes` need not travel. One that a list lacks travels again,
     /// also where a publication names it: it may have been lost.
     pub(crate) fn has(&self, chunk: &ChunkId, n_bytes: usize) -> bool {

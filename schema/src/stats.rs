@@ -90,6 +90,9 @@ pub struct UpdateStats {
     pub run_bytes_total: u64,
     /// Why the compaction that ended last has failed; empty if it has not.
     pub run_failure: String,
+    /// The lowest published version of its partitions, 0 before the first; `None` where none is
+    /// ever published.
+    pub published: Option<u32>,
 }
 
 impl ServerStats {
@@ -181,6 +184,8 @@ impl UpdateStats {
         to.set_run_bytes(self.run_bytes);
         to.set_run_bytes_total(self.run_bytes_total);
         to.set_run_failure(&self.run_failure);
+        to.set_publishes(self.published.is_some());
+        to.set_published(self.published.unwrap_or(0));
     }
 
     fn read(from: updates::Reader<'_>) -> Result<Self, WireError> {
@@ -194,6 +199,7 @@ impl UpdateStats {
             run_bytes: from.get_run_bytes(),
             run_bytes_total: from.get_run_bytes_total(),
             run_failure: from.get_run_failure().map_err(bad)?.to_string().map_err(bad)?,
+            published: from.get_publishes().then(|| from.get_published()),
         })
     }
 }

@@ -56,6 +56,12 @@ pub struct ServerConfig {
     pub writable: bool,
     /// Addresses of the writers whose versions the folder follows; then no puts are taken.
     pub follow: Option<String>,
+    /// With `follow`: serve the partitions that are in the folder, and others as
+    /// [`Installer::adopt`](crate::Installer::adopt) adds them.
+    pub grows: bool,
+    /// Report how far commits are published elsewhere:
+    /// [`Server::publishing`](crate::Server::publishing).
+    pub publishes: bool,
     /// Token that clients over TCP must show first. Over a Unix socket its mode says who may.
     pub token: Option<Tokens>,
     /// Token that clients over TCP must show first to move partitions; it admits them as `token`
@@ -93,6 +99,8 @@ impl ServerConfig {
             volatile: Vec::new(),
             writable: false,
             follow: None,
+            grows: false,
+            publishes: false,
             token: None,
             admin_token: None,
             tls: None,

@@ -109,7 +109,8 @@ pub enum ServerError {
         /// What is wrong with it.
         reason: String,
     },
-    /// What is asked of clients can be replaced, and neither added nor left out, while a server runs.
+    /// What is asked of clients can be replaced, and neither added nor left out, while a server
+    /// runs.
     #[error(
         "{setting} {} when the server started; replace tokens and certificates one for one, or start \
          it anew",
@@ -161,6 +162,14 @@ pub enum ServerError {
         /// The version that was installed.
         version: u32,
         /// What keeps the shard from it.
+        reason: String,
+    },
+    /// A partition that has come, and that is not served yet.
+    #[error("partition {part} has come and is not served: {reason}; add it again")]
+    NotAdopted {
+        /// The partition.
+        part: PartId,
+        /// The obstacle.
         reason: String,
     },
     /// The system refuses io_uring to this process.

@@ -33,8 +33,10 @@ pub(crate) struct Holdings {
     leaving: RwLock<Option<PartId>>,
     /// Held while the folder is looked at: the last look counts.
     looking: Mutex<()>,
-    /// Whether partitions come and go; else those that it was started with stay.
+    /// Whether clients may bring and take partitions; else those that it has stay.
     pub(crate) roams: bool,
+    /// Whether partitions come while it serves.
+    grows: bool,
     /// Whether one comes or goes at this moment.
     is_moving: AtomicBool,
     /// In the order of the graph's description.
@@ -51,6 +53,8 @@ pub(crate) struct Holdings {
     pub(crate) follows: Option<String>,
     /// By partition: the version that every shard has come to.
     served: Vec<AtomicU32>,
+    /// By partition: the newest version that is published; `None` where none ever is.
+    published: Option<Vec<AtomicU32>>,
     /// Puts in pieces that are under way.
     pub(crate) puts: Puts,
     /// Drawn again for each start: by it clients see that two addresses lead to one server.
@@ -68,7 +72,7 @@ impl Holdings {
     pub(crate) fn open(config: &ServerConfig, n_shards: u16) -> Result<Self, ServerError> {
         let graph = Graph::open(&config.graph)?;
         let book = graph.book().clone();
-        let mut parts = match (config.parts_here, config.parts.is_empty()) {
+        let mut parts = match (config.parts_here || config.grows, config.parts.is_empty()) {
             (true, _) => graph.parts_here(),
             (false, true) => book.parts().collect(),
             (false, false) => config.parts.clone(),
@@ -94,6 +98,7 @@ impl Holdings {
         let live = Arc::new(LiveGraph::open(graph, Some(&parts), mode, &options)?);
         let served = |part| AtomicU32::new(live.part_version(part).unwrap_or(0));
         let served = book.parts().map(served).collect();
+        let published = config.publishes.then(|| book.parts().map(|_| AtomicU32::new(0)).collect());
         Ok(Self {
             book,
             parts: RwLock::new(parts.into()),
@@ -102,6 +107,7 @@ impl Holdings {
             leaving: RwLock::new(None),
             looking: Mutex::new(()),
             roams: config.parts_here,
+            grows: config.parts_here || config.grows,
             is_moving: AtomicBool::new(false),
             tensors,
             live,
@@ -110,6 +116,7 @@ impl Holdings {
             writable: config.writable,
             follows: config.follow.clone(),
             served,
+            published,
             puts: Puts::default(),
             // Never 0, which stands for none.
             instance: Uuid::new_v4().as_u64_pair().1 | 1,
@@ -123,7 +130,7 @@ impl Holdings {
 
     /// Those that may be served at some time.
     pub(crate) fn parts_ever(&self) -> Arc<[PartId]> {
-        if self.roams { self.book.parts().collect() } else { self.parts() }
+        if self.grows { self.book.parts().collect() } else { self.parts() }
     }
 
     /// How often the list has changed.
@@ -284,7 +291,32 @@ impl Holdings {
             pending_rows += tensor.n_pending();
         }
         let (version, writable) = (self.live.version(), self.live.takes_writes());
-        UpdateStats { version, writable, committed_rows, pending_rows, ..UpdateStats::default() }
+        let published = self.published_versions();
+        let published =
+            published.map(|all| all.iter().map(|&(_, version)| version).min().unwrap_or(0));
+        UpdateStats {
+            version,
+            writable,
+            committed_rows,
+            pending_rows,
+            published,
+            ..UpdateStats::default()
+        }
+    }
+
+    /// Notes that a version of a partition is published.
+    pub(crate) fn note_published(&self, part: PartId, version: u32) {
+        if let Some(published) = self.published.as_ref().and_then(|all| all.get(part.index())) {
+            published.fetch_max(version, Ordering::AcqRel);
+        }
+    }
+
+    /// Returns the published version of each partition, 0 before the first; `None` where none is
+    /// ever published.
+    pub(crate) fn published_versions(&self) -> Option<Vec<(PartId, u32)>> {
+        let published = self.published.as_ref()?;
+        let version = |part: &PartId| published[part.index()].load(Ordering::Acquire);
+        Some(self.parts().iter().map(|part| (*part, version(part))).collect())
     }
 
     /// Keeps the newest version for readers that are about to pin it, whatever is committed or

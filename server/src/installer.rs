@@ -1,4 +1,5 @@
-//! Versions that a follower takes over while it serves.
+//! Versions that a follower takes over while it serves, and those that a writer publishes
+//! elsewhere.
 
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
@@ -13,6 +14,9 @@ use crate::{Server, ServerError};
 
 /// Longest wait until all shards read a version that was installed.
 const SWITCH_MAX: Duration = Duration::from_secs(60);
+
+/// Remedy of a partition that was fenced.
+const ADVICE: &str = "stop this server; what is published is pulled into a new folder";
 
 /// Installs versions on a server that follows; from a thread of the caller's.
 #[derive(Clone)]
@@ -59,6 +63,23 @@ impl Installer {
         Ok(is_new)
     }
 
+    /// Serves a partition whose folder has come since the server started; returns its version.
+    ///
+    /// # Errors
+    /// [`ServerError::NotAdopted`]: adopt it again.
+    pub fn adopt(&self, part: PartId) -> Result<u32, ServerError> {
+        let not_adopted = |reason: String| ServerError::NotAdopted { part, reason };
+        let (done, adopted) = mpsc::channel();
+        let Some(inbox) = self.inboxes.first() else {
+            return Err(not_adopted("there are no shards".to_owned()));
+        };
+        inbox.adopt(part, &done);
+        drop(done);
+        let adopted = adopted.recv_timeout(SWITCH_MAX);
+        let adopted = adopted.map_err(|error| not_adopted(why_silent(error)))?;
+        adopted.map_err(|refusal| not_adopted(refusal.message))
+    }
+
     /// Has all shards read the version of a partition that is installed, or returns why one does
     /// not.
     fn switch(&self, part: PartId) -> Result<(), String> {
@@ -71,14 +92,49 @@ impl Installer {
         let end = Instant::now() + SWITCH_MAX;
         for _ in 0..self.inboxes.len() {
             let left = end.saturating_duration_since(Instant::now());
-            let switched = all_done.recv_timeout(left).map_err(|error| match error {
-                RecvTimeoutError::Timeout => format!("it does not answer for {SWITCH_MAX:?}"),
-                RecvTimeoutError::Disconnected => "it has ended, or takes no messages".to_owned(),
-            })?;
+            let switched = all_done.recv_timeout(left).map_err(why_silent)?;
             switched.map_err(|refusal| refusal.message)?;
         }
         self.holdings.note_served(&seen);
         Ok(())
+    }
+}
+
+fn why_silent(error: RecvTimeoutError) -> String {
+    match error {
+        RecvTimeoutError::Timeout => format!("it does not answer for {SWITCH_MAX:?}"),
+        RecvTimeoutError::Disconnected => "it has ended, or takes no messages".to_owned(),
+    }
+}
+
+/// The server's side of publications, made by a thread of the caller's. See
+/// [`ServerConfig::publishes`](crate::ServerConfig::publishes).
+#[derive(Clone)]
+pub struct Publishing {
+    holdings: Arc<Holdings>,
+}
+
+impl Publishing {
+    /// Returns the graph that is served.
+    #[must_use]
+    pub fn live(&self) -> &LiveGraph {
+        &self.holdings.live
+    }
+
+    /// Returns the partitions that are served now, ascending.
+    #[must_use]
+    pub fn parts(&self) -> Vec<PartId> {
+        self.holdings.parts().to_vec()
+    }
+
+    /// Notes the newest published version of a partition, for `stat` and metrics.
+    pub fn note(&self, part: PartId, version: u32) {
+        self.holdings.note_published(part, version);
+    }
+
+    /// Refuses puts and commits of a partition from now on, with this reason. Reads continue.
+    pub fn fence(&self, part: PartId, reason: String) {
+        self.holdings.live.stop_writes(part, reason, ADVICE);
     }
 }
 
@@ -87,6 +143,12 @@ impl Server {
     #[must_use]
     pub fn installer(&self) -> Installer {
         Installer::new(&self.holdings, &self.inboxes)
+    }
+
+    /// Returns the server's side of publications.
+    #[must_use]
+    pub fn publishing(&self) -> Publishing {
+        Publishing { holdings: Arc::clone(&self.holdings) }
     }
 }
 

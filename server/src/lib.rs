@@ -46,7 +46,7 @@ mod watch;
 pub use config::ServerConfig;
 pub use error::ServerError;
 pub use guard::{Renewer, TlsFiles};
-pub use installer::Installer;
+pub use installer::{Installer, Publishing};
 pub use lodestore_cache::PolicyKind;
 pub use lodestore_schema::{BadToken, BadTokens, Token, Tokens};
 pub use metrics::{

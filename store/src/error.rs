@@ -198,15 +198,12 @@ pub enum StoreError {
         /// Folder of the graph.
         dir: PathBuf,
     },
-    /// A write has failed before, and what it left on disk is not known.
-    #[error(
-        "{}: an earlier write failed ({reason}), so that nothing more is written there; {advice}",
-        dir.display()
-    )]
+    /// A write has failed before, and what it left on disk is not known; or writes were stopped.
+    #[error("{}: {reason}, so that nothing more is written there; {advice}", dir.display())]
     WritesStopped {
         /// Folder of the catalog that it was for.
         dir: PathBuf,
-        /// The failure.
+        /// The failure, or why they were stopped.
         reason: String,
         /// The remedy.
         advice: &'static str,

@@ -56,7 +56,7 @@ pub use device::{
 pub use dtype::{Dtype, UnknownDtype};
 pub use embedded::EmbeddedStore;
 pub use error::StoreError;
-pub use follow::{FetchedFile, FollowedFolder, Manifest, Succession};
+pub use follow::{Coverage, FetchedFile, FollowedFolder, Manifest, Succession};
 pub use graph::{Graph, HOT_ROWS_DIR, META_FILE};
 pub use import::{EXTERNAL_ID_TENSOR, ImportError, Importer, TensorOptions};
 pub use inspect::{

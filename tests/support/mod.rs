@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
 pub(crate) mod authority;
+pub(crate) mod bucket;
 pub(crate) mod fork;
 pub(crate) mod graph;
 pub(crate) mod http;

@@ -3,6 +3,8 @@
 mod config;
 mod doors;
 mod follow;
+mod follow_bucket;
+mod publish;
 mod register;
 mod renewal;
 
@@ -16,7 +18,8 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lodestore_client::{Address, Follower};
+use lodestore_bucket::Publisher;
+use lodestore_client::Address;
 use lodestore_graph::PartId;
 use lodestore_server::{PolicyKind, PreloadChoice, Server, ServerConfig, VolatileChoice};
 use serde::Serialize;
@@ -31,7 +34,8 @@ use crate::secrets::read_lasting_tokens;
 use crate::size::parse_size;
 use crate::usage::UsageError;
 use config::{ConfigFile, parse_mode};
-use follow::FollowArgs;
+use follow::{FollowArgs, Following};
+use publish::PublishArgs;
 use renewal::Renewal;
 
 /// Where a server listens if nothing is said.
@@ -128,6 +132,8 @@ pub(crate) struct ServeArgs {
     writable: bool,
     #[command(flatten)]
     follow: FollowArgs,
+    #[command(flatten)]
+    publish: PublishArgs,
     /// File with the token that clients over TCP must tell, readable by its owner alone. The
     /// metrics port wants it where it is not on loopback.
     #[arg(long, value_name = "FILE")]
@@ -209,7 +215,8 @@ impl ServeArgs {
             self.volatile = file.volatile.unwrap_or_default();
         }
         self.writable |= file.writable.unwrap_or_default();
-        self.follow.add(file.follow, file.follow_interval);
+        self.follow.add(file.follow, file.follow_interval, file.disk);
+        self.publish.add(file.publish);
         self.follow.add_security(file.follow_token_file, file.follow_tls_ca);
         self.token_file = self.token_file.or(file.token_file);
         self.admin_token_file = self.admin_token_file.or(file.admin_token_file);
@@ -252,8 +259,12 @@ impl ServeArgs {
             .into());
         }
         let defaults = ServerConfig::new(&self.graph);
+        let follows_bucket = self.follow.bucket()?.is_some();
         Ok(ServerConfig {
-            parts: self.parts.iter().copied().map(PartId).collect(),
+            // Those of a bucket are served as they come.
+            parts: if follows_bucket { Vec::new() } else { self.part_ids() },
+            grows: follows_bucket,
+            publishes: self.publish.publish.is_some(),
             parts_here: self.parts_here,
             listen,
             unix: self.unix.clone(),
@@ -278,6 +289,10 @@ impl ServeArgs {
         })
     }
 
+    fn part_ids(&self) -> Vec<PartId> {
+        self.parts.iter().copied().map(PartId).collect()
+    }
+
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let this = self.with_file()?;
         let renewal = Renewal::new(&this);
@@ -296,17 +311,10 @@ impl ServeArgs {
         let this = Arc::new(this);
         tell(sender.clone(), {
             let this = Arc::clone(&this);
-            move || {
-                let begun = this.follow.begin(this.graph.clone(), &this.parts);
-                let started = begun.and_then(|follower| Ok((Server::start(&config)?, follower)));
-                Event::Started(Box::new(started))
-            }
+            move || Event::Started(Box::new(this.start(&config)))
         })?;
-        let (server, follower) = match events.recv()? {
-            Event::Started(started) => {
-                let (server, follower) = (*started)?;
-                (Arc::new(server), follower)
-            }
+        let Started { server, following, publisher } = match events.recv()? {
+            Event::Started(started) => (*started)?,
             Event::Stop(heard) => {
                 heard?;
                 tracing::info!("stopped before it had started");
@@ -316,9 +324,11 @@ impl ServeArgs {
             }
             Event::Died => unreachable!("it is not read before it has started"),
         };
-        if let Some(follower) = follower {
-            this.follow.start(follower, server.installer())?;
+        if let Some(following) = following {
+            this.follow.start(following, server.installer())?;
         }
+        let publishing = publisher.map(|it| this.publish.start(it, server.publishing()));
+        let publishing = publishing.transpose()?;
         let (deaths, renewer) = (server.deaths(), server.renewer());
         // To read a file may take as long as it likes, and a signal is to be heard meanwhile.
         tell(sender.clone(), {
@@ -336,9 +346,21 @@ impl ServeArgs {
         })?;
         this.serve_until(&events, &server, console)?;
         tracing::info!("stopping: what is in flight is finished first");
-        Arc::into_inner(server).context("the server is still registered")?.stop()?;
+        let stopped = Arc::into_inner(server).context("the server is still registered")?.stop();
+        if let Some(publishing) = publishing {
+            publishing.stop();
+        }
+        stopped?;
         tracing::info!("stopped");
         Ok(())
+    }
+
+    /// Brings what has to be there, and starts the server.
+    fn start(&self, config: &ServerConfig) -> Result<Started> {
+        let following = self.follow.begin(self.graph.clone(), &self.parts)?;
+        let publisher = self.publish.begin(&self.graph, &self.part_ids(), self.parts_here)?;
+        let server = Arc::new(Server::start(config)?);
+        Ok(Started { server, following, publisher })
     }
 
     /// Says where it listens, and registers it, until it shall stop: clients that look for a server
@@ -371,10 +393,17 @@ impl ServeArgs {
     }
 }
 
+/// A server that is up, and what is beside it.
+struct Started {
+    server: Arc<Server>,
+    following: Option<Following>,
+    publisher: Option<Publisher>,
+}
+
 /// Events that the main thread waits for.
 enum Event {
     /// The server is up, or why it is not.
-    Started(Box<Result<(Server, Option<Follower>)>>),
+    Started(Box<Result<Started>>),
     /// It shall stop.
     Stop(Result<()>),
     /// A thread of it has ended that must not.

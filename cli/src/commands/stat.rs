@@ -45,6 +45,9 @@ struct StatReport {
     compaction_bytes_total: u64,
     /// Why the last has failed; empty if it has not.
     compaction_failure: String,
+    /// The lowest published version of its partitions, 0 before the first; `null` where versions
+    /// are not published in a bucket.
+    published_version: Option<u32>,
     /// Volatile tensors that are declared, and bytes of memory that they may take.
     volatile_tensors: u32,
     volatile_bytes: u64,
@@ -108,6 +111,7 @@ fn report(address: String, role: String, stats: ServerStats) -> StatReport {
         compaction_bytes: updates.run_bytes,
         compaction_bytes_total: updates.run_bytes_total,
         compaction_failure: updates.run_failure,
+        published_version: updates.published,
     }
 }
 
@@ -211,6 +215,16 @@ fn updates(report: &StatReport) -> String {
         human::count(report.committed_rows),
         human::count(report.pending_rows)
     );
+    match report.published_version {
+        None => {}
+        Some(version) if version >= report.version => text += "; published",
+        Some(0) => text += "\nnothing is published yet",
+        Some(version) => {
+            let waiting = u64::from(report.version.saturating_sub(version));
+            let versions = human::counted(waiting, "version");
+            text += &format!("\npublished: version {version}; {versions} not published yet");
+        }
+    }
     if report.compactions_asked > report.compactions_ended {
         let (done, all) = (report.compaction_bytes, report.compaction_bytes_total);
         text += &format!("\ncompacting: {} of {}", human::bytes(done), human::bytes(all));

@@ -69,6 +69,7 @@ fn replies_survive_the_trip() {
         run_bytes: 6,
         run_bytes_total: 7,
         run_failure: "no room on the disk".into(),
+        published: Some(8),
     };
     for reply in [
         Reply::Rows { first_row: 5, n_rows: 600, versions: Versions::default() },

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lodestore_graph::PartId;
 use lodestore_schema::FailureCode;
 use serde::{Deserialize, Serialize};
 
@@ -193,6 +194,18 @@ pub struct UpdateFigures {
     pub compaction_bytes_total: u64,
     /// Why the last has failed; empty if it has not.
     pub compaction_failure: String,
+    /// Partitions whose versions are published in a bucket, by number.
+    #[serde(default)]
+    pub published: BTreeMap<String, PublishedFigures>,
+}
+
+/// How far a partition is published.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct PublishedFigures {
+    /// The newest published version; 0 before the first.
+    pub version: u32,
+    /// Versions committed since.
+    pub waiting: u32,
 }
 
 /// Figures of the process from the kernel.
@@ -332,8 +345,19 @@ impl UpdateFigures {
             compaction_bytes: stats.run_bytes,
             compaction_bytes_total: stats.run_bytes_total,
             compaction_failure: stats.run_failure,
+            published: published(served),
         }
     }
+}
+
+fn published(served: &Served) -> BTreeMap<String, PublishedFigures> {
+    let published = served.holdings.published_versions().unwrap_or_default();
+    let figures = |(part, version): (PartId, u32)| {
+        let committed = served.holdings.live.part_version(part).unwrap_or(version);
+        let waiting = committed.saturating_sub(version);
+        (part.to_string(), PublishedFigures { version, waiting })
+    };
+    published.into_iter().map(figures).collect()
 }
 
 impl From<LatencySum> for LatencyFigures {

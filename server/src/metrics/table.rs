@@ -1,5 +1,5 @@
-//! Every metric there is: its name, what it means, and where its figures come from. `docs/metrics.md`
-//! holds the same table; a test holds the two to each other.
+//! Every metric there is: its name, what it means, and where its figures come from.
+//! `docs/metrics.md` holds the same table; a test holds the two to each other.
 
 use super::figures::{LatencyFigures, ServerFigures, ShardFigures};
 
@@ -291,6 +291,16 @@ pub(super) const METRICS: &[Metric] = &[
         "lodestore_pending_rows",
         Gauge(|f| f.updates.pending_rows as f64),
         "rows that were put since the start and are not committed",
+    ),
+    metric(
+        "lodestore_published_version",
+        LabelledGauge("part", |f| by(&f.updates.published, |part| part.version.into())),
+        "the newest version of a partition that is published in a bucket; 0 before the first",
+    ),
+    metric(
+        "lodestore_unpublished_versions",
+        LabelledGauge("part", |f| by(&f.updates.published, |part| part.waiting.into())),
+        "versions of a partition that are committed and not published yet",
     ),
     metric(
         "lodestore_version",

@@ -21,6 +21,8 @@ pub(crate) enum Event {
     Folded(PartId),
     /// A version of this partition was installed; the sender receives whether it is read.
     Installed(PartId, Sender<Result<(), Failure>>),
+    /// The folder of this partition has come; the sender receives the version that is served then.
+    Adopt(PartId, Sender<Result<u32, Failure>>),
     /// Finish what is in flight and end.
     Stop,
     /// Panic.
@@ -49,6 +51,11 @@ impl Inbox {
     /// Has the shard read the version of a partition that was installed.
     pub(crate) fn installed(&self, part: PartId, done: &Sender<Result<(), Failure>>) {
         self.send(|| Event::Installed(part, done.clone()));
+    }
+
+    /// Has all shards serve a partition whose folder has come.
+    pub(crate) fn adopt(&self, part: PartId, done: &Sender<Result<u32, Failure>>) {
+        self.send(|| Event::Adopt(part, done.clone()));
     }
 
     /// Requests the shard to end, unless it has ended already.

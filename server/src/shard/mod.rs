@@ -241,6 +241,13 @@ impl Shard {
                         let _ = done.send(shard.refresh(Some(part)).await);
                     });
                 }
+                Event::Adopt(part, done) => {
+                    let shard = Rc::clone(self);
+                    self.spawn_guarded("a partition that has come", async move {
+                        // Its receiver may not wait any more.
+                        let _ = done.send(shard.adopt_arrived(part).await);
+                    });
+                }
                 Event::Folded(part) => {
                     let shard = Rc::clone(self);
                     self.spawn_guarded("a switch to folded layers", async move {

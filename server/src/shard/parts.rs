@@ -22,9 +22,15 @@ use crate::post::Question;
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Shard {
+    /// Serves a partition that a client has brought; returns the version.
+    pub(crate) async fn adopt(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
+        self.check_roams()?;
+        self.adopt_arrived(part).await
+    }
+
     /// Serves a partition whose folder has come; returns the version. It runs to its end even
     /// without a waiter.
-    pub(crate) async fn adopt(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
+    pub(crate) async fn adopt_arrived(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         let shard = Rc::clone(self);
         to_its_end(async move { shard.adopt_now(part).await }).await
     }
@@ -141,8 +147,8 @@ impl Shard {
     }
 
     async fn release_now(&self, copy: PartCopy, id: u64) -> Result<(), Failure> {
+        self.check_gives_up()?;
         let _moving = self.begin_move().await?;
-        self.check_writable()?;
         let part = copy.part();
         // Until that is decided it may come back here: clients wait.
         self.plan.holdings.set_leaving(Some(part));
@@ -253,7 +259,6 @@ impl Shard {
 
     /// Waits while another partition comes or goes: a seal or a decision precedes the caller.
     async fn begin_move(&self) -> Result<crate::holdings::Moving<'_>, Failure> {
-        self.check_roams()?;
         let end = Instant::now() + LAST_READS_MAX;
         loop {
             if let Some(moving) = self.plan.holdings.begin_move() {

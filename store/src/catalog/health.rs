@@ -38,7 +38,10 @@ pub(super) struct Health {
 /// Why no writes are taken.
 #[derive(Debug)]
 struct Failure {
+    /// The failure, or why they were stopped.
     reason: String,
+    is_stopped: bool,
+    advice: &'static str,
     /// When room is looked for next; `None` where room is not what lacks.
     next_look: Option<Instant>,
 }
@@ -65,11 +68,23 @@ impl Health {
             let mut failure = self.lock();
             if failure.is_none() {
                 let next_look = is_full(error).then(|| Instant::now() + self.pause);
-                *failure = Some(Failure { reason: error.to_string(), next_look });
+                let advice = if next_look.is_some() { MAKE_ROOM } else { OPEN_AGAIN };
+                *failure = Some(Failure {
+                    reason: error.to_string(),
+                    is_stopped: false,
+                    advice,
+                    next_look,
+                });
                 self.has_failed.store(true, Ordering::Release);
             }
         }
         written
+    }
+
+    /// Refuses all writes from now on, in place of what kept them away before.
+    fn stop(&self, reason: String, advice: &'static str) {
+        *self.lock() = Some(Failure { reason, is_stopped: true, advice, next_look: None });
+        self.has_failed.store(true, Ordering::Release);
     }
 
     /// Passes while writes are taken; looks for room when it is time to, or returns the refusal.
@@ -88,13 +103,18 @@ impl Health {
         let Ok(_looking) = self.looking.try_lock() else { return self.refused(dir) };
         match pairs.recover() {
             Ok(()) => {
-                *self.lock() = None;
+                let mut failure = self.lock();
+                // It may have been stopped for good meanwhile.
+                if let Some(other) = failure.as_ref().filter(|it| it.is_stopped) {
+                    return Err(other.refusal(dir));
+                }
+                *failure = None;
                 self.has_failed.store(false, Ordering::Release);
                 tracing::info!("{}: there is room again, and puts are taken", dir.display());
                 Ok(())
             }
             Err(error) => {
-                if let Some(known) = &mut *self.lock() {
+                if let Some(known) = self.lock().as_mut().filter(|it| !it.is_stopped) {
                     known.reason = error.to_string();
                     known.next_look = Some(Instant::now() + self.pause);
                 }
@@ -121,12 +141,14 @@ pub(super) enum Waits {
 
 impl Failure {
     fn summary(&self) -> (String, &'static str) {
-        let advice = if self.next_look.is_some() { MAKE_ROOM } else { OPEN_AGAIN };
-        (self.reason.clone(), advice)
+        (self.reason.clone(), self.advice)
     }
 
     fn refusal(&self, dir: &Path) -> StoreError {
-        let (reason, advice) = self.summary();
+        let (mut reason, advice) = self.summary();
+        if !self.is_stopped {
+            reason = format!("an earlier write failed ({reason})");
+        }
         StoreError::WritesStopped { dir: dir.to_owned(), reason, advice }
     }
 }
@@ -150,6 +172,11 @@ impl Catalog {
     /// for room before that where room is what lacks.
     pub(crate) fn check_takes_writes(&self) -> Result<(), StoreError> {
         self.health.check(&*self.pairs, &self.dir)
+    }
+
+    /// Refuses all writes until the graph is opened again.
+    pub(crate) fn stop_writes(&self, reason: String, advice: &'static str) {
+        self.health.stop(reason, advice);
     }
 
     /// Returns why no writes are taken and what helps, without looking for room; `None` while they
@@ -245,6 +272,23 @@ mod tests {
             health.check(&pairs, dir).unwrap_err();
         }
         assert_eq!(pairs.n_looks.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_catalog_that_was_stopped_takes_no_writes_whatever_room_there_is() {
+        let (pairs, dir) = (Pairs::default(), Path::new("g/part-000/catalog"));
+        pairs.has_room.store(true, Ordering::Relaxed);
+        let health = Health::new(Waits::No);
+        fail(&health, Errno::NOSPC.into());
+        health.stop("another server writes it".to_owned(), "stop one");
+        for _ in 0..2 {
+            let refusal = health.check(&pairs, dir).unwrap_err().to_string();
+            assert!(
+                refusal.contains("another server") && refusal.contains("stop one"),
+                "{refusal}"
+            );
+        }
+        assert_eq!(pairs.n_looks.load(Ordering::Relaxed), 0);
     }
 
     #[test]

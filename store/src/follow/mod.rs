@@ -21,7 +21,7 @@ use crate::new_file::remove_if_there;
 
 pub use fetch::FetchedFile;
 pub(crate) use manifest::ManifestTensor;
-pub use manifest::{Manifest, Succession};
+pub use manifest::{Coverage, Manifest, Succession};
 
 /// Name of the file that makes a graph's folder a follower's; it has the writer's addresses.
 pub(crate) const FOLLOWS_FILE: &str = "follows";
@@ -74,6 +74,14 @@ impl FollowedFolder {
         &self.dir
     }
 
+    /// Makes a follower's folder one that may be written again, durably; another folder stays as it
+    /// is.
+    pub fn end(dir: &Path) -> Result<(), StoreError> {
+        let (device, file) = (Disk, dir.join(FOLLOWS_FILE));
+        remove_if_there(&device, &file)?;
+        device.sync(dir).map_err(StoreError::io(dir, "sync"))
+    }
+
     /// Fails where the folder has a graph that is another than that of this manifest.
     pub fn check_graph(&self, manifest: &Manifest) -> Result<(), StoreError> {
         if !Disk.exists(&self.dir.join(META_FILE)) {
@@ -119,8 +127,8 @@ impl Graph {
         read.map(Some).map_err(StoreError::io(&path, "read"))
     }
 
-    /// Removes files of a partition that a manifest does not name: those of a fetch that was cut off and
-    /// is over. Files that a process reads stay.
+    /// Removes files of a partition that a manifest does not name: those of a fetch that was cut
+    /// off and is over. Files that a process reads stay.
     pub fn remove_strays(&self, manifest: &Manifest) -> Result<(), StoreError> {
         let (device, dir) = (&**self.device(), self.part_dir(manifest.part));
         let entries = device.list(&dir).map_err(StoreError::io(&dir, "list"))?;

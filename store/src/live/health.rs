@@ -4,6 +4,8 @@
 //! concerns all of them; one that fails in between leaves some prepared or published, and the same
 //! commit repeated ends the same.
 
+use std::sync::PoisonError;
+
 use lodestore_graph::PartId;
 
 use super::{LiveGraph, LiveMode, LivePart};
@@ -37,6 +39,17 @@ impl LiveGraph {
             Some(StoppedWrites { part: part.part, reason, advice })
         };
         self.open_parts().iter().filter_map(|part| stopped(part)).collect()
+    }
+
+    /// Refuses puts and commits of a partition with [`StoreError::WritesStopped`] until the graph
+    /// is opened again. Reads continue.
+    pub fn stop_writes(&self, part: PartId, reason: String, advice: &'static str) {
+        // No put or commit is midway.
+        let _alone = self.commits();
+        let _gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = self.open_parts().iter().find(|open| open.part == part) {
+            open.catalog.stop_writes(reason, advice);
+        }
     }
 
     /// Fails unless the graph is open for writing.

@@ -8,6 +8,7 @@ use lodestore_client::Address;
 use lodestore_server::{PolicyKind, PreloadChoice, VolatileChoice};
 use serde::{Deserialize, Deserializer, de};
 
+use super::follow::FollowTarget;
 use crate::log::{LogFormat, LogLevel};
 use crate::size::parse_size;
 use crate::small_file::read_small_file;
@@ -43,10 +44,13 @@ pub(super) struct ConfigFile {
     #[serde(deserialize_with = "volatile")]
     pub(super) volatile: Option<Vec<VolatileChoice>>,
     pub(super) writable: Option<bool>,
-    #[serde(deserialize_with = "addresses")]
-    pub(super) follow: Option<Vec<Address>>,
+    #[serde(deserialize_with = "targets")]
+    pub(super) follow: Option<Vec<FollowTarget>>,
     #[serde(rename = "follow-interval")]
     pub(super) follow_interval: Option<u64>,
+    #[serde(deserialize_with = "size")]
+    pub(super) disk: Option<u64>,
+    pub(super) publish: Option<String>,
     #[serde(rename = "follow-token-file")]
     pub(super) follow_token_file: Option<PathBuf>,
     #[serde(rename = "follow-tls-ca")]
@@ -128,9 +132,11 @@ fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Address>
     String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
 
-fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Address>>, D::Error> {
+fn targets<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<FollowTarget>>, D::Error> {
     let all = Vec::<String>::deserialize(deserializer)?;
-    let all: Result<Vec<Address>, _> = all.iter().map(|one| one.parse()).collect();
+    let all: Result<Vec<FollowTarget>, _> = all.iter().map(|one| one.parse()).collect();
     all.map(Some).map_err(de::Error::custom)
 }
 
@@ -216,6 +222,8 @@ mod tests {
             writable,
             follow,
             follow_interval,
+            disk,
+            publish,
             follow_token_file,
             follow_tls_ca,
             log_level,
@@ -239,6 +247,7 @@ mod tests {
         assert!(state_dir.is_some() && volatile.unwrap().len() == 2);
         assert_eq!((follow.unwrap().len(), follow_interval), (2, Some(200)));
         assert!(follow_token_file.is_some() && follow_tls_ca.is_some());
+        assert_eq!((disk, publish.as_deref()), (Some(500 << 30), Some("s3://bucket/my-graph")));
         assert!(token_file.is_some() && admin_token_file.is_some() && tls_cert.is_some());
         assert!(register.is_some() && advertise.is_some());
         assert!(tls_key.is_some() && tls_client_ca.is_some());

@@ -1,0 +1,181 @@
+//! A folder that follows a bucket: its partitions come one after the other, and then new versions.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lodestore_graph::PartId;
+use lodestore_store::{FollowedFolder, LiveGraph, Manifest};
+
+use crate::Progress;
+use crate::bucket::Bucket;
+use crate::error::BucketError;
+use crate::publication::{GraphIdentity, Publication};
+use crate::pull::{PullReport, is_in};
+
+/// The partitions of a folder that follows a bucket.
+pub struct BucketFollower {
+    bucket: Bucket,
+    dir: PathBuf,
+    graph: GraphIdentity,
+    /// Most bytes that files in the folder may take.
+    bytes_max: u64,
+    parts: Vec<FollowedPart>,
+    left_out: Vec<PartId>,
+}
+
+struct FollowedPart {
+    part: PartId,
+    /// The newest publication that was read.
+    newest: Arc<Publication>,
+    /// The one that is in the folder, as far as is known.
+    installed: Option<Arc<Publication>>,
+}
+
+impl BucketFollower {
+    /// Makes `dir` a folder that follows partitions of a bucket, all of the graph if empty.
+    ///
+    /// Partitions are chosen in order: those that are in the folder, then those that were named,
+    /// each whose files fit into `bytes_max` beside those before it.
+    pub fn begin(
+        bucket: Bucket,
+        dir: &Path,
+        parts: &[PartId],
+        bytes_max: Option<u64>,
+    ) -> Result<Self, BucketError> {
+        let graph = bucket.run(bucket.graph())?;
+        bucket.check_graph_of(dir, graph)?;
+        bucket.check_parts(graph, parts)?;
+        let mut wanted = if parts.is_empty() { graph.parts().collect() } else { parts.to_vec() };
+        let mut here = HashMap::new();
+        for &part in &wanted {
+            here.insert(part, is_in(dir, part)?);
+        }
+        wanted.sort_by_key(|part| !here[part]);
+        let bytes_max = bytes_max.unwrap_or(u64::MAX);
+        let (mut chosen, mut left_out, mut n_bytes) = (Vec::<FollowedPart>::new(), Vec::new(), 0);
+        for part in wanted {
+            if chosen.iter().any(|it| it.part == part) {
+                continue;
+            }
+            let last = bucket.run(bucket.last(graph, part, 0))?;
+            let last = last.ok_or_else(|| {
+                let (url, wanted) = (bucket.url().to_owned(), None);
+                BucketError::NoVersion { url, wanted, part }
+            })?;
+            let with_it = last.publication.n_bytes().saturating_add(n_bytes);
+            if with_it > bytes_max && !here[&part] {
+                left_out.push(part);
+                continue;
+            }
+            n_bytes = with_it;
+            chosen.push(FollowedPart { part, newest: last.publication, installed: None });
+        }
+        FollowedFolder::open(dir, bucket.url())?;
+        let dir = dir.to_owned();
+        Ok(Self { bucket, dir, graph, bytes_max, parts: chosen, left_out })
+    }
+
+    /// Returns the partitions that are followed, in the order in which they come.
+    pub fn parts(&self) -> impl Iterator<Item = PartId> {
+        self.parts.iter().map(|followed| followed.part)
+    }
+
+    /// Returns the partitions that do not fit into the folder.
+    #[must_use]
+    pub fn left_out(&self) -> &[PartId] {
+        &self.left_out
+    }
+
+    /// Returns whether the folder has one of the partitions.
+    pub fn has_any(&self) -> Result<bool, BucketError> {
+        for part in self.parts() {
+            if is_in(&self.dir, part)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns whether a partition is in the folder, as far as that can be seen.
+    #[must_use]
+    pub fn is_here(&self, part: PartId) -> bool {
+        is_in(&self.dir, part).unwrap_or(false)
+    }
+
+    /// Brings the first partition that is not there yet, as a whole and checked; `None` when all
+    /// are there. `progress` receives bytes fetched and to fetch.
+    pub fn bring_next(
+        &mut self,
+        progress: &mut Progress<'_>,
+    ) -> Result<Option<PartId>, BucketError> {
+        for at in 0..self.parts.len() {
+            let part = self.parts[at].part;
+            if self.parts[at].installed.is_some() || is_in(&self.dir, part)? {
+                continue;
+            }
+            // The chunks of an older one may be gone by now.
+            self.read_newest(at)?;
+            let publication = Arc::clone(&self.parts[at].newest);
+            self.check_room(at, &publication)?;
+            let (total, mut report) = (publication.n_bytes(), PullReport::default());
+            let mut each = |done| progress(done, total);
+            self.bucket.pull_part(&self.dir, self.graph, &publication, &mut report, &mut each)?;
+            self.parts[at].installed = Some(publication);
+            return Ok(Some(part));
+        }
+        Ok(None)
+    }
+
+    /// Fetches the newest version of a partition that is served into the folder of `live`, and has
+    /// `install` take it over; returns whether it was new.
+    pub fn poll<E: From<BucketError>>(
+        &mut self,
+        live: &LiveGraph,
+        part: PartId,
+        install: &mut dyn FnMut(&Manifest) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let Some(at) = self.parts.iter().position(|it| it.part == part) else { return Ok(false) };
+        let is_new = self.read_newest(at)?;
+        let publication = Arc::clone(&self.parts[at].newest);
+        let installed = self.parts[at].installed.as_ref();
+        if !is_new && installed.is_some_and(|it| it.sequence == publication.sequence) {
+            return Ok(false);
+        }
+        self.check_room(at, &publication)?;
+        let mut report = PullReport::default();
+        self.bucket.fetch_next(live, &publication, &mut report, &mut |_| {})?;
+        let is_new = install(&publication.manifest)?;
+        self.parts[at].installed = Some(publication);
+        Ok(is_new)
+    }
+
+    /// Reads the newest publication of a partition; returns whether it is another one.
+    fn read_newest(&mut self, at: usize) -> Result<bool, BucketError> {
+        let (part, known) = (self.parts[at].part, self.parts[at].newest.sequence);
+        let newest = self.bucket.run(self.bucket.newer(self.graph, part, known))?;
+        let is_new = newest.is_some();
+        if let Some(newest) = newest {
+            self.parts[at].newest = newest.publication;
+        }
+        Ok(is_new)
+    }
+
+    /// Fails where the files of a publication do not fit beside those of the other partitions, and
+    /// beside those of the version that is served until it is installed.
+    fn check_room(&self, at: usize, publication: &Publication) -> Result<(), BucketError> {
+        let others = self.parts.iter().enumerate().filter(|(other, _)| *other != at);
+        let others = others.map(|(_, it)| it.installed.as_deref().unwrap_or(&it.newest).n_bytes());
+        let is_kept = |name: &str| publication.files.iter().any(|file| file.name == name);
+        let installed = self.parts[at].installed.iter().flat_map(|it| &it.files);
+        let until_then = installed.filter(|file| !is_kept(&file.name)).map(|file| file.n_bytes);
+        let all = others.chain(until_then).chain([publication.n_bytes()]);
+        let needed = all.fold(0, u64::saturating_add);
+        if needed <= self.bytes_max {
+            return Ok(());
+        }
+        let (url, limit) = (self.bucket.url().to_owned(), self.bytes_max);
+        let (part, version) = (publication.part(), publication.version());
+        Err(BucketError::NoRoom { url, part, version, needed, limit })
+    }
+}

@@ -1,0 +1,135 @@
+//! `lode serve --follow URL`: the folder follows what is published in a bucket.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use lodestore_bucket::{Bucket, BucketError, BucketFollower};
+use lodestore_graph::PartId;
+use lodestore_server::{Installer, ServerError};
+use lodestore_store::StoreError;
+
+use super::follow::report;
+
+/// Pause after a partition that could not be brought.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// A bucket that is followed.
+pub(super) struct BucketFollowing {
+    /// Brings partitions.
+    arrivals: BucketFollower,
+    /// Follows those that are served. It has connections of its own, so that it need not wait.
+    versions: BucketFollower,
+}
+
+/// Why a version is not served.
+enum PollError {
+    Bucket(BucketError),
+    Server(ServerError),
+}
+
+impl From<BucketError> for PollError {
+    fn from(error: BucketError) -> Self {
+        Self::Bucket(error)
+    }
+}
+
+impl BucketFollowing {
+    /// Brings the first partition, unless one is there.
+    pub(super) fn begin(
+        url: &str,
+        graph: &Path,
+        parts: &[PartId],
+        bytes_max: Option<u64>,
+    ) -> Result<Self> {
+        let follower = || BucketFollower::begin(Bucket::open(url)?, graph, parts, bytes_max);
+        let (mut arrivals, versions) = (follower()?, follower()?);
+        if !arrivals.left_out().is_empty() {
+            let parts: Vec<String> = arrivals.left_out().iter().map(PartId::to_string).collect();
+            tracing::warn!(
+                parts = parts.join(","),
+                "partitions do not fit; another server has to follow them"
+            );
+        }
+        if arrivals.parts().next().is_none() {
+            bail!("{url}: no partition fits into the size given; raise --disk");
+        }
+        if !arrivals.has_any()? {
+            arrivals.bring_next(&mut |_, _| {})?;
+        }
+        Ok(Self { arrivals, versions })
+    }
+
+    /// Brings the other partitions and follows all of them, on two threads.
+    pub(super) fn start(self, installer: Installer, interval: Duration) -> Result<()> {
+        let Self { mut arrivals, mut versions } = self;
+        let adopting = installer.clone();
+        let bring = move || while bring_one(&mut arrivals, &adopting) {};
+        thread::Builder::new().name("lode-bring".into()).spawn(bring)?;
+        let follow = move || {
+            let mut reported = String::new();
+            loop {
+                match poll(&mut versions, &installer) {
+                    Ok(()) => reported.clear(),
+                    Err(PollError::Bucket(error)) => {
+                        report(&error, is_refused(&error), &mut reported);
+                    }
+                    Err(PollError::Server(error)) => report(&error, false, &mut reported),
+                }
+                thread::sleep(interval);
+            }
+        };
+        thread::Builder::new().name("lode-follow".into()).spawn(follow)?;
+        Ok(())
+    }
+}
+
+/// Brings a partition and serves it; returns `false` when all are served.
+fn bring_one(arrivals: &mut BucketFollower, installer: &Installer) -> bool {
+    let brought = arrivals.bring_next(&mut |_, _| {});
+    // One that came as the server started, or was not adopted, is served now.
+    let adopted: Result<(), ServerError> = arrivals.parts().try_for_each(|part| {
+        let is_waiting = installer.version(part).is_none() && arrivals.is_here(part);
+        if is_waiting { installer.adopt(part).map(drop) } else { Ok(()) }
+    });
+    match (brought, adopted) {
+        (Ok(None), Ok(())) => return false,
+        (Ok(_), Ok(())) => return true,
+        (Err(error), _) => tracing::warn!(%error, "a partition does not come; it is tried again"),
+        (_, Err(error)) => tracing::warn!(%error, "it is tried again"),
+    }
+    thread::sleep(PAUSE);
+    true
+}
+
+/// Brings each partition that is served to its newest version; returns the first error after all
+/// were tried.
+fn poll(versions: &mut BucketFollower, installer: &Installer) -> Result<(), PollError> {
+    let parts: Vec<PartId> = versions.parts().collect();
+    let mut first = Ok(());
+    for part in parts {
+        if installer.version(part).is_none() {
+            continue;
+        }
+        let install = &mut |manifest: &_| match installer.install(manifest) {
+            Ok(is_new) => Ok(is_new),
+            Err(ServerError::Store(error)) => Err(PollError::Bucket(error.into())),
+            Err(error) => Err(PollError::Server(error)),
+        };
+        match versions.poll(installer.live(), part, install) {
+            Ok(false) => {}
+            Ok(true) => tracing::debug!(%part, "a version has come"),
+            Err(error) => first = first.and(Err(error)),
+        }
+    }
+    first
+}
+
+/// Returns whether a person has to help.
+fn is_refused(error: &BucketError) -> bool {
+    matches!(
+        error,
+        BucketError::Folder(StoreError::FollowRefused { .. }) | BucketError::NoRoom { .. }
+    )
+}

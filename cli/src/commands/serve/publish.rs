@@ -1,0 +1,195 @@
+//! `lode serve --publish`: each commit is published in a bucket.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lodestore_bucket::{Bucket, BucketError, Folder, PublishedVersion, Publisher};
+use lodestore_graph::PartId;
+use lodestore_server::Publishing;
+use lodestore_store::Graph;
+
+/// Pause between two looks for a new version, which cost no request.
+const PAUSE: Duration = Duration::from_millis(20);
+/// First and longest pause after a publication that failed.
+const RETRY: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How often other writers are looked for where nothing is committed: a request for each partition.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Longest time for the last versions when the server stops.
+const LAST_MAX: Duration = Duration::from_secs(20);
+
+/// The bucket that versions are published in.
+#[derive(Args)]
+pub(super) struct PublishArgs {
+    /// With --writable: publish each commit in object storage, at this URL (`lode push --help` has
+    /// the forms). A version is the graph's once it is published. Another writer that has
+    /// published, or taken the partition over, ends puts here.
+    #[arg(long, value_name = "URL", requires = "writable", conflicts_with = "follow")]
+    pub(super) publish: Option<String>,
+    /// With --publish: become the writer of the partitions. Brings each to its newest published
+    /// version, from nothing if it is not here, and fences the server that wrote it before. Once
+    /// that is done it is a start like any other.
+    #[arg(long, requires = "publish")]
+    take_over: bool,
+}
+
+impl PublishArgs {
+    /// Takes what a file says where no flag is given.
+    pub(super) fn add(&mut self, publish: Option<String>) {
+        self.publish = self.publish.take().or(publish);
+    }
+
+    /// Takes partitions over if that is requested, and finds what is published; `None` without
+    /// --publish. Without `parts` it concerns all of the graph, or those in the folder if
+    /// `parts_here`.
+    pub(super) fn begin(
+        &self,
+        graph: &Path,
+        parts: &[PartId],
+        parts_here: bool,
+    ) -> Result<Option<Publisher>> {
+        let Some(url) = &self.publish else { return Ok(None) };
+        let bucket = Bucket::open(url)?;
+        if self.take_over {
+            let here = if parts_here { Graph::open(graph)?.parts_here() } else { parts.to_vec() };
+            let taken = bucket.take_over(graph, &here, &mut |_, _| {})?;
+            tracing::info!(version = taken.version, files = taken.files, "taken over");
+        }
+        Ok(Some(Publisher::begin(bucket, graph, parts)?))
+    }
+
+    /// Publishes on a thread of its own until that is stopped. Fails where the folder does not
+    /// continue what is published.
+    pub(super) fn start(
+        &self,
+        publisher: Publisher,
+        publishing: Publishing,
+    ) -> Result<PublishThread> {
+        let folder = if self.take_over { Folder::TakesOver } else { Folder::Continues };
+        publisher.check(publishing.live(), folder)?;
+        let mut publishing = PublishLoop { publisher, publishing, parts: HashMap::new() };
+        publishing.note_all();
+        let (stop, stopped) = mpsc::channel();
+        let (ended, end) = mpsc::channel();
+        let run = move || {
+            while stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
+                publishing.look(Instant::now());
+            }
+            // Its receiver may not wait any more.
+            let _ = ended.send(publishing.publish_last());
+        };
+        thread::Builder::new()
+            .name("lode-publish".into())
+            .spawn(run)
+            .context("cannot start a thread")?;
+        Ok(PublishThread { stop, end })
+    }
+}
+
+/// The thread that publishes.
+pub(super) struct PublishThread {
+    stop: Sender<()>,
+    end: Receiver<u32>,
+}
+
+impl PublishThread {
+    /// Publishes what is left, of a server that takes no more puts, and ends the thread.
+    pub(super) fn stop(self) {
+        drop(self.stop);
+        match self.end.recv_timeout(LAST_MAX) {
+            Ok(0) => {}
+            Ok(n_left) => {
+                tracing::warn!(
+                    n_left,
+                    "partitions have versions that are not published; the next start publishes them"
+                );
+            }
+            Err(_) => {
+                tracing::warn!(
+                    "the last versions are not published in {LAST_MAX:?}; the next start publishes them"
+                );
+            }
+        }
+    }
+}
+
+/// Publications of one server.
+struct PublishLoop {
+    publisher: Publisher,
+    publishing: Publishing,
+    parts: HashMap<PartId, PartState>,
+}
+
+/// Outcome of the last publication of a partition.
+struct PartState {
+    is_fenced: bool,
+    /// When it is tried, or looked for other writers, again.
+    next: Instant,
+    pause: Duration,
+    /// The failure that was reported last.
+    reported: String,
+}
+
+impl PublishLoop {
+    /// Publishes the partitions with a version that is not, and looks for other writers of the
+    /// others from time to time.
+    fn look(&mut self, now: Instant) {
+        for (part, committed) in self.publishing.live().part_versions() {
+            let is_published = self.publisher.version(part) == Some(committed);
+            let state = self.parts.entry(part).or_insert_with(|| PartState::new(now));
+            let is_due = now >= state.next || !is_published && state.reported.is_empty();
+            if state.is_fenced || !is_due {
+                continue;
+            }
+            let outcome = match is_published {
+                true => self.publisher.look_for_others(self.publishing.live(), part),
+                false => self.publisher.publish(self.publishing.live(), part).map(drop),
+            };
+            match outcome {
+                Ok(()) => *state = PartState::new(now + LOOK_EVERY),
+                Err(error) if error.fences() => {
+                    tracing::error!(%part, %error, "no more puts are taken");
+                    state.is_fenced = true;
+                    self.publishing.fence(part, error.to_string());
+                }
+                Err(error) => state.retry(now, part, &error),
+            }
+        }
+        self.note_all();
+    }
+
+    fn note_all(&self) {
+        for PublishedVersion { part, version } in self.publisher.versions() {
+            self.publishing.note(part, version);
+        }
+    }
+
+    /// Tries once more to publish each partition; returns the number of those that are not.
+    fn publish_last(&mut self) -> u32 {
+        self.parts.values_mut().for_each(|state| state.reported.clear());
+        self.look(Instant::now());
+        let versions = self.publishing.live().part_versions();
+        let left = versions.iter().filter(|(part, it)| self.publisher.version(*part) != Some(*it));
+        u32::try_from(left.count()).unwrap_or(u32::MAX)
+    }
+}
+
+impl PartState {
+    fn new(next: Instant) -> Self {
+        Self { is_fenced: false, next, pause: RETRY, reported: String::new() }
+    }
+
+    fn retry(&mut self, now: Instant, part: PartId, error: &BucketError) {
+        let text = error.to_string();
+        if self.reported != text {
+            tracing::warn!(%part, %error, "a version is not published yet");
+        }
+        (self.reported, self.next) = (text, now + self.pause);
+        self.pause = (self.pause * 2).min(RETRY_MAX);
+    }
+}

@@ -1,0 +1,359 @@
+//! Servers that publish in a bucket, follow it, and take partitions over from each other.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::files_below;
+use crate::support::Numbers;
+use crate::support::bucket::Home;
+use crate::support::process::{Serving, lode, signal};
+
+/// Longest time until a version has come so far.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+impl Home {
+    fn publish(&self, graph: &Path, more: &str) -> Result<Serving, String> {
+        let (graph, url) = (graph.display(), self.url());
+        let port = "--listen 127.0.0.1:0 --insecure --shards 1";
+        Serving::try_start_command(&format!(
+            "serve {graph} --json {port} --writable --publish {url} {more}"
+        ))
+    }
+
+    fn follow(&self, graph: &Path, more: &str) -> Result<Serving, String> {
+        let (graph, url) = (graph.display(), self.url());
+        let port = "--listen 127.0.0.1:0 --insecure --shards 1";
+        Serving::try_start_command(&format!(
+            "serve {graph} --json {port} --follow {url} --follow-interval 50 {more}"
+        ))
+    }
+
+    /// The version that every partition has published.
+    fn published(&self) -> u64 {
+        let inspected = lode(["inspect", "--json", &self.url()]).succeeded().json();
+        inspected["version"].as_u64().unwrap_or(0)
+    }
+
+    /// Pulls what is published into a new folder.
+    fn pulled(&self, name: &str) -> PathBuf {
+        self.pull(name, &[]).succeeded();
+        self.path(name)
+    }
+}
+
+/// Waits until something is so.
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !is_so() {
+        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
+fn stat(server: &Serving) -> Value {
+    lode(["stat", "--json", &server.address]).succeeded().json()
+}
+
+fn version_of(server: &Serving) -> u64 {
+    stat(server)["version"].as_u64().unwrap()
+}
+
+#[test]
+fn each_commit_is_published_and_the_next_start_publishes_what_is_left() {
+    let home = Home::new();
+    let server = home.publish(&home.graph, "--metrics 127.0.0.1:0").unwrap();
+    wait_for("version 1 is published", || home.published() == 1);
+    for version in 2..5 {
+        home.put_through(&server.address, version).succeeded();
+        wait_for("the commit is published", || home.published() == version);
+    }
+    wait_for("stat says so", || stat(&server)["published_version"] == 4);
+    // What cannot be uploaded stays here, and is counted.
+    let chunks = home.bucket().join("part-001/chunks");
+    let aside = home.path("aside");
+    fs::rename(&chunks, &aside).unwrap();
+    fs::write(&chunks, "no folder").unwrap();
+    home.put_through(&server.address, 5).succeeded();
+    wait_for("partition 0 is published", || {
+        let inspected = lode(["inspect", "--json", &home.url()]).succeeded().json();
+        inspected["parts"][0]["version"] == 5
+    });
+    let stat_text = lode(["stat", &server.address]).succeeded().stdout;
+    assert!(stat_text.contains("published: version 4; 1 version not published yet"), "{stat_text}");
+    let metrics = crate::support::http::get(&server.metrics, "/metrics").body;
+    for line in [
+        "lodestore_published_version{part=\"0\"} 5",
+        "lodestore_published_version{part=\"1\"} 4",
+        "lodestore_unpublished_versions{part=\"1\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+    fs::remove_file(&chunks).unwrap();
+    fs::rename(&aside, &chunks).unwrap();
+    wait_for("it is published after all", || home.published() == 5);
+    home.check_same(&home.graph, &home.pulled("at-5"));
+    // A clean stop publishes the last commit; what is committed after it waits for the next start.
+    home.put_through(&server.address, 6).succeeded();
+    server.stop();
+    assert_eq!(home.published(), 6);
+    home.put(&home.graph, 7, true);
+    let server = home.publish(&home.graph, "").unwrap();
+    wait_for("the next start publishes it", || home.published() == 7);
+    server.stop();
+    home.check_same(&home.graph, &home.pulled("at-7"));
+    home.verify().succeeded();
+}
+
+#[test]
+fn a_writer_that_was_taken_over_takes_no_more_puts_and_does_not_start_again() {
+    let home = Home::new();
+    let first = home.publish(&home.graph, "").unwrap();
+    home.put_through(&first.address, 2).succeeded();
+    wait_for("version 2 is published", || home.published() == 2);
+    let other = home.path("other");
+    let refused = home.publish(&other, "").err().unwrap();
+    assert!(refused.contains("other"), "nothing is there: {refused}");
+    let second = home.publish(&other, "--take-over").unwrap();
+    wait_for("the first one is fenced", || {
+        let put = home.put_through(&first.address, 3);
+        put.code != Some(0)
+            && put.stderr.contains("fenced: another writer has taken partition")
+            && put.stderr.contains("pulled into a new folder")
+    });
+    // It answers reads, and says what is wrong.
+    assert_eq!(stat(&first)["writable"], false);
+    // What it may have committed meanwhile is not published.
+    home.put_through(&second.address, 4).succeeded();
+    let version = version_of(&second);
+    wait_for("the second one publishes", || home.published() == version);
+    home.check_same(&other, &home.pulled("pulled"));
+    first.stop();
+    let log = home.publish(&home.graph, "").err().unwrap();
+    assert!(log.contains("another writer has taken partition 0 over"), "{log}");
+    home.push(&home.graph).failed(1, &["another writer has taken partition 0 over"]);
+    // The second one starts again as it was, with and without the request.
+    second.stop();
+    let epochs = fs::read_to_string(other.join("bucket-epochs")).unwrap();
+    for more in ["", "--take-over"] {
+        let second = home.publish(&other, more).unwrap();
+        home.put_through(&second.address, 5).succeeded();
+        second.stop();
+        assert_eq!(fs::read_to_string(other.join("bucket-epochs")).unwrap(), epochs);
+    }
+    home.check_same(&other, &home.pulled("last"));
+    home.verify().succeeded();
+}
+
+/// A commit that was made while another server took over is in no other folder.
+#[test]
+fn a_history_that_was_not_published_is_never_mixed_with_the_one_that_was() {
+    let home = Home::new();
+    home.push(&home.graph).succeeded();
+    let other = home.pulled("other");
+    home.put(&home.graph, 2, true);
+    home.put(&other, 3, true);
+    home.push(&other).succeeded();
+    for more in ["", "--take-over"] {
+        let log = home.publish(&home.graph, more).err().unwrap();
+        assert!(log.contains("fenced") && log.contains("version 2"), "{log}");
+    }
+    home.check_same(&other, &home.pulled("pulled"));
+}
+
+#[test]
+fn a_follower_serves_partitions_as_they_come_and_then_each_version() {
+    let home = Home::new();
+    let writer = home.publish(&home.graph, "").unwrap();
+    wait_for("version 1 is published", || home.published() == 1);
+    let dir = home.path("follower");
+    let follower = home.follow(&dir, "").unwrap();
+    let all = home.try_rows(&["--graph", home.graph.to_str().unwrap()], "wide").unwrap();
+    wait_for("all rows are served", || {
+        home.try_rows(&["--connect", &follower.address], "wide").is_ok_and(|rows| rows == all)
+    });
+    for version in 2..6 {
+        home.put_through(&writer.address, version).succeeded();
+        wait_for("the follower has the version", || version_of(&follower) == version);
+    }
+    home.check_same(&home.graph, &dir);
+    let refused = home.put_through(&follower.address, 9);
+    assert!(refused.code != Some(0), "{refused:?}");
+    // From where it was, after a kill.
+    follower.kill();
+    home.put_through(&writer.address, 6).succeeded();
+    let follower = home.follow(&dir, "").unwrap();
+    wait_for("the follower has the version", || version_of(&follower) == 6);
+    writer.kill();
+    follower.stop();
+    // A follower's folder becomes the writer's.
+    let log = Serving::try_start_command(&format!("serve {} --writable --insecure", dir.display()));
+    assert!(log.err().unwrap().contains("follows"), "a follower's folder takes no puts");
+    let writer = home.publish(&dir, "--take-over").unwrap();
+    home.put_through(&writer.address, 7).succeeded();
+    wait_for("it publishes", || home.published() == 7);
+    writer.stop();
+    home.check_same(&dir, &home.pulled("pulled"));
+}
+
+#[test]
+fn a_follower_keeps_within_its_disk() {
+    let home = Home::new();
+    home.push(&home.graph).succeeded();
+    let inspected = lode(["inspect", "--json", &home.url()]).succeeded().json();
+    let bytes = |part: usize| inspected["parts"][part]["bytes"].as_u64().unwrap();
+    let dir = home.path("follower");
+    let log = home.follow(&dir, "--disk 1000").err().unwrap();
+    assert!(log.contains("no partition fits") && log.contains("raise --disk"), "{log}");
+    // Both fit, but for a byte; the order is that of the request.
+    let size = bytes(0) + bytes(1) - 1;
+    let follower = home.follow(&dir, &format!("--parts 1,0 --disk {size}")).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(dir.join("part-001").exists() && !dir.join("part-000").exists());
+    let room = size - bytes(1);
+    let log = follower.stop_and_take_log();
+    assert!(log.contains("do not fit") && log.contains("parts=\"0\""), "{log}");
+    // A version with more bytes than there is room for is not installed, and the one before served.
+    let size = size - room + 100;
+    let follower = home.follow(&dir, &format!("--parts 1 --disk {size}")).unwrap();
+    home.put(&home.graph, 2, true);
+    home.push(&home.graph).succeeded();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(version_of(&follower), 1);
+    let log = follower.stop_and_take_log();
+    assert!(log.contains("brings the folder to") && log.contains("raise --disk"), "{log}");
+    let follower = home.follow(&dir, "").unwrap();
+    wait_for("it follows again", || version_of(&follower) == 2);
+    wait_for("partition 0 has come", || dir.join("part-000").exists());
+    follower.stop();
+    home.check_same(&home.graph, &dir);
+    lode(["serve", dir.to_str().unwrap(), "--follow", "file:///a,h:1"])
+        .failed(2, &["one URL alone"]);
+    lode(["serve", dir.to_str().unwrap(), "--follow", "h:1", "--disk", "5"])
+        .failed(2, &["--disk is for"]);
+}
+
+#[test]
+fn a_publishing_writer_that_is_killed_at_any_time_publishes_every_commit_after_its_restart() {
+    let home = Home::new();
+    let mut numbers = Numbers(31);
+    for round in 0..6 {
+        let server = home.publish(&home.graph, "").unwrap();
+        for seed in 0..3 {
+            home.put_through(&server.address, 100 * round + seed).succeeded();
+        }
+        std::thread::sleep(Duration::from_millis(u64::from(numbers.below(120))));
+        server.kill();
+        if home.published() > 0 {
+            home.verify().succeeded();
+        }
+    }
+    let server = home.publish(&home.graph, "").unwrap();
+    wait_for("all is published", || home.published() == version_of(&server));
+    assert_eq!(version_of(&server), 19);
+    server.stop();
+    home.check_same(&home.graph, &home.pulled("pulled"));
+    // A version in between: from its own publication, or from the layers of a later one.
+    home.pull("at-8", &["--version", "8"]).succeeded();
+    lode(["verify", home.path("at-8").to_str().unwrap()]).succeeded();
+}
+
+/// Both are written to, and the bucket has the history of one.
+#[test]
+fn of_two_concurrent_takeovers_one_makes_the_history() {
+    let home = Home::new();
+    home.push(&home.graph).succeeded();
+    let n_trials = if std::env::var_os("LODE_LONG").is_some() { 50 } else { 4 };
+    for trial in 0..n_trials {
+        let dirs = ["a", "b"].map(|name| home.path(&format!("{name}{trial}")));
+        let both = std::thread::scope(|scope| {
+            let home = &home;
+            let start = |dir| scope.spawn(move || home.publish(dir, "--take-over"));
+            let starts = [start(&dirs[0]), start(&dirs[1])];
+            starts.map(|start| start.join().unwrap())
+        });
+        // One of them may be fenced before it has started.
+        let servers: Vec<(usize, Serving)> =
+            both.into_iter().enumerate().filter_map(|(at, it)| Some((at, it.ok()?))).collect();
+        assert!(!servers.is_empty());
+        for (at, server) in &servers {
+            let seed = 1000 + 10 * trial + *at as u64;
+            let _ = home.put_through(&server.address, seed);
+        }
+        // The log of a fenced one says so once it has looked.
+        std::thread::sleep(Duration::from_secs(6));
+        let writable: Vec<usize> = servers
+            .iter()
+            .filter(|(_, server)| stat(server)["writable"] == true)
+            .map(|(at, _)| *at)
+            .collect();
+        assert_eq!(writable.len(), 1, "one writes");
+        for (_, server) in servers {
+            server.stop();
+        }
+        home.check_same(&dirs[writable[0]], &home.pulled(&format!("p{trial}")));
+    }
+    home.verify().succeeded();
+}
+
+/// The drill of `docs/object-storage.md`: partition 0 had published one version more.
+#[test]
+fn every_disk_is_lost_and_servers_come_back() {
+    let home = Home::new();
+    home.put(&home.graph, 2, true);
+    home.push(&home.graph).succeeded();
+    home.put(&home.graph, 3, true);
+    let (graph, url) = (home.graph.to_str().unwrap().to_owned(), home.url());
+    lode(["push", "--parts", "0", &graph, &url]).succeeded();
+    let dirs = ["m0", "m1"].map(|name| home.path(name));
+    let servers = [0, 1]
+        .map(|at: usize| home.publish(&dirs[at], &format!("--parts {at} --take-over")).unwrap());
+    assert_eq!(servers.each_ref().map(version_of), [3, 2]);
+    let mut commit = vec!["commit"];
+    commit.extend(servers.iter().map(|server| server.address.as_str()));
+    lode(commit).succeeded();
+    wait_for("both are at one version", || servers.each_ref().map(version_of) == [3, 3]);
+    wait_for("it is published", || home.published() == 3);
+    // Nothing that was published of partition 0 is lost.
+    let whole = home.pulled("whole");
+    home.check_part(&home.graph, &whole, 0);
+    servers.into_iter().for_each(Serving::stop);
+}
+
+/// A folder that was stopped in the middle of its arrival continues.
+#[test]
+fn a_take_over_that_is_killed_at_any_time_is_completed_by_the_next() {
+    let home = Home::new();
+    home.put(&home.graph, 2, true);
+    home.push(&home.graph).succeeded();
+    let (dir, url) = (home.path("other"), home.url());
+    let mut numbers = Numbers(77);
+    for _ in 0..8 {
+        let mut child = crate::command([
+            "serve",
+            dir.to_str().unwrap(),
+            "--unix",
+            home.path("socket").to_str().unwrap(),
+            "--writable",
+            "--publish",
+            &url,
+            "--take-over",
+        ])
+        .spawn()
+        .unwrap();
+        std::thread::sleep(Duration::from_millis(u64::from(numbers.below(80))));
+        signal(&child, Signal::KILL);
+        child.wait().unwrap();
+        home.verify().succeeded();
+    }
+    let before = files_below(&home.bucket()).len();
+    let server = home.publish(&dir, "--take-over").unwrap();
+    home.put_through(&server.address, 3).succeeded();
+    server.stop();
+    assert!(files_below(&home.bucket()).len() > before);
+    home.check_same(&dir, &home.pulled("pulled"));
+    home.push(&home.graph).failed(1, &["another writer has taken"]);
+}

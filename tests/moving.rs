@@ -23,7 +23,7 @@ mod under_load;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lodestore_client::{ClientConfig, MovePlan};
+use lodestore_client::{ClientConfig, TransferPlan};
 use lodestore_graph::PartId;
 use support::process::Serving;
 use support::workload::known_graph;
@@ -70,9 +70,9 @@ impl Two {
     }
 }
 
-fn plan(from: &Serving, part: u16, into: &Path, to: Option<&Serving>) -> MovePlan {
+fn plan(from: &Serving, part: u16, into: &Path, to: Option<&Serving>) -> TransferPlan {
     let config = ClientConfig { deadline: Duration::from_secs(20), ..ClientConfig::default() };
-    MovePlan {
+    TransferPlan {
         from: from.address.parse().unwrap(),
         part: PartId(part),
         into: into.to_owned(),

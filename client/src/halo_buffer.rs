@@ -167,7 +167,7 @@ impl State {
     ) -> Result<PullStats, ClientError> {
         self.rows.resize(self.ids.len() * tensor.row_bytes(), 0);
         let ids = bytemuck::cast_slice(&self.ids);
-        inner.pull_while(&tensor.name, ids, &mut self.rows, kind, meanwhile)
+        inner.pull_overlapped(&tensor.name, ids, &mut self.rows, kind, meanwhile)
     }
 
     /// Offers all that was pulled.
@@ -199,10 +199,10 @@ impl RowSource for HaloBuffer {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
-        self.pull_while(tensor, ids, out, kind, &mut || ())
+        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
     }
 
-    fn pull_while(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
@@ -211,7 +211,7 @@ impl RowSource for HaloBuffer {
         meanwhile: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         if tensor != self.tensor.name {
-            return self.inner.pull_while(tensor, ids, out, kind, meanwhile);
+            return self.inner.pull_overlapped(tensor, ids, out, kind, meanwhile);
         }
         let row_bytes = self.tensor.row_bytes();
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;

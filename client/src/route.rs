@@ -9,7 +9,7 @@ use lodestore_schema::{Description, Role, Stripes};
 use crate::health::Health;
 use crate::{Address, ClientError};
 
-/// Part of what asking one holder costs that asking another must not reach to be chosen instead.
+/// Part of what asking one replica costs that asking another must not reach to be chosen instead.
 const CLEARLY_BETTER: f64 = 0.7;
 
 /// All servers of one graph, and who holds what.
@@ -18,7 +18,7 @@ pub(crate) struct Routes {
     pub(crate) endpoints: Vec<Endpoint>,
     servers: Vec<ServerRoutes>,
     /// By partition: the servers that hold it, and which of them is asked now.
-    holders: Vec<Holders>,
+    replicas: Vec<ReplicaSet>,
 }
 
 /// One shard of one server.
@@ -37,7 +37,7 @@ struct ServerRoutes {
 
 /// The servers that have a partition.
 #[derive(Default)]
-struct Holders {
+struct ReplicaSet {
     servers: Vec<usize>,
     /// Those that take its puts, each server once, however many addresses it has.
     writers: Vec<usize>,
@@ -98,7 +98,7 @@ impl Routes {
         let book = PartitionBook::new(first.bounds.clone())
             .map_err(|source| ClientError::BadBook { address: first_address.clone(), source })?;
         let mut routes = Self {
-            holders: book.parts().map(|_| Holders::default()).collect(),
+            replicas: book.parts().map(|_| ReplicaSet::default()).collect(),
             book,
             endpoints: Vec::new(),
             servers: Vec::new(),
@@ -128,11 +128,11 @@ impl Routes {
         let (stripes, health) = (stripes.collect(), Health::default());
         self.servers.push(ServerRoutes { first_endpoint, stripes, health });
         for (part, state) in description.held() {
-            let Some(holders) = self.holders.get_mut(PartId(part).index()) else { continue };
-            holders.servers.push(server);
+            let Some(replicas) = self.replicas.get_mut(PartId(part).index()) else { continue };
+            replicas.servers.push(server);
             let is_new = |&it: &usize| !servers[it].1.is_same_server(description);
-            if state.role == Role::Writer && holders.writers.iter().all(is_new) {
-                holders.writers.push(server);
+            if state.role == Role::Writer && replicas.writers.iter().all(is_new) {
+                replicas.writers.push(server);
             }
         }
     }
@@ -152,7 +152,7 @@ impl Routes {
         for position in positions {
             let id = ids[position as usize];
             let found = self.endpoint_of(tensor, id);
-            let (endpoint, part) = found.ok_or_else(|| self.why_nowhere(id))?;
+            let (endpoint, part) = found.ok_or_else(|| self.why_missing(id))?;
             let bucket = &mut buckets[endpoint];
             bucket.parts.insert(part);
             bucket.ids.push(id);
@@ -165,28 +165,28 @@ impl Routes {
     /// server.
     fn endpoint_of(&self, tensor: usize, id: NodeId) -> Option<(usize, PartId)> {
         let (part, row) = self.book.locate(id)?;
-        let holders = &self.holders[part.index()];
-        let &server = holders.servers.get(holders.asked.load(Ordering::Relaxed))?;
+        let replicas = &self.replicas[part.index()];
+        let &server = replicas.servers.get(replicas.asked.load(Ordering::Relaxed))?;
         Some((self.endpoint_at(server, tensor, part, row), part))
     }
 
     /// The reason why no server can be asked for a row.
-    fn why_nowhere(&self, id: NodeId) -> ClientError {
+    fn why_missing(&self, id: NodeId) -> ClientError {
         match self.book.part_of(id) {
-            Some(part) => ClientError::NoHolder { part },
+            Some(part) => ClientError::NoReplica { part },
             None => ClientError::UnknownNode { node: id, n_nodes: self.book.n_nodes() },
         }
     }
 
     /// The servers that have a partition.
     pub(crate) fn servers_of(&self, part: PartId) -> &[usize] {
-        &self.holders[part.index()].servers
+        &self.replicas[part.index()].servers
     }
 
     /// Fails for a partition that no server has.
     pub(crate) fn check_held(&self, part: PartId) -> Result<(), ClientError> {
         if self.servers_of(part).is_empty() {
-            return Err(ClientError::NoHolder { part });
+            return Err(ClientError::NoReplica { part });
         }
         Ok(())
     }
@@ -199,7 +199,7 @@ impl Routes {
     ) -> Result<usize, ClientError> {
         self.check_held(part)?;
         let address = |&server: &usize| addresses[server].0.clone();
-        match &self.holders[part.index()].writers[..] {
+        match &self.replicas[part.index()].writers[..] {
             &[writer] => Ok(writer),
             [] => {
                 let readers: Vec<String> =
@@ -244,39 +244,39 @@ impl Routes {
     /// Chooses a server for each partition that several hold: the one with the lowest expected
     /// latency, and another only if that is clearly better.
     pub(crate) fn choose(&self, now: Instant) {
-        for holders in self.holders.iter().filter(|holders| holders.servers.len() > 1) {
-            let cost = |at: usize| self.health(holders.servers[at]).cost(now);
-            let asked = holders.asked.load(Ordering::Relaxed);
-            let others = (0..holders.servers.len()).filter(|&at| at != asked);
+        for replicas in self.replicas.iter().filter(|replicas| replicas.servers.len() > 1) {
+            let cost = |at: usize| self.health(replicas.servers[at]).cost(now);
+            let asked = replicas.asked.load(Ordering::Relaxed);
+            let others = (0..replicas.servers.len()).filter(|&at| at != asked);
             let best = others.min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
-            let is_resting = self.health(holders.servers[asked]).is_resting(now);
+            let is_resting = self.health(replicas.servers[asked]).is_resting(now);
             let most = if is_resting { 1.0 } else { CLEARLY_BETTER };
             if let Some(best) = best.filter(|&best| cost(best) < most * cost(asked)) {
-                holders.asked.store(best, Ordering::Relaxed);
+                replicas.asked.store(best, Ordering::Relaxed);
             }
         }
     }
 
     /// Whether every partition that `server` holds can be had from another.
     pub(crate) fn can_do_without(&self, server: usize) -> bool {
-        let mut theirs = self.holders.iter().filter(|holders| holders.servers.contains(&server));
-        theirs.all(|holders| holders.has_other(server, |_| true))
+        let mut theirs = self.replicas.iter().filter(|replicas| replicas.servers.contains(&server));
+        theirs.all(|replicas| replicas.has_other(server, |_| true))
     }
 
     /// Whether each of these partitions can be had from another than `server`.
     pub(crate) fn are_elsewhere(&self, parts: &PartSet, server: usize) -> bool {
-        self.holders_in(parts).all(|holders| holders.has_other(server, |_| true))
+        self.replicas_of(parts).all(|replicas| replicas.has_other(server, |_| true))
     }
 
     /// The same from another that has not failed just now.
     pub(crate) fn are_well_elsewhere(&self, parts: &PartSet, server: usize, now: Instant) -> bool {
         let is_well = |other: usize| !self.health(other).is_resting(now);
-        self.holders_in(parts).all(|holders| holders.has_other(server, is_well))
+        self.replicas_of(parts).all(|replicas| replicas.has_other(server, is_well))
     }
 
     /// The shard of another server that has all of these partitions, and has not failed just now.
     /// The one that owns the first row, if any does.
-    pub(crate) fn rival(
+    pub(crate) fn hedge(
         &self,
         tensor: usize,
         (ids, parts): (&[NodeId], &PartSet),
@@ -284,22 +284,23 @@ impl Routes {
     ) -> Option<usize> {
         let now = Instant::now();
         let (part, row) = self.book.locate(*ids.first()?)?;
-        let has_all =
-            |other: usize| self.holders_in(parts).all(|holders| holders.servers.contains(&other));
-        let others = self.holders[part.index()].servers.iter().copied().filter(|&other| {
+        let has_all = |other: usize| {
+            self.replicas_of(parts).all(|replicas| replicas.servers.contains(&other))
+        };
+        let others = self.replicas[part.index()].servers.iter().copied().filter(|&other| {
             other != server && has_all(other) && !self.health(other).is_resting(now)
         });
         let cost = |other: usize| self.health(other).cost(now);
-        let rival = others.min_by(|&a, &b| cost(a).total_cmp(&cost(b)))?;
-        Some(self.endpoint_at(rival, tensor, part, row))
+        let hedge = others.min_by(|&a, &b| cost(a).total_cmp(&cost(b)))?;
+        Some(self.endpoint_at(hedge, tensor, part, row))
     }
 
-    fn holders_in(&self, parts: &PartSet) -> impl Iterator<Item = &Holders> {
-        parts.indexes().filter_map(|at| self.holders.get(at))
+    fn replicas_of(&self, parts: &PartSet) -> impl Iterator<Item = &ReplicaSet> {
+        parts.indexes().filter_map(|at| self.replicas.get(at))
     }
 }
 
-impl Holders {
+impl ReplicaSet {
     fn has_other(&self, server: usize, will_do: impl Fn(usize) -> bool) -> bool {
         self.servers.iter().any(|&it| it != server && will_do(it))
     }

@@ -246,7 +246,7 @@ fn forks_within_a_pull(client: &Client, truth: &Truth) {
     let mut out = vec![0xEE; ids.len() * WIDE];
     let (mut is_child, parent) = (false, std::process::id());
     fork_within(|fork| {
-        let pulled = client.pull_while("wide", &ids, &mut out, PullKind::Sync, &mut || {
+        let pulled = client.pull_overlapped("wide", &ids, &mut out, PullKind::Sync, &mut || {
             is_child = fork();
             if !is_child {
                 // The child has dropped what it has of the connection by then.

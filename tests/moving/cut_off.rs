@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use lodestore_client::{Client, ClientConfig, MovePlan, PartMove, RowSource};
+use lodestore_client::{Client, ClientConfig, PartitionTransfer, RowSource, TransferPlan};
 use lodestore_schema::{CopyStep, FailureCode, Reply, RequestBody};
 
 use crate::support::process::Serving;
@@ -23,8 +23,8 @@ enum Victim {
 }
 
 /// Takes the first `n_steps`.
-pub(crate) fn take_steps(plan: MovePlan, n_steps: usize) -> Option<PartMove> {
-    let mut this = PartMove::begin(plan).unwrap();
+pub(crate) fn take_steps(plan: TransferPlan, n_steps: usize) -> Option<PartitionTransfer> {
+    let mut this = PartitionTransfer::begin(plan).unwrap();
     for step in &STEPS[1..n_steps] {
         match *step {
             "open" => assert!(!this.open().unwrap(), "it is the source's"),
@@ -83,7 +83,7 @@ fn cut_off_after(n_steps: usize, victim: Victim) {
         thread::sleep(Duration::from_millis(30));
         // The operator begins again, as the command does.
         let plan = plan(&source, 1, &two.folders[1], Some(&target));
-        PartMove::run(plan, &mut |_, _| {}).unwrap();
+        PartitionTransfer::run(plan, &mut |_, _| {}).unwrap();
         drop(end);
     });
     let client = Client::connect(&addresses, ClientConfig::default()).unwrap();
@@ -168,7 +168,8 @@ fn a_seal_that_has_run_out_releases_nothing() {
     let mut found = [0; 104];
     client.sync_pull("feat", &[lodestore_graph::NodeId(node)], &mut found).unwrap();
     assert_eq!(found, row);
-    PartMove::run(plan(&source, 1, &two.folders[1], Some(&target)), &mut |_, _| {}).unwrap();
+    PartitionTransfer::run(plan(&source, 1, &two.folders[1], Some(&target)), &mut |_, _| {})
+        .unwrap();
     client.sync_pull("feat", &[lodestore_graph::NodeId(node)], &mut found).unwrap();
     assert_eq!(found, row);
 }

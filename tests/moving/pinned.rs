@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use lodestore_client::{Client, ClientConfig, PartMove};
+use lodestore_client::{Client, ClientConfig, PartitionTransfer};
 use lodestore_graph::NodeId;
 
 use crate::support::process::Serving;
@@ -37,7 +37,7 @@ fn a_pinned_reader_continues_after_each_move_and_so_does_a_new_one() {
     let servers = [two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0")];
     let move_part = |part: u16| {
         let plan = plan(&servers[0], part, &two.folders[1], Some(&servers[1]));
-        PartMove::run(plan, &mut |_, _| {}).unwrap();
+        PartitionTransfer::run(plan, &mut |_, _| {}).unwrap();
     };
     move_part(0);
     // Both servers keep the version from here on, each of the partitions that it has.

@@ -1,13 +1,13 @@
 //! A move that is impossible fails before any fetch; copies that take nothing away.
 
-use lodestore_client::{ClientError, MovePlan, PartMove};
+use lodestore_client::{ClientError, PartitionTransfer, TransferPlan};
 use lodestore_graph::PartId;
 
 use crate::support::process::{Serving, lode_line};
 use crate::{Two, plan};
 
-fn error_of(plan: MovePlan) -> String {
-    PartMove::run(plan, &mut |_, _| {}).unwrap_err().to_string()
+fn error_of(plan: TransferPlan) -> String {
+    PartitionTransfer::run(plan, &mut |_, _| {}).unwrap_err().to_string()
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn an_impossible_move_is_refused_before_anything_is_fetched() {
     let told = error_of(plan(&source, 1, &two.folders[0], None));
     assert!(told.contains("is there already"), "{told}");
     let unserved = plan(&source, 1, &two.folders[1], None);
-    let told = error_of(MovePlan { unserved: false, ..unserved });
+    let told = error_of(TransferPlan { unserved: false, ..unserved });
     assert!(told.contains("--unserved"), "{told}");
     let told = error_of(plan(&source, 1, &two.folders[1], Some(&source)));
     assert!(told.contains("name two servers"), "{told}");
@@ -35,7 +35,7 @@ fn an_impossible_move_is_refused_before_anything_is_fetched() {
     let told = error_of(plan(&source, 1, &typo, Some(&target)));
     assert!(told.contains("it is of another folder"), "{told}");
     assert!(crate::support::names_in(&typo).is_empty(), "what was begun is removed");
-    let keep = MovePlan { keep: true, ..plan(&source, 1, &two.folders[1], Some(&target)) };
+    let keep = TransferPlan { keep: true, ..plan(&source, 1, &two.folders[1], Some(&target)) };
     let told = error_of(keep);
     assert!(told.contains("lode serve --follow"), "{told}");
     target.stop();
@@ -46,7 +46,8 @@ fn an_impossible_move_is_refused_before_anything_is_fetched() {
     read_only.stop();
     let other = Two::new();
     let stranger = other.serve(1, "127.0.0.1:0");
-    let error = PartMove::run(plan(&source, 1, &two.folders[1], Some(&stranger)), &mut |_, _| {});
+    let error =
+        PartitionTransfer::run(plan(&source, 1, &two.folders[1], Some(&stranger)), &mut |_, _| {});
     assert!(matches!(error, Err(ClientError::GraphsDiffer { .. })), "{error:?}");
     let into_stranger = plan(&source, 1, &other.folders[1], None);
     let told = error_of(into_stranger);
@@ -58,8 +59,8 @@ fn an_impossible_move_is_refused_before_anything_is_fetched() {
 fn what_a_copy_has_left_in_its_place_is_not_taken_for_a_move_that_the_source_has_not_made() {
     let two = Two::new();
     let source = two.serve(0, "127.0.0.1:0");
-    let copy = MovePlan { keep: true, ..plan(&source, 1, &two.folders[1], None) };
-    PartMove::run(copy, &mut |_, _| {}).unwrap();
+    let copy = TransferPlan { keep: true, ..plan(&source, 1, &two.folders[1], None) };
+    PartitionTransfer::run(copy, &mut |_, _| {}).unwrap();
     // It ended between the rename and the end.
     std::fs::create_dir(two.folders[1].join("part-001.copy-0000000000000007")).unwrap();
     let again = || plan(&source, 1, &two.folders[1], None);
@@ -68,7 +69,7 @@ fn what_a_copy_has_left_in_its_place_is_not_taken_for_a_move_that_the_source_has
     assert_eq!(two.owners(), [1, 2, 1]);
     // Once that is out of the way it is moved.
     std::fs::remove_dir_all(two.folders[1].join("part-001")).unwrap();
-    PartMove::run(again(), &mut |_, _| {}).unwrap();
+    PartitionTransfer::run(again(), &mut |_, _| {}).unwrap();
     two.assert_whole();
     source.stop();
 }
@@ -106,9 +107,9 @@ fn a_copy_into_a_folder_is_the_partition_of_one_moment_and_takes_nothing_away() 
     let (first, second) = (read(0), read(1));
     for part in 0..3u16 {
         let plan = plan(&first, part, &two.folders[1], Some(&second));
-        let plan = MovePlan { keep: true, ..plan };
-        assert!(!PartMove::run(plan.clone(), &mut |_, _| {}).unwrap().was_here);
-        assert!(PartMove::run(plan, &mut |_, _| {}).unwrap().was_here, "and again");
+        let plan = TransferPlan { keep: true, ..plan };
+        assert!(!PartitionTransfer::run(plan.clone(), &mut |_, _| {}).unwrap().was_here);
+        assert!(PartitionTransfer::run(plan, &mut |_, _| {}).unwrap().was_here, "and again");
     }
     assert_eq!(two.owners(), [2; 3]);
     first.stop();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lodestore_client::{ClientError, MovePlan, PartMove, Security};
+use lodestore_client::{ClientError, PartitionTransfer, Security, TransferPlan};
 use rustix::process::Signal;
 
 use crate::cut_off::{STEPS, take_steps};
@@ -16,8 +16,8 @@ const STEP: Duration = Duration::from_secs(5);
 const BOUND: Duration = Duration::from_secs(12);
 
 /// The servers continue: the move is run again, to its end, and nothing is missing.
-fn is_taken_up(two: &Two, again: MovePlan, servers: [Serving; 2]) {
-    PartMove::run(again, &mut |_, _| {}).unwrap();
+fn is_taken_up(two: &Two, again: TransferPlan, servers: [Serving; 2]) {
+    PartitionTransfer::run(again, &mut |_, _| {}).unwrap();
     assert_eq!(two.owners(), [1; 3]);
     servers.into_iter().for_each(Serving::stop);
     two.assert_whole();
@@ -38,7 +38,7 @@ fn stands_still_after(n_steps: usize, is_source: bool) {
     signal(&still.child, Signal::STOP);
     let start = Instant::now();
     let gone_on = match begun {
-        None => PartMove::run(in_time(), &mut |_, _| {}).map(drop),
+        None => PartitionTransfer::run(in_time(), &mut |_, _| {}).map(drop),
         Some(mut moving) => match STEPS[n_steps] {
             "open" => moving.open().map(drop),
             "fetch" => moving.fetch(&mut |_, _| {}),
@@ -86,7 +86,7 @@ fn under_tls_a_server_that_hangs_is_reported_alike() {
     let mut begun = take_steps(planned(), 1).unwrap();
     signal(&source.child, Signal::STOP);
     let start = Instant::now();
-    let errors = [PartMove::begin(planned()).map(drop), begun.open().map(drop)];
+    let errors = [PartitionTransfer::begin(planned()).map(drop), begun.open().map(drop)];
     let took = start.elapsed();
     let expected = source.address.parse().unwrap();
     for error in errors.map(Result::unwrap_err) {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lodestore_client::{Client, ClientError, PartMove, RowSource};
+use lodestore_client::{Client, ClientError, PartitionTransfer, RowSource};
 use lodestore_graph::{NodeId, PartId};
 
 use crate::support::process::lode_line;
@@ -40,7 +40,7 @@ fn clients_see_nothing_of_a_move_but_a_pause() {
         for turn in 0..n_moves {
             let (from, to) = (turn % 2, (turn + 1) % 2);
             let plan = plan(&servers[from], 1, &two.folders[to], Some(&servers[to]));
-            let stats = PartMove::run(plan, &mut |_, _| {}).unwrap();
+            let stats = PartitionTransfer::run(plan, &mut |_, _| {}).unwrap();
             assert_eq!(two.owners(), [1; 3]);
             assert!(stats.files >= 4 && stats.sealed > Duration::ZERO, "{stats:?}");
             if turn % 3 == 2 {
@@ -82,7 +82,7 @@ fn commits_and_folds_continue_while_a_partition_is_copied() {
     // Far shorter than the copy.
     let client = load.client(&addresses, Duration::from_millis(800)).unwrap();
     let mut moving =
-        PartMove::begin(plan(&servers[0], 1, &two.folders[1], Some(&servers[1]))).unwrap();
+        PartitionTransfer::begin(plan(&servers[0], 1, &two.folders[1], Some(&servers[1]))).unwrap();
     assert!(!moving.open().unwrap());
     let (start, n_commits) = (Instant::now(), AtomicUsize::new(0));
     thread::scope(|scope| {
@@ -141,7 +141,7 @@ fn a_load_generator_follows_a_partition_and_counts_no_error() {
         thread::sleep(Duration::from_millis(1000));
         let (from, to) = if window == 1 { (0, 1) } else { (1, 0) };
         let plan = plan(&servers[from], 1, &two.folders[to], Some(&servers[to]));
-        PartMove::run(plan, &mut |_, _| {}).unwrap();
+        PartitionTransfer::run(plan, &mut |_, _| {}).unwrap();
         let report = load.join().unwrap().succeeded().json();
         assert_eq!(report["errors"], serde_json::json!({}), "{report}");
         assert!(report["rows"].as_f64().unwrap() > 10_000.0, "{report}");

@@ -82,8 +82,8 @@ impl Told {
             ClientError::Connect { .. } => Kind::Connect,
             ClientError::Unavailable { .. } => Kind::Unavailable,
             ClientError::Deadline { .. } => Kind::Deadline,
-            ClientError::NoHolder { .. } | ClientError::NoWriter { .. } => Kind::NoHolder,
-            ClientError::Unheard { .. } => Kind::Unheard,
+            ClientError::NoReplica { .. } | ClientError::NoWriter { .. } => Kind::NoHolder,
+            ClientError::Unreachable { .. } => Kind::Unheard,
             ClientError::Refused { failure, .. } => {
                 let says = |what: &str| {
                     [self.on_disk.as_str(), NO_SPACE, what]

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lodestore_client::{HaloBuffer, LoadStats, PrefetchStats, RowSource, SteadyStats};
+use lodestore_client::{HaloBuffer, HotSetStats, LoadStats, PrefetchStats, RowSource};
 
 use crate::{
     Place, TrainError,
@@ -238,7 +238,7 @@ impl<'scope> Team<'scope> {
             let rapid = member.rapid.as_ref();
             self.stats[member.worker as usize] = MemberStats {
                 prefetch: member.prefetch,
-                steady: rapid.map_or_else(SteadyStats::default, |rapid| rapid.stats()),
+                steady: rapid.map_or_else(HotSetStats::default, |rapid| rapid.stats()),
                 pulled: rapid.map_or_else(LoadStats::default, |rapid| rapid.pulled_until(epoch)),
                 buffer_bytes: member.remote.halo_buffer().map_or(0, HaloBuffer::bytes),
             };

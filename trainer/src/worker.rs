@@ -9,7 +9,9 @@ use std::{
 };
 
 use candle_core::Var;
-use lodestore_client::{BatchLoader, BatchRows, Met, PrefetchStats, Prefetcher, PreparedBatch};
+use lodestore_client::{
+    BatchLoader, BatchReadiness, BatchRows, PrefetchStats, Prefetcher, PreparedBatch,
+};
 use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topology};
 
 use crate::{
@@ -234,7 +236,7 @@ impl Batches<'_> {
                 let Micrograph { batch, rows, load, seconds } =
                     micrographs.next(iteration, *at, seed)?;
                 let rows = StepRows::Bytes(Rows::Micrograph(rows));
-                (batch, rows, load, Met::DefaultPath, seconds)
+                (batch, rows, load, BatchReadiness::DefaultPath, seconds)
             }
         };
         let seconds = StepSeconds {

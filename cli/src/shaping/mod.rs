@@ -77,7 +77,7 @@ impl ShapedServer {
     ) -> Result<Self> {
         let server: Address = address.parse()?;
         let config = ClientConfig { security, ..ClientConfig::default() };
-        let doors = Client::connect(&[address], config)?.doors();
+        let doors = Client::connect(&[address], config)?.endpoints();
         let link = || Arc::new(Mutex::new(Link::new(spec)));
         let closed = AtomicBool::new(false);
         let links = Arc::new(Links { closed, to_server: link(), to_client: link() });

@@ -1,7 +1,7 @@
 //! One blocking connection to one shard.
 
-mod memory;
 mod rows;
+mod shared_memory;
 mod stamps;
 
 use std::io::{self, Read, Write};
@@ -15,13 +15,13 @@ use lodestore_schema::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::inbox::{Head, Inbox};
-use crate::map::SharedMemory;
+use crate::read_buffer::{Head, ReadBuffer};
+use crate::shared_memory::SharedMemory;
 use crate::socket::Stream;
 use crate::{Address, ClientError, Security};
 
-pub(crate) use memory::Unmapped;
 pub(crate) use rows::{Place, Progress};
+pub(crate) use shared_memory::MapFailure;
 pub(crate) use stamps::VolatileProgress;
 
 /// First byte of what a server under TLS answers to a hello in the clear: an alert.
@@ -31,7 +31,7 @@ const TLS_ALERT: u8 = 0x15;
 pub(crate) struct Nonblocking {
     pub(crate) stream: Stream,
     /// The result of it.
-    pub(crate) inbox: Inbox,
+    pub(crate) inbox: ReadBuffer,
     /// Since when it is open.
     pub(crate) opened: Instant,
     /// Where rows are put.
@@ -47,7 +47,7 @@ pub(crate) struct Connection {
     /// Version of the wire that both ends have agreed on.
     version: u16,
     opened: Instant,
-    inbox: Inbox,
+    inbox: ReadBuffer,
     /// Memory that a server of this machine puts rows in.
     shared: Option<SharedMemory>,
     /// Tensors that may be asked for beside it.
@@ -121,7 +121,7 @@ impl Connection {
         time_left(address, deadline)?;
         let stream = Stream::connect(address, security, (reach_by, deadline))?;
         let (address, opened) = (address.clone(), Instant::now());
-        let (inbox, shared, declined, frame) = (Inbox::new(), None, None, Vec::new());
+        let (inbox, shared, declined, frame) = (ReadBuffer::new(), None, None, Vec::new());
         let (has_asked, has_answered, n_lendable) = (false, false, 0);
         let (tiers, pulled_tensor, pulled_at) = (Vec::new(), 0, opened);
         let mut connection = Self {
@@ -240,8 +240,9 @@ impl Connection {
     /// Whether nothing has come that was not asked for, such as the end.
     pub(crate) fn is_quiet(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        self.inbox.len() == 0 && poll(&mut fds, Some(&at_once)).is_ok_and(|n_ready| n_ready == 0)
+        let parallel_map = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.inbox.len() == 0
+            && poll(&mut fds, Some(&parallel_map)).is_ok_and(|n_ready| n_ready == 0)
     }
 
     /// Receives a reply that has no rows; a failure is an error.

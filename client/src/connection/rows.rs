@@ -10,7 +10,7 @@ use lodestore_schema::{Reply, Versions};
 
 use super::Connection;
 use crate::ClientError;
-use crate::inbox::Head;
+use crate::read_buffer::Head;
 use crate::scatter::scatter;
 
 /// Reads of one connection before the others have their turn.

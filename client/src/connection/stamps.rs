@@ -10,7 +10,7 @@ use lodestore_schema::{Reply, Request};
 use super::rows::neighbours;
 use super::{Connection, Place, Progress};
 use crate::ClientError;
-use crate::inbox::Head;
+use crate::read_buffer::Head;
 
 /// How far the answer to a pull of volatile rows has come.
 pub(crate) struct VolatileProgress {

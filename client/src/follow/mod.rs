@@ -236,7 +236,7 @@ fn writer_of(plan: &FollowPlan, part: PartId) -> Result<Address, ClientError> {
     match (found, failure, readers.is_empty()) {
         (Some((writer, _)), ..) => Ok(writer.clone()),
         (None, Some(error), _) => Err(error),
-        (None, None, true) => Err(ClientError::NoHolder { part }),
+        (None, None, true) => Err(ClientError::NoReplica { part }),
         (None, None, false) => Err(ClientError::NoWriter { part, readers: readers.join(", ") }),
     }
 }

@@ -1,6 +1,6 @@
 //! One connection of a load: requests go out and answers come in without waiting for each other.
 
-mod memory;
+mod shared_memory;
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,8 +14,8 @@ use lodestore_schema::{Failure, Reply, Request, RequestBody};
 use super::tally::LoadError;
 use crate::ClientError;
 use crate::connection::{Connection, Nonblocking, age};
-use crate::inbox::{Head, Inbox};
-use crate::map::SharedMemory;
+use crate::read_buffer::{Head, ReadBuffer};
+use crate::shared_memory::SharedMemory;
 use crate::socket::Stream;
 
 /// Reads of one connection before the others get their turn.
@@ -27,7 +27,7 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(super) struct LoadSocket {
     stream: Stream,
     opened: Instant,
-    inbox: Inbox,
+    inbox: ReadBuffer,
     /// Memory that the server puts rows in, and where they are taken to.
     shared: Option<SharedMemory>,
     taken: Vec<u8>,

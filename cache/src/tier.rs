@@ -201,19 +201,19 @@ impl Tier {
     }
 
     /// Returns the slots of rows that are all resident. The owner of the tier's memory reads them
-    /// in place: slot `i` is row `i` of it. See [`Directory::lookup_to_lend`].
-    pub fn lookup_to_lend(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
-        self.directory.lookup_to_lend(ids, slots)
+    /// in place: slot `i` is row `i` of it. See [`Directory::lookup_for_lease`].
+    pub fn lookup_for_lease(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
+        self.directory.lookup_for_lease(ids, slots)
     }
 
-    /// Keeps the rows where they stand: see [`Directory::lend`].
-    pub fn lend(&mut self) {
-        self.directory.lend();
+    /// Keeps the rows where they stand: see [`Directory::lease`].
+    pub fn lease(&mut self) {
+        self.directory.lease();
     }
 
-    /// Ends that: see [`Directory::take_back`].
-    pub fn take_back(&mut self) {
-        self.directory.take_back();
+    /// Ends that: see [`Directory::end_lease`].
+    pub fn end_lease(&mut self) {
+        self.directory.end_lease();
     }
 
     /// Takes rows out, for they have changed elsewhere: the next lookup of these ids misses. Ids

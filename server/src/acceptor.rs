@@ -13,11 +13,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tracing::warn;
 
 use crate::ServerError;
-use crate::complaints::Complaints;
 use crate::listen::Listeners;
+use crate::log_limit::LogLimiter;
+use crate::mailbox::Mailbox;
 use crate::metrics::Observed;
-use crate::shard::Inbox;
-use crate::watch::Deaths;
+use crate::supervisor::ThreadSupervisor;
 
 /// Pause after an accept or a poll that failed for want of descriptors or memory.
 const BACKOFF: Duration = Duration::from_millis(50);
@@ -29,22 +29,22 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Starts to accept. Connections of a door without a shard go to `inboxes` in turn.
+    /// Starts to accept. Connections of a door without a shard go to `mailboxes` in turn.
     pub(crate) fn start(
         listeners: Listeners,
-        inboxes: Arc<[Inbox]>,
+        mailboxes: Arc<[Mailbox]>,
         observed: Arc<Observed>,
-        deaths: &Deaths,
+        supervisor: &ThreadSupervisor,
     ) -> Result<Self, ServerError> {
         let thread_error = |e: rustix::io::Errno| ServerError::Thread(e.into());
         let stop = Arc::new(
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(thread_error)?,
         );
         let stopped = Arc::clone(&stop);
-        let lifeline = deaths.lifeline("lode-accept");
+        let guard = supervisor.thread_guard("lode-accept");
         let accept = move || {
-            lifeline.hold();
-            run(&listeners, &inboxes, &observed, &stopped);
+            guard.hold();
+            run(&listeners, &mailboxes, &observed, &stopped);
         };
         let thread = std::thread::Builder::new()
             .name("lode-accept".into())
@@ -72,11 +72,11 @@ impl Drop for Acceptor {
     }
 }
 
-fn run(listeners: &Listeners, inboxes: &[Inbox], observed: &Observed, stop: &OwnedFd) {
+fn run(listeners: &Listeners, mailboxes: &[Mailbox], observed: &Observed, stop: &OwnedFd) {
     let mut turn = 0;
-    let (complaints, drops) = (Complaints::default(), Complaints::default());
+    let (log_limit, drops) = (LogLimiter::default(), LogLimiter::default());
     let tell = |error: &io::Error, what: &str| {
-        if let Some(untold) = complaints.tell(Instant::now()) {
+        if let Some(untold) = log_limit.allow(Instant::now()) {
             warn!(%error, untold, "{what} failed");
         }
         std::thread::sleep(BACKOFF);
@@ -108,13 +108,13 @@ fn run(listeners: &Listeners, inboxes: &[Inbox], observed: &Observed, stop: &Own
             match door.accept() {
                 Ok(connection) => {
                     let shard = door.shard.unwrap_or_else(|| {
-                        turn = (turn + 1) % inboxes.len();
+                        turn = (turn + 1) % mailboxes.len();
                         turn
                     });
-                    // A full inbox drops the connection: the client sees it closed.
-                    if !inboxes[shard].connect(connection) {
+                    // A full mailbox drops the connection: the client sees it closed.
+                    if !mailboxes[shard].connect(connection) {
                         observed.dropped();
-                        if let Some(untold) = drops.tell(Instant::now()) {
+                        if let Some(untold) = drops.allow(Instant::now()) {
                             warn!(shard, untold, "connection dropped: too many wait for the shard");
                         }
                     }

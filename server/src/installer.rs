@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use lodestore_graph::PartId;
 use lodestore_store::{LiveGraph, Manifest};
 
-use crate::holdings::Holdings;
-use crate::shard::Inbox;
+use crate::mailbox::Mailbox;
+use crate::partitions::Partitions;
 use crate::{Server, ServerError};
 
 /// Longest wait until all shards read a version that was installed.
@@ -17,26 +17,26 @@ const SWITCH_MAX: Duration = Duration::from_secs(60);
 /// Installs versions on a server that follows; from a thread of the caller's.
 #[derive(Clone)]
 pub struct Installer {
-    holdings: Arc<Holdings>,
-    inboxes: Arc<[Inbox]>,
+    partitions: Arc<Partitions>,
+    mailboxes: Arc<[Mailbox]>,
 }
 
 impl Installer {
-    pub(crate) fn new(holdings: &Arc<Holdings>, inboxes: &Arc<[Inbox]>) -> Self {
-        Self { holdings: Arc::clone(holdings), inboxes: Arc::clone(inboxes) }
+    pub(crate) fn new(partitions: &Arc<Partitions>, mailboxes: &Arc<[Mailbox]>) -> Self {
+        Self { partitions: Arc::clone(partitions), mailboxes: Arc::clone(mailboxes) }
     }
 
     /// Returns the graph that is served.
     #[must_use]
     pub fn live(&self) -> &LiveGraph {
-        &self.holdings.live
+        &self.partitions.live
     }
 
     /// Returns the version of a partition that all shards serve, if it is here.
     #[must_use]
     pub fn version(&self, part: PartId) -> Option<u32> {
-        let is_here = self.holdings.live.part_version(part).is_some();
-        is_here.then(|| self.holdings.served_version(part))
+        let is_here = self.partitions.live.part_version(part).is_some();
+        is_here.then(|| self.partitions.served_version(part))
     }
 
     /// Serves the version of a manifest, whose files are all here; returns whether that is new.
@@ -46,30 +46,30 @@ impl Installer {
     /// [`ServerError::NotSwitched`]: install the manifest again.
     pub fn install(&self, manifest: &Manifest) -> Result<bool, ServerError> {
         // A reader that has just seen its number finds it.
-        self.holdings.keep_newest();
+        self.partitions.keep_newest();
         let (part, version) = (manifest.part(), manifest.version());
-        let is_new = self.holdings.live.install(manifest)?;
-        let is_new = is_new || self.holdings.served_version(part) < version;
+        let is_new = self.partitions.live.install(manifest)?;
+        let is_new = is_new || self.partitions.served_version(part) < version;
         if is_new {
             let switched = self.switch(part);
             switched.map_err(|reason| ServerError::NotSwitched { part, version, reason })?;
         }
         // Where nothing is new too: those that readers held until a restart.
-        self.holdings.live.graph().remove_strays(manifest)?;
+        self.partitions.live.graph().remove_strays(manifest)?;
         Ok(is_new)
     }
 
     /// Has all shards read the version of a partition that is installed, or returns why one does
     /// not.
     fn switch(&self, part: PartId) -> Result<(), String> {
-        let seen = self.holdings.committed(Some(part));
+        let seen = self.partitions.committed(Some(part));
         let (done, all_done) = mpsc::channel();
-        for inbox in &*self.inboxes {
-            inbox.installed(part, &done);
+        for mailbox in &*self.mailboxes {
+            mailbox.installed(part, &done);
         }
         drop(done);
         let end = Instant::now() + SWITCH_MAX;
-        for _ in 0..self.inboxes.len() {
+        for _ in 0..self.mailboxes.len() {
             let left = end.saturating_duration_since(Instant::now());
             let switched = all_done.recv_timeout(left).map_err(|error| match error {
                 RecvTimeoutError::Timeout => format!("it does not answer for {SWITCH_MAX:?}"),
@@ -77,7 +77,7 @@ impl Installer {
             })?;
             switched.map_err(|refusal| refusal.message)?;
         }
-        self.holdings.note_served(&seen);
+        self.partitions.note_served(&seen);
         Ok(())
     }
 }
@@ -86,7 +86,7 @@ impl Server {
     /// Returns what installs versions on this server, which must follow another.
     #[must_use]
     pub fn installer(&self) -> Installer {
-        Installer::new(&self.holdings, &self.inboxes)
+        Installer::new(&self.partitions, &self.mailboxes)
     }
 }
 

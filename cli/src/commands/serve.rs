@@ -319,14 +319,14 @@ impl ServeArgs {
         if let Some(follower) = follower {
             this.follow.start(follower, server.installer())?;
         }
-        let (deaths, renewer) = (server.deaths(), server.renewer());
+        let (supervisor, reloader) = (server.supervisor(), server.credential_reloader());
         // To read a file may take as long as it likes, and a signal is to be heard meanwhile.
         tell(sender.clone(), {
             let this = Arc::clone(&this);
-            move || renewal.look_on(&this, &renewer)
+            move || renewal.look_on(&this, &reloader)
         })?;
         tell(sender, move || {
-            if let Some(thread) = deaths.wait() {
+            if let Some(thread) = supervisor.wait() {
                 tracing::error!(
                     thread,
                     "a thread of the server has ended; it cannot continue without"

@@ -3,14 +3,13 @@
 mod copy;
 mod entry;
 mod follow;
-mod handshake;
-mod lent;
+mod lease;
+mod permissions;
 mod pull;
 mod push;
-mod rights;
 mod shared;
 mod stream;
-mod time;
+mod tls_scheduler;
 mod volatile;
 mod volatile_pull;
 
@@ -33,21 +32,20 @@ use lodestore_store::PartFiles;
 use thiserror::Error;
 
 use self::volatile::Claims;
+use crate::deadline::{QueueDelay, SlowReaderLimit, io_timeout, with_timeout};
 use crate::error::failure;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
-use crate::shard::{Idle, Shard};
+use crate::shard::{IdleClock, Shard};
 use crate::stats::{BreakReason, RequestKind};
 use copy::Copying;
-use lent::Loan;
-use rights::Rights;
+use lease::SlotLease;
+use permissions::Permissions;
 use shared::Shared;
 use stream::Stream;
-use time::{Lag, Pace, before, in_time};
 
-pub(crate) use handshake::Turns;
 pub(crate) use pull::HEAD_ROOM;
 pub(crate) use shared::REGION_BYTES;
-pub(crate) use time::within;
+pub(crate) use tls_scheduler::TlsScheduler;
 
 /// Bytes drained at a time from a request that is refused.
 const DRAIN_BYTES: usize = 64 << 10;
@@ -61,20 +59,20 @@ pub(crate) struct Connection {
     version: u16,
     /// Whether that is a Unix socket.
     is_local: bool,
-    rights: Rights,
+    permissions: Permissions,
     /// Memory that the client reads rows from, if it has asked for some.
     shared: Option<Shared>,
     /// Rows that it may be reading elsewhere.
-    loan: Option<Loan>,
+    lease: Option<SlotLease>,
     /// A partition that is copied over it.
     copying: Option<Copying>,
     /// The files of a partition that a follower fetches over it.
     following: Option<Arc<PartFiles>>,
     /// Volatile rows that it publishes.
     claims: Vec<Claims>,
-    lag: Lag,
+    lag: QueueDelay,
     /// Length of the reply that is being sent.
-    pace: Pace,
+    pace: SlowReaderLimit,
     head: Vec<u8>,
 }
 
@@ -118,7 +116,7 @@ fn set_len<T: Clone + Zeroable>(list: &mut Vec<T>, len: usize) {
 
 /// Why a connection ended.
 #[derive(Debug, Error)]
-pub(crate) enum Ended {
+pub(crate) enum ConnectionError {
     #[error(transparent)]
     Wire(#[from] WireError),
     #[error(transparent)]
@@ -133,7 +131,7 @@ pub(crate) enum Ended {
     Panic,
 }
 
-impl Ended {
+impl ConnectionError {
     pub(crate) fn reason(&self) -> BreakReason {
         match self {
             Self::Wire(_) => BreakReason::Wire,
@@ -149,17 +147,21 @@ impl Ended {
 
 impl Connection {
     /// Serves until the client leaves, breaks the wire's rules, or the shard stops.
-    pub(crate) async fn serve(mut self, shard: &Rc<Shard>, idle: &Idle) -> Result<(), Ended> {
+    pub(crate) async fn serve(
+        mut self,
+        shard: &Rc<Shard>,
+        idle: &IdleClock,
+    ) -> Result<(), ConnectionError> {
         let mut is_first = true;
         while let Some(prefix) = self.next_prefix(idle).await? {
             let request = self.read_head(prefix).await?;
             let was_first = std::mem::take(&mut is_first);
             if let RequestBody::Authenticate { token } = request.body {
                 if !was_first {
-                    return Err(told_again());
+                    return Err(duplicate_token());
                 }
                 // The client is admitted; a token that is not needed has no answer.
-                self.rights.hear(&shard.guard(), &token);
+                self.permissions.hear(&shard.auth_policy(), &token);
                 self.drain(prefix.body_bytes).await?;
                 continue;
             }
@@ -179,7 +181,7 @@ impl Connection {
             self = match done {
                 Ok(result) => result?,
                 // One panicking task would stop the whole executor.
-                Err(_) => return Err(Ended::Panic),
+                Err(_) => return Err(ConnectionError::Panic),
             };
             running.answered();
         }
@@ -188,11 +190,11 @@ impl Connection {
 
     /// Waits for a frame without a limit, unless the client has leased rows or its place is needed.
     /// Returns `None` when it has left between frames.
-    async fn next_prefix(&mut self, idle: &Idle) -> Result<Option<Prefix>, Ended> {
+    async fn next_prefix(&mut self, idle: &IdleClock) -> Result<Option<Prefix>, ConnectionError> {
         let mut bytes = [0; PREFIX_BYTES];
         // Between two steps of a copy it is at work, and so is who copies rows that are lent, or
         // has claimed rows.
-        if self.copying.is_none() && self.loan.is_none() && self.claims.is_empty() {
+        if self.copying.is_none() && self.lease.is_none() && self.claims.is_empty() {
             idle.begin();
         }
         let mut read = self.stream.read(&mut bytes);
@@ -202,9 +204,9 @@ impl Connection {
                 glommio::executor().yield_now().await;
                 read
             }
-            // Who has rows on loan is not waited for as long as it likes.
-            None if self.loan.is_some() => {
-                before(WRITE_TIMEOUT, read, || io::ErrorKind::TimedOut.into()).await
+            // Who has rows on lease is not waited for as long as it likes.
+            None if self.lease.is_some() => {
+                with_timeout(WRITE_TIMEOUT, read, || io::ErrorKind::TimedOut.into()).await
             }
             None => read.await,
         };
@@ -215,13 +217,13 @@ impl Connection {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         };
-        in_time(FRAME_TIMEOUT, self.stream.read_exact(&mut bytes[n_bytes..])).await?;
+        io_timeout(FRAME_TIMEOUT, self.stream.read_exact(&mut bytes[n_bytes..])).await?;
         Ok(Some(Prefix::of_request(bytes)?))
     }
 
-    async fn read_head(&mut self, prefix: Prefix) -> Result<Request, Ended> {
+    async fn read_head(&mut self, prefix: Prefix) -> Result<Request, ConnectionError> {
         self.head.resize(prefix.head_bytes, 0);
-        in_time(FRAME_TIMEOUT, self.stream.read_exact(&mut self.head)).await?;
+        io_timeout(FRAME_TIMEOUT, self.stream.read_exact(&mut self.head)).await?;
         Ok(Request::decode(&self.head)?)
     }
 
@@ -232,8 +234,8 @@ impl Connection {
         request: Request,
         prefix: Prefix,
         (sent, deadline): (Instant, Instant),
-    ) -> Result<Self, Ended> {
-        (self.pace, self.loan) = (Pace::default(), None);
+    ) -> Result<Self, ConnectionError> {
+        (self.pace, self.lease) = (SlowReaderLimit::default(), None);
         if let Err(refusal) = check(shard, &request, self.version, deadline <= Instant::now()) {
             self.drain(prefix.body_bytes).await?;
             return self.reply_or_refuse(shard, Err(refusal)).await;
@@ -249,7 +251,10 @@ impl Connection {
                 let task_shard = Rc::clone(shard);
                 let task = async move {
                     let pull = self.pull(&task_shard, asked);
-                    AssertUnwindSafe(pull).catch_unwind().await.unwrap_or(Err(Ended::Panic))
+                    AssertUnwindSafe(pull)
+                        .catch_unwind()
+                        .await
+                        .unwrap_or(Err(ConnectionError::Panic))
                 };
                 shard.spawn_bulk(task).await
             }
@@ -278,7 +283,7 @@ impl Connection {
                     };
                 }
                 if let RequestBody::Lend { tensor } = body {
-                    return match self.lend(shard, tensor).await? {
+                    return match self.lease_memory(shard, tensor).await? {
                         Ok(()) => Ok(self),
                         Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
                     };
@@ -290,7 +295,10 @@ impl Connection {
                     let task_shard = Rc::clone(shard);
                     let task = async move {
                         let follow = self.follow(&task_shard, PartId(part), step);
-                        AssertUnwindSafe(follow).catch_unwind().await.unwrap_or(Err(Ended::Panic))
+                        AssertUnwindSafe(follow)
+                            .catch_unwind()
+                            .await
+                            .unwrap_or(Err(ConnectionError::Panic))
                     };
                     return shard.spawn_bulk(task).await;
                 }
@@ -309,7 +317,7 @@ impl Connection {
         mut self,
         shard: &Shard,
         reply: Result<Reply, Failure>,
-    ) -> Result<Self, Ended> {
+    ) -> Result<Self, ConnectionError> {
         let reply = reply.unwrap_or_else(|refusal| {
             shard.refused(&refusal);
             Reply::Failure(refusal)
@@ -319,7 +327,7 @@ impl Connection {
     }
 
     /// Sends a reply that has no rows.
-    async fn reply(&mut self, reply: &Reply) -> Result<(), Ended> {
+    async fn reply(&mut self, reply: &Reply) -> Result<(), ConnectionError> {
         let mut frame = std::mem::take(&mut self.head);
         frame.clear();
         reply.append_to(0, &mut frame);
@@ -329,20 +337,20 @@ impl Connection {
     }
 
     /// Sends a part of a reply, which the client must take in time.
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let start = Instant::now();
         let stream = &mut self.stream;
         let write = async {
             stream.write_all(bytes).await?;
             stream.flush().await
         };
-        in_time(self.pace.allowance(), write).await?;
+        io_timeout(self.pace.allowance(), write).await?;
         self.pace.taken(bytes.len(), start.elapsed());
         Ok(())
     }
 
     /// Reads and forgets the body of a request that is not served, to stay in step.
-    async fn drain(&mut self, mut n_bytes: usize) -> Result<(), Ended> {
+    async fn drain(&mut self, mut n_bytes: usize) -> Result<(), ConnectionError> {
         let mut bytes = vec![0; DRAIN_BYTES.min(n_bytes)];
         let drain = async {
             while n_bytes > 0 {
@@ -353,7 +361,7 @@ impl Connection {
             }
             Ok(())
         };
-        in_time(FRAME_TIMEOUT, drain).await
+        Ok(io_timeout(FRAME_TIMEOUT, drain).await?)
     }
 }
 
@@ -371,7 +379,7 @@ async fn short_answer(
         }
         RequestBody::Compact => shard.compact().map(|run| Reply::Compacting { run }),
         RequestBody::Commit { version, step } => {
-            let version = within(deadline, shard.commit(version, step)).await?;
+            let version = with_deadline(deadline, shard.commit(version, step)).await?;
             Ok(Reply::Committed { version })
         }
         _ => Err(failure(FailureCode::Internal, "a request with rows was taken for one without")),
@@ -379,7 +387,7 @@ async fn short_answer(
 }
 
 /// A token comes first or not at all; nothing is answered, so that who sends many is not slowed.
-fn told_again() -> Ended {
+fn duplicate_token() -> ConnectionError {
     let reason = "a token, which is only shown in the first request".to_owned();
     WireError::Malformed { message: "request", reason }.into()
 }

@@ -175,7 +175,7 @@ fn under_many_clients_what_is_read_is_of_use_and_the_rest_is_refused_with_a_hint
                     let (arrived, progress) = (Instant::now(), Progress::New);
                     let (kind, deadline) = (PullKind::Vector, arrived + TIME);
                     let turn = admission.turn(&PullOrder { kind, arrived, deadline, progress });
-                    let pull = crate::connection::within(deadline, disk.pull(&turn));
+                    let pull = crate::deadline::with_deadline(deadline, disk.pull(&turn));
                     match pull.await {
                         Ok(()) => in_time.set(in_time.get() + 1),
                         Err(failure) if failure.code == FailureCode::Overloaded => {

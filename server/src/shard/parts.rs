@@ -16,7 +16,7 @@ use super::Shard;
 use super::update::SWITCH_PAUSE;
 use crate::error::{failure, store_failure};
 use crate::limits::LAST_READS_MAX;
-use crate::post::Question;
+use crate::mesh::ShardRequest;
 
 /// How often the end of the last read is looked for.
 const LOOK: Duration = Duration::from_millis(2);
@@ -40,7 +40,7 @@ impl Shard {
         &self,
         call: impl FnOnce(&Arc<LiveGraph>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        let live = Arc::clone(&self.plan.holdings.live);
+        let live = Arc::clone(&self.plan.partitions.live);
         self.plan.threads.looks.call(move || call(&live))?.wait().await
     }
 
@@ -49,7 +49,7 @@ impl Shard {
         &self,
         call: impl FnOnce(&Arc<LiveGraph>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        let live = Arc::clone(&self.plan.holdings.live);
+        let live = Arc::clone(&self.plan.partitions.live);
         let place = loop {
             match self.plan.threads.looks.place() {
                 Ok(place) => break place,
@@ -76,7 +76,7 @@ impl Shard {
         if id != 0 {
             self.check_gives_up()?;
         }
-        let holdings = Arc::clone(&self.plan.holdings);
+        let partitions = Arc::clone(&self.plan.partitions);
         let begin = move |live: &Arc<LiveGraph>| {
             let was_given_up = || {
                 let given_up = if id == 0 { Ok(false) } else { live.was_given_up(part, id) };
@@ -87,7 +87,7 @@ impl Shard {
             }
             match live.begin_copy(part) {
                 // In this order: what is not being decided any more is decided.
-                Err(StoreError::NoPart { .. }) if holdings.is_leaving(part) => {
+                Err(StoreError::NoPart { .. }) if partitions.is_leaving(part) => {
                     let message = format!("partition {part} is being given up; ask again");
                     Err(failure(FailureCode::Overloaded, message))
                 }
@@ -101,9 +101,9 @@ impl Shard {
     /// Fails unless a copy comes together in this server's folder.
     pub(crate) async fn check_arrives(&self, part: PartId, id: u64) -> Result<(), Failure> {
         self.check_roams()?;
-        let holdings = Arc::clone(&self.plan.holdings);
+        let partitions = Arc::clone(&self.plan.partitions);
         let look = move |live: &Arc<LiveGraph>| {
-            holdings.look_for_arrivals()?;
+            partitions.look_for_arrivals()?;
             // Now, when no bytes have been fetched: the source releases it before it is adopted.
             live.check_adopts(part)?;
             Ok(Arrival::missing_at(live.graph(), part, id))
@@ -128,8 +128,8 @@ impl Shard {
 
     /// Looks at what is on its way here, after a move that is over whether or not that can be seen.
     async fn look_for_arrivals(&self, part: PartId) {
-        let holdings = Arc::clone(&self.plan.holdings);
-        match self.call_store(move |_| holdings.look_for_arrivals()).await {
+        let partitions = Arc::clone(&self.plan.partitions);
+        match self.call_store(move |_| partitions.look_for_arrivals()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 warn!(%part, %error, "clients do not see partitions in transit");
@@ -145,10 +145,10 @@ impl Shard {
         self.check_writable()?;
         let part = copy.part();
         // Until that is decided it may come back here: clients wait.
-        self.plan.holdings.set_leaving(Some(part));
+        self.plan.partitions.set_leaving(Some(part));
         let decided = self.decide(copy, id).await;
         self.look_for_arrivals(part).await;
-        self.plan.holdings.set_leaving(None);
+        self.plan.partitions.set_leaving(None);
         decided
     }
 
@@ -162,10 +162,10 @@ impl Shard {
             })
             .await?;
         given_up.map_err(|error| store_failure(&error))?;
-        self.plan.holdings.set_served(part, false);
+        self.plan.partitions.set_served(part, false);
         let end = Instant::now() + LAST_READS_MAX;
         let close = async {
-            self.everywhere(|| Question::Close(part)).await?;
+            self.everywhere(|| ShardRequest::Close(part)).await?;
             while !copy.is_idle() {
                 glommio::timer::sleep(LOOK).await;
             }
@@ -200,23 +200,23 @@ impl Shard {
     /// Has all shards open a partition that the store has open, then serves it. A shard that cannot
     /// for a moment does not lose it.
     async fn serve_again(&self, part: PartId) -> Result<(), Failure> {
-        let seen = self.plan.holdings.committed(Some(part));
+        let seen = self.plan.partitions.committed(Some(part));
         let end = Instant::now() + LAST_READS_MAX;
-        while let Err(refusal) = self.everywhere(|| Question::Open(part)).await {
+        while let Err(refusal) = self.everywhere(|| ShardRequest::Open(part)).await {
             if Instant::now() >= end {
                 return Err(refusal);
             }
             glommio::timer::sleep(SWITCH_PAUSE).await;
         }
-        self.plan.holdings.note_served(&seen);
-        self.plan.holdings.set_served(part, true);
+        self.plan.partitions.note_served(&seen);
+        self.plan.partitions.set_served(part, true);
         Ok(())
     }
 
     /// Opens a partition on this shard.
     pub(super) async fn open_part(&self, part: PartId) -> Result<(), Failure> {
         for (position, tensor) in self.tensors.iter().enumerate() {
-            let opened = tensor.open_part(&self.plan.holdings, position, part).await;
+            let opened = tensor.open_part(&self.plan.partitions, position, part).await;
             opened.map_err(|reason| failure(FailureCode::Internal, reason))?;
         }
         Ok(())
@@ -229,21 +229,24 @@ impl Shard {
     }
 
     /// Asks all shards, this one among them.
-    pub(super) async fn everywhere(&self, question: impl Fn() -> Question) -> Result<(), Failure> {
+    pub(super) async fn everywhere(
+        &self,
+        request: impl Fn() -> ShardRequest,
+    ) -> Result<(), Failure> {
         let asks = (0..self.plan.counters.len()).map(|shard| {
-            let question = question();
+            let request = request();
             async move {
                 if shard == self.id {
-                    return self.answer(question, 0, &[]).await.0.map(drop);
+                    return self.answer(request, 0, &[]).await.0.map(drop);
                 }
-                self.post.ask(shard, question, 0, Vec::new()).await.map(drop)
+                self.mesh.ask(shard, request, 0, Vec::new()).await.map(drop)
             }
         });
         join_all(asks).await.into_iter().collect()
     }
 
     fn check_roams(&self) -> Result<(), Failure> {
-        if self.plan.holdings.roams {
+        if self.plan.partitions.roams {
             return Ok(());
         }
         let message = "the server was started for partitions that stay; start it with --parts-here, \
@@ -252,11 +255,11 @@ impl Shard {
     }
 
     /// Waits while another partition comes or goes: a seal or a decision precedes the caller.
-    async fn begin_move(&self) -> Result<crate::holdings::Moving<'_>, Failure> {
+    async fn begin_move(&self) -> Result<crate::partitions::Moving<'_>, Failure> {
         self.check_roams()?;
         let end = Instant::now() + LAST_READS_MAX;
         loop {
-            if let Some(moving) = self.plan.holdings.begin_move() {
+            if let Some(moving) = self.plan.partitions.begin_move() {
                 return Ok(moving);
             }
             if Instant::now() >= end {

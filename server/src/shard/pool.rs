@@ -7,11 +7,11 @@ use crate::connection::Buffers;
 /// Idle buffers, bounded in all by the bytes that they take.
 pub(super) struct Pool {
     n_bytes_max: usize,
-    idle: RefCell<Idle>,
+    idle: RefCell<IdleClock>,
 }
 
 #[derive(Default)]
-struct Idle {
+struct IdleClock {
     buffers: Vec<Buffers>,
     n_bytes: usize,
 }

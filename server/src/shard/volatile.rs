@@ -60,7 +60,7 @@ impl Drop for WaitingPull<'_> {
 impl Shard {
     /// Declares a volatile tensor over the partitions that are served.
     pub(crate) fn declare(&self, declare: &Declare) -> Result<Declared, Failure> {
-        self.plan.volatile.declare(&self.plan.holdings, declare)
+        self.plan.volatile.declare(&self.plan.partitions, declare)
     }
 
     /// Describes a volatile tensor.

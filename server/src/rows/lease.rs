@@ -9,8 +9,8 @@ use lodestore_schema::Failure;
 use tracing::info;
 
 use super::{Scratch, ShardRows};
-use crate::map::TierFile;
 use crate::shard::ShardPlan;
+use crate::shared_memory::TierFile;
 use crate::stats::count;
 
 impl ShardRows {
@@ -24,8 +24,8 @@ impl ShardRows {
     ) -> Result<bool, Failure> {
         let mut scratch = self.scratch.borrow_mut().pop().unwrap_or_default();
         let Scratch { keys, slots: found, .. } = &mut scratch;
-        let are_there = self.keys_of(&plan.holdings, &self.parts(), ids, keys)?
-            && self.tier.borrow_mut().lookup_to_lend(keys, found);
+        let are_there = self.keys_of(&plan.partitions, &self.parts(), ids, keys)?
+            && self.tier.borrow_mut().lookup_for_lease(keys, found);
         if are_there {
             slots.copy_from_slice(bytemuck::cast_slice(found));
             count(&self.counters(plan).tier_hits, ids.len());
@@ -41,13 +41,13 @@ impl ShardRows {
     }
 
     /// Keeps the tier's rows where they are until that is ended as often as it was begun.
-    pub(crate) fn lend(&self) {
-        self.tier.borrow_mut().lend();
+    pub(crate) fn lease(&self) {
+        self.tier.borrow_mut().lease();
     }
 
     /// Ends that.
-    pub(crate) fn take_back(&self) {
-        self.tier.borrow_mut().take_back();
+    pub(crate) fn end_lease(&self) {
+        self.tier.borrow_mut().end_lease();
     }
 }
 

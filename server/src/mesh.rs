@@ -1,4 +1,4 @@
-//! Letters between shards over the channel mesh: rows for clients that are not shard-aware, and
+//! Messages between shards over the channel mesh: rows for clients that are not shard-aware, and
 //! versions to read from now on.
 
 use std::cell::{Cell, RefCell};
@@ -16,17 +16,17 @@ use crate::error::failure;
 use crate::reads::PullOrder;
 
 /// A message between two shards.
-pub(crate) enum Letter {
+pub(crate) enum Message {
     /// Do this with these rows of tensor `tensor`, all of them the receiver's, and answer.
-    Ask { ticket: u64, question: Question, tensor: u16, ids: Vec<NodeId> },
-    /// Bytes of rows, in the order asked; none for other questions.
-    Answer { ticket: u64, rows: Rows },
+    Request { ticket: u64, request: ShardRequest, tensor: u16, ids: Vec<NodeId> },
+    /// Bytes of rows, in the order asked; none for other requests.
+    Reply { ticket: u64, rows: Rows },
 }
 
 /// A request of one shard to another.
-pub(crate) enum Question {
+pub(crate) enum ShardRequest {
     /// Gather them, as long as a pull waits for them, in the order of their pull.
-    Gather(Wanted),
+    Gather(GatherRequest),
     /// Read the newest version of a partition from now on, or of all.
     Refresh(Option<PartId>),
     /// Serve a partition that has come.
@@ -35,9 +35,9 @@ pub(crate) enum Question {
     Close(PartId),
 }
 
-/// Until when, and whether, an answer is waited for: another shard sees what became of the request.
+/// Rows that a pull asks of another shard, and whether their answer is still waited for.
 #[derive(Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct GatherRequest {
     pub(crate) order: PullOrder,
     /// Rows of the pull that will be asked for after these.
     pub(crate) n_rows_after: usize,
@@ -50,14 +50,14 @@ pub(crate) struct Wanted {
 pub(crate) type Rows = Result<Vec<u8>, Failure>;
 
 /// One shard's end of the mesh.
-pub(crate) struct Post {
-    senders: Senders<Letter>,
+pub(crate) struct Mesh {
+    senders: Senders<Message>,
     next_ticket: Cell<u64>,
     waiting: RefCell<HashMap<u64, LocalSender<Rows>>>,
 }
 
-impl Post {
-    pub(crate) fn new(senders: Senders<Letter>) -> Self {
+impl Mesh {
+    pub(crate) fn new(senders: Senders<Message>) -> Self {
         Self { senders, next_ticket: Cell::new(0), waiting: RefCell::default() }
     }
 
@@ -65,7 +65,7 @@ impl Post {
     pub(crate) async fn ask(
         &self,
         shard: usize,
-        question: Question,
+        request: ShardRequest,
         tensor: u16,
         ids: Vec<NodeId>,
     ) -> Rows {
@@ -74,13 +74,13 @@ impl Post {
         let (sender, receiver) = local_channel::new_bounded(1);
         self.waiting.borrow_mut().insert(ticket, sender);
         // Whatever ends this wait, a deadline included, takes the ticket with it.
-        let given_up = match &question {
-            Question::Gather(wanted) => Some(Arc::clone(&wanted.given_up)),
-            Question::Refresh(_) | Question::Open(_) | Question::Close(_) => None,
+        let given_up = match &request {
+            ShardRequest::Gather(gather) => Some(Arc::clone(&gather.given_up)),
+            ShardRequest::Refresh(_) | ShardRequest::Open(_) | ShardRequest::Close(_) => None,
         };
-        let _ticket = Ticket { post: self, ticket, given_up };
+        let _ticket = PendingReply { mesh: self, ticket, given_up };
         let gone = || failure(FailureCode::Stopping, format!("shard {shard} has stopped"));
-        let ask = Letter::Ask { ticket, question, tensor, ids };
+        let ask = Message::Request { ticket, request, tensor, ids };
         self.senders.send_to(shard, ask).await.map_err(|_| gone())?;
         receiver.recv().await.ok_or_else(gone)?
     }
@@ -88,7 +88,7 @@ impl Post {
     /// Sends rows back to the shard that asked.
     pub(crate) async fn answer(&self, shard: usize, ticket: u64, rows: Rows) {
         // The asker is gone only when the server stops.
-        let _ = self.senders.send_to(shard, Letter::Answer { ticket, rows }).await;
+        let _ = self.senders.send_to(shard, Message::Reply { ticket, rows }).await;
     }
 
     /// Hands arrived rows to the waiting request; late rows are dropped.
@@ -104,14 +104,14 @@ impl Post {
     }
 }
 
-struct Ticket<'a> {
-    post: &'a Post,
+struct PendingReply<'a> {
+    mesh: &'a Mesh,
     ticket: u64,
     /// Cancellation flag that the asked shard reads before it works.
     given_up: Option<Arc<AtomicBool>>,
 }
 
-impl Wanted {
+impl GatherRequest {
     pub(crate) fn new(
         order: PullOrder,
         n_rows_after: usize,
@@ -126,9 +126,9 @@ impl Wanted {
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for PendingReply<'_> {
     fn drop(&mut self) {
-        self.post.waiting.borrow_mut().remove(&self.ticket);
+        self.mesh.waiting.borrow_mut().remove(&self.ticket);
         if let Some(given_up) = &self.given_up {
             given_up.store(true, Ordering::Relaxed);
         }

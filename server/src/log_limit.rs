@@ -3,22 +3,22 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Between two complaints in the log: a client that asks for a damaged row over and over, or a lack
+/// Between two warnings in the log: a client that asks for a damaged row over and over, or a lack
 /// of descriptors, must not fill a disk.
-const COMPLAINT_PAUSE: Duration = Duration::from_secs(1);
+const LOG_PAUSE: Duration = Duration::from_secs(1);
 
 /// Faults that one thread of the server has logged.
 #[derive(Default)]
-pub(crate) struct Complaints {
+pub(crate) struct LogLimiter {
     last: Cell<Option<Instant>>,
     untold: Cell<u64>,
 }
 
-impl Complaints {
+impl LogLimiter {
     /// Returns the number of faults left out of the log since the last one; `None` if this one is
     /// left out too.
-    pub(crate) fn tell(&self, now: Instant) -> Option<u64> {
-        if self.last.get().is_some_and(|last| now.duration_since(last) < COMPLAINT_PAUSE) {
+    pub(crate) fn allow(&self, now: Instant) -> Option<u64> {
+        if self.last.get().is_some_and(|last| now.duration_since(last) < LOG_PAUSE) {
             self.untold.set(self.untold.get() + 1);
             return None;
         }
@@ -33,8 +33,8 @@ mod tests {
 
     #[test]
     fn a_flood_of_faults_is_logged_once_a_second_with_its_number() {
-        let (complaints, start) = (Complaints::default(), Instant::now());
-        let at = |ms| complaints.tell(start + Duration::from_millis(ms));
+        let (log_limit, start) = (LogLimiter::default(), Instant::now());
+        let at = |ms| log_limit.allow(start + Duration::from_millis(ms));
         assert_eq!(at(0), Some(0));
         assert_eq!([at(1), at(500), at(999)], [None; 3]);
         assert_eq!(at(1000), Some(3));

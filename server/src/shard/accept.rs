@@ -16,17 +16,17 @@ use rustix::net::{Shutdown, shutdown};
 use tracing::{debug, warn};
 
 use super::Shard;
-use super::inside::{Idle, Room};
-use crate::connection::{Connection, Ended};
+use super::connections::{ConnectionSlot, IdleClock};
+use crate::auth::AuthPolicy;
+use crate::connection::{Connection, ConnectionError};
 use crate::error::failure;
-use crate::guard::Guard;
 use crate::limits::CONNECTIONS_PER_SHARD_MAX;
 use crate::listen::Arrival;
 use crate::stats::count;
 
 impl Shard {
     /// Lets a connection in and serves it, or shows it out, in a task of its own.
-    pub(super) fn take(self: &Rc<Self>, arrival: Arrival, sync: TaskQueueHandle) {
+    pub(super) fn accept(self: &Rc<Self>, arrival: Arrival, sync: TaskQueueHandle) {
         let is_trusted = arrival.source.is_trusted();
         let (stream, socket) = match arrival.socket.try_clone() {
             // glommio's stream only sends to and receives from the descriptor: a Unix socket serves
@@ -34,7 +34,7 @@ impl Shard {
             Ok(twin) => (TcpStream::from(socket2::Socket::from(twin)), Rc::new(arrival.socket)),
             Err(error) => {
                 count(&self.counters().connections_refused, 1);
-                if let Some(untold) = self.complaints.tell(Instant::now()) {
+                if let Some(untold) = self.log_limit.allow(Instant::now()) {
                     warn!(shard = self.id, %error, untold, "a connection was closed immediately");
                 }
                 return;
@@ -56,7 +56,7 @@ impl Shard {
         count(&self.counters().connections_taken, 1);
         let shard = Rc::clone(self);
         let task = async move {
-            let enter = shard.let_in(number, stream, socket, is_trusted);
+            let enter = shard.admit(number, stream, socket, is_trusted);
             let serve = async {
                 // The evicted connection is gone with all that it held.
                 let entered = Abortable::new(enter, ended).await.unwrap_or(Ok(None));
@@ -68,12 +68,12 @@ impl Shard {
             };
             // One panicking task would stop the whole executor.
             let served = AssertUnwindSafe(serve).catch_unwind().await;
-            if let Err(reason) = served.unwrap_or(Err(Ended::Panic)) {
+            if let Err(reason) = served.unwrap_or(Err(ConnectionError::Panic)) {
                 shard.counters().broken(reason.reason());
                 debug!(shard = shard.id, %reason, "connection ended");
             }
             shard.entering.borrow_mut().remove(number);
-            shard.inside.leave(number);
+            shard.admitted.leave(number);
             shard.open.borrow_mut().remove(&number);
             shard.counters().connections.fetch_sub(1, Ordering::Relaxed);
         };
@@ -84,28 +84,29 @@ impl Shard {
     }
 
     /// Admits a connection if there is a place for it; refuses it otherwise.
-    async fn let_in(
+    async fn admit(
         &self,
         number: u64,
         stream: TcpStream,
         socket: Rc<OwnedFd>,
         is_trusted: bool,
-    ) -> Result<Option<(Connection, Rc<Idle>)>, Ended> {
-        let guard = if is_trusted { Arc::new(Guard::default()) } else { self.guard() };
+    ) -> Result<Option<(Connection, Rc<IdleClock>)>, ConnectionError> {
+        let policy = if is_trusted { Arc::new(AuthPolicy::default()) } else { self.auth_policy() };
         let twin = Rc::clone(&socket);
-        let entered = Connection::enter(stream, twin, &guard, is_trusted, &self.handshakes).await?;
-        match self.inside.make_room(Instant::now()) {
-            Room::Free => {}
-            Room::OfIdle => count(&self.counters().connections_idle_closed, 1),
-            Room::None => {
+        let entered =
+            Connection::enter(stream, twin, &policy, is_trusted, &self.handshakes).await?;
+        match self.admitted.make_room(Instant::now()) {
+            ConnectionSlot::Free => {}
+            ConnectionSlot::OfIdle => count(&self.counters().connections_idle_closed, 1),
+            ConnectionSlot::None => {
                 count(&self.counters().connections_refused, 1);
                 debug!(shard = self.id, "connection refused: {CONNECTIONS_PER_SHARD_MAX} are open");
-                self.entering.borrow_mut().told(number);
-                entered.turn_away(too_many()).await?;
+                self.entering.borrow_mut().mark_refused(number);
+                entered.reject(too_many()).await?;
                 return Ok(None);
             }
         }
-        Ok(Some((entered, self.inside.enter(number, socket))))
+        Ok(Some((entered, self.admitted.enter(number, socket))))
     }
 }
 

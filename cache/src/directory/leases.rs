@@ -6,26 +6,26 @@ use crate::index::NO_SLOT;
 
 /// How often a directory is lent.
 #[derive(Default)]
-pub(super) struct Loans {
-    n_lent: u32,
+pub(super) struct Leases {
+    n_leases: u32,
     /// Whether a row found no slot for that: nothing more is lent until all is back, and it comes
     /// again.
     is_slot_wanted: bool,
 }
 
-impl Loans {
+impl Leases {
     pub(super) fn are_none(&self) -> bool {
-        self.n_lent == 0
+        self.n_leases == 0
     }
 }
 
 impl Directory {
     /// [`Directory::lookup`] where all ids are resident, as long as rows can stay where they are
-    /// although they are [lent](Self::lend): while no row has to go for another, and none that was
+    /// although they are [lent](Self::lease): while no row has to go for another, and none that was
     /// taken out and came again waits for a slot. Else returns `false`, without any change.
-    pub fn lookup_to_lend(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
+    pub fn lookup_for_lease(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
         let has_room = self.slots.n_slots() == self.id_space || self.slots.has_unused();
-        if !has_room || self.loans.is_slot_wanted {
+        if !has_room || self.leases.is_slot_wanted {
             return false;
         }
         slots.clear();
@@ -44,27 +44,27 @@ impl Directory {
         are_resident
     }
 
-    /// Lends all slots: until as many [`Directory::take_back`] no slot that has had a row gets
+    /// Lends all slots: until as many [`Directory::end_lease`] no slot that has had a row gets
     /// another. Rows that come meanwhile go to slots that never had one, or are not kept.
-    pub fn lend(&mut self) {
-        self.loans.n_lent += 1;
+    pub fn lease(&mut self) {
+        self.leases.n_leases += 1;
     }
 
-    /// Ends a [`Directory::lend`].
+    /// Ends a [`Directory::lease`].
     ///
     /// # Panics
     ///
     /// When it is not lent.
-    pub fn take_back(&mut self) {
-        let n_lent = self.loans.n_lent.checked_sub(1).expect("what is taken back was lent");
-        let is_slot_wanted = self.loans.is_slot_wanted && n_lent > 0;
-        self.loans = Loans { n_lent, is_slot_wanted };
+    pub fn end_lease(&mut self) {
+        let n_leases = self.leases.n_leases.checked_sub(1).expect("what is taken back was lent");
+        let is_slot_wanted = self.leases.is_slot_wanted && n_leases > 0;
+        self.leases = Leases { n_leases, is_slot_wanted };
     }
 
     /// A slot that is not read while rows are lent.
     pub(super) fn take_unused(&mut self) -> Option<u32> {
         let slot = self.slots.take_unused();
-        self.loans.is_slot_wanted |= slot.is_none();
+        self.leases.is_slot_wanted |= slot.is_none();
         slot
     }
 }

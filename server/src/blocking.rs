@@ -1,6 +1,6 @@
 //! Plain threads on which calls of the store that block run, so that no shard waits for a disk.
 //!
-//! Two crews with a queue each: what pins a version does not wait behind puts that wait for a sync.
+//! Two pools with a queue each: what pins a version does not wait behind puts that wait for a sync.
 //! Both queues are bounded; a call that finds its queue full is answered `overloaded`.
 
 use std::marker::PhantomData;
@@ -21,20 +21,20 @@ use crate::error::failure;
 use crate::limits::{CALLS_WAITING_MAX, LOOK_THREADS, WRITE_THREADS};
 
 /// Threads that wait for the store.
-pub(crate) struct StoreThreads {
-    pub(crate) looks: Crew,
-    pub(crate) writes: Crew,
+pub(crate) struct BlockingPools {
+    pub(crate) looks: BlockingPool,
+    pub(crate) writes: BlockingPool,
 }
 
 /// Threads that take calls from one queue.
-pub(crate) struct Crew {
+pub(crate) struct BlockingPool {
     calls: SyncSender<Task>,
     waiting: Arc<AtomicU64>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// A place in the queue of a crew: what a call takes with it is not lost to a full queue.
-pub(crate) struct Place<'a>(&'a Crew);
+/// A place in the queue of a pool: what a call takes with it is not lost to a full queue.
+pub(crate) struct Place<'a>(&'a BlockingPool);
 
 /// A call to make; `None` ends the thread that takes it.
 type Task = Option<Box<dyn FnOnce() + Send>>;
@@ -51,9 +51,9 @@ pub(crate) struct Answer<T> {
 }
 
 /// Where an answer is put.
-type Slot<T> = Arc<Mutex<Told<T>>>;
+type Slot<T> = Arc<Mutex<ReplyState<T>>>;
 
-struct Told<T> {
+struct ReplyState<T> {
     answer: Option<T>,
     /// Nothing comes any more.
     is_over: bool,
@@ -61,14 +61,14 @@ struct Told<T> {
 }
 
 /// The end of a slot that the thread has which makes the call.
-struct Answering<T>(Slot<T>);
+struct ReplySlot<T>(Slot<T>);
 
-impl StoreThreads {
+impl BlockingPools {
     /// Starts the threads; those of writes only where there will be some.
     pub(crate) fn start(writable: bool) -> Result<Self, ServerError> {
         let n_writers = if writable { WRITE_THREADS } else { 0 };
-        let looks = Crew::start("lode-look", LOOK_THREADS)?;
-        Ok(Self { looks, writes: Crew::start("lode-write", n_writers)? })
+        let looks = BlockingPool::start("lode-look", LOOK_THREADS)?;
+        Ok(Self { looks, writes: BlockingPool::start("lode-write", n_writers)? })
     }
 
     /// Ends all threads once the calls that wait have been made.
@@ -78,7 +78,7 @@ impl StoreThreads {
     }
 }
 
-impl Crew {
+impl BlockingPool {
     fn start(name: &str, n_threads: usize) -> Result<Self, ServerError> {
         let (calls, queue) = sync_channel(CALLS_WAITING_MAX);
         let queue = Arc::new(Mutex::new(queue));
@@ -138,10 +138,10 @@ impl Place<'_> {
         self,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Answer<T>, Failure> {
-        let told = Told { answer: None, is_over: false, waker: None };
-        let slot = Arc::new(Mutex::new(told));
-        let answering = Answering(Arc::clone(&slot));
-        let task = move || answering.tell(call());
+        let state = ReplyState { answer: None, is_over: false, waker: None };
+        let slot = Arc::new(Mutex::new(state));
+        let slot_of_thread = ReplySlot(Arc::clone(&slot));
+        let task = move || slot_of_thread.fill(call());
         let sent = self.0.calls.try_send(Some(Box::new(task)));
         sent.map_err(|_| failure(FailureCode::Stopping, "the server is going down"))?;
         // The thread that takes the call releases the place.
@@ -168,12 +168,12 @@ impl<T> Future for Answer<T> {
     type Output = Option<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        let mut told = lock(&self.slot);
-        if told.is_over {
-            return Poll::Ready(told.answer.take());
+        let mut state = lock(&self.slot);
+        if state.is_over {
+            return Poll::Ready(state.answer.take());
         }
-        if !told.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            told.waker = Some(cx.waker().clone());
+        if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            state.waker = Some(cx.waker().clone());
         }
         Poll::Pending
     }
@@ -185,24 +185,24 @@ impl<T> Drop for Answer<T> {
     }
 }
 
-impl<T> Answering<T> {
-    fn tell(self, answer: T) {
+impl<T> ReplySlot<T> {
+    fn fill(self, answer: T) {
         lock(&self.0).answer = Some(answer);
     }
 }
 
-impl<T> Drop for Answering<T> {
+impl<T> Drop for ReplySlot<T> {
     fn drop(&mut self) {
-        let mut told = lock(&self.0);
-        told.is_over = true;
-        // Under the lock: the shard does not released it meanwhile.
-        if let Some(waker) = &told.waker {
+        let mut state = lock(&self.0);
+        state.is_over = true;
+        // Under the lock: the shard does not release it meanwhile.
+        if let Some(waker) = &state.waker {
             waker.wake_by_ref();
         }
     }
 }
 
-fn lock<T>(slot: &Mutex<Told<T>>) -> MutexGuard<'_, Told<T>> {
+fn lock<T>(slot: &Mutex<ReplyState<T>>) -> MutexGuard<'_, ReplyState<T>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -235,20 +235,20 @@ mod tests {
 
     #[test]
     fn a_call_is_made_and_a_panic_is_reported_and_harms_no_other() {
-        let crew = Crew::start("test", 2).unwrap();
+        let pool = BlockingPool::start("test", 2).unwrap();
         for _ in 0..5 {
-            let panicked = crew.call(|| panic!("on purpose")).unwrap();
+            let panicked = pool.call(|| panic!("on purpose")).unwrap();
             assert_eq!(answer::<()>(panicked).unwrap_err().code, FailureCode::Internal);
         }
-        assert_eq!(answer(crew.call(|| 7).unwrap()), Ok(7));
-        crew.stop();
+        assert_eq!(answer(pool.call(|| 7).unwrap()), Ok(7));
+        pool.stop();
     }
 
     /// Tasks end, and are released, while the thread that has woken them is still about to.
     #[test]
     fn answers_wake_tasks_that_end_immediately() {
-        let crew = Arc::new(Crew::start("test", 4).unwrap());
-        let made = Arc::clone(&crew);
+        let pool = Arc::new(BlockingPool::start("test", 4).unwrap());
+        let made = Arc::clone(&pool);
         let run = move || async move {
             let latency = Latency::Matters(Duration::from_micros(500));
             let queue = glommio::executor().create_task_queue(Shares::default(), latency, "test");
@@ -263,20 +263,20 @@ mod tests {
             }
         };
         glommio::LocalExecutorBuilder::default().spawn(run).unwrap().join().unwrap();
-        crew.stop();
+        pool.stop();
     }
 
     #[test]
     fn a_full_queue_refuses_and_what_waits_is_done_before_the_end() {
-        let crew = Crew::start("test", 1).unwrap();
+        let pool = BlockingPool::start("test", 1).unwrap();
         let (go, wait) = channel::<()>();
         let (done, made) = channel();
-        let first = crew.call(move || wait.recv_timeout(Duration::from_secs(10)).is_ok()).unwrap();
+        let first = pool.call(move || wait.recv_timeout(Duration::from_secs(10)).is_ok()).unwrap();
         // The thread takes the first sooner or later; then as many fit as the queue is long.
         let mut n_waiting = 0;
         let refusal = loop {
             let done = done.clone();
-            match crew.call(move || done.send(()).is_ok()) {
+            match pool.call(move || done.send(()).is_ok()) {
                 Ok(_) => n_waiting += 1,
                 Err(refusal) if n_waiting >= CALLS_WAITING_MAX => break refusal,
                 Err(_) => std::thread::yield_now(),
@@ -284,13 +284,13 @@ mod tests {
         };
         assert_eq!(refusal.code, FailureCode::Overloaded);
         assert!(!refusal.retry_after.is_zero());
-        assert!(crew.place().is_err());
-        assert!(crew.n_waiting() >= CALLS_WAITING_MAX as u64);
+        assert!(pool.place().is_err());
+        assert!(pool.n_waiting() >= CALLS_WAITING_MAX as u64);
         go.send(()).unwrap();
         assert_eq!(answer(first), Ok(true));
-        crew.stop();
-        assert_eq!(crew.n_waiting(), 0);
+        pool.stop();
+        assert_eq!(pool.n_waiting(), 0);
         assert_eq!(made.try_iter().count(), n_waiting);
-        assert_eq!(crew.call(|| ()).err().map(|failure| failure.code), Some(FailureCode::Stopping));
+        assert_eq!(pool.call(|| ()).err().map(|failure| failure.code), Some(FailureCode::Stopping));
     }
 }

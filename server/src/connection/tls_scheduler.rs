@@ -16,10 +16,10 @@ use std::time::Instant;
 /// goes first: a client that sends byte after byte has as many steps as it likes. A turn is handed
 /// over: a newcomer does not go before those that wait when a turn ends.
 #[derive(Default)]
-pub(crate) struct Turns(RefCell<Line>);
+pub(crate) struct TlsScheduler(RefCell<Queue>);
 
 #[derive(Default)]
-struct Line {
+struct Queue {
     waiting: BTreeMap<Place, Waker>,
     /// The handshake that has the turn.
     called: Option<Place>,
@@ -29,22 +29,22 @@ struct Line {
 /// Place in the queue: whether others go first, and its time of arrival.
 type Place = (bool, u64);
 
-impl Turns {
+impl TlsScheduler {
     /// Waits for a turn, which lasts until the returned value is dropped.
-    async fn next(&self, can_wait: bool) -> Turn<'_> {
+    async fn next(&self, can_wait: bool) -> TlsTurn<'_> {
         let place = {
-            let mut line = self.0.borrow_mut();
-            line.n_given += 1;
-            (can_wait, line.n_given)
+            let mut queue = self.0.borrow_mut();
+            queue.n_given += 1;
+            (can_wait, queue.n_given)
         };
-        let turn = Turn { turns: self, place };
+        let turn = TlsTurn { scheduler: self, place };
         poll_fn(|cx| {
-            let mut line = self.0.borrow_mut();
+            let mut queue = self.0.borrow_mut();
             // The end of a turn calls the next handshake; none is called only if none waits.
-            if *line.called.get_or_insert(place) == place {
+            if *queue.called.get_or_insert(place) == place {
                 return Poll::Ready(());
             }
-            line.waiting.insert(place, cx.waker().clone());
+            queue.waiting.insert(place, cx.waker().clone());
             Poll::Pending
         })
         .await;
@@ -53,18 +53,18 @@ impl Turns {
 }
 
 /// A place in the line, or the turn.
-struct Turn<'a> {
-    turns: &'a Turns,
+struct TlsTurn<'a> {
+    scheduler: &'a TlsScheduler,
     place: Place,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for TlsTurn<'_> {
     fn drop(&mut self) {
-        let mut line = self.turns.0.borrow_mut();
-        line.waiting.remove(&self.place);
-        if line.called == Some(self.place) {
-            let next = line.waiting.pop_first();
-            line.called = next.as_ref().map(|&(place, _)| place);
+        let mut queue = self.scheduler.0.borrow_mut();
+        queue.waiting.remove(&self.place);
+        if queue.called == Some(self.place) {
+            let next = queue.waiting.pop_first();
+            queue.called = next.as_ref().map(|&(place, _)| place);
             if let Some((_, waker)) = next {
                 waker.wake();
             }
@@ -77,17 +77,17 @@ impl Drop for Turn<'_> {
 ///
 /// Waits for the peer's bytes take no turn.
 pub(super) async fn in_turn<T>(
-    turns: &Turns,
+    scheduler: &TlsScheduler,
     handshake: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {
     let (mut handshake, mut step_no) = (pin!(handshake), 0u64);
     loop {
-        let turn = turns.next(step_no != 1).await;
+        let turn = scheduler.next(step_no != 1).await;
         step_no += 1;
         let (start, mut called) = (Instant::now(), None);
         let step = poll_fn(|cx| {
-            let bell = called.insert(Arc::new(Bell::new(cx.waker())));
-            let waker = Waker::from(Arc::clone(bell));
+            let flag = called.insert(Arc::new(WakeFlag::new(cx.waker())));
+            let waker = Waker::from(Arc::clone(flag));
             Poll::Ready(handshake.as_mut().poll(&mut Context::from_waker(&waker)))
         });
         let step = step.await;
@@ -95,26 +95,26 @@ pub(super) async fn in_turn<T>(
         drop(turn);
         match (step, called) {
             (Poll::Ready(done), _) => return done,
-            (Poll::Pending, Some(bell)) => bell.rung().await,
+            (Poll::Pending, Some(flag)) => flag.woken().await,
             (Poll::Pending, None) => unreachable!("a step that was taken has a bell"),
         }
     }
 }
 
 /// Notes that something has called while its task was busy with something else.
-struct Bell {
-    has_rung: AtomicBool,
+struct WakeFlag {
+    is_woken: AtomicBool,
     task: Waker,
 }
 
-impl Bell {
+impl WakeFlag {
     fn new(task: &Waker) -> Self {
-        Self { has_rung: AtomicBool::new(false), task: task.clone() }
+        Self { is_woken: AtomicBool::new(false), task: task.clone() }
     }
 
     /// Waits until it has rung once.
-    async fn rung(&self) {
-        poll_fn(|_| match self.has_rung.load(Ordering::Acquire) {
+    async fn woken(&self) {
+        poll_fn(|_| match self.is_woken.load(Ordering::Acquire) {
             true => Poll::Ready(()),
             // The task that waits is the one that is woken.
             false => Poll::Pending,
@@ -123,13 +123,13 @@ impl Bell {
     }
 }
 
-impl Wake for Bell {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.has_rung.store(true, Ordering::Release);
+        self.is_woken.store(true, Ordering::Release);
         self.task.wake_by_ref();
     }
 }
@@ -142,13 +142,13 @@ mod tests {
     use super::*;
 
     /// Whose turn it is now, among those who wait.
-    fn called<'a>(line: &mut [(u32, Waiting<'a>)]) -> Vec<(u32, Turn<'a>)> {
+    fn called<'a>(queue: &mut [(u32, Waiting<'a>)]) -> Vec<(u32, TlsTurn<'a>)> {
         let mut cx = Context::from_waker(Waker::noop());
-        let polled = line.iter_mut().map(|(name, next)| (*name, next.as_mut().poll(&mut cx)));
+        let polled = queue.iter_mut().map(|(name, next)| (*name, next.as_mut().poll(&mut cx)));
         polled.filter_map(|(name, turn)| Some((name, ready(turn)?))).collect()
     }
 
-    type Waiting<'a> = Pin<Box<dyn Future<Output = Turn<'a>> + 'a>>;
+    type Waiting<'a> = Pin<Box<dyn Future<Output = TlsTurn<'a>> + 'a>>;
 
     fn ready<T>(poll: Poll<T>) -> Option<T> {
         match poll {
@@ -158,42 +158,43 @@ mod tests {
     }
 
     /// Takes the one whose turn it is out of the line, and ends its turn.
-    fn pass(line: &mut Vec<(u32, Waiting<'_>)>) -> u32 {
-        let [(name, turn)] = <[_; 1]>::try_from(called(line)).map_err(drop).expect("one at a time");
-        line.retain(|&(waiting, _)| waiting != name);
+    fn pass(queue: &mut Vec<(u32, Waiting<'_>)>) -> u32 {
+        let [(name, turn)] =
+            <[_; 1]>::try_from(called(queue)).map_err(drop).expect("one at a time");
+        queue.retain(|&(waiting, _)| waiting != name);
         drop(turn);
         name
     }
 
     #[test]
     fn turns_come_in_the_order_of_requests_even_if_one_gives_up() {
-        let turns = Turns::default();
-        let mut line: Vec<(u32, Waiting<'_>)> =
-            (0..4).map(|name| (name, Box::pin(turns.next(true)) as _)).collect();
+        let scheduler = TlsScheduler::default();
+        let mut queue: Vec<(u32, Waiting<'_>)> =
+            (0..4).map(|name| (name, Box::pin(scheduler.next(true)) as _)).collect();
         // The first has it; the second gives up, and a fifth comes as the first is done.
-        let mut first = called(&mut line);
+        let mut first = called(&mut queue);
         assert_eq!(first.len(), 1, "one at a time");
-        line.retain(|&(name, _)| name > 1);
+        queue.retain(|&(name, _)| name > 1);
         drop(first.pop());
-        line.push((4, Box::pin(turns.next(true))));
-        line.rotate_right(1);
-        assert_eq!([(); 3].map(|()| pass(&mut line)), [2, 3, 4]);
-        let line = turns.0.borrow();
-        assert!(line.waiting.is_empty() && line.called.is_none());
+        queue.push((4, Box::pin(scheduler.next(true))));
+        queue.rotate_right(1);
+        assert_eq!([(); 3].map(|()| pass(&mut queue)), [2, 3, 4]);
+        let queue = scheduler.0.borrow();
+        assert!(queue.waiting.is_empty() && queue.called.is_none());
     }
 
     #[test]
     fn a_handshake_in_progress_does_not_wait_for_those_that_begin() {
-        let turns = Turns::default();
-        let mut line: Vec<(u32, Waiting<'_>)> =
-            (0..9).map(|name| (name, Box::pin(turns.next(true)) as _)).collect();
-        let first = called(&mut line);
-        drop(line.remove(0));
-        assert!(called(&mut line).is_empty());
-        line.extend((90..92).map(|name| (name, Box::pin(turns.next(false)) as _)));
-        assert!(called(&mut line).is_empty(), "a turn that is taken is not taken away");
+        let scheduler = TlsScheduler::default();
+        let mut queue: Vec<(u32, Waiting<'_>)> =
+            (0..9).map(|name| (name, Box::pin(scheduler.next(true)) as _)).collect();
+        let first = called(&mut queue);
+        drop(queue.remove(0));
+        assert!(called(&mut queue).is_empty());
+        queue.extend((90..92).map(|name| (name, Box::pin(scheduler.next(false)) as _)));
+        assert!(called(&mut queue).is_empty(), "a turn that is taken is not taken away");
         drop(first);
-        assert_eq!([(); 3].map(|()| pass(&mut line)), [90, 91, 1]);
+        assert_eq!([(); 3].map(|()| pass(&mut queue)), [90, 91, 1]);
     }
 
     /// Returns a handshake of this many steps, none of which waits for a peer.
@@ -211,11 +212,12 @@ mod tests {
     #[test]
     fn a_trickling_client_keeps_no_other_from_beginning() {
         let run = async || {
-            let (turns, n_trickled, n_honest) = (Turns::default(), Cell::new(0), Cell::new(0));
-            let trickling = (0..3).map(|_| in_turn(&turns, steps(300, &n_trickled)));
+            let (scheduler, n_trickled, n_honest) =
+                (TlsScheduler::default(), Cell::new(0), Cell::new(0));
+            let trickling = (0..3).map(|_| in_turn(&scheduler, steps(300, &n_trickled)));
             let mut before = 0;
             let honest = async {
-                in_turn(&turns, steps(3, &n_honest)).await.unwrap();
+                in_turn(&scheduler, steps(3, &n_honest)).await.unwrap();
                 before = n_trickled.get();
             };
             futures_lite::future::zip(futures_util::future::join_all(trickling), honest).await;

@@ -8,37 +8,37 @@ use lodestore_schema::{Failure, FailureCode};
 use tracing::warn;
 
 use super::Shard;
-use crate::limits::{BEAT, IN_FLIGHT_BYTES_PER_SHARD};
+use crate::limits::{HEARTBEAT_INTERVAL, IN_FLIGHT_BYTES_PER_SHARD};
 
 impl Shard {
     /// Publishes the gauges of this executor, periodically. A request for metrics reads the last
     /// published gauges, and the shard does not wait for it.
-    pub(super) fn start_beat(self: &Rc<Self>) {
+    pub(super) fn start_heartbeat(self: &Rc<Self>) {
         let shard = Rc::downgrade(self);
         self.spawn_guarded("publisher of metrics", async move {
             let mut delay = Duration::ZERO;
             while let Some(shard) = shard.upgrade() {
-                shard.tell();
-                shard.counters().beat.delay.record(delay);
+                shard.publish();
+                shard.counters().gauges.delay.record(delay);
                 drop(shard);
                 let start = Instant::now();
-                glommio::timer::sleep(BEAT).await;
-                delay = start.elapsed().saturating_sub(BEAT);
+                glommio::timer::sleep(HEARTBEAT_INTERVAL).await;
+                delay = start.elapsed().saturating_sub(HEARTBEAT_INTERVAL);
             }
         });
     }
 
-    fn tell(&self) {
-        let beat = &self.counters().beat;
+    fn publish(&self) {
+        let gauges = &self.counters().gauges;
         // Taken from the executor, so that it starts at 0 again.
-        beat.add_busy(glommio::executor().executor_stats().total_runtime());
+        gauges.add_busy(glommio::executor().executor_stats().total_runtime());
         let set = |figure: &AtomicU64, n| figure.store(n, Ordering::Relaxed);
-        set(&beat.room_taken, IN_FLIGHT_BYTES_PER_SHARD.saturating_sub(self.room.available()));
-        set(&beat.read_room_taken, self.reads.bytes_in_flight());
-        set(&beat.volatile_pulls_waiting, self.waiting.n_pulls() as u64);
-        set(&beat.pulls_waiting, self.reads.n_waiting() as u64);
+        set(&gauges.room_taken, IN_FLIGHT_BYTES_PER_SHARD.saturating_sub(self.room.available()));
+        set(&gauges.read_room_taken, self.reads.bytes_in_flight());
+        set(&gauges.volatile_pulls_waiting, self.waiting.n_pulls() as u64);
+        set(&gauges.pulls_waiting, self.reads.n_waiting() as u64);
         set(
-            &beat.shared_taken,
+            &gauges.shared_taken,
             self.plan.shared_bytes.saturating_sub(self.shared_room.available()),
         );
         let (mut n_rows, mut n_bytes, mut evictions) = (0, 0, 0);
@@ -48,17 +48,17 @@ impl Shard {
             n_bytes += rows * row_bytes;
             evictions += evicted;
         }
-        set(&beat.tier_rows, n_rows);
-        set(&beat.tier_used_bytes, n_bytes);
-        set(&beat.tier_evictions, evictions);
-        self.plan.observed.beaten(self.counters());
+        set(&gauges.tier_rows, n_rows);
+        set(&gauges.tier_used_bytes, n_bytes);
+        set(&gauges.tier_evictions, evictions);
+        self.plan.observed.heartbeat(self.counters());
     }
 
     /// Counts a failure that is reported to a client, and logs it if it is the server's own.
     pub(crate) fn refused(&self, refusal: &Failure) {
         self.counters().failed(refusal.code);
         if matches!(refusal.code, FailureCode::Damaged | FailureCode::Internal)
-            && let Some(untold) = self.complaints.tell(Instant::now())
+            && let Some(untold) = self.log_limit.allow(Instant::now())
         {
             let (shard, code) = (self.id, refusal.code.name());
             warn!(shard, code, untold, reason = %refusal.message, "a request failed");

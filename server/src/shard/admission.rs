@@ -10,7 +10,7 @@ use crate::listen::Source;
 /// A newcomer to a full queue evicts another at random, so a flooding source evicts mostly its own.
 /// To end the oldest would end just those who are nearly in, and to refuse the newest would leave
 /// the places to those who say nothing.
-pub(super) struct Entering<H> {
+pub(super) struct HandshakeQueue<H> {
     waiting: Vec<Waiting<H>>,
     random: u64,
 }
@@ -19,11 +19,11 @@ struct Waiting<H> {
     number: u64,
     source: Source,
     /// It knows that it is not let in, and only reads that.
-    is_told: bool,
+    is_refused: bool,
     end: H,
 }
 
-impl<H> Entering<H> {
+impl<H> HandshakeQueue<H> {
     /// Returns an empty queue; `seed` decides the draws.
     pub(super) fn new(seed: u64) -> Self {
         // Zero would stay zero.
@@ -36,14 +36,14 @@ impl<H> Entering<H> {
         let is_full = self.waiting.len() >= ENTERING_PER_SHARD_MAX;
         let evicted = is_full.then(|| self.draw(source));
         let evicted = evicted.map(|at| self.waiting.swap_remove(at));
-        self.waiting.push(Waiting { number, source, is_told: false, end });
+        self.waiting.push(Waiting { number, source, is_refused: false, end });
         evicted.map(|evicted| (evicted.number, evicted.end))
     }
 
     /// The connection is being refused for lack of a place.
-    pub(super) fn told(&mut self, number: u64) {
+    pub(super) fn mark_refused(&mut self, number: u64) {
         if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.number == number) {
-            waiting.is_told = true;
+            waiting.is_refused = true;
         }
     }
 
@@ -54,8 +54,8 @@ impl<H> Entering<H> {
 
     /// Returns the place of the connection that is evicted for one of `source`.
     fn draw(&mut self, source: Source) -> usize {
-        if let Some(told) = self.waiting.iter().position(|waiting| waiting.is_told) {
-            return told;
+        if let Some(refused) = self.waiting.iter().position(|waiting| waiting.is_refused) {
+            return refused;
         }
         let mut n_of = HashMap::from([(source, 1usize)]);
         for waiting in &self.waiting {
@@ -90,57 +90,57 @@ mod tests {
 
     #[test]
     fn there_are_never_more_than_the_bounds_whatever_comes() {
-        let (mut door, mut numbers) = (Entering::new(1), 0..);
-        let mut come = |door: &mut Entering<()>, source| {
-            door.admit(numbers.next().unwrap(), source, ());
-            assert!(door.waiting.len() <= ENTERING_PER_SHARD_MAX);
+        let (mut queue, mut numbers) = (HandshakeQueue::new(1), 0..);
+        let mut come = |queue: &mut HandshakeQueue<()>, source| {
+            queue.admit(numbers.next().unwrap(), source, ());
+            assert!(queue.waiting.len() <= ENTERING_PER_SHARD_MAX);
         };
         for _ in 0..10 * ENTERING_PER_SHARD_MAX {
-            come(&mut door, from(1));
+            come(&mut queue, from(1));
         }
         assert_eq!(
-            door.waiting.len(),
+            queue.waiting.len(),
             ENTERING_PER_SHARD_MAX,
             "one may have all while no other source comes"
         );
         for n in 0..10 * ENTERING_PER_SHARD_MAX as u32 {
-            come(&mut door, from(n));
+            come(&mut queue, from(n));
         }
-        assert_eq!(door.waiting.len(), ENTERING_PER_SHARD_MAX);
-        assert!(door.waiting.iter().filter(|waiting| waiting.source == from(1)).count() <= 1);
+        assert_eq!(queue.waiting.len(), ENTERING_PER_SHARD_MAX);
+        assert!(queue.waiting.iter().filter(|waiting| waiting.source == from(1)).count() <= 1);
     }
 
     #[test]
     fn a_source_of_many_evicts_none_that_has_fewer_than_each() {
-        let mut door = Entering::new(5);
-        assert!(door.admit(0, from(0), "honest").is_none());
-        assert!(door.admit(1, from(0), "honest").is_none());
+        let mut queue = HandshakeQueue::new(5);
+        assert!(queue.admit(0, from(0), "honest").is_none());
+        assert!(queue.admit(1, from(0), "honest").is_none());
         for number in 2..20_000 {
-            let evicted = door.admit(number, from(1 + number as u32 % 50), "flood");
+            let evicted = queue.admit(number, from(1 + number as u32 % 50), "flood");
             assert_ne!(evicted.map(|(_, who)| who), Some("honest"));
         }
     }
 
     #[test]
     fn one_source_that_floods_the_door_ends_its_own_alone() {
-        let mut door = Entering::new(7);
-        assert!(door.admit(0, from(1), "honest").is_none());
+        let mut queue = HandshakeQueue::new(7);
+        assert!(queue.admit(0, from(1), "honest").is_none());
         for number in 1..100_000 {
-            let evicted = door.admit(number, from(2), "flood");
+            let evicted = queue.admit(number, from(2), "flood");
             assert_ne!(evicted.map(|(_, who)| who), Some("honest"));
         }
-        assert_eq!(door.waiting[0].number, 0);
+        assert_eq!(queue.waiting[0].number, 0);
     }
 
     /// The share of connections that remain after as many others have come as fill the queue. Each
     /// newcomer evicts one with chance one in that number, which leaves 1/e.
     #[test]
     fn who_goes_is_drawn_evenly() {
-        let (mut door, n_all) = (Entering::new(3), 200_000u64);
+        let (mut queue, n_all) = (HandshakeQueue::new(3), 200_000u64);
         let (mut ages, mut n_evicted) = (0, 0);
         for number in 0..n_all {
             // With this many sources none has more than another.
-            if let Some((evicted, ())) = door.admit(number, from(number as u32), ()) {
+            if let Some((evicted, ())) = queue.admit(number, from(number as u32), ()) {
                 ages += number - evicted;
                 n_evicted += 1;
             }
@@ -152,14 +152,14 @@ mod tests {
 
     #[test]
     fn a_refused_connection_goes_first() {
-        let mut door = Entering::new(9);
+        let mut queue = HandshakeQueue::new(9);
         for number in 0..ENTERING_PER_SHARD_MAX as u64 {
-            door.admit(number, from(number as u32), ());
+            queue.admit(number, from(number as u32), ());
         }
-        door.told(5);
-        door.told(1_000_000);
-        assert_eq!(door.admit(1000, from(1000), ()).map(|(number, ())| number), Some(5));
-        door.remove(6);
-        assert!(door.admit(1001, from(1001), ()).is_none(), "there is room");
+        queue.mark_refused(5);
+        queue.mark_refused(1_000_000);
+        assert_eq!(queue.admit(1000, from(1000), ()).map(|(number, ())| number), Some(5));
+        queue.remove(6);
+        assert!(queue.admit(1001, from(1001), ()).is_none(), "there is room");
     }
 }

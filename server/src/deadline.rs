@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use lodestore_schema::{Failure, FailureCode};
 
-use super::Ended;
 use crate::error::failure;
 use crate::limits::{REPLY_BYTES_PER_SECOND_MIN, WRITE_TIMEOUT};
 
@@ -17,19 +16,19 @@ const DRIFT_PPM: i64 = 500;
 /// A client stamps requests with its time since it connected. The least difference to ours so far
 /// is that of a request that did not wait; any more is waiting. The least may rise again as fast as
 /// clocks drift.
-pub(super) struct Lag {
+pub(crate) struct QueueDelay {
     opened: Instant,
     /// Microseconds, and when.
     least: Option<(i64, Instant)>,
 }
 
-impl Lag {
-    pub(super) fn new(opened: Instant) -> Self {
+impl QueueDelay {
+    pub(crate) fn new(opened: Instant) -> Self {
         Self { opened, least: None }
     }
 
     /// How long a request that was sent at `sent` has waited at `now`; zero if it does not tell.
-    pub(super) fn waited(&mut self, sent: Duration, now: Instant) -> Duration {
+    pub(crate) fn waited(&mut self, sent: Duration, now: Instant) -> Duration {
         if sent.is_zero() {
             return Duration::ZERO;
         }
@@ -51,21 +50,21 @@ fn micros(time: Duration) -> i64 {
 /// How fast a client takes a reply: each chunk whole in `WRITE_TIMEOUT`, and all of it at a least
 /// rate, beyond that much once.
 #[derive(Default)]
-pub(super) struct Pace {
+pub(crate) struct SlowReaderLimit {
     n_bytes: usize,
     waited: Duration,
 }
 
-impl Pace {
+impl SlowReaderLimit {
     /// How long the next chunk may take.
-    pub(super) fn allowance(&self) -> Duration {
+    pub(crate) fn allowance(&self) -> Duration {
         let earned = self.n_bytes as f64 / REPLY_BYTES_PER_SECOND_MIN as f64;
         let allowed = WRITE_TIMEOUT + Duration::from_secs_f64(earned);
         allowed.saturating_sub(self.waited).min(WRITE_TIMEOUT)
     }
 
     /// A chunk has been taken.
-    pub(super) fn taken(&mut self, n_bytes: usize, waited: Duration) {
+    pub(crate) fn taken(&mut self, n_bytes: usize, waited: Duration) {
         self.n_bytes += n_bytes;
         self.waited += waited;
     }
@@ -73,15 +72,15 @@ impl Pace {
 
 /// One exchange with the client, ended when it takes longer than `limit` in all: a client that
 /// trickles holds a shard's room no longer than that.
-pub(super) async fn in_time<T>(
+pub(crate) async fn io_timeout<T>(
     limit: Duration,
     exchange: impl Future<Output = io::Result<T>>,
-) -> Result<T, Ended> {
-    Ok(before(limit, exchange, || io::ErrorKind::TimedOut.into()).await?)
+) -> io::Result<T> {
+    with_timeout(limit, exchange, || io::ErrorKind::TimedOut.into()).await
 }
 
 /// Runs `work` unless and until `deadline` has passed.
-pub(crate) async fn within<T>(
+pub(crate) async fn with_deadline<T>(
     deadline: Instant,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
@@ -91,11 +90,11 @@ pub(crate) async fn within<T>(
     if left.is_zero() {
         return Err(expired());
     }
-    before(left, work, expired).await
+    with_timeout(left, work, expired).await
 }
 
 /// Runs `work` for at most `limit`. Work that completes immediately needs no timer.
-pub(super) async fn before<T, E>(
+pub(crate) async fn with_timeout<T, E>(
     limit: Duration,
     work: impl Future<Output = Result<T, E>>,
     late: impl FnOnce() -> E,
@@ -120,7 +119,7 @@ mod tests {
     #[test]
     fn what_waited_to_be_read_is_known_without_a_clock_in_common() {
         let start = Instant::now();
-        let mut lag = Lag::new(start);
+        let mut lag = QueueDelay::new(start);
         // The client's clock started 40 s before ours did.
         let mut waited = |sent: u64, read: u64| lag.waited(MS(40_000 + sent), start + MS(read));
         assert_eq!(waited(10, 15), MS(0), "the first is taken for one that did not wait");
@@ -134,7 +133,7 @@ mod tests {
     #[test]
     fn clocks_that_drift_make_no_request_late() {
         let start = Instant::now();
-        let mut lag = Lag::new(start);
+        let mut lag = QueueDelay::new(start);
         for second in 1..100_000u64 {
             // Ours is faster by 200 millionths.
             let (sent, read) =
@@ -146,7 +145,7 @@ mod tests {
     #[test]
     fn a_client_without_a_time_or_with_a_forged_one_is_served_all_the_same() {
         let start = Instant::now();
-        let mut lag = Lag::new(start);
+        let mut lag = QueueDelay::new(start);
         assert_eq!(lag.waited(MS(0), start + MS(5000)), MS(0));
         assert_eq!(lag.waited(Duration::MAX, start + MS(5000)), MS(0));
         // Only the liar's own requests are late.
@@ -155,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_reply_has_a_least_rate_and_each_chunk_its_time() {
-        let mut pace = Pace::default();
+        let mut pace = SlowReaderLimit::default();
         assert_eq!(pace.allowance(), WRITE_TIMEOUT);
         // As fast as it must be: for ever.
         for _ in 0..1000 {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Threads that must live as long as their server, seen from outside.
 #[derive(Clone, Default)]
-pub struct Deaths(Arc<(Mutex<State>, Condvar)>);
+pub struct ThreadSupervisor(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Default)]
 struct State {
@@ -16,17 +16,17 @@ struct State {
 }
 
 /// Held by a thread for as long as it lives.
-pub(crate) struct Lifeline {
+pub(crate) struct ThreadGuard {
     name: String,
-    deaths: Deaths,
+    supervisor: ThreadSupervisor,
 }
 
 thread_local! {
     /// Dropped when the thread ends, in whatever way.
-    static LIFELINE: RefCell<Option<Lifeline>> = const { RefCell::new(None) };
+    static THREAD_GUARD: RefCell<Option<ThreadGuard>> = const { RefCell::new(None) };
 }
 
-impl Deaths {
+impl ThreadSupervisor {
     /// Waits until a thread has ended that must not, and returns its name; `None` if the server is
     /// stopped first.
     #[must_use]
@@ -50,8 +50,8 @@ impl Deaths {
     }
 
     /// Ties a thread of this name to the server.
-    pub(crate) fn lifeline(&self, name: impl Into<String>) -> Lifeline {
-        Lifeline { name: name.into(), deaths: self.clone() }
+    pub(crate) fn thread_guard(&self, name: impl Into<String>) -> ThreadGuard {
+        ThreadGuard { name: name.into(), supervisor: self.clone() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -59,23 +59,23 @@ impl Deaths {
     }
 }
 
-impl Lifeline {
+impl ThreadGuard {
     /// Is held by this thread until it ends.
     pub(crate) fn hold(self) {
-        LIFELINE.set(Some(self));
+        THREAD_GUARD.set(Some(self));
     }
 }
 
-impl Drop for Lifeline {
+impl Drop for ThreadGuard {
     fn drop(&mut self) {
-        let mut state = self.deaths.lock();
+        let mut state = self.supervisor.lock();
         if state.is_stopping || state.dead.is_some() {
             return;
         }
         // No log: this runs as the thread's locals are destroyed, and the log's buffer is one of
         // them.
         state.dead = Some(std::mem::take(&mut self.name));
-        self.deaths.0.1.notify_all();
+        self.supervisor.0.1.notify_all();
     }
 }
 
@@ -85,23 +85,23 @@ mod tests {
 
     #[test]
     fn a_thread_that_panics_is_reported_and_one_that_is_stopped_is_not() {
-        let deaths = Deaths::default();
+        let supervisor = ThreadSupervisor::default();
         let run = |name: &str, panics: bool| {
-            let lifeline = deaths.lifeline(name);
+            let guard = supervisor.thread_guard(name);
             let thread = std::thread::spawn(move || {
-                lifeline.hold();
+                guard.hold();
                 assert!(!panics, "it was to panic");
             });
             thread.join().is_err()
         };
         assert!(run("first", true));
-        assert_eq!(deaths.wait().as_deref(), Some("first"));
+        assert_eq!(supervisor.wait().as_deref(), Some("first"));
         assert!(!run("second", false));
-        assert_eq!(deaths.first().as_deref(), Some("first"), "the others follow from it");
-        let deaths = Deaths::default();
-        let lifeline = deaths.lifeline("third");
-        deaths.expect();
-        drop(lifeline);
-        assert_eq!(deaths.wait(), None);
+        assert_eq!(supervisor.first().as_deref(), Some("first"), "the others follow from it");
+        let supervisor = ThreadSupervisor::default();
+        let guard = supervisor.thread_guard("third");
+        supervisor.expect();
+        drop(guard);
+        assert_eq!(supervisor.wait(), None);
     }
 }

@@ -22,7 +22,7 @@ use crate::puts::Puts;
 use crate::{ServerConfig, ServerError};
 
 /// The partitions and tensors of one server.
-pub(crate) struct Holdings {
+pub(crate) struct Partitions {
     pub(crate) book: PartitionBook,
     /// The partitions that are served now, ascending, and how often that has changed.
     parts: RwLock<Arc<[PartId]>>,
@@ -38,7 +38,7 @@ pub(crate) struct Holdings {
     /// Whether one comes or goes at this moment.
     is_moving: AtomicBool,
     /// In the order of the graph's description.
-    pub(crate) tensors: Vec<TensorHolding>,
+    pub(crate) tensors: Vec<ServedTensor>,
     /// The partitions, open.
     pub(crate) live: Arc<LiveGraph>,
     /// Versions that are kept for readers.
@@ -58,12 +58,12 @@ pub(crate) struct Holdings {
 }
 
 /// One tensor: the same on every partition.
-pub(crate) struct TensorHolding {
+pub(crate) struct ServedTensor {
     pub(crate) description: TensorDescription,
     pub(crate) stripes: Stripes,
 }
 
-impl Holdings {
+impl Partitions {
     /// Opens every partition that the configuration names. Blocks on catalogs and on files.
     pub(crate) fn open(config: &ServerConfig, n_shards: u16) -> Result<Self, ServerError> {
         let graph = Graph::open(&config.graph)?;
@@ -80,7 +80,7 @@ impl Holdings {
             return Err(ServerError::NoPart { found, last });
         }
         let specs = graph.meta().tensors.iter();
-        let tensors = specs.map(|spec| TensorHolding::new(spec, n_shards));
+        let tensors = specs.map(|spec| ServedTensor::new(spec, n_shards));
         let tensors = tensors.collect::<Result<_, _>>()?;
         let mode = match (config.writable, &config.follow) {
             (true, _) => LiveMode::Write,
@@ -315,14 +315,14 @@ impl Holdings {
     }
 
     /// An upper bound, exclusive, of the keys of a tensor's rows of one partition on each shard.
-    pub(crate) fn keys_of(&self, part: PartId, tensor: &TensorHolding) -> u64 {
+    pub(crate) fn keys_of(&self, part: PartId, tensor: &ServedTensor) -> u64 {
         let n_rows = u32::try_from(self.book.range(part).len()).unwrap_or(u32::MAX);
         tensor.stripes.keys_of(n_rows)
     }
 }
 
 /// One partition comes or goes, until this is dropped.
-pub(crate) struct Moving<'a>(&'a Holdings);
+pub(crate) struct Moving<'a>(&'a Partitions);
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
@@ -330,7 +330,7 @@ impl Drop for Moving<'_> {
     }
 }
 
-impl TensorHolding {
+impl ServedTensor {
     fn new(spec: &TensorSpec, n_shards: u16) -> Result<Self, ServerError> {
         let found = spec.row_bytes();
         let row_bytes = u32::try_from(found)

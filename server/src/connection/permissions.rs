@@ -5,12 +5,12 @@ use std::os::fd::AsFd;
 use lodestore_schema::{Failure, FailureCode, Token};
 use rustix::net::getsockname;
 
+use crate::auth::AuthPolicy;
 use crate::error::failure;
-use crate::guard::Guard;
 
 /// Whether a connection may have partitions copied and moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rights {
+pub(super) enum Permissions {
     /// The connection came by a Unix socket, showed the admin token, or is local where no admin
     /// token is set.
     Moves,
@@ -20,10 +20,10 @@ pub(super) enum Rights {
     Elsewhere,
 }
 
-impl Rights {
+impl Permissions {
     /// It has shown no token yet.
-    pub(super) fn of(guard: &Guard, socket: impl AsFd, is_local: bool) -> Self {
-        match guard.admin_token {
+    pub(super) fn of(policy: &AuthPolicy, socket: impl AsFd, is_local: bool) -> Self {
+        match policy.admin_token {
             _ if is_local => Self::Moves,
             Some(_) => Self::WantsAdminToken,
             None if is_loopback(socket) => Self::Moves,
@@ -32,8 +32,8 @@ impl Rights {
     }
 
     /// It has shown this token; true for the admin's.
-    pub(super) fn hear(&mut self, guard: &Guard, token: &Token) -> bool {
-        let is_admin = guard.admin_token.as_ref().is_some_and(|admin| admin.take(token));
+    pub(super) fn hear(&mut self, policy: &AuthPolicy, token: &Token) -> bool {
+        let is_admin = policy.admin_token.as_ref().is_some_and(|admin| admin.take(token));
         if is_admin {
             *self = Self::Moves;
         }
@@ -73,20 +73,20 @@ mod tests {
     fn moves_are_for_admins_and_where_there_are_none_for_the_own_machine() {
         let token = |text: &str| Token::new(text.as_bytes()).unwrap();
         let (rows, admin) = (token("rows-rows-rows-rows"), token("admin-admin-admin-admin"));
-        let guard = |admin: Option<Token>| Guard {
+        let policy = |admin: Option<Token>| AuthPolicy {
             admin_token: admin.map(Tokens::from),
             token: Some(rows.into()),
-            ..Guard::default()
+            ..AuthPolicy::default()
         };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let may = |rights: Rights| rights.check_moves().is_ok();
-        assert!(may(Rights::of(&guard(None), &listener, false)));
-        assert!(may(Rights::of(&guard(Some(admin)), &listener, true)));
-        let mut told = Rights::of(&guard(Some(admin)), &listener, false);
-        assert!(!may(told) && !told.hear(&guard(Some(admin)), &rows) && !may(told));
-        assert!(told.hear(&guard(Some(admin)), &admin) && may(told));
+        let may = |permissions: Permissions| permissions.check_moves().is_ok();
+        assert!(may(Permissions::of(&policy(None), &listener, false)));
+        assert!(may(Permissions::of(&policy(Some(admin)), &listener, true)));
+        let mut told = Permissions::of(&policy(Some(admin)), &listener, false);
+        assert!(!may(told) && !told.hear(&policy(Some(admin)), &rows) && !may(told));
+        assert!(told.hear(&policy(Some(admin)), &admin) && may(told));
         let everywhere = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
-        let mut other = Rights::of(&guard(None), &everywhere, false);
-        assert!(!may(other) && !other.hear(&guard(None), &admin) && !may(other));
+        let mut other = Permissions::of(&policy(None), &everywhere, false);
+        assert!(!may(other) && !other.hear(&policy(None), &admin) && !may(other));
     }
 }

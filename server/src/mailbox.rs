@@ -29,10 +29,10 @@ pub(crate) enum Event {
 }
 
 /// The sending end of a shard's events, for threads without an executor.
-pub(crate) struct Inbox(Mutex<ForeignSender<Event>>);
+pub(crate) struct Mailbox(Mutex<ForeignSender<Event>>);
 
-impl Inbox {
-    pub(super) fn new(sender: ForeignSender<Event>) -> Self {
+impl Mailbox {
+    pub(crate) fn new(sender: ForeignSender<Event>) -> Self {
         Self(Mutex::new(sender))
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use lodestore_cache::{Claim, PolicySpec, shares};
 
 use crate::connection::REGION_BYTES;
-use crate::holdings::{Holdings, TensorHolding};
 use crate::limits::{SHARED_BYTES_PER_SHARD, SHARED_ONE_IN};
+use crate::partitions::{Partitions, ServedTensor};
 use crate::{ServerConfig, ServerError};
 
 /// Bytes of the budget that clients of this machine may map of one shard; whole regions, and none
@@ -25,15 +25,15 @@ pub(crate) fn shared_bytes(config: &ServerConfig, n_shards: u16) -> u64 {
 /// bytes of their rows; what one does not need is left to the others. A tier takes no more memory
 /// than its rows need, so a large budget is only a bound.
 pub(crate) fn tier_bytes(
-    holdings: &Holdings,
+    partitions: &Partitions,
     (config, volatile_bytes): (&ServerConfig, u64),
     n_shards: u16,
 ) -> Result<Arc<[usize]>, ServerError> {
     let spec = PolicySpec::try_from(config.policy)
         .map_err(|_| ServerError::Policy { found: config.policy })?;
-    let sizes: Vec<(u32, u64)> = holdings.tensors.iter().map(|t| size(holdings, t)).collect();
+    let sizes: Vec<(u32, u64)> = partitions.tensors.iter().map(|t| size(partitions, t)).collect();
     let largest = sizes.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0).max(1);
-    let claims = holdings.tensors.iter().zip(&sizes).map(|(tensor, &(n_keys, bytes))| {
+    let claims = partitions.tensors.iter().zip(&sizes).map(|(tensor, &(n_keys, bytes))| {
         let weight = u128::from(bytes) * u128::from(u32::MAX) / u128::from(largest);
         Claim::of_tier(tensor.description.row_bytes as usize, n_keys, &spec, weight as u32)
     });
@@ -46,10 +46,10 @@ pub(crate) fn tier_bytes(
 }
 
 /// Returns the rows of a tensor on one shard, about, and bytes of all its rows.
-fn size(holdings: &Holdings, tensor: &TensorHolding) -> (u32, u64) {
-    let parts = holdings.parts_ever();
-    let n_keys = parts.iter().map(|&part| holdings.keys_of(part, tensor)).sum::<u64>();
-    let n_rows = parts.iter().map(|&part| holdings.book.range(part).len() as u64);
+fn size(partitions: &Partitions, tensor: &ServedTensor) -> (u32, u64) {
+    let parts = partitions.parts_ever();
+    let n_keys = parts.iter().map(|&part| partitions.keys_of(part, tensor)).sum::<u64>();
+    let n_rows = parts.iter().map(|&part| partitions.book.range(part).len() as u64);
     let bytes = n_rows.sum::<u64>() * u64::from(tensor.description.row_bytes);
     (u32::try_from(n_keys).unwrap_or(u32::MAX), bytes)
 }

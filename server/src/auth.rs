@@ -24,7 +24,7 @@ pub struct TlsFiles {
 
 /// Credentials that are required of clients over TCP. By default nothing.
 #[derive(Default)]
-pub(crate) struct Guard {
+pub(crate) struct AuthPolicy {
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) token: Option<Tokens>,
     /// Token that is required to move partitions.
@@ -33,7 +33,7 @@ pub(crate) struct Guard {
     pub(crate) asks_certificate: bool,
 }
 
-impl Guard {
+impl AuthPolicy {
     /// Reads certificates and keys.
     pub(crate) fn new(config: &ServerConfig) -> Result<Self, ServerError> {
         let tls = config.tls.as_ref().map(tls_config).transpose()?;
@@ -55,38 +55,38 @@ impl Guard {
 
 /// The credentials in use, replaced as a whole: later connections must show those of the new ones.
 #[derive(Default)]
-pub(crate) struct Gate(RwLock<Arc<Guard>>);
+pub(crate) struct AuthHandle(RwLock<Arc<AuthPolicy>>);
 
-impl Gate {
-    pub(crate) fn new(guard: Guard) -> Self {
-        Self(RwLock::new(Arc::new(guard)))
+impl AuthHandle {
+    pub(crate) fn new(policy: AuthPolicy) -> Self {
+        Self(RwLock::new(Arc::new(policy)))
     }
 
     /// Credentials that are required of new connections.
-    pub(crate) fn guard(&self) -> Arc<Guard> {
+    pub(crate) fn policy(&self) -> Arc<AuthPolicy> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Replaces the guard by one of the same kinds of proof. No connection enters without a proof
     /// that was required before, and none is admitted that was checked for less.
-    fn renew(&self, guard: Guard) -> Result<(), ServerError> {
+    fn renew(&self, policy: AuthPolicy) -> Result<(), ServerError> {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let changed = inner.asks().into_iter().zip(guard.asks()).find(|(now, new)| now != new);
+        let changed = inner.asks().into_iter().zip(policy.asks()).find(|(now, new)| now != new);
         if let Some(((setting, is_asked), _)) = changed {
             return Err(ServerError::Renewal { setting, is_asked });
         }
-        *inner = Arc::new(guard);
+        *inner = Arc::new(policy);
         Ok(())
     }
 }
 
 /// Replaces tokens and certificates of a running server.
 #[derive(Clone)]
-pub struct Renewer(Arc<Gate>);
+pub struct CredentialReloader(Arc<AuthHandle>);
 
-impl Renewer {
-    pub(crate) fn new(gate: Arc<Gate>) -> Self {
-        Self(gate)
+impl CredentialReloader {
+    pub(crate) fn new(auth: Arc<AuthHandle>) -> Self {
+        Self(auth)
     }
 
     /// From now on asks of those who connect what `config` says: tokens, certificates and keys,
@@ -98,7 +98,7 @@ impl Renewer {
     /// as it was then.
     pub fn renew(&self, config: &ServerConfig) -> Result<(), ServerError> {
         config.check()?;
-        self.0.renew(Guard::new(config)?)
+        self.0.renew(AuthPolicy::new(config)?)
     }
 }
 
@@ -136,8 +136,8 @@ mod tests {
     }
 
     /// Returns the text of the token.
-    fn told(gate: &Gate) -> Option<&'static str> {
-        let tokens = gate.guard().token?;
+    fn told(auth: &AuthHandle) -> Option<&'static str> {
+        let tokens = auth.policy().token?;
         TEXTS.into_iter().find(|text| tokens.first().as_bytes() == text.as_bytes())
     }
 
@@ -147,36 +147,38 @@ mod tests {
     #[test]
     fn tokens_are_replaced_and_none_is_added_or_left_out() {
         let [first, second, third] = TEXTS.map(Some);
-        let gate = Arc::new(Gate::new(Guard::new(&config(first, second)).unwrap()));
-        let renewer = Renewer::new(Arc::clone(&gate));
+        let auth = Arc::new(AuthHandle::new(AuthPolicy::new(&config(first, second)).unwrap()));
+        let credential_reloader = CredentialReloader::new(Arc::clone(&auth));
         for (token, admin, named) in
             [(None, second, "token"), (first, None, "admin_token"), (None, None, "token")]
         {
-            let error = renewer.renew(&config(token, admin)).unwrap_err();
+            let error = credential_reloader.renew(&config(token, admin)).unwrap_err();
             let is_it = matches!(&error, ServerError::Renewal { setting, is_asked: true }
                 if *setting == named);
             assert!(is_it, "{error}");
         }
         let exposed = Some(([10, 0, 0, 1], 0).into());
         let config_of = |token| ServerConfig { listen: exposed, ..config(token, None) };
-        let error = renewer.renew(&config_of(None)).unwrap_err();
+        let error = credential_reloader.renew(&config_of(None)).unwrap_err();
         assert!(matches!(error, ServerError::Exposed { .. }), "{error}");
-        assert_eq!(told(&gate), first, "it stays");
-        renewer.renew(&config(third, second)).unwrap();
-        assert_eq!(told(&gate), third);
-        let open = Renewer::new(Arc::new(Gate::new(Guard::new(&config(None, None)).unwrap())));
+        assert_eq!(told(&auth), first, "it stays");
+        credential_reloader.renew(&config(third, second)).unwrap();
+        assert_eq!(told(&auth), third);
+        let open = CredentialReloader::new(Arc::new(AuthHandle::new(
+            AuthPolicy::new(&config(None, None)).unwrap(),
+        )));
         let error = open.renew(&config(first, None)).unwrap_err();
         assert!(error.to_string().contains("token was not asked for"), "{error}");
     }
 
     #[test]
     fn clients_that_had_to_show_a_certificate_still_have_to() {
-        let with = |asks_certificate| Guard { asks_certificate, ..Guard::default() };
+        let with = |asks_certificate| AuthPolicy { asks_certificate, ..AuthPolicy::default() };
         for asked in [false, true] {
-            let gate = Gate::new(with(asked));
-            let error = gate.renew(with(!asked)).unwrap_err();
+            let auth = AuthHandle::new(with(asked));
+            let error = auth.renew(with(!asked)).unwrap_err();
             assert!(error.to_string().contains("tls.client_ca"), "{error}");
-            gate.renew(with(asked)).unwrap();
+            auth.renew(with(asked)).unwrap();
         }
     }
 }

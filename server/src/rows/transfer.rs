@@ -7,7 +7,7 @@ use lodestore_graph::PartId;
 
 use super::part::PartRows;
 use super::{Parts, ShardRows};
-use crate::holdings::Holdings;
+use crate::partitions::Partitions;
 
 /// Keys that are taken out of the tier at a time.
 const KEYS_AT_ONCE: u32 = 4096;
@@ -18,21 +18,21 @@ impl ShardRows {
     /// Opens a partition that the store has open; nothing happens if it is open here.
     pub(crate) async fn open_part(
         &self,
-        holdings: &Holdings,
+        partitions: &Partitions,
         position: usize,
         part: PartId,
     ) -> Result<(), String> {
         if self.parts().get(part).is_some() {
             return Ok(());
         }
-        let Some(live) = holdings.live.tensor(part, position) else {
+        let Some(live) = partitions.live.tensor(part, position) else {
             return Err(format!("partition {part} is not open"));
         };
         let Some(key_base) = self.key_bases.get(part.index()).copied().flatten() else {
             return Err(format!("partition {part} has no place here"));
         };
         // It may have been here before, with other rows.
-        let n_keys = holdings.keys_of(part, &holdings.tensors[position]);
+        let n_keys = partitions.keys_of(part, &partitions.tensors[position]);
         self.forget_keys(key_base, key_base + u32::try_from(n_keys).unwrap_or(u32::MAX)).await;
         let rows = PartRows::open(live, key_base).await?;
         self.replace(part, Some(Rc::new(rows)));

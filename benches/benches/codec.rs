@@ -11,7 +11,7 @@ use std::time::Instant;
 use lodestore_benches::{Contestant, Rounds, is_smoke, random_ids};
 use lodestore_graph::{NodeId, PartId, PartitionBook, mix};
 use lodestore_store::{
-    CodecChoice, DeviceProfile, Dtype, EmbeddedStore, Graph, Importer, MappedReader, ReadPlan,
+    CodecChoice, DiskProfile, Dtype, EmbeddedStore, Graph, Importer, MappedReader, ReadPlan,
     RowIdx, RowReader, SourceError, TensorOptions, TensorSource, open_source,
 };
 
@@ -62,7 +62,7 @@ fn compare(name: &str, source: &dyn TensorSource, batch_rows: usize) {
     let outs = [scratch(n_bytes), scratch(n_bytes)];
     let gather = |reader: &MappedReader, out: &Mutex<(ReadPlan, Vec<u8>)>| {
         let (plan, out) = &mut *out.lock().expect("no panic");
-        reader.gather(&pairs, &DeviceProfile::default(), plan, out).expect("rows");
+        reader.gather(&pairs, &DiskProfile::default(), plan, out).expect("rows");
     };
     let contestants: [Contestant<'_>; 2] = [
         ("raw", Box::new(|_| gather(&raw, &outs[0]))),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use lodestore_graph::PartId;
 use lodestore_store::{
-    Arrival, ArrivingFile, FetchedFile, Graph, LiveGraph, LiveMode, META_FILE, Manifest,
+    Arrival, ArrivingFile, FetchedFile, Graph, GraphHandle, META_FILE, Manifest, OpenMode,
     OpenOptions, StoreError,
 };
 use serde::Serialize;
@@ -64,10 +64,11 @@ struct Fetch<'a> {
 }
 
 impl Bucket {
-    /// Brings partitions in `dir` to a version: those that are not there come as a whole, others get
-    /// the files that they lack. A pull that was cut off continues.
+    /// Brings partitions in `dir` to a version: those that are not there come as a whole, others
+    /// get the files that they lack. A pull that was cut off continues.
     ///
-    /// A partition gets its name, or its version, only after all of its files were read and checked.
+    /// A partition gets its name, or its version, only after all of its files were read and
+    /// checked.
     pub fn pull(
         &self,
         dir: &Path,
@@ -166,7 +167,7 @@ impl Bucket {
         let (part, manifest) = (publication.part(), &publication.manifest);
         let graph = Graph::open(dir)?;
         let options = OpenOptions::default();
-        let live = LiveGraph::open(graph, Some(&[part]), LiveMode::Follow, &options)?;
+        let live = GraphHandle::open(graph, Some(&[part]), OpenMode::Follow, &options)?;
         if live.pending_version() > live.version() {
             return Err(BucketError::Pending { dir: dir.to_owned(), part });
         }
@@ -183,8 +184,8 @@ impl Bucket {
         Ok(())
     }
 
-    /// Fetches files to their ends. Chunks come in parallel and are appended in order, by a thread of
-    /// their own; another one checks and names the files that are whole.
+    /// Fetches files to their ends. Chunks come in parallel and are appended in order, by a thread
+    /// of their own; another one checks and names the files that are whole.
     fn fetch(
         &self,
         part: PartId,

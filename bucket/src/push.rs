@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use lodestore_graph::PartId;
 use lodestore_store::{
-    Graph, LiveGraph, LiveMode, META_FILE, Manifest, OpenOptions, PartFiles, StoreError,
+    Graph, GraphHandle, META_FILE, Manifest, OpenMode, OpenOptions, PartFiles, StoreError,
     Succession, verify_lists,
 };
 use serde::Serialize;
@@ -74,11 +74,12 @@ struct Job {
 }
 
 impl Bucket {
-    /// Uploads what the bucket lacks of the newest committed version of these partitions of a graph, all
-    /// that are in the folder if empty, and publishes it. Puts and commits may go on meanwhile.
+    /// Uploads what the bucket lacks of the newest committed version of these partitions of a
+    /// graph, all that are in the folder if empty, and publishes it. Puts and commits may go on
+    /// meanwhile.
     ///
-    /// Every page of rows is checked as it is read, and every list of edges before. What was uploaded
-    /// stays when it fails, so that another try continues.
+    /// Every page of rows is checked as it is read, and every list of edges before. What was
+    /// uploaded stays when it fails, so that another try continues.
     pub fn push(
         &self,
         dir: &Path,
@@ -90,7 +91,7 @@ impl Bucket {
         let mut parts = if parts.is_empty() { graph.parts_here() } else { parts.to_vec() };
         parts.sort_unstable();
         parts.dedup();
-        let live = LiveGraph::open(graph, Some(&parts), LiveMode::Read, &OpenOptions::default())?;
+        let live = GraphHandle::open(graph, Some(&parts), OpenMode::Read, &OpenOptions::default())?;
         self.run(async {
             let ours = identity_of(live.graph());
             let found = self.find_or_create_graph(ours).await?;
@@ -121,7 +122,7 @@ impl Bucket {
     /// Compares a partition with its newest publication; breaks where nothing is to be published.
     async fn begin_upload(
         &self,
-        live: &LiveGraph,
+        live: &GraphHandle,
         graph: GraphIdentity,
         part: PartId,
     ) -> Result<ControlFlow<PushedPart, Upload>, BucketError> {

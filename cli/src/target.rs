@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use lodestore_client::{Client, ClientConfig, CommitOutcome, EmbeddedSource, RowSource};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
-use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, TensorSpec, View};
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, TensorSpec, View};
 
 use crate::here::{check_here, list, parts_elsewhere, parts_here};
 use crate::ids::InternalIds;
@@ -19,7 +19,7 @@ pub(crate) enum Place {
 
 /// A graph that takes rows.
 pub(crate) enum Target {
-    Files(Arc<LiveGraph>),
+    Files(Arc<GraphHandle>),
     Servers(Box<Client>),
 }
 
@@ -76,7 +76,7 @@ impl Place {
                     );
                 }
                 let parts = if named.is_empty() { &here[..] } else { named };
-                let live = LiveGraph::open(graph, Some(parts), LiveMode::Write, &options)?;
+                let live = GraphHandle::open(graph, Some(parts), OpenMode::Write, &options)?;
                 Target::Files(Arc::new(live))
             }
             Self::Servers(client) => Target::Servers(client),

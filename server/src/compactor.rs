@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lodestore_schema::UpdateStats;
-use lodestore_store::{Folding, LiveTensor, StoreError};
+use lodestore_store::{Folding, StoreError, TensorHandle};
 use tracing::{info, warn};
 
 use crate::ServerError;
@@ -200,7 +200,7 @@ fn run(
     mailboxes: &[Mailbox],
     scope: Scope,
 ) -> Result<(), StoreError> {
-    let is_chosen = |tensor: &LiveTensor| match scope {
+    let is_chosen = |tensor: &TensorHandle| match scope {
         Scope::Everything => !tensor.current().is_plain(),
         Scope::WhereItPays => tensor.pays_to_fold(),
     };

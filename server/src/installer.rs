@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_store::{LiveGraph, Manifest};
+use lodestore_store::{GraphHandle, Manifest};
 
 use crate::mailbox::Mailbox;
 use crate::partitions::Partitions;
@@ -28,7 +28,7 @@ impl Installer {
 
     /// Returns the graph that is served.
     #[must_use]
-    pub fn live(&self) -> &LiveGraph {
+    pub fn live(&self) -> &GraphHandle {
         &self.partitions.live
     }
 

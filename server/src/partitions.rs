@@ -12,8 +12,8 @@ use lodestore_schema::{
     graph_tag,
 };
 use lodestore_store::{
-    Arrival, DeviceProfile, Graph, LiveGraph, LiveMode, LiveTensor, OpenOptions, ReaderKind,
-    StoppedWrites, StoreError, TensorSpec,
+    Arrival, DiskProfile, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoppedWrites,
+    StoreError, TensorHandle, TensorSpec,
 };
 use uuid::Uuid;
 
@@ -40,11 +40,11 @@ pub(crate) struct Partitions {
     /// In the order of the graph's description.
     pub(crate) tensors: Vec<ServedTensor>,
     /// The partitions, open.
-    pub(crate) live: Arc<LiveGraph>,
+    pub(crate) live: Arc<GraphHandle>,
     /// Versions that are kept for readers.
     pub(crate) pins: Pins,
     /// Cost of reads from the graph's disk.
-    pub(crate) profile: DeviceProfile,
+    pub(crate) profile: DiskProfile,
     /// As configured.
     pub(crate) writable: bool,
     /// Addresses of the writers that it follows.
@@ -83,15 +83,15 @@ impl Partitions {
         let tensors = specs.map(|spec| ServedTensor::new(spec, n_shards));
         let tensors = tensors.collect::<Result<_, _>>()?;
         let mode = match (config.writable, &config.follow) {
-            (true, _) => LiveMode::Write,
-            (false, Some(_)) => LiveMode::Follow,
-            (false, None) => LiveMode::Read,
+            (true, _) => OpenMode::Write,
+            (false, Some(_)) => OpenMode::Follow,
+            (false, None) => OpenMode::Read,
         };
-        let profile = DeviceProfile::load(&**graph.device(), graph.dir());
+        let profile = DiskProfile::load(&**graph.device(), graph.dir());
         // Shards read segments in a way of their own, so that the store's needs no memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
         let arriving = if config.parts_here { Arrival::begun_in(&graph)? } else { Vec::new() };
-        let live = Arc::new(LiveGraph::open(graph, Some(&parts), mode, &options)?);
+        let live = Arc::new(GraphHandle::open(graph, Some(&parts), mode, &options)?);
         let served = |part| AtomicU32::new(live.part_version(part).unwrap_or(0));
         let served = book.parts().map(served).collect();
         Ok(Self {
@@ -307,7 +307,7 @@ impl Partitions {
     }
 
     /// Every tensor of every partition here, with its position in the graph's description.
-    pub(crate) fn live_tensors(&self) -> impl Iterator<Item = (PartId, usize, Arc<LiveTensor>)> {
+    pub(crate) fn live_tensors(&self) -> impl Iterator<Item = (PartId, usize, Arc<TensorHandle>)> {
         let positions = 0..self.tensors.len();
         let parts = self.parts();
         let pairs = (0..parts.len()).flat_map(move |i| positions.clone().map(move |at| (i, at)));

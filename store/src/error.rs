@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use lodestore_graph::{NodeId, PartId};
 use thiserror::Error;
 
-use crate::cause::Cause;
+use crate::error_origin::ErrorOrigin;
 use crate::limits::{MAX_PUT_BYTES, MAX_VERSIONS_AHEAD};
 use crate::meta::MetaError;
 use crate::plan::PlanError;
@@ -138,7 +138,7 @@ pub enum StoreError {
         /// RocksDB's or our own reason.
         reason: String,
         /// Whether it says something about the catalog.
-        cause: Cause,
+        origin: ErrorOrigin,
     },
     /// A pending row is not as it was put.
     #[error(

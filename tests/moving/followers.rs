@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_schema::{CommitStep, FailureCode, Reply, RequestBody};
-use lodestore_store::{Folding, Graph, LiveGraph, LiveMode, OpenOptions};
+use lodestore_store::{Folding, Graph, GraphHandle, OpenMode, OpenOptions};
 use tempfile::TempDir;
 
 use crate::support::Numbers;
@@ -354,7 +354,8 @@ fn refused_after(last: u32) {
     // It has not listened before it has folded past the follower's version.
     {
         let graph = Graph::open(&old).unwrap();
-        let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+        let live =
+            GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
         for turn in 11..=last {
             live.put_rows("feat", &[NodeId(turn)], &put_row(NodeId(turn), turn)).unwrap();
             live.commit_version().unwrap();

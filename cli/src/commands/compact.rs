@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use lodestore_graph::PartId;
-use lodestore_store::{Compacted, Folding, Graph, LiveGraph, LiveMode, OpenOptions};
+use lodestore_store::{Compacted, Folding, Graph, GraphHandle, OpenMode, OpenOptions};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -81,7 +81,7 @@ impl CompactArgs {
         let (graph, options) = (Graph::open(folder)?, OpenOptions::default());
         let parts = self.part.map_or_else(|| parts_here(&graph), |part| Ok(vec![PartId(part)]))?;
         let absent = parts_elsewhere(graph.book(), &graph.parts_here());
-        let live = LiveGraph::open(graph, Some(&parts), LiveMode::Write, &options)?;
+        let live = GraphHandle::open(graph, Some(&parts), OpenMode::Write, &options)?;
         let start = Instant::now();
         let mut progress = console.progress("compact");
         let mut advance = |done, total| {

@@ -12,7 +12,7 @@ use lodestore_client::{
 use lodestore_graph::npy::NpyWriter;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
-    Dtype, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind, View,
+    Dtype, EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, View,
 };
 use serde::Serialize;
 
@@ -132,7 +132,7 @@ impl GatherArgs {
         if let Some(graph) = &self.graph {
             let (graph, options) = (Graph::open(graph)?, OpenOptions { reader: self.reader });
             let here = parts_here(&graph)?;
-            let live = LiveGraph::open(graph, Some(&here), LiveMode::Read, &options)?;
+            let live = GraphHandle::open(graph, Some(&here), OpenMode::Read, &options)?;
             let view = self.version.map_or(View::Latest, View::At);
             let store = EmbeddedStore::over(Arc::new(live), view)?;
             return Ok((Box::new(EmbeddedSource::new(store)), here));

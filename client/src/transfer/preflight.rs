@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::{Copied, CopyStep, Description, FailureCode, Reply, RequestBody};
-use lodestore_store::{Graph, LiveGraph, LiveMode, OpenOptions, StoreError};
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 
 use super::{PAUSE, TransferPlan, TransferStats};
 use crate::remote::{ask_server, describe};
@@ -57,7 +57,7 @@ pub(super) fn check_taken(plan: &TransferPlan, kind: Kind) -> Result<(), ClientE
 /// Returns the committed version of the partition in its place.
 fn version_here(plan: &TransferPlan) -> Result<u32, ClientError> {
     let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
-    let live = LiveGraph::open(graph, Some(&[plan.part]), LiveMode::Read, &options)?;
+    let live = GraphHandle::open(graph, Some(&[plan.part]), OpenMode::Read, &options)?;
     Ok(live.version())
 }
 

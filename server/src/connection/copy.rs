@@ -50,7 +50,7 @@ impl Connection {
         self.permissions.check_moves()?;
         match step {
             CopyStep::Adopt => {
-                let version = shard.adopt(part).await?;
+                let version = shard.open_received(part).await?;
                 return Ok((Copied { version, ..Copied::default() }, Vec::new()));
             }
             CopyStep::Expect { id } => {

@@ -1,15 +1,15 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use lodestore_store::{Folding, Graph, LiveMode, OpenOptions};
+use lodestore_store::{Folding, Graph, OpenMode, OpenOptions};
 
 use super::*;
 use crate::ServerConfig;
 use crate::testing::{Faulty, OpenFault, fetch, import, put};
 
-fn open_writer(graph: &Path) -> Arc<LiveGraph> {
+fn open_writer(graph: &Path) -> Arc<GraphHandle> {
     let graph = Graph::open(graph).unwrap();
-    Arc::new(LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap())
+    Arc::new(GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap())
 }
 
 fn serve(into: &Path) -> Server {

@@ -17,7 +17,7 @@ fn run<F: Future<Output = ()> + 'static>(work: impl FnOnce() -> F + Send + 'stat
 
 fn admission() -> Rc<ReadAdmission> {
     let counters = Arc::from([Counters::default()]);
-    Rc::new(ReadAdmission::new(DeviceProfile::default(), counters, 0))
+    Rc::new(ReadAdmission::new(DiskProfile::default(), counters, 0))
 }
 
 fn turn_of(admission: &Rc<ReadAdmission>, kind: PullKind, arrived: Instant) -> ReadTurn {

@@ -8,7 +8,7 @@ use futures_lite::future::poll_once;
 use glommio::{LocalExecutorBuilder, Placement};
 use lodestore_cache::{Governor, PolicyKind};
 use lodestore_schema::PullKind;
-use lodestore_store::{Folding, LiveGraph};
+use lodestore_store::{Folding, GraphHandle};
 
 use super::*;
 use crate::ServerConfig;
@@ -62,7 +62,7 @@ impl Bench {
         Self { graph, plan, rows, reads }
     }
 
-    fn live(&self) -> &LiveGraph {
+    fn live(&self) -> &GraphHandle {
         &self.plan.partitions.live
     }
 

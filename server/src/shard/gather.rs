@@ -8,7 +8,7 @@ use glommio::sync::StaticPermit;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX, REPLY_BODY_BYTES_MAX};
 use lodestore_schema::{Failure, FailureCode, PullKind, Versions};
-use lodestore_store::{GraphVersion, LiveGraph, StoreError};
+use lodestore_store::{GraphHandle, GraphVersion, StoreError};
 
 use super::Shard;
 use crate::connection::{Buffers, HEAD_ROOM};
@@ -164,7 +164,7 @@ impl Shard {
             return Ok(known);
         }
         let pins = Arc::clone(partitions);
-        let pin = move |live: &Arc<LiveGraph>| {
+        let pin = move |live: &Arc<GraphHandle>| {
             let pinned = Arc::new(live.pin(version)?);
             Ok(pins.pins.keep(&pinned, Use::Reader, Instant::now()).then_some(pinned))
         };

@@ -9,7 +9,7 @@ use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{Arrival, LiveGraph, PartCopy, StoreError};
+use lodestore_store::{Arrival, GraphHandle, PartCopy, StoreError};
 use tracing::{info, warn};
 
 use super::Shard;
@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(2);
 impl Shard {
     /// Serves a partition whose folder has come; returns the version. It runs to its end even
     /// without a waiter.
-    pub(crate) async fn adopt(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
+    pub(crate) async fn open_received(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         let shard = Rc::clone(self);
         to_its_end(async move { shard.adopt_now(part).await }).await
     }
@@ -38,7 +38,7 @@ impl Shard {
     /// Makes a call of the store on a thread: it blocks.
     pub(crate) async fn call_store<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&Arc<LiveGraph>) -> T + Send + 'static,
+        call: impl FnOnce(&Arc<GraphHandle>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let live = Arc::clone(&self.plan.partitions.live);
         self.plan.threads.looks.call(move || call(&live))?.wait().await
@@ -47,7 +47,7 @@ impl Shard {
     /// Returns the same for a call that a move has to make: waits where the queue is full.
     async fn call_store_surely<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&Arc<LiveGraph>) -> T + Send + 'static,
+        call: impl FnOnce(&Arc<GraphHandle>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let live = Arc::clone(&self.plan.partitions.live);
         let place = loop {
@@ -77,7 +77,7 @@ impl Shard {
             self.check_gives_up()?;
         }
         let partitions = Arc::clone(&self.plan.partitions);
-        let begin = move |live: &Arc<LiveGraph>| {
+        let begin = move |live: &Arc<GraphHandle>| {
             let was_given_up = || {
                 let given_up = if id == 0 { Ok(false) } else { live.was_given_up(part, id) };
                 given_up.map_err(|error| store_failure(&error))
@@ -102,10 +102,10 @@ impl Shard {
     pub(crate) async fn check_arrives(&self, part: PartId, id: u64) -> Result<(), Failure> {
         self.check_roams()?;
         let partitions = Arc::clone(&self.plan.partitions);
-        let look = move |live: &Arc<LiveGraph>| {
+        let look = move |live: &Arc<GraphHandle>| {
             partitions.look_for_arrivals()?;
             // Now, when no bytes have been fetched: the source releases it before it is adopted.
-            live.check_adopts(part)?;
+            live.check_receivable(part)?;
             Ok(Arrival::missing_at(live.graph(), part, id))
         };
         let name = self.call_store(look).await?.map_err(|error| store_failure(&error))?;
@@ -116,7 +116,7 @@ impl Shard {
 
     async fn adopt_now(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         let _moving = self.begin_move().await?;
-        let adopted = self.call_store(move |live| live.adopt(part)).await?;
+        let adopted = self.call_store(move |live| live.open_received(part)).await?;
         let version = adopted.map_err(|error| store_failure(&error))?;
         self.serve_again(part).await?;
         // Others may have been brought to its version.
@@ -189,7 +189,7 @@ impl Shard {
             }
             Err(error) => {
                 warn!(%part, %error, "a partition was not given up");
-                let adopted = self.call_store_surely(move |live| live.adopt(part)).await?;
+                let adopted = self.call_store_surely(move |live| live.open_received(part)).await?;
                 adopted.map_err(|error| store_failure(&error))?;
                 self.serve_again(part).await?;
                 Err(store_failure(&error))

@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use lodestore_graph::PartId;
 
-use crate::device::{Device, Disk};
 use crate::error::StoreError;
+use crate::file_system::{Disk, FileSystem};
 use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, is_segment_file};
-use crate::live::remove_unpinned;
 use crate::new_file::remove_if_there;
+use crate::update::remove_unpinned;
 
 pub use fetch::FetchedFile;
 pub(crate) use manifest::ManifestTensor;
@@ -106,7 +106,7 @@ impl Graph {
     /// The writer's addresses, where the graph's folder is a follower's.
     pub(crate) fn follows(&self) -> Result<Option<String>, StoreError> {
         let path = self.dir().join(FOLLOWS_FILE);
-        let device: &Arc<dyn Device> = self.device();
+        let device: &Arc<dyn FileSystem> = self.device();
         let file = match device.open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             file => file.map_err(StoreError::io(&path, "open"))?,
@@ -119,8 +119,8 @@ impl Graph {
         read.map(Some).map_err(StoreError::io(&path, "read"))
     }
 
-    /// Removes files of a partition that a manifest does not name: those of a fetch that was cut off and
-    /// is over. Files that a process reads stay.
+    /// Removes files of a partition that a manifest does not name: those of a fetch that was cut
+    /// off and is over. Files that a process reads stay.
     pub fn remove_strays(&self, manifest: &Manifest) -> Result<(), StoreError> {
         let (device, dir) = (&**self.device(), self.part_dir(manifest.part));
         let entries = device.list(&dir).map_err(StoreError::io(&dir, "list"))?;

@@ -6,7 +6,7 @@ use std::io;
 use rustix::io::Errno;
 
 use super::{Arena, Outcome, Read, ReadQueue};
-use crate::device::FileReader;
+use crate::file_system::FileReader;
 use crate::layout::PAGE_BYTES;
 
 /// Positional reads, one after the other.

@@ -145,7 +145,7 @@ fn file_systems_in_memory_are_read_too() {
 #[derive(Debug)]
 struct Crumbs(File, std::sync::atomic::AtomicU32);
 
-impl crate::device::FileReader for Crumbs {
+impl crate::file_system::FileReader for Crumbs {
     fn len_bytes(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }

@@ -8,8 +8,8 @@ use super::header::{HeaderFault, Page, SegmentIdentity};
 use super::segment::Segment;
 use crate::checksum::PageChecksum;
 use crate::codec::SegmentCodec;
-use crate::device::{Device, FileReader};
 use crate::error::StoreError;
+use crate::file_system::{FileReader, FileSystem};
 use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
 
 impl Segment {
@@ -18,7 +18,7 @@ impl Segment {
     /// Holds 4 bytes of memory per page, 8 per row group of a compressed segment, and 4 per row of
     /// a delta. Read-only files and mounts work.
     pub fn open(
-        device: &dyn Device,
+        device: &dyn FileSystem,
         path: &Path,
         expected: &SegmentIdentity,
     ) -> Result<Self, StoreError> {

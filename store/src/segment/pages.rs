@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::header::Page;
 use crate::checksum::PageChecksum;
-use crate::device::{Device, FileWriter};
 use crate::error::StoreError;
+use crate::file_system::{FileSystem, FileWriter};
 use crate::layout::PAGE_BYTES;
 
 /// Data is handed to the file in pieces that start and end at multiples of this: the page cache
@@ -29,7 +29,7 @@ pub(super) struct PageWriter {
 impl PageWriter {
     /// Creates `path`, which must not exist, with this header.
     pub(super) fn create(
-        device: &dyn Device,
+        device: &dyn FileSystem,
         path: &Path,
         header: &Page,
         checksum: PageChecksum,

@@ -6,8 +6,8 @@ use super::header::SegmentIdentity;
 use super::writer::SegmentDigest;
 use crate::checksum::PageChecksum;
 use crate::codec::SegmentCodec;
-use crate::device::FileReader;
 use crate::error::StoreError;
+use crate::file_system::FileReader;
 use crate::layout::{PAGE_BYTES, SegmentLayout};
 
 /// An open segment: everything about it is known to be sound but the rows themselves, whose pages

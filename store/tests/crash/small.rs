@@ -9,8 +9,8 @@ use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies};
 use lodestore_graph::{PartId, PartitionBook, mix};
 use lodestore_store::{
-    CodecChoice, Device, Dtype, Graph, ImportError, Importer, NanPolicy, SourceError, StoreError,
-    TensorOptions, TensorSource,
+    CodecChoice, Dtype, FileSystem, Graph, ImportError, Importer, NanPolicy, SourceError,
+    StoreError, TensorOptions, TensorSource,
 };
 
 /// Where the graph is; its parent is there before.
@@ -105,7 +105,7 @@ fn nodes() -> Relabelling {
 }
 
 /// Imports the graph, with every kind of file that there is.
-pub(crate) fn import(device: &Arc<dyn Device>) -> Result<Graph, ImportError> {
+pub(crate) fn import(device: &Arc<dyn FileSystem>) -> Result<Graph, ImportError> {
     let nodes = nodes();
     let (book, order) = (&nodes.book, &nodes.external_of);
     let mut importer = Importer::begin_on(Arc::clone(device), Path::new(OUT))?;
@@ -123,7 +123,7 @@ pub(crate) fn import(device: &Arc<dyn Device>) -> Result<Graph, ImportError> {
 /// Writes topology and halo of every partition, and syncs nothing: files that were written beside
 /// the device are the commit's to sync. Returns the number of edges.
 fn write_lists(
-    device: &dyn Device,
+    device: &dyn FileSystem,
     importer: &Importer,
     nodes: &Relabelling,
 ) -> Result<u64, ImportError> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::{NodeId, mix};
-use lodestore_store::{Access, Change, Device, Disk, Graph, repair, verify};
+use lodestore_store::{Access, Change, Disk, FileSystem, Graph, repair, verify};
 use proptest::prelude::*;
 
 use crate::catalogs::{Pairs, copy_tree, pairs};

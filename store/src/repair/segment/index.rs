@@ -3,7 +3,7 @@
 use zstd::zstd_safe::{find_frame_compressed_size, get_frame_content_size};
 
 use super::sums::read_some;
-use crate::device::FileReader;
+use crate::file_system::FileReader;
 use crate::layout::{DATA_OFFSET, PAGE_BYTES};
 use crate::segment::SegmentIdentity;
 

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::checksum::PageChecksum;
-use crate::device::FileReader;
+use crate::file_system::FileReader;
 use crate::layout::{DATA_OFFSET, PAGE_BYTES};
 
 /// Pages that are read together; they stay in a core's cache until they are summed.

@@ -5,8 +5,8 @@ use std::io;
 use memmap2::MmapMut;
 use thiserror::Error;
 
+use crate::huge_vec::HugeVec;
 use crate::index::NO_SLOT;
-use crate::pages::PageVec;
 
 /// Bytes of rows that are being prefetched while one is copied. A core can wait for that many
 /// together, and they are still in its nearest cache at their turn.
@@ -14,7 +14,7 @@ const AHEAD_BYTES: usize = 4 << 10;
 
 /// `n_slots` rows of `row_bytes`, back to back. Pages are touched when a row is first written.
 pub(crate) struct Arena {
-    slots: PageVec<u8>,
+    slots: HugeVec<u8>,
     row_bytes: usize,
 }
 
@@ -45,7 +45,7 @@ pub enum ArenaError {
 impl Arena {
     pub(crate) fn new(n_slots: u32, row_bytes: usize) -> Result<Self, ArenaError> {
         let bytes = Self::checked_bytes(n_slots, row_bytes)?;
-        let slots = PageVec::new(bytes)?;
+        let slots = HugeVec::new(bytes)?;
         Ok(Self { slots, row_bytes })
     }
 
@@ -61,7 +61,7 @@ impl Arena {
             return Self::new(n_slots, row_bytes);
         }
         let memory = make(bytes).map_err(|source| ArenaError::Reserve { bytes, source })?;
-        Ok(Self { slots: PageVec::of(memory, bytes), row_bytes })
+        Ok(Self { slots: HugeVec::of(memory, bytes), row_bytes })
     }
 
     fn checked_bytes(n_slots: u32, row_bytes: usize) -> Result<usize, ArenaError> {

@@ -3,7 +3,7 @@
 mod sparse;
 
 use crate::arena::ArenaError;
-use crate::pages::PageVec;
+use crate::huge_vec::HugeVec;
 
 use sparse::SparseIndex;
 
@@ -18,7 +18,7 @@ pub(crate) const REMEMBERED: u32 = 1 << 31;
 /// that is remembered. Its memory never grows.
 pub(crate) enum RowIndex {
     /// One entry per id of the id space.
-    Dense(PageVec<u32>),
+    Dense(HugeVec<u32>),
     /// Open addressing over the resident ids only.
     Sparse(SparseIndex),
 }
@@ -40,9 +40,9 @@ impl RowIndex {
             return Err(ArenaError::TooLarge { n_slots: n_ids, row_bytes: size_of::<u32>() });
         }
         Ok(if n_ids == 0 {
-            Self::Dense(PageVec::new(0)?)
+            Self::Dense(HugeVec::new(0)?)
         } else if dense_bytes(id_space) <= SparseIndex::planned_bytes(n_ids) {
-            Self::Dense(PageVec::filled(id_space as usize, NO_SLOT)?)
+            Self::Dense(HugeVec::filled(id_space as usize, NO_SLOT)?)
         } else {
             Self::Sparse(SparseIndex::new(n_ids)?)
         })
@@ -204,7 +204,7 @@ mod tests {
         #[test]
         fn both_kinds_agree_with_a_map(toggled in prop::collection::vec(0u32..40, 0..400)) {
             const N_SLOTS: u32 = 16;
-            let dense = RowIndex::Dense(PageVec::filled(40, NO_SLOT).unwrap());
+            let dense = RowIndex::Dense(HugeVec::filled(40, NO_SLOT).unwrap());
             for mut index in [dense, RowIndex::Sparse(SparseIndex::new(N_SLOTS).unwrap())] {
                 let mut naive = HashMap::new();
                 for (time, &id) in (0..).zip(&toggled) {

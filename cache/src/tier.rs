@@ -5,10 +5,10 @@ use std::io;
 use memmap2::MmapMut;
 
 use crate::arena::Arena;
-use crate::capacity::Room;
+use crate::capacity::TierSpec;
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
-use crate::governor::Claim;
 use crate::index::NO_SLOT;
+use crate::memory_budget::MemoryRequest;
 use crate::policy::{PolicyKind, PolicySpec};
 
 /// Rows of one tensor in memory, read and filled in batches by one owner.
@@ -84,7 +84,7 @@ impl Tier {
         id_space: u32,
         spec: &PolicySpec,
     ) -> u32 {
-        let room = Room {
+        let room = TierSpec {
             free_bytes: capacity_bytes as u64,
             reserve_bytes: 0,
             row_bytes: row_bytes as u64,
@@ -282,7 +282,7 @@ impl Tier {
     }
 }
 
-impl Claim {
+impl MemoryRequest {
     /// Returns what a [`Tier`] asks for that could keep all rows: with each row its part of the
     /// bookkeeping that all of them take. A tier of fewer rows, made for this many bytes, stays
     /// within them.

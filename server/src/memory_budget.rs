@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lodestore_cache::{Claim, PolicySpec, shares};
+use lodestore_cache::{MemoryRequest, PolicySpec, shares};
 
 use crate::connection::REGION_BYTES;
 use crate::limits::{SHARED_BYTES_PER_SHARD, SHARED_ONE_IN};
@@ -35,9 +35,9 @@ pub(crate) fn tier_bytes(
     let largest = sizes.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0).max(1);
     let claims = partitions.tensors.iter().zip(&sizes).map(|(tensor, &(n_keys, bytes))| {
         let weight = u128::from(bytes) * u128::from(u32::MAX) / u128::from(largest);
-        Claim::of_tier(tensor.description.row_bytes as usize, n_keys, &spec, weight as u32)
+        MemoryRequest::of_tier(tensor.description.row_bytes as usize, n_keys, &spec, weight as u32)
     });
-    let claims: Vec<Claim> = claims.collect();
+    let claims: Vec<MemoryRequest> = claims.collect();
     let of_tiers = config.tier_bytes.saturating_sub(volatile_bytes) / u64::from(n_shards);
     let budget = of_tiers.saturating_sub(shared_bytes(config, n_shards));
     let rows = shares(budget, &claims);

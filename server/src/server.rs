@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use glommio::ExecutorJoinHandle;
-use lodestore_cache::Governor;
+use lodestore_cache::MemoryBudget;
 use lodestore_graph::PartId;
 use lodestore_schema::ShardStats;
 use tracing::info;
@@ -82,8 +82,8 @@ impl Server {
         let threads = Arc::new(BlockingPools::start(config.writable)?);
         let runs = Arc::new(Runs::new());
         let shared = shared_bytes(config, n_shards);
-        let governor = Governor::new(config.tier_bytes - shared * u64::from(n_shards));
-        let volatile = Arc::new(Volatile::new(config, &partitions, &governor)?);
+        let memory_budget = MemoryBudget::new(config.tier_bytes - shared * u64::from(n_shards));
+        let volatile = Arc::new(Volatile::new(config, &partitions, &memory_budget)?);
         let volatile_bytes = volatile.stats().n_bytes;
         observed.opened(Served {
             partitions: Arc::clone(&partitions),
@@ -95,7 +95,7 @@ impl Server {
         });
         let plan = ShardPlan {
             tier_bytes: tier_bytes(&partitions, (config, volatile_bytes), n_shards)?,
-            governor,
+            memory_budget,
             volatile,
             shared_bytes: shared,
             policy: config.policy,

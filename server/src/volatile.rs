@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use lodestore_cache::{
-    DeclareError, Governor, VolatileError, VolatileShape, VolatileStore, VolatileTensor,
+    DeclareError, MemoryBudget, VolatileError, VolatileShape, VolatileStore, VolatileTensor,
 };
 use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::{Declare, Declared, Failure, FailureCode, VolatileStats};
@@ -88,7 +88,7 @@ impl Volatile {
     pub(crate) fn new(
         config: &ServerConfig,
         partitions: &Partitions,
-        budget: &Governor,
+        budget: &MemoryBudget,
     ) -> Result<Self, ServerError> {
         let is_writable = config.writable || !config.volatile.is_empty();
         let this = Self { store: VolatileStore::within(budget.clone()), is_writable };

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::RowIndex;
 use crate::arena::ArenaError;
-use crate::pages::PageVec;
+use crate::huge_vec::HugeVec;
 
 /// Entries of a line.
 const LINE_IDS: usize = 8;
@@ -32,7 +32,7 @@ struct Line {
 /// not. When a place becomes free, such ids move back: no tombstones, so probes stay short however
 /// many ids come and go.
 pub(crate) struct SparseIndex {
-    lines: PageVec<Line>,
+    lines: HugeVec<Line>,
     /// Random, so that no outsider can choose ids that collide.
     key: u64,
 }
@@ -85,7 +85,7 @@ impl Line {
 impl SparseIndex {
     pub(super) fn new(n_ids: u32) -> Result<Self, ArenaError> {
         let key = RandomState::new().hash_one(0);
-        Ok(Self { lines: PageVec::new(Self::n_lines(n_ids))?, key })
+        Ok(Self { lines: HugeVec::new(Self::n_lines(n_ids))?, key })
     }
 
     /// Returns the half of the entries stay empty, and one at least, which ends every probe.

@@ -8,7 +8,7 @@
 
 use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
-use crate::pages::PageVec;
+use crate::huge_vec::HugeVec;
 use crate::slots::Slots;
 
 /// State of one slot.
@@ -19,7 +19,7 @@ const CLEAR: Mark = 0;
 const READ: Mark = 1;
 
 pub(crate) struct Clock {
-    marks: PageVec<Mark>,
+    marks: HugeVec<Mark>,
     hand: u32,
     /// The current batch has found all slots held.
     is_exhausted: bool,
@@ -31,7 +31,7 @@ impl Clock {
     }
 
     pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
-        Ok(Self { marks: PageVec::new(n_slots as usize)?, hand: 0, is_exhausted: false })
+        Ok(Self { marks: HugeVec::new(n_slots as usize)?, hand: 0, is_exhausted: false })
     }
 }
 

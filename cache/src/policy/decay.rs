@@ -28,7 +28,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
-use crate::pages::PageVec;
+use crate::huge_vec::HugeVec;
 use crate::slots::{Slots, VACANT};
 
 pub use scoreboard::{Candidate, Replacement, Scoreboard};
@@ -71,7 +71,7 @@ const NOBODY: EvictionScore =
 pub(crate) struct Decay {
     scores: Scores,
     /// By slot.
-    residents: PageVec<EvictionScore>,
+    residents: HugeVec<EvictionScore>,
     log_gamma: f64,
     interval: u32,
     replacement: Replacement,
@@ -98,7 +98,7 @@ impl Decay {
     pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, ArenaError> {
         let scores = Scores::new(n_slots, id_space, spec)?;
         let mut decay = Self {
-            residents: PageVec::filled(n_slots as usize, NOBODY)?,
+            residents: HugeVec::filled(n_slots as usize, NOBODY)?,
             log_gamma: spec.gamma.ln(),
             interval: spec.interval,
             replacement: spec.replacement,

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::arena::ArenaError;
+use crate::huge_vec::HugeVec;
 use crate::index::NO_SLOT;
-use crate::pages::PageVec;
 use crate::slots::Slots;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -28,7 +28,7 @@ struct Scan {
 ///
 /// Each list is a ring through a link of its own, so that nothing branches on its ends.
 pub(crate) struct Links {
-    links: PageVec<Link>,
+    links: HugeVec<Link>,
     n_slots: u32,
     scans: Vec<Scan>,
 }
@@ -40,7 +40,7 @@ impl Links {
 
     /// Empty lists.
     pub(crate) fn new(n_slots: u32, n_lists: u32) -> Result<Self, ArenaError> {
-        let mut links: PageVec<Link> = PageVec::new(n_slots as usize + n_lists as usize)?;
+        let mut links: HugeVec<Link> = HugeVec::new(n_slots as usize + n_lists as usize)?;
         for (end, link) in (n_slots..).zip(&mut links[n_slots as usize..]) {
             *link = Link { prev: end, next: end };
         }

@@ -5,7 +5,7 @@
 
 use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
-use crate::queues::{Queues, Room};
+use crate::queues::{QueueSize, Queues};
 use crate::slots::Slots;
 
 const QUEUE: u32 = 0;
@@ -16,11 +16,11 @@ pub(crate) struct Lru {
 
 impl Lru {
     pub(super) fn planned_bytes(n_slots: u32) -> usize {
-        Queues::planned_bytes(&[Room::any_order(n_slots)])
+        Queues::planned_bytes(&[QueueSize::any_order(n_slots)])
     }
 
     pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
-        Ok(Self { queues: Queues::new(&[Room::any_order(n_slots)])? })
+        Ok(Self { queues: Queues::new(&[QueueSize::any_order(n_slots)])? })
     }
 }
 

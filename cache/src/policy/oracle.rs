@@ -20,8 +20,8 @@ mod stacks;
 
 use super::{Offer, Piece, Policy};
 use crate::arena::ArenaError;
+use crate::huge_vec::HugeVec;
 use crate::index::{NO_SLOT, RowIndex};
-use crate::pages::PageVec;
 use crate::slots::Slots;
 
 use stacks::Stacks;
@@ -31,7 +31,7 @@ pub const NEVER: u32 = u32::MAX;
 
 pub(crate) struct Oracle {
     /// By slot.
-    uses: PageVec<u32>,
+    uses: HugeVec<u32>,
     /// The rows that each batch uses next; the last stack is of rows that are never used again.
     stacks: Stacks,
     /// Next uses of the current batch, by position.
@@ -54,7 +54,7 @@ impl Oracle {
 
     pub(super) fn new(n_slots: u32, n_batches: u32) -> Result<Self, ArenaError> {
         Ok(Self {
-            uses: PageVec::new(n_slots as usize)?,
+            uses: HugeVec::new(n_slots as usize)?,
             stacks: Stacks::new(n_slots, n_batches.saturating_add(1))?,
             next_uses: Vec::new(),
             offers: Vec::new(),

@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use lodestore_cache::{Grant, Tier};
+use lodestore_cache::{Reservation, Tier};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::{Failure, FailureCode, Stripes};
 use lodestore_store::{Extent, GraphVersion, PAGE_BYTES, PlannedRow, RowIdx, TensorVersion};
@@ -54,7 +54,7 @@ pub(crate) struct ShardRows {
     /// By which clients of this machine read the rows of the tier.
     tier_file: Option<TierFile>,
     /// The tier's part of the server's budget.
-    memory: Grant,
+    memory: Reservation,
     /// Disk time of a missed row in the last gathers, in nanoseconds by its profile.
     row_cost: Cell<u64>,
     /// Scratch of gathers that are not running.
@@ -132,7 +132,7 @@ impl ShardRows {
         let (tier, tier_file) = lease::make_tier(plan, tier_bytes, row_bytes, key_space)?;
         // Without slots there are a few words, of which a budget of 0 bytes knows nothing.
         let n_bytes = if tier.n_slots() == 0 { 0 } else { tier.bytes() as u64 };
-        let memory = plan.governor.grant(n_bytes).map_err(|error| error.to_string())?;
+        let memory = plan.memory_budget.reserve(n_bytes).map_err(|error| error.to_string())?;
         let parts = Parts { by_index: vec![None; n_parts], open: Vec::new() };
         let this = Self {
             row_bytes,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future::poll_once;
 use glommio::{LocalExecutorBuilder, Placement};
-use lodestore_cache::{Governor, PolicyKind};
+use lodestore_cache::{MemoryBudget, PolicyKind};
 use lodestore_schema::PullKind;
 use lodestore_store::{Folding, GraphHandle};
 
@@ -43,12 +43,12 @@ impl Bench {
         let counters: Arc<[Counters]> = Arc::from([Counters::default()]);
         let plan = ShardPlan {
             tier_bytes: Arc::from([1 << 20]),
-            governor: Governor::new(4 << 20),
+            memory_budget: MemoryBudget::new(4 << 20),
             shared_bytes: 0,
             policy: PolicyKind::Lru,
             auth: Arc::new(AuthHandle::default()),
             preload: Arc::new(Preload::new(&config, &partitions).unwrap()),
-            volatile: Arc::new(Volatile::new(&config, &partitions, &Governor::new(0)).unwrap()),
+            volatile: Arc::new(Volatile::new(&config, &partitions, &MemoryBudget::new(0)).unwrap()),
             partitions,
             counters: Arc::clone(&counters),
             shard_ports: Arc::from([]),

@@ -16,7 +16,7 @@ use glommio::channels::channel_mesh::{FullMesh, Receivers};
 use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::sync::{Semaphore, StaticPermit};
 use glommio::{Latency, Shares, TaskQueueHandle};
-use lodestore_cache::{Governor, PolicyKind};
+use lodestore_cache::{MemoryBudget, PolicyKind};
 use lodestore_graph::NodeId;
 use lodestore_schema::{FailureCode, PullKind, Reply, ServerStats};
 use tracing::{error, warn};
@@ -72,7 +72,7 @@ pub(crate) struct ShardPlan {
     pub(crate) busy: Arc<AtomicUsize>,
     /// Bytes of this shard's tier for each tensor, and the budget that all tiers take theirs from.
     pub(crate) tier_bytes: Arc<[usize]>,
-    pub(crate) governor: Governor,
+    pub(crate) memory_budget: MemoryBudget,
     /// Bytes of this shard that clients of this machine may map.
     pub(crate) shared_bytes: u64,
     pub(crate) policy: PolicyKind,

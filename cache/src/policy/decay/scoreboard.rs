@@ -7,8 +7,8 @@ use bytemuck::{Pod, Zeroable};
 use super::super::Piece;
 use super::DecaySpec;
 use crate::arena::ArenaError;
+use crate::huge_vec::HugeVec;
 use crate::index::{NO_SLOT, RowIndex};
-use crate::pages::PageVec;
 
 pub(super) use best::in_order;
 
@@ -103,8 +103,8 @@ impl Count {
 pub(super) struct Scores {
     /// Ascending ids of the candidates.
     ids: Vec<u32>,
-    counts: PageVec<Count>,
-    rests: PageVec<Rest>,
+    counts: HugeVec<Count>,
+    rests: HugeVec<Rest>,
     /// Places of counts and rests; `None`: that of an id is the id.
     places: Option<RowIndex>,
     /// Places of the candidates that are wanted.
@@ -147,8 +147,8 @@ impl Scores {
         };
         let mut scores = Self {
             ids: candidates.iter().map(|candidate| candidate.id).collect(),
-            counts: PageVec::new(n_entries)?,
-            rests: PageVec::new(n_entries)?,
+            counts: HugeVec::new(n_entries)?,
+            rests: HugeVec::new(n_entries)?,
             places,
             // As many as a round wants, and those that are taken out.
             wanted: Vec::with_capacity(2 * n_slots as usize),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use lodestore_cache::{
-    Candidate, PolicyKind, PolicySpec, Telling, TierSizes, Trace, next_uses, rank_by_frequency,
+    Candidate, PolicyKind, PolicySpec, ReplayInputs, TierSizes, Trace, next_uses, rank_by_frequency,
 };
 use lodestore_store::Graph;
 use serde::Serialize;
@@ -42,7 +42,7 @@ pub(super) struct Contestant {
     /// Which rows come first, if not those that the policy's name promises.
     pub(super) priority: Option<&'static str>,
     pub(super) spec: PolicySpec,
-    pub(super) telling: Telling,
+    pub(super) inputs: ReplayInputs,
     /// Its inputs, in words; none for those that learn from the requests.
     pub(super) knew: Option<String>,
 }
@@ -130,15 +130,15 @@ pub(super) fn contestants(
         }
     }
     for contestant in &mut contestants {
-        contestant.telling.ahead = choice.ahead;
+        contestant.inputs.ahead = choice.ahead;
     }
     Ok((contestants, omitted))
 }
 
 impl Contestant {
     fn of(kind: PolicyKind, spec: PolicySpec, knew: Option<String>) -> Self {
-        let telling = Telling::default();
-        Self { kind, gamma: None, delta: None, priority: None, spec, telling, knew }
+        let inputs = ReplayInputs::default();
+        Self { kind, gamma: None, delta: None, priority: None, spec, inputs, knew }
     }
 
     /// `overlap` the other way round: what the fewest partitions need stays (CaPGNN, Fig. 14).
@@ -197,7 +197,7 @@ fn frequency(trace: &Trace) -> Contestant {
     };
     let spec = PolicySpec::Frequency(Arc::clone(&rankings[0]));
     let mut contestant = Contestant::of(PolicyKind::Frequency, spec, Some(knew));
-    contestant.telling.rankings = Some(rankings);
+    contestant.inputs.rankings = Some(rankings);
     contestant
 }
 
@@ -213,7 +213,7 @@ fn oracle(trace: &Trace) -> Result<Contestant> {
     let spec = PolicySpec::Oracle { n_batches: trace.n_batches() };
     let knew = "when each row is asked for next".to_owned();
     let mut contestant = Contestant::of(PolicyKind::Oracle, spec, Some(knew));
-    contestant.telling.next_uses = Some(uses.into());
+    contestant.inputs.next_uses = Some(uses.into());
     Ok(contestant)
 }
 

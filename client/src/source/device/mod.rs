@@ -4,15 +4,15 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lodestore_cache::{BatchTensor, GatherError, Levels, LevelsStats, Removal};
+use lodestore_cache::{BatchTensor, GatherError, Invalidation, TwoLevelStats, TwoLevelTier};
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
 
-/// A source whose rows of one tensor pass through one worker's [`Levels`]: its device's tier (the
-/// local cache of CaPGNN, section 4.2), over the tier that its machine's workers share if there is
-/// one (its global cache).
+/// A source whose rows of one tensor pass through one worker's [`TwoLevelTier`]: its device's tier
+/// (the local cache of CaPGNN, section 4.2), over the tier that its machine's workers share if
+/// there is one (its global cache).
 ///
 /// A worker that computes on the device takes batches with [`DeviceSource::gather`], which leaves
 /// them there. As a [`RowSource`] it copies them back to host memory.
@@ -28,7 +28,7 @@ pub struct DeviceSource {
 }
 
 struct State {
-    levels: Levels,
+    levels: TwoLevelTier,
     /// For batches that are copied back.
     batch: BatchTensor,
 }
@@ -41,7 +41,7 @@ impl DeviceSource {
     pub fn new(
         inner: Arc<dyn RowSource>,
         tensor: &str,
-        levels: Levels,
+        levels: TwoLevelTier,
     ) -> Result<Self, ClientError> {
         let tensor = inner.tensor(tensor)?;
         ClientError::check_tier(&tensor, levels.device().row_bytes())?;
@@ -58,7 +58,7 @@ impl DeviceSource {
     }
 
     /// Puts the rows of `ids` into `batch`, in their order, and returns what had to be pulled; see
-    /// [`Levels::gather`].
+    /// [`TwoLevelTier::gather`].
     ///
     /// Fails when the pull or the device does, or `batch` is too small or on another device.
     pub fn gather(
@@ -72,8 +72,8 @@ impl DeviceSource {
 
     /// Takes rows out of the device's tier, for they have changed: a pull that begins afterwards
     /// asks for them. For who changes rows himself; waits for the pull that is under way. A host's
-    /// tier has to forget first, and `below` is what it gave: see [`Levels::remove`].
-    pub fn forget(&self, ids: &[NodeId], below: Option<Removal>) {
+    /// tier has to forget first, and `below` is what it gave: see [`TwoLevelTier::remove`].
+    pub fn forget(&self, ids: &[NodeId], below: Option<Invalidation>) {
         if let Ok(mut state) = self.lock() {
             state.levels.remove(bytemuck::cast_slice(ids), below);
         }
@@ -94,13 +94,13 @@ impl DeviceSource {
 
     /// Returns what the tiers did, counted in rows; the host's for all of its workers.
     #[must_use]
-    pub fn stats(&self) -> LevelsStats {
-        self.lock().map_or_else(|_| LevelsStats::default(), |state| state.levels.stats())
+    pub fn stats(&self) -> TwoLevelStats {
+        self.lock().map_or_else(|_| TwoLevelStats::default(), |state| state.levels.stats())
     }
 
     fn gather_with(
         &self,
-        levels: &mut Levels,
+        levels: &mut TwoLevelTier,
         ids: &[NodeId],
         batch: &mut BatchTensor,
         (kind, meanwhile): (PullKind, &mut dyn FnMut()),

@@ -28,12 +28,12 @@ fn source() -> MemorySource {
     source
 }
 
-fn tier(n_slots: u32, row_bytes: usize, kind: PolicyKind) -> Levels {
+fn tier(n_slots: u32, row_bytes: usize, kind: PolicyKind) -> TwoLevelTier {
     let spec = PolicySpec::try_from(kind).unwrap();
     // Staging of four rows, so that batches need several turns.
     let settings = DeviceSettings { staging_bytes: 4 * row_bytes, ..DeviceSettings::default() };
     let device = DeviceTier::new(&Device::host(), n_slots, row_bytes, N_NODES, &spec, settings);
-    Levels::new(device.unwrap())
+    TwoLevelTier::new(device.unwrap())
 }
 
 proptest! {

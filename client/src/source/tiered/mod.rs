@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use lodestore_cache::{Passage, Removal, SharedTier};
+use lodestore_cache::{BatchAccess, Invalidation, SharedTier};
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
@@ -34,7 +34,7 @@ pub struct TieredSource {
 /// Results of a pull beside its rows.
 #[derive(Default)]
 struct Scratch {
-    passage: Passage,
+    access: BatchAccess,
     /// The rows that the tier lacks, on their way.
     ids: Vec<NodeId>,
     rows: Vec<u8>,
@@ -60,7 +60,7 @@ impl TieredSource {
     /// Among tiers in front of each other the lowest has to forget first, for the one above could
     /// fill itself from it. The one above receives the ids that are returned: see
     /// [`crate::DeviceSource::forget`].
-    pub fn forget(&self, ids: &[NodeId]) -> Removal {
+    pub fn forget(&self, ids: &[NodeId]) -> Invalidation {
         self.tier.remove(bytemuck::cast_slice(ids))
     }
 
@@ -86,8 +86,8 @@ impl TieredSource {
         scratch: &mut Scratch,
     ) -> Result<PullStats, ClientError> {
         let row_bytes = self.tensor.row_bytes();
-        let Scratch { passage, ids: missing, rows } = scratch;
-        let positions = passage.misses();
+        let Scratch { access, ids: missing, rows } = scratch;
+        let positions = access.misses();
         if positions.is_empty() {
             return Ok(PullStats::default());
         }
@@ -138,12 +138,12 @@ impl RowSource for TieredSource {
         let raw_ids = bytemuck::cast_slice(ids);
         let start = Instant::now();
         self.tier.advance(self.n_pulls.fetch_add(1, Ordering::Relaxed).saturating_add(1));
-        self.tier.lookup(raw_ids, out, &mut scratch.passage);
-        let (lookup, n_missing) = (start.elapsed(), scratch.passage.misses().len());
+        self.tier.lookup(raw_ids, out, &mut scratch.access);
+        let (lookup, n_missing) = (start.elapsed(), scratch.access.misses().len());
         let mut pulled = self.pull_missing(ids, out, (kind, meanwhile), &mut scratch);
         if let Ok(pulled) = &mut pulled {
             let start = Instant::now();
-            self.tier.admit(raw_ids, out, &mut scratch.passage);
+            self.tier.admit(raw_ids, out, &mut scratch.access);
             pulled.lookup += lookup;
             pulled.copy += start.elapsed();
             pulled.found.host += (ids.len() - n_missing) as u64;

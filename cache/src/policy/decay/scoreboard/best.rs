@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use bytemuck::Pod;
 
 use super::{Replacement, Rest, Scores};
-use crate::pages::PageVec;
+use crate::huge_vec::HugeVec;
 
 /// Misses that are counted together at first: this many or more.
 const MANY_MISSES: u8 = u8::MAX - 1;
@@ -90,7 +90,7 @@ impl Scores {
 
     /// Has what belongs to an id read, where that of candidates does not lie side by side.
     #[inline]
-    fn ask_for<T: Pod>(&self, scores: &PageVec<T>, id: Option<u32>) {
+    fn ask_for<T: Pod>(&self, scores: &HugeVec<T>, id: Option<u32>) {
         if let (Some(id), None) = (id, &self.places) {
             scores.prefetch(id as usize);
         }

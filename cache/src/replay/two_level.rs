@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use crate::device::{BatchTensor, Device, DeviceSettings, DeviceTier, GatherError};
 use crate::directory::TierStats;
-use crate::levels::{Inclusion, Levels, LevelsStats};
 use crate::policy::PolicySpec;
 use crate::shared::{SharedSettings, SharedTier};
 use crate::trace::Trace;
+use crate::two_level::{Inclusion, TwoLevelStats, TwoLevelTier};
 
 use super::ReplayError;
 
@@ -18,7 +18,7 @@ const ROW_BYTES: usize = 1;
 
 /// The levels of trainers, over host memory.
 pub(super) struct TwoLevels {
-    devices: Vec<Levels>,
+    devices: Vec<TwoLevelTier>,
     /// For `frequency`: the ids that each device asks for.
     asked: Vec<Vec<bool>>,
     host: Arc<SharedTier>,
@@ -59,7 +59,7 @@ impl TwoLevels {
         let device = |asked: &Vec<bool>| {
             let (device, spec) = (Device::host(), spec.among(|id| asked[id as usize]));
             DeviceTier::new(&device, device_rows, ROW_BYTES, id_space, &spec, settings)
-                .map(|device| Levels::new(device).over(Arc::clone(&host), inclusion))
+                .map(|device| TwoLevelTier::new(device).over(Arc::clone(&host), inclusion))
         };
         let devices = asked.iter().map(device).collect::<Result<Vec<_>, _>>()?;
         let tensor = devices[0].tensor(trace.longest_batch())?;
@@ -96,10 +96,10 @@ impl TwoLevels {
         self.host.retarget(ranking.get(self.n_above..).unwrap_or_default());
     }
 
-    pub(super) fn stats(&self) -> LevelsStats {
-        let mut sum = LevelsStats { host: self.host.stats(), ..LevelsStats::default() };
+    pub(super) fn stats(&self) -> TwoLevelStats {
+        let mut sum = TwoLevelStats { host: self.host.stats(), ..TwoLevelStats::default() };
         for device in &self.devices {
-            let LevelsStats { device, promotions, demotions, .. } = device.stats();
+            let TwoLevelStats { device, promotions, demotions, .. } = device.stats();
             sum.device = TierStats {
                 hits: sum.device.hits + device.hits,
                 misses: sum.device.misses + device.misses,

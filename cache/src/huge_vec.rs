@@ -16,7 +16,7 @@ const LINE_BYTES: usize = 64;
 ///
 /// A mapping rather than a vector: with huge pages, an access at random into megabytes of
 /// bookkeeping does not miss the page tables as well.
-pub(crate) struct PageVec<T> {
+pub(crate) struct HugeVec<T> {
     memory: MmapMut,
     /// The same memory. Casting its bytes again would check them at each access, of which a row
     /// that comes takes two dozen.
@@ -26,12 +26,12 @@ pub(crate) struct PageVec<T> {
 
 #[expect(unsafe_code, reason = "a pointer into a mapping says nothing of threads")]
 // SAFETY: it owns its memory, as a vector does.
-unsafe impl<T: Pod + Send> Send for PageVec<T> {}
+unsafe impl<T: Pod + Send> Send for HugeVec<T> {}
 #[expect(unsafe_code, reason = "a pointer into a mapping says nothing of threads")]
 // SAFETY: what is shared is only read.
-unsafe impl<T: Pod + Sync> Sync for PageVec<T> {}
+unsafe impl<T: Pod + Sync> Sync for HugeVec<T> {}
 
-impl<T: Pod> PageVec<T> {
+impl<T: Pod> HugeVec<T> {
     pub(crate) fn new(len: usize) -> Result<Self, ArenaError> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(ArenaError::TooLarge {
             n_slots: u32::try_from(len).unwrap_or(u32::MAX),
@@ -84,7 +84,7 @@ impl<T: Pod> PageVec<T> {
     }
 }
 
-impl<T: Pod> PageVec<T> {
+impl<T: Pod> HugeVec<T> {
     /// The same of every cache line of `values`, whose lengths divide a line; lines start where
     /// pages do.
     #[inline]
@@ -95,7 +95,7 @@ impl<T: Pod> PageVec<T> {
     }
 }
 
-impl<T: Pod> Deref for PageVec<T> {
+impl<T: Pod> Deref for HugeVec<T> {
     type Target = [T];
 
     #[inline]
@@ -110,7 +110,7 @@ impl<T: Pod> Deref for PageVec<T> {
     }
 }
 
-impl<T: Pod> DerefMut for PageVec<T> {
+impl<T: Pod> DerefMut for HugeVec<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
         #[expect(unsafe_code, reason = "see `values`")]
@@ -122,11 +122,11 @@ impl<T: Pod> DerefMut for PageVec<T> {
 }
 
 /// The same of words that threads share and change.
-pub(crate) struct AtomicPages(PageVec<u64>);
+pub(crate) struct AtomicPages(HugeVec<u64>);
 
 impl AtomicPages {
     pub(crate) fn new(len: usize) -> Result<Self, ArenaError> {
-        PageVec::new(len).map(Self)
+        HugeVec::new(len).map(Self)
     }
 
     /// Prefetches words.
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn values_are_zero_at_first_and_stay_as_they_are_written() {
-        let mut values: PageVec<[u32; 3]> = PageVec::new(1000).unwrap();
+        let mut values: HugeVec<[u32; 3]> = HugeVec::new(1000).unwrap();
         assert!((values.len(), values.bytes()) == (1000, 12_000));
         assert!(values.iter().all(|value| *value == [0; 3]));
         values[999] = [1, 2, 3];
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn no_values_take_no_memory() {
-        let values: PageVec<u64> = PageVec::new(0).unwrap();
+        let values: HugeVec<u64> = HugeVec::new(0).unwrap();
         values.prefetch(0);
         assert!(values.is_empty() && values.bytes() == 0);
     }

@@ -6,11 +6,11 @@ use crate::bypass::{BypassSettings, Watch};
 use crate::device::{BatchTensor, DeviceError, DeviceTier, GatherError};
 use crate::directory::TierStats;
 use crate::index::NO_SLOT;
-use crate::shared::{Removal, SharedTier};
+use crate::shared::{Invalidation, SharedTier};
 
-mod below;
+mod host;
 
-use below::Below;
+use host::HostLevel;
 
 /// Which rows the two tiers may have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,9 +36,9 @@ pub enum Inclusion {
 /// A batch is looked up on the device; what misses there, in the host tier; what misses there too
 /// is fetched by the owner, in the order of the batch. All of it ends up in one tensor. Time is
 /// counted in batches of the worker that is ahead, and rows that are too old by that miss.
-pub struct Levels {
+pub struct TwoLevelTier {
     device: DeviceTier,
-    below: Option<Below>,
+    below: Option<HostLevel>,
     watch: Watch,
     n_batches: u32,
     n_bypassed: u64,
@@ -55,7 +55,7 @@ pub struct Found {
 
 /// Counters of two tiers since they were made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LevelsStats {
+pub struct TwoLevelStats {
     /// Lookups and changes of the device's tier.
     pub device: TierStats,
     /// Lookups and changes of the host's, which sees what devices miss: those of all workers.
@@ -66,7 +66,7 @@ pub struct LevelsStats {
     pub demotions: u64,
 }
 
-impl Levels {
+impl TwoLevelTier {
     /// Returns a device tier that is always used, over nothing.
     #[must_use]
     pub fn new(device: DeviceTier) -> Self {
@@ -82,7 +82,7 @@ impl Levels {
     #[must_use]
     pub fn over(mut self, host: Arc<SharedTier>, inclusion: Inclusion) -> Self {
         assert_eq!(host.row_bytes(), self.device.row_bytes(), "rows of one tensor");
-        self.below = Some(Below::new(host, inclusion));
+        self.below = Some(HostLevel::new(host, inclusion));
         self
     }
 
@@ -133,7 +133,7 @@ impl Levels {
     fn begin_batch(&mut self) {
         self.device.settle();
         self.n_batches = self.n_batches.saturating_add(1);
-        let host = self.below.as_ref().map(Below::host);
+        let host = self.below.as_ref().map(HostLevel::host);
         let now = host.map_or(self.n_batches, |host| host.advance(self.n_batches));
         self.device.advance(now);
     }
@@ -171,9 +171,9 @@ impl Levels {
     /// has to forget them first, by [`SharedTier::remove`], for this one could fill itself from it.
     /// `below` is the result of that, and every worker's tier must receive each removal there, in
     /// their order. From one that has missed one nothing moves down any more.
-    pub fn remove(&mut self, ids: &[u32], below: Option<Removal>) {
+    pub fn remove(&mut self, ids: &[u32], below: Option<Invalidation>) {
         self.device.remove(ids);
-        if let (Some(below), Some(Removal(number))) = (&mut self.below, below)
+        if let (Some(below), Some(Invalidation(number))) = (&mut self.below, below)
             && number == below.n_removals + 1
         {
             below.n_removals = number;
@@ -194,9 +194,9 @@ impl Levels {
 
     /// Counts since the start.
     #[must_use]
-    pub fn stats(&self) -> LevelsStats {
+    pub fn stats(&self) -> TwoLevelStats {
         let below = self.below.as_ref();
-        LevelsStats {
+        TwoLevelStats {
             device: TierStats { bypassed: self.n_bypassed, ..self.device.stats() },
             host: below.map_or_else(TierStats::default, |below| below.host().stats()),
             promotions: below.map_or(0, |below| below.n_promoted),
@@ -209,7 +209,7 @@ impl Levels {
 /// what it need not keep, and what comes down.
 fn gather<E>(
     device: &mut DeviceTier,
-    below: &mut Below,
+    below: &mut HostLevel,
     ids: &[u32],
     tensor: &mut BatchTensor,
     fetch: &mut impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,

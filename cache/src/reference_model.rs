@@ -4,7 +4,7 @@
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use versioned::{Torn, VersionedRows, WORD_BYTES};
+use versioned::{TornRead, VersionedRows, WORD_BYTES};
 use volatile::VolatileRows;
 
 /// The counterpart of `sync.rs`.
@@ -20,11 +20,11 @@ mod sync {
     }
 
     /// Takes nothing from the orders that are tried.
-    pub(super) fn prefetch(_: &Words, _: std::ops::Range<usize>) {}
+    pub(super) fn prefetch(_: &AtomicWords, _: std::ops::Range<usize>) {}
 
-    pub(super) type Words = Box<[AtomicU64]>;
+    pub(super) type AtomicWords = Box<[AtomicU64]>;
 
-    pub(super) fn zeros(n: usize) -> Option<Words> {
+    pub(super) fn zeros(n: usize) -> Option<AtomicWords> {
         Some((0..n).map(|_| AtomicU64::new(0)).collect())
     }
 }
@@ -45,7 +45,7 @@ fn row(write: u8) -> [u8; WORD_BYTES] {
 }
 
 /// Reads once, and checks that what is taken is one write's.
-fn check(rows: &VersionedRows) -> Result<u64, Torn> {
+fn check(rows: &VersionedRows) -> Result<u64, TornRead> {
     let mut out = row(9);
     let tag = rows.try_read(0, &mut out)?;
     assert_eq!(out, row(tag as u8), "tag and row are of one write");

@@ -1,8 +1,8 @@
 //! A directory whose rows have an age, and which says what goes.
 
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
+use crate::huge_vec::HugeVec;
 use crate::index::NO_SLOT;
-use crate::pages::PageVec;
 use crate::policy::PolicySpec;
 use crate::slots::VACANT;
 
@@ -13,12 +13,12 @@ use crate::slots::VACANT;
 /// A row may be used while its stamp is at least the present time less `max_age`. That is enforced
 /// by the lookup: an older row misses. It keeps its slot, and what is read in its place is written
 /// over it.
-pub(crate) struct StampedDirectory {
+pub(crate) struct AgedDirectory {
     directory: Directory,
     /// The id in each slot, or [`VACANT`].
-    ids: PageVec<u32>,
+    ids: HugeVec<u32>,
     /// The stamp of each slot; means nothing where the slot is vacant. None without a bound.
-    stamps: PageVec<u32>,
+    stamps: HugeVec<u32>,
     now: u32,
     max_age: Option<u32>,
     n_stale: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Evicted {
     pub(crate) stamp: u32,
 }
 
-impl StampedDirectory {
+impl AgedDirectory {
     /// Memory of a slot beside its row and its part of the directory, in bytes.
     pub(crate) const fn slot_bytes(max_age: Option<u32>) -> usize {
         if max_age.is_some() { 2 * size_of::<u32>() } else { size_of::<u32>() }
@@ -50,8 +50,8 @@ impl StampedDirectory {
         let n_slots = directory.n_slots() as usize;
         Ok(Self {
             directory,
-            ids: PageVec::filled(n_slots, VACANT)?,
-            stamps: PageVec::new(if max_age.is_some() { n_slots } else { 0 })?,
+            ids: HugeVec::filled(n_slots, VACANT)?,
+            stamps: HugeVec::new(if max_age.is_some() { n_slots } else { 0 })?,
             now: 0,
             max_age,
             n_stale: 0,

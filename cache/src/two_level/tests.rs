@@ -46,29 +46,29 @@ impl Spec {
         Arc::new(SharedTier::of_slots(n_slots, ROW_BYTES, ID_SPACE, policy, settings).unwrap())
     }
 
-    fn over(&self, host: &Arc<SharedTier>, device: &Device) -> Levels {
+    fn over(&self, host: &Arc<SharedTier>, device: &Device) -> TwoLevelTier {
         let (staging_bytes, max_age) = (self.staging_rows * ROW_BYTES, self.max_age);
         let settings = DeviceSettings { staging_bytes, max_age };
         let (n_slots, policy) = (self.rows.0, &self.policies.0);
         let device = DeviceTier::new(device, n_slots, ROW_BYTES, ID_SPACE, policy, settings);
-        let levels = Levels::new(device.unwrap()).over(Arc::clone(host), self.inclusion);
+        let levels = TwoLevelTier::new(device.unwrap()).over(Arc::clone(host), self.inclusion);
         levels.with_bypass(self.bypass)
     }
 }
 
 /// Returns two tiers of one worker.
-fn levels(spec: &Spec) -> Levels {
+fn levels(spec: &Spec) -> TwoLevelTier {
     spec.over(&spec.host(), &Device::host())
 }
 
-impl Levels {
+impl TwoLevelTier {
     fn host(&self) -> &SharedTier {
         self.below.as_ref().unwrap().host()
     }
 }
 
 /// Gathers one batch, checks its rows, and returns the ids that had to be fetched.
-fn gather(levels: &mut Levels, ids: &[u32], times: RangeInclusive<u32>) -> Vec<u32> {
+fn gather(levels: &mut TwoLevelTier, ids: &[u32], times: RangeInclusive<u32>) -> Vec<u32> {
     let mut tensor = levels.tensor(ids.len()).unwrap();
     let mut fetched = Vec::new();
     let fetch = |ids: &[u32], rows: &mut [u8]| {
@@ -86,7 +86,7 @@ fn gather(levels: &mut Levels, ids: &[u32], times: RangeInclusive<u32>) -> Vec<u
     fetched
 }
 
-fn residents(levels: &Levels) -> [Vec<u32>; 2] {
+fn residents(levels: &TwoLevelTier) -> [Vec<u32>; 2] {
     let device = levels.device().directory().residents().map(|(id, _)| id).collect();
     [device, levels.host().residents()].map(|mut ids: Vec<u32>| {
         ids.sort_unstable();
@@ -327,8 +327,8 @@ proptest! {
             prop_assert!(device.len() <= rows.0 as usize && host.len() <= rows.1 as usize);
             let is_apart = device.iter().all(|id| !host.contains(id));
             prop_assert!(inclusion == Inclusion::Inclusive || is_apart);
-            let removal = levels.host().remove(&removed);
-            levels.remove(&removed, Some(removal));
+            let invalidation = levels.host().remove(&removed);
+            levels.remove(&removed, Some(invalidation));
             for &id in &removed {
                 naive.device.remove(id);
                 naive.host.remove(id);
@@ -347,7 +347,7 @@ const RESTLESS: BypassSettings = BypassSettings {
     weight: 1.0,
 };
 
-fn are_apart(levels: &Levels) -> bool {
+fn are_apart(levels: &TwoLevelTier) -> bool {
     let [device, host] = residents(levels);
     device.iter().all(|id| !host.contains(id))
 }
@@ -389,14 +389,14 @@ proptest! {
             let oldest = max_age.map_or(0, |age| now - now.min(age));
             gather(&mut levels, &ids, oldest..=now);
             prop_assert!(inclusion == Inclusion::Inclusive || are_apart(&levels));
-            let removal = levels.host().remove(&removed);
-            levels.remove(&removed, Some(removal));
+            let invalidation = levels.host().remove(&removed);
+            levels.remove(&removed, Some(invalidation));
         }
     }
 }
 
 /// Ids that changed, their removal from the host, and all versions from then on.
-type Change = (Vec<u32>, Removal, [u8; 30]);
+type Change = (Vec<u32>, Invalidation, [u8; 30]);
 
 /// Events on a machine with two workers.
 #[derive(Clone, Debug)]
@@ -461,13 +461,13 @@ proptest! {
                 }
                 Event::Change(ids) => {
                     ids.iter().for_each(|&id| versions[id as usize] += 1);
-                    let removal = host.remove(&ids);
-                    let change = (ids, removal, versions);
+                    let invalidation = host.remove(&ids);
+                    let change = (ids, invalidation, versions);
                     untold.iter_mut().for_each(|all| all.push_back(change.clone()));
                 }
                 Event::Tell { worker } => {
-                    let Some((ids, removal, now)) = untold[worker].pop_front() else { continue };
-                    workers[worker].remove(&ids, Some(removal));
+                    let Some((ids, invalidation, now)) = untold[worker].pop_front() else { continue };
+                    workers[worker].remove(&ids, Some(invalidation));
                     told[worker] = now;
                 }
             }
@@ -492,7 +492,7 @@ fn rows_that_a_panic_kept_from_coming_are_not_there() {
 #[test]
 fn from_a_device_that_missed_a_removal_nothing_moves_down() {
     let mut levels = levels(&spec((2, 9), Inclusion::Exclusive));
-    let moves_down = |levels: &mut Levels, ids: [u32; 2]| {
+    let moves_down = |levels: &mut TwoLevelTier, ids: [u32; 2]| {
         let before = levels.stats().demotions;
         gather(levels, &ids, 0..=0);
         levels.stats().demotions > before

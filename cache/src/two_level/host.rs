@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
+use crate::aged::Evicted;
 use crate::directory::Placement;
-use crate::shared::{Above, Passage, SharedTier};
-use crate::stamped::Evicted;
+use crate::shared::{Above, BatchAccess, SharedTier};
 
 use super::Inclusion;
 
 /// A machine's host tier, as one worker uses it.
-pub(super) struct Below {
+pub(super) struct HostLevel {
     host: Arc<SharedTier>,
     inclusion: Inclusion,
-    passage: Passage,
+    access: BatchAccess,
     /// State of each row that the batch asks for here: whether it is on the device from this batch
     /// on, and whether the host has it.
     has: Vec<bool>,
@@ -29,14 +29,14 @@ pub(super) struct Below {
     pub(super) n_demoted: u64,
 }
 
-impl Below {
+impl HostLevel {
     pub(super) fn new(host: Arc<SharedTier>, inclusion: Inclusion) -> Self {
         // A device without any row is as good as up to date.
         let n_removals = host.n_removals();
         Self {
             host,
             inclusion,
-            passage: Passage::default(),
+            access: BatchAccess::default(),
             has: Vec::new(),
             is_found: Vec::new(),
             ids: Vec::new(),
@@ -66,7 +66,7 @@ impl Below {
         self.evicted_rows.clear();
         if self.has.is_empty() {
             // A batch, all the same: policies of the host count them.
-            self.host.lookup(&[], &mut [], &mut self.passage);
+            self.host.lookup(&[], &mut [], &mut self.access);
         }
     }
 
@@ -87,7 +87,7 @@ impl Below {
         self.ids = piece;
         let n_found = filled?;
         self.is_found.resize(first + positions.len(), true);
-        for &at in self.passage.misses() {
+        for &at in self.access.misses() {
             self.is_found[first + at as usize] = false;
         }
         if self.is_exclusive() {
@@ -96,9 +96,9 @@ impl Below {
             let evicted_rows = if first == 0 { &self.evicted_rows[..] } else { &[] };
             let has = &self.has[first..first + positions.len()];
             let above = Above { has, evicted, rows: evicted_rows, n_removals: self.n_removals };
-            self.n_demoted += self.host.exchange(&self.ids, rows, &mut self.passage, above);
+            self.n_demoted += self.host.exchange(&self.ids, rows, &mut self.access, above);
         } else {
-            self.host.admit(&self.ids, rows, &mut self.passage);
+            self.host.admit(&self.ids, rows, &mut self.access);
         }
         Ok(n_found)
     }
@@ -110,9 +110,9 @@ impl Below {
         rows: &mut [u8],
         fetch: &mut impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
     ) -> Result<u64, E> {
-        let Self { host, passage, missing, rows: fetched, .. } = self;
-        host.lookup(ids, rows, passage);
-        let misses = passage.misses();
+        let Self { host, access, missing, rows: fetched, .. } = self;
+        host.lookup(ids, rows, access);
+        let misses = access.misses();
         if misses.len() == ids.len() {
             fetch(ids, rows)?;
         } else if !misses.is_empty() {
@@ -130,7 +130,7 @@ impl Below {
 
     /// Times at which the rows that were brought last were right.
     pub(super) fn stamps(&self) -> impl Iterator<Item = u32> {
-        self.passage.stamps().iter().copied()
+        self.access.stamps().iter().copied()
     }
 
     /// The device has kept these rows of its `misses`.

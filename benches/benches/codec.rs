@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use lodestore_benches::{Contestant, Rounds, is_smoke, random_ids};
-use lodestore_graph::{NodeId, PartId, PartitionBook, mix};
+use lodestore_graph::{NodeId, PartId, PartitionBook, splitmix64};
 use lodestore_store::{
     CodecChoice, DiskProfile, Dtype, EmbeddedStore, Graph, Importer, MappedReader, ReadPlan,
     RowIdx, RowReader, SourceError, TensorOptions, TensorSource, open_source,
@@ -140,7 +140,7 @@ impl TensorSource for SparseRows {
     fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError> {
         for (&row, out) in rows.iter().zip(out.chunks_exact_mut(self.row_bytes)) {
             for (column, out) in (0u64..).zip(out.chunks_exact_mut(4)) {
-                let random = mix(u64::from(row) << 32 | column);
+                let random = splitmix64(u64::from(row) << 32 | column);
                 let set = random.is_multiple_of(self.one_in);
                 let value = if set { 1.0 + (random >> 60) as f32 } else { 0.0 };
                 out.copy_from_slice(&value.to_le_bytes());

@@ -8,8 +8,8 @@ use lodestore_client::{Client, ClientConfig, CommitOutcome, EmbeddedSource, RowS
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, TensorSpec, View};
 
-use crate::here::{check_here, list, parts_elsewhere, parts_here};
 use crate::ids::InternalIds;
+use crate::local_parts::{check_local, list, local_parts, remote_parts};
 
 /// A graph that is known and not yet locked.
 pub(crate) enum Place {
@@ -62,8 +62,8 @@ impl Place {
         Ok(match self {
             Self::Folder(graph) => {
                 let options = OpenOptions::default();
-                let here = parts_here(&graph)?;
-                let elsewhere = parts_elsewhere(graph.book(), &here);
+                let here = local_parts(&graph)?;
+                let elsewhere = remote_parts(graph.book(), &here);
                 if commits && named.is_empty() && !elsewhere.is_empty() {
                     let here: Vec<u16> = here.iter().map(|part| part.0).collect();
                     bail!(
@@ -139,7 +139,7 @@ impl Target {
         match self {
             Self::Files(live) => {
                 let here: Vec<PartId> = live.parts().collect();
-                check_here(live.graph().book(), &here, nodes, first)
+                check_local(live.graph().book(), &here, nodes, first)
             }
             // It knows its servers, and says so before it sends anything.
             Self::Servers(_) => Ok(()),
@@ -159,7 +159,7 @@ impl Target {
         match self {
             Self::Files(live) => {
                 let here: Vec<PartId> = live.parts().collect();
-                parts_elsewhere(live.graph().book(), &here)
+                remote_parts(live.graph().book(), &here)
             }
             Self::Servers(_) => Vec::new(),
         }

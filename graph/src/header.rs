@@ -21,7 +21,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::check::Facts;
+use crate::file_check::Facts;
 use crate::{PartId, PartitionBook};
 
 /// Bytes of the header; the first section starts here.

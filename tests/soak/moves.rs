@@ -52,7 +52,7 @@ impl Faults {
     ) -> bool {
         let drawn = self.draw_move(scene.cluster);
         let happened = happen(self, scene.cluster, drawn);
-        let happened = happened.inspect_err(|error| scene.clients.told.note(error));
+        let happened = happened.inspect_err(|error| scene.clients.errors.note(error));
         scene.cluster.heal();
         scene.cluster.tidy();
         happened.is_ok()

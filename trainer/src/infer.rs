@@ -20,8 +20,8 @@ use crate::{
     },
     matrix::Matrix,
     model::{Model, ModelSpec},
+    model_file::ModelFile,
     process_group::ProcessGroup,
-    saved::ModelFile,
     workspace::Workspace,
 };
 

@@ -8,7 +8,7 @@
 
 mod adam;
 mod attention;
-mod best;
+mod best_model;
 mod bottleneck;
 mod checkpoint;
 pub mod collective;
@@ -30,6 +30,7 @@ mod loss;
 mod matrix;
 mod metric;
 mod model;
+mod model_file;
 mod norm;
 mod options;
 mod process_group;
@@ -42,16 +43,15 @@ mod replica;
 mod report;
 mod run;
 mod sage;
-mod saved;
 mod setup;
 mod sparse;
 mod spmm;
 mod step;
 mod step_outcome;
 mod strategy;
-mod team;
 mod train;
 mod worker;
+mod workers;
 mod workspace;
 
 pub use bottleneck::{Bottleneck, Preparation, StepShares};
@@ -64,6 +64,7 @@ pub use error::TrainError;
 pub use infer::{InferConfig, InferOutput, Inference, RowOutput};
 pub use metric::Metric;
 pub use model::{ModelKind, parameter_count};
+pub use model_file::{Evaluation, SavedModelError, evaluate_saved};
 pub use options::{
     Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
 };
@@ -71,7 +72,6 @@ pub use process_group::give_up;
 pub use profile::profile_device;
 pub use replay::Replay;
 pub use report::{EpochReport, RowsFrom, TrainReport};
-pub use saved::{Evaluation, SavedModelError, evaluate_saved};
 pub use step::{FullTraffic, HopTraffic, RowsBySource, SdtTraffic, StepSeconds, WorkerStep};
 pub use strategy::hop::{Iteration, Iterations, TimeStep};
 pub use train::{Progress, TrainGraph, WorkerSources, train, train_together};

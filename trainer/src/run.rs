@@ -4,7 +4,7 @@ use std::{mem::take, ops::ControlFlow, time::Instant};
 
 use crate::{
     Merge, Place, Progress, SavedModelError, Strategy, TrainConfig, TrainError,
-    best::Best,
+    best_model::BestModel,
     checkpoint::{Checkpoint, Checkpoints, Folder, Identity},
     config::Due,
     evaluate::Evaluator,
@@ -16,7 +16,7 @@ use crate::{
     step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep, word_of},
     step_outcome::{MemberStats, StepOutcome, TeamStep},
     strategy::{hop, sdt::LocalModels},
-    team::{Team, Teams},
+    workers::{Team, Teams},
 };
 
 /// All that changes from step to step.
@@ -30,7 +30,7 @@ pub(crate) struct Run<'a> {
     pub(crate) local: Option<LocalModels>,
     /// `full` with rows that may be old: the state with which those at hand were made.
     pub(crate) refreshed: Option<ReplicaState>,
-    pub(crate) best: Best,
+    pub(crate) best: BestModel,
     pub(crate) record: Record,
     pub(crate) checkpoints: Option<Checkpoints>,
     /// Whether the graph has test nodes.
@@ -66,7 +66,7 @@ impl<'a> Run<'a> {
             replica,
             local,
             refreshed: None,
-            best: Best::default(),
+            best: BestModel::default(),
             record: Record::new(config),
             checkpoints: None,
             has_test: setup.has_test(),
@@ -76,7 +76,7 @@ impl<'a> Run<'a> {
             save_error: None,
         };
         if let Some(path) = config.save_model.as_ref().filter(|_| group.leads()) {
-            saved::check_place(path)?;
+            model_file::check_place(path)?;
         }
         if let Some(wanted) = config.checkpoint.as_ref().filter(|_| group.leads()) {
             let identity = Identity {
@@ -281,7 +281,7 @@ impl<'a> Run<'a> {
             none if none.is_empty() => &self.replica.adam.values(),
             best => best,
         };
-        self.save_error = saved::save(path, self.config, &setup.model, values).err();
+        self.save_error = model_file::save(path, self.config, &setup.model, values).err();
     }
 
     /// Writes a checkpoint, if there are to be any; under `sdt` all local models are here.

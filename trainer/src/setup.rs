@@ -26,15 +26,15 @@ use crate::{
     labels::{LabelUse, Labels},
     layerwise::{LayerPass, Owners, PassLimits},
     model::{Model, ModelSpec},
+    model_file::ModelFile,
     process_group::ProcessGroup,
     run::Run,
-    saved::ModelFile,
     strategy::{
         Ondemand, Planned, RandomBatches, Rapid, Share,
         hop::{Iterations, Micrographs},
     },
-    team::{Recruit, Team, Teams},
     worker::{Batches, Learner, Worker},
+    workers::{Team, Teams, WorkerSetup},
     workspace::Workspace,
 };
 use schedule::Written;
@@ -261,9 +261,9 @@ impl<'a> Setup<'a> {
             let goes_on = run.recall_rows(&mut team, group)?;
             return Ok(goes_on.then_some(Teams::Full(team)));
         }
-        let recruits = self.recruits(scope, run.place)?;
+        let setups = self.set_up_workers(scope, run.place)?;
         let size = [self.config.workers, self.n_steps()];
-        let mut team = Team::start(scope, recruits, group.n_local(), size)?;
+        let mut team = Team::start(scope, setups, group.n_local(), size)?;
         if let Some(iterations) = self.iterations() {
             team.step_through_iterations(iterations);
         }
@@ -272,25 +272,25 @@ impl<'a> Setup<'a> {
 
     /// All workers of this process, their prefetchers running from `place` on, which is before the
     /// end.
-    pub(crate) fn recruits<'scope, 'env>(
+    pub(crate) fn set_up_workers<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
         place: Place,
-    ) -> Result<Vec<Recruit<'scope>>, TrainError> {
-        let recruit = |worker| self.recruit(scope, worker, place);
+    ) -> Result<Vec<WorkerSetup<'scope>>, TrainError> {
+        let set_up = |worker| self.set_up_worker(scope, worker, place);
         if let [worker] = self.workers[..] {
-            return Ok(vec![recruit(worker)?]);
+            return Ok(vec![set_up(worker)?]);
         }
         // Concurrently: each reads its schedule, and pulls the rows that it keeps.
         thread::scope(|starting| {
-            let start = |&worker| (worker, starting.spawn(move || recruit(worker)));
+            let start = |&worker| (worker, starting.spawn(move || set_up(worker)));
             let started: Vec<_> = self.workers.iter().map(start).collect();
             let join = |(worker, thread): (u32, ScopedJoinHandle<'_, _>)| {
                 thread.join().unwrap_or(Err(TrainError::WorkerPanicked { worker }))
             };
             // All are awaited before the first error is reported.
-            let recruits: Vec<_> = started.into_iter().map(join).collect();
-            recruits.into_iter().collect()
+            let setups: Vec<_> = started.into_iter().map(join).collect();
+            setups.into_iter().collect()
         })
     }
 
@@ -312,12 +312,12 @@ impl<'a> Setup<'a> {
         self.n_batches.iter().copied().max().unwrap_or(0)
     }
 
-    fn recruit<'scope, 'env>(
+    fn set_up_worker<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
         worker: u32,
         place: Place,
-    ) -> Result<Recruit<'scope>, TrainError> {
+    ) -> Result<WorkerSetup<'scope>, TrainError> {
         let (config, topology) = (self.config, self.graph.topology);
         let (loader, share) = (self.loader(worker)?, self.share(worker));
         let remote = Arc::clone(&self.sources_of(worker).remote);
@@ -368,7 +368,7 @@ impl<'a> Setup<'a> {
             topology,
             config,
         };
-        Ok(Recruit { worker, n_batches, rapid, remote })
+        Ok(WorkerSetup { worker, n_batches, rapid, remote })
     }
 
     fn loader(&self, worker: u32) -> Result<BatchLoader, TrainError> {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
-use crate::secrets::SecurityArgs;
+use crate::security_args::SecurityArgs;
 
 /// Copy a partition from a running server into a graph's folder on this machine, or move it to the
 /// server of that folder, while clients pull and put.

@@ -1,7 +1,7 @@
 //! `lode serve`: serve rows until stopped.
 
 mod config;
-mod doors;
+mod credentials;
 mod follow;
 mod register;
 mod renewal;
@@ -27,7 +27,7 @@ use signal_hook::low_level::{self, pipe};
 use crate::console::Console;
 use crate::human;
 use crate::log::{self, LogFormat, LogLevel};
-use crate::secrets::read_lasting_tokens;
+use crate::security_args::read_lasting_tokens;
 use crate::size::parse_size;
 use crate::usage::UsageError;
 use config::{ConfigFile, parse_mode};

@@ -64,7 +64,7 @@ impl Default for RapaParams {
 
 /// A halo replica of a partition.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Replica {
+pub struct HaloReplica {
     /// The node.
     pub node: NodeId,
     /// Outer edges that start from it.
@@ -82,7 +82,7 @@ pub struct PartLoad {
     /// In-edges of these.
     pub edges: u64,
     /// Its halo, of lowest influence first; of equals the lower id.
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<HaloReplica>,
 }
 
 /// Partitions after RAPA.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use lodestore_graph::check::{Facts, FileKind, facts};
+use lodestore_graph::file_check::{Facts, FileKind, facts};
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use uuid::Uuid;

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lodestore_graph::check::{
-    FORMAT_VERSION, FileCheck, FileFault, FileKind, HeaderFault, PieceSum, vouches,
+use lodestore_graph::file_check::{
+    FORMAT_VERSION, FileCheck, FileFault, FileKind, HeaderFault, PieceSum, verifies,
 };
 use lodestore_graph::halo::find_halos;
 use lodestore_graph::topology::Topology;
@@ -105,7 +105,7 @@ fn rebuilt_header(graph: &Graph, part: PartId) -> Result<Option<(Vec<u8>, Lists)
     let lists = Lists::of(path, file, file_bytes, check);
     let Some(sums) = sums(&lists) else { return Ok(None) };
     let header = lists.check().header_of(sums).ok();
-    Ok(header.filter(|header| vouches(&head, header)).map(|header| (header, lists)))
+    Ok(header.filter(|header| verifies(&head, header)).map(|header| (header, lists)))
 }
 
 /// Returns what is wrong with a file of lists; `None` if it is sound.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use lodestore_graph::check::{FORMAT_VERSION, FileKind, facts, unknown_version};
+use lodestore_graph::file_check::{FORMAT_VERSION, FileKind, facts, unknown_version};
 use uuid::Uuid;
 
 use super::actions::RepairActions;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use lodestore_graph::PartId;
-use lodestore_graph::check::{FileCheck, FileFault, FileKind, HEADER_BYTES, Piece, PieceSum};
+use lodestore_graph::file_check::{FileCheck, FileFault, FileKind, HEADER_BYTES, Piece, PieceSum};
 use thiserror::Error;
 
 use crate::error::StoreError;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lodestore_graph::PartId;
-use lodestore_graph::check::FileKind;
+use lodestore_graph::file_check::FileKind;
 
 use super::catalog::CatalogUnit;
 use super::findings::{FileOrder, Findings, META_ORDER};

@@ -7,7 +7,7 @@ use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies};
-use lodestore_graph::{PartId, PartitionBook, mix};
+use lodestore_graph::{PartId, PartitionBook, splitmix64};
 use lodestore_store::{
     CodecChoice, Dtype, FileSystem, Graph, ImportError, Importer, NanPolicy, SourceError,
     StoreError, TensorOptions, TensorSource,
@@ -43,7 +43,7 @@ static NOISE: [u8; 2048] = {
     let mut bytes = [0; 2048];
     let mut i = 0;
     while i < bytes.len() {
-        bytes[i] = mix(i as u64) as u8;
+        bytes[i] = splitmix64(i as u64) as u8;
         i += 1;
     }
     bytes

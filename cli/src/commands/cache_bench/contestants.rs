@@ -65,12 +65,12 @@ pub(super) fn needs_graph(kind: PolicyKind) -> bool {
 }
 
 /// The nodes whose rows `decay` and `degree` may keep, as a trainer knows them, and in words.
-pub(super) struct Known {
+pub(super) struct CandidateInputs {
     pub(super) candidates: Arc<[Candidate]>,
     in_words: String,
 }
 
-impl Known {
+impl CandidateInputs {
     /// Ids of one worker's remote rows by its rules; else of all nodes, or of all ids without a
     /// graph.
     pub(super) fn new(rules: RuleArgs, loaded: &LoadedTrace) -> Result<Self> {
@@ -101,7 +101,7 @@ impl Known {
 pub(super) fn contestants(
     choice: &Choice,
     loaded: &LoadedTrace,
-    known: Option<&Known>,
+    known: Option<&CandidateInputs>,
 ) -> Result<(Vec<Contestant>, Vec<Omitted>)> {
     let (mut contestants, mut omitted) = (Vec::new(), Vec::new());
     let (trace, graph) = (&loaded.trace, loaded.graph.as_ref());
@@ -183,7 +183,7 @@ impl Contestant {
 }
 
 /// Returns the first fill as it stays.
-fn kept(choice: &Choice, trace: &Trace, known: &Known) -> Contestant {
+fn kept(choice: &Choice, trace: &Trace, known: &CandidateInputs) -> Contestant {
     let spec = choice.rules.policy(&known.candidates, None, trace.id_space());
     Contestant::of(PolicyKind::Degree, spec, Some(known.in_words.clone()))
 }
@@ -218,7 +218,7 @@ fn oracle(trace: &Trace) -> Result<Contestant> {
 }
 
 /// One for each γ and Δ.
-fn decay(choice: &Choice, trace: &Trace, known: &Known) -> Vec<Contestant> {
+fn decay(choice: &Choice, trace: &Trace, known: &CandidateInputs) -> Vec<Contestant> {
     let mut contestants = Vec::new();
     for &gamma in &choice.gammas {
         for &delta in &choice.deltas {

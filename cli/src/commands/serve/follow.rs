@@ -13,7 +13,7 @@ use lodestore_client::{
 use lodestore_graph::PartId;
 use lodestore_server::{Installer, ServerError};
 
-use crate::secrets::read_token;
+use crate::security_args::read_token;
 
 /// Time for a step, and to wait for writers at the start.
 const DEADLINE: Duration = Duration::from_secs(30);

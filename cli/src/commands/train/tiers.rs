@@ -15,7 +15,7 @@ use lodestore_client::{DeviceSource, HaloBuffer, RowSource, TieredSource};
 use lodestore_store::available_memory_bytes;
 use lodestore_trainer::{Fetch, Strategy};
 
-use super::known::Known;
+use super::policy_inputs::PolicyInputs;
 use crate::candidates::RuleReport;
 use crate::policies::{for_training, is_for_training};
 use crate::size::parse_size;
@@ -257,7 +257,7 @@ impl Tiers {
         choice: TierChoice,
         remote: &Arc<dyn RowSource>,
         tensor: &str,
-        known: &Known<'_>,
+        known: &PolicyInputs<'_>,
     ) -> Result<Self> {
         let (row_bytes, n_nodes) = (remote.tensor(tensor)?.row_bytes(), remote.book().n_nodes());
         let mut tiers = Self::of(choice, available_memory_bytes().map(|n| known.share(n)));
@@ -321,7 +321,7 @@ impl Tiers {
         worker: u32,
         remote: &Arc<dyn RowSource>,
         tensor: &str,
-        known: &Known<'_>,
+        known: &PolicyInputs<'_>,
     ) -> Result<Arc<dyn RowSource>> {
         let host = self.host.as_ref().map(|(host, _)| Arc::clone(host));
         let remote = Arc::clone(remote);

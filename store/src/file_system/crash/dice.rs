@@ -1,6 +1,6 @@
 //! Decisions that follow from one seed.
 
-use lodestore_graph::mix;
+use lodestore_graph::splitmix64;
 
 /// A stream of decisions.
 #[derive(Debug)]
@@ -21,11 +21,11 @@ pub(super) enum Mood {
 
 impl Dice {
     pub(super) fn new(seed: u64) -> Self {
-        Self { state: mix(seed) }
+        Self { state: splitmix64(seed) }
     }
 
     pub(super) fn word(&mut self) -> u64 {
-        self.state = mix(self.state);
+        self.state = splitmix64(self.state);
         self.state
     }
 

@@ -150,7 +150,8 @@ fn long_rows_put_over_lost_ones_are_stored_as_serves_them_best() {
     const WIDTH: usize = 600_000;
     let ring = Ring::new(4, 2, 2);
     let mut importer = ring.begin();
-    let noise: Vec<u8> = (0..4 * WIDTH as u64).map(|i| lodestore_graph::mix(i) as u8).collect();
+    let noise: Vec<u8> =
+        (0..4 * WIDTH as u64).map(|i| lodestore_graph::splitmix64(i) as u8).collect();
     let file = npy(ring.dir.path().join("long.npy"), NpyType::U8, &[4, WIDTH as u64], &noise);
     ring.add(&mut importer, &NpySource::open(&file).unwrap()).unwrap();
     let graph = ring.commit(importer).unwrap();

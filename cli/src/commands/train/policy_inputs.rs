@@ -14,7 +14,7 @@ use crate::policies::overlap_ratios;
 
 /// Workers of the run in this process.
 #[derive(Clone, Debug)]
-pub(super) struct Here {
+pub(super) struct LocalWorkers {
     pub(super) workers: Vec<u32>,
     /// Processes of the run on this machine, which share its memory.
     pub(super) n_processes: u32,
@@ -30,11 +30,11 @@ pub(super) enum Reach {
 }
 
 /// Inputs of policies from a graph, computed once for all tiers of a run.
-pub(super) struct Known<'a> {
+pub(super) struct PolicyInputs<'a> {
     pub(super) graph: &'a Graph,
     /// Workers of the run.
     pub(super) n_workers: u32,
-    pub(super) here: Here,
+    pub(super) here: LocalWorkers,
     reach: Reach,
     topology: &'a Topology,
     overlap: OnceCell<Arc<[u16]>>,
@@ -42,12 +42,12 @@ pub(super) struct Known<'a> {
     by_degree: OnceCell<Vec<u32>>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> PolicyInputs<'a> {
     /// Returns the inputs from `graph` for a run of `n_workers`, which asks for rows in `reach`.
     pub(super) fn new(
         (graph, topology): (&'a Graph, &'a Topology),
         n_workers: u32,
-        here: Here,
+        here: LocalWorkers,
         reach: Reach,
     ) -> Self {
         let (overlap, by_degree) = (OnceCell::new(), OnceCell::new());

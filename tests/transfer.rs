@@ -5,19 +5,19 @@
 
 mod support;
 
-#[path = "moving/cut_off.rs"]
+#[path = "transfer/cut_off.rs"]
 mod cut_off;
-#[path = "moving/followers.rs"]
+#[path = "transfer/followers.rs"]
 mod followers;
-#[path = "moving/names.rs"]
+#[path = "transfer/names.rs"]
 mod names;
-#[path = "moving/pinned.rs"]
+#[path = "transfer/pinned.rs"]
 mod pinned;
-#[path = "moving/refused.rs"]
+#[path = "transfer/refused.rs"]
 mod refused;
-#[path = "moving/stopped.rs"]
+#[path = "transfer/stopped.rs"]
 mod stopped;
-#[path = "moving/under_load.rs"]
+#[path = "transfer/under_load.rs"]
 mod under_load;
 
 use std::path::{Path, PathBuf};

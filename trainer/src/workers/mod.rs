@@ -60,7 +60,7 @@ impl Teams<'_> {
 }
 
 /// Contribution of a worker to a team.
-pub(crate) struct Recruit<'scope> {
+pub(crate) struct WorkerSetup<'scope> {
     pub(crate) worker: Worker<'scope>,
     /// Batches in each epoch.
     pub(crate) n_batches: u32,
@@ -87,14 +87,14 @@ impl<'scope> Team<'scope> {
     /// `n_processes` share. All `n_workers` of the run together make `n_steps` in an epoch.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
-        recruits: Vec<Recruit<'scope>>,
+        setups: Vec<WorkerSetup<'scope>>,
         n_processes: u32,
         [n_workers, n_steps]: [u32; 2],
     ) -> Result<Self, TrainError> {
         let n_cores = available_parallelism().map_or(1, usize::from);
-        let n_pools = recruits.len().max(1) * n_processes as usize;
+        let n_pools = setups.len().max(1) * n_processes as usize;
         let n_threads = (n_cores / n_pools).max(1);
-        let start = |Recruit { worker, n_batches, rapid, remote }| {
+        let start = |WorkerSetup { worker, n_batches, rapid, remote }| {
             let number = worker.worker;
             let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build()?;
             let (orders, inbox) = sync_channel(1);
@@ -104,7 +104,7 @@ impl<'scope> Team<'scope> {
             let worker = number;
             Ok(Member { worker, orders, outcomes, thread, n_batches, rapid, remote, prefetch })
         };
-        let members = recruits.into_iter().map(start).collect::<Result<_, TrainError>>()?;
+        let members = setups.into_iter().map(start).collect::<Result<_, TrainError>>()?;
         let stats = vec![MemberStats::default(); n_workers as usize];
         Ok(Self { members, n_steps, stats, iterations: None, n_merges: 0 })
     }

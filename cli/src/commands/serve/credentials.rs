@@ -6,7 +6,7 @@ use anyhow::Result;
 use lodestore_server::TlsFiles;
 
 use super::ServeArgs;
-use crate::secrets::check_key;
+use crate::security_args::check_key;
 use crate::usage::UsageError;
 
 impl ServeArgs {

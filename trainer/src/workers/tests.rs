@@ -4,7 +4,7 @@ use std::{sync::Arc, thread::scope};
 
 use lodestore_client::{MemorySource, PullStats};
 use lodestore_graph::{
-    PartId, PartitionBook, edges::MemoryEdges, mix, relabel::Relabelling, sampler::Fanout,
+    PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout, splitmix64,
     topology::Topology,
 };
 use lodestore_store::Dtype;
@@ -28,13 +28,13 @@ struct Graph {
 fn graph(n_nodes: u32, ends: &[(u32, u32)], n_parts: u16) -> Graph {
     let edges = ends.iter().map(|&(from, to)| [from % n_nodes, to % n_nodes]);
     let edges = edges.chain([[n_nodes - 1; 2]]).collect();
-    let owner = |node| PartId((mix(u64::from(node)) % u64::from(n_parts)) as u16);
+    let owner = |node| PartId((splitmix64(u64::from(node)) % u64::from(n_parts)) as u16);
     let owners: Vec<PartId> = (0..n_nodes).map(owner).collect();
     let relabelling = Relabelling::new(&owners, n_parts).unwrap();
     let edges = MemoryEdges::new(edges).unwrap();
     let topology = Topology::from_edges(&edges, &relabelling, true).unwrap();
     let mut rows = MemorySource::new(relabelling.book.clone());
-    let value = |at| (mix(u64::from(at)) >> 40) as f32 / (1u32 << 23) as f32 - 1.0;
+    let value = |at| (splitmix64(u64::from(at)) >> 40) as f32 / (1u32 << 23) as f32 - 1.0;
     let features = (0..n_nodes * WIDTH).flat_map(|at| value(at).to_le_bytes()).collect();
     let classes = (0..n_nodes).flat_map(|id| i64::from(id % 3).to_le_bytes()).collect();
     rows.add("feat", Dtype::F32, WIDTH, features).unwrap();
@@ -67,9 +67,9 @@ fn gradient(graph: &Graph, config: &TrainConfig, n_merges: u32) -> Vec<f64> {
     let lengths = replica.adam.lengths();
     group.open(Opening { digest, version, filled, lengths }, None).unwrap();
     scope(|scope| {
-        let recruits = setup.recruits(scope, Place::default()).unwrap();
+        let setups = setup.set_up_workers(scope, Place::default()).unwrap();
         let size = [config.workers, setup.n_steps()];
-        let mut team = Team::start(scope, recruits, 1, size).unwrap();
+        let mut team = Team::start(scope, setups, 1, size).unwrap();
         if let Some(iterations) = setup.iterations() {
             team.step_through_iterations(iterations);
         }

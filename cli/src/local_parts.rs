@@ -5,7 +5,7 @@ use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::Graph;
 
 /// The partitions of `graph` that are on this machine; an error if none is.
-pub(crate) fn parts_here(graph: &Graph) -> Result<Vec<PartId>> {
+pub(crate) fn local_parts(graph: &Graph) -> Result<Vec<PartId>> {
     let parts = graph.parts_here();
     if parts.is_empty() {
         bail!("{}: no partition of the graph is on this machine", graph.dir().display());
@@ -14,13 +14,13 @@ pub(crate) fn parts_here(graph: &Graph) -> Result<Vec<PartId>> {
 }
 
 /// The partitions of the graph that are not among `here`.
-pub(crate) fn parts_elsewhere(book: &PartitionBook, here: &[PartId]) -> Vec<u16> {
+pub(crate) fn remote_parts(book: &PartitionBook, here: &[PartId]) -> Vec<u16> {
     book.parts().filter(|part| !here.contains(part)).map(|part| part.0).collect()
 }
 
 /// Fails for the first of `nodes` that no partition among `here` owns; they are those of a list
 /// from position `first` on.
-pub(crate) fn check_here(
+pub(crate) fn check_local(
     book: &PartitionBook,
     here: &[PartId],
     nodes: &[NodeId],
@@ -54,9 +54,9 @@ mod tests {
     fn the_first_node_that_is_elsewhere_is_named_with_its_position() {
         let book = PartitionBook::new(vec![0, 10, 20, 30]).unwrap();
         let here = [PartId(0), PartId(2)];
-        assert_eq!(parts_elsewhere(&book, &here), [1]);
-        check_here(&book, &here, &[9, 20, 0, 29].map(NodeId), 0).unwrap();
-        let error = check_here(&book, &here, &[9, 10].map(NodeId), 100).unwrap_err().to_string();
+        assert_eq!(remote_parts(&book, &here), [1]);
+        check_local(&book, &here, &[9, 20, 0, 29].map(NodeId), 0).unwrap();
+        let error = check_local(&book, &here, &[9, 10].map(NodeId), 100).unwrap_err().to_string();
         assert!(error.contains("id 101 of the list is node 10 of partition 1"), "{error}");
         assert!(error.ends_with("here: 0, 2"), "{error}");
     }

@@ -10,7 +10,7 @@ use crate::table::Table;
 /// The γ and Δ of `decay` that move the fewest rows at one capacity, beside prefetch without
 /// eviction.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Best {
+pub(super) struct BestDecay {
     capacity: String,
     gamma: Option<f64>,
     delta: Option<u32>,
@@ -39,18 +39,18 @@ impl Moved {
 }
 
 /// Returns the best of each capacity, where `decay` has more than one γ or Δ.
-pub(super) fn best(results: &[BenchResult]) -> Vec<Best> {
+pub(super) fn best(results: &[BenchResult]) -> Vec<BestDecay> {
     let of_capacity = results.chunk_by(|a, b| a.at == b.at);
     of_capacity.filter_map(best_of).collect()
 }
 
-fn best_of(results: &[BenchResult]) -> Option<Best> {
+fn best_of(results: &[BenchResult]) -> Option<BestDecay> {
     let of = |kind: PolicyKind| results.iter().filter(move |result| result.policy == kind.name());
     if of(PolicyKind::Decay).count() < 2 {
         return None;
     }
     let best = of(PolicyKind::Decay).min_by_key(|result| result.moved_rows)?;
-    Some(Best {
+    Some(BestDecay {
         capacity: best.capacity.clone(),
         gamma: best.gamma,
         delta: best.delta,
@@ -60,10 +60,10 @@ fn best_of(results: &[BenchResult]) -> Option<Best> {
 }
 
 /// One line per capacity.
-pub(super) fn table(best: &[Best]) -> String {
+pub(super) fn table(best: &[BestDecay]) -> String {
     let heads = ["fewest rows moved", "gamma", "delta", "hits", "moved", "bytes"];
     let mut table = Table::new(heads.into_iter().chain(["kept: hits", "moved", "bytes"]));
-    for Best { capacity, gamma, delta, moved, without_eviction } in best {
+    for BestDecay { capacity, gamma, delta, moved, without_eviction } in best {
         let mut cells = vec![capacity.clone()];
         cells.push(gamma.map_or_else(String::new, |gamma| gamma.to_string()));
         cells.push(delta.map_or_else(String::new, |delta| delta.to_string()));

@@ -309,7 +309,7 @@ pub fn unknown_version(kind: FileKind, head: &[u8]) -> Option<u32> {
 /// The damaged one's checksum of itself covers both. Its checksums of the sections say nothing
 /// about where the file belongs, so that graph, partition and nodes must be left, too.
 #[must_use]
-pub fn vouches(damaged: &[u8], rebuilt: &[u8]) -> bool {
+pub fn verifies(damaged: &[u8], rebuilt: &[u8]) -> bool {
     let same = |range: Range<usize>| damaged.get(range.clone()) == rebuilt.get(range);
     let is_ours = same(12..40);
     // Without edges their columns are empty, so that only version and columns of the header tell

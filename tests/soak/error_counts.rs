@@ -21,9 +21,9 @@ pub(crate) enum Kind {
     /// That server writes nothing more until it is started again.
     WritesStopped,
     /// No server has the partition at this moment, or none takes its puts.
-    NoHolder,
+    NoReplica,
     /// A server that may hold what is put was never heard of.
-    Unheard,
+    Unreachable,
 }
 
 impl Kind {
@@ -34,8 +34,8 @@ impl Kind {
         Self::Refused,
         Self::DiskFull,
         Self::WritesStopped,
-        Self::NoHolder,
-        Self::Unheard,
+        Self::NoReplica,
+        Self::Unreachable,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -46,19 +46,19 @@ impl Kind {
             Self::Refused => "refused: overloaded, late, stopping, elsewhere",
             Self::DiskFull => "refused: disk full",
             Self::WritesStopped => "refused: an earlier write failed",
-            Self::NoHolder => "no holder",
-            Self::Unheard => "server not heard of",
+            Self::NoReplica => "no replica",
+            Self::Unreachable => "server unreachable",
         }
     }
 }
 
-pub(crate) struct Told {
+pub(crate) struct ErrorCounts {
     /// Folder of the graph whose disk may be full, as errors name it.
     on_disk: String,
     counts: [AtomicU64; Kind::ALL.len()],
 }
 
-impl Told {
+impl ErrorCounts {
     pub(crate) fn new(on_disk: &Path) -> Self {
         Self { on_disk: on_disk.display().to_string(), counts: Default::default() }
     }
@@ -82,8 +82,8 @@ impl Told {
             ClientError::Connect { .. } => Kind::Connect,
             ClientError::Unavailable { .. } => Kind::Unavailable,
             ClientError::Deadline { .. } => Kind::Deadline,
-            ClientError::NoReplica { .. } | ClientError::NoWriter { .. } => Kind::NoHolder,
-            ClientError::Unreachable { .. } => Kind::Unheard,
+            ClientError::NoReplica { .. } | ClientError::NoWriter { .. } => Kind::NoReplica,
+            ClientError::Unreachable { .. } => Kind::Unreachable,
             ClientError::Refused { failure, .. } => {
                 let says = |what: &str| {
                     [self.on_disk.as_str(), NO_SPACE, what]

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Running servers of one graph. Each ends when its stdin does: when this is dropped, and when
 /// this process is gone, whatever killed it.
-pub(crate) struct Servers {
+pub(crate) struct ChildServers {
     running: Vec<Running>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Address {
     parts: Vec<u16>,
 }
 
-impl Servers {
+impl ChildServers {
     /// Starts one server for each list of partitions, on free loopback ports; logs go to `dir`.
     pub(crate) fn start(graph: &Path, dir: &Path, parts: &[&[u16]]) -> Result<Self> {
         let mut servers = Self { running: Vec::new() };
@@ -75,7 +75,7 @@ impl Servers {
     }
 }
 
-impl Drop for Servers {
+impl Drop for ChildServers {
     fn drop(&mut self) {
         for server in &mut self.running {
             // Both fail only for a child that is gone already.

@@ -5,7 +5,7 @@ use crate::evaluate::Accuracy;
 /// The best parameters so far: those of the first evaluation that no later one beats on the
 /// validation nodes; without validation nodes the last.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Best {
+pub(crate) struct BestModel {
     /// Epoch after which they were measured.
     pub(crate) epoch: u32,
     pub(crate) accuracy: Accuracy,
@@ -15,7 +15,7 @@ pub(crate) struct Best {
     pub(crate) evaluated: u32,
 }
 
-impl Best {
+impl BestModel {
     /// Takes note of an evaluation after `epoch`; `parameters` are copied if they are the best.
     pub(crate) fn evaluated(
         &mut self,
@@ -48,7 +48,7 @@ mod tests {
 
     /// Returns the best epoch, and after which epoch patience ends.
     fn outcome(patience: u32, validation: &[Option<f64>]) -> (u32, Option<u32>) {
-        let mut best = Best::default();
+        let mut best = BestModel::default();
         for (epoch, &validation) in (0..).zip(validation) {
             let accuracy = Accuracy { validation, test: None };
             best.evaluated(epoch, accuracy, || vec![vec![epoch as f32]]);
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn epochs_count_and_not_evaluations() {
-        let mut best = Best::default();
+        let mut best = BestModel::default();
         for (epoch, rate, stale) in [(4, 0.5, false), (9, 0.4, false), (14, 0.3, true)] {
             best.evaluated(epoch, Accuracy { validation: Some(rate), test: None }, Vec::new);
             best.parameters = vec![vec![]];

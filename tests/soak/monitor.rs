@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// For whatever hung on a server to see that it is gone.
 const RETURN_MAX: Duration = Duration::from_secs(20);
 
-pub(crate) struct Watch {
+pub(crate) struct Monitor {
     start: Instant,
     /// When each must be over, in ms since the start; `u64::MAX` while there is nothing to wait
     /// for.
@@ -41,7 +41,7 @@ pub(crate) struct Watch {
     is_over: AtomicBool,
 }
 
-impl Watch {
+impl Monitor {
     pub(crate) fn new() -> Self {
         let ends_ms = [const { AtomicU64::new(u64::MAX) }; NAMES.len()];
         Self { start: Instant::now(), ends_ms, is_over: AtomicBool::new(false) }

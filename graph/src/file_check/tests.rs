@@ -85,20 +85,20 @@ fn a_header_is_rebuilt_from_the_file_and_vouched_for_by_what_is_left_of_it() {
     damaged[..12].fill(0xee);
     damaged[40..56].fill(0xee);
     damaged[HEADER_BYTES - 1] ^= 1;
-    assert!(vouches(&damaged, &header), "its checksums and whose it is are left");
+    assert!(verifies(&damaged, &header), "its checksums and whose it is are left");
     for other in [12, 16, 31, 32, 36] {
         damaged[other] ^= 1;
-        assert!(!vouches(&damaged, &header), "it may be another's: byte {other}");
+        assert!(!verifies(&damaged, &header), "it may be another's: byte {other}");
         damaged[other] ^= 1;
     }
     damaged[60] ^= 1;
-    assert!(!vouches(&damaged, &header), "its checksums are gone");
+    assert!(!verifies(&damaged, &header), "its checksums are gone");
     damaged[HEADER_BYTES - 1] ^= 1;
     damaged[..50].fill(0xee);
-    assert!(vouches(&damaged, &header), "its own checksum is left");
+    assert!(verifies(&damaged, &header), "its own checksum is left");
     damaged[HEADER_BYTES - 1] ^= 1;
-    assert!(!vouches(&damaged, &header), "nothing is left");
-    assert!(!vouches(&damaged[..100], &header));
+    assert!(!verifies(&damaged, &header), "nothing is left");
+    assert!(!verifies(&damaged[..100], &header));
     let mut forged = sound.clone();
     forged[HEADER_BYTES] = 1;
     assert_eq!(rebuilt(&forged), Err(FileFault::Content { section: "offsets", entry: 0 }));
@@ -124,10 +124,10 @@ fn without_edges_only_the_header_shows_that_there_are_no_columns() {
     let mut damaged = rebuilt.clone();
     damaged[0] ^= 1;
     damaged[HEADER_BYTES - 1] ^= 1;
-    assert!(vouches(&damaged, &rebuilt));
+    assert!(verifies(&damaged, &rebuilt));
     for changed in [8, 72] {
         let mut other = damaged.clone();
         other[changed] ^= 3;
-        assert!(!vouches(&other, &rebuilt), "byte {changed}: one with columns has this");
+        assert!(!verifies(&other, &rebuilt), "byte {changed}: one with columns has this");
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
 use crate::huge_vec::HugeVec;
-use crate::index::NO_SLOT;
 use crate::policy::PolicySpec;
+use crate::slots::NO_SLOT;
 use crate::slots::VACANT;
 
 /// A [`Directory`] with a stamp on every row: when its bytes were right (CaPGNN, section 4.2,

@@ -5,10 +5,11 @@ mod leases;
 
 use thiserror::Error;
 
-use crate::arena::ArenaError;
 use crate::ghosts::Ghosts;
-use crate::index::{NO_SLOT, REMEMBERED, RowIndex};
+use crate::huge_vec::MemoryError;
+use crate::index::{REMEMBERED, RowIndex};
 use crate::policy::{NeedsPlan, Offer, Piece, Policy, PolicySpec};
+use crate::slots::NO_SLOT;
 use crate::slots::{PinTicket, Slots, VACANT};
 
 pub(crate) use chunk::CHUNK_IDS;
@@ -90,7 +91,7 @@ pub enum DirectoryError {
     Policy(#[from] NeedsPlan),
     /// The memory could not be had.
     #[error(transparent)]
-    Memory(#[from] ArenaError),
+    Memory(#[from] MemoryError),
 }
 
 impl Directory {

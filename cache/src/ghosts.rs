@@ -1,8 +1,8 @@
 //! Ids of rows that are gone, remembered for a while.
 
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
-use crate::index::{NO_SLOT, REMEMBERED};
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::index::REMEMBERED;
+use crate::slots::NO_SLOT;
 use crate::slots::VACANT;
 
 /// The last ids pushed, as many as there are places; one that is taken leaves its place empty.
@@ -21,7 +21,7 @@ impl Ghosts {
         n_places as usize * size_of::<u32>()
     }
 
-    pub(crate) fn new(n_places: u32) -> Result<Self, ArenaError> {
+    pub(crate) fn new(n_places: u32) -> Result<Self, MemoryError> {
         Ok(Self { ids: HugeVec::filled(n_places as usize, VACANT)?, next: 0 })
     }
 

@@ -6,11 +6,34 @@ use std::sync::atomic::AtomicU64;
 
 use bytemuck::Pod;
 use memmap2::MmapMut;
-
-use crate::arena::ArenaError;
+use thiserror::Error;
 
 /// Bytes of a line of the processor's cache.
 const LINE_BYTES: usize = 64;
+
+/// Why the memory of a tier could not be had.
+#[derive(Debug, Error)]
+pub enum MemoryError {
+    /// A row of no bytes needs no tier.
+    #[error("a row must have at least 1 byte")]
+    NoRowBytes,
+    /// The size does not fit the address space.
+    #[error("{n_slots} slots of {row_bytes} bytes are more than memory can address")]
+    TooLarge {
+        /// Slots asked for.
+        n_slots: u32,
+        /// Bytes of each.
+        row_bytes: usize,
+    },
+    /// The system refused the memory.
+    #[error("cannot reserve {bytes} bytes for a tier ({source}); give it a smaller capacity")]
+    Reserve {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The error of the system.
+        source: std::io::Error,
+    },
+}
 
 /// `len` values, zero at first. Pages are taken when they are first written.
 ///
@@ -32,13 +55,13 @@ unsafe impl<T: Pod + Send> Send for HugeVec<T> {}
 unsafe impl<T: Pod + Sync> Sync for HugeVec<T> {}
 
 impl<T: Pod> HugeVec<T> {
-    pub(crate) fn new(len: usize) -> Result<Self, ArenaError> {
-        let bytes = len.checked_mul(size_of::<T>()).ok_or(ArenaError::TooLarge {
+    pub(crate) fn new(len: usize) -> Result<Self, MemoryError> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(MemoryError::TooLarge {
             n_slots: u32::try_from(len).unwrap_or(u32::MAX),
             row_bytes: size_of::<T>(),
         })?;
         let memory =
-            MmapMut::map_anon(bytes).map_err(|source| ArenaError::Reserve { bytes, source })?;
+            MmapMut::map_anon(bytes).map_err(|source| MemoryError::Reserve { bytes, source })?;
         Ok(Self::of(memory, len))
     }
 
@@ -53,7 +76,7 @@ impl<T: Pod> HugeVec<T> {
         Self { memory, values, len }
     }
 
-    pub(crate) fn filled(len: usize, value: T) -> Result<Self, ArenaError> {
+    pub(crate) fn filled(len: usize, value: T) -> Result<Self, MemoryError> {
         let mut values = Self::new(len)?;
         values.fill(value);
         Ok(values)
@@ -125,7 +148,7 @@ impl<T: Pod> DerefMut for HugeVec<T> {
 pub(crate) struct AtomicPages(HugeVec<u64>);
 
 impl AtomicPages {
-    pub(crate) fn new(len: usize) -> Result<Self, ArenaError> {
+    pub(crate) fn new(len: usize) -> Result<Self, MemoryError> {
         HugeVec::new(len).map(Self)
     }
 

@@ -2,13 +2,10 @@
 
 mod sparse;
 
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::slots::NO_SLOT;
 
 use sparse::SparseIndex;
-
-/// In the place of a slot: the row is not resident.
-pub const NO_SLOT: u32 = u32::MAX;
 
 /// An entry at or above this, except [`NO_SLOT`], is not a slot but a place of [`crate::ghosts`]:
 /// the row is not resident, but remembered.
@@ -35,9 +32,9 @@ impl RowIndex {
     /// pushes everything else out of the processor's caches.
     ///
     /// Fails when there is no memory, or `n_ids` is 2³¹ or more.
-    pub(crate) fn new(id_space: u32, n_ids: u32) -> Result<Self, ArenaError> {
+    pub(crate) fn new(id_space: u32, n_ids: u32) -> Result<Self, MemoryError> {
         if n_ids >= REMEMBERED {
-            return Err(ArenaError::TooLarge { n_slots: n_ids, row_bytes: size_of::<u32>() });
+            return Err(MemoryError::TooLarge { n_slots: n_ids, row_bytes: size_of::<u32>() });
         }
         Ok(if n_ids == 0 {
             Self::Dense(HugeVec::new(0)?)

@@ -32,14 +32,13 @@ mod versioned;
 mod volatile;
 mod volatile_store;
 
-pub use arena::ArenaError;
 pub use bypass::BypassSettings;
 pub use capacity::TierSpec;
 pub use device::{BatchTensor, Device, DeviceError, DeviceSettings, DeviceTier, GatherError};
 pub use directory::{Directory, DirectoryError, Placement, TierStats};
 pub use double_buffer::DoubleBuffer;
 pub use hot_set::{HotSet, HotSetError};
-pub use index::NO_SLOT;
+pub use huge_vec::MemoryError;
 pub use memory_budget::{MemoryBudget, MemoryRequest, OverBudget, Reservation, shares};
 pub use policy::{
     Candidate, DecaySpec, NEVER, NeedsPlan, PolicyKind, PolicySpec, Replacement, Scoreboard,
@@ -47,7 +46,7 @@ pub use policy::{
 };
 pub use replay::{Replay, ReplayError, ReplayInputs, ReplayStats, TierSizes};
 pub use shared::{BatchAccess, Invalidation, SharedSettings, SharedTier};
-pub use slots::PinTicket;
+pub use slots::{NO_SLOT, PinTicket};
 pub use tier::{Decision, Tier};
 pub use trace::{RecordError, RecordFormat, Trace, TraceBuilder, TraceError, read_records};
 pub use two_level::{Found, Inclusion, TwoLevelStats, TwoLevelTier};

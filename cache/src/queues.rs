@@ -1,8 +1,7 @@
 //! Queues of slots: rings in which a slot that leaves before its turn is struck out.
 
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
-use crate::index::NO_SLOT;
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::slots::NO_SLOT;
 use crate::slots::Slots;
 
 /// In the place of a slot that has left.
@@ -97,12 +96,12 @@ impl Queues {
     /// Empty queues.
     ///
     /// Fails when they have more than 2³² entries, or there is no memory.
-    pub(crate) fn new(sizes: &[QueueSize]) -> Result<Self, ArenaError> {
+    pub(crate) fn new(sizes: &[QueueSize]) -> Result<Self, MemoryError> {
         let mut rings = Vec::with_capacity(sizes.len());
         let mut start = 0;
         for room in sizes {
             let too_large =
-                ArenaError::TooLarge { n_slots: room.n_slots, row_bytes: size_of::<u32>() };
+                MemoryError::TooLarge { n_slots: room.n_slots, row_bytes: size_of::<u32>() };
             let n_entries = u32::try_from(room.n_entries()).ok();
             let end = n_entries.and_then(|n| n.checked_add(start)).ok_or(too_large)?;
             let scan = Scan { batch: 0, at: start };

@@ -3,13 +3,14 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::aged::{AgedDirectory, Evicted};
-use crate::arena::{ArenaError, check_rows};
+use crate::arena::check_rows;
 use crate::bypass::{BypassSettings, Watch};
 use crate::capacity::TierSpec;
 use crate::directory::{DirectoryError, Placement, TierStats};
 use crate::huge_vec::HugeVec;
-use crate::index::NO_SLOT;
+use crate::huge_vec::MemoryError;
 use crate::policy::PolicySpec;
+use crate::slots::NO_SLOT;
 use crate::versioned::VersionedRows;
 
 mod exchange;
@@ -149,7 +150,7 @@ impl SharedTier {
         settings: SharedSettings,
     ) -> Result<Self, DirectoryError> {
         if row_bytes == 0 {
-            return Err(ArenaError::NoRowBytes.into());
+            return Err(MemoryError::NoRowBytes.into());
         }
         let residents = AgedDirectory::new(n_slots, id_space, spec, settings.max_age)?;
         let n_slots = residents.directory().n_slots() as usize;

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
-use crate::index::NO_SLOT;
+use crate::huge_vec::{HugeVec, MemoryError};
+
+/// In the place of a slot: the row is not resident.
+pub const NO_SLOT: u32 = u32::MAX;
 
 /// In the place of an id: a slot whose row was removed. Ids are below the id space, so none is it.
 pub(crate) const VACANT: u32 = u32::MAX;
@@ -52,7 +53,7 @@ impl Slots {
             + size_of::<u32>()
     }
 
-    pub(crate) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(crate) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         let n_words = (n_slots as usize).div_ceil(64);
         Ok(Self {
             states: HugeVec::new(n_slots as usize)?,

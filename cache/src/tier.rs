@@ -7,9 +7,9 @@ use memmap2::MmapMut;
 use crate::arena::Arena;
 use crate::capacity::TierSpec;
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
-use crate::index::NO_SLOT;
 use crate::memory_budget::MemoryRequest;
 use crate::policy::{PolicyKind, PolicySpec};
+use crate::slots::NO_SLOT;
 
 /// Rows of one tensor in memory, read and filled in batches by one owner.
 ///

@@ -1,7 +1,7 @@
 //! Rows that are rewritten while others read them: read, check, retry.
 
 use super::sync::{AtomicU64, AtomicWords, Ordering, fence, pause, prefetch, zeros};
-use crate::arena::ArenaError;
+use crate::huge_vec::MemoryError;
 
 pub(super) const WORD_BYTES: usize = size_of::<u64>();
 
@@ -37,15 +37,15 @@ impl VersionedRows {
     /// is reserved but not taken.
     ///
     /// Fails when there is no such memory.
-    pub fn new(n_slots: usize, row_bytes: usize) -> Result<Self, ArenaError> {
-        let too_large = || ArenaError::TooLarge {
+    pub fn new(n_slots: usize, row_bytes: usize) -> Result<Self, MemoryError> {
+        let too_large = || MemoryError::TooLarge {
             n_slots: u32::try_from(n_slots).unwrap_or(u32::MAX),
             row_bytes,
         };
         let bytes = n_slots.checked_mul(Self::slot_bytes(row_bytes)).ok_or_else(too_large)?;
         let refused = || {
             let source = std::io::ErrorKind::OutOfMemory.into();
-            ArenaError::Reserve { bytes, source }
+            MemoryError::Reserve { bytes, source }
         };
         let words = zeros(bytes / WORD_BYTES).ok_or_else(refused)?;
         Ok(Self { words, row_bytes })

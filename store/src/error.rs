@@ -64,7 +64,7 @@ pub enum StoreError {
     #[error(
         "{}: damaged page {page} (byte offset {offset}): checksum expected {expected:#010x}, \
          found {found:#010x}; run `lode verify`, then restore the file from a copy",
-        file.display(), offset = crate::layout::DATA_OFFSET + page * crate::layout::PAGE_BYTES
+        file.display(), offset = crate::layout::DATA_OFFSET + page * crate::limits::PAGE_BYTES
     )]
     DamagedPage {
         /// Segment file.
@@ -299,7 +299,7 @@ pub enum StoreError {
     #[error(
         "{} follows {writer}, which takes its puts and commits; write there, or, when that is gone for \
          good, stop the server of this folder and remove its file `{}`",
-        dir.display(), crate::follow::FOLLOWS_FILE
+        dir.display(), crate::meta::FOLLOWS_FILE
     )]
     Follows {
         /// The graph's folder.

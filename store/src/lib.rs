@@ -63,7 +63,8 @@ pub use inspect::{
     CodecSummary, DiskSummary, GraphSummary, LayerSummary, PartSummary, ReaderSummary,
     TensorSummary, inspect,
 };
-pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
+pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, RowGroups, SegmentLayout};
+pub use limits::PAGE_BYTES;
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
 pub use nan::{NanPolicy, first_nan};
 pub use plan::{DiskProfile, Extent, PlanError, PlannedRow, ReadPlan};

@@ -18,8 +18,6 @@ mod dropout;
 mod error;
 mod evaluate;
 mod features;
-mod gat;
-mod gcn;
 mod infer;
 mod labels;
 mod largest;
@@ -42,7 +40,6 @@ mod replay;
 mod replica;
 mod report;
 mod run;
-mod sage;
 mod setup;
 mod sparse;
 mod spmm;
@@ -61,10 +58,10 @@ pub use config::{
     Mode, OptimizerState, Roots, Sampling, SdtConfig, Strategy, TrainConfig,
 };
 pub use error::TrainError;
-pub use infer::{InferConfig, InferOutput, Inference, RowOutput};
+pub use infer::{Evaluation, InferConfig, InferOutput, Inference, RowOutput, evaluate_saved};
 pub use metric::Metric;
 pub use model::{ModelKind, parameter_count};
-pub use model_file::{Evaluation, SavedModelError, evaluate_saved};
+pub use model_file::SavedModelError;
 pub use options::{
     Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
 };

@@ -9,8 +9,10 @@ use serde::Serialize;
 use crate::{
     LayerOptions, TrainConfig, TrainError,
     config::check,
-    conv::{Conv, Hop, Input, LayerDropout},
-    gat::{Gat, Heads},
+    conv::{
+        Conv, Hop, Input, LayerDropout,
+        gat::{Gat, Heads},
+    },
     layer::{Layer, Saved},
     linear::Linear,
     matrix::Matrix,

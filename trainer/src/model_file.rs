@@ -17,15 +17,10 @@ use tempfile::{Builder, NamedTempFile};
 use thiserror::Error;
 
 use crate::{
-    Aggregation, LayerOptions, Metric, ModelKind, Norm, TrainConfig, TrainError, TrainGraph,
-    WorkerSources,
-    collective::ThreadCollective,
+    Aggregation, LayerOptions, Metric, ModelKind, Norm, TrainConfig, TrainError,
     config::MAX_LAYERS,
-    evaluate::Accuracy,
     model::{Model, ModelSpec},
     norm::NormLayer,
-    process_group::ProcessGroup,
-    setup::Setup,
 };
 
 /// A larger file is no model of this crate.
@@ -49,21 +44,6 @@ enum Fault {
     Unfit { name: String, expected: String, found: String },
     #[error("in its metadata, {0}")]
     Settings(Box<TrainError>),
-}
-
-/// Result of a saved model on a graph.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct Evaluation {
-    /// Which layers it has.
-    pub model: ModelKind,
-    /// Elements of all its parameters.
-    pub parameters: u64,
-    /// Name of the metric behind accuracy.
-    pub metric: Metric,
-    /// Accuracy on the validation nodes, with full neighbourhoods; absent without any.
-    pub validation_accuracy: Option<f64>,
-    /// The same on the test nodes.
-    pub test_accuracy: Option<f64>,
 }
 
 /// Fails unless a model can be written to `path`: makes the file beside it, and takes it away
@@ -210,26 +190,6 @@ impl<'a> ModelFile<'a> {
     fn failed(&self, fault: Fault) -> SavedModelError {
         SavedModelError { path: self.path.to_owned(), fault: Box::new(fault) }
     }
-}
-
-/// Measures the accuracy of the model in `path` on the validation and test nodes of `graph`, with
-/// all their neighbours. Its settings come from the file; `sources` are those of a single worker,
-/// who owns all partitions.
-pub fn evaluate_saved(
-    path: &Path,
-    graph: &TrainGraph<'_>,
-    sources: &WorkerSources,
-) -> Result<Evaluation, TrainError> {
-    let file = ModelFile::read(path)?;
-    let sources = std::slice::from_ref(sources);
-    let setup = Setup::new(&file.config, *graph, sources, vec![0], Some(&file))?;
-    let parameters = file.fill(&setup.model)?;
-    let mut alone = ThreadCollective::alone();
-    let found = setup.evaluator()?.accuracy(&setup.model, &mut ProcessGroup::new(&mut alone))?;
-    let Some(Accuracy { validation, test }) = found else { unreachable!("a process alone leads") };
-    let (validation_accuracy, test_accuracy) = (validation, test);
-    let (model, metric) = (file.config.model, file.config.metric);
-    Ok(Evaluation { model, parameters, metric, validation_accuracy, test_accuracy })
 }
 
 /// Returns all bytes of a file that is not too large.

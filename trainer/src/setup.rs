@@ -28,13 +28,12 @@ use crate::{
     model::{Model, ModelSpec},
     model_file::ModelFile,
     process_group::ProcessGroup,
-    run::Run,
     strategy::{
         Ondemand, Planned, RandomBatches, Rapid, Share,
         hop::{Iterations, Micrographs},
     },
     worker::{Batches, Learner, Worker},
-    workers::{Team, Teams, WorkerSetup},
+    workers::WorkerSetup,
     workspace::Workspace,
 };
 use schedule::Written;
@@ -239,35 +238,6 @@ impl<'a> Setup<'a> {
     /// The shape of the model.
     pub(crate) fn spec(&self) -> ModelSpec {
         ModelSpec::new(self.config, self.features.width(), self.labels.n_classes)
-    }
-
-    /// Starts the workers of this process from where `run` is. None if the leader has ended the
-    /// run.
-    pub(crate) fn teams<'scope, 'env>(
-        &'scope self,
-        scope: &'scope Scope<'scope, 'env>,
-        run: &mut Run<'_>,
-        group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Teams<'scope>>, TrainError> {
-        if self.config.strategy == Strategy::Sdt {
-            let Some((team, plans)) = self.partition_team(scope, run.place, group)? else {
-                return Ok(None);
-            };
-            let goes_on = run.begin_partitions(&plans, group)?;
-            return Ok(goes_on.then_some(Teams::Partitions(team)));
-        }
-        if self.config.strategy == Strategy::Full {
-            let mut team = Box::new(self.full_team(group)?);
-            let goes_on = run.recall_rows(&mut team, group)?;
-            return Ok(goes_on.then_some(Teams::Full(team)));
-        }
-        let setups = self.set_up_workers(scope, run.place)?;
-        let size = [self.config.workers, self.n_steps()];
-        let mut team = Team::start(scope, setups, group.n_local(), size)?;
-        if let Some(iterations) = self.iterations() {
-            team.step_through_iterations(iterations);
-        }
-        Ok(Some(Teams::Steps(team)))
     }
 
     /// All workers of this process, their prefetchers running from `place` on, which is before the

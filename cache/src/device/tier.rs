@@ -3,8 +3,8 @@
 use crate::aged::{AgedDirectory, Evicted};
 use crate::capacity::TierSpec;
 use crate::directory::{Directory, Placement, TierStats};
-use crate::index::NO_SLOT;
 use crate::policy::PolicySpec;
+use crate::slots::NO_SLOT;
 
 use super::{BatchTensor, Device, DeviceError, GatherError, Memory, RowMove};
 

@@ -2,7 +2,7 @@
 //! has had a row gets another.
 
 use super::{CHUNK_IDS, Directory};
-use crate::index::NO_SLOT;
+use crate::slots::NO_SLOT;
 
 /// How often a directory is lent.
 #[derive(Default)]

@@ -5,8 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use bytemuck::{Pod, Zeroable};
 
 use super::RowIndex;
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 
 /// Entries of a line.
 const LINE_IDS: usize = 8;
@@ -83,7 +82,7 @@ impl Line {
 }
 
 impl SparseIndex {
-    pub(super) fn new(n_ids: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_ids: u32) -> Result<Self, MemoryError> {
         let key = RandomState::new().hash_one(0);
         Ok(Self { lines: HugeVec::new(Self::n_lines(n_ids))?, key })
     }
@@ -242,8 +241,8 @@ fn after(at: usize, n_lines: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::NO_SLOT;
     use super::*;
+    use crate::slots::NO_SLOT;
 
     fn insert(index: &mut SparseIndex, id: u32, entry: u32) {
         index.insert(index.home(id), id, entry);

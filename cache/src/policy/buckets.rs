@@ -2,8 +2,7 @@
 
 use super::bit_tree::BitTree;
 use super::links::Links;
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 use crate::slots::Slots;
 
 /// Slots in buckets, given up from the highest bucket, the oldest of it first.
@@ -24,7 +23,7 @@ impl Buckets {
             + BitTree::planned_bytes(n_buckets)
     }
 
-    pub(super) fn new(n_slots: u32, n_buckets: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32, n_buckets: u32) -> Result<Self, MemoryError> {
         Ok(Self {
             links: Links::new(n_slots, n_buckets)?,
             of: HugeVec::new(n_slots as usize)?,

@@ -7,8 +7,7 @@
 //!   not outlive those that are.
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 use crate::slots::Slots;
 
 /// State of one slot.
@@ -30,7 +29,7 @@ impl Clock {
         n_slots as usize * size_of::<Mark>()
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         Ok(Self { marks: HugeVec::new(n_slots as usize)?, hand: 0, is_exhausted: false })
     }
 }
@@ -84,7 +83,7 @@ impl Policy for Clock {
 pub(super) mod tests {
     use super::super::tests::{Naive, offer};
     use super::*;
-    use crate::index::NO_SLOT;
+    use crate::slots::NO_SLOT;
 
     /// Rows by slot, each with its bit; slots are given out as a directory does.
     #[derive(Default)]

@@ -27,8 +27,7 @@ use std::sync::Arc;
 use bytemuck::{Pod, Zeroable};
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 use crate::slots::{Slots, VACANT};
 
 pub use scoreboard::{Candidate, Replacement, Scoreboard};
@@ -95,7 +94,7 @@ impl Decay {
             + Victims::planned_bytes(n_slots)
     }
 
-    pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, MemoryError> {
         let scores = Scores::new(n_slots, id_space, spec)?;
         let mut decay = Self {
             residents: HugeVec::filled(n_slots as usize, NOBODY)?,

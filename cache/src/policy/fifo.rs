@@ -4,7 +4,7 @@
 //! - A new row takes the slot at the back, or the nearest to it that is not held.
 
 use super::{Offer, Policy};
-use crate::arena::ArenaError;
+use crate::huge_vec::MemoryError;
 use crate::queues::{QueueSize, Queues};
 use crate::slots::Slots;
 
@@ -19,7 +19,7 @@ impl Fifo {
         Queues::planned_bytes(&[QueueSize::in_turn(n_slots)])
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         Ok(Self { queues: Queues::new(&[QueueSize::in_turn(n_slots)])? })
     }
 }

@@ -2,9 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
-use crate::index::NO_SLOT;
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::slots::NO_SLOT;
 use crate::slots::Slots;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -39,7 +38,7 @@ impl Links {
     pub(crate) const LIST_BYTES: usize = size_of::<Link>() + size_of::<Scan>();
 
     /// Empty lists.
-    pub(crate) fn new(n_slots: u32, n_lists: u32) -> Result<Self, ArenaError> {
+    pub(crate) fn new(n_slots: u32, n_lists: u32) -> Result<Self, MemoryError> {
         let mut links: HugeVec<Link> = HugeVec::new(n_slots as usize + n_lists as usize)?;
         for (end, link) in (n_slots..).zip(&mut links[n_slots as usize..]) {
             *link = Link { prev: end, next: end };

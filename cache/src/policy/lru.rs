@@ -4,7 +4,7 @@
 //! - A new row takes the slot at the back, or the nearest to it that is not held.
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
+use crate::huge_vec::MemoryError;
 use crate::queues::{QueueSize, Queues};
 use crate::slots::Slots;
 
@@ -19,7 +19,7 @@ impl Lru {
         Queues::planned_bytes(&[QueueSize::any_order(n_slots)])
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         Ok(Self { queues: Queues::new(&[QueueSize::any_order(n_slots)])? })
     }
 }
@@ -58,7 +58,7 @@ impl Policy for Lru {
 pub(super) mod tests {
     use super::super::tests::{Naive, Order, offer};
     use super::*;
-    use crate::index::NO_SLOT;
+    use crate::slots::NO_SLOT;
 
     #[derive(Default)]
     pub(crate) struct NaiveLru {

@@ -21,8 +21,7 @@
 //!   the next to leave it: it is not kept, and goes straight to ghost.
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 use crate::queues::{QueueSize, Queues};
 use crate::slots::Slots;
 
@@ -60,7 +59,7 @@ impl S3Fifo {
         Queues::planned_bytes(&[QueueSize::in_turn(n_slots); 2]) + n_slots as usize
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         Ok(Self {
             queues: Queues::new(&[QueueSize::in_turn(n_slots); 2])?,
             counts: HugeVec::new(n_slots as usize)?,

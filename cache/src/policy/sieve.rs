@@ -8,8 +8,7 @@
 //! - The hand passes held slots and leaves their marks.
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 use crate::queues::{QueueSize, Queues};
 use crate::slots::Slots;
 
@@ -32,7 +31,7 @@ impl Sieve {
         Queues::planned_bytes(&[QueueSize::any_order(n_slots)]) + n_slots as usize * size_of::<u8>()
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         Ok(Self {
             queues: Queues::new(&[QueueSize::any_order(n_slots)])?,
             visited: HugeVec::new(n_slots as usize)?,

@@ -6,8 +6,7 @@
 //!   it passes rows of the new target and of the batch, so a change costs no walk of all slots.
 
 use super::{Offer, Policy};
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 use crate::slots::{Slots, VACANT};
 
 pub(crate) struct Target {
@@ -31,7 +30,7 @@ impl Target {
     }
 
     /// `ids`, best first; those that repeat count once, those outside the id space not at all.
-    pub(super) fn new(ids: &[u32], n_slots: u32, id_space: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(ids: &[u32], n_slots: u32, id_space: u32) -> Result<Self, MemoryError> {
         let mut target = Self {
             members: HugeVec::new((id_space as usize).div_ceil(64))?,
             ids: Vec::with_capacity(n_slots as usize),

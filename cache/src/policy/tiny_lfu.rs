@@ -18,7 +18,7 @@
 mod sketch;
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
+use crate::huge_vec::MemoryError;
 use crate::queues::{QueueSize, Queues};
 use crate::slots::Slots;
 
@@ -58,7 +58,7 @@ impl TinyLfu {
         Queues::planned_bytes(&sizes(n_slots)) + Sketch::planned_bytes(n_slots)
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         let (window_cap, protected_cap) = caps(n_slots);
         Ok(Self {
             queues: Queues::new(&sizes(n_slots))?,

@@ -98,7 +98,7 @@ proptest! {
 #[test]
 fn more_entries_than_can_be_numbered_are_refused() {
     let room = QueueSize::any_order(1 << 31);
-    assert!(matches!(Queues::new(&[room]), Err(ArenaError::TooLarge { .. })));
+    assert!(matches!(Queues::new(&[room]), Err(MemoryError::TooLarge { .. })));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{ArenaError, MemoryBudget, NO_SLOT, shares};
+use crate::{MemoryBudget, MemoryError, NO_SLOT, shares};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -141,7 +141,7 @@ fn nothing_fits_into_nothing() {
     assert_eq!(serve(&mut tier, &[0, u32::MAX]), [0, 1]);
     assert!(matches!(
         Tier::new(9, 0, 9, PolicyKind::Clock),
-        Err(DirectoryError::Memory(ArenaError::NoRowBytes))
+        Err(DirectoryError::Memory(MemoryError::NoRowBytes))
     ));
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::bypass::{BypassSettings, Watch};
 use crate::device::{BatchTensor, DeviceError, DeviceTier, GatherError};
 use crate::directory::TierStats;
-use crate::index::NO_SLOT;
 use crate::shared::{Invalidation, SharedTier};
+use crate::slots::NO_SLOT;
 
 mod host;
 

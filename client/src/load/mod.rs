@@ -15,7 +15,7 @@
 //! the end, and failed ones with the time to their failure, even where that is known only after the
 //! measured time.
 
-mod arrivals;
+mod arrival_times;
 mod draw;
 mod socket;
 mod tally;
@@ -29,11 +29,11 @@ use thiserror::Error;
 
 use crate::remote::ClusterView;
 use crate::{Client, ClientError, RowSource};
-use arrivals::Arrivals;
+use arrival_times::Arrivals;
 use draw::{Drawer, Nodes, Words};
 use worker::Worker;
 
-pub use arrivals::{Pace, Spacing};
+pub use arrival_times::{Pace, Spacing};
 pub use draw::{IdBatches, IdDraw};
 pub use tally::{KindTally, LoadError, Tally};
 

@@ -14,7 +14,7 @@ use crate::header::{Header, Identity};
 use crate::{PartId, PartitionBook};
 use rule::Rule;
 
-pub use crate::header::{EdgeColumns, FORMAT_VERSION, FileKind, HEADER_BYTES, HeaderFault};
+pub use crate::header::{EdgeColumns, FORMAT_VERSION, Facts, FileKind, HEADER_BYTES, HeaderFault};
 
 /// Pieces of this size stay in a core's cache between the checksum and the look at the numbers.
 const PIECE_BYTES: u64 = 1 << 18;
@@ -269,23 +269,6 @@ impl Section {
     fn n_entries(&self) -> u64 {
         (self.bytes.end - self.bytes.start) / self.rule.entry_bytes()
     }
-}
-
-/// Returns the header of a sound file, of any graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// Identity of the graph.
-    pub uuid: [u8; 16],
-    /// Partition.
-    pub part: u32,
-    /// First node that the partition owns.
-    pub first_node: u32,
-    /// Nodes of the whole graph.
-    pub graph_nodes: u32,
-    /// Nodes listed in the file.
-    pub n_nodes: u64,
-    /// Edges listed in the file.
-    pub n_edges: u64,
 }
 
 /// Reads the header of a file of `kind`; `None` if it is damaged, of another kind or format.

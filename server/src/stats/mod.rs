@@ -3,15 +3,13 @@
 //! The shard adds with a plain load and store, no locked instruction; and no two shards write to
 //! one cache line. Readers see each figure as of some moment, not all of one moment.
 
-mod gauges;
 mod latency;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lodestore_schema::{FailureCode, PullKind, RequestBody, ShardStats};
 
-pub(crate) use gauges::Gauges;
 pub(crate) use latency::{LatencyCounts, LatencySum, N_BUCKETS, bound_us};
 
 /// Written by one shard, read by all: relaxed, since each is a figure of its own. Two lines apart,
@@ -63,6 +61,31 @@ pub(crate) struct KindCounters {
     pub(crate) ended: AtomicU64,
     /// Requests of those answered, failures included.
     pub(crate) latency: LatencyCounts,
+}
+
+/// Gauges that a shard publishes a few times a second, since it alone can know them.
+#[derive(Debug, Default)]
+pub(crate) struct Gauges {
+    /// When it last did, in milliseconds after the start of the server; 0 before the first time.
+    pub(crate) at_ms: AtomicU64,
+    /// Time in which it was not idle.
+    pub(crate) busy_ns: AtomicU64,
+    /// Delay of the last publication against its schedule: an event waits this long until the shard
+    /// sees it.
+    pub(crate) delay: LatencyCounts,
+    /// Bytes that its requests hold.
+    pub(crate) room_taken: AtomicU64,
+    /// Bytes of buffers that reads from disk hold.
+    pub(crate) read_room_taken: AtomicU64,
+    /// Pulls that wait for such reads.
+    pub(crate) pulls_waiting: AtomicU64,
+    /// Pulls that wait for volatile rows.
+    pub(crate) volatile_pulls_waiting: AtomicU64,
+    /// Bytes that clients map.
+    pub(crate) shared_taken: AtomicU64,
+    pub(crate) tier_rows: AtomicU64,
+    pub(crate) tier_used_bytes: AtomicU64,
+    pub(crate) tier_evictions: AtomicU64,
 }
 
 /// The kinds of request, as metrics tell them apart.
@@ -272,6 +295,13 @@ impl RunningRequest<'_> {
 impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
         add(&self.counters.ended, 1);
+    }
+}
+
+impl Gauges {
+    /// Adds the busy time of the shard since the last publication.
+    pub(crate) fn add_busy(&self, busy: Duration) {
+        add(&self.busy_ns, u64::try_from(busy.as_nanos()).unwrap_or(0));
     }
 }
 

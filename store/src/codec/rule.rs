@@ -6,7 +6,7 @@
 //! whole group.
 
 use super::{CodecChoice, SegmentCodec};
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 use crate::plan::DiskProfile;
 use crate::reader::{ReaderKind, choose as choose_reader};
 

@@ -23,9 +23,6 @@ pub use fetch::FetchedFile;
 pub(crate) use manifest::ManifestTensor;
 pub use manifest::{Manifest, Succession};
 
-/// Name of the file that makes a graph's folder a follower's; it has the writer's addresses.
-pub(crate) const FOLLOWS_FILE: &str = "follows";
-
 /// Most bytes of that file.
 const FOLLOWS_BYTES_MAX: u64 = 4096;
 

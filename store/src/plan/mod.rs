@@ -13,8 +13,8 @@ use std::ops::Range;
 pub use error::PlanError;
 pub use profile::DiskProfile;
 
-use crate::layout::{DATA_OFFSET, PAGE_BYTES, SegmentLayout};
-use crate::limits::MAX_EXTENT_BYTES;
+use crate::layout::{DATA_OFFSET, SegmentLayout};
+use crate::limits::{MAX_EXTENT_BYTES, PAGE_BYTES};
 use crate::row::RowIdx;
 use sort::sort_by_row;
 

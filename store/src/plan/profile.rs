@@ -1,6 +1,6 @@
 //! Cost of a device's requests and bytes.
 
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 
 /// Rates of a device under many concurrent requests.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::codec::SegmentCodec;
 use crate::fixture::{row, segment};
-use crate::layout::{DATA_OFFSET, PAGE_BYTES};
+use crate::layout::DATA_OFFSET;
+use crate::limits::PAGE_BYTES;
 use crate::plan::PlanError;
 use crate::row::RowIdx;
 

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::{Arena, Outcome, Read, ReadQueue};
 use crate::file_system::FileReader;
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 
 /// Positional reads, one after the other.
 pub(crate) struct InlineQueue<'a> {

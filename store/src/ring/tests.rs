@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 
 use super::*;
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 
 const PAGE: usize = PAGE_BYTES as usize;
 

@@ -10,7 +10,8 @@ use crate::checksum::PageChecksum;
 use crate::codec::SegmentCodec;
 use crate::error::StoreError;
 use crate::file_system::{FileReader, FileSystem};
-use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
+use crate::layout::{Sections, SegmentLayout};
+use crate::limits::PAGE_BYTES;
 
 impl Segment {
     /// Opens `path` for reading and checks it against its own length and against `expected`.

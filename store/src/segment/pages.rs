@@ -6,7 +6,7 @@ use super::header::Page;
 use crate::checksum::PageChecksum;
 use crate::error::StoreError;
 use crate::file_system::{FileSystem, FileWriter};
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 
 /// Data is handed to the file in pieces that start and end at multiples of this: the page cache
 /// can hold each as one huge page, which makes maps of the file faster.

@@ -8,7 +8,8 @@ use crate::checksum::PageChecksum;
 use crate::codec::SegmentCodec;
 use crate::error::StoreError;
 use crate::file_system::FileReader;
-use crate::layout::{PAGE_BYTES, SegmentLayout};
+use crate::layout::SegmentLayout;
+use crate::limits::PAGE_BYTES;
 
 /// An open segment: everything about it is known to be sound but the rows themselves, whose pages
 /// are checked with [`Segment::check_page`] whenever they are read.

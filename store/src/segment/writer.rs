@@ -10,7 +10,8 @@ use crate::checksum::PageChecksum;
 use crate::codec::{GroupEncoder, SegmentCodec};
 use crate::error::StoreError;
 use crate::file_system::FileSystem;
-use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
+use crate::layout::{Sections, SegmentLayout};
+use crate::limits::PAGE_BYTES;
 
 /// BLAKE3 of a segment's tables, held in the catalog: page checksums, and in a compressed segment
 /// the lengths of its row groups.

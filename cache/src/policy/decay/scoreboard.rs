@@ -1,16 +1,16 @@
 //! Access scores of the candidates: found by id, or by a search among the candidates.
 
-mod best;
+mod most_missed;
 
 use bytemuck::{Pod, Zeroable};
 
 use super::super::Piece;
 use super::DecaySpec;
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
-use crate::index::{NO_SLOT, RowIndex};
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::index::RowIndex;
+use crate::slots::NO_SLOT;
 
-pub(super) use best::in_order;
+pub(super) use most_missed::in_order;
 
 /// A node whose row may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +132,7 @@ impl Scores {
     }
 
     /// Candidates outside the id space are none; of those that repeat the first counts.
-    pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, MemoryError> {
         let mut candidates: Vec<Candidate> = spec.candidates.to_vec();
         candidates.retain(|candidate| candidate.id < id_space);
         candidates.sort_by_key(|candidate| candidate.id);

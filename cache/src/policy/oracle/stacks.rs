@@ -3,8 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::super::bit_tree::BitTree;
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 
 /// In the place of a block.
 const NO_BLOCK: u32 = u32::MAX;
@@ -58,7 +57,7 @@ impl Stacks {
             + BitTree::planned_bytes(n_stacks)
     }
 
-    pub(super) fn new(n_slots: u32, n_stacks: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32, n_stacks: u32) -> Result<Self, MemoryError> {
         let n_blocks = Self::n_blocks(n_slots, n_stacks);
         Ok(Self {
             stacks: HugeVec::filled(n_stacks as usize, EMPTY)?,

@@ -2,8 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::arena::ArenaError;
-use crate::huge_vec::HugeVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 
 /// Counters per block and row of the sketch.
 const ROW_COUNTERS: u32 = 28;
@@ -68,7 +67,7 @@ impl Sketch {
         Self::n_blocks(n_slots) * size_of::<Block>()
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         let max_uses = (u64::from(n_slots) * SAMPLE_PER_SLOT).max(1);
         Ok(Self { blocks: HugeVec::new(Self::n_blocks(n_slots))?, n_uses: 0, max_uses })
     }

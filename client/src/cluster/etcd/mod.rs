@@ -6,8 +6,8 @@
 //! ended, or has not been heard of for [`LEASE`].
 
 mod gateway;
+mod member_watch;
 mod register;
-mod watch;
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::{Member, SERVERS_MAX};
 use crate::{Address, ClientError};
 
+pub(super) use member_watch::Watch;
 pub use register::Registration;
-pub(super) use watch::Watch;
 
 /// How long a server that is not heard of stays in the map.
 const LEASE: Duration = Duration::from_secs(6);

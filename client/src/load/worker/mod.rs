@@ -15,7 +15,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::Target;
-use super::arrivals::Arrivals;
+use super::arrival_times::Arrivals;
 use super::draw::{Drawer, Words};
 use super::socket::{LoadSocket, thread_cpu};
 use super::tally::Tally;

@@ -9,7 +9,7 @@ use super::*;
 use crate::codec::SegmentCodec;
 use crate::file_system::Disk;
 use crate::fixture::{identity, row, segment, write_segment};
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 use crate::plan::DiskProfile;
 use crate::reader::RowReader;
 use crate::ring::{Arena, InlineQueue, Outcome, ReadFile, WorkerQueue, lease, lend_arena};

@@ -12,7 +12,8 @@ use crate::checksum::PageChecksum;
 use crate::codec::SegmentCodec;
 use crate::error::StoreError;
 use crate::file_system::FileReader;
-use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
+use crate::layout::{Sections, SegmentLayout};
+use crate::limits::PAGE_BYTES;
 use crate::segment::{SegmentDigest, SegmentIdentity};
 
 /// Knowledge of a segment from outside its file.

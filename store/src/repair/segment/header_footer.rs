@@ -3,7 +3,7 @@
 use super::sums::read_some;
 use crate::codec::SegmentCodec;
 use crate::file_system::FileReader;
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 use crate::segment::{FoundHead, FoundSeal, SegmentIdentity};
 
 /// First and last page of a file, as they are.

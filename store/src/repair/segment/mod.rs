@@ -19,7 +19,7 @@ pub(super) use placeholder::Placeholder;
 use crate::checksum::PageChecksum;
 use crate::error::StoreError;
 use crate::file_system::{FileReader, FileSystem, FileWriter};
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 use sums::{PAGES_PER_READ, read_pages};
 
 /// Looks at the file at `path` with all threads; a file that is not there is hopeless.

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use crate::checksum::PageChecksum;
 use crate::codec::SegmentCodec;
-use crate::layout::{PAGE_BYTES, SegmentLayout};
-use crate::limits::MAX_GROUP_BYTES;
+use crate::layout::SegmentLayout;
+use crate::limits::{MAX_GROUP_BYTES, PAGE_BYTES};
 use crate::segment::{SegmentDigest, SegmentIdentity};
 
 /// The bytes of a stub and what a catalog must know of it.

@@ -6,7 +6,7 @@
 //! where there is no catalog. Each way to choose sides is put before the witness, in bulk for
 //! entries that were damaged together; what the witness knows is the table that was written.
 
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 
 /// Entries of the table that share a sector of a disk, and so its damage.
 const ENTRIES_PER_SECTOR: usize = 128;

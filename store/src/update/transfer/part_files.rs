@@ -12,7 +12,8 @@ use crate::error::StoreError;
 use crate::file_system::FileReader;
 use crate::follow::{Manifest, ManifestTensor};
 use crate::graph::{Graph, META_FILE};
-use crate::layout::{DATA_OFFSET, PAGE_BYTES};
+use crate::layout::DATA_OFFSET;
+use crate::limits::PAGE_BYTES;
 
 /// Looks at a partition until all tensors have one version: a commit may be midway.
 const LOOKS_MAX: usize = 100;

@@ -11,7 +11,11 @@ use super::{
     plan::{LayerPlan, Travels},
 };
 use crate::{
-    conv::Conv, gat::Gat, layer::Layer, linear::Linear, matrix::Matrix, sparse::Rows,
+    conv::{Conv, gat::Gat},
+    layer::Layer,
+    linear::Linear,
+    matrix::Matrix,
+    sparse::Rows,
     spmm::add_scaled,
 };
 

@@ -15,9 +15,8 @@ use super::{
 };
 use crate::{
     attention::Entries,
-    conv::{Conv, LayerDropout},
+    conv::{Conv, LayerDropout, gat::Attended},
     dropout::Mask,
-    gat::Attended,
     labels::Targets,
     largest::{Largest, Winners},
     layer::Layer,

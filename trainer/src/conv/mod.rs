@@ -1,5 +1,9 @@
 //! The convolution of one layer, of any kind: a call with its own vector-Jacobian product.
 
+pub(crate) mod gat;
+mod gcn;
+mod sage;
+
 use std::sync::Arc;
 
 use candle_core::{Result, Var};
@@ -7,17 +11,16 @@ use lodestore_graph::{NodeId, batch::Block};
 
 use crate::{
     dropout::{Activation, Dropout, Mask},
-    gat::{Attended, Gat},
-    gcn,
     largest::{Largest, Winners},
     linear::Linear,
     matrix::Matrix,
     options::Aggregation,
-    sage,
     sparse::{Rows, SparseRows},
     spmm::Spmm,
     workspace::Workspace,
 };
+
+use gat::{Attended, Gat};
 
 /// Dropout of coefficients has streams of its own.
 const ATTENTION_STREAM: u64 = 1 << 32;

@@ -10,7 +10,8 @@ use tracing::warn;
 use crate::ServerError;
 use crate::limits::{IO_BYTES_PER_SHARD, LOCKED_BYTES_PER_SHARD, MAILBOX_LEN, TURN};
 use crate::mailbox::Mailbox;
-use crate::shard::{self, ShardPlan, Started, Step};
+use crate::shard::plan::ShardPlan;
+use crate::shard::{self, Started, Step};
 use crate::supervisor::ThreadSupervisor;
 
 /// Starts one executor per shard. Where one cannot start, the others give up after

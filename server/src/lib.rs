@@ -13,6 +13,7 @@ pub mod limits;
 mod acceptor;
 mod auth;
 mod blocking;
+mod buffers;
 mod compactor;
 mod config;
 mod connection;
@@ -43,6 +44,7 @@ mod stats;
 mod supervisor;
 #[cfg(test)]
 mod testing;
+mod tls_scheduler;
 mod volatile;
 
 pub use auth::{CredentialReloader, TlsFiles};

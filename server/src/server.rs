@@ -25,7 +25,7 @@ use crate::metrics::{Observed, Phase, Served};
 use crate::partitions::Partitions;
 use crate::preload::Preload;
 use crate::ring_support;
-use crate::shard::ShardPlan;
+use crate::shard::plan::ShardPlan;
 use crate::stats::Counters;
 use crate::supervisor::ThreadSupervisor;
 use crate::volatile::Volatile;

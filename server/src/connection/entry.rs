@@ -18,12 +18,12 @@ use lodestore_schema::{
 
 use super::permissions::Permissions;
 use super::stream::Stream;
-use super::tls_scheduler::{TlsScheduler, in_turn};
 use super::{Connection, ConnectionError};
 use crate::auth::AuthPolicy;
 use crate::deadline::{QueueDelay, SlowReaderLimit, with_timeout};
 use crate::error::failure;
 use crate::limits::{HELLO_TIMEOUT, REFUSAL_LINGER};
+use crate::tls_scheduler::{TlsScheduler, in_turn};
 
 /// Bytes taken at a time, and forgotten, of what a client that is refused still sends.
 const LINGER_BYTES: usize = 4 << 10;

@@ -13,9 +13,9 @@ use lodestore_graph::NodeId;
 use lodestore_schema::limits::{LENT_CHUNK_ROWS, LENT_FOR, LENT_PULL_BYTES_MIN};
 use lodestore_schema::{Failure, FailureCode, Reply, Versions};
 
-use super::pull::{HEAD_ROOM, to_u32};
 use super::stream::has_left;
-use super::{Asked, Connection, ConnectionError, set_len};
+use super::{Asked, Connection, ConnectionError};
+use crate::buffers::{HEAD_ROOM, set_len, to_u32};
 use crate::deadline::with_deadline;
 use crate::error::failure;
 use crate::limits::WRITE_TIMEOUT;

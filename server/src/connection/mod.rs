@@ -9,7 +9,6 @@ mod pull;
 mod push;
 mod shared;
 mod stream;
-mod tls_scheduler;
 mod volatile;
 mod volatile_pull;
 
@@ -20,10 +19,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytemuck::Zeroable;
 use futures_lite::future::poll_once;
 use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
-use lodestore_graph::{NodeId, PartId};
+use lodestore_graph::PartId;
 use lodestore_schema::limits::{PREFIX_BYTES, WIRE_VERSION_PLAIN_MAX};
 use lodestore_schema::{
     Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, Versions, WireError,
@@ -43,9 +41,7 @@ use permissions::Permissions;
 use shared::Shared;
 use stream::Stream;
 
-pub(crate) use pull::HEAD_ROOM;
 pub(crate) use shared::REGION_BYTES;
-pub(crate) use tls_scheduler::TlsScheduler;
 
 /// Bytes drained at a time from a request that is refused.
 const DRAIN_BYTES: usize = 64 << 10;
@@ -89,29 +85,6 @@ struct Asked {
     /// When the client asked for it, as far as that is known.
     sent: Instant,
     deadline: Instant,
-}
-
-/// Bulk buffers of one request, lent by the shard and reused.
-#[derive(Default)]
-pub(crate) struct Buffers {
-    pub(crate) ids: Vec<NodeId>,
-    /// A chunk of a pull's answer with its head, or the rows of a push.
-    pub(crate) frame: Vec<u8>,
-}
-
-impl Buffers {
-    /// Bytes that they take.
-    pub(crate) fn n_bytes(&self) -> usize {
-        self.ids.capacity() * size_of::<NodeId>() + self.frame.capacity()
-    }
-}
-
-/// Makes a list so long, and takes no more memory than that for it: what it had is not wanted.
-fn set_len<T: Clone + Zeroable>(list: &mut Vec<T>, len: usize) {
-    if list.capacity() < len {
-        *list = Vec::with_capacity(len);
-    }
-    list.resize(len, T::zeroed());
 }
 
 /// Why a connection ended.

@@ -5,20 +5,17 @@ use std::rc::Rc;
 
 use futures_lite::AsyncReadExt;
 use lodestore_graph::NodeId;
-use lodestore_schema::limits::FLOORS_MAX;
 use lodestore_schema::{Failure, Reply, Versions};
 
 use super::shared::{Ring, chunk_rows};
 use super::stream::has_left;
-use super::{Asked, Buffers, Connection, ConnectionError, set_len};
+use super::{Asked, Connection, ConnectionError};
+use crate::buffers::{Buffers, HEAD_ROOM, set_len, to_u32};
 use crate::deadline::{io_timeout, with_deadline};
 use crate::limits::FRAME_TIMEOUT;
 use crate::rows::Want;
 use crate::shard::Shard;
 use crate::stats::count;
-
-/// Room before the rows of a chunk for prefix and head, so that one write sends all.
-pub(crate) const HEAD_ROOM: usize = 128 + 8 * FLOORS_MAX;
 
 /// The chunks of an answer, and the one that is under way.
 pub(super) struct Answer {
@@ -193,9 +190,4 @@ impl Connection {
         frame[start..HEAD_ROOM].copy_from_slice(&self.head);
         self.write(&frame[start..]).await
     }
-}
-
-/// Counts within one request, bounded by `IDS_PER_PULL_MAX`.
-pub(super) fn to_u32(n: usize) -> u32 {
-    u32::try_from(n).expect("a request has fewer rows than 2^32")
 }

@@ -6,7 +6,8 @@ use std::time::Instant;
 use futures_lite::AsyncReadExt;
 use lodestore_schema::{Failure, Push};
 
-use super::{Connection, ConnectionError, set_len};
+use super::{Connection, ConnectionError};
+use crate::buffers::set_len;
 use crate::deadline::{io_timeout, with_deadline};
 use crate::limits::FRAME_TIMEOUT;
 use crate::shard::Shard;

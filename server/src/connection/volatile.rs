@@ -10,7 +10,8 @@ use lodestore_cache::{VolatileClaim, VolatileTensor};
 use lodestore_schema::{Failure, Publish, Reply};
 
 use super::shared::chunk_rows;
-use super::{Connection, ConnectionError, set_len};
+use super::{Connection, ConnectionError};
+use crate::buffers::set_len;
 use crate::deadline::io_timeout;
 use crate::limits::FRAME_TIMEOUT;
 use crate::shard::Shard;

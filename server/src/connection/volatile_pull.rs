@@ -8,9 +8,9 @@ use futures_lite::AsyncReadExt;
 use lodestore_cache::{NO_STAMP, VolatilePlace, VolatileTensor};
 use lodestore_schema::{Failure, PullVolatile, Reply, Versions};
 
-use super::pull::{HEAD_ROOM, to_u32};
 use super::stream::has_left;
-use super::{Buffers, Connection, ConnectionError, set_len};
+use super::{Connection, ConnectionError};
+use crate::buffers::{Buffers, HEAD_ROOM, set_len, to_u32};
 use crate::deadline::io_timeout;
 use crate::limits::{FRAME_TIMEOUT, WAIT_PAUSE_MAX, WAIT_PAUSE_MIN};
 use crate::shard::Shard;

@@ -9,7 +9,7 @@ use lodestore_schema::Failure;
 use tracing::info;
 
 use super::{Scratch, ShardRows};
-use crate::shard::ShardPlan;
+use crate::shard::plan::ShardPlan;
 use crate::shared_memory::TierFile;
 use crate::stats::count;
 

@@ -23,7 +23,7 @@ use crate::error::failure;
 use crate::limits::{IDLE_SCRATCH_MAX, READ_LIST_BYTES_PER_ROW};
 use crate::partitions::Partitions;
 use crate::reads::ReadTurn;
-use crate::shard::ShardPlan;
+use crate::shard::plan::ShardPlan;
 use crate::shared_memory::TierFile;
 use crate::stats::{Counters, count};
 use part::{MissedRow, PartRows, PartScratch};

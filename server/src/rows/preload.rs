@@ -7,7 +7,7 @@ use lodestore_schema::Failure;
 use super::{Gather, ShardRows, Want};
 use crate::partitions::Partitions;
 use crate::reads::ReadTurn;
-use crate::shard::ShardPlan;
+use crate::shard::plan::ShardPlan;
 
 impl ShardRows {
     /// Rows that the tier can hold.

@@ -11,7 +11,7 @@ use lodestore_schema::{Failure, FailureCode, PullKind, Versions};
 use lodestore_store::{GraphHandle, GraphVersion, StoreError};
 
 use super::Shard;
-use crate::connection::{Buffers, HEAD_ROOM};
+use crate::buffers::{Buffers, HEAD_ROOM};
 use crate::deadline::with_deadline;
 use crate::error::{failure, no_room, store_failure};
 use crate::mesh::{GatherRequest, ShardRequest};

@@ -6,8 +6,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_lite::FutureExt;
@@ -16,15 +16,12 @@ use glommio::channels::channel_mesh::{FullMesh, Receivers};
 use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::sync::{Semaphore, StaticPermit};
 use glommio::{Latency, Shares, TaskQueueHandle};
-use lodestore_cache::{MemoryBudget, PolicyKind};
 use lodestore_graph::NodeId;
 use lodestore_schema::{FailureCode, PullKind, Reply, ServerStats};
 use tracing::{error, warn};
 
-use crate::auth::{AuthHandle, AuthPolicy};
-use crate::blocking::BlockingPools;
-use crate::compactor::Runs;
-use crate::connection::{Buffers, TlsScheduler};
+use crate::auth::AuthPolicy;
+use crate::buffers::{BufferPool, Buffers};
 use crate::error::failure;
 use crate::limits::{
     DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, POOLED_BYTES_PER_SHARD, PRELOAD_SHARES,
@@ -33,13 +30,10 @@ use crate::limits::{
 use crate::log_limit::LogLimiter;
 use crate::mailbox::{Event, Mailbox};
 use crate::mesh::{Mesh, Message, Rows, ShardRequest};
-use crate::metrics::Observed;
-use crate::partitions::Partitions;
-use crate::preload::Preload;
 use crate::reads::ReadAdmission;
 use crate::rows::ShardRows;
 use crate::stats::Counters;
-use crate::volatile::Volatile;
+use crate::tls_scheduler::TlsScheduler;
 
 mod accept;
 mod admission;
@@ -48,7 +42,7 @@ mod connections;
 mod gather;
 mod heartbeat;
 mod parts;
-mod pool;
+pub(crate) mod plan;
 #[deny(let_underscore_drop, reason = "the same")]
 mod update;
 mod volatile;
@@ -57,45 +51,8 @@ use self::volatile::Waiting;
 use admission::HandshakeQueue;
 use connections::ConnectionTable;
 pub(crate) use connections::IdleClock;
-use pool::Pool;
-
-/// Parameters that a shard needs to start.
-#[derive(Clone)]
-pub(crate) struct ShardPlan {
-    pub(crate) partitions: Arc<Partitions>,
-    pub(crate) counters: Arc<[Counters]>,
-    /// TCP port of each shard.
-    pub(crate) shard_ports: Arc<[u16]>,
-    pub(crate) threads: Arc<BlockingPools>,
-    pub(crate) runs: Arc<Runs>,
-    /// Shards that still have connections; none closes its mailbox before it is 0.
-    pub(crate) busy: Arc<AtomicUsize>,
-    /// Bytes of this shard's tier for each tensor, and the budget that all tiers take theirs from.
-    pub(crate) tier_bytes: Arc<[usize]>,
-    pub(crate) memory_budget: MemoryBudget,
-    /// Bytes of this shard that clients of this machine may map.
-    pub(crate) shared_bytes: u64,
-    pub(crate) policy: PolicyKind,
-    /// Credentials that clients must show.
-    pub(crate) auth: Arc<AuthHandle>,
-    /// The counter by which it shows that it is alive.
-    pub(crate) observed: Arc<Observed>,
-    /// Which rows are loaded after the start.
-    pub(crate) preload: Arc<Preload>,
-    /// Rows in memory alone, of all shards.
-    pub(crate) volatile: Arc<Volatile>,
-}
-
-/// Where a shard reports how far it is.
-pub(crate) type Started = mpsc::Sender<Step>;
-
-/// State of a shard that starts.
-pub(crate) enum Step {
-    /// It serves: its number and its mailbox.
-    Up(usize, Mailbox),
-    /// It goes no further.
-    Failed(String),
-}
+use plan::ShardPlan;
+pub(crate) use plan::{Started, Step};
 
 /// A running shard, shared by the tasks of its executor.
 pub(crate) struct Shard {
@@ -110,7 +67,7 @@ pub(crate) struct Shard {
     bulk: TaskQueueHandle,
     /// The TLS handshake that has the core.
     handshakes: TlsScheduler,
-    buffers: Pool,
+    buffers: BufferPool,
     open: RefCell<HashMap<u64, Rc<OwnedFd>>>,
     /// Connections that are not let in yet.
     entering: RefCell<HandshakeQueue<AbortHandle>>,
@@ -124,7 +81,8 @@ pub(crate) struct Shard {
     n_loading: Cell<usize>,
     /// Pulls that wait for volatile rows.
     waiting: Waiting,
-    /// The last [`Partitions::described`], and the frame that answers `describe`.
+    /// The last [`crate::partitions::Partitions::described`], and the frame that answers
+    /// `describe`.
     description: RefCell<([u64; 2], Rc<[u8]>)>,
     log_limit: LogLimiter,
 }
@@ -172,7 +130,7 @@ pub(crate) async fn run(
         shared_room,
         bulk,
         handshakes: TlsScheduler::default(),
-        buffers: Pool::new(POOLED_BYTES_PER_SHARD),
+        buffers: BufferPool::new(POOLED_BYTES_PER_SHARD),
         open: RefCell::default(),
         entering: RefCell::new(HandshakeQueue::new(RandomState::new().hash_one(id))),
         admitted: ConnectionTable::default(),

@@ -12,8 +12,8 @@ use tracing::warn;
 
 use super::Shard;
 use super::parts::to_its_end;
+use crate::buffers::Buffers;
 use crate::compactor::Scope;
-use crate::connection::Buffers;
 use crate::error::{failure, store_failure};
 use crate::limits::{PUT_BYTES_PER_ROW, PUT_COPIES};
 use crate::mesh::ShardRequest;

@@ -76,7 +76,7 @@ impl Drop for TlsTurn<'_> {
 /// is the others' for as long as the step took, and the executor looks at what has come meanwhile.
 ///
 /// Waits for the peer's bytes take no turn.
-pub(super) async fn in_turn<T>(
+pub(crate) async fn in_turn<T>(
     scheduler: &TlsScheduler,
     handshake: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {

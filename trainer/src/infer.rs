@@ -20,11 +20,11 @@ use crate::{
         check_finite, remove,
     },
     matrix::Matrix,
+    matrix::workspace::Workspace,
     model::{Model, ModelSpec},
     model_file::ModelFile,
     process_group::ProcessGroup,
     setup::Setup,
-    workspace::Workspace,
 };
 
 /// Result of a saved model on a graph.
@@ -271,8 +271,8 @@ mod tests {
     use super::*;
     use crate::{
         conv::{Hop, Input, LayerDropout},
-        dropout::Activation,
         layerwise::tests::{N_NODES, model, naive, pass, topology},
+        matrix::dropout::Activation,
     };
 
     fn inference<'a>(

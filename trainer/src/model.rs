@@ -16,9 +16,9 @@ use crate::{
     layer::{Layer, Saved},
     linear::Linear,
     matrix::Matrix,
+    matrix::workspace::Workspace,
     norm::NormLayer,
     options::Norm,
-    workspace::Workspace,
 };
 
 /// Most parameters of a model, so that its file has less than 4 GiB.

@@ -8,9 +8,9 @@ use lodestore_graph::batch::Block;
 use lodestore_graph::rapa::DiskProfile;
 
 use crate::TrainError;
+use crate::matrix::spmm::{OwnRows, Spmm};
+use crate::matrix::workspace::Workspace;
 use crate::random::CounterRandom;
-use crate::spmm::{OwnRows, Spmm};
-use crate::workspace::Workspace;
 
 /// Entries of each row of the sparse matrix, or all if the matrix is smaller.
 const ENTRIES_PER_ROW: usize = 32;

@@ -25,6 +25,7 @@ use crate::{
     features::FeatureRows,
     labels::{LabelUse, Labels},
     layerwise::{LayerPass, Owners, PassLimits},
+    matrix::workspace::Workspace,
     model::{Model, ModelSpec},
     model_file::ModelFile,
     process_group::ProcessGroup,
@@ -34,7 +35,6 @@ use crate::{
     },
     worker::{Batches, Learner, Worker},
     workers::WorkerSetup,
-    workspace::Workspace,
 };
 use schedule::Written;
 

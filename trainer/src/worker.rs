@@ -21,12 +21,12 @@ use crate::{
     features::FeatureRows,
     labels::Labels,
     loss::{Loss, worst_row},
+    matrix::sparse::SparseRows,
+    matrix::workspace::Workspace,
     model::{Hops, Model},
-    sparse::SparseRows,
     step::StepSeconds,
     step_outcome::StepOutcome,
     strategy::hop::{Iteration, Micrograph, MicrographRows, Micrographs},
-    workspace::Workspace,
 };
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.

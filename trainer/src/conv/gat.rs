@@ -5,11 +5,11 @@ use std::sync::Arc;
 use crate::{
     attention::{AttentionSoftmax, Entries, HeadScores, WeightedSum},
     conv::Hop,
-    dropout::{Dropout, Mask},
     linear::{Projection, glorot},
+    matrix::dropout::{Dropout, Mask},
+    matrix::sparse::Rows,
+    matrix::spmm::{ROWS_PER_TASK, add_scaled},
     matrix::{Matrix, with_values},
-    sparse::Rows,
-    spmm::{ROWS_PER_TASK, add_scaled},
 };
 use candle_core::{DType, Device, Result, Var};
 use rayon::prelude::*;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lodestore_graph::{NodeId, batch::Block};
 
-use crate::spmm::{OwnRows, Spmm};
+use crate::matrix::spmm::{OwnRows, Spmm};
 
 /// A layer's step: `Σ_u x_u / sqrt((deg u + 1)(deg v + 1))` over the neighbours of v and v itself.
 ///
@@ -32,7 +32,7 @@ pub(crate) fn step(block: Arc<Block>, nodes: &[NodeId], degree: &dyn Fn(NodeId) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workspace::Workspace;
+    use crate::matrix::workspace::Workspace;
 
     #[test]
     fn full_neighbourhood_is_the_normalised_adjacency() {

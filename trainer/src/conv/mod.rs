@@ -10,14 +10,14 @@ use candle_core::{Result, Var};
 use lodestore_graph::{NodeId, batch::Block};
 
 use crate::{
-    dropout::{Activation, Dropout, Mask},
     largest::{Largest, Winners},
     linear::Linear,
     matrix::Matrix,
+    matrix::dropout::{Activation, Dropout, Mask},
+    matrix::sparse::{Rows, SparseRows},
+    matrix::spmm::Spmm,
+    matrix::workspace::Workspace,
     options::Aggregation,
-    sparse::{Rows, SparseRows},
-    spmm::Spmm,
-    workspace::Workspace,
 };
 
 use gat::{Attended, Gat};

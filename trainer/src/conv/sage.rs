@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lodestore_graph::{NodeId, batch::Block};
 
-use crate::spmm::{OwnRows, Spmm};
+use crate::matrix::spmm::{OwnRows, Spmm};
 
 /// A layer's step: each destination's own row beside the mean of its sampled neighbours' rows.
 ///
@@ -37,7 +37,7 @@ fn weighted(block: Arc<Block>, weight: impl Fn(usize, u32) -> f32) -> Spmm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workspace::Workspace;
+    use crate::matrix::workspace::Workspace;
 
     #[test]
     fn means_neighbours_beside_the_own_row() {

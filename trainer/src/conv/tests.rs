@@ -133,7 +133,7 @@ fn sparse_features_give_what_dense_ones_give() {
     let nodes: Vec<_> = [8, 3, 5, 1, 7].map(NodeId).to_vec();
     let hop = Hop { block: &block, nodes: &nodes, degree: &|node| node.0 % 4 };
     let width = 50;
-    let sparse = crate::sparse::tests::sparse(5, width);
+    let sparse = crate::matrix::sparse::tests::sparse(5, width);
     let dense = sparse.to_dense();
     let averaged = crate::conv::gat::Heads::Averaged;
     let layers = [

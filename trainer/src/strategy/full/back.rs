@@ -15,8 +15,8 @@ use crate::{
     layer::Layer,
     linear::Linear,
     matrix::Matrix,
-    sparse::Rows,
-    spmm::add_scaled,
+    matrix::sparse::Rows,
+    matrix::spmm::add_scaled,
 };
 
 impl Part {

@@ -1,9 +1,14 @@
-//! Dense rows of f32, and their products.
+//! Dense and sparse rows of f32, their products and masks, and the memory that these reuse.
+
+pub(crate) mod dropout;
+pub(crate) mod sparse;
+pub(crate) mod spmm;
+pub(crate) mod workspace;
 
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, backend::BackendStorage};
 use rayon::prelude::*;
 
-use crate::{spmm::ROWS_PER_TASK, workspace::Workspace};
+use crate::{matrix::spmm::ROWS_PER_TASK, matrix::workspace::Workspace};
 
 /// Rows that a product makes at a time: the allocator keeps memory of so few for the next ones.
 const ROWS_PER_PRODUCT: usize = 1024;

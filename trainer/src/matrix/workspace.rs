@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use crate::{matrix::Matrix, sparse::Rows};
+use crate::{matrix::Matrix, matrix::sparse::Rows};
 
 /// Fewer elements come from the allocator, which keeps such pieces itself.
 const LEAST_ELEMENTS: usize = 1 << 14;

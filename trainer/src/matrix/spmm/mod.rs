@@ -11,9 +11,9 @@ use lodestore_graph::batch::Block;
 use rayon::prelude::*;
 
 use crate::{
-    dropout::Mask,
-    sparse::{SparsePiece, SparseRows},
-    workspace::Workspace,
+    matrix::dropout::Mask,
+    matrix::sparse::{SparsePiece, SparseRows},
+    matrix::workspace::Workspace,
 };
 pub(crate) use transposed::BySource;
 

@@ -3,7 +3,8 @@
 use rayon::prelude::*;
 
 use crate::{
-    random::CounterRandom, sparse::SparsePiece, spmm::ROWS_PER_TASK, workspace::Workspace,
+    matrix::sparse::SparsePiece, matrix::spmm::ROWS_PER_TASK, matrix::workspace::Workspace,
+    random::CounterRandom,
 };
 
 /// Elements per parallel task.
@@ -164,7 +165,7 @@ impl Activation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sparse::SparseRows;
+    use crate::matrix::sparse::SparseRows;
 
     fn mask(rate: f32, seed: u64, layer: u64) -> Mask {
         Dropout::new(rate, seed, layer).unwrap().mask(0..7)

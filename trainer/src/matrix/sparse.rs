@@ -4,10 +4,10 @@ use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
 use crate::{
-    dropout::Mask,
+    matrix::dropout::Mask,
+    matrix::spmm::{ROWS_PER_TASK, add_scaled},
+    matrix::workspace::Workspace,
     matrix::{Matrix, with_values},
-    spmm::{ROWS_PER_TASK, add_scaled},
-    workspace::Workspace,
 };
 
 /// Columns per parallel task: some have far more elements than others.
@@ -373,7 +373,7 @@ pub(crate) mod tests {
         let values = |n: u64| (0..n).map(|i| random.unit(i) - 0.5).collect::<Vec<f32>>();
         let weight = Var::from_vec(values(37 * 5), (37, 5), &Device::Cpu).unwrap();
         let grad = Matrix::new(values(270 * 5), 5);
-        let mask = crate::dropout::Dropout::new(0.5, 3, 0).unwrap().mask(0..270);
+        let mask = crate::matrix::dropout::Dropout::new(0.5, 3, 0).unwrap().mask(0..270);
         for (of_epoch, expected) in [
             (both.values().to_vec(), both.clone()),
             (both.dropped_values(&mask, &workspace), both.dropped(&mask)),

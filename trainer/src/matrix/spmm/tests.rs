@@ -165,12 +165,12 @@ fn product_of_halves_is_that_of_the_halves() {
 
 #[test]
 fn sparse_product_is_that_of_the_dense_rows_to_the_bit() {
-    let sparse = crate::sparse::tests::sparse(1000, 40);
+    let sparse = crate::matrix::sparse::tests::sparse(1000, 40);
     for op in random_ops(1000, 700) {
         let width = op.out_width(40);
         let dense = op.product(sparse.to_dense().values(), 40, &Workspace::default());
         assert!(op.sparse_product(&sparse, None).to_dense().values() == dense);
-        let mask = crate::dropout::Dropout::new(0.4, 2, 1).unwrap().mask(50..750);
+        let mask = crate::matrix::dropout::Dropout::new(0.4, 2, 1).unwrap().mask(50..750);
         let mut dropped = dense;
         mask.apply(&mut dropped);
         let found = op.sparse_product(&sparse, Some(&mask));

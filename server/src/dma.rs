@@ -142,7 +142,7 @@ impl Future for RunningRead {
 impl Drop for RunningRead {
     fn drop(&mut self) {
         if let Some(read) = self.read.take().filter(|_| self.is_polled) {
-            self.admission.open_received(Box::pin(async move { drop(read.await) }));
+            self.admission.adopt(Box::pin(async move { drop(read.await) }));
         }
     }
 }

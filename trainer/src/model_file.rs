@@ -17,7 +17,7 @@ use tempfile::{Builder, NamedTempFile};
 use thiserror::Error;
 
 use crate::{
-    Aggregation, LayerOptions, Metric, ModelKind, Norm, TrainConfig, TrainError,
+    Aggregation, LayerOptions, Metric, Norm, TrainConfig, TrainError,
     config::MAX_LAYERS,
     model::{Model, ModelSpec},
     norm::NormLayer,
@@ -289,6 +289,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::ModelKind;
 
     #[test]
     fn settings_survive_a_file_and_unknown_ones_are_named() {

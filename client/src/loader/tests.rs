@@ -108,10 +108,10 @@ impl RowSource for Travelling {
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
-        meanwhile: &mut dyn FnMut(),
+        work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         out.fill(0xDD);
-        meanwhile();
+        work();
         self.0.pull(tensor, ids, out, kind)
     }
 }

@@ -314,7 +314,7 @@ impl RowSource for Client {
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
-        meanwhile: &mut dyn FnMut(),
+        work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         let position = self.position(tensor)?;
         let row_bytes = self.tensors[position].row_bytes();
@@ -332,7 +332,7 @@ impl RowSource for Client {
         };
         let scratch = self.scratch.get_or(|_| Mutex::default());
         let mut buckets = lock(scratch).pop().unwrap_or_default();
-        let result = self.pull_all(&pull, ids, out, &mut buckets, meanwhile);
+        let result = self.pull_all(&pull, ids, out, &mut buckets, work);
         lock(scratch).push(buckets);
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
         let AttemptStats { n_answers, n_hedges } = result?;

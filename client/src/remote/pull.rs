@@ -37,28 +37,28 @@ pub(super) struct Pull {
 }
 
 impl Client {
-    /// Tries all buckets until none is left. Does `meanwhile` once the first requests are sent.
+    /// Tries all buckets until none is left. Does `work` once the first requests are sent.
     pub(super) fn pull_all(
         &self,
         pull: &Pull,
         ids: &[NodeId],
         out: &mut [u8],
         buckets: &mut Vec<Bucket>,
-        meanwhile: &mut dyn FnMut(),
+        work: &mut dyn FnMut(),
     ) -> Result<AttemptStats, ClientError> {
         let mut view = self.current_view(pull.deadline)?;
         view.routes.choose(Instant::now());
         let mut retry = RetryBudget::new(&self.config, pull.deadline);
-        let (mut tries, mut left) = (AttemptStats::default(), Vec::<u32>::new());
-        let mut meanwhile = Some(meanwhile);
+        let (mut stats, mut left) = (AttemptStats::default(), Vec::<u32>::new());
+        let mut work = Some(work);
         let mut said = Said::default();
         view = self.split(view, pull, ids, &(0..row_count(ids)), buckets, &mut retry)?;
         loop {
             let attempt = retry.attempts();
             let how = (&*view, pull, &self.hedges);
-            let failures = tries.try_all(how, attempt, out, buckets, &mut meanwhile)?;
+            let failures = stats.try_all(how, attempt, out, buckets, &mut work)?;
             if failures.is_empty() {
-                return Ok(tries);
+                return Ok(stats);
             }
             let pause = view.plan_retry(&failures, &mut retry);
             let Some(pause) = pause else {
@@ -287,7 +287,7 @@ impl AttemptStats {
         attempt: u32,
         out: &mut [u8],
         buckets: &mut [Bucket],
-        meanwhile: &mut Option<&mut dyn FnMut()>,
+        work: &mut Option<&mut dyn FnMut()>,
     ) -> Result<Vec<FailedRequest>, ClientError> {
         let mut failures: Vec<(usize, FailedRequest)> = Vec::new();
         let n_rounds = buckets.iter().map(|b| b.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
@@ -304,8 +304,8 @@ impl AttemptStats {
                 pieces.push(SubRequest { endpoint, ids, positions, parts });
             }
             round.ask(&pieces, attempt);
-            if let Some(meanwhile) = meanwhile.take() {
-                round.wait_for(meanwhile);
+            if let Some(work) = work.take() {
+                round.wait_for(work);
             }
             round.receive(out)?;
             self.n_answers += round.n_answers;

@@ -111,9 +111,9 @@ impl<'a> Round<'a> {
 
     /// Does something else while answers come. No server is late for the time that it took, and no
     /// hedge is asked for that. Longer than [`UNSEEN_MAX`] it hides how long the answers took.
-    pub(super) fn wait_for(&mut self, meanwhile: &mut dyn FnMut()) {
+    pub(super) fn wait_for(&mut self, work: &mut dyn FnMut()) {
         let start = Instant::now();
-        meanwhile();
+        work();
         let took = start.elapsed();
         for one in &mut self.in_flight {
             one.asked.until = (one.asked.until + took).min(self.pull.deadline);

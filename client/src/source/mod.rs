@@ -36,9 +36,9 @@ pub trait RowSource: Send + Sync {
         kind: PullKind,
     ) -> Result<PullStats, ClientError>;
 
-    /// Returns the same, and does `meanwhile` once while rows travel, if they do: after the
+    /// Returns the same, and does `work` once while rows travel, if they do: after the
     /// requests are sent, before the answers are taken. A source whose rows are here need not.
-    /// `meanwhile` must not use this source, which may hold a lock that it would wait for.
+    /// `work` must not use this source, which may hold a lock that it would wait for.
     fn pull_overlapped(
         &self,
         tensor: &str,

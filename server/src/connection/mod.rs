@@ -30,7 +30,7 @@ use lodestore_store::PartFiles;
 use thiserror::Error;
 
 use self::volatile::Claims;
-use crate::deadline::{QueueDelay, SlowReaderLimit, io_timeout, with_timeout};
+use crate::deadline::{QueueDelay, SlowReaderLimit, io_timeout, with_deadline, with_timeout};
 use crate::error::failure;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
 use crate::shard::{IdleClock, Shard};

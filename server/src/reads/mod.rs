@@ -173,7 +173,7 @@ impl ReadAdmission {
     }
 
     /// Keeps a read that has started until it ends.
-    pub(crate) fn open_received(&self, read: Orphan) {
+    pub(crate) fn adopt(&self, read: Orphan) {
         self.orphans.borrow_mut().push(read);
         if let Some(reaper) = self.reaper.take() {
             reaper.wake();

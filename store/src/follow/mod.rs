@@ -16,6 +16,7 @@ use lodestore_graph::PartId;
 use crate::error::StoreError;
 use crate::file_system::{Disk, FileSystem};
 use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, is_segment_file};
+use crate::meta::FOLLOWS_FILE;
 use crate::new_file::remove_if_there;
 use crate::update::remove_unpinned;
 

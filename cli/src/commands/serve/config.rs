@@ -199,7 +199,7 @@ mod tests {
         // All of them: a setting that is added has to be added here, and there.
         let ConfigFile {
             parts,
-            local_parts,
+            parts_here,
             listen,
             shard_port_base,
             unix,
@@ -229,7 +229,7 @@ mod tests {
             register,
             advertise,
         } = found;
-        assert_eq!((parts, local_parts, shards), (Some(vec![0, 1]), Some(true), Some(2)));
+        assert_eq!((parts, parts_here, shards), (Some(vec![0, 1]), Some(true), Some(2)));
         assert!(listen.is_some() && unix.is_some() && memory.is_some() && policy.is_some());
         assert_eq!((shard_port_base, unix_mode), (Some(7172), Some(0o600)));
         assert_eq!((metrics_insecure, metrics_host.unwrap().len()), (Some(false), 1));

@@ -103,15 +103,15 @@ impl DeviceSource {
         levels: &mut TwoLevelTier,
         ids: &[NodeId],
         batch: &mut BatchTensor,
-        (kind, meanwhile): (PullKind, &mut dyn FnMut()),
+        (kind, work): (PullKind, &mut dyn FnMut()),
     ) -> Result<PullStats, ClientError> {
         let (start, mut fetching) = (Instant::now(), Duration::ZERO);
         let mut pulled = PullStats::default();
         // Once, though what is missing may come in several pieces.
-        let mut meanwhile = Some(meanwhile);
+        let mut work = Some(work);
         let mut once = || {
-            if let Some(meanwhile) = meanwhile.take() {
-                meanwhile();
+            if let Some(work) = work.take() {
+                work();
             }
         };
         let fetch = |missing: &[u32], rows: &mut [u8]| {
@@ -168,17 +168,17 @@ impl RowSource for DeviceSource {
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
-        meanwhile: &mut dyn FnMut(),
+        work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         if tensor != self.tensor.name {
-            return self.inner.pull_overlapped(tensor, ids, out, kind, meanwhile);
+            return self.inner.pull_overlapped(tensor, ids, out, kind, work);
         }
         ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
         let State { levels, batch } = &mut *self.lock()?;
         if batch.capacity_bytes() < out.len() {
             *batch = levels.tensor(ids.len().next_power_of_two())?;
         }
-        let mut pulled = self.gather_with(levels, ids, batch, (kind, meanwhile))?;
+        let mut pulled = self.gather_with(levels, ids, batch, (kind, work))?;
         let start = Instant::now();
         batch.read(out)?;
         pulled.copy += start.elapsed();

@@ -109,9 +109,9 @@ impl RowSource for Travelling {
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
-        meanwhile: &mut dyn FnMut(),
+        work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
-        meanwhile();
+        work();
         self.pull(tensor, ids, out, kind)
     }
 }

@@ -82,7 +82,7 @@ impl TieredSource {
         &self,
         ids: &[NodeId],
         out: &mut [u8],
-        (kind, meanwhile): (PullKind, &mut dyn FnMut()),
+        (kind, work): (PullKind, &mut dyn FnMut()),
         scratch: &mut Scratch,
     ) -> Result<PullStats, ClientError> {
         let row_bytes = self.tensor.row_bytes();
@@ -94,8 +94,7 @@ impl TieredSource {
         missing.clear();
         missing.extend(positions.iter().map(|&position| ids[position as usize]));
         rows.resize(missing.len() * row_bytes, 0);
-        let pulled =
-            self.inner.pull_overlapped(&self.tensor.name, missing, rows, kind, meanwhile)?;
+        let pulled = self.inner.pull_overlapped(&self.tensor.name, missing, rows, kind, work)?;
         let start = Instant::now();
         scatter(rows, row_bytes, positions, out);
         Ok(PullStats { copy: pulled.copy + start.elapsed(), ..pulled })
@@ -128,10 +127,10 @@ impl RowSource for TieredSource {
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
-        meanwhile: &mut dyn FnMut(),
+        work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         if tensor != self.tensor.name {
-            return self.inner.pull_overlapped(tensor, ids, out, kind, meanwhile);
+            return self.inner.pull_overlapped(tensor, ids, out, kind, work);
         }
         ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
         let mut scratch = self.spare()?.pop().unwrap_or_default();
@@ -140,7 +139,7 @@ impl RowSource for TieredSource {
         self.tier.advance(self.n_pulls.fetch_add(1, Ordering::Relaxed).saturating_add(1));
         self.tier.lookup(raw_ids, out, &mut scratch.access);
         let (lookup, n_missing) = (start.elapsed(), scratch.access.misses().len());
-        let mut pulled = self.pull_missing(ids, out, (kind, meanwhile), &mut scratch);
+        let mut pulled = self.pull_missing(ids, out, (kind, work), &mut scratch);
         if let Ok(pulled) = &mut pulled {
             let start = Instant::now();
             self.tier.admit(raw_ids, out, &mut scratch.access);

@@ -141,7 +141,7 @@ fn a_tier_for_rows_of_another_length_is_refused() {
 /// A source that runs other code while a row travels.
 struct Slow<F: Fn() + Send + Sync> {
     inner: MemorySource,
-    meanwhile: F,
+    work: F,
 }
 
 impl<F: Fn() + Send + Sync> RowSource for Slow<F> {
@@ -159,7 +159,7 @@ impl<F: Fn() + Send + Sync> RowSource for Slow<F> {
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
         let pulled = self.inner.pull(tensor, ids, out, kind);
-        (self.meanwhile)();
+        (self.work)();
         pulled
     }
 }
@@ -168,13 +168,13 @@ impl<F: Fn() + Send + Sync> RowSource for Slow<F> {
 fn a_row_that_changed_while_it_travelled_is_not_kept() {
     let cell = Arc::new(std::sync::OnceLock::<Arc<TieredSource>>::new());
     let tiered = Arc::clone(&cell);
-    let meanwhile = move || {
+    let work = move || {
         if let Some(source) = tiered.get() {
             source.forget(&nodes(&[5]));
         }
     };
     let tier = tier_of(4, PolicyKind::Lru);
-    let slow = Slow { inner: source(), meanwhile };
+    let slow = Slow { inner: source(), work };
     let source = Arc::new(TieredSource::new(Arc::new(slow), "x", tier).unwrap());
     assert!(cell.set(Arc::clone(&source)).is_ok());
     let mut out = [0; ROW_BYTES];

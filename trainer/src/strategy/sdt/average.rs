@@ -155,7 +155,7 @@ mod tests {
                 let shares = Shares::new(&n_train, vec![1, 2], optimizer_state);
                 let found = average(&shares, &states);
                 let mut adopted = states.clone();
-                shares.open_received(&found, adopted.iter_mut());
+                shares.adopt(&found, adopted.iter_mut());
                 for column in 0..3 {
                     let expected: f64 = parts
                         .iter()
@@ -186,7 +186,7 @@ mod tests {
         let shares = Shares::new(&[17], vec![1, 2], OptimizerState::Averaged);
         let found = average(&shares, &states);
         let mut adopted = states.clone();
-        shares.open_received(&found, adopted.iter_mut());
+        shares.adopt(&found, adopted.iter_mut());
         assert_eq!(adopted, states);
     }
 

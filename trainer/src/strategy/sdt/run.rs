@@ -206,7 +206,7 @@ impl Run<'_> {
         if is_due {
             let own =
                 (0..).zip(&mut local.states).filter(|(part, _)| group.has_worker(part % n_workers));
-            local.shares.open_received(&sum, own.map(|(_, state)| state));
+            local.shares.adopt(&sum, own.map(|(_, state)| state));
             // A share of each term to each worker, then a share of the sum to each, as processes.
             let (n_bytes, p, q) = (4 * len as u64, u64::from(local.len()), u64::from(n_workers));
             let synchronised_bytes = n_bytes * (q - 1) * (p + q) / q;

@@ -67,7 +67,7 @@ impl AuthHandle {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the guard by one of the same kinds of proof. No connection enters without a proof
+    /// Replaces the policy by one of the same kinds of proof. No connection enters without a proof
     /// that was required before, and none is admitted that was checked for less.
     fn renew(&self, policy: AuthPolicy) -> Result<(), ServerError> {
         let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);

@@ -22,7 +22,7 @@ use source::PartSource;
 /// Pause before a server that is busy (it compacts, another partition comes or goes) is asked
 /// again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the source is asked to give the partition up: reads of it may outlast its patience.
+/// How often the source is asked to give the partition up: reads of it may outlast its wait.
 const RELEASES_MAX: usize = 3;
 /// How often files are fetched that the source has made since, before it is sealed.
 const ROUNDS_MAX: usize = 8;

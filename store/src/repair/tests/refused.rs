@@ -90,14 +90,14 @@ fn what_the_system_refuses_to_show_is_not_repaired_and_not_called_damaged() {
                     break;
                 }
                 Err(error) => {
-                    assert_eq!(error.origin(), ErrorOrigin::System, "{n_opened}: {error}")
+                    assert_eq!(error.origin(), ErrorOrigin::System, "{n_opened}: {error}");
                 }
             }
             let device = Refusing::after(n_opened, errno);
             match verify_on(device, &patient.graph(), 2, &mut |_, _| {}) {
                 Ok(report) => assert!(report.ok, "{n_opened}: {report:?}"),
                 Err(error) => {
-                    assert_eq!(error.origin(), ErrorOrigin::System, "{n_opened}: {error}")
+                    assert_eq!(error.origin(), ErrorOrigin::System, "{n_opened}: {error}");
                 }
             }
             (n_opened, n_refused) = (n_opened + 1, n_refused + 1);

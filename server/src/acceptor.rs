@@ -1,7 +1,7 @@
 //! The one thread that accepts connections and hands each to a shard.
 //!
-//! A plain thread, so that a stop closes the doors first, and a flood of connections or a lack of
-//! file descriptors never takes a shard's time.
+//! A plain thread, so that a stop closes the listening sockets first, and a flood of connections or
+//! a lack of file descriptors never takes a shard's time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +29,8 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Starts to accept. Connections of a door without a shard go to `mailboxes` in turn.
+    /// Starts to accept. Connections of a listening socket without a shard go to `mailboxes` in
+    /// turn.
     pub(crate) fn start(
         listeners: Listeners,
         mailboxes: Arc<[Mailbox]>,
@@ -53,7 +54,7 @@ impl Acceptor {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Closes all doors; when it returns, no connection is taken any more.
+    /// Closes all listening sockets; when it returns, no connection is taken any more.
     pub(crate) fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_err() {
@@ -85,9 +86,9 @@ fn run(listeners: &Listeners, mailboxes: &[Mailbox], observed: &Observed, stop: 
         let mut fds: Vec<PollFd<'_>> = std::iter::once(PollFd::new(stop, PollFlags::IN))
             .chain(
                 listeners
-                    .doors()
+                    .sockets()
                     .iter()
-                    .map(|door| PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN)),
+                    .map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)),
             )
             .collect();
         match poll(&mut fds, None) {
@@ -104,10 +105,10 @@ fn run(listeners: &Listeners, mailboxes: &[Mailbox], observed: &Observed, stop: 
             return;
         }
         let ready: Vec<bool> = fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
-        for (door, _) in listeners.doors().iter().zip(ready).filter(|(_, ready)| *ready) {
-            match door.accept() {
+        for (listener, _) in listeners.sockets().iter().zip(ready).filter(|(_, ready)| *ready) {
+            match listener.accept() {
                 Ok(connection) => {
-                    let shard = door.shard.unwrap_or_else(|| {
+                    let shard = listener.shard.unwrap_or_else(|| {
                         turn = (turn + 1) % mailboxes.len();
                         turn
                     });

@@ -46,11 +46,11 @@ pub(crate) enum Front {
 pub(crate) struct ShapedServer {
     address: Address,
     links: Arc<Links>,
-    doors: Vec<Door>,
+    sockets: Vec<FrontSocket>,
 }
 
 /// One socket that is before one of the server's.
-struct Door {
+struct FrontSocket {
     at: Address,
     accepting: Option<JoinHandle<()>>,
 }
@@ -77,24 +77,24 @@ impl ShapedServer {
     ) -> Result<Self> {
         let server: Address = address.parse()?;
         let config = ClientConfig { security, ..ClientConfig::default() };
-        let doors = Client::connect(&[address], config)?.endpoints();
+        let sockets = Client::connect(&[address], config)?.endpoints();
         let link = || Arc::new(Mutex::new(Link::new(spec)));
         let closed = AtomicBool::new(false);
         let links = Arc::new(Links { closed, to_server: link(), to_client: link() });
-        let mut shaped = Self { address: server.clone(), links, doors: Vec::new() };
-        for door in doors {
-            let Some(at) = facing(&server, &door, front) else {
+        let mut shaped = Self { address: server.clone(), links, sockets: Vec::new() };
+        for endpoint in sockets {
+            let Some(at) = facing(&server, &endpoint, front) else {
                 bail!("{server} cannot be had at {front}: {}", Front::EXPECTED);
             };
             let listener = Listener::bind(&at).with_context(|| format!("cannot listen on {at}"))?;
-            if door == server {
+            if endpoint == server {
                 shaped.address = at.clone();
             }
             let links = Arc::clone(&shaped.links);
             let thread = thread::Builder::new().name("shape-accept".to_owned());
-            let accepting = thread.spawn(move || accept(&listener, &door, &links));
+            let accepting = thread.spawn(move || accept(&listener, &endpoint, &links));
             let accepting = Some(accepting.context("cannot start a thread")?);
-            shaped.doors.push(Door { at, accepting });
+            shaped.sockets.push(FrontSocket { at, accepting });
         }
         Ok(shaped)
     }
@@ -113,12 +113,12 @@ impl ShapedServer {
 impl Drop for ShapedServer {
     fn drop(&mut self) {
         self.links.closed.store(true, Ordering::Relaxed);
-        for door in &mut self.doors {
+        for endpoint in &mut self.sockets {
             // Wakes the thread, which then finds the flag; one that cannot be woken is left behind.
-            if Stream::connect(&door.at).is_ok() {
-                let _ = door.accepting.take().map(JoinHandle::join);
+            if Stream::connect(&endpoint.at).is_ok() {
+                let _ = endpoint.accepting.take().map(JoinHandle::join);
             }
-            if let Address::Unix(path) = &door.at {
+            if let Address::Unix(path) = &endpoint.at {
                 // One that is gone already is what is wanted.
                 let _ = std::fs::remove_file(path);
             }
@@ -169,31 +169,31 @@ impl Listener {
     }
 }
 
-/// Returns where `door`, a socket of `server`, is to be found behind the link.
-fn facing(server: &Address, door: &Address, front: &Front) -> Option<Address> {
-    match (server, door, front) {
-        (Address::Tcp(_), Address::Tcp(door), Front::Ip(ip)) => {
-            Some(Address::Tcp(SocketAddr::new(*ip, door.port())))
+/// Returns where `endpoint`, a socket of `server`, is to be found behind the link.
+fn facing(server: &Address, endpoint: &Address, front: &Front) -> Option<Address> {
+    match (server, endpoint, front) {
+        (Address::Tcp(_), Address::Tcp(endpoint), Front::Ip(ip)) => {
+            Some(Address::Tcp(SocketAddr::new(*ip, endpoint.port())))
         }
         (Address::Host { .. }, Address::Host { port, .. }, Front::Ip(ip)) => {
             Some(Address::Tcp(SocketAddr::new(*ip, *port)))
         }
-        (Address::Unix(server), Address::Unix(door), Front::Path(path)) => {
-            let rest = door.to_str()?.strip_prefix(server.to_str()?)?;
+        (Address::Unix(server), Address::Unix(endpoint), Front::Path(path)) => {
+            let rest = endpoint.to_str()?.strip_prefix(server.to_str()?)?;
             Some(Address::Unix(format!("{}{rest}", path.to_str()?).into()))
         }
         _ => None,
     }
 }
 
-fn accept(listener: &Listener, door: &Address, links: &Links) {
+fn accept(listener: &Listener, endpoint: &Address, links: &Links) {
     loop {
         let client = listener.accept();
         if links.closed.load(Ordering::Relaxed) {
             return;
         }
         let passed = client.and_then(|client| {
-            let server = Stream::connect(door)?;
+            let server = Stream::connect(endpoint)?;
             let passed = pass(&client, &server, links);
             if passed.is_err() {
                 // One direction may be there already; no thread must wait for the other.
@@ -203,7 +203,7 @@ fn accept(listener: &Listener, door: &Address, links: &Links) {
             passed
         });
         if let Err(error) = passed {
-            tracing::warn!("a connection to {door} was not passed on: {error}");
+            tracing::warn!("a connection to {endpoint} was not passed on: {error}");
             // Too few descriptors, or a server that is gone: the next one may fare better.
             thread::sleep(Duration::from_millis(10));
         }

@@ -2,6 +2,8 @@
 
 use lodestore_schema::TensorDescription;
 
+use std::time::Instant;
+
 use super::*;
 
 fn server(parts: &[u16], n_shards: u16) -> Description {

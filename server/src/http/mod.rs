@@ -53,14 +53,14 @@ impl HttpServer {
         listener.set_nonblocking(true).map_err(error)?;
         let address = listener.local_addr().map_err(error)?;
         let auth = Some(auth).filter(|_| !address.ip().is_loopback());
-        let door = Door { auth, hosts };
+        let rules = AccessRules { auth, hosts };
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| ServerError::Thread(e.into()))?;
         let stop = Arc::new(stop);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("lode-http".into())
-            .spawn(move || run(&listener, &door, &observed, &stopped))
+            .spawn(move || run(&listener, &rules, &observed, &stopped))
             .map_err(ServerError::Thread)?;
         Ok(Self { address, stop, thread: Some(thread) })
     }
@@ -81,21 +81,21 @@ impl Drop for HttpServer {
 }
 
 /// Clients that the port answers.
-struct Door {
+struct AccessRules {
     /// Token that is required for figures; none on loopback.
     auth: Option<Arc<AuthHandle>>,
     /// Names that resolve to this machine everywhere.
     hosts: Vec<String>,
 }
 
-impl Door {
+impl AccessRules {
     /// Returns what those must tell who want figures.
     fn tokens(&self) -> Option<Tokens> {
         self.auth.as_ref()?.policy().token
     }
 }
 
-fn run(listener: &TcpListener, door: &Door, observed: &Observed, stop: &OwnedFd) {
+fn run(listener: &TcpListener, rules: &AccessRules, observed: &Observed, stop: &OwnedFd) {
     // The one that is open longest first.
     let mut open: Vec<Exchange> = Vec::new();
     let log_limit = LogLimiter::default();
@@ -123,7 +123,7 @@ fn run(listener: &TcpListener, door: &Door, observed: &Observed, stop: &OwnedFd)
         let mut flags = ready[2..].iter();
         open.retain_mut(|exchange| {
             let is_ready = flags.next().is_some_and(|ready| *ready);
-            exchange.is_in_time(now) && (!is_ready || exchange.go_on(door, observed))
+            exchange.is_in_time(now) && (!is_ready || exchange.go_on(rules, observed))
         });
         if ready[1] {
             accept(listener, &mut open, &log_limit);

@@ -90,37 +90,40 @@ mod tests {
             bytes.extend(std::iter::repeat_n(first_row as u8, first_row as usize));
         }
         for piece in [1, 7, 64, bytes.len()] {
-            let (mut inbox, mut left, mut found) = (ReadBuffer::new(), &bytes[..], 0);
+            let (mut read_buffer, mut left, mut found) = (ReadBuffer::new(), &bytes[..], 0);
             while found < 40 {
-                match inbox.head().unwrap() {
-                    Head::Needs(n_bytes) => read(&mut inbox, &mut left, piece, n_bytes),
+                match read_buffer.head().unwrap() {
+                    Head::Needs(n_bytes) => read(&mut read_buffer, &mut left, piece, n_bytes),
                     Head::Whole(reply, body_bytes) => {
                         let versions = Versions::default();
                         assert_eq!(reply, Reply::Rows { first_row: found, n_rows: 1, versions });
                         assert_eq!(body_bytes, found as usize);
-                        while inbox.len() < body_bytes {
-                            read(&mut inbox, &mut left, piece, body_bytes);
+                        while read_buffer.len() < body_bytes {
+                            read(&mut read_buffer, &mut left, piece, body_bytes);
                         }
-                        assert!(inbox.take(body_bytes).iter().all(|&b| u32::from(b) == found));
+                        assert!(
+                            read_buffer.take(body_bytes).iter().all(|&b| u32::from(b) == found)
+                        );
                         found += 1;
                     }
                 }
             }
-            assert_eq!((inbox.len(), left.len()), (0, 0));
+            assert_eq!((read_buffer.len(), left.len()), (0, 0));
         }
     }
 
-    fn read(inbox: &mut ReadBuffer, left: &mut &[u8], piece: usize, n_bytes: usize) {
+    fn read(read_buffer: &mut ReadBuffer, left: &mut &[u8], piece: usize, n_bytes: usize) {
         assert!(
-            inbox.read_more(|buffer| left.take(piece as u64).read(buffer), n_bytes).unwrap() > 0
+            read_buffer.read_more(|buffer| left.take(piece as u64).read(buffer), n_bytes).unwrap()
+                > 0
         );
     }
 
     #[test]
     fn a_length_past_its_limit_is_refused_before_it_is_believed() {
-        let mut inbox = ReadBuffer::new();
-        inbox.read_more(|buffer| (&[0xff; 8][..]).read(buffer), 8).unwrap();
-        assert!(matches!(inbox.head(), Err(WireError::FrameTooLarge { .. })));
-        assert_eq!(inbox.buffer.len(), BUFFER_BYTES);
+        let mut read_buffer = ReadBuffer::new();
+        read_buffer.read_more(|buffer| (&[0xff; 8][..]).read(buffer), 8).unwrap();
+        assert!(matches!(read_buffer.head(), Err(WireError::FrameTooLarge { .. })));
+        assert_eq!(read_buffer.buffer.len(), BUFFER_BYTES);
     }
 }

@@ -47,7 +47,7 @@ impl Connection {
 
     fn ask_ring(&mut self, deadline: Instant) -> Result<bool, ClientError> {
         self.has_asked = true;
-        if self.inbox.len() > 0 {
+        if self.read_buffer.len() > 0 {
             // Said with the hello: it has no room for this connection.
             self.receive(deadline)?;
             return Err(self.malformed("an answer without a request"));
@@ -113,11 +113,11 @@ impl Connection {
         self.send(&Request::new(body), &[], deadline)?;
         let mut descriptor = None;
         loop {
-            match self.inbox.head().map_err(|source| self.wire(source))? {
+            match self.read_buffer.head().map_err(|source| self.wire(source))? {
                 Head::Whole(reply, 0) => return Ok((reply, descriptor)),
                 Head::Whole(..) => return Err(self.malformed("an answer with a body")),
                 Head::Needs(n_bytes) => {
-                    let read = self.inbox.read_more(
+                    let read = self.read_buffer.read_more(
                         |buffer| {
                             let (n_bytes, found) = self.stream.read_with_descriptor(buffer)?;
                             descriptor = found.or(descriptor.take());
@@ -166,7 +166,7 @@ impl Connection {
         out: &mut [u8],
     ) -> Result<(), ClientError> {
         let (tensor, asked) = (self.pulled_tensor, self.pulled_at);
-        let slots = self.inbox.take(size_of_val(positions)).as_chunks().0;
+        let slots = self.read_buffer.take(size_of_val(positions)).as_chunks().0;
         let tier = self.tiers.iter().find(|(of, _)| *of == tensor);
         let at = positions.iter().map(|&position| position as usize);
         let gathered = match tier {

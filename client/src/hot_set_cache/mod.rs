@@ -82,11 +82,11 @@ impl<'scope> HotSetCache<'scope> {
         let buffers = DoubleBuffer::new(built.set);
         let shared = Arc::new(Shared { buffers, state: Mutex::new(state) });
         let builder = (n_epochs.saturating_sub(first) > 1).then(|| {
-            let (requests, inbox) = channel();
+            let (requests, read_buffer) = channel();
             // Cannot fail: the receiver lives.
             let _ = requests.send(first + 1);
             let (shared, loader) = (Arc::clone(&shared), loader.clone());
-            (requests, scope.spawn(move || build_ahead(&shared, &loader, &*choose, &inbox)))
+            (requests, scope.spawn(move || build_ahead(&shared, &loader, &*choose, &read_buffer)))
         });
         Ok(Self { shared, builder, n_epochs, process: Generation::now() })
     }

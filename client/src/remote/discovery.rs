@@ -42,12 +42,12 @@ fn find_living(
             Ok(asked) => asked.absent.into_iter().next().map_or(ClientError::NoServers, |it| it.1),
             Err(error) => error,
         };
-        let remedy = if comes_later(&error) {
+        let action = if comes_later(&error) {
             RetryAction::Later(Duration::ZERO)
         } else {
             RetryAction::Again
         };
-        std::thread::sleep(retry.pause(remedy).ok_or(error)?);
+        std::thread::sleep(retry.pause(action).ok_or(error)?);
     }
 }
 

@@ -35,9 +35,9 @@ impl Client {
                 break;
             }
             let is_live = self.map.is_live();
-            let remedy =
+            let action =
                 if is_live { RetryAction::Later(Duration::ZERO) } else { RetryAction::Again };
-            std::thread::sleep(retry.pause(remedy).ok_or_else(|| self.unreachable())?);
+            std::thread::sleep(retry.pause(action).ok_or_else(|| self.unreachable())?);
         }
         self.current_view(deadline)
     }
@@ -134,8 +134,8 @@ impl Client {
         // A move may take long, and a server that comes back, or was away, too.
         let may_come =
             view.roams() || self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
-        let remedy = if may_come { RetryAction::Later(Duration::ZERO) } else { RetryAction::Again };
-        if let Some(pause) = retry.pause(remedy) {
+        let action = if may_come { RetryAction::Later(Duration::ZERO) } else { RetryAction::Again };
+        if let Some(pause) = retry.pause(action) {
             std::thread::sleep(pause);
             return Ok(view);
         }

@@ -144,7 +144,7 @@ impl ClusterView {
     /// Notes that a server has failed, or has no room.
     pub(super) fn note(&self, failed: &FailedRequest) {
         let (health, now) = (self.routes.health(failed.server), Instant::now());
-        match failed.remedy {
+        match failed.action {
             RetryAction::Later(time) => health.rest(time, now),
             _ => health.failed(now),
         }
@@ -165,7 +165,7 @@ impl ClusterView {
     ) -> Option<Duration> {
         let now = Instant::now();
         failures.iter().for_each(|failed| self.note(failed));
-        let remedy = |failed: &FailedRequest| match failed.remedy {
+        let action = |failed: &FailedRequest| match failed.action {
             RetryAction::AnotherServer
                 if !self.routes.are_elsewhere(&failed.parts, failed.server) =>
             {
@@ -178,9 +178,9 @@ impl ClusterView {
                 RetryAction::Later(Duration::ZERO)
             }
             RetryAction::Again if self.is_on_its_way(failed) => RetryAction::Later(Duration::ZERO),
-            remedy => remedy,
+            action => action,
         };
-        let pause = retry.pause(RetryAction::deciding(failures.iter().map(remedy)))?;
+        let pause = retry.pause(RetryAction::deciding(failures.iter().map(action)))?;
         for failed in failures.iter().filter(|failed| failed.is_behind()) {
             self.routes.health(failed.server).rest(BEHIND_PAUSES * pause, now);
         }
@@ -194,13 +194,13 @@ pub(super) struct FailedRequest {
     pub(super) server: usize,
     /// The requested rows are of these.
     parts: PartSet,
-    pub(super) remedy: RetryAction,
+    pub(super) action: RetryAction,
     pub(super) error: ClientError,
 }
 
 impl FailedRequest {
     pub(super) fn new(server: usize, parts: PartSet, error: ClientError) -> Self {
-        Self { server, parts, remedy: RetryAction::of(&error), error }
+        Self { server, parts, action: RetryAction::of(&error), error }
     }
 
     /// Returns whether the server has answered that another has it.
@@ -243,7 +243,7 @@ impl Said {
         for failed in failures {
             if failed.is_behind() {
                 self.behind = Some(failed.error);
-            } else if failed.remedy.is_final() {
+            } else if failed.action.is_final() {
                 self.refused = Some(failed.error);
             }
         }
@@ -264,7 +264,7 @@ impl Said {
 
 /// An error that no other try helps, if there is one; else the first.
 pub(super) fn decisive_error(mut failures: Vec<FailedRequest>) -> ClientError {
-    let at = failures.iter().position(|failed| failed.remedy.is_final()).unwrap_or(0);
+    let at = failures.iter().position(|failed| failed.action.is_final()).unwrap_or(0);
     failures.swap_remove(at).error
 }
 

@@ -126,14 +126,14 @@ impl Client {
             // No other server helps. A writer that a live map names comes back, at this address or
             // another: that is worth waiting for.
             let is_live = self.map.is_live();
-            let remedies = failures.iter().map(|failed| match failed.remedy {
-                remedy if remedy.is_final() => RetryAction::None,
+            let actions = failures.iter().map(|failed| match failed.action {
+                action if action.is_final() => RetryAction::None,
                 RetryAction::Again if is_live || view.is_on_its_way(failed) => {
                     RetryAction::Later(Duration::ZERO)
                 }
-                remedy => remedy,
+                action => action,
             });
-            let Some(pause) = retry.pause(RetryAction::deciding(remedies)) else {
+            let Some(pause) = retry.pause(RetryAction::deciding(actions)) else {
                 return Err(decisive_error(failures));
             };
             std::thread::sleep(pause);

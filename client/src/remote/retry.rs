@@ -15,7 +15,7 @@ const BACKOFF: Duration = Duration::from_millis(10);
 /// Longest pause, unless the server asks for more.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// The remedy for an error. Everything that is asked may be asked again: pulls change nothing, a
+/// What to do after an error. Everything that is asked may be asked again: pulls change nothing, a
 /// push puts the same rows, and a commit names its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetryAction {
@@ -56,7 +56,7 @@ impl RetryAction {
     /// Rank of errors where several things have failed: permanent ones first, then failures, then
     /// the longest wait for room.
     pub(super) fn deciding(all: impl Iterator<Item = Self>) -> Self {
-        let rank = |remedy: &Self| match remedy {
+        let rank = |action: &Self| match action {
             Self::Later(pause) => (0, *pause),
             Self::Again | Self::AnotherServer => (1, Duration::ZERO),
             Self::None => (2, Duration::ZERO),
@@ -113,8 +113,8 @@ impl RetryBudget {
     ///
     /// Pauses double, and are random between half of that and all of it, so that many clients
     /// refused together do not return together.
-    pub(super) fn pause(&mut self, remedy: RetryAction) -> Option<Duration> {
-        let (hint, n_before) = match remedy {
+    pub(super) fn pause(&mut self, action: RetryAction) -> Option<Duration> {
+        let (hint, n_before) = match action {
             RetryAction::None => return None,
             RetryAction::Later(hint) => {
                 self.refusals += 1;

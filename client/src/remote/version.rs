@@ -260,9 +260,9 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let remedy = RetryAction::of(&error);
-            let remedy = if remedy.is_final() { RetryAction::None } else { remedy };
-            std::thread::sleep(retry.pause(remedy).ok_or(error)?);
+            let action = RetryAction::of(&error);
+            let action = if action.is_final() { RetryAction::None } else { action };
+            std::thread::sleep(retry.pause(action).ok_or(error)?);
         }
     }
 }

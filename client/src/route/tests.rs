@@ -1,8 +1,8 @@
 //! The servers and the rows that each is asked for.
 
-use lodestore_schema::TensorDescription;
-
 use std::time::Instant;
+
+use lodestore_schema::TensorDescription;
 
 use super::*;
 

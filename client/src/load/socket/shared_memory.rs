@@ -30,7 +30,7 @@ impl LoadSocket {
         row_bytes: usize,
         check: &mut Check<'_>,
     ) -> Result<(), LoadError> {
-        let slots = self.inbox.take(self.body_left).as_chunks().0;
+        let slots = self.read_buffer.take(self.body_left).as_chunks().0;
         let n_rows = slots.len();
         self.taken.resize(n_rows * row_bytes, 0);
         let tier = self.tier.as_ref().ok_or(LoadError::Wire)?;

@@ -82,9 +82,9 @@ impl Client {
                 continue;
             };
             let failed = FailedRequest::new(server, PartSet::default(), error);
-            let pause = match failed.remedy.is_final() {
+            let pause = match failed.action.is_final() {
                 true => None,
-                false => retry.pause(failed.remedy),
+                false => retry.pause(failed.action),
             };
             let Some(pause) = pause else { return Err(failed.error) };
             std::thread::sleep(pause);

@@ -224,9 +224,9 @@ impl VolatilePublisher for RemotePublisher<'_> {
                 }
                 Err(error) => {
                     let failed = FailedRequest::new(server, PartSet::default(), error);
-                    let pause = match failed.remedy.is_final() {
+                    let pause = match failed.action.is_final() {
                         true => None,
-                        false => retry.pause(failed.remedy),
+                        false => retry.pause(failed.action),
                     };
                     let Some(pause) = pause else { return Err(failed.error) };
                     std::thread::sleep(pause);
@@ -309,11 +309,11 @@ impl Sending {
 
     /// Waits after a refusal for want of room, and has the rows sent again that were not published.
     fn resend(&mut self, refusal: ClientError, retry: &mut RetryBudget) -> Result<(), ClientError> {
-        let remedy = match RetryAction::of(&refusal) {
+        let action = match RetryAction::of(&refusal) {
             later @ RetryAction::Later(_) => later,
             _ => return Err(refusal),
         };
-        let Some(pause) = retry.pause(remedy) else { return Err(refusal) };
+        let Some(pause) = retry.pause(action) else { return Err(refusal) };
         std::thread::sleep(pause);
         self.n_sent = self.n_done;
         Ok(())

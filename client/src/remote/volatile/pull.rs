@@ -91,12 +91,12 @@ impl Client {
             left.dedup();
             let failures: Vec<FailedRequest> =
                 failures.into_iter().map(|(_, failed)| failed).collect();
-            let remedies = failures.iter().map(|failed| match failed.remedy {
+            let actions = failures.iter().map(|failed| match failed.action {
                 // No other server has the rows.
-                remedy if remedy.is_final() => RetryAction::None,
-                remedy => remedy,
+                action if action.is_final() => RetryAction::None,
+                action => action,
             });
-            let Some(pause) = retry.pause(RetryAction::deciding(remedies)) else {
+            let Some(pause) = retry.pause(RetryAction::deciding(actions)) else {
                 return Err(decisive_error(failures));
             };
             std::thread::sleep(pause);

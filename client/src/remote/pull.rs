@@ -51,7 +51,7 @@ impl Client {
         let mut retry = RetryBudget::new(&self.config, pull.deadline);
         let (mut stats, mut left) = (AttemptStats::default(), Vec::<u32>::new());
         let mut work = Some(work);
-        let mut said = Said::default();
+        let mut answers = ServerAnswers::default();
         view = self.split(view, pull, ids, &(0..row_count(ids)), buckets, &mut retry)?;
         loop {
             let attempt = retry.attempts();
@@ -62,11 +62,11 @@ impl Client {
             }
             let pause = view.plan_retry(&failures, &mut retry);
             let Some(pause) = pause else {
-                return Err(said.or(decisive_error(failures)));
+                return Err(answers.or(decisive_error(failures)));
             };
             std::thread::sleep(pause.min(pull.deadline.saturating_duration_since(Instant::now())));
             view = self.after_failures(view, &failures, pull.deadline)?;
-            said.note(failures);
+            answers.note(failures);
             // Buckets keep the order of positions, which receiving relies on.
             left.clear();
             left.extend(buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()));
@@ -231,14 +231,14 @@ impl FailedRequest {
 
 /// Answers of servers before a pull is given up.
 #[derive(Default)]
-struct Said {
+struct ServerAnswers {
     /// Servers that lack the wanted version at present.
     behind: Option<ClientError>,
     /// That they cannot give the rows, however often they are asked.
     refused: Option<ClientError>,
 }
 
-impl Said {
+impl ServerAnswers {
     fn note(&mut self, failures: Vec<FailedRequest>) {
         for failed in failures {
             if failed.is_behind() {
@@ -351,9 +351,11 @@ mod tests {
     fn a_servers_answer_is_reported_rather_than_another_being_away_or_the_time_being_up() {
         let late = || ClientError::Deadline { address: "127.0.0.1:10".parse().unwrap() };
         let told = |before: &[FailureCode], error: ClientError| {
-            let mut said = Said::default();
-            before.iter().for_each(|&code| said.note(vec![failed(away()), failed(refused(code))]));
-            said.or(error).to_string()
+            let mut answers = ServerAnswers::default();
+            before
+                .iter()
+                .for_each(|&code| answers.note(vec![failed(away()), failed(refused(code))]));
+            answers.or(error).to_string()
         };
         use FailureCode::{Behind, Damaged, OtherVersion, Overloaded};
         for error in [away, late] {

@@ -15,7 +15,7 @@ const BACKOFF: Duration = Duration::from_millis(10);
 /// Longest pause, unless the server asks for more.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// What to do after an error. Everything that is asked may be asked again: pulls change nothing, a
+/// How an error is handled. Everything that is asked may be asked again: pulls change nothing, a
 /// push puts the same rows, and a commit names its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetryAction {

@@ -14,7 +14,7 @@ use lodestore_schema::limits::{LENT_CHUNK_ROWS, LENT_FOR, LENT_PULL_BYTES_MIN};
 use lodestore_schema::{Failure, FailureCode, Reply, Versions};
 
 use super::stream::has_left;
-use super::{Asked, Connection, ConnectionError};
+use super::{Connection, ConnectionError, PendingPull};
 use crate::buffers::{HEAD_ROOM, set_len, to_u32};
 use crate::deadline::with_deadline;
 use crate::error::failure;
@@ -93,7 +93,7 @@ impl Connection {
     pub(super) async fn lease_rows(
         &mut self,
         shard: &Rc<Shard>,
-        &Asked { tensor, version, sent, deadline, .. }: &Asked,
+        &PendingPull { tensor, version, sent, deadline, .. }: &PendingPull,
         ids: &[NodeId],
         frame: &mut Vec<u8>,
     ) -> Result<Result<usize, Failure>, ConnectionError> {

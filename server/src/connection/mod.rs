@@ -73,7 +73,7 @@ pub(crate) struct Connection {
 }
 
 /// A pull whose ids are still to be read.
-struct Asked {
+struct PendingPull {
     tensor: u16,
     kind: PullKind,
     /// Length of the ids.
@@ -217,7 +217,7 @@ impl Connection {
             RequestBody::Pull { tensor, kind } => {
                 let (n_bytes, version) = (prefix.body_bytes, request.version);
                 let floors = request.floors;
-                let asked = Asked { tensor, kind, n_bytes, version, floors, sent, deadline };
+                let asked = PendingPull { tensor, kind, n_bytes, version, floors, sent, deadline };
                 if kind == PullKind::Sync {
                     return self.pull(shard, asked).await;
                 }

@@ -9,7 +9,7 @@ use lodestore_schema::{Failure, Reply, Versions};
 
 use super::shared::{Ring, chunk_rows};
 use super::stream::has_left;
-use super::{Asked, Connection, ConnectionError};
+use super::{Connection, ConnectionError, PendingPull};
 use crate::buffers::{Buffers, HEAD_ROOM, set_len, to_u32};
 use crate::deadline::{io_timeout, with_deadline};
 use crate::limits::FRAME_TIMEOUT;
@@ -40,7 +40,7 @@ impl Connection {
     pub(super) async fn pull(
         mut self,
         shard: &Rc<Shard>,
-        asked: Asked,
+        asked: PendingPull,
     ) -> Result<Self, ConnectionError> {
         let result = match shard.admit_pull(asked.tensor, asked.n_bytes) {
             Err(refusal) => {
@@ -78,10 +78,10 @@ impl Connection {
     async fn send_rows(
         &mut self,
         shard: &Rc<Shard>,
-        asked: &Asked,
+        asked: &PendingPull,
         Buffers { ids, frame }: &mut Buffers,
     ) -> Result<Result<(), Failure>, ConnectionError> {
-        let &Asked { tensor, kind, version, deadline, .. } = asked;
+        let &PendingPull { tensor, kind, version, deadline, .. } = asked;
         let row_bytes = shard.row_bytes(tensor);
         // Before rows are lent, too: the version is in use.
         let pinned = match with_deadline(deadline, shard.pin(version)).await {

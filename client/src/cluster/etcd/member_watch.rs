@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lodestore_graph::fork::PerProcess;
 
 use super::gateway::{CALL_PATIENCE, Gateway};
-use super::{Member, Place, Told};
+use super::{Member, Place, RegisteredServers};
 use crate::ClientError;
 
 /// Pauses before an etcd that does not answer is asked again; they double.
@@ -102,7 +102,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn seen(&self, Told { members, n_nonsense, strangers }: Told) {
+    fn seen(&self, RegisteredServers { members, n_nonsense, strangers }: RegisteredServers) {
         let mut state = self.lock();
         let left_out = (n_nonsense, strangers);
         if left_out != state.left_out {
@@ -145,7 +145,7 @@ fn watch(gateway: &Gateway, shared: &Weak<Shared>) {
         let Some(of_client) = shared.upgrade() else { return };
         let waited = match looked {
             Ok((values, graph, revision)) => {
-                of_client.seen(Told::of(values.into_iter(), graph.as_deref()));
+                of_client.seen(RegisteredServers::of(values.into_iter(), graph.as_deref()));
                 drop(of_client);
                 let start = Instant::now();
                 let waited = gateway.wait_for_change(revision);

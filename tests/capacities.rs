@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lodestore_cache::{
-    Device, DeviceSettings, DeviceTier, Inclusion, Levels, PolicyKind, PolicySpec, SharedSettings,
-    SharedTier,
+    Device, DeviceSettings, DeviceTier, Inclusion, PolicyKind, PolicySpec, SharedSettings,
+    SharedTier, TwoLevelTier,
 };
 use lodestore_client::{Client, ClientConfig, DeviceSource, PullKind, RowSource, TieredSource};
 use lodestore_graph::NodeId;
@@ -145,7 +145,7 @@ fn a_trainers_tiers_serve_a_batch_that_is_larger_than_they_are() {
             spec,
             DeviceSettings { staging_bytes: 1 << 18, ..DeviceSettings::default() },
         );
-        let levels = Levels::new(device.unwrap()).over(Arc::new(host), inclusion);
+        let levels = TwoLevelTier::new(device.unwrap()).over(Arc::new(host), inclusion);
         let source = DeviceSource::new(Arc::clone(&client), "feat", levels).unwrap();
         let what = format!("{inclusion:?}, {device_rows} over {host_rows}");
         asked.check(&source, &what);

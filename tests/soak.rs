@@ -15,10 +15,14 @@ mod cluster;
 mod disk;
 #[path = "soak/ending.rs"]
 mod ending;
+#[path = "soak/error_counts.rs"]
+mod error_counts;
 #[path = "soak/faults.rs"]
 mod faults;
 #[path = "soak/growth.rs"]
 mod growth;
+#[path = "soak/monitor.rs"]
+mod monitor;
 #[path = "soak/moves.rs"]
 mod moves;
 #[path = "soak/relay.rs"]
@@ -26,14 +30,10 @@ mod relay;
 #[path = "soak/report.rs"]
 mod report;
 mod support;
-#[path = "soak/told.rs"]
-mod told;
 #[path = "soak/verdict.rs"]
 mod verdict;
 #[path = "soak/visits.rs"]
 mod visits;
-#[path = "soak/watch.rs"]
-mod watch;
 
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -42,12 +42,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clients::{CallCounts, Clients, Habit, N_READERS};
 use cluster::{Cluster, ON_DISK, STEADY};
+use error_counts::{ErrorCounts, Kind};
 use faults::{Faults, Scene};
 use growth::Growth;
+use monitor::{Monitor, READERS, TEST, WRITERS};
 use report::Report;
 use support::workload::{EndOnDrop, N_WRITERS, Workload};
-use told::{Kind, Told};
-use watch::{READERS, TEST, WRITERS, Watch};
 
 /// Nodes of the graph.
 const N_NODES: u32 = 6000;
@@ -110,21 +110,21 @@ fn faults_at_random_cost_time_and_nothing_else() {
         "{} s of faults; LODE_SOAK_SEED={seed} repeats the same kinds in the same order",
         duration.as_secs()
     );
-    let (watch, load) = (Watch::new(), Workload::new(N_NODES));
+    let (monitor, load) = (Monitor::new(), Workload::new(N_NODES));
     thread::scope(|scope| {
-        let _end = watch.end_on_drop();
-        scope.spawn(|| watch.look(&load));
-        run(duration, seed, &watch, &load);
+        let _end = monitor.end_on_drop();
+        scope.spawn(|| monitor.look(&load));
+        run(duration, seed, &monitor, &load);
     });
 }
 
-fn run(duration: Duration, seed: u64, watch: &Watch, load: &Workload) {
+fn run(duration: Duration, seed: u64, monitor: &Monitor, load: &Workload) {
     let is_short = duration < Duration::from_secs(60);
     let pace = if is_short { SHORT_PACE } else { 1.0 };
     let mut cluster = Cluster::start(N_NODES);
-    let told = Told::new(&cluster.folders[ON_DISK]);
+    let errors = ErrorCounts::new(&cluster.folders[ON_DISK]);
     let counts = CallCounts::default();
-    let clients = &Clients { load, told: &told, watch, seed, counts };
+    let clients = &Clients { load, errors: &errors, monitor, seed, counts };
     let (mut faults, mut growth) = (Faults::new(seed, pace), Growth::default());
     let start = Instant::now();
     growth.sample(cluster.servers[STEADY].as_ref().unwrap());
@@ -147,7 +147,7 @@ fn run(duration: Duration, seed: u64, watch: &Watch, load: &Workload) {
     });
     let elapsed = start.elapsed();
     let has_disk = cluster.disk.is_some();
-    let whole = watch.during(TEST, END_MAX, || {
+    let whole = monitor.during(TEST, END_MAX, || {
         cluster.check_idle();
         growth.sample(cluster.servers[STEADY].as_ref().unwrap());
         cluster.end(load, faults.committed)
@@ -158,5 +158,5 @@ fn run(duration: Duration, seed: u64, watch: &Watch, load: &Workload) {
     growth.check(elapsed);
     faults.check(has_disk);
     clients.check(if is_short { LATE_MAX_IN_SHORT } else { LATE_MAX });
-    assert!(told.count(Kind::WritesStopped) > 0 || !has_disk, "no put found the disk full");
+    assert!(errors.count(Kind::WritesStopped) > 0 || !has_disk, "no put found the disk full");
 }

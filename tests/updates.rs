@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lodestore_graph::NodeId;
 use lodestore_graph::npy::{NpyArray, NpyType};
-use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, View};
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, View};
 
 use support::graph::Source;
 use support::process::{Finished, lode, lode_line};
@@ -84,9 +84,9 @@ impl Updated {
     }
 }
 
-fn live(graph: &Path, mode: LiveMode) -> Arc<LiveGraph> {
+fn live(graph: &Path, mode: OpenMode) -> Arc<GraphHandle> {
     let graph = Graph::open(graph).unwrap();
-    Arc::new(LiveGraph::open(graph, None, mode, &OpenOptions::default()).unwrap())
+    Arc::new(GraphHandle::open(graph, None, mode, &OpenOptions::default()).unwrap())
 }
 
 fn segments(graph: &Path) -> Vec<String> {
@@ -161,7 +161,7 @@ fn puts_become_versions_and_compaction_keeps_the_rows() {
 #[test]
 fn a_second_process_cannot_write_and_every_process_can_read() {
     let mut graph = Updated::new(1);
-    let writer = live(&graph.graph, LiveMode::Write);
+    let writer = live(&graph.graph, OpenMode::Write);
     let before = graph.feat.clone();
     let refusal = "another process has this graph open for writing";
     graph.put(&[1], 1, &[]).failed(1, &[refusal, "wait for it"]);
@@ -176,7 +176,7 @@ fn a_second_process_cannot_write_and_every_process_can_read() {
 #[test]
 fn another_process_compacts_and_a_reader_keeps_what_it_opened() {
     let mut graph = Updated::new(1);
-    let reader = EmbeddedStore::over(live(&graph.graph, LiveMode::Read), View::Latest).unwrap();
+    let reader = EmbeddedStore::over(live(&graph.graph, OpenMode::Read), View::Latest).unwrap();
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let rows = || {
         let mut out = vec![0; ids.len() * 52];

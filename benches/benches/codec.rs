@@ -9,9 +9,9 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use lodestore_benches::{Contestant, Rounds, is_smoke, random_ids};
-use lodestore_graph::{NodeId, PartId, PartitionBook, mix};
+use lodestore_graph::{NodeId, PartId, PartitionBook, splitmix64};
 use lodestore_store::{
-    CodecChoice, DeviceProfile, Dtype, EmbeddedStore, Graph, Importer, MappedReader, ReadPlan,
+    CodecChoice, DiskProfile, Dtype, EmbeddedStore, Graph, Importer, MappedReader, ReadPlan,
     RowIdx, RowReader, SourceError, TensorOptions, TensorSource, open_source,
 };
 
@@ -62,7 +62,7 @@ fn compare(name: &str, source: &dyn TensorSource, batch_rows: usize) {
     let outs = [scratch(n_bytes), scratch(n_bytes)];
     let gather = |reader: &MappedReader, out: &Mutex<(ReadPlan, Vec<u8>)>| {
         let (plan, out) = &mut *out.lock().expect("no panic");
-        reader.gather(&pairs, &DeviceProfile::default(), plan, out).expect("rows");
+        reader.gather(&pairs, &DiskProfile::default(), plan, out).expect("rows");
     };
     let contestants: [Contestant<'_>; 2] = [
         ("raw", Box::new(|_| gather(&raw, &outs[0]))),
@@ -140,7 +140,7 @@ impl TensorSource for SparseRows {
     fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError> {
         for (&row, out) in rows.iter().zip(out.chunks_exact_mut(self.row_bytes)) {
             for (column, out) in (0u64..).zip(out.chunks_exact_mut(4)) {
-                let random = mix(u64::from(row) << 32 | column);
+                let random = splitmix64(u64::from(row) << 32 | column);
                 let set = random.is_multiple_of(self.one_in);
                 let value = if set { 1.0 + (random >> 60) as f32 } else { 0.0 };
                 out.copy_from_slice(&value.to_le_bytes());

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use lodestore_benches::{Trace, feature_graph, plain_reads, row_of, table_graph};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
-    DeviceProfile, Graph, ProbeOptions, ReadPlan, ReaderKind, RowIdx, RowReader, TensorSource,
+    DiskProfile, Graph, ProbeOptions, ReadPlan, ReaderKind, RowIdx, RowReader, TensorSource,
     open_reader, open_source, probe,
 };
 
@@ -136,7 +136,7 @@ impl Subject {
         &self,
         kind: ReaderKind,
         planning: Planning,
-        profile: &DeviceProfile,
+        profile: &DiskProfile,
         budget: Duration,
     ) -> Figures {
         let mut reader = self.reader(kind);
@@ -196,7 +196,7 @@ impl Figures {
         reader: &dyn RowReader,
         planning: Planning,
         rows: &[RowIdx],
-        profile: &DeviceProfile,
+        profile: &DiskProfile,
         plan: &mut ReadPlan,
         out: &mut [u8],
     ) {
@@ -212,9 +212,9 @@ impl Figures {
         self.read_bytes += plan.read_bytes();
     }
 
-    fn print(&self, name: &str, row_bytes: usize, profiles: &[DeviceProfile; 2]) {
+    fn print(&self, name: &str, row_bytes: usize, profiles: &[DiskProfile; 2]) {
         let per_row = |seconds: f64| seconds * 1e9 / self.n_rows as f64;
-        let disk = |profile: &DeviceProfile| {
+        let disk = |profile: &DiskProfile| {
             let (iops, bandwidth) = (profile.iops, profile.bandwidth_bytes_per_s);
             format!("{:.1} k/s, {:.2} GB/s", iops / 1e3, bandwidth / 1e9)
         };
@@ -239,7 +239,7 @@ impl Figures {
     }
 
     /// Does as [`ReadPlan::ideal_seconds`], of all plans together.
-    fn ideal_seconds(&self, profile: &DeviceProfile) -> f64 {
+    fn ideal_seconds(&self, profile: &DiskProfile) -> f64 {
         self.n_extents as f64 / profile.iops
             + self.read_bytes as f64 / profile.bandwidth_bytes_per_s
     }
@@ -250,7 +250,7 @@ fn plan_rows(
     planning: Planning,
     rows: &[RowIdx],
     reader: &dyn RowReader,
-    profile: &DeviceProfile,
+    profile: &DiskProfile,
 ) {
     let planned = match planning {
         Planning::Joined(_) => plan.build(rows, reader.layout(), profile),
@@ -267,7 +267,7 @@ fn cpu_seconds() -> f64 {
     ns.unwrap_or(0.0) / 1e9
 }
 
-fn probed(segment: &Path, is_smoke: bool) -> DeviceProfile {
+fn probed(segment: &Path, is_smoke: bool) -> DiskProfile {
     let duration = Duration::from_millis(if is_smoke { 300 } else { 8000 });
     let options = ProbeOptions { duration, ..ProbeOptions::default() };
     probe(segment, &options, &mut |_, _, _| {}).expect("a measurement").profile()

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use lodestore_benches::{Trace, feature_graph, table_graph};
 use lodestore_client::{
-    BatchLoader, BatchSource, ClientError, EmbeddedSource, Kept, Prefetcher, PreparedBatch,
-    PullKind, RowSource, Window,
+    BatchLoader, BatchSource, ClientError, EmbeddedSource, Prefetcher, PreparedBatch, PullKind,
+    RowResidency, RowSource, Window,
 };
 use lodestore_graph::batch::Batch;
 use lodestore_graph::{NodeId, PartId};
@@ -34,11 +34,11 @@ impl BatchSource for Replay {
         self.n_batches
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
+    fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
         let batch = index as usize % self.trace.n_batches();
         let rows = self.trace.rows(batch..batch + 1);
         let nodes = rows.iter().map(|row| NodeId(row.0)).collect();
-        Ok((Batch { nodes, ..Batch::default() }, Kept::Nothing))
+        Ok((Batch { nodes, ..Batch::default() }, RowResidency::Nothing))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {

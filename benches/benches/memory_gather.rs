@@ -12,7 +12,7 @@ use lodestore_benches::{
 };
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
-    DeviceProfile, EmbeddedStore, Graph, MappedReader, MemoryReader, ReadPlan, RowIdx, RowReader,
+    DiskProfile, EmbeddedStore, Graph, MappedReader, MemoryReader, ReadPlan, RowIdx, RowReader,
 };
 
 const TABLE_BYTES: usize = 1 << 30;
@@ -85,7 +85,7 @@ fn warm(
     let with = |thread: usize, work: &dyn Fn(&mut Work)| {
         work(&mut works[thread].lock().expect("no panic"));
     };
-    let profile = DeviceProfile::default();
+    let profile = DiskProfile::default();
     let contestants: [Contestant<'_>; 5] = [
         ("plain copy", Box::new(|i| with(i, &|w| plain.gather(&w.ids, &mut w.out)))),
         (
@@ -137,7 +137,7 @@ fn verification(graph: &std::path::Path, n_nodes: u32, width: u32, batch_rows: u
     let rounds = Rounds::from_args(11, 1);
     fresh.lock().expect("no panic").resize_with(rounds.n_rounds + 2, || reader(graph));
     let work = Work::new(n_nodes, width, batch_rows, 7);
-    let profile = DeviceProfile::default();
+    let profile = DiskProfile::default();
     let gather = |reader: &dyn RowReader| {
         let mut guard = work.lock().expect("no panic");
         let Work { pairs, plan, out, .. } = &mut *guard;

@@ -5,14 +5,14 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use lodestore_benches::random_ids;
-use lodestore_store::{DeviceProfile, ReadPlan, RowIdx, SegmentLayout};
+use lodestore_store::{DiskProfile, ReadPlan, RowIdx, SegmentLayout};
 
 const N_ROWS: u32 = 2_449_029;
 const BATCH_ROWS: [usize; 3] = [1_000, 15_000, 120_000];
 const ROW_BYTES: [usize; 4] = [128, 400, 512, 2408];
 
 fn plan(c: &mut Criterion) {
-    let profile = DeviceProfile::default();
+    let profile = DiskProfile::default();
     let mut group = c.benchmark_group("plan");
     for n in BATCH_ROWS {
         let rows: Vec<RowIdx> = random_ids(N_ROWS, n, 1).into_iter().map(RowIdx).collect();
@@ -38,7 +38,7 @@ fn plan(c: &mut Criterion) {
 
 /// A window of the next batches of a schedule, as one plan.
 fn window(c: &mut Criterion) {
-    let profile = DeviceProfile::default();
+    let profile = DiskProfile::default();
     let layout = SegmentLayout::new(N_ROWS, 400).expect("a short row");
     let batches: Vec<Vec<RowIdx>> = (0..8)
         .map(|seed| random_ids(N_ROWS, 15_000, seed).into_iter().map(RowIdx).collect())

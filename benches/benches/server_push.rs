@@ -18,7 +18,7 @@ use lodestore_benches::{feature_graph, shuffled_ids};
 use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::NodeId;
 use lodestore_server::{Server, ServerConfig};
-use lodestore_store::{Graph, LiveGraph, LiveMode, OpenOptions};
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
 
 const N_NODES: u32 = 200_000;
 const WIDTH: u32 = 100;
@@ -65,7 +65,7 @@ fn through_a_server(group: &mut BenchmarkGroup<'_, WallTime>, graph: &Path) {
 
 fn in_this_process(group: &mut BenchmarkGroup<'_, WallTime>, graph: &Path) {
     let graph = Graph::open(graph).expect("a graph");
-    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default());
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default());
     let live = live.expect("no other writer exists");
     each(group, "embedded", |_, ids, rows| {
         live.put_rows("feat", ids, rows).expect("rows are put");

@@ -22,7 +22,7 @@ use lodestore_benches::{
 };
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
-    EmbeddedStore, Folding, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind, RowIdx, View,
+    EmbeddedStore, Folding, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, RowIdx, View,
 };
 
 #[path = "updates/tensors.rs"]
@@ -81,13 +81,13 @@ fn main() {
 /// Changed rows, in percent of all.
 const SHARES: [usize; 4] = [0, 1, 10, 50];
 
-fn open(dir: &Path, mode: LiveMode) -> Arc<LiveGraph> {
+fn open(dir: &Path, mode: OpenMode) -> Arc<GraphHandle> {
     open_with(dir, mode, ReaderKind::Mapped)
 }
 
-fn open_with(dir: &Path, mode: LiveMode, reader: ReaderKind) -> Arc<LiveGraph> {
+fn open_with(dir: &Path, mode: OpenMode, reader: ReaderKind) -> Arc<GraphHandle> {
     let graph = Graph::open(dir).expect("a graph");
-    Arc::new(LiveGraph::open(graph, None, mode, &OpenOptions { reader }).expect("it opens"))
+    Arc::new(GraphHandle::open(graph, None, mode, &OpenOptions { reader }).expect("it opens"))
 }
 
 /// Calls `each` until the time is over; returns calls per second.
@@ -118,7 +118,7 @@ fn puts(scale: Scale) {
         let syncs = plain_syncs(dir.path(), batch_rows * ROW_BYTES, scale.budget);
         println!("updates, puts of {batch_rows} rows: write and fdatasync {syncs:.0}/s");
         for n_threads in [1, 8, 64] {
-            let live = open(&graph, LiveMode::Write);
+            let live = open(&graph, OpenMode::Write);
             let puts = put_rate(&live, n_threads, batch_rows, scale);
             println!(
                 "  {n_threads:>2} threads: {puts:>8.0} puts/s, {:>9.0} rows/s, {:.2} of the syncs",
@@ -140,14 +140,14 @@ fn versions() {
         let dir = tempfile::tempdir().expect("a folder");
         let graph = feature_graph(dir.path(), n_nodes, 1, 1);
         let ids = shuffled_ids(n_nodes, N_VERSIONED);
-        let live = open(&graph, LiveMode::Write);
+        let live = open(&graph, OpenMode::Write);
         for ids in ids.chunks(N_VERSIONED / n_versions) {
             live.put_rows("feat", ids, &vec![1; ids.len() * 4]).expect("a put");
             live.commit_version().expect("a commit");
         }
         drop(live);
-        let opening = best(|| drop(open(&graph, LiveMode::Read)));
-        let live = open(&graph, LiveMode::Read);
+        let opening = best(|| drop(open(&graph, OpenMode::Read)));
+        let live = open(&graph, OpenMode::Read);
         let tensor = live.tensor(PartId(0), 0).expect("a tensor");
         let current = tensor.current();
         let look_up = |rows: &[u32]| {
@@ -178,7 +178,7 @@ fn best(mut each: impl FnMut()) -> Duration {
 }
 
 /// Puts of neighbouring rows by several concurrent threads, per second.
-fn put_rate(live: &LiveGraph, n_threads: u32, batch_rows: usize, scale: Scale) -> f64 {
+fn put_rate(live: &GraphHandle, n_threads: u32, batch_rows: usize, scale: Scale) -> f64 {
     let (start, n_puts) = (Instant::now(), AtomicU32::new(0));
     let put = |thread: u32| {
         let mut first = thread * (scale.n_nodes / 64);
@@ -205,7 +205,7 @@ fn new_row(node: NodeId) -> Vec<u8> {
 }
 
 /// Puts new rows for these nodes.
-fn put_new(live: &LiveGraph, ids: &[NodeId]) {
+fn put_new(live: &GraphHandle, ids: &[NodeId]) {
     for ids in ids.chunks(10_000) {
         let rows: Vec<u8> = ids.iter().flat_map(|&id| new_row(id)).collect();
         live.put_rows("feat", ids, &rows).expect("a put");
@@ -234,19 +234,19 @@ impl Changed {
         let dir = tempfile::tempdir().expect("a folder");
         let graph = feature_graph(dir.path(), scale.n_nodes, WIDTH, 1);
         let ids = shuffled_ids(scale.n_nodes, scale.n_nodes as usize / 100 * percent);
-        let live = open(&graph, LiveMode::Write);
+        let live = open(&graph, OpenMode::Write);
         put_new(&live, &ids);
         live.commit_version().expect("a commit");
         Self { percent, ids, graph, _dir: dir }
     }
 
     fn store(&self, reader: ReaderKind) -> EmbeddedStore {
-        let live = open_with(&self.graph, LiveMode::Read, reader);
+        let live = open_with(&self.graph, OpenMode::Read, reader);
         EmbeddedStore::over(live, View::Latest).expect("a store")
     }
 
     fn open_again(&self) {
-        for mode in [LiveMode::Read, LiveMode::Write] {
+        for mode in [OpenMode::Read, OpenMode::Write] {
             let start = Instant::now();
             drop(open(&self.graph, mode));
             let (n_rows, seconds) = (self.ids.len(), start.elapsed().as_secs_f64());
@@ -255,7 +255,7 @@ impl Changed {
     }
 
     fn compact(&self) {
-        let live = open(&self.graph, LiveMode::Write);
+        let live = open(&self.graph, OpenMode::Write);
         let segment = live.tensor(PartId(0), 0).expect("a tensor").current();
         let segment = segment.base().segment().clone();
         let (path, n_bytes) = (segment.path().to_owned(), segment.layout().file_bytes() as f64);
@@ -372,7 +372,7 @@ fn commits(scale: Scale) {
     let dir = tempfile::tempdir().expect("a folder");
     let graph = feature_graph(dir.path(), scale.n_nodes, WIDTH, 1);
     let ids = shuffled_ids(scale.n_nodes, scale.n_nodes as usize);
-    let live = open(&graph, LiveMode::Write);
+    let live = open(&graph, OpenMode::Write);
     let n_bytes = (ids.len() * ROW_BYTES) as f64;
     for _ in 0..n_rounds {
         let before = plain_write(dir.path(), ids.len() * ROW_BYTES);
@@ -419,7 +419,7 @@ fn opening(scale: Scale) {
         dirs.each_ref().map(|dir| feature_graph(dir.path(), scale.n_nodes, WIDTH, 1));
     let n_rows = scale.n_nodes as usize * 5 / 2 / N_LAYERS;
     let ids = shuffled_ids(scale.n_nodes, scale.n_nodes as usize);
-    let live = open(&layered, LiveMode::Write);
+    let live = open(&layered, OpenMode::Write);
     for layer in 0..N_LAYERS {
         let of_layer = ids.iter().copied().cycle().skip(layer * n_rows).take(n_rows);
         put_new(&live, &of_layer.collect::<Vec<_>>());
@@ -428,7 +428,7 @@ fn opening(scale: Scale) {
     assert_eq!(live.tensor(PartId(0), 0).expect("a tensor").current().layers().len(), 1 + N_LAYERS);
     drop(live);
     let megabytes = (N_LAYERS * n_rows * ROW_BYTES) as f64 / 1e6;
-    for mode in [LiveMode::Read, LiveMode::Write] {
+    for mode in [OpenMode::Read, OpenMode::Write] {
         for is_cold in [false, true] {
             let seconds = |graph: &Path| {
                 let opened = (0..5).map(|_| {
@@ -452,7 +452,7 @@ fn opening(scale: Scale) {
             );
         }
     }
-    let store = EmbeddedStore::over(open(&layered, LiveMode::Read), View::Latest).expect("a store");
+    let store = EmbeddedStore::over(open(&layered, OpenMode::Read), View::Latest).expect("a store");
     ids.chunks(BATCH_ROWS).for_each(|ids| assert_new(&store, ids));
 }
 

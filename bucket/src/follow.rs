@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lodestore_graph::PartId;
-use lodestore_store::{FollowedFolder, LiveGraph, Manifest};
+use lodestore_store::{FollowedFolder, GraphHandle, Manifest};
 
 use crate::Progress;
 use crate::bucket::Bucket;
@@ -131,7 +131,7 @@ impl BucketFollower {
     /// `install` take it over; returns whether it was new.
     pub fn poll<E: From<BucketError>>(
         &mut self,
-        live: &LiveGraph,
+        live: &GraphHandle,
         part: PartId,
         install: &mut dyn FnMut(&Manifest) -> Result<bool, E>,
     ) -> Result<bool, E> {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::PartId;
-use lodestore_store::{Arrival, FollowedFolder, Graph, LiveGraph, LiveMode, OpenOptions};
+use lodestore_store::{Arrival, FollowedFolder, Graph, GraphHandle, OpenMode, OpenOptions};
 
 use crate::Progress;
 use crate::bucket::Bucket;
@@ -73,7 +73,7 @@ impl Publisher {
     }
 
     /// Fails where what is committed in `live` does not continue what is published.
-    pub fn check(&self, live: &LiveGraph, folder: Folder) -> Result<(), BucketError> {
+    pub fn check(&self, live: &GraphHandle, folder: Folder) -> Result<(), BucketError> {
         for head in &self.heads {
             let Some(last) = &head.last else { continue };
             let files = live.part_files(head.part)?;
@@ -89,14 +89,14 @@ impl Publisher {
     /// files of the commits since, then creates the publication.
     ///
     /// After [`BucketError::fences`] nothing more can be published; any other error may pass.
-    pub fn publish(&mut self, live: &LiveGraph, part: PartId) -> Result<PushReport, BucketError> {
+    pub fn publish(&mut self, live: &GraphHandle, part: PartId) -> Result<PushReport, BucketError> {
         let at = self.find_or_add(live, part)?;
         let (bucket, head) = (&self.bucket, std::slice::from_mut(&mut self.heads[at]));
         bucket.run(bucket.publish_newest(live, head, Chunks::Published, &mut |_, _| {}))
     }
 
     /// Fails where another writer has published a partition, or taken it over: by one request.
-    pub fn look_for_others(&mut self, live: &LiveGraph, part: PartId) -> Result<(), BucketError> {
+    pub fn look_for_others(&mut self, live: &GraphHandle, part: PartId) -> Result<(), BucketError> {
         let at = self.find_or_add(live, part)?;
         let (bucket, head) = (&self.bucket, &mut self.heads[at]);
         let known = head.last.as_ref().map_or(0, |last| last.publication.sequence);
@@ -113,7 +113,7 @@ impl Publisher {
     }
 
     /// Returns the position of the head of a partition, which may have come since.
-    fn find_or_add(&mut self, live: &LiveGraph, part: PartId) -> Result<usize, BucketError> {
+    fn find_or_add(&mut self, live: &GraphHandle, part: PartId) -> Result<usize, BucketError> {
         if let Some(at) = self.heads.iter().position(|head| head.part == part) {
             return Ok(at);
         }
@@ -204,7 +204,7 @@ impl Bucket {
             return Ok(true);
         }
         let (graph, options) = (Graph::open(dir)?, OpenOptions::default());
-        let live = LiveGraph::open(graph, Some(&[part]), LiveMode::Read, &options)?;
+        let live = GraphHandle::open(graph, Some(&[part]), OpenMode::Read, &options)?;
         let files = live.part_files(part)?;
         match self.is_published(publication, files.manifest()) {
             Err(BucketError::Behind { .. }) => Ok(true),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use lodestore_graph::PartId;
 use lodestore_store::{
-    Arrival, ArrivingFile, FetchedFile, Graph, LiveGraph, LiveMode, META_FILE, Manifest,
+    Arrival, ArrivingFile, FetchedFile, Graph, GraphHandle, META_FILE, Manifest, OpenMode,
     OpenOptions, StoreError,
 };
 use serde::Serialize;
@@ -192,7 +192,7 @@ impl Bucket {
         let part = publication.part();
         let graph = Graph::open(dir)?;
         let options = OpenOptions::default();
-        let live = LiveGraph::open(graph, Some(&[part]), LiveMode::Follow, &options)?;
+        let live = GraphHandle::open(graph, Some(&[part]), OpenMode::Follow, &options)?;
         if live.pending_version() > live.version() {
             return Err(BucketError::Pending { dir: dir.to_owned(), part });
         }
@@ -204,7 +204,7 @@ impl Bucket {
     /// Fetches the files of rows that an open partition lacks of a publication.
     pub(crate) fn fetch_next(
         &self,
-        live: &LiveGraph,
+        live: &GraphHandle,
         publication: &Publication,
         report: &mut PullReport,
         progress: &mut dyn FnMut(u64),

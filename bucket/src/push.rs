@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use lodestore_graph::PartId;
 use lodestore_store::{
-    Graph, LiveGraph, LiveMode, META_FILE, Manifest, OpenOptions, PartFiles, StoreError,
+    Graph, GraphHandle, META_FILE, Manifest, OpenMode, OpenOptions, PartFiles, StoreError,
     Succession, verify_lists,
 };
 use serde::Serialize;
@@ -119,7 +119,7 @@ impl Bucket {
     ) -> Result<PushReport, BucketError> {
         let graph = Graph::open(dir)?;
         let parts = if parts.is_empty() { graph.parts_here() } else { parts.to_vec() };
-        let live = LiveGraph::open(graph, Some(&parts), LiveMode::Read, &OpenOptions::default())?;
+        let live = GraphHandle::open(graph, Some(&parts), OpenMode::Read, &OpenOptions::default())?;
         self.run(async {
             let (graph, mut epochs) = (identity_of(live.graph()), Epochs::read(dir, self.url())?);
             let mut heads = self.heads(dir, graph, &parts, &epochs).await?;
@@ -209,7 +209,7 @@ impl Bucket {
     /// it.
     pub(crate) async fn publish_newest(
         &self,
-        live: &LiveGraph,
+        live: &GraphHandle,
         heads: &mut [Head],
         chunks: Chunks,
         progress: &mut Progress<'_>,
@@ -250,7 +250,7 @@ impl Bucket {
     /// Compares a partition with its newest publication; breaks where nothing is to be published.
     async fn begin_upload(
         &self,
-        live: &LiveGraph,
+        live: &GraphHandle,
         at: usize,
         head: &Head,
         chunks: Chunks,

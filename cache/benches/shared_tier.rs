@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use lodestore_cache::{Passage, PolicyKind, PolicySpec, SharedSettings, SharedTier, Tier};
+use lodestore_cache::{BatchAccess, PolicyKind, PolicySpec, SharedSettings, SharedTier, Tier};
 
 struct Scale {
     n_slots: u32,
@@ -102,20 +102,20 @@ fn shared(scale: &Scale, row_bytes: usize, n_threads: usize) -> Result<f64, Box<
         SharedSettings::default(),
     )?;
     let all: Vec<u32> = (0..n_slots).collect();
-    let mut passage = Passage::default();
+    let mut access = BatchAccess::default();
     for ids in all.chunks(1 << 14) {
         let rows = rows(ids, row_bytes);
-        tier.lookup(ids, &mut rows.clone(), &mut passage);
-        tier.admit(ids, &rows, &mut passage);
+        tier.lookup(ids, &mut rows.clone(), &mut access);
+        tier.admit(ids, &rows, &mut access);
     }
     let barrier = Barrier::new(n_threads);
     let worker = || {
-        let mut passage = Passage::default();
+        let mut access = BatchAccess::default();
         let mut out = vec![0; scale.batch_rows * row_bytes];
         barrier.wait();
         let rate = rate(scale, |ids| {
-            tier.lookup(ids, &mut out, &mut passage);
-            assert!(passage.misses().is_empty(), "all rows are resident");
+            tier.lookup(ids, &mut out, &mut access);
+            assert!(access.misses().is_empty(), "all rows are resident");
         });
         assert_eq!(out[..row_bytes], rows(&ids(scale, (scale.n_rounds - 1) % 8)[..1], row_bytes));
         rate

@@ -3,10 +3,9 @@
 use std::io;
 
 use memmap2::MmapMut;
-use thiserror::Error;
 
-use crate::index::NO_SLOT;
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::slots::NO_SLOT;
 
 /// Bytes of rows that are being prefetched while one is copied. A core can wait for that many
 /// together, and they are still in its nearest cache at their turn.
@@ -14,38 +13,14 @@ const AHEAD_BYTES: usize = 4 << 10;
 
 /// `n_slots` rows of `row_bytes`, back to back. Pages are touched when a row is first written.
 pub(crate) struct Arena {
-    slots: PageVec<u8>,
+    slots: HugeVec<u8>,
     row_bytes: usize,
 }
 
-/// Why the memory of a tier could not be had.
-#[derive(Debug, Error)]
-pub enum ArenaError {
-    /// A row of no bytes needs no tier.
-    #[error("a row must have at least 1 byte")]
-    NoRowBytes,
-    /// The size does not fit the address space.
-    #[error("{n_slots} slots of {row_bytes} bytes are more than memory can address")]
-    TooLarge {
-        /// Slots asked for.
-        n_slots: u32,
-        /// Bytes of each.
-        row_bytes: usize,
-    },
-    /// The system refused the memory.
-    #[error("cannot reserve {bytes} bytes for a tier ({source}); give it a smaller capacity")]
-    Reserve {
-        /// Bytes asked for.
-        bytes: usize,
-        /// The error of the system.
-        source: std::io::Error,
-    },
-}
-
 impl Arena {
-    pub(crate) fn new(n_slots: u32, row_bytes: usize) -> Result<Self, ArenaError> {
+    pub(crate) fn new(n_slots: u32, row_bytes: usize) -> Result<Self, MemoryError> {
         let bytes = Self::checked_bytes(n_slots, row_bytes)?;
-        let slots = PageVec::new(bytes)?;
+        let slots = HugeVec::new(bytes)?;
         Ok(Self { slots, row_bytes })
     }
 
@@ -55,21 +30,21 @@ impl Arena {
         make: impl FnOnce(usize) -> io::Result<MmapMut>,
         n_slots: u32,
         row_bytes: usize,
-    ) -> Result<Self, ArenaError> {
+    ) -> Result<Self, MemoryError> {
         let bytes = Self::checked_bytes(n_slots, row_bytes)?;
         if bytes == 0 {
             return Self::new(n_slots, row_bytes);
         }
-        let memory = make(bytes).map_err(|source| ArenaError::Reserve { bytes, source })?;
-        Ok(Self { slots: PageVec::of(memory, bytes), row_bytes })
+        let memory = make(bytes).map_err(|source| MemoryError::Reserve { bytes, source })?;
+        Ok(Self { slots: HugeVec::of(memory, bytes), row_bytes })
     }
 
-    fn checked_bytes(n_slots: u32, row_bytes: usize) -> Result<usize, ArenaError> {
+    fn checked_bytes(n_slots: u32, row_bytes: usize) -> Result<usize, MemoryError> {
         if row_bytes == 0 {
-            return Err(ArenaError::NoRowBytes);
+            return Err(MemoryError::NoRowBytes);
         }
         let bytes = (n_slots as usize).checked_mul(row_bytes);
-        bytes.ok_or(ArenaError::TooLarge { n_slots, row_bytes })
+        bytes.ok_or(MemoryError::TooLarge { n_slots, row_bytes })
     }
 
     pub(crate) fn row_bytes(&self) -> usize {

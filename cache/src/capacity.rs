@@ -5,7 +5,7 @@ use crate::policy::PolicySpec;
 
 /// Memory for a tier, and what it is for.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct TierSpec {
     /// Bytes that are free: [`crate::Device::free_bytes`] of a device, or what the system has
     /// available and its control groups allow.
     pub free_bytes: u64,
@@ -20,7 +20,7 @@ pub struct Room {
     pub wanted_rows: u32,
 }
 
-impl Room {
+impl TierSpec {
     /// Algorithm 1, lines 4 and 8: min(⌊(free − reserve) / row bytes⌋, wanted). None when the
     /// reserve is more than what is free, and all when rows have no bytes.
     ///
@@ -70,8 +70,8 @@ mod tests {
     /// Reddit's features and two layers of 256, in f32.
     const ROW_BYTES: u64 = 602 * 4 + 2 * 256 * 4;
 
-    fn room(free_bytes: u64, wanted_rows: u32) -> Room {
-        Room { free_bytes, reserve_bytes: GIB, row_bytes: ROW_BYTES, wanted_rows }
+    fn room(free_bytes: u64, wanted_rows: u32) -> TierSpec {
+        TierSpec { free_bytes, reserve_bytes: GIB, row_bytes: ROW_BYTES, wanted_rows }
     }
 
     #[test]
@@ -79,8 +79,8 @@ mod tests {
         assert_eq!(room(24 * GIB, 1000).rows(), 1000);
         assert_eq!(room(2 * GIB, 5_000_000).rows(), (GIB / ROW_BYTES) as u32);
         assert_eq!(room(GIB - 1, 9).rows(), 0, "the reserve comes first");
-        assert_eq!(Room { row_bytes: 0, ..room(0, 9) }.rows(), 9);
-        assert_eq!(Room { row_bytes: 1, ..room(u64::MAX, u32::MAX) }.rows(), u32::MAX);
+        assert_eq!(TierSpec { row_bytes: 0, ..room(0, 9) }.rows(), 9);
+        assert_eq!(TierSpec { row_bytes: 1, ..room(u64::MAX, u32::MAX) }.rows(), u32::MAX);
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
         for (free_bytes, wanted_rows, row_bytes) in
             [(GIB + 100_000, 1000, 16), (GIB + (1 << 22), 1 << 20, 16), (GIB + 9, 9, 4)]
         {
-            let room = Room { row_bytes, ..room(free_bytes, wanted_rows) };
+            let room = TierSpec { row_bytes, ..room(free_bytes, wanted_rows) };
             let rows = room.rows_with_bookkeeping(8, 1 << 20, &spec);
             let bytes = |rows: u32| {
                 u64::from(rows) * (row_bytes + 8)

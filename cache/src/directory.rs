@@ -1,19 +1,20 @@
 //! A tier without its bytes: which rows are resident, in which slots, and which come and go.
 
 mod chunk;
-mod lending;
+mod leases;
 
 use thiserror::Error;
 
-use crate::arena::ArenaError;
 use crate::ghosts::Ghosts;
-use crate::index::{NO_SLOT, REMEMBERED, RowIndex};
+use crate::huge_vec::MemoryError;
+use crate::index::{REMEMBERED, RowIndex};
 use crate::policy::{NeedsPlan, Offer, Piece, Policy, PolicySpec};
+use crate::slots::NO_SLOT;
 use crate::slots::{PinTicket, Slots, VACANT};
 
 pub(crate) use chunk::CHUNK_IDS;
 use chunk::{Chunk, Hits};
-use lending::Loans;
+use leases::Leases;
 
 /// Decides, batch by batch, which rows stay in how many slots. The owner of the slots' bytes does
 /// as it decides. A [`crate::Tier`] in host memory, a device and a simulation without bytes thus
@@ -35,7 +36,7 @@ use lending::Loans;
 /// ```
 ///
 /// A batch begins with its lookup and ends with the next one. Slots that it read or filled, slots
-/// that are pinned, and all while some are [lent](Directory::lend), are held: they get no other
+/// that are pinned, and all while some are [lent](Directory::lease), are held: they get no other
 /// row. When nothing else is left further rows are not kept, so no batch, however large or
 /// repetitive, can wait for its own rows.
 pub struct Directory {
@@ -51,7 +52,7 @@ pub struct Directory {
     chunk: Chunk,
     /// Positions in the order in which the policy wants them.
     chosen: Vec<u32>,
-    loans: Loans,
+    leases: Leases,
 }
 
 /// Counters since the start, in rows.
@@ -90,7 +91,7 @@ pub enum DirectoryError {
     Policy(#[from] NeedsPlan),
     /// The memory could not be had.
     #[error(transparent)]
-    Memory(#[from] ArenaError),
+    Memory(#[from] MemoryError),
 }
 
 impl Directory {
@@ -116,7 +117,7 @@ impl Directory {
             stats: TierStats::default(),
             chunk: Chunk::default(),
             chosen: Vec::new(),
-            loans: Loans::default(),
+            leases: Leases::default(),
         })
     }
 
@@ -247,7 +248,7 @@ impl Directory {
         }
         let is_remembered = self.ghosts.place(id, entry).is_some();
         let mut offer = Offer { id, position, is_remembered };
-        let slot = if self.loans.are_none() {
+        let slot = if self.leases.are_none() {
             self.slots.take_free().or_else(|| self.policy.evict(offer, &mut self.slots))
         } else {
             self.take_unused()

@@ -1,8 +1,8 @@
 //! Ids of rows that are gone, remembered for a while.
 
-use crate::arena::ArenaError;
-use crate::index::{NO_SLOT, REMEMBERED};
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::index::REMEMBERED;
+use crate::slots::NO_SLOT;
 use crate::slots::VACANT;
 
 /// The last ids pushed, as many as there are places; one that is taken leaves its place empty.
@@ -11,7 +11,7 @@ use crate::slots::VACANT;
 /// in is read anyway. An entry whose place has another id by now says nothing.
 pub(crate) struct Ghosts {
     /// A ring.
-    ids: PageVec<u32>,
+    ids: HugeVec<u32>,
     /// The place that is overwritten next.
     next: u32,
 }
@@ -21,8 +21,8 @@ impl Ghosts {
         n_places as usize * size_of::<u32>()
     }
 
-    pub(crate) fn new(n_places: u32) -> Result<Self, ArenaError> {
-        Ok(Self { ids: PageVec::filled(n_places as usize, VACANT)?, next: 0 })
+    pub(crate) fn new(n_places: u32) -> Result<Self, MemoryError> {
+        Ok(Self { ids: HugeVec::filled(n_places as usize, VACANT)?, next: 0 })
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -2,8 +2,10 @@
 
 use thiserror::Error;
 
-use crate::arena::{Arena, ArenaError};
-use crate::index::{NO_SLOT, RowIndex};
+use crate::arena::Arena;
+use crate::huge_vec::MemoryError;
+use crate::index::RowIndex;
+use crate::slots::NO_SLOT;
 
 /// The steady cache of one epoch (RapidGNN, section 3): the rows most used in it.
 ///
@@ -35,7 +37,7 @@ pub enum HotSetError {
     },
     /// The memory could not be had.
     #[error(transparent)]
-    Arena(#[from] ArenaError),
+    Arena(#[from] MemoryError),
 }
 
 impl HotSet {

@@ -2,13 +2,10 @@
 
 mod sparse;
 
-use crate::arena::ArenaError;
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::slots::NO_SLOT;
 
 use sparse::SparseIndex;
-
-/// In the place of a slot: the row is not resident.
-pub const NO_SLOT: u32 = u32::MAX;
 
 /// An entry at or above this, except [`NO_SLOT`], is not a slot but a place of [`crate::ghosts`]:
 /// the row is not resident, but remembered.
@@ -18,7 +15,7 @@ pub(crate) const REMEMBERED: u32 = 1 << 31;
 /// that is remembered. Its memory never grows.
 pub(crate) enum RowIndex {
     /// One entry per id of the id space.
-    Dense(PageVec<u32>),
+    Dense(HugeVec<u32>),
     /// Open addressing over the resident ids only.
     Sparse(SparseIndex),
 }
@@ -35,14 +32,14 @@ impl RowIndex {
     /// pushes everything else out of the processor's caches.
     ///
     /// Fails when there is no memory, or `n_ids` is 2³¹ or more.
-    pub(crate) fn new(id_space: u32, n_ids: u32) -> Result<Self, ArenaError> {
+    pub(crate) fn new(id_space: u32, n_ids: u32) -> Result<Self, MemoryError> {
         if n_ids >= REMEMBERED {
-            return Err(ArenaError::TooLarge { n_slots: n_ids, row_bytes: size_of::<u32>() });
+            return Err(MemoryError::TooLarge { n_slots: n_ids, row_bytes: size_of::<u32>() });
         }
         Ok(if n_ids == 0 {
-            Self::Dense(PageVec::new(0)?)
+            Self::Dense(HugeVec::new(0)?)
         } else if dense_bytes(id_space) <= SparseIndex::planned_bytes(n_ids) {
-            Self::Dense(PageVec::filled(id_space as usize, NO_SLOT)?)
+            Self::Dense(HugeVec::filled(id_space as usize, NO_SLOT)?)
         } else {
             Self::Sparse(SparseIndex::new(n_ids)?)
         })
@@ -204,7 +201,7 @@ mod tests {
         #[test]
         fn both_kinds_agree_with_a_map(toggled in prop::collection::vec(0u32..40, 0..400)) {
             const N_SLOTS: u32 = 16;
-            let dense = RowIndex::Dense(PageVec::filled(40, NO_SLOT).unwrap());
+            let dense = RowIndex::Dense(HugeVec::filled(40, NO_SLOT).unwrap());
             for mut index in [dense, RowIndex::Sparse(SparseIndex::new(N_SLOTS).unwrap())] {
                 let mut naive = HashMap::new();
                 for (time, &id) in (0..).zip(&toggled) {

@@ -1,8 +1,7 @@
 //! Queues of slots: rings in which a slot that leaves before its turn is struck out.
 
-use crate::arena::ArenaError;
-use crate::index::NO_SLOT;
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::slots::NO_SLOT;
 use crate::slots::Slots;
 
 /// In the place of a slot that has left.
@@ -19,13 +18,13 @@ const MOST_STRUCK: usize = 8;
 /// is struck out of it is closed up.
 pub(crate) struct Queues {
     /// One region for each ring.
-    entries: PageVec<u32>,
+    entries: HugeVec<u32>,
     rings: Vec<Ring>,
 }
 
 /// Capacity of a ring.
 #[derive(Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct QueueSize {
     /// Most slots that are in it at a time.
     pub(crate) n_slots: u32,
     /// More entries than these: a ring is closed up once per this many slots that leave out of
@@ -33,7 +32,7 @@ pub(crate) struct Room {
     pub(crate) n_spare: u32,
 }
 
-impl Room {
+impl QueueSize {
     /// For slots that leave in any order.
     pub(crate) fn any_order(n_slots: u32) -> Self {
         Self { n_slots, n_spare: n_slots }
@@ -88,28 +87,28 @@ impl Ring {
 }
 
 impl Queues {
-    pub(crate) fn planned_bytes(rooms: &[Room]) -> usize {
-        let n_entries = rooms.iter().fold(0usize, |n, room| n.saturating_add(room.n_entries()));
+    pub(crate) fn planned_bytes(sizes: &[QueueSize]) -> usize {
+        let n_entries = sizes.iter().fold(0usize, |n, room| n.saturating_add(room.n_entries()));
         n_entries.saturating_mul(size_of::<u32>())
-            + size_of_val(rooms) / size_of::<Room>() * size_of::<Ring>()
+            + size_of_val(sizes) / size_of::<QueueSize>() * size_of::<Ring>()
     }
 
     /// Empty queues.
     ///
     /// Fails when they have more than 2³² entries, or there is no memory.
-    pub(crate) fn new(rooms: &[Room]) -> Result<Self, ArenaError> {
-        let mut rings = Vec::with_capacity(rooms.len());
+    pub(crate) fn new(sizes: &[QueueSize]) -> Result<Self, MemoryError> {
+        let mut rings = Vec::with_capacity(sizes.len());
         let mut start = 0;
-        for room in rooms {
+        for room in sizes {
             let too_large =
-                ArenaError::TooLarge { n_slots: room.n_slots, row_bytes: size_of::<u32>() };
+                MemoryError::TooLarge { n_slots: room.n_slots, row_bytes: size_of::<u32>() };
             let n_entries = u32::try_from(room.n_entries()).ok();
             let end = n_entries.and_then(|n| n.checked_add(start)).ok_or(too_large)?;
             let scan = Scan { batch: 0, at: start };
             rings.push(Ring { start, end, back: start, front: start, n_slots: 0, scan });
             start = end;
         }
-        Ok(Self { entries: PageVec::new(start as usize)?, rings })
+        Ok(Self { entries: HugeVec::new(start as usize)?, rings })
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -1,7 +1,7 @@
 //! Replaying a trace against tiers without rows.
 
-mod levels;
 mod one;
+mod two_level;
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use thiserror::Error;
 
 use crate::device::DeviceError;
 use crate::directory::{DirectoryError, TierStats};
-use crate::levels::{Inclusion, LevelsStats};
 use crate::policy::{PolicyKind, PolicySpec};
 use crate::trace::Trace;
+use crate::two_level::{Inclusion, TwoLevelStats};
 
-use levels::TwoLevels;
 use one::OneTier;
+use two_level::TwoLevels;
 
 /// The tiers that a trace is replayed against, in rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub enum TierSizes {
 
 /// Inputs of a policy while a trace is replayed, beside those of its [`PolicySpec`].
 #[derive(Clone, Debug, Default)]
-pub struct Telling {
+pub struct ReplayInputs {
     /// For `oracle`: [`crate::next_uses`] of the trace.
     pub next_uses: Option<Arc<[u32]>>,
     /// For `frequency`: the ranking of each epoch of the trace.
@@ -55,7 +55,7 @@ pub struct Replay<'a> {
     trace: &'a Trace,
     tiers: Tiers,
     spec: PolicySpec,
-    telling: Telling,
+    inputs: ReplayInputs,
     next_batch: u32,
     next_epoch: usize,
     n_ahead: u64,
@@ -89,7 +89,7 @@ pub struct ReplayStats {
     /// Counts of the directory; of two tiers, hits and misses as of one, the rest of both.
     pub tier: TierStats,
     /// Counts of each of two tiers.
-    pub levels: Option<LevelsStats>,
+    pub levels: Option<TwoLevelStats>,
     /// Rows that were brought before they were missed.
     pub n_ahead: u64,
     /// Memory of index, slots and policy in bytes, at the end; of two tiers also what they keep of
@@ -139,10 +139,10 @@ impl<'a> Replay<'a> {
         trace: &'a Trace,
         sizes: TierSizes,
         spec: &PolicySpec,
-        telling: Telling,
+        inputs: ReplayInputs,
     ) -> Result<Self, ReplayError> {
-        let fits = telling.next_uses.as_ref().is_none_or(|uses| uses.len() == trace.n_ids())
-            && telling.rankings.as_ref().is_none_or(|all| all.len() == trace.epochs().len());
+        let fits = inputs.next_uses.as_ref().is_none_or(|uses| uses.len() == trace.n_ids())
+            && inputs.rankings.as_ref().is_none_or(|all| all.len() == trace.epochs().len());
         assert!(fits, "one next use per access, and one ranking per epoch");
         let tiers = match sizes {
             TierSizes::One(rows) => {
@@ -158,7 +158,7 @@ impl<'a> Replay<'a> {
             }
         };
         let (spec, next_batch, next_epoch) = (spec.clone(), 0, 0);
-        Ok(Self { trace, tiers, spec, telling, next_batch, next_epoch, n_ahead: 0 })
+        Ok(Self { trace, tiers, spec, inputs, next_batch, next_epoch, n_ahead: 0 })
     }
 
     /// Serves batches until at least `n_ids` more accesses are done, or all; returns their number,
@@ -223,7 +223,7 @@ impl<'a> Replay<'a> {
         let ids = &self.trace.ids()[range.clone()];
         match &mut self.tiers {
             Tiers::One(tier) => {
-                tier.serve(ids, self.telling.next_uses.as_ref().map(|uses| &uses[range]));
+                tier.serve(ids, self.inputs.next_uses.as_ref().map(|uses| &uses[range]));
             }
             Tiers::Two(tiers) => tiers.serve(ids),
         }
@@ -247,7 +247,7 @@ impl<'a> Replay<'a> {
         }
         // The first ranking is that of the specification.
         if epoch > 0 {
-            let Some(rankings) = &self.telling.rankings else { return };
+            let Some(rankings) = &self.inputs.rankings else { return };
             if !matches!(self.spec, PolicySpec::Frequency(_)) {
                 return;
             }
@@ -260,7 +260,7 @@ impl<'a> Replay<'a> {
     }
 
     fn bring_ahead(&mut self) {
-        if let (Tiers::One(tier), true) = (&mut self.tiers, self.telling.ahead) {
+        if let (Tiers::One(tier), true) = (&mut self.tiers, self.inputs.ahead) {
             self.n_ahead += tier.bring_ahead();
         }
     }
@@ -269,7 +269,7 @@ impl<'a> Replay<'a> {
 /// Two tiers from outside: a row that neither has is a miss. Evictions are of copies, of which a
 /// row may have one in each tier; one that moves down has not gone. Admissions and removals count
 /// moves too.
-fn as_one(levels: &LevelsStats) -> TierStats {
+fn as_one(levels: &TwoLevelStats) -> TierStats {
     TierStats {
         hits: levels.device.hits + levels.host.hits,
         misses: levels.host.misses,

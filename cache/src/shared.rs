@@ -2,14 +2,15 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::arena::{ArenaError, check_rows};
+use crate::aged::{AgedDirectory, Evicted};
+use crate::arena::check_rows;
 use crate::bypass::{BypassSettings, Watch};
-use crate::capacity::Room;
+use crate::capacity::TierSpec;
 use crate::directory::{DirectoryError, Placement, TierStats};
-use crate::index::NO_SLOT;
-use crate::pages::PageVec;
+use crate::huge_vec::HugeVec;
+use crate::huge_vec::MemoryError;
 use crate::policy::PolicySpec;
-use crate::stamped::{Evicted, StampedDirectory};
+use crate::slots::NO_SLOT;
 use crate::versioned::VersionedRows;
 
 mod exchange;
@@ -37,18 +38,18 @@ const NEAR_BYTES: usize = 16 << 10;
 /// over. While the hit rate stays too low, batches go past the tier.
 ///
 /// ```
-/// use lodestore_cache::{Passage, PolicySpec, SharedSettings, SharedTier};
+/// use lodestore_cache::{BatchAccess, PolicySpec, SharedSettings, SharedTier};
 ///
 /// let settings = SharedSettings::default();
 /// let tier = SharedTier::of_slots(100, 4, 1000, &PolicySpec::Clock, settings)?;
-/// let (ids, mut out, mut passage) = ([7, 9, 7], [0; 12], Passage::default());
-/// tier.lookup(&ids, &mut out, &mut passage);
-/// assert_eq!(passage.misses(), [0, 1, 2]);
+/// let (ids, mut out, mut access) = ([7, 9, 7], [0; 12], BatchAccess::default());
+/// tier.lookup(&ids, &mut out, &mut access);
+/// assert_eq!(access.misses(), [0, 1, 2]);
 /// out.copy_from_slice(b"sevnninesevn"); // read positions 0, 1 and 2 from elsewhere
-/// tier.admit(&ids, &out, &mut passage);
+/// tier.admit(&ids, &out, &mut access);
 ///
-/// tier.lookup(&ids, &mut out, &mut passage);
-/// assert!(passage.misses().is_empty());
+/// tier.lookup(&ids, &mut out, &mut access);
+/// assert!(access.misses().is_empty());
 /// # Ok::<(), lodestore_cache::DirectoryError>(())
 /// ```
 pub struct SharedTier {
@@ -69,12 +70,12 @@ pub struct SharedSettings {
 }
 
 struct Decisions {
-    residents: StampedDirectory,
+    residents: AgedDirectory,
     watch: Watch,
     n_bypassed: u64,
     evicted: Vec<Evicted>,
     /// For each slot, the number of the row that was last decided to be there; 0 for none.
-    numbers: PageVec<u64>,
+    numbers: HugeVec<u64>,
     /// Rows decided to be kept so far.
     n_kept: u64,
     /// Calls of [`SharedTier::remove`]: a row that was read before one may be old after it.
@@ -85,12 +86,12 @@ struct Decisions {
 
 /// Which removal from a [`SharedTier`] it was, counted from 1: for the tiers over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Removal(pub(crate) u64);
+pub struct Invalidation(pub(crate) u64);
 
 /// One batch on its way through a [`SharedTier`], from its lookup to its admission. Used again for
 /// batch after batch, it keeps its memory.
 #[derive(Default)]
-pub struct Passage {
+pub struct BatchAccess {
     misses: Vec<u32>,
     slots: Vec<u32>,
     numbers: Vec<u64>,
@@ -116,7 +117,8 @@ impl SharedTier {
         settings: SharedSettings,
     ) -> Result<Self, DirectoryError> {
         let (free_bytes, wanted_rows) = (capacity_bytes as u64, id_space);
-        let room = Room { free_bytes, reserve_bytes: 0, row_bytes: row_bytes as u64, wanted_rows };
+        let room =
+            TierSpec { free_bytes, reserve_bytes: 0, row_bytes: row_bytes as u64, wanted_rows };
         Self::within(room, id_space, spec, settings)
     }
 
@@ -124,14 +126,14 @@ impl SharedTier {
     ///
     /// Fails as [`SharedTier::new`].
     pub fn within(
-        room: Room,
+        room: TierSpec,
         id_space: u32,
         spec: &PolicySpec,
         settings: SharedSettings,
     ) -> Result<Self, DirectoryError> {
         let row_bytes = usize::try_from(room.row_bytes).unwrap_or(usize::MAX);
         let slot_bytes = VersionedRows::slot_bytes(row_bytes)
-            .saturating_add(size_of::<u64>() + StampedDirectory::slot_bytes(settings.max_age))
+            .saturating_add(size_of::<u64>() + AgedDirectory::slot_bytes(settings.max_age))
             .saturating_sub(row_bytes);
         let n_slots = room.rows_with_bookkeeping(slot_bytes, id_space, spec);
         Self::of_slots(n_slots, row_bytes, id_space, spec, settings)
@@ -148,9 +150,9 @@ impl SharedTier {
         settings: SharedSettings,
     ) -> Result<Self, DirectoryError> {
         if row_bytes == 0 {
-            return Err(ArenaError::NoRowBytes.into());
+            return Err(MemoryError::NoRowBytes.into());
         }
-        let residents = StampedDirectory::new(n_slots, id_space, spec, settings.max_age)?;
+        let residents = AgedDirectory::new(n_slots, id_space, spec, settings.max_age)?;
         let n_slots = residents.directory().n_slots() as usize;
         let rows = VersionedRows::new(n_slots, row_bytes)?;
         let decisions = Decisions {
@@ -158,7 +160,7 @@ impl SharedTier {
             watch: Watch::new(settings.bypass),
             n_bypassed: 0,
             evicted: Vec::new(),
-            numbers: PageVec::new(n_slots)?,
+            numbers: HugeVec::new(n_slots)?,
             n_kept: 0,
             n_removals: 0,
             n_lost: 0,
@@ -175,15 +177,15 @@ impl SharedTier {
     }
 
     /// Copies the resident rows to their positions in `out`; all others are the misses of
-    /// `passage`, and `out` has bytes without meaning there. An id outside the id space misses.
+    /// `access`, and `out` has bytes without meaning there. An id outside the id space misses.
     ///
     /// # Panics
     ///
     /// Unless `out` has `ids.len() * row_bytes` bytes.
-    pub fn lookup(&self, ids: &[u32], out: &mut [u8], passage: &mut Passage) {
+    pub fn lookup(&self, ids: &[u32], out: &mut [u8], access: &mut BatchAccess) {
         check_rows(ids.len(), self.row_bytes, out.len());
-        self.lock().find(ids, None, passage);
-        self.copy_found(out, passage);
+        self.lock().find(ids, None, access);
+        self.copy_found(out, access);
     }
 
     /// Does the same for rows with this stamp or a later one, whatever time it is; all others miss.
@@ -192,10 +194,16 @@ impl SharedTier {
     /// # Panics
     ///
     /// As [`SharedTier::lookup`].
-    pub fn lookup_since(&self, ids: &[u32], min_stamp: u32, out: &mut [u8], passage: &mut Passage) {
+    pub fn lookup_since(
+        &self,
+        ids: &[u32],
+        min_stamp: u32,
+        out: &mut [u8],
+        access: &mut BatchAccess,
+    ) {
         check_rows(ids.len(), self.row_bytes, out.len());
-        self.lock().find(ids, Some(min_stamp), passage);
-        self.copy_found(out, passage);
+        self.lock().find(ids, Some(min_stamp), access);
+        self.copy_found(out, access);
     }
 
     /// Returns whether rows have stamps: with a bound on their age, of any length.
@@ -205,8 +213,8 @@ impl SharedTier {
     }
 
     /// Copies the rows that were found to `out`; all others become misses.
-    fn copy_found(&self, out: &mut [u8], passage: &mut Passage) {
-        let Passage { misses, slots, numbers, .. } = passage;
+    fn copy_found(&self, out: &mut [u8], access: &mut BatchAccess) {
+        let BatchAccess { misses, slots, numbers, .. } = access;
         misses.clear();
         let mut n_lost = 0;
         let n_near = (NEAR_BYTES / self.row_bytes).max(1);
@@ -222,19 +230,19 @@ impl SharedTier {
         }
     }
 
-    /// Offers the rows at the misses of `passage`: position `i` has id `ids[i]` and its row at
+    /// Offers the rows at the misses of `access`: position `i` has id `ids[i]` and its row at
     /// `rows[i * row_bytes..]`. The policy decides which are kept. When a row was removed since the
     /// lookup, any row, nothing is kept: what was read may be what has changed.
     ///
     /// # Panics
     ///
     /// Unless `ids` are those of the lookup and `rows` has `ids.len() * row_bytes` bytes.
-    pub fn admit(&self, ids: &[u32], rows: &[u8], passage: &mut Passage) {
+    pub fn admit(&self, ids: &[u32], rows: &[u8], access: &mut BatchAccess) {
         check_rows(ids.len(), self.row_bytes, rows.len());
-        if passage.misses.is_empty() || !self.lock().keep(ids, passage) {
+        if access.misses.is_empty() || !self.lock().keep(ids, access) {
             return;
         }
-        self.write(rows, &passage.placements, &passage.numbers);
+        self.write(rows, &access.placements, &access.numbers);
     }
 
     /// Does the same for rows with a stamp each; one with [`NO_STAMP`](crate::NO_STAMP) is not
@@ -243,12 +251,18 @@ impl SharedTier {
     /// # Panics
     ///
     /// As [`SharedTier::admit`], and unless there is a stamp for each id.
-    pub fn admit_stamped(&self, ids: &[u32], rows: &[u8], stamps: &[u32], passage: &mut Passage) {
+    pub fn admit_stamped(
+        &self,
+        ids: &[u32],
+        rows: &[u8],
+        stamps: &[u32],
+        access: &mut BatchAccess,
+    ) {
         assert_eq!(ids.len(), stamps.len(), "a stamp for each id");
-        passage.stamps.clear();
-        passage.stamps.extend_from_slice(stamps);
-        passage.misses.retain(|&at| stamps[at as usize] != crate::NO_STAMP);
-        self.admit(ids, rows, passage);
+        access.stamps.clear();
+        access.stamps.extend_from_slice(stamps);
+        access.misses.retain(|&at| stamps[at as usize] != crate::NO_STAMP);
+        self.admit(ids, rows, access);
     }
 
     /// Writes rows to where they were placed, under their numbers.
@@ -262,14 +276,14 @@ impl SharedTier {
     /// Takes rows out, for they have changed elsewhere: a lookup that begins after this misses
     /// them, and no row that was looked up before is kept. Ids that are not resident are fine.
     /// Returns the changes that tiers above have to apply.
-    pub fn remove(&self, ids: &[u32]) -> Removal {
+    pub fn remove(&self, ids: &[u32]) -> Invalidation {
         let mut decisions = self.lock();
         if ids.is_empty() {
-            return Removal(decisions.n_removals);
+            return Invalidation(decisions.n_removals);
         }
         decisions.n_removals += 1;
         decisions.residents.remove(ids);
-        Removal(decisions.n_removals)
+        Invalidation(decisions.n_removals)
     }
 
     /// Calls of [`SharedTier::remove`].
@@ -371,8 +385,8 @@ impl Decisions {
 
     /// Finds slots, numbers and stamps, of rows that have `since` where it is given, or nothing
     /// while the tier is left alone.
-    fn find(&mut self, ids: &[u32], since: Option<u32>, passage: &mut Passage) {
-        let Passage { slots, numbers, stamps, n_removals, is_past, .. } = passage;
+    fn find(&mut self, ids: &[u32], since: Option<u32>, access: &mut BatchAccess) {
+        let BatchAccess { slots, numbers, stamps, n_removals, is_past, .. } = access;
         (*n_removals, *is_past) = (self.n_removals, self.watch.is_resting());
         if *is_past {
             slots.clear();
@@ -394,8 +408,8 @@ impl Decisions {
 
     /// Decides which of the misses are kept, and numbers them; false when nothing is, for the tier
     /// is left alone or rows were removed since the lookup.
-    fn keep(&mut self, ids: &[u32], passage: &mut Passage) -> bool {
-        let Passage { misses, stamps, placements, numbers, n_removals, is_past, .. } = passage;
+    fn keep(&mut self, ids: &[u32], access: &mut BatchAccess) -> bool {
+        let BatchAccess { misses, stamps, placements, numbers, n_removals, is_past, .. } = access;
         if *is_past || self.n_removals != *n_removals {
             return false;
         }
@@ -421,7 +435,7 @@ impl Decisions {
     }
 }
 
-impl Passage {
+impl BatchAccess {
     /// Positions that the last lookup did not find, ascending.
     #[must_use]
     pub fn misses(&self) -> &[u32] {

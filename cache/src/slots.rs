@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::arena::ArenaError;
-use crate::index::NO_SLOT;
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
+
+/// In the place of a slot: the row is not resident.
+pub const NO_SLOT: u32 = u32::MAX;
 
 /// In the place of an id: a slot whose row was removed. Ids are below the id space, so none is it.
 pub(crate) const VACANT: u32 = u32::MAX;
@@ -23,7 +24,7 @@ struct SlotState {
 /// The slots of a directory. A slot that the current batch has read or filled, or that is pinned,
 /// is held: no policy may give it to another row.
 pub(crate) struct Slots {
-    states: PageVec<SlotState>,
+    states: HugeVec<SlotState>,
     /// A bit per slot: the current batch has read or filled it. Bits, so that they stay in the
     /// processor's caches.
     held: Vec<u64>,
@@ -52,10 +53,10 @@ impl Slots {
             + size_of::<u32>()
     }
 
-    pub(crate) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(crate) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         let n_words = (n_slots as usize).div_ceil(64);
         Ok(Self {
-            states: PageVec::new(n_slots as usize)?,
+            states: HugeVec::new(n_slots as usize)?,
             held: vec![0; n_words],
             // One more, for the word that is written and not counted.
             words_held: vec![0; n_words + 1],

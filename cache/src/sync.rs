@@ -21,14 +21,14 @@ pub(crate) fn pause(n_looks: u32) {
 
 /// Prefetches words, in whatever order they are read or written then.
 #[inline]
-pub(crate) fn prefetch(words: &Words, which: Range<usize>) {
+pub(crate) fn prefetch(words: &AtomicWords, which: Range<usize>) {
     words.prefetch_all(which);
 }
 
 /// Words with huge pages where there are any: a row at random is a miss of the page tables without.
-pub(crate) type Words = crate::pages::AtomicPages;
+pub(crate) type AtomicWords = crate::huge_vec::AtomicPages;
 
 /// `n` zeros; none when there is no such memory.
-pub(crate) fn zeros(n: usize) -> Option<Words> {
-    Words::new(n).ok()
+pub(crate) fn zeros(n: usize) -> Option<AtomicWords> {
+    AtomicWords::new(n).ok()
 }

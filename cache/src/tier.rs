@@ -5,11 +5,11 @@ use std::io;
 use memmap2::MmapMut;
 
 use crate::arena::Arena;
-use crate::capacity::Room;
+use crate::capacity::TierSpec;
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
-use crate::governor::Claim;
-use crate::index::NO_SLOT;
+use crate::memory_budget::MemoryRequest;
 use crate::policy::{PolicyKind, PolicySpec};
+use crate::slots::NO_SLOT;
 
 /// Rows of one tensor in memory, read and filled in batches by one owner.
 ///
@@ -84,7 +84,7 @@ impl Tier {
         id_space: u32,
         spec: &PolicySpec,
     ) -> u32 {
-        let room = Room {
+        let room = TierSpec {
             free_bytes: capacity_bytes as u64,
             reserve_bytes: 0,
             row_bytes: row_bytes as u64,
@@ -201,19 +201,19 @@ impl Tier {
     }
 
     /// Returns the slots of rows that are all resident. The owner of the tier's memory reads them
-    /// in place: slot `i` is row `i` of it. See [`Directory::lookup_to_lend`].
-    pub fn lookup_to_lend(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
-        self.directory.lookup_to_lend(ids, slots)
+    /// in place: slot `i` is row `i` of it. See [`Directory::lookup_for_lease`].
+    pub fn lookup_for_lease(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
+        self.directory.lookup_for_lease(ids, slots)
     }
 
-    /// Keeps the rows where they stand: see [`Directory::lend`].
-    pub fn lend(&mut self) {
-        self.directory.lend();
+    /// Keeps the rows where they stand: see [`Directory::lease`].
+    pub fn lease(&mut self) {
+        self.directory.lease();
     }
 
-    /// Ends that: see [`Directory::take_back`].
-    pub fn take_back(&mut self) {
-        self.directory.take_back();
+    /// Ends that: see [`Directory::end_lease`].
+    pub fn end_lease(&mut self) {
+        self.directory.end_lease();
     }
 
     /// Takes rows out, for they have changed elsewhere: the next lookup of these ids misses. Ids
@@ -282,7 +282,7 @@ impl Tier {
     }
 }
 
-impl Claim {
+impl MemoryRequest {
     /// Returns what a [`Tier`] asks for that could keep all rows: with each row its part of the
     /// bookkeeping that all of them take. A tier of fewer rows, made for this many bytes, stays
     /// within them.

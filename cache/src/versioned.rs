@@ -1,7 +1,7 @@
 //! Rows that are rewritten while others read them: read, check, retry.
 
-use super::sync::{AtomicU64, Ordering, Words, fence, pause, prefetch, zeros};
-use crate::arena::ArenaError;
+use super::sync::{AtomicU64, AtomicWords, Ordering, fence, pause, prefetch, zeros};
+use crate::huge_vec::MemoryError;
 
 pub(super) const WORD_BYTES: usize = size_of::<u64>();
 
@@ -24,28 +24,28 @@ const AHEAD_BYTES: usize = 4 << 10;
 /// example. A reader that received a slot before it was reused sees that.
 pub struct VersionedRows {
     /// The version, the tag, and the row of each slot, in one place since they are read together.
-    words: Words,
+    words: AtomicWords,
     row_bytes: usize,
 }
 
 /// A row was being written while it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Torn;
+pub struct TornRead;
 
 impl VersionedRows {
     /// `n_slots` rows of `row_bytes` zeros, all with tag 0. Memory of slots that are never written
     /// is reserved but not taken.
     ///
     /// Fails when there is no such memory.
-    pub fn new(n_slots: usize, row_bytes: usize) -> Result<Self, ArenaError> {
-        let too_large = || ArenaError::TooLarge {
+    pub fn new(n_slots: usize, row_bytes: usize) -> Result<Self, MemoryError> {
+        let too_large = || MemoryError::TooLarge {
             n_slots: u32::try_from(n_slots).unwrap_or(u32::MAX),
             row_bytes,
         };
         let bytes = n_slots.checked_mul(Self::slot_bytes(row_bytes)).ok_or_else(too_large)?;
         let refused = || {
             let source = std::io::ErrorKind::OutOfMemory.into();
-            ArenaError::Reserve { bytes, source }
+            MemoryError::Reserve { bytes, source }
         };
         let words = zeros(bytes / WORD_BYTES).ok_or_else(refused)?;
         Ok(Self { words, row_bytes })
@@ -57,12 +57,12 @@ impl VersionedRows {
     /// # Panics
     ///
     /// Unless there is such a slot and `out` is as long as a row.
-    pub fn try_read(&self, slot: usize, out: &mut [u8]) -> Result<u64, Torn> {
+    pub fn try_read(&self, slot: usize, out: &mut [u8]) -> Result<u64, TornRead> {
         assert_eq!(out.len(), self.row_bytes, "an output as long as a row");
         let (version, tag, row) = self.slot(slot);
         let before = version.load(Ordering::Acquire);
         if !before.is_multiple_of(2) {
-            return Err(Torn);
+            return Err(TornRead);
         }
         let tag = tag.load(Ordering::Relaxed);
         let (whole, rest) = out.as_chunks_mut::<WORD_BYTES>();
@@ -74,7 +74,7 @@ impl VersionedRows {
         }
         // A reader that has seen a word of a later version sees below that it has begun.
         fence(Ordering::Acquire);
-        if version.load(Ordering::Relaxed) == before { Ok(tag) } else { Err(Torn) }
+        if version.load(Ordering::Relaxed) == before { Ok(tag) } else { Err(TornRead) }
     }
 
     /// Returns the tag of the row in `slot`, which is not copied; fails while it is being written.
@@ -82,13 +82,13 @@ impl VersionedRows {
     /// # Panics
     ///
     /// Unless there is such a slot.
-    pub fn try_tag(&self, slot: usize) -> Result<u64, Torn> {
+    pub fn try_tag(&self, slot: usize) -> Result<u64, TornRead> {
         let (version, tag, _) = self.slot(slot);
         let before = version.load(Ordering::Acquire);
         let tag = tag.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         let is_whole = before.is_multiple_of(2) && version.load(Ordering::Relaxed) == before;
-        if is_whole { Ok(tag) } else { Err(Torn) }
+        if is_whole { Ok(tag) } else { Err(TornRead) }
     }
 
     /// Copies the row in `slot` as [`VersionedRows::try_read`], tried `n_tries` times.
@@ -96,8 +96,8 @@ impl VersionedRows {
     /// # Panics
     ///
     /// As [`VersionedRows::try_read`].
-    pub fn read(&self, slot: usize, out: &mut [u8], n_tries: usize) -> Result<u64, Torn> {
-        (0..n_tries).find_map(|_| self.try_read(slot, out).ok()).ok_or(Torn)
+    pub fn read(&self, slot: usize, out: &mut [u8], n_tries: usize) -> Result<u64, TornRead> {
+        (0..n_tries).find_map(|_| self.try_read(slot, out).ok()).ok_or(TornRead)
     }
 
     /// Writes a row and its tag, unless the slot has a greater tag already: of writes of one slot

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::sync::{AtomicU64, Ordering, READ_TRIES};
 use super::versioned::VersionedRows;
-use crate::arena::ArenaError;
+use crate::huge_vec::MemoryError;
 
 /// When a row was published, in the time of its publishers: an epoch, or a step.
 pub type Stamp = u32;
@@ -86,7 +86,7 @@ struct Permitted {
 pub enum VolatileError {
     /// There is no memory for the rows.
     #[error(transparent)]
-    Memory(#[from] ArenaError),
+    Memory(#[from] MemoryError),
     /// Ranges must ascend and not overlap.
     #[error("the ids {range:?} do not come after those of the range before them")]
     Ranges {

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use thiserror::Error;
 
-use crate::governor::{Governor, Grant, OverBudget};
+use crate::memory_budget::{MemoryBudget, OverBudget, Reservation};
 use crate::volatile::{Stamp, VolatileClaim, VolatileError, VolatilePublication, VolatileRows};
 
 /// Most volatile tensors of one store.
@@ -49,7 +49,7 @@ pub struct VolatileShape {
 /// ```
 #[derive(Debug)]
 pub struct VolatileStore {
-    budget: Governor,
+    budget: MemoryBudget,
     tensors: RwLock<Vec<Arc<VolatileTensor>>>,
 }
 
@@ -59,7 +59,7 @@ pub struct VolatileTensor {
     rows: VolatileRows,
     /// Publications so far.
     n_publications: AtomicU64,
-    _memory: Grant,
+    _memory: Reservation,
 }
 
 /// Why a volatile tensor is not there.
@@ -125,12 +125,12 @@ impl VolatileStore {
     /// Makes a store whose tensors take at most `budget_bytes` together.
     #[must_use]
     pub fn new(budget_bytes: u64) -> Self {
-        Self::within(Governor::new(budget_bytes))
+        Self::within(MemoryBudget::new(budget_bytes))
     }
 
     /// Makes a store whose tensors take their memory from `budget`, which others may take from too.
     #[must_use]
-    pub fn within(budget: Governor) -> Self {
+    pub fn within(budget: MemoryBudget) -> Self {
         Self { budget, tensors: RwLock::default() }
     }
 
@@ -162,7 +162,7 @@ impl VolatileStore {
         let ranges =
             ranges.filter(|_| tensors.len() < VOLATILE_TENSORS_MAX).ok_or_else(too_many)?;
         let n_rows = parts.iter().map(|part| part.len() as u64).sum();
-        let memory = self.grant(shape, n_rows)?;
+        let memory = self.reserve(shape, n_rows)?;
         let rows = VolatileRows::new(ranges, shape.row_bytes)?;
         let (shape, n_publications) = (shape.clone(), AtomicU64::new(0));
         let tensor = Arc::new(VolatileTensor { shape, rows, n_publications, _memory: memory });
@@ -170,9 +170,9 @@ impl VolatileStore {
         Ok(tensor)
     }
 
-    fn grant(&self, shape: &VolatileShape, n_rows: u64) -> Result<Grant, DeclareError> {
+    fn reserve(&self, shape: &VolatileShape, n_rows: u64) -> Result<Reservation, DeclareError> {
         let bytes = VolatileRows::bytes_of(n_rows, shape.row_bytes);
-        self.budget.grant(bytes).map_err(|OverBudget { left_bytes, budget_bytes, .. }| {
+        self.budget.reserve(bytes).map_err(|OverBudget { left_bytes, budget_bytes, .. }| {
             let (name, row_bytes) = (shape.name.clone(), shape.row_bytes);
             DeclareError::Memory { name, bytes, n_rows, row_bytes, left_bytes, budget_bytes }
         })

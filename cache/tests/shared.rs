@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use lodestore_cache::{
-    DirectoryError, Passage, PolicyKind, PolicySpec, SharedSettings, SharedTier, Tier,
+    BatchAccess, DirectoryError, PolicyKind, PolicySpec, SharedSettings, SharedTier, Tier,
 };
 use proptest::prelude::*;
 
@@ -33,7 +33,7 @@ proptest! {
     ) {
         let shared = SharedTier::of_slots(n_slots, row_bytes, N_IDS, &spec(kind), SharedSettings::default()).unwrap();
         let mut owned = Tier::with_slots(n_slots, row_bytes, N_IDS, kind).unwrap();
-        let (mut passage, mut misses) = (Passage::default(), Vec::new());
+        let (mut access, mut misses) = (BatchAccess::default(), Vec::new());
         for (ids, removes) in steps {
             if removes {
                 shared.remove(&ids);
@@ -41,16 +41,16 @@ proptest! {
                 continue;
             }
             let mut out = vec![0; ids.len() * row_bytes];
-            shared.lookup(&ids, &mut out, &mut passage);
+            shared.lookup(&ids, &mut out, &mut access);
             owned.lookup(&ids, &mut out.clone(), &mut misses);
-            prop_assert_eq!(passage.misses(), &misses);
+            prop_assert_eq!(access.misses(), &misses);
             for (position, (&id, row)) in (0..).zip(ids.iter().zip(out.chunks_mut(row_bytes))) {
                 if misses.binary_search(&position).is_ok() {
                     row.copy_from_slice(&row_of(id, row_bytes));
                 }
                 prop_assert_eq!(&*row, &row_of(id, row_bytes));
             }
-            shared.admit(&ids, &out, &mut passage);
+            shared.admit(&ids, &out, &mut access);
             owned.admit(&ids, &out, &misses);
             prop_assert_eq!(shared.stats(), owned.stats());
         }
@@ -76,16 +76,16 @@ impl World {
     /// Serves batches as a worker does, and checks every row. After the given number it continues
     /// until a kept row has changed, however late that is on a busy machine. Returns their number.
     fn work(&self, seed: u32, n_batches: u32) -> u32 {
-        let mut passage = Passage::default();
+        let mut access = BatchAccess::default();
         let row_bytes = self.tier.row_bytes();
         let mut turn = 0;
         while turn < n_batches || self.tier.stats().removals == 0 {
             let ids: Vec<u32> = (0..12).map(|i| (i * i * seed + turn * 7 + i) % N_IDS).collect();
             let least: Vec<u32> = self.read(&self.published, &ids);
             let mut out = vec![0; ids.len() * row_bytes];
-            self.tier.lookup(&ids, &mut out, &mut passage);
+            self.tier.lookup(&ids, &mut out, &mut access);
             let now = self.read(&self.versions, &ids);
-            for &position in passage.misses() {
+            for &position in access.misses() {
                 let at = position as usize;
                 let row = versioned_row(ids[at], now[at]);
                 out[at * row_bytes..][..row_bytes].copy_from_slice(&row);
@@ -95,7 +95,7 @@ impl World {
                 assert_eq!(row, versioned_row(ids[at], version), "torn, or another's");
                 assert!(version >= least[at], "row {} is of {version}: {}", ids[at], least[at]);
             }
-            self.tier.admit(&ids, &out, &mut passage);
+            self.tier.admit(&ids, &out, &mut access);
             turn += 1;
         }
         turn
@@ -160,14 +160,14 @@ fn threads_that_refresh_rows_see_whole_ones_within_the_bound_on_their_age() {
             SharedTier::of_slots(n_slots, row_bytes, N_IDS, &PolicySpec::Sieve, settings).unwrap();
         // Rows name the time when they were read.
         let work = |seed: u32| {
-            let (mut passage, mut out) = (Passage::default(), vec![0; 12 * row_bytes]);
+            let (mut access, mut out) = (BatchAccess::default(), vec![0; 12 * row_bytes]);
             for turn in 1..=n_batches {
                 let ids: Vec<u32> =
                     (0..12).map(|i| (i * i * seed + turn / 8 + i) % N_IDS).collect();
                 let now = tier.advance(turn);
-                tier.lookup(&ids, &mut out, &mut passage);
+                tier.lookup(&ids, &mut out, &mut access);
                 let read_at = tier.advance(turn);
-                for &position in passage.misses() {
+                for &position in access.misses() {
                     let at = position as usize;
                     let row = versioned_row(ids[at], read_at);
                     out[at * row_bytes..][..row_bytes].copy_from_slice(&row);
@@ -177,7 +177,7 @@ fn threads_that_refresh_rows_see_whole_ones_within_the_bound_on_their_age() {
                     assert_eq!(row, versioned_row(id, time), "torn, or another's");
                     assert!(time + MAX_AGE >= now, "row {id} of {time} at {now}");
                 }
-                tier.admit(&ids, &out, &mut passage);
+                tier.admit(&ids, &out, &mut access);
             }
         };
         let work = &work;
@@ -194,7 +194,7 @@ fn threads_that_refresh_rows_see_whole_ones_within_the_bound_on_their_age() {
 #[test]
 fn what_was_decided_before_a_removal_is_not_kept() {
     let tier = SharedTier::of_slots(4, 4, 10, &PolicySpec::Lru, SharedSettings::default()).unwrap();
-    let (mut early, mut late) = (Passage::default(), Passage::default());
+    let (mut early, mut late) = (BatchAccess::default(), BatchAccess::default());
     let mut out = [0; 4];
     tier.lookup(&[5], &mut out, &mut early);
     tier.remove(&[6]);

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lodestore_cache::{Torn, VersionedRows};
+use lodestore_cache::{TornRead, VersionedRows};
 
 fn row_of(tag: u64, row_bytes: usize) -> Vec<u8> {
     (0..row_bytes).map(|i| (tag as usize * 31 + i) as u8).collect()
@@ -21,7 +21,7 @@ fn rows_of_any_length_come_back_with_their_tags() {
         }
         rows.write(1, 4, &row_of(4, row_bytes));
         assert_eq!((rows.read(1, &mut out, 1), &out), (Ok(6), &row_of(6, row_bytes)));
-        assert_eq!(rows.read(0, &mut out, 0), Err(Torn), "no try is no row");
+        assert_eq!(rows.read(0, &mut out, 0), Err(TornRead), "no try is no row");
         assert_eq!(rows.row_bytes(), row_bytes);
         assert_eq!(rows.bytes(), 3 * (2 + row_bytes.div_ceil(8)) * 8);
     }

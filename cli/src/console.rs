@@ -8,9 +8,14 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+use thiserror::Error;
 
-use crate::advice::advice;
-use crate::commands::Told;
+use crate::hints::hint;
+
+/// The error of a process that has already reported it to the first one, which prints it.
+#[derive(Debug, Error)]
+#[error("reported to the first process of the run")]
+pub(crate) struct AlreadyReported;
 
 /// The one way to stdout and to the progress bar.
 pub(crate) struct Console {
@@ -114,12 +119,12 @@ impl Console {
     /// been printed.
     pub(crate) fn failed(&self, error: &anyhow::Error) {
         self.bar.finish_and_clear();
-        if is_broken_pipe(error) || error.is::<Told>() {
+        if is_broken_pipe(error) || error.is::<AlreadyReported>() {
             return;
         }
         let mut message = message(error);
-        if let Some(advice) = advice(&message) {
-            message = format!("{message}; {advice}");
+        if let Some(hint) = hint(&message) {
+            message = format!("{message}; {hint}");
         }
         eprintln!("lode: {message}");
         if self.json && !self.has_answered.load(Ordering::Relaxed) {

@@ -30,7 +30,7 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// While this lives the first signal asks for the end, and only one more than [`SAME_REQUEST`]
 /// later ends the process immediately.
-pub(crate) struct Heeded(());
+pub(crate) struct SignalGuard(());
 
 /// A run has ended since a signal asked for that.
 #[derive(Clone, Copy, Debug, Error)]
@@ -44,7 +44,7 @@ impl Interrupted {
     }
 }
 
-impl Heeded {
+impl SignalGuard {
     /// Heeds signals from now on.
     pub(crate) fn start() -> std::io::Result<Self> {
         watch()?;
@@ -61,7 +61,7 @@ impl Heeded {
     }
 }
 
-impl Drop for Heeded {
+impl Drop for SignalGuard {
     fn drop(&mut self) {
         IS_HEEDED.store(false, Ordering::SeqCst);
     }

@@ -5,28 +5,28 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
-mod advice;
-mod barrier;
 mod candidates;
+mod candle_env;
+mod child_servers;
 mod commands;
 #[cfg(test)]
 mod commit;
 mod console;
 mod edges;
 mod fanout;
-mod here;
+mod hints;
 mod human;
 mod ids;
 mod interrupt;
+mod link_emulation;
+mod local_parts;
 mod log;
 mod nan;
 mod partitioner;
 mod policies;
 mod rows;
 mod scratch;
-mod secrets;
-mod servers;
-mod shaping;
+mod security_args;
 mod size;
 mod small_file;
 mod staging;
@@ -64,7 +64,7 @@ struct Cli {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if cli.command.computes() {
-        barrier::begin_without_pool();
+        candle_env::begin_without_pool();
     }
     let starts_its_log = cli.command.starts_its_log();
     let console = Console::new(cli.json);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use lodestore_client::{Client, ClientConfig, CommitOutcome, EmbeddedSource, RowSource};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
-use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, TensorSpec, View};
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, TensorSpec, View};
 
-use crate::here::{check_here, list, parts_elsewhere, parts_here};
 use crate::ids::InternalIds;
+use crate::local_parts::{check_local, list, local_parts, remote_parts};
 
 /// A graph that is known and not yet locked.
 pub(crate) enum Place {
@@ -19,7 +19,7 @@ pub(crate) enum Place {
 
 /// A graph that takes rows.
 pub(crate) enum Target {
-    Files(Arc<LiveGraph>),
+    Files(Arc<GraphHandle>),
     Servers(Box<Client>),
 }
 
@@ -62,8 +62,8 @@ impl Place {
         Ok(match self {
             Self::Folder(graph) => {
                 let options = OpenOptions::default();
-                let here = parts_here(&graph)?;
-                let elsewhere = parts_elsewhere(graph.book(), &here);
+                let here = local_parts(&graph)?;
+                let elsewhere = remote_parts(graph.book(), &here);
                 if commits && named.is_empty() && !elsewhere.is_empty() {
                     let here: Vec<u16> = here.iter().map(|part| part.0).collect();
                     bail!(
@@ -76,7 +76,7 @@ impl Place {
                     );
                 }
                 let parts = if named.is_empty() { &here[..] } else { named };
-                let live = LiveGraph::open(graph, Some(parts), LiveMode::Write, &options)?;
+                let live = GraphHandle::open(graph, Some(parts), OpenMode::Write, &options)?;
                 Target::Files(Arc::new(live))
             }
             Self::Servers(client) => Target::Servers(client),
@@ -139,7 +139,7 @@ impl Target {
         match self {
             Self::Files(live) => {
                 let here: Vec<PartId> = live.parts().collect();
-                check_here(live.graph().book(), &here, nodes, first)
+                check_local(live.graph().book(), &here, nodes, first)
             }
             // It knows its servers, and says so before it sends anything.
             Self::Servers(_) => Ok(()),
@@ -159,7 +159,7 @@ impl Target {
         match self {
             Self::Files(live) => {
                 let here: Vec<PartId> = live.parts().collect();
-                parts_elsewhere(live.graph().book(), &here)
+                remote_parts(live.graph().book(), &here)
             }
             Self::Servers(_) => Vec::new(),
         }

@@ -1,6 +1,6 @@
 //! How much memory hot sets and batches may take, and what fits into it.
 
-/// Sizes of the steady cache and of the prefetch window of one worker.
+/// Sizes of the hot sets and of the prefetch window of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowBudget {
     /// Rows of one hot set; there are two sets.

@@ -176,7 +176,7 @@ pub enum ClientError {
     #[error(
         "{addresses}: not heard of yet, and may hold what is written; start it, or do not name it"
     )]
-    Unheard {
+    Unreachable {
         /// Those servers.
         addresses: String,
     },
@@ -281,7 +281,7 @@ pub enum ClientError {
     },
     /// None of the servers holds a partition.
     #[error("no server that is connected holds partition {part}; connect to one that does")]
-    NoHolder {
+    NoReplica {
         /// The partition.
         part: PartId,
     },

@@ -163,11 +163,11 @@ impl State {
         &mut self,
         inner: &dyn RowSource,
         tensor: &TensorInfo,
-        (kind, meanwhile): (PullKind, &mut dyn FnMut()),
+        (kind, work): (PullKind, &mut dyn FnMut()),
     ) -> Result<PullStats, ClientError> {
         self.rows.resize(self.ids.len() * tensor.row_bytes(), 0);
         let ids = bytemuck::cast_slice(&self.ids);
-        inner.pull_while(&tensor.name, ids, &mut self.rows, kind, meanwhile)
+        inner.pull_overlapped(&tensor.name, ids, &mut self.rows, kind, work)
     }
 
     /// Offers all that was pulled.
@@ -199,19 +199,19 @@ impl RowSource for HaloBuffer {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
-        self.pull_while(tensor, ids, out, kind, &mut || ())
+        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
     }
 
-    fn pull_while(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
-        meanwhile: &mut dyn FnMut(),
+        work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         if tensor != self.tensor.name {
-            return self.inner.pull_while(tensor, ids, out, kind, meanwhile);
+            return self.inner.pull_overlapped(tensor, ids, out, kind, work);
         }
         let row_bytes = self.tensor.row_bytes();
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
@@ -225,7 +225,7 @@ impl RowSource for HaloBuffer {
         if state.ids.is_empty() {
             return Ok(stats);
         }
-        let mut pulled = state.pull(&*self.inner, &self.tensor, (kind, meanwhile))?;
+        let mut pulled = state.pull(&*self.inner, &self.tensor, (kind, work))?;
         pulled.ahead_rows = pulled.rows.saturating_sub(n_missing as u64);
         pulled += stats;
         let start = Instant::now();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::fork::PerProcess;
 
-use crate::tail::Tail;
+use crate::latency_estimate::QuantileEstimate;
 
 /// After a first failure a server is left alone for this long, where another can be asked; it
 /// doubles.
@@ -19,9 +19,9 @@ const HALF_LIFE: Duration = Duration::from_secs(10);
 /// Share of a new latency in the average.
 const WEIGHT: f64 = 0.2;
 /// Bound of the first answer of a server without measurements.
-const PATIENCE_UNKNOWN: Duration = Duration::from_secs(1);
-const PATIENCE_MIN: Duration = Duration::from_millis(200);
-const PATIENCE_MAX: Duration = Duration::from_secs(2);
+const ANSWER_LIMIT_UNKNOWN: Duration = Duration::from_secs(1);
+const ANSWER_LIMIT_MIN: Duration = Duration::from_millis(200);
+const ANSWER_LIMIT_MAX: Duration = Duration::from_secs(2);
 /// How often its usual latency an answer may take before another server is asked.
 const PATIENCE_FACTOR: f64 = 10.0;
 /// Bytes per second at which rows come at least, before another server is asked.
@@ -40,10 +40,10 @@ pub(crate) struct Health {
     failed_us: AtomicU64,
     rests_until_us: AtomicU64,
     strikes: AtomicU32,
-    /// Until when another is asked that has outrun it.
+    /// Until when another is asked that has beaten it in a hedge.
     outrun_until_us: AtomicU64,
     /// Estimate of the time until rows begin to arrive.
-    tail: Tail,
+    tail: QuantileEstimate,
     /// Busy share of its time, by its own report: it ranks servers without measurements.
     busy_permille: AtomicU32,
 }
@@ -70,17 +70,17 @@ impl Health {
 
     /// The first rows of an answer have come.
     pub(crate) fn began(&self, latency: Duration) {
-        self.tail.saw(latency);
+        self.tail.record(latency);
     }
 
     /// Another server has answered while this one had not after this long. For some time the other
-    /// is asked first, so that no other pull waits for this one. It may be that one's rival. One
+    /// is asked first, so that no other pull waits for this one. It may be that one's hedge. One
     /// that had less time than its slow answers take has lost nothing.
-    pub(crate) fn was_outrun(&self, after: Duration, now: Instant) {
+    pub(crate) fn lost_hedge(&self, after: Duration, now: Instant) {
         if self.slow().is_none_or(|slow| after < slow) {
             return;
         }
-        self.tail.saw(after);
+        self.tail.record(after);
         let until = now + REST_MIN.min(OUTRUN_FACTOR * after);
         self.outrun_until_us.fetch_max(at(until), Ordering::Relaxed);
         if self.usual().is_some_and(|usual| after > usual) {
@@ -127,8 +127,8 @@ impl Health {
     }
 
     /// The lower the better: what it takes to answer, as far as that is still true; more than that
-    /// if another has just outrun it; of those that rest, the one whose last failure is longest
-    /// ago.
+    /// if another has just beaten it in a hedge; of those that rest, the one whose last failure is
+    /// longest ago.
     pub(crate) fn cost(&self, now: Instant) -> f64 {
         if self.is_resting(now) {
             return 1e12 + self.failed_us.load(Ordering::Relaxed) as f64;
@@ -146,9 +146,9 @@ impl Health {
 
     /// How long an answer of `n_bytes` may take before another server is asked; more with every
     /// attempt, since all of them may be slow.
-    pub(crate) fn patience(&self, n_bytes: usize, attempt: u32) -> Duration {
-        let usual = self.usual().map_or(PATIENCE_UNKNOWN, |us| us.mul_f64(PATIENCE_FACTOR));
-        let first = usual.clamp(PATIENCE_MIN, PATIENCE_MAX);
+    pub(crate) fn answer_limit(&self, n_bytes: usize, attempt: u32) -> Duration {
+        let usual = self.usual().map_or(ANSWER_LIMIT_UNKNOWN, |us| us.mul_f64(PATIENCE_FACTOR));
+        let first = usual.clamp(ANSWER_LIMIT_MIN, ANSWER_LIMIT_MAX);
         (first + Duration::from_secs_f64(n_bytes as f64 / RATE_MIN)) * (1 << attempt.min(6))
     }
 
@@ -223,20 +223,20 @@ mod tests {
         let (now, health, other) = (Instant::now(), Health::default(), Health::default());
         health.answered(MS(1), now);
         other.answered(MS(2), now);
-        health.was_outrun(MS(3), now);
+        health.lost_hedge(MS(3), now);
         assert!(health.cost(now) < 1e10, "it is unknown how slow it may be");
         (0..20).for_each(|_| health.began(MS(1)));
         let slow = health.slow().unwrap();
         assert!((2000..3000).contains(&slow.as_micros()), "{slow:?}");
-        health.was_outrun(MS(1), now);
+        health.lost_hedge(MS(1), now);
         assert!(health.cost(now) < 1e10, "it was asked only just now");
         assert_eq!((health.slow(), health.usual()), (Some(slow), Some(MS(1))));
-        health.was_outrun(MS(3), now);
+        health.lost_hedge(MS(3), now);
         assert!(health.cost(now + MS(29)) > other.cost(now + MS(29)));
         assert!(health.cost(now + MS(31)) < other.cost(now + MS(31)));
-        assert!(!health.is_resting(now), "it may be asked, as a rival of the other");
+        assert!(!health.is_resting(now), "it may be asked, as a hedge of the other");
         assert_eq!(health.usual(), Some(Duration::from_micros(1400)));
-        health.was_outrun(Duration::from_secs(9), now);
+        health.lost_hedge(Duration::from_secs(9), now);
         let later = now + REST_MIN + MS(1);
         assert!(health.cost(now) > 1e10 && health.cost(later) < 1e10);
         health.failed(now);
@@ -246,11 +246,11 @@ mod tests {
     #[test]
     fn patience_follows_what_is_usual_within_bounds() {
         let (now, health) = (Instant::now(), Health::default());
-        assert_eq!(health.patience(0, 0), PATIENCE_UNKNOWN);
+        assert_eq!(health.answer_limit(0, 0), ANSWER_LIMIT_UNKNOWN);
         health.answered(MS(50), now);
-        assert_eq!(health.patience(0, 0), MS(500));
-        assert_eq!(health.patience(8_000_000, 1), 2 * MS(1500));
+        assert_eq!(health.answer_limit(0, 0), MS(500));
+        assert_eq!(health.answer_limit(8_000_000, 1), 2 * MS(1500));
         health.answered(Duration::from_secs(3600), now);
-        assert_eq!(health.patience(0, 0), PATIENCE_MAX);
+        assert_eq!(health.answer_limit(0, 0), ANSWER_LIMIT_MAX);
     }
 }

@@ -13,7 +13,9 @@ use lodestore_graph::{NodeId, PartId};
 use rayon::prelude::*;
 
 use crate::scatter::spread;
-use crate::{ClientError, LoadStats, PullKind, PullStats, RowBuffer, RowSource, TierRows, Turn};
+use crate::{
+    BatchTicket, ClientError, LoadStats, PullKind, PullStats, RowBuffer, RowSource, TierRows,
+};
 use split::{Counts, Split};
 
 /// One worker's way to the rows of one tensor.
@@ -35,13 +37,13 @@ pub struct BatchLoader {
 const MEANWHILE_BYTES: usize = 1 << 20;
 
 /// Where remote rows of a batch may lie already.
-pub enum Kept {
+pub enum RowResidency {
     /// Nowhere.
     Nothing,
     /// In the hot set of its epoch.
     Hot(Arc<HotSet>),
     /// In the tier that follows the schedule, when it is the batch's turn.
-    Planned(Turn),
+    Planned(BatchTicket),
 }
 
 impl BatchLoader {
@@ -84,7 +86,7 @@ impl BatchLoader {
     ///
     /// Remote rows are fetched by one SyncPull.
     pub fn load(&mut self, nodes: &[NodeId], out: &mut [u8]) -> Result<LoadStats, ClientError> {
-        let stats = self.load_together(&mut [(nodes, Kept::Nothing)], out)?;
+        let stats = self.load_together(&mut [(nodes, RowResidency::Nothing)], out)?;
         Ok(stats[0])
     }
 
@@ -131,13 +133,13 @@ impl BatchLoader {
     /// requests stand with the first, and time is shared in equal parts.
     pub fn load_together(
         &mut self,
-        batches: &mut [(&[NodeId], Kept)],
+        batches: &mut [(&[NodeId], RowResidency)],
         out: &mut [u8],
     ) -> Result<Vec<LoadStats>, ClientError> {
         let loaded = self.load_all(batches, out);
         if loaded.is_err() {
             for (_, kept) in batches {
-                if let Kept::Planned(turn) = kept {
+                if let RowResidency::Planned(turn) = kept {
                     turn.give_up();
                 }
             }
@@ -147,7 +149,7 @@ impl BatchLoader {
 
     fn load_all(
         &mut self,
-        batches: &mut [(&[NodeId], Kept)],
+        batches: &mut [(&[NodeId], RowResidency)],
         out: &mut [u8],
     ) -> Result<Vec<LoadStats>, ClientError> {
         let start = Instant::now();
@@ -156,7 +158,7 @@ impl BatchLoader {
         if u32::try_from(n_rows).is_err() {
             return Err(ClientError::TooManyRows { n_rows });
         }
-        let mut took = Took::default();
+        let mut took = LoadTimings::default();
         let (counts, planned_at) = self.split_up(batches, &mut took)?;
         let (mut stats, n_placed) = self.load_missing(&counts, &mut took, out)?;
         let Split { local, local_at, .. } = &self.split;
@@ -164,7 +166,7 @@ impl BatchLoader {
         self.local.pull_at(&self.tensor, local, local_at, out, PullKind::Sync)?;
         self.copy_hot(batches, out);
         for (((_, kept), at), stats) in batches.iter_mut().zip(&planned_at).zip(&mut stats) {
-            if let Kept::Planned(turn) = kept {
+            if let RowResidency::Planned(turn) = kept {
                 self.move_planned(turn, at, (stats, &mut took), out)?;
             }
         }
@@ -187,8 +189,8 @@ impl BatchLoader {
     /// tier belong.
     fn split_up(
         &mut self,
-        batches: &mut [(&[NodeId], Kept)],
-        took: &mut Took,
+        batches: &mut [(&[NodeId], RowResidency)],
+        took: &mut LoadTimings,
     ) -> Result<(Vec<Counts>, Vec<Vec<u32>>), ClientError> {
         let start = Instant::now();
         self.split.clear();
@@ -197,18 +199,18 @@ impl BatchLoader {
         for (nodes, kept) in &mut *batches {
             let mut at = Vec::new();
             counts.push(match kept {
-                Kept::Planned(turn) => {
+                RowResidency::Planned(turn) => {
                     let counts;
                     (counts, at) = self.split_planned((nodes, first), turn)?;
                     counts
                 }
-                Kept::Hot(hot) => self.split.add(nodes, first, &self.owned, Some(hot)),
-                Kept::Nothing => self.split.add(nodes, first, &self.owned, None),
+                RowResidency::Hot(hot) => self.split.add(nodes, first, &self.owned, Some(hot)),
+                RowResidency::Nothing => self.split.add(nodes, first, &self.owned, None),
             });
             planned_at.push(at);
             first += nodes.len() as u32;
         }
-        let is_planned = |(_, kept): &(_, Kept)| matches!(kept, Kept::Planned(_));
+        let is_planned = |(_, kept): &(_, RowResidency)| matches!(kept, RowResidency::Planned(_));
         // What such a tier has pulled is its decision, and is pulled for each batch that misses it.
         if batches.len() > 1 && !batches.iter().any(is_planned) {
             self.split.find_repeats(&mut counts);
@@ -222,7 +224,7 @@ impl BatchLoader {
     fn split_planned(
         &mut self,
         (nodes, first): (&[NodeId], u32),
-        turn: &mut Turn,
+        turn: &mut BatchTicket,
     ) -> Result<(Counts, Vec<u32>), ClientError> {
         let before = self.split.missing.len();
         let mut counts = self.split.add(nodes, first, &self.owned, None);
@@ -241,9 +243,9 @@ impl BatchLoader {
     /// Moves the rows of a batch between `out` and the tier of its turn.
     fn move_planned(
         &self,
-        turn: &mut Turn,
+        turn: &mut BatchTicket,
         at: &[u32],
-        (stats, took): (&mut LoadStats, &mut Took),
+        (stats, took): (&mut LoadStats, &mut LoadTimings),
         out: &mut [u8],
     ) -> Result<(), ClientError> {
         let start = Instant::now();
@@ -263,7 +265,7 @@ impl BatchLoader {
     fn load_missing(
         &self,
         counts: &[Counts],
-        took: &mut Took,
+        took: &mut LoadTimings,
         out: &mut [u8],
     ) -> Result<(Vec<LoadStats>, usize), ClientError> {
         let (pulled, pull_time, n_placed) = self.pull_missing(out)?;
@@ -297,7 +299,8 @@ impl BatchLoader {
                 took = start.elapsed();
             }
         };
-        let pulled = self.remote.pull_while(&self.tensor, missing, landing, kind, &mut gather)?;
+        let pulled =
+            self.remote.pull_overlapped(&self.tensor, missing, landing, kind, &mut gather)?;
         let pull_time = start.elapsed().saturating_sub(took);
         let n_placed = if gathered.transpose()?.is_some() { n_placed } else { 0 };
         spread(out, self.row_bytes, missing_at);
@@ -305,12 +308,12 @@ impl BatchLoader {
     }
 
     /// The rows that hot sets have.
-    fn copy_hot(&self, batches: &[(&[NodeId], Kept)], out: &mut [u8]) {
+    fn copy_hot(&self, batches: &[(&[NodeId], RowResidency)], out: &mut [u8]) {
         let mut hot_rows = self.split.hot_at.iter().zip(&self.split.hot_slots).peekable();
         let mut end = 0;
         for (nodes, kept) in batches {
             end += nodes.len() as u32;
-            let Kept::Hot(hot) = kept else { continue };
+            let RowResidency::Hot(hot) = kept else { continue };
             while let Some((&at, &slot)) = hot_rows.next_if(|(at, _)| **at < end) {
                 let out = &mut out[at as usize * self.row_bytes..][..self.row_bytes];
                 out.copy_from_slice(hot.row(slot));
@@ -321,12 +324,12 @@ impl BatchLoader {
 
 /// Where the time of a load went, but for putting rows in place, which is the rest.
 #[derive(Clone, Copy, Default)]
-struct Took {
+struct LoadTimings {
     lookup: Duration,
     pull: Duration,
 }
 
-impl Took {
+impl LoadTimings {
     /// Counts a pull, in which the source may have looked rows up and copied some.
     fn count(&mut self, pull: Duration, pulled: PullStats) {
         self.lookup += pulled.lookup;

@@ -24,7 +24,7 @@ use std::{
 use lodestore_graph::{NodeId, batch::Batch, fork::Generation};
 use serde::{Deserialize, Serialize};
 
-use crate::{BatchLoader, ClientError, Kept, LoadStats};
+use crate::{BatchLoader, ClientError, LoadStats, RowResidency};
 use ahead::{Coming, Ready, prepare, prepare_ahead};
 pub use rows::BatchRows;
 use rows::{Free, Held, Memory};
@@ -37,9 +37,9 @@ pub trait BatchSource: Send + Sync {
     /// Returns the batch `index`, below `n_batches`, and what is kept for it.
     ///
     /// Called once for every index from the first on, in order, though not always by the same
-    /// thread. A job that needs a [`crate::Turn`] makes it before anything can fail, so that others
-    /// learn of the end.
-    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError>;
+    /// thread. A job that needs a [`crate::BatchTicket`] makes it before anything can fail, so that
+    /// others learn of the end.
+    fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError>;
 
     /// Returns the end of the batches that may be loaded together with batch `index`: that of its
     /// epoch.
@@ -130,14 +130,14 @@ pub struct PreparedBatch {
     /// Time to sample or read the batch.
     pub sample_seconds: f64,
     /// How the trainer met it.
-    pub met: Met,
+    pub met: BatchReadiness,
     /// Time in which the trainer had no batch before this one came.
     pub wait_seconds: f64,
 }
 
 /// How a trainer met a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Met {
+pub enum BatchReadiness {
     /// It lay ready.
     Ready,
     /// It was being prepared.
@@ -318,7 +318,7 @@ impl Background<'_> {
         let (received, met) = match self.try_take() {
             Some(received) => {
                 stats.ready += 1;
-                (received, Met::Ready)
+                (received, BatchReadiness::Ready)
             }
             None => {
                 stats.waited += 1;
@@ -326,7 +326,7 @@ impl Background<'_> {
                     Some(group) => group,
                     None => self.coming.recv().map_err(gone)?,
                 };
-                (self.group.insert(group).ready.recv().map_err(gone)?, Met::Waited)
+                (self.group.insert(group).ready.recv().map_err(gone)?, BatchReadiness::Waited)
             }
         };
         if let Some(group) = &mut self.group {

@@ -16,8 +16,8 @@ use lodestore_graph::fork::Generation;
 use lodestore_graph::schedule::{NEVER, NextUses, Schedule, ScheduleError};
 
 use crate::{
-    BatchLoader, BatchSource, ClientError, Kept, LoadStats, PlannedTier, PrefetchStats, Prefetcher,
-    PreparedBatch, PullKind, RowBudget, RowBuffer, RowSource, Window,
+    BatchLoader, BatchSource, ClientError, LoadStats, OracleTier, PrefetchStats, Prefetcher,
+    PreparedBatch, PullKind, RowBudget, RowBuffer, RowResidency, RowSource, Window,
 };
 
 /// Policy for the rows that stay in memory between batches.
@@ -236,7 +236,7 @@ impl IterationWorker {
             let sizes = (n_slots, max_nodes.max(1));
             let numbers = config.first..end;
             let (planned, took) =
-                PlannedTier::filled(sizes, &self.loader, schedule.n_nodes(), &numbers, &soonest)?;
+                OracleTier::filled(sizes, &self.loader, schedule.n_nodes(), &numbers, &soonest)?;
             filled = took;
             tier = Some((Arc::new(planned), next_uses(schedule, config.worker, &self.path)?));
         }
@@ -270,7 +270,7 @@ struct ScheduledSource {
     worker: u32,
     /// Number of the first batch.
     first: u32,
-    tier: Option<(Arc<PlannedTier>, NextUses)>,
+    tier: Option<(Arc<OracleTier>, NextUses)>,
 }
 
 impl BatchSource for ScheduledSource {
@@ -278,13 +278,13 @@ impl BatchSource for ScheduledSource {
         self.schedule.n_batches(self.worker).saturating_mul(self.schedule.spec().epochs)
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
+    fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
         let per_epoch = self.schedule.n_batches(self.worker);
         let epoch = index / per_epoch;
         let position = index % per_epoch;
         // Taken before anything can fail: a dropped turn releases the ones that wait for it.
         let kept = match &self.tier {
-            None => Kept::Nothing,
+            None => RowResidency::Nothing,
             Some((tier, uses)) => {
                 let mut turn = tier.turn(index);
                 let mut next = uses.get(epoch, position)?;
@@ -292,7 +292,7 @@ impl BatchSource for ScheduledSource {
                     *next -= self.first;
                 }
                 turn.announce(next);
-                Kept::Planned(turn)
+                RowResidency::Planned(turn)
             }
         };
         Ok((self.schedule.get(self.worker, epoch, position)?, kept))

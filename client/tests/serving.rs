@@ -127,7 +127,7 @@ fn partitions_on_two_servers_look_like_one_graph() {
     let ids = all_ids(3000);
     assert_rows(&ids, &pull(&client, &ids).unwrap());
     let half = connect(&[&first_address]);
-    assert!(matches!(pull(&half, &ids), Err(ClientError::NoHolder { part: PartId(1) })));
+    assert!(matches!(pull(&half, &ids), Err(ClientError::NoReplica { part: PartId(1) })));
     first.stop().unwrap();
     second.stop().unwrap();
 }

@@ -6,8 +6,8 @@
 #[path = "../../benches/src/graph.rs"]
 #[expect(unreachable_pub, reason = "public where it lives")]
 mod graph;
-#[path = "sharing/lending.rs"]
-mod lending;
+#[path = "sharing/leases.rs"]
+mod leases;
 #[path = "sharing/strange.rs"]
 mod strange;
 

@@ -272,7 +272,7 @@ fn two_servers_of_one_graph_are_written_and_committed_as_one() {
     expected.check(&addresses, "compacted on both");
     // Nodes of the second alone cannot be put through the first.
     let error = connect(&[&first_address]).put_rows("feat", &ids, &put_rows(&ids, 2)).unwrap_err();
-    assert!(matches!(error, ClientError::NoHolder { part: PartId(1) }), "{error}");
+    assert!(matches!(error, ClientError::NoReplica { part: PartId(1) }), "{error}");
     client.commit().unwrap();
     expected.check(&addresses, "and nothing of that was put");
     first.stop().unwrap();

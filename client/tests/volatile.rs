@@ -1,5 +1,5 @@
-//! Volatile tensors over real servers: what is published is pulled with its stamp, by whatever way, and
-//! never torn or older than was asked.
+//! Volatile tensors over real servers: what is published is pulled with its stamp, by whatever way,
+//! and never torn or older than was asked.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -52,7 +52,8 @@ fn connect<A: AsRef<str>>(addresses: &[A], deadline: Duration) -> Client {
     Client::connect(addresses, config).expect("connected")
 }
 
-/// The row of a node as it was published with a stamp: it tells both, and every byte depends on them.
+/// The row of a node as it was published with a stamp: it tells both, and every byte depends on
+/// them.
 fn row_of(node: NodeId, stamp: Stamp) -> Vec<u8> {
     let mix = node.0.wrapping_mul(2_654_435_761) ^ stamp.wrapping_mul(40_503);
     let mut row: Vec<u8> = (0..ROW_BYTES as u32).map(|i| (mix >> (i % 17)) as u8).collect();
@@ -176,7 +177,7 @@ fn partitions_on_two_servers_are_one_tensor_that_a_client_declares() {
     let half = connect(&[&first_address], Duration::from_secs(2));
     assert!(matches!(
         pull(&half, &ids, StampWanted::now(4)),
-        Err(ClientError::NoHolder { part: PartId(1) })
+        Err(ClientError::NoReplica { part: PartId(1) })
     ));
     drop(publisher);
     first.stop().unwrap();

@@ -9,7 +9,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use lodestore_graph::NodeId;
 use lodestore_store::crash::CrashDevice;
 use lodestore_store::{
-    Access, Change, Device, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind,
+    Access, Change, FileSystem, EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind,
     View, verify_rows,
 };
 
@@ -89,12 +89,12 @@ pub fn run(data: &[u8]) {
 }
 
 fn look(device: &CrashDevice, edits: &[Edit<'_>]) {
-    let shared: Arc<dyn Device> = Arc::new(device.clone());
+    let shared: Arc<dyn FileSystem> = Arc::new(device.clone());
     let graph = Graph::open_on(shared, Path::new(OUT)).expect("its description is sound");
     let options = OpenOptions { reader: ReaderKind::Pread };
     let report = verify_rows(&graph);
-    for mode in [LiveMode::Read, LiveMode::Write] {
-        let live = match LiveGraph::open(graph.clone(), None, mode, &options) {
+    for mode in [OpenMode::Read, OpenMode::Write] {
+        let live = match GraphHandle::open(graph.clone(), None, mode, &options) {
             Ok(live) => live,
             Err(error) => {
                 // A file that no record names goes to quarantine, which this device cannot do.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lodestore_store::crash::CrashDevice;
-use lodestore_store::{DEVICE_FILE, Device, DeviceProfile, StoredProfile};
+use lodestore_store::{DEVICE_FILE, FileSystem, DiskProfile, StoredProfile};
 
 use crate::memory::bounded;
 
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
 /// Returns a usual disk, with and without its checksum line.
 pub fn seeds() -> Vec<Vec<u8>> {
     let (device, dir) = (CrashDevice::new(0), Path::new(""));
-    StoredProfile::new(DeviceProfile::default(), Vec::new(), true, 1_800_000_000)
+    StoredProfile::new(DiskProfile::default(), Vec::new(), true, 1_800_000_000)
         .write(&device, dir)
         .expect("room in memory");
     let file = device.open(Path::new(DEVICE_FILE)).expect("what was written");

@@ -6,7 +6,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use lodestore_graph::PartId;
 use lodestore_store::crash::CrashDevice;
 use lodestore_store::{
-    Device, DeviceProfile, Dtype, MemoryReader, ReadPlan, RowIdx, RowReader, Segment, SegmentCodec,
+    FileSystem, DiskProfile, Dtype, MemoryReader, ReadPlan, RowIdx, RowReader, Segment, SegmentCodec,
     SegmentIdentity, SegmentWriter, TensorSpec,
 };
 use uuid::Uuid;
@@ -44,7 +44,7 @@ pub fn run(data: &[u8]) {
     };
     let layout = segment.layout().clone();
     let reader = MemoryReader::load(segment).expect("the length was checked");
-    let profile = DeviceProfile::default();
+    let profile = DiskProfile::default();
     let (mut plan, mut row) = (ReadPlan::default(), vec![0; layout.row_bytes()]);
     let mut sound = Vec::new();
     for row_idx in (0..identity.n_rows).map(RowIdx) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use lodestore_graph::PartId;
 use lodestore_store::crash::CrashDevice;
 use lodestore_store::{
-    Device, DeviceProfile, Dtype, MemoryReader, ReadPlan, RowIdx, RowReader, Segment, SegmentCodec,
+    FileSystem, DiskProfile, Dtype, MemoryReader, ReadPlan, RowIdx, RowReader, Segment, SegmentCodec,
     SegmentIdentity, SegmentLayout, SegmentWriter, TensorSpec,
 };
 use uuid::Uuid;
@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
     let reader = MemoryReader::load(segment).expect("the length was checked");
     let (mut plan, mut row) = (ReadPlan::default(), vec![0; layout.row_bytes()]);
     for row_idx in (0..n_rows).map(RowIdx) {
-        plan.build(&[row_idx], &layout, &DeviceProfile::default()).expect("a row of the segment");
+        plan.build(&[row_idx], &layout, &DiskProfile::default()).expect("a row of the segment");
         let read = bounded(file.len(), || reader.execute(&plan, &mut row));
         if read.is_ok() {
             let pages = layout.row_pages(row_idx).expect("a row of the segment");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_store::crash::{CrashDevice, Fault, Plan};
-use lodestore_store::{Device, Folding};
+use lodestore_store::{FileSystem, Folding};
 use rustix::io::Errno;
 
 use crate::small::import;
@@ -83,7 +83,7 @@ thread_local! {
         let device = CrashDevice::new(0);
         device.create_dir(Path::new("graphs")).expect("an empty device");
         device.sync(Path::new("")).expect("a sound device");
-        let shared: Arc<dyn Device> = Arc::new(device.clone());
+        let shared: Arc<dyn FileSystem> = Arc::new(device.clone());
         import(&shared).expect("a sound device");
         device
     };

@@ -1,6 +1,6 @@
 //! A keyed shuffle of `0..n` that needs no table.
 
-use crate::mix::mix;
+use crate::splitmix64::splitmix64;
 
 const N_ROUNDS: usize = 6;
 
@@ -23,7 +23,7 @@ impl Bijection {
         let (left_bits, right_bits) = (bits / 2, bits - bits / 2);
         let mut keys = [0; N_ROUNDS];
         for (round, round_key) in (1..).zip(&mut keys) {
-            *round_key = mix(key ^ mix(round));
+            *round_key = splitmix64(key ^ splitmix64(round));
         }
         let (left_mask, right_mask) = ((1 << left_bits) - 1, (1 << right_bits) - 1);
         Self { n, right_bits, left_mask, right_mask, keys }
@@ -49,9 +49,9 @@ impl Bijection {
             for i in 0..N_ROUNDS {
                 let round = round_at(i);
                 if round.is_multiple_of(2) {
-                    left ^= mix(self.keys[round] ^ right) & self.left_mask;
+                    left ^= splitmix64(self.keys[round] ^ right) & self.left_mask;
                 } else {
-                    right ^= mix(self.keys[round] ^ left) & self.right_mask;
+                    right ^= splitmix64(self.keys[round] ^ left) & self.right_mask;
                 }
             }
             x = left << self.right_bits | right;

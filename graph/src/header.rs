@@ -21,7 +21,6 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::check::Facts;
 use crate::{PartId, PartitionBook};
 
 /// Bytes of the header; the first section starts here.
@@ -225,6 +224,23 @@ impl Header {
             section_crcs: [56, 60, 64, 68].map(|at| u32_at(page, at)),
         })
     }
+}
+
+/// The header of a sound file, of any graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Identity of the graph.
+    pub uuid: [u8; 16],
+    /// Partition.
+    pub part: u32,
+    /// First node that the partition owns.
+    pub first_node: u32,
+    /// Nodes of the whole graph.
+    pub graph_nodes: u32,
+    /// Nodes listed in the file.
+    pub n_nodes: u64,
+    /// Edges listed in the file.
+    pub n_edges: u64,
 }
 
 /// Contents of a header, of any graph and partition.

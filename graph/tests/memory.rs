@@ -15,7 +15,7 @@ use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::{NextUses, Schedule, ScheduleSpec, write_schedule};
 use lodestore_graph::topology::{Topology, TopologyOptions, write_topologies_with};
-use lodestore_graph::{NodeId, PartId, mix};
+use lodestore_graph::{NodeId, PartId, splitmix64};
 
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
@@ -52,7 +52,7 @@ fn write_edges(path: &Path) {
         let unit = (word >> 40) as f64 / (1u64 << 24) as f64;
         (unit.powi(3) * f64::from(N_NODES)) as u32
     };
-    let ids = (0..2 * N_EDGES as u64).flat_map(|i| skewed(mix(i)).to_le_bytes());
+    let ids = (0..2 * N_EDGES as u64).flat_map(|i| skewed(splitmix64(i)).to_le_bytes());
     std::fs::write(path, ids.collect::<Vec<u8>>()).unwrap();
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use lodestore_graph::PartId;
-use lodestore_store::{Graph, LiveGraph, LiveMode, NanPolicy, OpenOptions, TensorOptions};
+use lodestore_store::{Graph, GraphHandle, NanPolicy, OpenMode, OpenOptions, TensorOptions};
 use serde::Serialize;
 
 use crate::config::TensorFile;
@@ -58,7 +58,7 @@ pub fn add_tensors(
     for (file, source) in files.iter().zip(&sources) {
         let (graph, begun) = (Graph::open(folder)?, Instant::now());
         let options = OpenOptions::default();
-        let live = Arc::new(LiveGraph::open(graph, Some(&here), LiveMode::Write, &options)?);
+        let live = Arc::new(GraphHandle::open(graph, Some(&here), OpenMode::Write, &options)?);
         observer.stage(&file.name);
         let mut progress = |done, total| observer.progress(&file.name, done, total);
         let options = TensorOptions { nan, codec: file.codec };

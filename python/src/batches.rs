@@ -4,7 +4,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lodestore_client::{
-    IterationConfig, IterationStats, Met, RowBuffer, ScheduledBatch, ScheduledBatches, TensorInfo,
+    BatchReadiness, IterationConfig, IterationStats, RowBuffer, ScheduledBatch, ScheduledBatches,
+    TensorInfo,
 };
 use lodestore_graph::schedule::ScheduleError;
 use numpy::PyArray1;
@@ -144,7 +145,7 @@ impl Batches {
         let wait_seconds = start.elapsed().as_secs_f64();
         state.next = batch.index + 1;
         let met = match batch.prepared.met {
-            Met::DefaultPath => "default_path",
+            BatchReadiness::DefaultPath => "default_path",
             _ if is_ready => "ready",
             _ => "waited",
         };

@@ -7,7 +7,7 @@ use lodestore_client::ClientError;
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::topology::TopologyError;
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{Cause, SourceError, StoreError};
+use lodestore_store::{ErrorOrigin, SourceError, StoreError};
 use pyo3::PyErr;
 use thiserror::Error;
 
@@ -171,7 +171,9 @@ fn of_store(error: &StoreError, words: String) -> PyErr {
         | StoreError::Misplaced { file, .. }
         | StoreError::Meta { file, .. }
         | StoreError::DamagedPending { dir: file, .. }
-        | StoreError::Catalog { dir: file, cause: Cause::Damage, .. } => damaged(words, file, None),
+        | StoreError::Catalog { dir: file, origin: ErrorOrigin::Damage, .. } => {
+            damaged(words, file, None)
+        }
         StoreError::NoVersion { .. } | StoreError::VersionAhead { .. } => {
             classes::VersionError::new_err(words)
         }

@@ -10,7 +10,7 @@ use lodestore_client::{
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::topology::Topology;
-use lodestore_store::{Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, LiveGraph};
+use lodestore_store::{Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, GraphHandle};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -46,7 +46,7 @@ pub(crate) enum Backend {
 /// Files that this process reads.
 pub(crate) struct Files {
     pub(crate) store: EmbeddedStore,
-    pub(crate) live: Arc<LiveGraph>,
+    pub(crate) live: Arc<GraphHandle>,
     /// The version that is read; without one the newest at each moment.
     pub(crate) version: Option<u32>,
 }

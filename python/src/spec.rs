@@ -8,7 +8,7 @@ use std::time::Duration;
 use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource, Security, Token};
 use lodestore_graph::PartId;
 use lodestore_schema::Tokens;
-use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind, View};
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, View};
 
 use crate::error::Error;
 use crate::open_graph::{Backend, Files, OpenGraph, Servers};
@@ -101,10 +101,10 @@ impl Folder {
             Some(parts) => parts.iter().copied().map(PartId).collect(),
             None => graph.parts_here(),
         };
-        let mode = if self.writable { LiveMode::Write } else { LiveMode::Read };
+        let mode = if self.writable { OpenMode::Write } else { OpenMode::Read };
         let options = OpenOptions { reader: self.reader };
         let tensors = graph.meta().tensors.clone();
-        let live = Arc::new(LiveGraph::open(graph, Some(&parts), mode, &options)?);
+        let live = Arc::new(GraphHandle::open(graph, Some(&parts), mode, &options)?);
         OpenGraph::of_files(live, self.version, &tensors)
     }
 }
@@ -112,7 +112,7 @@ impl Folder {
 impl OpenGraph {
     /// Returns a view of open files at `version`, or at the newest version at each moment.
     pub(crate) fn of_files(
-        live: Arc<LiveGraph>,
+        live: Arc<GraphHandle>,
         version: Option<u32>,
         tensors: &[lodestore_store::TensorSpec],
     ) -> Result<Self, Error> {

@@ -1,7 +1,7 @@
 //! The one thread that accepts connections and hands each to a shard.
 //!
-//! A plain thread, so that a stop closes the doors first, and a flood of connections or a lack of
-//! file descriptors never takes a shard's time.
+//! A plain thread, so that a stop closes the listening sockets first, and a flood of connections or
+//! a lack of file descriptors never takes a shard's time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,11 +13,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tracing::warn;
 
 use crate::ServerError;
-use crate::complaints::Complaints;
 use crate::listen::Listeners;
+use crate::log_limit::LogLimiter;
+use crate::mailbox::Mailbox;
 use crate::metrics::Observed;
-use crate::shard::Inbox;
-use crate::watch::Deaths;
+use crate::supervisor::ThreadSupervisor;
 
 /// Pause after an accept or a poll that failed for want of descriptors or memory.
 const BACKOFF: Duration = Duration::from_millis(50);
@@ -29,22 +29,23 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Starts to accept. Connections of a door without a shard go to `inboxes` in turn.
+    /// Starts to accept. Connections of a listening socket without a shard go to `mailboxes` in
+    /// turn.
     pub(crate) fn start(
         listeners: Listeners,
-        inboxes: Arc<[Inbox]>,
+        mailboxes: Arc<[Mailbox]>,
         observed: Arc<Observed>,
-        deaths: &Deaths,
+        supervisor: &ThreadSupervisor,
     ) -> Result<Self, ServerError> {
         let thread_error = |e: rustix::io::Errno| ServerError::Thread(e.into());
         let stop = Arc::new(
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(thread_error)?,
         );
         let stopped = Arc::clone(&stop);
-        let lifeline = deaths.lifeline("lode-accept");
+        let guard = supervisor.thread_guard("lode-accept");
         let accept = move || {
-            lifeline.hold();
-            run(&listeners, &inboxes, &observed, &stopped);
+            guard.hold();
+            run(&listeners, &mailboxes, &observed, &stopped);
         };
         let thread = std::thread::Builder::new()
             .name("lode-accept".into())
@@ -53,7 +54,7 @@ impl Acceptor {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Closes all doors; when it returns, no connection is taken any more.
+    /// Closes all listening sockets; when it returns, no connection is taken any more.
     pub(crate) fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_err() {
@@ -72,11 +73,11 @@ impl Drop for Acceptor {
     }
 }
 
-fn run(listeners: &Listeners, inboxes: &[Inbox], observed: &Observed, stop: &OwnedFd) {
+fn run(listeners: &Listeners, mailboxes: &[Mailbox], observed: &Observed, stop: &OwnedFd) {
     let mut turn = 0;
-    let (complaints, drops) = (Complaints::default(), Complaints::default());
+    let (log_limit, drops) = (LogLimiter::default(), LogLimiter::default());
     let tell = |error: &io::Error, what: &str| {
-        if let Some(untold) = complaints.tell(Instant::now()) {
+        if let Some(untold) = log_limit.allow(Instant::now()) {
             warn!(%error, untold, "{what} failed");
         }
         std::thread::sleep(BACKOFF);
@@ -85,9 +86,9 @@ fn run(listeners: &Listeners, inboxes: &[Inbox], observed: &Observed, stop: &Own
         let mut fds: Vec<PollFd<'_>> = std::iter::once(PollFd::new(stop, PollFlags::IN))
             .chain(
                 listeners
-                    .doors()
+                    .sockets()
                     .iter()
-                    .map(|door| PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN)),
+                    .map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)),
             )
             .collect();
         match poll(&mut fds, None) {
@@ -104,17 +105,17 @@ fn run(listeners: &Listeners, inboxes: &[Inbox], observed: &Observed, stop: &Own
             return;
         }
         let ready: Vec<bool> = fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
-        for (door, _) in listeners.doors().iter().zip(ready).filter(|(_, ready)| *ready) {
-            match door.accept() {
+        for (listener, _) in listeners.sockets().iter().zip(ready).filter(|(_, ready)| *ready) {
+            match listener.accept() {
                 Ok(connection) => {
-                    let shard = door.shard.unwrap_or_else(|| {
-                        turn = (turn + 1) % inboxes.len();
+                    let shard = listener.shard.unwrap_or_else(|| {
+                        turn = (turn + 1) % mailboxes.len();
                         turn
                     });
-                    // A full inbox drops the connection: the client sees it closed.
-                    if !inboxes[shard].connect(connection) {
+                    // A full mailbox drops the connection: the client sees it closed.
+                    if !mailboxes[shard].connect(connection) {
                         observed.dropped();
-                        if let Some(untold) = drops.tell(Instant::now()) {
+                        if let Some(untold) = drops.allow(Instant::now()) {
                             warn!(shard, untold, "connection dropped: too many wait for the shard");
                         }
                     }

@@ -8,13 +8,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lodestore_schema::UpdateStats;
-use lodestore_store::{Folding, LiveTensor, StoreError};
+use lodestore_store::{Folding, StoreError, TensorHandle};
 use tracing::{info, warn};
 
 use crate::ServerError;
-use crate::holdings::Holdings;
 use crate::limits::{QUICK_SWEEPS, SWEEP_EVERY, SWEEP_PAUSE};
-use crate::shard::Inbox;
+use crate::mailbox::Mailbox;
+use crate::partitions::Partitions;
 
 /// The tensors with deltas, which a run compacts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -137,11 +137,11 @@ impl Runs {
 }
 
 impl Compactor {
-    /// Starts the thread; shards whose `inboxes` these are learn of every segment that it makes.
+    /// Starts the thread; shards whose `mailboxes` these are learn of every segment that it makes.
     pub(crate) fn start(
         runs: Arc<Runs>,
-        holdings: Arc<Holdings>,
-        inboxes: Arc<[Inbox]>,
+        partitions: Arc<Partitions>,
+        mailboxes: Arc<[Mailbox]>,
     ) -> Result<Self, ServerError> {
         let of_thread = Arc::clone(&runs);
         let work = move || {
@@ -153,13 +153,13 @@ impl Compactor {
                     Work::Run(scope) => scope,
                     Work::Sweep => {
                         quick_sweeps = quick_sweeps.saturating_sub(1);
-                        if !sweep(&holdings) {
+                        if !sweep(&partitions) {
                             quick_sweeps = 0;
                         }
                         continue;
                     }
                 };
-                let failure = match run(&of_thread, &holdings, &inboxes, scope) {
+                let failure = match run(&of_thread, &partitions, &mailboxes, scope) {
                     Ok(()) | Err(StoreError::Stopped) => String::new(),
                     Err(error) => {
                         warn!(%error, "a compaction has failed; some layers stay as they are");
@@ -196,11 +196,11 @@ impl Drop for Compactor {
 /// Compacts one tensor of one partition after the other.
 fn run(
     runs: &Runs,
-    holdings: &Holdings,
-    inboxes: &[Inbox],
+    partitions: &Partitions,
+    mailboxes: &[Mailbox],
     scope: Scope,
 ) -> Result<(), StoreError> {
-    let is_chosen = |tensor: &LiveTensor| match scope {
+    let is_chosen = |tensor: &TensorHandle| match scope {
         Scope::Everything => !tensor.current().is_plain(),
         Scope::WhereItPays => tensor.pays_to_fold(),
     };
@@ -208,8 +208,8 @@ fn run(
         Scope::Everything => Folding::All,
         Scope::WhereItPays => Folding::WherePays,
     };
-    holdings.keep_newest();
-    let chosen = holdings.live_tensors().filter(|(_, _, tensor)| is_chosen(tensor));
+    partitions.keep_newest();
+    let chosen = partitions.live_tensors().filter(|(_, _, tensor)| is_chosen(tensor));
     // Not the tensors themselves, which would keep partitions from being given up.
     let chosen = chosen.map(|(part, position, tensor)| {
         (part, position, tensor.current().base().segment().layout().data_bytes())
@@ -219,8 +219,8 @@ fn run(
     runs.bytes_total.store(bytes.sum(), Ordering::Relaxed);
     let (mut done, mut outcome) = (0, Ok(()));
     for (part, position, _) in chosen {
-        let name = &holdings.tensors[position].description.name;
-        if holdings.live.tensor(part, position).is_none() {
+        let name = &partitions.tensors[position].description.name;
+        if partitions.live.tensor(part, position).is_none() {
             // Given up meanwhile.
             continue;
         }
@@ -230,7 +230,7 @@ fn run(
             runs.bytes.store(done + bytes, Ordering::Relaxed);
             if runs.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let folded = holdings.live.compact(Some(part), Some(name), what, &mut progress);
+        let folded = partitions.live.compact(Some(part), Some(name), what, &mut progress);
         done += of_this;
         match folded {
             Ok(_) => info!(%part, tensor = name, "compacted"),
@@ -238,19 +238,19 @@ fn run(
             // What is damaged in one keeps no other from it; deltas of it may be folded.
             Err(error) => outcome = outcome.and(Err(error)),
         }
-        for inbox in inboxes {
-            inbox.folded(part);
+        for mailbox in mailboxes {
+            mailbox.folded(part);
         }
     }
-    outcome.and(holdings.live.sweep().map(drop))
+    outcome.and(partitions.live.sweep().map(drop))
 }
 
 /// Removes files that are out of use, and no version that is kept needs, and puts that were left
 /// behind; whether some files are left.
-fn sweep(holdings: &Holdings) -> bool {
-    holdings.pins.expire(Instant::now());
-    holdings.puts.forget_idle(Instant::now());
-    match holdings.live.sweep() {
+fn sweep(partitions: &Partitions) -> bool {
+    partitions.pins.expire(Instant::now());
+    partitions.puts.forget_idle(Instant::now());
+    match partitions.live.sweep() {
         Ok(n_left) => n_left > 0,
         Err(error) => {
             warn!(%error, "files of folded layers were not removed");

@@ -9,8 +9,10 @@ use tracing::warn;
 
 use crate::ServerError;
 use crate::limits::{IO_BYTES_PER_SHARD, LOCKED_BYTES_PER_SHARD, MAILBOX_LEN, TURN};
-use crate::shard::{self, Inbox, ShardPlan, Started, Step};
-use crate::watch::Deaths;
+use crate::mailbox::Mailbox;
+use crate::shard::plan::ShardPlan;
+use crate::shard::{self, Started, Step};
+use crate::supervisor::ThreadSupervisor;
 
 /// Starts one executor per shard. Where one cannot start, the others give up after
 /// `START_TIMEOUT`, since the mesh is never complete.
@@ -19,7 +21,7 @@ pub(crate) fn spawn(
     started: &Started,
     n_shards: u16,
     io_bytes: usize,
-    deaths: &Deaths,
+    supervisor: &ThreadSupervisor,
 ) -> Result<Vec<ExecutorJoinHandle<Result<(), String>>>, ServerError> {
     let mesh = MeshBuilder::full(n_shards.into(), MAILBOX_LEN);
     let executor_error =
@@ -28,9 +30,9 @@ pub(crate) fn spawn(
         .map(|i| {
             let (plan, mesh, started) = (plan.clone(), mesh.clone(), started.clone());
             let name = name_of(i.into());
-            let lifeline = deaths.lifeline(&name);
+            let guard = supervisor.thread_guard(&name);
             let run = move || {
-                lifeline.hold();
+                guard.hold();
                 shard::run(plan, mesh, started)
             };
             LocalExecutorBuilder::new(Placement::Unbound)
@@ -51,10 +53,10 @@ fn name_of(shard: usize) -> String {
 /// heard of, as where its executor could not be created.
 pub(crate) fn why_dead(
     error: ServerError,
-    deaths: &Deaths,
+    supervisor: &ThreadSupervisor,
     executors: &mut Vec<ExecutorJoinHandle<Result<(), String>>>,
 ) -> ServerError {
-    let Some(name) = deaths.first() else { return error };
+    let Some(name) = supervisor.first() else { return error };
     let Some(at) = (0..executors.len()).find(|&at| name_of(at) == name) else { return error };
     // It ends now, if it has not ended.
     match join([executors.swap_remove(at)].into_iter()) {
@@ -83,27 +85,27 @@ pub(crate) fn io_bytes(n_shards: u16) -> usize {
     IO_BYTES_PER_SHARD
 }
 
-/// Waits until every shard is up, and puts their inboxes in the order of shards.
+/// Waits until every shard is up, and puts their mailboxes in the order of shards.
 pub(crate) fn collect_inboxes(
     starting: &mpsc::Receiver<Step>,
     n_shards: u16,
-) -> Result<Vec<Inbox>, ServerError> {
-    let mut inboxes: Vec<Option<Inbox>> = (0..n_shards).map(|_| None).collect();
+) -> Result<Vec<Mailbox>, ServerError> {
+    let mut mailboxes: Vec<Option<Mailbox>> = (0..n_shards).map(|_| None).collect();
     let mut failed = None;
     // The channel ends when every shard has reported or died.
     for step in starting {
         match step {
-            Step::Up(shard, inbox) => inboxes[shard] = Some(inbox),
+            Step::Up(shard, mailbox) => mailboxes[shard] = Some(mailbox),
             Step::Failed(reason) => failed = Some(reason),
         }
     }
-    let complete: Option<Vec<Inbox>> = if failed.is_some() {
-        for inbox in inboxes.iter().flatten() {
-            inbox.stop();
+    let complete: Option<Vec<Mailbox>> = if failed.is_some() {
+        for mailbox in mailboxes.iter().flatten() {
+            mailbox.stop();
         }
         None
     } else {
-        inboxes.into_iter().collect()
+        mailboxes.into_iter().collect()
     };
     complete.ok_or_else(|| ServerError::Executor {
         reason: failed.unwrap_or_else(|| "a shard died as it started".into()),
@@ -145,11 +147,11 @@ mod tests {
     /// which each reaches it at another moment of its way to sleep.
     fn slowest_answer(timer: Duration, n: u64) -> Duration {
         let (answers, answered) = mpsc::channel();
-        let (inboxes, inbox) = mpsc::channel();
+        let (mailboxes, mailbox) = mpsc::channel();
         let answer = move || async move {
             let (sender, receiver) = shared_channel::new_bounded(1);
             let (sender, receiver) = zip(sender.connect(), receiver.connect()).await;
-            inboxes.send(sender.into_foreign()).unwrap();
+            mailboxes.send(sender.into_foreign()).unwrap();
             while let Some(message) = receiver.recv().await {
                 // By another task: it is runnable when the executor polls its rings.
                 let answers = answers.clone();
@@ -160,17 +162,17 @@ mod tests {
         let builder = LocalExecutorBuilder::new(Placement::Unbound).preempt_timer(timer);
         let executor = builder.spawn(answer).unwrap();
         let overslept = "an executor sleeps although a task is runnable";
-        let inbox = inbox.recv_timeout(Duration::from_secs(10)).expect(overslept);
+        let mailbox = mailbox.recv_timeout(Duration::from_secs(10)).expect(overslept);
         let mut slowest = Duration::ZERO;
         for message in 0..n {
             let start = Instant::now();
             while start.elapsed() < Duration::from_nanos(message * 7919 % 50_000) {}
             let sent = Instant::now();
-            inbox.try_send(message).unwrap();
+            mailbox.try_send(message).unwrap();
             assert_eq!(answered.recv_timeout(Duration::from_secs(10)).expect(overslept), message);
             slowest = slowest.max(sent.elapsed());
         }
-        drop(inbox);
+        drop(mailbox);
         executor.join().unwrap();
         slowest
     }
@@ -234,10 +236,14 @@ mod tests {
     }
 
     /// Ends as a shard whose executor is created, or else before it is one.
-    fn dead(shard: usize, depth: usize, deaths: &Deaths) -> ExecutorJoinHandle<Result<(), String>> {
-        let lifeline = deaths.lifeline(name_of(shard));
+    fn dead(
+        shard: usize,
+        depth: usize,
+        supervisor: &ThreadSupervisor,
+    ) -> ExecutorJoinHandle<Result<(), String>> {
+        let guard = supervisor.thread_guard(name_of(shard));
         let run = move || async move {
-            lifeline.hold();
+            guard.hold();
             Err("its disk is gone".to_owned())
         };
         LocalExecutorBuilder::new(Placement::Unbound).ring_depth(depth).spawn(run).unwrap()
@@ -247,14 +253,14 @@ mod tests {
     fn an_answer_of_a_dead_shard_is_reported_rather_than_its_silence() {
         // The kernel makes no ring of that many entries.
         for (depth, told) in [(128, "its disk is gone"), (1 << 24, "lode-shard-1: ")] {
-            let deaths = Deaths::default();
+            let supervisor = ThreadSupervisor::default();
             let unheard = || ServerError::Executor { reason: "did not begin".into() };
-            let error = why_dead(unheard(), &deaths, &mut Vec::new()).to_string();
+            let error = why_dead(unheard(), &supervisor, &mut Vec::new()).to_string();
             assert!(error.contains("did not begin"), "{error}");
             let first = LocalExecutorBuilder::new(Placement::Unbound).spawn(|| async { Ok(()) });
-            let mut executors = vec![first.unwrap(), dead(1, depth, &deaths)];
-            assert_eq!(deaths.wait().as_deref(), Some("lode-shard-1"));
-            let error = why_dead(unheard(), &deaths, &mut executors).to_string();
+            let mut executors = vec![first.unwrap(), dead(1, depth, &supervisor)];
+            assert_eq!(supervisor.wait().as_deref(), Some("lode-shard-1"));
+            let error = why_dead(unheard(), &supervisor, &mut executors).to_string();
             assert!(error.contains(told) && !error.contains("did not begin"), "{error}");
             join(executors.into_iter()).unwrap();
         }

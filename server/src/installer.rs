@@ -6,10 +6,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_store::{LiveGraph, Manifest};
+use lodestore_store::{GraphHandle, Manifest};
 
-use crate::holdings::Holdings;
-use crate::shard::Inbox;
+use crate::mailbox::Mailbox;
+use crate::partitions::Partitions;
 use crate::{Server, ServerError};
 
 /// Longest wait until all shards read a version that was installed.
@@ -21,26 +21,26 @@ const ADVICE: &str = "stop this server; what is published is pulled into a new f
 /// Installs versions on a server that follows; from a thread of the caller's.
 #[derive(Clone)]
 pub struct Installer {
-    holdings: Arc<Holdings>,
-    inboxes: Arc<[Inbox]>,
+    partitions: Arc<Partitions>,
+    mailboxes: Arc<[Mailbox]>,
 }
 
 impl Installer {
-    pub(crate) fn new(holdings: &Arc<Holdings>, inboxes: &Arc<[Inbox]>) -> Self {
-        Self { holdings: Arc::clone(holdings), inboxes: Arc::clone(inboxes) }
+    pub(crate) fn new(partitions: &Arc<Partitions>, mailboxes: &Arc<[Mailbox]>) -> Self {
+        Self { partitions: Arc::clone(partitions), mailboxes: Arc::clone(mailboxes) }
     }
 
     /// Returns the graph that is served.
     #[must_use]
-    pub fn live(&self) -> &LiveGraph {
-        &self.holdings.live
+    pub fn live(&self) -> &GraphHandle {
+        &self.partitions.live
     }
 
     /// Returns the version of a partition that all shards serve, if it is here.
     #[must_use]
     pub fn version(&self, part: PartId) -> Option<u32> {
-        let is_here = self.holdings.live.part_version(part).is_some();
-        is_here.then(|| self.holdings.served_version(part))
+        let is_here = self.partitions.live.part_version(part).is_some();
+        is_here.then(|| self.partitions.served_version(part))
     }
 
     /// Serves the version of a manifest, whose files are all here; returns whether that is new.
@@ -50,16 +50,16 @@ impl Installer {
     /// [`ServerError::NotSwitched`]: install the manifest again.
     pub fn install(&self, manifest: &Manifest) -> Result<bool, ServerError> {
         // A reader that has just seen its number finds it.
-        self.holdings.keep_newest();
+        self.partitions.keep_newest();
         let (part, version) = (manifest.part(), manifest.version());
-        let is_new = self.holdings.live.install(manifest)?;
-        let is_new = is_new || self.holdings.served_version(part) < version;
+        let is_new = self.partitions.live.install(manifest)?;
+        let is_new = is_new || self.partitions.served_version(part) < version;
         if is_new {
             let switched = self.switch(part);
             switched.map_err(|reason| ServerError::NotSwitched { part, version, reason })?;
         }
         // Where nothing is new too: those that readers held until a restart.
-        self.holdings.live.graph().remove_strays(manifest)?;
+        self.partitions.live.graph().remove_strays(manifest)?;
         Ok(is_new)
     }
 
@@ -70,10 +70,10 @@ impl Installer {
     pub fn adopt(&self, part: PartId) -> Result<u32, ServerError> {
         let not_adopted = |reason: String| ServerError::NotAdopted { part, reason };
         let (done, adopted) = mpsc::channel();
-        let Some(inbox) = self.inboxes.first() else {
+        let Some(mailbox) = self.mailboxes.first() else {
             return Err(not_adopted("there are no shards".to_owned()));
         };
-        inbox.adopt(part, &done);
+        mailbox.adopt(part, &done);
         drop(done);
         let adopted = adopted.recv_timeout(SWITCH_MAX);
         let adopted = adopted.map_err(|error| not_adopted(why_silent(error)))?;
@@ -83,19 +83,19 @@ impl Installer {
     /// Has all shards read the version of a partition that is installed, or returns why one does
     /// not.
     fn switch(&self, part: PartId) -> Result<(), String> {
-        let seen = self.holdings.committed(Some(part));
+        let seen = self.partitions.committed(Some(part));
         let (done, all_done) = mpsc::channel();
-        for inbox in &*self.inboxes {
-            inbox.installed(part, &done);
+        for mailbox in &*self.mailboxes {
+            mailbox.installed(part, &done);
         }
         drop(done);
         let end = Instant::now() + SWITCH_MAX;
-        for _ in 0..self.inboxes.len() {
+        for _ in 0..self.mailboxes.len() {
             let left = end.saturating_duration_since(Instant::now());
             let switched = all_done.recv_timeout(left).map_err(why_silent)?;
             switched.map_err(|refusal| refusal.message)?;
         }
-        self.holdings.note_served(&seen);
+        self.partitions.note_served(&seen);
         Ok(())
     }
 }
@@ -111,30 +111,30 @@ fn why_silent(error: RecvTimeoutError) -> String {
 /// [`ServerConfig::publishes`](crate::ServerConfig::publishes).
 #[derive(Clone)]
 pub struct Publishing {
-    holdings: Arc<Holdings>,
+    partitions: Arc<Partitions>,
 }
 
 impl Publishing {
     /// Returns the graph that is served.
     #[must_use]
-    pub fn live(&self) -> &LiveGraph {
-        &self.holdings.live
+    pub fn live(&self) -> &GraphHandle {
+        &self.partitions.live
     }
 
     /// Returns the partitions that are served now, ascending.
     #[must_use]
     pub fn parts(&self) -> Vec<PartId> {
-        self.holdings.parts().to_vec()
+        self.partitions.parts().to_vec()
     }
 
     /// Notes the newest published version of a partition, for `stat` and metrics.
     pub fn note(&self, part: PartId, version: u32) {
-        self.holdings.note_published(part, version);
+        self.partitions.note_published(part, version);
     }
 
     /// Refuses puts and commits of a partition from now on, with this reason. Reads continue.
     pub fn fence(&self, part: PartId, reason: String) {
-        self.holdings.live.stop_writes(part, reason, ADVICE);
+        self.partitions.live.stop_writes(part, reason, ADVICE);
     }
 }
 
@@ -142,13 +142,13 @@ impl Server {
     /// Returns what installs versions on this server, which must follow another.
     #[must_use]
     pub fn installer(&self) -> Installer {
-        Installer::new(&self.holdings, &self.inboxes)
+        Installer::new(&self.partitions, &self.mailboxes)
     }
 
     /// Returns the server's side of publications.
     #[must_use]
     pub fn publishing(&self) -> Publishing {
-        Publishing { holdings: Arc::clone(&self.holdings) }
+        Publishing { partitions: Arc::clone(&self.partitions) }
     }
 }
 

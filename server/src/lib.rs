@@ -4,30 +4,34 @@
 //! It joins the store (what lies on disk), the cache (which rows stay in memory) and the schema
 //! (what travels). It does not know clients, training or topology, and decides nothing about
 //! formats or policies. Nothing is shared between shards on the data path: a row has one owner,
-//! and a client that asks the wrong shard is answered by a letter to the owner.
+//! and a client that asks the wrong shard is answered by a message to the owner.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 pub mod limits;
 
 mod acceptor;
+mod auth;
+mod blocking;
+mod buffers;
 mod compactor;
-mod complaints;
 mod config;
 mod connection;
+mod deadline;
 mod dma;
 mod error;
 mod executors;
-mod guard;
-mod holdings;
 mod http;
 mod installer;
 mod listen;
-mod map;
+mod log_limit;
+mod mailbox;
+mod memory_budget;
+mod mesh;
 mod metrics;
+mod partitions;
 mod pem;
 mod pins;
-mod post;
 mod preload;
 mod puts;
 mod reads;
@@ -35,17 +39,17 @@ mod ring_support;
 mod rows;
 mod server;
 mod shard;
+mod shared_memory;
 mod stats;
-mod store_threads;
+mod supervisor;
 #[cfg(test)]
 mod testing;
-mod tier_bytes;
+mod tls_scheduler;
 mod volatile;
-mod watch;
 
+pub use auth::{CredentialReloader, TlsFiles};
 pub use config::ServerConfig;
 pub use error::ServerError;
-pub use guard::{Renewer, TlsFiles};
 pub use installer::{Installer, Publishing};
 pub use lodestore_cache::PolicyKind;
 pub use lodestore_schema::{BadToken, BadTokens, Token, Tokens};
@@ -55,5 +59,5 @@ pub use metrics::{
 };
 pub use preload::PreloadChoice;
 pub use server::Server;
+pub use supervisor::ThreadSupervisor;
 pub use volatile::{BadVolatileChoice, VolatileChoice};
-pub use watch::Deaths;

@@ -150,9 +150,9 @@ const _: () = assert!(
 );
 
 /// Interval at which a shard publishes its gauges.
-pub const BEAT: Duration = Duration::from_millis(100);
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// A shard that has not published for this long is reported as hanging.
-pub const BEAT_OVERDUE: Duration = Duration::from_secs(5);
+pub const HEARTBEAT_OVERDUE: Duration = Duration::from_secs(5);
 
 /// Connections to the metrics port; one more ends the one that is open longest.
 pub const HTTP_CONNECTIONS_MAX: usize = 32;

@@ -19,14 +19,14 @@ const BACKLOG: i32 = 4096;
 
 /// All listening sockets of a server. Socket files are removed on drop.
 pub(crate) struct Listeners {
-    doors: Vec<Door>,
+    sockets: Vec<ListenSocket>,
     tcp: Option<SocketAddr>,
     shard_ports: Vec<u16>,
     paths: Vec<PathBuf>,
 }
 
 /// One listening socket.
-pub(crate) struct Door {
+pub(crate) struct ListenSocket {
     socket: Socket,
     /// The shard that its connections belong to; `None` deals them in turn.
     pub(crate) shard: Option<usize>,
@@ -74,7 +74,7 @@ impl Listeners {
     /// Binds everything or nothing.
     pub(crate) fn bind(config: &ServerConfig, n_shards: u16) -> Result<Self, ServerError> {
         let mut all =
-            Self { doors: Vec::new(), tcp: None, shard_ports: Vec::new(), paths: Vec::new() };
+            Self { sockets: Vec::new(), tcp: None, shard_ports: Vec::new(), paths: Vec::new() };
         if let Some(address) = config.listen {
             all.tcp = Some(all.bind_tcp(address, None)?);
             for shard in 0..n_shards {
@@ -94,8 +94,8 @@ impl Listeners {
     }
 
     /// The sockets to accept from.
-    pub(crate) fn doors(&self) -> &[Door] {
-        &self.doors
+    pub(crate) fn sockets(&self) -> &[ListenSocket] {
+        &self.sockets
     }
 
     /// The common TCP address as bound.
@@ -118,7 +118,8 @@ impl Listeners {
         let listener = TcpListener::bind(address).map_err(error)?;
         listener.set_nonblocking(true).map_err(error)?;
         let bound = listener.local_addr().map_err(error)?;
-        self.doors.push(Door { socket: Socket::Tcp(listener), shard: shard.map(usize::from) });
+        self.sockets
+            .push(ListenSocket { socket: Socket::Tcp(listener), shard: shard.map(usize::from) });
         Ok(bound)
     }
 
@@ -146,7 +147,8 @@ impl Listeners {
         let listener = bind_for(&path, mode).map_err(error)?;
         listener.set_nonblocking(true).map_err(error)?;
         self.paths.push(path);
-        self.doors.push(Door { socket: Socket::Unix(listener), shard: shard.map(usize::from) });
+        self.sockets
+            .push(ListenSocket { socket: Socket::Unix(listener), shard: shard.map(usize::from) });
         Ok(())
     }
 }
@@ -179,7 +181,7 @@ impl Drop for Listeners {
     }
 }
 
-impl Door {
+impl ListenSocket {
     /// Takes one waiting connection; `WouldBlock` when none waits.
     pub(crate) fn accept(&self) -> io::Result<Arrival> {
         match &self.socket {
@@ -199,7 +201,7 @@ impl Door {
     }
 }
 
-impl AsFd for Door {
+impl AsFd for ListenSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
             Socket::Tcp(listener) => listener.as_fd(),

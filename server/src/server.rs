@@ -7,27 +7,28 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use glommio::ExecutorJoinHandle;
-use lodestore_cache::Governor;
+use lodestore_cache::MemoryBudget;
 use lodestore_graph::PartId;
 use lodestore_schema::ShardStats;
 use tracing::info;
 
 use crate::acceptor::Acceptor;
+use crate::auth::{AuthHandle, AuthPolicy, CredentialReloader};
+use crate::blocking::BlockingPools;
 use crate::compactor::{Compactor, Runs};
 use crate::executors;
-use crate::guard::{Gate, Guard, Renewer};
-use crate::holdings::Holdings;
 use crate::http::HttpServer;
 use crate::listen::Listeners;
+use crate::mailbox::Mailbox;
+use crate::memory_budget::{shared_bytes, tier_bytes};
 use crate::metrics::{Observed, Phase, Served};
+use crate::partitions::Partitions;
 use crate::preload::Preload;
 use crate::ring_support;
-use crate::shard::{Inbox, ShardPlan};
+use crate::shard::plan::ShardPlan;
 use crate::stats::Counters;
-use crate::store_threads::StoreThreads;
-use crate::tier_bytes::{shared_bytes, tier_bytes};
+use crate::supervisor::ThreadSupervisor;
 use crate::volatile::Volatile;
-use crate::watch::Deaths;
 use crate::{ServerConfig, ServerError};
 
 /// A running server; dropping it stops it.
@@ -38,21 +39,21 @@ pub struct Server {
     address: Option<SocketAddr>,
     unix: Option<PathBuf>,
     n_shards: u16,
-    gate: Arc<Gate>,
+    auth: Arc<AuthHandle>,
     observed: Arc<Observed>,
     counters: Arc<[Counters]>,
     acceptor: Acceptor,
-    pub(crate) inboxes: Arc<[Inbox]>,
-    deaths: Deaths,
+    pub(crate) mailboxes: Arc<[Mailbox]>,
+    supervisor: ThreadSupervisor,
     executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
     /// Where versions come, by commits or from a writer: files that they replace are removed.
     compactor: Option<Compactor>,
-    pub(crate) threads: Arc<StoreThreads>,
+    pub(crate) threads: Arc<BlockingPools>,
     /// Answers until all else has ended.
     http: Option<HttpServer>,
     preload: Arc<Preload>,
     /// Closing the graph takes a while, and is for whoever stops the server.
-    pub(crate) holdings: Arc<Holdings>,
+    pub(crate) partitions: Arc<Partitions>,
 }
 
 impl Server {
@@ -62,30 +63,30 @@ impl Server {
     /// Anything wrong with the settings, the graph, or an address: nothing is left running.
     pub fn start(config: &ServerConfig) -> Result<Self, ServerError> {
         let n_shards = config.check()?;
-        let gate = Arc::new(Gate::new(Guard::new(config)?));
+        let auth = Arc::new(AuthHandle::new(AuthPolicy::new(config)?));
         ring_support::check()?;
         let observed = Arc::new(Observed::new());
         // First: to open a graph may take long, and whoever asks meanwhile is told so.
         let http = config.metrics.map(|at| {
             let hosts = config.metrics_hosts.clone();
-            HttpServer::start(at, Arc::clone(&gate), hosts, Arc::clone(&observed))
+            HttpServer::start(at, Arc::clone(&auth), hosts, Arc::clone(&observed))
         });
         let http = http.transpose()?;
-        let holdings = Arc::new(Holdings::open(config, n_shards)?);
-        let preload = Arc::new(Preload::new(config, &holdings)?);
+        let partitions = Arc::new(Partitions::open(config, n_shards)?);
+        let preload = Arc::new(Preload::new(config, &partitions)?);
         let listeners = Listeners::bind(config, n_shards)?;
         let io_bytes = executors::io_bytes(n_shards);
         let address = listeners.tcp();
         let counters: Arc<[Counters]> = (0..n_shards).map(|_| Counters::default()).collect();
         let (started, starting) = mpsc::channel();
-        let threads = Arc::new(StoreThreads::start(config.writable)?);
+        let threads = Arc::new(BlockingPools::start(config.writable)?);
         let runs = Arc::new(Runs::new());
         let shared = shared_bytes(config, n_shards);
-        let governor = Governor::new(config.tier_bytes - shared * u64::from(n_shards));
-        let volatile = Arc::new(Volatile::new(config, &holdings, &governor)?);
+        let memory_budget = MemoryBudget::new(config.tier_bytes - shared * u64::from(n_shards));
+        let volatile = Arc::new(Volatile::new(config, &partitions, &memory_budget)?);
         let volatile_bytes = volatile.stats().n_bytes;
         observed.opened(Served {
-            holdings: Arc::clone(&holdings),
+            partitions: Arc::clone(&partitions),
             counters: Arc::clone(&counters),
             threads: Arc::clone(&threads),
             runs: Arc::clone(&runs),
@@ -93,13 +94,13 @@ impl Server {
             volatile: Arc::clone(&volatile),
         });
         let plan = ShardPlan {
-            tier_bytes: tier_bytes(&holdings, (config, volatile_bytes), n_shards)?,
-            governor,
+            tier_bytes: tier_bytes(&partitions, (config, volatile_bytes), n_shards)?,
+            memory_budget,
             volatile,
             shared_bytes: shared,
             policy: config.policy,
-            gate: Arc::clone(&gate),
-            holdings: Arc::clone(&holdings),
+            auth: Arc::clone(&auth),
+            partitions: Arc::clone(&partitions),
             counters: Arc::clone(&counters),
             shard_ports: listeners.shard_ports().into(),
             threads: Arc::clone(&threads),
@@ -108,46 +109,46 @@ impl Server {
             observed: Arc::clone(&observed),
             preload: Arc::clone(&preload),
         };
-        let deaths = Deaths::default();
-        let mut executors = executors::spawn(&plan, &started, n_shards, io_bytes, &deaths)?;
+        let supervisor = ThreadSupervisor::default();
+        let mut executors = executors::spawn(&plan, &started, n_shards, io_bytes, &supervisor)?;
         drop(started);
         let begun = executors::collect_inboxes(&starting, n_shards);
-        let inboxes: Arc<[Inbox]> = match begun {
-            Ok(inboxes) => inboxes.into(),
-            Err(error) => return Err(executors::why_dead(error, &deaths, &mut executors)),
+        let mailboxes: Arc<[Mailbox]> = match begun {
+            Ok(mailboxes) => mailboxes.into(),
+            Err(error) => return Err(executors::why_dead(error, &supervisor, &mut executors)),
         };
-        let of_shards = Arc::clone(&inboxes);
-        let of_runs = Arc::clone(&holdings);
+        let of_shards = Arc::clone(&mailboxes);
+        let of_runs = Arc::clone(&partitions);
         let changes = config.writable || config.follow.is_some();
         let compactor = changes.then(|| Compactor::start(runs, of_runs, of_shards));
         let compactor = compactor.transpose()?;
         let acceptor =
-            Acceptor::start(listeners, Arc::clone(&inboxes), Arc::clone(&observed), &deaths)?;
+            Acceptor::start(listeners, Arc::clone(&mailboxes), Arc::clone(&observed), &supervisor)?;
         observed.enter(Phase::Serving);
         info!(
             address = address.map(display),
             unix = config.unix.as_ref().map(|path| display(path.display())),
             metrics = http.as_ref().map(|http| display(http.address())),
             n_shards,
-            version = holdings.live.version(),
+            version = partitions.live.version(),
             "serving"
         );
         Ok(Self {
             address,
             unix: config.unix.clone(),
             n_shards,
-            gate,
+            auth,
             observed,
             counters,
             acceptor,
-            inboxes,
-            deaths,
+            mailboxes,
+            supervisor,
             executors,
             compactor,
             threads,
             http,
             preload,
-            holdings,
+            partitions,
         })
     }
 
@@ -178,25 +179,26 @@ impl Server {
     /// Partitions that are served now, ascending.
     #[must_use]
     pub fn parts(&self) -> Vec<PartId> {
-        self.holdings.parts().to_vec()
+        self.partitions.parts().to_vec()
     }
 
     /// Identity of the graph (uuid).
     #[must_use]
     pub fn graph(&self) -> [u8; 16] {
-        *self.holdings.live.graph().meta().uuid.as_bytes()
+        *self.partitions.live.graph().meta().uuid.as_bytes()
     }
 
     /// The newest committed version.
     #[must_use]
     pub fn version(&self) -> u32 {
-        self.holdings.live.version()
+        self.partitions.live.version()
     }
 
     /// Time in which its shards were not idle, all of them together, since it started.
     #[must_use]
     pub fn busy(&self) -> Duration {
-        let busy_ns = self.counters.iter().map(|shard| shard.beat.busy_ns.load(Ordering::Relaxed));
+        let busy_ns =
+            self.counters.iter().map(|shard| shard.gauges.busy_ns.load(Ordering::Relaxed));
         Duration::from_nanos(busy_ns.sum())
     }
 
@@ -208,41 +210,42 @@ impl Server {
 
     /// Who replaces its tokens and certificates, also on another thread.
     #[must_use]
-    pub fn renewer(&self) -> Renewer {
-        Renewer::new(Arc::clone(&self.gate))
+    pub fn credential_reloader(&self) -> CredentialReloader {
+        CredentialReloader::new(Arc::clone(&self.auth))
     }
 
-    /// Where to learn of a shard, or of the thread that accepts, that has ended: the server should be
-    /// stopped then, and started anew.
+    /// Where to learn of a shard, or of the thread that accepts, that has ended: the server should
+    /// be stopped then, and started anew.
     #[must_use]
-    pub fn deaths(&self) -> Deaths {
-        self.deaths.clone()
+    pub fn supervisor(&self) -> ThreadSupervisor {
+        self.supervisor.clone()
     }
 
     /// Stops accepting, finishes what is in flight, and ends all threads.
     ///
     /// # Errors
-    /// `Died` when a shard or the thread that accepts had ended before, `Executor` when one ends badly.
+    /// `Died` when a shard or the thread that accepts had ended before, `Executor` when one ends
+    /// badly.
     pub fn stop(mut self) -> Result<(), ServerError> {
         self.end()
     }
 
     fn end(&mut self) -> Result<(), ServerError> {
-        self.deaths.expect();
+        self.supervisor.expect();
         self.observed.enter(Phase::Draining);
         self.acceptor.stop();
-        for inbox in &*self.inboxes {
-            inbox.stop();
+        for mailbox in &*self.mailboxes {
+            mailbox.stop();
         }
         // Before the shards, whose mailboxes it writes to.
         drop(self.compactor.take());
         let ended = executors::join(self.executors.drain(..));
         self.threads.stop();
         if ended.is_ok() {
-            self.preload.save(&self.holdings, self.n_shards);
+            self.preload.save(&self.partitions, self.n_shards);
         }
         drop(self.http.take());
-        match self.deaths.first() {
+        match self.supervisor.first() {
             Some(thread) => Err(ServerError::Died { thread }),
             None => ended,
         }
@@ -302,10 +305,10 @@ mod tests {
     fn a_shard_that_dies_is_told_and_the_server_still_stops() {
         let dir = tempfile::tempdir().unwrap();
         let server = serve(dir.path(), 2);
-        let deaths = server.deaths();
-        assert_eq!(deaths.first(), None);
-        server.inboxes[1].die();
-        assert_eq!(deaths.wait().as_deref(), Some("lode-shard-1"));
+        let supervisor = server.supervisor();
+        assert_eq!(supervisor.first(), None);
+        server.mailboxes[1].die();
+        assert_eq!(supervisor.wait().as_deref(), Some("lode-shard-1"));
         let error = server.stop().unwrap_err();
         assert!(
             matches!(&error, ServerError::Died { thread } if thread == "lode-shard-1"),
@@ -317,8 +320,8 @@ mod tests {
     fn a_server_that_is_stopped_has_no_dead() {
         let dir = tempfile::tempdir().unwrap();
         let server = serve(dir.path(), 1);
-        let deaths = server.deaths();
+        let supervisor = server.supervisor();
         server.stop().unwrap();
-        assert_eq!(deaths.wait(), None);
+        assert_eq!(supervisor.wait(), None);
     }
 }

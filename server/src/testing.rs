@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::{
-    Arrival, Dtype, FollowedFolder, Importer, LiveGraph, Manifest, SourceError, TensorOptions,
+    Arrival, Dtype, FollowedFolder, GraphHandle, Importer, Manifest, SourceError, TensorOptions,
     TensorSource,
 };
 
@@ -22,7 +22,7 @@ pub(crate) fn row(node: u32, turn: u32) -> [u8; ROW_BYTES] {
 }
 
 /// Puts rows of nodes 0 to `n_nodes`, exclusive, and returns the version that they are for.
-pub(crate) fn put(live: &LiveGraph, n_nodes: u32, turn: u32) -> u32 {
+pub(crate) fn put(live: &GraphHandle, n_nodes: u32, turn: u32) -> u32 {
     let ids: Vec<NodeId> = (0..n_nodes).map(NodeId).collect();
     let rows: Vec<u8> = (0..n_nodes).flat_map(|node| row(node, turn)).collect();
     live.put_rows("x", &ids, &rows).unwrap()
@@ -67,7 +67,7 @@ impl TensorSource for Imported {
 
 /// Copies the version of partition 0 to a folder that follows, which is made; or the files that it
 /// lacks.
-pub(crate) fn fetch(writer: &Arc<LiveGraph>, into: &Path) -> Manifest {
+pub(crate) fn fetch(writer: &Arc<GraphHandle>, into: &Path) -> Manifest {
     let files = writer.part_files(PartId(0)).unwrap();
     let read = |at| {
         let mut bytes = Vec::new();

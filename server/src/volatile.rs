@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use lodestore_cache::{
-    DeclareError, Governor, VolatileError, VolatileShape, VolatileStore, VolatileTensor,
+    DeclareError, MemoryBudget, VolatileError, VolatileShape, VolatileStore, VolatileTensor,
 };
 use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::{Declare, Declared, Failure, FailureCode, VolatileStats};
@@ -12,7 +12,7 @@ use lodestore_store::{Dtype, TensorSpec};
 use thiserror::Error;
 
 use crate::error::failure;
-use crate::holdings::Holdings;
+use crate::partitions::Partitions;
 use crate::{ServerConfig, ServerError};
 
 /// A volatile tensor that a server declares when it starts, over the partitions that it serves.
@@ -87,34 +87,34 @@ impl Volatile {
     /// Declares what is configured. Memory comes from the budget that the tiers take theirs from.
     pub(crate) fn new(
         config: &ServerConfig,
-        holdings: &Holdings,
-        budget: &Governor,
+        partitions: &Partitions,
+        budget: &MemoryBudget,
     ) -> Result<Self, ServerError> {
         let is_writable = config.writable || !config.volatile.is_empty();
         let this = Self { store: VolatileStore::within(budget.clone()), is_writable };
         for choice in &config.volatile {
-            this.declare_shape(holdings, &choice.shape())?;
+            this.declare_shape(partitions, &choice.shape())?;
         }
         Ok(this)
     }
 
     fn declare_shape(
         &self,
-        holdings: &Holdings,
+        partitions: &Partitions,
         shape: &VolatileShape,
     ) -> Result<std::sync::Arc<VolatileTensor>, ServerError> {
-        if holdings.tensors.iter().any(|stored| stored.description.name == shape.name) {
+        if partitions.tensors.iter().any(|stored| stored.description.name == shape.name) {
             return Err(ServerError::VolatileName { name: shape.name.clone() });
         }
         let parts: Vec<Range<u32>> =
-            holdings.parts().iter().map(|&part| holdings.book.range(part)).collect();
+            partitions.parts().iter().map(|&part| partitions.book.range(part)).collect();
         Ok(self.store.declare(shape, parts)?)
     }
 
     /// Declares a tensor for a client.
     pub(crate) fn declare(
         &self,
-        holdings: &Holdings,
+        partitions: &Partitions,
         declare: &Declare,
     ) -> Result<Declared, Failure> {
         self.check_writable()?;
@@ -122,7 +122,7 @@ impl Volatile {
         let choice: VolatileChoice =
             text.parse().map_err(|error| failure(FailureCode::Invalid, format!("{error}")))?;
         let choice = VolatileChoice { range_rows: declare.range_rows, ..choice };
-        let tensor = self.declare_shape(holdings, &choice.shape()).map_err(|error| {
+        let tensor = self.declare_shape(partitions, &choice.shape()).map_err(|error| {
             let code = match &error {
                 ServerError::Volatile(
                     DeclareError::Memory { .. } | DeclareError::TooMany { .. },

@@ -6,8 +6,6 @@ use lodestore_graph::npy::NpyType;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::convert::widen;
-
 /// Element type of a tensor; rows are packed little-endian elements of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -63,16 +61,6 @@ impl Dtype {
             Self::F32 | Self::I32 => 4,
             Self::F64 | Self::I64 => 8,
         }
-    }
-
-    /// Converts packed elements of this type to f32. f16, bf16, u8, i8 and i16 come exactly; f64,
-    /// i32 and i64 are rounded to the nearest f32. NaN stays NaN.
-    ///
-    /// # Panics
-    ///
-    /// When `bytes` does not hold one element for each f32.
-    pub fn widen(self, bytes: &[u8], out: &mut [f32]) {
-        widen(self, bytes, out);
     }
 
     /// Returns the name that users write, for example `f32`.

@@ -9,11 +9,11 @@ use lodestore_graph::{NodeId, PartId};
 use crate::convert::gather_as_f32;
 use crate::error::StoreError;
 use crate::graph::Graph;
-use crate::live::{GatherScratch, LiveGraph, LiveMode, TensorView, View};
-use crate::plan::{DeviceProfile, PlanError};
+use crate::plan::{DiskProfile, PlanError};
 use crate::reader::OpenOptions;
 use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
+use crate::update::{GatherScratch, GraphHandle, OpenMode, TensorView, View};
 
 /// Gathers rows of the partitions that it opened. Shared freely between threads.
 ///
@@ -21,8 +21,8 @@ use crate::tensor::TensorSpec;
 /// [`StoreError::Forked`].
 #[derive(Debug)]
 pub struct EmbeddedStore {
-    live: Arc<LiveGraph>,
-    profile: DeviceProfile,
+    live: Arc<GraphHandle>,
+    profile: DiskProfile,
     /// Tensors as in the graph's description.
     tensors: Vec<(TensorSpec, TensorViews)>,
     /// Memory of finished gathers, for the next ones: one entry per concurrently gathering thread.
@@ -58,14 +58,14 @@ impl EmbeddedStore {
         parts: Option<&[PartId]>,
         options: &OpenOptions,
     ) -> Result<Self, StoreError> {
-        let live = LiveGraph::open(graph, parts, LiveMode::Read, options)?;
+        let live = GraphHandle::open(graph, parts, OpenMode::Read, options)?;
         Self::over(Arc::new(live), View::Latest)
     }
 
     /// Gathers from what is open already, and sees what `view` says.
     ///
     /// Fails with [`StoreError::NoVersion`] for a version that cannot be read.
-    pub fn over(live: Arc<LiveGraph>, view: View) -> Result<Self, StoreError> {
+    pub fn over(live: Arc<GraphHandle>, view: View) -> Result<Self, StoreError> {
         let book = live.graph().book();
         let views_of = |position| {
             book.parts().map(|part| live.view(part, position, view)).collect::<Result<_, _>>()
@@ -73,7 +73,7 @@ impl EmbeddedStore {
         let specs = live.specs().into_iter();
         let tensors = specs.map(|(position, spec)| Ok((spec, views_of(position)?)));
         let tensors = tensors.collect::<Result<_, StoreError>>()?;
-        let profile = DeviceProfile::load(&**live.graph().device(), live.graph().dir());
+        let profile = DiskProfile::load(&**live.graph().device(), live.graph().dir());
         Ok(Self { live, profile, tensors, scratch: PerProcess::new() })
     }
 
@@ -85,7 +85,7 @@ impl EmbeddedStore {
 
     /// Returns the open partitions behind the store.
     #[must_use]
-    pub fn live(&self) -> &Arc<LiveGraph> {
+    pub fn live(&self) -> &Arc<GraphHandle> {
         &self.live
     }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use lodestore_graph::{NodeId, PartId};
 use thiserror::Error;
 
-use crate::cause::Cause;
+use crate::error_origin::ErrorOrigin;
 use crate::limits::{MAX_PUT_BYTES, MAX_VERSIONS_AHEAD};
 use crate::meta::MetaError;
 use crate::plan::PlanError;
@@ -64,7 +64,7 @@ pub enum StoreError {
     #[error(
         "{}: damaged page {page} (byte offset {offset}): checksum expected {expected:#010x}, \
          found {found:#010x}; run `lode verify`, then restore the file from a copy",
-        file.display(), offset = crate::layout::DATA_OFFSET + page * crate::layout::PAGE_BYTES
+        file.display(), offset = crate::layout::DATA_OFFSET + page * crate::limits::PAGE_BYTES
     )]
     DamagedPage {
         /// Segment file.
@@ -138,7 +138,7 @@ pub enum StoreError {
         /// RocksDB's or our own reason.
         reason: String,
         /// Whether it says something about the catalog.
-        cause: Cause,
+        origin: ErrorOrigin,
     },
     /// A pending row is not as it was put.
     #[error(
@@ -296,7 +296,7 @@ pub enum StoreError {
     #[error(
         "{} follows {writer}, which takes its puts and commits; write there, or, when that is gone for \
          good, stop the server of this folder and remove its file `{}`",
-        dir.display(), crate::follow::FOLLOWS_FILE
+        dir.display(), crate::meta::FOLLOWS_FILE
     )]
     Follows {
         /// The graph's folder.

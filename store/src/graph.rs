@@ -10,9 +10,9 @@ use lodestore_graph::{PartId, PartitionBook};
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, DeltaRecord, SegmentRecord};
-use crate::cause::Cause;
-use crate::device::{Device, Disk};
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
+use crate::file_system::{Disk, FileSystem};
 use crate::limits::MAX_META_BYTES;
 use crate::meta::{GraphMeta, MetaError};
 use crate::reader::MappedReader;
@@ -36,7 +36,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(2);
 /// only some of them.
 #[derive(Clone, Debug)]
 pub struct Graph {
-    device: Arc<dyn Device>,
+    device: Arc<dyn FileSystem>,
     dir: PathBuf,
     meta: GraphMeta,
     book: PartitionBook,
@@ -49,7 +49,7 @@ impl Graph {
     }
 
     /// Does as [`Graph::open`], on any device.
-    pub fn open_on(device: Arc<dyn Device>, dir: &Path) -> Result<Self, StoreError> {
+    pub fn open_on(device: Arc<dyn FileSystem>, dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(META_FILE);
         let text = read_meta(&*device, &path).map_err(StoreError::io(&path, "read"))?;
         // Bytes outside UTF-8 change here, and the checksum detects that.
@@ -67,7 +67,7 @@ impl Graph {
 
     /// A graph whose description comes from elsewhere than its `graph.toml`.
     pub(crate) fn of(
-        device: Arc<dyn Device>,
+        device: Arc<dyn FileSystem>,
         dir: &Path,
         meta: GraphMeta,
         book: PartitionBook,
@@ -95,7 +95,7 @@ impl Graph {
 
     /// Returns where the graph's files live.
     #[must_use]
-    pub fn device(&self) -> &Arc<dyn Device> {
+    pub fn device(&self) -> &Arc<dyn FileSystem> {
         &self.device
     }
 
@@ -166,7 +166,7 @@ impl Graph {
 
     /// Opens the segment under `tensor` in a partition and checks all of it but its rows.
     ///
-    /// Rows that were committed since are in deltas: see [`LiveGraph`](crate::LiveGraph).
+    /// Rows that were committed since are in deltas: see [`GraphHandle`](crate::GraphHandle).
     pub fn segment(&self, part: PartId, tensor: &str) -> Result<Segment, StoreError> {
         let tensor = self.tensor(tensor)?;
         self.with_catalog(part, |catalog| self.segment_of(&catalog, part, tensor))
@@ -216,7 +216,7 @@ impl Graph {
         let (version, record) = found.ok_or_else(|| StoreError::Catalog {
             dir: self.part_dir(part),
             reason: format!("no segment of `{}` up to version {version}", tensor.name),
-            cause: Cause::Damage,
+            origin: ErrorOrigin::Damage,
         })?;
         let range = self.book.range(part);
         let identity = SegmentIdentity {
@@ -296,7 +296,7 @@ impl Graph {
 /// Opens a segment and pins it. It is gone, with [`io::ErrorKind::NotFound`] or
 /// [`io::ErrorKind::WouldBlock`], if it was removed or is about to be.
 pub(crate) fn open_pinned(
-    device: &dyn Device,
+    device: &dyn FileSystem,
     path: &Path,
     identity: &SegmentIdentity,
 ) -> Result<Segment, StoreError> {
@@ -310,7 +310,7 @@ pub(crate) fn open_pinned(
 
 /// Returns the bytes of a `graph.toml`; a longer file than any of ours is cut, and its checksum
 /// detects that.
-fn read_meta(device: &dyn Device, path: &Path) -> io::Result<Vec<u8>> {
+fn read_meta(device: &dyn FileSystem, path: &Path) -> io::Result<Vec<u8>> {
     let file = device.open(path)?;
     let mut text = vec![0; file.len_bytes()?.min(MAX_META_BYTES) as usize];
     file.read_exact_at(&mut text, 0)?;
@@ -395,8 +395,8 @@ mod tests {
 
     use super::*;
     use crate::codec::SegmentCodec;
-    use crate::device::Disk;
     use crate::embedded::EmbeddedStore;
+    use crate::file_system::Disk;
     use crate::fixture::{Ring, WIDTH, files};
     use crate::inspect::inspect;
     use crate::segment::SegmentWriter;

@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use crate::error::StoreError;
 use crate::graph::Graph;
-use crate::live::{OpenedPart, OpenedTensor};
-use crate::plan::DeviceProfile;
+use crate::plan::DiskProfile;
 use crate::probe::{ProbeCell, StoredProfile};
 use crate::reader::{available_memory_bytes, choose};
 use crate::segment::Segment;
 use crate::tensor::TensorSpec;
+use crate::update::{OpenedPart, OpenedTensor};
 pub use codec::CodecSummary;
 use codec::TensorRows;
 
@@ -44,7 +44,7 @@ pub struct GraphSummary {
     /// How its rows would be read here.
     pub reader: ReaderSummary,
     /// The disk profile that plans use.
-    pub device: DeviceSummary,
+    pub device: DiskSummary,
 }
 
 /// The reader that would be chosen on this machine at this moment.
@@ -58,7 +58,7 @@ pub struct ReaderSummary {
 
 /// The device profile in force.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct DeviceSummary {
+pub struct DiskSummary {
     /// Requests per second.
     pub iops: f64,
     /// Bytes per second.
@@ -71,10 +71,10 @@ pub struct DeviceSummary {
     pub cells: Vec<ProbeCell>,
 }
 
-impl DeviceSummary {
-    fn profile(&self) -> DeviceProfile {
+impl DiskSummary {
+    fn profile(&self) -> DiskProfile {
         let Self { iops, bandwidth_bytes_per_s, .. } = *self;
-        DeviceProfile { iops, bandwidth_bytes_per_s }
+        DiskProfile { iops, bandwidth_bytes_per_s }
     }
 }
 
@@ -228,13 +228,13 @@ impl LayerSummary {
     }
 }
 
-fn device_of(graph: &Graph) -> DeviceSummary {
+fn device_of(graph: &Graph) -> DiskSummary {
     let (stored, fault) = match StoredProfile::read(&**graph.device(), graph.dir()) {
         Ok(stored) => (stored, None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let profile = stored.as_ref().map_or_else(DeviceProfile::default, StoredProfile::profile);
-    DeviceSummary {
+    let profile = stored.as_ref().map_or_else(DiskProfile::default, StoredProfile::profile);
+    DiskSummary {
         iops: profile.iops,
         bandwidth_bytes_per_s: profile.bandwidth_bytes_per_s,
         measured_unix_s: stored.as_ref().map(|stored| stored.measured_unix_s),
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!((choice(0).raw_bytes, choice(1).raw_bytes), (49_500, 4000));
         assert_eq!((choice(0).auto.as_deref(), choice(0).zstd_bytes), (Some("raw"), None));
         assert!(choice(0).reason.contains("less than 1 MiB"), "{}", choice(0).reason);
-        let profile = DeviceProfile { iops: 5.0, ..DeviceProfile::default() };
+        let profile = DiskProfile { iops: 5.0, ..DiskProfile::default() };
         StoredProfile::new(profile, Vec::new(), true, 7)
             .write(&**graph.device(), graph.dir())
             .unwrap();
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!((device.iops, device.measured_unix_s, device.fault), (5.0, Some(7), None));
         fs::write(graph.dir().join(crate::DEVICE_FILE), "nonsense").unwrap();
         let device = inspect(&graph).unwrap().device;
-        assert_eq!((device.iops, device.measured_unix_s), (DeviceProfile::default().iops, None));
+        assert_eq!((device.iops, device.measured_unix_s), (DiskProfile::default().iops, None));
         assert!(device.fault.unwrap().contains("lode probe"));
         fs::remove_dir_all(graph.part_dir(PartId(1))).unwrap();
         let nodes = inspect(&graph).unwrap().parts.into_iter().map(|part| part.present);

@@ -7,15 +7,15 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
 mod catalog;
-mod cause;
 mod checksum;
 mod codec;
 mod compact;
 mod convert;
-mod device;
 mod dtype;
 mod embedded;
 mod error;
+mod error_origin;
+mod file_system;
 #[cfg(test)]
 mod fixture;
 mod follow;
@@ -26,10 +26,8 @@ mod inspect;
 mod layers;
 mod layout;
 pub mod limits;
-mod live;
 mod map;
 mod meta;
-mod moving;
 mod nan;
 mod new_file;
 mod plan;
@@ -43,35 +41,33 @@ mod segment;
 mod source;
 pub mod synthetic;
 mod tensor;
+mod transfer;
+mod update;
 mod verify;
 
 pub use catalog::{CATALOG_FORMAT_VERSION, Catalog, SegmentRecord};
-pub use cause::Cause;
 pub use codec::{CodecChoice, SegmentCodec, UnknownCodec};
 pub use compact::Compacted;
-pub use device::crash;
-pub use device::{
-    Access, Change, Device, Disk, EachPair, Entry, FileReader, FileWriter, Guard, KeyValues,
-};
 pub use dtype::{Dtype, UnknownDtype};
 pub use embedded::EmbeddedStore;
 pub use error::StoreError;
+pub use error_origin::ErrorOrigin;
+pub use file_system::crash;
+pub use file_system::{
+    Access, Change, Disk, EachPair, Entry, FileReader, FileSystem, FileWriter, Guard, KeyValues,
+};
 pub use follow::{Coverage, FetchedFile, FollowedFolder, Manifest, Succession};
 pub use graph::{Graph, HOT_ROWS_DIR, META_FILE};
 pub use import::{EXTERNAL_ID_TENSOR, ImportError, Importer, TensorOptions};
 pub use inspect::{
-    CodecSummary, DeviceSummary, GraphSummary, LayerSummary, PartSummary, ReaderSummary,
+    CodecSummary, DiskSummary, GraphSummary, LayerSummary, PartSummary, ReaderSummary,
     TensorSummary, inspect,
 };
-pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, PAGE_BYTES, RowGroups, SegmentLayout};
-pub use live::{
-    Folding, GraphVersion, Layer, LayerRows, LiveGraph, LiveMode, LiveTensor, NewTensor, PartCopy,
-    PartFiles, SEAL_MAX, StoppedWrites, TensorVersion, TensorView, View, drop_tensor,
-};
+pub use layout::{DATA_OFFSET, GroupIndexError, LayoutError, RowGroups, SegmentLayout};
+pub use limits::PAGE_BYTES;
 pub use meta::{GRAPH_FORMAT_VERSION, GraphMeta, MetaError};
-pub use moving::{Arrival, ArrivingCatalog, ArrivingFile};
 pub use nan::{NanPolicy, first_nan};
-pub use plan::{DeviceProfile, Extent, PlanError, PlannedRow, ReadPlan};
+pub use plan::{DiskProfile, Extent, PlanError, PlannedRow, ReadPlan};
 pub use probe::{
     DEVICE_FILE, ProbeCell, ProbeOptions, ProbeReport, ProfileError, StoredProfile, probe,
 };
@@ -88,6 +84,11 @@ pub use source::{
     SafetensorsSource, SourceError, TensorSource, check_source, open_source,
 };
 pub use tensor::{TensorSpec, TensorSpecError};
+pub use transfer::{Arrival, ArrivingCatalog, ArrivingFile};
+pub use update::{
+    Folding, GraphHandle, GraphVersion, Layer, LayerRows, NewTensor, OpenMode, PartCopy, PartFiles,
+    SEAL_MAX, StoppedWrites, TensorHandle, TensorVersion, TensorView, View, drop_tensor,
+};
 pub use verify::{
     Damage, MAX_DAMAGES_PER_FILE, VerifyReport, verify, verify_lists, verify_on, verify_parts,
     verify_rows,

@@ -1,6 +1,7 @@
 //! Every limit of the store in one place; a file that asks for more is refused before it is read.
 
-use crate::layout::PAGE_BYTES;
+/// Bytes of a page: the unit of checksums and of reads.
+pub const PAGE_BYTES: u64 = 4096;
 
 /// Longest tensor name, in bytes. Names become parts of file names and of catalog keys.
 pub const MAX_TENSOR_NAME_BYTES: usize = 64;

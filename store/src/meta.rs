@@ -11,6 +11,9 @@ use uuid::Uuid;
 use crate::limits::MAX_TENSORS;
 use crate::tensor::{TensorSpec, TensorSpecError};
 
+/// Name of the file that makes a graph's folder a follower's; it has the writer's addresses.
+pub(crate) const FOLLOWS_FILE: &str = "follows";
+
 /// Newest format of a graph that this release writes and reads.
 pub const GRAPH_FORMAT_VERSION: u32 = 1;
 

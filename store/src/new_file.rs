@@ -5,8 +5,8 @@ use std::path::Path;
 use lodestore_graph::PartId;
 
 use crate::catalog::SegmentRecord;
-use crate::device::Device;
 use crate::error::StoreError;
+use crate::file_system::FileSystem;
 use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest, open_pinned};
 use crate::quarantine::quarantine;
 use crate::segment::{Segment, SegmentDigest, SegmentIdentity};
@@ -54,14 +54,14 @@ pub(crate) fn write_new_file(
 }
 
 /// Removes a file that no record names; the next opening for writing does it where that fails.
-pub(crate) fn discard(device: &dyn Device, path: &Path) {
+pub(crate) fn discard(device: &dyn FileSystem, path: &Path) {
     if let Err(error) = remove_if_there(device, path) {
         tracing::warn!("{error}; the next opening for writing removes it");
     }
 }
 
 /// Removes a file if there is one.
-pub(crate) fn remove_if_there(device: &dyn Device, path: &Path) -> Result<(), StoreError> {
+pub(crate) fn remove_if_there(device: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
     if !device.exists(path) {
         return Ok(());
     }

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::device::Device;
 use crate::error::StoreError;
+use crate::file_system::FileSystem;
 
 /// Folder, of a graph or of a partition, with what was taken out of the way.
 pub(crate) const QUARANTINE_DIR: &str = "quarantine";
@@ -13,7 +13,10 @@ const MAX_QUARANTINED: u32 = 1_000_000;
 
 /// Where [`quarantine`] would move what is at `path`: the first free name in the quarantine of its
 /// folder.
-pub(crate) fn quarantine_place(device: &dyn Device, path: &Path) -> Result<PathBuf, StoreError> {
+pub(crate) fn quarantine_place(
+    device: &dyn FileSystem,
+    path: &Path,
+) -> Result<PathBuf, StoreError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = path.with_file_name(QUARANTINE_DIR);
     let taken = match device.exists(&folder) {
@@ -27,7 +30,7 @@ pub(crate) fn quarantine_place(device: &dyn Device, path: &Path) -> Result<PathB
 }
 
 /// Moves what is at `path` to the quarantine of its folder, durably; returns where it is then.
-pub(crate) fn quarantine(device: &dyn Device, path: &Path) -> Result<PathBuf, StoreError> {
+pub(crate) fn quarantine(device: &dyn FileSystem, path: &Path) -> Result<PathBuf, StoreError> {
     let to = quarantine_place(device, path)?;
     let sync = |dir: &Path| device.sync(dir).map_err(StoreError::io(dir, "sync"));
     let sync_parent = |path: &Path| path.parent().map_or(Ok(()), sync);

@@ -7,8 +7,8 @@
 
 use std::path::Path;
 
-use lodestore_graph::mix;
 use lodestore_graph::npy::{NpyArray, NpyType, NpyWriter};
+use lodestore_graph::splitmix64;
 
 use crate::dtype::Dtype;
 use crate::source::SourceError;
@@ -67,12 +67,12 @@ fn fill_row(row: &mut [f32], seed: u64, node: u64, label: i64) {
     // Two means, each with deviation `strength` per dimension, lie about strength * sqrt(2 dim)
     // apart; integer square roots and one division are exact on every machine.
     let strength = SEPARATION / (2.0 * row.len() as f32).sqrt();
-    let noise = mix(seed ^ mix(node));
-    let mean = mix(mix(seed) ^ mix(label as u64 ^ 0x6c61_6265_6c73));
+    let noise = splitmix64(seed ^ splitmix64(node));
+    let mean = splitmix64(splitmix64(seed) ^ splitmix64(label as u64 ^ 0x6c61_6265_6c73));
     for (x, i) in row.iter_mut().zip(0u64..) {
-        *x = normal(noise.wrapping_add(mix(i)));
+        *x = normal(noise.wrapping_add(splitmix64(i)));
         if label >= 0 {
-            *x += strength * normal(mean.wrapping_add(mix(i)));
+            *x += strength * normal(mean.wrapping_add(splitmix64(i)));
         }
     }
 }
@@ -80,7 +80,7 @@ fn fill_row(row: &mut [f32], seed: u64, node: u64, label: i64) {
 /// Returns a number from a distribution close to the standard normal one: the sum of four uniform
 /// ones.
 fn normal(counter: u64) -> f32 {
-    let bits = mix(counter);
+    let bits = splitmix64(counter);
     let sum: u32 = (0..4).map(|lane| u32::from((bits >> (16 * lane)) as u16)).sum();
     // Four uniform numbers below 2^16 have mean 4 * (2^16 - 1) / 2 and deviation 2^16 / sqrt(3).
     (sum as f32 - 131_070.0) * (1.732_050_8 / 65_536.0)

@@ -14,8 +14,8 @@ use lodestore_graph::halo::Halo;
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
-    Access, Change, Device, Disk, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, LiveGraph, LiveMode,
-    OpenOptions, StoreError, repair, verify,
+    Access, Change, Disk, EXTERNAL_ID_TENSOR, EmbeddedStore, FileSystem, Graph, GraphHandle,
+    OpenMode, OpenOptions, StoreError, repair, verify,
 };
 use tempfile::TempDir;
 
@@ -89,7 +89,7 @@ fn a_graph_of_format_1_takes_updates() {
     let zero: Vec<u32> = [0, 151, 152, 299].map(external).to_vec();
     drop(store);
     let graph = Graph::open(&path).unwrap();
-    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     live.put_rows("code", &[0, 151, 152, 299].map(NodeId), &[0; 12]).unwrap();
     live.commit_version().unwrap();
     live.compact(None, None, lodestore_store::Folding::All, &mut |_, _| {

@@ -15,7 +15,7 @@ use lodestore_graph::halo::Halo;
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
-    EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, repair, verify,
+    EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, repair, verify,
 };
 use tempfile::TempDir;
 
@@ -119,7 +119,7 @@ fn a_graph_of_format_2_opens_verifies_and_returns_its_rows_and_edges() {
 fn a_graph_of_format_2_takes_updates() {
     let (_dir, path) = unpacked();
     let graph = Graph::open(&path).unwrap();
-    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     let ids: Vec<NodeId> = (0..170).map(NodeId).collect();
     let ones: Vec<u8> = (0..170 * 64).flat_map(|_| 1f32.to_le_bytes()).collect();
     live.put_rows("packed", &ids, &ones).unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lodestore_graph::NodeId;
 use lodestore_graph::npy::NpyType;
 use lodestore_store::{
-    EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, StoreError, View, verify_rows,
+    EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, StoreError, View, verify_rows,
 };
 
 use crate::graph::feature_graph;
@@ -69,7 +69,7 @@ impl OnDisk {
     }
 
     /// Puts every tenth node, and expects it of the rows if that succeeds.
-    fn put(&mut self, live: &LiveGraph, turn: u32) -> Result<(), StoreError> {
+    fn put(&mut self, live: &GraphHandle, turn: u32) -> Result<(), StoreError> {
         let ids = tenth(turn);
         let rows: Vec<u8> = ids.iter().flat_map(|&id| put_row(id, turn)).collect();
         live.put_rows("feat", &ids, &rows)?;
@@ -77,7 +77,7 @@ impl OnDisk {
         Ok(())
     }
 
-    fn commit(&mut self, live: &LiveGraph) -> Result<(), StoreError> {
+    fn commit(&mut self, live: &GraphHandle) -> Result<(), StoreError> {
         self.half.clone_from(&self.rows);
         live.commit_version()?;
         self.committed.clone_from(&self.rows);
@@ -86,13 +86,13 @@ impl OnDisk {
 
     /// Checks that the rows of each partition are those committed, or those of a commit that has
     /// failed.
-    fn check(&self, live: &Arc<LiveGraph>) {
+    fn check(&self, live: &Arc<GraphHandle>) {
         assert_one_of(live, [&self.committed, &self.half], "half of a commit");
     }
 
     /// Commits: the rows are those put but for a turn that failed, which is in each partition or
     /// not.
-    fn settle(&mut self, live: &Arc<LiveGraph>, failed: u32) {
+    fn settle(&mut self, live: &Arc<GraphHandle>, failed: u32) {
         self.commit(live).unwrap();
         let mut with = self.rows.clone();
         tenth(failed).iter().for_each(|id| with[id.index()] = failed);
@@ -103,7 +103,7 @@ impl OnDisk {
 }
 
 /// Checks that all rows of a partition are of one of these; returns them.
-fn assert_one_of(live: &Arc<LiveGraph>, expected: [&[u32]; 2], else_it_is: &str) -> Vec<u32> {
+fn assert_one_of(live: &Arc<GraphHandle>, expected: [&[u32]; 2], else_it_is: &str) -> Vec<u32> {
     let (found, parts) = (latest(live), parts(live.graph().book()));
     for part in 0..usize::from(N_PARTS) {
         let of_part = || (0..found.len()).filter(|&node| parts[node] == part);
@@ -117,16 +117,16 @@ fn tenth(turn: u32) -> Vec<NodeId> {
     (turn % 10..N_NODES).step_by(10).map(NodeId).collect()
 }
 
-fn latest(live: &Arc<LiveGraph>) -> Vec<u32> {
+fn latest(live: &Arc<GraphHandle>) -> Vec<u32> {
     let store = EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap();
     turns(&store, &(0..N_NODES).map(NodeId).collect::<Vec<_>>())
 }
 
-fn open(graph: &Path, mode: LiveMode) -> Result<Arc<LiveGraph>, StoreError> {
-    LiveGraph::open(Graph::open(graph)?, None, mode, &OpenOptions::default()).map(Arc::new)
+fn open(graph: &Path, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreError> {
+    GraphHandle::open(Graph::open(graph)?, None, mode, &OpenOptions::default()).map(Arc::new)
 }
 
-fn compact(live: &LiveGraph) -> Result<(), StoreError> {
+fn compact(live: &GraphHandle) -> Result<(), StoreError> {
     live.compact(None, None, lodestore_store::Folding::All, &mut |_, _| ControlFlow::Continue(()))
         .map(drop)
 }
@@ -143,7 +143,7 @@ fn wait_for_a_look() {
 }
 
 /// Checks that a later write is refused with what to do, and reads continue.
-fn is_refused(on: &OnDisk, live: &Arc<LiveGraph>) {
+fn is_refused(on: &OnDisk, live: &Arc<GraphHandle>) {
     on.check(live);
     let refused = live.commit_version().unwrap_err();
     assert!(matches!(refused, StoreError::WritesStopped { .. }), "{refused}");
@@ -157,7 +157,7 @@ fn is_refused(on: &OnDisk, live: &Arc<LiveGraph>) {
 }
 
 /// With room the same process continues, and what failed never comes back.
-fn continues(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
+fn continues(mut on: OnDisk, live: Arc<GraphHandle>, failed: u32) {
     is_refused(&on, &live);
     on.disk.empty();
     wait_for_a_look();
@@ -173,25 +173,25 @@ fn continues(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     compact(&live).unwrap();
     on.check(&live);
     drop(live);
-    on.check(&open(&on.graph, LiveMode::Read).unwrap());
-    let live = open(&on.graph, LiveMode::Write).unwrap();
+    on.check(&open(&on.graph, OpenMode::Read).unwrap());
+    let live = open(&on.graph, OpenMode::Write).unwrap();
     on.check(&live);
     drop(live);
     assert!(verify_rows(&Graph::open(&on.graph).unwrap()).ok);
 }
 
 /// Writes are refused, and another process continues with room.
-fn ends_well(on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
+fn ends_well(on: OnDisk, live: Arc<GraphHandle>, failed: u32) {
     is_refused(&on, &live);
     another_continues(on, live, failed);
 }
 
 /// Checks that the process ends, and another continues with room.
-fn another_continues(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
+fn another_continues(mut on: OnDisk, live: Arc<GraphHandle>, failed: u32) {
     let version = live.version();
     drop(live);
-    on.check(&open(&on.graph, LiveMode::Read).unwrap());
-    if let Err(error) = open(&on.graph, LiveMode::Write) {
+    on.check(&open(&on.graph, OpenMode::Read).unwrap());
+    if let Err(error) = open(&on.graph, OpenMode::Write) {
         assert_full(&on.graph, &error);
     }
     let told = lode_line(&format!("compact {}", on.graph.display()));
@@ -200,7 +200,7 @@ fn another_continues(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     }
 
     on.disk.empty();
-    let live = open(&on.graph, LiveMode::Write).unwrap();
+    let live = open(&on.graph, OpenMode::Write).unwrap();
     assert!((version..=version + 1).contains(&live.version()));
     on.check(&live);
     on.settle(&live, failed);
@@ -209,12 +209,12 @@ fn another_continues(mut on: OnDisk, live: Arc<LiveGraph>, failed: u32) {
     compact(&live).unwrap();
     on.check(&live);
     drop(live);
-    on.check(&open(&on.graph, LiveMode::Read).unwrap());
+    on.check(&open(&on.graph, OpenMode::Read).unwrap());
     assert!(verify_rows(&Graph::open(&on.graph).unwrap()).ok);
 }
 
 /// Puts until the disk is full; returns the turn that failed.
-fn put_until_full(on: &mut OnDisk, live: &LiveGraph) -> u32 {
+fn put_until_full(on: &mut OnDisk, live: &GraphHandle) -> u32 {
     on.put(live, 1).unwrap();
     on.commit(live).unwrap();
     on.disk.fill(200 << 10);
@@ -228,7 +228,7 @@ fn put_until_full(on: &mut OnDisk, live: &LiveGraph) -> u32 {
 #[test]
 fn a_put_to_a_full_disk_fails_whole_and_no_acknowledged_row_is_lost() {
     let Some(mut on) = OnDisk::new() else { return };
-    let live = open(&on.graph, LiveMode::Write).unwrap();
+    let live = open(&on.graph, OpenMode::Write).unwrap();
     let turn = put_until_full(&mut on, &live);
     ends_well(on, live, turn);
 }
@@ -237,7 +237,7 @@ fn a_put_to_a_full_disk_fails_whole_and_no_acknowledged_row_is_lost() {
 fn puts_continue_in_the_same_process_when_there_is_room_again() {
     for on in [OnDisk::new(), OnDisk::on_ext4()] {
         let Some(mut on) = on else { continue };
-        let live = open(&on.graph, LiveMode::Write).unwrap();
+        let live = open(&on.graph, OpenMode::Write).unwrap();
         let turn = put_until_full(&mut on, &live);
         continues(on, live, turn);
     }
@@ -247,7 +247,7 @@ fn puts_continue_in_the_same_process_when_there_is_room_again() {
 #[test]
 fn a_disk_may_fill_up_again_and_again() {
     let Some(mut on) = OnDisk::new() else { return };
-    let live = open(&on.graph, LiveMode::Write).unwrap();
+    let live = open(&on.graph, OpenMode::Write).unwrap();
     let mut turn = put_until_full(&mut on, &live);
     for _ in 0..3 {
         on.check(&live);
@@ -268,7 +268,7 @@ fn a_disk_may_fill_up_again_and_again() {
 fn of_many_writers_to_a_full_disk_none_waits_for_room() {
     for round in 0..ROUNDS {
         let Some(on) = OnDisk::new() else { return };
-        let live = open(&on.graph, LiveMode::Write).unwrap();
+        let live = open(&on.graph, OpenMode::Write).unwrap();
         let (told, all) = mpsc::channel();
         for writer in 0..4 {
             let (live, told) = (Arc::clone(&live), told.clone());
@@ -339,7 +339,7 @@ fn a_server_whose_write_has_failed_says_so_and_takes_puts_again_when_there_is_ro
 #[test]
 fn a_commit_on_a_full_disk_is_there_everywhere_or_nowhere() {
     let Some(mut on) = OnDisk::new() else { return };
-    let live = open(&on.graph, LiveMode::Write).unwrap();
+    let live = open(&on.graph, OpenMode::Write).unwrap();
     on.put(&live, 1).unwrap();
     on.disk.fill(0);
     // Some find room that the log has taken ahead.
@@ -355,7 +355,7 @@ fn a_commit_on_a_full_disk_is_there_everywhere_or_nowhere() {
 #[test]
 fn a_commit_that_found_no_room_is_a_version_of_its_own_without_what_is_put_later() {
     let Some(mut on) = OnDisk::new() else { return };
-    let live = open(&on.graph, LiveMode::Write).unwrap();
+    let live = open(&on.graph, OpenMode::Write).unwrap();
     on.put(&live, 1).unwrap();
     on.disk.fill(0);
     (0..20_000).find_map(|_| live.commit_version().err()).expect("the disk is full at last");
@@ -371,7 +371,7 @@ fn a_commit_that_found_no_room_is_a_version_of_its_own_without_what_is_put_later
     let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     assert!(turns(&store, &all) == before, "the version is of before the put");
     drop((store, live));
-    let live = open(&on.graph, LiveMode::Read).unwrap();
+    let live = open(&on.graph, OpenMode::Read).unwrap();
     let store = EmbeddedStore::over(Arc::clone(&live), View::At(version + 1)).unwrap();
     assert!(turns(&store, &all) == before, "and stays so");
     on.check(&live);
@@ -380,7 +380,7 @@ fn a_commit_that_found_no_room_is_a_version_of_its_own_without_what_is_put_later
 #[test]
 fn a_compaction_on_a_full_disk_leaves_everything_as_it_was() {
     let Some(mut on) = OnDisk::new() else { return };
-    let live = open(&on.graph, LiveMode::Write).unwrap();
+    let live = open(&on.graph, OpenMode::Write).unwrap();
     on.put(&live, 1).unwrap();
     on.commit(&live).unwrap();
     on.disk.fill(40 << 10);

@@ -13,7 +13,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
-use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, View, verify_rows};
+use lodestore_store::{
+    EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, View, verify_rows,
+};
 
 use crate::graph::feature_graph;
 use crate::load::{N_NODES, N_PARTS, N_WRITERS, WIDTH, nodes_of, parts, turns, work};
@@ -193,10 +195,10 @@ impl Known {
 
     /// Opens the graph after a kill and compares it with the report. For writing, also commits what
     /// was put, and takes over what is found then.
-    fn check(&mut self, graph: &Path, mode: LiveMode, told: &Told) {
+    fn check(&mut self, graph: &Path, mode: OpenMode, told: &Told) {
         let opened = Graph::open(graph).unwrap();
         let options = OpenOptions::default();
-        let live = Arc::new(LiveGraph::open(opened, None, mode, &options).unwrap());
+        let live = Arc::new(GraphHandle::open(opened, None, mode, &options).unwrap());
         let at = |view| {
             let store = EmbeddedStore::over(Arc::clone(&live), view).unwrap();
             turns(&store, &(0..N_NODES).map(NodeId).collect::<Vec<_>>())
@@ -214,13 +216,13 @@ impl Known {
                 self.check_version(version, &found, told);
             }
             // Reading does not roll a commit forward that was cut off.
-            let is_settled = mode == LiveMode::Write || version <= acknowledged;
+            let is_settled = mode == OpenMode::Write || version <= acknowledged;
             if is_settled {
                 let before = self.versions.entry(version).or_insert_with(|| found.clone());
                 assert!(*before == found, "version {version} has changed");
             }
         }
-        if mode == LiveMode::Write {
+        if mode == OpenMode::Write {
             self.version = live.commit_version().unwrap();
             self.latest = at(View::Latest);
             self.check_latest(&self.latest, told);
@@ -256,9 +258,9 @@ fn nothing_acknowledged_is_lost_when_a_writing_process_is_killed() {
         let told = Told::new(&lines, &known.next_turns);
         // As another process sees it, before anything is recovered.
         if cycle % 4 == 0 {
-            known.check(&graph, LiveMode::Read, &told);
+            known.check(&graph, OpenMode::Read, &told);
         }
-        known.check(&graph, LiveMode::Write, &told);
+        known.check(&graph, OpenMode::Write, &told);
     }
     let report = verify_rows(&Graph::open(&graph).unwrap());
     assert!(report.ok, "{:?}", report.damaged);

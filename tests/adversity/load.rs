@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, View};
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, View};
 
 use crate::support::Numbers;
 
@@ -39,7 +39,7 @@ pub(crate) fn put_row(node: NodeId, turn: u32) -> Vec<u8> {
 pub(crate) fn work(graph: &Path, first_turns: &[u32]) {
     let graph = Graph::open(graph).unwrap();
     let options = OpenOptions::default();
-    let live = &Arc::new(LiveGraph::open(graph, None, LiveMode::Write, &options).unwrap());
+    let live = &Arc::new(GraphHandle::open(graph, None, OpenMode::Write, &options).unwrap());
     // The test's name is before it, without an end of line.
     tell("\nready");
     thread::scope(|scope| {
@@ -51,7 +51,7 @@ pub(crate) fn work(graph: &Path, first_turns: &[u32]) {
     });
 }
 
-fn write(live: &LiveGraph, writer: u32, first: u32) {
+fn write(live: &GraphHandle, writer: u32, first: u32) {
     for turn in first.. {
         let ids: Vec<NodeId> = nodes_of(writer, turn).collect();
         let rows: Vec<u8> = ids.iter().flat_map(|&id| put_row(id, turn)).collect();
@@ -60,7 +60,7 @@ fn write(live: &LiveGraph, writer: u32, first: u32) {
     }
 }
 
-fn commit(live: &LiveGraph) {
+fn commit(live: &GraphHandle) {
     for n in 1.. {
         tell("begin");
         let version = live.commit_version().unwrap();
@@ -75,7 +75,7 @@ fn commit(live: &LiveGraph) {
 }
 
 /// Rows never get older, and each is whole.
-fn gather(live: &Arc<LiveGraph>) {
+fn gather(live: &Arc<GraphHandle>) {
     let store = EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap();
     let (mut numbers, mut newest) = (Numbers(5), vec![0; N_NODES as usize]);
     loop {

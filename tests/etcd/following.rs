@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use lodestore_client::{ClientConfig, MovePlan, PartMove};
+use lodestore_client::{ClientConfig, PartitionTransfer, TransferPlan};
 use lodestore_graph::PartId;
 use serde_json::json;
 
@@ -53,7 +53,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
         // A server that no client knows from its arguments.
         let other = serve(&engine, &second, "--parts-here --writable --insecure");
         for part in 0..3 {
-            let plan = MovePlan {
+            let plan = TransferPlan {
                 from: first.address.parse().unwrap(),
                 part: PartId(part),
                 into: second.clone(),
@@ -62,7 +62,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
                 keep: false,
                 config: ClientConfig::default(),
             };
-            PartMove::run(plan, &mut |_, _| {}).unwrap();
+            PartitionTransfer::run(plan, &mut |_, _| {}).unwrap();
             thread::sleep(Duration::from_millis(100));
         }
         // The first has nothing left, and goes; the other comes back at another port.

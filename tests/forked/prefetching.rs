@@ -5,8 +5,8 @@ use std::thread;
 
 use lodestore_cache::{PolicySpec, SharedSettings, SharedTier, Tier};
 use lodestore_client::{
-    BatchLoader, BatchSource, ClientError, EmbeddedSource, HaloBuffer, Kept, PlannedTier,
-    Prefetcher, PreparedBatch, PullKind, RowSource, SteadyCache, TieredSource, Window,
+    BatchLoader, BatchSource, ClientError, EmbeddedSource, HaloBuffer, HotSetCache, OracleTier,
+    Prefetcher, PreparedBatch, PullKind, RowResidency, RowSource, TieredSource, Window,
 };
 use lodestore_graph::NodeId;
 use lodestore_graph::batch::Batch;
@@ -31,8 +31,8 @@ impl BatchSource for Batches {
         N_BATCHES
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
-        Ok((Batch { nodes: nodes(index), ..Batch::default() }, Kept::Nothing))
+    fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
+        Ok((Batch { nodes: nodes(index), ..Batch::default() }, RowResidency::Nothing))
     }
 
     fn end_of_epoch(&self, _index: u32) -> u32 {
@@ -57,12 +57,12 @@ pub(crate) fn forks_while_batches_come() {
     let tiered = TieredSource::new(rows.clone(), "feat", Arc::new(tier)).unwrap();
     let lru = Tier::of_slots(100, ROW_BYTES, N_NODES, &PolicySpec::Lru).unwrap();
     let (buffer, _) = HaloBuffer::new(rows.clone(), "feat", lru).unwrap();
-    let planned = Arc::new(PlannedTier::new(100, ROW_BYTES, N_NODES, &(0..N_BATCHES)).unwrap());
+    let planned = Arc::new(OracleTier::new(100, ROW_BYTES, N_NODES, &(0..N_BATCHES)).unwrap());
     let load_planned = |index| {
         let mut turn = planned.turn(index);
         turn.announce(vec![index + 1; 50]);
         let mut out = vec![0; 50 * ROW_BYTES];
-        let batch = &mut [(&nodes(index)[..], Kept::Planned(turn))];
+        let batch = &mut [(&nodes(index)[..], RowResidency::Planned(turn))];
         loader.clone().load_together(batch, &mut out).map(|_| out)
     };
     let pull = |source: &dyn RowSource, index| {
@@ -78,7 +78,7 @@ pub(crate) fn forks_while_batches_come() {
         let mut prefetcher =
             Some(Prefetcher::start(scope, Arc::new(Batches), loader.clone(), window, 0));
         let choose = |epoch: u32| Ok((epoch..epoch + 60).map(NodeId).collect());
-        let mut steady = Some(SteadyCache::start(scope, &loader, 0..50, Arc::new(choose)).unwrap());
+        let mut steady = Some(HotSetCache::start(scope, &loader, 0..50, Arc::new(choose)).unwrap());
         let next = |prefetcher: &mut Option<Prefetcher<'_>>| {
             prefetcher.as_mut().unwrap().next_batch().unwrap().unwrap()
         };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_client::{Client, ClientConfig, ClientError, PullKind, RowSource, Security};
 use lodestore_graph::NodeId;
-use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind};
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind};
 
 use crate::support::Numbers;
 use crate::support::authority::Authority;
@@ -61,7 +61,7 @@ impl Truth {
         let rows: Vec<u8> = (0..ids.len() * WIDE).map(|at| (at % 251) as u8).collect();
         let graph = Graph::open(dir).unwrap();
         let options = OpenOptions::default();
-        let live = LiveGraph::open(graph, None, LiveMode::Write, &options).unwrap();
+        let live = GraphHandle::open(graph, None, OpenMode::Write, &options).unwrap();
         live.put_rows("wide", &ids, &rows).unwrap();
         live.commit_version().unwrap();
         let wide = this.rows.get_mut("wide").unwrap();
@@ -246,7 +246,7 @@ fn forks_within_a_pull(client: &Client, truth: &Truth) {
     let mut out = vec![0xEE; ids.len() * WIDE];
     let (mut is_child, parent) = (false, std::process::id());
     fork_within(|fork| {
-        let pulled = client.pull_while("wide", &ids, &mut out, PullKind::Sync, &mut || {
+        let pulled = client.pull_overlapped("wide", &ids, &mut out, PullKind::Sync, &mut || {
             is_child = fork();
             if !is_child {
                 // The child has dropped what it has of the connection by then.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lodestore_client::{Client, ClientConfig, PullKind, RowSource};
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::{EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, StoreError, View};
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, StoreError, View};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -22,13 +22,13 @@ use crate::support::process::Serving;
 const N_NODES: u32 = 600;
 const ROW_BYTES: usize = 13 * 4;
 
-fn open(dir: &Path) -> Result<LiveGraph, StoreError> {
+fn open(dir: &Path) -> Result<GraphHandle, StoreError> {
     let graph = Graph::open(dir).unwrap();
-    LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default())
+    GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default())
 }
 
 /// Puts a row of bytes `turn` for one node.
-fn put(live: &LiveGraph, node: u32, turn: u8) {
+fn put(live: &GraphHandle, node: u32, turn: u8) {
     live.put_rows("feat", &[NodeId(node)], &[turn; ROW_BYTES]).unwrap();
 }
 

@@ -298,7 +298,7 @@ fn a_server_that_stalls_for_a_moment_is_not_waited_for() {
         let pulls = |n| (0..n).map(|_| pull(&client, &truth, &ids).unwrap()).max().unwrap();
         let mut slowest = Vec::new();
         for _ in 0..9 {
-            // Who was outrun or silent has rested by then.
+            // A server that lost a hedge, or kept silent, has rested by then.
             thread::sleep(Duration::from_millis(300));
             pulls(100);
             let sent = || crate::metric(&servers[0], "lodestore_sent_rows_total");
@@ -318,7 +318,7 @@ fn a_server_that_stalls_for_a_moment_is_not_waited_for() {
         slowest[4]
     };
     let (with, without) = (slowest(0.05), slowest(0.0));
-    println!("{with:?} with a rival, {without:?} without");
+    println!("{with:?} with a hedge, {without:?} without");
     assert!(without > Duration::from_millis(80), "{without:?}");
     assert!(with < Duration::from_millis(40), "{with:?}");
     servers.into_iter().for_each(Serving::stop);
@@ -342,12 +342,12 @@ fn a_server_that_is_down_at_the_start_is_done_without_where_another_has_its_rows
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     // A writer needs every replica, and a sum over all counters needs all.
     for error in [client.commit().err().unwrap(), client.stats().err().unwrap()] {
-        let is_named = matches!(&error, ClientError::Unheard { addresses }
+        let is_named = matches!(&error, ClientError::Unreachable { addresses }
             if *addresses == late_address);
         assert!(is_named, "{error}");
     }
     let put = client.put_rows("label", &[NodeId(0)], &[0; 8]).err().unwrap();
-    assert!(matches!(put, ClientError::Unheard { .. }), "{put}");
+    assert!(matches!(put, ClientError::Unreachable { .. }), "{put}");
     // Rows that only the one that is down has.
     both.kill();
     let both = serve(&address, "0");

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig, ClientError};
 use lodestore_graph::NodeId;
 
+use crate::error_counts::ErrorCounts;
+use crate::monitor::Monitor;
 use crate::support::Numbers;
 use crate::support::workload::{EndOnDrop, Workload};
-use crate::told::Told;
-use crate::watch::Watch;
 
 /// Pause after a call that failed: a client that retries must not spin.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -21,8 +21,8 @@ const N_ROWS: [usize; 4] = [1, 50, 700, 12_000];
 /// State that all of them share.
 pub(crate) struct Clients<'a> {
     pub(crate) load: &'a Workload,
-    pub(crate) told: &'a Told,
-    pub(crate) watch: &'a Watch,
+    pub(crate) errors: &'a ErrorCounts,
+    pub(crate) monitor: &'a Monitor,
     pub(crate) seed: u64,
     pub(crate) counts: CallCounts,
 }
@@ -43,7 +43,7 @@ pub(crate) struct CallCounts {
 
 /// Whose a client is, how it is made, and for how many calls at most.
 pub(crate) struct Habit {
-    /// As [`Watch`] counts.
+    /// As [`Monitor`] counts.
     pub(crate) who: usize,
     pub(crate) map: String,
     pub(crate) deadline: Duration,
@@ -144,13 +144,13 @@ impl Clients<'_> {
         call: impl FnOnce() -> Result<(), ClientError>,
     ) -> bool {
         let start = Instant::now();
-        let result = self.watch.during(habit.who, habit.deadline, call);
+        let result = self.monitor.during(habit.who, habit.deadline, call);
         let took = start.elapsed();
         let late = took.saturating_sub(habit.deadline);
         self.counts.longest_ms.fetch_max(took.as_millis() as u64, Ordering::Relaxed);
         self.counts.late_ms.fetch_max(late.as_millis() as u64, Ordering::Relaxed);
         if let Err(error) = &result {
-            self.told.note(error);
+            self.errors.note(error);
             thread::sleep(PAUSE);
         }
         result.is_ok()

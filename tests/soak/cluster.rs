@@ -5,7 +5,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use lodestore_client::{Address, Client, ClientConfig, ClientError, MovePlan, PartMove};
+use lodestore_client::{
+    Address, Client, ClientConfig, ClientError, PartitionTransfer, TransferPlan,
+};
 use lodestore_graph::PartId;
 use tempfile::TempDir;
 
@@ -120,7 +122,7 @@ impl Cluster {
             Address::Tcp(address) => address.port(),
             other => panic!("{other}"),
         };
-        let doors = self.direct(at).doors();
+        let doors = self.direct(at).endpoints();
         self.relays[at].face(&doors.into_iter().map(port).collect::<Vec<_>>());
         Ok(())
     }
@@ -150,8 +152,8 @@ impl Cluster {
     }
 
     /// A move of a partition between two servers that run.
-    pub(crate) fn plan(&self, from: usize, part: u16, to: usize) -> MovePlan {
-        MovePlan {
+    pub(crate) fn plan(&self, from: usize, part: u16, to: usize) -> TransferPlan {
+        TransferPlan {
             from: self.address(from),
             part: PartId(part),
             into: self.folders[to].clone(),
@@ -213,7 +215,7 @@ impl Cluster {
         }
         // What an earlier run left may be of another holder, whose files have the same names: the
         // check finds that, and the next run begins from nothing.
-        let run = || PartMove::run(self.plan(from, part, to), &mut |_, _| {});
+        let run = || PartitionTransfer::run(self.plan(from, part, to), &mut |_, _| {});
         run().or_else(|_| run()).map(drop)
     }
 }

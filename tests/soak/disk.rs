@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::clients::Clients;
 use crate::cluster::ON_DISK;
+use crate::error_counts::{Kind, NO_SPACE};
 use crate::faults::{Faults, Scene};
-use crate::told::{Kind, NO_SPACE};
 
 /// Longest time until puts find the disk full, and until they go through again: links may stand
 /// still meanwhile.
@@ -19,7 +19,7 @@ impl Faults {
         let Some(disk) = &scene.cluster.disk else { return false };
         // Of concurrent pushes that fail one is reported to the client: not always that which found
         // the disk full.
-        let n_refused = || scene.clients.told.count(Kind::WritesStopped);
+        let n_refused = || scene.clients.errors.count(Kind::WritesStopped);
         let before = n_refused();
         let left = self.below(100_000).into();
         let (clients, load) = (scene.clients, scene.clients.load);
@@ -67,7 +67,7 @@ impl Faults {
 }
 
 fn wait_for(what: &str, clients: &Clients<'_>, is_so: &mut dyn FnMut() -> bool) {
-    let now = || (clients.load.finished(), clients.told.counts());
+    let now = || (clients.load.finished(), clients.errors.counts());
     let (end, before) = (Instant::now() + SEEN_MAX, now());
     while !is_so() {
         let is_late = Instant::now() > end;

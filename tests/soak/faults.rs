@@ -8,9 +8,9 @@ use rustix::process::Signal;
 
 use crate::clients::{Clients, Habit};
 use crate::cluster::{Cluster, N_SERVERS, STEADY};
+use crate::monitor::{CALL_OF_TEST, TEST};
 use crate::support::Numbers;
 use crate::support::process::signal;
-use crate::watch::{CALL_OF_TEST, TEST};
 
 /// Longest time for a commit, or to ask for a compaction.
 const ASK_MAX: Duration = Duration::from_secs(3);
@@ -161,8 +161,8 @@ impl Faults {
     pub(crate) fn next(&mut self, scene: &mut Scene<'_>) {
         let fault = self.draw_fault();
         println!("{:7.1} s  {}", self.start.elapsed().as_secs_f64(), fault.name());
-        let watch = scene.clients.watch;
-        let is_done = watch.during(TEST, FAULT_MAX, || self.happen(fault, scene));
+        let monitor = scene.clients.monitor;
+        let is_done = monitor.during(TEST, FAULT_MAX, || self.happen(fault, scene));
         self.counts[fault as usize] += 1;
         self.done[fault as usize] += u64::from(is_done);
         scene.cluster.check_running();

@@ -1,20 +1,22 @@
 //! Partitions that move, or begin to.
 
-use lodestore_client::{ClientError, MovePlan, PartMove};
+use lodestore_client::{ClientError, PartitionTransfer, TransferPlan};
 
 use crate::cluster::{Cluster, N_PARTS, N_SERVERS, STEADY};
 use crate::faults::{Faults, Scene};
 
 /// A move between two servers.
 struct Drawn {
-    plan: MovePlan,
+    plan: TransferPlan,
     ends: [usize; 2],
 }
 
 impl Faults {
     pub(crate) fn move_part(&mut self, scene: &mut Scene<'_>) -> bool {
         // A compaction may keep it waiting for longer than it likes to.
-        self.with_move(scene, |_, _, drawn| PartMove::run(drawn.plan, &mut |_, _| {}).map(drop))
+        self.with_move(scene, |_, _, drawn| {
+            PartitionTransfer::run(drawn.plan, &mut |_, _| {}).map(drop)
+        })
     }
 
     /// Returns whether it came as far as it should.
@@ -50,7 +52,7 @@ impl Faults {
     ) -> bool {
         let drawn = self.draw_move(scene.cluster);
         let happened = happen(self, scene.cluster, drawn);
-        let happened = happened.inspect_err(|error| scene.clients.told.note(error));
+        let happened = happened.inspect_err(|error| scene.clients.errors.note(error));
         scene.cluster.heal();
         scene.cluster.tidy();
         happened.is_ok()
@@ -73,8 +75,8 @@ impl Faults {
 }
 
 /// Takes some steps of a move.
-fn steps(plan: MovePlan, n_steps: u32) -> Result<PartMove, ClientError> {
-    let mut moving = PartMove::begin(plan)?;
+fn steps(plan: TransferPlan, n_steps: u32) -> Result<PartitionTransfer, ClientError> {
+    let mut moving = PartitionTransfer::begin(plan)?;
     for step in 0..n_steps {
         match step {
             0 => drop(moving.open()?),

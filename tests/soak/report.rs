@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::clients::Clients;
 use crate::ending::Whole;
+use crate::error_counts::Kind;
 use crate::faults::{Fault, Faults};
 use crate::growth::{Growth, Sample};
-use crate::told::Kind;
 
 pub(crate) struct Report<'a> {
     pub(crate) seed: u64,
@@ -49,9 +49,9 @@ impl Report<'_> {
             let counts = json!({"tried": self.faults.counts[at], "done": self.faults.done[at]});
             (fault.name().to_owned(), counts)
         });
-        let told = Kind::ALL
+        let errors = Kind::ALL
             .iter()
-            .map(|&kind| (kind.name().to_owned(), self.clients.told.count(kind).into()));
+            .map(|&kind| (kind.name().to_owned(), self.clients.errors.count(kind).into()));
         let sample = |sample: Sample| json!({"mib": sample.resident_bytes >> 20, "descriptors": sample.descriptors});
         json!({
             "seed": self.seed,
@@ -73,7 +73,7 @@ impl Report<'_> {
                 "longest call, ms": of(&calls.longest_ms),
                 "latest call past its deadline, ms": of(&calls.late_ms),
             },
-            "errors reported": Value::Object(told.collect()),
+            "errors reported": Value::Object(errors.collect()),
             "faults": Value::Object(faults.collect()),
             "the server that was never restarted": {
                 "before the load": sample(self.growth.first()),

@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use crate::clients::Habit;
 use crate::cluster::{N_PARTS, N_SERVERS};
 use crate::faults::{Faults, Scene};
+use crate::monitor::CALL_OF_TEST;
 use crate::support::process::{command, finish, signal};
-use crate::watch::CALL_OF_TEST;
 use crate::{DEADLINE, DEADLINE_SHORT};
 
 /// Longest time until a client maps memory of a server.

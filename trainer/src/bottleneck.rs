@@ -1,6 +1,6 @@
 //! Times of a run's steps, and their bottleneck.
 
-use lodestore_client::Met;
+use lodestore_client::BatchReadiness;
 use serde::Serialize;
 
 use crate::step::{StepSeconds, WorkerStep};
@@ -77,7 +77,7 @@ pub(crate) struct StepSums {
 }
 
 impl StepSums {
-    pub(crate) fn add(&mut self, step: &WorkerStep, met: Met) {
+    pub(crate) fn add(&mut self, step: &WorkerStep, met: BatchReadiness) {
         let worker = step.worker as usize;
         if self.begun.len() <= worker {
             self.begun.resize(worker + 1, false);
@@ -86,7 +86,7 @@ impl StepSums {
             self.wait_later += step.seconds.wait;
             self.step_later += step.seconds.step;
         }
-        self.is_ahead |= met != Met::DefaultPath;
+        self.is_ahead |= met != BatchReadiness::DefaultPath;
         self.all += step.seconds;
     }
 
@@ -174,7 +174,7 @@ mod tests {
         };
         let mut sums = StepSums::default();
         assert_eq!(sums.shares(), None);
-        sums.add(&step(0, seconds), Met::DefaultPath);
+        sums.add(&step(0, seconds), BatchReadiness::DefaultPath);
         let shares = sums.shares().unwrap();
         let sum = shares.compute + shares.wait + shares.update + shares.others;
         assert!((sum - 1.0).abs() < 1e-9, "{sum}");
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(shares.preparation, Preparation::Pull);
         assert_eq!(shares.overlap_efficiency, None, "nothing was prepared ahead");
         let busy = StepSeconds { step: 10.0, compute: 9.0, ..StepSeconds::default() };
-        sums.add(&step(0, busy), Met::Ready);
+        sums.add(&step(0, busy), BatchReadiness::Ready);
         assert_eq!(sums.shares().unwrap().bottleneck, Bottleneck::Compute);
     }
 
@@ -192,7 +192,7 @@ mod tests {
         let mut sums = StepSums::default();
         let waiting = |wait| StepSeconds { step: 4.0, wait, ..StepSeconds::default() };
         for (worker, wait) in [(0, 4.0), (1, 3.0), (0, 1.0), (1, 0.0), (0, 0.5), (1, 0.5)] {
-            sums.add(&step(worker, waiting(wait)), Met::Waited);
+            sums.add(&step(worker, waiting(wait)), BatchReadiness::Waited);
         }
         assert_eq!(sums.shares().unwrap().overlap_efficiency, Some(1.0 - 2.0 / 16.0));
     }

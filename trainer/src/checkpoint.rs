@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{EpochReport, TrainError, best::Best, replica::ReplicaState};
+use crate::{EpochReport, TrainError, best_model::BestModel, replica::ReplicaState};
 
 pub use error::{CheckpointError, CheckpointFault};
 pub(crate) use folder::Folder;
@@ -28,7 +28,7 @@ pub(crate) struct Checkpoint {
     pub(crate) place: Place,
     /// The state of each replica.
     pub(crate) replicas: Vec<ReplicaState>,
-    pub(crate) best: Best,
+    pub(crate) best: BestModel,
     pub(crate) measured: Measured,
     /// Losses of all steps so far.
     pub(crate) step_losses: Vec<f64>,

@@ -6,7 +6,7 @@ use lodestore_client::ClientError;
 use lodestore_graph::{NodeId, rapa::RapaError, schedule::ScheduleError, topology::TopologyError};
 use thiserror::Error;
 
-use crate::{CheckpointError, collective::CollectiveError, saved::SavedModelError};
+use crate::{CheckpointError, collective::CollectiveError, model_file::SavedModelError};
 
 /// Why training stopped.
 #[derive(Debug, Error)]

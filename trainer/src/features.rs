@@ -7,8 +7,8 @@ use rayon::prelude::*;
 
 use crate::{
     TrainError,
-    sparse::{SparsePiece, SparseRows},
-    spmm::ROWS_PER_TASK,
+    matrix::sparse::{SparsePiece, SparseRows},
+    matrix::spmm::ROWS_PER_TASK,
 };
 
 /// Bytes of a row that are looked at together, and then, if some are not 0, in parts.

@@ -11,19 +11,36 @@ use lodestore_graph::{NodeId, PartId};
 use serde::Serialize;
 
 use crate::{
-    ModelKind, TrainError, TrainGraph, WorkerSources,
+    Metric, ModelKind, TrainError, TrainGraph, WorkerSources,
     collective::ThreadCollective,
+    evaluate::Accuracy,
     features::FeatureRows,
     layerwise::{
         LayerPass, NodeSet, Owners, PassEnd, PassLimits, PassOutput, PassPlace, WorkFolder,
         check_finite, remove,
     },
     matrix::Matrix,
+    matrix::workspace::Workspace,
     model::{Model, ModelSpec},
+    model_file::ModelFile,
     process_group::ProcessGroup,
-    saved::ModelFile,
-    workspace::Workspace,
+    setup::Setup,
 };
+
+/// Result of a saved model on a graph.
+#[derive(Clone, Debug, Serialize)]
+pub struct Evaluation {
+    /// Which layers it has.
+    pub model: ModelKind,
+    /// Elements of all its parameters.
+    pub parameters: u64,
+    /// Name of the metric behind accuracy.
+    pub metric: Metric,
+    /// Accuracy on the validation nodes, with full neighbourhoods; absent without any.
+    pub validation_accuracy: Option<f64>,
+    /// The same on the test nodes.
+    pub test_accuracy: Option<f64>,
+}
 
 /// Which rows of a model are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -222,6 +239,26 @@ impl FromStr for InferOutput {
     }
 }
 
+/// Measures the accuracy of the model in `path` on the validation and test nodes of `graph`, with
+/// all their neighbours. Its settings come from the file; `sources` are those of a single worker,
+/// who owns all partitions.
+pub fn evaluate_saved(
+    path: &Path,
+    graph: &TrainGraph<'_>,
+    sources: &WorkerSources,
+) -> Result<Evaluation, TrainError> {
+    let file = ModelFile::read(path)?;
+    let sources = std::slice::from_ref(sources);
+    let setup = Setup::new(&file.config, *graph, sources, vec![0], Some(&file))?;
+    let parameters = file.fill(&setup.model)?;
+    let mut alone = ThreadCollective::alone();
+    let found = setup.evaluator()?.accuracy(&setup.model, &mut ProcessGroup::new(&mut alone))?;
+    let Some(Accuracy { validation, test }) = found else { unreachable!("a process alone leads") };
+    let (validation_accuracy, test_accuracy) = (validation, test);
+    let (model, metric) = (file.config.model, file.config.metric);
+    Ok(Evaluation { model, parameters, metric, validation_accuracy, test_accuracy })
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -234,8 +271,8 @@ mod tests {
     use super::*;
     use crate::{
         conv::{Hop, Input, LayerDropout},
-        dropout::Activation,
         layerwise::tests::{N_NODES, model, naive, pass, topology},
+        matrix::dropout::Activation,
     };
 
     fn inference<'a>(

@@ -6,10 +6,10 @@ use lodestore_graph::batch::Block;
 use rayon::prelude::*;
 
 use crate::{
-    dropout::Mask,
-    sparse::{SparsePiece, SparseRows},
-    spmm::{BySource, ROWS_PER_TASK},
-    workspace::Workspace,
+    matrix::dropout::Mask,
+    matrix::sparse::{SparsePiece, SparseRows},
+    matrix::spmm::{BySource, ROWS_PER_TASK},
+    matrix::workspace::Workspace,
 };
 
 /// The edge of a destination that has none.

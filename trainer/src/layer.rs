@@ -7,11 +7,11 @@ use candle_core::{Result, Var};
 
 use crate::{
     conv::{Conv, Convolved, Hop, Input, LayerDropout},
-    dropout::Activation,
     matrix::Matrix,
+    matrix::dropout::Activation,
+    matrix::spmm::add_scaled,
+    matrix::workspace::Workspace,
     norm::{NormLayer, Normed},
-    spmm::add_scaled,
-    workspace::Workspace,
 };
 
 /// A convolution, perhaps normalised, and perhaps on top of the rows that it was given.

@@ -27,9 +27,9 @@ use crate::{
     features::FeatureRows,
     layer::Layer,
     matrix::Matrix,
+    matrix::sparse::Rows,
+    matrix::workspace::Workspace,
     process_group::{ProcessGroup, RowsTo},
-    sparse::Rows,
-    workspace::Workspace,
 };
 pub(crate) use chunks::Owners;
 use chunks::{Chunk, block_of};

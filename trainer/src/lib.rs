@@ -8,18 +8,15 @@
 
 mod adam;
 mod attention;
-mod best;
+mod best_model;
 mod bottleneck;
 mod checkpoint;
 pub mod collective;
 mod config;
 mod conv;
-mod dropout;
 mod error;
 mod evaluate;
 mod features;
-mod gat;
-mod gcn;
 mod infer;
 mod labels;
 mod largest;
@@ -30,6 +27,7 @@ mod loss;
 mod matrix;
 mod metric;
 mod model;
+mod model_file;
 mod norm;
 mod options;
 mod process_group;
@@ -41,18 +39,13 @@ mod replay;
 mod replica;
 mod report;
 mod run;
-mod sage;
-mod saved;
 mod setup;
-mod sparse;
-mod spmm;
 mod step;
 mod step_outcome;
 mod strategy;
-mod team;
 mod train;
 mod worker;
-mod workspace;
+mod workers;
 
 pub use bottleneck::{Bottleneck, Preparation, StepShares};
 pub use checkpoint::{CheckpointError, CheckpointFault, Place};
@@ -61,9 +54,10 @@ pub use config::{
     Mode, OptimizerState, Roots, Sampling, SdtConfig, Strategy, TrainConfig,
 };
 pub use error::TrainError;
-pub use infer::{InferConfig, InferOutput, Inference, RowOutput};
+pub use infer::{Evaluation, InferConfig, InferOutput, Inference, RowOutput, evaluate_saved};
 pub use metric::Metric;
 pub use model::{ModelKind, parameter_count};
+pub use model_file::SavedModelError;
 pub use options::{
     Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
 };
@@ -71,7 +65,6 @@ pub use process_group::give_up;
 pub use profile::profile_device;
 pub use replay::Replay;
 pub use report::{EpochReport, RowsFrom, TrainReport};
-pub use saved::{Evaluation, SavedModelError, evaluate_saved};
 pub use step::{FullTraffic, HopTraffic, RowsBySource, SdtTraffic, StepSeconds, WorkerStep};
 pub use strategy::hop::{Iteration, Iterations, TimeStep};
 pub use train::{Progress, TrainGraph, WorkerSources, train, train_together};

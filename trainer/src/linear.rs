@@ -3,10 +3,10 @@
 use candle_core::{DType, Device, Result, Var};
 
 use crate::{
+    matrix::sparse::Rows,
+    matrix::workspace::Workspace,
     matrix::{Matrix, with_values},
     random::CounterRandom,
-    sparse::Rows,
-    workspace::Workspace,
 };
 
 /// `x · weight`.

@@ -9,14 +9,16 @@ use serde::Serialize;
 use crate::{
     LayerOptions, TrainConfig, TrainError,
     config::check,
-    conv::{Conv, Hop, Input, LayerDropout},
-    gat::{Gat, Heads},
+    conv::{
+        Conv, Hop, Input, LayerDropout,
+        gat::{Gat, Heads},
+    },
     layer::{Layer, Saved},
     linear::Linear,
     matrix::Matrix,
+    matrix::workspace::Workspace,
     norm::NormLayer,
     options::Norm,
-    workspace::Workspace,
 };
 
 /// Most parameters of a model, so that its file has less than 4 GiB.

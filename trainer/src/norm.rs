@@ -10,10 +10,10 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use rayon::prelude::*;
 
 use crate::{
+    matrix::spmm::ROWS_PER_TASK,
+    matrix::workspace::Workspace,
     matrix::{Matrix, with_values},
     options::Norm,
-    spmm::ROWS_PER_TASK,
-    workspace::Workspace,
 };
 
 /// Added to a variance before its root is taken.

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use candle_core::{Device, Tensor};
 use lodestore_graph::batch::Block;
-use lodestore_graph::rapa::DeviceProfile;
+use lodestore_graph::rapa::DiskProfile;
 
 use crate::TrainError;
+use crate::matrix::spmm::{OwnRows, Spmm};
+use crate::matrix::workspace::Workspace;
 use crate::random::CounterRandom;
-use crate::spmm::{OwnRows, Spmm};
-use crate::workspace::Workspace;
 
 /// Entries of each row of the sparse matrix, or all if the matrix is smaller.
 const ENTRIES_PER_ROW: usize = 32;
@@ -28,7 +28,7 @@ pub fn profile_device(
     runs: u32,
     memory_bytes: u64,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<DeviceProfile, TrainError> {
+) -> Result<DiskProfile, TrainError> {
     for (setting, found) in [("size", size as u64), ("runs", runs.into())] {
         if found == 0 {
             let (expected, found) = ("at least 1".to_owned(), found.to_string());
@@ -56,7 +56,7 @@ pub fn profile_device(
         Ok(())
     })?;
     progress(3, 3);
-    Ok(DeviceProfile {
+    Ok(DiskProfile {
         name: "cpu".to_owned(),
         h2d_seconds: copy_seconds,
         d2h_seconds: copy_seconds,

@@ -1,6 +1,6 @@
 //! Random numbers by counter: the same key and counter give the same number on any thread.
 
-use lodestore_graph::mix;
+use lodestore_graph::splitmix64;
 
 /// Positions whose numbers are made at a time.
 const LANES_PER_BLOCK: usize = 64;
@@ -14,12 +14,12 @@ pub(crate) struct CounterRandom {
 impl CounterRandom {
     /// The stream `stream` of `seed`; different streams are independent.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
-        Self { seed: mix(mix(seed) ^ stream) }
+        Self { seed: splitmix64(splitmix64(seed) ^ stream) }
     }
 
     /// Number `counter` of the stream, as 64 uniform bits.
     pub(crate) fn bits(self, counter: u64) -> u64 {
-        mix(self.seed ^ counter.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        splitmix64(self.seed ^ counter.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Number `counter` of the stream, uniform in [0, 1) with 24 bits.
@@ -29,7 +29,7 @@ impl CounterRandom {
 
     /// Returns the stream `stream` within this one; different streams are independent.
     pub(crate) fn substream(self, stream: u64) -> Self {
-        Self { seed: mix(self.seed.rotate_left(32) ^ mix(stream)) }
+        Self { seed: splitmix64(self.seed.rotate_left(32) ^ splitmix64(stream)) }
     }
 
     /// Returns the 16 bits that [`CounterRandom::for_each_lane`] has for position `at`.

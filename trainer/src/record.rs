@@ -3,16 +3,12 @@
 use std::mem::take;
 
 use lodestore_client::{LoadStats, PrefetchStats};
-use lodestore_graph::peak_rss_bytes;
 
 use crate::{
-    EpochReport, Mode, Strategy, TrainConfig, TrainReport, WorkerStep,
+    EpochReport, Mode, TrainConfig, WorkerStep,
     bottleneck::StepSums,
     checkpoint::Measured,
-    collective::Traffic,
     evaluate::Accuracy,
-    run::Run,
-    setup::Setup,
     step_outcome::{MemberStats, TeamStep},
 };
 
@@ -32,7 +28,7 @@ pub(crate) struct Record {
     sdt: SdtSum,
     full: FullSum,
     /// Measurements of this process.
-    steps: StepSums,
+    pub(crate) steps: StepSums,
     /// Each worker's figures at the end of the epoch before.
     before: Vec<MemberStats>,
     /// Whether the present epoch is the first since the run was resumed.
@@ -243,77 +239,4 @@ impl Record {
     pub(crate) fn epochs(&self) -> &[EpochReport] {
         &self.measured.epochs
     }
-}
-
-impl Run<'_> {
-    /// The whole run; `stats` are each worker's figures since this process began.
-    pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
-        let save_error = self.save_error.as_ref().map(ToString::to_string);
-        let (is_over, within_epoch) = (self.is_over(), self.place.step > 0);
-        let Self { config, replica, best, record, resumed_at, checkpoints, is_interrupted, .. } =
-            self;
-        let epochs = record.measured.epochs;
-        let timed = || epochs.iter().filter(|epoch| epoch.timed_steps > 0);
-        let seconds: f64 = timed().map(|epoch| epoch.seconds).sum();
-        let n_steps: u64 = timed().map(|epoch| u64::from(epoch.timed_steps)).sum();
-        let n_batches: u64 = epochs.iter().map(|epoch| epoch.batches).sum();
-        let remote_rows: u64 = epochs.iter().map(|epoch| epoch.remote_rows).sum();
-        let remote_bytes: u64 = epochs.iter().map(|epoch| epoch.remote_bytes).sum();
-        let written = setup.written.as_ref();
-        let held = |stats: &MemberStats| {
-            stats.steady.peak_bytes + stats.prefetch.peak_bytes + stats.buffer_bytes
-        };
-        TrainReport {
-            strategy: config.strategy,
-            roots: (config.strategy.mode() == Mode::MiniBatch).then_some(config.roots),
-            hop: (config.strategy == Strategy::Hop).then_some(config.hop),
-            sdt: (config.strategy == Strategy::Sdt).then_some(config.sdt),
-            full: (config.strategy == Strategy::Full).then(|| config.full.clone()),
-            model: config.model,
-            workers: config.workers,
-            processes: setup.n_processes,
-            sent_bytes: Traffic::default(),
-            device: if config.replay.is_some() { "replayed" } else { "cpu" },
-            rows_from: setup.graph.rows_from,
-            metric: config.metric,
-            test_accuracy: best.accuracy.test,
-            validation_accuracy: best.accuracy.validation,
-            best_epoch: best.epoch,
-            stopped_early: !within_epoch && best.is_stale(config.patience),
-            interrupted: is_interrupted && !is_over,
-            save_error,
-            parameters_digest: digest(&replica.adam.values()),
-            best_parameters_digest: digest(&best.parameters),
-            mean_step_seconds: seconds / n_steps.max(1) as f64,
-            remote_rows_per_step: remote_rows as f64 / n_batches.max(1) as f64,
-            remote_bytes_per_step: remote_bytes as f64 / n_batches.max(1) as f64,
-            resumed_at,
-            checkpoints: checkpoints.as_ref().map_or(0, |checkpoints| checkpoints.written),
-            checkpoint_seconds: checkpoints.map_or(0.0, |checkpoints| checkpoints.seconds),
-            step: record.steps.shares(),
-            setup_seconds: record.setup_seconds,
-            schedule_seconds: written.map_or(0.0, |written| written.seconds),
-            schedule_stored: written.is_some_and(|written| written.is_stored),
-            schedule_bytes: written.map_or(0, |written| written.schedule.n_bytes()),
-            schedule_digest: written.map(|written| written.schedule.digest_hex()),
-            memory_bound_bytes: written.map(|written| written.bound_bytes),
-            hot_policy: written.map(|_| config.hot_policy),
-            n_hot: written.map_or(0, |written| written.budget.n_hot as u64),
-            window: written.map_or(0, |written| written.budget.window as u64),
-            window_asked: written.map_or(0, |_| config.window as u64),
-            memory_measured_bytes: stats.iter().map(held).max().unwrap_or(0),
-            peak_rss_bytes: peak_rss_bytes(),
-            epochs,
-            step_losses: record.step_losses,
-        }
-    }
-}
-
-/// Returns the bLAKE3 of all parameters, in hex.
-fn digest(parameters: &[Vec<f32>]) -> String {
-    let mut digest = blake3::Hasher::new();
-    parameters.iter().for_each(|values| {
-        digest.update(bytemuck::cast_slice(values));
-    });
-    digest.finalize().to_hex().to_string()
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lodestore_graph::mix;
+use lodestore_graph::splitmix64;
 use serde::Serialize;
 
 use crate::TrainError;
@@ -70,7 +70,7 @@ impl Replay {
         let sum = rest.iter().fold(sum, |sum, &byte| fold(sum, byte.into()));
         let seconds = self.times.of(step, n_roots);
         sleep(Duration::from_secs_f64(seconds).saturating_sub(start.elapsed()));
-        (mix(sum) >> 11) as f64 / (1u64 << 53) as f64
+        (splitmix64(sum) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

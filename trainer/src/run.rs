@@ -1,22 +1,25 @@
 //! A run as it goes: steps, evaluations, checkpoints.
 
-use std::{mem::take, ops::ControlFlow, time::Instant};
+use std::{mem::take, ops::ControlFlow, thread::Scope, time::Instant};
+
+use lodestore_graph::peak_rss_bytes;
 
 use crate::{
-    Merge, Place, Progress, SavedModelError, Strategy, TrainConfig, TrainError,
-    best::Best,
+    Merge, Mode, Place, Progress, SavedModelError, Strategy, TrainConfig, TrainError, TrainReport,
+    best_model::BestModel,
     checkpoint::{Checkpoint, Checkpoints, Folder, Identity},
+    collective::Traffic,
     config::Due,
     evaluate::Evaluator,
+    model_file,
     process_group::{Opening, ProcessGroup},
     record::Record,
     replica::{Replica, ReplicaState},
-    saved,
     setup::Setup,
     step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep, word_of},
     step_outcome::{MemberStats, StepOutcome, TeamStep},
     strategy::{hop, sdt::LocalModels},
-    team::{Team, Teams},
+    workers::{Team, Teams},
 };
 
 /// All that changes from step to step.
@@ -30,7 +33,7 @@ pub(crate) struct Run<'a> {
     pub(crate) local: Option<LocalModels>,
     /// `full` with rows that may be old: the state with which those at hand were made.
     pub(crate) refreshed: Option<ReplicaState>,
-    pub(crate) best: Best,
+    pub(crate) best: BestModel,
     pub(crate) record: Record,
     pub(crate) checkpoints: Option<Checkpoints>,
     /// Whether the graph has test nodes.
@@ -66,7 +69,7 @@ impl<'a> Run<'a> {
             replica,
             local,
             refreshed: None,
-            best: Best::default(),
+            best: BestModel::default(),
             record: Record::new(config),
             checkpoints: None,
             has_test: setup.has_test(),
@@ -76,7 +79,7 @@ impl<'a> Run<'a> {
             save_error: None,
         };
         if let Some(path) = config.save_model.as_ref().filter(|_| group.leads()) {
-            saved::check_place(path)?;
+            model_file::check_place(path)?;
         }
         if let Some(wanted) = config.checkpoint.as_ref().filter(|_| group.leads()) {
             let identity = Identity {
@@ -281,7 +284,7 @@ impl<'a> Run<'a> {
             none if none.is_empty() => &self.replica.adam.values(),
             best => best,
         };
-        self.save_error = saved::save(path, self.config, &setup.model, values).err();
+        self.save_error = model_file::save(path, self.config, &setup.model, values).err();
     }
 
     /// Writes a checkpoint, if there are to be any; under `sdt` all local models are here.
@@ -337,4 +340,106 @@ impl<'a> Run<'a> {
     pub(crate) fn checkpoint_seconds(&self) -> f64 {
         self.checkpoints.as_ref().map_or(0.0, |checkpoints| checkpoints.seconds)
     }
+}
+
+impl Run<'_> {
+    /// Starts the workers of this process from where the run is. None if the leader has ended the
+    /// run.
+    pub(crate) fn teams<'scope, 'env>(
+        &mut self,
+        setup: &'scope Setup<'_>,
+        scope: &'scope Scope<'scope, 'env>,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Option<Teams<'scope>>, TrainError> {
+        if setup.config.strategy == Strategy::Sdt {
+            let Some((team, plans)) = setup.partition_team(scope, self.place, group)? else {
+                return Ok(None);
+            };
+            let goes_on = self.begin_partitions(&plans, group)?;
+            return Ok(goes_on.then_some(Teams::Partitions(team)));
+        }
+        if setup.config.strategy == Strategy::Full {
+            let mut team = Box::new(setup.full_team(group)?);
+            let goes_on = self.recall_rows(&mut team, group)?;
+            return Ok(goes_on.then_some(Teams::Full(team)));
+        }
+        let setups = setup.set_up_workers(scope, self.place)?;
+        let size = [setup.config.workers, setup.n_steps()];
+        let mut team = Team::start(scope, setups, group.n_local(), size)?;
+        if let Some(iterations) = setup.iterations() {
+            team.step_through_iterations(iterations);
+        }
+        Ok(Some(Teams::Steps(team)))
+    }
+
+    /// The whole run; `stats` are each worker's figures since this process began.
+    pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
+        let save_error = self.save_error.as_ref().map(ToString::to_string);
+        let (is_over, within_epoch) = (self.is_over(), self.place.step > 0);
+        let Self { config, replica, best, record, resumed_at, checkpoints, is_interrupted, .. } =
+            self;
+        let epochs = record.measured.epochs;
+        let timed = || epochs.iter().filter(|epoch| epoch.timed_steps > 0);
+        let seconds: f64 = timed().map(|epoch| epoch.seconds).sum();
+        let n_steps: u64 = timed().map(|epoch| u64::from(epoch.timed_steps)).sum();
+        let n_batches: u64 = epochs.iter().map(|epoch| epoch.batches).sum();
+        let remote_rows: u64 = epochs.iter().map(|epoch| epoch.remote_rows).sum();
+        let remote_bytes: u64 = epochs.iter().map(|epoch| epoch.remote_bytes).sum();
+        let written = setup.written.as_ref();
+        let held = |stats: &MemberStats| {
+            stats.steady.peak_bytes + stats.prefetch.peak_bytes + stats.buffer_bytes
+        };
+        TrainReport {
+            strategy: config.strategy,
+            roots: (config.strategy.mode() == Mode::MiniBatch).then_some(config.roots),
+            hop: (config.strategy == Strategy::Hop).then_some(config.hop),
+            sdt: (config.strategy == Strategy::Sdt).then_some(config.sdt),
+            full: (config.strategy == Strategy::Full).then(|| config.full.clone()),
+            model: config.model,
+            workers: config.workers,
+            processes: setup.n_processes,
+            sent_bytes: Traffic::default(),
+            device: if config.replay.is_some() { "replayed" } else { "cpu" },
+            rows_from: setup.graph.rows_from,
+            metric: config.metric,
+            test_accuracy: best.accuracy.test,
+            validation_accuracy: best.accuracy.validation,
+            best_epoch: best.epoch,
+            stopped_early: !within_epoch && best.is_stale(config.patience),
+            interrupted: is_interrupted && !is_over,
+            save_error,
+            parameters_digest: digest(&replica.adam.values()),
+            best_parameters_digest: digest(&best.parameters),
+            mean_step_seconds: seconds / n_steps.max(1) as f64,
+            remote_rows_per_step: remote_rows as f64 / n_batches.max(1) as f64,
+            remote_bytes_per_step: remote_bytes as f64 / n_batches.max(1) as f64,
+            resumed_at,
+            checkpoints: checkpoints.as_ref().map_or(0, |checkpoints| checkpoints.written),
+            checkpoint_seconds: checkpoints.map_or(0.0, |checkpoints| checkpoints.seconds),
+            step: record.steps.shares(),
+            setup_seconds: record.setup_seconds,
+            schedule_seconds: written.map_or(0.0, |written| written.seconds),
+            schedule_stored: written.is_some_and(|written| written.is_stored),
+            schedule_bytes: written.map_or(0, |written| written.schedule.n_bytes()),
+            schedule_digest: written.map(|written| written.schedule.digest_hex()),
+            memory_bound_bytes: written.map(|written| written.bound_bytes),
+            hot_policy: written.map(|_| config.hot_policy),
+            n_hot: written.map_or(0, |written| written.budget.n_hot as u64),
+            window: written.map_or(0, |written| written.budget.window as u64),
+            window_asked: written.map_or(0, |_| config.window as u64),
+            memory_measured_bytes: stats.iter().map(held).max().unwrap_or(0),
+            peak_rss_bytes: peak_rss_bytes(),
+            epochs,
+            step_losses: record.step_losses,
+        }
+    }
+}
+
+/// Returns the bLAKE3 of all parameters, in hex.
+fn digest(parameters: &[Vec<f32>]) -> String {
+    let mut digest = blake3::Hasher::new();
+    parameters.iter().for_each(|values| {
+        digest.update(bytemuck::cast_slice(values));
+    });
+    digest.finalize().to_hex().to_string()
 }

@@ -25,17 +25,16 @@ use crate::{
     features::FeatureRows,
     labels::{LabelUse, Labels},
     layerwise::{LayerPass, Owners, PassLimits},
+    matrix::workspace::Workspace,
     model::{Model, ModelSpec},
+    model_file::ModelFile,
     process_group::ProcessGroup,
-    run::Run,
-    saved::ModelFile,
     strategy::{
         Ondemand, Planned, RandomBatches, Rapid, Share,
         hop::{Iterations, Micrographs},
     },
-    team::{Recruit, Team, Teams},
     worker::{Batches, Learner, Worker},
-    workspace::Workspace,
+    workers::WorkerSetup,
 };
 use schedule::Written;
 
@@ -241,56 +240,27 @@ impl<'a> Setup<'a> {
         ModelSpec::new(self.config, self.features.width(), self.labels.n_classes)
     }
 
-    /// Starts the workers of this process from where `run` is. None if the leader has ended the
-    /// run.
-    pub(crate) fn teams<'scope, 'env>(
-        &'scope self,
-        scope: &'scope Scope<'scope, 'env>,
-        run: &mut Run<'_>,
-        group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Teams<'scope>>, TrainError> {
-        if self.config.strategy == Strategy::Sdt {
-            let Some((team, plans)) = self.partition_team(scope, run.place, group)? else {
-                return Ok(None);
-            };
-            let goes_on = run.begin_partitions(&plans, group)?;
-            return Ok(goes_on.then_some(Teams::Partitions(team)));
-        }
-        if self.config.strategy == Strategy::Full {
-            let mut team = Box::new(self.full_team(group)?);
-            let goes_on = run.recall_rows(&mut team, group)?;
-            return Ok(goes_on.then_some(Teams::Full(team)));
-        }
-        let recruits = self.recruits(scope, run.place)?;
-        let size = [self.config.workers, self.n_steps()];
-        let mut team = Team::start(scope, recruits, group.n_local(), size)?;
-        if let Some(iterations) = self.iterations() {
-            team.step_through_iterations(iterations);
-        }
-        Ok(Some(Teams::Steps(team)))
-    }
-
     /// All workers of this process, their prefetchers running from `place` on, which is before the
     /// end.
-    pub(crate) fn recruits<'scope, 'env>(
+    pub(crate) fn set_up_workers<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
         place: Place,
-    ) -> Result<Vec<Recruit<'scope>>, TrainError> {
-        let recruit = |worker| self.recruit(scope, worker, place);
+    ) -> Result<Vec<WorkerSetup<'scope>>, TrainError> {
+        let set_up = |worker| self.set_up_worker(scope, worker, place);
         if let [worker] = self.workers[..] {
-            return Ok(vec![recruit(worker)?]);
+            return Ok(vec![set_up(worker)?]);
         }
         // Concurrently: each reads its schedule, and pulls the rows that it keeps.
         thread::scope(|starting| {
-            let start = |&worker| (worker, starting.spawn(move || recruit(worker)));
+            let start = |&worker| (worker, starting.spawn(move || set_up(worker)));
             let started: Vec<_> = self.workers.iter().map(start).collect();
             let join = |(worker, thread): (u32, ScopedJoinHandle<'_, _>)| {
                 thread.join().unwrap_or(Err(TrainError::WorkerPanicked { worker }))
             };
             // All are awaited before the first error is reported.
-            let recruits: Vec<_> = started.into_iter().map(join).collect();
-            recruits.into_iter().collect()
+            let setups: Vec<_> = started.into_iter().map(join).collect();
+            setups.into_iter().collect()
         })
     }
 
@@ -312,12 +282,12 @@ impl<'a> Setup<'a> {
         self.n_batches.iter().copied().max().unwrap_or(0)
     }
 
-    fn recruit<'scope, 'env>(
+    fn set_up_worker<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
         worker: u32,
         place: Place,
-    ) -> Result<Recruit<'scope>, TrainError> {
+    ) -> Result<WorkerSetup<'scope>, TrainError> {
         let (config, topology) = (self.config, self.graph.topology);
         let (loader, share) = (self.loader(worker)?, self.share(worker));
         let remote = Arc::clone(&self.sources_of(worker).remote);
@@ -368,7 +338,7 @@ impl<'a> Setup<'a> {
             topology,
             config,
         };
-        Ok(Recruit { worker, n_batches, rapid, remote })
+        Ok(WorkerSetup { worker, n_batches, rapid, remote })
     }
 
     fn loader(&self, worker: u32) -> Result<BatchLoader, TrainError> {

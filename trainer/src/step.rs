@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use lodestore_client::{LoadStats, Met};
+use lodestore_client::{BatchReadiness, LoadStats};
 use serde::{Deserialize, Serialize};
 
 /// One batch of one worker, as `lode train --log` writes it.
@@ -166,11 +166,11 @@ impl AddAssign for StepSeconds {
 }
 
 /// How a batch was met, in one word.
-pub(crate) fn word_of(met: Met) -> &'static str {
+pub(crate) fn word_of(met: BatchReadiness) -> &'static str {
     match met {
-        Met::Ready => "ready",
-        Met::Waited => "waited",
-        Met::DefaultPath => "default",
+        BatchReadiness::Ready => "ready",
+        BatchReadiness::Waited => "waited",
+        BatchReadiness::DefaultPath => "default",
     }
 }
 

@@ -1,6 +1,6 @@
 //! The figures of a step: of one worker, and of all workers of the run.
 
-use lodestore_client::{LoadStats, Met, PrefetchStats, SteadyStats};
+use lodestore_client::{BatchReadiness, HotSetStats, LoadStats, PrefetchStats};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Place, TrainError, step::StepSeconds};
@@ -27,7 +27,7 @@ pub(crate) struct StepOutcome {
     /// Where the time went, but for what the whole team does.
     pub(crate) seconds: StepSeconds,
     /// Whether the batch was ready.
-    pub(crate) met: Met,
+    pub(crate) met: BatchReadiness,
     /// The prefetcher's figures so far.
     pub(crate) prefetch: PrefetchStats,
 }
@@ -55,7 +55,7 @@ pub(crate) struct MovingModel {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct MemberStats {
     pub(crate) prefetch: PrefetchStats,
-    pub(crate) steady: SteadyStats,
+    pub(crate) steady: HotSetStats,
     /// VectorPulls for hot sets up to the present epoch.
     pub(crate) pulled: LoadStats,
     /// Memory of the buffer of `massive`.

@@ -181,7 +181,7 @@ fn run_all(
     let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
     let progress = if group.leads() { progress } else { no_progress };
     scope(|scope| {
-        let Some(mut teams) = setup.teams(scope, &mut run, group)? else {
+        let Some(mut teams) = run.teams(&setup, scope, group)? else {
             run.is_interrupted = true;
             return Ok(Some(run.report(&setup, &[])));
         };

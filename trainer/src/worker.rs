@@ -9,7 +9,9 @@ use std::{
 };
 
 use candle_core::Var;
-use lodestore_client::{BatchLoader, BatchRows, Met, PrefetchStats, Prefetcher, PreparedBatch};
+use lodestore_client::{
+    BatchLoader, BatchReadiness, BatchRows, PrefetchStats, Prefetcher, PreparedBatch,
+};
 use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topology};
 
 use crate::{
@@ -19,12 +21,12 @@ use crate::{
     features::FeatureRows,
     labels::Labels,
     loss::{Loss, worst_row},
+    matrix::sparse::SparseRows,
+    matrix::workspace::Workspace,
     model::{Hops, Model},
-    sparse::SparseRows,
     step::StepSeconds,
     step_outcome::StepOutcome,
     strategy::hop::{Iteration, Micrograph, MicrographRows, Micrographs},
-    workspace::Workspace,
 };
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
@@ -234,7 +236,7 @@ impl Batches<'_> {
                 let Micrograph { batch, rows, load, seconds } =
                     micrographs.next(iteration, *at, seed)?;
                 let rows = StepRows::Bytes(Rows::Micrograph(rows));
-                (batch, rows, load, Met::DefaultPath, seconds)
+                (batch, rows, load, BatchReadiness::DefaultPath, seconds)
             }
         };
         let seconds = StepSeconds {

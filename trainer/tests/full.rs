@@ -12,7 +12,7 @@ use std::{
 
 use lodestore_client::{MemorySource, RowSource};
 use lodestore_graph::{
-    PartId, edges::MemoryEdges, rapa::DeviceProfile, relabel::Relabelling, sampler::Fanout,
+    PartId, edges::MemoryEdges, rapa::DiskProfile, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
 };
 use lodestore_store::Dtype;
@@ -458,8 +458,8 @@ fn graphs_at_the_edge_train_as_any_other() {
     }
 }
 
-fn device(name: &str, seconds: f64) -> DeviceProfile {
-    DeviceProfile {
+fn device(name: &str, seconds: f64) -> DiskProfile {
+    DiskProfile {
         name: name.to_owned(),
         h2d_seconds: seconds,
         d2h_seconds: seconds,
@@ -473,7 +473,7 @@ fn device(name: &str, seconds: f64) -> DeviceProfile {
 #[test]
 fn a_slow_device_does_without_edges_and_that_is_reported() {
     let graph = Cut::new(CUTS[3]).graph();
-    let with = |devices: Vec<DeviceProfile>, n_ranks| {
+    let with = |devices: Vec<DiskProfile>, n_ranks| {
         let full = FullConfig { devices, ..FullConfig::default() };
         run_in_ranks(&graph, &settings(gcn(), 3, full), n_ranks).swap_remove(0)
     };

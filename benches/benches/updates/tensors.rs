@@ -7,7 +7,7 @@ use std::time::Instant;
 use lodestore_benches::{feature_graph, is_smoke, row_of};
 use lodestore_graph::NodeId;
 use lodestore_store::{
-    Dtype, EmbeddedStore, Graph, LiveMode, SegmentCodec, TensorSpec, drop_tensor,
+    Dtype, EmbeddedStore, Graph, OpenMode, SegmentCodec, TensorSpec, drop_tensor,
 };
 
 use super::{ROW_BYTES, Scale, WIDTH, copy_seconds, drop_cached, open};
@@ -27,7 +27,7 @@ pub(super) fn new_tensors(scale: Scale) {
     for _ in 0..if is_smoke() { 1 } else { 7 } {
         copied.push(copy_seconds(&path));
         drop_cached(&path);
-        let live = open(&graph, LiveMode::Write);
+        let live = open(&graph, OpenMode::Write);
         let start = Instant::now();
         let mut file = File::open(&path).expect("the rows");
         let mut tensor = live.new_tensor(spec.clone(), SegmentCodec::Raw).expect("a tensor");

@@ -3,8 +3,8 @@
 use cudarc::driver::DriverError;
 use thiserror::Error;
 
-use crate::arena::ArenaError;
 use crate::directory::DirectoryError;
+use crate::huge_vec::MemoryError;
 
 /// Why a device, a tier on it, or a batch from it could not be had.
 #[derive(Debug, Error)]
@@ -78,8 +78,8 @@ pub enum DeviceError {
     Directory(#[from] DirectoryError),
 }
 
-impl From<ArenaError> for DeviceError {
-    fn from(error: ArenaError) -> Self {
+impl From<MemoryError> for DeviceError {
+    fn from(error: MemoryError) -> Self {
         Self::Directory(error.into())
     }
 }

@@ -1,7 +1,8 @@
 //! The slots of a device tier in host memory: for machines without a device.
 
-use crate::arena::{Arena, ArenaError};
-use crate::index::NO_SLOT;
+use crate::arena::Arena;
+use crate::huge_vec::MemoryError;
+use crate::slots::NO_SLOT;
 
 use super::memory::RowMove;
 
@@ -16,7 +17,7 @@ impl HostMemory {
         n_slots: u32,
         row_bytes: usize,
         staging_rows: usize,
-    ) -> Result<Self, ArenaError> {
+    ) -> Result<Self, MemoryError> {
         Ok(Self {
             slots: Arena::new(n_slots, row_bytes)?,
             staging: vec![0; staging_rows * row_bytes],

@@ -1,10 +1,10 @@
 //! A tier on a device: a directory of rows, and batches gathered where they are used.
 
-use crate::capacity::Room;
+use crate::aged::{AgedDirectory, Evicted};
+use crate::capacity::TierSpec;
 use crate::directory::{Directory, Placement, TierStats};
-use crate::index::NO_SLOT;
 use crate::policy::PolicySpec;
-use crate::stamped::{Evicted, StampedDirectory};
+use crate::slots::NO_SLOT;
 
 use super::{BatchTensor, Device, DeviceError, GatherError, Memory, RowMove};
 
@@ -35,7 +35,7 @@ use super::{BatchTensor, Device, DeviceError, GatherError, Memory, RowMove};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct DeviceTier {
-    pub(crate) residents: StampedDirectory,
+    pub(crate) residents: AgedDirectory,
     memory: Memory,
     slots: Vec<u32>,
     /// Positions of the current batch that are not resident, ascending.
@@ -79,7 +79,7 @@ impl DeviceTier {
     /// Fails as [`DeviceTier::new`].
     pub fn within(
         device: &Device,
-        room: Room,
+        room: TierSpec,
         id_space: u32,
         spec: &PolicySpec,
         max_age: Option<u32>,
@@ -90,9 +90,9 @@ impl DeviceTier {
         let usual = DeviceSettings { max_age, ..DeviceSettings::default() };
         let staging_bytes = usual.staging_bytes.min(most / Memory::n_staging_buffers(device));
         let staged = Memory::staged_bytes(device, row_bytes, staging_bytes) as u64;
-        let room = Room { reserve_bytes: room.reserve_bytes.saturating_add(staged), ..room };
+        let room = TierSpec { reserve_bytes: room.reserve_bytes.saturating_add(staged), ..room };
         let n_rows = if device.is_host() {
-            room.rows_with_bookkeeping(StampedDirectory::slot_bytes(max_age), id_space, spec)
+            room.rows_with_bookkeeping(AgedDirectory::slot_bytes(max_age), id_space, spec)
         } else {
             room.rows()
         };
@@ -113,7 +113,7 @@ impl DeviceTier {
         spec: &PolicySpec,
         settings: DeviceSettings,
     ) -> Result<Self, DeviceError> {
-        let residents = StampedDirectory::new(capacity_rows, id_space, spec, settings.max_age)?;
+        let residents = AgedDirectory::new(capacity_rows, id_space, spec, settings.max_age)?;
         let n_slots = residents.directory().n_slots();
         Ok(Self {
             residents,

@@ -1,7 +1,8 @@
 //! Ids that a directory processes together.
 
 use crate::ghosts::Ghosts;
-use crate::index::{NO_SLOT, REMEMBERED, RowIndex};
+use crate::index::{REMEMBERED, RowIndex};
+use crate::slots::NO_SLOT;
 
 /// Ids looked up before anything is done with them: enough to keep many memory accesses in
 /// flight, few enough that their slots stay in the nearest cache.

@@ -142,23 +142,23 @@ proptest! {
     ) {
         for spec in reactive().chain(planned(40)) {
             let mut directory = Directory::new(n_slots, 40, &spec).unwrap();
-            let (mut n_lent, mut ever, mut slots) = (0, HashSet::new(), Vec::new());
+            let (mut n_leases, mut ever, mut slots) = (0, HashSet::new(), Vec::new());
             let mut placements = Vec::new();
             for (step, batch) in &steps {
                 match step {
                     0 => {
-                        directory.lend();
-                        n_lent += 1;
+                        directory.lease();
+                        n_leases += 1;
                     }
-                    1 if n_lent > 0 => {
-                        directory.take_back();
-                        n_lent -= 1;
+                    1 if n_leases > 0 => {
+                        directory.end_lease();
+                        n_leases -= 1;
                     }
                     2 => directory.remove(batch),
                     _ => {
                         let (before, stats) = (directory.residents().collect::<Vec<_>>(), directory.stats());
                         let there: Vec<u32> = batch.iter().map(|&id| directory.slot_of(id)).collect();
-                        if directory.lookup_to_lend(batch, &mut slots) {
+                        if directory.lookup_for_lease(batch, &mut slots) {
                             prop_assert_eq!(&slots, &there);
                             prop_assert!(!slots.contains(&NO_SLOT));
                             prop_assert_eq!(directory.stats().hits, stats.hits + batch.len() as u64);
@@ -170,7 +170,7 @@ proptest! {
                         directory.lookup(batch, &mut slots);
                         directory.admit(batch, &positions, &mut placements);
                         for placed in &placements {
-                            prop_assert!(ever.insert(placed.slot) || n_lent == 0, "{}", spec.kind());
+                            prop_assert!(ever.insert(placed.slot) || n_leases == 0, "{}", spec.kind());
                         }
                     }
                 }
@@ -227,24 +227,24 @@ fn a_row_that_was_taken_out_comes_back_once_all_that_was_lent_is_back() {
     let (all, mut slots): (Vec<u32>, _) = ((0..10).collect(), Vec::new());
     serve(&mut directory, &all);
     // Always two at a time, one of which continues when the other ends.
-    assert!(directory.lookup_to_lend(&all, &mut slots));
-    directory.lend();
+    assert!(directory.lookup_for_lease(&all, &mut slots));
+    directory.lease();
     directory.remove(&[7]);
     serve(&mut directory, &[8]);
-    assert!(directory.lookup_to_lend(&[1, 2], &mut slots), "its slot is not needed yet");
-    directory.lend();
+    assert!(directory.lookup_for_lease(&[1, 2], &mut slots), "its slot is not needed yet");
+    directory.lease();
     serve(&mut directory, &all);
     assert_eq!(directory.slot_of(7), NO_SLOT, "it may be looked at");
-    assert!(!directory.lookup_to_lend(&[1, 2], &mut slots), "now it is needed");
-    directory.take_back();
-    assert!(!directory.lookup_to_lend(&[1, 2], &mut slots), "it is still wanted");
+    assert!(!directory.lookup_for_lease(&[1, 2], &mut slots), "now it is needed");
+    directory.end_lease();
+    assert!(!directory.lookup_for_lease(&[1, 2], &mut slots), "it is still wanted");
     serve(&mut directory, &all);
     assert_eq!(directory.slot_of(7), NO_SLOT, "one still looks");
-    assert!(!directory.lookup_to_lend(&[1, 2], &mut slots));
-    directory.take_back();
+    assert!(!directory.lookup_for_lease(&[1, 2], &mut slots));
+    directory.end_lease();
     serve(&mut directory, &all);
     assert_ne!(directory.slot_of(7), NO_SLOT);
-    assert!(directory.lookup_to_lend(&all, &mut slots));
+    assert!(directory.lookup_for_lease(&all, &mut slots));
 }
 
 #[test]

@@ -5,8 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use bytemuck::{Pod, Zeroable};
 
 use super::RowIndex;
-use crate::arena::ArenaError;
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 
 /// Entries of a line.
 const LINE_IDS: usize = 8;
@@ -32,7 +31,7 @@ struct Line {
 /// not. When a place becomes free, such ids move back: no tombstones, so probes stay short however
 /// many ids come and go.
 pub(crate) struct SparseIndex {
-    lines: PageVec<Line>,
+    lines: HugeVec<Line>,
     /// Random, so that no outsider can choose ids that collide.
     key: u64,
 }
@@ -83,9 +82,9 @@ impl Line {
 }
 
 impl SparseIndex {
-    pub(super) fn new(n_ids: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_ids: u32) -> Result<Self, MemoryError> {
         let key = RandomState::new().hash_one(0);
-        Ok(Self { lines: PageVec::new(Self::n_lines(n_ids))?, key })
+        Ok(Self { lines: HugeVec::new(Self::n_lines(n_ids))?, key })
     }
 
     /// Returns the half of the entries stay empty, and one at least, which ends every probe.
@@ -242,8 +241,8 @@ fn after(at: usize, n_lines: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::NO_SLOT;
     use super::*;
+    use crate::slots::NO_SLOT;
 
     fn insert(index: &mut SparseIndex, id: u32, entry: u32) {
         index.insert(index.home(id), id, entry);

@@ -2,15 +2,14 @@
 
 use super::bit_tree::BitTree;
 use super::links::Links;
-use crate::arena::ArenaError;
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 use crate::slots::Slots;
 
 /// Slots in buckets, given up from the highest bucket, the oldest of it first.
 pub(super) struct Buckets {
     links: Links,
     /// For each slot its bucket.
-    of: PageVec<u32>,
+    of: HugeVec<u32>,
     taken: BitTree,
     /// In this batch, buckets above this one have held slots only.
     scan: (u32, u32),
@@ -24,10 +23,10 @@ impl Buckets {
             + BitTree::planned_bytes(n_buckets)
     }
 
-    pub(super) fn new(n_slots: u32, n_buckets: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32, n_buckets: u32) -> Result<Self, MemoryError> {
         Ok(Self {
             links: Links::new(n_slots, n_buckets)?,
-            of: PageVec::new(n_slots as usize)?,
+            of: HugeVec::new(n_slots as usize)?,
             taken: BitTree::new(n_buckets),
             scan: (0, 0),
             n_buckets,

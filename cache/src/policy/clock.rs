@@ -7,8 +7,7 @@
 //!   not outlive those that are.
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 use crate::slots::Slots;
 
 /// State of one slot.
@@ -19,7 +18,7 @@ const CLEAR: Mark = 0;
 const READ: Mark = 1;
 
 pub(crate) struct Clock {
-    marks: PageVec<Mark>,
+    marks: HugeVec<Mark>,
     hand: u32,
     /// The current batch has found all slots held.
     is_exhausted: bool,
@@ -30,8 +29,8 @@ impl Clock {
         n_slots as usize * size_of::<Mark>()
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
-        Ok(Self { marks: PageVec::new(n_slots as usize)?, hand: 0, is_exhausted: false })
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
+        Ok(Self { marks: HugeVec::new(n_slots as usize)?, hand: 0, is_exhausted: false })
     }
 }
 
@@ -84,7 +83,7 @@ impl Policy for Clock {
 pub(super) mod tests {
     use super::super::tests::{Naive, offer};
     use super::*;
-    use crate::index::NO_SLOT;
+    use crate::slots::NO_SLOT;
 
     /// Rows by slot, each with its bit; slots are given out as a directory does.
     #[derive(Default)]

@@ -27,8 +27,7 @@ use std::sync::Arc;
 use bytemuck::{Pod, Zeroable};
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 use crate::slots::{Slots, VACANT};
 
 pub use scoreboard::{Candidate, Replacement, Scoreboard};
@@ -71,7 +70,7 @@ const NOBODY: EvictionScore =
 pub(crate) struct Decay {
     scores: Scores,
     /// By slot.
-    residents: PageVec<EvictionScore>,
+    residents: HugeVec<EvictionScore>,
     log_gamma: f64,
     interval: u32,
     replacement: Replacement,
@@ -95,10 +94,10 @@ impl Decay {
             + Victims::planned_bytes(n_slots)
     }
 
-    pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, MemoryError> {
         let scores = Scores::new(n_slots, id_space, spec)?;
         let mut decay = Self {
-            residents: PageVec::filled(n_slots as usize, NOBODY)?,
+            residents: HugeVec::filled(n_slots as usize, NOBODY)?,
             log_gamma: spec.gamma.ln(),
             interval: spec.interval,
             replacement: spec.replacement,

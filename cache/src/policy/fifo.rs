@@ -4,8 +4,8 @@
 //! - A new row takes the slot at the back, or the nearest to it that is not held.
 
 use super::{Offer, Policy};
-use crate::arena::ArenaError;
-use crate::queues::{Queues, Room};
+use crate::huge_vec::MemoryError;
+use crate::queues::{QueueSize, Queues};
 use crate::slots::Slots;
 
 const QUEUE: u32 = 0;
@@ -16,11 +16,11 @@ pub(crate) struct Fifo {
 
 impl Fifo {
     pub(super) fn planned_bytes(n_slots: u32) -> usize {
-        Queues::planned_bytes(&[Room::in_turn(n_slots)])
+        Queues::planned_bytes(&[QueueSize::in_turn(n_slots)])
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
-        Ok(Self { queues: Queues::new(&[Room::in_turn(n_slots)])? })
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
+        Ok(Self { queues: Queues::new(&[QueueSize::in_turn(n_slots)])? })
     }
 }
 

@@ -2,9 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::arena::ArenaError;
-use crate::index::NO_SLOT;
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::slots::NO_SLOT;
 use crate::slots::Slots;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -28,7 +27,7 @@ struct Scan {
 ///
 /// Each list is a ring through a link of its own, so that nothing branches on its ends.
 pub(crate) struct Links {
-    links: PageVec<Link>,
+    links: HugeVec<Link>,
     n_slots: u32,
     scans: Vec<Scan>,
 }
@@ -39,8 +38,8 @@ impl Links {
     pub(crate) const LIST_BYTES: usize = size_of::<Link>() + size_of::<Scan>();
 
     /// Empty lists.
-    pub(crate) fn new(n_slots: u32, n_lists: u32) -> Result<Self, ArenaError> {
-        let mut links: PageVec<Link> = PageVec::new(n_slots as usize + n_lists as usize)?;
+    pub(crate) fn new(n_slots: u32, n_lists: u32) -> Result<Self, MemoryError> {
+        let mut links: HugeVec<Link> = HugeVec::new(n_slots as usize + n_lists as usize)?;
         for (end, link) in (n_slots..).zip(&mut links[n_slots as usize..]) {
             *link = Link { prev: end, next: end };
         }

@@ -4,8 +4,8 @@
 //! - A new row takes the slot at the back, or the nearest to it that is not held.
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
-use crate::queues::{Queues, Room};
+use crate::huge_vec::MemoryError;
+use crate::queues::{QueueSize, Queues};
 use crate::slots::Slots;
 
 const QUEUE: u32 = 0;
@@ -16,11 +16,11 @@ pub(crate) struct Lru {
 
 impl Lru {
     pub(super) fn planned_bytes(n_slots: u32) -> usize {
-        Queues::planned_bytes(&[Room::any_order(n_slots)])
+        Queues::planned_bytes(&[QueueSize::any_order(n_slots)])
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
-        Ok(Self { queues: Queues::new(&[Room::any_order(n_slots)])? })
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
+        Ok(Self { queues: Queues::new(&[QueueSize::any_order(n_slots)])? })
     }
 }
 
@@ -58,7 +58,7 @@ impl Policy for Lru {
 pub(super) mod tests {
     use super::super::tests::{Naive, Order, offer};
     use super::*;
-    use crate::index::NO_SLOT;
+    use crate::slots::NO_SLOT;
 
     #[derive(Default)]
     pub(crate) struct NaiveLru {

@@ -19,9 +19,9 @@
 mod stacks;
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
-use crate::index::{NO_SLOT, RowIndex};
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::index::RowIndex;
+use crate::slots::NO_SLOT;
 use crate::slots::Slots;
 
 use stacks::Stacks;
@@ -31,7 +31,7 @@ pub const NEVER: u32 = u32::MAX;
 
 pub(crate) struct Oracle {
     /// By slot.
-    uses: PageVec<u32>,
+    uses: HugeVec<u32>,
     /// The rows that each batch uses next; the last stack is of rows that are never used again.
     stacks: Stacks,
     /// Next uses of the current batch, by position.
@@ -52,9 +52,9 @@ impl Oracle {
         n_slots as usize * size_of::<u32>() + Stacks::planned_bytes(n_slots, n_stacks)
     }
 
-    pub(super) fn new(n_slots: u32, n_batches: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32, n_batches: u32) -> Result<Self, MemoryError> {
         Ok(Self {
-            uses: PageVec::new(n_slots as usize)?,
+            uses: HugeVec::new(n_slots as usize)?,
             stacks: Stacks::new(n_slots, n_batches.saturating_add(1))?,
             next_uses: Vec::new(),
             offers: Vec::new(),
@@ -217,14 +217,14 @@ fn sort_by_next_use(offers: &mut Vec<u64>, sorted: &mut Vec<u64>) {
 /// # Panics
 ///
 /// Unless `bounds` ascend, from 0 to the number of ids.
-pub fn next_uses(ids: &[u32], bounds: &[usize]) -> Result<Vec<u32>, ArenaError> {
+pub fn next_uses(ids: &[u32], bounds: &[usize]) -> Result<Vec<u32>, MemoryError> {
     assert!(
         bounds.is_sorted() && bounds.first() == Some(&0) && bounds.last() == Some(&ids.len()),
         "bounds do not divide {} ids into batches",
         ids.len()
     );
     let id_space = ids.iter().max().map_or(0, |&max| max.saturating_add(1));
-    let too_many = ArenaError::TooLarge { n_slots: NO_SLOT, row_bytes: size_of::<u32>() };
+    let too_many = MemoryError::TooLarge { n_slots: NO_SLOT, row_bytes: size_of::<u32>() };
     let n_ids = u32::try_from(ids.len()).map_err(|_| too_many)?.min(id_space);
     let mut numbers = RowIndex::new(id_space, n_ids)?;
     let mut last_uses = Vec::new();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::buckets::Buckets;
 use super::{Offer, Policy};
-use crate::arena::ArenaError;
+use crate::huge_vec::MemoryError;
 use crate::slots::Slots;
 
 pub(crate) struct Overlap {
@@ -26,7 +26,7 @@ impl Overlap {
         Buckets::planned_bytes(n_slots, u32::from(max_ratio(ratios)) + 1)
     }
 
-    pub(super) fn new(n_slots: u32, ratios: Arc<[u16]>) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32, ratios: Arc<[u16]>) -> Result<Self, MemoryError> {
         let max_ratio = max_ratio(&ratios);
         Ok(Self { buckets: Buckets::new(n_slots, u32::from(max_ratio) + 1)?, ratios, max_ratio })
     }

@@ -21,9 +21,8 @@
 //!   the next to leave it: it is not kept, and goes straight to ghost.
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
-use crate::pages::PageVec;
-use crate::queues::{Queues, Room};
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::queues::{QueueSize, Queues};
 use crate::slots::Slots;
 
 const SMALL: u32 = 0;
@@ -38,7 +37,7 @@ const MAX_COUNT: u8 = 3;
 pub(crate) struct S3Fifo {
     queues: Queues,
     /// For each slot its count.
-    counts: PageVec<u8>,
+    counts: HugeVec<u8>,
     caps: [u32; 2],
     /// The row that has just gone went from small, or would have.
     remembers: bool,
@@ -57,13 +56,13 @@ pub(super) fn n_ghosts(n_slots: u32) -> u32 {
 
 impl S3Fifo {
     pub(super) fn planned_bytes(n_slots: u32) -> usize {
-        Queues::planned_bytes(&[Room::in_turn(n_slots); 2]) + n_slots as usize
+        Queues::planned_bytes(&[QueueSize::in_turn(n_slots); 2]) + n_slots as usize
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         Ok(Self {
-            queues: Queues::new(&[Room::in_turn(n_slots); 2])?,
-            counts: PageVec::new(n_slots as usize)?,
+            queues: Queues::new(&[QueueSize::in_turn(n_slots); 2])?,
+            counts: HugeVec::new(n_slots as usize)?,
             caps: caps(n_slots),
             remembers: false,
         })

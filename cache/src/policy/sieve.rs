@@ -8,9 +8,8 @@
 //! - The hand passes held slots and leaves their marks.
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
-use crate::pages::PageVec;
-use crate::queues::{Queues, Room};
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::queues::{QueueSize, Queues};
 use crate::slots::Slots;
 
 const QUEUE: u32 = 0;
@@ -20,7 +19,7 @@ const N_PASSED: usize = 4;
 
 pub(crate) struct Sieve {
     queues: Queues,
-    visited: PageVec<u8>,
+    visited: HugeVec<u8>,
     /// `None`: at the back.
     hand: Option<u32>,
     /// The current batch has found all slots held.
@@ -29,13 +28,13 @@ pub(crate) struct Sieve {
 
 impl Sieve {
     pub(super) fn planned_bytes(n_slots: u32) -> usize {
-        Queues::planned_bytes(&[Room::any_order(n_slots)]) + n_slots as usize * size_of::<u8>()
+        Queues::planned_bytes(&[QueueSize::any_order(n_slots)]) + n_slots as usize * size_of::<u8>()
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         Ok(Self {
-            queues: Queues::new(&[Room::any_order(n_slots)])?,
-            visited: PageVec::new(n_slots as usize)?,
+            queues: Queues::new(&[QueueSize::any_order(n_slots)])?,
+            visited: HugeVec::new(n_slots as usize)?,
             hand: None,
             is_exhausted: false,
         })

@@ -16,7 +16,7 @@ use super::sieve::Sieve;
 use super::target::Target;
 use super::tiny_lfu::TinyLfu;
 use super::{Policy, PolicyKind};
-use crate::arena::ArenaError;
+use crate::huge_vec::MemoryError;
 
 /// A policy and its inputs. Those that learn from the rows they see have none.
 #[derive(Clone, Debug)]
@@ -170,7 +170,11 @@ impl PolicySpec {
         }
     }
 
-    pub(crate) fn build(&self, n_slots: u32, id_space: u32) -> Result<Box<dyn Policy>, ArenaError> {
+    pub(crate) fn build(
+        &self,
+        n_slots: u32,
+        id_space: u32,
+    ) -> Result<Box<dyn Policy>, MemoryError> {
         Ok(match self {
             Self::None | Self::Unbounded => Box::new(Fixed),
             Self::Lru => Box::new(Lru::new(n_slots)?),

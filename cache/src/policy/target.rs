@@ -6,13 +6,12 @@
 //!   it passes rows of the new target and of the batch, so a change costs no walk of all slots.
 
 use super::{Offer, Policy};
-use crate::arena::ArenaError;
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 use crate::slots::{Slots, VACANT};
 
 pub(crate) struct Target {
     /// One bit per id.
-    members: PageVec<u64>,
+    members: HugeVec<u64>,
     ids: Vec<u32>,
     /// Slots from here on may have rows that are no longer in the target.
     hand: u32,
@@ -31,9 +30,9 @@ impl Target {
     }
 
     /// `ids`, best first; those that repeat count once, those outside the id space not at all.
-    pub(super) fn new(ids: &[u32], n_slots: u32, id_space: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(ids: &[u32], n_slots: u32, id_space: u32) -> Result<Self, MemoryError> {
         let mut target = Self {
-            members: PageVec::new((id_space as usize).div_ceil(64))?,
+            members: HugeVec::new((id_space as usize).div_ceil(64))?,
             ids: Vec::with_capacity(n_slots as usize),
             hand: n_slots,
             passed: Vec::new(),

@@ -18,8 +18,8 @@
 mod sketch;
 
 use super::{Offer, Piece, Policy};
-use crate::arena::ArenaError;
-use crate::queues::{Queues, Room};
+use crate::huge_vec::MemoryError;
+use crate::queues::{QueueSize, Queues};
 use crate::slots::Slots;
 
 use sketch::Sketch;
@@ -48,20 +48,20 @@ fn caps(n_slots: u32) -> (u32, u32) {
 }
 
 /// A row more than fits is in a queue before it is shortened.
-fn rooms(n_slots: u32) -> [Room; 3] {
+fn sizes(n_slots: u32) -> [QueueSize; 3] {
     let (window, protected) = caps(n_slots);
-    [window.saturating_add(1), n_slots, protected.saturating_add(1)].map(Room::any_order)
+    [window.saturating_add(1), n_slots, protected.saturating_add(1)].map(QueueSize::any_order)
 }
 
 impl TinyLfu {
     pub(super) fn planned_bytes(n_slots: u32) -> usize {
-        Queues::planned_bytes(&rooms(n_slots)) + Sketch::planned_bytes(n_slots)
+        Queues::planned_bytes(&sizes(n_slots)) + Sketch::planned_bytes(n_slots)
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         let (window_cap, protected_cap) = caps(n_slots);
         Ok(Self {
-            queues: Queues::new(&rooms(n_slots))?,
+            queues: Queues::new(&sizes(n_slots))?,
             sketch: Sketch::new(n_slots)?,
             window_cap,
             protected_cap,

@@ -41,9 +41,9 @@ proptest! {
             slots.fill(slot, id);
         });
         slots.begin_batch();
-        let rooms = [Room { n_slots: N_SLOTS, n_spare }; 2];
-        let mut queues = Queues::new(&rooms).unwrap();
-        prop_assert_eq!(queues.bytes(), Queues::planned_bytes(&rooms));
+        let sizes = [QueueSize { n_slots: N_SLOTS, n_spare }; 2];
+        let mut queues = Queues::new(&sizes).unwrap();
+        prop_assert_eq!(queues.bytes(), Queues::planned_bytes(&sizes));
         let mut naive = [VecDeque::new(), VecDeque::new()];
         for step in steps {
             let of = |naive: &[VecDeque<u32>; 2], slot| {
@@ -97,14 +97,14 @@ proptest! {
 
 #[test]
 fn more_entries_than_can_be_numbered_are_refused() {
-    let room = Room::any_order(1 << 31);
-    assert!(matches!(Queues::new(&[room]), Err(ArenaError::TooLarge { .. })));
+    let room = QueueSize::any_order(1 << 31);
+    assert!(matches!(Queues::new(&[room]), Err(MemoryError::TooLarge { .. })));
 }
 
 #[test]
 fn rows_pinned_for_long_cost_later_batches_nothing() {
     let mut slots = Slots::new(100).unwrap();
-    let mut queues = Queues::new(&[Room::any_order(100)]).unwrap();
+    let mut queues = Queues::new(&[QueueSize::any_order(100)]).unwrap();
     for id in 0..100 {
         let slot = slots.take_free().unwrap();
         slots.fill(slot, id);
@@ -124,7 +124,7 @@ fn rows_pinned_for_long_cost_later_batches_nothing() {
 #[test]
 fn reading_ahead_does_not_pass_what_many_removals_struck_out() {
     let mut slots = Slots::new(1000).unwrap();
-    let mut queues = Queues::new(&[Room::any_order(1000)]).unwrap();
+    let mut queues = Queues::new(&[QueueSize::any_order(1000)]).unwrap();
     let filled: Vec<u32> = (0..1000).map(|_| slots.take_free().unwrap()).collect();
     for (id, &slot) in (0..).zip(&filled) {
         slots.fill(slot, id);

@@ -1,8 +1,8 @@
 //! One tier, without rows.
 
 use crate::directory::{Directory, DirectoryError, Placement};
-use crate::index::NO_SLOT;
 use crate::policy::PolicySpec;
+use crate::slots::NO_SLOT;
 
 /// A directory, served as the owner of a tier does: a batch is looked up, and what it missed is
 /// admitted.

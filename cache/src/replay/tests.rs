@@ -3,8 +3,8 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::aged::AgedDirectory;
 use crate::directory::Directory;
-use crate::stamped::StampedDirectory;
 use crate::trace::TraceBuilder;
 use crate::{
     Candidate, DecaySpec, PolicyKind, Replacement, Scoreboard, next_uses, rank_by_degree,
@@ -30,7 +30,7 @@ fn builder(epochs: &[Vec<Vec<u32>>]) -> TraceBuilder {
 }
 
 /// Returns every policy with what the trace can tell it.
-fn specs(trace: &Trace) -> (Vec<PolicySpec>, Telling) {
+fn specs(trace: &Trace) -> (Vec<PolicySpec>, ReplayInputs) {
     let rankings: Arc<[Arc<[u32]>]> = (0..trace.epochs().len())
         .map(|epoch| rank_by_frequency(trace.epoch_ids(epoch)).into())
         .collect();
@@ -57,20 +57,26 @@ fn specs(trace: &Trace) -> (Vec<PolicySpec>, Telling) {
         oracle(trace),
     ]);
     let uses = next_uses(trace.ids(), trace.bounds()).unwrap();
-    let telling = Telling { next_uses: Some(uses.into()), rankings: Some(rankings), ahead: false };
-    (specs, telling)
+    let inputs =
+        ReplayInputs { next_uses: Some(uses.into()), rankings: Some(rankings), ahead: false };
+    (specs, inputs)
 }
 
 fn oracle(trace: &Trace) -> PolicySpec {
     PolicySpec::Oracle { n_batches: trace.n_batches() }
 }
 
-fn replay(trace: &Trace, n_slots: u32, spec: &PolicySpec, telling: Telling) -> ReplayStats {
-    replay_on(trace, TierSizes::One(n_slots), spec, telling)
+fn replay(trace: &Trace, n_slots: u32, spec: &PolicySpec, inputs: ReplayInputs) -> ReplayStats {
+    replay_on(trace, TierSizes::One(n_slots), spec, inputs)
 }
 
-fn replay_on(trace: &Trace, sizes: TierSizes, spec: &PolicySpec, telling: Telling) -> ReplayStats {
-    let mut replay = Replay::new(trace, sizes, spec, telling).unwrap();
+fn replay_on(
+    trace: &Trace,
+    sizes: TierSizes,
+    spec: &PolicySpec,
+    inputs: ReplayInputs,
+) -> ReplayStats {
+    let mut replay = Replay::new(trace, sizes, spec, inputs).unwrap();
     let mut n_done = 0;
     while !replay.is_done() {
         n_done += replay.advance(5);
@@ -112,7 +118,7 @@ proptest! {
     fn counts_are_those_of_a_naive_simulation(epochs in epochs(), n_slots in 0u32..45) {
         let trace = trace(&epochs);
         for (spec, moves_hits) in [(PolicySpec::Lru, true), (PolicySpec::Fifo, false)] {
-            let found = replay(&trace, n_slots, &spec, Telling::default());
+            let found = replay(&trace, n_slots, &spec, ReplayInputs::default());
             let (hits, evictions) = naive(&trace, n_slots as usize, moves_hits);
             prop_assert_eq!((found.tier.hits, found.tier.evictions), (hits, evictions));
             prop_assert_eq!(found.moved_rows(), trace.n_ids() as u64 - hits);
@@ -122,11 +128,11 @@ proptest! {
     #[test]
     fn no_policy_moves_fewer_rows_than_the_oracle(epochs in epochs(), n_slots in 0u32..45) {
         let trace = trace(&epochs);
-        let (specs, telling) = specs(&trace);
-        let optimum = replay(&trace, n_slots, &oracle(&trace), telling.clone());
+        let (specs, inputs) = specs(&trace);
+        let optimum = replay(&trace, n_slots, &oracle(&trace), inputs.clone());
         for spec in specs.iter().filter(|spec| spec.kind() != PolicyKind::Unbounded) {
             for ahead in [false, true] {
-                let found = replay(&trace, n_slots, spec, Telling { ahead, ..telling.clone() });
+                let found = replay(&trace, n_slots, spec, ReplayInputs { ahead, ..inputs.clone() });
                 let name = spec.kind();
                 let least = optimum.moved_rows();
                 prop_assert!(found.moved_rows() >= least, "{name}, ahead: {ahead}");
@@ -134,21 +140,21 @@ proptest! {
                 prop_assert_eq!(found.tier.hits + found.tier.misses, trace.n_ids() as u64);
             }
         }
-        let enough = replay(&trace, 0, &PolicySpec::Unbounded, Telling::default());
+        let enough = replay(&trace, 0, &PolicySpec::Unbounded, ReplayInputs::default());
         prop_assert_eq!(enough.tier.misses, u64::from(trace.n_distinct()));
-        prop_assert_eq!(replay(&trace, 45, &oracle(&trace), telling).tier.hits, enough.tier.hits);
+        prop_assert_eq!(replay(&trace, 45, &oracle(&trace), inputs).tier.hits, enough.tier.hits);
     }
 }
 
 #[test]
 fn rows_brought_ahead_hit_on_their_first_use_and_are_counted() {
     let trace = trace(&[vec![vec![1, 2], vec![1]], vec![vec![3], vec![3, 4]]]);
-    let (_, telling) = specs(&trace);
-    let rankings = telling.rankings.clone().unwrap();
+    let (_, inputs) = specs(&trace);
+    let rankings = inputs.rankings.clone().unwrap();
     let spec = PolicySpec::Frequency(Arc::clone(&rankings[0]));
-    let on_demand = replay(&trace, 1, &spec, telling.clone());
+    let on_demand = replay(&trace, 1, &spec, inputs.clone());
     assert_eq!((on_demand.tier.hits, on_demand.n_ahead), (2, 0));
-    let ahead = replay(&trace, 1, &spec, Telling { ahead: true, ..telling });
+    let ahead = replay(&trace, 1, &spec, ReplayInputs { ahead: true, ..inputs });
     assert_eq!((ahead.tier.hits, ahead.n_ahead, ahead.moved_rows()), (4, 2, 4));
 }
 
@@ -157,9 +163,9 @@ fn two_tiers_take_the_memory_of_their_directories_and_of_what_they_know_of_each_
     let trace = trace_of(&[vec![vec![1, 2]]], 100);
     let (device_rows, host_rows, inclusion) = (10, 20, Inclusion::Inclusive);
     let sizes = TierSizes::Two { n_devices: 2, device_rows, host_rows, inclusion };
-    let found = replay_on(&trace, sizes, &PolicySpec::Lru, Telling::default());
+    let found = replay_on(&trace, sizes, &PolicySpec::Lru, ReplayInputs::default());
     let directory = |n_rows| Directory::planned_bytes(n_rows, 100, &PolicySpec::Lru);
-    let of_rows = StampedDirectory::slot_bytes(None) * 40 + size_of::<u64>() * 20;
+    let of_rows = AgedDirectory::slot_bytes(None) * 40 + size_of::<u64>() * 20;
     assert_eq!(found.bytes, 2 * directory(10) + directory(20) + of_rows);
     assert!(of_rows > 0);
 }
@@ -179,12 +185,12 @@ fn fixed_trace() -> Trace {
 #[test]
 fn every_policy_misses_as_often_as_ever() {
     let trace = fixed_trace();
-    let (specs, telling) = specs(&trace);
+    let (specs, inputs) = specs(&trace);
     let found: Vec<(&str, [u64; 3])> = specs
         .iter()
         .map(|spec| {
             let misses = [5, 25, 60]
-                .map(|n_slots| replay(&trace, n_slots, spec, telling.clone()).tier.misses);
+                .map(|n_slots| replay(&trace, n_slots, spec, inputs.clone()).tier.misses);
             (spec.kind().name(), misses)
         })
         .collect();
@@ -210,9 +216,9 @@ fn every_policy_misses_as_often_as_ever() {
 #[test]
 fn a_trace_without_batches_is_done_immediately() {
     let trace = trace(&[]);
-    let (specs, telling) = specs(&trace);
+    let (specs, inputs) = specs(&trace);
     for spec in &specs {
-        let found = replay(&trace, 3, spec, telling.clone());
+        let found = replay(&trace, 3, spec, inputs.clone());
         assert_eq!(found.tier, TierStats::default());
     }
 }
@@ -226,12 +232,12 @@ proptest! {
         inclusion in prop::sample::select(vec![Inclusion::Inclusive, Inclusion::Exclusive]),
     ) {
         let trace = trace(&epochs);
-        let (specs, telling) = specs(&trace);
+        let (specs, inputs) = specs(&trace);
         let (device_rows, host_rows) = if is_above { (n_slots, 0) } else { (0, n_slots) };
         let sizes = TierSizes::Two { n_devices: 1, device_rows, host_rows, inclusion };
         for spec in specs.iter().filter(|spec| is_for_two(spec)) {
-            let one = replay(&trace, n_slots, spec, telling.clone()).tier;
-            let two = replay_on(&trace, sizes, spec, telling.clone()).tier;
+            let one = replay(&trace, n_slots, spec, inputs.clone()).tier;
+            let two = replay_on(&trace, sizes, spec, inputs.clone()).tier;
             prop_assert_eq!((two.hits, two.misses), (one.hits, one.misses), "{}", spec.kind());
         }
     }
@@ -243,12 +249,12 @@ proptest! {
         host_rows in 0u32..25,
     ) {
         let trace = trace(&epochs);
-        let (specs, telling) = specs(&trace);
+        let (specs, inputs) = specs(&trace);
         for inclusion in [Inclusion::Inclusive, Inclusion::Exclusive] {
             let sizes = TierSizes::Two { n_devices: 1, device_rows, host_rows, inclusion };
-            let optimum = replay(&trace, sizes.rows(), &oracle(&trace), telling.clone());
+            let optimum = replay(&trace, sizes.rows(), &oracle(&trace), inputs.clone());
             for spec in specs.iter().filter(|spec| is_for_two(spec)) {
-                let found = replay_on(&trace, sizes, spec, telling.clone());
+                let found = replay_on(&trace, sizes, spec, inputs.clone());
                 prop_assert!(found.moved_rows() >= optimum.moved_rows(), "{}", spec.kind());
                 let accesses = found.tier.hits + found.tier.misses;
                 prop_assert_eq!(accesses, trace.n_ids() as u64);
@@ -264,7 +270,7 @@ proptest! {
         let two = TierSizes::Two { n_devices, device_rows, host_rows, inclusion };
         for sizes in [TierSizes::One(n_slots), two] {
             let spec = PolicySpec::Lru;
-            let mut replay = Replay::new(&trace, sizes, &spec, Telling::default()).unwrap();
+            let mut replay = Replay::new(&trace, sizes, &spec, ReplayInputs::default()).unwrap();
             let mut missed = Vec::new();
             replay.missed(&mut missed);
             while replay.advance_batch() > 0 || !replay.is_done() {
@@ -292,11 +298,11 @@ proptest! {
         (device_rows, host_rows) in (0u32..20, 0u32..20),
     ) {
         let whole = trace(&epochs);
-        let (specs, telling) = specs(&whole);
+        let (specs, inputs) = specs(&whole);
         for spec in specs.iter().filter(|spec| spec.kind() != PolicyKind::Oracle) {
             let inclusion = Inclusion::Inclusive;
             let sizes = TierSizes::Two { n_devices, device_rows, host_rows, inclusion };
-            let mut replay = Replay::new(&whole, sizes, spec, telling.clone()).unwrap();
+            let mut replay = Replay::new(&whole, sizes, spec, inputs.clone()).unwrap();
             let mut missed = vec![Vec::new(); whole.n_batches() as usize];
             for batch in &mut missed {
                 replay.advance_batch();
@@ -312,11 +318,11 @@ proptest! {
                 }).collect();
                 let one = trace_of(&own, whole.id_space());
                 let asked: HashSet<u32> = one.ids().iter().copied().collect();
-                let rankings = telling.rankings.as_ref().unwrap().iter().map(|ranking| {
+                let rankings = inputs.rankings.as_ref().unwrap().iter().map(|ranking| {
                     ranking.iter().copied().filter(|id| asked.contains(id)).collect()
                 }).collect();
                 let own_telling =
-                    Telling { next_uses: None, rankings: Some(rankings), ahead: false };
+                    ReplayInputs { next_uses: None, rankings: Some(rankings), ahead: false };
                 let spec = spec.among(|id| asked.contains(&id));
                 let mut replay =
                     Replay::new(&one, TierSizes::One(device_rows), &spec, own_telling).unwrap();
@@ -333,7 +339,7 @@ proptest! {
             prop_assert_eq!(levels.device.evictions, device_evictions);
 
             let host = trace_of(&below, whole.id_space());
-            let own_telling = Telling { next_uses: None, ..telling.clone() };
+            let own_telling = ReplayInputs { next_uses: None, ..inputs.clone() };
             let mut replay =
                 Replay::new(&host, TierSizes::One(host_rows), spec, own_telling).unwrap();
             for batch in &missed {

@@ -1,10 +1,10 @@
 //! A shared tier under a device's that has no row which the device has.
 
+use crate::aged::Evicted;
 use crate::arena::check_rows;
 use crate::directory::Placement;
-use crate::stamped::Evicted;
 
-use super::{Decisions, Passage, SharedTier};
+use super::{BatchAccess, Decisions, SharedTier};
 
 /// Actions of the tier above for a batch.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ impl SharedTier {
         &self,
         ids: &[u32],
         rows: &[u8],
-        passage: &mut Passage,
+        access: &mut BatchAccess,
         above: Above<'_>,
     ) -> u64 {
         check_rows(ids.len(), self.row_bytes, rows.len());
@@ -41,18 +41,18 @@ impl SharedTier {
             let mut decisions = self.lock();
             decisions.give_up(ids, above.has);
             // What is left alone takes nothing, but what has gone up is not its own any more.
-            if passage.is_past {
+            if access.is_past {
                 return 0;
             }
             if decisions.n_removals == above.n_removals {
                 decisions.take_down(above.evicted, &mut placements, &mut numbers);
             }
-            passage.misses.retain(|&position| !above.has[position as usize]);
-            decisions.keep(ids, passage)
+            access.misses.retain(|&position| !above.has[position as usize]);
+            decisions.keep(ids, access)
         };
         self.write(above.rows, &placements, &numbers);
         if keeps {
-            self.write(rows, &passage.placements, &passage.numbers);
+            self.write(rows, &access.placements, &access.numbers);
         }
         placements.len() as u64
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{ArenaError, Governor, NO_SLOT, shares};
+use crate::{MemoryBudget, MemoryError, NO_SLOT, shares};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -141,7 +141,7 @@ fn nothing_fits_into_nothing() {
     assert_eq!(serve(&mut tier, &[0, u32::MAX]), [0, 1]);
     assert!(matches!(
         Tier::new(9, 0, 9, PolicyKind::Clock),
-        Err(DirectoryError::Memory(ArenaError::NoRowBytes))
+        Err(DirectoryError::Memory(MemoryError::NoRowBytes))
     ));
 }
 
@@ -261,18 +261,18 @@ proptest! {
     ) {
         for kind in PolicyKind::REACTIVE {
             let spec = PolicySpec::try_from(kind).unwrap();
-            let claims: Vec<Claim> = tensors
+            let claims: Vec<MemoryRequest> = tensors
                 .iter()
-                .map(|&(width, n_rows, weight)| Claim::of_tier(width, n_rows, &spec, weight))
+                .map(|&(width, n_rows, weight)| MemoryRequest::of_tier(width, n_rows, &spec, weight))
                 .collect();
-            let governor = Governor::new(budget);
+            let memory_budget = MemoryBudget::new(budget);
             let mut grants = Vec::new();
             let rows = shares(budget, &claims);
             for ((claim, rows), &(width, n_rows, _)) in claims.iter().zip(rows).zip(&tensors) {
                 let bytes = claim.slot_bytes * u64::from(rows);
                 let tier = Tier::new(bytes as usize, width, n_rows, kind).unwrap();
                 if tier.n_slots() > 0 {
-                    grants.push(governor.grant(tier.bytes() as u64).unwrap());
+                    grants.push(memory_budget.reserve(tier.bytes() as u64).unwrap());
                 }
                 if budget == 1 << 30 && kind != PolicyKind::None {
                     prop_assert_eq!(tier.n_slots(), n_rows, "{}", kind);

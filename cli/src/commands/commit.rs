@@ -10,9 +10,9 @@ use lodestore_graph::PartId;
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::here::{list, parts_elsewhere};
 use crate::human;
-use crate::secrets::SecurityArgs;
+use crate::local_parts::{list, remote_parts};
+use crate::security_args::SecurityArgs;
 use crate::target::Place;
 use crate::usage::UsageError;
 
@@ -100,7 +100,7 @@ impl CommitArgs {
             version: outcome.version,
             committed: outcome.is_new,
             parts: outcome.parts.into_iter().map(part_version).collect(),
-            absent: parts_elsewhere(target.book(), &here),
+            absent: remote_parts(target.book(), &here),
             seconds: start.elapsed().as_secs_f64(),
         };
         console.report(&report, text)

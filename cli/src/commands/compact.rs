@@ -9,13 +9,13 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use lodestore_graph::PartId;
-use lodestore_store::{Compacted, Folding, Graph, LiveGraph, LiveMode, OpenOptions};
+use lodestore_store::{Compacted, Folding, Graph, GraphHandle, OpenMode, OpenOptions};
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::here::{list, parts_elsewhere, parts_here};
 use crate::human;
-use crate::secrets::SecurityArgs;
+use crate::local_parts::{list, local_parts, remote_parts};
+use crate::security_args::SecurityArgs;
 use crate::table::Table;
 
 /// Fold the deltas that commits have written into one file per tensor; reading needs fewer files,
@@ -79,9 +79,9 @@ impl CompactArgs {
 
     fn compact_files(&self, folder: &Path, console: &Console) -> Result<()> {
         let (graph, options) = (Graph::open(folder)?, OpenOptions::default());
-        let parts = self.part.map_or_else(|| parts_here(&graph), |part| Ok(vec![PartId(part)]))?;
-        let absent = parts_elsewhere(graph.book(), &graph.parts_here());
-        let live = LiveGraph::open(graph, Some(&parts), LiveMode::Write, &options)?;
+        let parts = self.part.map_or_else(|| local_parts(&graph), |part| Ok(vec![PartId(part)]))?;
+        let absent = remote_parts(graph.book(), &graph.parts_here());
+        let live = GraphHandle::open(graph, Some(&parts), OpenMode::Write, &options)?;
         let start = Instant::now();
         let mut progress = console.progress("compact");
         let mut advance = |done, total| {

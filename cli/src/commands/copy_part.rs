@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::{Address, ClientConfig, MovePlan, MoveStats, PartMove};
+use lodestore_client::{Address, ClientConfig, PartitionTransfer, TransferPlan, TransferStats};
 use lodestore_graph::PartId;
 use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
-use crate::secrets::SecurityArgs;
+use crate::security_args::SecurityArgs;
 
 /// Copy a partition from a running server into a graph's folder on this machine, or move it to the
 /// server of that folder, while clients pull and put.
@@ -85,7 +85,7 @@ impl CopyPartArgs {
         let deadline = Duration::from_secs(self.deadline);
         let config =
             ClientConfig { deadline, security: self.security.read()?, ..ClientConfig::default() };
-        let plan = MovePlan {
+        let plan = TransferPlan {
             from: self.from,
             part: PartId(self.part),
             into: self.into,
@@ -96,9 +96,9 @@ impl CopyPartArgs {
         };
         let start = std::time::Instant::now();
         let mut progress = console.progress("copy");
-        let stats = PartMove::run(plan, &mut progress)?;
+        let stats = PartitionTransfer::run(plan, &mut progress)?;
         drop(progress);
-        let MoveStats { files, files_kept, file_bytes, pending_bytes, late_bytes, .. } = stats;
+        let TransferStats { files, files_kept, file_bytes, pending_bytes, late_bytes, .. } = stats;
         let report = CopyReport {
             part: self.part,
             version: stats.version,

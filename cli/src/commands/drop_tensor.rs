@@ -8,7 +8,7 @@ use lodestore_store::{Graph, drop_tensor};
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::here::{list, parts_elsewhere};
+use crate::local_parts::{list, remote_parts};
 
 /// Remove a tensor with all of its versions and rows from a graph's folder.
 #[derive(Args)]
@@ -44,7 +44,7 @@ impl DropTensorArgs {
             graph: self.graph.display().to_string(),
             dropped: self.tensor,
             tensors: graph.meta().tensors.iter().map(|tensor| tensor.name.clone()).collect(),
-            absent: parts_elsewhere(graph.book(), &graph.parts_here()),
+            absent: remote_parts(graph.book(), &graph.parts_here()),
         };
         console.report(&report, text)
     }

@@ -12,7 +12,7 @@ use lodestore_trainer::{Evaluation, RowsFrom, TrainGraph, WorkerSources, evaluat
 use crate::commands::train::remote_rows;
 use crate::console::Console;
 use crate::human;
-use crate::secrets::SecurityArgs;
+use crate::security_args::SecurityArgs;
 use crate::topology::open_topology;
 
 /// Measure a saved model on the validation and test nodes of a graph, with all their neighbours.

@@ -12,16 +12,16 @@ use lodestore_client::{
 use lodestore_graph::npy::NpyWriter;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
-    Dtype, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind, View,
+    Dtype, EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, View,
 };
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::here::{check_here, parts_here};
 use crate::human;
 use crate::ids::{IdFile, InternalIds};
+use crate::local_parts::{check_local, local_parts};
 use crate::rows::npy_type;
-use crate::secrets::SecurityArgs;
+use crate::security_args::SecurityArgs;
 
 /// Rows are gathered in pieces of about this many bytes: rows of a piece that are neighbours on
 /// disk are read together.
@@ -112,7 +112,7 @@ impl GatherArgs {
             if let Some(internal_of) = &internal_of {
                 internal_of.translate(&mut nodes, first)?;
             }
-            check_here(source.book(), &here, &nodes, first).map(|()| nodes)
+            check_local(source.book(), &here, &nodes, first).map(|()| nodes)
         });
         let mut progress = |n_rows| progress(n_rows, ids.len());
         let stats = copy_rows(&*source, &info, chunks, out, &mut progress)?;
@@ -131,8 +131,8 @@ impl GatherArgs {
     fn source(&self) -> Result<(Box<dyn RowSource>, Vec<PartId>)> {
         if let Some(graph) = &self.graph {
             let (graph, options) = (Graph::open(graph)?, OpenOptions { reader: self.reader });
-            let here = parts_here(&graph)?;
-            let live = LiveGraph::open(graph, Some(&here), LiveMode::Read, &options)?;
+            let here = local_parts(&graph)?;
+            let live = GraphHandle::open(graph, Some(&here), OpenMode::Read, &options)?;
             let view = self.version.map_or(View::Latest, View::At);
             let store = EmbeddedStore::over(Arc::new(live), view)?;
             return Ok((Box::new(EmbeddedSource::new(store)), here));

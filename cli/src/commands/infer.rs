@@ -10,7 +10,7 @@ use clap::Args;
 use lodestore_client::{EmbeddedSource, PullStats, RowSource};
 use lodestore_graph::peak_rss_bytes;
 use lodestore_store::{
-    Dtype, EmbeddedStore, Graph, LiveGraph, LiveMode, OpenOptions, SegmentCodec, TensorSpec, View,
+    Dtype, EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, SegmentCodec, TensorSpec, View,
 };
 use lodestore_trainer::{
     InferConfig, InferOutput, Inference, ModelKind, RowsFrom, TrainGraph, WorkerSources,
@@ -78,7 +78,7 @@ impl InferArgs {
         console.stage("topology");
         let topology = open_topology(&graph)?;
         let options = OpenOptions::default();
-        let live = Arc::new(LiveGraph::open(graph.clone(), None, LiveMode::Write, &options)?);
+        let live = Arc::new(GraphHandle::open(graph.clone(), None, OpenMode::Write, &options)?);
         let store = EmbeddedStore::over(Arc::clone(&live), View::Latest)?;
         let rows: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
         let [local, remote, untiered] = [0; 3].map(|_| Arc::clone(&rows));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use lodestore_bucket::{Bucket, BucketSummary};
-use lodestore_store::{DeviceSummary, Graph, GraphSummary, TensorSummary, inspect};
+use lodestore_store::{DiskSummary, Graph, GraphSummary, TensorSummary, inspect};
 
 use crate::console::Console;
 use crate::human;
@@ -141,7 +141,7 @@ fn layers(summary: &GraphSummary) -> String {
     )
 }
 
-fn device(device: &DeviceSummary) -> String {
+fn device(device: &DiskSummary) -> String {
     let origin = match (device.measured_unix_s, &device.fault) {
         (Some(measured_unix_s), _) => format!("measured {}", human::ago(measured_unix_s)),
         (None, Some(fault)) => format!("the default, for {fault}"),

@@ -40,7 +40,6 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use crate::console::Console;
-pub(crate) use train::Told;
 
 /// The command.
 #[derive(Subcommand)]

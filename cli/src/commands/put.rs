@@ -10,12 +10,12 @@ use lodestore_graph::{NodeId, PartId};
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::here::list;
 use crate::human;
 use crate::ids::IdFile;
+use crate::local_parts::list;
 use crate::nan::Nan;
 use crate::rows::RowFile;
-use crate::secrets::SecurityArgs;
+use crate::security_args::SecurityArgs;
 use crate::target::Place;
 
 /// Rows are put in pieces of about this many bytes, each durable before the next.

@@ -22,7 +22,7 @@ use crate::console::Console;
 use crate::human;
 use crate::interrupt::RemovedOnInterrupt;
 
-use crate::servers::{self, Servers};
+use crate::child_servers::{self, ChildServers};
 
 /// Partitions, and workers: one each.
 const PARTS: u16 = 4;
@@ -73,7 +73,7 @@ struct QuickstartReport {
     dir: String,
     generate: GenerateReport,
     import: ImportReport,
-    servers: Vec<servers::Address>,
+    servers: Vec<child_servers::Address>,
     ondemand: TrainReport,
     rapid: TrainReport,
     losses_identical: bool,
@@ -147,7 +147,7 @@ impl QuickstartArgs {
 
         let serving = Instant::now();
         console.stage("serve");
-        let servers = Servers::start(&config.import.out, dir, &SERVED)?;
+        let servers = ChildServers::start(&config.import.out, dir, &SERVED)?;
         say(console, "serve", &servers.text(), serving.elapsed().as_secs_f64())?;
         let train = |strategy| run_strategy(strategy, &config, &servers, console);
         let (ondemand, rapid) = (train(Strategy::Ondemand)?, train(Strategy::Rapid)?);
@@ -177,7 +177,7 @@ impl QuickstartArgs {
 fn run_strategy(
     strategy: Strategy,
     config: &QuickstartConfig,
-    servers: &Servers,
+    servers: &ChildServers,
     console: &Console,
 ) -> Result<TrainReport> {
     let start = Instant::now();

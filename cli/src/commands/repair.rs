@@ -11,8 +11,8 @@ use lodestore_store::{Lost, RepairReport, repair, repair_parts};
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::here::list;
 use crate::human;
+use crate::local_parts::list;
 
 /// Rebuild what is damaged in a graph and say what is lost; exit code 1 if anything is, or if a
 /// partition is missing.

@@ -1,7 +1,7 @@
 //! `lode serve`: serve rows until stopped.
 
 mod config;
-mod doors;
+mod credentials;
 mod follow;
 mod follow_bucket;
 mod publish;
@@ -30,7 +30,7 @@ use signal_hook::low_level::{self, pipe};
 use crate::console::Console;
 use crate::human;
 use crate::log::{self, LogFormat, LogLevel};
-use crate::secrets::read_lasting_tokens;
+use crate::security_args::read_lasting_tokens;
 use crate::size::parse_size;
 use crate::usage::UsageError;
 use config::{ConfigFile, parse_mode};
@@ -329,14 +329,14 @@ impl ServeArgs {
         }
         let publishing = publisher.map(|it| this.publish.start(it, server.publishing()));
         let publishing = publishing.transpose()?;
-        let (deaths, renewer) = (server.deaths(), server.renewer());
+        let (supervisor, reloader) = (server.supervisor(), server.credential_reloader());
         // To read a file may take as long as it likes, and a signal is to be heard meanwhile.
         tell(sender.clone(), {
             let this = Arc::clone(&this);
-            move || renewal.look_on(&this, &renewer)
+            move || renewal.look_on(&this, &reloader)
         })?;
         tell(sender, move || {
-            if let Some(thread) = deaths.wait() {
+            if let Some(thread) = supervisor.wait() {
                 tracing::error!(
                     thread,
                     "a thread of the server has ended; it cannot continue without"

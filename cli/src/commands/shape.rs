@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::serve::{stop_signal, wait};
 use crate::console::Console;
 use crate::human;
-use crate::secrets::SecurityArgs;
-use crate::shaping::{Front, LinkSpec, ShapedServer, parse_delay, parse_rate};
+use crate::link_emulation::{Front, LinkSpec, ShapedServer, parse_delay, parse_rate};
+use crate::security_args::SecurityArgs;
 
 /// Put a link that behaves like a network before a server: a rate and a delay in each direction.
 #[derive(Args)]

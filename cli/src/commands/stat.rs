@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
-use crate::secrets::SecurityArgs;
+use crate::security_args::SecurityArgs;
 use crate::table::Table;
 
 /// Show the counters of a running server, shard by shard.

@@ -5,9 +5,9 @@ mod checkpoint;
 mod full;
 mod hop;
 mod hot;
-mod known;
 mod log;
 mod options;
+mod policy_inputs;
 mod processes;
 mod ranks;
 mod report;
@@ -33,9 +33,9 @@ use lodestore_trainer::{
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::interrupt::{Heeded, RemovedOnInterrupt};
+use crate::interrupt::{RemovedOnInterrupt, SignalGuard};
 use crate::scratch::ScratchFolder;
-use crate::secrets::SecurityArgs;
+use crate::security_args::SecurityArgs;
 use crate::size::parse_size;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
@@ -45,11 +45,11 @@ use checkpoint::CheckpointArgs;
 use full::FullArgs;
 use hop::HopArgs;
 use hot::{HotArgs, hot_policy};
-use known::Here;
 use log::StepLog;
 use options::OptionArgs;
+use policy_inputs::LocalWorkers;
+pub(crate) use processes::Form;
 use processes::Joined;
-pub(crate) use processes::{Form, Told};
 pub(crate) use ranks::train_over_links;
 use sdt::SdtArgs;
 pub(crate) use sources::remote_rows;
@@ -355,7 +355,7 @@ fn follow(run: &TrainRun) -> Result<()> {
     let mut joined = run.form.join(run.train.workers)?;
     let opened = Opened::new(run, &joined, &console);
     // The first process is asked too, or alone, and ends the run for all at the same step.
-    let (opened, _heeded) = match opened.and_then(|opened| Ok((opened, Heeded::start()?))) {
+    let (opened, _heeded) = match opened.and_then(|opened| Ok((opened, SignalGuard::start()?))) {
         Ok(opened) => opened,
         Err(error) => return Err(joined.failed_before(error)),
     };
@@ -437,11 +437,11 @@ fn train_telling(
 }
 
 /// Fails once a signal has asked for the end; heeds them from the first call on.
-fn heed(heeded: &mut Option<Heeded>) -> Result<()> {
+fn heed(heeded: &mut Option<SignalGuard>) -> Result<()> {
     if heeded.is_none() {
-        *heeded = Some(Heeded::start()?);
+        *heeded = Some(SignalGuard::start()?);
     }
-    heeded.iter().try_for_each(Heeded::check)?;
+    heeded.iter().try_for_each(SignalGuard::check)?;
     Ok(())
 }
 
@@ -463,11 +463,11 @@ impl Opened {
     fn new(run: &TrainRun, joined: &Joined, console: &Console) -> Result<Self> {
         console.stage("topology");
         let workers = joined.workers_here(run.train.workers);
-        Self::with(run, Here { workers, n_processes: joined.n_here() })
+        Self::with(run, LocalWorkers { workers, n_processes: joined.n_here() })
     }
 
     /// Opens what the workers of `here` need.
-    fn with(run: &TrainRun, here: Here) -> Result<Self> {
+    fn with(run: &TrainRun, here: LocalWorkers) -> Result<Self> {
         let graph = Graph::open(&run.graph)?;
         check_workers(&run.train, graph.book().n_parts())?;
         let topology = open_topology(&graph)?;

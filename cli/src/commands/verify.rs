@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use super::inspect::url_of;
 use crate::console::Console;
-use crate::here::list;
 use crate::human;
+use crate::local_parts::list;
 use crate::usage::UsageError;
 
 /// Read a whole graph and report every damaged page and file; exit code 1 if there is any, or if a

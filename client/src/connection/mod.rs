@@ -1,7 +1,7 @@
 //! One blocking connection to one shard.
 
-mod memory;
 mod rows;
+mod shared_memory;
 mod stamps;
 
 use std::io::{self, Read, Write};
@@ -15,13 +15,13 @@ use lodestore_schema::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::inbox::{Head, Inbox};
-use crate::map::SharedMemory;
+use crate::read_buffer::{Head, ReadBuffer};
+use crate::shared_memory::SharedMemory;
 use crate::socket::Stream;
 use crate::{Address, ClientError, Security};
 
-pub(crate) use memory::Unmapped;
 pub(crate) use rows::{Place, Progress};
+pub(crate) use shared_memory::MapFailure;
 pub(crate) use stamps::VolatileProgress;
 
 /// First byte of what a server under TLS answers to a hello in the clear: an alert.
@@ -31,7 +31,7 @@ const TLS_ALERT: u8 = 0x15;
 pub(crate) struct Nonblocking {
     pub(crate) stream: Stream,
     /// The result of it.
-    pub(crate) inbox: Inbox,
+    pub(crate) read_buffer: ReadBuffer,
     /// Since when it is open.
     pub(crate) opened: Instant,
     /// Where rows are put.
@@ -47,7 +47,7 @@ pub(crate) struct Connection {
     /// Version of the wire that both ends have agreed on.
     version: u16,
     opened: Instant,
-    inbox: Inbox,
+    read_buffer: ReadBuffer,
     /// Memory that a server of this machine puts rows in.
     shared: Option<SharedMemory>,
     /// Tensors that may be asked for beside it.
@@ -121,7 +121,7 @@ impl Connection {
         time_left(address, deadline)?;
         let stream = Stream::connect(address, security, (reach_by, deadline))?;
         let (address, opened) = (address.clone(), Instant::now());
-        let (inbox, shared, declined, frame) = (Inbox::new(), None, None, Vec::new());
+        let (read_buffer, shared, declined, frame) = (ReadBuffer::new(), None, None, Vec::new());
         let (has_asked, has_answered, n_lendable) = (false, false, 0);
         let (tiers, pulled_tensor, pulled_at) = (Vec::new(), 0, opened);
         let mut connection = Self {
@@ -129,7 +129,7 @@ impl Connection {
             stream,
             version: 0,
             opened,
-            inbox,
+            read_buffer,
             shared,
             n_lendable,
             tiers,
@@ -148,14 +148,15 @@ impl Connection {
     /// Receives the server's hello.
     fn hello(&mut self) -> Result<[u8; HELLO_BYTES], ClientError> {
         if let Err(error) = self.need(HELLO_BYTES) {
-            let is_alert =
-                !self.stream.is_tls() && self.inbox.len() > 0 && self.inbox.take(1)[0] == TLS_ALERT;
+            let is_alert = !self.stream.is_tls()
+                && self.read_buffer.len() > 0
+                && self.read_buffer.take(1)[0] == TLS_ALERT;
             let reason = "the server speaks TLS, and was greeted without; give --tls-ca".to_owned();
             let address = self.address.clone();
             return Err(if is_alert { ClientError::Handshake { address, reason } } else { error });
         }
         let mut theirs = [0; HELLO_BYTES];
-        theirs.copy_from_slice(self.inbox.take(HELLO_BYTES));
+        theirs.copy_from_slice(self.read_buffer.take(HELLO_BYTES));
         Ok(theirs)
     }
 
@@ -222,8 +223,8 @@ impl Connection {
         }
         self.stream.never_wait();
         // Whatever else went wrong is known.
-        let _ = self.inbox.read_more(|buffer| self.stream.read(buffer), 0);
-        match self.inbox.head() {
+        let _ = self.read_buffer.read_more(|buffer| self.stream.read(buffer), 0);
+        match self.read_buffer.head() {
             Ok(Head::Whole(Reply::Failure(failure), 0)) => {
                 Some(ClientError::Refused { address: self.address.clone(), failure })
             }
@@ -240,8 +241,9 @@ impl Connection {
     /// Whether nothing has come that was not asked for, such as the end.
     pub(crate) fn is_quiet(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        self.inbox.len() == 0 && poll(&mut fds, Some(&at_once)).is_ok_and(|n_ready| n_ready == 0)
+        let parallel_map = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.read_buffer.len() == 0
+            && poll(&mut fds, Some(&parallel_map)).is_ok_and(|n_ready| n_ready == 0)
     }
 
     /// Receives a reply that has no rows; a failure is an error.
@@ -270,9 +272,9 @@ impl Connection {
 
     /// Fills `out` from the buffer, then straight from the socket.
     fn fill(&mut self, out: &mut [u8]) -> Result<(), ClientError> {
-        let n_buffered = out.len().min(self.inbox.len());
+        let n_buffered = out.len().min(self.read_buffer.len());
         let (head, rest) = out.split_at_mut(n_buffered);
-        head.copy_from_slice(self.inbox.take(n_buffered));
+        head.copy_from_slice(self.read_buffer.take(n_buffered));
         if rest.is_empty() {
             return Ok(());
         }
@@ -282,7 +284,7 @@ impl Connection {
     /// Returns the next reply's head and the length of its body.
     fn head(&mut self) -> Result<(Reply, usize), ClientError> {
         loop {
-            match self.inbox.head().map_err(|source| self.wire(source))? {
+            match self.read_buffer.head().map_err(|source| self.wire(source))? {
                 Head::Whole(Reply::Failure(failure), _) => {
                     return Err(ClientError::Refused { address: self.address.clone(), failure });
                 }
@@ -297,8 +299,8 @@ impl Connection {
 
     /// Reads until at least `n_bytes` are buffered, and as many more as have come.
     fn need(&mut self, n_bytes: usize) -> Result<(), ClientError> {
-        while self.inbox.len() < n_bytes {
-            let read = self.inbox.read_more(|buffer| self.stream.read(buffer), n_bytes);
+        while self.read_buffer.len() < n_bytes {
+            let read = self.read_buffer.read_more(|buffer| self.stream.read(buffer), n_bytes);
             self.has_read(read)?;
         }
         Ok(())
@@ -320,9 +322,9 @@ impl Connection {
     /// Its parts, with the memory that was asked for of `tensor`; nothing may be in flight.
     pub(crate) fn into_nonblocking(mut self, tensor: u16) -> Nonblocking {
         self.stream.never_wait();
-        let Self { stream, inbox, opened, shared, tiers, .. } = self;
+        let Self { stream, read_buffer, opened, shared, tiers, .. } = self;
         let tier = tiers.into_iter().find(|&(of, _)| of == tensor).and_then(|(_, memory)| memory);
-        Nonblocking { stream, inbox, opened, shared, tier }
+        Nonblocking { stream, read_buffer, opened, shared, tier }
     }
 
     /// Returns how long it has been open; never zero, which would mean that it is unknown.

@@ -10,7 +10,7 @@ use lodestore_schema::{Reply, Versions};
 
 use super::Connection;
 use crate::ClientError;
-use crate::inbox::Head;
+use crate::read_buffer::Head;
 use crate::scatter::scatter;
 
 /// Reads of one connection before the others have their turn.
@@ -75,7 +75,7 @@ impl Connection {
     /// Returns whether bytes of an answer are buffered that polling the socket does not show. A
     /// refusal for lack of room, sent with the hello, is one.
     pub(crate) fn has_buffered(&self, progress: &Progress) -> bool {
-        !progress.has_looked && self.inbox.len() > 0
+        !progress.has_looked && self.read_buffer.len() > 0
     }
 
     /// Puts in place what has come of an answer, without waiting for more; whether that is all.
@@ -99,7 +99,9 @@ impl Connection {
                 Some(range) => self.stream.read(&mut place.out[range.clone()]).inspect(|n_bytes| {
                     range.start += n_bytes;
                 }),
-                None => self.inbox.read_more(|buffer| self.stream.read(buffer), progress.needed),
+                None => {
+                    self.read_buffer.read_more(|buffer| self.stream.read(buffer), progress.needed)
+                }
             };
             match read {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -120,8 +122,8 @@ impl Connection {
     ) -> Result<bool, ClientError> {
         loop {
             if let Some(range) = &mut progress.straight {
-                let n_bytes = range.len().min(self.inbox.len());
-                place.out[range.start..][..n_bytes].copy_from_slice(self.inbox.take(n_bytes));
+                let n_bytes = range.len().min(self.read_buffer.len());
+                place.out[range.start..][..n_bytes].copy_from_slice(self.read_buffer.take(n_bytes));
                 range.start += n_bytes;
                 if range.start < range.end {
                     return Ok(false);
@@ -130,7 +132,7 @@ impl Connection {
             }
             if progress.is_lent {
                 let n_bytes = (progress.chunk_end - progress.done) * size_of::<u32>();
-                if self.inbox.len() < n_bytes {
+                if self.read_buffer.len() < n_bytes {
                     progress.needed = n_bytes;
                     return Ok(false);
                 }
@@ -140,8 +142,8 @@ impl Connection {
             }
             if progress.done < progress.chunk_end {
                 let left = &place.positions[progress.done..progress.chunk_end];
-                let n_rows = left.len().min(self.inbox.len() / place.row_bytes);
-                let rows = self.inbox.take(n_rows * place.row_bytes);
+                let n_rows = left.len().min(self.read_buffer.len() / place.row_bytes);
+                let rows = self.read_buffer.take(n_rows * place.row_bytes);
                 scatter(rows, place.row_bytes, &left[..n_rows], place.out);
                 progress.done += n_rows;
                 if progress.done < progress.chunk_end {
@@ -155,7 +157,7 @@ impl Connection {
                 }
                 return Ok(true);
             }
-            match self.inbox.head().map_err(|source| self.wire(source))? {
+            match self.read_buffer.head().map_err(|source| self.wire(source))? {
                 Head::Needs(n_bytes) => {
                     progress.needed = n_bytes;
                     return Ok(false);

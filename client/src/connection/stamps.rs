@@ -10,7 +10,7 @@ use lodestore_schema::{Reply, Request};
 use super::rows::neighbours;
 use super::{Connection, Place, Progress};
 use crate::ClientError;
-use crate::inbox::Head;
+use crate::read_buffer::Head;
 
 /// How far the answer to a pull of volatile rows has come.
 pub(crate) struct VolatileProgress {
@@ -77,12 +77,12 @@ impl Connection {
         let n_bytes = size_of_val(place.positions);
         loop {
             let needed = if progress.has_head {
-                if self.inbox.len() >= n_bytes {
+                if self.read_buffer.len() >= n_bytes {
                     break;
                 }
                 n_bytes
             } else {
-                match self.inbox.head().map_err(|source| self.wire(source))? {
+                match self.read_buffer.head().map_err(|source| self.wire(source))? {
                     Head::Needs(needed) => needed,
                     Head::Whole(reply, body_bytes) => {
                         self.check_stamps(reply, (n_rows, body_bytes))?;
@@ -91,12 +91,12 @@ impl Connection {
                     }
                 }
             };
-            match self.inbox.read_more(|buffer| self.stream.read(buffer), needed) {
+            match self.read_buffer.read_more(|buffer| self.stream.read(buffer), needed) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 read => self.has_read(read)?,
             }
         }
-        let (found, _) = self.inbox.take(n_bytes).as_chunks::<4>();
+        let (found, _) = self.read_buffer.take(n_bytes).as_chunks::<4>();
         for (&position, stamp) in place.positions.iter().zip(found) {
             stamps[position as usize] = u32::from_le_bytes(*stamp);
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::{Description, Role};
-use lodestore_store::{Arrival, FetchedFile, FollowedFolder, LiveGraph, Manifest, StoreError};
+use lodestore_store::{Arrival, FetchedFile, FollowedFolder, GraphHandle, Manifest, StoreError};
 
 use crate::remote::describe;
 use crate::{Address, ClientConfig, ClientError};
@@ -117,7 +117,7 @@ impl Follower {
     /// The first of what kept partitions from it, after all have been tried.
     pub fn poll(
         &mut self,
-        live: &LiveGraph,
+        live: &GraphHandle,
         served: &dyn Fn(PartId) -> Option<u32>,
         install: &mut dyn FnMut(&Manifest) -> Result<bool, ClientError>,
     ) -> Result<usize, ClientError> {
@@ -153,7 +153,7 @@ impl FollowedPart {
     fn poll(
         &mut self,
         plan: &FollowPlan,
-        live: &LiveGraph,
+        live: &GraphHandle,
         served: &dyn Fn(PartId) -> Option<u32>,
         install: &mut dyn FnMut(&Manifest) -> Result<bool, ClientError>,
     ) -> Result<bool, ClientError> {
@@ -236,7 +236,7 @@ fn writer_of(plan: &FollowPlan, part: PartId) -> Result<Address, ClientError> {
     match (found, failure, readers.is_empty()) {
         (Some((writer, _)), ..) => Ok(writer.clone()),
         (None, Some(error), _) => Err(error),
-        (None, None, true) => Err(ClientError::NoHolder { part }),
+        (None, None, true) => Err(ClientError::NoReplica { part }),
         (None, None, false) => Err(ClientError::NoWriter { part, readers: readers.join(", ") }),
     }
 }

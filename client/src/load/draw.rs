@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lodestore_graph::{NodeId, mix};
+use lodestore_graph::{NodeId, splitmix64};
 
 /// How ids are chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,12 +51,12 @@ pub(super) struct Words {
 
 impl Words {
     pub(super) fn new(seed: u64, stream: u64) -> Self {
-        Self { seed: mix(mix(seed).wrapping_add(stream)), n_drawn: 0 }
+        Self { seed: splitmix64(splitmix64(seed).wrapping_add(stream)), n_drawn: 0 }
     }
 
     pub(super) fn word(&mut self) -> u64 {
         self.n_drawn += 1;
-        mix(self.seed.wrapping_add(self.n_drawn))
+        splitmix64(self.seed.wrapping_add(self.n_drawn))
     }
 
     /// Below `bound`; the bias is below `bound` in 2^64.

@@ -15,7 +15,7 @@
 //! the end, and failed ones with the time to their failure, even where that is known only after the
 //! measured time.
 
-mod arrivals;
+mod arrival_times;
 mod draw;
 mod socket;
 mod tally;
@@ -27,13 +27,13 @@ use std::time::{Duration, Instant};
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use thiserror::Error;
 
-use crate::remote::Fleet;
+use crate::remote::ClusterView;
 use crate::{Client, ClientError, RowSource};
-use arrivals::Arrivals;
+use arrival_times::Arrivals;
 use draw::{Drawer, Nodes, Words};
 use worker::Worker;
 
-pub use arrivals::{Pace, Spacing};
+pub use arrival_times::{Pace, Spacing};
 pub use draw::{IdBatches, IdDraw};
 pub use tally::{KindTally, LoadError, Tally};
 
@@ -142,7 +142,7 @@ struct Target<'a> {
     config: &'a LoadConfig,
     /// The thread that discovers servers again.
     client: &'a Client,
-    fleet: Arc<Fleet>,
+    view: Arc<ClusterView>,
     tensor: u16,
     row_bytes: usize,
     truth: Option<&'a dyn RowSource>,
@@ -173,8 +173,8 @@ impl Client {
             }
         }
         let tensor = u16::try_from(position).unwrap_or(u16::MAX);
-        let (fleet, row_bytes) = (self.fleet(), info.row_bytes());
-        let target = Target { config, client: self, fleet, tensor, row_bytes, truth };
+        let (view, row_bytes) = (self.view(), info.row_bytes());
+        let target = Target { config, client: self, view, tensor, row_bytes, truth };
         let nodes = self.nodes_to_ask(&target)?;
         let position = Arc::default();
         let workers = (0..config.threads).map(|thread| {
@@ -214,7 +214,7 @@ impl Client {
     /// Returns the nodes of partitions that are held; fails when a trace names another.
     fn nodes_to_ask(&self, target: &Target<'_>) -> Result<Nodes, ClientError> {
         let book = self.book();
-        let routes = &target.fleet.routes;
+        let routes = &target.view.routes;
         if let IdDraw::Trace(batches) = &target.config.ids {
             for &id in &batches.ids {
                 let n_nodes = book.n_nodes();

@@ -1,6 +1,6 @@
 //! One connection of a load: requests go out and answers come in without waiting for each other.
 
-mod memory;
+mod shared_memory;
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,8 +14,8 @@ use lodestore_schema::{Failure, Reply, Request, RequestBody};
 use super::tally::LoadError;
 use crate::ClientError;
 use crate::connection::{Connection, Nonblocking, age};
-use crate::inbox::{Head, Inbox};
-use crate::map::SharedMemory;
+use crate::read_buffer::{Head, ReadBuffer};
+use crate::shared_memory::SharedMemory;
 use crate::socket::Stream;
 
 /// Reads of one connection before the others get their turn.
@@ -27,7 +27,7 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(super) struct LoadSocket {
     stream: Stream,
     opened: Instant,
-    inbox: Inbox,
+    read_buffer: ReadBuffer,
     /// Memory that the server puts rows in, and where they are taken to.
     shared: Option<SharedMemory>,
     taken: Vec<u8>,
@@ -75,12 +75,12 @@ impl LoadSocket {
             connection = open()?;
         }
         let tensor = shares.unwrap_or_default();
-        let Nonblocking { stream, inbox, opened, shared, tier } =
+        let Nonblocking { stream, read_buffer, opened, shared, tier } =
             connection.into_nonblocking(tensor);
         Ok(Self {
             stream,
             opened,
-            inbox,
+            read_buffer,
             shared,
             taken: Vec::new(),
             tier,
@@ -149,13 +149,13 @@ impl LoadSocket {
         ended: &mut Vec<(usize, Result<(), Failure>)>,
     ) -> Result<(), LoadError> {
         // What came with the hello, such as a refusal.
-        if self.inbox.len() > 0 {
+        if self.read_buffer.len() > 0 {
             self.use_up(row_bytes, check, ended)?;
         }
         // Polling the socket does not show bytes that TLS has decrypted and not handed out.
         let n_reads_max = if self.stream.is_tls() { usize::MAX } else { READS_MAX };
         for _ in 0..n_reads_max {
-            match self.inbox.read_more(|buffer| self.stream.read(buffer), self.needed) {
+            match self.read_buffer.read_more(|buffer| self.stream.read(buffer), self.needed) {
                 Ok(0) => return Err(LoadError::Broken),
                 Ok(_) => self.use_up(row_bytes, check, ended)?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -175,7 +175,7 @@ impl LoadSocket {
     ) -> Result<(), LoadError> {
         loop {
             if self.is_lent {
-                if self.inbox.len() < self.body_left {
+                if self.read_buffer.len() < self.body_left {
                     self.needed = self.body_left;
                     return Ok(());
                 }
@@ -192,7 +192,7 @@ impl LoadSocket {
                 }
                 continue;
             }
-            match self.inbox.head().map_err(|_| LoadError::Wire)? {
+            match self.read_buffer.head().map_err(|_| LoadError::Wire)? {
                 Head::Needs(n_bytes) => {
                     self.needed = n_bytes;
                     return Ok(());
@@ -255,12 +255,12 @@ impl LoadSocket {
     /// Uses rows of the chunk that is coming; `false` when more must come first.
     fn use_rows(&mut self, row_bytes: usize, check: &mut Check<'_>) -> bool {
         let Some(ask) = self.asked.front_mut() else { return false };
-        let n_rows = self.body_left.min(self.inbox.len()) / row_bytes;
+        let n_rows = self.body_left.min(self.read_buffer.len()) / row_bytes;
         if n_rows == 0 {
             self.needed = row_bytes;
             return false;
         }
-        let rows = self.inbox.take(n_rows * row_bytes);
+        let rows = self.read_buffer.take(n_rows * row_bytes);
         if !ask.ids.is_empty() {
             check(&ask.ids[ask.n_come..ask.n_come + n_rows], rows);
         }

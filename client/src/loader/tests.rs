@@ -28,7 +28,7 @@ proptest! {
         let ids = nodes(ids);
         let mut out = vec![0xEE; ids.len() * ROW_BYTES];
         let set = hot(hot_ids.iter().copied().collect());
-        let mut one = [(&ids[..], Kept::Hot(set))];
+        let mut one = [(&ids[..], RowResidency::Hot(set))];
         let stats = loader(&remote).load_together(&mut one, &mut out).unwrap()[0];
         prop_assert_eq!(out, rows_of(&ids));
         let is_local = |id: &&NodeId| (10..30).contains(&id.0);
@@ -56,7 +56,7 @@ proptest! {
     ) {
         let remote = remote();
         let ids: Vec<_> = batches.iter().map(|(ids, _)| nodes(ids.iter().copied())).collect();
-        let kept = batches.iter().map(|(_, set)| Kept::Hot(hot(set.iter().copied().collect())));
+        let kept = batches.iter().map(|(_, set)| RowResidency::Hot(hot(set.iter().copied().collect())));
         let mut together: Vec<_> = ids.iter().map(|ids| &ids[..]).zip(kept).collect();
         let mut out = vec![0xEE; ids.iter().map(Vec::len).sum::<usize>() * ROW_BYTES];
         let stats = loader(&remote).load_together(&mut together, &mut out).unwrap();
@@ -99,19 +99,19 @@ impl RowSource for Travelling {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
-        self.pull_while(tensor, ids, out, kind, &mut || ())
+        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
     }
 
-    fn pull_while(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
-        meanwhile: &mut dyn FnMut(),
+        work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         out.fill(0xDD);
-        meanwhile();
+        work();
         self.0.pull(tensor, ids, out, kind)
     }
 }
@@ -146,7 +146,7 @@ proptest! {
     ) {
         let (n, ids, set) = (ids.len(), nodes(ids), hot(hot_ids.into_iter().collect()));
         let mut out = vec![0xEE; ids.len() * ROW_BYTES];
-        let mut one = [(&ids[..], Kept::Hot(set))];
+        let mut one = [(&ids[..], RowResidency::Hot(set))];
         let (mut loader, _) = over_travelling(&remote());
         let stats = loader.load_together(&mut one, &mut out).unwrap()[0];
         prop_assert!(out == rows_of(&ids));

@@ -14,7 +14,7 @@ use lodestore_graph::NodeId;
 
 use super::rows::{BatchRows, Free, Memory};
 use super::{BatchSource, PreparedBatch, Shape, Shared, TakeRows};
-use crate::{BatchLoader, ClientError, Kept, LoadStats};
+use crate::{BatchLoader, ClientError, LoadStats, RowResidency};
 
 /// Most groups of batches that are loaded concurrently, however large the window.
 pub(super) const LANES_MAX: u32 = 32;
@@ -37,7 +37,7 @@ pub(super) struct Coming {
 struct Group {
     first: u32,
     batches: Vec<PreparedBatch>,
-    kept: Vec<Kept>,
+    kept: Vec<RowResidency>,
     /// Why the batch after them could not be got.
     failed: Option<ClientError>,
 }
@@ -183,7 +183,7 @@ pub(super) fn prepare(
 ) -> Ready {
     let mut group = Group::get(source, index..index + 1);
     let claim = claim.filter(|_| !group.is_unordered());
-    if let ([prepared], [Kept::Nothing]) = (&mut group.batches[..], &group.kept[..])
+    if let ([prepared], [RowResidency::Nothing]) = (&mut group.batches[..], &group.kept[..])
         && let Some(load) = take(loader, &prepared.batch.nodes)?
     {
         // There is room for all memory that was lent.
@@ -220,13 +220,14 @@ impl Group {
 
     /// Returns whether tiers that follow the schedule have decided in which order rows come.
     fn is_planned(&self) -> bool {
-        !self.kept.is_empty() && self.kept.iter().all(|kept| matches!(kept, Kept::Planned(_)))
+        !self.kept.is_empty()
+            && self.kept.iter().all(|kept| matches!(kept, RowResidency::Planned(_)))
     }
 
     /// Returns whether the order of its pulls decides nothing: no tier learns from those of hot
     /// sets, and planned ones keep their order themselves.
     fn is_unordered(&self) -> bool {
-        self.kept.iter().all(|kept| !matches!(kept, Kept::Nothing))
+        self.kept.iter().all(|kept| !matches!(kept, RowResidency::Nothing))
     }
 
     /// Loads their rows, and ends the claim. Memory goes `home` when the batches are dropped.
@@ -249,7 +250,7 @@ impl Group {
 fn load(
     loader: &mut BatchLoader,
     prepared: &mut [PreparedBatch],
-    kept: Vec<Kept>,
+    kept: Vec<RowResidency>,
     mut rows: Memory,
     home: &SyncSender<Free>,
 ) -> Result<(), ClientError> {

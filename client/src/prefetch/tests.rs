@@ -40,7 +40,7 @@ impl BatchSource for Batches {
         self.n
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
+    fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.push(index);
         drop(asked);
@@ -49,7 +49,7 @@ impl BatchSource for Batches {
             return Err(ClientError::Panicked { thread: "test batch" });
         }
         let batch = Batch { nodes: batch_nodes(index), ..Batch::default() };
-        Ok((batch, Kept::Nothing))
+        Ok((batch, RowResidency::Nothing))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {
@@ -82,8 +82,12 @@ fn run(n: u32, window: Window, pull_ms: u64, train_ms: u64) -> (PrefetchStats, A
         }
         assert!(prefetcher.next_batch().unwrap().is_none());
         let stats = prefetcher.stats();
-        let of = |kind: Met| met.get(&(kind as u8)).copied().unwrap_or_default();
-        let found = (of(Met::Ready), of(Met::Waited), of(Met::DefaultPath));
+        let of = |kind: BatchReadiness| met.get(&(kind as u8)).copied().unwrap_or_default();
+        let found = (
+            of(BatchReadiness::Ready),
+            of(BatchReadiness::Waited),
+            of(BatchReadiness::DefaultPath),
+        );
         assert_eq!(found, (stats.ready, stats.waited, stats.default_path));
         assert!((waited - stats.wait_seconds).abs() < 1e-9);
         stats
@@ -187,8 +191,11 @@ impl BatchSource for Equal {
         40
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
-        Ok((Batch { nodes: nodes(index % 7..index % 7 + 5), ..Batch::default() }, Kept::Nothing))
+    fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
+        Ok((
+            Batch { nodes: nodes(index % 7..index % 7 + 5), ..Batch::default() },
+            RowResidency::Nothing,
+        ))
     }
 
     fn end_of_epoch(&self, _index: u32) -> u32 {
@@ -318,11 +325,11 @@ impl BatchSource for OneRow {
         self.n
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
+    fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
         if self.slow.is_some_and(|slow| (index + slow).is_multiple_of(3)) {
             thread::sleep(Duration::from_micros(200));
         }
-        Ok((Batch { nodes: nodes([Self::node(index)]), ..Batch::default() }, Kept::Nothing))
+        Ok((Batch { nodes: nodes([Self::node(index)]), ..Batch::default() }, RowResidency::Nothing))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {
@@ -449,8 +456,11 @@ impl BatchSource for OwnBatches {
         6
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
-        Ok((Batch { nodes: nodes(10 + index..14 + index), ..Batch::default() }, Kept::Nothing))
+    fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
+        Ok((
+            Batch { nodes: nodes(10 + index..14 + index), ..Batch::default() },
+            RowResidency::Nothing,
+        ))
     }
 
     fn end_of_epoch(&self, _: u32) -> u32 {

@@ -41,7 +41,7 @@ impl Hedges {
     }
 
     /// How long a server may be silent before a second is asked; `None` where none ever is.
-    pub(super) fn patience(&self, health: &Health) -> Option<Duration> {
+    pub(super) fn hedge_delay(&self, health: &Health) -> Option<Duration> {
         let slow = health.slow()?.max(SLOW_MIN);
         (self.share > 0).then_some(slow)
     }

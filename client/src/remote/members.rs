@@ -7,59 +7,60 @@ use std::time::{Duration, Instant};
 use lodestore_schema::Description;
 
 use super::Client;
-use super::at_once::at_once;
+use super::cluster_view::{ClusterView, RefreshOutcome};
 use super::describe::describe;
-use super::find::{are_all, find};
-use super::fleet::{Fleet, Refreshed};
-use super::patience::{Patience, Remedy};
+use super::discovery::{are_all, find};
+use super::parallel::parallel_map;
+use super::retry::{RetryAction, RetryBudget};
 use crate::{Address, ClientError};
 
 impl Client {
-    /// The fleet of all servers that are named: one that was away when this client connected may
+    /// The view of all servers that are named: one that was away when this client connected may
     /// have what is looked for.
     ///
     /// # Errors
     /// One of them has not been heard of: those of a live map within the deadline, others within
     /// the attempts.
-    pub(super) fn whole_fleet(
+    pub(super) fn all_servers(
         &self,
         deadline: Instant,
-        patience: &mut Patience,
-    ) -> Result<Arc<Fleet>, ClientError> {
+        retry: &mut RetryBudget,
+    ) -> Result<Arc<ClusterView>, ClientError> {
         while !self.has_heard_all.load(Ordering::Acquire) {
             let servers = find(&self.map, &self.config, deadline)?;
             if are_all(&self.map, &servers) {
-                let mut current = self.fleet.write().unwrap_or_else(PoisonError::into_inner);
-                *current = current.anew(servers)?;
+                let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
+                *current = current.with_servers(servers)?;
                 self.has_heard_all.store(true, Ordering::Release);
                 break;
             }
             let is_live = self.map.is_live();
-            let remedy = if is_live { Remedy::Later(Duration::ZERO) } else { Remedy::Again };
-            std::thread::sleep(patience.pause(remedy).ok_or_else(|| self.unheard())?);
+            let action =
+                if is_live { RetryAction::Later(Duration::ZERO) } else { RetryAction::Again };
+            std::thread::sleep(retry.pause(action).ok_or_else(|| self.unreachable())?);
         }
-        self.fleet_now(deadline)
+        self.current_view(deadline)
     }
 
     /// Why nothing can be written.
-    fn unheard(&self) -> ClientError {
-        let (fleet, members) = (self.fleet(), self.map.members().unwrap_or_default());
+    fn unreachable(&self) -> ClientError {
+        let (view, members) = (self.view(), self.map.members().unwrap_or_default());
         let absent = members.iter().map(|it| &it.address);
-        let absent = absent.filter(|address| fleet.position(address).is_none());
+        let absent = absent.filter(|address| view.position(address).is_none());
         let absent: Vec<String> = absent.map(ToString::to_string).collect();
-        ClientError::Unheard { addresses: absent.join(", ") }
+        ClientError::Unreachable { addresses: absent.join(", ") }
     }
 
-    /// The fleet, with all servers asked again if the map has changed since they were last.
-    pub(super) fn fleet_now(&self, deadline: Instant) -> Result<Arc<Fleet>, ClientError> {
-        let (fleet, changes) = (self.fleet(), self.map.changes());
+    /// The view, with all servers asked again if the map has changed since they were last.
+    pub(super) fn current_view(&self, deadline: Instant) -> Result<Arc<ClusterView>, ClientError> {
+        let (view, changes) = (self.view(), self.map.changes());
         if self.map_changes.swap(changes, Ordering::AcqRel) == changes {
-            return Ok(fleet);
+            return Ok(view);
         }
-        self.refresh(fleet, deadline)
+        self.refresh(view, deadline)
     }
 
-    /// Returns the writers of all partitions, each once, and the fleet that they are of, as the map
+    /// Returns the writers of all partitions, each once, and the view that they are of, as the map
     /// names them now. Servers that are named one by one may have some of all partitions.
     ///
     /// # Errors
@@ -67,48 +68,48 @@ impl Client {
     pub(super) fn writers(
         &self,
         deadline: Instant,
-    ) -> Result<(Arc<Fleet>, Vec<usize>), ClientError> {
-        let mut patience = Patience::new(&self.config, deadline);
-        let mut fleet = self.fleet_now(deadline)?;
-        let is_fixed = !fleet.roams() && !self.map.is_live();
+    ) -> Result<(Arc<ClusterView>, Vec<usize>), ClientError> {
+        let mut retry = RetryBudget::new(&self.config, deadline);
+        let mut view = self.current_view(deadline)?;
+        let is_fixed = !view.roams() && !self.map.is_live();
         if !is_fixed {
-            fleet = self.refresh(fleet, deadline)?;
+            view = self.refresh(view, deadline)?;
         }
         loop {
             let is_partial = is_fixed && self.has_heard_all.load(Ordering::Acquire);
             let mut parts = self.book.parts();
             let found = parts.try_fold(Vec::new(), |mut writers, part| {
-                match fleet.writer_of(part) {
+                match view.writer_of(part) {
                     Ok(writer) if writers.contains(&writer) => {}
                     Ok(writer) => writers.push(writer),
-                    Err(ClientError::NoHolder { .. }) if is_partial => {}
+                    Err(ClientError::NoReplica { .. }) if is_partial => {}
                     Err(gap) => return Err(gap),
                 }
                 Ok(writers)
             });
             let gap = match found {
                 Ok(writers) if writers.is_empty() => return Err(ClientError::NoNodes),
-                Ok(writers) => return Ok((fleet, writers)),
+                Ok(writers) => return Ok((view, writers)),
                 Err(gap) => gap,
             };
-            fleet = match self.has_heard_all.load(Ordering::Acquire) {
-                true => self.after_gap(fleet, gap, deadline, &mut patience)?,
-                false => self.whole_fleet(deadline, &mut patience)?,
+            view = match self.has_heard_all.load(Ordering::Acquire) {
+                true => self.after_gap(view, gap, deadline, &mut retry)?,
+                false => self.all_servers(deadline, &mut retry)?,
             };
         }
     }
 
-    /// The fleet to continue with when `fleet` has no server for a partition, no writer of it, or
+    /// The view to continue with when `view` has no server for a partition, no writer of it, or
     /// two; any other error comes back.
     pub(super) fn after_gap(
         &self,
-        fleet: Arc<Fleet>,
+        view: Arc<ClusterView>,
         error: ClientError,
         deadline: Instant,
-        patience: &mut Patience,
-    ) -> Result<Arc<Fleet>, ClientError> {
+        retry: &mut RetryBudget,
+    ) -> Result<Arc<ClusterView>, ClientError> {
         let part = match error {
-            ClientError::NoHolder { part }
+            ClientError::NoReplica { part }
             | ClientError::NoWriter { part, .. }
             | ClientError::TwoWriters { part, .. } => part,
             error => return Err(error),
@@ -116,27 +117,27 @@ impl Client {
         // The writer may be one that has not answered yet.
         let is_unwritten = matches!(error, ClientError::NoWriter { .. });
         if is_unwritten && !self.has_heard_all.load(Ordering::Acquire) {
-            return self.whole_fleet(deadline, patience);
+            return self.all_servers(deadline, retry);
         }
-        let (fleet, all_answered) = self.ask_all(fleet, deadline)?;
+        let (view, all_answered) = self.ask_all(view, deadline)?;
         // Answers of different moments may both say so of a partition that moves: a second round
         // may not. Nothing else is waited for where a person must end it.
-        let stays = !fleet.roams() && !self.map.is_live();
-        let is_final = match fleet.writer_of(part) {
+        let stays = !view.roams() && !self.map.is_live();
+        let is_final = match view.writer_of(part) {
             Err(ClientError::TwoWriters { .. }) => true,
             Err(ClientError::NoWriter { .. }) => stays,
-            _ => fleet.is_nowhere(part),
+            _ => view.is_missing(part),
         };
-        if patience.is_nowhere(part, all_answered && is_final) {
+        if retry.confirm_missing(part, all_answered && is_final) {
             return Err(error);
         }
         // A move may take long, and a server that comes back, or was away, too.
         let may_come =
-            fleet.roams() || self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
-        let remedy = if may_come { Remedy::Later(Duration::ZERO) } else { Remedy::Again };
-        if let Some(pause) = patience.pause(remedy) {
+            view.roams() || self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
+        let action = if may_come { RetryAction::Later(Duration::ZERO) } else { RetryAction::Again };
+        if let Some(pause) = retry.pause(action) {
             std::thread::sleep(pause);
-            return Ok(fleet);
+            return Ok(view);
         }
         Err(error)
     }
@@ -146,35 +147,35 @@ impl Client {
         &self,
         deadline: Instant,
     ) -> Result<Vec<(Address, Description)>, ClientError> {
-        let fleet = self.refresh(self.fleet(), deadline)?;
+        let view = self.refresh(self.view(), deadline)?;
         let security = &self.config.security;
         let until = deadline.min(Instant::now() + Duration::from_secs(2));
-        let addresses: Vec<&Address> = fleet.addresses().collect();
-        let asked = at_once(&addresses, |&address| {
+        let addresses: Vec<&Address> = view.addresses().collect();
+        let asked = parallel_map(&addresses, |&address| {
             let found = describe(address, security, until).ok()?;
             Some((address.clone(), found))
         });
         let found: Vec<_> = asked.into_iter().flatten().collect();
-        Ok(found.into_iter().filter(|(_, it)| it.graph_tag() == fleet.graph).collect())
+        Ok(found.into_iter().filter(|(_, it)| it.graph_tag() == view.graph).collect())
     }
 
-    /// The fleet with all servers asked again, unless another thread has done that since `fleet`.
+    /// The view with all servers asked again, unless another thread has done that since `view`.
     pub(crate) fn refresh(
         &self,
-        fleet: Arc<Fleet>,
+        view: Arc<ClusterView>,
         deadline: Instant,
-    ) -> Result<Arc<Fleet>, ClientError> {
-        Ok(self.ask_all(fleet, deadline)?.0)
+    ) -> Result<Arc<ClusterView>, ClientError> {
+        Ok(self.ask_all(view, deadline)?.0)
     }
 
     /// Returns the same, and whether all servers that are known or named have answered just now.
     fn ask_all(
         &self,
-        fleet: Arc<Fleet>,
+        view: Arc<ClusterView>,
         deadline: Instant,
-    ) -> Result<(Arc<Fleet>, bool), ClientError> {
-        let current = self.fleet();
-        if !Arc::ptr_eq(&current, &fleet) {
+    ) -> Result<(Arc<ClusterView>, bool), ClientError> {
+        let current = self.view();
+        if !Arc::ptr_eq(&current, &view) {
             return Ok((current, false));
         }
         let members = self.map.members();
@@ -185,14 +186,14 @@ impl Client {
         });
         let mut addresses: Vec<Address> = members.iter().map(|it| it.address.clone()).collect();
         if addresses.is_empty() {
-            addresses = fleet.addresses().cloned().collect();
+            addresses = view.addresses().cloned().collect();
         }
-        let Refreshed { fleet: found, all_answered } = fleet.refreshed(&addresses, deadline)?;
+        let RefreshOutcome { view: found, all_answered } = view.refreshed(&addresses, deadline)?;
         let all_answered = all_answered && is_current;
-        let Some(found) = found else { return Ok((fleet, all_answered)) };
-        let mut current = self.fleet.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(found) = found else { return Ok((view, all_answered)) };
+        let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
         // Who was faster has asked at the same time.
-        if Arc::ptr_eq(&current, &fleet) {
+        if Arc::ptr_eq(&current, &view) {
             found.hear(&members);
             *current = found;
         }

@@ -15,30 +15,30 @@ use crate::{Address, ClientError, PullKind, PullStats, RowSource, Security, Tens
 use describe::{stats, tensors};
 use floors::Floors;
 use hedges::Hedges;
-use patience::Patience;
-use pull::{Pull, Tries};
+use pull::{AttemptStats, Pull};
 use put::Put;
+use retry::RetryBudget;
 
-mod ask;
-mod at_once;
+mod cluster_view;
 mod describe;
-mod find;
-mod fleet;
+mod discovery;
 mod floors;
 mod hedges;
 mod members;
-mod patience;
+mod parallel;
 mod pull;
 mod put;
+mod request;
+mod retry;
 mod round;
 #[cfg(test)]
 mod tests;
 mod version;
 mod volatile;
 
+use cluster_view::CurrentView;
+pub(crate) use cluster_view::{ClusterView, SharingMode};
 pub(crate) use describe::{ask_server, describe};
-use fleet::CurrentFleet;
-pub(crate) use fleet::{Fleet, Sharing};
 pub use put::PutStats;
 pub use version::{CommitOutcome, CompactionRun};
 
@@ -100,7 +100,7 @@ pub struct Client {
     /// Whether each server that the map names has been heard of once.
     has_heard_all: AtomicBool,
     /// Replaced when a server comes back with other shards or ports.
-    fleet: CurrentFleet,
+    view: CurrentView,
     hedges: Hedges,
     /// Versions that this client has committed or seen: it reads none before them.
     floors: Arc<Floors>,
@@ -127,8 +127,8 @@ impl Client {
         let deadline = Instant::now() + config.deadline;
         let map = ClusterMap::of(addresses)?;
         let map_changes = map.changes().into();
-        let servers = find::find(&map, &config, deadline)?;
-        let has_heard_all = find::are_all(&map, &servers).into();
+        let servers = discovery::find(&map, &config, deadline)?;
+        let has_heard_all = discovery::are_all(&map, &servers).into();
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
         let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };
@@ -137,9 +137,9 @@ impl Client {
             let deadline = deadline.saturating_duration_since(Instant::now());
             return Self::connect(addresses, ClientConfig { deadline, ..config });
         }
-        let sharing = Sharing::new(config.shared_memory);
-        let fleet = CurrentFleet::new(servers, config.security.clone(), sharing)?;
-        let current = Arc::clone(&fleet.read().unwrap_or_else(PoisonError::into_inner));
+        let sharing = SharingMode::new(config.shared_memory);
+        let view = CurrentView::new(servers, config.security.clone(), sharing)?;
+        let current = Arc::clone(&view.read().unwrap_or_else(PoisonError::into_inner));
         current.hear(&map.members().unwrap_or_default());
         let book = current.routes.book.clone();
         let (scratch, volatile) = (PerProcess::new(), PerProcess::new());
@@ -155,7 +155,7 @@ impl Client {
             map,
             map_changes,
             has_heard_all,
-            fleet,
+            view,
             hedges,
             floors,
             scratch,
@@ -185,20 +185,20 @@ impl Client {
     /// follower or reader; several words where that differs.
     #[must_use]
     pub fn role_of(&self, address: &Address) -> String {
-        let fleet = self.fleet();
-        let Some(at) = fleet.position(address) else { return String::new() };
+        let view = self.view();
+        let Some(at) = view.position(address) else { return String::new() };
         let roles: BTreeSet<&str> =
-            fleet.describes(at).held().map(|(_, it)| it.role.name()).collect();
+            view.describes(at).held().map(|(_, it)| it.role.name()).collect();
         roles.into_iter().collect::<Vec<_>>().join(", ")
     }
 
     /// Returns every address that pulls may connect to: the common one of each server, then those
     /// of shards.
     #[must_use]
-    pub fn doors(&self) -> Vec<Address> {
-        let fleet = self.fleet();
-        let shards = fleet.routes.endpoints.iter().map(|endpoint| &endpoint.address);
-        fleet.addresses().chain(shards).cloned().collect()
+    pub fn endpoints(&self) -> Vec<Address> {
+        let view = self.view();
+        let shards = view.routes.endpoints.iter().map(|endpoint| &endpoint.address);
+        view.addresses().chain(shards).cloned().collect()
     }
 
     /// Returns what every server has counted, in the order of connecting.
@@ -207,7 +207,7 @@ impl Client {
     /// When a server cannot be reached within the deadline.
     pub fn stats(&self) -> Result<Vec<(Address, ServerStats)>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        self.whole_fleet(deadline, &mut Patience::new(&self.config, deadline))?
+        self.all_servers(deadline, &mut RetryBudget::new(&self.config, deadline))?
             .addresses()
             .map(|address| Ok((address.clone(), stats(address, &self.config.security, deadline)?)))
             .collect()
@@ -273,8 +273,8 @@ impl Client {
         self.put_all(&Put { tensor, ids, rows, row_bytes, deadline })
     }
 
-    pub(crate) fn fleet(&self) -> Arc<Fleet> {
-        Arc::clone(&self.fleet.read().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn view(&self) -> Arc<ClusterView> {
+        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn position(&self, name: &str) -> Result<usize, ClientError> {
@@ -305,16 +305,16 @@ impl RowSource for Client {
         out: &mut [u8],
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
-        self.pull_while(tensor, ids, out, kind, &mut || ())
+        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
     }
 
-    fn pull_while(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
-        meanwhile: &mut dyn FnMut(),
+        work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         let position = self.position(tensor)?;
         let row_bytes = self.tensors[position].row_bytes();
@@ -332,11 +332,11 @@ impl RowSource for Client {
         };
         let scratch = self.scratch.get_or(|_| Mutex::default());
         let mut buckets = lock(scratch).pop().unwrap_or_default();
-        let result = self.pull_all(&pull, ids, out, &mut buckets, meanwhile);
+        let result = self.pull_all(&pull, ids, out, &mut buckets, work);
         lock(scratch).push(buckets);
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
-        let Tries { n_answers, n_rivals } = result?;
-        Ok(PullStats { rows, bytes, requests: n_answers, hedges: n_rivals, ..PullStats::default() })
+        let AttemptStats { n_answers, n_hedges } = result?;
+        Ok(PullStats { rows, bytes, requests: n_answers, hedges: n_hedges, ..PullStats::default() })
     }
 }
 
@@ -350,12 +350,12 @@ fn keep_version(
 ) -> Result<bool, ClientError> {
     // Those that are behind will come to it, or are not asked.
     let has_it = |it: &Description| it.held().all(|(_, state)| state.version >= version);
-    let holders = servers.iter().filter(|(_, it)| !it.parts.is_empty() && !it.tensors.is_empty());
-    let holders: Vec<_> = holders.filter(|(_, it)| has_it(it)).collect();
+    let replicas = servers.iter().filter(|(_, it)| !it.parts.is_empty() && !it.tensors.is_empty());
+    let replicas: Vec<_> = replicas.filter(|(_, it)| has_it(it)).collect();
     let keep = |(address, description): &&(Address, Description)| {
         describe::keep_version(address, security, description.graph_tag(), version, deadline)
     };
-    for kept in at_once::at_once(&holders, keep) {
+    for kept in parallel::parallel_map(&replicas, keep) {
         match kept {
             Ok(()) | Err(ClientError::Connect { .. } | ClientError::Unavailable { .. }) => {}
             Err(ClientError::Refused { failure, .. })

@@ -11,11 +11,11 @@ use lodestore_schema::{FailureCode, PullKind};
 use tracing::debug;
 
 use super::Client;
-use super::ask::Piece;
-use super::fleet::Fleet;
+use super::cluster_view::ClusterView;
 use super::floors::Floors;
 use super::hedges::Hedges;
-use super::patience::{Patience, Remedy};
+use super::request::SubRequest;
+use super::retry::{RetryAction, RetryBudget};
 use super::round::Round;
 use crate::ClientError;
 use crate::route::{Bucket, PartSet};
@@ -37,74 +37,74 @@ pub(super) struct Pull {
 }
 
 impl Client {
-    /// Tries all buckets until none is left. Does `meanwhile` once the first requests are sent.
+    /// Tries all buckets until none is left. Does `work` once the first requests are sent.
     pub(super) fn pull_all(
         &self,
         pull: &Pull,
         ids: &[NodeId],
         out: &mut [u8],
         buckets: &mut Vec<Bucket>,
-        meanwhile: &mut dyn FnMut(),
-    ) -> Result<Tries, ClientError> {
-        let mut fleet = self.fleet_now(pull.deadline)?;
-        fleet.routes.choose(Instant::now());
-        let mut patience = Patience::new(&self.config, pull.deadline);
-        let (mut tries, mut left) = (Tries::default(), Vec::<u32>::new());
-        let mut meanwhile = Some(meanwhile);
-        let mut said = Said::default();
-        fleet = self.split(fleet, pull, ids, &(0..row_count(ids)), buckets, &mut patience)?;
+        work: &mut dyn FnMut(),
+    ) -> Result<AttemptStats, ClientError> {
+        let mut view = self.current_view(pull.deadline)?;
+        view.routes.choose(Instant::now());
+        let mut retry = RetryBudget::new(&self.config, pull.deadline);
+        let (mut stats, mut left) = (AttemptStats::default(), Vec::<u32>::new());
+        let mut work = Some(work);
+        let mut answers = ServerAnswers::default();
+        view = self.split(view, pull, ids, &(0..row_count(ids)), buckets, &mut retry)?;
         loop {
-            let attempt = patience.attempts();
-            let how = (&*fleet, pull, &self.hedges);
-            let failures = tries.try_all(how, attempt, out, buckets, &mut meanwhile)?;
+            let attempt = retry.attempts();
+            let how = (&*view, pull, &self.hedges);
+            let failures = stats.try_all(how, attempt, out, buckets, &mut work)?;
             if failures.is_empty() {
-                return Ok(tries);
+                return Ok(stats);
             }
-            let pause = fleet.judge(&failures, &mut patience);
+            let pause = view.plan_retry(&failures, &mut retry);
             let Some(pause) = pause else {
-                return Err(said.or(worst(failures)));
+                return Err(answers.or(decisive_error(failures)));
             };
             std::thread::sleep(pause.min(pull.deadline.saturating_duration_since(Instant::now())));
-            fleet = self.after_failures(fleet, &failures, pull.deadline)?;
-            said.note(failures);
+            view = self.after_failures(view, &failures, pull.deadline)?;
+            answers.note(failures);
             // Buckets keep the order of positions, which receiving relies on.
             left.clear();
             left.extend(buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()));
             left.sort_unstable();
             let left = left.iter().copied();
-            fleet = self.split(fleet, pull, ids, &left, buckets, &mut patience)?;
+            view = self.split(view, pull, ids, &left, buckets, &mut retry)?;
         }
     }
 
-    /// Sorts ids into buckets, and returns the fleet that these are of. Where no server has a
+    /// Sorts ids into buckets, and returns the view that these are of. Where no server has a
     /// partition, which is so for a moment while it moves, all servers are asked again.
     fn split(
         &self,
-        mut fleet: Arc<Fleet>,
+        mut view: Arc<ClusterView>,
         pull: &Pull,
         ids: &[NodeId],
         positions: &(impl Iterator<Item = u32> + Clone),
         buckets: &mut Vec<Bucket>,
-        patience: &mut Patience,
-    ) -> Result<Arc<Fleet>, ClientError> {
+        retry: &mut RetryBudget,
+    ) -> Result<Arc<ClusterView>, ClientError> {
         loop {
-            match fleet.routes.split(pull.tensor.into(), ids, positions.clone(), buckets) {
-                Ok(()) => return Ok(fleet),
-                Err(error) => fleet = self.after_gap(fleet, error, pull.deadline, patience)?,
+            match view.routes.split(pull.tensor.into(), ids, positions.clone(), buckets) {
+                Ok(()) => return Ok(view),
+                Err(error) => view = self.after_gap(view, error, pull.deadline, retry)?,
             }
         }
     }
 
-    /// The fleet to try next: each failed server as it is now, and who is asked chosen again.
+    /// The view to try next: each failed server as it is now, and who is asked chosen again.
     pub(super) fn after_failures(
         &self,
-        mut fleet: Arc<Fleet>,
-        failures: &[Failed],
+        mut view: Arc<ClusterView>,
+        failures: &[FailedRequest],
         deadline: Instant,
-    ) -> Result<Arc<Fleet>, ClientError> {
+    ) -> Result<Arc<ClusterView>, ClientError> {
         // Failures name servers by their places.
-        let current = self.fleet();
-        if !current.addresses().eq(fleet.addresses()) {
+        let current = self.view();
+        if !current.addresses().eq(view.addresses()) {
             current.routes.choose(Instant::now());
             return Ok(current);
         }
@@ -113,68 +113,74 @@ impl Client {
         lost.sort_unstable();
         lost.dedup();
         for server in lost {
-            fleet.forget(server);
+            view.forget(server);
             // Another thread may have asked already.
-            let current = self.fleet();
-            if current.describes_otherwise(server, &fleet) {
-                fleet = current;
+            let current = self.view();
+            if current.describes_otherwise(server, &view) {
+                view = current;
                 continue;
             }
-            if let Some(found) = fleet.ask_again(server, deadline)? {
+            if let Some(found) = view.ask_again(server, deadline)? {
                 // What others have found meanwhile stays.
-                let mut current = self.fleet.write().unwrap_or_else(PoisonError::into_inner);
-                fleet = current.with(server, found)?;
-                *current = Arc::clone(&fleet);
+                let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
+                view = current.with(server, found)?;
+                *current = Arc::clone(&view);
             }
         }
         // What one does not have any more another has, and one that is gone may be at another
         // address, or one that was away when this client connected may be there by now.
         let looks_for_more = self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
         let may_be_elsewhere =
-            |failed: &Failed| failed.is_elsewhere() || (looks_for_more && failed.is_loss());
+            |failed: &FailedRequest| failed.is_elsewhere() || (looks_for_more && failed.is_loss());
         if failures.iter().any(may_be_elsewhere) {
-            fleet = self.refresh(fleet, deadline)?;
+            view = self.refresh(view, deadline)?;
         }
-        fleet.routes.choose(Instant::now());
-        Ok(fleet)
+        view.routes.choose(Instant::now());
+        Ok(view)
     }
 }
 
-impl Fleet {
+impl ClusterView {
     /// Notes that a server has failed, or has no room.
-    pub(super) fn note(&self, failed: &Failed) {
+    pub(super) fn note(&self, failed: &FailedRequest) {
         let (health, now) = (self.routes.health(failed.server), Instant::now());
-        match failed.remedy {
-            Remedy::Later(time) => health.rest(time, now),
+        match failed.action {
+            RetryAction::Later(time) => health.rest(time, now),
             _ => health.failed(now),
         }
         debug!(address = %self.address(failed.server), error = %failed.error, "failed");
     }
 
     /// Whether what failed is a move: however long it takes, the partition is somewhere then.
-    pub(super) fn is_on_its_way(&self, failed: &Failed) -> bool {
+    pub(super) fn is_on_its_way(&self, failed: &FailedRequest) -> bool {
         failed.is_elsewhere() && self.roams()
     }
 
     /// Notes who has failed, and returns the pause before the next try; `None` when there shall be
     /// none.
-    pub(super) fn judge(&self, failures: &[Failed], patience: &mut Patience) -> Option<Duration> {
+    pub(super) fn plan_retry(
+        &self,
+        failures: &[FailedRequest],
+        retry: &mut RetryBudget,
+    ) -> Option<Duration> {
         let now = Instant::now();
         failures.iter().for_each(|failed| self.note(failed));
-        let remedy = |failed: &Failed| match failed.remedy {
-            Remedy::AnotherServer if !self.routes.are_elsewhere(&failed.parts, failed.server) => {
-                Remedy::None
+        let action = |failed: &FailedRequest| match failed.action {
+            RetryAction::AnotherServer
+                if !self.routes.are_elsewhere(&failed.parts, failed.server) =>
+            {
+                RetryAction::None
             }
             // Another has room, perhaps: no need to wait for long.
-            Remedy::Later(_)
+            RetryAction::Later(_)
                 if self.routes.are_well_elsewhere(&failed.parts, failed.server, now) =>
             {
-                Remedy::Later(Duration::ZERO)
+                RetryAction::Later(Duration::ZERO)
             }
-            Remedy::Again if self.is_on_its_way(failed) => Remedy::Later(Duration::ZERO),
-            remedy => remedy,
+            RetryAction::Again if self.is_on_its_way(failed) => RetryAction::Later(Duration::ZERO),
+            action => action,
         };
-        let pause = patience.pause(Remedy::deciding(failures.iter().map(remedy)))?;
+        let pause = retry.pause(RetryAction::deciding(failures.iter().map(action)))?;
         for failed in failures.iter().filter(|failed| failed.is_behind()) {
             self.routes.health(failed.server).rest(BEHIND_PAUSES * pause, now);
         }
@@ -184,17 +190,17 @@ impl Fleet {
 
 /// The failure, and its server.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub(super) struct FailedRequest {
     pub(super) server: usize,
     /// The requested rows are of these.
     parts: PartSet,
-    pub(super) remedy: Remedy,
+    pub(super) action: RetryAction,
     pub(super) error: ClientError,
 }
 
-impl Failed {
+impl FailedRequest {
     pub(super) fn new(server: usize, parts: PartSet, error: ClientError) -> Self {
-        Self { server, parts, remedy: Remedy::of(&error), error }
+        Self { server, parts, action: RetryAction::of(&error), error }
     }
 
     /// Returns whether the server has answered that another has it.
@@ -225,19 +231,19 @@ impl Failed {
 
 /// Answers of servers before a pull is given up.
 #[derive(Default)]
-struct Said {
+struct ServerAnswers {
     /// Servers that lack the wanted version at present.
     behind: Option<ClientError>,
     /// That they cannot give the rows, however often they are asked.
     refused: Option<ClientError>,
 }
 
-impl Said {
-    fn note(&mut self, failures: Vec<Failed>) {
+impl ServerAnswers {
+    fn note(&mut self, failures: Vec<FailedRequest>) {
         for failed in failures {
             if failed.is_behind() {
                 self.behind = Some(failed.error);
-            } else if failed.remedy.is_final() {
+            } else if failed.action.is_final() {
                 self.refused = Some(failed.error);
             }
         }
@@ -257,36 +263,36 @@ impl Said {
 }
 
 /// An error that no other try helps, if there is one; else the first.
-pub(super) fn worst(mut failures: Vec<Failed>) -> ClientError {
-    let at = failures.iter().position(|failed| failed.remedy.is_final()).unwrap_or(0);
+pub(super) fn decisive_error(mut failures: Vec<FailedRequest>) -> ClientError {
+    let at = failures.iter().position(|failed| failed.action.is_final()).unwrap_or(0);
     failures.swap_remove(at).error
 }
 
 /// Results of the attempts.
 #[derive(Default)]
-pub(super) struct Tries {
+pub(super) struct AttemptStats {
     /// Requests that were answered.
     pub(super) n_answers: u64,
     /// Second servers that were asked for the same.
-    pub(super) n_rivals: u64,
+    pub(super) n_hedges: u64,
 }
 
-impl Tries {
+impl AttemptStats {
     /// One attempt at every bucket, in rounds of one request each, so that no shard waits long for
     /// its answer to be taken. Buckets that succeed are emptied; of the others the errors come
     /// back.
     fn try_all(
         &mut self,
-        (fleet, pull, hedges): (&Fleet, &Pull, &Hedges),
+        (view, pull, hedges): (&ClusterView, &Pull, &Hedges),
         attempt: u32,
         out: &mut [u8],
         buckets: &mut [Bucket],
-        meanwhile: &mut Option<&mut dyn FnMut()>,
-    ) -> Result<Vec<Failed>, ClientError> {
-        let mut failures: Vec<(usize, Failed)> = Vec::new();
+        work: &mut Option<&mut dyn FnMut()>,
+    ) -> Result<Vec<FailedRequest>, ClientError> {
+        let mut failures: Vec<(usize, FailedRequest)> = Vec::new();
         let n_rounds = buckets.iter().map(|b| b.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
         for number in 0..n_rounds.unwrap_or(0) {
-            let (mut round, mut pieces) = (Round::new(fleet, pull, hedges), Vec::new());
+            let (mut round, mut pieces) = (Round::new(view, pull, hedges), Vec::new());
             for (endpoint, Bucket { ids, positions, parts }) in buckets.iter().enumerate() {
                 let has_failed = failures.iter().any(|(failed, _)| *failed == endpoint);
                 let start = number * IDS_PER_PULL_MAX;
@@ -295,15 +301,15 @@ impl Tries {
                 }
                 let end = ids.len().min(start + IDS_PER_PULL_MAX);
                 let (ids, positions) = (&ids[start..end], &positions[start..end]);
-                pieces.push(Piece { endpoint, ids, positions, parts });
+                pieces.push(SubRequest { endpoint, ids, positions, parts });
             }
             round.ask(&pieces, attempt);
-            if let Some(meanwhile) = meanwhile.take() {
-                round.wait_for(meanwhile);
+            if let Some(work) = work.take() {
+                round.wait_for(work);
             }
             round.receive(out)?;
             self.n_answers += round.n_answers;
-            self.n_rivals += round.n_rivals;
+            self.n_hedges += round.n_hedges;
             failures.append(&mut round.failures);
         }
         for (endpoint, bucket) in buckets.iter_mut().enumerate() {
@@ -327,8 +333,8 @@ mod tests {
 
     use super::*;
 
-    fn failed(error: ClientError) -> Failed {
-        Failed::new(0, PartSet::default(), error)
+    fn failed(error: ClientError) -> FailedRequest {
+        FailedRequest::new(0, PartSet::default(), error)
     }
 
     fn refused(code: FailureCode) -> ClientError {
@@ -345,9 +351,11 @@ mod tests {
     fn a_servers_answer_is_reported_rather_than_another_being_away_or_the_time_being_up() {
         let late = || ClientError::Deadline { address: "127.0.0.1:10".parse().unwrap() };
         let told = |before: &[FailureCode], error: ClientError| {
-            let mut said = Said::default();
-            before.iter().for_each(|&code| said.note(vec![failed(away()), failed(refused(code))]));
-            said.or(error).to_string()
+            let mut answers = ServerAnswers::default();
+            before
+                .iter()
+                .for_each(|&code| answers.note(vec![failed(away()), failed(refused(code))]));
+            answers.or(error).to_string()
         };
         use FailureCode::{Behind, Damaged, OtherVersion, Overloaded};
         for error in [away, late] {

@@ -14,9 +14,9 @@ use lodestore_schema::{FailureCode, Push, Reply, Request, RequestBody};
 use uuid::Uuid;
 
 use super::Client;
-use super::fleet::Fleet;
-use super::patience::{Patience, Remedy};
-use super::pull::{Failed, worst};
+use super::cluster_view::ClusterView;
+use super::pull::{FailedRequest, decisive_error};
+use super::retry::{RetryAction, RetryBudget};
 use crate::ClientError;
 use crate::connection::{Connection, time_left};
 use crate::route::PartSet;
@@ -75,8 +75,8 @@ impl Put<'_> {
 
     /// Splits the rows by partition, each in the order of the put: the last row of a node stays
     /// last.
-    fn by_part(&self, fleet: &Fleet) -> Result<Vec<Share>, ClientError> {
-        let book = &fleet.routes.book;
+    fn by_part(&self, view: &ClusterView) -> Result<Vec<Share>, ClientError> {
+        let book = &view.routes.book;
         let mut routed = Vec::with_capacity(self.ids.len());
         for (&node, position) in self.ids.iter().zip(0u32..) {
             let n_nodes = book.n_nodes();
@@ -101,11 +101,11 @@ impl Client {
     /// Sends all rows to the writers of their partitions; the first error that no retry helps ends
     /// it.
     pub(super) fn put_all(&self, put: &Put<'_>) -> Result<PutStats, ClientError> {
-        let mut patience = Patience::new(&self.config, put.deadline);
-        let mut fleet = self.fleet_now(put.deadline)?;
+        let mut retry = RetryBudget::new(&self.config, put.deadline);
+        let mut view = self.current_view(put.deadline)?;
         // Drawn by the system: forked processes draw different ones.
-        let (mut shares, id) = (put.by_part(&fleet)?, Uuid::new_v4().as_u128());
-        fleet = self.find_writers(fleet, &mut shares, put.deadline, &mut patience)?;
+        let (mut shares, id) = (put.by_part(&view)?, Uuid::new_v4().as_u128());
+        view = self.find_writers(view, &mut shares, put.deadline, &mut retry)?;
         let mut stats = PutStats {
             rows: put.ids.len() as u64,
             bytes: put.rows.len() as u64,
@@ -113,9 +113,9 @@ impl Client {
         };
         loop {
             let before = stats.requests;
-            let failures = try_round(&fleet, put, id, &mut shares, &mut stats);
+            let failures = try_round(&view, put, id, &mut shares, &mut stats);
             if stats.requests > before {
-                patience.forgive();
+                retry.reset();
             }
             if failures.is_empty() {
                 if shares.iter().all(|share| share.is_done) {
@@ -126,50 +126,50 @@ impl Client {
             // No other server helps. A writer that a live map names comes back, at this address or
             // another: that is worth waiting for.
             let is_live = self.map.is_live();
-            let remedies = failures.iter().map(|failed| match failed.remedy {
-                remedy if remedy.is_final() => Remedy::None,
-                Remedy::Again if is_live || fleet.is_on_its_way(failed) => {
-                    Remedy::Later(Duration::ZERO)
+            let actions = failures.iter().map(|failed| match failed.action {
+                action if action.is_final() => RetryAction::None,
+                RetryAction::Again if is_live || view.is_on_its_way(failed) => {
+                    RetryAction::Later(Duration::ZERO)
                 }
-                remedy => remedy,
+                action => action,
             });
-            let Some(pause) = patience.pause(Remedy::deciding(remedies)) else {
-                return Err(worst(failures));
+            let Some(pause) = retry.pause(RetryAction::deciding(actions)) else {
+                return Err(decisive_error(failures));
             };
             std::thread::sleep(pause);
-            let before = Arc::clone(&fleet);
-            fleet = self.after_failures(fleet, &failures, put.deadline)?;
-            fleet = self.find_writers(fleet, &mut shares, put.deadline, &mut patience)?;
-            restart_elsewhere(&before, &fleet, &mut shares);
+            let before = Arc::clone(&view);
+            view = self.after_failures(view, &failures, put.deadline)?;
+            view = self.find_writers(view, &mut shares, put.deadline, &mut retry)?;
+            restart_elsewhere(&before, &view, &mut shares);
         }
     }
 
-    /// Finds the writer of each share that is not done, and returns the fleet that these are of:
+    /// Finds the writer of each share that is not done, and returns the view that these are of:
     /// where a partition has none, which is so for a moment while it moves, all servers are asked.
     fn find_writers(
         &self,
-        mut fleet: Arc<Fleet>,
+        mut view: Arc<ClusterView>,
         shares: &mut [Share],
         deadline: Instant,
-        patience: &mut Patience,
-    ) -> Result<Arc<Fleet>, ClientError> {
+        retry: &mut RetryBudget,
+    ) -> Result<Arc<ClusterView>, ClientError> {
         loop {
             let mut left = shares.iter_mut().filter(|share| !share.is_done);
             let found = left.try_for_each(|share| {
-                let writer = fleet.writer_of(share.part)?;
+                let writer = view.writer_of(share.part)?;
                 share.writer = writer;
                 Ok(())
             });
             match found {
-                Ok(()) => return Ok(fleet),
-                Err(gap) => fleet = self.after_gap(fleet, gap, deadline, patience)?,
+                Ok(()) => return Ok(view),
+                Err(gap) => view = self.after_gap(view, gap, deadline, retry)?,
             }
         }
     }
 }
 
 /// Has those shares begin again whose writer is another server by now, or has started since.
-fn restart_elsewhere(before: &Fleet, now: &Fleet, shares: &mut [Share]) {
+fn restart_elsewhere(before: &ClusterView, now: &ClusterView, shares: &mut [Share]) {
     for share in shares.iter_mut().filter(|share| !share.is_done) {
         let (address, instance) = (now.address(share.writer), now.instance(share.writer));
         let is_same = before
@@ -184,24 +184,24 @@ fn restart_elsewhere(before: &Fleet, now: &Fleet, shares: &mut [Share]) {
 /// Sends the next piece of some shares that are not done, then takes all answers; returns what
 /// failed.
 fn try_round(
-    fleet: &Fleet,
+    view: &ClusterView,
     put: &Put<'_>,
     id: u128,
     shares: &mut [Share],
     stats: &mut PutStats,
-) -> Vec<Failed> {
+) -> Vec<FailedRequest> {
     let mut failures: Vec<(usize, ClientError)> = Vec::new();
-    let mut under_way = Vec::new();
+    let mut in_flight = Vec::new();
     let unfinished = shares.iter().enumerate().filter(|(_, share)| !share.is_done);
     for (at, share) in unfinished.take(PIECES_AT_ONCE) {
-        match send_piece(fleet, put, id, share) {
+        match send_piece(view, put, id, share) {
             Ok((endpoint, connection, n_rows)) => {
-                under_way.push(Sent { share: at, endpoint, connection, n_rows });
+                in_flight.push(Sent { share: at, endpoint, connection, n_rows });
             }
             Err(error) => failures.push((at, error)),
         }
     }
-    for Sent { share: at, endpoint, mut connection, n_rows } in under_way {
+    for Sent { share: at, endpoint, mut connection, n_rows } in in_flight {
         let share = &mut shares[at];
         let error = match connection.receive(put.deadline) {
             Ok(Reply::Pushed { version }) => {
@@ -211,19 +211,19 @@ fn try_round(
                 share.is_done = version > 0;
                 stats.requests += 1;
                 stats.version = stats.version.max(version);
-                fleet.give_back(endpoint, connection);
+                view.give_back(endpoint, connection);
                 if version > 0 || share.n_sent < share.positions.len() {
                     continue;
                 }
-                ClientError::Confused { address: fleet.address(share.writer).clone() }
+                ClientError::Confused { address: view.address(share.writer).clone() }
             }
-            Ok(_) => ClientError::Confused { address: fleet.address(share.writer).clone() },
+            Ok(_) => ClientError::Confused { address: view.address(share.writer).clone() },
             Err(error) => {
                 if is_lost(&error) {
                     (share.n_sent, share.n_pieces) = (0, 0);
                 }
                 if error.leaves_connection() {
-                    fleet.give_back(endpoint, connection);
+                    view.give_back(endpoint, connection);
                 }
                 error
             }
@@ -233,7 +233,7 @@ fn try_round(
     let failed = |(at, error): (usize, ClientError)| {
         let mut parts = PartSet::default();
         parts.insert(shares[at].part);
-        Failed::new(shares[at].writer, parts, error)
+        FailedRequest::new(shares[at].writer, parts, error)
     };
     failures.into_iter().map(failed).collect()
 }
@@ -244,17 +244,17 @@ fn is_lost(error: &ClientError) -> bool {
 
 /// Sends the next piece of a share to the shard that owns its first row; any would do.
 fn send_piece(
-    fleet: &Fleet,
+    view: &ClusterView,
     put: &Put<'_>,
     id: u128,
     share: &Share,
 ) -> Result<(usize, Connection, usize), ClientError> {
     let left = &share.positions[share.n_sent..];
     let positions = &left[..left.len().min(put.rows_per_piece())];
-    let first = put.ids[positions[0] as usize].0 - fleet.routes.book.range(share.part).start;
-    let endpoint = fleet.routes.endpoint_at(share.writer, put.tensor.into(), share.part, first);
-    let mut connection = fleet.connection(endpoint, put.deadline)?;
-    let time = Some(time_left(fleet.address(share.writer), put.deadline)?);
+    let first = put.ids[positions[0] as usize].0 - view.routes.book.range(share.part).start;
+    let endpoint = view.routes.endpoint_at(share.writer, put.tensor.into(), share.part, first);
+    let mut connection = view.connection(endpoint, put.deadline)?;
+    let time = Some(time_left(view.address(share.writer), put.deadline)?);
     let count = |n: usize| u32::try_from(n).expect("positions of a put are 32-bit numbers");
     let push = Push {
         tensor: put.tensor,
@@ -265,7 +265,7 @@ fn send_piece(
         total_rows: count(share.positions.len()),
     };
     let body = RequestBody::Push(push);
-    let request = Request { deadline: time, graph: fleet.graph, ..Request::new(body) };
+    let request = Request { deadline: time, graph: view.graph, ..Request::new(body) };
     connection.send_push(&request, (put.ids, put.rows), positions, put.deadline)?;
     Ok((endpoint, connection, positions.len()))
 }
@@ -292,11 +292,11 @@ mod tests {
                 ..Description::default()
             };
             let servers = vec![("127.0.0.1:9".parse().unwrap(), description)];
-            let fleet = Fleet::new(servers, Security::default(), Arc::default()).unwrap();
+            let view = ClusterView::new(servers, Security::default(), Arc::default()).unwrap();
             let ids: Vec<NodeId> = ids.into_iter().map(NodeId).collect();
             let deadline = Instant::now();
             let put = Put { tensor: 0, ids: &ids, rows: &[], row_bytes: 0, deadline };
-            let found = put.by_part(&fleet).unwrap().into_iter();
+            let found = put.by_part(&view).unwrap().into_iter();
             let found: Vec<_> = found.map(|share| (share.part, share.positions)).collect();
             let of_part = |range: std::ops::Range<u32>| {
                 let rows = (0u32..).zip(&ids).filter(|(_, id)| range.contains(&id.0));

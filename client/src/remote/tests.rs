@@ -39,15 +39,15 @@ fn an_answer_that_has_come_is_neither_late_nor_slow_because_another_server_is() 
     let spare = FakeServer::start(&[0, 1]);
     slow.delay(MS(500));
     let client = connect(&[&slow, &fast, &spare], 0.05);
-    let fleet = client.fleet();
+    let view = client.view();
     for (server, usual) in [(0, MS(500)), (1, MS(1)), (2, MS(10_000))] {
-        fleet.routes.health(server).answered(usual, Instant::now());
+        view.routes.health(server).answered(usual, Instant::now());
     }
     // The fast one would be given up after 200 ms of silence.
     let (stats, took) = pull(&client, PullKind::Vector).unwrap();
     assert!((500..1500).contains(&took.as_millis()), "{took:?}");
     assert_eq!((stats.requests, spare.n_pulls()), (2, 0), "no server is asked again");
-    let usual = fleet.routes.health(1).usual().unwrap();
+    let usual = view.routes.health(1).usual().unwrap();
     assert!(usual < MS(50), "the fast one takes {usual:?}");
 }
 
@@ -57,14 +57,14 @@ fn an_answer_that_comes_while_another_server_is_connected_to_is_not_late() {
     let spare = FakeServer::start(&[0, 1]);
     let client = connect(&[&fast, &coy, &spare], 0.05);
     coy.delay_hello(MS(500));
-    let fleet = client.fleet();
+    let view = client.view();
     for (server, usual) in [(0, MS(1)), (1, MS(1000)), (2, MS(10_000))] {
-        fleet.routes.health(server).answered(usual, Instant::now());
+        view.routes.health(server).answered(usual, Instant::now());
     }
     let (stats, took) = pull(&client, PullKind::Sync).unwrap();
     assert!((500..1500).contains(&took.as_millis()), "{took:?}");
     assert_eq!((stats.requests, spare.n_pulls()), (2, 0), "no server is asked again");
-    let usual = fleet.routes.health(0).usual().unwrap();
+    let usual = view.routes.health(0).usual().unwrap();
     assert!(usual < MS(50), "the fast one takes {usual:?}");
 }
 
@@ -85,14 +85,14 @@ fn a_rival_that_is_slow_to_greet_delays_no_request_and_is_none() {
     once_of(5, || {
         let (first, coy) = (FakeServer::start(&[0, 1]), FakeServer::start(&[0, 1]));
         let client = connect(&[&first, &coy], 0.05);
-        let (fleet, now) = (client.fleet(), Instant::now());
-        fleet.routes.health(0).answered(MS(1), now);
-        fleet.routes.health(1).answered(MS(10), now);
-        (0..20).for_each(|_| fleet.routes.health(0).began(MS(1)));
+        let (view, now) = (client.view(), Instant::now());
+        view.routes.health(0).answered(MS(1), now);
+        view.routes.health(1).answered(MS(10), now);
+        (0..20).for_each(|_| view.routes.health(0).began(MS(1)));
         first.delay(MS(100));
         coy.delay_hello(MS(5000));
         let (stats, took) = pull(&client, PullKind::Sync).unwrap();
-        let is_resting = fleet.routes.health(1).is_resting(Instant::now());
+        let is_resting = view.routes.health(1).is_resting(Instant::now());
         let is_so = (100..180).contains(&took.as_millis()) && is_resting && stats.hedges == 0;
         is_so.then_some(()).ok_or_else(|| format!("{took:?} {is_resting} {stats:?}"))
     });
@@ -104,9 +104,9 @@ fn a_connection_that_takes_too_long_is_not_the_deadline_of_the_pull() {
         let (coy, other) = (FakeServer::start(&[0, 1]), FakeServer::start(&[0, 1]));
         let config = ClientConfig { deadline: MS(190), ..ClientConfig::default() };
         let client = Client::connect(&[&coy.address, &other.address], config).unwrap();
-        let (fleet, now) = (client.fleet(), Instant::now());
-        fleet.routes.health(0).answered(MS(1), now);
-        fleet.routes.health(1).answered(MS(2), now);
+        let (view, now) = (client.view(), Instant::now());
+        view.routes.health(0).answered(MS(1), now);
+        view.routes.health(1).answered(MS(2), now);
         coy.delay_hello(MS(5000));
         let (stats, _) = pull(&client, PullKind::Vector).map_err(|error| error.to_string())?;
         assert_eq!((stats.requests, coy.n_pulls(), other.n_pulls()), (1, 0, 1));
@@ -251,32 +251,32 @@ fn a_server_that_stalls_loses_the_hedge_and_its_request_is_cancelled() {
 #[test]
 fn a_rival_that_fails_takes_nothing_from_the_first_and_the_first_nothing_from_its_rival() {
     let hedged = (0.05, PullKind::Sync);
-    let (stats, took, _) = pull_known(hedged, |first, rival| {
+    let (stats, took, _) = pull_known(hedged, |first, hedge| {
         first.delay(MS(100));
-        rival.breaks(true);
+        hedge.breaks(true);
     });
     assert_eq!((stats.hedges, stats.requests), (1, 1));
     assert!(took >= MS(100), "{took:?}");
-    let (stats, took, _) = pull_known(hedged, |first, rival| {
+    let (stats, took, _) = pull_known(hedged, |first, hedge| {
         first.delay(MS(30));
         first.breaks(true);
-        rival.delay(MS(90));
+        hedge.delay(MS(90));
     });
     assert_eq!((stats.hedges, stats.requests), (1, 1));
     assert!((90..180).contains(&took.as_millis()), "{took:?}");
 }
 
-/// The first server would answer with wrong rows, in the middle of its rival's answer.
+/// The first server would answer with wrong rows, in the middle of its hedge's answer.
 #[test]
 fn the_loser_of_a_hedge_is_dropped_at_the_first_row_of_the_winner_and_leaves_no_byte() {
     let ids: Vec<NodeId> = (0..2 * PART_NODES).map(NodeId).collect();
     for attempt in 1.. {
         let (client, servers) = two_known(0.05);
-        let [first, rival] = &servers;
+        let [first, hedge] = &servers;
         first.delay(MS(60));
         first.falsifies(true);
         // Shorter than the silence after which another server is asked.
-        rival.pause(MS(130));
+        hedge.pause(MS(130));
         let counts = || servers.each_ref().map(|it| (it.n_pulls(), it.n_given_up()));
         let (before, mut out) = (counts(), vec![0xEE; ids.len() * ROW_BYTES]);
         let stats = client.pull("x", &ids, &mut out, PullKind::Sync).unwrap();
@@ -289,7 +289,7 @@ fn the_loser_of_a_hedge_is_dropped_at_the_first_row_of_the_winner_and_leaves_no_
             let (now, before) = (counts()[at], before[at]);
             (now.0 - before.0, now.1 - before.1)
         });
-        // On a busy machine the rival is asked first, or not at all, or wins too late: then once
+        // On a busy machine the hedge is asked first, or not at all, or wins too late: then once
         // more.
         let is_as_meant = stats.hedges == 1 && (of_first.0, of_rival) == (1, (1, 0));
         if !is_as_meant && attempt < 12 {
@@ -305,17 +305,17 @@ fn the_loser_of_a_hedge_is_dropped_at_the_first_row_of_the_winner_and_leaves_no_
 #[test]
 fn a_hedge_goes_to_a_server_that_has_every_partition_of_the_request() {
     for attempt in 1.. {
-        // The one without the second partition is the faster rival.
+        // The one without the second partition is the faster hedge.
         let servers = [&[0u16, 1][..], &[0], &[0, 1]].map(FakeServer::start);
         let client = connect(&[&servers[0], &servers[1], &servers[2]], 1.0);
-        let (fleet, now) = (client.fleet(), Instant::now());
+        let (view, now) = (client.view(), Instant::now());
         for (server, usual) in [(0, MS(2)), (1, MS(10)), (2, MS(40))] {
-            (0..200).for_each(|_| fleet.routes.health(server).answered(usual, now));
-            (0..200).for_each(|_| fleet.routes.health(server).began(usual));
+            (0..200).for_each(|_| view.routes.health(server).answered(usual, now));
+            (0..200).for_each(|_| view.routes.health(server).began(usual));
         }
         servers[0].delay(MS(400));
         let (stats, took) = pull(&client, PullKind::Sync).unwrap();
-        // On a busy machine the rival may be too late, so that the pull is repeated: then once
+        // On a busy machine the hedge may be too late, so that the pull is repeated: then once
         // more.
         if (stats.hedges, stats.requests) != (1, 1) && attempt < 12 {
             continue;
@@ -395,7 +395,7 @@ fn of_one_hundred_pulls_the_slowest_is_no_longer_one_that_a_server_was_slow_for(
     let without = slowest_of_100(0.0);
     // Others use the machine too.
     let with = (0..4).map(|_| slowest_of_100(0.05)).find(|&time| time < MS(30));
-    println!("99 of 100 within {with:?} with a rival, {without:?} without");
+    println!("99 of 100 within {with:?} with a hedge, {without:?} without");
     assert!(without >= MS(60), "{without:?}");
     assert!(with.is_some(), "never below 30 ms");
 }

@@ -7,9 +7,9 @@ use lodestore_graph::PartId;
 use lodestore_schema::{CommitStep, Description, Reply, RequestBody, Role, UpdateStats};
 
 use super::Client;
+use super::cluster_view::ClusterView;
 use super::describe::{ask_server, describe, stats};
-use super::fleet::Fleet;
-use super::patience::{Patience, Remedy};
+use super::retry::{RetryAction, RetryBudget};
 use crate::{Address, ClientError};
 
 /// How often a compaction is looked at.
@@ -48,10 +48,10 @@ impl Client {
     /// what kept a server from committing.
     pub fn commit(&self) -> Result<u32, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let (fleet, writers) = self.writers(deadline)?;
-        let versions = self.written_versions(&fleet, &writers, deadline)?;
+        let (view, writers) = self.writers(deadline)?;
+        let versions = self.written_versions(&view, &writers, deadline)?;
         let newest = versions.into_iter().map(|(_, version)| version).max().unwrap_or(0);
-        self.commit_after(&fleet, &writers, newest, deadline)
+        self.commit_after(&view, &writers, newest, deadline)
     }
 
     /// Commits as [`Client::commit`] does, unless nothing is pending on any writer; finishes a
@@ -61,24 +61,24 @@ impl Client {
     /// As those of [`Client::commit`].
     pub fn commit_pending(&self) -> Result<CommitOutcome, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let (fleet, writers) = self.writers(deadline)?;
-        let mut parts = self.written_versions(&fleet, &writers, deadline)?;
+        let (view, writers) = self.writers(deadline)?;
+        let mut parts = self.written_versions(&view, &writers, deadline)?;
         let versions = || parts.iter().map(|&(_, version)| version);
         let (lowest, newest) = (versions().min().unwrap_or(0), versions().max().unwrap_or(0));
         let was_cut_off = lowest < newest;
         if was_cut_off {
-            self.commit_to(&fleet, &writers, newest, deadline)?;
+            self.commit_to(&view, &writers, newest, deadline)?;
         }
         // Where all have this version the step changes nothing, and its answer is what puts are
         // for.
         let step = (newest, CommitStep::Prepare);
-        let is_pending = self.commit_step(&fleet, &writers, step, deadline)? > newest;
+        let is_pending = self.commit_step(&view, &writers, step, deadline)? > newest;
         if is_pending {
-            self.commit_after(&fleet, &writers, newest, deadline)?;
+            self.commit_after(&view, &writers, newest, deadline)?;
         }
         let is_new = was_cut_off || is_pending;
         if is_new {
-            parts = self.written_versions(&fleet, &writers, deadline)?;
+            parts = self.written_versions(&view, &writers, deadline)?;
         }
         let version = parts.iter().map(|&(_, version)| version).min().unwrap_or(0);
         Ok(CommitOutcome { version, is_new, parts })
@@ -87,13 +87,13 @@ impl Client {
     /// Returns the partitions of writers with their committed versions, ascending.
     fn written_versions(
         &self,
-        fleet: &Fleet,
+        view: &ClusterView,
         writers: &[usize],
         deadline: Instant,
     ) -> Result<Vec<(PartId, u32)>, ClientError> {
         let mut parts = Vec::new();
         for &writer in writers {
-            let found = self.describe_again(fleet, writer, deadline)?;
+            let found = self.describe_again(view, writer, deadline)?;
             let written = found.held().filter(|(_, state)| state.role == Role::Writer);
             parts.extend(written.map(|(part, state)| (PartId(part), state.version)));
         }
@@ -103,15 +103,15 @@ impl Client {
 
     fn commit_after(
         &self,
-        fleet: &Arc<Fleet>,
+        view: &Arc<ClusterView>,
         writers: &[usize],
         newest: u32,
         deadline: Instant,
     ) -> Result<u32, ClientError> {
         let version = newest.saturating_add(1);
         // After a commit that was cut off rows may have been put for the version after it.
-        let put_for = self.commit_step(fleet, writers, (version, CommitStep::Prepare), deadline)?;
-        self.commit_to(fleet, writers, put_for.max(version), deadline)
+        let put_for = self.commit_step(view, writers, (version, CommitStep::Prepare), deadline)?;
+        self.commit_to(view, writers, put_for.max(version), deadline)
     }
 
     /// Commits as [`Client::commit`] does, by a number that a commit had that was cut off, or that
@@ -121,24 +121,24 @@ impl Client {
     /// As those of [`Client::commit`].
     pub fn commit_as(&self, version: u32) -> Result<u32, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let (fleet, writers) = self.writers(deadline)?;
-        self.commit_to(&fleet, &writers, version, deadline)
+        let (view, writers) = self.writers(deadline)?;
+        self.commit_to(&view, &writers, version, deadline)
     }
 
     fn commit_to(
         &self,
-        fleet: &Arc<Fleet>,
+        view: &Arc<ClusterView>,
         writers: &[usize],
         version: u32,
         deadline: Instant,
     ) -> Result<u32, ClientError> {
-        self.commit_step(fleet, writers, (version, CommitStep::Prepare), deadline)?;
+        self.commit_step(view, writers, (version, CommitStep::Prepare), deadline)?;
         let (mut committed, mut seen) = (version, Ok(()));
         for writer in writers.iter().map(std::slice::from_ref) {
             let publish = (version, CommitStep::Publish);
-            committed = committed.max(self.commit_step(fleet, writer, publish, deadline)?);
+            committed = committed.max(self.commit_step(view, writer, publish, deadline)?);
             // Immediately: the next may fail, and this one has published all the same.
-            let described = self.describe_again(fleet, writer[0], deadline);
+            let described = self.describe_again(view, writer[0], deadline);
             seen = seen.and(described.map(drop));
         }
         seen.map(|()| committed)
@@ -147,17 +147,17 @@ impl Client {
     /// Takes a step of a commit on all writers; returns the highest of their answers.
     fn commit_step(
         &self,
-        fleet: &Fleet,
+        view: &ClusterView,
         writers: &[usize],
         (version, step): (u32, CommitStep),
         deadline: Instant,
     ) -> Result<u32, ClientError> {
         let mut highest = version;
         for &writer in writers {
-            let address = fleet.address(writer);
+            let address = view.address(writer);
             let body = RequestBody::Commit { version, step };
             let commit =
-                || match ask_server(address, &self.config.security, fleet.graph, body, deadline)? {
+                || match ask_server(address, &self.config.security, view.graph, body, deadline)? {
                     Reply::Committed { version } => Ok(version),
                     _ => Err(ClientError::Confused { address: address.clone() }),
                 };
@@ -169,13 +169,13 @@ impl Client {
     /// Asks a writer what it holds, and notes its versions: this client reads none before them.
     fn describe_again(
         &self,
-        fleet: &Fleet,
+        view: &ClusterView,
         writer: usize,
         deadline: Instant,
     ) -> Result<Description, ClientError> {
-        let (address, security) = (fleet.address(writer), &self.config.security);
+        let (address, security) = (view.address(writer), &self.config.security);
         let found = self.patiently(deadline, || describe(address, security, deadline))?;
-        if found.graph_tag() != fleet.graph {
+        if found.graph_tag() != view.graph {
             let (address, other) = (address.clone(), address.clone());
             return Err(ClientError::GraphsDiffer { address, other });
         }
@@ -190,8 +190,8 @@ impl Client {
     pub fn wait_for_followers(&self, version: u32, wanted: usize) -> Result<(), ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         loop {
-            let fleet = self.ask_versions(deadline)?;
-            let behind = self.book.parts().find_map(|part| behind(&fleet, part, version, wanted));
+            let view = self.ask_versions(deadline)?;
+            let behind = self.book.parts().find_map(|part| behind(&view, part, version, wanted));
             let Some(error) = behind else { return Ok(()) };
             if Instant::now() + POLL >= deadline {
                 return Err(error);
@@ -207,13 +207,13 @@ impl Client {
     /// [`ClientError::NoWriter`], or what kept a server from starting.
     pub fn compact(&self) -> Result<Vec<CompactionRun>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let ((fleet, writers), security) = (self.writers(deadline)?, &self.config.security);
+        let ((view, writers), security) = (self.writers(deadline)?, &self.config.security);
         for &writer in &writers {
-            self.describe_again(&fleet, writer, deadline)?;
+            self.describe_again(&view, writer, deadline)?;
         }
         let compact = |&writer: &usize| {
-            let (address, body) = (fleet.address(writer), RequestBody::Compact);
-            let ask = || match ask_server(address, security, fleet.graph, body, deadline)? {
+            let (address, body) = (view.address(writer), RequestBody::Compact);
+            let ask = || match ask_server(address, security, view.graph, body, deadline)? {
                 Reply::Compacting { run } => Ok(CompactionRun { address: address.clone(), run }),
                 _ => Err(ClientError::Confused { address: address.clone() }),
             };
@@ -254,15 +254,15 @@ impl Client {
         deadline: Instant,
         ask: impl Fn() -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
-        let mut patience = Patience::new(&self.config, deadline);
+        let mut retry = RetryBudget::new(&self.config, deadline);
         loop {
             let error = match ask() {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let remedy = Remedy::of(&error);
-            let remedy = if remedy.is_final() { Remedy::None } else { remedy };
-            std::thread::sleep(patience.pause(remedy).ok_or(error)?);
+            let action = RetryAction::of(&error);
+            let action = if action.is_final() { RetryAction::None } else { action };
+            std::thread::sleep(retry.pause(action).ok_or(error)?);
         }
     }
 }

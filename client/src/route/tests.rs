@@ -1,5 +1,7 @@
 //! The servers and the rows that each is asked for.
 
+use std::time::Instant;
+
 use lodestore_schema::TensorDescription;
 
 use super::*;
@@ -99,11 +101,11 @@ fn a_rival_has_every_partition_of_the_request() {
         let (ids, mut buckets) = (ids.map(NodeId), Vec::new());
         routes.split(0, &ids, 0..2, &mut buckets).unwrap();
         let Bucket { parts, .. } = buckets.swap_remove(0);
-        assert_eq!(routes.rival(0, (&ids, &parts), 0), Some(expected), "{ids:?}");
+        assert_eq!(routes.hedge(0, (&ids, &parts), 0), Some(expected), "{ids:?}");
         // Without the one that has both there is none.
         let routes = Routes::new(&servers[..3]).unwrap();
         let both = (ids[0].0 < 5) != (ids[1].0 < 5);
-        assert_eq!(routes.rival(0, (&ids, &parts), 0).is_none(), both, "{ids:?}");
+        assert_eq!(routes.hedge(0, (&ids, &parts), 0).is_none(), both, "{ids:?}");
     }
 }
 
@@ -145,7 +147,7 @@ fn strangers_and_gaps_are_named() {
     assert!(matches!(Routes::new(&servers), Err(ClientError::GraphsDiffer { .. })));
     let routes = Routes::new(&[(address(1), server(&[0], 1))]).unwrap();
     let split = |id| routes.split(0, &[NodeId(4), NodeId(id)], 0..2, &mut Vec::new());
-    assert!(matches!(split(5), Err(ClientError::NoHolder { part: PartId(1) })));
+    assert!(matches!(split(5), Err(ClientError::NoReplica { part: PartId(1) })));
     let unknown = split(10);
     assert!(matches!(unknown, Err(ClientError::UnknownNode { node: NodeId(10), n_nodes: 10 })));
 }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lodestore_cache::{Passage, SharedTier};
+use lodestore_cache::{BatchAccess, SharedTier};
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
 
@@ -30,7 +30,7 @@ pub struct TieredVolatile {
     info: VolatileInfo,
     tier: Arc<SharedTier>,
     /// Memory of pulls that are over.
-    spare: PerProcess<Mutex<Vec<Passage>>>,
+    spare: PerProcess<Mutex<Vec<BatchAccess>>>,
 }
 
 impl TieredVolatile {
@@ -62,7 +62,7 @@ impl TieredVolatile {
         &self.tier
     }
 
-    fn spare(&self) -> Result<&Mutex<Vec<Passage>>, ClientError> {
+    fn spare(&self) -> Result<&Mutex<Vec<BatchAccess>>, ClientError> {
         self.spare.get().ok_or(ClientError::Forked { what: "tier" })
     }
 
@@ -71,23 +71,22 @@ impl TieredVolatile {
         ids: &[NodeId],
         wanted: StampWanted,
         out: &mut [u8],
-        passage: &mut Passage,
+        access: &mut BatchAccess,
     ) -> Result<VolatilePulled, ClientError> {
         let (raw_ids, row_bytes) = (bytemuck::cast_slice(ids), self.info.tensor.row_bytes());
-        self.tier.lookup_since(raw_ids, wanted.min_stamp, out, passage);
-        let mut stamps = passage.stamps().to_vec();
-        let n_found = (ids.len() - passage.misses().len()) as u64;
-        if !passage.misses().is_empty() {
-            let missing: Vec<NodeId> =
-                passage.misses().iter().map(|&at| ids[at as usize]).collect();
+        self.tier.lookup_since(raw_ids, wanted.min_stamp, out, access);
+        let mut stamps = access.stamps().to_vec();
+        let n_found = (ids.len() - access.misses().len()) as u64;
+        if !access.misses().is_empty() {
+            let missing: Vec<NodeId> = access.misses().iter().map(|&at| ids[at as usize]).collect();
             let mut rows = vec![0; missing.len() * row_bytes];
             let name = &self.info.tensor.name;
             let pulled = self.inner.pull_volatile(name, &missing, wanted, &mut rows)?;
-            scatter(&rows, row_bytes, passage.misses(), out);
-            for (&at, stamp) in passage.misses().iter().zip(pulled.stamps) {
+            scatter(&rows, row_bytes, access.misses(), out);
+            for (&at, stamp) in access.misses().iter().zip(pulled.stamps) {
                 stamps[at as usize] = stamp;
             }
-            self.tier.admit_stamped(raw_ids, out, &stamps, passage);
+            self.tier.admit_stamped(raw_ids, out, &stamps, access);
         }
         debug_assert!(stamps.iter().all(|&it| it == NO_STAMP || it >= wanted.min_stamp));
         Ok(VolatilePulled { stamps, n_found })
@@ -116,9 +115,9 @@ impl VolatileSource for TieredVolatile {
         ClientError::check_buffer(tensor, ids.len(), self.info.tensor.row_bytes(), out.len())?;
         let spare = self.spare()?;
         let taken = spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut passage = taken.unwrap_or_default();
-        let pulled = self.pull_through(ids, wanted, out, &mut passage);
-        spare.lock().unwrap_or_else(PoisonError::into_inner).push(passage);
+        let mut access = taken.unwrap_or_default();
+        let pulled = self.pull_through(ids, wanted, out, &mut access);
+        spare.lock().unwrap_or_else(PoisonError::into_inner).push(access);
         pulled
     }
 

@@ -12,7 +12,7 @@
 
 use super::GraphRecipe;
 use crate::bijection::Bijection;
-use crate::mix::mix;
+use crate::splitmix64::splitmix64;
 
 /// Draws for one end of an edge; more only fail where a graph is too small to have such an edge.
 const MAX_DRAWS: usize = 64;
@@ -43,7 +43,8 @@ impl Model {
     /// Takes a recipe that has been checked.
     pub(super) fn new(recipe: &GraphRecipe) -> Self {
         let (n_nodes, n_classes) = (u64::from(recipe.n_nodes), u64::from(recipe.n_classes));
-        let bijection = |purpose| Bijection::new(n_nodes, mix(recipe.seed ^ mix(purpose)));
+        let bijection =
+            |purpose| Bijection::new(n_nodes, splitmix64(recipe.seed ^ splitmix64(purpose)));
         let community_nodes = u64::from(recipe.community_nodes);
         let per_class = (n_nodes / (n_classes * community_nodes)).max(1);
         let mut place = 0.0;
@@ -158,12 +159,12 @@ struct Stream {
 
 impl Stream {
     fn new(seed: u64, node: u64, purpose: u64) -> Self {
-        Self { state: mix(mix(seed ^ mix(purpose)) ^ node) }
+        Self { state: splitmix64(splitmix64(seed ^ splitmix64(purpose)) ^ node) }
     }
 
     /// Returns the uniform from 0 to below 1.
     fn uniform(&mut self) -> f64 {
-        let word = mix(self.state);
+        let word = splitmix64(self.state);
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         (word >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::check::{FileCheck, FileFault, FileKind};
+use crate::file_check::{FileCheck, FileFault, FileKind};
 use crate::map::{FileMap, numbers};
 use crate::{NodeId, PartId, PartitionBook};
 

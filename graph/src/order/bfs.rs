@@ -1,7 +1,7 @@
 //! Breadth-first order.
 
 use super::degree::by_degree;
-use super::inside::Inside;
+use super::inner_edges::Inside;
 
 /// All rows, breadth first over the edges inside the partition: component after component, each
 /// from its row of highest degree; the neighbours of a row ascending.

@@ -1,7 +1,7 @@
 //! Cluster order: the clusters of SPRING, one after another.
 
 use super::bfs::breadth_first;
-use super::inside::{Inside, InsideEdges};
+use super::inner_edges::{Inside, InsideEdges};
 use crate::edges::{EdgeError, EdgeStream};
 use crate::partition::{MergedClusters, UNSEEN, merged_clusters};
 

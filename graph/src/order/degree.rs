@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::inside::Inside;
+use super::inner_edges::Inside;
 
 /// All rows by descending degree in the whole graph; of equal ones the lower first.
 ///

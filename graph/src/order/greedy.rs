@@ -1,7 +1,7 @@
 //! Greedy order: next comes the row with most neighbours among the rows just placed.
 
 use super::degree::by_degree;
-use super::inside::Inside;
+use super::inner_edges::Inside;
 
 /// Rows that count as just placed: some hundred pages, so that a row finds its neighbourhood even
 /// when other rows came between. Among 128, 1024 and 4096 the middle did best over all graphs.

@@ -8,7 +8,7 @@ mod bfs;
 mod cluster;
 mod degree;
 mod greedy;
-mod inside;
+mod inner_edges;
 mod locality;
 mod rcm;
 
@@ -21,7 +21,7 @@ use crate::PartitionBook;
 use crate::edges::EdgeError;
 use crate::topology::Topology;
 
-use inside::Inside;
+use inner_edges::Inside;
 
 pub use locality::{RowsPerPage, Trace, WINDOW_BATCHES};
 

@@ -1,6 +1,6 @@
 //! Reverse Cuthill–McKee order.
 
-use super::inside::Inside;
+use super::inner_edges::Inside;
 
 /// Searches for a start within one component; each costs a pass over its edges.
 const MAX_SEARCHES: u8 = 8;

@@ -1,13 +1,14 @@
 //! Partitions that look at ids only: by a hash of them, or by ranges of them.
 
 use crate::PartId;
-use crate::mix::mix;
+use crate::splitmix64::splitmix64;
 
 /// Spreads nodes over partitions by a mixed hash of their id, so that order means nothing.
 #[must_use]
 pub(super) fn by_hash(n_nodes: u32, n_parts: u16) -> Vec<PartId> {
     // The high half of hash × parts is uniform over the parts, without a division.
-    let part = |node| ((u128::from(mix(u64::from(node))) * u128::from(n_parts)) >> 64) as u16;
+    let part =
+        |node| ((u128::from(splitmix64(u64::from(node))) * u128::from(n_parts)) >> 64) as u16;
     (0..n_nodes).map(|node| PartId(part(node))).collect()
 }
 

@@ -6,7 +6,7 @@ use super::steps::StepSeconds;
 use super::{ClusterCounts, PartitionConfig, VertexCutReport};
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
-use crate::memory::peak_rss_bytes;
+use crate::process_memory::peak_rss_bytes;
 
 /// Partitions whose members are tracked in one pass, one bit each.
 const PARTS_PER_PASS: usize = 64;

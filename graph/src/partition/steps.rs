@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::memory::{peak_rss_bytes, rss_bytes};
+use crate::process_memory::{peak_rss_bytes, rss_bytes};
 
 /// One step of a partitioner.
 #[derive(Clone, Debug, PartialEq, Serialize)]

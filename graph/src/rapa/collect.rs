@@ -3,7 +3,7 @@
 use crate::topology::Topology;
 use crate::{NodeId, PartId, PartitionBook};
 
-use super::{PartLoad, Replica};
+use super::{HaloReplica, PartLoad};
 
 /// Not a replica of the partition that is looked at.
 const NONE: u32 = u32::MAX;
@@ -54,7 +54,7 @@ fn part_load(
             let at = &mut place[source as usize];
             if *at == NONE {
                 *at = load.replicas.len() as u32;
-                load.replicas.push(Replica { node: NodeId(source), edges: 0, influence: 0.0 });
+                load.replicas.push(HaloReplica { node: NodeId(source), edges: 0, influence: 0.0 });
             }
             let replica = &mut load.replicas[*at as usize];
             replica.edges += 1;

@@ -21,7 +21,7 @@ pub use collect::part_loads;
 /// and 14 divide each by the largest of all devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DeviceProfile {
+pub struct DiskProfile {
     /// Its name.
     pub name: String,
     /// A matrix from host memory to the device.
@@ -64,7 +64,7 @@ impl Default for RapaParams {
 
 /// A halo replica of a partition.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Replica {
+pub struct HaloReplica {
     /// The node.
     pub node: NodeId,
     /// Outer edges that start from it.
@@ -82,7 +82,7 @@ pub struct PartLoad {
     /// In-edges of these.
     pub edges: u64,
     /// Its halo, of lowest influence first; of equals the lower id.
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<HaloReplica>,
 }
 
 /// Partitions after RAPA.

@@ -8,8 +8,8 @@ use crate::relabel::Relabelling;
 use crate::topology::Topology;
 use crate::{PartId, PartitionBook};
 
-fn device(name: &str, seconds: f64, memory_bytes: u64) -> DeviceProfile {
-    DeviceProfile {
+fn device(name: &str, seconds: f64, memory_bytes: u64) -> DiskProfile {
+    DiskProfile {
         name: name.to_owned(),
         h2d_seconds: seconds,
         d2h_seconds: seconds,
@@ -20,7 +20,7 @@ fn device(name: &str, seconds: f64, memory_bytes: u64) -> DeviceProfile {
     }
 }
 
-fn roomy(seconds: f64) -> DeviceProfile {
+fn roomy(seconds: f64) -> DiskProfile {
     device("d", seconds, u64::MAX)
 }
 
@@ -46,13 +46,14 @@ fn loads_of_a_small_graph_by_hand() {
     assert_eq!(ids, [(3, 1), (2, 2)], "the lowest influence first");
     assert!((a.replicas[0].influence - of_3).abs() < 1e-12);
     assert!((a.replicas[1].influence - of_2).abs() < 1e-12);
-    assert_eq!(b.replicas, [Replica { node: NodeId(0), edges: 1, influence: 2.0 }]);
+    assert_eq!(b.replicas, [HaloReplica { node: NodeId(0), edges: 1, influence: 2.0 }]);
 }
 
 #[test]
 fn a_slow_device_gives_up_what_matters_least() {
-    let replica = |node, edges, influence| Replica { node: NodeId(node), edges, influence };
-    let replicas: Vec<Replica> = (0..100).map(|node| replica(node, 1, f64::from(node))).collect();
+    let replica = |node, edges, influence| HaloReplica { node: NodeId(node), edges, influence };
+    let replicas: Vec<HaloReplica> =
+        (0..100).map(|node| replica(node, 1, f64::from(node))).collect();
     let load = PartLoad { inner: 50, edges: 300, replicas };
     let loads = [load.clone(), load];
     let params = RapaParams { epsilon: 0.05, ..RapaParams::default() };
@@ -69,8 +70,8 @@ fn a_slow_device_gives_up_what_matters_least() {
 
 #[test]
 fn a_subgraph_gives_up_replicas_until_it_fits() {
-    let replicas: Vec<Replica> =
-        (0..10).map(|node| Replica { node: NodeId(node), edges: 1, influence: 1.0 }).collect();
+    let replicas: Vec<HaloReplica> =
+        (0..10).map(|node| HaloReplica { node: NodeId(node), edges: 1, influence: 1.0 }).collect();
     let loads = [PartLoad { inner: 5, edges: 20, replicas }];
     let params =
         RapaParams { node_bytes: 100, edge_bytes: 0, reserve_bytes: 7, ..Default::default() };
@@ -198,7 +199,7 @@ proptest! {
             speeds.iter().take(counts.len()).map(|&s| f64::from(1 << s)).collect();
         let params = RapaParams { epsilon: 0.03, ..RapaParams::default() };
         let loads = loads(&edges, &counts);
-        let devices: Vec<DeviceProfile> = seconds.iter().map(|&s| roomy(s)).collect();
+        let devices: Vec<DiskProfile> = seconds.iter().map(|&s| roomy(s)).collect();
         let found = adjust(&loads, &devices, &params).unwrap();
         let order = |load: &PartLoad| load.replicas.iter().map(|r| r.node.0).collect();
         let orders: Vec<Vec<u32>> = loads.iter().map(order).collect();

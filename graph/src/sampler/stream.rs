@@ -1,6 +1,6 @@
 //! Seeds and counter-based random streams: what is drawn depends on names, not on order.
 
-use crate::mix::mix;
+use crate::splitmix64::splitmix64;
 
 /// 2⁶⁴ divided by the golden ratio, odd: the step of SplitMix64.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -46,12 +46,12 @@ impl Stream {
     /// The stream named by `name` under this one's key.
     #[inline]
     pub(super) const fn child(self, name: u64) -> Self {
-        Self { state: mix(self.state ^ mix(name)) }
+        Self { state: splitmix64(self.state ^ splitmix64(name)) }
     }
 
     #[inline]
     fn next(&mut self) -> u64 {
-        let word = mix(self.state);
+        let word = splitmix64(self.state);
         self.state = self.state.wrapping_add(STEP);
         word
     }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::check::{EdgeColumns, FileFault};
 use crate::edges::EdgeError;
+use crate::file_check::{EdgeColumns, FileFault};
 
 /// Why topology could not be built, written or opened.
 #[derive(Debug, Error)]

@@ -25,8 +25,8 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::check::{EdgeColumns, FileCheck, FileFault, FileKind};
 use crate::edges::EdgeStream;
+use crate::file_check::{EdgeColumns, FileCheck, FileFault, FileKind};
 use crate::map::{FileMap, Section, numbers};
 use crate::relabel::Relabelling;
 use crate::{NodeId, PartId, PartitionBook};

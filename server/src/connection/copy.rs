@@ -7,7 +7,7 @@ use lodestore_schema::limits::COPY_PIECE_BYTES;
 use lodestore_schema::{Copied, CopyStep, Failure, FailureCode, Reply};
 use lodestore_store::{PartCopy, StoreError};
 
-use super::{Connection, Ended};
+use super::{Connection, ConnectionError};
 use crate::error::{failure, store_failure};
 use crate::shard::Shard;
 
@@ -29,7 +29,7 @@ impl Connection {
         shard: &Rc<Shard>,
         part: PartId,
         step: CopyStep,
-    ) -> Result<Self, Ended> {
+    ) -> Result<Self, ConnectionError> {
         let copied = self.copy_step(shard, part, step).await;
         let (mut copied, piece) = match copied {
             Ok(done) => done,
@@ -47,10 +47,10 @@ impl Connection {
     }
 
     async fn copy_step(&mut self, shard: &Rc<Shard>, part: PartId, step: CopyStep) -> Step {
-        self.rights.check_moves()?;
+        self.permissions.check_moves()?;
         match step {
             CopyStep::Adopt => {
-                let version = shard.adopt(part).await?;
+                let version = shard.open_received(part).await?;
                 return Ok((Copied { version, ..Copied::default() }, Vec::new()));
             }
             CopyStep::Expect { id } => {

@@ -16,14 +16,14 @@ use lodestore_schema::{
     Failure, FailureCode, Prefix, Reply, Request, RequestBody, Tokens, WireError, WireVersions,
 };
 
-use super::handshake::{Turns, in_turn};
-use super::rights::Rights;
+use super::permissions::Permissions;
 use super::stream::Stream;
-use super::time::{Lag, Pace, before};
-use super::{Connection, Ended};
+use super::{Connection, ConnectionError};
+use crate::auth::AuthPolicy;
+use crate::deadline::{QueueDelay, SlowReaderLimit, with_timeout};
 use crate::error::failure;
-use crate::guard::Guard;
 use crate::limits::{HELLO_TIMEOUT, REFUSAL_LINGER};
+use crate::tls_scheduler::{TlsScheduler, in_turn};
 
 /// Bytes taken at a time, and forgotten, of what a client that is refused still sends.
 const LINGER_BYTES: usize = 4 << 10;
@@ -35,31 +35,31 @@ impl Connection {
     pub(crate) async fn enter(
         stream: TcpStream,
         socket: Rc<OwnedFd>,
-        guard: &Guard,
+        policy: &AuthPolicy,
         is_local: bool,
-        handshakes: &Turns,
-    ) -> Result<Self, Ended> {
+        handshakes: &TlsScheduler,
+    ) -> Result<Self, ConnectionError> {
         let entry = async {
-            let stream = match &guard.tls {
+            let stream = match &policy.tls {
                 None => Stream::Plain(stream),
                 Some(tls) => {
                     let handshake = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
                     let agreed = in_turn(handshakes, handshake).await;
-                    Stream::Tls(Box::new(agreed.map_err(Ended::Tls)?))
+                    Stream::Tls(Box::new(agreed.map_err(ConnectionError::Tls)?))
                 }
             };
-            let (head, lag) = (Vec::new(), Lag::new(Instant::now()));
-            let (pace, shared, loan) = (Pace::default(), None, None);
+            let (head, lag) = (Vec::new(), QueueDelay::new(Instant::now()));
+            let (pace, shared, lease) = (SlowReaderLimit::default(), None, None);
             let (copying, following, claims) = (None, None, Vec::new());
-            let rights = Rights::of(guard, &*socket, is_local);
+            let permissions = Permissions::of(policy, &*socket, is_local);
             let mut this = Self {
                 stream,
                 socket,
                 version: 0,
                 is_local,
-                rights,
+                permissions,
                 shared,
-                loan,
+                lease,
                 copying,
                 following,
                 claims,
@@ -68,25 +68,25 @@ impl Connection {
                 head,
             };
             this.version = this.agree().await?;
-            let is_known = match &guard.token {
+            let is_known = match &policy.token {
                 None => true,
-                Some(tokens) => this.tells(guard, tokens).await?,
+                Some(tokens) => this.tells(policy, tokens).await?,
             };
             Ok((this, is_known))
         };
-        let late = || Ended::Io(io::ErrorKind::TimedOut.into());
-        let (mut this, is_known) = before(HELLO_TIMEOUT, entry, late).await?;
+        let late = || ConnectionError::Io(io::ErrorKind::TimedOut.into());
+        let (mut this, is_known) = with_timeout(HELLO_TIMEOUT, entry, late).await?;
         if is_known {
             return Ok(this);
         }
         let message = "a token is wanted, and this is none or another; give the file that the \
                        server was started with: --token-file";
         this.show_out(failure(FailureCode::Unauthenticated, message)).await?;
-        Err(Ended::Unauthenticated)
+        Err(ConnectionError::Unauthenticated)
     }
 
     /// Answers the client's hello, and returns the version of the wire that both speak.
-    async fn agree(&mut self) -> Result<u16, Ended> {
+    async fn agree(&mut self) -> Result<u16, ConnectionError> {
         let mut theirs = [0; HELLO_BYTES];
         self.stream.read_exact(&mut theirs).await?;
         let (answer, agreed) = WireVersions::SPOKEN.answer(&theirs);
@@ -102,7 +102,11 @@ impl Connection {
 
     /// Returns whether the first request has one of these tokens, or the admin's, which is worth
     /// more.
-    async fn tells(&mut self, guard: &Guard, tokens: &Tokens) -> Result<bool, Ended> {
+    async fn tells(
+        &mut self,
+        policy: &AuthPolicy,
+        tokens: &Tokens,
+    ) -> Result<bool, ConnectionError> {
         let mut prefix = [0; PREFIX_BYTES];
         self.stream.read_exact(&mut prefix).await?;
         let prefix = Prefix::of_request(prefix)?;
@@ -114,18 +118,18 @@ impl Connection {
             _ => None,
         };
         // Both are compared, whatever either comes to.
-        Ok(found.is_some_and(|found| self.rights.hear(guard, &found) | tokens.take(&found)))
+        Ok(found.is_some_and(|found| self.permissions.hear(policy, &found) | tokens.take(&found)))
     }
 
     /// Sends an admissible client the reason why it is not served.
-    pub(crate) async fn turn_away(mut self, refusal: Failure) -> Result<(), Ended> {
+    pub(crate) async fn reject(mut self, refusal: Failure) -> Result<(), ConnectionError> {
         self.show_out(refusal).await
     }
 
     /// Sends the reason, and waits a moment for the client to read it. Closing while bytes of the
     /// client are unread would discard the answer.
-    async fn show_out(&mut self, refusal: Failure) -> Result<(), Ended> {
-        self.pace = Pace::default();
+    async fn show_out(&mut self, refusal: Failure) -> Result<(), ConnectionError> {
+        self.pace = SlowReaderLimit::default();
         self.reply(&Reply::Failure(refusal)).await?;
         let linger = async {
             self.stream.close().await?;
@@ -140,7 +144,8 @@ impl Connection {
             Ok(())
         };
         // However that ends, it has had its time.
-        let _ = before(REFUSAL_LINGER, linger, || io::Error::from(io::ErrorKind::TimedOut)).await;
+        let _ =
+            with_timeout(REFUSAL_LINGER, linger, || io::Error::from(io::ErrorKind::TimedOut)).await;
         Ok(())
     }
 }

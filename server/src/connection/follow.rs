@@ -8,7 +8,7 @@ use lodestore_schema::limits::{CHUNK_BYTES, COPY_PIECE_BYTES};
 use lodestore_schema::{Failure, FailureCode, FollowStep, Followed, Reply};
 use lodestore_store::PartFiles;
 
-use super::{Connection, Ended};
+use super::{Connection, ConnectionError};
 use crate::error::{failure, store_failure};
 use crate::shard::Shard;
 
@@ -22,7 +22,7 @@ impl Connection {
         shard: &Rc<Shard>,
         part: PartId,
         step: FollowStep,
-    ) -> Result<Self, Ended> {
+    ) -> Result<Self, ConnectionError> {
         let (mut followed, body) = match self.follow_step(shard, part, step).await {
             Ok(done) => done,
             Err(refusal) => return self.reply_or_refuse(shard, Err(refusal)).await,

@@ -3,14 +3,12 @@
 mod copy;
 mod entry;
 mod follow;
-mod handshake;
-mod lent;
+mod lease;
+mod permissions;
 mod pull;
 mod push;
-mod rights;
 mod shared;
 mod stream;
-mod time;
 mod volatile;
 mod volatile_pull;
 
@@ -21,10 +19,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytemuck::Zeroable;
 use futures_lite::future::poll_once;
 use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
-use lodestore_graph::{NodeId, PartId};
+use lodestore_graph::PartId;
 use lodestore_schema::limits::{PREFIX_BYTES, WIRE_VERSION_PLAIN_MAX};
 use lodestore_schema::{
     Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, Versions, WireError,
@@ -33,21 +30,18 @@ use lodestore_store::PartFiles;
 use thiserror::Error;
 
 use self::volatile::Claims;
+use crate::deadline::{QueueDelay, SlowReaderLimit, io_timeout, with_deadline, with_timeout};
 use crate::error::failure;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
-use crate::shard::{Idle, Shard};
+use crate::shard::{IdleClock, Shard};
 use crate::stats::{BreakReason, RequestKind};
 use copy::Copying;
-use lent::Loan;
-use rights::Rights;
+use lease::SlotLease;
+use permissions::Permissions;
 use shared::Shared;
 use stream::Stream;
-use time::{Lag, Pace, before, in_time};
 
-pub(crate) use handshake::Turns;
-pub(crate) use pull::HEAD_ROOM;
 pub(crate) use shared::REGION_BYTES;
-pub(crate) use time::within;
 
 /// Bytes drained at a time from a request that is refused.
 const DRAIN_BYTES: usize = 64 << 10;
@@ -61,25 +55,25 @@ pub(crate) struct Connection {
     version: u16,
     /// Whether that is a Unix socket.
     is_local: bool,
-    rights: Rights,
+    permissions: Permissions,
     /// Memory that the client reads rows from, if it has asked for some.
     shared: Option<Shared>,
     /// Rows that it may be reading elsewhere.
-    loan: Option<Loan>,
+    lease: Option<SlotLease>,
     /// A partition that is copied over it.
     copying: Option<Copying>,
     /// The files of a partition that a follower fetches over it.
     following: Option<Arc<PartFiles>>,
     /// Volatile rows that it publishes.
     claims: Vec<Claims>,
-    lag: Lag,
+    lag: QueueDelay,
     /// Length of the reply that is being sent.
-    pace: Pace,
+    pace: SlowReaderLimit,
     head: Vec<u8>,
 }
 
 /// A pull whose ids are still to be read.
-struct Asked {
+struct PendingPull {
     tensor: u16,
     kind: PullKind,
     /// Length of the ids.
@@ -93,32 +87,9 @@ struct Asked {
     deadline: Instant,
 }
 
-/// Bulk buffers of one request, lent by the shard and reused.
-#[derive(Default)]
-pub(crate) struct Buffers {
-    pub(crate) ids: Vec<NodeId>,
-    /// A chunk of a pull's answer with its head, or the rows of a push.
-    pub(crate) frame: Vec<u8>,
-}
-
-impl Buffers {
-    /// Bytes that they take.
-    pub(crate) fn n_bytes(&self) -> usize {
-        self.ids.capacity() * size_of::<NodeId>() + self.frame.capacity()
-    }
-}
-
-/// Makes a list so long, and takes no more memory than that for it: what it had is not wanted.
-fn set_len<T: Clone + Zeroable>(list: &mut Vec<T>, len: usize) {
-    if list.capacity() < len {
-        *list = Vec::with_capacity(len);
-    }
-    list.resize(len, T::zeroed());
-}
-
 /// Why a connection ended.
 #[derive(Debug, Error)]
-pub(crate) enum Ended {
+pub(crate) enum ConnectionError {
     #[error(transparent)]
     Wire(#[from] WireError),
     #[error(transparent)]
@@ -133,7 +104,7 @@ pub(crate) enum Ended {
     Panic,
 }
 
-impl Ended {
+impl ConnectionError {
     pub(crate) fn reason(&self) -> BreakReason {
         match self {
             Self::Wire(_) => BreakReason::Wire,
@@ -149,17 +120,21 @@ impl Ended {
 
 impl Connection {
     /// Serves until the client leaves, breaks the wire's rules, or the shard stops.
-    pub(crate) async fn serve(mut self, shard: &Rc<Shard>, idle: &Idle) -> Result<(), Ended> {
+    pub(crate) async fn serve(
+        mut self,
+        shard: &Rc<Shard>,
+        idle: &IdleClock,
+    ) -> Result<(), ConnectionError> {
         let mut is_first = true;
         while let Some(prefix) = self.next_prefix(idle).await? {
             let request = self.read_head(prefix).await?;
             let was_first = std::mem::take(&mut is_first);
             if let RequestBody::Authenticate { token } = request.body {
                 if !was_first {
-                    return Err(told_again());
+                    return Err(duplicate_token());
                 }
                 // The client is admitted; a token that is not needed has no answer.
-                self.rights.hear(&shard.guard(), &token);
+                self.permissions.hear(&shard.auth_policy(), &token);
                 self.drain(prefix.body_bytes).await?;
                 continue;
             }
@@ -179,7 +154,7 @@ impl Connection {
             self = match done {
                 Ok(result) => result?,
                 // One panicking task would stop the whole executor.
-                Err(_) => return Err(Ended::Panic),
+                Err(_) => return Err(ConnectionError::Panic),
             };
             running.answered();
         }
@@ -188,11 +163,11 @@ impl Connection {
 
     /// Waits for a frame without a limit, unless the client has leased rows or its place is needed.
     /// Returns `None` when it has left between frames.
-    async fn next_prefix(&mut self, idle: &Idle) -> Result<Option<Prefix>, Ended> {
+    async fn next_prefix(&mut self, idle: &IdleClock) -> Result<Option<Prefix>, ConnectionError> {
         let mut bytes = [0; PREFIX_BYTES];
         // Between two steps of a copy it is at work, and so is who copies rows that are lent, or
         // has claimed rows.
-        if self.copying.is_none() && self.loan.is_none() && self.claims.is_empty() {
+        if self.copying.is_none() && self.lease.is_none() && self.claims.is_empty() {
             idle.begin();
         }
         let mut read = self.stream.read(&mut bytes);
@@ -202,9 +177,9 @@ impl Connection {
                 glommio::executor().yield_now().await;
                 read
             }
-            // Who has rows on loan is not waited for as long as it likes.
-            None if self.loan.is_some() => {
-                before(WRITE_TIMEOUT, read, || io::ErrorKind::TimedOut.into()).await
+            // Who has rows on lease is not waited for as long as it likes.
+            None if self.lease.is_some() => {
+                with_timeout(WRITE_TIMEOUT, read, || io::ErrorKind::TimedOut.into()).await
             }
             None => read.await,
         };
@@ -215,13 +190,13 @@ impl Connection {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         };
-        in_time(FRAME_TIMEOUT, self.stream.read_exact(&mut bytes[n_bytes..])).await?;
+        io_timeout(FRAME_TIMEOUT, self.stream.read_exact(&mut bytes[n_bytes..])).await?;
         Ok(Some(Prefix::of_request(bytes)?))
     }
 
-    async fn read_head(&mut self, prefix: Prefix) -> Result<Request, Ended> {
+    async fn read_head(&mut self, prefix: Prefix) -> Result<Request, ConnectionError> {
         self.head.resize(prefix.head_bytes, 0);
-        in_time(FRAME_TIMEOUT, self.stream.read_exact(&mut self.head)).await?;
+        io_timeout(FRAME_TIMEOUT, self.stream.read_exact(&mut self.head)).await?;
         Ok(Request::decode(&self.head)?)
     }
 
@@ -232,8 +207,8 @@ impl Connection {
         request: Request,
         prefix: Prefix,
         (sent, deadline): (Instant, Instant),
-    ) -> Result<Self, Ended> {
-        (self.pace, self.loan) = (Pace::default(), None);
+    ) -> Result<Self, ConnectionError> {
+        (self.pace, self.lease) = (SlowReaderLimit::default(), None);
         if let Err(refusal) = check(shard, &request, self.version, deadline <= Instant::now()) {
             self.drain(prefix.body_bytes).await?;
             return self.reply_or_refuse(shard, Err(refusal)).await;
@@ -242,14 +217,17 @@ impl Connection {
             RequestBody::Pull { tensor, kind } => {
                 let (n_bytes, version) = (prefix.body_bytes, request.version);
                 let floors = request.floors;
-                let asked = Asked { tensor, kind, n_bytes, version, floors, sent, deadline };
+                let asked = PendingPull { tensor, kind, n_bytes, version, floors, sent, deadline };
                 if kind == PullKind::Sync {
                     return self.pull(shard, asked).await;
                 }
                 let task_shard = Rc::clone(shard);
                 let task = async move {
                     let pull = self.pull(&task_shard, asked);
-                    AssertUnwindSafe(pull).catch_unwind().await.unwrap_or(Err(Ended::Panic))
+                    AssertUnwindSafe(pull)
+                        .catch_unwind()
+                        .await
+                        .unwrap_or(Err(ConnectionError::Panic))
                 };
                 shard.spawn_bulk(task).await
             }
@@ -278,7 +256,7 @@ impl Connection {
                     };
                 }
                 if let RequestBody::Lend { tensor } = body {
-                    return match self.lend(shard, tensor).await? {
+                    return match self.lease_memory(shard, tensor).await? {
                         Ok(()) => Ok(self),
                         Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
                     };
@@ -290,7 +268,10 @@ impl Connection {
                     let task_shard = Rc::clone(shard);
                     let task = async move {
                         let follow = self.follow(&task_shard, PartId(part), step);
-                        AssertUnwindSafe(follow).catch_unwind().await.unwrap_or(Err(Ended::Panic))
+                        AssertUnwindSafe(follow)
+                            .catch_unwind()
+                            .await
+                            .unwrap_or(Err(ConnectionError::Panic))
                     };
                     return shard.spawn_bulk(task).await;
                 }
@@ -309,7 +290,7 @@ impl Connection {
         mut self,
         shard: &Shard,
         reply: Result<Reply, Failure>,
-    ) -> Result<Self, Ended> {
+    ) -> Result<Self, ConnectionError> {
         let reply = reply.unwrap_or_else(|refusal| {
             shard.refused(&refusal);
             Reply::Failure(refusal)
@@ -319,7 +300,7 @@ impl Connection {
     }
 
     /// Sends a reply that has no rows.
-    async fn reply(&mut self, reply: &Reply) -> Result<(), Ended> {
+    async fn reply(&mut self, reply: &Reply) -> Result<(), ConnectionError> {
         let mut frame = std::mem::take(&mut self.head);
         frame.clear();
         reply.append_to(0, &mut frame);
@@ -329,20 +310,20 @@ impl Connection {
     }
 
     /// Sends a part of a reply, which the client must take in time.
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let start = Instant::now();
         let stream = &mut self.stream;
         let write = async {
             stream.write_all(bytes).await?;
             stream.flush().await
         };
-        in_time(self.pace.allowance(), write).await?;
+        io_timeout(self.pace.allowance(), write).await?;
         self.pace.taken(bytes.len(), start.elapsed());
         Ok(())
     }
 
     /// Reads and forgets the body of a request that is not served, to stay in step.
-    async fn drain(&mut self, mut n_bytes: usize) -> Result<(), Ended> {
+    async fn drain(&mut self, mut n_bytes: usize) -> Result<(), ConnectionError> {
         let mut bytes = vec![0; DRAIN_BYTES.min(n_bytes)];
         let drain = async {
             while n_bytes > 0 {
@@ -353,7 +334,7 @@ impl Connection {
             }
             Ok(())
         };
-        in_time(FRAME_TIMEOUT, drain).await
+        Ok(io_timeout(FRAME_TIMEOUT, drain).await?)
     }
 }
 
@@ -371,7 +352,7 @@ async fn short_answer(
         }
         RequestBody::Compact => shard.compact().map(|run| Reply::Compacting { run }),
         RequestBody::Commit { version, step } => {
-            let version = within(deadline, shard.commit(version, step)).await?;
+            let version = with_deadline(deadline, shard.commit(version, step)).await?;
             Ok(Reply::Committed { version })
         }
         _ => Err(failure(FailureCode::Internal, "a request with rows was taken for one without")),
@@ -379,7 +360,7 @@ async fn short_answer(
 }
 
 /// A token comes first or not at all; nothing is answered, so that who sends many is not slowed.
-fn told_again() -> Ended {
+fn duplicate_token() -> ConnectionError {
     let reason = "a token, which is only shown in the first request".to_owned();
     WireError::Malformed { message: "request", reason }.into()
 }

@@ -5,20 +5,17 @@ use std::rc::Rc;
 
 use futures_lite::AsyncReadExt;
 use lodestore_graph::NodeId;
-use lodestore_schema::limits::FLOORS_MAX;
 use lodestore_schema::{Failure, Reply, Versions};
 
 use super::shared::{Ring, chunk_rows};
 use super::stream::has_left;
-use super::time::{in_time, within};
-use super::{Asked, Buffers, Connection, Ended, set_len};
+use super::{Connection, ConnectionError, PendingPull};
+use crate::buffers::{Buffers, HEAD_ROOM, set_len, to_u32};
+use crate::deadline::{io_timeout, with_deadline};
 use crate::limits::FRAME_TIMEOUT;
 use crate::rows::Want;
 use crate::shard::Shard;
 use crate::stats::count;
-
-/// Room before the rows of a chunk for prefix and head, so that one write sends all.
-pub(crate) const HEAD_ROOM: usize = 128 + 8 * FLOORS_MAX;
 
 /// The chunks of an answer, and the one that is under way.
 pub(super) struct Answer {
@@ -40,7 +37,11 @@ impl Answer {
 }
 
 impl Connection {
-    pub(super) async fn pull(mut self, shard: &Rc<Shard>, asked: Asked) -> Result<Self, Ended> {
+    pub(super) async fn pull(
+        mut self,
+        shard: &Rc<Shard>,
+        asked: PendingPull,
+    ) -> Result<Self, ConnectionError> {
         let result = match shard.admit_pull(asked.tensor, asked.n_bytes) {
             Err(refusal) => {
                 self.drain(asked.n_bytes).await?;
@@ -49,7 +50,7 @@ impl Connection {
             Ok((_room, mut buffers)) => {
                 set_len(&mut buffers.ids, asked.n_bytes / size_of::<NodeId>());
                 let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
-                in_time(FRAME_TIMEOUT, self.stream.read_exact(ids)).await?;
+                io_timeout(FRAME_TIMEOUT, self.stream.read_exact(ids)).await?;
                 let sent = match shard.check_floors(&buffers.ids, &asked.floors) {
                     Ok(()) => self.send_rows(shard, &asked, &mut buffers).await?,
                     Err(refusal) => Err(refusal),
@@ -60,13 +61,13 @@ impl Connection {
         };
         match result {
             Ok(()) => {
-                if let (Some(_), Some(shared)) = (&self.loan, &mut self.shared) {
+                if let (Some(_), Some(shared)) = (&self.lease, &mut self.shared) {
                     shared.n_untaken += 1;
                 }
                 Ok(self)
             }
             Err(refusal) => {
-                self.loan = None;
+                self.lease = None;
                 self.reply_or_refuse(shard, Err(refusal)).await
             }
         }
@@ -77,17 +78,17 @@ impl Connection {
     async fn send_rows(
         &mut self,
         shard: &Rc<Shard>,
-        asked: &Asked,
+        asked: &PendingPull,
         Buffers { ids, frame }: &mut Buffers,
-    ) -> Result<Result<(), Failure>, Ended> {
-        let &Asked { tensor, kind, version, deadline, .. } = asked;
+    ) -> Result<Result<(), Failure>, ConnectionError> {
+        let &PendingPull { tensor, kind, version, deadline, .. } = asked;
         let row_bytes = shard.row_bytes(tensor);
         // Before rows are lent, too: the version is in use.
-        let pinned = match within(deadline, shard.pin(version)).await {
+        let pinned = match with_deadline(deadline, shard.pin(version)).await {
             Ok(pinned) => pinned,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let first_row = match self.lend_rows(shard, asked, ids, frame).await? {
+        let first_row = match self.lease_rows(shard, asked, ids, frame).await? {
             Ok(n_lent) if n_lent > 0 && n_lent == ids.len() => return Ok(Ok(())),
             Ok(n_lent) => n_lent,
             Err(refusal) => return Ok(Err(refusal)),
@@ -98,13 +99,13 @@ impl Connection {
         loop {
             // At a stop we have closed that direction ourselves.
             if !shard.is_ending() && has_left(&self.socket) {
-                return Err(Ended::Left);
+                return Err(ConnectionError::Left);
             }
             let (rows, out) = self.next_place(shard, &mut answer, frame).await?;
             turn.set_rows_after(ids.len() - rows.end);
             let want = Want { turn: &turn, pinned: pinned.as_ref() };
             let gather = shard.gather(tensor, want, &ids[rows.clone()], out);
-            if let Err(refusal) = within(deadline, gather).await {
+            if let Err(refusal) = with_deadline(deadline, gather).await {
                 return Ok(Err(refusal));
             }
             let is_last = rows.end == ids.len();
@@ -139,7 +140,7 @@ impl Connection {
         shard: &Shard,
         answer: &mut Answer,
         frame: &'a mut Vec<u8>,
-    ) -> Result<(Range<usize>, &'a mut [u8]), Ended> {
+    ) -> Result<(Range<usize>, &'a mut [u8]), ConnectionError> {
         let first_row = answer.rows.end;
         answer.rows = first_row..answer.n_rows.min(first_row + answer.chunk_rows);
         answer.shares = answer.shares && self.free_place(shard, answer.ring, first_row).await?;
@@ -162,7 +163,7 @@ impl Connection {
         answer: &Answer,
         frame: &mut [u8],
         versions: Versions,
-    ) -> Result<bool, Ended> {
+    ) -> Result<bool, ConnectionError> {
         let (first_row, n_rows) = (to_u32(answer.rows.start), to_u32(answer.rows.len()));
         let n_bytes = answer.rows.len() * answer.row_bytes;
         if answer.is_shared {
@@ -182,16 +183,11 @@ impl Connection {
         &mut self,
         reply: &Reply,
         frame: &mut [u8],
-    ) -> Result<(), Ended> {
+    ) -> Result<(), ConnectionError> {
         self.head.clear();
         reply.append_to(frame.len() - HEAD_ROOM, &mut self.head);
         let start = HEAD_ROOM - self.head.len();
         frame[start..HEAD_ROOM].copy_from_slice(&self.head);
         self.write(&frame[start..]).await
     }
-}
-
-/// Counts within one request, bounded by `IDS_PER_PULL_MAX`.
-pub(super) fn to_u32(n: usize) -> u32 {
-    u32::try_from(n).expect("a request has fewer rows than 2^32")
 }

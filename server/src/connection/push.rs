@@ -6,8 +6,9 @@ use std::time::Instant;
 use futures_lite::AsyncReadExt;
 use lodestore_schema::{Failure, Push};
 
-use super::time::{in_time, within};
-use super::{Connection, Ended, set_len};
+use super::{Connection, ConnectionError};
+use crate::buffers::set_len;
+use crate::deadline::{io_timeout, with_deadline};
 use crate::limits::FRAME_TIMEOUT;
 use crate::shard::Shard;
 
@@ -19,7 +20,7 @@ impl Connection {
         push: Push,
         body_bytes: usize,
         deadline: Instant,
-    ) -> Result<Result<u32, Failure>, Ended> {
+    ) -> Result<Result<u32, Failure>, ConnectionError> {
         let (room, mut buffers) = match shard.admit_push(&push, body_bytes) {
             Ok(admitted) => admitted,
             Err(refusal) => {
@@ -35,7 +36,7 @@ impl Connection {
             stream.read_exact(ids).await?;
             stream.read_exact(&mut buffers.frame).await
         };
-        in_time(FRAME_TIMEOUT, read).await?;
-        Ok(within(deadline, shard.push(push, buffers, room)).await)
+        io_timeout(FRAME_TIMEOUT, read).await?;
+        Ok(with_deadline(deadline, shard.push(push, buffers, room)).await)
     }
 }

@@ -18,12 +18,12 @@ use lodestore_schema::limits::{CHUNK_BYTES, PREFIX_BYTES, SHARED_CHUNK_BYTES_MIN
 use lodestore_schema::{Failure, FailureCode, Prefix, Reply, RequestBody, Versions, WireError};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::time::in_time;
-use super::{Connection, Ended};
+use super::{Connection, ConnectionError};
+use crate::deadline::io_timeout;
 use crate::error::failure;
 use crate::limits::{CHUNK_ROWS_MAX, SHARED_SLOTS};
-use crate::map::Region;
 use crate::shard::Shard;
+use crate::shared_memory::Region;
 
 /// Bytes of the memory of one connection.
 pub(crate) const REGION_BYTES: usize = SHARED_SLOTS * CHUNK_BYTES;
@@ -34,7 +34,7 @@ pub(super) struct Shared {
     /// Chunks that the client has not acknowledged: awaited ones, and a lease counts as one.
     pub(super) n_untaken: usize,
     /// Tensors whose tiers the client reads.
-    pub(super) lent: Vec<u16>,
+    pub(super) leased: Vec<u16>,
     _room: StaticPermit,
 }
 
@@ -87,7 +87,7 @@ impl Ring {
 
 impl Connection {
     /// Answers a request for memory. The inner result is the client's answer.
-    pub(super) fn share(&mut self, shard: &Shard) -> Result<Result<(), Failure>, Ended> {
+    pub(super) fn share(&mut self, shard: &Shard) -> Result<Result<(), Failure>, ConnectionError> {
         let refuse = |code, message: &str| Ok(Err(failure(code, message)));
         if !self.is_local {
             return refuse(FailureCode::Invalid, "memory is shared over Unix sockets only");
@@ -110,7 +110,7 @@ impl Connection {
         if let Err(refusal) = self.send_memory(&reply, descriptor.as_fd())? {
             return Ok(Err(refusal));
         }
-        self.shared = Some(Shared { region, n_untaken: 0, lent: Vec::new(), _room: room });
+        self.shared = Some(Shared { region, n_untaken: 0, leased: Vec::new(), _room: room });
         Ok(Ok(()))
     }
 
@@ -119,29 +119,29 @@ impl Connection {
         &mut self,
         reply: &Reply,
         descriptor: BorrowedFd<'_>,
-    ) -> Result<Result<(), Failure>, Ended> {
+    ) -> Result<Result<(), Failure>, ConnectionError> {
         self.head.clear();
         reply.append_to(0, &mut self.head);
         match send_with(&self.socket, &self.head, descriptor) {
             Ok(n_bytes) if n_bytes == self.head.len() => Ok(Ok(())),
             // Without a word about it, half of a frame cannot be mended.
-            Ok(_) => Err(Ended::Io(io::ErrorKind::WriteZero.into())),
+            Ok(_) => Err(ConnectionError::Io(io::ErrorKind::WriteZero.into())),
             Err(rustix::io::Errno::AGAIN) => {
                 let message = "take the answers before this one first";
                 Ok(Err(failure(FailureCode::Overloaded, message)))
             }
-            Err(error) => Err(Ended::Io(error.into())),
+            Err(error) => Err(ConnectionError::Io(error.into())),
         }
     }
 
     /// Handles an acknowledgement while no answer waits for it: of leased rows, of chunks of a
     /// failed answer, or of nothing that was requested.
-    pub(super) fn taken(&mut self) -> Result<(), Ended> {
+    pub(super) fn taken(&mut self) -> Result<(), ConnectionError> {
         match self.shared.as_mut().and_then(|shared| shared.n_untaken.checked_sub(1)) {
             Some(left) => {
                 self.shared.as_mut().expect("just seen").n_untaken = left;
                 if left == 0 {
-                    self.loan = None;
+                    self.lease = None;
                 }
                 Ok(())
             }
@@ -162,17 +162,17 @@ impl Connection {
         shard: &Shard,
         ring: Ring,
         first_row: usize,
-    ) -> Result<bool, Ended> {
+    ) -> Result<bool, ConnectionError> {
         if !ring.had_another(first_row) {
             return Ok(true);
         }
         let (start, mut prefix) = (Instant::now(), [0; PREFIX_BYTES]);
-        match in_time(self.pace.allowance(), self.stream.read_exact(&mut prefix)).await {
+        match io_timeout(self.pace.allowance(), self.stream.read_exact(&mut prefix)).await {
             Ok(()) => {}
-            Err(Ended::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return if shard.is_ending() { Ok(false) } else { Err(Ended::Left) };
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return if shard.is_ending() { Ok(false) } else { Err(ConnectionError::Left) };
             }
-            Err(ended) => return Err(ended),
+            Err(error) => return Err(error.into()),
         }
         let prefix = Prefix::of_request(prefix)?;
         let is_taken = self.read_head(prefix).await?.body == RequestBody::Taken;
@@ -199,7 +199,7 @@ impl Connection {
         first_row: u32,
         n_rows: u32,
         versions: Versions,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), ConnectionError> {
         let at = first_row as usize;
         let (awaited, offset) = (ring.comes_again(at), ring.place(at).map_or(0, |p| p.start));
         if let Some(shared) = self.shared.as_mut().filter(|_| awaited) {
@@ -210,8 +210,8 @@ impl Connection {
     }
 }
 
-fn not_taken(reason: &str) -> Ended {
-    Ended::Wire(WireError::Malformed { message: "request", reason: reason.to_owned() })
+fn not_taken(reason: &str) -> ConnectionError {
+    ConnectionError::Wire(WireError::Malformed { message: "request", reason: reason.to_owned() })
 }
 
 /// Sends bytes and a descriptor with the first of them, without waiting.

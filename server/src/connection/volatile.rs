@@ -10,8 +10,9 @@ use lodestore_cache::{VolatileClaim, VolatileTensor};
 use lodestore_schema::{Failure, Publish, Reply};
 
 use super::shared::chunk_rows;
-use super::time::in_time;
-use super::{Connection, Ended, set_len};
+use super::{Connection, ConnectionError};
+use crate::buffers::set_len;
+use crate::deadline::io_timeout;
 use crate::limits::FRAME_TIMEOUT;
 use crate::shard::Shard;
 use crate::stats::count;
@@ -38,7 +39,7 @@ impl Connection {
         shard: &Rc<Shard>,
         name: &str,
         body_bytes: usize,
-    ) -> Result<Result<Reply, Failure>, Ended> {
+    ) -> Result<Result<Reply, Failure>, ConnectionError> {
         let (tensor, _room) = match shard.admit_claim(name, body_bytes) {
             Ok(admitted) => admitted,
             Err(refusal) => {
@@ -48,7 +49,7 @@ impl Connection {
         };
         let mut bounds = vec![0u32; body_bytes / size_of::<u32>()];
         let bytes = bytemuck::cast_slice_mut(&mut bounds);
-        in_time(FRAME_TIMEOUT, self.stream.read_exact(bytes)).await?;
+        io_timeout(FRAME_TIMEOUT, self.stream.read_exact(bytes)).await?;
         let (pairs, _) = bounds.as_chunks::<2>();
         let ids: Vec<Range<u32>> = pairs.iter().map(|&[start, end]| start..end).collect();
         let known = self.claims.iter_mut().find(|known| Arc::ptr_eq(&known.tensor, &tensor));
@@ -74,7 +75,7 @@ impl Connection {
         shard: &Rc<Shard>,
         publish: Publish,
         body_bytes: usize,
-    ) -> Result<Result<Reply, Failure>, Ended> {
+    ) -> Result<Result<Reply, Failure>, ConnectionError> {
         let (tensor, _room, mut buffers) = match shard.admit_publish(&publish, body_bytes) {
             Ok(admitted) => admitted,
             Err(refusal) => {
@@ -85,7 +86,7 @@ impl Connection {
         set_len(&mut buffers.ids, publish.n_rows as usize);
         let id_bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut buffers.ids);
         let rows_bytes = body_bytes - id_bytes.len();
-        in_time(FRAME_TIMEOUT, self.stream.read_exact(id_bytes)).await?;
+        io_timeout(FRAME_TIMEOUT, self.stream.read_exact(id_bytes)).await?;
         let ids: &[u32] = bytemuck::cast_slice(&buffers.ids);
         let own = self.claims.iter().find(|own| Arc::ptr_eq(&own.tensor, &tensor));
         let claims = own.map_or(&[][..], |own| &own.claims);
@@ -114,7 +115,7 @@ impl Connection {
             }
             Ok::<(), io::Error>(())
         };
-        in_time(FRAME_TIMEOUT, read).await?;
+        io_timeout(FRAME_TIMEOUT, read).await?;
         shard.take_back(buffers);
         count(&shard.counters().published_rows, publish.n_rows as usize);
         Ok(match older {

@@ -8,10 +8,10 @@ use futures_lite::AsyncReadExt;
 use lodestore_cache::{NO_STAMP, VolatilePlace, VolatileTensor};
 use lodestore_schema::{Failure, PullVolatile, Reply, Versions};
 
-use super::pull::{HEAD_ROOM, to_u32};
 use super::stream::has_left;
-use super::time::in_time;
-use super::{Buffers, Connection, Ended, set_len};
+use super::{Connection, ConnectionError};
+use crate::buffers::{Buffers, HEAD_ROOM, set_len, to_u32};
+use crate::deadline::io_timeout;
 use crate::limits::{FRAME_TIMEOUT, WAIT_PAUSE_MAX, WAIT_PAUSE_MIN};
 use crate::shard::Shard;
 use crate::stats::count;
@@ -41,7 +41,7 @@ impl Connection {
         shard: &Rc<Shard>,
         pull: PullVolatile,
         (n_bytes, deadline): (usize, Instant),
-    ) -> Result<Self, Ended> {
+    ) -> Result<Self, ConnectionError> {
         let (tensor, _room, mut buffers) = match shard.admit_volatile_pull(&pull, n_bytes) {
             Ok(admitted) => admitted,
             Err(refusal) => {
@@ -51,7 +51,7 @@ impl Connection {
         };
         set_len(&mut buffers.ids, n_bytes / size_of::<u32>());
         let bytes = bytemuck::cast_slice_mut(&mut buffers.ids);
-        in_time(FRAME_TIMEOUT, self.stream.read_exact(bytes)).await?;
+        io_timeout(FRAME_TIMEOUT, self.stream.read_exact(bytes)).await?;
         let until = deadline.min(Instant::now() + pull.wait);
         let wanted = Wanted { tensor: &tensor, min_stamp: pull.min_stamp, until };
         let sent = self.send_volatile(shard, &wanted, &mut buffers).await?;
@@ -68,7 +68,7 @@ impl Connection {
         shard: &Rc<Shard>,
         wanted: &Wanted<'_>,
         buffers: &mut Buffers,
-    ) -> Result<Result<(), Failure>, Ended> {
+    ) -> Result<Result<(), Failure>, ConnectionError> {
         let Buffers { ids, frame } = buffers;
         let ids: &[u32] = bytemuck::cast_slice(ids);
         let places = match wanted.tensor.rows().locate(ids) {
@@ -91,7 +91,7 @@ impl Connection {
                 break;
             }
             if !shard.is_ending() && has_left(&self.socket) {
-                return Err(Ended::Left);
+                return Err(ConnectionError::Left);
             }
             glommio::yield_if_needed().await;
         }
@@ -103,7 +103,7 @@ impl Connection {
         shard: &Shard,
         stamps: &[u32],
         frame: &mut Vec<u8>,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), ConnectionError> {
         let n_lacking = stamps.iter().filter(|&&stamp| stamp == NO_STAMP).count();
         count(&shard.counters().volatile_rows, stamps.len() - n_lacking);
         count(&shard.counters().lacking_rows, n_lacking);
@@ -123,7 +123,7 @@ impl Connection {
         shard: &Rc<Shard>,
         wanted: &Wanted<'_>,
         places: &[VolatilePlace],
-    ) -> Result<Result<(), Failure>, Ended> {
+    ) -> Result<Result<(), Failure>, ConnectionError> {
         let Wanted { tensor, min_stamp, .. } = *wanted;
         // Before the rows are looked at: what is published after that changes it.
         let mut seen = tensor.n_publications();
@@ -139,7 +139,7 @@ impl Connection {
         while !wanted.is_over(shard) {
             glommio::timer::sleep(pause(begun.elapsed(), wanted.until)).await;
             if !shard.is_ending() && has_left(&self.socket) {
-                return Err(Ended::Left);
+                return Err(ConnectionError::Left);
             }
             let now = tensor.n_publications();
             if std::mem::replace(&mut seen, now) == now {

@@ -7,7 +7,7 @@ use glommio::{LocalExecutorBuilder, Placement};
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::PullKind;
 use lodestore_store::{
-    CodecChoice, DeviceProfile, Dtype, Graph, Importer, LiveGraph, LiveMode, PAGE_BYTES, RowIdx,
+    CodecChoice, DiskProfile, Dtype, Graph, GraphHandle, Importer, OpenMode, PAGE_BYTES, RowIdx,
     SourceError, TensorOptions, TensorSource,
 };
 
@@ -16,7 +16,7 @@ use crate::reads::{Progress, PullOrder};
 
 fn admission() -> Rc<ReadAdmission> {
     let counters = Arc::from([Counters::default()]);
-    Rc::new(ReadAdmission::new(DeviceProfile::default(), counters, 0))
+    Rc::new(ReadAdmission::new(DiskProfile::default(), counters, 0))
 }
 
 fn turn(admission: &Rc<ReadAdmission>) -> ReadTurn {
@@ -63,7 +63,7 @@ impl Known {
     fn base(&self) -> Arc<Layer> {
         let options = lodestore_store::OpenOptions::default();
         let graph = Graph::open(&self.graph()).unwrap();
-        let live = LiveGraph::open(graph, None, LiveMode::Read, &options).unwrap();
+        let live = GraphHandle::open(graph, None, OpenMode::Read, &options).unwrap();
         live.tensor(PartId(0), 0).unwrap().current().base().clone()
     }
 
@@ -78,7 +78,7 @@ impl Known {
         let mut out = vec![UNTOUCHED; rows.len() * self.row_bytes];
         let work = move || async move {
             let mut plan = ReadPlan::default();
-            plan.build(&rows, base.segment().layout(), &DeviceProfile::default()).unwrap();
+            plan.build(&rows, base.segment().layout(), &DiskProfile::default()).unwrap();
             let reader = Rc::new(DmaReader::open(base).await.unwrap());
             change(&path);
             let (admission, counters) = (admission(), Counters::default());
@@ -237,7 +237,7 @@ fn the_buffer_of_a_read_that_is_given_up_counts_until_the_kernel_is_done_with_it
         let (admission, counters) = (admission(), Counters::default());
         let mut plan = ReadPlan::default();
         let rows: Vec<RowIdx> = (0..1000).map(RowIdx).collect();
-        plan.build(&rows, base.segment().layout(), &DeviceProfile::default()).unwrap();
+        plan.build(&rows, base.segment().layout(), &DiskProfile::default()).unwrap();
         let (reader, mut list) =
             (Rc::new(DmaReader::open(base).await.unwrap()), ReadList::default());
         list.push(&reader, &plan);
@@ -277,7 +277,7 @@ fn one_list_reads_several_files() {
         for (file, base) in bases.into_iter().enumerate() {
             let of_file = rows.iter().zip(0u32..).filter(|((at, _), _)| *at == file);
             let of_file: Vec<_> = of_file.map(|(&(_, row), at)| (RowIdx(row), at)).collect();
-            let profile = DeviceProfile::default();
+            let profile = DiskProfile::default();
             plan.build_scattered(&of_file, 300, base.segment().layout(), &profile).unwrap();
             list.push(&Rc::new(DmaReader::open(base).await.unwrap()), &plan);
         }

@@ -130,7 +130,7 @@ fn readiness(observed: &Observed) -> Answer {
 /// Returns what a server that is ready lacks: partitions that take no updates, rows that are still
 /// loaded.
 fn state(served: &Served) -> String {
-    let stopped = served.holdings.stopped_writes();
+    let stopped = served.partitions.stopped_writes();
     let mut line = if stopped.is_empty() { "ready" } else { "ready to read" }.to_owned();
     for StoppedWrites { part, reason, advice } in stopped.iter().take(STOPPED_MAX) {
         line += &format!("; partition {part} takes no updates ({reason}): {advice}");

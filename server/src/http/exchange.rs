@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::event::PollFlags;
 
-use super::Door;
+use super::AccessRules;
 use super::answer::answer;
 use super::request::{BadRequest, Request};
 use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_TIMEOUT};
@@ -62,11 +62,11 @@ impl Exchange {
     }
 
     /// Does what can be done without waiting; `false` at the end.
-    pub(super) fn go_on(&mut self, door: &Door, observed: &Observed) -> bool {
+    pub(super) fn go_on(&mut self, rules: &AccessRules, observed: &Observed) -> bool {
         // A client with the token is no page of another site.
-        let tokens = door.tokens();
+        let tokens = rules.tokens();
         let asks_host = self.is_local || tokens.is_none();
-        let hosts = asks_host.then_some(&*door.hosts);
+        let hosts = asks_host.then_some(&*rules.hosts);
         loop {
             let done = match &mut self.stage {
                 Stage::Reading(head) => match read_request(&mut self.stream, head, hosts) {

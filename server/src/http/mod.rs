@@ -20,9 +20,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
 use crate::ServerError;
-use crate::complaints::Complaints;
-use crate::guard::Gate;
+use crate::auth::AuthHandle;
 use crate::limits::HTTP_CONNECTIONS_MAX;
+use crate::log_limit::LogLimiter;
 use crate::metrics::Observed;
 use exchange::Exchange;
 
@@ -39,12 +39,12 @@ pub(crate) struct HttpServer {
 impl HttpServer {
     /// Listens, and answers from what `observed` knows.
     ///
-    /// On an address that is not loopback figures are for those who tell the token of `gate`, if
+    /// On an address that is not loopback figures are for those who tell the token of `auth`, if
     /// there is one; health checks are for all. `hosts` are names that it may be asked under, see
     /// [`request::Request::parse`].
     pub(crate) fn start(
         address: SocketAddr,
-        gate: Arc<Gate>,
+        auth: Arc<AuthHandle>,
         hosts: Vec<String>,
         observed: Arc<Observed>,
     ) -> Result<Self, ServerError> {
@@ -52,15 +52,15 @@ impl HttpServer {
         let listener = TcpListener::bind(address).map_err(error)?;
         listener.set_nonblocking(true).map_err(error)?;
         let address = listener.local_addr().map_err(error)?;
-        let gate = Some(gate).filter(|_| !address.ip().is_loopback());
-        let door = Door { gate, hosts };
+        let auth = Some(auth).filter(|_| !address.ip().is_loopback());
+        let rules = AccessRules { auth, hosts };
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| ServerError::Thread(e.into()))?;
         let stop = Arc::new(stop);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("lode-http".into())
-            .spawn(move || run(&listener, &door, &observed, &stopped))
+            .spawn(move || run(&listener, &rules, &observed, &stopped))
             .map_err(ServerError::Thread)?;
         Ok(Self { address, stop, thread: Some(thread) })
     }
@@ -81,30 +81,30 @@ impl Drop for HttpServer {
 }
 
 /// Clients that the port answers.
-struct Door {
+struct AccessRules {
     /// Token that is required for figures; none on loopback.
-    gate: Option<Arc<Gate>>,
+    auth: Option<Arc<AuthHandle>>,
     /// Names that resolve to this machine everywhere.
     hosts: Vec<String>,
 }
 
-impl Door {
+impl AccessRules {
     /// Returns what those must tell who want figures.
     fn tokens(&self) -> Option<Tokens> {
-        self.gate.as_ref()?.guard().token
+        self.auth.as_ref()?.policy().token
     }
 }
 
-fn run(listener: &TcpListener, door: &Door, observed: &Observed, stop: &OwnedFd) {
+fn run(listener: &TcpListener, rules: &AccessRules, observed: &Observed, stop: &OwnedFd) {
     // The one that is open longest first.
     let mut open: Vec<Exchange> = Vec::new();
-    let complaints = Complaints::default();
+    let log_limit = LogLimiter::default();
     loop {
         let ready = match wait(listener, stop, &open) {
             Ok(ready) => ready,
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => {
-                if let Some(untold) = complaints.tell(Instant::now()) {
+                if let Some(untold) = log_limit.allow(Instant::now()) {
                     warn!(%error, untold, "poll failed on the metrics port");
                 }
                 std::thread::sleep(BACKOFF);
@@ -123,10 +123,10 @@ fn run(listener: &TcpListener, door: &Door, observed: &Observed, stop: &OwnedFd)
         let mut flags = ready[2..].iter();
         open.retain_mut(|exchange| {
             let is_ready = flags.next().is_some_and(|ready| *ready);
-            exchange.is_in_time(now) && (!is_ready || exchange.go_on(door, observed))
+            exchange.is_in_time(now) && (!is_ready || exchange.go_on(rules, observed))
         });
         if ready[1] {
-            accept(listener, &mut open, &complaints);
+            accept(listener, &mut open, &log_limit);
         }
     }
 }
@@ -149,7 +149,7 @@ fn wait(
     Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
 }
 
-fn accept(listener: &TcpListener, open: &mut Vec<Exchange>, complaints: &Complaints) {
+fn accept(listener: &TcpListener, open: &mut Vec<Exchange>, log_limit: &LogLimiter) {
     match listener.accept().and_then(|(stream, _)| Exchange::new(stream)) {
         Ok(exchange) => {
             if open.len() >= HTTP_CONNECTIONS_MAX {
@@ -159,7 +159,7 @@ fn accept(listener: &TcpListener, open: &mut Vec<Exchange>, complaints: &Complai
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
         Err(error) => {
-            if let Some(untold) = complaints.tell(Instant::now()) {
+            if let Some(untold) = log_limit.allow(Instant::now()) {
                 warn!(%error, untold, "accept failed on the metrics port");
             }
             std::thread::sleep(BACKOFF);

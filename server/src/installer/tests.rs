@@ -1,15 +1,15 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use lodestore_store::{Folding, Graph, LiveMode, OpenOptions};
+use lodestore_store::{Folding, Graph, OpenMode, OpenOptions};
 
 use super::*;
 use crate::ServerConfig;
 use crate::testing::{Faulty, OpenFault, fetch, import, put};
 
-fn open_writer(graph: &Path) -> Arc<LiveGraph> {
+fn open_writer(graph: &Path) -> Arc<GraphHandle> {
     let graph = Graph::open(graph).unwrap();
-    Arc::new(LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap())
+    Arc::new(GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap())
 }
 
 fn serve(into: &Path) -> Server {
@@ -74,7 +74,7 @@ fn files_that_a_version_has_replaced_go_after_a_restart_and_when_no_reader_is_le
     assert!(server.installer().install(&fold(2)).unwrap());
     assert!(old(2), "it is kept for readers");
     let hour = Duration::from_secs(3600);
-    server.holdings.pins.expire(Instant::now() + hour);
+    server.partitions.pins.expire(Instant::now() + hour);
     let end = Instant::now() + Duration::from_secs(60);
     while old(2) {
         assert!(Instant::now() < end, "its file stays");

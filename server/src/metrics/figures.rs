@@ -247,8 +247,8 @@ impl ServerFigures {
     }
 
     fn read_served(&mut self, observed: &Observed, served: &Served) {
-        self.graph = served.holdings.live.graph().uuid().to_string();
-        self.parts = served.holdings.parts().iter().map(|part| part.0).collect();
+        self.graph = served.partitions.live.graph().uuid().to_string();
+        self.parts = served.partitions.parts().iter().map(|part| part.0).collect();
         let age = |counters| observed.beat_age(counters).as_secs_f64();
         let counters = || served.counters.iter();
         self.shards = counters().map(|shard| ShardFigures::read(shard, age(shard))).collect();
@@ -264,7 +264,7 @@ impl ServerFigures {
             self.kinds.insert(kind.name().to_owned(), figures);
         }
         let mut delay = LatencySum::default();
-        counters().for_each(|shard| shard.beat.delay.add_to(&mut delay));
+        counters().for_each(|shard| shard.gauges.delay.add_to(&mut delay));
         self.shard_delay = delay.into();
         for code in FailureCode::ALL {
             let n = counters().map(|shard| get(&shard.failures[code as usize])).sum();
@@ -274,8 +274,8 @@ impl ServerFigures {
             let n = counters().map(|shard| get(&shard.connections_broken[reason as usize])).sum();
             self.connections_broken.insert(reason.name().to_owned(), n);
         }
-        let crews = [("look", &served.threads.looks), ("write", &served.threads.writes)];
-        let waiting = crews.map(|(name, crew)| (name.to_owned(), crew.n_waiting()));
+        let pools = [("look", &served.threads.looks), ("write", &served.threads.writes)];
+        let waiting = pools.map(|(name, pool)| (name.to_owned(), pool.n_waiting()));
         self.store_calls_waiting = waiting.into();
         let volatile = served.volatile.stats();
         (self.volatile_tensors, self.volatile_bytes) =
@@ -292,29 +292,29 @@ impl ShardFigures {
             rows: get(&from.rows),
             bytes: get(&from.bytes),
             shared_bytes: get(&from.shared_bytes),
-            shared_memory_bytes: get(&from.beat.shared_taken),
+            shared_memory_bytes: get(&from.gauges.shared_taken),
             in_progress: from.kinds.iter().map(KindCounters::in_progress).sum(),
             connections: from.connections.load(Ordering::Relaxed).into(),
             connections_taken: get(&from.connections_taken),
             connections_refused: get(&from.connections_refused),
             connections_evicted: get(&from.connections_evicted),
             connections_idle_closed: get(&from.connections_idle_closed),
-            busy_seconds: get(&from.beat.busy_ns) as f64 / 1e9,
+            busy_seconds: get(&from.gauges.busy_ns) as f64 / 1e9,
             beat_age_seconds,
-            in_flight_bytes: get(&from.beat.room_taken),
+            in_flight_bytes: get(&from.gauges.room_taken),
             in_flight_bytes_limit: IN_FLIGHT_BYTES_PER_SHARD,
             tier_hits: get(&from.tier_hits),
             tier_misses: get(&from.tier_misses),
-            tier_evictions: get(&from.beat.tier_evictions),
-            tier_rows: get(&from.beat.tier_rows),
-            tier_used_bytes: get(&from.beat.tier_used_bytes),
+            tier_evictions: get(&from.gauges.tier_evictions),
+            tier_rows: get(&from.gauges.tier_rows),
+            tier_used_bytes: get(&from.gauges.tier_used_bytes),
             tier_bytes: get(&from.tier_bytes),
             disk_reads: get(&from.read_extents),
             disk_read_bytes: get(&from.read_bytes),
             joined_rows: get(&from.joined_rows),
             disk_reads_in_flight: get(&from.reads_in_flight),
-            disk_reads_in_flight_bytes: get(&from.beat.read_room_taken),
-            pulls_waiting_for_disk: get(&from.beat.pulls_waiting),
+            disk_reads_in_flight_bytes: get(&from.gauges.read_room_taken),
+            pulls_waiting_for_disk: get(&from.gauges.pulls_waiting),
             forwarded_rows: get(&from.forwarded_rows),
             delta_rows: get(&from.delta_rows),
             preloaded_bytes: get(&from.preloaded_bytes),
@@ -322,7 +322,7 @@ impl ShardFigures {
             published_rows: get(&from.published_rows),
             volatile_rows: get(&from.volatile_rows),
             lacking_rows: get(&from.lacking_rows),
-            volatile_pulls_waiting: get(&from.beat.volatile_pulls_waiting),
+            volatile_pulls_waiting: get(&from.gauges.volatile_pulls_waiting),
             pushes: get(&from.pushes),
             pushed_rows: get(&from.pushed_rows),
         }
@@ -331,13 +331,13 @@ impl ShardFigures {
 
 impl UpdateFigures {
     fn read(served: &Served) -> Self {
-        let mut stats = served.holdings.updates();
+        let mut stats = served.partitions.updates();
         served.runs.tell(&mut stats);
         Self {
             version: stats.version,
-            oldest_version: served.holdings.live.oldest_version(),
+            oldest_version: served.partitions.live.oldest_version(),
             writable: stats.writable,
-            follower: served.holdings.follows.is_some(),
+            follower: served.partitions.follows.is_some(),
             committed_rows: stats.committed_rows,
             pending_rows: stats.pending_rows,
             compactions_asked: stats.runs_asked,
@@ -351,9 +351,9 @@ impl UpdateFigures {
 }
 
 fn published(served: &Served) -> BTreeMap<String, PublishedFigures> {
-    let published = served.holdings.published_versions().unwrap_or_default();
+    let published = served.partitions.published_versions().unwrap_or_default();
     let figures = |(part, version): (PartId, u32)| {
-        let committed = served.holdings.live.part_version(part).unwrap_or(version);
+        let committed = served.partitions.live.part_version(part).unwrap_or(version);
         let waiting = committed.saturating_sub(version);
         (part.to_string(), PublishedFigures { version, waiting })
     };

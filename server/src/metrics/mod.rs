@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::blocking::BlockingPools;
 use crate::compactor::Runs;
-use crate::holdings::Holdings;
-use crate::limits::BEAT_OVERDUE;
+use crate::limits::HEARTBEAT_OVERDUE;
+use crate::partitions::Partitions;
 use crate::preload::Preload;
 use crate::stats::Counters;
-use crate::store_threads::StoreThreads;
 use crate::volatile::Volatile;
 
 pub use figures::{
@@ -38,9 +38,9 @@ pub(crate) struct Observed {
 
 /// What there is to see once the graph is open.
 pub(crate) struct Served {
-    pub(crate) holdings: Arc<Holdings>,
+    pub(crate) partitions: Arc<Partitions>,
     pub(crate) counters: Arc<[Counters]>,
-    pub(crate) threads: Arc<StoreThreads>,
+    pub(crate) threads: Arc<BlockingPools>,
     pub(crate) runs: Arc<Runs>,
     pub(crate) preload: Arc<Preload>,
     pub(crate) volatile: Arc<Volatile>,
@@ -111,14 +111,14 @@ impl Observed {
     }
 
     /// Notes that a shard has told its figures just now.
-    pub(crate) fn beaten(&self, counters: &Counters) {
+    pub(crate) fn heartbeat(&self, counters: &Counters) {
         let now_ms = u64::try_from(self.uptime().as_millis()).unwrap_or(u64::MAX).max(1);
-        counters.beat.at_ms.store(now_ms, Ordering::Relaxed);
+        counters.gauges.at_ms.store(now_ms, Ordering::Relaxed);
     }
 
     /// How long ago a shard has told its figures; since the start if it never has.
     fn beat_age(&self, counters: &Counters) -> Duration {
-        let at = Duration::from_millis(counters.beat.at_ms.load(Ordering::Relaxed));
+        let at = Duration::from_millis(counters.gauges.at_ms.load(Ordering::Relaxed));
         self.uptime().saturating_sub(at)
     }
 
@@ -126,7 +126,7 @@ impl Observed {
     pub(crate) fn silent_shard(&self) -> Option<(usize, Duration)> {
         let shards = self.served().filter(|_| self.phase() == Phase::Serving)?.counters.iter();
         let ages = shards.map(|counters| self.beat_age(counters)).enumerate();
-        ages.filter(|(_, age)| *age > BEAT_OVERDUE).max_by_key(|(_, age)| *age)
+        ages.filter(|(_, age)| *age > HEARTBEAT_OVERDUE).max_by_key(|(_, age)| *age)
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(30));
         assert!(observed.beat_age(&counters) >= Duration::from_millis(30), "never published");
         let told = Instant::now();
-        observed.beaten(&counters);
+        observed.heartbeat(&counters);
         let age = observed.beat_age(&counters);
         // Told in whole milliseconds.
         assert!(age <= told.elapsed() + Duration::from_millis(1), "{age:?}");

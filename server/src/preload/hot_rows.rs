@@ -15,7 +15,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
-use lodestore_store::Device;
+use lodestore_store::FileSystem;
 use lodestore_store::limits::{MAX_TENSOR_NAME_BYTES, MAX_TENSORS};
 use thiserror::Error;
 
@@ -62,7 +62,7 @@ impl Owner {
 
 /// Writes the file of a partition; the old one is there, or the new one is.
 pub(super) fn write(
-    device: &dyn Device,
+    device: &dyn FileSystem,
     dir: &Path,
     owner: Owner,
     rows: &HotRows,
@@ -88,7 +88,7 @@ pub(super) fn write(
 
 /// Reads the file of a partition; `None` where there is none.
 pub(super) fn read(
-    device: &dyn Device,
+    device: &dyn FileSystem,
     dir: &Path,
     owner: Owner,
 ) -> Result<Option<HotRows>, HotRowsError> {

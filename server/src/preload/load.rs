@@ -46,8 +46,8 @@ impl Shard {
         let portions = if n_slots >= n_owned {
             whole
         } else {
-            let name = &plan.holdings.tensors[tensor].description.name;
-            let stripes = plan.holdings.tensors[tensor].stripes;
+            let name = &plan.partitions.tensors[tensor].description.name;
+            let stripes = plan.partitions.tensors[tensor].stripes;
             let hot = self.portions(tensor, |part, _| {
                 let is_own = |row| stripes.shard_of(part.0, row) == self.number();
                 Some(Rows::Listed(preload.remembered(part, name, is_own)?, 0))
@@ -66,21 +66,21 @@ impl Shard {
     /// Returns the portion of each partition, of the rows that `rows` chooses by partition and
     /// length.
     fn portions(&self, tensor: usize, rows: impl Fn(PartId, u32) -> Option<Rows>) -> Vec<Portion> {
-        let holdings = &self.shard_plan().holdings;
+        let partitions = &self.shard_plan().partitions;
         let piece_rows = (PRELOAD_BYTES / self.tensors()[tensor].row_bytes).clamp(1, PRELOAD_ROWS);
         let portion = |&part: &PartId| {
-            let range = holdings.book.range(part);
+            let range = partitions.book.range(part);
             Some(Portion {
                 tensor,
                 part,
                 first_node: range.start,
-                stripes: holdings.tensors[tensor].stripes,
+                stripes: partitions.tensors[tensor].stripes,
                 shard: self.number(),
                 piece_rows,
                 rows: rows(part, range.end - range.start)?,
             })
         };
-        holdings.parts().iter().filter_map(portion).collect()
+        partitions.parts().iter().filter_map(portion).collect()
     }
 
     /// Starts the workers; they end when all is loaded, or the shard is about to.
@@ -115,8 +115,8 @@ impl Shard {
             let whole = self.portions(tensor, |_, n_rows| Some(Rows::Range(0, n_rows)));
             let n_owned: u64 = whole.iter().map(Portion::n_rows).sum();
             if plan.preload.wanted(tensor) != Wanted::No && rows.n_slots() < n_owned {
-                let name = &plan.holdings.tensors[tensor].description.name;
-                let hot = rows.hottest(&plan.holdings).into_iter();
+                let name = &plan.partitions.tensors[tensor].description.name;
+                let hot = rows.hottest(&plan.partitions).into_iter();
                 all.extend(hot.map(|(part, rows)| (part, name.clone(), rows)));
             }
         }

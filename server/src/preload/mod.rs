@@ -19,7 +19,7 @@ use lodestore_graph::PartId;
 use lodestore_store::{Disk, HOT_ROWS_DIR};
 use tracing::{info, warn};
 
-use crate::holdings::Holdings;
+use crate::partitions::Partitions;
 use crate::{ServerConfig, ServerError};
 use hot_rows::{HotRows, Owner};
 
@@ -86,9 +86,9 @@ struct Resident {
 impl Preload {
     /// Checks what is wanted, and reads the rows that are remembered. A file that cannot be used is
     /// reported in the log and ignored.
-    pub(crate) fn new(config: &ServerConfig, holdings: &Holdings) -> Result<Self, ServerError> {
-        let wanted = wanted(&config.preload, holdings)?;
-        let graph = holdings.live.graph();
+    pub(crate) fn new(config: &ServerConfig, partitions: &Partitions) -> Result<Self, ServerError> {
+        let wanted = wanted(&config.preload, partitions)?;
+        let graph = partitions.live.graph();
         let dir = config.state_dir.clone().unwrap_or_else(|| graph.dir().join(HOT_ROWS_DIR));
         let this = Self {
             wanted,
@@ -99,8 +99,8 @@ impl Preload {
             fault: Mutex::default(),
         };
         if this.is_wanted() {
-            for &part in &*holdings.parts() {
-                match hot_rows::read(&Disk, &this.dir, this.owner(holdings, part)) {
+            for &part in &*partitions.parts() {
+                match hot_rows::read(&Disk, &this.dir, this.owner(partitions, part)) {
                     Ok(Some(rows)) => drop(lock(&this.remembered).rows.insert(part, rows)),
                     Ok(None) => {}
                     Err(error) => warn!(%error, "remembered rows are not loaded"),
@@ -163,7 +163,7 @@ impl Preload {
     }
 
     /// Writes down which rows were resident, once all shards have ended well.
-    pub(crate) fn save(&self, holdings: &Holdings, n_shards: u16) {
+    pub(crate) fn save(&self, partitions: &Partitions, n_shards: u16) {
         let resident = std::mem::take(&mut *lock(&self.resident));
         if resident.n_shards != n_shards {
             return;
@@ -172,7 +172,7 @@ impl Preload {
             let merged = rows.into_iter().map(|(tensor, lists)| (tensor, interleaved(&lists)));
             let rows: HotRows = merged.collect();
             let n_rows: usize = rows.values().map(Vec::len).sum();
-            let saved = hot_rows::write(&Disk, &self.dir, self.owner(holdings, part), &rows);
+            let saved = hot_rows::write(&Disk, &self.dir, self.owner(partitions, part), &rows);
             match saved {
                 Ok(()) => info!(%part, n_rows, "resident rows are remembered"),
                 Err(error) => {
@@ -182,17 +182,17 @@ impl Preload {
         }
     }
 
-    fn owner(&self, holdings: &Holdings, part: PartId) -> Owner {
-        let range = holdings.book.range(part);
+    fn owner(&self, partitions: &Partitions, part: PartId) -> Owner {
+        let range = partitions.book.range(part);
         Owner { graph: self.owner, part, n_rows: range.end - range.start }
     }
 }
 
-fn wanted(choices: &[PreloadChoice], holdings: &Holdings) -> Result<Vec<Wanted>, ServerError> {
-    let names = || holdings.tensors.iter().map(|tensor| tensor.description.name.as_str());
+fn wanted(choices: &[PreloadChoice], partitions: &Partitions) -> Result<Vec<Wanted>, ServerError> {
+    let names = || partitions.tensors.iter().map(|tensor| tensor.description.name.as_str());
     let is_auto = choices.contains(&PreloadChoice::Auto);
     let first = if is_auto { Wanted::IfItFits } else { Wanted::No };
-    let mut wanted = vec![first; holdings.tensors.len()];
+    let mut wanted = vec![first; partitions.tensors.len()];
     for choice in choices {
         let PreloadChoice::Tensor(name) = choice else { continue };
         let Some(position) = names().position(|known| known == name) else {

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lodestore_schema::{Failure, FailureCode, PullKind};
-use lodestore_store::DeviceProfile;
+use lodestore_store::DiskProfile;
 
 use crate::error::failure;
 use crate::limits::{
@@ -35,7 +35,7 @@ use gate::{Amount, Class, Gate, Ticket};
 /// The reads of one shard.
 pub(crate) struct ReadAdmission {
     state: RefCell<State>,
-    profile: DeviceProfile,
+    profile: DiskProfile,
     counters: Arc<[Counters]>,
     shard: usize,
     /// Reads of pulls that were given up; their buffers are the kernel's until they end.
@@ -119,7 +119,7 @@ struct Waiting<'a> {
 }
 
 impl ReadAdmission {
-    pub(crate) fn new(profile: DeviceProfile, counters: Arc<[Counters]>, shard: usize) -> Self {
+    pub(crate) fn new(profile: DiskProfile, counters: Arc<[Counters]>, shard: usize) -> Self {
         let reads = Amount { n: READS_PER_SHARD, bytes: READ_BYTES_PER_SHARD };
         let state = State {
             lists: Gate::new(Amount { n: PLANNED_ROWS_PER_SHARD, bytes: 0 }),

@@ -17,7 +17,7 @@ fn run<F: Future<Output = ()> + 'static>(work: impl FnOnce() -> F + Send + 'stat
 
 fn admission() -> Rc<ReadAdmission> {
     let counters = Arc::from([Counters::default()]);
-    Rc::new(ReadAdmission::new(DeviceProfile::default(), counters, 0))
+    Rc::new(ReadAdmission::new(DiskProfile::default(), counters, 0))
 }
 
 fn turn_of(admission: &Rc<ReadAdmission>, kind: PullKind, arrived: Instant) -> ReadTurn {
@@ -175,7 +175,7 @@ fn under_many_clients_what_is_read_is_of_use_and_the_rest_is_refused_with_a_hint
                     let (arrived, progress) = (Instant::now(), Progress::New);
                     let (kind, deadline) = (PullKind::Vector, arrived + TIME);
                     let turn = admission.turn(&PullOrder { kind, arrived, deadline, progress });
-                    let pull = crate::connection::within(deadline, disk.pull(&turn));
+                    let pull = crate::deadline::with_deadline(deadline, disk.pull(&turn));
                     match pull.await {
                         Ok(()) => in_time.set(in_time.get() + 1),
                         Err(failure) if failure.code == FailureCode::Overloaded => {

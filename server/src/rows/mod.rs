@@ -3,28 +3,28 @@
 //! The tier has rows of the newest version that this shard serves. A commit has each shard take its
 //! version over before it is acknowledged ([`refresh`]).
 
-mod lent;
-mod moving;
+mod lease;
 mod part;
 mod preload;
 mod refresh;
+mod transfer;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use lodestore_cache::{Grant, Tier};
+use lodestore_cache::{Reservation, Tier};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::{Failure, FailureCode, Stripes};
 use lodestore_store::{Extent, GraphVersion, PAGE_BYTES, PlannedRow, RowIdx, TensorVersion};
 
 use crate::dma::{LIST_BYTES_PER_ROW, ReadList};
 use crate::error::failure;
-use crate::holdings::Holdings;
 use crate::limits::{IDLE_SCRATCH_MAX, READ_LIST_BYTES_PER_ROW};
-use crate::map::TierFile;
+use crate::partitions::Partitions;
 use crate::reads::ReadTurn;
-use crate::shard::ShardPlan;
+use crate::shard::plan::ShardPlan;
+use crate::shared_memory::TierFile;
 use crate::stats::{Counters, count};
 use part::{MissedRow, PartRows, PartScratch};
 
@@ -54,7 +54,7 @@ pub(crate) struct ShardRows {
     /// By which clients of this machine read the rows of the tier.
     tier_file: Option<TierFile>,
     /// The tier's part of the server's budget.
-    memory: Grant,
+    memory: Reservation,
     /// Disk time of a missed row in the last gathers, in nanoseconds by its profile.
     row_cost: Cell<u64>,
     /// Scratch of gathers that are not running.
@@ -117,22 +117,22 @@ impl ShardRows {
         shard: u16,
         tier_bytes: usize,
     ) -> Result<Self, String> {
-        let holdings = &plan.holdings;
-        let tensor = &holdings.tensors[position];
-        let n_parts = holdings.book.n_parts().into();
+        let partitions = &plan.partitions;
+        let tensor = &partitions.tensors[position];
+        let n_parts = partitions.book.n_parts().into();
         let mut key_bases = vec![None; n_parts];
         let mut key_base = 0u64;
-        for &part in &*holdings.parts_ever() {
+        for &part in &*partitions.parts_ever() {
             let base = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
             key_bases[part.index()] = Some(base);
-            key_base += holdings.keys_of(part, tensor);
+            key_base += partitions.keys_of(part, tensor);
         }
         let key_space = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
         let row_bytes = tensor.description.row_bytes as usize;
-        let (tier, tier_file) = lent::make_tier(plan, tier_bytes, row_bytes, key_space)?;
+        let (tier, tier_file) = lease::make_tier(plan, tier_bytes, row_bytes, key_space)?;
         // Without slots there are a few words, of which a budget of 0 bytes knows nothing.
         let n_bytes = if tier.n_slots() == 0 { 0 } else { tier.bytes() as u64 };
-        let memory = plan.governor.grant(n_bytes).map_err(|error| error.to_string())?;
+        let memory = plan.memory_budget.reserve(n_bytes).map_err(|error| error.to_string())?;
         let parts = Parts { by_index: vec![None; n_parts], open: Vec::new() };
         let this = Self {
             row_bytes,
@@ -144,11 +144,11 @@ impl ShardRows {
             tier: RefCell::new(tier),
             tier_file,
             memory,
-            row_cost: Cell::new((holdings.profile.request_seconds(PAGE_BYTES) * 1e9) as u64),
+            row_cost: Cell::new((partitions.profile.request_seconds(PAGE_BYTES) * 1e9) as u64),
             scratch: RefCell::default(),
         };
-        for &part in &*holdings.parts() {
-            this.open_part(holdings, position, part).await?;
+        for &part in &*partitions.parts() {
+            this.open_part(partitions, position, part).await?;
         }
         Ok(this)
     }
@@ -173,7 +173,7 @@ impl ShardRows {
         debug_assert_eq!(out.len(), ids.len() * self.row_bytes);
         let mut scratch = self.scratch.borrow_mut().pop().unwrap_or_default();
         let parts = self.parts();
-        let are_ours = self.keys_of(&plan.holdings, &parts, ids, &mut scratch.keys)?;
+        let are_ours = self.keys_of(&plan.partitions, &parts, ids, &mut scratch.keys)?;
         if are_ours {
             self.tier.borrow_mut().lookup(&scratch.keys, out, &mut scratch.misses);
             let gather = Gather { plan, want, parts: &parts, n_ids: ids.len() };
@@ -206,7 +206,7 @@ impl ShardRows {
         if gather.parts.all_are_at(pinned.version()) {
             return;
         }
-        let book = &gather.plan.holdings.book;
+        let book = &gather.plan.partitions.book;
         let is_other = |id: NodeId| {
             let (part, row) = book.locate(id)?;
             let current = gather.parts.get(part)?.current();
@@ -245,7 +245,7 @@ impl ShardRows {
     /// Returns the keys of rows of this shard; `false` when one of them is another shard's.
     fn keys_of(
         &self,
-        holdings: &Holdings,
+        partitions: &Partitions,
         parts: &Parts,
         ids: &[NodeId],
         keys: &mut Vec<u32>,
@@ -253,8 +253,9 @@ impl ShardRows {
         keys.clear();
         keys.reserve(ids.len());
         for &id in ids {
-            let (part, row) = holdings.book.locate(id).ok_or_else(|| not_here(holdings, id))?;
-            let rows = parts.get(part).ok_or_else(|| not_here(holdings, id))?;
+            let (part, row) =
+                partitions.book.locate(id).ok_or_else(|| wrong_server(partitions, id))?;
+            let rows = parts.get(part).ok_or_else(|| wrong_server(partitions, id))?;
             if self.stripes.shard_of(part.0, row) != self.shard {
                 return Ok(false);
             }
@@ -274,7 +275,7 @@ impl ShardRows {
         let (turn, n_missed) = (gather.want.turn, scratch.misses.len());
         // Until the lists are idle again.
         let _lists = turn.take_lists(n_missed, ids.len(), self.row_cost.get()).await?;
-        bucket(&gather.plan.holdings.book, ids, &scratch.misses, &mut scratch.missed);
+        bucket(&gather.plan.partitions.book, ids, &scratch.misses, &mut scratch.missed);
         let read = self.read_misses(gather, out, scratch).await;
         // Not kept for the next: they would keep old files from being removed.
         scratch.list.clear();
@@ -293,7 +294,7 @@ impl ShardRows {
         let &Gather { plan, want: Want { turn, pinned }, parts, n_ids } = gather;
         seen.clear();
         let reading =
-            part::Reading { profile: &plan.holdings.profile, counters: self.counters(plan) };
+            part::Reading { profile: &plan.partitions.profile, counters: self.counters(plan) };
         for missed in missed.chunk_by(|a, b| a.part == b.part) {
             let part = missed[0].part;
             let rows = parts.get(part).expect("its rows have keys");
@@ -397,9 +398,9 @@ fn not_pinned(part: PartId, version: u32) -> Failure {
 }
 
 /// The failure for a node that does not exist or lives on another server.
-pub(crate) fn not_here(holdings: &Holdings, id: NodeId) -> Failure {
-    let n_nodes = holdings.book.n_nodes();
-    let Some(part) = holdings.book.part_of(id) else {
+pub(crate) fn wrong_server(partitions: &Partitions, id: NodeId) -> Failure {
+    let n_nodes = partitions.book.n_nodes();
+    let Some(part) = partitions.book.part_of(id) else {
         let message =
             format!("node {id} does not exist: the graph has nodes 0 to {n_nodes}, exclusive");
         return failure(FailureCode::NotFound, message);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::{
-    DeviceProfile, Layer, LayerRows, LiveTensor, ReadPlan, RowIdx, TensorVersion,
+    DiskProfile, Layer, LayerRows, ReadPlan, RowIdx, TensorHandle, TensorVersion,
 };
 
 use crate::dma::{DmaReader, ReadList};
@@ -18,7 +18,7 @@ use crate::stats::{Counters, count};
 /// Rows of one partition. Their keys in the tier start at `key_base`.
 pub(super) struct PartRows {
     pub(super) key_base: u32,
-    live: Arc<LiveTensor>,
+    live: Arc<TensorHandle>,
     /// The version that gathers read; the tier has rows of no other.
     current: RefCell<Arc<TensorVersion>>,
     /// The version that takes its place, while the rows that it changed leave the tier.
@@ -36,7 +36,7 @@ pub(super) struct Switch<'a> {
 
 /// State that reads of one gather share.
 pub(super) struct Reading<'a> {
-    pub(super) profile: &'a DeviceProfile,
+    pub(super) profile: &'a DiskProfile,
     pub(super) counters: &'a Counters,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct PartScratch {
 
 impl PartRows {
     /// Opens the newest version.
-    pub(super) async fn open(live: Arc<LiveTensor>, key_base: u32) -> Result<Self, String> {
+    pub(super) async fn open(live: Arc<TensorHandle>, key_base: u32) -> Result<Self, String> {
         let current = live.current();
         let mut readers = Vec::with_capacity(current.layers().len());
         for layer in current.layers() {

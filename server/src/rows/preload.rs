@@ -5,9 +5,9 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::Failure;
 
 use super::{Gather, ShardRows, Want};
-use crate::holdings::Holdings;
+use crate::partitions::Partitions;
 use crate::reads::ReadTurn;
-use crate::shard::ShardPlan;
+use crate::shard::plan::ShardPlan;
 
 impl ShardRows {
     /// Rows that the tier can hold.
@@ -29,7 +29,7 @@ impl ShardRows {
     ) -> Result<bool, Failure> {
         let mut scratch = self.scratch.borrow_mut().pop().unwrap_or_default();
         let parts = self.parts();
-        if self.keys_of(&plan.holdings, &parts, ids, &mut scratch.keys)? {
+        if self.keys_of(&plan.partitions, &parts, ids, &mut scratch.keys)? {
             {
                 let tier = self.tier.borrow();
                 let is_missing = |key: &u32| tier.directory().slot_of(*key) == NO_SLOT;
@@ -54,8 +54,8 @@ impl ShardRows {
     }
 
     /// Returns the resident rows by partition, hottest first.
-    pub(crate) fn hottest(&self, holdings: &Holdings) -> Vec<(PartId, Vec<u32>)> {
-        let parts = holdings.parts();
+    pub(crate) fn hottest(&self, partitions: &Partitions) -> Vec<(PartId, Vec<u32>)> {
+        let parts = partitions.parts();
         let base_of = |part: &PartId| Some((self.key_bases[part.index()]?, *part));
         let bases: Vec<(u32, PartId)> = parts.iter().filter_map(base_of).collect();
         let mut rows: Vec<(PartId, Vec<u32>)> =
@@ -65,7 +65,7 @@ impl ShardRows {
             let Some(at) = after.checked_sub(1) else { continue };
             let (base, part) = bases[at];
             let row = self.stripes.row_of(part.0, self.shard, key - base);
-            let range = holdings.book.range(part);
+            let range = partitions.book.range(part);
             // A partition that has gone may have left some.
             if row < range.end - range.start {
                 rows[at].1.push(row);

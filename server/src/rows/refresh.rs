@@ -14,7 +14,7 @@ use lodestore_store::{RowIdx, TensorVersion};
 
 use super::ShardRows;
 use super::part::PartRows;
-use crate::holdings::Holdings;
+use crate::partitions::Partitions;
 
 /// Rows that are looked at before other tasks get the core.
 const ROWS_PER_TURN: usize = 4096;
@@ -24,7 +24,11 @@ const LOOK: Duration = Duration::from_millis(1);
 impl ShardRows {
     /// Has gathers of a partition read the newest version that is committed when this is called, or
     /// a later one.
-    pub(crate) async fn refresh(&self, holdings: &Holdings, part: PartId) -> Result<(), Failure> {
+    pub(crate) async fn refresh(
+        &self,
+        partitions: &Partitions,
+        part: PartId,
+    ) -> Result<(), Failure> {
         let parts = self.parts();
         let Some(rows) = parts.get(part) else { return Ok(()) };
         while rows.is_switching() {
@@ -32,7 +36,7 @@ impl ShardRows {
         }
         let current = rows.current();
         let Some(switch) = rows.begin_switch().await? else { return Ok(()) };
-        self.forget_changed(holdings, part, rows, (&current, &switch.next)).await;
+        self.forget_changed(partitions, part, rows, (&current, &switch.next)).await;
         switch.finish();
         Ok(())
     }
@@ -40,7 +44,7 @@ impl ShardRows {
     /// Takes the rows that `next` may have changed since `current` out of the tier.
     async fn forget_changed(
         &self,
-        holdings: &Holdings,
+        partitions: &Partitions,
         part: PartId,
         rows: &PartRows,
         (current, next): (&TensorVersion, &TensorVersion),
@@ -48,7 +52,7 @@ impl ShardRows {
         let is_later = |version: u32| version > current.version();
         if is_later(next.base().version()) {
             // Deltas were folded that this shard has not seen: any row may be another.
-            let n_rows = holdings.book.range(part).len();
+            let n_rows = partitions.book.range(part).len();
             let all = (0..u32::try_from(n_rows).unwrap_or(u32::MAX)).map(RowIdx);
             return self.forget_rows(part, rows, all).await;
         }

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future::poll_once;
 use glommio::{LocalExecutorBuilder, Placement};
-use lodestore_cache::{Governor, PolicyKind};
+use lodestore_cache::{MemoryBudget, PolicyKind};
 use lodestore_schema::PullKind;
-use lodestore_store::{Folding, LiveGraph};
+use lodestore_store::{Folding, GraphHandle};
 
 use super::*;
 use crate::ServerConfig;
+use crate::auth::AuthHandle;
+use crate::blocking::BlockingPools;
 use crate::compactor::Runs;
-use crate::guard::Gate;
 use crate::metrics::Observed;
 use crate::preload::Preload;
 use crate::reads::{Progress, PullOrder, ReadAdmission};
-use crate::store_threads::StoreThreads;
 use crate::testing::{Faulty, OpenFault, ROW_BYTES, import, put};
 use crate::volatile::Volatile;
 
@@ -39,31 +39,31 @@ impl Bench {
         let graph = import(dir, N_NODES);
         let mut config = ServerConfig { writable: true, n_shards: 1, ..ServerConfig::new(&graph) };
         config.tier_bytes = 1 << 20;
-        let holdings = Arc::new(Holdings::open(&config, 1).unwrap());
+        let partitions = Arc::new(Partitions::open(&config, 1).unwrap());
         let counters: Arc<[Counters]> = Arc::from([Counters::default()]);
         let plan = ShardPlan {
             tier_bytes: Arc::from([1 << 20]),
-            governor: Governor::new(4 << 20),
+            memory_budget: MemoryBudget::new(4 << 20),
             shared_bytes: 0,
             policy: PolicyKind::Lru,
-            gate: Arc::new(Gate::default()),
-            preload: Arc::new(Preload::new(&config, &holdings).unwrap()),
-            volatile: Arc::new(Volatile::new(&config, &holdings, &Governor::new(0)).unwrap()),
-            holdings,
+            auth: Arc::new(AuthHandle::default()),
+            preload: Arc::new(Preload::new(&config, &partitions).unwrap()),
+            volatile: Arc::new(Volatile::new(&config, &partitions, &MemoryBudget::new(0)).unwrap()),
+            partitions,
             counters: Arc::clone(&counters),
             shard_ports: Arc::from([]),
-            threads: Arc::new(StoreThreads::start(false).unwrap()),
+            threads: Arc::new(BlockingPools::start(false).unwrap()),
             runs: Arc::new(Runs::new()),
             busy: Arc::default(),
             observed: Arc::new(Observed::new()),
         };
         let rows = ShardRows::open(&plan, 0, 0, 1 << 20).await.unwrap();
-        let reads = Rc::new(ReadAdmission::new(plan.holdings.profile, counters, 0));
+        let reads = Rc::new(ReadAdmission::new(plan.partitions.profile, counters, 0));
         Self { graph, plan, rows, reads }
     }
 
-    fn live(&self) -> &LiveGraph {
-        &self.plan.holdings.live
+    fn live(&self) -> &GraphHandle {
+        &self.plan.partitions.live
     }
 
     /// Commits rows of the first `n_nodes` nodes.
@@ -96,7 +96,7 @@ impl Bench {
     }
 
     async fn refresh(&self) {
-        let refresh = self.rows.refresh(&self.plan.holdings, PART);
+        let refresh = self.rows.refresh(&self.plan.partitions, PART);
         let late = async {
             glommio::timer::sleep(Duration::from_secs(10)).await;
             panic!("a switch never ends");
@@ -105,7 +105,7 @@ impl Bench {
     }
 
     async fn open(&self) {
-        self.rows.open_part(&self.plan.holdings, 0, PART).await.unwrap();
+        self.rows.open_part(&self.plan.partitions, 0, PART).await.unwrap();
     }
 
     fn is_resident(&self, node: NodeId) -> bool {
@@ -172,7 +172,7 @@ fn a_switch_that_fails_is_no_obstacle_to_the_next() {
     on_shard(|bench| async move {
         bench.commit(10, 1);
         let _fault = Faulty::new(bench.graph.join("part-000/x.v2.delta"), OpenFault::Fails);
-        let refused = bench.rows.refresh(&bench.plan.holdings, PART).await.unwrap_err();
+        let refused = bench.rows.refresh(&bench.plan.partitions, PART).await.unwrap_err();
         assert!(refused.message.contains("on purpose"), "{refused}");
         assert_eq!(bench.turn_of(NODE).await, 0);
         bench.refresh().await;

@@ -8,15 +8,16 @@ use glommio::sync::StaticPermit;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX, REPLY_BODY_BYTES_MAX};
 use lodestore_schema::{Failure, FailureCode, PullKind, Versions};
-use lodestore_store::{GraphVersion, LiveGraph, StoreError};
+use lodestore_store::{GraphHandle, GraphVersion, StoreError};
 
 use super::Shard;
-use crate::connection::{Buffers, HEAD_ROOM, within};
+use crate::buffers::{Buffers, HEAD_ROOM};
+use crate::deadline::with_deadline;
 use crate::error::{failure, no_room, store_failure};
+use crate::mesh::{GatherRequest, ShardRequest};
 use crate::pins::{PINS_MAX, Use};
-use crate::post::{Question, Wanted};
 use crate::reads::{Progress, PullOrder, ReadTurn};
-use crate::rows::{ShardRows, Want, not_here};
+use crate::rows::{ShardRows, Want, wrong_server};
 use crate::stats::count;
 
 /// Ids of one owner, and where they stand in the request.
@@ -80,9 +81,12 @@ impl Shard {
             } else {
                 count(&self.counters().forwarded_rows, ids.len());
                 let n_rows_after = turn.rows_after() * ids.len() / n_rows;
-                let question =
-                    Question::Gather(Wanted::new(turn.order(), n_rows_after, pinned.cloned()));
-                self.post.ask(owner, question, tensor, ids).await
+                let request = ShardRequest::Gather(GatherRequest::new(
+                    turn.order(),
+                    n_rows_after,
+                    pinned.cloned(),
+                ));
+                self.mesh.ask(owner, request, tensor, ids).await
             };
             rows.map(|rows| (rows, positions))
         });
@@ -120,7 +124,7 @@ impl Shard {
         &self,
         tensor: u16,
         ids: &[NodeId],
-        wanted: &Wanted,
+        wanted: &GatherRequest,
     ) -> Result<(Vec<u8>, StaticPermit), Failure> {
         if wanted.is_given_up() {
             return Err(failure(FailureCode::Deadline, "no request waits for these rows any more"));
@@ -131,12 +135,12 @@ impl Shard {
         turn.set_rows_after(wanted.n_rows_after);
         let want = Want { turn: &turn, pinned: wanted.pinned.as_ref() };
         let gather = self.gather_owned(tensor, want, ids);
-        Ok((within(wanted.order.deadline, gather).await?, room))
+        Ok((with_deadline(wanted.order.deadline, gather).await?, room))
     }
 
     /// Fails when a request means another graph than this.
     pub(crate) fn check_graph(&self, graph: u64) -> Result<(), Failure> {
-        if graph == 0 || graph == self.plan.holdings.graph_tag() {
+        if graph == 0 || graph == self.plan.partitions.graph_tag() {
             return Ok(());
         }
         let message = "another graph is served here now; ask its server where it listens";
@@ -151,16 +155,16 @@ impl Shard {
         if version == 0 {
             return Ok(None);
         }
-        let holdings = &self.plan.holdings;
-        let known = holdings.pins.get(version, Instant::now());
-        let parts = holdings.parts();
+        let partitions = &self.plan.partitions;
+        let known = partitions.pins.get(version, Instant::now());
+        let parts = partitions.parts();
         if let Some(pinned) = &known
             && parts.iter().all(|part| pinned.tensor(*part, 0).is_some())
         {
             return Ok(known);
         }
-        let pins = Arc::clone(holdings);
-        let pin = move |live: &Arc<LiveGraph>| {
+        let pins = Arc::clone(partitions);
+        let pin = move |live: &Arc<GraphHandle>| {
             let pinned = Arc::new(live.pin(version)?);
             Ok(pins.pins.keep(&pinned, Use::Reader, Instant::now()).then_some(pinned))
         };
@@ -193,18 +197,18 @@ impl Shard {
 
     /// Fails where a partition of these rows has a lower version here than the lowest that will do.
     pub(crate) fn check_floors(&self, ids: &[NodeId], floors: &Versions) -> Result<(), Failure> {
-        let holdings = &*self.plan.holdings;
+        let partitions = &*self.plan.partitions;
         let highest = floors.above.iter().map(|it| it.version).fold(floors.lowest, u32::max);
-        if highest == 0 || holdings.lowest_served() >= highest {
+        if highest == 0 || partitions.lowest_served() >= highest {
             return Ok(());
         }
         let mut last = None;
         for &id in ids {
-            let part = holdings.book.part_of(id);
+            let part = partitions.book.part_of(id);
             let Some(part) = part.filter(|_| part != last) else { continue };
             last = Some(part);
-            let (wanted, found) = (floors.of(part.0), holdings.served_version(part));
-            if holdings.parts().contains(&part) && found < wanted {
+            let (wanted, found) = (floors.of(part.0), partitions.served_version(part));
+            if partitions.parts().contains(&part) && found < wanted {
                 let message = format!(
                     "partition {part} has version {found} here, and version {wanted} is wanted: ask \
                      another server, or this one later"
@@ -217,7 +221,7 @@ impl Shard {
 
     /// Versions that the partitions of these nodes have reached, for the end of an answer.
     pub(crate) fn versions(&self, ids: &[NodeId]) -> Versions {
-        self.plan.holdings.versions(ids)
+        self.plan.partitions.versions(ids)
     }
 
     /// The tensor at a position of the description.
@@ -249,11 +253,12 @@ impl Shard {
 
     /// Splits ids by the shard that owns their rows.
     pub(super) fn split(&self, tensor: u16, ids: &[NodeId]) -> Result<Vec<Share>, Failure> {
-        let holdings = &*self.plan.holdings;
-        let stripes = holdings.tensors[usize::from(tensor)].stripes;
+        let partitions = &*self.plan.partitions;
+        let stripes = partitions.tensors[usize::from(tensor)].stripes;
         let mut by_shard: Vec<Share> = vec![Share::default(); self.plan.counters.len()];
         for (position, &id) in ids.iter().enumerate() {
-            let (part, row) = holdings.book.locate(id).ok_or_else(|| not_here(holdings, id))?;
+            let (part, row) =
+                partitions.book.locate(id).ok_or_else(|| wrong_server(partitions, id))?;
             let (shard_ids, positions) = &mut by_shard[usize::from(stripes.shard_of(part.0, row))];
             shard_ids.push(id);
             positions.push(position);

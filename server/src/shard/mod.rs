@@ -6,8 +6,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_lite::FutureExt;
@@ -16,107 +16,63 @@ use glommio::channels::channel_mesh::{FullMesh, Receivers};
 use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::sync::{Semaphore, StaticPermit};
 use glommio::{Latency, Shares, TaskQueueHandle};
-use lodestore_cache::{Governor, PolicyKind};
 use lodestore_graph::NodeId;
 use lodestore_schema::{FailureCode, PullKind, Reply, ServerStats};
 use tracing::{error, warn};
 
-use crate::compactor::Runs;
-use crate::complaints::Complaints;
-use crate::connection::{Buffers, Turns};
+use crate::auth::AuthPolicy;
+use crate::buffers::{BufferPool, Buffers};
 use crate::error::failure;
-use crate::guard::{Gate, Guard};
-use crate::holdings::Holdings;
 use crate::limits::{
     DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, POOLED_BYTES_PER_SHARD, PRELOAD_SHARES,
     START_TIMEOUT, TURN,
 };
-use crate::metrics::Observed;
-use crate::post::{Letter, Post, Question, Rows};
-use crate::preload::Preload;
+use crate::log_limit::LogLimiter;
+use crate::mailbox::{Event, Mailbox};
+use crate::mesh::{Mesh, Message, Rows, ShardRequest};
 use crate::reads::ReadAdmission;
 use crate::rows::ShardRows;
 use crate::stats::Counters;
-use crate::store_threads::StoreThreads;
-use crate::volatile::Volatile;
+use crate::tls_scheduler::TlsScheduler;
 
-mod arrivals;
-mod beat;
-mod door;
+mod accept;
+mod admission;
+mod connections;
 #[deny(let_underscore_drop, reason = "a permit that is not bound is given back")]
 mod gather;
-mod inbox;
-mod inside;
+mod heartbeat;
 mod parts;
-mod pool;
+pub(crate) mod plan;
 #[deny(let_underscore_drop, reason = "the same")]
 mod update;
 mod volatile;
 
 use self::volatile::Waiting;
-use door::Entering;
-pub(crate) use inbox::{Event, Inbox};
-pub(crate) use inside::Idle;
-use inside::Inside;
-use pool::Pool;
-
-/// Parameters that a shard needs to start.
-#[derive(Clone)]
-pub(crate) struct ShardPlan {
-    pub(crate) holdings: Arc<Holdings>,
-    pub(crate) counters: Arc<[Counters]>,
-    /// TCP port of each shard.
-    pub(crate) shard_ports: Arc<[u16]>,
-    pub(crate) threads: Arc<StoreThreads>,
-    pub(crate) runs: Arc<Runs>,
-    /// Shards that still have connections; none closes its mailbox before it is 0.
-    pub(crate) busy: Arc<AtomicUsize>,
-    /// Bytes of this shard's tier for each tensor, and the budget that all tiers take theirs from.
-    pub(crate) tier_bytes: Arc<[usize]>,
-    pub(crate) governor: Governor,
-    /// Bytes of this shard that clients of this machine may map.
-    pub(crate) shared_bytes: u64,
-    pub(crate) policy: PolicyKind,
-    /// Credentials that clients must show.
-    pub(crate) gate: Arc<Gate>,
-    /// The counter by which it shows that it is alive.
-    pub(crate) observed: Arc<Observed>,
-    /// Which rows are loaded after the start.
-    pub(crate) preload: Arc<Preload>,
-    /// Rows in memory alone, of all shards.
-    pub(crate) volatile: Arc<Volatile>,
-}
-
-/// Where a shard reports how far it is.
-pub(crate) type Started = mpsc::Sender<Step>;
-
-/// State of a shard that starts.
-pub(crate) enum Step {
-    /// It serves: its number and its inbox.
-    Up(usize, Inbox),
-    /// It goes no further.
-    Failed(String),
-}
+use admission::HandshakeQueue;
+use connections::ConnectionTable;
+pub(crate) use connections::IdleClock;
+use plan::ShardPlan;
+pub(crate) use plan::{Started, Step};
 
 /// A running shard, shared by the tasks of its executor.
 pub(crate) struct Shard {
     id: usize,
     plan: ShardPlan,
     tensors: Vec<ShardRows>,
-    post: Post,
+    mesh: Mesh,
     room: Rc<Semaphore>,
     reads: Rc<ReadAdmission>,
     /// Bytes that clients of this machine may still map.
     shared_room: Rc<Semaphore>,
     bulk: TaskQueueHandle,
     /// The TLS handshake that has the core.
-    handshakes: Turns,
-    buffers: Pool,
+    handshakes: TlsScheduler,
+    buffers: BufferPool,
     open: RefCell<HashMap<u64, Rc<OwnedFd>>>,
     /// Connections that are not let in yet.
-    entering: RefCell<Entering<AbortHandle>>,
+    entering: RefCell<HandshakeQueue<AbortHandle>>,
     /// Connections that are let in; those that are not do not take their places.
-    inside: Inside,
+    admitted: ConnectionTable,
     next_connection: Cell<u64>,
     is_ending: Cell<bool>,
     /// Whether a switch to a version is tried again in the background.
@@ -125,15 +81,16 @@ pub(crate) struct Shard {
     n_loading: Cell<usize>,
     /// Pulls that wait for volatile rows.
     waiting: Waiting,
-    /// The last [`Holdings::described`], and the frame that answers `describe`.
+    /// The last [`crate::partitions::Partitions::described`], and the frame that answers
+    /// `describe`.
     description: RefCell<([u64; 2], Rc<[u8]>)>,
-    complaints: Complaints,
+    log_limit: LogLimiter,
 }
 
 /// The whole life of a shard's executor.
 pub(crate) async fn run(
     plan: ShardPlan,
-    mesh: FullMesh<Letter>,
+    mesh: FullMesh<Message>,
     started: Started,
 ) -> Result<(), String> {
     // A shard whose executor cannot start leaves its peers waiting here.
@@ -144,8 +101,9 @@ pub(crate) async fn run(
     let join = async { mesh.join().await.map_err(|error| error.to_string()) };
     let (senders, receivers) = join.or(late).await?;
     let id = senders.peer_id();
-    let (inbox_sender, inbox) = shared_channel::new_bounded(MAILBOX_LEN);
-    let (sender, inbox) = futures_lite::future::zip(inbox_sender.connect(), inbox.connect()).await;
+    let (mailbox_sender, mailbox) = shared_channel::new_bounded(MAILBOX_LEN);
+    let (sender, mailbox) =
+        futures_lite::future::zip(mailbox_sender.connect(), mailbox.connect()).await;
     let room = Rc::new(Semaphore::new(IN_FLIGHT_BYTES_PER_SHARD));
     let shared_room = Rc::new(Semaphore::new(plan.shared_bytes));
     let tensors = match open_tensors(&plan, id).await {
@@ -156,7 +114,7 @@ pub(crate) async fn run(
             return Err(reason);
         }
     };
-    let (profile, counters) = (plan.holdings.profile, Arc::clone(&plan.counters));
+    let (profile, counters) = (plan.partitions.profile, Arc::clone(&plan.counters));
     let reads = Rc::new(ReadAdmission::new(profile, counters, id));
     let tier_bytes: u64 = tensors.iter().map(ShardRows::tier_bytes).sum();
     plan.counters[id].tier_bytes.store(tier_bytes, Ordering::Relaxed);
@@ -166,32 +124,32 @@ pub(crate) async fn run(
         id,
         plan,
         tensors,
-        post: Post::new(senders),
+        mesh: Mesh::new(senders),
         room,
         reads: Rc::clone(&reads),
         shared_room,
         bulk,
-        handshakes: Turns::default(),
-        buffers: Pool::new(POOLED_BYTES_PER_SHARD),
+        handshakes: TlsScheduler::default(),
+        buffers: BufferPool::new(POOLED_BYTES_PER_SHARD),
         open: RefCell::default(),
-        entering: RefCell::new(Entering::new(RandomState::new().hash_one(id))),
-        inside: Inside::default(),
+        entering: RefCell::new(HandshakeQueue::new(RandomState::new().hash_one(id))),
+        admitted: ConnectionTable::default(),
         next_connection: Cell::new(0),
         is_ending: Cell::new(false),
         is_refreshing: Cell::new(false),
         n_loading: Cell::new(0),
         waiting: Waiting::default(),
         description: RefCell::new(([0; 2], Rc::from([]))),
-        complaints: Complaints::default(),
+        log_limit: LogLimiter::default(),
     });
-    shard.start_beat();
+    shard.start_heartbeat();
     shard.spawn_guarded("what ends reads that were given up", reads.reap());
-    shard.read_letters(receivers, sync);
+    shard.read_messages(receivers, sync);
     let ahead = shard.plan_preload();
-    let _ = started.send(Step::Up(id, Inbox::new(sender.into_foreign())));
+    let _ = started.send(Step::Up(id, Mailbox::new(sender.into_foreign())));
     drop(started);
     shard.start_preload(ahead, queue("preload", PRELOAD_SHARES, Latency::NotImportant));
-    shard.serve(&inbox, sync).await;
+    shard.serve(&mailbox, sync).await;
     shard.end().await;
     Ok(())
 }
@@ -223,14 +181,14 @@ impl Drop for Loading<'_> {
 
 impl Shard {
     /// Accepts connections until it is stopped.
-    async fn serve(self: &Rc<Self>, inbox: &ConnectedReceiver<Event>, sync: TaskQueueHandle) {
-        while let Some(event) = inbox.recv().await {
+    async fn serve(self: &Rc<Self>, mailbox: &ConnectedReceiver<Event>, sync: TaskQueueHandle) {
+        while let Some(event) = mailbox.recv().await {
             match event {
                 Event::Stop => return,
                 #[cfg(test)]
                 Event::Die => panic!("requested to die"),
                 Event::Connection(arrival) => {
-                    self.take(arrival, sync);
+                    self.accept(arrival, sync);
                     // However many come, those that end for them are put away between.
                     glommio::yield_if_needed().await;
                 }
@@ -245,7 +203,7 @@ impl Shard {
                     let shard = Rc::clone(self);
                     self.spawn_guarded("a partition that has come", async move {
                         // Its receiver may not wait any more.
-                        let _ = done.send(shard.adopt_arrived(part).await);
+                        let _ = done.send(shard.open_arrived(part).await);
                     });
                 }
                 Event::Folded(part) => {
@@ -282,26 +240,26 @@ impl Shard {
             glommio::timer::sleep(Duration::from_millis(2)).await;
         }
         self.remember_rows();
-        self.post.close();
+        self.mesh.close();
         if let Ok(shard) = Rc::try_unwrap(self) {
             join_all(shard.tensors.into_iter().map(ShardRows::close)).await;
         }
     }
 
-    /// Starts a task per peer that reads its letters.
-    fn read_letters(self: &Rc<Self>, mut receivers: Receivers<Letter>, sync: TaskQueueHandle) {
+    /// Starts a task per peer that reads its messages.
+    fn read_messages(self: &Rc<Self>, mut receivers: Receivers<Message>, sync: TaskQueueHandle) {
         for (peer, receiver) in receivers.streams() {
             // Weak: the readers end after the shard, when the peers close the mesh.
             let shard = Rc::downgrade(self);
             let read = async move {
-                while let Some(letter) = receiver.recv().await {
+                while let Some(message) = receiver.recv().await {
                     let Some(shard) = shard.upgrade() else { return };
-                    match letter {
-                        Letter::Answer { ticket, rows } => shard.post.deliver(ticket, rows),
-                        Letter::Ask { ticket, question, tensor, ids } => {
+                    match message {
+                        Message::Reply { ticket, rows } => shard.mesh.deliver(ticket, rows),
+                        Message::Request { ticket, request, tensor, ids } => {
                             // For a client of another shard as for one of this.
-                            let queue = match question {
-                                Question::Gather(ref wanted)
+                            let queue = match request {
+                                ShardRequest::Gather(ref wanted)
                                     if wanted.order.kind == PullKind::Vector =>
                                 {
                                     shard.bulk
@@ -310,7 +268,7 @@ impl Shard {
                             };
                             let task = async move {
                                 // One panicking task would stop the whole executor.
-                                let answer = shard.answer(question, tensor, &ids);
+                                let answer = shard.answer(request, tensor, &ids);
                                 let answer = AssertUnwindSafe(answer).catch_unwind().await;
                                 let panicked = |_| {
                                     let what = "another shard panicked over what it was asked";
@@ -318,7 +276,7 @@ impl Shard {
                                 };
                                 // Until the rows are on their way they have room here.
                                 let (rows, _room) = answer.unwrap_or_else(panicked);
-                                shard.post.answer(peer, ticket, rows).await;
+                                shard.mesh.answer(peer, ticket, rows).await;
                             };
                             if let Ok(task) = glommio::spawn_local_into(task, queue) {
                                 task.detach();
@@ -336,18 +294,18 @@ impl Shard {
     /// Returns what another shard asks.
     async fn answer(
         &self,
-        question: Question,
+        request: ShardRequest,
         tensor: u16,
         ids: &[NodeId],
     ) -> (Rows, Option<StaticPermit>) {
-        match question {
-            Question::Gather(wanted) => match self.gather_asked(tensor, ids, &wanted).await {
+        match request {
+            ShardRequest::Gather(wanted) => match self.gather_asked(tensor, ids, &wanted).await {
                 Ok((rows, room)) => (Ok(rows), Some(room)),
                 Err(refusal) => (Err(refusal), None),
             },
-            Question::Refresh(part) => (self.refresh(part).await.map(|()| Vec::new()), None),
-            Question::Open(part) => (self.open_part(part).await.map(|()| Vec::new()), None),
-            Question::Close(part) => (self.close_part(part).await.map(|()| Vec::new()), None),
+            ShardRequest::Refresh(part) => (self.refresh(part).await.map(|()| Vec::new()), None),
+            ShardRequest::Open(part) => (self.open_part(part).await.map(|()| Vec::new()), None),
+            ShardRequest::Close(part) => (self.close_part(part).await.map(|()| Vec::new()), None),
         }
     }
 
@@ -425,8 +383,8 @@ impl Shard {
     }
 
     /// Credentials that clients must show.
-    pub(crate) fn guard(&self) -> Arc<Guard> {
-        self.plan.gate.guard()
+    pub(crate) fn auth_policy(&self) -> Arc<AuthPolicy> {
+        self.plan.auth.policy()
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -436,21 +394,21 @@ impl Shard {
     /// Counters of the whole server.
     pub(crate) fn stats(&self) -> ServerStats {
         let shards = self.plan.counters.iter().map(Counters::snapshot).collect();
-        let mut updates = self.plan.holdings.updates();
+        let mut updates = self.plan.partitions.updates();
         self.plan.runs.tell(&mut updates);
         ServerStats { shards, updates, volatile: self.plan.volatile.stats() }
     }
 
     /// The frame that answers `describe`, built once for each version and list of partitions.
     pub(crate) fn description(&self) -> Rc<[u8]> {
-        let holdings = &self.plan.holdings;
+        let partitions = &self.plan.partitions;
         // Before they are informed: a change in between makes it again the next time.
-        let described = holdings.described();
+        let described = partitions.described();
         let mut known = self.description.borrow_mut();
         if known.1.is_empty() || known.0 != described {
             let (n_shards, mut frame) = (self.plan.counters.len(), Vec::new());
             let n_shards = u16::try_from(n_shards).unwrap_or(u16::MAX);
-            let description = self.plan.holdings.describe(n_shards, &self.plan.shard_ports);
+            let description = self.plan.partitions.describe(n_shards, &self.plan.shard_ports);
             Reply::Description(description).append_to(0, &mut frame);
             *known = (described, frame.into());
         }

@@ -9,28 +9,28 @@ use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{Arrival, LiveGraph, PartCopy, StoreError};
+use lodestore_store::{Arrival, GraphHandle, PartCopy, StoreError};
 use tracing::{info, warn};
 
 use super::Shard;
 use super::update::SWITCH_PAUSE;
 use crate::error::{failure, store_failure};
 use crate::limits::LAST_READS_MAX;
-use crate::post::Question;
+use crate::mesh::ShardRequest;
 
 /// How often the end of the last read is looked for.
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Shard {
     /// Serves a partition that a client has brought; returns the version.
-    pub(crate) async fn adopt(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
+    pub(crate) async fn open_received(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         self.check_roams()?;
-        self.adopt_arrived(part).await
+        self.open_arrived(part).await
     }
 
     /// Serves a partition whose folder has come; returns the version. It runs to its end even
     /// without a waiter.
-    pub(crate) async fn adopt_arrived(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
+    pub(crate) async fn open_arrived(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         let shard = Rc::clone(self);
         to_its_end(async move { shard.adopt_now(part).await }).await
     }
@@ -44,18 +44,18 @@ impl Shard {
     /// Makes a call of the store on a thread: it blocks.
     pub(crate) async fn call_store<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&Arc<LiveGraph>) -> T + Send + 'static,
+        call: impl FnOnce(&Arc<GraphHandle>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        let live = Arc::clone(&self.plan.holdings.live);
+        let live = Arc::clone(&self.plan.partitions.live);
         self.plan.threads.looks.call(move || call(&live))?.wait().await
     }
 
     /// Returns the same for a call that a move has to make: waits where the queue is full.
     async fn call_store_surely<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&Arc<LiveGraph>) -> T + Send + 'static,
+        call: impl FnOnce(&Arc<GraphHandle>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        let live = Arc::clone(&self.plan.holdings.live);
+        let live = Arc::clone(&self.plan.partitions.live);
         let place = loop {
             match self.plan.threads.looks.place() {
                 Ok(place) => break place,
@@ -82,8 +82,8 @@ impl Shard {
         if id != 0 {
             self.check_gives_up()?;
         }
-        let holdings = Arc::clone(&self.plan.holdings);
-        let begin = move |live: &Arc<LiveGraph>| {
+        let partitions = Arc::clone(&self.plan.partitions);
+        let begin = move |live: &Arc<GraphHandle>| {
             let was_given_up = || {
                 let given_up = if id == 0 { Ok(false) } else { live.was_given_up(part, id) };
                 given_up.map_err(|error| store_failure(&error))
@@ -93,7 +93,7 @@ impl Shard {
             }
             match live.begin_copy(part) {
                 // In this order: what is not being decided any more is decided.
-                Err(StoreError::NoPart { .. }) if holdings.is_leaving(part) => {
+                Err(StoreError::NoPart { .. }) if partitions.is_leaving(part) => {
                     let message = format!("partition {part} is being given up; ask again");
                     Err(failure(FailureCode::Overloaded, message))
                 }
@@ -107,11 +107,11 @@ impl Shard {
     /// Fails unless a copy comes together in this server's folder.
     pub(crate) async fn check_arrives(&self, part: PartId, id: u64) -> Result<(), Failure> {
         self.check_roams()?;
-        let holdings = Arc::clone(&self.plan.holdings);
-        let look = move |live: &Arc<LiveGraph>| {
-            holdings.look_for_arrivals()?;
+        let partitions = Arc::clone(&self.plan.partitions);
+        let look = move |live: &Arc<GraphHandle>| {
+            partitions.look_for_arrivals()?;
             // Now, when no bytes have been fetched: the source releases it before it is adopted.
-            live.check_adopts(part)?;
+            live.check_receivable(part)?;
             Ok(Arrival::missing_at(live.graph(), part, id))
         };
         let name = self.call_store(look).await?.map_err(|error| store_failure(&error))?;
@@ -122,7 +122,7 @@ impl Shard {
 
     async fn adopt_now(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         let _moving = self.begin_move().await?;
-        let adopted = self.call_store(move |live| live.adopt(part)).await?;
+        let adopted = self.call_store(move |live| live.open_received(part)).await?;
         let version = adopted.map_err(|error| store_failure(&error))?;
         self.serve_again(part).await?;
         // Others may have been brought to its version.
@@ -134,8 +134,8 @@ impl Shard {
 
     /// Looks at what is on its way here, after a move that is over whether or not that can be seen.
     async fn look_for_arrivals(&self, part: PartId) {
-        let holdings = Arc::clone(&self.plan.holdings);
-        match self.call_store(move |_| holdings.look_for_arrivals()).await {
+        let partitions = Arc::clone(&self.plan.partitions);
+        match self.call_store(move |_| partitions.look_for_arrivals()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 warn!(%part, %error, "clients do not see partitions in transit");
@@ -151,10 +151,10 @@ impl Shard {
         let _moving = self.begin_move().await?;
         let part = copy.part();
         // Until that is decided it may come back here: clients wait.
-        self.plan.holdings.set_leaving(Some(part));
+        self.plan.partitions.set_leaving(Some(part));
         let decided = self.decide(copy, id).await;
         self.look_for_arrivals(part).await;
-        self.plan.holdings.set_leaving(None);
+        self.plan.partitions.set_leaving(None);
         decided
     }
 
@@ -168,10 +168,10 @@ impl Shard {
             })
             .await?;
         given_up.map_err(|error| store_failure(&error))?;
-        self.plan.holdings.set_served(part, false);
+        self.plan.partitions.set_served(part, false);
         let end = Instant::now() + LAST_READS_MAX;
         let close = async {
-            self.everywhere(|| Question::Close(part)).await?;
+            self.everywhere(|| ShardRequest::Close(part)).await?;
             while !copy.is_idle() {
                 glommio::timer::sleep(LOOK).await;
             }
@@ -195,7 +195,7 @@ impl Shard {
             }
             Err(error) => {
                 warn!(%part, %error, "a partition was not given up");
-                let adopted = self.call_store_surely(move |live| live.adopt(part)).await?;
+                let adopted = self.call_store_surely(move |live| live.open_received(part)).await?;
                 adopted.map_err(|error| store_failure(&error))?;
                 self.serve_again(part).await?;
                 Err(store_failure(&error))
@@ -206,23 +206,23 @@ impl Shard {
     /// Has all shards open a partition that the store has open, then serves it. A shard that cannot
     /// for a moment does not lose it.
     async fn serve_again(&self, part: PartId) -> Result<(), Failure> {
-        let seen = self.plan.holdings.committed(Some(part));
+        let seen = self.plan.partitions.committed(Some(part));
         let end = Instant::now() + LAST_READS_MAX;
-        while let Err(refusal) = self.everywhere(|| Question::Open(part)).await {
+        while let Err(refusal) = self.everywhere(|| ShardRequest::Open(part)).await {
             if Instant::now() >= end {
                 return Err(refusal);
             }
             glommio::timer::sleep(SWITCH_PAUSE).await;
         }
-        self.plan.holdings.note_served(&seen);
-        self.plan.holdings.set_served(part, true);
+        self.plan.partitions.note_served(&seen);
+        self.plan.partitions.set_served(part, true);
         Ok(())
     }
 
     /// Opens a partition on this shard.
     pub(super) async fn open_part(&self, part: PartId) -> Result<(), Failure> {
         for (position, tensor) in self.tensors.iter().enumerate() {
-            let opened = tensor.open_part(&self.plan.holdings, position, part).await;
+            let opened = tensor.open_part(&self.plan.partitions, position, part).await;
             opened.map_err(|reason| failure(FailureCode::Internal, reason))?;
         }
         Ok(())
@@ -235,21 +235,24 @@ impl Shard {
     }
 
     /// Asks all shards, this one among them.
-    pub(super) async fn everywhere(&self, question: impl Fn() -> Question) -> Result<(), Failure> {
+    pub(super) async fn everywhere(
+        &self,
+        request: impl Fn() -> ShardRequest,
+    ) -> Result<(), Failure> {
         let asks = (0..self.plan.counters.len()).map(|shard| {
-            let question = question();
+            let request = request();
             async move {
                 if shard == self.id {
-                    return self.answer(question, 0, &[]).await.0.map(drop);
+                    return self.answer(request, 0, &[]).await.0.map(drop);
                 }
-                self.post.ask(shard, question, 0, Vec::new()).await.map(drop)
+                self.mesh.ask(shard, request, 0, Vec::new()).await.map(drop)
             }
         });
         join_all(asks).await.into_iter().collect()
     }
 
     fn check_roams(&self) -> Result<(), Failure> {
-        if self.plan.holdings.roams {
+        if self.plan.partitions.roams {
             return Ok(());
         }
         let message = "the server was started for partitions that stay; start it with --parts-here, \
@@ -258,10 +261,10 @@ impl Shard {
     }
 
     /// Waits while another partition comes or goes: a seal or a decision precedes the caller.
-    async fn begin_move(&self) -> Result<crate::holdings::Moving<'_>, Failure> {
+    async fn begin_move(&self) -> Result<crate::partitions::Moving<'_>, Failure> {
         let end = Instant::now() + LAST_READS_MAX;
         loop {
-            if let Some(moving) = self.plan.holdings.begin_move() {
+            if let Some(moving) = self.plan.partitions.begin_move() {
                 return Ok(moving);
             }
             if Instant::now() >= end {

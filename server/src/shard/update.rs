@@ -12,13 +12,13 @@ use tracing::warn;
 
 use super::Shard;
 use super::parts::to_its_end;
+use crate::buffers::Buffers;
 use crate::compactor::Scope;
-use crate::connection::Buffers;
 use crate::error::{failure, store_failure};
 use crate::limits::{PUT_BYTES_PER_ROW, PUT_COPIES};
-use crate::post::Question;
+use crate::mesh::ShardRequest;
 use crate::puts::{Next, PutKey, PutRows};
-use crate::rows::not_here;
+use crate::rows::wrong_server;
 use crate::stats::count;
 
 /// Pause before a switch that has failed is tried again.
@@ -86,8 +86,8 @@ impl Shard {
     /// Durable first, then read by every shard: a pull that begins after the answer sees it.
     async fn commit_now(self: &Rc<Self>, version: u32, step: CommitStep) -> Result<u32, Failure> {
         self.check_writable()?;
-        let holdings = Arc::clone(&self.plan.holdings);
-        let newest = holdings.live.version();
+        let partitions = Arc::clone(&self.plan.partitions);
+        let newest = partitions.live.version();
         if version > newest.saturating_add(COMMIT_AHEAD_MAX) {
             let message = format!(
                 "version {version} is too far ahead of the committed version {newest}; ask \
@@ -97,15 +97,15 @@ impl Shard {
         }
         let runs = Arc::clone(&self.plan.runs);
         let commit = move || {
-            holdings.keep_newest();
+            partitions.keep_newest();
             if step == CommitStep::Prepare {
                 // First: puts of other clients continue, for the version after.
-                let pending = holdings.live.pending_version();
-                holdings.live.prepare(version)?;
+                let pending = partitions.live.pending_version();
+                partitions.live.prepare(version)?;
                 return Ok(pending.max(version));
             }
-            let committed = holdings.live.commit_through(version)?;
-            if holdings.live_tensors().any(|(_, _, tensor)| tensor.pays_to_fold()) {
+            let committed = partitions.live.commit_through(version)?;
+            if partitions.live_tensors().any(|(_, _, tensor)| tensor.pays_to_fold()) {
                 runs.ask(Scope::WhereItPays);
             }
             Ok(committed)
@@ -152,7 +152,7 @@ impl Shard {
                 };
                 // The reason was reported.
                 drop(shard.refresh_once(None).await);
-                if !shard.plan.holdings.is_behind() {
+                if !shard.plan.partitions.is_behind() {
                     return shard.is_refreshing.set(false);
                 }
             }
@@ -160,20 +160,20 @@ impl Shard {
     }
 
     async fn refresh_once(&self, part: Option<PartId>) -> Result<(), Failure> {
-        let holdings = &self.plan.holdings;
-        let seen = holdings.committed(part);
-        self.everywhere(|| Question::Refresh(part)).await?;
-        holdings.note_served(&seen);
+        let partitions = &self.plan.partitions;
+        let seen = partitions.committed(part);
+        self.everywhere(|| ShardRequest::Refresh(part)).await?;
+        partitions.note_served(&seen);
         Ok(())
     }
 
     /// Reads the newest version of a partition from now on, or of all that are open: one that comes
     /// back takes commits before it is served.
     pub(super) async fn refresh(&self, part: Option<PartId>) -> Result<(), Failure> {
-        let holdings = &self.plan.holdings;
-        for (part, _) in holdings.committed(part) {
+        let partitions = &self.plan.partitions;
+        for (part, _) in partitions.committed(part) {
             for tensor in &self.tensors {
-                tensor.refresh(holdings, part).await?;
+                tensor.refresh(partitions, part).await?;
             }
         }
         Ok(())
@@ -189,7 +189,7 @@ impl Shard {
     async fn push_all(&self, push: Push, buffers: Buffers) -> Result<u32, Failure> {
         let part = self.check_one_part(&buffers.ids)?;
         let key = PutKey { id: push.put, part };
-        let puts = &self.plan.holdings.puts;
+        let puts = &self.plan.partitions.puts;
         let Buffers { ids, frame: bytes } = buffers;
         let (n_rows, mut piece) = (ids.len(), PutRows { ids, bytes });
         let next = puts.take(key, &push, &mut piece, Instant::now());
@@ -206,7 +206,7 @@ impl Shard {
 
     /// Puts all rows of a put by one write.
     async fn put_whole(&self, key: PutKey, tensor: u16, rows: PutRows) -> Result<u32, Failure> {
-        let puts = &self.plan.holdings.puts;
+        let puts = &self.plan.partitions.puts;
         let place = match self.plan.threads.writes.place() {
             Ok(place) => place,
             Err(refusal) => {
@@ -214,10 +214,10 @@ impl Shard {
                 return Err(refusal);
             }
         };
-        let holdings = Arc::clone(&self.plan.holdings);
+        let partitions = Arc::clone(&self.plan.partitions);
         let put = move || {
-            let name = &holdings.tensors[usize::from(tensor)].description.name;
-            let put = holdings.live.put_rows(name, &rows.ids, &rows.bytes);
+            let name = &partitions.tensors[usize::from(tensor)].description.name;
+            let put = partitions.live.put_rows(name, &rows.ids, &rows.bytes);
             (put, rows)
         };
         let called = match place.call(put) {
@@ -241,14 +241,14 @@ impl Shard {
 
     /// Fails unless all ids are of one partition, and that is here: what is put all or not at all.
     fn check_one_part(&self, ids: &[NodeId]) -> Result<PartId, Failure> {
-        let holdings = &*self.plan.holdings;
+        let partitions = &*self.plan.partitions;
         let first = *ids.first().expect("a piece has rows");
-        let part = holdings.book.part_of(first).filter(|part| holdings.parts().contains(part));
-        let part = part.ok_or_else(|| not_here(holdings, first))?;
-        let range = holdings.book.range(part);
+        let part = partitions.book.part_of(first).filter(|part| partitions.parts().contains(part));
+        let part = part.ok_or_else(|| wrong_server(partitions, first))?;
+        let range = partitions.book.range(part);
         match ids.iter().find(|id| !range.contains(&id.0)) {
             None => Ok(part),
-            Some(&id) if holdings.book.part_of(id).is_none() => Err(not_here(holdings, id)),
+            Some(&id) if partitions.book.part_of(id).is_none() => Err(wrong_server(partitions, id)),
             Some(id) => {
                 let message = format!(
                     "node {id} is not in partition {part} as node {first} is; a push holds rows of \
@@ -260,10 +260,10 @@ impl Shard {
     }
 
     pub(super) fn check_writable(&self) -> Result<(), Failure> {
-        if self.plan.holdings.writable {
+        if self.plan.partitions.writable {
             return Ok(());
         }
-        if let Some(writers) = &self.plan.holdings.follows {
+        if let Some(writers) = &self.plan.partitions.follows {
             let message = format!("this server follows {writers}, which takes puts and commits");
             return Err(failure(FailureCode::ReadOnly, message));
         }

@@ -12,7 +12,7 @@ use lodestore_schema::limits::{
 use lodestore_schema::{Declare, Declared, Failure, FailureCode, Publish, PullVolatile};
 
 use super::Shard;
-use crate::connection::{Buffers, HEAD_ROOM};
+use crate::buffers::{Buffers, HEAD_ROOM};
 use crate::error::failure;
 use crate::limits::{WAITING_BYTES_PER_SHARD, WAITING_PULLS_PER_SHARD_MAX};
 
@@ -60,7 +60,7 @@ impl Drop for WaitingPull<'_> {
 impl Shard {
     /// Declares a volatile tensor over the partitions that are served.
     pub(crate) fn declare(&self, declare: &Declare) -> Result<Declared, Failure> {
-        self.plan.volatile.declare(&self.plan.holdings, declare)
+        self.plan.volatile.declare(&self.plan.partitions, declare)
     }
 
     /// Describes a volatile tensor.

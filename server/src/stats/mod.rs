@@ -50,7 +50,7 @@ pub(crate) struct Counters {
     /// Closed while they were idle, for others.
     pub(crate) connections_idle_closed: AtomicU64,
     pub(crate) connections_broken: [AtomicU64; BreakReason::ALL.len()],
-    pub(crate) beat: Beat,
+    pub(crate) gauges: Gauges,
 }
 
 /// Requests of one kind.
@@ -65,7 +65,7 @@ pub(crate) struct KindCounters {
 
 /// Gauges that a shard publishes a few times a second, since it alone can know them.
 #[derive(Debug, Default)]
-pub(crate) struct Beat {
+pub(crate) struct Gauges {
     /// When it last did, in milliseconds after the start of the server; 0 before the first time.
     pub(crate) at_ms: AtomicU64,
     /// Time in which it was not idle.
@@ -298,7 +298,7 @@ impl Drop for RunningRequest<'_> {
     }
 }
 
-impl Beat {
+impl Gauges {
     /// Adds the busy time of the shard since the last publication.
     pub(crate) fn add_busy(&self, busy: Duration) {
         add(&self.busy_ns, u64::try_from(busy.as_nanos()).unwrap_or(0));

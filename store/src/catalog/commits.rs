@@ -10,8 +10,8 @@ use std::ops::ControlFlow;
 use uuid::Uuid;
 
 use super::{Catalog, broken, failed, keys};
-use crate::device::Change;
 use crate::error::StoreError;
+use crate::file_system::Change;
 use crate::limits::COMMITS_KEPT;
 
 /// A committed version, and the number of the commit that has made it.

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::{Catalog, failed};
-use crate::device::{Change, KeyValues};
 use crate::error::StoreError;
+use crate::file_system::{Change, KeyValues};
 
 /// Pause between two looks for room.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -209,7 +209,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     use super::*;
-    use crate::device::EachPair;
+    use crate::file_system::EachPair;
 
     /// Pairs that are never there, and that recover when they may.
     #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use super::{Catalog, CommitId, DeltaRecord, Pair, SegmentRecord, broken, failed, keys};
-use crate::device::Change;
 use crate::error::StoreError;
+use crate::file_system::Change;
 
 /// Pending rows are copied in batches of about this many bytes.
 const BATCH_BYTES: usize = 1 << 20;

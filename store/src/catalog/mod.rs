@@ -11,16 +11,17 @@
 //!                             | digest 32 | file name
 //! delta/NAME/VERSION          first version u32 | as segment/NAME/VERSION
 //! prepared/NAME/VERSION       as delta/NAME/VERSION: written by a commit that is not published yet
-//! new/NAME/VERSION            as segment/NAME/VERSION, of a tensor that graph.toml may not list yet
-//! prepared                    the version that a commit has prepared u32; absent without one
-//! overlay/NAME/VERSION ROW    the bytes of a row that was put for a version
-//! commit/VERSION              the number 16 that the commit of the version has drawn; of the last ones
-//! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
+//! new/NAME/VERSION            as segment/NAME/VERSION, of a tensor that graph.toml may not list
+//! yet prepared                    the version that a commit has prepared u32; absent without one
+//! overlay/NAME/VERSION ROW    the bytes of a row that was put for a version commit/VERSION        
+//!      the number 16 that the commit of the version has drawn; of the last ones lost/NAME/VERSION
+//!          as segment/NAME/VERSION: the record that the segment had before
 //!                             repair gave rows of it up
-//! losses                      what a repair that built this catalog could not keep, as text, until a
+//! losses                      what a repair that built this catalog could not keep, as text, until
+//! a
 //!                             repair has come to its end and told it
-//! holders                     of older releases, which had several writers of a partition; not read
-//! graph                       the text of graph.toml; catalogs of older releases lack it
+//! holders                     of older releases, which had several writers of a partition; not
+//! read graph                       the text of graph.toml; catalogs of older releases lack it
 //! ```
 //!
 //! A tensor's layers at version V are the segment of the newest record up to V, and over it the
@@ -53,9 +54,9 @@ pub(crate) use pairs::Pair;
 pub use record::SegmentRecord;
 pub(crate) use segments::DeltaRecord;
 
-use crate::cause::Cause;
-use crate::device::{Access, Change, Device, Guard, KeyValues};
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
+use crate::file_system::{Access, Change, FileSystem, Guard, KeyValues};
 use health::{Health, Waits};
 use record::Fields;
 
@@ -76,7 +77,7 @@ impl Catalog {
     /// Creates the catalog of partition `part` in `dir`, which must not hold one; it keeps
     /// `graph_text`, that of `graph.toml`.
     pub fn create(
-        device: &dyn Device,
+        device: &dyn FileSystem,
         dir: &Path,
         graph: Uuid,
         part: PartId,
@@ -97,7 +98,7 @@ impl Catalog {
 
     /// Opens the catalog in `dir` for reading and checks that it is partition `part` of `graph`.
     pub fn open_read_only(
-        device: &dyn Device,
+        device: &dyn FileSystem,
         dir: &Path,
         graph: Uuid,
         part: PartId,
@@ -111,7 +112,7 @@ impl Catalog {
     ///
     /// Fails with [`StoreError::Locked`] while anybody else has it open for writing.
     pub fn open_for_writing(
-        device: &dyn Device,
+        device: &dyn FileSystem,
         dir: &Path,
         graph: Uuid,
         part: PartId,
@@ -124,7 +125,7 @@ impl Catalog {
 
     /// Opens the catalog in `dir`, whoever's it is.
     pub(crate) fn open_unchecked(
-        device: &dyn Device,
+        device: &dyn FileSystem,
         dir: &Path,
         access: Access,
     ) -> Result<Self, StoreError> {
@@ -227,27 +228,27 @@ impl Catalog {
 /// good as the catalog.
 ///
 /// Fails with [`StoreError::Locked`] while another process holds it.
-pub(crate) fn lock_partition(device: &dyn Device, dir: &Path) -> Result<Guard, StoreError> {
+pub(crate) fn lock_partition(device: &dyn FileSystem, dir: &Path) -> Result<Guard, StoreError> {
     device.lock(dir).map_err(|error| match error.kind() {
         ErrorKind::WouldBlock => StoreError::Locked { dir: dir.to_owned() },
         _ => StoreError::io(dir, "lock")(error),
     })
 }
 
-fn waits(device: &dyn Device) -> Waits {
+fn waits(device: &dyn FileSystem) -> Waits {
     if device.waits() { Waits::Yes } else { Waits::No }
 }
 
 fn failed(dir: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
     let dir = dir.to_owned();
     move |error| {
-        let (cause, reason) = (Cause::of(&error), error.to_string());
-        StoreError::Catalog { dir, reason, cause }
+        let (origin, reason) = (ErrorOrigin::of(&error), error.to_string());
+        StoreError::Catalog { dir, reason, origin }
     }
 }
 
 fn broken(dir: &Path, reason: String) -> StoreError {
-    StoreError::Catalog { dir: dir.to_owned(), reason, cause: Cause::Damage }
+    StoreError::Catalog { dir: dir.to_owned(), reason, origin: ErrorOrigin::Damage }
 }
 
 #[cfg(test)]

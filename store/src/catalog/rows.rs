@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use super::{Catalog, broken, failed, keys};
-use crate::device::Change;
 use crate::error::StoreError;
+use crate::file_system::Change;
 use crate::row::RowIdx;
 
 /// Less than this is left to RocksDB to give back in its own time.

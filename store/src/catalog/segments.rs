@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use super::{Catalog, SegmentRecord, broken, commits, failed, keys};
-use crate::device::Change;
 use crate::error::StoreError;
+use crate::file_system::Change;
 
 /// A delta segment as the catalog knows it, under its newest version.
 #[derive(Clone, Debug, PartialEq, Eq)]

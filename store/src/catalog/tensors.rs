@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use super::{Catalog, SegmentRecord, failed, keys};
-use crate::device::Change;
 use crate::error::StoreError;
+use crate::file_system::Change;
 
 /// Kinds of records that a tensor may have.
 const KINDS: [&[u8]; 5] =

@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::*;
-use crate::device::Disk;
+use crate::file_system::Disk;
 
 fn record() -> SegmentRecord {
     SegmentRecord {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::rule::{CodecCase, CodecVerdict, fits};
 use super::{CodecChoice, GroupEncoder, SegmentCodec, StoredGroup, with_decoder};
 use crate::error::StoreError;
-use crate::plan::DeviceProfile;
+use crate::plan::DiskProfile;
 use crate::reader::available_memory_bytes;
 use crate::row::RowIdx;
 
@@ -38,7 +38,7 @@ pub(crate) struct SampledTable<'a> {
     pub(crate) row_bytes: usize,
     /// Bytes of all of the table's rows on this machine.
     pub(crate) table_bytes: u64,
-    pub(crate) disk: DeviceProfile,
+    pub(crate) disk: DiskProfile,
     pub(crate) memory_bytes: Option<u64>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn choose<E: From<StoreError>>(
     row_bytes: usize,
     copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
 ) -> Result<SegmentCodec, E> {
-    let (disk, memory_bytes) = (DeviceProfile::default(), available_memory_bytes());
+    let (disk, memory_bytes) = (DiskProfile::default(), available_memory_bytes());
     let table_bytes = u64::from(n_rows) * row_bytes as u64;
     let table = SampledTable { file, n_rows, row_bytes, table_bytes, disk, memory_bytes };
     match choice {

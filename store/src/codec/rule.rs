@@ -6,8 +6,8 @@
 //! whole group.
 
 use super::{CodecChoice, SegmentCodec};
-use crate::layout::PAGE_BYTES;
-use crate::plan::DeviceProfile;
+use crate::limits::PAGE_BYTES;
+use crate::plan::DiskProfile;
 use crate::reader::{ReaderKind, choose as choose_reader};
 
 /// Seconds to copy a byte of a raw row that is in memory, to unpack a group, and to unpack a stored
@@ -40,7 +40,7 @@ pub(crate) struct CodecCase {
     pub(crate) zstd_bytes: u64,
     /// Bytes of rows that one thread unpacks per second.
     pub(crate) decode_bytes_per_s: f64,
-    pub(crate) disk: DeviceProfile,
+    pub(crate) disk: DiskProfile,
     /// Memory that a reader may have, where the system reports it.
     pub(crate) memory_bytes: Option<u64>,
 }
@@ -125,7 +125,7 @@ mod tests {
             raw_bytes,
             zstd_bytes: (raw_bytes as f64 / ratio) as u64,
             decode_bytes_per_s: decode_gb_per_s * 1e9,
-            disk: DeviceProfile::default(),
+            disk: DiskProfile::default(),
             // 16 GB count.
             memory_bytes: Some(32 * GB),
         }
@@ -133,9 +133,9 @@ mod tests {
 
     #[test]
     fn the_rule_by_table() {
-        let slow = DeviceProfile { iops: 2000.0, bandwidth_bytes_per_s: 2e8 };
-        let fast = DeviceProfile { iops: 2e6, bandwidth_bytes_per_s: 14e9 };
-        let usual = DeviceProfile::default();
+        let slow = DiskProfile { iops: 2000.0, bandwidth_bytes_per_s: 2e8 };
+        let fast = DiskProfile { iops: 2e6, bandwidth_bytes_per_s: 14e9 };
+        let usual = DiskProfile::default();
         for (row_bytes, raw_gb, ratio, decode, disk, takes_zstd) in [
             // It fits raw: 20 times, and 4 times as long at most, by sizes alone.
             (33_660, 1, 190.0, 18.0, usual, true),
@@ -192,7 +192,7 @@ mod tests {
                 raw_bytes,
                 zstd_bytes: (raw_bytes as f64 / ratio) as u64,
                 decode_bytes_per_s: decode,
-                disk: DeviceProfile { iops, bandwidth_bytes_per_s: bandwidth },
+                disk: DiskProfile { iops, bandwidth_bytes_per_s: bandwidth },
                 memory_bytes: memory,
             };
             let verdict = case.judge();

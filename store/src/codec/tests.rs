@@ -6,7 +6,7 @@ use zstd::zstd_safe::{CCtx, CParameter};
 use super::decoder::GroupDecoder;
 use super::*;
 use crate::error::StoreError;
-use crate::plan::{DeviceProfile, PlannedRow};
+use crate::plan::{DiskProfile, PlannedRow};
 use crate::row::RowIdx;
 
 /// Encodes `rows` as a writer does, handed over in pieces of `piece_bytes`.
@@ -145,7 +145,7 @@ fn sparse(first: u32, out: &mut [u8], one_in: usize) {
 /// either decides alike whatever was measured.
 #[test]
 fn a_sample_is_judged_on_the_disk_that_it_is_read_from() {
-    let assess = |disk: DeviceProfile, memory_bytes, one_in| {
+    let assess = |disk: DiskProfile, memory_bytes, one_in| {
         let (n_rows, row_bytes) = (20_000, 1200);
         let table_bytes = 50 * u64::from(n_rows) * row_bytes as u64;
         let file = Path::new("feat");
@@ -156,8 +156,8 @@ fn a_sample_is_judged_on_the_disk_that_it_is_read_from() {
         };
         table.assess(copy_rows).unwrap().unwrap()
     };
-    let slow = DeviceProfile { iops: 100.0, bandwidth_bytes_per_s: 1e6 };
-    let fast = DeviceProfile { iops: 1e9, bandwidth_bytes_per_s: 1e15 };
+    let slow = DiskProfile { iops: 100.0, bandwidth_bytes_per_s: 1e6 };
+    let fast = DiskProfile { iops: 1e9, bandwidth_bytes_per_s: 1e15 };
     let cold = assess(slow, Some(0), 10);
     assert_eq!(cold.verdict.codec, SegmentCodec::zstd_for(1200), "{}", cold.verdict.reason);
     assert_eq!(assess(slow, Some(0), 1).verdict.codec, SegmentCodec::Raw, "it does not shrink");

@@ -26,13 +26,13 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, SegmentRecord};
-use crate::device::Device;
 use crate::error::StoreError;
+use crate::file_system::FileSystem;
 use crate::graph::{Graph, segment_file};
-use crate::live::TensorVersion;
 use crate::new_file::write_new_file;
 use crate::segment::{Segment, SegmentDigest, SegmentIdentity};
 use crate::tensor::TensorSpec;
+use crate::update::TensorVersion;
 use crate::verify::read_back_while;
 use rewrite::rewrite;
 
@@ -87,7 +87,7 @@ impl Compaction<'_> {
     /// Step 1: a segment that is on disk as it was meant.
     fn write_checked(
         &self,
-        device: &dyn Device,
+        device: &dyn FileSystem,
         path: &Path,
         identity: &SegmentIdentity,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,

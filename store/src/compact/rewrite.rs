@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use super::Compaction;
 use crate::codec::{CodecChoice, SegmentCodec, choose};
-use crate::device::Device;
 use crate::error::StoreError;
-use crate::live::LayerRows;
-use crate::plan::{DeviceProfile, ReadPlan};
+use crate::file_system::FileSystem;
+use crate::plan::{DiskProfile, ReadPlan};
 use crate::reader::{PreadReader, RowReader};
 use crate::row::RowIdx;
 use crate::segment::{SegmentDigest, SegmentIdentity, SegmentWriter};
+use crate::update::LayerRows;
 
 /// Rows are read and written in pieces of about this many bytes, by several concurrent reads.
 const PIECE_BYTES: usize = 4 << 20;
@@ -24,7 +24,7 @@ const PIECE_BYTES: usize = 4 << 20;
 /// what the writer holds per page.
 pub(super) fn rewrite(
     compaction: &Compaction<'_>,
-    device: &dyn Device,
+    device: &dyn FileSystem,
     path: &Path,
     identity: &SegmentIdentity,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
@@ -92,7 +92,7 @@ impl<'a> Pieces<'a> {
         self.rows.clear();
         self.rows.extend((0..n_rows).map(|out_row| (RowIdx(first + out_row), out_row)));
         self.compaction.seen.split(&self.rows, &mut self.split);
-        let profile = DeviceProfile::default();
+        let profile = DiskProfile::default();
         for (layer, rows) in self.split.iter() {
             self.readers[layer].gather(rows, &profile, &mut self.plan, out)?;
         }

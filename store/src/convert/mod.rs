@@ -6,4 +6,3 @@ mod widen;
 
 pub(crate) use gather::gather_as_f32;
 pub(crate) use narrow::{Unfit, narrow};
-pub(crate) use widen::widen;

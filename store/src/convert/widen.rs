@@ -11,6 +11,18 @@ use crate::dtype::Dtype;
 /// Elements converted at a time, through a buffer on the stack.
 const PIECE: usize = 512;
 
+impl Dtype {
+    /// Converts packed elements of this type to f32. f16, bf16, u8, i8 and i16 come exactly; f64,
+    /// i32 and i64 are rounded to the nearest f32. NaN stays NaN.
+    ///
+    /// # Panics
+    ///
+    /// When `bytes` does not hold one element for each f32.
+    pub fn widen(self, bytes: &[u8], out: &mut [f32]) {
+        widen(self, bytes, out);
+    }
+}
+
 /// Converts as many elements of `dtype` as `out` has.
 ///
 /// # Panics

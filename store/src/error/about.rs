@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::StoreError;
-use crate::cause::Cause;
+use crate::error_origin::ErrorOrigin;
 
 impl StoreError {
     /// Returns the file or folder that the error is about, where there is one.
@@ -49,17 +49,17 @@ impl StoreError {
 
     /// Returns whether the error says something about the files, or only about the system.
     #[must_use]
-    pub fn cause(&self) -> Cause {
+    pub fn origin(&self) -> ErrorOrigin {
         match self {
-            Self::Io { source, .. } | Self::Read { source, .. } => Cause::of(source),
-            Self::Catalog { cause, .. } => *cause,
+            Self::Io { source, .. } | Self::Read { source, .. } => ErrorOrigin::of(source),
+            Self::Catalog { origin, .. } => *origin,
             Self::Locked { .. }
             | Self::Forked { .. }
             | Self::Busy { .. }
             | Self::Follows { .. }
             | Self::FollowRefused { .. }
-            | Self::Stopped => Cause::System,
-            _ => Cause::Damage,
+            | Self::Stopped => ErrorOrigin::System,
+            _ => ErrorOrigin::Damage,
         }
     }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use super::{Manifest, ManifestTensor};
 use crate::catalog::{DeltaRecord, SegmentRecord};
-use crate::device::{Device, FileWriter};
 use crate::error::StoreError;
+use crate::file_system::{FileSystem, FileWriter};
 use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest};
-use crate::live::LiveGraph;
 use crate::new_file::discard;
 use crate::segment::{Segment, SegmentIdentity};
 use crate::tensor::TensorSpec;
+use crate::update::GraphHandle;
 use crate::verify::read_back;
 
 /// Bytes of an earlier try are copied in pieces of this size.
@@ -21,7 +21,7 @@ const COPY_BYTES: u64 = 1 << 20;
 /// A file of a manifest that is coming.
 #[derive(Debug)]
 pub struct FetchedFile {
-    device: Arc<dyn Device>,
+    device: Arc<dyn FileSystem>,
     path: PathBuf,
     temporary: PathBuf,
     identity: SegmentIdentity,
@@ -70,7 +70,7 @@ impl FetchedFile {
     /// serves. Fails for a manifest that does not follow what is there: its files may have the
     /// names of those that are served.
     pub fn begin_next(
-        live: &LiveGraph,
+        live: &GraphHandle,
         manifest: &Manifest,
         name: &str,
         expected: u64,
@@ -114,7 +114,7 @@ impl FetchedFile {
 }
 
 /// Moves a synced file to its name, durably.
-fn give_name(device: &dyn Device, temporary: &Path, path: &Path) -> Result<(), StoreError> {
+fn give_name(device: &dyn FileSystem, temporary: &Path, path: &Path) -> Result<(), StoreError> {
     device.replace(temporary, path).map_err(StoreError::io(path, "rename to"))?;
     let dir = path.parent().expect("a file of a partition is in its folder");
     device.sync(dir).map_err(StoreError::io(dir, "sync")).inspect_err(|_| {
@@ -126,7 +126,7 @@ fn give_name(device: &dyn Device, temporary: &Path, path: &Path) -> Result<(), S
 /// Creates a file with the bytes of an earlier try, if there are at most `expected`; returns their
 /// number.
 fn begin_or_continue(
-    device: &dyn Device,
+    device: &dyn FileSystem,
     path: &Path,
     expected: u64,
 ) -> Result<(Box<dyn FileWriter>, u64), StoreError> {

@@ -13,18 +13,16 @@ use std::sync::Arc;
 
 use lodestore_graph::PartId;
 
-use crate::device::{Device, Disk};
 use crate::error::StoreError;
+use crate::file_system::{Disk, FileSystem};
 use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, is_segment_file};
-use crate::live::remove_unpinned;
+use crate::meta::FOLLOWS_FILE;
 use crate::new_file::remove_if_there;
+use crate::update::remove_unpinned;
 
 pub use fetch::FetchedFile;
 pub(crate) use manifest::ManifestTensor;
 pub use manifest::{Coverage, Manifest, Succession};
-
-/// Name of the file that makes a graph's folder a follower's; it has the writer's addresses.
-pub(crate) const FOLLOWS_FILE: &str = "follows";
 
 /// Most bytes of that file.
 const FOLLOWS_BYTES_MAX: u64 = 4096;
@@ -114,7 +112,7 @@ impl Graph {
     /// The writer's addresses, where the graph's folder is a follower's.
     pub(crate) fn follows(&self) -> Result<Option<String>, StoreError> {
         let path = self.dir().join(FOLLOWS_FILE);
-        let device: &Arc<dyn Device> = self.device();
+        let device: &Arc<dyn FileSystem> = self.device();
         let file = match device.open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             file => file.map_err(StoreError::io(&path, "open"))?,

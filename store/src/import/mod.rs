@@ -22,9 +22,9 @@ pub use error::ImportError;
 
 use crate::catalog::{Catalog, SegmentRecord};
 use crate::codec::CodecChoice;
-use crate::device::{Device, Disk};
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
+use crate::file_system::{Disk, FileSystem};
 use crate::graph::{self, Graph, META_FILE};
 use crate::meta::{GRAPH_FORMAT_VERSION, GraphMeta};
 use crate::nan::NanPolicy;
@@ -45,7 +45,7 @@ const FIRST_VERSION: u32 = 1;
 /// A graph that is being built.
 #[derive(Debug)]
 pub struct Importer {
-    device: Arc<dyn Device>,
+    device: Arc<dyn FileSystem>,
     out: PathBuf,
     staging: PathBuf,
     uuid: Uuid,
@@ -61,7 +61,7 @@ impl Importer {
     }
 
     /// Does as [`Importer::begin`], on any device.
-    pub fn begin_on(device: Arc<dyn Device>, out: &Path) -> Result<Self, ImportError> {
+    pub fn begin_on(device: Arc<dyn FileSystem>, out: &Path) -> Result<Self, ImportError> {
         if device.exists(out) {
             return Err(ImportError::Exists { out: out.to_owned() });
         }

@@ -5,10 +5,10 @@ use std::path::Path;
 use super::ImportError;
 use crate::catalog::SegmentRecord;
 use crate::codec::{CodecChoice, SampledTable, SegmentCodec};
-use crate::device::Device;
+use crate::file_system::FileSystem;
 use crate::graph::check_digest;
 use crate::nan::{NanPolicy, first_nan};
-use crate::plan::DeviceProfile;
+use crate::plan::DiskProfile;
 use crate::reader::available_memory_bytes;
 use crate::segment::{SegmentIdentity, SegmentWriter};
 use crate::source::{SourceError, TensorSource};
@@ -30,7 +30,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// The rows of a new tensor on this machine, whose codec is one for all partitions.
 #[derive(Debug)]
 pub(crate) struct NewTable<'a> {
-    pub(crate) device: &'a dyn Device,
+    pub(crate) device: &'a dyn FileSystem,
     /// The folder whose disk it comes to.
     pub(crate) dir: &'a Path,
     pub(crate) spec: &'a TensorSpec,
@@ -54,7 +54,7 @@ impl NewTable<'_> {
             return Ok(CodecChoice::Raw);
         }
         let (file, memory_bytes) = (self.dir.join(&self.spec.name), available_memory_bytes());
-        let (file, disk) = (&*file, DeviceProfile::load(self.device, self.dir));
+        let (file, disk) = (&*file, DiskProfile::load(self.device, self.dir));
         let table = SampledTable { file, n_rows, row_bytes, table_bytes, disk, memory_bytes };
         let assessed = table.assess(copy_rows)?;
         let is_raw = assessed.is_none_or(|it| it.verdict.codec == SegmentCodec::Raw);
@@ -64,7 +64,7 @@ impl NewTable<'_> {
 
 /// Writes `rows` of `source` as the segment `file` in `dir`; `report` receives the rows done.
 pub(crate) fn write_segment(
-    device: &dyn Device,
+    device: &dyn FileSystem,
     (dir, file): (&Path, String),
     identity: &SegmentIdentity,
     source: &dyn TensorSource,

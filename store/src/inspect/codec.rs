@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::codec::SampledTable;
 use crate::error::StoreError;
-use crate::plan::{DeviceProfile, ReadPlan};
+use crate::plan::{DiskProfile, ReadPlan};
 use crate::reader::{PreadReader, RowReader, available_memory_bytes};
 use crate::row::RowIdx;
 use crate::segment::Segment;
@@ -47,7 +47,7 @@ impl TensorRows {
     }
 
     /// Judges by a sample of the longest segment, read from a disk of this profile.
-    pub(super) fn summary(self, disk: DeviceProfile) -> CodecSummary {
+    pub(super) fn summary(self, disk: DiskProfile) -> CodecSummary {
         let raw_bytes = self.raw_bytes;
         let without = |auto: Option<&str>, reason: String| {
             let auto = auto.map(str::to_owned);

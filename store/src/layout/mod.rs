@@ -10,11 +10,8 @@ use thiserror::Error;
 pub use groups::RowGroups;
 pub(crate) use sections::Sections;
 
-use crate::limits::{MAX_GROUP_BYTES, MAX_ROW_BYTES};
+use crate::limits::{MAX_GROUP_BYTES, MAX_ROW_BYTES, PAGE_BYTES};
 use crate::row::RowIdx;
-
-/// Bytes of a page: the unit of checksums and of reads.
-pub const PAGE_BYTES: u64 = 4096;
 
 /// Byte of the file at which the first row starts: one page of header is before it.
 pub const DATA_OFFSET: u64 = PAGE_BYTES;

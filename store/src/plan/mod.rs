@@ -11,10 +11,10 @@ mod sort;
 use std::ops::Range;
 
 pub use error::PlanError;
-pub use profile::DeviceProfile;
+pub use profile::DiskProfile;
 
-use crate::layout::{DATA_OFFSET, PAGE_BYTES, SegmentLayout};
-use crate::limits::MAX_EXTENT_BYTES;
+use crate::layout::{DATA_OFFSET, SegmentLayout};
+use crate::limits::{MAX_EXTENT_BYTES, PAGE_BYTES};
 use crate::row::RowIdx;
 use sort::sort_by_row;
 
@@ -77,7 +77,7 @@ impl ReadPlan {
         &mut self,
         rows: &[RowIdx],
         layout: &SegmentLayout,
-        profile: &DeviceProfile,
+        profile: &DiskProfile,
     ) -> Result<(), PlanError> {
         self.build_window(&[rows], layout, profile)
     }
@@ -90,7 +90,7 @@ impl ReadPlan {
         &mut self,
         batches: &[&[RowIdx]],
         layout: &SegmentLayout,
-        profile: &DeviceProfile,
+        profile: &DiskProfile,
     ) -> Result<(), PlanError> {
         self.clear();
         let found = batches.iter().map(|batch| batch.len()).sum();
@@ -109,7 +109,7 @@ impl ReadPlan {
         rows: &[(RowIdx, u32)],
         out_rows: u32,
         layout: &SegmentLayout,
-        profile: &DeviceProfile,
+        profile: &DiskProfile,
     ) -> Result<(), PlanError> {
         self.clear();
         if u32::try_from(rows.len()).is_err() {
@@ -164,7 +164,7 @@ impl ReadPlan {
 
     /// Returns the physical limit of executing the plan: the sum of 1 / IOPS + bytes / bandwidth.
     #[must_use]
-    pub fn ideal_seconds(&self, profile: &DeviceProfile) -> f64 {
+    pub fn ideal_seconds(&self, profile: &DiskProfile) -> f64 {
         self.extents.len() as f64 / profile.iops
             + self.read_bytes() as f64 / profile.bandwidth_bytes_per_s
     }
@@ -177,7 +177,7 @@ impl ReadPlan {
     }
 
     /// Checks the rows taken, sorts them by place and finds their extents.
-    fn finish(&mut self, layout: &SegmentLayout, profile: &DeviceProfile) -> Result<(), PlanError> {
+    fn finish(&mut self, layout: &SegmentLayout, profile: &DiskProfile) -> Result<(), PlanError> {
         self.take_rows(layout)?;
         let max_gap_pages = profile.max_gap_pages();
         match layout.groups() {

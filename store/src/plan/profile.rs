@@ -1,24 +1,24 @@
 //! Cost of a device's requests and bytes.
 
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 
 /// Rates of a device under many concurrent requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DeviceProfile {
+pub struct DiskProfile {
     /// Random page reads per second with a deep queue.
     pub iops: f64,
     /// Sequential bytes per second.
     pub bandwidth_bytes_per_s: f64,
 }
 
-impl Default for DeviceProfile {
+impl Default for DiskProfile {
     /// Returns a common NVMe disk behind virtio; reading through gaps of up to 16 KiB pays.
     fn default() -> Self {
         Self { iops: 90_000.0, bandwidth_bytes_per_s: 1.8e9 }
     }
 }
 
-impl DeviceProfile {
+impl DiskProfile {
     /// Returns whether some device could be so: 1 to 10⁹ requests and 1 kB to 1 PB per second.
     #[must_use]
     pub fn is_sensible(&self) -> bool {

@@ -7,7 +7,7 @@ use proptest::sample::Index;
 use super::*;
 
 /// Returns a naive twin of coalescing: a set of pages per extent, grown by the definition alone.
-fn naive(rows: &[RowIdx], layout: &SegmentLayout, profile: &DeviceProfile) -> Vec<Extent> {
+fn naive(rows: &[RowIdx], layout: &SegmentLayout, profile: &DiskProfile) -> Vec<Extent> {
     let distinct: BTreeSet<RowIdx> = rows.iter().copied().collect();
     let mut extents: Vec<BTreeSet<u64>> = Vec::new();
     for row in distinct {
@@ -37,7 +37,7 @@ fn naive(rows: &[RowIdx], layout: &SegmentLayout, profile: &DeviceProfile) -> Ve
 
 /// Returns the least cost of reading `rows` in any way that cuts their ascending list into
 /// requests.
-fn least_seconds(rows: &[RowIdx], layout: &SegmentLayout, profile: &DeviceProfile) -> f64 {
+fn least_seconds(rows: &[RowIdx], layout: &SegmentLayout, profile: &DiskProfile) -> f64 {
     let distinct: BTreeSet<RowIdx> = rows.iter().copied().collect();
     let pages: Vec<Range<u64>> =
         distinct.into_iter().map(|row| layout.row_pages(row).unwrap()).collect();
@@ -132,7 +132,7 @@ proptest! {
         picks in prop::collection::vec(any::<Index>(), 0..300),
         iops in prop_oneof![Just(90_000.0), Just(1e9), Just(100.0)],
     ) {
-        let profile = DeviceProfile { iops, ..DeviceProfile::default() };
+        let profile = DiskProfile { iops, ..DiskProfile::default() };
         let rows = pick(&picks, &layout);
         let mut plan = ReadPlan::default();
         plan.build(&rows, &layout, &profile).unwrap();
@@ -146,7 +146,7 @@ proptest! {
         picks in prop::collection::vec(any::<Index>(), 1..60),
         iops in prop_oneof![Just(90_000.0), Just(1e9), Just(1000.0)],
     ) {
-        let profile = DeviceProfile { iops, ..DeviceProfile::default() };
+        let profile = DiskProfile { iops, ..DiskProfile::default() };
         let rows = pick(&picks, &layout);
         let mut plan = ReadPlan::default();
         plan.build(&rows, &layout, &profile).unwrap();
@@ -167,7 +167,7 @@ proptest! {
         layout in layouts(),
         batches in prop::collection::vec(prop::collection::vec(any::<Index>(), 0..60), 0..9),
     ) {
-        let profile = DeviceProfile::default();
+        let profile = DiskProfile::default();
         let batches: Vec<Vec<RowIdx>> = batches.iter().map(|b| pick(b, &layout)).collect();
         let slices: Vec<&[RowIdx]> = batches.iter().map(Vec::as_slice).collect();
         let (mut window, mut alone) = (ReadPlan::default(), ReadPlan::default());
@@ -196,7 +196,7 @@ fn gaps_join_up_to_the_price_of_a_request() {
     let layout = SegmentLayout::new(1000, 4096).unwrap();
     let mut plan = ReadPlan::default();
     // 1.8 GB/s and 90 000 requests: 20 000 bytes cost a request, so four pages join, five do not.
-    let profile = DeviceProfile { iops: 90_000.0, bandwidth_bytes_per_s: 1.8e9 };
+    let profile = DiskProfile { iops: 90_000.0, bandwidth_bytes_per_s: 1.8e9 };
     assert_eq!(profile.max_gap_pages(), 4);
     plan.build(&[RowIdx(5), RowIdx(0)], &layout, &profile).unwrap();
     assert_eq!(plan.extents(), [Extent { first_page: 0, n_pages: 6 }]);
@@ -209,9 +209,9 @@ fn gaps_join_up_to_the_price_of_a_request() {
 fn profiles_without_sense_join_only_neighbours() {
     for (iops, bandwidth_bytes_per_s) in [(0.0, 1e9), (f64::NAN, 1e9), (1e5, -1.0), (1e5, f64::NAN)]
     {
-        assert_eq!(DeviceProfile { iops, bandwidth_bytes_per_s }.max_gap_pages(), 0);
+        assert_eq!(DiskProfile { iops, bandwidth_bytes_per_s }.max_gap_pages(), 0);
     }
-    let free = DeviceProfile { iops: 1e-300, bandwidth_bytes_per_s: 1e300 };
+    let free = DiskProfile { iops: 1e-300, bandwidth_bytes_per_s: 1e300 };
     let layout = SegmentLayout::new(1000, 4096).unwrap();
     let mut plan = ReadPlan::default();
     plan.build(&[RowIdx(0), RowIdx(999)], &layout, &free).unwrap();
@@ -226,18 +226,18 @@ fn profiles_without_sense_join_only_neighbours() {
 fn an_unknown_row_leaves_an_empty_plan() {
     let layout = SegmentLayout::new(10, 8).unwrap();
     let mut plan = ReadPlan::default();
-    plan.build(&[RowIdx(1)], &layout, &DeviceProfile::default()).unwrap();
+    plan.build(&[RowIdx(1)], &layout, &DiskProfile::default()).unwrap();
     let rows = [RowIdx(9), RowIdx(10), RowIdx(u32::MAX)];
-    let refused = plan.build(&rows, &layout, &DeviceProfile::default());
+    let refused = plan.build(&rows, &layout, &DiskProfile::default());
     assert_eq!(refused, Err(PlanError::NoRow { row: RowIdx(10), position: 1, n_rows: 10 }));
     assert!(plan.extents().is_empty() && plan.rows().is_empty() && plan.out_rows() == 0);
     assert_eq!(plan.by_extent().len(), 0);
     let window = [&[RowIdx(0)][..], &[], &[RowIdx(1), RowIdx(12)]];
-    let refused = plan.build_window(&window, &layout, &DeviceProfile::default());
+    let refused = plan.build_window(&window, &layout, &DiskProfile::default());
     assert_eq!(refused, Err(PlanError::NoRow { row: RowIdx(12), position: 2, n_rows: 10 }));
     let empty = SegmentLayout::new(0, 8).unwrap();
-    assert!(plan.build(&[RowIdx(0)], &empty, &DeviceProfile::default()).is_err());
-    assert_eq!(plan.build(&[], &empty, &DeviceProfile::default()), Ok(()));
+    assert!(plan.build(&[RowIdx(0)], &empty, &DiskProfile::default()).is_err());
+    assert_eq!(plan.build(&[], &empty, &DiskProfile::default()), Ok(()));
 }
 
 #[test]
@@ -245,9 +245,9 @@ fn scattered_rows_stay_within_the_output() {
     let layout = SegmentLayout::new(10, 8).unwrap();
     let mut plan = ReadPlan::default();
     let rows = [(RowIdx(4), 2), (RowIdx(3), 0)];
-    plan.build_scattered(&rows, 3, &layout, &DeviceProfile::default()).unwrap();
+    plan.build_scattered(&rows, 3, &layout, &DiskProfile::default()).unwrap();
     assert_eq!(plan.out_rows(), 3);
     assert_eq!(plan.rows()[0], PlannedRow { row: RowIdx(3), out_row: 0 });
-    let refused = plan.build_scattered(&rows, 2, &layout, &DeviceProfile::default());
+    let refused = plan.build_scattered(&rows, 2, &layout, &DiskProfile::default());
     assert_eq!(refused, Err(PlanError::NoOutputRow { out_row: 2, out_rows: 2 }));
 }

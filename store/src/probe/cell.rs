@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 use crate::ring::{Read, ReadQueue, Step};
 
 /// Random reads of one size at one queue depth.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::ProbeCell;
-use crate::plan::DeviceProfile;
+use crate::plan::DiskProfile;
 
 /// Neither constant of the model is taken for better than this many times what was measured, so
 /// that noise makes none of them infinite or negative.
@@ -14,14 +14,14 @@ const BEYOND_MEASURED: f64 = 20.0;
 ///
 /// `None` for fewer than two sizes, and for figures that no device has.
 #[must_use]
-pub(super) fn fit(cells: &[ProbeCell]) -> Option<DeviceProfile> {
+pub(super) fn fit(cells: &[ProbeCell]) -> Option<DiskProfile> {
     let costs = best_costs(cells);
     if costs.len() < 2 {
         return None;
     }
     let line = if costs.len() < 4 { line(&costs) } else { robust_line(&costs) };
     let profile =
-        DeviceProfile { iops: 1.0 / line.request_s, bandwidth_bytes_per_s: 1.0 / line.byte_s };
+        DiskProfile { iops: 1.0 / line.request_s, bandwidth_bytes_per_s: 1.0 / line.byte_s };
     profile.is_sensible().then_some(profile)
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use crate::probe::{DEPTHS, REQUEST_BYTES};
 
     /// Cells of a device that keeps to the model but for a factor on the cost of each size.
-    fn cells(profile: &DeviceProfile, factors: &[f64]) -> Vec<ProbeCell> {
+    fn cells(profile: &DiskProfile, factors: &[f64]) -> Vec<ProbeCell> {
         let mut cells = Vec::new();
         for (&request_bytes, factor) in REQUEST_BYTES.iter().zip(factors) {
             for depth in DEPTHS {
@@ -130,8 +130,8 @@ mod tests {
     }
 
     /// Devices on which both constants show within the sizes that are measured.
-    fn devices() -> impl Strategy<Value = DeviceProfile> {
-        (3e3..1.5e6f64, 4096.0..400_000.0f64).prop_map(|(iops, knee_bytes)| DeviceProfile {
+    fn devices() -> impl Strategy<Value = DiskProfile> {
+        (3e3..1.5e6f64, 4096.0..400_000.0f64).prop_map(|(iops, knee_bytes)| DiskProfile {
             iops,
             bandwidth_bytes_per_s: iops * knee_bytes,
         })
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn one_size_does_not_determine_the_other_constant() {
-        let device = DeviceProfile::default();
+        let device = DiskProfile::default();
         let all = cells(&device, &[1.0; REQUEST_BYTES.len()]);
         assert_eq!(fit(&[]), None);
         assert_eq!(fit(&all[..DEPTHS.len()]), None);

@@ -16,7 +16,7 @@ pub(crate) use stored::FORMAT_VERSION as PROFILE_FORMAT_VERSION;
 pub use stored::{DEVICE_FILE, ProfileError, StoredProfile};
 
 use crate::error::StoreError;
-use crate::plan::DeviceProfile;
+use crate::plan::DiskProfile;
 use crate::ring::{Arena, DEPTH, ReadFile, ReadQueue, Ring, WorkerQueue};
 use cell::{Shape, measure};
 use fit::fit;
@@ -73,9 +73,9 @@ pub struct ProbeReport {
 impl ProbeReport {
     /// Returns the cost model.
     #[must_use]
-    pub fn profile(&self) -> DeviceProfile {
+    pub fn profile(&self) -> DiskProfile {
         let (iops, bandwidth_bytes_per_s) = (self.iops, self.bandwidth_bytes_per_s);
-        DeviceProfile { iops, bandwidth_bytes_per_s }
+        DiskProfile { iops, bandwidth_bytes_per_s }
     }
 }
 

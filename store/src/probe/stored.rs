@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::cause::Cause;
-use crate::device::Device;
 use crate::error::StoreError;
-use crate::plan::DeviceProfile;
+use crate::error_origin::ErrorOrigin;
+use crate::file_system::FileSystem;
+use crate::plan::DiskProfile;
 use crate::probe::ProbeCell;
 
 /// Name of the file in the graph's folder.
@@ -58,7 +58,7 @@ pub struct ProfileError {
     /// The fault of it.
     pub reason: String,
     /// Whether that says something about the file.
-    pub cause: Cause,
+    pub origin: ErrorOrigin,
     /// Its format, if only a later release reads it.
     pub newer_format: Option<u32>,
 }
@@ -73,31 +73,31 @@ impl StoredProfile {
     /// Returns a profile that was fitted to `cells`, measured at `measured_unix_s`.
     #[must_use]
     pub fn new(
-        profile: DeviceProfile,
+        profile: DiskProfile,
         cells: Vec<ProbeCell>,
         direct: bool,
         measured_unix_s: u64,
     ) -> Self {
-        let DeviceProfile { iops, bandwidth_bytes_per_s } = profile;
+        let DiskProfile { iops, bandwidth_bytes_per_s } = profile;
         let format_version = FORMAT_VERSION;
         Self { format_version, measured_unix_s, direct, iops, bandwidth_bytes_per_s, cells }
     }
 
     /// Returns the profile.
     #[must_use]
-    pub fn profile(&self) -> DeviceProfile {
+    pub fn profile(&self) -> DiskProfile {
         let (iops, bandwidth_bytes_per_s) = (self.iops, self.bandwidth_bytes_per_s);
-        DeviceProfile { iops, bandwidth_bytes_per_s }
+        DiskProfile { iops, bandwidth_bytes_per_s }
     }
 
     /// Reads the profile kept with the graph in `dir`; `None` where there is none.
-    pub fn read(device: &dyn Device, dir: &Path) -> Result<Option<Self>, ProfileError> {
+    pub fn read(device: &dyn FileSystem, dir: &Path) -> Result<Option<Self>, ProfileError> {
         let path = dir.join(DEVICE_FILE);
-        let failed = |reason, cause| {
+        let failed = |reason, origin| {
             let (file, newer_format) = (path.clone(), None);
-            ProfileError { file, reason, cause, newer_format }
+            ProfileError { file, reason, origin, newer_format }
         };
-        let refused = |error: &io::Error| failed(error.to_string(), Cause::of(error));
+        let refused = |error: &io::Error| failed(error.to_string(), ErrorOrigin::of(error));
         let file = match device.open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(|error| refused(&error))?,
@@ -111,11 +111,12 @@ impl StoredProfile {
         let text = String::from_utf8_lossy(text);
         let newer_format = format_of(&text).filter(|format| *format > FORMAT_VERSION);
         let parsed = Self::parse(&text).map(Some);
-        parsed.map_err(|reason| ProfileError { newer_format, ..failed(reason, Cause::Damage) })
+        parsed
+            .map_err(|reason| ProfileError { newer_format, ..failed(reason, ErrorOrigin::Damage) })
     }
 
     /// Keeps the profile with the graph in `dir`: the old file is there, or the new one is.
-    pub fn write(&self, device: &dyn Device, dir: &Path) -> Result<(), ProfileError> {
+    pub fn write(&self, device: &dyn FileSystem, dir: &Path) -> Result<(), ProfileError> {
         let path = dir.join(DEVICE_FILE);
         // Its own name for each writer: a second one at the same time must not mix with this one.
         let temporary = dir.join(format!(".{DEVICE_FILE}.{}", uuid::Uuid::new_v4()));
@@ -133,7 +134,7 @@ impl StoredProfile {
             ProfileError {
                 file: path.clone(),
                 reason,
-                cause: Cause::of(&error),
+                origin: ErrorOrigin::of(&error),
                 newer_format: None,
             }
         })
@@ -189,11 +190,11 @@ fn sound_body(text: &str) -> Result<&str, String> {
     Err(format!("checksum expected {expected}, found {found:08x}"))
 }
 
-impl DeviceProfile {
+impl DiskProfile {
     /// Returns the profile kept with the graph in `dir`, or else the default one. A file that
     /// cannot be used is warned of, once in a process.
     #[must_use]
-    pub fn load(device: &dyn Device, dir: &Path) -> Self {
+    pub fn load(device: &dyn FileSystem, dir: &Path) -> Self {
         match StoredProfile::read(device, dir) {
             Ok(stored) => stored.map_or_else(Self::default, |stored| stored.profile()),
             Err(error) => {
@@ -213,10 +214,10 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::device::Disk;
+    use crate::file_system::Disk;
 
     fn stored() -> StoredProfile {
-        let profile = DeviceProfile { iops: 91_234.5, bandwidth_bytes_per_s: 1.3e9 };
+        let profile = DiskProfile { iops: 91_234.5, bandwidth_bytes_per_s: 1.3e9 };
         let cell = |depth| ProbeCell {
             request_bytes: 4096,
             depth,
@@ -239,12 +240,12 @@ mod tests {
     fn what_was_written_is_read_and_replaced() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(StoredProfile::read(&Disk, dir.path()).unwrap(), None);
-        assert_eq!(DeviceProfile::load(&Disk, dir.path()), DeviceProfile::default());
+        assert_eq!(DiskProfile::load(&Disk, dir.path()), DiskProfile::default());
         stored().write(&Disk, dir.path()).unwrap();
         assert_eq!(StoredProfile::read(&Disk, dir.path()).unwrap(), Some(stored()));
         let later = StoredProfile { measured_unix_s: 1_900_000_000, iops: 5.0, ..stored() };
         later.write(&Disk, dir.path()).unwrap();
-        assert_eq!(DeviceProfile::load(&Disk, dir.path()), later.profile());
+        assert_eq!(DiskProfile::load(&Disk, dir.path()), later.profile());
         let names: Vec<_> =
             dir.path().read_dir().unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, [DEVICE_FILE], "no temporary file stays");
@@ -260,7 +261,7 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             fs::write(&path, damaged).unwrap();
             assert!(StoredProfile::read(&Disk, dir.path()).is_err(), "bit {bit}");
-            assert_eq!(DeviceProfile::load(&Disk, dir.path()), DeviceProfile::default());
+            assert_eq!(DiskProfile::load(&Disk, dir.path()), DiskProfile::default());
         }
         for length in 0..text.len() {
             fs::write(&path, &text[..length]).unwrap();

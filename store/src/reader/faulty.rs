@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{MemoryReader, RowReader};
 use crate::error::StoreError;
-use crate::layout::{PAGE_BYTES, SegmentLayout};
+use crate::layout::SegmentLayout;
+use crate::limits::PAGE_BYTES;
 use crate::plan::ReadPlan;
 
 /// The disk's behaviour in the place of the right bytes.

@@ -9,9 +9,10 @@ use lodestore_graph::prefetch::prefetch_all;
 use super::{ReaderKind, RowReader, available_memory_bytes, check_output, choose, whole_rows};
 use crate::error::StoreError;
 use crate::layers::{Finder, LayerIndex, Place};
-use crate::layout::{DATA_OFFSET, PAGE_BYTES, SegmentLayout};
+use crate::layout::{DATA_OFFSET, SegmentLayout};
+use crate::limits::PAGE_BYTES;
 use crate::map::FileMap;
-use crate::plan::{DeviceProfile, PlannedRow, ReadPlan};
+use crate::plan::{DiskProfile, PlannedRow, ReadPlan};
 use crate::row::RowIdx;
 use crate::segment::{Segment, SoundBytes};
 
@@ -217,7 +218,7 @@ impl RowReader for MappedReader {
     fn gather(
         &self,
         rows: &[(RowIdx, u32)],
-        profile: &DeviceProfile,
+        profile: &DiskProfile,
         plan: &mut ReadPlan,
         out: &mut [u8],
     ) -> Result<(), StoreError> {

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use super::{RowReader, check_output};
 use crate::error::StoreError;
-use crate::layout::{DATA_OFFSET, PAGE_BYTES, SegmentLayout};
+use crate::layout::{DATA_OFFSET, SegmentLayout};
+use crate::limits::PAGE_BYTES;
 use crate::plan::{Extent, ReadPlan};
 use crate::segment::Segment;
 

@@ -20,7 +20,7 @@ use std::fmt::Debug;
 
 use crate::error::StoreError;
 use crate::layout::SegmentLayout;
-use crate::plan::{DeviceProfile, ReadPlan};
+use crate::plan::{DiskProfile, ReadPlan};
 use crate::row::RowIdx;
 
 /// A way to the rows of one segment.
@@ -42,7 +42,7 @@ pub trait RowReader: Debug + Send + Sync {
     fn gather(
         &self,
         rows: &[(RowIdx, u32)],
-        profile: &DeviceProfile,
+        profile: &DiskProfile,
         plan: &mut ReadPlan,
         out: &mut [u8],
     ) -> Result<(), StoreError> {

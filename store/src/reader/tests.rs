@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::codec::SegmentCodec;
 use crate::fixture::{row, segment};
-use crate::layout::{DATA_OFFSET, PAGE_BYTES};
+use crate::layout::DATA_OFFSET;
+use crate::limits::PAGE_BYTES;
 use crate::plan::PlanError;
 use crate::row::RowIdx;
 
@@ -35,7 +36,7 @@ fn readers(
 fn plan(rows: &[u32], reader: &dyn RowReader) -> ReadPlan {
     let rows: Vec<RowIdx> = rows.iter().copied().map(RowIdx).collect();
     let mut plan = ReadPlan::default();
-    plan.build(&rows, reader.layout(), &DeviceProfile::default()).unwrap();
+    plan.build(&rows, reader.layout(), &DiskProfile::default()).unwrap();
     plan
 }
 
@@ -56,7 +57,7 @@ fn gathers_the_rows(reader: &dyn RowReader, rows: &[u32]) {
     let places = (0..rows.len() as u32).rev().map(|i| 2 * i + 1);
     let pairs: Vec<(RowIdx, u32)> = rows.iter().copied().map(RowIdx).zip(places).collect();
     let mut out = vec![0xaa; (2 * rows.len() + 1) * row_bytes];
-    let (profile, mut scratch) = (DeviceProfile::default(), ReadPlan::default());
+    let (profile, mut scratch) = (DiskProfile::default(), ReadPlan::default());
     reader.gather(&pairs, &profile, &mut scratch, &mut out).unwrap();
     let mut expected = vec![0xaa; out.len()];
     for (&i, (_, place)) in rows.iter().zip(pairs) {
@@ -74,7 +75,7 @@ fn refuses_what_does_not_fit(reader: &dyn RowReader) {
     }
     let n_rows = reader.layout().n_rows();
     let gather = |pairs: &[(RowIdx, u32)], length: usize| {
-        let (profile, mut scratch) = (DeviceProfile::default(), ReadPlan::default());
+        let (profile, mut scratch) = (DiskProfile::default(), ReadPlan::default());
         reader.gather(pairs, &profile, &mut scratch, &mut vec![0; length]).unwrap_err()
     };
     let no_row = gather(&[(RowIdx(0), 0), (RowIdx(n_rows), 1)], 2 * row_bytes);

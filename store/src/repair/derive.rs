@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use lodestore_graph::check::{Facts, FileKind, facts};
+use lodestore_graph::file_check::{Facts, FileKind, facts};
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use uuid::Uuid;
 
+use super::actions::RepairActions;
 use super::lists::{self, open_topology};
 use super::partitions::Partition;
 use super::segment::identity_of;
-use super::workshop::Workshop;
 use crate::graph::{halo_path, topology_path};
 use crate::import::EXTERNAL_ID_TENSOR;
 use crate::meta::{GRAPH_FORMAT_VERSION, GraphMeta};
@@ -38,14 +38,14 @@ struct GraphFacts {
 
 /// Derives the description; returns its parts that are a guess in words, or why there is none.
 pub(super) fn derive(
-    shop: &Workshop,
+    actions: &RepairActions,
     partitions: &BTreeMap<PartId, Partition>,
 ) -> Result<(GraphMeta, PartitionBook, String), String> {
     let mut found = GraphFacts::default();
     for (part, partition) in partitions {
         found.parts.entry(part.0).or_default();
-        found.add_lists(shop, partition)?;
-        found.add_segments(shop, partition)?;
+        found.add_lists(actions, partition)?;
+        found.add_segments(actions, partition)?;
     }
     let uuid = found.uuid.ok_or("no file has the identity of the graph")?;
     let book = PartitionBook::new(found.bounds()?).map_err(|error| error.to_string())?;
@@ -60,7 +60,7 @@ pub(super) fn derive(
         bounds: book.bounds().to_vec(),
         tensors: found.tensors_in_order(),
     };
-    let topology = open_topology(&*shop.device, &lists::paths(partitions), &book, uuid);
+    let topology = open_topology(&*actions.device, &lists::paths(partitions), &book, uuid);
     meta.undirected = topology.as_ref().is_ok_and(is_symmetric);
     let undirected = match topology {
         Ok(_) => format!("undirected = {}, as the topology is", meta.undirected),
@@ -72,11 +72,11 @@ pub(super) fn derive(
 }
 
 impl GraphFacts {
-    fn add_lists(&mut self, shop: &Workshop, partition: &Partition) -> Result<(), String> {
+    fn add_lists(&mut self, actions: &RepairActions, partition: &Partition) -> Result<(), String> {
         let topology = (topology_path(&partition.dir), FileKind::Topology);
         let halo = (halo_path(&partition.dir), FileKind::Halo);
         for (path, kind) in [topology, halo] {
-            let Ok((_, head)) = read_head(&*shop.device, &path) else { continue };
+            let Ok((_, head)) = read_head(&*actions.device, &path) else { continue };
             let Some(Facts { uuid, part, first_node, graph_nodes, n_nodes, n_edges }) =
                 facts(kind, &head)
             else {
@@ -100,11 +100,15 @@ impl GraphFacts {
         Ok(())
     }
 
-    fn add_segments(&mut self, shop: &Workshop, partition: &Partition) -> Result<(), String> {
-        let entries = shop.device.list(&partition.dir).map_err(|error| error.to_string())?;
+    fn add_segments(
+        &mut self,
+        actions: &RepairActions,
+        partition: &Partition,
+    ) -> Result<(), String> {
+        let entries = actions.device.list(&partition.dir).map_err(|error| error.to_string())?;
         for entry in entries.iter().filter(|entry| entry.name.ends_with(".seg")) {
             let path = partition.dir.join(&entry.name);
-            let Ok(file) = shop.device.open(&path) else { continue };
+            let Ok(file) = actions.device.open(&path) else { continue };
             let Some(SegmentIdentity { graph, part, tensor, n_rows, .. }) = identity_of(&*file)
             else {
                 continue;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use lodestore_graph::{PartId, PartitionBook};
 
+use super::actions::RepairActions;
 use super::derive::derive;
 use super::partitions::Partition;
-use super::survey;
-use super::workshop::Workshop;
-use crate::cause::Cause;
+use super::scan;
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
 use crate::graph::{Graph, META_FILE};
 use crate::meta::{GraphMeta, MetaError};
 
@@ -27,12 +27,12 @@ pub(super) struct Description {
 ///
 /// Fails when `graph.toml` is of a later format, and when it is lost without another source.
 pub(super) fn find(
-    shop: &Workshop,
+    actions: &RepairActions,
     dir: &Path,
     partitions: &BTreeMap<PartId, Partition>,
 ) -> Result<Description, StoreError> {
-    let error = match Graph::open_on(Arc::clone(&shop.device), dir) {
-        Ok(graph) => match misplaced(shop, &graph, partitions)? {
+    let error = match Graph::open_on(Arc::clone(&actions.device), dir) {
+        Ok(graph) => match misplaced(actions, &graph, partitions)? {
             None => {
                 let (meta, book) = (graph.meta().clone(), graph.book().clone());
                 return Ok(Description { meta, book, rebuilt: None });
@@ -40,7 +40,7 @@ pub(super) fn find(
             Some(error) => error,
         },
         Err(error @ StoreError::NewerFormat { .. }) => return Err(error),
-        Err(error) if error.cause() == Cause::System => return Err(error),
+        Err(error) if error.origin() == ErrorOrigin::System => return Err(error),
         Err(error) => error,
     };
     if let Some((meta, book, n_copies)) = copy(partitions, dir)? {
@@ -48,7 +48,7 @@ pub(super) fn find(
         return Ok(Description { meta, book, rebuilt });
     }
     // Older graphs keep no copies.
-    match derive(shop, partitions) {
+    match derive(actions, partitions) {
         Ok((meta, book, guessed)) => {
             let rebuilt = format!("derived from the headers of topology and segments; {guessed}");
             Ok(Description { meta, book, rebuilt: Some(rebuilt) })
@@ -66,11 +66,11 @@ pub(super) fn find(
 /// Fails when some files belong to it, and more to another graph: it is undecided which of both
 /// this folder is.
 fn misplaced(
-    shop: &Workshop,
+    actions: &RepairActions,
     graph: &Graph,
     partitions: &BTreeMap<PartId, Partition>,
 ) -> Result<Option<StoreError>, StoreError> {
-    let mut owners = survey::owners(shop, partitions.values())?;
+    let mut owners = scan::owners(actions, partitions.values())?;
     let n_own = owners.remove(&graph.uuid()).unwrap_or(0);
     let most = owners.iter().max_by_key(|(_, n)| **n).map(|(uuid, n)| (*uuid, *n));
     let Some((other, n_other)) = most.filter(|(_, n)| *n > n_own) else { return Ok(None) };

@@ -4,12 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::device::{Access, Device, Entry, FileReader, FileWriter, KeyValues};
+use crate::file_system::{Access, Entry, FileReader, FileSystem, FileWriter, KeyValues};
 
 /// Shows one file or folder under another name, and changes nothing.
 #[derive(Debug)]
 pub(super) struct InPlace {
-    pub(super) device: Arc<dyn Device>,
+    pub(super) device: Arc<dyn FileSystem>,
     /// The path on disk, and the path in reports.
     pub(super) from: PathBuf,
     pub(super) place: PathBuf,
@@ -29,7 +29,7 @@ fn refused<T>() -> io::Result<T> {
     Err(io::ErrorKind::ReadOnlyFilesystem.into())
 }
 
-impl Device for InPlace {
+impl FileSystem for InPlace {
     fn open(&self, path: &Path) -> io::Result<Box<dyn FileReader>> {
         self.device.open(&self.real(path))
     }

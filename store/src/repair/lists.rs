@@ -8,20 +8,20 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lodestore_graph::check::{
-    FORMAT_VERSION, FileCheck, FileFault, FileKind, HeaderFault, PieceSum, vouches,
+use lodestore_graph::file_check::{
+    FORMAT_VERSION, FileCheck, FileFault, FileKind, HeaderFault, PieceSum, verifies,
 };
 use lodestore_graph::halo::find_halos;
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{PartId, PartitionBook};
 use uuid::Uuid;
 
+use super::actions::RepairActions;
 use super::partitions::Partition;
 use super::report::Lost;
-use super::workshop::Workshop;
-use crate::cause::Cause;
-use crate::device::{Device, FileReader, FileWriter};
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
+use crate::file_system::{FileReader, FileSystem, FileWriter};
 use crate::graph::{Graph, topology_path};
 use crate::verify::{Lists, ListsError, read_head};
 
@@ -35,15 +35,15 @@ enum Found {
 /// Repairs the topology files of `parts` that can be, then their halos if all topology of the graph
 /// is among it.
 pub(super) fn restore(
-    shop: &mut Workshop,
+    actions: &mut RepairActions,
     graph: &Graph,
     parts: &[PartId],
 ) -> Result<(), StoreError> {
-    let is_here = |part: &PartId| shop.device.exists(&graph.part_dir(*part));
+    let is_here = |part: &PartId| actions.device.exists(&graph.part_dir(*part));
     let here: Vec<PartId> = parts.iter().copied().filter(is_here).collect();
     let mut all_usable = here.len() == usize::from(graph.book().n_parts());
     for &part in &here {
-        all_usable &= matches!(restore_topology(shop, graph, part)?, Found::Usable);
+        all_usable &= matches!(restore_topology(actions, graph, part)?, Found::Usable);
     }
     let mut damaged = Vec::new();
     for &part in &here {
@@ -55,28 +55,32 @@ pub(super) fn restore(
         return Ok(());
     }
     if all_usable {
-        return rebuild_halos(shop, graph, &damaged);
+        return rebuild_halos(actions, graph, &damaged);
     }
     for (part, reason) in damaged {
         let reason = format!(
             "{reason}; it follows from all topology, which is not all there, or not all asked for"
         );
-        shop.note_lost(Lost::file(&graph.halo_path(part), reason));
+        actions.note_lost(Lost::file(&graph.halo_path(part), reason));
     }
     Ok(())
 }
 
 /// Puts the header of a topology file right, if that is all that is wrong with it.
-fn restore_topology(shop: &mut Workshop, graph: &Graph, part: PartId) -> Result<Found, StoreError> {
+fn restore_topology(
+    actions: &mut RepairActions,
+    graph: &Graph,
+    part: PartId,
+) -> Result<Found, StoreError> {
     let Some(reason) = fault(graph, part, FileKind::Topology)? else { return Ok(Found::Usable) };
     let path = graph.topology_path(part);
     let Some((header, lists)) = rebuilt_header(graph, part)? else {
         let reason = format!("{reason}; it stays as it is: topology is nowhere else");
-        shop.note_lost(Lost::file(&path, reason));
+        actions.note_lost(Lost::file(&path, reason));
         return Ok(Found::Lost);
     };
     let action = "header rebuilt from the graph and the file; its old checksums vouch for it";
-    shop.publish(&path, action.to_owned(), &mut |out| {
+    actions.publish(&path, action.to_owned(), &mut |out| {
         out.append(&header)?;
         copy_rest(&lists, &header, out)
     })?;
@@ -88,7 +92,7 @@ fn restore_topology(shop: &mut Workshop, graph: &Graph, part: PartId) -> Result<
 fn rebuilt_header(graph: &Graph, part: PartId) -> Result<Option<(Vec<u8>, Lists)>, StoreError> {
     let path = graph.topology_path(part);
     let (file, head) = match read_head(&**graph.device(), &path) {
-        Err(error) if error.cause() == Cause::System => return Err(error),
+        Err(error) if error.origin() == ErrorOrigin::System => return Err(error),
         // A file that cannot be read has no header to vouch for anything.
         Err(_) => return Ok(None),
         Ok(read) => read,
@@ -101,7 +105,7 @@ fn rebuilt_header(graph: &Graph, part: PartId) -> Result<Option<(Vec<u8>, Lists)
     let lists = Lists::of(path, file, file_bytes, check);
     let Some(sums) = sums(&lists) else { return Ok(None) };
     let header = lists.check().header_of(sums).ok();
-    Ok(header.filter(|header| vouches(&head, header)).map(|header| (header, lists)))
+    Ok(header.filter(|header| verifies(&head, header)).map(|header| (header, lists)))
 }
 
 /// Returns what is wrong with a file of lists; `None` if it is sound.
@@ -116,7 +120,9 @@ fn fault(graph: &Graph, part: PartId, kind: FileKind) -> Result<Option<String>, 
         }) => {
             return Err(StoreError::NewerFormat { file: path, found, supported: FORMAT_VERSION });
         }
-        Err(ListsError::Store(error)) if error.cause() == Cause::System => return Err(error),
+        Err(ListsError::Store(error)) if error.origin() == ErrorOrigin::System => {
+            return Err(error);
+        }
         Err(error) => return Ok(Some(error.to_string())),
     };
     Ok(match sums(&lists) {
@@ -151,15 +157,15 @@ fn copy_rest(lists: &Lists, header: &[u8], out: &mut dyn FileWriter) -> io::Resu
 
 /// Finds the halos of damaged files again from the topology of the whole graph.
 fn rebuild_halos(
-    shop: &mut Workshop,
+    actions: &mut RepairActions,
     graph: &Graph,
     damaged: &[(PartId, String)],
 ) -> Result<(), StoreError> {
     let action = |reason: &str| format!("found again from the topology ({reason})");
-    if shop.is_dry_run() {
+    if actions.is_dry_run() {
         for (part, reason) in damaged {
-            shop.quarantine(&graph.halo_path(*part))?;
-            shop.note(&graph.halo_path(*part), action(reason));
+            actions.quarantine(&graph.halo_path(*part))?;
+            actions.note(&graph.halo_path(*part), action(reason));
         }
         return Ok(());
     }
@@ -167,14 +173,14 @@ fn rebuild_halos(
     let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
     let unusable =
         |reason: String| StoreError::Unrepairable { file: graph.dir().to_owned(), reason };
-    let topology = open_topology(&*shop.device, &paths, book, uuid).map_err(unusable)?;
+    let topology = open_topology(&*actions.device, &paths, book, uuid).map_err(unusable)?;
     let mut failure = None;
     let found = find_halos(&topology, book, &mut |part, halo| {
         let wanted = damaged.iter().find(|(of, _)| *of == part);
         if let (Some((_, reason)), None) = (wanted, &failure) {
             let bytes = halo.to_bytes(book, part, *uuid.as_bytes());
             let path = graph.halo_path(part);
-            failure = shop.publish(&path, action(reason), &mut |out| out.append(&bytes)).err();
+            failure = actions.publish(&path, action(reason), &mut |out| out.append(&bytes)).err();
         }
         Ok(())
     });
@@ -184,7 +190,7 @@ fn rebuild_halos(
 
 /// The topology of all partitions, mapped, or read where there is nothing to map.
 pub(super) fn open_topology(
-    device: &dyn Device,
+    device: &dyn FileSystem,
     paths: &[PathBuf],
     book: &PartitionBook,
     uuid: Uuid,

@@ -6,10 +6,11 @@
 //! but for the rows that were put over them; `graph.toml` is kept in every catalog; a halo follows
 //! from topology. Rows and topology are in one place only.
 //!
-//! Crash argument: see [`workshop`]. Whatever step a repair was cut off at, running it again ends
+//! Crash argument: see [`actions`]. Whatever step a repair was cut off at, running it again ends
 //! where it would have ended: each step looks at what is there, and changes it by one rename or one
 //! batch of a catalog.
 
+mod actions;
 mod derive;
 mod description;
 mod in_place;
@@ -18,9 +19,8 @@ mod part;
 mod partitions;
 mod report;
 mod resume;
+mod scan;
 mod segment;
-mod survey;
-mod workshop;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,13 +32,13 @@ use lodestore_graph::PartId;
 pub use report::{Done, Lost, Moved, RepairReport};
 pub(crate) use segment::identity_of;
 
-use crate::cause::Cause;
-use crate::device::{Device, Disk};
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
+use crate::file_system::{Disk, FileSystem};
 use crate::graph::{Graph, META_FILE};
 use crate::probe::{DEVICE_FILE, StoredProfile};
+use actions::RepairActions;
 use partitions::Partition;
-use workshop::Workshop;
 
 /// More threads than cores: while one waits for the disk, another computes.
 const THREADS_PER_CORE: usize = 2;
@@ -71,7 +71,7 @@ pub fn repair_parts(
 
 /// Does as [`repair`], on any device and with as many threads as asked for, at least one.
 pub fn repair_on(
-    device: Arc<dyn Device>,
+    device: Arc<dyn FileSystem>,
     dir: &Path,
     dry_run: bool,
     n_threads: usize,
@@ -81,16 +81,16 @@ pub fn repair_on(
 }
 
 fn repair_some(
-    device: Arc<dyn Device>,
+    device: Arc<dyn FileSystem>,
     dir: &Path,
     parts: Option<&[PartId]>,
     dry_run: bool,
     n_threads: usize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
-    let mut shop = Workshop::new(device, dry_run, n_threads);
-    let outcome = restore(&mut shop, dir, parts, progress);
-    let mut report = shop.report;
+    let mut actions = RepairActions::new(device, dry_run, n_threads);
+    let outcome = restore(&mut actions, dir, parts, progress);
+    let mut report = actions.report;
     match outcome {
         Ok(()) => report.ok = report.lost.is_empty() && report.absent.is_empty(),
         Err(error) if dry_run || (report.done.is_empty() && report.quarantined.is_empty()) => {
@@ -103,67 +103,67 @@ fn repair_some(
 }
 
 /// The graph in `dir` as repair would describe it; `None` without any source. Changes nothing.
-pub(crate) fn describe(device: Arc<dyn Device>, dir: &Path) -> Option<Graph> {
-    let mut shop = Workshop::new(device, true, 1);
-    let partitions = partitions::open_all(&mut shop, dir, None).ok()?;
-    let found = description::find(&shop, dir, &partitions).ok()?;
-    Some(Graph::of(shop.device, dir, found.meta, found.book))
+pub(crate) fn describe(device: Arc<dyn FileSystem>, dir: &Path) -> Option<Graph> {
+    let mut actions = RepairActions::new(device, true, 1);
+    let partitions = partitions::open_all(&mut actions, dir, None).ok()?;
+    let found = description::find(&actions, dir, &partitions).ok()?;
+    Some(Graph::of(actions.device, dir, found.meta, found.book))
 }
 
 /// Repairs everything of `parts`, or of all partitions, one thing after the other.
 fn restore(
-    shop: &mut Workshop,
+    actions: &mut RepairActions,
     dir: &Path,
     parts: Option<&[PartId]>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), StoreError> {
-    let mut partitions = partitions::open_all(shop, dir, parts)?;
-    survey::refuse_newer(shop, dir, partitions.values())?;
-    let graph = restore_description(shop, dir, &partitions)?;
-    restore_profile(shop, dir)?;
+    let mut partitions = partitions::open_all(actions, dir, parts)?;
+    scan::refuse_newer(actions, dir, partitions.values())?;
+    let graph = restore_description(actions, dir, &partitions)?;
+    restore_profile(actions, dir)?;
     parts.unwrap_or_default().iter().try_for_each(|&part| graph.check_part(part))?;
     let is_asked_for = |part: &PartId| parts.is_none_or(|parts| parts.contains(part));
     let asked_for: Vec<PartId> = graph.book().parts().filter(is_asked_for).collect();
     let total = asked_for.len() as u64 + 1;
     for (&part, done) in asked_for.iter().zip(1u64..) {
         match partitions.remove(&part) {
-            Some(partition) => part::restore(shop, &graph, partition)?,
-            None if parts.is_none() => shop.report.absent.push(part.0),
+            Some(partition) => part::restore(actions, &graph, partition)?,
+            None if parts.is_none() => actions.report.absent.push(part.0),
             None => {
                 let reason = "the folder of the partition is missing".to_owned();
-                shop.note_lost(Lost::file(&graph.part_dir(part), reason));
+                actions.note_lost(Lost::file(&graph.part_dir(part), reason));
             }
         }
         progress(done, total);
     }
-    lists::restore(shop, &graph, &asked_for)?;
+    lists::restore(actions, &graph, &asked_for)?;
     progress(total, total);
-    shop.forget_losses()
+    actions.forget_losses()
 }
 
 /// Finds out what the graph is, and writes its `graph.toml` again if that is damaged or gone.
 fn restore_description(
-    shop: &mut Workshop,
+    actions: &mut RepairActions,
     dir: &Path,
     partitions: &BTreeMap<PartId, Partition>,
 ) -> Result<Graph, StoreError> {
-    let found = description::find(shop, dir, partitions)?;
+    let found = description::find(actions, dir, partitions)?;
     if let Some(action) = found.rebuilt {
         let text = found.meta.to_text();
-        shop.publish(&dir.join(META_FILE), action, &mut |file| file.append(text.as_bytes()))?;
+        actions.publish(&dir.join(META_FILE), action, &mut |file| file.append(text.as_bytes()))?;
     }
-    Ok(Graph::of(Arc::clone(&shop.device), dir, found.meta, found.book))
+    Ok(Graph::of(Arc::clone(&actions.device), dir, found.meta, found.book))
 }
 
 /// A damaged profile goes out of the way: the disk can be measured again.
-fn restore_profile(shop: &mut Workshop, dir: &Path) -> Result<(), StoreError> {
-    if let Err(error) = StoredProfile::read(&*shop.device, dir) {
+fn restore_profile(actions: &mut RepairActions, dir: &Path) -> Result<(), StoreError> {
+    if let Err(error) = StoredProfile::read(&*actions.device, dir) {
         let path = dir.join(DEVICE_FILE);
-        if error.cause == Cause::System {
+        if error.origin == ErrorOrigin::System {
             return Err(error.into());
         }
-        shop.quarantine(&path)?;
-        shop.note(&path, format!("taken out of the way: {}", error.reason));
+        actions.quarantine(&path)?;
+        actions.note(&path, format!("taken out of the way: {}", error.reason));
     }
     Ok(())
 }

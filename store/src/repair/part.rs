@@ -6,8 +6,8 @@ mod deltas;
 mod rebuild;
 mod tensor;
 
+use super::actions::RepairActions;
 use super::partitions::Partition;
-use super::workshop::Workshop;
 use crate::error::StoreError;
 use crate::graph::Graph;
 use contents::Contents;
@@ -21,22 +21,22 @@ use tensor::TensorWork;
 /// crash in between leaves segments that cannot be opened, as they were before, and whose tables
 /// the catalog now proves.
 pub(super) fn restore(
-    shop: &mut Workshop,
+    actions: &mut RepairActions,
     graph: &Graph,
     partition: Partition,
 ) -> Result<(), StoreError> {
     let part = partition.part;
-    let contents = Contents::read(shop, graph, partition)?;
+    let contents = Contents::read(actions, graph, partition)?;
     let mut work = Vec::new();
     for spec in &graph.meta().tensors {
-        work.push(TensorWork::plan(shop, graph, part, spec, &contents)?);
+        work.push(TensorWork::plan(actions, graph, part, spec, &contents)?);
     }
-    let deltas = plan_deltas(shop, graph, part, &contents, &work)?;
+    let deltas = plan_deltas(actions, graph, part, &contents, &work)?;
     // Before a new catalog loses the reason: files that it does not name are removed by the next
     // writer.
     for tensor in &work {
-        tensor.set_strays_aside(shop)?;
+        tensor.set_strays_aside(actions)?;
     }
-    publish_catalog(shop, graph, part, contents, &work, &deltas)?;
-    work.into_iter().try_for_each(|tensor| tensor.publish(shop))
+    publish_catalog(actions, graph, part, contents, &work, &deltas)?;
+    work.into_iter().try_for_each(|tensor| tensor.publish(actions))
 }

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
 
+use super::actions::RepairActions;
 use super::resume::Place;
-use super::workshop::Workshop;
 use crate::catalog::{Catalog, lock_partition};
-use crate::cause::Cause;
-use crate::device::Access;
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
+use crate::file_system::Access;
 use crate::graph::{catalog_dir, part_dir};
 
 /// A partition's folder and its catalog as it is.
@@ -29,64 +29,67 @@ pub(super) struct Partition {
 /// Fails with [`StoreError::Locked`] when another process writes or repairs one, and has done
 /// nothing then: the locks come before any look. A dry run takes none.
 pub(super) fn open_all(
-    shop: &mut Workshop,
+    actions: &mut RepairActions,
     dir: &Path,
     parts: Option<&[PartId]>,
 ) -> Result<BTreeMap<PartId, Partition>, StoreError> {
     let mut dirs = Vec::new();
-    for entry in shop.device.list(dir).map_err(StoreError::io(dir, "list"))? {
+    for entry in actions.device.list(dir).map_err(StoreError::io(dir, "list"))? {
         let Some(part) = part_of(&entry.name) else { continue };
         if parts.is_some_and(|parts| !parts.contains(&part)) {
             continue;
         }
         let dir = dir.join(&entry.name);
-        if entry.is_dir || is_link_to_folder(shop, &dir)? {
+        if entry.is_dir || is_link_to_folder(actions, &dir)? {
             dirs.push((part, dir));
         }
     }
-    if !shop.is_dry_run() {
+    if !actions.is_dry_run() {
         for (_, dir) in &dirs {
-            shop.guards.push(lock_partition(&*shop.device, dir)?);
+            actions.guards.push(lock_partition(&*actions.device, dir)?);
         }
     }
     let mut partitions = BTreeMap::new();
     for (part, dir) in dirs {
-        let catalog = open(shop, &dir)?;
+        let catalog = open(actions, &dir)?;
         partitions.insert(part, Partition { part, dir, catalog });
     }
-    shop.resume(dir, Place::Graph)?;
+    actions.resume(dir, Place::Graph)?;
     for partition in partitions.values_mut() {
-        shop.resume(&partition.dir, Place::Partition)?;
+        actions.resume(&partition.dir, Place::Partition)?;
         if partition.catalog.is_err() {
-            partition.catalog = open(shop, &partition.dir)?;
+            partition.catalog = open(actions, &partition.dir)?;
         }
     }
     Ok(partitions)
 }
 
-fn open(shop: &Workshop, part_dir: &Path) -> Result<Result<Catalog, StoreError>, StoreError> {
-    let access = if shop.is_dry_run() { Access::Read } else { Access::Write };
-    let opened = Catalog::open_unchecked(&*shop.device, &catalog_dir(part_dir), access);
+fn open(
+    actions: &RepairActions,
+    part_dir: &Path,
+) -> Result<Result<Catalog, StoreError>, StoreError> {
+    let access = if actions.is_dry_run() { Access::Read } else { Access::Write };
+    let opened = Catalog::open_unchecked(&*actions.device, &catalog_dir(part_dir), access);
     match opened {
         // What the system refuses to show may be sound.
-        Err(error) if error.cause() != Cause::Damage => Err(error),
-        Err(error) => is_hidden(shop, part_dir).map_or(Ok(Err(error)), Err),
+        Err(error) if error.origin() != ErrorOrigin::Damage => Err(error),
+        Err(error) => is_hidden(actions, part_dir).map_or(Ok(Err(error)), Err),
         opened => Ok(opened),
     }
 }
 
 /// The reason why the presence of the catalog is unknown, if it is.
-fn is_hidden(shop: &Workshop, part_dir: &Path) -> Option<StoreError> {
+fn is_hidden(actions: &RepairActions, part_dir: &Path) -> Option<StoreError> {
     let path = catalog_dir(part_dir).join("CURRENT");
-    let error = shop.device.open(&path).err().map(StoreError::io(&path, "open"))?;
-    (error.cause() != Cause::Damage).then_some(error)
+    let error = actions.device.open(&path).err().map(StoreError::io(&path, "open"))?;
+    (error.origin() != ErrorOrigin::Damage).then_some(error)
 }
 
 /// Partitions may lie on other disks.
-fn is_link_to_folder(shop: &Workshop, path: &Path) -> Result<bool, StoreError> {
-    match shop.device.list(path).map_err(StoreError::io(path, "list")) {
+fn is_link_to_folder(actions: &RepairActions, path: &Path) -> Result<bool, StoreError> {
+    match actions.device.list(path).map_err(StoreError::io(path, "list")) {
         Ok(_) => Ok(true),
-        Err(error) if error.cause() == Cause::Damage => Ok(false),
+        Err(error) if error.origin() == ErrorOrigin::Damage => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::actions::{BUILDING_SUFFIX, REPAIRED_SUFFIX, RepairActions};
 use super::in_place::InPlace;
-use super::workshop::{BUILDING_SUFFIX, REPAIRED_SUFFIX, Workshop};
 use crate::error::StoreError;
 use crate::graph::{META_FILE, catalog_dir, halo_path, is_segment_file, topology_path};
 
@@ -31,7 +31,7 @@ impl Place {
     }
 }
 
-impl Workshop {
+impl RepairActions {
     /// Finishes or clears away what an earlier repair began in `dir`. A dry run leaves it, and
     /// looks at it as if it were in its place.
     pub(super) fn resume(&mut self, dir: &Path, place: Place) -> Result<(), StoreError> {

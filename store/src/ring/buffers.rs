@@ -6,7 +6,7 @@ use std::sync::Arc;
 use memmap2::{Advice, MmapMut, MmapRaw};
 
 use super::pool::Large;
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 
 const PAGE: usize = PAGE_BYTES as usize;
 

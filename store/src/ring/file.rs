@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{Arena, pool};
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 
 /// A file whose reads bypass the page cache, or go through it where the file system insists.
 #[derive(Debug)]

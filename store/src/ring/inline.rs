@@ -6,8 +6,8 @@ use std::io;
 use rustix::io::Errno;
 
 use super::{Arena, Outcome, Read, ReadQueue};
-use crate::device::FileReader;
-use crate::layout::PAGE_BYTES;
+use crate::file_system::FileReader;
+use crate::limits::PAGE_BYTES;
 
 /// Positional reads, one after the other.
 pub(crate) struct InlineQueue<'a> {

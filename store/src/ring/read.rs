@@ -7,7 +7,7 @@ use std::ops::Range;
 use rustix::io::Errno;
 
 use super::{MAX_READ_BYTES, Outcome, Region};
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 
 /// How often a read is repeated that the system puts off or interrupts.
 const MAX_PUT_OFF: u8 = 16;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 
 use super::*;
-use crate::layout::PAGE_BYTES;
+use crate::limits::PAGE_BYTES;
 
 const PAGE: usize = PAGE_BYTES as usize;
 
@@ -145,7 +145,7 @@ fn file_systems_in_memory_are_read_too() {
 #[derive(Debug)]
 struct Crumbs(File, std::sync::atomic::AtomicU32);
 
-impl crate::device::FileReader for Crumbs {
+impl crate::file_system::FileReader for Crumbs {
     fn len_bytes(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }

@@ -3,7 +3,8 @@
 use super::segment::Segment;
 use crate::codec::{StoredGroup, with_decoder};
 use crate::error::StoreError;
-use crate::layout::{PAGE_BYTES, RowGroups};
+use crate::layout::RowGroups;
+use crate::limits::PAGE_BYTES;
 use crate::plan::{Extent, PlannedRow};
 
 impl Segment {

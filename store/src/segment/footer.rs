@@ -17,7 +17,8 @@
 
 use super::header::{Page, check_seal, put_u32, seal, u32_at};
 use crate::codec::SegmentCodec;
-use crate::layout::{PAGE_BYTES, Sections};
+use crate::layout::Sections;
+use crate::limits::PAGE_BYTES;
 
 const MAGIC: [u8; 8] = *b"LODEEND\0";
 const COPY_BYTES: usize = 136;

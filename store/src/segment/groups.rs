@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::segment::Segment;
 use crate::codec::with_decoder;
 use crate::error::StoreError;
-use crate::layout::{DATA_OFFSET, PAGE_BYTES, RowGroups};
-use crate::limits::MAX_EXTENT_BYTES;
+use crate::layout::{DATA_OFFSET, RowGroups};
+use crate::limits::{MAX_EXTENT_BYTES, PAGE_BYTES};
 
 impl Segment {
     /// Reads and unpacks row groups; `fault` receives the first page of each that fails, and why.

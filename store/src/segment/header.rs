@@ -29,8 +29,7 @@ use uuid::Uuid;
 use super::SEGMENT_FORMAT_VERSION;
 use crate::codec::SegmentCodec;
 use crate::dtype::Dtype;
-use crate::layout::PAGE_BYTES;
-use crate::limits::MAX_TENSOR_NAME_BYTES;
+use crate::limits::{MAX_TENSOR_NAME_BYTES, PAGE_BYTES};
 use crate::tensor::TensorSpec;
 
 const MAGIC: [u8; 8] = *b"LODESEG\0";

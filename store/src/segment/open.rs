@@ -8,9 +8,10 @@ use super::header::{HeaderFault, Page, SegmentIdentity};
 use super::segment::Segment;
 use crate::checksum::PageChecksum;
 use crate::codec::SegmentCodec;
-use crate::device::{Device, FileReader};
 use crate::error::StoreError;
-use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
+use crate::file_system::{FileReader, FileSystem};
+use crate::layout::{Sections, SegmentLayout};
+use crate::limits::PAGE_BYTES;
 
 impl Segment {
     /// Opens `path` for reading and checks it against its own length and against `expected`.
@@ -18,7 +19,7 @@ impl Segment {
     /// Holds 4 bytes of memory per page, 8 per row group of a compressed segment, and 4 per row of
     /// a delta. Read-only files and mounts work.
     pub fn open(
-        device: &dyn Device,
+        device: &dyn FileSystem,
         path: &Path,
         expected: &SegmentIdentity,
     ) -> Result<Self, StoreError> {

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::header::Page;
 use crate::checksum::PageChecksum;
-use crate::device::{Device, FileWriter};
 use crate::error::StoreError;
-use crate::layout::PAGE_BYTES;
+use crate::file_system::{FileSystem, FileWriter};
+use crate::limits::PAGE_BYTES;
 
 /// Data is handed to the file in pieces that start and end at multiples of this: the page cache
 /// can hold each as one huge page, which makes maps of the file faster.
@@ -29,7 +29,7 @@ pub(super) struct PageWriter {
 impl PageWriter {
     /// Creates `path`, which must not exist, with this header.
     pub(super) fn create(
-        device: &dyn Device,
+        device: &dyn FileSystem,
         path: &Path,
         header: &Page,
         checksum: PageChecksum,

@@ -3,7 +3,8 @@
 use super::footer::{footer_page, read_footer};
 use super::header::{HeaderFault, Page, SegmentIdentity};
 use crate::codec::SegmentCodec;
-use crate::layout::{PAGE_BYTES, Sections};
+use crate::layout::Sections;
+use crate::limits::PAGE_BYTES;
 
 /// Contents of a header page.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,9 +6,10 @@ use super::header::SegmentIdentity;
 use super::writer::SegmentDigest;
 use crate::checksum::PageChecksum;
 use crate::codec::SegmentCodec;
-use crate::device::FileReader;
 use crate::error::StoreError;
-use crate::layout::{PAGE_BYTES, SegmentLayout};
+use crate::file_system::FileReader;
+use crate::layout::SegmentLayout;
+use crate::limits::PAGE_BYTES;
 
 /// An open segment: everything about it is known to be sound but the rows themselves, whose pages
 /// are checked with [`Segment::check_page`] whenever they are read.

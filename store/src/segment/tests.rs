@@ -7,11 +7,12 @@ use uuid::Uuid;
 use super::header::HeaderFault;
 use super::*;
 use crate::codec::SegmentCodec;
-use crate::device::Disk;
 use crate::dtype::Dtype;
 use crate::error::StoreError;
+use crate::file_system::Disk;
 use crate::fixture::{identity, row, write_segment};
-use crate::layout::{DATA_OFFSET, PAGE_BYTES};
+use crate::layout::DATA_OFFSET;
+use crate::limits::PAGE_BYTES;
 use crate::tensor::TensorSpec;
 
 mod groups;

@@ -8,9 +8,10 @@ use super::header::{Page, SegmentIdentity};
 use super::pages::PageWriter;
 use crate::checksum::PageChecksum;
 use crate::codec::{GroupEncoder, SegmentCodec};
-use crate::device::Device;
 use crate::error::StoreError;
-use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
+use crate::file_system::FileSystem;
+use crate::layout::{Sections, SegmentLayout};
+use crate::limits::PAGE_BYTES;
 
 /// BLAKE3 of a segment's tables, held in the catalog: page checksums, and in a compressed segment
 /// the lengths of its row groups.
@@ -45,7 +46,7 @@ impl SegmentWriter {
     /// # Panics
     /// When the identity is a delta's.
     pub fn create(
-        device: &dyn Device,
+        device: &dyn FileSystem,
         path: &Path,
         identity: &SegmentIdentity,
         codec: SegmentCodec,
@@ -59,7 +60,7 @@ impl SegmentWriter {
     /// When these are not as many rows as the identity says, or not rows of its partition,
     /// ascending.
     pub fn create_delta(
-        device: &dyn Device,
+        device: &dyn FileSystem,
         path: &Path,
         identity: &SegmentIdentity,
         codec: SegmentCodec,
@@ -70,7 +71,7 @@ impl SegmentWriter {
     }
 
     fn create_listed(
-        device: &dyn Device,
+        device: &dyn FileSystem,
         path: &Path,
         identity: &SegmentIdentity,
         codec: SegmentCodec,

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lodestore_graph::PartId;
 
 use super::{Damage, VerifyReport};
-use crate::cause::Cause;
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
 
 /// More faults of one file than this are counted, not listed.
 pub const MAX_DAMAGES_PER_FILE: usize = 1000;
@@ -63,7 +63,7 @@ impl Findings {
         error: StoreError,
     ) {
         self.add(order, error.file().unwrap_or(place), page, error.to_string());
-        if error.cause() == Cause::System {
+        if error.origin() == ErrorOrigin::System {
             let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
             if refused.as_ref().is_none_or(|(first, _)| order < *first) {
                 *refused = Some((order, error));

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use lodestore_graph::PartId;
-use lodestore_graph::check::{FileCheck, FileFault, FileKind, HEADER_BYTES, Piece, PieceSum};
+use lodestore_graph::file_check::{FileCheck, FileFault, FileKind, HEADER_BYTES, Piece, PieceSum};
 use thiserror::Error;
 
-use crate::device::{Device, FileReader};
 use crate::error::StoreError;
+use crate::file_system::{FileReader, FileSystem};
 use crate::graph::Graph;
 
 /// Bytes that are read and looked at in one go; they stay in a core's cache.
@@ -102,7 +102,7 @@ impl Lists {
 
 /// Opens a file of lists and reads its first page, or less where it is shorter.
 pub(crate) fn head(
-    device: &dyn Device,
+    device: &dyn FileSystem,
     path: &Path,
 ) -> Result<(Box<dyn FileReader>, Vec<u8>), StoreError> {
     let file = device.open(path).map_err(StoreError::io(path, "open"))?;

@@ -21,8 +21,8 @@ use std::thread;
 use lodestore_graph::PartId;
 use serde::Serialize;
 
-use crate::device::{Device, Disk};
 use crate::error::StoreError;
+use crate::file_system::{Disk, FileSystem};
 use crate::graph::{Graph, META_FILE};
 use crate::repair::describe;
 use crate::segment::{Segment, SegmentIdentity};
@@ -90,7 +90,7 @@ fn n_threads() -> usize {
 
 /// As [`verify`], on any device and with as many threads as asked for, at least one.
 pub fn verify_on(
-    device: Arc<dyn Device>,
+    device: Arc<dyn FileSystem>,
     dir: &Path,
     n_threads: usize,
     progress: &mut dyn FnMut(u64, u64),
@@ -99,7 +99,7 @@ pub fn verify_on(
 }
 
 fn verify_some(
-    device: Arc<dyn Device>,
+    device: Arc<dyn FileSystem>,
     dir: &Path,
     parts: Option<&[PartId]>,
     n_threads: usize,
@@ -145,12 +145,12 @@ pub fn verify_lists(graph: &Graph, part: PartId) -> Result<VerifyReport, StoreEr
     findings.into_result()
 }
 
-/// Opens a segment that was written and synced, and checks all of it as the disk has it: what memory
-/// holds of the file is dropped before, as far as the file system drops it.
+/// Opens a segment that was written and synced, and checks all of it as the disk has it: what
+/// memory holds of the file is dropped before, as far as the file system drops it.
 ///
 /// Costs one read of the file at the disk's rate; what was read is in memory then.
 pub(crate) fn read_back(
-    device: &dyn Device,
+    device: &dyn FileSystem,
     path: &Path,
     identity: &SegmentIdentity,
 ) -> Result<Segment, StoreError> {
@@ -160,7 +160,7 @@ pub(crate) fn read_back(
 /// As [`read_back`]; asks before each stretch of pages whether to continue, and else ends with
 /// [`StoreError::Stopped`].
 pub(crate) fn read_back_while(
-    device: &dyn Device,
+    device: &dyn FileSystem,
     path: &Path,
     identity: &SegmentIdentity,
     go_on: &mut dyn FnMut() -> ControlFlow<()>,

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use crate::error::StoreError;
-use crate::layout::{DATA_OFFSET, PAGE_BYTES};
+use crate::layout::DATA_OFFSET;
+use crate::limits::PAGE_BYTES;
 use crate::segment::Segment;
 
 /// Pages that are read together: they stay in a core's cache until they have been checked.

@@ -9,13 +9,13 @@ use lodestore_graph::topology::{TopologyOptions, write_topologies_with};
 use super::findings::Findings;
 use super::*;
 use crate::codec::SegmentCodec;
-use crate::device::{Access, Change};
 use crate::embedded::EmbeddedStore;
+use crate::file_system::{Access, Change};
 use crate::fixture::{Ring, flip, identity, row};
 use crate::graph::catalog_dir;
-use crate::live::{LiveGraph, LiveMode};
 use crate::reader::OpenOptions;
 use crate::segment::SegmentWriter;
+use crate::update::{GraphHandle, OpenMode};
 
 mod read_back;
 
@@ -259,7 +259,7 @@ fn a_catalog_that_says_what_cannot_be_is_damaged() {
 fn rows_put_over_segments_are_checked_with_the_rest() {
     let ring = Ring::new(50, 2, 2);
     let graph = ring.import();
-    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     let ids: Vec<_> = (0..50).map(lodestore_graph::NodeId).collect();
     live.put_rows("feat", &ids, &vec![7; 50 * 99]).unwrap();
     live.commit_version().unwrap();

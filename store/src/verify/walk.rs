@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lodestore_graph::PartId;
-use lodestore_graph::check::FileKind;
+use lodestore_graph::file_check::FileKind;
 
 use super::catalog::CatalogUnit;
 use super::findings::{FileOrder, Findings, META_ORDER};
 use super::lists::{Lists, ListsError};
 use super::unit::{Unit, Work, units};
 use crate::catalog::{Catalog, DeltaRecord};
-use crate::device::Device;
 use crate::error::StoreError;
+use crate::file_system::FileSystem;
 use crate::graph::{Graph, META_FILE, catalog_dir};
 use crate::repair::identity_of;
 use crate::segment::{Segment, SegmentIdentity};
@@ -334,11 +334,11 @@ impl State<'_> {
 }
 
 /// Bytes of a partition's files, for the progress only: what cannot be read counts as nothing.
-fn part_bytes(device: &dyn Device, dir: &Path) -> u64 {
+fn part_bytes(device: &dyn FileSystem, dir: &Path) -> u64 {
     folder_bytes(device, dir) + folder_bytes(device, &catalog_dir(dir))
 }
 
-fn folder_bytes(device: &dyn Device, dir: &Path) -> u64 {
+fn folder_bytes(device: &dyn FileSystem, dir: &Path) -> u64 {
     let entries = device.list(dir).unwrap_or_default().into_iter().filter(|entry| !entry.is_dir);
     let bytes = |name: String| device.open(&dir.join(name)).and_then(|file| file.len_bytes());
     entries.map(|entry| bytes(entry.name).unwrap_or(0)).sum()

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
 use lodestore_store::{
-    Device, EmbeddedStore, FetchedFile, Folding, Graph, LiveGraph, LiveMode, OpenOptions,
+    EmbeddedStore, FetchedFile, FileSystem, Folding, Graph, GraphHandle, OpenMode, OpenOptions,
     PartFiles, ReaderKind, StoreError, View, verify_on,
 };
 
@@ -34,14 +34,14 @@ struct Following {
     versions: Vec<Published>,
 }
 
-fn open(crash: &CrashDevice, mode: LiveMode) -> Result<Arc<LiveGraph>, StoreError> {
+fn open(crash: &CrashDevice, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreError> {
     let graph = Graph::open_on(Arc::new(crash.clone()), Path::new(OUT))?;
     let options = OpenOptions { reader: ReaderKind::Pread };
-    LiveGraph::open(graph, None, mode, &options).map(Arc::new)
+    GraphHandle::open(graph, None, mode, &options).map(Arc::new)
 }
 
 /// Returns all rows by tensor.
-fn rows(live: &Arc<LiveGraph>) -> Result<Vec<Vec<u8>>, StoreError> {
+fn rows(live: &Arc<GraphHandle>) -> Result<Vec<Vec<u8>>, StoreError> {
     let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let gather = |tensor: &crate::small::Rows| {
@@ -54,7 +54,7 @@ fn rows(live: &Arc<LiveGraph>) -> Result<Vec<Vec<u8>>, StoreError> {
 impl Following {
     fn new() -> Self {
         let base = imported();
-        let live = open(&base.after_loss(0), LiveMode::Write).unwrap();
+        let live = open(&base.after_loss(0), OpenMode::Write).unwrap();
         let published = || {
             let parts = live.parts().map(|part| live.part_files(part).unwrap()).collect();
             Published { parts, rows: rows(&live).unwrap() }
@@ -81,7 +81,7 @@ impl Following {
     }
 
     /// Takes over a version of one partition.
-    fn take(live: &LiveGraph, files: &PartFiles) -> Result<(), StoreError> {
+    fn take(live: &GraphHandle, files: &PartFiles) -> Result<(), StoreError> {
         let manifest = files.manifest();
         for (at, (name, n_bytes)) in files.files().enumerate() {
             if !manifest.files().any(|it| it == name) {
@@ -103,7 +103,7 @@ impl Following {
 
     /// Takes over the newest version; what came damaged by a loss of power is removed and comes
     /// again.
-    fn take_newest(&self, live: &LiveGraph) -> Result<(), StoreError> {
+    fn take_newest(&self, live: &GraphHandle) -> Result<(), StoreError> {
         let newest = &self.versions[self.versions.len() - 1].parts;
         newest.iter().try_for_each(|files| {
             loop {
@@ -116,7 +116,7 @@ impl Following {
     }
 
     /// Checks that each partition has the rows of its version.
-    fn check_rows(&self, live: &Arc<LiveGraph>) -> Finding {
+    fn check_rows(&self, live: &Arc<GraphHandle>) -> Finding {
         let found = rows(live)?;
         for (part, version) in live.part_versions() {
             let expected = &self.versions[version as usize - 1].rows;
@@ -171,7 +171,7 @@ impl Scenario for Following {
             let is_excused = is_excused || matches!(error, StoreError::WritesStopped { .. });
             is_excused.then_some(()).ok_or_else(|| format!("without a reason: {error}"))
         };
-        let live = match open(device, LiveMode::Follow) {
+        let live = match open(device, OpenMode::Follow) {
             Ok(live) => live,
             Err(error) => return Ok(excuse(error).map(|()| versions)?),
         };
@@ -199,7 +199,7 @@ impl Scenario for Following {
     }
 
     fn check(&self, crash: &CrashDevice, versions: &Vec<u32>, seed: u64) -> Finding {
-        let reader = open(crash, LiveMode::Read)?;
+        let reader = open(crash, OpenMode::Read)?;
         self.check_rows(&reader)?;
         for (part, found) in reader.part_versions() {
             // What failed at the next version may have been switched.
@@ -213,19 +213,19 @@ impl Scenario for Following {
         for again in 0..seed % 3 {
             let after = (seed / 3 + again * 7) % 30;
             crash.arm(Some(Plan { fault: Fault::PowerLoss, after, sticky: true }));
-            if let Ok(live) = open(&crash, LiveMode::Follow) {
+            if let Ok(live) = open(&crash, OpenMode::Follow) {
                 let _ = self.take_newest(&live);
             }
             crash = crash.after_loss(seed + again);
         }
-        let live = open(&crash, LiveMode::Follow)?;
+        let live = open(&crash, OpenMode::Follow)?;
         self.check_rows(&live)?;
         self.take_newest(&live)?;
         self.check_rows(&live)?;
         drop(live);
         self.check_files(&crash)?;
         let crash = crash.after_loss(seed);
-        let live = open(&crash, LiveMode::Follow)?;
+        let live = open(&crash, OpenMode::Follow)?;
         match live.part_versions().iter().all(|(_, version)| *version == self.newest()) {
             true => self.check_rows(&live),
             false => Err(format!("in the end: {:?}", live.part_versions()).into()),

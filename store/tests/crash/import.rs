@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_store::crash::{CrashDevice, Neglect};
-use lodestore_store::{Device, ImportError};
+use lodestore_store::{FileSystem, ImportError};
 
 use crate::small::{OUT, import};
 use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
@@ -22,7 +22,7 @@ fn with_folder() -> CrashDevice {
 /// A device with the imported graph.
 pub(crate) fn imported() -> CrashDevice {
     let device = with_folder();
-    import(&(Arc::new(device.clone()) as Arc<dyn Device>)).unwrap();
+    import(&(Arc::new(device.clone()) as Arc<dyn FileSystem>)).unwrap();
     device
 }
 
@@ -41,7 +41,7 @@ impl Scenario for Import {
     }
 
     fn run(&self, device: &CrashDevice, _: bool) -> Result<bool, Box<dyn Error>> {
-        let device: Arc<dyn Device> = Arc::new(device.clone());
+        let device: Arc<dyn FileSystem> = Arc::new(device.clone());
         match import(&device).map_err(|error| error.to_string()) {
             Ok(_) => Ok(true),
             Err(told) if told.contains("graphs") && told.len() > 20 => Ok(false),
@@ -50,7 +50,7 @@ impl Scenario for Import {
     }
 
     fn check(&self, crash: &CrashDevice, acknowledged: &bool, _: u64) -> Finding {
-        let device: Arc<dyn Device> = Arc::new(crash.clone());
+        let device: Arc<dyn FileSystem> = Arc::new(crash.clone());
         if device.exists(Path::new(OUT)) {
             match import(&device) {
                 Err(ImportError::Exists { .. }) => {}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use lodestore_store::crash::CrashDevice;
 use lodestore_store::{
-    Access, Change, Device, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind, StoreError,
+    Access, Change, FileSystem, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError,
     verify_on,
 };
 
@@ -31,7 +31,7 @@ fn old_graph() -> (CrashDevice, Model) {
     let device = CrashDevice::new(0);
     device.create_dir(Path::new("graphs")).unwrap();
     device.sync(Path::new("")).unwrap();
-    let shared: Arc<dyn Device> = Arc::new(device.clone());
+    let shared: Arc<dyn FileSystem> = Arc::new(device.clone());
     let graph = import(&shared).unwrap();
     let mut model = Model::imported();
     let mut changes = vec![Vec::new(); BOUNDS.len() - 1];
@@ -97,11 +97,11 @@ fn contents(device: &CrashDevice) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn rows_that_the_last_release_committed_are_refused_for_reading_and_brought_forward() {
     let (device, model) = old_graph();
-    let shared: Arc<dyn Device> = Arc::new(device.clone());
+    let shared: Arc<dyn FileSystem> = Arc::new(device.clone());
     let graph = Graph::open_on(Arc::clone(&shared), Path::new(OUT)).unwrap();
     let options = OpenOptions { reader: ReaderKind::Pread };
     let before = contents(&device);
-    let refused = LiveGraph::open(graph.clone(), None, LiveMode::Read, &options).unwrap_err();
+    let refused = GraphHandle::open(graph.clone(), None, OpenMode::Read, &options).unwrap_err();
     assert!(matches!(refused, StoreError::OldRows { version: 2, .. }), "{refused}");
     assert!(refused.to_string().contains("lode compact"), "{refused}");
     assert_eq!(contents(&device), before, "refusing changes nothing");
@@ -113,7 +113,7 @@ fn rows_that_the_last_release_committed_are_refused_for_reading_and_brought_forw
     for op in [Op::Reopen, Op::Gather, Op::Verify, Op::Look] {
         world.act(&op).unwrap_or_else(|error| panic!("{op:?}: {error}"));
     }
-    let live = LiveGraph::open(graph, None, LiveMode::Read, &options).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Read, &options).unwrap();
     assert_eq!((live.version(), live.oldest_version()), (COMMITTED, 1));
     drop(live);
     let brought = contents(&device);

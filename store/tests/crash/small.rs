@@ -7,10 +7,10 @@ use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies};
-use lodestore_graph::{PartId, PartitionBook, mix};
+use lodestore_graph::{PartId, PartitionBook, splitmix64};
 use lodestore_store::{
-    CodecChoice, Device, Dtype, Graph, ImportError, Importer, NanPolicy, SourceError, StoreError,
-    TensorOptions, TensorSource,
+    CodecChoice, Dtype, FileSystem, Graph, ImportError, Importer, NanPolicy, SourceError,
+    StoreError, TensorOptions, TensorSource,
 };
 
 /// Where the graph is; its parent is there before.
@@ -43,7 +43,7 @@ static NOISE: [u8; 2048] = {
     let mut bytes = [0; 2048];
     let mut i = 0;
     while i < bytes.len() {
-        bytes[i] = mix(i as u64) as u8;
+        bytes[i] = splitmix64(i as u64) as u8;
         i += 1;
     }
     bytes
@@ -105,7 +105,7 @@ fn nodes() -> Relabelling {
 }
 
 /// Imports the graph, with every kind of file that there is.
-pub(crate) fn import(device: &Arc<dyn Device>) -> Result<Graph, ImportError> {
+pub(crate) fn import(device: &Arc<dyn FileSystem>) -> Result<Graph, ImportError> {
     let nodes = nodes();
     let (book, order) = (&nodes.book, &nodes.external_of);
     let mut importer = Importer::begin_on(Arc::clone(device), Path::new(OUT))?;
@@ -123,7 +123,7 @@ pub(crate) fn import(device: &Arc<dyn Device>) -> Result<Graph, ImportError> {
 /// Writes topology and halo of every partition, and syncs nothing: files that were written beside
 /// the device are the commit's to sync. Returns the number of edges.
 fn write_lists(
-    device: &dyn Device,
+    device: &dyn FileSystem,
     importer: &Importer,
     nodes: &Relabelling,
 ) -> Result<u64, ImportError> {

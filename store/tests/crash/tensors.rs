@@ -9,8 +9,8 @@ use std::sync::Arc;
 use lodestore_graph::NodeId;
 use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
 use lodestore_store::{
-    Device, Dtype, EmbeddedStore, Folding, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind,
-    SegmentCodec, StoreError, TensorSpec, View, drop_tensor, verify_on,
+    Dtype, EmbeddedStore, FileSystem, Folding, Graph, GraphHandle, OpenMode, OpenOptions,
+    ReaderKind, SegmentCodec, StoreError, TensorSpec, View, drop_tensor, verify_on,
 };
 use rustix::io::Errno;
 
@@ -46,15 +46,15 @@ fn graph(crash: &CrashDevice) -> Result<Graph, StoreError> {
     Graph::open_on(Arc::new(crash.clone()), Path::new(OUT))
 }
 
-fn open(crash: &CrashDevice, mode: LiveMode) -> Result<Arc<LiveGraph>, StoreError> {
+fn open(crash: &CrashDevice, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreError> {
     let options = OpenOptions { reader: ReaderKind::Pread };
-    LiveGraph::open(graph(crash)?, None, mode, &options).map(Arc::new)
+    GraphHandle::open(graph(crash)?, None, mode, &options).map(Arc::new)
 }
 
 fn act(crash: &CrashDevice, op: Op) -> Result<(), StoreError> {
     match op {
         Op::Add(number) => {
-            let live = open(crash, LiveMode::Write)?;
+            let live = open(crash, OpenMode::Write)?;
             let spec = TensorSpec::new(NAME, Dtype::U8, ROW_BYTES as u32).unwrap();
             let mut tensor = live.new_tensor(spec, SegmentCodec::Raw)?;
             tensor.write_rows(&rows(number))?;
@@ -66,7 +66,7 @@ fn act(crash: &CrashDevice, op: Op) -> Result<(), StoreError> {
 
 /// Returns the number of the tensor's rows; `None` where it is not there.
 fn found(crash: &CrashDevice) -> Result<Option<u8>, Box<dyn Error>> {
-    let store = EmbeddedStore::over(open(crash, LiveMode::Read)?, View::Latest)?;
+    let store = EmbeddedStore::over(open(crash, OpenMode::Read)?, View::Latest)?;
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut mark = vec![0; ids.len()];
     store.gather("mark", &ids, &mut mark)?;
@@ -92,7 +92,7 @@ fn check_is(crash: &CrashDevice, possible: &Possible) -> Result<Option<u8>, Box<
 /// Checks that once a writer has opened the graph, its folders have the files of its tensors and no
 /// other.
 fn check_files(crash: &CrashDevice) -> Finding {
-    drop(open(crash, LiveMode::Write)?);
+    drop(open(crash, OpenMode::Write)?);
     let graph = graph(crash)?;
     for part in graph.book().parts() {
         let dir = graph.part_dir(part);
@@ -153,7 +153,7 @@ impl Scenario for Tensors {
         for again in 0..seed % 3 {
             let after = (seed / 3 + again * 5) % 14;
             crash.arm(Some(Plan { fault: Fault::PowerLoss, after, sticky: true }));
-            let opened = open(&crash, LiveMode::Write).map(drop);
+            let opened = open(&crash, OpenMode::Write).map(drop);
             if let Err(error) =
                 opened.or_else(|error| crash.has_struck().then_some(()).ok_or(error))
             {
@@ -189,7 +189,7 @@ fn a_tensor_that_is_there_is_no_error_though_its_catalogs_could_not_be_written()
     let mut n_catalogs_failed = 0;
     for after in 0.. {
         let crash = base.after_loss(0);
-        let live = open(&crash, LiveMode::Write).unwrap();
+        let live = open(&crash, OpenMode::Write).unwrap();
         let spec = TensorSpec::new(NAME, Dtype::U8, ROW_BYTES as u32).unwrap();
         let mut tensor = live.new_tensor(spec, SegmentCodec::Raw).unwrap();
         tensor.write_rows(&rows(1)).unwrap();
@@ -218,7 +218,7 @@ fn a_tensor_that_is_there_is_no_error_though_its_catalogs_could_not_be_written()
             let mut go_on = |_, _| ControlFlow::Continue(());
             live.compact(None, None, Folding::All, &mut go_on).unwrap();
             drop(live);
-            drop(open(&crash, LiveMode::Write).unwrap());
+            drop(open(&crash, OpenMode::Write).unwrap());
             assert_eq!(found(&crash).unwrap(), Some(2), "fault {after}");
             let report = verify_on(Arc::new(crash), Path::new(OUT), 1, &mut |_, _| {}).unwrap();
             assert!(report.ok, "fault {after}: {:?}", report.damaged);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lodestore_graph::NodeId;
 use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
-use lodestore_store::{Folding, Graph, LiveGraph, LiveMode, OpenOptions, ReaderKind};
+use lodestore_store::{Folding, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind};
 use rustix::io::Errno;
 
 use crate::import::imported;
@@ -246,12 +246,12 @@ fn after_a_commit_that_failed_partitions_have_the_version_that_is_on_disk() {
     let open = |crash: &CrashDevice, mode| {
         let graph = Graph::open_on(Arc::new(crash.clone()), Path::new(OUT)).unwrap();
         let options = OpenOptions { reader: ReaderKind::Pread };
-        LiveGraph::open(graph, None, mode, &options).unwrap()
+        GraphHandle::open(graph, None, mode, &options).unwrap()
     };
     let (base, mut n_apart) = (imported(), 0);
     for after in 0.. {
         let crash = base.after_loss(after);
-        let live = open(&crash, LiveMode::Write);
+        let live = open(&crash, OpenMode::Write);
         live.put_rows("mark", &[NodeId(1), NodeId(N_NODES - 1)], &[1, 1]).unwrap();
         crash.arm(Some(Plan { fault: Fault::Errno(Errno::IO), after, sticky: false }));
         let committed = live.commit_version();
@@ -259,7 +259,7 @@ fn after_a_commit_that_failed_partitions_have_the_version_that_is_on_disk() {
         crash.arm(None);
         let versions = live.part_versions();
         n_apart += u32::from(versions[0].1 != versions[1].1);
-        assert_eq!(versions, open(&crash, LiveMode::Read).part_versions(), "after {after}");
+        assert_eq!(versions, open(&crash, OpenMode::Read).part_versions(), "after {after}");
         if !has_struck {
             committed.unwrap();
             break;

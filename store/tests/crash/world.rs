@@ -12,7 +12,7 @@ use std::sync::Arc;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::crash::CrashDevice;
 use lodestore_store::{
-    Access, Device, EXTERNAL_ID_TENSOR, EmbeddedStore, Folding, Graph, LiveGraph, LiveMode,
+    Access, EXTERNAL_ID_TENSOR, EmbeddedStore, FileSystem, Folding, Graph, GraphHandle, OpenMode,
     OpenOptions, ReaderKind, StoreError, View, verify_on,
 };
 
@@ -73,10 +73,10 @@ struct Held {
 /// The graph in use.
 pub(crate) struct World {
     crash: CrashDevice,
-    device: Arc<dyn Device>,
+    device: Arc<dyn FileSystem>,
     /// Opened once: it does not change.
     graph: OnceCell<Graph>,
-    live: Option<Arc<LiveGraph>>,
+    live: Option<Arc<GraphHandle>>,
     held: Vec<Held>,
     /// Possible contents.
     pub(crate) model: Model,
@@ -151,7 +151,7 @@ impl World {
 
     fn with_live(
         &mut self,
-        act: impl FnOnce(&Arc<LiveGraph>) -> Result<(), StoreError>,
+        act: impl FnOnce(&Arc<GraphHandle>) -> Result<(), StoreError>,
     ) -> Finding {
         Ok(self.live.as_ref().map_or(Ok(()), act)?)
     }
@@ -233,12 +233,12 @@ impl World {
     }
 
     fn read(&mut self) -> Finding {
-        let store = EmbeddedStore::over(Arc::new(self.open(LiveMode::Read)?), View::Latest)?;
+        let store = EmbeddedStore::over(Arc::new(self.open(OpenMode::Read)?), View::Latest)?;
         self.held.push(Held { store, contents: self.model.visible() });
         Ok(())
     }
 
-    fn open(&self, mode: LiveMode) -> Result<LiveGraph, StoreError> {
+    fn open(&self, mode: OpenMode) -> Result<GraphHandle, StoreError> {
         let graph = match self.graph.get() {
             Some(graph) => graph.clone(),
             None => {
@@ -248,7 +248,7 @@ impl World {
         };
         // As for any device that is no disk; naming it saves a look at the machine's memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
-        LiveGraph::open(graph, None, mode, &options)
+        GraphHandle::open(graph, None, mode, &options)
     }
 
     /// Reads the latest, every version that can be read, and what is held.
@@ -307,7 +307,7 @@ impl World {
     /// Returns what another process sees, before anything is recovered.
     fn look(&self) -> Finding {
         let had_struck = self.crash.has_struck();
-        let live = match self.open(LiveMode::Read) {
+        let live = match self.open(OpenMode::Read) {
             Ok(live) => live,
             Err(StoreError::OldRows { .. }) if self.model.is_old => return Ok(()),
             Err(error) => return self.excuse(&error, had_struck),
@@ -321,7 +321,7 @@ impl World {
     fn reopen(&mut self) -> Finding {
         self.close();
         let had_struck = self.crash.has_struck();
-        let live = match self.open(LiveMode::Write) {
+        let live = match self.open(OpenMode::Write) {
             Ok(live) => Arc::new(live),
             Err(error) => return self.excuse(&error, had_struck),
         };
@@ -340,7 +340,7 @@ impl World {
     }
 
     /// Returns what was in doubt has been decided by the opening.
-    fn settle(&mut self, live: &Arc<LiveGraph>) -> Finding {
+    fn settle(&mut self, live: &Arc<GraphHandle>) -> Finding {
         self.model.settle(live.version())?;
         let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
         let seqs = all_seqs(&store)??;
@@ -351,7 +351,7 @@ impl World {
 
     /// Checks that right after an opening for writing there is nothing that no reader and no commit
     /// needs.
-    fn check_garbage(&self, live: &LiveGraph) -> Finding {
+    fn check_garbage(&self, live: &GraphHandle) -> Finding {
         let graph = live.graph();
         for part in graph.book().parts() {
             let dir = graph.part_dir(part);

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use lodestore_store::{Access, Device, Disk, verify};
+use lodestore_store::{Access, Disk, FileSystem, verify};
 
 use crate::sample::{import, update};
 use crate::{Numbers, n_trials};

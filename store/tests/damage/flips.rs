@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lodestore_store::{Device, Graph, VerifyReport, verify_on};
+use lodestore_store::{FileSystem, Graph, VerifyReport, verify_on};
 
 use crate::sample::{all_rows, import, update};
 use crate::still::Still;
@@ -11,7 +11,7 @@ use crate::{Numbers, n_trials};
 
 /// Verification's result for the picture as it is shown; `None` if it does not even start.
 pub(crate) fn verified(still: &Arc<Still>, dir: &Path) -> Option<VerifyReport> {
-    verify_on(Arc::clone(still) as Arc<dyn Device>, dir, 1, &mut |_, _| {}).ok()
+    verify_on(Arc::clone(still) as Arc<dyn FileSystem>, dir, 1, &mut |_, _| {}).ok()
 }
 
 /// Every bit of these files counts: each belongs to a magic, a checksum, or bytes that a checksum
@@ -23,7 +23,7 @@ fn every_flipped_bit_is_reported_and_none_makes_a_wrong_row() {
     let dir = temp.path().join("graph");
     drop(update(import(&dir)));
     let still = Still::of(&dir);
-    let device = || Arc::clone(&still) as Arc<dyn Device>;
+    let device = || Arc::clone(&still) as Arc<dyn FileSystem>;
     let rows = all_rows(Graph::open_on(device(), &dir).unwrap()).unwrap();
     assert!(verified(&still, &dir).unwrap().ok);
     let files: Vec<(PathBuf, Arc<Vec<u8>>)> =

@@ -8,7 +8,7 @@ use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
-    CodecChoice, Dtype, EmbeddedStore, Graph, Importer, LiveGraph, LiveMode, OpenOptions,
+    CodecChoice, Dtype, EmbeddedStore, Graph, GraphHandle, Importer, OpenMode, OpenOptions,
     SourceError, StoreError, TensorOptions, TensorSource,
 };
 
@@ -79,8 +79,8 @@ pub(crate) fn import(out: &Path) -> Graph {
 }
 
 /// Puts rows over the segments: two committed versions and some pending.
-pub(crate) fn update(graph: Graph) -> LiveGraph {
-    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+pub(crate) fn update(graph: Graph) -> GraphHandle {
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     for version in 2..=4u8 {
         let ids: Vec<NodeId> = (0..N_NODES).step_by(7 * usize::from(version)).map(NodeId).collect();
         live.put_rows("feat", &ids, &vec![version; ids.len() * 99]).unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
 use lodestore_store::{
-    Access, Change, Device, Disk, EachPair, Entry, FileReader, FileWriter, KeyValues,
+    Access, Change, Disk, EachPair, Entry, FileReader, FileSystem, FileWriter, KeyValues,
 };
 
 type Bytes = Arc<Vec<u8>>;
@@ -77,7 +77,7 @@ fn refused<T>() -> io::Result<T> {
     Err(io::ErrorKind::ReadOnlyFilesystem.into())
 }
 
-impl Device for Still {
+impl FileSystem for Still {
     fn open(&self, path: &Path) -> io::Result<Box<dyn FileReader>> {
         let damaged = self.damaged.read().unwrap().get(path).cloned();
         let bytes = damaged.or_else(|| self.files.get(path).cloned());

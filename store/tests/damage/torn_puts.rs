@@ -4,8 +4,8 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use lodestore_graph::{NodeId, mix};
-use lodestore_store::{Access, Change, Device, Disk, Graph, repair, verify};
+use lodestore_graph::{NodeId, splitmix64};
+use lodestore_store::{Access, Change, Disk, FileSystem, Graph, repair, verify};
 use proptest::prelude::*;
 
 use crate::catalogs::{Pairs, copy_tree, pairs};
@@ -50,7 +50,7 @@ impl Killed {
         let (mut done, mut acknowledged) = (Vec::new(), Vec::new());
         for (i, &n_bytes) in writes.iter().enumerate() {
             let start = fs::metadata(log_of(&open)).unwrap().len() as usize;
-            let byte = |at: usize| mix(seed ^ (i as u64) << 32 ^ at as u64) as u8;
+            let byte = |at: usize| splitmix64(seed ^ (i as u64) << 32 ^ at as u64) as u8;
             let bytes: Vec<u8> = (0..n_bytes).map(byte).collect();
             let key = |j| format!("{i:03} {j:05}").into_bytes();
             let own = bytes.chunks(700).enumerate().map(|(j, value)| (key(j), value.to_vec()));
@@ -86,7 +86,7 @@ proptest! {
         let [.., (_, before), (last, after)] = &killed.writes[..] else { unreachable!() };
         let whole = fs::read(&log).unwrap();
         let mut bytes = whole.clone();
-        lose(&mut bytes, last.clone(), |sector| mix(seed ^ sector as u64).is_multiple_of(share));
+        lose(&mut bytes, last.clone(), |sector| splitmix64(seed ^ sector as u64).is_multiple_of(share));
         if let Some(cut) = cut {
             bytes.truncate(last.start + (cut % last.len() as u64) as usize);
         }
@@ -115,7 +115,7 @@ proptest! {
         let (earlier, _) = &killed.writes[which.index(writes.len() - 1)];
         let whole = fs::read(&log).unwrap();
         let mut bytes = whole.clone();
-        lose(&mut bytes, earlier.clone(), |sector| mix(seed ^ sector as u64).is_multiple_of(share));
+        lose(&mut bytes, earlier.clone(), |sector| splitmix64(seed ^ sector as u64).is_multiple_of(share));
         prop_assume!(bytes != whole);
         fs::write(&log, &bytes).unwrap();
         for access in [Access::Read, Access::Write] {
@@ -136,7 +136,7 @@ fn a_graph_whose_last_put_lacks_sectors_opens_and_is_sound() {
     let acknowledged = all_rows(Graph::open(&path).unwrap()).unwrap();
     let number = fs::read(catalog.join(ACKNOWLEDGED)).unwrap();
     let ids: Vec<NodeId> = (0..N_NODES / 2).map(NodeId).collect();
-    let noise: Vec<u8> = (0..ids.len() * 99).map(|i| mix(i as u64) as u8).collect();
+    let noise: Vec<u8> = (0..ids.len() * 99).map(|i| splitmix64(i as u64) as u8).collect();
     live.put_rows("feat", &ids, &noise).unwrap();
     copy_tree(&path, &at_loss);
     fs::write(at_loss.join("part-000/catalog").join(ACKNOWLEDGED), number).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_store::{
-    DeviceProfile, DirectReader, Disk, Dtype, PreadReader, ReadPlan, RowIdx, RowReader, Segment,
+    DirectReader, Disk, DiskProfile, Dtype, PreadReader, ReadPlan, RowIdx, RowReader, Segment,
     SegmentCodec, SegmentIdentity, SegmentWriter, StoreError, TensorSpec,
 };
 use rustix::process::Resource;
@@ -193,7 +193,7 @@ fn gathers(reader: &dyn RowReader) {
 fn gather(reader: &dyn RowReader, rows: &[u32]) -> Result<Vec<u8>, StoreError> {
     let rows: Vec<RowIdx> = rows.iter().copied().map(RowIdx).collect();
     let mut plan = ReadPlan::default();
-    plan.build(&rows, reader.layout(), &DeviceProfile::default()).unwrap();
+    plan.build(&rows, reader.layout(), &DiskProfile::default()).unwrap();
     let mut out = vec![0xaa; rows.len() * ROW_BYTES];
     reader.execute(&plan, &mut out).map(|()| out)
 }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::spmm::ROWS_PER_TASK;
+use crate::matrix::spmm::ROWS_PER_TASK;
 
 /// Scores of shape (n, heads) for rows `z` of shape (n, heads · width) and a vector `a` of shape
 /// (heads · width): head `h` of a row is the dot product of its `h`-th parts.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::{Entries, NEGATIVE_SLOPE};
-use crate::spmm::ROWS_PER_TASK;
+use crate::matrix::spmm::ROWS_PER_TASK;
 
 /// Coefficients of shape (entries, heads) from the sources' shares of the scores, of shape
 /// (n_src, heads), and the destinations', of shape (n_dst, heads) (equation 3).

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::Entries;
-use crate::spmm::{ROWS_PER_TASK, add_scaled};
+use crate::matrix::spmm::{ROWS_PER_TASK, add_scaled};
 
 /// Rows of shape (n_dst, heads · width) from weights of shape (entries, heads) and rows of shape
 /// (n_src, heads · width): `Σ_k w_k,h · z_source(k),h` over the entries of a destination

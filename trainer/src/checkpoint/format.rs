@@ -29,7 +29,7 @@
 
 use super::header::{DIGEST_BYTES, HAS_BEST, HAS_TEST, HAS_VALIDATION, HEADER_BYTES, Header};
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity, Measured, Place};
-use crate::{best::Best, evaluate::Accuracy, replica::ReplicaState};
+use crate::{best_model::BestModel, evaluate::Accuracy, replica::ReplicaState};
 
 /// The bytes of `checkpoint`.
 pub(super) fn encode(
@@ -157,7 +157,7 @@ impl Checkpoint {
             let n_updates = other.unwrap_or(n_steps);
             return fault(format!("{n_losses} losses and {n_updates} updates in {n_steps} steps"));
         }
-        let Best { epoch: best, evaluated, .. } = self.best;
+        let BestModel { epoch: best, evaluated, .. } = self.best;
         if best > evaluated || evaluated > epoch {
             return fault(format!("best epoch {best} of {evaluated} evaluated in epoch {epoch}"));
         }

@@ -1,7 +1,7 @@
 //! The first bytes of a checkpoint: see `format.rs` for their table.
 
 use super::{CheckpointFault, Place};
-use crate::{best::Best, evaluate::Accuracy};
+use crate::{best_model::BestModel, evaluate::Accuracy};
 
 const MAGIC: [u8; 8] = *b"LODECKPT";
 const VERSION: u32 = 2;
@@ -123,13 +123,13 @@ impl Header {
     }
 
     /// The best parameters with what the header says of them.
-    pub(super) fn best(&self, parameters: Vec<Vec<f32>>) -> Best {
+    pub(super) fn best(&self, parameters: Vec<Vec<f32>>) -> BestModel {
         let [validation, test] = self.accuracies;
         let accuracy = Accuracy {
             validation: self.has(HAS_VALIDATION).then_some(validation),
             test: self.has(HAS_TEST).then_some(test),
         };
-        Best { epoch: self.best_epoch, accuracy, parameters, evaluated: self.evaluated }
+        BestModel { epoch: self.best_epoch, accuracy, parameters, evaluated: self.evaluated }
     }
 }
 

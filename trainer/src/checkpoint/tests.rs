@@ -35,7 +35,7 @@ fn sample() -> Checkpoint {
     Checkpoint {
         place: Place { epoch: 2, step: 3 },
         replicas: vec![replica(1.0), replica(-0.3)],
-        best: Best {
+        best: BestModel {
             epoch: 0,
             accuracy: Accuracy { validation: Some(0.1 + 0.2), test: None },
             parameters: lists(7.0),
@@ -63,7 +63,7 @@ fn forged(mut bytes: Vec<u8>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 fn reads_back_what_was_written_bit_for_bit() {
     let mut checkpoint = sample();
     assert_eq!(decode(&encode(&checkpoint), &identity()).unwrap(), checkpoint);
-    checkpoint.best = Best::default();
+    checkpoint.best = BestModel::default();
     assert_eq!(decode(&encode(&checkpoint), &identity()).unwrap(), checkpoint);
 }
 
@@ -246,7 +246,7 @@ fn a_folder_keeps_the_last_checkpoint_and_is_used_by_one_run() {
     let mut first = Checkpoints::new(folder, identity(), 4);
     assert!(matches!(Folder::open(&path, true), Err(CheckpointError::Busy { .. })));
     first.save(&sample()).unwrap();
-    let last = Checkpoint { best: Best::default(), ..sample() };
+    let last = Checkpoint { best: BestModel::default(), ..sample() };
     first.save(&last).unwrap();
     assert_eq!((first.written, first.load().unwrap()), (2, Some(last.clone())));
     assert!(first.is_due(8) && !first.is_due(9));

@@ -30,7 +30,7 @@ fn a_node_drops_the_same_in_any_batch() {
     let layers = [
         Conv::Sage(Linear::new(2 * width, 4, 1, 0).unwrap(), Aggregation::Mean),
         Conv::Gcn(Linear::new(width, 4, 1, 0).unwrap()),
-        Conv::Gat(Gat::new([width, 4], 2, crate::gat::Heads::Concatenated, 1, 0).unwrap()),
+        Conv::Gat(Gat::new([width, 4], 2, crate::conv::gat::Heads::Concatenated, 1, 0).unwrap()),
     ];
     for layer in layers {
         let outputs = |dropout: LayerDropout| {
@@ -75,7 +75,7 @@ fn vector_jacobian_products_agree_with_finite_differences() {
     let random = crate::random::CounterRandom::new(2, 0);
     let rows = (0..5 * width as u64).map(|i| random.unit(i) * 2.0 - 1.0).collect();
     let hidden = Matrix::new(rows, width);
-    let averaged = crate::gat::Heads::Averaged;
+    let averaged = crate::conv::gat::Heads::Averaged;
     let layers = [
         Conv::Sage(Linear::new(2 * width, out_width, 1, 0).unwrap(), Aggregation::Mean),
         Conv::Gcn(Linear::new(width, out_width, 1, 0).unwrap()),
@@ -133,9 +133,9 @@ fn sparse_features_give_what_dense_ones_give() {
     let nodes: Vec<_> = [8, 3, 5, 1, 7].map(NodeId).to_vec();
     let hop = Hop { block: &block, nodes: &nodes, degree: &|node| node.0 % 4 };
     let width = 50;
-    let sparse = crate::sparse::tests::sparse(5, width);
+    let sparse = crate::matrix::sparse::tests::sparse(5, width);
     let dense = sparse.to_dense();
-    let averaged = crate::gat::Heads::Averaged;
+    let averaged = crate::conv::gat::Heads::Averaged;
     let layers = [
         Conv::Sage(Linear::new(2 * width, 4, 1, 0).unwrap(), Aggregation::Mean),
         Conv::Gcn(Linear::new(width, 4, 1, 0).unwrap()),

@@ -6,10 +6,10 @@ use lodestore_graph::{NodeId, batch::Block};
 use super::*;
 use crate::{
     Aggregation, LayerOptions, ModelKind, Norm,
+    matrix::sparse::tests::sparse,
+    matrix::workspace::Workspace,
     model::{Model, ModelSpec},
     random::CounterRandom,
-    sparse::tests::sparse,
-    workspace::Workspace,
 };
 
 const WIDTH: usize = 4;

@@ -7,14 +7,14 @@ use candle_core::{Result, Tensor};
 
 use crate::{
     conv::{Conv, Hop, Step},
-    dropout::Activation,
     layer::Layer,
     linear::Linear,
     matrix::Matrix,
+    matrix::dropout::Activation,
+    matrix::sparse::Rows,
+    matrix::spmm::add_scaled,
+    matrix::workspace::Workspace,
     options::Aggregation,
-    sparse::Rows,
-    spmm::add_scaled,
-    workspace::Workspace,
 };
 
 impl Layer {

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lodestore_client::{BatchSource, ClientError, Kept};
+use lodestore_client::{BatchSource, ClientError, RowResidency};
 use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
 
 use super::Share;
@@ -39,7 +39,7 @@ impl BatchSource for Ondemand<'_> {
         self.per_epoch.saturating_mul(self.epochs)
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
+    fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
         let (epoch, position) = (index / self.per_epoch, index % self.per_epoch);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.epoch != epoch {
@@ -49,7 +49,7 @@ impl BatchSource for Ondemand<'_> {
         let seed = self.share.plan.seed_of(self.share.worker, epoch, position);
         let State { sampler, roots, .. } = &mut *state;
         let batch = sampler.sample_at_most(&roots[position as usize], seed, self.max_edges)?;
-        Ok((batch, Kept::Nothing))
+        Ok((batch, RowResidency::Nothing))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {

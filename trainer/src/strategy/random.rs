@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use lodestore_client::{BatchSource, ClientError, Kept};
+use lodestore_client::{BatchSource, ClientError, RowResidency};
 use lodestore_graph::{
     NodeId,
     batch::{Batch, Block},
@@ -92,7 +92,7 @@ impl BatchSource for RandomBatches<'_> {
         self.per_epoch.saturating_mul(self.config.epochs)
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
+    fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
         let config = self.config;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(state.next, index, "batches of one stream come in order");
@@ -107,7 +107,7 @@ impl BatchSource for RandomBatches<'_> {
         let first = position as usize * config.batch_size;
         let last = (first + config.batch_size).min(state.roots.len());
         let roots = state.roots[first..last].to_vec();
-        Ok((state.sample(&roots, &config.fanouts, self.topology), Kept::Nothing))
+        Ok((state.sample(&roots, &config.fanouts, self.topology), RowResidency::Nothing))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {

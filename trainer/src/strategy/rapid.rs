@@ -12,7 +12,8 @@ use std::{
 };
 
 use lodestore_client::{
-    BatchLoader, BatchSource, ClientError, Kept, LoadStats, PlannedTier, SteadyCache, SteadyStats,
+    BatchLoader, BatchSource, ClientError, HotSetCache, HotSetStats, LoadStats, OracleTier,
+    RowResidency,
 };
 use lodestore_graph::{
     NodeId,
@@ -34,9 +35,9 @@ pub(crate) struct Rapid<'scope> {
 /// Keeper of remote rows.
 enum Keeper<'scope> {
     /// The rows that an epoch uses most, in two buffers (section 4.6).
-    Frequency(SteadyCache<'scope>),
+    Frequency(HotSetCache<'scope>),
     /// The rows that are used soonest, in as much memory as both buffers have, and what filled it.
-    Oracle(Arc<PlannedTier>, NextUses, LoadStats),
+    Oracle(Arc<OracleTier>, NextUses, LoadStats),
 }
 
 /// Path of a schedule, and the position from which its batches are gone through.
@@ -73,7 +74,7 @@ impl<'scope> Rapid<'scope> {
                     Ok(hot_set(schedule, worker, epoch, n_hot, &is_remote)?)
                 });
                 let epochs = place.epoch..epochs;
-                Keeper::Frequency(SteadyCache::start(scope, loader, epochs, choose)?)
+                Keeper::Frequency(HotSetCache::start(scope, loader, epochs, choose)?)
             }
             HotPolicy::Oracle => {
                 let n_slots = n_hot.saturating_mul(2);
@@ -82,7 +83,7 @@ impl<'scope> Rapid<'scope> {
                 let soonest = soonest(schedule, worker, place, n_slots, &is_remote)?;
                 let (sizes, n_nodes) = ((n_slots, n_spare), schedule.n_nodes());
                 let (tier, filled) =
-                    PlannedTier::filled(sizes, loader, n_nodes, &batches, &soonest)?;
+                    OracleTier::filled(sizes, loader, n_nodes, &batches, &soonest)?;
                 Keeper::Oracle(Arc::new(tier), next_uses(schedule, worker, path)?, filled)
             }
         };
@@ -90,11 +91,11 @@ impl<'scope> Rapid<'scope> {
     }
 
     /// Counters and memory of the hot sets; for the oracle, its memory.
-    pub(crate) fn stats(&self) -> SteadyStats {
+    pub(crate) fn stats(&self) -> HotSetStats {
         match &self.keeper {
             Keeper::Frequency(steady) => steady.stats(),
             Keeper::Oracle(tier, ..) => {
-                SteadyStats { peak_bytes: tier.held_bytes(), ..SteadyStats::default() }
+                HotSetStats { peak_bytes: tier.held_bytes(), ..HotSetStats::default() }
             }
         }
     }
@@ -127,16 +128,16 @@ impl BatchSource for Rapid<'_> {
         self.schedule.n_batches(self.worker).saturating_mul(self.schedule.spec().epochs)
     }
 
-    fn batch(&self, index: u32) -> Result<(Batch, Kept), ClientError> {
+    fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
         let per_epoch = self.schedule.n_batches(self.worker);
         let (epoch, position) = (index / per_epoch, index % per_epoch);
         // Before anything can fail: a turn that is given up lets the others end.
         let kept = match &self.keeper {
-            Keeper::Frequency(steady) => Kept::Hot(steady.for_epoch(epoch)?),
+            Keeper::Frequency(steady) => RowResidency::Hot(steady.for_epoch(epoch)?),
             Keeper::Oracle(tier, uses, _) => {
                 let mut turn = tier.turn(index);
                 turn.announce(self.next_uses(uses, epoch, position)?);
-                Kept::Planned(turn)
+                RowResidency::Planned(turn)
             }
         };
         Ok((self.schedule.get(self.worker, epoch, position)?, kept))

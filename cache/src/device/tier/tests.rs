@@ -223,7 +223,7 @@ proptest! {
     ) {
         // Policies have tables of some hundred bytes, however few rows there are.
         let capacity = row_bytes * room_rows + 4096;
-        let room = Room {
+        let room = TierSpec {
             free_bytes: capacity as u64 + 7,
             reserve_bytes: 7,
             row_bytes: row_bytes as u64,

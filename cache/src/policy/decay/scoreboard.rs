@@ -1,16 +1,16 @@
 //! Access scores of the candidates: found by id, or by a search among the candidates.
 
-mod best;
+mod most_missed;
 
 use bytemuck::{Pod, Zeroable};
 
 use super::super::Piece;
 use super::DecaySpec;
-use crate::arena::ArenaError;
-use crate::index::{NO_SLOT, RowIndex};
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
+use crate::index::RowIndex;
+use crate::slots::NO_SLOT;
 
-pub(super) use best::in_order;
+pub(super) use most_missed::in_order;
 
 /// A node whose row may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +103,8 @@ impl Count {
 pub(super) struct Scores {
     /// Ascending ids of the candidates.
     ids: Vec<u32>,
-    counts: PageVec<Count>,
-    rests: PageVec<Rest>,
+    counts: HugeVec<Count>,
+    rests: HugeVec<Rest>,
     /// Places of counts and rests; `None`: that of an id is the id.
     places: Option<RowIndex>,
     /// Places of the candidates that are wanted.
@@ -132,7 +132,7 @@ impl Scores {
     }
 
     /// Candidates outside the id space are none; of those that repeat the first counts.
-    pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, MemoryError> {
         let mut candidates: Vec<Candidate> = spec.candidates.to_vec();
         candidates.retain(|candidate| candidate.id < id_space);
         candidates.sort_by_key(|candidate| candidate.id);
@@ -147,8 +147,8 @@ impl Scores {
         };
         let mut scores = Self {
             ids: candidates.iter().map(|candidate| candidate.id).collect(),
-            counts: PageVec::new(n_entries)?,
-            rests: PageVec::new(n_entries)?,
+            counts: HugeVec::new(n_entries)?,
+            rests: HugeVec::new(n_entries)?,
             places,
             // As many as a round wants, and those that are taken out.
             wanted: Vec::with_capacity(2 * n_slots as usize),

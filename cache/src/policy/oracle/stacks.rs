@@ -3,8 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::super::bit_tree::BitTree;
-use crate::arena::ArenaError;
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 
 /// In the place of a block.
 const NO_BLOCK: u32 = u32::MAX;
@@ -33,11 +32,11 @@ impl Stack {
 /// slots that go one after the other stand side by side and what giving them up needs can be read
 /// ahead.
 pub(super) struct Stacks {
-    stacks: PageVec<Stack>,
+    stacks: HugeVec<Stack>,
     /// Entries of all blocks, one after the other. All blocks but the top one of a stack are full.
-    slots: PageVec<u32>,
+    slots: HugeVec<u32>,
     /// For each block the one below it, or the next free one.
-    below: PageVec<u32>,
+    below: HugeVec<u32>,
     /// Blocks that were ever used: those below.
     n_used: u32,
     free: u32,
@@ -58,12 +57,12 @@ impl Stacks {
             + BitTree::planned_bytes(n_stacks)
     }
 
-    pub(super) fn new(n_slots: u32, n_stacks: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32, n_stacks: u32) -> Result<Self, MemoryError> {
         let n_blocks = Self::n_blocks(n_slots, n_stacks);
         Ok(Self {
-            stacks: PageVec::filled(n_stacks as usize, EMPTY)?,
-            slots: PageVec::new(n_blocks * BLOCK_SLOTS as usize)?,
-            below: PageVec::new(n_blocks)?,
+            stacks: HugeVec::filled(n_stacks as usize, EMPTY)?,
+            slots: HugeVec::new(n_blocks * BLOCK_SLOTS as usize)?,
+            below: HugeVec::new(n_blocks)?,
             n_used: 0,
             free: NO_BLOCK,
             taken: BitTree::new(n_stacks),

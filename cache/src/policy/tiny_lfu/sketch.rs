@@ -2,8 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::arena::ArenaError;
-use crate::pages::PageVec;
+use crate::huge_vec::{HugeVec, MemoryError};
 
 /// Counters per block and row of the sketch.
 const ROW_COUNTERS: u32 = 28;
@@ -32,7 +31,7 @@ struct Block {
 /// row, up to 15. The estimate is the lowest counter, and one more if the doorkeeper knows the id.
 /// After ten uses per slot all counters are halved and the doorkeeper forgets.
 pub(super) struct Sketch {
-    blocks: PageVec<Block>,
+    blocks: HugeVec<Block>,
     n_uses: u64,
     max_uses: u64,
 }
@@ -68,9 +67,9 @@ impl Sketch {
         Self::n_blocks(n_slots) * size_of::<Block>()
     }
 
-    pub(super) fn new(n_slots: u32) -> Result<Self, ArenaError> {
+    pub(super) fn new(n_slots: u32) -> Result<Self, MemoryError> {
         let max_uses = (u64::from(n_slots) * SAMPLE_PER_SLOT).max(1);
-        Ok(Self { blocks: PageVec::new(Self::n_blocks(n_slots))?, n_uses: 0, max_uses })
+        Ok(Self { blocks: HugeVec::new(Self::n_blocks(n_slots))?, n_uses: 0, max_uses })
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use lodestore_cache::{
-    Candidate, PolicyKind, PolicySpec, Telling, TierSizes, Trace, next_uses, rank_by_frequency,
+    Candidate, PolicyKind, PolicySpec, ReplayInputs, TierSizes, Trace, next_uses, rank_by_frequency,
 };
 use lodestore_store::Graph;
 use serde::Serialize;
@@ -42,7 +42,7 @@ pub(super) struct Contestant {
     /// Which rows come first, if not those that the policy's name promises.
     pub(super) priority: Option<&'static str>,
     pub(super) spec: PolicySpec,
-    pub(super) telling: Telling,
+    pub(super) inputs: ReplayInputs,
     /// Its inputs, in words; none for those that learn from the requests.
     pub(super) knew: Option<String>,
 }
@@ -65,12 +65,12 @@ pub(super) fn needs_graph(kind: PolicyKind) -> bool {
 }
 
 /// The nodes whose rows `decay` and `degree` may keep, as a trainer knows them, and in words.
-pub(super) struct Known {
+pub(super) struct CandidateInputs {
     pub(super) candidates: Arc<[Candidate]>,
     in_words: String,
 }
 
-impl Known {
+impl CandidateInputs {
     /// Ids of one worker's remote rows by its rules; else of all nodes, or of all ids without a
     /// graph.
     pub(super) fn new(rules: RuleArgs, loaded: &LoadedTrace) -> Result<Self> {
@@ -101,7 +101,7 @@ impl Known {
 pub(super) fn contestants(
     choice: &Choice,
     loaded: &LoadedTrace,
-    known: Option<&Known>,
+    known: Option<&CandidateInputs>,
 ) -> Result<(Vec<Contestant>, Vec<Omitted>)> {
     let (mut contestants, mut omitted) = (Vec::new(), Vec::new());
     let (trace, graph) = (&loaded.trace, loaded.graph.as_ref());
@@ -130,15 +130,15 @@ pub(super) fn contestants(
         }
     }
     for contestant in &mut contestants {
-        contestant.telling.ahead = choice.ahead;
+        contestant.inputs.ahead = choice.ahead;
     }
     Ok((contestants, omitted))
 }
 
 impl Contestant {
     fn of(kind: PolicyKind, spec: PolicySpec, knew: Option<String>) -> Self {
-        let telling = Telling::default();
-        Self { kind, gamma: None, delta: None, priority: None, spec, telling, knew }
+        let inputs = ReplayInputs::default();
+        Self { kind, gamma: None, delta: None, priority: None, spec, inputs, knew }
     }
 
     /// `overlap` the other way round: what the fewest partitions need stays (CaPGNN, Fig. 14).
@@ -183,7 +183,7 @@ impl Contestant {
 }
 
 /// Returns the first fill as it stays.
-fn kept(choice: &Choice, trace: &Trace, known: &Known) -> Contestant {
+fn kept(choice: &Choice, trace: &Trace, known: &CandidateInputs) -> Contestant {
     let spec = choice.rules.policy(&known.candidates, None, trace.id_space());
     Contestant::of(PolicyKind::Degree, spec, Some(known.in_words.clone()))
 }
@@ -197,7 +197,7 @@ fn frequency(trace: &Trace) -> Contestant {
     };
     let spec = PolicySpec::Frequency(Arc::clone(&rankings[0]));
     let mut contestant = Contestant::of(PolicyKind::Frequency, spec, Some(knew));
-    contestant.telling.rankings = Some(rankings);
+    contestant.inputs.rankings = Some(rankings);
     contestant
 }
 
@@ -213,12 +213,12 @@ fn oracle(trace: &Trace) -> Result<Contestant> {
     let spec = PolicySpec::Oracle { n_batches: trace.n_batches() };
     let knew = "when each row is asked for next".to_owned();
     let mut contestant = Contestant::of(PolicyKind::Oracle, spec, Some(knew));
-    contestant.telling.next_uses = Some(uses.into());
+    contestant.inputs.next_uses = Some(uses.into());
     Ok(contestant)
 }
 
 /// One for each γ and Δ.
-fn decay(choice: &Choice, trace: &Trace, known: &Known) -> Vec<Contestant> {
+fn decay(choice: &Choice, trace: &Trace, known: &CandidateInputs) -> Vec<Contestant> {
     let mut contestants = Vec::new();
     for &gamma in &choice.gammas {
         for &delta in &choice.deltas {

@@ -1,6 +1,6 @@
 //! `lode cache-bench`: every policy at every capacity on one trace, beside the optimum.
 
-mod best;
+mod best_decay;
 mod by_delta;
 mod capacity;
 mod choices;
@@ -23,7 +23,7 @@ use lodestore_graph::peak_rss_bytes;
 
 use self::capacity::{Capacities, Devices};
 use self::choices::{distinct, kinds, misses_of};
-use self::contestants::{Choice, Known, contestants};
+use self::contestants::{CandidateInputs, Choice, contestants};
 use self::report::{BenchReport, TraceReport, csv, results, text};
 use self::simulate::{Lane, misses, simulate};
 use crate::candidates::RuleArgs;
@@ -250,7 +250,7 @@ impl CacheBenchArgs {
         for loaded in config.load()? {
             config.check_turns(&loaded.trace)?;
             let follows_rules = config.per_worker || config.choice.follows_rules();
-            let known = follows_rules.then(|| Known::new(config.choice.rules, &loaded));
+            let known = follows_rules.then(|| CandidateInputs::new(config.choice.rules, &loaded));
             let known = known.transpose()?;
             let competing;
             (competing, omitted) = contestants(&config.choice, &loaded, known.as_ref())?;
@@ -280,7 +280,7 @@ impl CacheBenchArgs {
             ahead: config.choice.ahead,
             threads: n_threads,
             batches_per_point: per_point,
-            best: best::best(&results),
+            best: best_decay::best(&results),
             results,
             omitted,
             seconds: start.elapsed().as_secs_f64(),

@@ -3,7 +3,7 @@
 use lodestore_cache::{Inclusion, PolicyKind, ReplayStats, TierSizes, Trace};
 use serde::Serialize;
 
-use super::best::{self, Best};
+use super::best_decay::{self, BestDecay};
 use super::capacity::Capacities;
 use super::contestants::{Contestant, Omitted};
 use super::simulate::{Lane, Outcome};
@@ -27,7 +27,7 @@ pub(super) struct BenchReport {
     pub(super) results: Vec<BenchResult>,
     /// The γ and Δ of `decay` that move the fewest rows, by capacity.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) best: Vec<Best>,
+    pub(super) best: Vec<BestDecay>,
     pub(super) omitted: Vec<Omitted>,
     pub(super) seconds: f64,
     pub(super) peak_rss_bytes: u64,
@@ -287,7 +287,7 @@ pub(super) fn text(report: &BenchReport) -> String {
         text += &format!("\n\n{}", table(of_capacity));
     }
     if !report.best.is_empty() {
-        text += &format!("\n\n{}", best::table(&report.best));
+        text += &format!("\n\n{}", best_decay::table(&report.best));
     }
     text += "\n";
     let of_one_capacity = report.results.chunk_by(|a, b| a.at == b.at).next();

@@ -99,8 +99,8 @@ fn replay(
     batches_per_point: Option<u32>,
     on_done: &dyn Fn(u64),
 ) -> Result<Outcome> {
-    let (telling, sizes) = (contestant.telling.clone(), contestant.sizes(sizes));
-    let mut replay = Replay::new(trace, sizes, &contestant.spec, telling)
+    let (inputs, sizes) = (contestant.inputs.clone(), contestant.sizes(sizes));
+    let mut replay = Replay::new(trace, sizes, &contestant.spec, inputs)
         .with_context(|| format!("{} of {} rows", contestant.label(), sizes.rows()))?;
     let (mut time, mut over_time, mut before) = (Duration::ZERO, Vec::new(), [0, 0]);
     while !replay.is_done() {
@@ -128,8 +128,8 @@ pub(super) fn misses(
     contestant: &Contestant,
     sizes: TierSizes,
 ) -> Result<(Vec<u32>, Vec<u64>)> {
-    let (telling, sizes) = (contestant.telling.clone(), contestant.sizes(sizes));
-    let mut replay = Replay::new(trace, sizes, &contestant.spec, telling)?;
+    let (inputs, sizes) = (contestant.inputs.clone(), contestant.sizes(sizes));
+    let mut replay = Replay::new(trace, sizes, &contestant.spec, inputs)?;
     let (mut ids, mut offsets) = (Vec::new(), vec![0]);
     while !replay.is_done() {
         replay.advance_batch();

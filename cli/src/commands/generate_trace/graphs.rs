@@ -9,7 +9,7 @@ use lodestore_graph::halo::Halo;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Fanout, Sampler, batch_seed, epoch_order};
 use lodestore_graph::topology::{Topology, scratch_topology};
-use lodestore_graph::{NodeId, mix};
+use lodestore_graph::{NodeId, splitmix64};
 use lodestore_store::Graph;
 
 use super::Batches;
@@ -39,8 +39,10 @@ pub(super) fn neighbours(sampled: &Sampled<'_>, console: &Console) -> Result<Bat
         None => generated_topology(sampled, console)?,
     };
     // Of 2⁶⁴ words as many are below it as the share says; all of them for a share of 1.
-    let is_root =
-        |id: &u32| mix(mix(sampled.seed) ^ u64::from(*id)) as f64 <= sampled.roots * 2f64.powi(64);
+    let is_root = |id: &u32| {
+        splitmix64(splitmix64(sampled.seed) ^ u64::from(*id)) as f64
+            <= sampled.roots * 2f64.powi(64)
+    };
     let roots: Vec<NodeId> = (0..topology.n_nodes()).filter(is_root).map(NodeId).collect();
     let mut sampler = Sampler::new(&topology, sampled.fanouts);
     let mut batches = Batches::new();

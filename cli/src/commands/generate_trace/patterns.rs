@@ -1,6 +1,6 @@
 //! Traces whose best policy is known beforehand.
 
-use lodestore_graph::mix;
+use lodestore_graph::splitmix64;
 
 use super::{Batches, check_length};
 use crate::usage::UsageError;
@@ -39,7 +39,7 @@ pub(super) fn zipf(
     seed: u64,
 ) -> Result<Batches, UsageError> {
     check_length(n_ids.into())?;
-    let mut words = (0..).map(|i: u64| mix(mix(seed).wrapping_add(i)));
+    let mut words = (0..).map(|i: u64| splitmix64(splitmix64(seed).wrapping_add(i)));
     let mut next = || words.next().unwrap_or_default();
     let mut id_of_rank: Vec<u32> = (0..n_ids).collect();
     for rank in (1..id_of_rank.len()).rev() {

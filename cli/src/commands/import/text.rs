@@ -3,8 +3,8 @@
 use lodestore_graph::order::RowOrder;
 use lodestore_import::{AddReport, ImportReport, OrderReport};
 
-use crate::here::list;
 use crate::human;
+use crate::local_parts::list;
 use crate::table::Table;
 
 /// Returns the report of an import.

@@ -17,7 +17,7 @@ use lodestore_store::EmbeddedStore;
 use self::ids::{IdChoice, IdKind};
 use self::report::{LoadReport, text};
 use crate::console::Console;
-use crate::secrets::SecurityArgs;
+use crate::security_args::SecurityArgs;
 use crate::traces::TraceArgs;
 use crate::usage::UsageError;
 

@@ -9,7 +9,7 @@ use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::partition::{PartitionConfig, PartitionReport, partition};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::Topology;
-use lodestore_graph::{NodeId, PartId, PartitionBook, mix};
+use lodestore_graph::{NodeId, PartId, PartitionBook, splitmix64};
 use lodestore_store::{Dtype, EmbeddedStore, Graph};
 use lodestore_trainer::{RowsFrom, TrainConfig, TrainGraph, WorkerSources};
 use serde::Serialize;
@@ -213,7 +213,7 @@ impl Relabelled {
                 _ => split,
             },
             Splits::Ids => fifth(stored.0.into(), n_nodes),
-            Splits::Random => fifth(mix(u64::from(stored.0) ^ SPLIT_SEED) >> 32, 1 << 32),
+            Splits::Random => fifth(splitmix64(u64::from(stored.0) ^ SPLIT_SEED) >> 32, 1 << 32),
         }
     }
 }

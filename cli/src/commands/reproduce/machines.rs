@@ -10,7 +10,7 @@ use super::curves::{Curve, Curves};
 use super::graphs::{Size, make};
 use super::runs::{Case, Cluster, Contestant};
 use super::{Paper, check_equal};
-use crate::shaping::LinkSpec;
+use crate::link_emulation::LinkSpec;
 
 /// RapidGNN's speed-ups over two are in its text: 1.5 (Products) to 1.6 (Reddit) with three, 1.7 to
 /// 2.1 (Reddit) with four. MassiveGNN has 4 to 64 nodes of four trainers.

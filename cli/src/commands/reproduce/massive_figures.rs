@@ -12,7 +12,7 @@ use super::check_equal;
 use super::curves::{Curve, Curves};
 use super::graphs::Made;
 use super::runs::{Case, Cluster, Contestant, GAMMA, Run};
-use crate::shaping::LinkSpec;
+use crate::link_emulation::LinkSpec;
 
 /// Graphs of Fig. 10: Products, where few rows stay, and Papers.
 const FOLLOWED: [&str; 2] = ["products-like", "papers-like"];

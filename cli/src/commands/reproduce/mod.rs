@@ -35,7 +35,7 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::human;
 use crate::interrupt::RemovedOnInterrupt;
-use crate::shaping::{LinkSpec, parse_delay, parse_rate};
+use crate::link_emulation::{LinkSpec, parse_delay, parse_rate};
 use crate::usage::UsageError;
 
 use baselines::Baselines;

@@ -16,10 +16,10 @@ use serde::Serialize;
 use super::energy::Energy;
 use super::graphs::Made;
 use super::recording::Recording;
+use crate::child_servers::ChildServers;
 use crate::commands::train::{BufferChoice, Form, TierChoice, TrainRun, Trained, train};
 use crate::console::Console;
-use crate::servers::Servers;
-use crate::shaping::{Front, LinkSpec, ShapedServer};
+use crate::link_emulation::{Front, LinkSpec, ShapedServer};
 
 /// Neighbours per node, next to the roots first: DGL's own example for GraphSAGE.
 const FANOUTS: [u32; 2] = [25, 10];
@@ -267,14 +267,14 @@ impl WarmUp {
 }
 
 /// Starts a server for each of the first `n_parts` partitions; logs go to `logs`.
-pub(super) fn start_servers(graph: &Path, logs: &Path, n_parts: u16) -> Result<Servers> {
+pub(super) fn start_servers(graph: &Path, logs: &Path, n_parts: u16) -> Result<ChildServers> {
     let parts: Vec<[u16; 1]> = (0..n_parts).map(|part| [part]).collect();
     let parts: Vec<&[u16]> = parts.iter().map(|part| &part[..]).collect();
-    Servers::start(graph, logs, &parts)
+    ChildServers::start(graph, logs, &parts)
 }
 
 /// Puts each of `servers` behind a link of its own.
-pub(super) fn behind_links(servers: &Servers, spec: LinkSpec) -> Result<Vec<ShapedServer>> {
+pub(super) fn behind_links(servers: &ChildServers, spec: LinkSpec) -> Result<Vec<ShapedServer>> {
     let addresses = servers.addresses();
     let link = |(address, last): (&String, u8)| {
         // A server binds its ports on 127.0.0.1, so that they are free on the others.
@@ -291,7 +291,7 @@ pub(super) fn addresses(links: &[ShapedServer]) -> Vec<String> {
 
 /// Servers of a graph, one for each partition, each on a link of its own.
 pub(super) struct Cluster {
-    servers: Servers,
+    servers: ChildServers,
     n_workers: u16,
     /// Computation in place of the model.
     recording: Option<Recording>,

@@ -16,7 +16,7 @@ use lodestore_graph::PartId;
 use lodestore_server::{Installer, ServerError};
 
 use super::follow_bucket::BucketFollowing;
-use crate::secrets::read_token;
+use crate::security_args::read_token;
 use crate::size::parse_size;
 use crate::usage::UsageError;
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use lodestore_server::Renewer;
+use lodestore_server::CredentialReloader;
 use tracing::{error, warn};
 
 use super::ServeArgs;
@@ -45,10 +45,10 @@ impl Renewal {
 
     /// Looks at the files again and again, and has the server take what is in them when they have
     /// changed. Where that cannot be used it stays with what it has.
-    pub(super) fn look_on(mut self, args: &ServeArgs, renewer: &Renewer) -> ! {
+    pub(super) fn look_on(mut self, args: &ServeArgs, reloader: &CredentialReloader) -> ! {
         loop {
             thread::sleep(LOOK);
-            match self.look(|| Ok(renewer.renew(&args.check()?)?)) {
+            match self.look(|| Ok(reloader.renew(&args.check()?)?)) {
                 None => {}
                 // Seen by default: who replaces a token wants to know since when the old one is
                 // none.

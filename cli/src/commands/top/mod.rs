@@ -12,7 +12,7 @@ use clap::Args;
 use lodestore_client::Address;
 
 use crate::console::Console;
-use crate::secrets::read_token;
+use crate::security_args::read_token;
 use fetch::fetch;
 use screen::screen;
 

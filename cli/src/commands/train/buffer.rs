@@ -9,7 +9,7 @@ use lodestore_cache::{Candidate, Tier};
 use lodestore_client::{ClientError, HaloBuffer, PullStats, RowSource};
 use lodestore_trainer::Strategy;
 
-use super::known::Known;
+use super::policy_inputs::PolicyInputs;
 use super::tiers::Tiers;
 use crate::candidates::{RuleArgs, rows_of_share};
 use crate::usage::UsageError;
@@ -107,7 +107,7 @@ impl Tiers {
         worker: u32,
         remote: &Arc<dyn RowSource>,
         tensor: &str,
-        known: &Known<'_>,
+        known: &PolicyInputs<'_>,
     ) -> Result<Tier> {
         let BufferChoice { size, eviction, rules } = choice;
         let candidates: Arc<[Candidate]> = rules.of_worker(known.view(worker)).into();

@@ -18,8 +18,8 @@ use lodestore_trainer::collective::{
 use lodestore_trainer::{TrainError, give_up};
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::low_level;
-use thiserror::Error;
 
+use crate::console::AlreadyReported;
 use crate::usage::UsageError;
 
 /// A process must end within this time once the run is over; one that was killed is seen to be dead
@@ -56,11 +56,6 @@ pub(crate) struct Peer {
     rank: u32,
     n_ranks: u32,
 }
-
-/// The error of a process that has already reported it to the first one, which prints it.
-#[derive(Debug, Error)]
-#[error("reported to the first process of the run")]
-pub(crate) struct Told;
 
 /// The processes of a run as this one sees them.
 pub(super) struct Joined {
@@ -304,7 +299,7 @@ impl Joined {
     /// An error before training, which the others do not know of.
     pub(super) fn failed_before(mut self, error: anyhow::Error) -> anyhow::Error {
         let told = give_up(&mut *self.collective, &format!("{error:#}"));
-        if self.leads() || told.is_err() { error } else { Told.into() }
+        if self.leads() || told.is_err() { error } else { AlreadyReported.into() }
     }
 
     /// An error of training, which all know of.
@@ -312,7 +307,7 @@ impl Joined {
         match error {
             TrainError::Collective(error) => self.parted(&error),
             _ if self.leads() => error.into(),
-            _ => Told.into(),
+            _ => AlreadyReported.into(),
         }
     }
 

@@ -6,15 +6,15 @@ use std::thread;
 use anyhow::{Context, Result};
 use lodestore_trainer::{Progress, TrainError, TrainReport, train_together};
 
-use super::known::Here;
+use super::policy_inputs::LocalWorkers;
 use super::{Opened, TrainRun};
-use crate::shaping::ShapedRank;
+use crate::link_emulation::ShapedRank;
 
 /// Trains with a rank for each worker, which is a thread: gradients and models travel over the
 /// links of `ranks`, rows over those of the servers that `run` names.
 pub(crate) fn train_over_links(run: &TrainRun, ranks: Vec<ShapedRank>) -> Result<TrainReport> {
     let workers: Vec<u32> = (0..run.train.workers).collect();
-    let opened = Opened::with(run, Here { workers, n_processes: 1 })?;
+    let opened = Opened::with(run, LocalWorkers { workers, n_processes: 1 })?;
     let (config, on) = (&run.train, opened.train_graph(run));
     let reports: Vec<Result<Option<TrainReport>, TrainError>> = thread::scope(|scope| {
         let start = |(mut rank, source)| {

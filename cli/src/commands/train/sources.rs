@@ -10,7 +10,7 @@ use lodestore_store::{EmbeddedStore, Graph};
 use lodestore_trainer::{Strategy, WorkerSources};
 
 use super::TrainRun;
-use super::known::{Here, Known, Reach};
+use super::policy_inputs::{LocalWorkers, PolicyInputs, Reach};
 use super::tiers::Tiers;
 
 /// Sources of the workers here. Own partitions, and they alone, come from the graph's files. All
@@ -20,7 +20,7 @@ pub(super) fn open(
     run: &TrainRun,
     graph: &Graph,
     topology: &Topology,
-    here: Here,
+    here: LocalWorkers,
 ) -> Result<(Vec<WorkerSources>, Tiers)> {
     let remote = remote(run, graph)?;
     let (n_workers, tensor) = (run.train.workers, &run.train.feature_tensor);
@@ -28,7 +28,7 @@ pub(super) fn open(
         Strategy::Full => Reach::Halos,
         _ => Reach::All,
     };
-    let known = Known::new((graph, topology), n_workers, here, reach);
+    let known = PolicyInputs::new((graph, topology), n_workers, here, reach);
     let mut tiers = Tiers::new(run.tiers, &remote, tensor, &known)?;
     let workers = &known.here.workers;
     let before: Vec<(Arc<dyn RowSource>, PullStats)> = match run.buffer {

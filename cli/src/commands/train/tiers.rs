@@ -8,14 +8,14 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use lodestore_cache::{
-    BypassSettings, Device, DeviceTier, Governor, Grant, Inclusion, Levels, PolicyKind, PolicySpec,
-    Room, SharedSettings, SharedTier,
+    BypassSettings, Device, DeviceTier, Inclusion, MemoryBudget, PolicyKind, PolicySpec,
+    Reservation, SharedSettings, SharedTier, TierSpec, TwoLevelTier,
 };
 use lodestore_client::{DeviceSource, HaloBuffer, RowSource, TieredSource};
 use lodestore_store::available_memory_bytes;
 use lodestore_trainer::{Fetch, Strategy};
 
-use super::known::Known;
+use super::policy_inputs::PolicyInputs;
 use crate::candidates::RuleReport;
 use crate::policies::{for_training, is_for_training};
 use crate::size::parse_size;
@@ -107,8 +107,8 @@ impl TierChoice {
 /// free when the run begins.
 pub(super) struct Tiers {
     /// There is no bound where the free memory is unknown.
-    memory: Option<Governor>,
-    taken: Vec<Grant>,
+    memory: Option<MemoryBudget>,
+    taken: Vec<Reservation>,
     choice: TierChoice,
     host: Option<(Arc<SharedTier>, PolicyKind)>,
     devices: Vec<Arc<DeviceSource>>,
@@ -232,20 +232,20 @@ impl TierSize {
 
     /// Returns the memory for rows of `row_bytes`, where this much is free; none if that is
     /// unknown.
-    fn room(self, free_bytes: Option<u64>, row_bytes: usize, wanted_rows: u32) -> Room {
+    fn room(self, free_bytes: Option<u64>, row_bytes: usize, wanted_rows: u32) -> TierSpec {
         let row_bytes = row_bytes as u64;
         match self {
             Self::Bytes(free_bytes) => {
-                Room { free_bytes, reserve_bytes: 0, row_bytes, wanted_rows }
+                TierSpec { free_bytes, reserve_bytes: 0, row_bytes, wanted_rows }
             }
             Self::Share(share) => {
                 let wanted_rows = (f64::from(wanted_rows) * share).round() as u32;
-                Room { free_bytes: u64::MAX, reserve_bytes: 0, row_bytes, wanted_rows }
+                TierSpec { free_bytes: u64::MAX, reserve_bytes: 0, row_bytes, wanted_rows }
             }
             Self::Auto => {
                 let free_bytes = free_bytes.unwrap_or_default();
                 let reserve_bytes = free_bytes.div_ceil(2);
-                Room { free_bytes, reserve_bytes, row_bytes, wanted_rows }
+                TierSpec { free_bytes, reserve_bytes, row_bytes, wanted_rows }
             }
         }
     }
@@ -257,7 +257,7 @@ impl Tiers {
         choice: TierChoice,
         remote: &Arc<dyn RowSource>,
         tensor: &str,
-        known: &Known<'_>,
+        known: &PolicyInputs<'_>,
     ) -> Result<Self> {
         let (row_bytes, n_nodes) = (remote.tensor(tensor)?.row_bytes(), remote.book().n_nodes());
         let mut tiers = Self::of(choice, available_memory_bytes().map(|n| known.share(n)));
@@ -290,7 +290,7 @@ impl Tiers {
     /// Returns no tiers yet, and memory for them.
     fn of(choice: TierChoice, free_bytes: Option<u64>) -> Self {
         Self {
-            memory: free_bytes.map(Governor::new),
+            memory: free_bytes.map(MemoryBudget::new),
             taken: Vec::new(),
             choice,
             host: None,
@@ -304,13 +304,13 @@ impl Tiers {
 
     /// Returns the memory of the host that no tier has, in bytes.
     fn left_bytes(&self) -> Option<u64> {
-        self.memory.as_ref().map(Governor::left_bytes)
+        self.memory.as_ref().map(MemoryBudget::left_bytes)
     }
 
     /// A tier has bytes of the host's memory, of which it takes pages as it fills.
     pub(super) fn take(&mut self, n_bytes: usize) -> Result<()> {
         if let Some(memory) = &self.memory {
-            self.taken.push(memory.grant(n_bytes as u64)?);
+            self.taken.push(memory.reserve(n_bytes as u64)?);
         }
         Ok(())
     }
@@ -321,7 +321,7 @@ impl Tiers {
         worker: u32,
         remote: &Arc<dyn RowSource>,
         tensor: &str,
-        known: &Known<'_>,
+        known: &PolicyInputs<'_>,
     ) -> Result<Arc<dyn RowSource>> {
         let host = self.host.as_ref().map(|(host, _)| Arc::clone(host));
         let remote = Arc::clone(remote);
@@ -337,7 +337,7 @@ impl Tiers {
         if choice.is_host_memory {
             self.take(tier.bytes()).context("--device-tier, in the host's memory")?;
         }
-        let mut levels = Levels::new(tier).with_bypass(self.choice.settings.bypass);
+        let mut levels = TwoLevelTier::new(tier).with_bypass(self.choice.settings.bypass);
         if let Some(host) = host {
             levels = levels.over(host, self.choice.inclusion);
         }

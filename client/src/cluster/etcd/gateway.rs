@@ -21,7 +21,7 @@ pub(super) const CALL_PATIENCE: Duration = Duration::from_secs(3);
 pub(super) const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The failure, as a sentence.
-pub(super) type Told<T> = Result<T, String>;
+pub(super) type GatewayResult<T> = Result<T, String>;
 
 /// A client of etcd's gateway.
 pub(super) struct Gateway {
@@ -79,7 +79,7 @@ impl Gateway {
     }
 
     /// Values of all servers' keys, the graph of the prefix, and the revision that they are of.
-    pub(super) fn range(&self) -> Told<(Vec<Vec<u8>>, Option<String>, u64)> {
+    pub(super) fn range(&self) -> GatewayResult<(Vec<Vec<u8>>, Option<String>, u64)> {
         let (key, range_end) = self.servers();
         let body = json!({"key": key, "range_end": range_end, "limit": SERVERS_MAX});
         let ranged: Ranged = self.call("kv/range", &body)?;
@@ -91,14 +91,14 @@ impl Gateway {
         Ok((values, self.graph()?, revision))
     }
 
-    fn graph(&self) -> Told<Option<String>> {
+    fn graph(&self) -> GatewayResult<Option<String>> {
         let key = STANDARD.encode(self.place.graph());
         let ranged: Ranged = self.call("kv/range", &json!({"key": key}))?;
         Ok(ranged.kvs.first().map(graph_in))
     }
 
     /// Says of which graph the prefix is, unless that was said before; returns what is there then.
-    pub(super) fn claim(&self, graph: &str) -> Told<String> {
+    pub(super) fn claim(&self, graph: &str) -> GatewayResult<String> {
         let key = STANDARD.encode(self.place.graph());
         let absent = json!({
             "key": key, "target": "CREATE", "create_revision": "0", "result": "EQUAL"
@@ -116,7 +116,7 @@ impl Gateway {
     }
 
     /// Waits until a server's key changes after `revision`, [`WATCH_TIMEOUT`] at most.
-    pub(super) fn wait_for_change(&self, revision: u64) -> Told<()> {
+    pub(super) fn wait_for_change(&self, revision: u64) -> GatewayResult<()> {
         let (key, range_end) = self.servers();
         let start = (revision + 1).to_string();
         let watch = json!({"key": key, "range_end": range_end, "start_revision": start});
@@ -141,25 +141,25 @@ impl Gateway {
     }
 
     /// A lease of this many seconds.
-    pub(super) fn grant(&self, seconds: u64) -> Told<String> {
+    pub(super) fn grant(&self, seconds: u64) -> GatewayResult<String> {
         let granted: Value = self.call("lease/grant", &json!({"TTL": seconds}))?;
         granted["ID"].as_str().map(str::to_owned).ok_or_else(|| "no lease was granted".to_owned())
     }
 
     /// Keeps a lease; `false` if it is gone.
-    pub(super) fn keep_alive(&self, lease: &str) -> Told<bool> {
+    pub(super) fn keep_alive(&self, lease: &str) -> GatewayResult<bool> {
         let kept: Value = self.call("lease/keepalive", &json!({"ID": lease}))?;
         let seconds = kept["result"]["TTL"].as_str().and_then(|ttl| ttl.parse::<u64>().ok());
         Ok(seconds.is_some_and(|seconds| seconds > 0))
     }
 
     /// Ends a lease, and with it its key.
-    pub(super) fn revoke(&self, lease: &str) -> Told<()> {
+    pub(super) fn revoke(&self, lease: &str) -> GatewayResult<()> {
         self.call::<Value>("lease/revoke", &json!({"ID": lease})).map(drop)
     }
 
     /// Sets the value of a server's key, for as long as the lease is kept.
-    pub(super) fn put(&self, name: &str, value: &[u8], lease: &str) -> Told<()> {
+    pub(super) fn put(&self, name: &str, value: &[u8], lease: &str) -> GatewayResult<()> {
         let key = STANDARD.encode([&self.place.servers(), name.as_bytes()].concat());
         let body = json!({"key": key, "value": STANDARD.encode(value), "lease": lease});
         self.call::<Value>("kv/put", &body).map(drop)
@@ -175,7 +175,7 @@ impl Gateway {
     }
 
     /// Asks the endpoint that answered last, and the others after it.
-    fn call<T: for<'de> Deserialize<'de>>(&self, path: &str, body: &Value) -> Told<T> {
+    fn call<T: for<'de> Deserialize<'de>>(&self, path: &str, body: &Value) -> GatewayResult<T> {
         let mut failure = String::new();
         for _ in 0..self.place.endpoints.len() {
             match self.call_one(path, body) {
@@ -187,7 +187,7 @@ impl Gateway {
         Err(failure)
     }
 
-    fn call_one<T: for<'de> Deserialize<'de>>(&self, path: &str, body: &Value) -> Told<T> {
+    fn call_one<T: for<'de> Deserialize<'de>>(&self, path: &str, body: &Value) -> GatewayResult<T> {
         let url = self.url(path);
         let answer = self.calls.post(&url).send(body.to_string());
         let mut answer = answer.map_err(|error| format!("{url}: {error}"))?;

@@ -6,8 +6,8 @@
 //! ended, or has not been heard of for [`LEASE`].
 
 mod gateway;
+mod member_watch;
 mod register;
-mod watch;
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::{Member, SERVERS_MAX};
 use crate::{Address, ClientError};
 
+pub(super) use member_watch::Watch;
 pub use register::Registration;
-pub(super) use watch::Watch;
 
 /// How long a server that is not heard of stays in the map.
 const LEASE: Duration = Duration::from_secs(6);
@@ -80,7 +80,7 @@ impl Place {
 
 /// The servers that values name.
 #[derive(Debug, Default)]
-struct Told {
+struct RegisteredServers {
     members: Vec<Member>,
     /// Values that are no entries, and left out.
     n_nonsense: usize,
@@ -88,7 +88,7 @@ struct Told {
     strangers: Vec<String>,
 }
 
-impl Told {
+impl RegisteredServers {
     /// Returns what these values say where the prefix is of `graph`, as far as that is known.
     fn of(values: impl Iterator<Item = Vec<u8>>, graph: Option<&str>) -> Self {
         let mut told = Self::default();
@@ -147,7 +147,7 @@ mod tests {
             vec![b' '; ENTRY_BYTES_MAX + 1],
             [b"[".repeat(100_000), b"]".repeat(100_000)].concat(),
         ];
-        let found = Told::of(values.into_iter(), None);
+        let found = RegisteredServers::of(values.into_iter(), None);
         assert_eq!(found.n_nonsense, 6);
         let told = found.members.iter().map(|it| (it.address.to_string(), it.busy));
         let told: Vec<_> = told.collect();
@@ -163,9 +163,9 @@ mod tests {
         let values = ["ours", "", "theirs"].into_iter().zip(1..);
         let values: Vec<_> =
             values.map(|(graph, port)| entry(&format!("127.0.0.1:{port}"), graph)).collect();
-        let told = Told::of(values.iter().cloned(), Some("ours"));
+        let told = RegisteredServers::of(values.iter().cloned(), Some("ours"));
         assert_eq!((told.members.len(), told.strangers), (2, vec!["127.0.0.1:3".to_owned()]));
-        let told = Told::of(values.into_iter(), None);
+        let told = RegisteredServers::of(values.into_iter(), None);
         assert_eq!((told.members.len(), told.strangers.len()), (3, 0));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use super::gateway::{Gateway, Told};
+use super::gateway::{Gateway, GatewayResult};
 use super::{LEASE, Place, ServerEntry};
 use crate::ClientError;
 
@@ -79,7 +79,7 @@ fn graph_of_others(values: &[Vec<u8>], ours: &str) -> Option<String> {
 
 impl Registered {
     /// Renews the lease, or takes a new one, and registers changes.
-    fn keep(&mut self, entry: ServerEntry) -> Told<()> {
+    fn keep(&mut self, entry: ServerEntry) -> GatewayResult<()> {
         // A server that stood still for too long has lost its lease, and its key with it.
         if let Some(lease) = &self.lease
             && !self.gateway.keep_alive(lease)?

@@ -9,7 +9,7 @@ use super::Worker;
 use crate::ClientError;
 use crate::load::socket::LoadSocket;
 use crate::load::tally::LoadError;
-use crate::remote::Fleet;
+use crate::remote::ClusterView;
 
 /// Interval at which all servers are asked again, while some server lacks a partition that it had.
 const LOOK: Duration = Duration::from_millis(20);
@@ -24,29 +24,29 @@ impl Worker<'_> {
         }
         (self.strayed, self.next_look) = (false, now + LOOK);
         let client = self.target.client;
-        let mut fleet = client.fleet();
+        let mut view = client.view();
         // Another thread may have asked.
-        if Arc::ptr_eq(&fleet, &self.known) {
-            match client.refresh(fleet, Instant::now() + LOOK_MAX) {
-                Ok(found) => fleet = found,
+        if Arc::ptr_eq(&view, &self.known) {
+            match client.refresh(view, Instant::now() + LOOK_MAX) {
+                Ok(found) => view = found,
                 Err(_) => return Ok(()),
             }
         }
-        if Arc::ptr_eq(&fleet, &self.known) {
+        if Arc::ptr_eq(&view, &self.known) {
             return Ok(());
         }
-        self.known = Arc::clone(&fleet);
-        self.reshape(fleet)
+        self.known = Arc::clone(&view);
+        self.reshape(view)
     }
 
     /// Goes over to other servers, or servers with other shards. Sockets to shards that are still
     /// there stay; what is under way over others has failed, and sockets are opened as they are
     /// needed.
-    pub(super) fn reshape(&mut self, fleet: Arc<Fleet>) -> Result<(), ClientError> {
-        let (n_before, n_now) = (self.n_endpoints(), fleet.routes.endpoints.len());
+    pub(super) fn reshape(&mut self, view: Arc<ClusterView>) -> Result<(), ClientError> {
+        let (n_before, n_now) = (self.n_endpoints(), view.routes.endpoints.len());
         let place = |before: usize| {
-            let address = &self.fleet.routes.endpoints[before].address;
-            fleet.routes.endpoints.iter().position(|endpoint| endpoint.address == *address)
+            let address = &self.view.routes.endpoints[before].address;
+            view.routes.endpoints.iter().position(|endpoint| endpoint.address == *address)
         };
         let places: Vec<Option<usize>> = (0..n_before).map(place).collect();
         let moved = |at: usize| Some(at / n_before * n_now + places[at % n_before]?);
@@ -59,7 +59,7 @@ impl Worker<'_> {
             }
         }
         self.unsent = self.unsent.iter().filter_map(|&at| moved(at)).collect();
-        (self.sockets, self.fleet) = (sockets, fleet);
+        (self.sockets, self.view) = (sockets, view);
         for at in 0..self.sockets.len() {
             let has_unsent = self.sockets[at].as_ref().is_some_and(LoadSocket::has_unsent);
             let room = if has_unsent { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };

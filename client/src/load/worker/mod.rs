@@ -15,12 +15,12 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::Target;
-use super::arrivals::Arrivals;
+use super::arrival_times::Arrivals;
 use super::draw::{Drawer, Words};
 use super::socket::{LoadSocket, thread_cpu};
 use super::tally::Tally;
 use crate::ClientError;
-use crate::remote::Fleet;
+use crate::remote::ClusterView;
 use crate::route::Bucket;
 use requests::{PutOff, Running};
 
@@ -34,11 +34,11 @@ const EVENTS: usize = 256;
 pub(super) struct Worker<'a> {
     target: &'a Target<'a>,
     /// As last described: a server that was started again has other ports.
-    fleet: Arc<Fleet>,
+    view: Arc<ClusterView>,
     /// The client's when this went over to it.
-    known: Arc<Fleet>,
+    known: Arc<ClusterView>,
     /// The same with another number of shards, to go over to when nothing is being asked.
-    reshaped: Option<Arc<Fleet>>,
+    reshaped: Option<Arc<ClusterView>>,
     sockets: Vec<Option<LoadSocket>>,
     /// By slot: the request that is running there.
     running: Vec<Option<Running>>,
@@ -86,8 +86,8 @@ impl<'a> Worker<'a> {
         let now = Instant::now();
         let mut worker = Self {
             target,
-            fleet: Arc::clone(&target.fleet),
-            known: Arc::clone(&target.fleet),
+            view: Arc::clone(&target.view),
+            known: Arc::clone(&target.view),
             reshaped: None,
             sockets: Vec::new(),
             running: (0..n_slots).map(|_| None).collect(),

@@ -108,9 +108,9 @@ impl Worker<'_> {
         // One more than there are shards, until all are asked.
         let (n_rows, n_open, retry_after) = (ids.len(), 1, Duration::ZERO);
         let mut running = Running { begun, n_rows, n_open, error: None, retry_after };
-        match self.fleet.routes.split(target.tensor.into(), &ids, positions, &mut buckets) {
+        match self.view.routes.split(target.tensor.into(), &ids, positions, &mut buckets) {
             Ok(()) => {}
-            Err(ClientError::NoHolder { .. }) => {
+            Err(ClientError::NoReplica { .. }) => {
                 running.error = Some(LoadError::Refused(FailureCode::Elsewhere));
                 buckets.iter_mut().for_each(Bucket::clear);
             }
@@ -123,7 +123,7 @@ impl Worker<'_> {
         };
         let body = RequestBody::Pull { tensor: target.tensor, kind };
         let deadline = Some(begun.until.saturating_duration_since(Instant::now()));
-        let request = Request { deadline, graph: self.fleet.graph, ..Request::new(body) };
+        let request = Request { deadline, graph: self.view.graph, ..Request::new(body) };
         let first_socket = slot / target.config.window * self.n_endpoints();
         for (endpoint, bucket) in buckets.iter().enumerate() {
             for ids in bucket.ids.chunks(IDS_PER_PULL_MAX) {
@@ -132,8 +132,8 @@ impl Worker<'_> {
         }
         (self.slot_ids[slot], self.buckets) = (ids, buckets);
         self.end_part(slot, Ok(()));
-        if let Some(fleet) = self.reshaped.take() {
-            self.reshape(fleet)?;
+        if let Some(view) = self.reshaped.take() {
+            self.reshape(view)?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ impl Worker<'_> {
     pub(super) fn reconnect(&mut self, at: usize) {
         let deadline = Instant::now() + RECONNECT_TIMEOUT;
         let mut connected = self.open(at, deadline);
-        if connected.is_err() && self.rediscover(at, deadline) {
+        if connected.is_err() && self.refresh_server(at, deadline) {
             connected = self.open(at, deadline);
         }
         if let Ok(socket) = connected
@@ -29,25 +29,25 @@ impl Worker<'_> {
 
     pub(super) fn open(&self, at: usize, deadline: Instant) -> Result<LoadSocket, ClientError> {
         let endpoint = at % self.n_endpoints();
-        let server = self.fleet.routes.endpoints[endpoint].server;
+        let server = self.view.routes.endpoints[endpoint].server;
         // A client that shares memory has one request in flight.
-        let shares = self.target.config.window == 1 && self.fleet.may_share(server);
+        let shares = self.target.config.window == 1 && self.view.may_share(server);
         let shares = shares.then_some(self.target.tensor);
-        LoadSocket::connect(|| self.fleet.open(endpoint, deadline), shares, deadline)
+        LoadSocket::connect(|| self.view.open(endpoint, deadline), shares, deadline)
     }
 
     pub(super) fn n_endpoints(&self) -> usize {
-        self.fleet.routes.endpoints.len()
+        self.view.routes.endpoints.len()
     }
 
     /// Asks the server of a socket where its shards listen now; `false` when nothing is new, or
     /// there are more or fewer of them: then all sockets get other places later.
-    fn rediscover(&mut self, at: usize, deadline: Instant) -> bool {
+    fn refresh_server(&mut self, at: usize, deadline: Instant) -> bool {
         let n_endpoints = self.n_endpoints();
-        let server = self.fleet.routes.endpoints[at % n_endpoints].server;
-        match self.fleet.rediscover(server, deadline) {
+        let server = self.view.routes.endpoints[at % n_endpoints].server;
+        match self.view.refresh_server(server, deadline) {
             Ok(Some(found)) if found.routes.endpoints.len() == n_endpoints => {
-                self.fleet = found;
+                self.view = found;
                 true
             }
             Ok(Some(found)) => {

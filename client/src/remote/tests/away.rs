@@ -16,7 +16,7 @@ fn looks_for(addresses: &[&str], deadline: Duration) -> Duration {
     let client = Client::connect(addresses, config).unwrap();
     let start = Instant::now();
     let error = pull(&client, PullKind::Sync).unwrap_err();
-    assert!(matches!(error, ClientError::NoHolder { part } if part.0 == 1), "{error}");
+    assert!(matches!(error, ClientError::NoReplica { part } if part.0 == 1), "{error}");
     start.elapsed()
 }
 

@@ -30,7 +30,7 @@ fn connect_trying(servers: &[&FakeServer], attempts: u32) -> Client {
 
 /// Returns how long a pull over a new connection takes.
 fn took(client: &Client) -> Duration {
-    (0..client.fleet().addresses().count()).for_each(|server| client.fleet().forget(server));
+    (0..client.view().addresses().count()).for_each(|server| client.view().forget(server));
     pull(client, PullKind::Sync).unwrap().1
 }
 
@@ -73,9 +73,10 @@ fn a_port_that_swallows_every_client_is_waited_for_once() {
     let first = took(&client);
     assert!((1400..4000).contains(&first.as_millis()), "{first:?}");
     // What is known stays when servers are asked again.
-    let fleet = client.fleet();
-    let anew = client.fleet().anew(fleet.servers().map(|(a, d)| (a.clone(), d.clone())).collect());
-    *client.fleet.write().unwrap() = anew.unwrap();
+    let view = client.view();
+    let renewed =
+        client.view().with_servers(view.servers().map(|(a, d)| (a.clone(), d.clone())).collect());
+    *client.view.write().unwrap() = renewed.unwrap();
     let second = took(&client);
     assert!(second < MS(1000), "{second:?}");
     // Another client tries again.
@@ -98,12 +99,12 @@ fn a_server_that_others_could_stand_in_for_is_asked_by_its_common_port_too() {
 fn a_server_whose_shards_have_moved_to_other_ports_is_not_taken_for_one_behind_a_wall() {
     let server = FakeServer::start(&[0, 1]);
     let client = connect(&[&server]);
-    let fleet = client.fleet();
-    let mut servers: Vec<_> = fleet.servers().map(|(a, d)| (a.clone(), d.clone())).collect();
+    let view = client.view();
+    let mut servers: Vec<_> = view.servers().map(|(a, d)| (a.clone(), d.clone())).collect();
     // As it was before it was started again.
     let (at, _bound) = refusing();
     servers[0].1.shard_ports = vec![at.port()];
-    let before = fleet.anew(servers).unwrap();
+    let before = view.with_servers(servers).unwrap();
     let error = before.open(0, Instant::now() + MS(5000)).err().unwrap().to_string();
     assert!(error.contains("refused"), "{error}");
 }
@@ -113,11 +114,11 @@ fn a_server_that_was_restarted_with_the_same_ports_is_not_one_behind_a_wall() {
     let (at, _bound) = refusing();
     let server = behind(at.port());
     let client = connect(&[&server]);
-    let fleet = client.fleet();
-    let mut servers: Vec<_> = fleet.servers().map(|(a, d)| (a.clone(), d.clone())).collect();
+    let view = client.view();
+    let mut servers: Vec<_> = view.servers().map(|(a, d)| (a.clone(), d.clone())).collect();
     // As the one that was there before.
     servers[0].1.instance += 1;
-    let before = fleet.anew(servers).unwrap();
+    let before = view.with_servers(servers).unwrap();
     let error = before.open(0, Instant::now() + MS(5000)).err().unwrap().to_string();
     assert!(error.contains("refused"), "{error}");
 }

@@ -13,9 +13,9 @@ use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::{Declare, Declared, Name, Reply, Request, RequestBody};
 use lodestore_store::{Dtype, TensorSpec};
 
-use super::fleet::Fleet;
-use super::patience::Patience;
-use super::pull::Failed;
+use super::cluster_view::ClusterView;
+use super::pull::FailedRequest;
+use super::retry::RetryBudget;
 use super::{Client, lock};
 use crate::connection::time_left;
 use crate::route::PartSet;
@@ -27,7 +27,7 @@ use crate::{ClientError, TensorInfo};
 /// Known volatile tensors, by name.
 pub(super) type Known = Mutex<HashMap<String, VolatileInfo>>;
 
-impl Fleet {
+impl ClusterView {
     /// Returns the server that has the volatile rows of a partition.
     fn volatile_server(&self, part: PartId) -> Result<usize, ClientError> {
         match self.writer_of(part) {
@@ -52,7 +52,7 @@ impl Fleet {
             match self.volatile_server(part) {
                 Ok(server) => servers.push(server),
                 // A client of some of the partitions has no other.
-                Err(ClientError::NoHolder { .. }) => {}
+                Err(ClientError::NoReplica { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -66,10 +66,10 @@ impl Client {
     /// Asks each server that has volatile rows, and checks that all answer the same.
     fn ask_volatile(&self, name: &str, body: RequestBody) -> Result<VolatileInfo, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        let mut patience = Patience::new(&self.config, deadline);
-        let mut fleet = self.fleet_now(deadline)?;
+        let mut retry = RetryBudget::new(&self.config, deadline);
+        let mut view = self.current_view(deadline)?;
         loop {
-            let unanswered = match ask_all(&fleet, name, body, deadline) {
+            let unanswered = match ask_all(&view, name, body, deadline) {
                 Ok(info) => {
                     let known = self.volatile.get_or(|_| Mutex::default());
                     lock(known).insert(name.to_owned(), info.clone());
@@ -78,17 +78,17 @@ impl Client {
                 Err(unanswered) => *unanswered,
             };
             let (Some(server), error) = unanswered else {
-                fleet = self.after_gap(fleet, unanswered.1, deadline, &mut patience)?;
+                view = self.after_gap(view, unanswered.1, deadline, &mut retry)?;
                 continue;
             };
-            let failed = Failed::new(server, PartSet::default(), error);
-            let pause = match failed.remedy.is_final() {
+            let failed = FailedRequest::new(server, PartSet::default(), error);
+            let pause = match failed.action.is_final() {
                 true => None,
-                false => patience.pause(failed.remedy),
+                false => retry.pause(failed.action),
             };
             let Some(pause) = pause else { return Err(failed.error) };
             std::thread::sleep(pause);
-            fleet = self.after_failures(fleet, &[failed], deadline)?;
+            view = self.after_failures(view, &[failed], deadline)?;
         }
     }
 }
@@ -98,18 +98,18 @@ type Unanswered = Box<(Option<usize>, ClientError)>;
 
 /// Asks all servers of volatile rows.
 fn ask_all(
-    fleet: &Fleet,
+    view: &ClusterView,
     name: &str,
     body: RequestBody,
     deadline: Instant,
 ) -> Result<VolatileInfo, Unanswered> {
     let mut found: Option<VolatileInfo> = None;
-    for server in fleet.volatile_servers().map_err(|error| Box::new((None, error)))? {
+    for server in view.volatile_servers().map_err(|error| Box::new((None, error)))? {
         let of_server = |error| Box::new((Some(server), error));
-        let declared = ask_one(fleet, server, body, deadline).map_err(of_server)?;
-        let info = info(fleet, server, name, &declared).map_err(of_server)?;
+        let declared = ask_one(view, server, body, deadline).map_err(of_server)?;
+        let info = info(view, server, name, &declared).map_err(of_server)?;
         if found.as_ref().is_some_and(|known| *known != info) {
-            let address = fleet.address(server).clone();
+            let address = view.address(server).clone();
             let tensor = name.to_owned();
             return Err(Box::new((None, ClientError::VolatileDiffers { address, tensor })));
         }
@@ -119,25 +119,25 @@ fn ask_all(
 }
 
 fn ask_one(
-    fleet: &Fleet,
+    view: &ClusterView,
     server: usize,
     body: RequestBody,
     deadline: Instant,
 ) -> Result<Declared, ClientError> {
-    let endpoint = fleet.routes.shard_endpoint(server, 0);
-    let mut connection = fleet.connection(endpoint, deadline)?;
-    let left = Some(time_left(fleet.address(server), deadline)?);
-    let request = Request { deadline: left, graph: fleet.graph, ..Request::new(body) };
+    let endpoint = view.routes.shard_endpoint(server, 0);
+    let mut connection = view.connection(endpoint, deadline)?;
+    let left = Some(time_left(view.address(server), deadline)?);
+    let request = Request { deadline: left, graph: view.graph, ..Request::new(body) };
     connection.send(&request, &[], deadline)?;
     match connection.receive(deadline) {
         Ok(Reply::Declared(declared)) => {
-            fleet.give_back(endpoint, connection);
+            view.give_back(endpoint, connection);
             Ok(declared)
         }
-        Ok(_) => Err(ClientError::Confused { address: fleet.address(server).clone() }),
+        Ok(_) => Err(ClientError::Confused { address: view.address(server).clone() }),
         Err(error) => {
             if error.leaves_connection() {
-                fleet.give_back(endpoint, connection);
+                view.give_back(endpoint, connection);
             }
             Err(error)
         }
@@ -146,7 +146,7 @@ fn ask_one(
 
 /// Returns the description of a tensor by a server, if that can be.
 fn info(
-    fleet: &Fleet,
+    view: &ClusterView,
     server: usize,
     name: &str,
     declared: &Declared,
@@ -158,7 +158,7 @@ fn info(
         found == Some(*row_bytes as usize) && *width > 0
     });
     let bad = || ClientError::BadTensor {
-        address: fleet.address(server).clone(),
+        address: view.address(server).clone(),
         tensor: name.to_owned(),
         reason: format!("{width} times {dtype} in rows of {row_bytes} bytes"),
     };

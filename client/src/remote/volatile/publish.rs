@@ -1,5 +1,5 @@
-//! A publisher at servers: a connection to each, which has the claims, and pieces of rows that follow each
-//! other without a wait for answers.
+//! A publisher at servers: a connection to each, which has the claims, and pieces of rows that
+//! follow each other without a wait for answers.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -12,9 +12,9 @@ use lodestore_schema::limits::{CLAIM_RANGES_MAX, PUSH_BODY_BYTES_MAX, ROWS_PER_P
 use lodestore_schema::{Name, Publish, Reply, Request, RequestBody};
 
 use super::super::Client;
-use super::super::fleet::Fleet;
-use super::super::patience::{Patience, Remedy};
-use super::super::pull::Failed;
+use super::super::cluster_view::ClusterView;
+use super::super::pull::FailedRequest;
+use super::super::retry::{RetryAction, RetryBudget};
 use super::wire_name;
 use crate::connection::{Connection, time_left};
 use crate::route::PartSet;
@@ -97,11 +97,11 @@ impl<'a> RemotePublisher<'a> {
     /// The link to a server, with a connection.
     fn link_to(
         &mut self,
-        fleet: &Fleet,
+        view: &ClusterView,
         server: usize,
         deadline: Instant,
     ) -> Result<usize, ClientError> {
-        let address = fleet.address(server);
+        let address = view.address(server);
         let known = self.links.iter().position(|link| link.address == *address);
         let at = known.unwrap_or(self.links.len());
         if known.is_none() {
@@ -112,23 +112,23 @@ impl<'a> RemotePublisher<'a> {
             for claims in self.claims.values_mut() {
                 claims.retain(|(_, link)| *link != at);
             }
-            let endpoint = fleet.routes.shard_endpoint(server, 0);
-            self.links[at].connection = Some(fleet.connection(endpoint, deadline)?);
+            let endpoint = view.routes.shard_endpoint(server, 0);
+            self.links[at].connection = Some(view.connection(endpoint, deadline)?);
         }
         Ok(at)
     }
 
-    /// Splits ids by the server that has them, and gives the fleet that these are of.
+    /// Splits ids by the server that has them, and gives the view that these are of.
     fn by_server(
         &self,
-        mut fleet: Arc<Fleet>,
+        mut view: Arc<ClusterView>,
         parts: &[(PartId, Range<u32>)],
-        (deadline, patience): (Instant, &mut Patience),
-    ) -> Result<(Arc<Fleet>, ByServer), ClientError> {
+        (deadline, retry): (Instant, &mut RetryBudget),
+    ) -> Result<(Arc<ClusterView>, ByServer), ClientError> {
         loop {
             let mut by_server = ByServer::new();
             let found = parts.iter().try_for_each(|(part, ids)| {
-                let server = fleet.volatile_server(*part)?;
+                let server = view.volatile_server(*part)?;
                 match by_server.iter_mut().find(|(of, _)| *of == server) {
                     Some((_, all)) => all.push(ids.clone()),
                     None => by_server.push((server, vec![ids.clone()])),
@@ -136,8 +136,8 @@ impl<'a> RemotePublisher<'a> {
                 Ok(())
             });
             match found {
-                Ok(()) => return Ok((fleet, by_server)),
-                Err(gap) => fleet = self.client.after_gap(fleet, gap, deadline, patience)?,
+                Ok(()) => return Ok((view, by_server)),
+                Err(gap) => view = self.client.after_gap(view, gap, deadline, retry)?,
             }
         }
     }
@@ -207,31 +207,31 @@ impl<'a> RemotePublisher<'a> {
 impl VolatilePublisher for RemotePublisher<'_> {
     fn claim(&mut self, tensor: &str, ids: &[Range<u32>]) -> Result<u64, ClientError> {
         let deadline = Instant::now() + self.client.config.deadline;
-        let mut patience = Patience::new(&self.client.config, deadline);
+        let mut retry = RetryBudget::new(&self.client.config, deadline);
         let (mut left, mut n_rows) = (self.by_part(ids)?, 0);
-        let mut fleet = self.client.fleet_now(deadline)?;
+        let mut view = self.client.current_view(deadline)?;
         while !left.is_empty() {
             let by_server;
-            (fleet, by_server) = self.by_server(fleet, &left, (deadline, &mut patience))?;
+            (view, by_server) = self.by_server(view, &left, (deadline, &mut retry))?;
             let Some((server, ids)) = by_server.into_iter().next() else { break };
             let claimed = self
-                .link_to(&fleet, server, deadline)
-                .and_then(|link| self.claim_at(link, tensor, &ids, (fleet.graph, deadline)));
+                .link_to(&view, server, deadline)
+                .and_then(|link| self.claim_at(link, tensor, &ids, (view.graph, deadline)));
             match claimed {
                 Ok(claimed) => {
                     n_rows += claimed;
                     left.retain(|(_, it)| !ids.contains(it));
                 }
                 Err(error) => {
-                    let failed = Failed::new(server, PartSet::default(), error);
-                    let pause = match failed.remedy.is_final() {
+                    let failed = FailedRequest::new(server, PartSet::default(), error);
+                    let pause = match failed.action.is_final() {
                         true => None,
-                        false => patience.pause(failed.remedy),
+                        false => retry.pause(failed.action),
                     };
                     let Some(pause) = pause else { return Err(failed.error) };
                     std::thread::sleep(pause);
                     // It may have been started again, with other ports.
-                    fleet = self.client.after_failures(fleet, &[failed], deadline)?;
+                    view = self.client.after_failures(view, &[failed], deadline)?;
                 }
             }
         }
@@ -247,17 +247,17 @@ impl VolatilePublisher for RemotePublisher<'_> {
     ) -> Result<(), ClientError> {
         let row_bytes = self.client.volatile(tensor)?.tensor.row_bytes();
         ClientError::check_buffer(tensor, ids.len(), row_bytes, rows.len())?;
-        let graph = self.client.fleet().graph;
+        let graph = self.client.view().graph;
         let deadline = Instant::now() + self.client.config.deadline;
         let name = wire_name(tensor)?;
         let publication = Publication { name, ids, rows, row_bytes, stamp, graph, deadline };
-        let mut patience = Patience::new(&self.client.config, deadline);
+        let mut retry = RetryBudget::new(&self.client.config, deadline);
         let mut sendings = self.split(tensor, ids)?;
         let mut worst = None;
         while !sendings.is_empty() {
             for sending in &mut sendings {
                 let link = &mut self.links[sending.link];
-                if let Err(error) = sending.step(link, &publication, &mut patience) {
+                if let Err(error) = sending.step(link, &publication, &mut retry) {
                     if !error.leaves_connection() {
                         link.connection = None;
                     }
@@ -289,7 +289,7 @@ impl Sending {
         &mut self,
         link: &mut Link,
         publication: &Publication<'_>,
-        patience: &mut Patience,
+        retry: &mut RetryBudget,
     ) -> Result<(), ClientError> {
         let Link { address, connection } = link;
         let Some(connection) = connection else { return Err(lost(address)) };
@@ -302,18 +302,18 @@ impl Sending {
             return self.take_answer(found, n_rows, address);
         }
         match self.refusal.take() {
-            Some(refusal) => self.resend(refusal, patience),
+            Some(refusal) => self.resend(refusal, retry),
             None => Ok(()),
         }
     }
 
     /// Waits after a refusal for want of room, and has the rows sent again that were not published.
-    fn resend(&mut self, refusal: ClientError, patience: &mut Patience) -> Result<(), ClientError> {
-        let remedy = match Remedy::of(&refusal) {
-            later @ Remedy::Later(_) => later,
+    fn resend(&mut self, refusal: ClientError, retry: &mut RetryBudget) -> Result<(), ClientError> {
+        let action = match RetryAction::of(&refusal) {
+            later @ RetryAction::Later(_) => later,
             _ => return Err(refusal),
         };
-        let Some(pause) = patience.pause(remedy) else { return Err(refusal) };
+        let Some(pause) = retry.pause(action) else { return Err(refusal) };
         std::thread::sleep(pause);
         self.n_sent = self.n_done;
         Ok(())
@@ -338,8 +338,8 @@ impl Sending {
         Ok(())
     }
 
-    /// Notes what a server has said of its oldest piece. After a refusal the pieces behind it count for
-    /// nothing.
+    /// Notes what a server has said of its oldest piece. After a refusal the pieces behind it count
+    /// for nothing.
     fn take_answer(
         &mut self,
         found: Result<Reply, ClientError>,
@@ -389,8 +389,8 @@ mod tests {
     #[test]
     fn rows_from_a_refused_piece_on_are_sent_again() {
         let address = address();
-        let mut patience =
-            Patience::new(&ClientConfig::default(), Instant::now() + Duration::from_secs(5));
+        let mut retry =
+            RetryBudget::new(&ClientConfig::default(), Instant::now() + Duration::from_secs(5));
         let mut sending = Sending { positions: (0..12).collect(), n_sent: 12, ..Sending::new(0) };
         // Pieces of 3, 4 and 5 rows: the second is refused, and the server took the third.
         sending.take_answer(Ok(Reply::Published { n_rows: 3 }), 3, &address).unwrap();
@@ -398,10 +398,10 @@ mod tests {
         sending.take_answer(Ok(Reply::Published { n_rows: 5 }), 5, &address).unwrap();
         assert_eq!((sending.n_done, sending.n_sent), (3, 12));
         let refused = sending.refusal.take().unwrap();
-        sending.resend(refused, &mut patience).unwrap();
+        sending.resend(refused, &mut retry).unwrap();
         assert_eq!((sending.n_done, sending.n_sent), (3, 3), "from the refused piece on");
 
-        let error = sending.resend(refusal(FailureCode::Invalid), &mut patience).unwrap_err();
+        let error = sending.resend(refusal(FailureCode::Invalid), &mut retry).unwrap_err();
         assert!(matches!(error, ClientError::Refused { .. }), "{error}");
         assert_eq!(sending.n_sent, 3);
         let confused = sending.take_answer(Ok(Reply::Published { n_rows: 2 }), 3, &address);

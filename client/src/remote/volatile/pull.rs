@@ -11,9 +11,9 @@ use lodestore_schema::{Name, PullVolatile, Request, RequestBody, Stripes};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::super::Client;
-use super::super::fleet::Fleet;
-use super::super::patience::{Patience, Remedy};
-use super::super::pull::{Failed, worst};
+use super::super::cluster_view::ClusterView;
+use super::super::pull::{FailedRequest, decisive_error};
+use super::super::retry::{RetryAction, RetryBudget};
 use super::{margin, wire_name};
 use crate::ClientError;
 use crate::connection::{Connection, Place, VolatileProgress};
@@ -41,7 +41,7 @@ struct Share {
 }
 
 /// A request, and how far its answer has come.
-struct Asked<'a> {
+struct InFlightRequest<'a> {
     endpoint: usize,
     share: &'a Share,
     /// Positions of its rows in the share.
@@ -74,12 +74,12 @@ impl Client {
         let n_ids = u32::try_from(ids.len());
         let n_ids = n_ids.map_err(|_| ClientError::TooManyRows { n_rows: ids.len() })?;
         let mut left: Vec<u32> = (0..n_ids).collect();
-        let mut patience = Patience::new(&self.config, deadline);
-        let mut fleet = self.fleet_now(deadline)?;
+        let mut retry = RetryBudget::new(&self.config, deadline);
+        let mut view = self.current_view(deadline)?;
         while !left.is_empty() {
             let shares;
-            (fleet, shares) = self.split_volatile(fleet, &pull, &left, &mut patience)?;
-            let failures = try_all(&fleet, &pull, &shares, (out, &mut stamps))?;
+            (view, shares) = self.split_volatile(view, &pull, &left, &mut retry)?;
+            let failures = try_all(&view, &pull, &shares, (out, &mut stamps))?;
             if failures.is_empty() {
                 break;
             }
@@ -89,34 +89,35 @@ impl Client {
             }
             left.sort_unstable();
             left.dedup();
-            let failures: Vec<Failed> = failures.into_iter().map(|(_, failed)| failed).collect();
-            let remedies = failures.iter().map(|failed| match failed.remedy {
+            let failures: Vec<FailedRequest> =
+                failures.into_iter().map(|(_, failed)| failed).collect();
+            let actions = failures.iter().map(|failed| match failed.action {
                 // No other server has the rows.
-                remedy if remedy.is_final() => Remedy::None,
-                remedy => remedy,
+                action if action.is_final() => RetryAction::None,
+                action => action,
             });
-            let Some(pause) = patience.pause(Remedy::deciding(remedies)) else {
-                return Err(worst(failures));
+            let Some(pause) = retry.pause(RetryAction::deciding(actions)) else {
+                return Err(decisive_error(failures));
             };
             std::thread::sleep(pause);
-            fleet = self.after_failures(fleet, &failures, deadline)?;
+            view = self.after_failures(view, &failures, deadline)?;
         }
         Ok(stamps)
     }
 
-    /// Sorts positions by the shard that is asked for them, and returns the fleet that these are
+    /// Sorts positions by the shard that is asked for them, and returns the view that these are
     /// of.
     fn split_volatile(
         &self,
-        mut fleet: Arc<Fleet>,
+        mut view: Arc<ClusterView>,
         pull: &Pull<'_>,
         positions: &[u32],
-        patience: &mut Patience,
-    ) -> Result<(Arc<Fleet>, Vec<Share>), ClientError> {
+        retry: &mut RetryBudget,
+    ) -> Result<(Arc<ClusterView>, Vec<Share>), ClientError> {
         loop {
-            match split(&fleet, pull, positions) {
-                Ok(shares) => return Ok((fleet, shares)),
-                Err(error) => fleet = self.after_gap(fleet, error, pull.deadline, patience)?,
+            match split(&view, pull, positions) {
+                Ok(shares) => return Ok((view, shares)),
+                Err(error) => view = self.after_gap(view, error, pull.deadline, retry)?,
             }
         }
     }
@@ -124,10 +125,14 @@ impl Client {
 
 /// Returns a share for each endpoint. Any shard has all rows of its server: they are dealt as those
 /// of a stored tensor of that width.
-fn split(fleet: &Fleet, pull: &Pull<'_>, positions: &[u32]) -> Result<Vec<Share>, ClientError> {
-    let book = &fleet.routes.book;
+fn split(
+    view: &ClusterView,
+    pull: &Pull<'_>,
+    positions: &[u32],
+) -> Result<Vec<Share>, ClientError> {
+    let book = &view.routes.book;
     let mut shares = Vec::new();
-    shares.resize_with(fleet.routes.endpoints.len(), Share::default);
+    shares.resize_with(view.routes.endpoints.len(), Share::default);
     let mut servers: Vec<Option<(usize, Stripes)>> = vec![None; book.n_parts().into()];
     for &position in positions {
         let node = pull.ids[position as usize];
@@ -136,8 +141,8 @@ fn split(fleet: &Fleet, pull: &Pull<'_>, positions: &[u32]) -> Result<Vec<Share>
         let (server, stripes) = match servers[part.index()] {
             Some(known) => known,
             None => {
-                let server = fleet.volatile_server(part)?;
-                let n_shards = fleet.describes(server).n_shards.max(1);
+                let server = view.volatile_server(part)?;
+                let n_shards = view.describes(server).n_shards.max(1);
                 let row_bytes = u32::try_from(pull.row_bytes).unwrap_or(u32::MAX);
                 let found = (server, Stripes::for_rows(n_shards, row_bytes));
                 servers[part.index()] = Some(found);
@@ -145,7 +150,7 @@ fn split(fleet: &Fleet, pull: &Pull<'_>, positions: &[u32]) -> Result<Vec<Share>
             }
         };
         let shard = stripes.shard_of(part.0, row);
-        let share = &mut shares[fleet.routes.shard_endpoint(server, shard)];
+        let share = &mut shares[view.routes.shard_endpoint(server, shard)];
         share.ids.push(node);
         share.positions.push(position);
         share.parts.insert(part);
@@ -155,47 +160,53 @@ fn split(fleet: &Fleet, pull: &Pull<'_>, positions: &[u32]) -> Result<Vec<Share>
 
 /// One attempt at every share, in rounds of one request each; returns what failed, by endpoint.
 fn try_all(
-    fleet: &Fleet,
+    view: &ClusterView,
     pull: &Pull<'_>,
     shares: &[Share],
     (out, stamps): (&mut [u8], &mut [Stamp]),
-) -> Result<Vec<(usize, Failed)>, ClientError> {
+) -> Result<Vec<(usize, FailedRequest)>, ClientError> {
     let mut failures = Vec::new();
     let n_rounds = shares.iter().map(|share| share.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
     for round in 0..n_rounds.unwrap_or(0) {
-        let mut under_way = Vec::new();
+        let mut in_flight = Vec::new();
         for (endpoint, share) in shares.iter().enumerate() {
             let first = round * IDS_PER_PULL_MAX;
             if first >= share.ids.len() {
                 continue;
             }
             let end = share.ids.len().min(first + IDS_PER_PULL_MAX);
-            match ask(fleet, pull, endpoint, &share.ids[first..end]) {
+            match ask(view, pull, endpoint, &share.ids[first..end]) {
                 Ok(connection) => {
                     let (positions, progress) =
                         (&share.positions[first..end], VolatileProgress::new());
-                    under_way.push(Asked { endpoint, share, positions, connection, progress });
+                    in_flight.push(InFlightRequest {
+                        endpoint,
+                        share,
+                        positions,
+                        connection,
+                        progress,
+                    });
                 }
-                Err(error) => failures.push((endpoint, failed(fleet, endpoint, share, error))),
+                Err(error) => failures.push((endpoint, failed(view, endpoint, share, error))),
             }
         }
-        receive(fleet, pull, under_way, (&mut *out, &mut *stamps), &mut failures)?;
+        receive(view, pull, in_flight, (&mut *out, &mut *stamps), &mut failures)?;
     }
     Ok(failures)
 }
 
-fn failed(fleet: &Fleet, endpoint: usize, share: &Share, error: ClientError) -> Failed {
-    Failed::new(fleet.routes.endpoints[endpoint].server, share.parts.clone(), error)
+fn failed(view: &ClusterView, endpoint: usize, share: &Share, error: ClientError) -> FailedRequest {
+    FailedRequest::new(view.routes.endpoints[endpoint].server, share.parts.clone(), error)
 }
 
 fn ask(
-    fleet: &Fleet,
+    view: &ClusterView,
     pull: &Pull<'_>,
     endpoint: usize,
     ids: &[NodeId],
 ) -> Result<Connection, ClientError> {
     let n_bytes = ids.len() * pull.row_bytes;
-    let mut connection = fleet.connection_for_rows(endpoint, (None, n_bytes), pull.deadline)?;
+    let mut connection = view.connection_for_rows(endpoint, (None, n_bytes), pull.deadline)?;
     let now = Instant::now();
     // Whole milliseconds travel: rather a little longer than was asked.
     let wait = pull.until.saturating_duration_since(now).as_micros().div_ceil(1000);
@@ -206,67 +217,67 @@ fn ask(
         wait,
     });
     let left = Some(pull.deadline.saturating_duration_since(now).max(Duration::from_millis(1)));
-    let request = Request { deadline: left, graph: fleet.graph, ..Request::new(body) };
+    let request = Request { deadline: left, graph: view.graph, ..Request::new(body) };
     connection.send(&request, ids, pull.deadline)?;
     Ok(connection)
 }
 
 /// Takes all answers, to the rows of `out` where they belong.
 fn receive(
-    fleet: &Fleet,
+    view: &ClusterView,
     pull: &Pull<'_>,
-    mut under_way: Vec<Asked<'_>>,
+    mut in_flight: Vec<InFlightRequest<'_>>,
     (out, stamps): (&mut [u8], &mut [Stamp]),
-    failures: &mut Vec<(usize, Failed)>,
+    failures: &mut Vec<(usize, FailedRequest)>,
 ) -> Result<(), ClientError> {
-    while !under_way.is_empty() {
-        let ready = wait(&under_way, pull.deadline)?;
+    while !in_flight.is_empty() {
+        let ready = wait(&in_flight, pull.deadline)?;
         let is_late = Instant::now() >= pull.deadline;
         let mut ready = ready.into_iter();
-        let mut left = Vec::with_capacity(under_way.len());
-        for mut one in under_way {
+        let mut left = Vec::with_capacity(in_flight.len());
+        for mut one in in_flight {
             let taken = if ready.next().unwrap_or(false) {
                 let mut place =
                     Place { positions: one.positions, row_bytes: pull.row_bytes, out: &mut *out };
                 one.connection.take_volatile(&mut one.progress, &mut place, stamps, pull.deadline)
             } else if is_late {
-                let address = fleet.routes.endpoints[one.endpoint].address.clone();
+                let address = view.routes.endpoints[one.endpoint].address.clone();
                 Err(ClientError::Deadline { address })
             } else {
                 Ok(false)
             };
             match taken {
                 Ok(false) => left.push(one),
-                Ok(true) => fleet.give_back(one.endpoint, one.connection),
+                Ok(true) => view.give_back(one.endpoint, one.connection),
                 Err(error) => {
-                    let failed = failed(fleet, one.endpoint, one.share, error);
+                    let failed = failed(view, one.endpoint, one.share, error);
                     if failed.error.leaves_connection() {
-                        fleet.give_back(one.endpoint, one.connection);
+                        view.give_back(one.endpoint, one.connection);
                     }
                     failures.push((one.endpoint, failed));
                 }
             }
         }
-        under_way = left;
+        in_flight = left;
     }
     Ok(())
 }
 
 /// Waits until something has arrived, or the time is up; returns for each request whether something
 /// has.
-fn wait(under_way: &[Asked<'_>], deadline: Instant) -> Result<Vec<bool>, ClientError> {
-    let is_here = |one: &Asked<'_>| one.connection.has_buffered_volatile(&one.progress);
-    let left = match under_way.iter().any(is_here) {
+fn wait(in_flight: &[InFlightRequest<'_>], deadline: Instant) -> Result<Vec<bool>, ClientError> {
+    let is_here = |one: &InFlightRequest<'_>| one.connection.has_buffered_volatile(&one.progress);
+    let left = match in_flight.iter().any(is_here) {
         true => Duration::ZERO,
         false => deadline.saturating_duration_since(Instant::now()),
     };
-    let connections = under_way.iter().map(|one| &one.connection);
+    let connections = in_flight.iter().map(|one| &one.connection);
     let mut fds: Vec<PollFd<'_>> =
         connections.map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
     match poll(&mut fds, Some(&timespec(left))) {
         Ok(_) => {
             let ready = fds.iter().map(|fd| !fd.revents().is_empty());
-            Ok(ready.zip(under_way).map(|(ready, one)| ready || is_here(one)).collect())
+            Ok(ready.zip(in_flight).map(|(ready, one)| ready || is_here(one)).collect())
         }
         Err(rustix::io::Errno::INTR) => Ok(vec![false; fds.len()]),
         Err(error) => Err(ClientError::Poll { source: error.into() }),

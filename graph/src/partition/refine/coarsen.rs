@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use super::level::{Level, Lists};
 use crate::PartId;
 use crate::huge::HugeVec;
-use crate::mix::mix;
+use crate::splitmix64::splitmix64;
 
 /// Rounds in which each node joins the cluster that pulls it most.
 const ROUNDS: u64 = 3;
@@ -92,7 +92,7 @@ fn clusters(level: &impl Lists, parts: &[PartId], clustering: Clustering) -> Hug
     let mut cluster_of = HugeVec::from_fn(n_nodes as usize, |node| node as u32);
     let mut sizes: Vec<u32> = (0..n_nodes).map(|node| level.size(node)).collect();
     let mut order: Vec<u32> = (0..n_nodes).collect();
-    order.sort_unstable_by_key(|&v| (level.degree(v), mix(seed ^ u64::from(v)) as u32, v));
+    order.sort_unstable_by_key(|&v| (level.degree(v), splitmix64(seed ^ u64::from(v)) as u32, v));
     let mut pulls = vec![0u32; n_nodes as usize];
     let mut met = Vec::new();
     for round in 0..ROUNDS {
@@ -116,7 +116,7 @@ fn clusters(level: &impl Lists, parts: &[PartId], clustering: Clustering) -> Hug
                 let pull = std::mem::take(&mut pulls[cluster as usize]);
                 let fits = sizes[cluster as usize].saturating_add(size) <= max_size;
                 if cluster != own && fits && pull >= best.0 {
-                    let tie = mix(seed ^ round << 32 ^ u64::from(cluster)) | 1;
+                    let tie = splitmix64(seed ^ round << 32 ^ u64::from(cluster)) | 1;
                     best = best.max((pull, tie, cluster));
                 }
             }
@@ -245,7 +245,7 @@ fn contracted_edges(
             }
         }
         if list.len() > max_list {
-            let hash = |other: u32| mix(clustering.seed ^ u64::from(other));
+            let hash = |other: u32| splitmix64(clustering.seed ^ u64::from(other));
             list.select_nth_unstable_by_key(max_list, |&(weight, other)| {
                 (Reverse(weight), hash(other))
             });

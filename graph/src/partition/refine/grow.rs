@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::level::{Level, Lists};
 use super::queue::Queue;
 use crate::PartId;
-use crate::mix::mix;
+use crate::splitmix64::splitmix64;
 
 /// Nodes that a side grows from, one after the other; the side of the least cut is kept.
 const TRIES: u64 = 4;
@@ -21,7 +21,7 @@ pub(super) fn grow(level: &Level, n_parts: u16, seed: u64) -> Vec<PartId> {
         queue: Queue::new(n_nodes),
     };
     let mut order: Vec<u32> = (0..n_nodes).collect();
-    order.sort_unstable_by_key(|&node| mix(seed ^ u64::from(node)));
+    order.sort_unstable_by_key(|&node| splitmix64(seed ^ u64::from(node)));
     let mut open = vec![(order, 0..n_parts)];
     while let Some((nodes, range)) = open.pop() {
         if range.len() > 1 && !nodes.is_empty() {

@@ -25,7 +25,7 @@ use super::plan::PlannedPhase;
 use super::steps::Steps;
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
-use crate::mix::mix;
+use crate::splitmix64::splitmix64;
 use coarsen::{Clustering, Contracted, contract, contract_clusters};
 use level::{Level, Lists, Loads};
 use restream::restream;
@@ -98,7 +98,7 @@ pub(super) fn refine(
 ) -> Result<(), EdgeError> {
     let n_nodes = parts.len() as u32;
     let aims_of = |round: u32| {
-        let seed = mix(round.into());
+        let seed = splitmix64(round.into());
         Aims { n_parts, capacity, within: round > 1, seed, round }
     };
     match sample::n_slots(n_nodes.into(), edges.n_edges()) {
@@ -251,7 +251,7 @@ fn regrow(level: &Level, parts: &mut [PartId], aims: &Aims) {
     };
     let mut best = worth(parts);
     for i in 0..GROWTHS {
-        let mut grown = grow::grow(level, aims.n_parts, mix(aims.seed ^ i));
+        let mut grown = grow::grow(level, aims.n_parts, splitmix64(aims.seed ^ i));
         improve_level(level, &mut grown, aims);
         let found = worth(&grown);
         if found < best {
@@ -285,7 +285,7 @@ fn contracted(bottom: &Level, parts: &[PartId], aims: &Aims, max_bytes: u64) -> 
             break;
         }
         max_size = max_size.saturating_mul(GROWTH).min(largest);
-        let seed = mix(aims.seed ^ levels.len() as u64);
+        let seed = splitmix64(aims.seed ^ levels.len() as u64);
         let clustering = Clustering { max_size, prune: false, within: aims.within, seed };
         let Some(next) = contract(level, parts, clustering, left_bytes) else { break };
         left_bytes = left_bytes.saturating_sub(next.n_bytes());

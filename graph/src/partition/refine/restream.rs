@@ -5,7 +5,7 @@ use super::level::{Lists, Loads};
 use super::slots::{MAX_SLOTS, Slots};
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
-use crate::mix::mix;
+use crate::splitmix64::splitmix64;
 
 /// Bytes of counters per node of the graph.
 const COUNTER_BYTES: u64 = 16;
@@ -79,7 +79,7 @@ pub(super) fn restream(
         n <= most * GROUPS
     });
     let least = least.min().unwrap_or(usize::MAX);
-    let group_of = |node: u32| mix(seed ^ u64::from(node)) % GROUPS;
+    let group_of = |node: u32| splitmix64(seed ^ u64::from(node)) % GROUPS;
     let groups: Vec<Candidates> = (0..GROUPS)
         .map(|group| {
             Candidates::of(parts.len(), |node| {

@@ -11,7 +11,7 @@ use super::level::{Lists, Loads};
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 use crate::huge::HugeVec;
-use crate::mix::mix;
+use crate::splitmix64::splitmix64;
 
 /// A slot without a neighbour; the last of the ids that a node cannot have.
 const EMPTY: u32 = u32::MAX;
@@ -49,7 +49,7 @@ impl Reservoirs<'_> {
         let slot = if n_before < self.stride {
             n_before
         } else {
-            let word = mix(self.seed ^ u64::from(node) << 32 ^ n_before as u64) >> 32;
+            let word = splitmix64(self.seed ^ u64::from(node) << 32 ^ n_before as u64) >> 32;
             ((word * (n_before as u64 + 1)) >> 32) as usize
         };
         if slot < self.stride {
@@ -171,7 +171,7 @@ pub(super) fn clusters(slots: &Slots, parts: &[PartId], clustering: Clustering) 
             let mut best = (stay, 0, own);
             for &(cluster, pull) in pulls {
                 if cluster != own && pull >= best.0 && sizes[cluster as usize] < max_size {
-                    let tie = mix(seed ^ round << 32 ^ u64::from(cluster)) | 1;
+                    let tie = splitmix64(seed ^ round << 32 ^ u64::from(cluster)) | 1;
                     best = best.max((pull, tie, cluster));
                 }
             }

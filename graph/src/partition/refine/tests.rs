@@ -390,7 +390,7 @@ fn a_ring_of_communities_is_cut_into_arcs() {
     // Communities of a ring, each in a partition at random: no move of a single one gains enough.
     let pairs = communities(64, 8);
     let level = sample::all_edges(&MemoryEdges::new(pairs.clone()).unwrap(), 512).unwrap();
-    let scattered = |node: u32| PartId((mix(u64::from(node / 8)) % 4) as u16);
+    let scattered = |node: u32| PartId((splitmix64(u64::from(node / 8)) % 4) as u16);
     let mut parts: Vec<PartId> = (0..512).map(scattered).collect();
     let aims = Aims { n_parts: 4, capacity: 134, within: false, seed: 1, round: 1 };
     improve_level(&level, &mut parts, &aims);

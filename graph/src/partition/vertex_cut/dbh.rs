@@ -4,8 +4,8 @@
 use super::state::State;
 use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
-use crate::mix::mix;
 use crate::partition::spring::Node;
+use crate::splitmix64::splitmix64;
 
 /// Places all edges; of two ends of one degree the lower id decides.
 pub(super) fn place(
@@ -26,5 +26,5 @@ pub(super) fn place(
 /// A partition by the hash of an id.
 pub(super) fn hashed(node: u32, n_parts: u16) -> PartId {
     // The high half of hash × partitions is uniform over the partitions, without a division.
-    PartId(((u128::from(mix(u64::from(node))) * u128::from(n_parts)) >> 64) as u16)
+    PartId(((u128::from(splitmix64(u64::from(node))) * u128::from(n_parts)) >> 64) as u16)
 }

@@ -46,7 +46,7 @@ fn by_degree(pairs: &[[u32; 2]], n_parts: u16) -> Model {
     let mut model = Model::of(n_parts);
     for &edge in pairs {
         let end = *edge.iter().min_by_key(|&&end| (degree(pairs, end), end)).unwrap();
-        let hash = u128::from(crate::mix::mix(u64::from(end)));
+        let hash = u128::from(crate::splitmix64::splitmix64(u64::from(end)));
         model.place(edge, ((hash * u128::from(n_parts)) >> 64) as u16);
     }
     model
@@ -159,7 +159,7 @@ fn two_ps(pairs: &[[u32; 2]], n_parts: u16) -> Model {
             };
             let wanted = if together || score(0) >= score(1) { parts[0] } else { parts[1] };
             let richer = if degrees[0] >= degrees[1] { edge[0] } else { edge[1] };
-            let hash = u128::from(crate::mix::mix(u64::from(richer)));
+            let hash = u128::from(crate::splitmix64::splitmix64(u64::from(richer)));
             let hashed = ((hash * u128::from(n_parts)) >> 64) as u16;
             let fits = |part: &u16| model.sizes[usize::from(*part)] < capacity;
             let part = [wanted, hashed].into_iter().find(fits);

@@ -7,10 +7,10 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::codec::SegmentCodec;
-use crate::device::Disk;
+use crate::file_system::Disk;
 use crate::fixture::{identity, row, segment, write_segment};
-use crate::layout::PAGE_BYTES;
-use crate::plan::DeviceProfile;
+use crate::limits::PAGE_BYTES;
+use crate::plan::DiskProfile;
 use crate::reader::RowReader;
 use crate::ring::{Arena, InlineQueue, Outcome, ReadFile, WorkerQueue, lease, lend_arena};
 use crate::row::RowIdx;
@@ -124,7 +124,7 @@ impl Setup {
     ) -> Result<Vec<u8>, StoreError> {
         let rows: Vec<RowIdx> = rows.iter().copied().map(RowIdx).collect();
         let mut plan = ReadPlan::default();
-        plan.build(&rows, self.segment.layout(), &DeviceProfile::default()).unwrap();
+        plan.build(&rows, self.segment.layout(), &DiskProfile::default()).unwrap();
         let mut out = vec![0xaa; rows.len() * ROW_BYTES];
         let mut queue = Faulty { inner, faults: faults.iter() };
         let done = execute(&self.segment, &plan, &mut out, &mut queue);
@@ -265,7 +265,7 @@ fn rows_longer_than_a_read_and_than_the_memory_come_whole() {
         for reader in readers {
             let rows: Vec<RowIdx> = [5, 0, 9, 5, 7, 1, 2].map(RowIdx).to_vec();
             let mut plan = ReadPlan::default();
-            plan.build(&rows, reader.layout(), &DeviceProfile::default()).unwrap();
+            plan.build(&rows, reader.layout(), &DiskProfile::default()).unwrap();
             let mut out = vec![0; rows.len() * row_bytes as usize];
             reader.execute(&plan, &mut out).unwrap();
             for (found, asked) in out.chunks_exact(row_bytes as usize).zip(&rows) {
@@ -301,7 +301,7 @@ fn many_threads_share_one_reader() {
                         let rows = (0..step * 10).map(|i| (i * 977 + thread * 131 + step) % N_ROWS);
                         let rows: Vec<RowIdx> = rows.map(RowIdx).collect();
                         let mut plan = ReadPlan::default();
-                        plan.build(&rows, reader.layout(), &DeviceProfile::default()).unwrap();
+                        plan.build(&rows, reader.layout(), &DiskProfile::default()).unwrap();
                         let mut out = vec![0; rows.len() * 400];
                         reader.execute(&plan, &mut out).unwrap();
                         let right: Vec<u8> = rows.iter().flat_map(|r| row(r.0, 400)).collect();

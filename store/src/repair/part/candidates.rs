@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::super::segment::{Assessment, Expected, Mended, identity_of, look};
+use super::super::segment::{Assessment, Expected, Recovered, identity_of, look};
 use super::contents::Contents;
 use super::tensor::Look;
 use crate::catalog::TensorRecord;
-use crate::cause::Cause;
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
 use crate::graph::{segment_file, version_of_file};
 use crate::segment::SegmentIdentity;
 
@@ -22,15 +22,17 @@ impl Look<'_> {
         record: &TensorRecord,
         found: &Assessment,
         contents: &Contents,
-    ) -> Result<Option<(TensorRecord, Box<Mended>)>, StoreError> {
+    ) -> Result<Option<(TensorRecord, Box<Recovered>)>, StoreError> {
         let (above, only_whole) = match found {
             Assessment::Hopeless(_) => (record.version, false),
-            Assessment::Mended(mended) if !mended.lost_pages.is_empty() => (record.version, true),
+            Assessment::Recovered(mended) if !mended.lost_pages.is_empty() => {
+                (record.version, true)
+            }
             // What is committed is there, in segments and deltas.
-            Assessment::Mended(_) if contents.salvaged => {
+            Assessment::Recovered(_) if contents.salvaged => {
                 (contents.version.unwrap_or(record.version), true)
             }
-            Assessment::Mended(_) => return Ok(None),
+            Assessment::Recovered(_) => return Ok(None),
         };
         let newest = self.newest(above)?;
         Ok(newest
@@ -41,8 +43,8 @@ impl Look<'_> {
     pub(super) fn newest(
         &self,
         above: u32,
-    ) -> Result<Option<(TensorRecord, Box<Mended>)>, StoreError> {
-        let mut found: Vec<(TensorRecord, Box<Mended>)> = Vec::new();
+    ) -> Result<Option<(TensorRecord, Box<Recovered>)>, StoreError> {
+        let mut found: Vec<(TensorRecord, Box<Recovered>)> = Vec::new();
         for (identity, file) in self.candidates()? {
             let (version, tensor) = (identity.version, self.spec.name.clone());
             if version <= above {
@@ -50,8 +52,8 @@ impl Look<'_> {
             }
             let expected = Expected { identity: identity.clone(), digest: None };
             let path = self.part_dir.join(&file);
-            if let Assessment::Mended(mended) =
-                look(&*self.shop.device, &path, &expected, self.shop.n_threads)?
+            if let Assessment::Recovered(mended) =
+                look(&*self.actions.device, &path, &expected, self.actions.n_threads)?
             {
                 let record = self.record(&identity, mended.digest(), file);
                 found.push((TensorRecord { tensor, version, record, lost: None }, mended));
@@ -65,7 +67,7 @@ impl Look<'_> {
 
     /// Files but `chosen` that are called as segments of this tensor, or say that they are one.
     pub(super) fn strays(&self, chosen: &str) -> Result<Vec<PathBuf>, StoreError> {
-        let entries = self.shop.device.list(self.part_dir);
+        let entries = self.actions.device.list(self.part_dir);
         let entries = entries.map_err(StoreError::io(self.part_dir, "list"))?.into_iter();
         let named = entries.filter(|entry| !entry.is_dir).map(|entry| entry.name);
         let named = named.filter(|name| version_of_file(name, &self.spec.name).is_some());
@@ -76,7 +78,7 @@ impl Look<'_> {
 
     /// Files that say that they are segments of this tensor.
     fn candidates(&self) -> Result<Vec<(SegmentIdentity, String)>, StoreError> {
-        let device = &self.shop.device;
+        let device = &self.actions.device;
         let entries = device.list(self.part_dir).map_err(StoreError::io(self.part_dir, "list"))?;
         let segments = entries.into_iter().filter(|e| !e.is_dir && e.name.ends_with(".seg"));
         let is_ours = |found: &SegmentIdentity| {
@@ -86,7 +88,7 @@ impl Look<'_> {
         for entry in segments {
             let path = self.part_dir.join(&entry.name);
             let file = match device.open(&path).map_err(StoreError::io(&path, "open")) {
-                Err(error) if error.cause() == Cause::System => return Err(error),
+                Err(error) if error.origin() == ErrorOrigin::System => return Err(error),
                 Err(_) => continue,
                 Ok(file) => file,
             };

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
 
+use super::super::actions::RepairActions;
 use super::super::partitions::Partition;
 use super::super::report::Lost;
-use super::super::workshop::Workshop;
 use crate::catalog::{
     CATALOG_FORMAT_VERSION, Catalog, DeltaRecord, Pair, SegmentRecord, TensorDelta, TensorRecord,
 };
-use crate::cause::Cause;
-use crate::device::Access;
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
+use crate::file_system::Access;
 use crate::graph::{Graph, catalog_dir};
 use crate::meta::is_copy;
 use crate::row::RowIdx;
@@ -58,7 +58,7 @@ impl Contents {
     ///
     /// Fails when it is of a later format.
     pub(super) fn read(
-        shop: &mut Workshop,
+        actions: &mut RepairActions,
         graph: &Graph,
         partition: Partition,
     ) -> Result<Self, StoreError> {
@@ -69,13 +69,13 @@ impl Contents {
             Ok(catalog)
         });
         let error = match opened.and_then(|catalog| Self::of(graph, part, &part_dir, catalog)) {
-            Ok(contents) => return Ok(contents.tell(shop, &dir)),
+            Ok(contents) => return Ok(contents.tell(actions, &dir)),
             Err(error @ StoreError::NewerFormat { .. }) => return Err(error),
-            Err(error) if error.cause() != Cause::Damage => return Err(error),
+            Err(error) if error.origin() != ErrorOrigin::Damage => return Err(error),
             Err(error) => error,
         };
         // Its log may be all that is damaged.
-        let earlier = Catalog::open_unchecked(&*shop.device, &dir, Access::Salvage);
+        let earlier = Catalog::open_unchecked(&*actions.device, &dir, Access::Salvage);
         let earlier = earlier.and_then(|catalog| {
             catalog.check_identity(graph.uuid(), part)?;
             Self::of(graph, part, &part_dir, catalog)
@@ -88,9 +88,9 @@ impl Contents {
                      segments hold of it"
                 );
                 contents.losses.push(told);
-                Ok(Self { broken: Some(reason), salvaged: true, ..contents }.tell(shop, &dir))
+                Ok(Self { broken: Some(reason), salvaged: true, ..contents }.tell(actions, &dir))
             }
-            Err(error) if error.cause() != Cause::Damage => Err(error),
+            Err(error) if error.origin() != ErrorOrigin::Damage => Err(error),
             Err(_) => {
                 let told = format!(
                     "{reason}: rows that were put and not committed are lost, if there were any, \
@@ -106,18 +106,18 @@ impl Contents {
                     salvaged: false,
                     losses: vec![told],
                 };
-                Ok(contents.tell(shop, &dir))
+                Ok(contents.tell(actions, &dir))
             }
         }
     }
 
     /// Notes what is lost.
-    fn tell(self, shop: &mut Workshop, dir: &Path) -> Self {
+    fn tell(self, actions: &mut RepairActions, dir: &Path) -> Self {
         for loss in &self.losses {
-            shop.note_lost(Lost::file(dir, loss.clone()));
+            actions.note_lost(Lost::file(dir, loss.clone()));
         }
         if !self.losses.is_empty() {
-            shop.with_losses.push(dir.to_owned());
+            actions.with_losses.push(dir.to_owned());
         }
         self
     }

@@ -4,14 +4,14 @@ use std::cmp::Reverse;
 
 use lodestore_graph::PartId;
 
+use super::super::actions::RepairActions;
 use super::super::report::Lost;
 use super::super::segment::identity_of;
-use super::super::workshop::Workshop;
 use super::contents::Contents;
 use super::tensor::TensorWork;
 use crate::catalog::{DeltaRecord, SegmentRecord, TensorDelta};
-use crate::cause::Cause;
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
 use crate::graph::{Graph, versions_of_delta};
 use crate::segment::{Segment, SegmentIdentity};
 use crate::tensor::TensorSpec;
@@ -23,7 +23,7 @@ use crate::verify::check_stretch;
 /// One that cannot be opened moves to quarantine, and its rows have the values of earlier versions.
 /// So does one that a damaged segment has taken in: it may have the only copy of rows.
 pub(super) fn plan_deltas(
-    shop: &mut Workshop,
+    actions: &mut RepairActions,
     graph: &Graph,
     part: PartId,
     contents: &Contents,
@@ -39,7 +39,7 @@ pub(super) fn plan_deltas(
         let mut found: Vec<TensorDelta> = named.cloned().collect();
         if is_old {
             let known = |file: &str| contents.deltas.iter().any(|it| it.delta.record.file == file);
-            let unnamed = unnamed(shop, graph, part, contents, spec)?.into_iter();
+            let unnamed = unnamed(actions, graph, part, contents, spec)?.into_iter();
             found.extend(unnamed.filter(|it| !known(&it.delta.record.file)));
         }
         // The widest of several that begin alike: it was folded from the others.
@@ -47,12 +47,12 @@ pub(super) fn plan_deltas(
         let mut newest = record.version;
         for delta in found {
             if delta.delta.first > newest {
-                if look(shop, graph, part, spec, &delta.delta)? {
+                if look(actions, graph, part, spec, &delta.delta)? {
                     newest = delta.delta.version;
                     kept.push(delta);
                 }
             } else if *has_losses && delta.delta.first <= record.version {
-                shop.quarantine(&contents.part_dir.join(&delta.delta.record.file))?;
+                actions.quarantine(&contents.part_dir.join(&delta.delta.record.file))?;
             }
         }
     }
@@ -61,7 +61,7 @@ pub(super) fn plan_deltas(
 
 /// Returns whether a delta can be kept; notes what is lost of it.
 fn look(
-    shop: &mut Workshop,
+    actions: &mut RepairActions,
     graph: &Graph,
     part: PartId,
     spec: &TensorSpec,
@@ -71,18 +71,18 @@ fn look(
     let (first, last) = (delta.first, delta.version);
     match graph.open_delta(part, spec, delta) {
         Ok(segment) => {
-            note_damage(shop, graph, part, spec, &segment);
+            note_damage(actions, graph, part, spec, &segment);
             Ok(true)
         }
-        Err(error) if error.cause() == Cause::System => Err(error),
+        Err(error) if error.origin() == ErrorOrigin::System => Err(error),
         Err(error) => {
             let reason = format!(
                 "{error}: the rows that versions {first} to {last} changed of `{}` have the values of \
                  earlier versions from now on; put them again",
                 spec.name
             );
-            shop.note_lost(Lost::file(&path, reason));
-            shop.quarantine(&path)?;
+            actions.note_lost(Lost::file(&path, reason));
+            actions.quarantine(&path)?;
             Ok(false)
         }
     }
@@ -90,7 +90,7 @@ fn look(
 
 /// Notes the rows on damaged pages: they stay, and fail when they are read.
 fn note_damage(
-    shop: &mut Workshop,
+    actions: &mut RepairActions,
     graph: &Graph,
     part: PartId,
     spec: &TensorSpec,
@@ -108,18 +108,18 @@ fn note_damage(
     let nodes = rows.iter().filter_map(|&row| listed.get(row as usize)).map(|row| start + row);
     let reason = "damaged pages; they stay, and fail when read".to_owned();
     let nodes = nodes.map(|node| node..node + 1);
-    shop.note_lost(Lost::rows(segment.path(), &spec.name, nodes, reason));
+    actions.note_lost(Lost::rows(segment.path(), &spec.name, nodes, reason));
 }
 
 /// Deltas of a tensor that the folder has, as they say themselves what they are.
 fn unnamed(
-    shop: &Workshop,
+    actions: &RepairActions,
     graph: &Graph,
     part: PartId,
     contents: &Contents,
     spec: &TensorSpec,
 ) -> Result<Vec<TensorDelta>, StoreError> {
-    let (device, dir) = (&*shop.device, &contents.part_dir);
+    let (device, dir) = (&*actions.device, &contents.part_dir);
     let range = graph.book().range(part);
     let mut found = Vec::new();
     for entry in device.list(dir).map_err(StoreError::io(dir, "list"))? {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use lodestore_graph::PartId;
 
-use super::super::workshop::Workshop;
+use super::super::actions::RepairActions;
 use super::contents::{Contents, is_row};
 use super::tensor::TensorWork;
 use crate::catalog::{Catalog, Pair, TensorDelta, TensorRecord};
@@ -15,7 +15,7 @@ use crate::graph::{Graph, catalog_dir};
 /// Makes the catalog name the segments of `work`: by one batch, or, if the catalog is broken, by
 /// building another beside it.
 pub(super) fn publish_catalog(
-    shop: &mut Workshop,
+    actions: &mut RepairActions,
     graph: &Graph,
     part: PartId,
     contents: Contents,
@@ -35,14 +35,14 @@ pub(super) fn publish_catalog(
         let Some(catalog) = contents.catalog.as_ref().filter(|_| !is_same) else {
             return Ok(());
         };
-        if !shop.is_dry_run() {
+        if !actions.is_dry_run() {
             catalog.replace_records(&changed, deltas, version(&contents, work, deltas))?;
         }
         let gone = contents.deltas.iter().filter(|it| !deltas.contains(it));
         let tensors = changed.iter().map(|record| &record.tensor).chain(gone.map(|it| &it.tensor));
         let tensors: BTreeSet<&str> = tensors.map(String::as_str).collect();
         let tensors: Vec<&str> = tensors.into_iter().collect();
-        shop.note(&dir, format!("records of {} changed", tensors.join(", ")));
+        actions.note(&dir, format!("records of {} changed", tensors.join(", ")));
         return Ok(());
     }
     let reason = reasons.join("; ");
@@ -50,11 +50,11 @@ pub(super) fn publish_catalog(
         Some(_) => format!("rebuilt with all that makes sense in it ({reason})"),
         None => format!("rebuilt from the segments ({reason})"),
     };
-    if !shop.is_dry_run() {
-        let built = build(shop, graph, part, &contents, (work, deltas), moved.as_ref());
-        built.inspect_err(|_| shop.clear(&dir))?;
+    if !actions.is_dry_run() {
+        let built = build(actions, graph, part, &contents, (work, deltas), moved.as_ref());
+        built.inspect_err(|_| actions.clear(&dir))?;
     }
-    shop.finish(&dir, action, contents.catalog)
+    actions.finish(&dir, action, contents.catalog)
 }
 
 /// Rows that are pending by an old copy of a catalog, whose files are of later versions: those that
@@ -137,15 +137,15 @@ fn version(contents: &Contents, work: &[TensorWork], deltas: &[TensorDelta]) -> 
 
 /// Builds the catalog beside the broken one, whole and synced.
 fn build(
-    shop: &Workshop,
+    actions: &RepairActions,
     graph: &Graph,
     part: PartId,
     contents: &Contents,
     (work, deltas): (&[TensorWork], &[TensorDelta]),
     moved: Option<&Moved>,
 ) -> Result<(), StoreError> {
-    let device = &*shop.device;
-    let dir = shop.building(&catalog_dir(&contents.part_dir));
+    let device = &*actions.device;
+    let dir = actions.building(&catalog_dir(&contents.part_dir));
     let version = version(contents, work, deltas);
     let range = graph.book().range(part);
     let n_rows = range.end - range.start;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
+use super::super::actions::RepairActions;
 use super::super::report::Lost;
-use super::super::segment::{Assessment, Expected, Mended, Stub, look, write};
-use super::super::workshop::Workshop;
+use super::super::segment::{Assessment, Expected, Placeholder, Recovered, look, write};
 use super::contents::Contents;
 use crate::catalog::{SegmentRecord, TensorRecord};
 use crate::codec::SegmentCodec;
@@ -34,14 +34,14 @@ enum FileWork {
     /// It stays as it is.
     Keep,
     /// It is put together again.
-    Mend(Box<Mended>),
+    Mend(Box<Recovered>),
     /// A file in which no page passes takes its place.
-    Stub(Stub),
+    Placeholder(Placeholder),
 }
 
 /// A tensor that is being looked at.
 pub(super) struct Look<'a> {
-    pub(super) shop: &'a mut Workshop,
+    pub(super) actions: &'a mut RepairActions,
     pub(super) graph: &'a Graph,
     pub(super) part: PartId,
     pub(super) spec: &'a TensorSpec,
@@ -51,19 +51,19 @@ pub(super) struct Look<'a> {
 impl TensorWork {
     /// Looks at the segment of a tensor and decides; notes what is lost.
     pub(super) fn plan(
-        shop: &mut Workshop,
+        actions: &mut RepairActions,
         graph: &Graph,
         part: PartId,
         spec: &TensorSpec,
         contents: &Contents,
     ) -> Result<Self, StoreError> {
-        let n_told = shop.report.lost.len();
-        let mut look = Look { shop, graph, part, spec, part_dir: &contents.part_dir };
+        let n_told = actions.report.lost.len();
+        let mut look = Look { actions, graph, part, spec, part_dir: &contents.part_dir };
         let mut work = match contents.record(&spec.name) {
             Some(record) => look.recorded(record, contents)?,
             None => look.unrecorded()?,
         };
-        work.has_losses = look.shop.report.lost.len() > n_told;
+        work.has_losses = look.actions.report.lost.len() > n_told;
         if contents.broken.is_some() || work.has_losses {
             work.strays = look.strays(&work.record.record.file)?;
         }
@@ -71,20 +71,22 @@ impl TensorWork {
     }
 
     /// Moves segments out of the way that nothing names any more.
-    pub(super) fn set_strays_aside(&self, shop: &mut Workshop) -> Result<(), StoreError> {
-        self.strays.iter().try_for_each(|stray| shop.quarantine(stray))
+    pub(super) fn set_strays_aside(&self, actions: &mut RepairActions) -> Result<(), StoreError> {
+        self.strays.iter().try_for_each(|stray| actions.quarantine(stray))
     }
 
     /// Does what is to be done to the file.
-    pub(super) fn publish(self, shop: &mut Workshop) -> Result<(), StoreError> {
+    pub(super) fn publish(self, actions: &mut RepairActions) -> Result<(), StoreError> {
         match self.file {
             FileWork::Keep => Ok(()),
-            FileWork::Stub(stub) => {
+            FileWork::Placeholder(placeholder) => {
                 let action = "replaced by a file that has no rows, so that all others are served";
-                shop.publish(&self.path, action.to_owned(), &mut |out| out.append(&stub.bytes))
+                actions.publish(&self.path, action.to_owned(), &mut |out| {
+                    out.append(&placeholder.bytes)
+                })
             }
             FileWork::Mend(mended) => {
-                let file = shop.device.open(&self.path);
+                let file = actions.device.open(&self.path);
                 let file = file.map_err(StoreError::io(&self.path, "open"))?;
                 let proof = if mended.proven {
                     "proven by the digest of its tables"
@@ -92,7 +94,7 @@ impl TensorWork {
                     "no digest knows its tables: pages pass that agree with what is left of them"
                 };
                 let action = format!("{} rebuilt, {proof}", mended.broken.join(", "));
-                shop.publish(&self.path, action, &mut |out| write(&mended, &*file, out))
+                actions.publish(&self.path, action, &mut |out| write(&mended, &*file, out))
             }
         }
     }
@@ -108,7 +110,7 @@ impl Look<'_> {
         // Who brings back what was lost is believed, if it is that.
         if let Some(original) = &record.lost {
             let record = TensorRecord { record: original.clone(), lost: None, ..record.clone() };
-            if let Assessment::Mended(mended) = self.look(&record)?
+            if let Assessment::Recovered(mended) = self.look(&record)?
                 && mended.proven
             {
                 let path = self.part_dir.join(&record.record.file);
@@ -117,7 +119,7 @@ impl Look<'_> {
                     false => format!("lost rows of `{}` are back, not all", record.tensor),
                 };
                 let action = format!("{action}: recorded again");
-                self.shop.note(&path, action);
+                self.actions.note(&path, action);
                 return Ok(self.mend(record, *mended));
             }
         }
@@ -125,11 +127,11 @@ impl Look<'_> {
         if let Some((later, mended)) = self.later(record, &found, contents)? {
             let path = self.part_dir.join(&later.record.file);
             let action = format!("it is of a later version than the recorded {}", record.version);
-            self.shop.note(&path, format!("{action}, and takes its place"));
+            self.actions.note(&path, format!("{action}, and takes its place"));
             return Ok(self.mend(later, *mended));
         }
         match found {
-            Assessment::Mended(mended) => Ok(self.mend(record.clone(), *mended)),
+            Assessment::Recovered(mended) => Ok(self.mend(record.clone(), *mended)),
             Assessment::Hopeless(reason) => self.give_up(record, reason),
         }
     }
@@ -154,11 +156,11 @@ impl Look<'_> {
         let identity = self.identity(record.record.segment, record.version);
         let expected = Expected { identity, digest: Some(record.record.digest) };
         let path = self.part_dir.join(&record.record.file);
-        look(&*self.shop.device, &path, &expected, self.shop.n_threads)
+        look(&*self.actions.device, &path, &expected, self.actions.n_threads)
     }
 
     /// Takes a segment as it can be mended, and reports which rows of it are lost.
-    fn mend(&mut self, mut record: TensorRecord, mended: Mended) -> TensorWork {
+    fn mend(&mut self, mut record: TensorRecord, mended: Recovered) -> TensorWork {
         let path = self.part_dir.join(&record.record.file);
         if !mended.lost_pages.is_empty() {
             let first = self.graph.book().range(self.part).start;
@@ -171,7 +173,7 @@ impl Look<'_> {
                 }
                 None => format!("damaged pages: {n_pages}; they stay, and fail when read"),
             };
-            self.shop.note_lost(Lost::rows(&path, &self.spec.name, nodes, reason));
+            self.actions.note_lost(Lost::rows(&path, &self.spec.name, nodes, reason));
         }
         self.tell_bad_groups(&record, &mended);
         let digest = mended.digest();
@@ -187,13 +189,13 @@ impl Look<'_> {
 
     /// Reports row groups on sound pages that cannot be unpacked: no disk does that, and there is
     /// no remedy.
-    fn tell_bad_groups(&mut self, record: &TensorRecord, mended: &Mended) {
+    fn tell_bad_groups(&mut self, record: &TensorRecord, mended: &Recovered) {
         let is_whole = mended.broken.is_empty() && mended.lost_pages.is_empty();
         if mended.codec == SegmentCodec::Raw || !is_whole {
             return;
         }
         let path = self.part_dir.join(&record.record.file);
-        let Ok(segment) = Segment::open(&*self.shop.device, &path, &mended.identity) else {
+        let Ok(segment) = Segment::open(&*self.actions.device, &path, &mended.identity) else {
             return;
         };
         let first = self.graph.book().range(self.part).start;
@@ -204,7 +206,7 @@ impl Look<'_> {
         });
         if !nodes.is_empty() {
             let reason = "row groups cannot be unpacked although their pages are sound".to_owned();
-            self.shop.note_lost(Lost::rows(&path, &self.spec.name, nodes, reason));
+            self.actions.note_lost(Lost::rows(&path, &self.spec.name, nodes, reason));
         }
     }
 
@@ -213,18 +215,18 @@ impl Look<'_> {
         let path = self.part_dir.join(&record.record.file);
         let range = self.graph.book().range(self.part);
         if !range.is_empty() {
-            self.shop.note_lost(Lost::rows(&path, &self.spec.name, [range], reason.clone()));
+            self.actions.note_lost(Lost::rows(&path, &self.spec.name, [range], reason.clone()));
         }
         // It is the original's: that of a stub would grow with every repair.
         let original = record.lost.as_ref().unwrap_or(&record.record);
         let lost = self.identity(original.segment, record.version);
         let unrepairable = || StoreError::Unrepairable { file: path.clone(), reason };
-        let stub = Stub::of(&lost).ok_or_else(unrepairable)?;
+        let placeholder = Placeholder::of(&lost).ok_or_else(unrepairable)?;
         let file = original.file.clone();
-        let stub_record = self.record(&stub.identity, stub.digest, file);
+        let stub_record = self.record(&placeholder.identity, placeholder.digest, file);
         let record =
             TensorRecord { record: stub_record, lost: Some(original.clone()), ..record.clone() };
-        let (file, strays) = (FileWork::Stub(stub), Vec::new());
+        let (file, strays) = (FileWork::Placeholder(placeholder), Vec::new());
         Ok(TensorWork { record, path, file, strays, has_losses: true })
     }
 

@@ -3,16 +3,17 @@
 use std::io;
 use std::ops::Range;
 
-use super::ends::Ends;
+use super::header_footer::HeaderFooter;
 use super::index::{Followed, follow_groups};
-use super::settle::{Remains, settle};
+use super::reconcile::{Remains, reconcile};
 use super::shape::{layout, lost_pages, pages_of};
 use super::sums::{page_sums, read_some};
 use crate::checksum::PageChecksum;
 use crate::codec::SegmentCodec;
-use crate::device::FileReader;
 use crate::error::StoreError;
-use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
+use crate::file_system::FileReader;
+use crate::layout::{Sections, SegmentLayout};
+use crate::limits::PAGE_BYTES;
 use crate::segment::{SegmentDigest, SegmentIdentity};
 
 /// Knowledge of a segment from outside its file.
@@ -25,7 +26,7 @@ pub(crate) struct Expected {
 
 /// A segment as it can be put together again.
 #[derive(Clone, Debug)]
-pub(crate) struct Mended {
+pub(crate) struct Recovered {
     pub(crate) identity: SegmentIdentity,
     pub(crate) codec: SegmentCodec,
     pub(crate) sections: Sections,
@@ -44,12 +45,12 @@ pub(crate) struct Mended {
 #[derive(Clone, Debug)]
 pub(crate) enum Assessment {
     /// It is, or can be put together again.
-    Mended(Box<Mended>),
+    Recovered(Box<Recovered>),
     /// Nothing in it can be used, for this reason.
     Hopeless(String),
 }
 
-impl Mended {
+impl Recovered {
     pub(crate) fn digest(&self) -> SegmentDigest {
         blake3::hash(&self.tables).into()
     }
@@ -85,7 +86,7 @@ pub(crate) fn assess(
     n_threads: usize,
 ) -> Result<Assessment, StoreError> {
     let file_bytes = file.len_bytes().map_err(StoreError::io(path, "read the length of"))?;
-    let ends = Ends::read(file, file_bytes);
+    let ends = HeaderFooter::read(file, file_bytes);
     if let Some(found) = ends.newer() {
         let (file, supported) = (path.to_owned(), crate::segment::SEGMENT_FORMAT_VERSION);
         return Err(StoreError::NewerFormat { file, found, supported });
@@ -106,7 +107,7 @@ struct Extent {
 struct Look<'a> {
     file: &'a dyn FileReader,
     file_bytes: u64,
-    ends: Ends,
+    ends: HeaderFooter,
     expected: &'a Expected,
     n_threads: usize,
 }
@@ -133,13 +134,13 @@ impl Look<'_> {
                  the digest of its tables differs"
                     .to_owned(),
             ),
-            Ok(mended) => Assessment::Mended(Box::new(mended)),
+            Ok(mended) => Assessment::Recovered(Box::new(mended)),
             Err(reason) => Assessment::Hopeless(reason.to_owned()),
         }
     }
 
     /// Puts the segment together under the assumption that it has this codec.
-    fn mend(&self, codec: SegmentCodec) -> Option<Mended> {
+    fn mend(&self, codec: SegmentCodec) -> Option<Recovered> {
         let stored = self.extent(codec).and_then(|extent| self.mend_extent(codec, &extent));
         if stored.as_ref().is_some_and(|mended| mended.proven) {
             return stored;
@@ -154,7 +155,7 @@ impl Look<'_> {
 
     /// Returns whether the file agrees with itself and not with the catalog: it was put there
     /// whole.
-    fn is_another(&self, mended: &Mended) -> bool {
+    fn is_another(&self, mended: &Recovered) -> bool {
         let agrees = match &self.ends.seal {
             Some(seal) => seal.tables_crc == crc32fast::hash(&mended.tables),
             None => mended.lost_pages.is_empty(),
@@ -164,7 +165,7 @@ impl Look<'_> {
     }
 
     /// Does as [`Look::mend`], under the assumption that it has this extent, too.
-    fn mend_extent(&self, codec: SegmentCodec, extent: &Extent) -> Option<Mended> {
+    fn mend_extent(&self, codec: SegmentCodec, extent: &Extent) -> Option<Recovered> {
         let identity = &self.expected.identity;
         let Extent { n_pages, n_groups, followed } = extent;
         let (n_pages, n_groups) = (*n_pages, *n_groups);
@@ -185,14 +186,14 @@ impl Look<'_> {
             (None, Some(crc)) => crc32fast::hash(tables) == crc,
             (None, None) => false,
         };
-        let settled = settle(&remains, &mut witness)?;
-        let layout = layout(identity, codec, n_pages, &settled.tables)?;
+        let reconciled = reconcile(&remains, &mut witness)?;
+        let layout = layout(identity, codec, n_pages, &reconciled.tables)?;
         let sections = layout.sections();
-        let lost_pages = lost_pages(&sums, &settled.tables);
-        let (identity, tables, proven) = (identity.clone(), settled.tables, settled.proven);
+        let lost_pages = lost_pages(&sums, &reconciled.tables);
+        let (identity, tables, proven) = (identity.clone(), reconciled.tables, reconciled.proven);
         let broken = Vec::new();
         let mut mended =
-            Mended { identity, codec, sections, layout, tables, proven, broken, lost_pages };
+            Recovered { identity, codec, sections, layout, tables, proven, broken, lost_pages };
         mended.broken = self.broken(&mended, &stored[..n_stored]);
         Some(mended)
     }
@@ -251,7 +252,7 @@ impl Look<'_> {
     }
 
     /// Returns the parts of the file that are not those of `mended`.
-    fn broken(&self, mended: &Mended, stored_tables: &[u8]) -> Vec<&'static str> {
+    fn broken(&self, mended: &Recovered, stored_tables: &[u8]) -> Vec<&'static str> {
         let n_table_bytes = (mended.sections.n_pages() * 4).next_multiple_of(PAGE_BYTES) as usize;
         let (table, index) = mended.tables.split_at(n_table_bytes);
         let stored_index = stored_tables.get(n_table_bytes..).unwrap_or_default();

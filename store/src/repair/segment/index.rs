@@ -3,8 +3,9 @@
 use zstd::zstd_safe::{find_frame_compressed_size, get_frame_content_size};
 
 use super::sums::read_some;
-use crate::device::FileReader;
-use crate::layout::{DATA_OFFSET, PAGE_BYTES};
+use crate::file_system::FileReader;
+use crate::layout::DATA_OFFSET;
+use crate::limits::PAGE_BYTES;
 use crate::segment::SegmentIdentity;
 
 /// Index entries that the groups of a file imply.

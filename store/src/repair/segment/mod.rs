@@ -1,30 +1,30 @@
 //! One segment: what is left of it, and putting it together again.
 
 mod assess;
-mod ends;
+mod header_footer;
 mod index;
-mod settle;
+mod placeholder;
+mod reconcile;
 mod shape;
-mod stub;
 mod sums;
 
 use std::io;
 use std::path::Path;
 
-pub(super) use assess::{Assessment, Expected, Mended, assess};
-pub(crate) use ends::identity_of;
-pub(super) use ends::newer_format_of;
-pub(super) use stub::Stub;
+pub(super) use assess::{Assessment, Expected, Recovered, assess};
+pub(crate) use header_footer::identity_of;
+pub(super) use header_footer::newer_format_of;
+pub(super) use placeholder::Placeholder;
 
 use crate::checksum::PageChecksum;
-use crate::device::{Device, FileReader, FileWriter};
 use crate::error::StoreError;
-use crate::layout::PAGE_BYTES;
+use crate::file_system::{FileReader, FileSystem, FileWriter};
+use crate::limits::PAGE_BYTES;
 use sums::{PAGES_PER_READ, read_pages};
 
 /// Looks at the file at `path` with all threads; a file that is not there is hopeless.
 pub(super) fn look(
-    device: &dyn Device,
+    device: &dyn FileSystem,
     path: &Path,
     expected: &Expected,
     n_threads: usize,
@@ -42,7 +42,7 @@ pub(super) fn look(
 ///
 /// Fails when a page that is not lost is not what it was when it was looked at.
 pub(super) fn write(
-    mended: &Mended,
+    mended: &Recovered,
     file: &dyn FileReader,
     out: &mut dyn FileWriter,
 ) -> io::Result<()> {
@@ -67,7 +67,7 @@ pub(super) fn write(
 mod tests {
     use super::*;
     use crate::codec::SegmentCodec;
-    use crate::device::Disk;
+    use crate::file_system::Disk;
     use crate::fixture::{flip, identity, write_encoded};
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
         flip(&path, 100);
         flip(&path, 3 * PAGE_BYTES + 9);
         let expected = Expected { identity, digest };
-        let Assessment::Mended(mended) = look(&Disk, &path, &expected, 1).unwrap() else {
+        let Assessment::Recovered(mended) = look(&Disk, &path, &expected, 1).unwrap() else {
             panic!("it can be mended");
         };
         assert_eq!((mended.lost_pages.len(), &mended.lost_pages[0]), (1, &(2..3)));

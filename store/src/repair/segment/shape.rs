@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use crate::codec::SegmentCodec;
-use crate::layout::{PAGE_BYTES, Sections, SegmentLayout};
+use crate::layout::{Sections, SegmentLayout};
+use crate::limits::PAGE_BYTES;
 use crate::segment::SegmentIdentity;
 
 /// Pages of rows of a compressed segment that has this length, `most` at most.

@@ -4,8 +4,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::checksum::PageChecksum;
-use crate::device::FileReader;
-use crate::layout::{DATA_OFFSET, PAGE_BYTES};
+use crate::file_system::FileReader;
+use crate::layout::DATA_OFFSET;
+use crate::limits::PAGE_BYTES;
 
 /// Pages that are read together; they stay in a core's cache until they are summed.
 pub(super) const PAGES_PER_READ: u64 = 64;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::device::{Access, Change, Device, Disk};
-use crate::live::View;
+use crate::file_system::{Access, Change, Disk, FileSystem};
+use crate::update::View;
 
 /// Every third row put for version 2, every fifth for version 3; of those versions a segment that
 /// no record names, of a compaction that was cut off. Then puts that continue.
@@ -15,14 +15,14 @@ struct CutOff {
     segment: &'static str,
 }
 
-fn put(live: &LiveGraph, tensor: &str, width: usize, step: usize, value: u8) {
+fn put(live: &GraphHandle, tensor: &str, width: usize, step: usize, value: u8) {
     let ids: Vec<NodeId> = (0..N_NODES).step_by(step).map(NodeId).collect();
     live.put_rows(tensor, &ids, &vec![value; ids.len() * width]).unwrap();
 }
 
-fn open(path: &Path) -> LiveGraph {
+fn open(path: &Path) -> GraphHandle {
     let graph = Graph::open(path).unwrap();
-    LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap()
+    GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap()
 }
 
 fn compact_feat(path: &Path) {

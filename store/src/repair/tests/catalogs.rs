@@ -1,6 +1,6 @@
 use super::Outcome::{Lost, Whole};
 use super::*;
-use crate::device::{Access, Change};
+use crate::file_system::{Access, Change};
 
 const CATALOG: &str = "part-000/catalog";
 
@@ -40,10 +40,10 @@ fn a_catalog_that_is_gone_is_built_from_the_segments() {
 fn check_pending(model: &Model, patient: &Patient, what: &str) {
     let whole = Patient::of(model);
     for graph in [whole.graph(), patient.graph()] {
-        let live = LiveGraph::open(
+        let live = GraphHandle::open(
             Graph::open(&graph).unwrap(),
             None,
-            LiveMode::Write,
+            OpenMode::Write,
             &OpenOptions::default(),
         );
         live.unwrap().commit_version().unwrap();
@@ -58,7 +58,7 @@ fn without_its_catalog_a_partition_keeps_all_that_was_committed() {
         if is_folded {
             let graph = Graph::open(&patient.graph()).unwrap();
             let options = OpenOptions::default();
-            let live = LiveGraph::open(graph, None, LiveMode::Write, &options).unwrap();
+            let live = GraphHandle::open(graph, None, OpenMode::Write, &options).unwrap();
             let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
             live.compact(None, None, crate::Folding::Deltas, &mut go_on).unwrap();
         }
@@ -73,7 +73,7 @@ fn without_its_catalog_a_partition_keeps_all_that_was_committed() {
         assert_eq!(version.current_version().unwrap(), 3);
         // Nothing of it is garbage to the next writer.
         let live = Graph::open(&patient.graph()).unwrap();
-        drop(LiveGraph::open(live, None, LiveMode::Write, &OpenOptions::default()).unwrap());
+        drop(GraphHandle::open(live, None, OpenMode::Write, &OpenOptions::default()).unwrap());
         assert_eq!(patient.rows(), was);
     }
 }
@@ -82,7 +82,7 @@ fn without_its_catalog_a_partition_keeps_all_that_was_committed() {
 fn the_newest_segment_counts_and_updates_in_it_are_kept() {
     let model = import();
     let graph = Graph::open(&model.path()).unwrap();
-    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     live.put_rows("feat", &ids, &vec![5; ids.len() * 99]).unwrap();
     live.commit_version().unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::device::{Access, Change, EachPair, Entry, FileReader, FileWriter, KeyValues};
+use crate::file_system::{Access, Change, EachPair, Entry, FileReader, FileWriter, KeyValues};
 
 /// A disk on which a number of changes succeed, and nothing after them.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ impl Dying {
     }
 }
 
-impl Device for Dying {
+impl FileSystem for Dying {
     fn open(&self, path: &Path) -> io::Result<Box<dyn FileReader>> {
         Disk.open(path)
     }

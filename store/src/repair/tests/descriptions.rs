@@ -1,7 +1,7 @@
 use super::Outcome::Whole;
 use super::*;
 use crate::catalog::Catalog;
-use crate::device::{Access, Change};
+use crate::file_system::{Access, Change};
 use crate::meta::GraphMeta;
 
 #[test]
@@ -171,7 +171,7 @@ fn nothing_of_a_later_format_is_touched() {
 fn a_writer_keeps_repair_out() {
     let patient = Patient::of(plain());
     let graph = Graph::open(&patient.graph()).unwrap();
-    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
     assert!(matches!(error, StoreError::Locked { .. }), "{error}");
     // Whatever has become of the catalog that it writes to.
@@ -196,7 +196,7 @@ fn a_repair_keeps_others_out_also_where_the_catalog_is_gone() {
         assert!(matches!(error, StoreError::Locked { .. }), "{error}");
         let graph = Graph::open(&patient.graph()).unwrap();
         let part = Some([PartId(0)].as_slice());
-        let live = LiveGraph::open(graph, part, LiveMode::Write, &OpenOptions::default());
+        let live = GraphHandle::open(graph, part, OpenMode::Write, &OpenOptions::default());
         assert!(matches!(live, Err(StoreError::Locked { .. })));
         n_refused += 1;
     };

@@ -26,9 +26,9 @@ use crate::codec::CodecChoice;
 use crate::embedded::EmbeddedStore;
 use crate::fixture::{Ring, npy, row};
 use crate::import::TensorOptions;
-use crate::live::{LiveGraph, LiveMode};
 use crate::reader::OpenOptions;
 use crate::source::NpySource;
+use crate::update::{GraphHandle, OpenMode};
 use crate::verify::{VerifyReport, verify, verify_parts};
 
 const PAGE: u64 = 4096;
@@ -90,7 +90,8 @@ fn updated() -> &'static Model {
     MODEL.get_or_init(|| {
         let model = import();
         let graph = Graph::open(&model.path()).unwrap();
-        let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+        let live =
+            GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
         for version in 2..=4u8 {
             for (tensor, width, _) in TENSORS {
                 let ids: Vec<NodeId> =

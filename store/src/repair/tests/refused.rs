@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 
 use super::*;
-use crate::device::{Access, Entry, FileReader, FileWriter, KeyValues};
+use crate::file_system::{Access, Entry, FileReader, FileWriter, KeyValues};
 use crate::verify::verify_on;
 
 /// A disk that opens this many files and folders, and refuses the rest.
@@ -29,7 +29,7 @@ impl Refusing {
     }
 }
 
-impl Device for Refusing {
+impl FileSystem for Refusing {
     fn open(&self, path: &Path) -> io::Result<Box<dyn FileReader>> {
         self.spends().and_then(|()| Disk.open(path))
     }
@@ -89,12 +89,16 @@ fn what_the_system_refuses_to_show_is_not_repaired_and_not_called_damaged() {
                     assert_eq!((report.ok, &report.done), (true, &vec![]), "{report:?}");
                     break;
                 }
-                Err(error) => assert_eq!(error.cause(), Cause::System, "{n_opened}: {error}"),
+                Err(error) => {
+                    assert_eq!(error.origin(), ErrorOrigin::System, "{n_opened}: {error}");
+                }
             }
             let device = Refusing::after(n_opened, errno);
             match verify_on(device, &patient.graph(), 2, &mut |_, _| {}) {
                 Ok(report) => assert!(report.ok, "{n_opened}: {report:?}"),
-                Err(error) => assert_eq!(error.cause(), Cause::System, "{n_opened}: {error}"),
+                Err(error) => {
+                    assert_eq!(error.origin(), ErrorOrigin::System, "{n_opened}: {error}");
+                }
             }
             (n_opened, n_refused) = (n_opened + 1, n_refused + 1);
         }

@@ -29,7 +29,7 @@ fn killed(history: History) -> Model {
     }
     let graph = Graph::open(&model.path()).unwrap();
     let options = OpenOptions::default();
-    let live = Arc::new(LiveGraph::open(graph, None, LiveMode::Write, &options).unwrap());
+    let live = Arc::new(GraphHandle::open(graph, None, OpenMode::Write, &options).unwrap());
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     live.put_rows("feat", &ids, &vec![5; ids.len() * 99]).unwrap();
     live.put_rows("packed", &ids[..700], &vec![6; 700 * 200]).unwrap();
@@ -109,7 +109,7 @@ fn check_log(history: History) {
 /// Checks that the repaired graph takes puts, and a compaction keeps every row.
 fn goes_on(patient: &Patient, what: &str) {
     let graph = Graph::open(&patient.graph()).unwrap();
-    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     live.put_rows("packed", &[NodeId(3)], &[6; 200]).unwrap();
     live.commit_version().unwrap();
     live.compact(None, None, crate::Folding::All, &mut |_, _| std::ops::ControlFlow::Continue(()))
@@ -149,7 +149,7 @@ fn a_segment_that_a_salvaged_catalog_does_not_name_goes_to_quarantine() {
     assert!(!patient.path(newer).exists());
     assert_eq!(fs::read(patient.path("part-000/quarantine/feat.v2.seg.1")).unwrap(), kept);
     let graph = Graph::open(&patient.graph()).unwrap();
-    drop(LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap());
+    drop(GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap());
     assert_eq!(fs::read(patient.path("part-000/quarantine/feat.v2.seg.1")).unwrap(), kept);
 }
 

@@ -130,7 +130,7 @@ fn rows_put_over_lost_ones_are_served() {
     patient.remove(FEAT);
     patient.repair();
     let graph = Graph::open(&patient.graph()).unwrap();
-    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     let ids: Vec<NodeId> = (0..500).map(NodeId).collect();
     live.put_rows("feat", &ids, &vec![9; 500 * 99]).unwrap();
     live.commit_version().unwrap();
@@ -150,7 +150,8 @@ fn long_rows_put_over_lost_ones_are_stored_as_serves_them_best() {
     const WIDTH: usize = 600_000;
     let ring = Ring::new(4, 2, 2);
     let mut importer = ring.begin();
-    let noise: Vec<u8> = (0..4 * WIDTH as u64).map(|i| lodestore_graph::mix(i) as u8).collect();
+    let noise: Vec<u8> =
+        (0..4 * WIDTH as u64).map(|i| lodestore_graph::splitmix64(i) as u8).collect();
     let file = npy(ring.dir.path().join("long.npy"), NpyType::U8, &[4, WIDTH as u64], &noise);
     ring.add(&mut importer, &NpySource::open(&file).unwrap()).unwrap();
     let graph = ring.commit(importer).unwrap();
@@ -160,7 +161,7 @@ fn long_rows_put_over_lost_ones_are_stored_as_serves_them_best() {
     repair(&ring.out(), false, &mut |_, _| {}).unwrap();
     // A group of one row each, as such rows are stored that shrink.
     assert_eq!(codec_of(&graph), SegmentCodec::zstd_for(WIDTH));
-    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     for id in 0..2 {
         live.put_rows("feat", &[NodeId(id)], &noise[id as usize * WIDTH..][..WIDTH]).unwrap();
     }

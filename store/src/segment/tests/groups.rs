@@ -5,7 +5,7 @@ use super::*;
 use crate::checksum::PageChecksum;
 use crate::fixture::write_encoded;
 use crate::layout::Sections;
-use crate::plan::{DeviceProfile, ReadPlan};
+use crate::plan::{DiskProfile, ReadPlan};
 use crate::reader::{MappedReader, MemoryReader, RowReader};
 use crate::row::RowIdx;
 
@@ -156,7 +156,7 @@ fn a_group_that_does_not_unpack_fails_alone() {
             let mut gather = |rows: &[u32]| {
                 let rows: Vec<RowIdx> = rows.iter().copied().map(RowIdx).collect();
                 let mut out = vec![0; rows.len() * 400];
-                plan.build(&rows, reader.layout(), &DeviceProfile::default()).unwrap();
+                plan.build(&rows, reader.layout(), &DiskProfile::default()).unwrap();
                 reader.execute(&plan, &mut out).map(|()| out)
             };
             for rows in [vec![5], vec![19, 9, 0]] {

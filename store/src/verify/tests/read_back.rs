@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 
 use lodestore_graph::NodeId;
 
-use crate::device::{Access, Device, Disk, Entry, FileReader, FileWriter, KeyValues};
 use crate::error::StoreError;
+use crate::file_system::{Access, Disk, Entry, FileReader, FileSystem, FileWriter, KeyValues};
 use crate::fixture::{Ring, WIDTH};
 use crate::graph::Graph;
 use crate::import::{ImportError, Importer};
-use crate::live::{LiveGraph, LiveMode};
 use crate::reader::OpenOptions;
+use crate::update::{GraphHandle, OpenMode};
 
 /// A byte of the first page of rows, which the disk has got wrong.
 const BAD_BYTE: u64 = 4096 + 17;
@@ -71,7 +71,7 @@ impl FileReader for BadFile {
     }
 }
 
-impl Device for BadDisk {
+impl FileSystem for BadDisk {
     fn open(&self, path: &Path) -> io::Result<Box<dyn FileReader>> {
         let (disk, path, file) = (self.clone(), path.to_owned(), File::open(path)?);
         Ok(Box::new(BadFile { disk, path, file }))
@@ -134,7 +134,7 @@ fn a_compaction_finds_it_too_and_changes_nothing() {
     let ring = Ring::new(500, 1, 1);
     ring.import();
     let graph = Graph::open_on(Arc::new(BadDisk::new("feat.v2.seg")), &ring.out()).unwrap();
-    let live = LiveGraph::open(graph, None, LiveMode::Write, &OpenOptions::default()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     live.put_rows("feat", &[NodeId(3)], &[7; WIDTH]).unwrap();
     live.commit_version().unwrap();
     let error = live

@@ -8,8 +8,8 @@ use lodestore_graph::PartId;
 use super::super::findings::{FileOrder, META_ORDER};
 use super::Walk;
 use crate::catalog::Catalog;
-use crate::cause::Cause;
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
 use crate::graph::{HOT_ROWS_DIR, META_FILE, catalog_dir};
 use crate::probe::{DEVICE_FILE, StoredProfile};
 use crate::quarantine::QUARANTINE_DIR;
@@ -19,7 +19,7 @@ impl Walk<'_> {
     pub(super) fn check_folder(&self) {
         let (device, dir) = (&**self.graph.device(), self.graph.dir());
         match StoredProfile::read(device, dir) {
-            Err(error) if error.cause == Cause::System => {
+            Err(error) if error.origin == ErrorOrigin::System => {
                 self.findings.add_error(META_ORDER, dir, None, error.into());
             }
             Err(error) => {

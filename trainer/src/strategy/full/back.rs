@@ -11,8 +11,12 @@ use super::{
     plan::{LayerPlan, Travels},
 };
 use crate::{
-    conv::Conv, gat::Gat, layer::Layer, linear::Linear, matrix::Matrix, sparse::Rows,
-    spmm::add_scaled,
+    conv::{Conv, gat::Gat},
+    layer::Layer,
+    linear::Linear,
+    matrix::Matrix,
+    matrix::sparse::Rows,
+    matrix::spmm::add_scaled,
 };
 
 impl Part {

@@ -11,11 +11,11 @@ use lodestore_graph::{NodeId, PartitionBook};
 use super::graph::PartGraph;
 use crate::{
     Halo, TrainError, WorkerSources,
-    dropout::Mask,
     features::FeatureRows,
     matrix::Matrix,
-    sparse::{SparseColumns, SparsePiece, SparseRows},
-    workspace::Workspace,
+    matrix::dropout::Mask,
+    matrix::sparse::{SparseColumns, SparsePiece, SparseRows},
+    matrix::workspace::Workspace,
 };
 
 /// Bytes of rows that are pulled at a time.

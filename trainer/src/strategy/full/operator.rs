@@ -7,8 +7,8 @@ use rayon::prelude::*;
 
 use super::graph::PartGraph;
 use crate::{
+    matrix::spmm::{BySource, ROWS_PER_TASK, add_scaled},
     options::Aggregation,
-    spmm::{BySource, ROWS_PER_TASK, add_scaled},
 };
 
 /// Weights of the edges of a partition, by destination and by source.

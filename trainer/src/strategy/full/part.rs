@@ -15,18 +15,17 @@ use super::{
 };
 use crate::{
     attention::Entries,
-    conv::{Conv, LayerDropout},
-    dropout::Mask,
-    gat::Attended,
+    conv::{Conv, LayerDropout, gat::Attended},
     labels::Targets,
     largest::{Largest, Winners},
     layer::Layer,
     linear::Linear,
     matrix::Matrix,
+    matrix::dropout::Mask,
+    matrix::sparse::Rows,
+    matrix::spmm::add_scaled,
+    matrix::workspace::Workspace,
     norm::Normed,
-    sparse::Rows,
-    spmm::add_scaled,
-    workspace::Workspace,
 };
 
 /// A partition with what an epoch leaves to the next.

@@ -2,7 +2,9 @@
 
 use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
 
-use lodestore_client::{BatchLoader, ClientError, Kept, LoadStats, PrefetchStats, RowBuffer};
+use lodestore_client::{
+    BatchLoader, ClientError, LoadStats, PrefetchStats, RowBuffer, RowResidency,
+};
 use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
 
 use super::{Iteration, iteration::TimeStep};
@@ -86,7 +88,7 @@ impl<'a> Micrographs<'a> {
         let rows = Arc::get_mut(&mut self.rows).expect("no micrograph has these rows");
         rows.resize(n_bytes);
         let mut wanted: Vec<_> =
-            batches.iter().map(|batch| (&batch.nodes[..], Kept::Nothing)).collect();
+            batches.iter().map(|batch| (&batch.nodes[..], RowResidency::Nothing)).collect();
         let loads = self.loader.load_together(&mut wanted, rows.bytes_mut())?;
         drop(wanted);
         let seconds = start.elapsed().as_secs_f64();

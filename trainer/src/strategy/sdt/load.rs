@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use lodestore_client::Met;
+use lodestore_client::BatchReadiness;
 use lodestore_graph::NodeId;
 
 use super::{
@@ -66,12 +66,12 @@ impl Turns {
 
     /// Returns the next partition, how it was met, and how long that took. The one before must have
     /// been released.
-    pub(crate) fn next(&self) -> Result<(Ready, Met, f64), TrainError> {
+    pub(crate) fn next(&self) -> Result<(Ready, BatchReadiness, f64), TrainError> {
         let start = Instant::now();
         let (ready, met) = match self.partitions.try_recv() {
-            Ok(ready) => (Some(ready), Met::Ready),
-            Err(TryRecvError::Empty) => (self.partitions.recv().ok(), Met::Waited),
-            Err(TryRecvError::Disconnected) => (None, Met::Waited),
+            Ok(ready) => (Some(ready), BatchReadiness::Ready),
+            Err(TryRecvError::Empty) => (self.partitions.recv().ok(), BatchReadiness::Waited),
+            Err(TryRecvError::Disconnected) => (None, BatchReadiness::Waited),
         };
         let Some(ready) = ready else { unreachable!("as many turns as orders") };
         Ok((ready?, met, start.elapsed().as_secs_f64()))

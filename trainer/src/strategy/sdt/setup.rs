@@ -15,8 +15,8 @@ use super::{
     worker::PartitionWorker,
 };
 use crate::{
-    Place, TrainConfig, TrainError, model::Model, process_group::ProcessGroup,
-    replica::ReplicaState, setup::Setup, worker::Learner, workspace::Workspace,
+    Place, TrainConfig, TrainError, matrix::workspace::Workspace, model::Model,
+    process_group::ProcessGroup, replica::ReplicaState, setup::Setup, worker::Learner,
 };
 
 impl<'a> Setup<'a> {

@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use lodestore_client::{ClientError, LoadStats, Met, PrefetchStats, RowBuffer};
+use lodestore_client::{BatchReadiness, ClientError, LoadStats, PrefetchStats, RowBuffer};
 use lodestore_graph::{
     NodeId,
     sampler::{Fanout, RootPlan, Sampler, epoch_order},
@@ -123,7 +123,7 @@ impl PartitionWorker<'_> {
         self.stats.peak_bytes = self.stats.peak_bytes.max(ready.held_bytes);
         self.stats.wait_seconds += wait;
         *match met {
-            Met::Ready => &mut self.stats.ready,
+            BatchReadiness::Ready => &mut self.stats.ready,
             _ => &mut self.stats.waited,
         } += 1;
         self.turns.release(ready);

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use lodestore_cache::{PolicyKind, PolicySpec, Room, SharedSettings, SharedTier};
+use lodestore_cache::{PolicyKind, PolicySpec, SharedSettings, SharedTier, TierSpec};
 use lodestore_client::{RowSource, TieredSource};
 use lodestore_trainer::{EpochReport, Progress, TrainConfig, WorkerSources, train};
 use serde::Serialize;
@@ -81,7 +81,7 @@ fn tiered(
 ) -> Result<Vec<WorkerSources>> {
     let Some(first) = sources.first() else { return Ok(sources) };
     let n_nodes = first.remote.book().n_nodes();
-    let room = Room { free_bytes: u64::MAX, reserve_bytes: 0, row_bytes, wanted_rows };
+    let room = TierSpec { free_bytes: u64::MAX, reserve_bytes: 0, row_bytes, wanted_rows };
     let tier = Arc::new(SharedTier::within(room, n_nodes, spec, SharedSettings::default())?);
     for of_worker in &mut sources {
         let (inner, tier) = (Arc::clone(&of_worker.remote), Arc::clone(&tier));

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::ways::{Way, profiles};
 use crate::commands::reproduce::runs::{DEADLINE, addresses, behind_links, start_servers};
 use crate::commands::train::{Form, TierChoice, TrainRun, train_over_links};
-use crate::shaping::{LinkSpec, ShapedRank};
+use crate::link_emulation::{LinkSpec, ShapedRank};
 
 /// Epochs after the first, of which the mean is taken: a whole period of the longest staleness.
 const EPOCHS: u32 = 11;

@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::commands::reproduce::cut::{Cut, Source, Splits};
 use crate::commands::reproduce::output::{Figures, OutputFolder};
 use crate::console::Console;
-use crate::shaping::{parse_delay, parse_rate};
+use crate::link_emulation::{parse_delay, parse_rate};
 use crate::usage::UsageError;
 
 use caches::{Cached, cached};

@@ -6,7 +6,7 @@ use super::learning::Learnt;
 use super::ways::Way;
 use super::{CapFigures, GraphFigures};
 use crate::human;
-use crate::shaping::throttle::Means;
+use crate::link_emulation::throttle::Means;
 
 /// Predictions of a simulation for METIS's partitions, three layers of 256: MB of an exact epoch,
 /// by graph and partitions.

@@ -12,7 +12,7 @@ use lodestore_trainer::{EpochReport, TrainConfig};
 use serde::{Deserialize, Serialize};
 
 use super::ways::{Way, profiles};
-use crate::shaping::throttle::{Means, Throttle};
+use crate::link_emulation::throttle::{Means, Throttle};
 
 /// Share of a processor that the slow worker has.
 const SHARE: f64 = 0.5;

@@ -15,12 +15,12 @@ use serde::Serialize;
 
 use super::cells::Model;
 use super::rows::Way;
+use crate::child_servers::ChildServers;
 use crate::commands::reproduce::runs::{DEADLINE, addresses, behind_links, start_servers};
 use crate::commands::train::{Form, TierChoice, TrainRun, train_over_links};
 use crate::console::Console;
 use crate::human;
-use crate::servers::Servers;
-use crate::shaping::{LinkSpec, ShapedRank, parse_delay, parse_rate};
+use crate::link_emulation::{LinkSpec, ShapedRank, parse_delay, parse_rate};
 
 /// The ways that are timed; the first is what the others are compared with.
 const WAYS: [Way; 7] = [
@@ -129,7 +129,7 @@ impl Timing<'_> {
     fn over(
         &self,
         spec: LinkSpec,
-        (graph, servers): (&Path, &Servers),
+        (graph, servers): (&Path, &ChildServers),
         console: &Console,
     ) -> Result<TimedLink> {
         let mut repeats: Vec<Vec<TimedRun>> = vec![Vec::new(); WAYS.len()];
@@ -159,7 +159,7 @@ impl Timing<'_> {
         &self,
         way: Way,
         spec: LinkSpec,
-        (graph, servers): (&Path, &Servers),
+        (graph, servers): (&Path, &ChildServers),
     ) -> Result<TimedRun> {
         let links = behind_links(servers, spec)?;
         let mut run = self.plan.run(graph, way, links.len() as u32);

@@ -10,10 +10,10 @@ use lodestore_store::{Graph, OpenOptions};
 use lodestore_trainer::{Strategy, TrainConfig};
 use serde::Serialize;
 
+use crate::child_servers::ChildServers;
 use crate::commands::train::{Form, TierChoice, TrainRun, train};
 use crate::console::Console;
-use crate::servers::Servers;
-use crate::shaping::{Front, LinkSpec, ShapedServer};
+use crate::link_emulation::{Front, LinkSpec, ShapedServer};
 
 /// Pulls over slow links take seconds.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -55,7 +55,7 @@ pub(super) fn over_links(
     let logs = tempfile::tempdir()?;
     let parts: Vec<[u16; 1]> = (0..n_parts).map(|part| [part]).collect();
     let parts: Vec<&[u16]> = parts.iter().map(|part| &part[..]).collect();
-    let servers = Servers::start(dir, logs.path(), &parts)?;
+    let servers = ChildServers::start(dir, logs.path(), &parts)?;
     let mut all = Vec::new();
     for rate_bits in [None].into_iter().chain(rates.iter().copied().map(Some)) {
         console.stage("links");

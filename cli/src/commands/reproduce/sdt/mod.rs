@@ -20,7 +20,7 @@ use crate::commands::reproduce::cut::Source;
 use crate::commands::reproduce::output::{Figures, OutputFolder};
 use crate::console::Console;
 use crate::fanout::FanoutArgs;
-use crate::shaping::{parse_delay, parse_rate};
+use crate::link_emulation::{parse_delay, parse_rate};
 use crate::usage::UsageError;
 
 use learning::{Held, Learnt, WAYS, hold, learn};

@@ -1,6 +1,6 @@
 //! Counters of tiers.
 
-use lodestore_cache::{Inclusion, LevelsStats, PolicyKind, TierStats};
+use lodestore_cache::{Inclusion, PolicyKind, TierStats, TwoLevelStats};
 use serde::Serialize;
 
 use super::Tiers;
@@ -43,7 +43,8 @@ impl Tiers {
     pub(in super::super) fn report(&self) -> Vec<TierReport> {
         let mut reports = Vec::new();
         if let (Some(first), Some(choice)) = (self.devices.first(), &self.device) {
-            let all: Vec<LevelsStats> = self.devices.iter().map(|device| device.stats()).collect();
+            let all: Vec<TwoLevelStats> =
+                self.devices.iter().map(|device| device.stats()).collect();
             let rows = self.devices.iter().map(|device| device.n_slots().into()).max();
             let sum = sum(all.iter().map(|levels| levels.device));
             let levels = self.host.as_ref().map(|_| match self.choice.inclusion {

@@ -1,0 +1,63 @@
+//! The partitions of a graph that are on this machine: others may be on others.
+
+use anyhow::{Result, bail};
+use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_store::Graph;
+
+/// The partitions of `graph` that are on this machine; an error if none is.
+pub(crate) fn local_parts(graph: &Graph) -> Result<Vec<PartId>> {
+    let parts = graph.parts_here();
+    if parts.is_empty() {
+        bail!("{}: no partition of the graph is on this machine", graph.dir().display());
+    }
+    Ok(parts)
+}
+
+/// The partitions of the graph that are not among `here`.
+pub(crate) fn remote_parts(book: &PartitionBook, here: &[PartId]) -> Vec<u16> {
+    book.parts().filter(|part| !here.contains(part)).map(|part| part.0).collect()
+}
+
+/// Fails for the first of `nodes` that no partition among `here` owns; they are those of a list
+/// from position `first` on.
+pub(crate) fn check_local(
+    book: &PartitionBook,
+    here: &[PartId],
+    nodes: &[NodeId],
+    first: u64,
+) -> Result<()> {
+    for (position, &node) in (first..).zip(nodes) {
+        let part = book.locate(node).map(|(part, _)| part);
+        if let Some(part) = part.filter(|part| !here.contains(part)) {
+            let here: Vec<u16> = here.iter().map(|part| part.0).collect();
+            bail!(
+                "id {position} of the list is node {node} of partition {part}, which is not on \
+                 this machine; here: {}",
+                list(&here)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Partitions in words.
+pub(crate) fn list(parts: &[u16]) -> String {
+    let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_node_that_is_elsewhere_is_named_with_its_position() {
+        let book = PartitionBook::new(vec![0, 10, 20, 30]).unwrap();
+        let here = [PartId(0), PartId(2)];
+        assert_eq!(remote_parts(&book, &here), [1]);
+        check_local(&book, &here, &[9, 20, 0, 29].map(NodeId), 0).unwrap();
+        let error = check_local(&book, &here, &[9, 10].map(NodeId), 100).unwrap_err().to_string();
+        assert!(error.contains("id 101 of the list is node 10 of partition 1"), "{error}");
+        assert!(error.ends_with("here: 0, 2"), "{error}");
+    }
+}

@@ -1,0 +1,281 @@
+//! RapidGNN's steady cache (section 4.6): the hot set of an epoch serves while that of the next
+//! is pulled in the background.
+
+use std::{
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::{Scope, ScopedJoinHandle, sleep},
+    time::Duration,
+};
+
+use lodestore_cache::{DoubleBuffer, HotSet};
+use lodestore_graph::NodeId;
+use lodestore_graph::fork::Generation;
+use serde::{Deserialize, Serialize};
+
+use crate::{BatchLoader, ClientError, LoadStats, PullKind, scatter::pull_scattered};
+
+/// Chooses the hot set of an epoch: distinct ids that rise.
+pub type ChooseHotSet<'a> = dyn Fn(u32) -> Result<Vec<NodeId>, ClientError> + Send + Sync + 'a;
+
+/// Hot sets of one worker, epoch after epoch, in two buffers.
+///
+/// Memory: 2·n_hot·d bytes of rows (d: bytes of a row), since a set is built only when the
+/// buffer before the current one is free again.
+pub struct HotSetCache<'scope> {
+    shared: Arc<Shared>,
+    builder: Option<(Sender<u32>, ScopedJoinHandle<'scope, ()>)>,
+    n_epochs: u32,
+    /// Whose thread builds.
+    process: Generation,
+}
+
+/// Counters of the steady cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HotSetStats {
+    /// Rows taken over from the set before instead of pulled again.
+    pub kept_rows: u64,
+    /// Epochs whose first batch was asked for before their set was ready, and so first served by an
+    /// older one.
+    pub late: u64,
+    /// Most bytes of rows that both buffers held at one time.
+    pub peak_bytes: u64,
+}
+
+/// State that the callers and the builder share.
+struct Shared {
+    buffers: DoubleBuffer,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Epoch that callers are in.
+    epoch: u32,
+    /// The set that was current before; its buffer is free when its last reader ends.
+    retired: Weak<HotSet>,
+    error: Option<ClientError>,
+    stats: HotSetStats,
+    /// Each set built so far: its epoch, and what it took.
+    pulled: Vec<(u32, LoadStats)>,
+}
+
+impl<'scope> HotSetCache<'scope> {
+    /// Builds the set of the first of `epochs` now and begins with the next.
+    ///
+    /// `choose` names the rows of each epoch; `loader` is the worker's, for its remote source.
+    pub fn start<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        loader: &BatchLoader,
+        epochs: Range<u32>,
+        choose: Arc<ChooseHotSet<'scope>>,
+    ) -> Result<Self, ClientError> {
+        let none = HotSet::empty(loader.row_bytes())?;
+        let Range { start: first, end: n_epochs } = epochs;
+        let built = build(loader, &choose(first)?, &none)?;
+        let mut state = State { epoch: first, ..State::default() };
+        state.count(first, &built, &none);
+        let buffers = DoubleBuffer::new(built.set);
+        let shared = Arc::new(Shared { buffers, state: Mutex::new(state) });
+        let builder = (n_epochs.saturating_sub(first) > 1).then(|| {
+            let (requests, read_buffer) = channel();
+            // Cannot fail: the receiver lives.
+            let _ = requests.send(first + 1);
+            let (shared, loader) = (Arc::clone(&shared), loader.clone());
+            (requests, scope.spawn(move || build_ahead(&shared, &loader, &*choose, &read_buffer)))
+        });
+        Ok(Self { shared, builder, n_epochs, process: Generation::now() })
+    }
+
+    /// Returns the set that serves `epoch`. The first call of an epoch swaps the buffers if the
+    /// second one is ready; else the old set continues until the new one comes.
+    ///
+    /// Fails when a set could not be built, and in a forked child, where none is.
+    pub fn for_epoch(&self, epoch: u32) -> Result<Arc<HotSet>, ClientError> {
+        self.check_process()?;
+        let mut state = self.shared.lock();
+        if let Some(error) = state.error.take() {
+            return Err(error);
+        }
+        while state.epoch < epoch {
+            state.epoch += 1;
+            let before = self.shared.buffers.current();
+            if self.shared.buffers.swap() {
+                state.retired = Arc::downgrade(&before);
+            }
+            self.request(state.epoch + 1);
+        }
+        Ok(self.shared.buffers.current())
+    }
+
+    /// Returns what happened so far.
+    #[must_use]
+    pub fn stats(&self) -> HotSetStats {
+        if self.check_process().is_err() {
+            return HotSetStats::default();
+        }
+        let late = self.shared.buffers.late_swaps();
+        HotSetStats { late, ..self.shared.lock().stats }
+    }
+
+    /// Returns the VectorPulls for the sets of all epochs up to and with `epoch`, as far as built.
+    #[must_use]
+    pub fn pulled_until(&self, epoch: u32) -> LoadStats {
+        let mut sum = LoadStats::default();
+        if self.check_process().is_err() {
+            return sum;
+        }
+        for &(_, pulled) in self.shared.lock().pulled.iter().filter(|(of, _)| *of <= epoch) {
+            sum += pulled;
+        }
+        sum
+    }
+
+    /// Fails in a forked child, without a look at locks that its parent's thread may hold.
+    fn check_process(&self) -> Result<(), ClientError> {
+        let what = "steady cache";
+        if self.process.is_current() { Ok(()) } else { Err(ClientError::Forked { what }) }
+    }
+
+    fn request(&self, epoch: u32) {
+        if let Some((requests, _)) = self.builder.as_ref().filter(|_| epoch < self.n_epochs) {
+            // The builder is gone only after an error, which the state has.
+            let _ = requests.send(epoch);
+        }
+    }
+}
+
+impl Drop for HotSetCache<'_> {
+    /// Waits for the builder, which ends after the pull that it is in; a forked child has none.
+    fn drop(&mut self) {
+        if self.check_process().is_err() {
+            std::mem::forget((self.builder.take(), Arc::clone(&self.shared)));
+            return;
+        }
+        if let Some((requests, thread)) = self.builder.take() {
+            drop(requests);
+            // A panic was logged by its thread; the scope would report it once more.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A hot set and what it took.
+struct Built {
+    set: HotSet,
+    pulled: LoadStats,
+    kept_rows: u64,
+}
+
+impl State {
+    fn count(&mut self, epoch: u32, built: &Built, other: &HotSet) {
+        self.pulled.push((epoch, built.pulled));
+        self.stats.kept_rows += built.kept_rows;
+        let held = row_bytes_of(&built.set) + row_bytes_of(other);
+        self.stats.peak_bytes = self.stats.peak_bytes.max(held);
+    }
+}
+
+impl Shared {
+    /// Returns a panic of another thread leaves the state usable: each change of it is complete in
+    /// itself.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for readers of the set before the current one. A batch that is being loaded may read
+    /// it, and a third set beside it would break the memory bound. Such a load is over soon.
+    fn wait_for_a_free_buffer(&self) {
+        let retired = self.lock().retired.clone();
+        while retired.strong_count() > 0 {
+            sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The builder thread: one set per request, published when it is complete.
+fn build_ahead(
+    shared: &Shared,
+    loader: &BatchLoader,
+    choose: &ChooseHotSet<'_>,
+    requests: &Receiver<u32>,
+) {
+    while let Ok(epoch) = requests.recv() {
+        // An epoch that was over before its set was begun needs none.
+        if epoch < shared.lock().epoch {
+            continue;
+        }
+        shared.wait_for_a_free_buffer();
+        let current = shared.buffers.current();
+        let built = || choose(epoch).and_then(|ids| build(loader, &ids, &current));
+        let built = catch_unwind(AssertUnwindSafe(built))
+            .unwrap_or(Err(ClientError::Panicked { thread: "hot set" }));
+        let mut state = shared.lock();
+        match built {
+            Ok(built) => {
+                state.count(epoch, &built, &current);
+                // Callers pass boundaries under the same lock.
+                if epoch > state.epoch {
+                    shared.buffers.publish(built.set);
+                } else {
+                    shared.buffers.replace(built.set);
+                    state.retired = Arc::downgrade(&current);
+                }
+            }
+            Err(error) => {
+                state.error = Some(error);
+                return;
+            }
+        }
+    }
+}
+
+fn row_bytes_of(set: &HotSet) -> u64 {
+    (set.n_rows() * set.row_bytes()) as u64
+}
+
+/// Returns the set of `ids`: rows that `previous` has are copied, the others come by one
+/// VectorPull.
+fn build(loader: &BatchLoader, ids: &[NodeId], previous: &HotSet) -> Result<Built, ClientError> {
+    let row_bytes = loader.row_bytes();
+    let (mut missing, mut missing_at) = (Vec::new(), Vec::new());
+    for (position, &id) in (0u32..).zip(ids) {
+        if previous.get(id.0).is_none() {
+            missing.push(id);
+            missing_at.push(position);
+        }
+    }
+    let mut pulled = LoadStats::default();
+    let kept_rows = (ids.len() - missing.len()) as u64;
+    let ids = ids.iter().map(|id| id.0).collect();
+    let set = HotSet::build(ids, row_bytes, |ids, rows| {
+        pulled = LoadStats::from_pull(pull_scattered(
+            loader.remote(),
+            loader.tensor(),
+            &missing,
+            &missing_at,
+            rows,
+            PullKind::Vector,
+        )?);
+        for (&id, row) in ids.iter().zip(rows.chunks_exact_mut(row_bytes)) {
+            if let Some(kept) = previous.get(id) {
+                row.copy_from_slice(kept);
+            }
+        }
+        Ok::<(), ClientError>(())
+    })?;
+    Ok(Built { set, pulled, kept_rows })
+}
+
+impl std::fmt::Debug for HotSetCache<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SteadyCache").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

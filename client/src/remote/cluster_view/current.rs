@@ -1,0 +1,104 @@
+//! The view of this moment: replaced as servers come back or change, by any thread of the client.
+
+use std::sync::{Arc, LockResult, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+
+use lodestore_graph::fork::PerProcess;
+use lodestore_schema::Description;
+
+use super::{ClusterView, SharingMode};
+use crate::{Address, ClientError, Security};
+
+/// A client's view behind a lock, each process with a lock of its own.
+pub(in super::super) struct CurrentView {
+    current: PerProcess<RwLock<Arc<ClusterView>>>,
+    /// The servers that the client connected to: for a child that was forked while a thread changed
+    /// the view.
+    first: Vec<(Address, Description)>,
+    security: Security,
+    sharing: Arc<SharingMode>,
+}
+
+impl CurrentView {
+    /// Begins with the view of these servers.
+    ///
+    /// # Errors
+    /// The servers are not of one graph.
+    pub(in super::super) fn new(
+        servers: Vec<(Address, Description)>,
+        security: Security,
+        sharing: SharingMode,
+    ) -> Result<Self, ClientError> {
+        let (sharing, first) = (Arc::new(sharing), servers.clone());
+        let view = ClusterView::new(servers, security.clone(), Arc::clone(&sharing))?;
+        let current = PerProcess::with(RwLock::new(Arc::new(view)));
+        Ok(Self { current, first, security, sharing })
+    }
+
+    /// Locks it for a look.
+    pub(in super::super) fn read(&self) -> LockResult<RwLockReadGuard<'_, Arc<ClusterView>>> {
+        self.of_process().read()
+    }
+
+    /// Locks it for a change.
+    pub(in super::super) fn write(&self) -> LockResult<RwLockWriteGuard<'_, Arc<ClusterView>>> {
+        self.of_process().write()
+    }
+
+    /// Returns the view of this process behind its lock.
+    fn of_process(&self) -> &RwLock<Arc<ClusterView>> {
+        self.current.get_or(|parents| RwLock::new(self.inherit(parents)))
+    }
+
+    /// Returns the view that a process begins with: its parent's, whose connections it will not
+    /// use, or the first where another thread of the parent was changing it.
+    fn inherit(&self, parents: Option<&RwLock<Arc<ClusterView>>>) -> Arc<ClusterView> {
+        let seen = parents.and_then(|parents| match parents.try_read() {
+            Ok(view) => Some(Arc::clone(&view)),
+            Err(TryLockError::Poisoned(view)) => Some(Arc::clone(&view.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        });
+        seen.unwrap_or_else(|| self.first())
+    }
+
+    fn first(&self) -> Arc<ClusterView> {
+        let (servers, sharing) = (self.first.clone(), Arc::clone(&self.sharing));
+        let view = ClusterView::new(servers, self.security.clone(), sharing);
+        // The same servers made one when the client connected.
+        Arc::new(view.unwrap_or_else(|error| unreachable!("they were of one graph: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::fake_server::FakeServer;
+    use crate::remote::describe;
+
+    #[test]
+    fn a_child_begins_with_its_parents_fleet_or_with_the_first_while_that_is_locked() {
+        let server = FakeServer::start(&[0]);
+        let (address, security) = (server.address.parse::<Address>().unwrap(), Security::default());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let description = describe(&address, &security, deadline).unwrap();
+        let servers = vec![(address, description)];
+        let ours = CurrentView::new(servers.clone(), security, SharingMode::new(true)).unwrap();
+        let parents = RwLock::new(ours.first());
+        let now = Arc::clone(&parents.read().unwrap());
+        assert!(Arc::ptr_eq(&ours.inherit(Some(&parents)), &now));
+        let changing = parents.write().unwrap();
+        let first = ours.inherit(Some(&parents));
+        assert!(!Arc::ptr_eq(&first, &now));
+        assert_eq!(first.servers, servers);
+        drop(changing);
+        let panics = std::thread::scope(|scope| {
+            let panics = || {
+                let _changing = parents.write();
+                std::panic::resume_unwind(Box::new("in the midst of a change"));
+            };
+            scope.spawn(panics).join().is_err()
+        });
+        assert!(panics && Arc::ptr_eq(&ours.inherit(Some(&parents)), &now));
+    }
+}

@@ -1,0 +1,92 @@
+//! The servers as last described, and the connections to them.
+
+mod connections;
+mod current;
+mod endpoints;
+mod gaps;
+mod refresh;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use lodestore_graph::PartId;
+use lodestore_graph::fork::PerProcess;
+use lodestore_schema::Description;
+
+use crate::connection::Connection;
+use crate::route::Routes;
+use crate::{Address, ClientError, Security};
+
+pub(crate) use connections::SharingMode;
+pub(super) use current::CurrentView;
+use endpoints::PortProbe;
+pub(super) use refresh::RefreshOutcome;
+
+/// Servers, routes over them, and idle connections. Replaced as a whole when a server comes back
+/// with other shards or ports.
+pub(crate) struct ClusterView {
+    servers: Vec<(Address, Description)>,
+    security: Security,
+    /// Name of the graph in requests.
+    pub(crate) graph: u64,
+    pub(crate) routes: Routes,
+    /// Idle connections by endpoint.
+    idle: PerProcess<Vec<Mutex<Vec<Connection>>>>,
+    /// By server: which of its ports are reached.
+    port_probes: Vec<Arc<PortProbe>>,
+    /// Partitions without a server, including those of a server that does not answer any more.
+    away: BTreeSet<u16>,
+    sharing: Arc<SharingMode>,
+}
+
+impl ClusterView {
+    /// Fails when the servers are not of one graph.
+    pub(super) fn new(
+        servers: Vec<(Address, Description)>,
+        security: Security,
+        sharing: Arc<SharingMode>,
+    ) -> Result<Self, ClientError> {
+        let routes = Routes::new(&servers)?;
+        let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
+        let idle = PerProcess::new();
+        let port_probes = servers.iter().map(|(_, it)| PortProbe::new(it.n_shards)).collect();
+        let away = BTreeSet::new();
+        Ok(Self { servers, security, graph, routes, idle, port_probes, away, sharing })
+    }
+
+    /// The common addresses, in the order of connecting.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.servers.iter().map(|(address, _)| address)
+    }
+
+    /// The servers, and what each describes.
+    #[cfg(test)]
+    pub(super) fn servers(&self) -> impl Iterator<Item = (&Address, &Description)> {
+        self.servers.iter().map(|(address, description)| (address, description))
+    }
+
+    /// The common address of a server.
+    pub(super) fn address(&self, server: usize) -> &Address {
+        &self.servers[server].0
+    }
+
+    /// The description that a server has sent.
+    pub(super) fn describes(&self, server: usize) -> &Description {
+        &self.servers[server].1
+    }
+
+    /// The number that a server has drawn when it started.
+    pub(super) fn instance(&self, server: usize) -> u64 {
+        self.servers[server].1.instance
+    }
+
+    /// The one server that takes puts of a partition.
+    pub(super) fn writer_of(&self, part: PartId) -> Result<usize, ClientError> {
+        self.routes.writer_of(part, &self.servers)
+    }
+
+    /// Whether partitions may come and go.
+    pub(super) fn roams(&self) -> bool {
+        self.servers.iter().any(|(_, description)| description.roams)
+    }
+}

@@ -1,0 +1,135 @@
+//! One request for rows to one shard of one server.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use lodestore_graph::NodeId;
+use lodestore_schema::{PullKind, Request, RequestBody, Versions};
+
+use super::cluster_view::ClusterView;
+use super::pull::{FailedRequest, Pull};
+use crate::ClientError;
+use crate::connection::{Connection, Progress};
+use crate::route::PartSet;
+
+/// Bound of a new connection to a server that has alternatives: this multiple of its usual answer,
+/// and at least this.
+const CONNECT_FACTOR: u32 = 20;
+const CONNECT_MIN: Duration = Duration::from_millis(50);
+/// The multiple for a hedge: all others of the round wait meanwhile.
+const CONNECT_FACTOR_HEDGE: u32 = 4;
+
+/// The ids of one bucket that one request can ask for.
+#[derive(Clone, Copy)]
+pub(super) struct SubRequest<'a> {
+    /// The shard that owns them, as routed.
+    pub(super) endpoint: usize,
+    pub(super) ids: &'a [NodeId],
+    /// Where their rows go.
+    pub(super) positions: &'a [u32],
+    pub(super) parts: &'a PartSet,
+}
+
+/// A request, and how far its answer has come.
+pub(super) struct InFlightRequest {
+    pub(super) endpoint: usize,
+    pub(super) server: usize,
+    /// When all of it had been sent, from which its latency counts.
+    pub(super) sent: Instant,
+    /// When another server is asked instead, or else the deadline of the pull.
+    pub(super) until: Instant,
+    pub(super) connection: Connection,
+    pub(super) progress: Progress,
+}
+
+impl InFlightRequest {
+    /// Asks a shard, which is that of the piece or any of another server: those that it forwards to
+    /// are its own affair.
+    pub(super) fn new(
+        view: &ClusterView,
+        pull: &Pull,
+        endpoint: usize,
+        piece: SubRequest<'_>,
+        attempt: u32,
+    ) -> Result<Self, Box<FailedRequest>> {
+        let (server, begun) = (view.routes.endpoints[endpoint].server, Instant::now());
+        let (mut until, mut connected_by) = (pull.deadline, pull.deadline);
+        let health = view.routes.health(server);
+        if view.routes.are_elsewhere(piece.parts, server) {
+            // Others that have just failed are no good choice either.
+            let are_well = view.routes.are_well_elsewhere(piece.parts, server, begun);
+            let more = if are_well { 1 } else { 4 };
+            let answer_limit = health.answer_limit(piece.ids.len() * pull.row_bytes, attempt);
+            until = until.min(begun + more * answer_limit);
+            connected_by = until;
+            let is_hedge = endpoint != piece.endpoint;
+            let factor = if is_hedge { CONNECT_FACTOR_HEDGE } else { CONNECT_FACTOR };
+            let usual = health.usual().filter(|_| are_well);
+            if let Some(usual) = usual.or(is_hedge.then_some(Duration::ZERO)) {
+                connected_by = until.min(begun + (factor * usual).max(CONNECT_MIN));
+            }
+        }
+        match Self::send(view, pull, endpoint, piece, (connected_by, until)) {
+            Ok(connection) => {
+                let (sent, progress) = (Instant::now(), Progress::new());
+                Ok(Self { endpoint, server, sent, until, connection, progress })
+            }
+            Err(error) => Err(Box::new(failed(server, piece.parts, pull.deadline, error))),
+        }
+    }
+
+    fn send(
+        view: &ClusterView,
+        pull: &Pull,
+        endpoint: usize,
+        SubRequest { ids, parts, .. }: SubRequest<'_>,
+        (connected_by, until): (Instant, Instant),
+    ) -> Result<Connection, ClientError> {
+        let Pull { tensor, kind, version, row_bytes, .. } = *pull;
+        let n_bytes = ids.len() * row_bytes;
+        let mut connection =
+            view.connection_for_rows(endpoint, (Some(tensor), n_bytes), connected_by)?;
+        let left = until.saturating_duration_since(Instant::now());
+        let body = RequestBody::Pull { tensor, kind };
+        let graph = view.graph;
+        let floors = if version == 0 { pull.floors.wanted(parts) } else { Versions::default() };
+        let deadline = Some(left);
+        let request = Request { deadline, graph, version, floors, ..Request::new(body) };
+        connection.send(&request, ids, until)?;
+        Ok(connection)
+    }
+
+    /// The error of it.
+    pub(super) fn failed(
+        &self,
+        piece: SubRequest<'_>,
+        pull: &Pull,
+        error: ClientError,
+    ) -> FailedRequest {
+        failed(self.server, piece.parts, pull.deadline, error)
+    }
+
+    /// Nothing has come in time.
+    pub(super) fn late(&self, view: &ClusterView) -> ClientError {
+        let address = view.routes.endpoints[self.endpoint].address.clone();
+        ClientError::Deadline { address }
+    }
+}
+
+/// Silence is a failure like others while there is time to ask another server.
+fn failed(server: usize, parts: &PartSet, deadline: Instant, error: ClientError) -> FailedRequest {
+    let error = match error {
+        ClientError::Deadline { address } if Instant::now() < deadline => {
+            let source = io::Error::new(io::ErrorKind::TimedOut, "it keeps silent");
+            ClientError::Unavailable { address, source }
+        }
+        error => error,
+    };
+    FailedRequest::new(server, parts.clone(), error)
+}
+
+/// Whether a second server is asked for the rows of a pull of this kind: bulk has time, and would
+/// double.
+pub(super) fn may_be_hedged(kind: PullKind) -> bool {
+    kind == PullKind::Sync
+}

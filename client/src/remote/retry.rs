@@ -1,0 +1,207 @@
+//! Whether something that failed is tried again, and after which pause.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::{Duration, Instant};
+
+use lodestore_graph::PartId;
+use lodestore_schema::FailureCode;
+
+use super::ClientConfig;
+use crate::ClientError;
+
+/// First pause before another try; it doubles.
+const BACKOFF: Duration = Duration::from_millis(10);
+/// Longest pause, unless the server asks for more.
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// How an error is handled. Everything that is asked may be asked again: pulls change nothing, a
+/// push puts the same rows, and a commit names its version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RetryAction {
+    /// Nothing.
+    None,
+    /// Another server that holds the same may do it; this one never will.
+    AnotherServer,
+    /// It is worth another try, there or elsewhere.
+    Again,
+    /// Nothing was done for want of room; it is worth other tries for as long as there is time.
+    Later(Duration),
+}
+
+impl RetryAction {
+    pub(super) fn of(error: &ClientError) -> Self {
+        match error {
+            ClientError::Connect { .. } | ClientError::Unavailable { .. } => Self::Again,
+            ClientError::Refused { failure, .. } => match failure.code {
+                FailureCode::Overloaded | FailureCode::Behind => Self::Later(failure.retry_after),
+                FailureCode::Stopping
+                | FailureCode::Elsewhere
+                | FailureCode::Deadline
+                | FailureCode::PutLost => Self::Again,
+                FailureCode::Damaged
+                | FailureCode::Internal
+                | FailureCode::OtherVersion
+                | FailureCode::Unauthenticated => Self::AnotherServer,
+                _ => Self::None,
+            },
+            // It speaks otherwise than it should: another may not.
+            ClientError::Handshake { .. } | ClientError::Wire { .. } => Self::AnotherServer,
+            _ => Self::None,
+        }
+    }
+}
+
+impl RetryAction {
+    /// Rank of errors where several things have failed: permanent ones first, then failures, then
+    /// the longest wait for room.
+    pub(super) fn deciding(all: impl Iterator<Item = Self>) -> Self {
+        let rank = |action: &Self| match action {
+            Self::Later(pause) => (0, *pause),
+            Self::Again | Self::AnotherServer => (1, Duration::ZERO),
+            Self::None => (2, Duration::ZERO),
+        };
+        all.max_by_key(rank).unwrap_or(Self::None)
+    }
+
+    /// Whether the server that failed will fail again.
+    pub(super) fn is_final(self) -> bool {
+        matches!(self, Self::None | Self::AnotherServer)
+    }
+}
+
+/// How often one operation was held up, and until when it may be.
+pub(super) struct RetryBudget {
+    attempts_max: u32,
+    deadline: Instant,
+    attempts: u32,
+    refusals: u32,
+    /// Partitions that no server had at the last request, while none was away.
+    missing: BTreeSet<PartId>,
+    words: RandomState,
+}
+
+impl RetryBudget {
+    pub(super) fn new(config: &ClientConfig, deadline: Instant) -> Self {
+        let attempts_max = config.attempts;
+        let words = RandomState::new();
+        Self { attempts_max, deadline, attempts: 0, refusals: 0, missing: BTreeSet::new(), words }
+    }
+
+    /// Failures so far that were not for want of room.
+    pub(super) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// It has come forward: whatever held it up is over.
+    pub(super) fn reset(&mut self) {
+        (self.attempts, self.refusals) = (0, 0);
+    }
+
+    /// Notes whether a gap of a partition is one for which there is nothing to wait now; returns
+    /// whether it was so the last time too. A partition that moves between two answers of one round
+    /// is found in the next.
+    pub(super) fn confirm_missing(&mut self, part: PartId, is_so: bool) -> bool {
+        if !is_so {
+            self.missing.remove(&part);
+            return false;
+        }
+        !self.missing.insert(part)
+    }
+
+    /// How long to wait before the next try; `None` when there shall be none.
+    ///
+    /// Pauses double, and are random between half of that and all of it, so that many clients
+    /// refused together do not return together.
+    pub(super) fn pause(&mut self, action: RetryAction) -> Option<Duration> {
+        let (hint, n_before) = match action {
+            RetryAction::None => return None,
+            RetryAction::Later(hint) => {
+                self.refusals += 1;
+                (hint, self.refusals - 1)
+            }
+            RetryAction::AnotherServer | RetryAction::Again => {
+                self.attempts += 1;
+                if self.attempts >= self.attempts_max {
+                    return None;
+                }
+                (Duration::ZERO, self.attempts - 1)
+            }
+        };
+        let most = BACKOFF_MAX.min(BACKOFF * (1 << n_before.min(10))).max(hint);
+        let pause = hint + most.mul_f64(0.5 + 0.5 * self.fraction());
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        (pause < left).then_some(pause)
+    }
+
+    /// Returns a number from 0 to 1, another one for each pause.
+    fn fraction(&self) -> f64 {
+        let mut hasher = self.words.build_hasher();
+        hasher.write_u32(self.attempts);
+        hasher.write_u32(self.refusals);
+        hasher.finish() as f64 / u64::MAX as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HINT: Duration = Duration::from_millis(20);
+
+    fn retry(deadline: Duration) -> RetryBudget {
+        RetryBudget::new(&ClientConfig::default(), Instant::now() + deadline)
+    }
+
+    #[test]
+    fn a_server_without_room_is_asked_until_the_deadline_and_one_that_fails_a_few_times() {
+        let mut one = retry(Duration::from_secs(3600));
+        assert!((0..100).all(|_| one.pause(RetryAction::Later(HINT)).is_some()));
+        let mut n_tries = 0;
+        while one.pause(RetryAction::Again).is_some() {
+            n_tries += 1;
+        }
+        assert_eq!(n_tries, ClientConfig::default().attempts - 1);
+        one.reset();
+        assert!(one.pause(RetryAction::Again).is_some());
+        assert_eq!(one.pause(RetryAction::None), None);
+        let mut hurried = retry(Duration::from_millis(5));
+        assert_eq!(
+            hurried.pause(RetryAction::Later(HINT)),
+            None,
+            "it would end after the deadline"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_mended_decides_then_failures_then_the_longest_wait() {
+        use RetryAction::{Again, AnotherServer, Later, None};
+        let decided = |all: &[RetryAction]| RetryAction::deciding(all.iter().copied());
+        assert_eq!(decided(&[Later(HINT), Again, None]), None);
+        assert_eq!(decided(&[Again, Later(HINT)]), Again);
+        assert_eq!(decided(&[Later(HINT), Later(2 * HINT), Later(HINT)]), Later(2 * HINT));
+        assert!(None.is_final() && AnotherServer.is_final() && !Again.is_final());
+    }
+
+    #[test]
+    fn pauses_grow_to_a_bound_keep_to_hints_and_differ_between_clients() {
+        let pauses = |hint| -> Vec<Duration> {
+            let mut one = retry(Duration::from_secs(3600));
+            (0..12).map(|_| one.pause(RetryAction::Later(hint)).unwrap()).collect()
+        };
+        let (all, others) = (pauses(HINT), pauses(HINT));
+        assert!(all.iter().all(|&pause| pause >= HINT && pause <= HINT + BACKOFF_MAX), "{all:?}");
+        assert!(all[11] > 4 * all[0], "{all:?}");
+        assert_ne!(all, others);
+        let long = Duration::from_secs(5);
+        assert!(pauses(long).iter().all(|&pause| pause >= long));
+    }
+    #[test]
+    fn a_partition_has_no_server_where_that_was_so_twice_in_a_row_for_itself() {
+        let mut one = retry(Duration::from_secs(1));
+        let (a, b) = (PartId(1), PartId(2));
+        assert!(!one.confirm_missing(a, true) && !one.confirm_missing(b, true));
+        assert!(!one.confirm_missing(b, false) && !one.confirm_missing(b, true));
+        assert!(one.confirm_missing(a, true) && one.confirm_missing(b, true));
+    }
+}

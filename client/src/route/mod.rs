@@ -1,0 +1,245 @@
+//! Routing: which shard of which server answers for each id. Pure, batch-wise.
+
+mod replicas;
+
+use std::sync::atomic::Ordering;
+
+use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_schema::{Description, Role, Stripes};
+
+use crate::health::Health;
+use crate::{Address, ClientError};
+
+use replicas::ReplicaSet;
+
+/// All servers of one graph, and who holds what.
+pub(crate) struct Routes {
+    pub(crate) book: PartitionBook,
+    pub(crate) endpoints: Vec<Endpoint>,
+    servers: Vec<ServerRoutes>,
+    /// By partition: the servers that hold it, and which of them is asked now.
+    replicas: Vec<ReplicaSet>,
+}
+
+/// One shard of one server.
+pub(crate) struct Endpoint {
+    pub(crate) address: Address,
+    pub(crate) server: usize,
+}
+
+/// Where the shards of one server start among the endpoints, and how rows fall to them.
+struct ServerRoutes {
+    first_endpoint: usize,
+    /// By tensor, in the server's order.
+    stripes: Vec<Stripes>,
+    health: Health,
+}
+
+/// The request to one endpoint: ids, and the destination of their rows.
+#[derive(Default)]
+pub(crate) struct Bucket {
+    pub(crate) ids: Vec<NodeId>,
+    pub(crate) positions: Vec<u32>,
+    /// Where the ids are.
+    pub(crate) parts: PartSet,
+}
+
+impl Bucket {
+    /// Nothing is left to be asked.
+    pub(crate) fn clear(&mut self) {
+        self.ids.clear();
+        self.positions.clear();
+        self.parts = PartSet::default();
+    }
+}
+
+/// A set of partitions, by bit.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PartSet(Vec<u64>);
+
+impl PartSet {
+    pub(crate) fn insert(&mut self, part: PartId) {
+        let word = part.index() / 64;
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (part.index() % 64);
+    }
+
+    /// Its partitions, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = PartId> + Clone {
+        self.indexes().filter_map(|at| u16::try_from(at).ok().map(PartId))
+    }
+
+    /// Returns the places of its partitions, ascending.
+    fn indexes(&self) -> impl Iterator<Item = usize> + Clone {
+        let words = self.0.iter().enumerate();
+        words.flat_map(|(at, word)| {
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * at + bit)
+        })
+    }
+}
+
+impl Routes {
+    /// Joins the descriptions of several servers, which must be of one graph.
+    pub(crate) fn new(servers: &[(Address, Description)]) -> Result<Self, ClientError> {
+        let Some((first_address, first)) = servers.first() else {
+            return Err(ClientError::NoServers);
+        };
+        let book = PartitionBook::new(first.bounds.clone())
+            .map_err(|source| ClientError::BadBook { address: first_address.clone(), source })?;
+        let mut routes = Self {
+            replicas: book.parts().map(|_| ReplicaSet::default()).collect(),
+            book,
+            endpoints: Vec::new(),
+            servers: Vec::new(),
+        };
+        for (at, (address, description)) in servers.iter().enumerate() {
+            if !same_graph(description, first) {
+                let (address, other) = (address.clone(), first_address.clone());
+                return Err(ClientError::GraphsDiffer { address, other });
+            }
+            routes.add(at, servers);
+        }
+        Ok(routes)
+    }
+
+    fn add(&mut self, server: usize, servers: &[(Address, Description)]) {
+        let (address, description) = &servers[server];
+        let first_endpoint = self.endpoints.len();
+        for shard in 0..description.n_shards {
+            let port = description.shard_ports.get(usize::from(shard)).copied();
+            let address = address.of_shard(shard, port);
+            self.endpoints.push(Endpoint { address, server });
+        }
+        let stripes = description
+            .tensors
+            .iter()
+            .filter_map(|tensor| Stripes::new(description.n_shards, tensor.stripe_rows));
+        let (stripes, health) = (stripes.collect(), Health::default());
+        self.servers.push(ServerRoutes { first_endpoint, stripes, health });
+        for (part, state) in description.held() {
+            let Some(replicas) = self.replicas.get_mut(PartId(part).index()) else { continue };
+            replicas.servers.push(server);
+            let is_new = |&it: &usize| !servers[it].1.is_same_server(description);
+            if state.role == Role::Writer && replicas.writers.iter().all(is_new) {
+                replicas.writers.push(server);
+            }
+        }
+    }
+
+    /// Sorts the ids at `positions` into one bucket per endpoint, keeping their order.
+    pub(crate) fn split(
+        &self,
+        tensor: usize,
+        ids: &[NodeId],
+        positions: impl Iterator<Item = u32>,
+        buckets: &mut Vec<Bucket>,
+    ) -> Result<(), ClientError> {
+        buckets.resize_with(self.endpoints.len(), Bucket::default);
+        for bucket in &mut *buckets {
+            bucket.clear();
+        }
+        for position in positions {
+            let id = ids[position as usize];
+            let found = self.endpoint_of(tensor, id);
+            let (endpoint, part) = found.ok_or_else(|| self.why_missing(id))?;
+            let bucket = &mut buckets[endpoint];
+            bucket.parts.insert(part);
+            bucket.ids.push(id);
+            bucket.positions.push(position);
+        }
+        Ok(())
+    }
+
+    /// Returns the endpoint to ask for a row, and the partition of the row; `None` without a
+    /// server.
+    fn endpoint_of(&self, tensor: usize, id: NodeId) -> Option<(usize, PartId)> {
+        let (part, row) = self.book.locate(id)?;
+        let replicas = &self.replicas[part.index()];
+        let &server = replicas.servers.get(replicas.asked.load(Ordering::Relaxed))?;
+        Some((self.endpoint_at(server, tensor, part, row), part))
+    }
+
+    /// The reason why no server can be asked for a row.
+    fn why_missing(&self, id: NodeId) -> ClientError {
+        match self.book.part_of(id) {
+            Some(part) => ClientError::NoReplica { part },
+            None => ClientError::UnknownNode { node: id, n_nodes: self.book.n_nodes() },
+        }
+    }
+
+    /// The servers that have a partition.
+    pub(crate) fn servers_of(&self, part: PartId) -> &[usize] {
+        &self.replicas[part.index()].servers
+    }
+
+    /// Fails for a partition that no server has.
+    pub(crate) fn check_held(&self, part: PartId) -> Result<(), ClientError> {
+        if self.servers_of(part).is_empty() {
+            return Err(ClientError::NoReplica { part });
+        }
+        Ok(())
+    }
+
+    /// Returns the one server that takes puts of a partition; `addresses` has those of all servers.
+    pub(crate) fn writer_of(
+        &self,
+        part: PartId,
+        addresses: &[(Address, Description)],
+    ) -> Result<usize, ClientError> {
+        self.check_held(part)?;
+        let address = |&server: &usize| addresses[server].0.clone();
+        match &self.replicas[part.index()].writers[..] {
+            &[writer] => Ok(writer),
+            [] => {
+                let readers: Vec<String> =
+                    self.servers_of(part).iter().map(|it| address(it).to_string()).collect();
+                Err(ClientError::NoWriter { part, readers: readers.join(", ") })
+            }
+            [one, other, ..] => {
+                let (address, other) = (address(one), address(other));
+                Err(ClientError::TwoWriters { part, address, other })
+            }
+        }
+    }
+
+    /// The shard of `server` that owns a row.
+    pub(crate) fn endpoint_at(
+        &self,
+        server: usize,
+        tensor: usize,
+        part: PartId,
+        row: u32,
+    ) -> usize {
+        let server = &self.servers[server];
+        server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row))
+    }
+
+    /// A shard of a server.
+    pub(crate) fn shard_endpoint(&self, server: usize, shard: u16) -> usize {
+        self.servers[server].first_endpoint + usize::from(shard)
+    }
+
+    /// The server of an endpoint, and which of its shards it is.
+    pub(crate) fn shard_of(&self, endpoint: usize) -> (usize, usize) {
+        let server = self.endpoints[endpoint].server;
+        (server, endpoint - self.servers[server].first_endpoint)
+    }
+
+    /// How a server has done.
+    pub(crate) fn health(&self, server: usize) -> &Health {
+        &self.servers[server].health
+    }
+}
+
+/// Whether two servers describe one graph with the same tensors in the same order.
+pub(crate) fn same_graph(a: &Description, b: &Description) -> bool {
+    let tensors = |d: &Description| -> Vec<(String, String, u32)> {
+        d.tensors.iter().map(|t| (t.name.clone(), t.dtype.clone(), t.width)).collect()
+    };
+    a.graph == b.graph && a.bounds == b.bounds && tensors(a) == tensors(b)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Choice between the replicas of a partition.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use lodestore_graph::NodeId;
+
+use super::{PartSet, Routes};
+
+/// Part of what asking one replica costs that asking another must not reach to be chosen instead.
+const CLEARLY_BETTER: f64 = 0.7;
+
+/// The servers that have a partition.
+#[derive(Default)]
+pub(super) struct ReplicaSet {
+    pub(super) servers: Vec<usize>,
+    /// Those that take its puts, each server once, however many addresses it has.
+    pub(super) writers: Vec<usize>,
+    pub(super) asked: AtomicUsize,
+}
+
+impl Routes {
+    /// Chooses a server for each partition that several hold: the one with the lowest expected
+    /// latency, and another only if that is clearly better.
+    pub(crate) fn choose(&self, now: Instant) {
+        for replicas in self.replicas.iter().filter(|replicas| replicas.servers.len() > 1) {
+            let cost = |at: usize| self.health(replicas.servers[at]).cost(now);
+            let asked = replicas.asked.load(Ordering::Relaxed);
+            let others = (0..replicas.servers.len()).filter(|&at| at != asked);
+            let best = others.min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
+            let is_resting = self.health(replicas.servers[asked]).is_resting(now);
+            let most = if is_resting { 1.0 } else { CLEARLY_BETTER };
+            if let Some(best) = best.filter(|&best| cost(best) < most * cost(asked)) {
+                replicas.asked.store(best, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether every partition that `server` holds can be had from another.
+    pub(crate) fn can_do_without(&self, server: usize) -> bool {
+        let mut theirs = self.replicas.iter().filter(|replicas| replicas.servers.contains(&server));
+        theirs.all(|replicas| replicas.has_other(server, |_| true))
+    }
+
+    /// Whether each of these partitions can be had from another than `server`.
+    pub(crate) fn are_elsewhere(&self, parts: &PartSet, server: usize) -> bool {
+        self.replicas_of(parts).all(|replicas| replicas.has_other(server, |_| true))
+    }
+
+    /// The same from another that has not failed just now.
+    pub(crate) fn are_well_elsewhere(&self, parts: &PartSet, server: usize, now: Instant) -> bool {
+        let is_well = |other: usize| !self.health(other).is_resting(now);
+        self.replicas_of(parts).all(|replicas| replicas.has_other(server, is_well))
+    }
+
+    /// The shard of another server that has all of these partitions, and has not failed just now.
+    /// The one that owns the first row, if any does.
+    pub(crate) fn hedge(
+        &self,
+        tensor: usize,
+        (ids, parts): (&[NodeId], &PartSet),
+        server: usize,
+    ) -> Option<usize> {
+        let now = Instant::now();
+        let (part, row) = self.book.locate(*ids.first()?)?;
+        let has_all = |other: usize| {
+            self.replicas_of(parts).all(|replicas| replicas.servers.contains(&other))
+        };
+        let others = self.replicas[part.index()].servers.iter().copied().filter(|&other| {
+            other != server && has_all(other) && !self.health(other).is_resting(now)
+        });
+        let cost = |other: usize| self.health(other).cost(now);
+        let hedge = others.min_by(|&a, &b| cost(a).total_cmp(&cost(b)))?;
+        Some(self.endpoint_at(hedge, tensor, part, row))
+    }
+
+    fn replicas_of(&self, parts: &PartSet) -> impl Iterator<Item = &ReplicaSet> {
+        parts.indexes().filter_map(|at| self.replicas.get(at))
+    }
+}
+
+impl ReplicaSet {
+    fn has_other(&self, server: usize, will_do: impl Fn(usize) -> bool) -> bool {
+        self.servers.iter().any(|&it| it != server && will_do(it))
+    }
+}

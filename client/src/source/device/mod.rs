@@ -1,0 +1,190 @@
+//! A tier on a device before a source: rows that a worker uses again and again stay where it
+//! computes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lodestore_cache::{BatchTensor, GatherError, Invalidation, TwoLevelStats, TwoLevelTier};
+use lodestore_graph::fork::PerProcess;
+use lodestore_graph::{NodeId, PartitionBook};
+
+use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
+
+/// A source whose rows of one tensor pass through one worker's [`TwoLevelTier`]: its device's tier
+/// (the local cache of CaPGNN, section 4.2), over the tier that its machine's workers share if
+/// there is one (its global cache).
+///
+/// A worker that computes on the device takes batches with [`DeviceSource::gather`], which leaves
+/// them there. As a [`RowSource`] it copies them back to host memory.
+///
+/// A row is served as it was when it was pulled. Use it for tensors that do not change, for a
+/// pinned version, within the tiers' bound on the age of rows, or together with
+/// [`DeviceSource::forget`]. One pull at a time; others wait for it. A forked child has no device:
+/// there pulls fail with [`ClientError::Forked`].
+pub struct DeviceSource {
+    inner: Arc<dyn RowSource>,
+    tensor: TensorInfo,
+    state: PerProcess<Mutex<State>>,
+}
+
+struct State {
+    levels: TwoLevelTier,
+    /// For batches that are copied back.
+    batch: BatchTensor,
+}
+
+impl DeviceSource {
+    /// Puts `levels` before the rows of `tensor` from `inner`; other tensors pass by them.
+    ///
+    /// Fails when there is no such tensor, the tiers are for rows of another length, or the device
+    /// fails.
+    pub fn new(
+        inner: Arc<dyn RowSource>,
+        tensor: &str,
+        levels: TwoLevelTier,
+    ) -> Result<Self, ClientError> {
+        let tensor = inner.tensor(tensor)?;
+        ClientError::check_tier(&tensor, levels.device().row_bytes())?;
+        let batch = levels.tensor(0)?;
+        let state = PerProcess::with(Mutex::new(State { levels, batch }));
+        Ok(Self { inner, tensor, state })
+    }
+
+    /// Returns a tensor on the tier's device with room for batches of up to `n_rows` ids.
+    ///
+    /// Fails when the device has no memory for it.
+    pub fn batch_tensor(&self, n_rows: usize) -> Result<BatchTensor, ClientError> {
+        Ok(self.lock()?.levels.tensor(n_rows)?)
+    }
+
+    /// Puts the rows of `ids` into `batch`, in their order, and returns what had to be pulled; see
+    /// [`TwoLevelTier::gather`].
+    ///
+    /// Fails when the pull or the device does, or `batch` is too small or on another device.
+    pub fn gather(
+        &self,
+        ids: &[NodeId],
+        batch: &mut BatchTensor,
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        self.gather_with(&mut self.lock()?.levels, ids, batch, (kind, &mut || ()))
+    }
+
+    /// Takes rows out of the device's tier, for they have changed: a pull that begins afterwards
+    /// asks for them. For who changes rows himself; waits for the pull that is under way. A host's
+    /// tier has to forget first, and `below` is what it gave: see [`TwoLevelTier::remove`].
+    pub fn forget(&self, ids: &[NodeId], below: Option<Invalidation>) {
+        if let Ok(mut state) = self.lock() {
+            state.levels.remove(bytemuck::cast_slice(ids), below);
+        }
+    }
+
+    /// Returns the device, as reports name it: `host` where there is none.
+    #[must_use]
+    pub fn device(&self) -> String {
+        let name = |state: MutexGuard<'_, State>| state.levels.device().device().to_string();
+        self.lock().map_or_else(|error| error.to_string(), name)
+    }
+
+    /// Returns the number of rows that fit.
+    #[must_use]
+    pub fn n_slots(&self) -> u32 {
+        self.lock().map_or(0, |state| state.levels.device().directory().n_slots())
+    }
+
+    /// Returns what the tiers did, counted in rows; the host's for all of its workers.
+    #[must_use]
+    pub fn stats(&self) -> TwoLevelStats {
+        self.lock().map_or_else(|_| TwoLevelStats::default(), |state| state.levels.stats())
+    }
+
+    fn gather_with(
+        &self,
+        levels: &mut TwoLevelTier,
+        ids: &[NodeId],
+        batch: &mut BatchTensor,
+        (kind, work): (PullKind, &mut dyn FnMut()),
+    ) -> Result<PullStats, ClientError> {
+        let (start, mut fetching) = (Instant::now(), Duration::ZERO);
+        let mut pulled = PullStats::default();
+        // Once, though what is missing may come in several pieces.
+        let mut work = Some(work);
+        let mut once = || {
+            if let Some(work) = work.take() {
+                work();
+            }
+        };
+        let fetch = |missing: &[u32], rows: &mut [u8]| {
+            let start = Instant::now();
+            let missing = bytemuck::cast_slice(missing);
+            pulled +=
+                self.inner.pull_overlapped(&self.tensor.name, missing, rows, kind, &mut once)?;
+            fetching += start.elapsed();
+            Ok(())
+        };
+        match levels.gather(bytemuck::cast_slice(ids), batch, fetch) {
+            Ok(found) => {
+                pulled.lookup += start.elapsed().saturating_sub(fetching);
+                pulled.found.device += found.device;
+                pulled.found.host += found.host;
+                Ok(pulled)
+            }
+            Err(GatherError::Device(error)) => Err(error.into()),
+            Err(GatherError::Fetch(error)) => Err(error),
+        }
+    }
+
+    /// Locks the tier, also after a panic of another thread. That leaves an unread batch, and
+    /// perhaps an admission without its rows, which the tier reverts before the next batch.
+    fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
+        let state = self.state.get().ok_or(ClientError::Forked { what: "device's tier" })?;
+        Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl RowSource for DeviceSource {
+    fn book(&self) -> &PartitionBook {
+        self.inner.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.inner.tensor(name)
+    }
+
+    /// As of any source; the stats are of the rows that the tier lacked.
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
+    }
+
+    fn pull_overlapped(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        work: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        if tensor != self.tensor.name {
+            return self.inner.pull_overlapped(tensor, ids, out, kind, work);
+        }
+        ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
+        let State { levels, batch } = &mut *self.lock()?;
+        if batch.capacity_bytes() < out.len() {
+            *batch = levels.tensor(ids.len().next_power_of_two())?;
+        }
+        let mut pulled = self.gather_with(levels, ids, batch, (kind, work))?;
+        let start = Instant::now();
+        batch.read(out)?;
+        pulled.copy += start.elapsed();
+        Ok(pulled)
+    }
+}
+
+#[cfg(test)]
+mod tests;

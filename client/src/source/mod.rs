@@ -1,0 +1,205 @@
+//! Where rows come from.
+
+pub(crate) mod device;
+pub(crate) mod embedded;
+pub(crate) mod memory;
+pub(crate) mod tiered;
+
+use std::{ops::AddAssign, time::Duration};
+
+use lodestore_graph::{NodeId, PartitionBook};
+use lodestore_store::Dtype;
+use serde::{Deserialize, Serialize};
+
+use crate::scatter::scatter;
+use crate::{ClientError, HaloBuffer};
+
+/// A place that has the rows of a graph: servers, the embedded store, or memory.
+///
+/// One call moves a whole batch; implementations route it over partitions and servers.
+pub trait RowSource: Send + Sync {
+    /// Returns which partition owns which node.
+    fn book(&self) -> &PartitionBook;
+
+    /// Returns what is known of a tensor; fails for a name that the graph does not have.
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError>;
+
+    /// Writes row `ids[i]` to bytes `i * row_bytes..(i + 1) * row_bytes` of `out`.
+    ///
+    /// Ids come in any order and may repeat; no id is fine. `out` must hold exactly
+    /// `ids.len() * row_bytes` bytes, and on an error its content is unspecified.
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError>;
+
+    /// Returns the same, and does `work` once while rows travel, if they do: after the
+    /// requests are sent, before the answers are taken. A source whose rows are here need not.
+    /// `work` must not use this source, which may hold a lock that it would wait for.
+    fn pull_overlapped(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        _meanwhile: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        self.pull(tensor, ids, out, kind)
+    }
+
+    /// Returns whether rows are in memory here, so that a few small pulls cost no more than a large
+    /// one.
+    fn is_in_memory(&self, _tensor: &str) -> Result<bool, ClientError> {
+        Ok(false)
+    }
+
+    /// Returns the buffer of `massive` that this is, if it is one.
+    fn halo_buffer(&self) -> Option<&HaloBuffer> {
+        None
+    }
+
+    /// Returns the only version that rows are of, if the source keeps to one.
+    fn pinned_version(&self) -> Option<u32> {
+        None
+    }
+
+    /// Writes row `ids[i]` to row `at[i]` of `out`, and leaves its other rows as they are.
+    ///
+    /// The rows come in pieces that stay in a core's cache until they are in place. A source that
+    /// can put them there itself does so.
+    ///
+    /// # Panics
+    ///
+    /// Unless there is a position for each id, and a row of `out` for each position.
+    fn pull_at(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        at: &[u32],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        assert_eq!(ids.len(), at.len(), "a position for each id");
+        let (row_bytes, mut stats) = (self.tensor(tensor)?.row_bytes(), PullStats::default());
+        if row_bytes == 0 || ids.is_empty() {
+            return Ok(stats);
+        }
+        let n_piece = (PIECE_BYTES / row_bytes).max(1);
+        let mut piece = vec![0; n_piece.min(ids.len()) * row_bytes];
+        for (ids, at) in ids.chunks(n_piece).zip(at.chunks(n_piece)) {
+            let rows = &mut piece[..ids.len() * row_bytes];
+            stats += self.pull(tensor, ids, rows, kind)?;
+            scatter(rows, row_bytes, at, out);
+        }
+        Ok(stats)
+    }
+}
+
+/// Rows that are put in place together.
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
+
+/// Purpose of a pull; servers have a queue for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullKind {
+    /// The missing rows of one batch: bound by latency (RapidGNN's SyncPull).
+    Sync,
+    /// Rows in bulk, such as a hot set: bound by throughput (RapidGNN's VectorPull).
+    Vector,
+}
+
+/// Bytes that pulls moved, and counters of tiers on their way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PullStats {
+    /// Rows that travelled: a source with a tier has the others already.
+    pub rows: u64,
+    /// Bytes of those rows as they travelled.
+    pub bytes: u64,
+    /// Requests that it took, one per server asked.
+    pub requests: u64,
+    /// Second servers that were asked for the same, because the first was slow.
+    pub hedges: u64,
+    /// Part of `rows` that came beside what was asked for.
+    pub ahead_rows: u64,
+    /// Counters of tiers.
+    pub found: TierRows,
+    /// Time in which tiers looked rows up and copied out what they had.
+    pub lookup: Duration,
+    /// Time in which tiers put rows that had travelled where they belong, and kept some.
+    pub copy: Duration,
+}
+
+/// Rows that did not travel, by what had them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierRows {
+    /// A worker's device.
+    pub device: u64,
+    /// The host's tier, which workers share.
+    pub host: u64,
+    /// MassiveGNN's buffer.
+    pub buffer: u64,
+    /// A batch before, of those that are loaded together.
+    pub together: u64,
+}
+
+impl TierRows {
+    /// Returns the rows that any of them had.
+    #[must_use]
+    pub fn all(self) -> u64 {
+        self.device + self.host + self.buffer + self.together
+    }
+
+    /// Takes `n` rows out, or as many as there are.
+    pub(crate) fn take(&mut self, mut n: u64) -> Self {
+        let mut some = |of: &mut u64| {
+            let taken = n.min(*of);
+            (*of, n) = (*of - taken, n - taken);
+            taken
+        };
+        let (device, host) = (some(&mut self.device), some(&mut self.host));
+        Self { device, host, buffer: some(&mut self.buffer), together: some(&mut self.together) }
+    }
+}
+
+impl AddAssign for TierRows {
+    fn add_assign(&mut self, more: Self) {
+        self.device += more.device;
+        self.host += more.host;
+        self.buffer += more.buffer;
+        self.together += more.together;
+    }
+}
+
+impl AddAssign for PullStats {
+    fn add_assign(&mut self, more: Self) {
+        self.rows += more.rows;
+        self.bytes += more.bytes;
+        self.requests += more.requests;
+        self.hedges += more.hedges;
+        self.ahead_rows += more.ahead_rows;
+        self.found += more.found;
+        self.lookup += more.lookup;
+        self.copy += more.copy;
+    }
+}
+
+/// Name and shape of a tensor: one row of `width` elements per node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Name, such as `feat`.
+    pub name: String,
+    /// Type of one element.
+    pub dtype: Dtype,
+    /// Elements per row.
+    pub width: u32,
+}
+
+impl TensorInfo {
+    /// Bytes of one row.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.width as usize * self.dtype.size_bytes()
+    }
+}

@@ -1,0 +1,156 @@
+//! A tier before a source: rows that were pulled stay for the batches to come.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use lodestore_cache::{BatchAccess, Invalidation, SharedTier};
+use lodestore_graph::fork::PerProcess;
+use lodestore_graph::{NodeId, PartitionBook};
+
+use crate::scatter::scatter;
+use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
+
+/// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.
+///
+/// A row is served from the tier as it was when it was pulled. Use it for tensors that do not
+/// change, for a pinned version, within the tier's bound on the age of rows, or together with
+/// [`TieredSource::forget`]. Age is counted in pulls of the source that has made most: the batches
+/// of the worker that is ahead, where each has a source of its own over one tier.
+///
+/// Any number of threads may pull, and any number of sources share the tier, the workers of a
+/// machine for example: what one of them has pulled the others find. No lock is held while rows are
+/// copied or travel. Not for a forked child, whose parent's threads may be at the tier: there pulls
+/// fail with [`ClientError::Forked`].
+pub struct TieredSource {
+    inner: Arc<dyn RowSource>,
+    tensor: TensorInfo,
+    tier: Arc<SharedTier>,
+    n_pulls: AtomicU32,
+    /// Memory of pulls that are over, for those to come.
+    spare: PerProcess<Mutex<Vec<Scratch>>>,
+}
+
+/// Results of a pull beside its rows.
+#[derive(Default)]
+struct Scratch {
+    access: BatchAccess,
+    /// The rows that the tier lacks, on their way.
+    ids: Vec<NodeId>,
+    rows: Vec<u8>,
+}
+
+impl TieredSource {
+    /// Puts `tier` before the rows of `tensor` from `inner`; other tensors pass by it.
+    ///
+    /// Fails when there is no such tensor, or the tier is for rows of another length.
+    pub fn new(
+        inner: Arc<dyn RowSource>,
+        tensor: &str,
+        tier: Arc<SharedTier>,
+    ) -> Result<Self, ClientError> {
+        let tensor = inner.tensor(tensor)?;
+        ClientError::check_tier(&tensor, tier.row_bytes())?;
+        let (n_pulls, spare) = (AtomicU32::new(0), PerProcess::with(Mutex::default()));
+        Ok(Self { inner, tensor, tier, n_pulls, spare })
+    }
+
+    /// Takes rows out of the tier, for they have changed: a pull that begins afterwards asks for
+    /// them. For who changes rows himself; changes of others are what a bound on the age is for.
+    /// Among tiers in front of each other the lowest has to forget first, for the one above could
+    /// fill itself from it. The one above receives the ids that are returned: see
+    /// [`crate::DeviceSource::forget`].
+    pub fn forget(&self, ids: &[NodeId]) -> Invalidation {
+        self.tier.remove(bytemuck::cast_slice(ids))
+    }
+
+    /// Returns the tier: what it did, and its memory.
+    #[must_use]
+    pub fn tier(&self) -> &SharedTier {
+        &self.tier
+    }
+
+    /// Returns the memory of pulls that are over, unless they are those of the parent of this
+    /// process.
+    fn spare(&self) -> Result<MutexGuard<'_, Vec<Scratch>>, ClientError> {
+        let spare = self.spare.get().ok_or(ClientError::Forked { what: "tier" })?;
+        Ok(spare.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Fetches the rows that the tier lacks and writes them to their places in `out`.
+    fn pull_missing(
+        &self,
+        ids: &[NodeId],
+        out: &mut [u8],
+        (kind, work): (PullKind, &mut dyn FnMut()),
+        scratch: &mut Scratch,
+    ) -> Result<PullStats, ClientError> {
+        let row_bytes = self.tensor.row_bytes();
+        let Scratch { access, ids: missing, rows } = scratch;
+        let positions = access.misses();
+        if positions.is_empty() {
+            return Ok(PullStats::default());
+        }
+        missing.clear();
+        missing.extend(positions.iter().map(|&position| ids[position as usize]));
+        rows.resize(missing.len() * row_bytes, 0);
+        let pulled = self.inner.pull_overlapped(&self.tensor.name, missing, rows, kind, work)?;
+        let start = Instant::now();
+        scatter(rows, row_bytes, positions, out);
+        Ok(PullStats { copy: pulled.copy + start.elapsed(), ..pulled })
+    }
+}
+
+impl RowSource for TieredSource {
+    fn book(&self) -> &PartitionBook {
+        self.inner.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.inner.tensor(name)
+    }
+
+    /// As of any source; the stats are of the rows that the tier lacked.
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
+    }
+
+    fn pull_overlapped(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        work: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        if tensor != self.tensor.name {
+            return self.inner.pull_overlapped(tensor, ids, out, kind, work);
+        }
+        ClientError::check_buffer(tensor, ids.len(), self.tensor.row_bytes(), out.len())?;
+        let mut scratch = self.spare()?.pop().unwrap_or_default();
+        let raw_ids = bytemuck::cast_slice(ids);
+        let start = Instant::now();
+        self.tier.advance(self.n_pulls.fetch_add(1, Ordering::Relaxed).saturating_add(1));
+        self.tier.lookup(raw_ids, out, &mut scratch.access);
+        let (lookup, n_missing) = (start.elapsed(), scratch.access.misses().len());
+        let mut pulled = self.pull_missing(ids, out, (kind, work), &mut scratch);
+        if let Ok(pulled) = &mut pulled {
+            let start = Instant::now();
+            self.tier.admit(raw_ids, out, &mut scratch.access);
+            pulled.lookup += lookup;
+            pulled.copy += start.elapsed();
+            pulled.found.host += (ids.len() - n_missing) as u64;
+        }
+        self.spare()?.push(scratch);
+        pulled
+    }
+}
+
+#[cfg(test)]
+mod tests;

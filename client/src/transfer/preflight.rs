@@ -1,0 +1,165 @@
+//! Source and target of a move: whether it can be, and what an earlier run has left.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use lodestore_graph::PartId;
+use lodestore_schema::{Copied, CopyStep, Description, FailureCode, Reply, RequestBody};
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
+
+use super::{PAUSE, TransferPlan, TransferStats};
+use crate::remote::{ask_server, describe};
+use crate::route::same_graph;
+use crate::{Address, ClientError};
+
+/// The state of the source and of the copy afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The copy takes the source's place.
+    Move,
+    /// Nothing is taken away, and the copy takes no puts.
+    Copy,
+}
+
+/// The rename was the last that an earlier run did, and its server may not know.
+pub(super) fn was_here(plan: &TransferPlan, kind: Kind) -> Result<TransferStats, ClientError> {
+    let source = describe_end(plan, &plan.from)?;
+    let version = version_here(plan)?;
+    let has_it = source.parts.contains(&plan.part.0);
+    let reason = match (has_it, plan.keep) {
+        (true, false) => NOT_GIVEN_UP,
+        (_, true) if plan.to.is_none() => "nothing was copied",
+        (true, true) if kind == Kind::Copy && version != source.version => {
+            "it is of another version than the source's"
+        }
+        _ => {
+            ask_target(plan, CopyStep::Adopt)?;
+            return Ok(TransferStats { version, was_here: true, ..TransferStats::default() });
+        }
+    };
+    let reason = format!("{} is there already; {reason}", plan.into.display());
+    Err(StoreError::MoveRefused { part: plan.part, reason }.into())
+}
+
+/// Why a copy in its place is not what a move has made.
+const NOT_GIVEN_UP: &str = "the source has it as well: nothing was moved";
+
+/// Fails where an earlier run has left a copy in its place that the source has not given up.
+pub(super) fn check_taken(plan: &TransferPlan, kind: Kind) -> Result<(), ClientError> {
+    let source = describe_end(plan, &plan.from)?;
+    if kind == Kind::Copy || !source.parts.contains(&plan.part.0) {
+        return Ok(());
+    }
+    let reason = format!("{} has a copy of it; {NOT_GIVEN_UP}", plan.into.display());
+    Err(StoreError::MoveRefused { part: plan.part, reason }.into())
+}
+
+/// Returns the committed version of the partition in its place.
+fn version_here(plan: &TransferPlan) -> Result<u32, ClientError> {
+    let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
+    let live = GraphHandle::open(graph, Some(&[plan.part]), OpenMode::Read, &options)?;
+    Ok(live.version())
+}
+
+/// Has the target's server take a step, if there is one; waits within the deadline while it is
+/// busy.
+pub(super) fn ask_target(plan: &TransferPlan, step: CopyStep) -> Result<(), ClientError> {
+    let Some(to) = &plan.to else { return Ok(()) };
+    let deadline = Instant::now() + plan.config.deadline;
+    let body = RequestBody::Copy { part: plan.part.0, step };
+    loop {
+        match ask_server(to, &plan.config.security, 0, body, deadline) {
+            Ok(Reply::Copied(Copied { .. })) => return Ok(()),
+            Ok(_) => return Err(ClientError::Confused { address: to.clone() }),
+            Err(error) if is_busy(&error) && Instant::now() + PAUSE < deadline => {
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(stalled(error, plan.config.deadline)),
+        }
+    }
+}
+
+/// Returns what the source or the target holds.
+fn describe_end(plan: &TransferPlan, address: &Address) -> Result<Description, ClientError> {
+    let time = plan.config.deadline;
+    let described = describe(address, &plan.config.security, Instant::now() + time);
+    described.map_err(|error| stalled(error, time))
+}
+
+/// An error of a step that had so much time.
+pub(super) fn stalled(error: ClientError, time: Duration) -> ClientError {
+    match error {
+        ClientError::Deadline { address } => ClientError::MoveStalled { address, time },
+        error => error,
+    }
+}
+
+/// Whether a server has no room for it now, and will have later.
+pub(super) fn is_busy(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::Overloaded)
+}
+
+/// When such a server is asked again.
+pub(super) fn retry_after(error: &ClientError) -> Duration {
+    match error {
+        ClientError::Refused { failure, .. } => failure.retry_after.max(PAUSE),
+        _ => PAUSE,
+    }
+}
+
+pub(super) fn is_in_place(into: &Path, part: PartId) -> bool {
+    Graph::open(into).is_ok_and(|graph| graph.parts_here().contains(&part))
+}
+
+/// The result of a plan; fails for anything that can be wrong before the first byte is fetched.
+pub(super) fn check_ends(plan: &TransferPlan) -> Result<Kind, ClientError> {
+    let refused = |address: &Address, reason: &str| {
+        let (address, reason) = (address.clone(), reason.to_owned());
+        Err(ClientError::Move { address, reason })
+    };
+    let Some(to) = &plan.to else {
+        if plan.keep || plan.unserved {
+            return Ok(if plan.keep { Kind::Copy } else { Kind::Move });
+        }
+        let reason = "it would give the partition up, and no server would have it; name the server of \
+                      the folder (--to), leave it at the source too (--keep), or say that it is to be \
+                      so (--unserved)";
+        return refused(&plan.from, reason);
+    };
+    if *to == plan.from {
+        return refused(to, "it is the source as well as the target; name two servers");
+    }
+    let target = describe_end(plan, to)?;
+    let source = describe_end(plan, &plan.from)?;
+    if target.is_same_server(&source) {
+        return refused(
+            to,
+            "it is the source as well as the target, by another name; name two servers",
+        );
+    }
+    if target.graph != source.graph {
+        let (address, other) = (to.clone(), plan.from.clone());
+        return Err(ClientError::GraphsDiffer { address, other });
+    }
+    if !same_graph(&target, &source) {
+        let reason = "it has other tensors than the source; add or drop them there (`lode import --into`, \
+                      `lode drop-tensor`), or copy graph.toml while it is stopped, if it has no \
+                      partition";
+        return refused(to, reason);
+    }
+    if !target.roams {
+        return refused(to, "it takes in no partition; start it with --parts-here");
+    }
+    if !plan.keep && !target.writable {
+        return refused(to, "it takes no puts, and so owns no partition; start it with --writable");
+    }
+    if !plan.keep {
+        return Ok(Kind::Move);
+    }
+    if source.writable || target.writable {
+        let reason = "it would be a second server that takes puts, or one that stays as it is while \
+                      another does; have the target follow the source instead: lode serve --follow";
+        return refused(to, reason);
+    }
+    Ok(Kind::Copy)
+}

@@ -1,0 +1,122 @@
+//! The server that has the partition, over the one connection that the move lives on.
+
+use std::time::{Duration, Instant};
+
+use lodestore_graph::PartId;
+use lodestore_schema::{Copied, CopyStep};
+use lodestore_store::{Arrival, ArrivingCatalog, Manifest};
+
+use super::preflight::{is_busy, retry_after, stalled};
+use crate::follow::{Fetched, Link, Progress, fetch_part};
+use crate::{Address, ClientConfig, ClientError};
+
+/// A copy that the source keeps open.
+pub(super) struct PartSource {
+    link: Link,
+    /// For each step.
+    deadline: Duration,
+    is_given_up: bool,
+}
+
+impl PartSource {
+    /// Begins a copy; waits within the deadline while the source is busy.
+    pub(super) fn open(
+        address: &Address,
+        config: &ClientConfig,
+        part: PartId,
+        id: u64,
+    ) -> Result<Self, ClientError> {
+        let deadline = config.deadline;
+        let link = Link::open(address, config, part).map_err(|error| stalled(error, deadline))?;
+        let mut this = Self { link, deadline, is_given_up: false };
+        this.is_given_up = this.step_when_free(CopyStep::Open { id })?.is_given_up;
+        Ok(this)
+    }
+
+    /// Whether the same move has taken the partition away before.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.is_given_up
+    }
+
+    /// Seals the partition, waiting within the deadline while it must take puts; returns its
+    /// version.
+    pub(super) fn seal(&mut self) -> Result<u32, ClientError> {
+        Ok(self.step_when_free(CopyStep::Seal)?.version)
+    }
+
+    /// Has the source give the partition up for good.
+    pub(super) fn release(&mut self) -> Result<(), ClientError> {
+        self.step(CopyStep::Release, &mut Vec::new()).map(drop)
+    }
+
+    /// The files of the newest version, which the source holds from now on.
+    pub(super) fn manifest(&mut self) -> Result<Manifest, ClientError> {
+        self.link.manifest().map_err(|error| stalled(error, self.deadline))
+    }
+
+    /// Returns the same of a partition that is sealed at `version`.
+    pub(super) fn manifest_of(&mut self, version: u32) -> Result<Manifest, ClientError> {
+        let manifest = self.manifest()?;
+        if manifest.version() == version {
+            return Ok(manifest);
+        }
+        let found = manifest.version();
+        Err(self.link.broken(format!("files of version {found}, though it is sealed at {version}")))
+    }
+
+    /// Bytes of the files of the last manifest that have not come.
+    pub(super) fn missing_bytes(&self, arrival: &Arrival) -> Result<u64, ClientError> {
+        self.link.files().iter().try_fold(0, |sum: u64, (name, n_bytes)| {
+            let missing = if arrival.has(name, *n_bytes)? { 0 } else { *n_bytes };
+            Ok(sum.saturating_add(missing))
+        })
+    }
+
+    /// Fetches the files of the last manifest that have not come.
+    pub(super) fn fetch(
+        &mut self,
+        arrival: &Arrival,
+        manifest: &Manifest,
+        progress: &mut Progress<'_>,
+    ) -> Result<Fetched, ClientError> {
+        let fetched = fetch_part(&mut self.link, arrival, manifest, progress);
+        fetched.map_err(|error| stalled(error, self.deadline))
+    }
+
+    /// Fetches the rows that are not committed; returns their bytes.
+    pub(super) fn pending(
+        &mut self,
+        catalog: &ArrivingCatalog,
+        manifest: &Manifest,
+    ) -> Result<u64, ClientError> {
+        let (mut n_bytes, mut piece) = (0, Vec::new());
+        loop {
+            let is_last = self.step(CopyStep::Pending, &mut piece)?.is_last;
+            if piece.is_empty() && !is_last {
+                return Err(self.link.broken("an empty piece, and more to come".to_owned()));
+            }
+            catalog.put(manifest, &piece)?;
+            n_bytes += piece.len() as u64;
+            if is_last {
+                return Ok(n_bytes);
+            }
+        }
+    }
+
+    fn step(&mut self, step: CopyStep, piece: &mut Vec<u8>) -> Result<Copied, ClientError> {
+        self.link.copy(step, piece).map_err(|error| stalled(error, self.deadline))
+    }
+
+    /// Takes a step without a body, waiting within the deadline while the source is busy.
+    fn step_when_free(&mut self, step: CopyStep) -> Result<Copied, ClientError> {
+        let end = Instant::now() + self.deadline;
+        loop {
+            match self.step(step, &mut Vec::new()) {
+                Err(error) if is_busy(&error) && Instant::now() + retry_after(&error) < end => {
+                    std::thread::sleep(retry_after(&error));
+                }
+                done => return done,
+            }
+        }
+    }
+}

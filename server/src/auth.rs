@@ -1,0 +1,184 @@
+//! Credentials that a connection must show before it is served: certificates and a token.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use lodestore_schema::Tokens;
+use rustls::RootCertStore;
+use rustls::crypto::ring;
+use rustls::server::WebPkiClientVerifier;
+
+use crate::pem::{bad, certificates, private_key};
+use crate::{ServerConfig, ServerError};
+
+/// PEM files of a server that speaks TLS.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// Its certificate, and those between it and an authority.
+    pub cert: PathBuf,
+    /// The key of its certificate.
+    pub key: PathBuf,
+    /// Authorities of clients; none takes clients without a certificate.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Credentials that are required of clients over TCP. By default nothing.
+#[derive(Default)]
+pub(crate) struct AuthPolicy {
+    pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
+    pub(crate) token: Option<Tokens>,
+    /// Token that is required to move partitions.
+    pub(crate) admin_token: Option<Tokens>,
+    /// Whether clients must show a certificate.
+    pub(crate) asks_certificate: bool,
+}
+
+impl AuthPolicy {
+    /// Reads certificates and keys.
+    pub(crate) fn new(config: &ServerConfig) -> Result<Self, ServerError> {
+        let tls = config.tls.as_ref().map(tls_config).transpose()?;
+        let asks_certificate = config.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        let (token, admin_token) = (config.token, config.admin_token);
+        Ok(Self { tls, token, admin_token, asks_certificate })
+    }
+
+    /// By setting: whether it is asked for.
+    fn asks(&self) -> [(&'static str, bool); 4] {
+        [
+            ("token", self.token.is_some()),
+            ("admin_token", self.admin_token.is_some()),
+            ("tls", self.tls.is_some()),
+            ("tls.client_ca", self.asks_certificate),
+        ]
+    }
+}
+
+/// The credentials in use, replaced as a whole: later connections must show those of the new ones.
+#[derive(Default)]
+pub(crate) struct AuthHandle(RwLock<Arc<AuthPolicy>>);
+
+impl AuthHandle {
+    pub(crate) fn new(policy: AuthPolicy) -> Self {
+        Self(RwLock::new(Arc::new(policy)))
+    }
+
+    /// Credentials that are required of new connections.
+    pub(crate) fn policy(&self) -> Arc<AuthPolicy> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the policy by one of the same kinds of proof. No connection enters without a proof
+    /// that was required before, and none is admitted that was checked for less.
+    fn renew(&self, policy: AuthPolicy) -> Result<(), ServerError> {
+        let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = inner.asks().into_iter().zip(policy.asks()).find(|(now, new)| now != new);
+        if let Some(((setting, is_asked), _)) = changed {
+            return Err(ServerError::Renewal { setting, is_asked });
+        }
+        *inner = Arc::new(policy);
+        Ok(())
+    }
+}
+
+/// Replaces tokens and certificates of a running server.
+#[derive(Clone)]
+pub struct CredentialReloader(Arc<AuthHandle>);
+
+impl CredentialReloader {
+    pub(crate) fn new(auth: Arc<AuthHandle>) -> Self {
+        Self(auth)
+    }
+
+    /// From now on asks of those who connect what `config` says: tokens, certificates and keys,
+    /// read again. All else in it counts for nothing, and who is let in already stays.
+    ///
+    /// # Errors
+    /// `Tls` when a file cannot be used, `Renewal` when one of these is added or left out, and what
+    /// is wrong with settings that [`Server::start`](crate::Server::start) would refuse. All stays
+    /// as it was then.
+    pub fn renew(&self, config: &ServerConfig) -> Result<(), ServerError> {
+        config.check()?;
+        self.0.renew(AuthPolicy::new(config)?)
+    }
+}
+
+fn tls_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, ServerError> {
+    let TlsFiles { cert, key, client_ca } = files;
+    let provider = Arc::new(ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| bad(cert, error))?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for cert in certificates(path)? {
+                roots.add(cert).map_err(|error| bad(path, error))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.build().map_err(|error| bad(path, error))?)
+        }
+    };
+    let private = private_key(key)?;
+    let config = builder.with_single_cert(certificates(cert)?, private);
+    Ok(Arc::new(config.map_err(|error| bad(cert, error))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(token: Option<&str>, admin: Option<&str>) -> ServerConfig {
+        let [token, admin_token] =
+            [token, admin].map(|it| it.map(|text| Tokens::parse(text).unwrap()));
+        let listen = Some(([127, 0, 0, 1], 0).into());
+        ServerConfig { listen, token, admin_token, ..ServerConfig::new("graph") }
+    }
+
+    /// Returns the text of the token.
+    fn told(auth: &AuthHandle) -> Option<&'static str> {
+        let tokens = auth.policy().token?;
+        TEXTS.into_iter().find(|text| tokens.first().as_bytes() == text.as_bytes())
+    }
+
+    const TEXTS: [&str; 3] =
+        ["first-first-first-first", "second-second-second", "third-third-third-third"];
+
+    #[test]
+    fn tokens_are_replaced_and_none_is_added_or_left_out() {
+        let [first, second, third] = TEXTS.map(Some);
+        let auth = Arc::new(AuthHandle::new(AuthPolicy::new(&config(first, second)).unwrap()));
+        let credential_reloader = CredentialReloader::new(Arc::clone(&auth));
+        for (token, admin, named) in
+            [(None, second, "token"), (first, None, "admin_token"), (None, None, "token")]
+        {
+            let error = credential_reloader.renew(&config(token, admin)).unwrap_err();
+            let is_it = matches!(&error, ServerError::Renewal { setting, is_asked: true }
+                if *setting == named);
+            assert!(is_it, "{error}");
+        }
+        let exposed = Some(([10, 0, 0, 1], 0).into());
+        let config_of = |token| ServerConfig { listen: exposed, ..config(token, None) };
+        let error = credential_reloader.renew(&config_of(None)).unwrap_err();
+        assert!(matches!(error, ServerError::Exposed { .. }), "{error}");
+        assert_eq!(told(&auth), first, "it stays");
+        credential_reloader.renew(&config(third, second)).unwrap();
+        assert_eq!(told(&auth), third);
+        let open = CredentialReloader::new(Arc::new(AuthHandle::new(
+            AuthPolicy::new(&config(None, None)).unwrap(),
+        )));
+        let error = open.renew(&config(first, None)).unwrap_err();
+        assert!(error.to_string().contains("token was not asked for"), "{error}");
+    }
+
+    #[test]
+    fn clients_that_had_to_show_a_certificate_still_have_to() {
+        let with = |asks_certificate| AuthPolicy { asks_certificate, ..AuthPolicy::default() };
+        for asked in [false, true] {
+            let auth = AuthHandle::new(with(asked));
+            let error = auth.renew(with(!asked)).unwrap_err();
+            assert!(error.to_string().contains("tls.client_ca"), "{error}");
+            auth.renew(with(asked)).unwrap();
+        }
+    }
+}

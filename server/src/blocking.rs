@@ -1,0 +1,296 @@
+//! Plain threads on which calls of the store that block run, so that no shard waits for a disk.
+//!
+//! Two pools with a queue each: what pins a version does not wait behind puts that wait for a sync.
+//! Both queues are bounded; a call that finds its queue full is answered `overloaded`.
+
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+
+use lodestore_schema::{Failure, FailureCode};
+use tracing::warn;
+
+use crate::ServerError;
+use crate::error::failure;
+use crate::limits::{CALLS_WAITING_MAX, LOOK_THREADS, WRITE_THREADS};
+
+/// Threads that wait for the store.
+pub(crate) struct BlockingPools {
+    pub(crate) looks: BlockingPool,
+    pub(crate) writes: BlockingPool,
+}
+
+/// Threads that take calls from one queue.
+pub(crate) struct BlockingPool {
+    calls: SyncSender<Task>,
+    waiting: Arc<AtomicU64>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// A place in the queue of a pool: what a call takes with it is not lost to a full queue.
+pub(crate) struct Place<'a>(&'a BlockingPool);
+
+/// A call to make; `None` ends the thread that takes it.
+type Task = Option<Box<dyn FnOnce() + Send>>;
+
+/// The answer to a call, to be awaited on the shard that made it, and to be released there.
+///
+/// A channel of the standard kind would have the thread that answers released the waker. With
+/// glommio-ng 0.12 that may touch the woken task's memory after the task has ended and is gone: so
+/// the waker is released by the shard alone.
+pub(crate) struct Answer<T> {
+    slot: Slot<T>,
+    /// State of one thread.
+    stays: PhantomData<Rc<()>>,
+}
+
+/// Where an answer is put.
+type Slot<T> = Arc<Mutex<ReplyState<T>>>;
+
+struct ReplyState<T> {
+    answer: Option<T>,
+    /// Nothing comes any more.
+    is_over: bool,
+    waker: Option<Waker>,
+}
+
+/// The end of a slot that the thread has which makes the call.
+struct ReplySlot<T>(Slot<T>);
+
+impl BlockingPools {
+    /// Starts the threads; those of writes only where there will be some.
+    pub(crate) fn start(writable: bool) -> Result<Self, ServerError> {
+        let n_writers = if writable { WRITE_THREADS } else { 0 };
+        let looks = BlockingPool::start("lode-look", LOOK_THREADS)?;
+        Ok(Self { looks, writes: BlockingPool::start("lode-write", n_writers)? })
+    }
+
+    /// Ends all threads once the calls that wait have been made.
+    pub(crate) fn stop(&self) {
+        self.writes.stop();
+        self.looks.stop();
+    }
+}
+
+impl BlockingPool {
+    fn start(name: &str, n_threads: usize) -> Result<Self, ServerError> {
+        let (calls, queue) = sync_channel(CALLS_WAITING_MAX);
+        let queue = Arc::new(Mutex::new(queue));
+        let waiting = Arc::default();
+        let threads = (0..n_threads).map(|i| {
+            let (queue, waiting) = (Arc::clone(&queue), Arc::clone(&waiting));
+            let thread = std::thread::Builder::new().name(format!("{name}-{i}"));
+            thread.spawn(move || work(&queue, &waiting)).map_err(ServerError::Thread)
+        });
+        // Threads that did start end with the queue.
+        let threads = Mutex::new(threads.collect::<Result<_, _>>()?);
+        Ok(Self { threads, calls, waiting })
+    }
+
+    /// Calls that no thread has taken.
+    pub(crate) fn n_waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Runs `call` on a thread, even when no task waits for the answer any longer.
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Answer<T>, Failure> {
+        self.place()?.call(call)
+    }
+
+    /// Takes a place in the queue, or fails where it is full.
+    pub(crate) fn place(&self) -> Result<Place<'_>, Failure> {
+        // Ahead of the thread that takes the call: there are never fewer places than calls.
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < CALLS_WAITING_MAX as u64 {
+            return Ok(Place(self));
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let message = format!("{CALLS_WAITING_MAX} calls of the store wait already");
+        Err(failure(FailureCode::Overloaded, message))
+    }
+
+    fn stop(&self) {
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for _ in &threads {
+            // Refused only when no thread is left.
+            let _ = self.calls.send(None);
+        }
+        for thread in threads {
+            if thread.join().is_err() {
+                warn!("a thread of the store had panicked");
+            }
+        }
+    }
+}
+
+impl Place<'_> {
+    /// Has a thread make `call`; fails only where the server is going down.
+    pub(crate) fn call<T: Send + 'static>(
+        self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Answer<T>, Failure> {
+        let state = ReplyState { answer: None, is_over: false, waker: None };
+        let slot = Arc::new(Mutex::new(state));
+        let slot_of_thread = ReplySlot(Arc::clone(&slot));
+        let task = move || slot_of_thread.fill(call());
+        let sent = self.0.calls.try_send(Some(Box::new(task)));
+        sent.map_err(|_| failure(FailureCode::Stopping, "the server is going down"))?;
+        // The thread that takes the call releases the place.
+        std::mem::forget(self);
+        Ok(Answer { slot, stays: PhantomData })
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<T> Answer<T> {
+    /// Waits until the call has been made.
+    pub(crate) async fn wait(self) -> Result<T, Failure> {
+        self.await.ok_or_else(|| failure(FailureCode::Internal, "a call of the store panicked"))
+    }
+}
+
+/// `None` of a call that panicked.
+impl<T> Future for Answer<T> {
+    type Output = Option<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut state = lock(&self.slot);
+        if state.is_over {
+            return Poll::Ready(state.answer.take());
+        }
+        if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            state.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for Answer<T> {
+    fn drop(&mut self) {
+        drop(lock(&self.slot).waker.take());
+    }
+}
+
+impl<T> ReplySlot<T> {
+    fn fill(self, answer: T) {
+        lock(&self.0).answer = Some(answer);
+    }
+}
+
+impl<T> Drop for ReplySlot<T> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0);
+        state.is_over = true;
+        // Under the lock: the shard does not release it meanwhile.
+        if let Some(waker) = &state.waker {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+fn lock<T>(slot: &Mutex<ReplyState<T>>) -> MutexGuard<'_, ReplyState<T>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn work(queue: &Mutex<Receiver<Task>>, waiting: &AtomicU64) {
+    loop {
+        let task = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(Some(task)) = task else { return };
+        waiting.fetch_sub(1, Ordering::Relaxed);
+        if catch_unwind(AssertUnwindSafe(task)).is_err() {
+            // Its values, the sender of its answer included, are dropped: its shard is informed.
+            warn!("a call of the store panicked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use glommio::{Latency, Shares};
+
+    use super::*;
+
+    const N_TURNS: u32 = 2000;
+
+    fn answer<T: Send>(answer: Answer<T>) -> Result<T, Failure> {
+        futures_lite::future::block_on(answer.wait())
+    }
+
+    #[test]
+    fn a_call_is_made_and_a_panic_is_reported_and_harms_no_other() {
+        let pool = BlockingPool::start("test", 2).unwrap();
+        for _ in 0..5 {
+            let panicked = pool.call(|| panic!("on purpose")).unwrap();
+            assert_eq!(answer::<()>(panicked).unwrap_err().code, FailureCode::Internal);
+        }
+        assert_eq!(answer(pool.call(|| 7).unwrap()), Ok(7));
+        pool.stop();
+    }
+
+    /// Tasks end, and are released, while the thread that has woken them is still about to.
+    #[test]
+    fn answers_wake_tasks_that_end_immediately() {
+        let pool = Arc::new(BlockingPool::start("test", 4).unwrap());
+        let made = Arc::clone(&pool);
+        let run = move || async move {
+            let latency = Latency::Matters(Duration::from_micros(500));
+            let queue = glommio::executor().create_task_queue(Shares::default(), latency, "test");
+            for turn in 0..N_TURNS {
+                let tasks = (0..8u32).map(|i| {
+                    let answer = made.call(move || turn ^ i).unwrap();
+                    glommio::spawn_local_into(async move { answer.wait().await }, queue).unwrap()
+                });
+                for (i, task) in (0..).zip(tasks.collect::<Vec<_>>()) {
+                    assert_eq!(task.await.unwrap(), turn ^ i);
+                }
+            }
+        };
+        glommio::LocalExecutorBuilder::default().spawn(run).unwrap().join().unwrap();
+        pool.stop();
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_what_waits_is_done_before_the_end() {
+        let pool = BlockingPool::start("test", 1).unwrap();
+        let (go, wait) = channel::<()>();
+        let (done, made) = channel();
+        let first = pool.call(move || wait.recv_timeout(Duration::from_secs(10)).is_ok()).unwrap();
+        // The thread takes the first sooner or later; then as many fit as the queue is long.
+        let mut n_waiting = 0;
+        let refusal = loop {
+            let done = done.clone();
+            match pool.call(move || done.send(()).is_ok()) {
+                Ok(_) => n_waiting += 1,
+                Err(refusal) if n_waiting >= CALLS_WAITING_MAX => break refusal,
+                Err(_) => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(refusal.code, FailureCode::Overloaded);
+        assert!(!refusal.retry_after.is_zero());
+        assert!(pool.place().is_err());
+        assert!(pool.n_waiting() >= CALLS_WAITING_MAX as u64);
+        go.send(()).unwrap();
+        assert_eq!(answer(first), Ok(true));
+        pool.stop();
+        assert_eq!(pool.n_waiting(), 0);
+        assert_eq!(made.try_iter().count(), n_waiting);
+        assert_eq!(pool.call(|| ()).err().map(|failure| failure.code), Some(FailureCode::Stopping));
+    }
+}

@@ -1,0 +1,146 @@
+//! Rows leased to a client of the same machine. It maps the memory of the shard's tier to read,
+//! receives the slots, and copies the rows itself. No row is copied twice, and the shard serves the
+//! next request meanwhile.
+//!
+//! While a lease lasts no slot gets another row (`lodestore_cache::Directory::lease`). It ends when
+//! the client says that it has taken the rows, asks for something else, or leaves. One that does
+//! nothing is cut off, after twice the time for which a client believes what it has copied.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use lodestore_graph::NodeId;
+use lodestore_schema::limits::{LENT_CHUNK_ROWS, LENT_FOR, LENT_PULL_BYTES_MIN};
+use lodestore_schema::{Failure, FailureCode, Reply, Versions};
+
+use super::stream::has_left;
+use super::{Connection, ConnectionError, PendingPull};
+use crate::buffers::{HEAD_ROOM, set_len, to_u32};
+use crate::deadline::with_deadline;
+use crate::error::failure;
+use crate::limits::WRITE_TIMEOUT;
+use crate::shard::Shard;
+use crate::stats::count;
+
+const _: () = assert!(WRITE_TIMEOUT.as_secs() >= 2 * LENT_FOR.as_secs());
+
+/// The rows of a tensor that stay where they are for a client.
+pub(super) struct SlotLease {
+    shard: Rc<Shard>,
+    tensor: u16,
+}
+
+impl SlotLease {
+    fn new(shard: &Rc<Shard>, tensor: u16) -> Result<Self, Failure> {
+        shard.tensor(tensor)?.lease();
+        Ok(Self { shard: Rc::clone(shard), tensor })
+    }
+}
+
+impl Drop for SlotLease {
+    fn drop(&mut self) {
+        // At a stop a client cannot say any more that it has taken the rows, and may still be at
+        // it.
+        if !self.shard.is_ending()
+            && let Ok(rows) = self.shard.tensor(self.tensor)
+        {
+            rows.end_lease();
+        }
+    }
+}
+
+impl Connection {
+    /// Answers a request for the memory of a tier. The inner result is the client's answer.
+    pub(super) async fn lease_memory(
+        &mut self,
+        shard: &Shard,
+        tensor: u16,
+    ) -> Result<Result<(), Failure>, ConnectionError> {
+        let refuse = |message: &str| Ok(Err(failure(FailureCode::Invalid, message)));
+        match &self.shared {
+            None => {
+                return refuse(
+                    "rows are lent to connections that share memory: ask for that first",
+                );
+            }
+            Some(shared) if shared.leased.contains(&tensor) => {
+                return refuse("this connection has the memory of this tensor already");
+            }
+            Some(_) => {}
+        }
+        let rows = match shard.tensor(tensor) {
+            Ok(rows) => rows,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let (file, offset, n_bytes) = match rows.tier_file() {
+            Ok(Some(place)) => place,
+            // None, or it cannot be opened: rows are sent as to other clients.
+            Ok(None) | Err(_) => {
+                self.reply(&Reply::Lent { n_bytes: 0, offset: 0 }).await?;
+                return Ok(Ok(()));
+            }
+        };
+        let sent = self.send_memory(&Reply::Lent { n_bytes, offset }, file.as_fd())?;
+        if let (Ok(()), Some(shared)) = (&sent, &mut self.shared) {
+            shared.leased.push(tensor);
+        }
+        Ok(sent)
+    }
+
+    /// Sends the client the places of rows, chunk after chunk, up to the first chunk with a row
+    /// outside memory. Returns the number of rows whose places were sent. The inner result is the
+    /// client's answer.
+    pub(super) async fn lease_rows(
+        &mut self,
+        shard: &Rc<Shard>,
+        &PendingPull { tensor, version, sent, deadline, .. }: &PendingPull,
+        ids: &[NodeId],
+        frame: &mut Vec<u8>,
+    ) -> Result<Result<usize, Failure>, ConnectionError> {
+        let row_bytes = shard.row_bytes(tensor);
+        let may = |shared: &super::Shared| shared.n_untaken == 0 && shared.leased.contains(&tensor);
+        if ids.len() * row_bytes < LENT_PULL_BYTES_MIN || !self.shared.as_ref().is_some_and(may) {
+            return Ok(Ok(0));
+        }
+        let lease = match SlotLease::new(shard, tensor) {
+            Ok(lease) => lease,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let mut n_told = 0;
+        // The client, too, needs time until the rows are no longer believed.
+        for chunk in ids.chunks(LENT_CHUNK_ROWS).take_while(|_| sent.elapsed() < LENT_FOR / 2) {
+            if !shard.is_ending() && has_left(&self.socket) {
+                return Err(ConnectionError::Left);
+            }
+            let body_end = HEAD_ROOM + size_of_val(chunk);
+            if frame.len() < body_end {
+                set_len(frame, body_end);
+            }
+            let slots = &mut frame[HEAD_ROOM..body_end];
+            let find = async {
+                // Without a wait between: what is in memory is of the version that is read.
+                let is_wanted = shard.is_at(tensor, version);
+                if is_wanted { shard.slots_of(tensor, chunk, slots) } else { Ok(false) }
+            };
+            match with_deadline(deadline, find).await {
+                Err(refusal) => return Ok(Err(refusal)),
+                Ok(false) => break,
+                Ok(true) => {}
+            }
+            let is_last = n_told + chunk.len() == ids.len();
+            let versions = if is_last { shard.versions(ids) } else { Versions::default() };
+            let (first_row, n_rows) = (to_u32(n_told), to_u32(chunk.len()));
+            let rows = Reply::LentRows { first_row, n_rows, versions };
+            self.write_chunk(&rows, &mut frame[..body_end]).await?;
+            count(&shard.counters().shared_bytes, chunk.len() * row_bytes);
+            count(&shard.counters().rows, chunk.len());
+            count(&shard.counters().bytes, chunk.len() * row_bytes);
+            n_told += chunk.len();
+            glommio::yield_if_needed().await;
+        }
+        if n_told > 0 {
+            self.lease = Some(lease);
+        }
+        Ok(Ok(n_told))
+    }
+}

@@ -1,0 +1,92 @@
+//! Permissions of a connection beside reads: moves of partitions, and who may request them.
+
+use std::os::fd::AsFd;
+
+use lodestore_schema::{Failure, FailureCode, Token};
+use rustix::net::getsockname;
+
+use crate::auth::AuthPolicy;
+use crate::error::failure;
+
+/// Whether a connection may have partitions copied and moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Permissions {
+    /// The connection came by a Unix socket, showed the admin token, or is local where no admin
+    /// token is set.
+    Moves,
+    /// It has not shown the admin token, which is required.
+    WantsAdminToken,
+    /// It is of another machine, and there is no admin token.
+    Elsewhere,
+}
+
+impl Permissions {
+    /// It has shown no token yet.
+    pub(super) fn of(policy: &AuthPolicy, socket: impl AsFd, is_local: bool) -> Self {
+        match policy.admin_token {
+            _ if is_local => Self::Moves,
+            Some(_) => Self::WantsAdminToken,
+            None if is_loopback(socket) => Self::Moves,
+            None => Self::Elsewhere,
+        }
+    }
+
+    /// It has shown this token; true for the admin's.
+    pub(super) fn hear(&mut self, policy: &AuthPolicy, token: &Token) -> bool {
+        let is_admin = policy.admin_token.as_ref().is_some_and(|admin| admin.take(token));
+        if is_admin {
+            *self = Self::Moves;
+        }
+        is_admin
+    }
+
+    /// Fails for a connection that may not move partitions.
+    pub(super) fn check_moves(self) -> Result<(), Failure> {
+        let message = match self {
+            Self::Moves => return Ok(()),
+            Self::WantsAdminToken => {
+                "partitions are moved by those who show the admin token; give --token-file the file that \
+                 the server was started with: --admin-token-file"
+            }
+            Self::Elsewhere => {
+                "partitions are moved over a Unix socket or from the server's own machine; for others \
+                 start the server with --admin-token-file"
+            }
+        };
+        Err(failure(FailureCode::Unauthenticated, message))
+    }
+}
+
+/// Returns whether a connection came to an address that only this machine reaches.
+fn is_loopback(socket: impl AsFd) -> bool {
+    let address = getsockname(socket).ok().and_then(|at| std::net::SocketAddr::try_from(at).ok());
+    address.is_some_and(|at| at.ip().to_canonical().is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use lodestore_schema::Tokens;
+
+    use super::*;
+
+    #[test]
+    fn moves_are_for_admins_and_where_there_are_none_for_the_own_machine() {
+        let token = |text: &str| Token::new(text.as_bytes()).unwrap();
+        let (rows, admin) = (token("rows-rows-rows-rows"), token("admin-admin-admin-admin"));
+        let policy = |admin: Option<Token>| AuthPolicy {
+            admin_token: admin.map(Tokens::from),
+            token: Some(rows.into()),
+            ..AuthPolicy::default()
+        };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let may = |permissions: Permissions| permissions.check_moves().is_ok();
+        assert!(may(Permissions::of(&policy(None), &listener, false)));
+        assert!(may(Permissions::of(&policy(Some(admin)), &listener, true)));
+        let mut told = Permissions::of(&policy(Some(admin)), &listener, false);
+        assert!(!may(told) && !told.hear(&policy(Some(admin)), &rows) && !may(told));
+        assert!(told.hear(&policy(Some(admin)), &admin) && may(told));
+        let everywhere = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let mut other = Permissions::of(&policy(None), &everywhere, false);
+        assert!(!may(other) && !other.hear(&policy(None), &admin) && !may(other));
+    }
+}

@@ -1,0 +1,172 @@
+//! How long things may take on a connection, and how long they have waited.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use lodestore_schema::{Failure, FailureCode};
+
+use crate::error::failure;
+use crate::limits::{REPLY_BYTES_PER_SECOND_MIN, WRITE_TIMEOUT};
+
+/// Most that two clocks drift apart, in millionths; those of computers stay well below.
+const DRIFT_PPM: i64 = 500;
+
+/// Queueing time of one connection's requests, from two clocks that share their rate alone.
+///
+/// A client stamps requests with its time since it connected. The least difference to ours so far
+/// is that of a request that did not wait; any more is waiting. The least may rise again as fast as
+/// clocks drift.
+pub(crate) struct QueueDelay {
+    opened: Instant,
+    /// Microseconds, and when.
+    least: Option<(i64, Instant)>,
+}
+
+impl QueueDelay {
+    pub(crate) fn new(opened: Instant) -> Self {
+        Self { opened, least: None }
+    }
+
+    /// How long a request that was sent at `sent` has waited at `now`; zero if it does not tell.
+    pub(crate) fn waited(&mut self, sent: Duration, now: Instant) -> Duration {
+        if sent.is_zero() {
+            return Duration::ZERO;
+        }
+        let gap = micros(now.saturating_duration_since(self.opened)) - micros(sent);
+        let least = self.least.map_or(gap, |(least, at)| {
+            let drift = micros(now.saturating_duration_since(at)) / (1_000_000 / DRIFT_PPM);
+            gap.min(least.saturating_add(drift))
+        });
+        self.least = Some((least, now));
+        Duration::from_micros(u64::try_from(gap - least).unwrap_or(0))
+    }
+}
+
+/// Far from the ends of the type, so that differences of forged times do not wrap.
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 4)
+}
+
+/// How fast a client takes a reply: each chunk whole in `WRITE_TIMEOUT`, and all of it at a least
+/// rate, beyond that much once.
+#[derive(Default)]
+pub(crate) struct SlowReaderLimit {
+    n_bytes: usize,
+    waited: Duration,
+}
+
+impl SlowReaderLimit {
+    /// How long the next chunk may take.
+    pub(crate) fn allowance(&self) -> Duration {
+        let earned = self.n_bytes as f64 / REPLY_BYTES_PER_SECOND_MIN as f64;
+        let allowed = WRITE_TIMEOUT + Duration::from_secs_f64(earned);
+        allowed.saturating_sub(self.waited).min(WRITE_TIMEOUT)
+    }
+
+    /// A chunk has been taken.
+    pub(crate) fn taken(&mut self, n_bytes: usize, waited: Duration) {
+        self.n_bytes += n_bytes;
+        self.waited += waited;
+    }
+}
+
+/// One exchange with the client, ended when it takes longer than `limit` in all: a client that
+/// trickles holds a shard's room no longer than that.
+pub(crate) async fn io_timeout<T>(
+    limit: Duration,
+    exchange: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    with_timeout(limit, exchange, || io::ErrorKind::TimedOut.into()).await
+}
+
+/// Runs `work` unless and until `deadline` has passed.
+pub(crate) async fn with_deadline<T>(
+    deadline: Instant,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let expired =
+        || failure(FailureCode::Deadline, "the deadline passed before the answer was ready");
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(expired());
+    }
+    with_timeout(left, work, expired).await
+}
+
+/// Runs `work` for at most `limit`. Work that completes immediately needs no timer.
+pub(crate) async fn with_timeout<T, E>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, E>>,
+    late: impl FnOnce() -> E,
+) -> Result<T, E> {
+    let mut work = std::pin::pin!(work);
+    if let Some(done) = futures_lite::future::poll_once(work.as_mut()).await {
+        return done;
+    }
+    let timer = async {
+        glommio::timer::sleep(limit).await;
+        Err(late())
+    };
+    futures_lite::FutureExt::or(work, timer).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    #[test]
+    fn what_waited_to_be_read_is_known_without_a_clock_in_common() {
+        let start = Instant::now();
+        let mut lag = QueueDelay::new(start);
+        // The client's clock started 40 s before ours did.
+        let mut waited = |sent: u64, read: u64| lag.waited(MS(40_000 + sent), start + MS(read));
+        assert_eq!(waited(10, 15), MS(0), "the first is taken for one that did not wait");
+        assert_eq!(waited(20, 23), MS(0), "until another waited less");
+        // Less what the clocks may have drifted.
+        let about = MS(899)..=MS(900);
+        assert!(about.contains(&waited(30, 933)));
+        assert!(about.contains(&waited(31, 934)), "the least is kept while requests wait");
+    }
+
+    #[test]
+    fn clocks_that_drift_make_no_request_late() {
+        let start = Instant::now();
+        let mut lag = QueueDelay::new(start);
+        for second in 1..100_000u64 {
+            // Ours is faster by 200 millionths.
+            let (sent, read) =
+                (MS(second * 1000), start + Duration::from_micros(second * 1_000_200));
+            assert!(lag.waited(sent, read) < MS(1), "after {second} s");
+        }
+    }
+
+    #[test]
+    fn a_client_without_a_time_or_with_a_forged_one_is_served_all_the_same() {
+        let start = Instant::now();
+        let mut lag = QueueDelay::new(start);
+        assert_eq!(lag.waited(MS(0), start + MS(5000)), MS(0));
+        assert_eq!(lag.waited(Duration::MAX, start + MS(5000)), MS(0));
+        // Only the liar's own requests are late.
+        assert!(lag.waited(MS(1), start + MS(5000)) > Duration::from_secs(1 << 30));
+    }
+
+    #[test]
+    fn a_reply_has_a_least_rate_and_each_chunk_its_time() {
+        let mut pace = SlowReaderLimit::default();
+        assert_eq!(pace.allowance(), WRITE_TIMEOUT);
+        // As fast as it must be: for ever.
+        for _ in 0..1000 {
+            pace.taken(REPLY_BYTES_PER_SECOND_MIN, Duration::from_secs(1));
+            assert_eq!(pace.allowance(), WRITE_TIMEOUT);
+        }
+        // At half the rate the grace is gone after twice its time.
+        let mut n_seconds = 0;
+        while !pace.allowance().is_zero() {
+            pace.taken(REPLY_BYTES_PER_SECOND_MIN / 2, Duration::from_secs(1));
+            n_seconds += 1;
+        }
+        assert_eq!(n_seconds, 2 * WRITE_TIMEOUT.as_secs());
+    }
+}

@@ -1,0 +1,124 @@
+//! Admitted connections, and the one that has been idle longest for when another needs its place.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Instant;
+
+use rustix::net::{Shutdown, shutdown};
+
+use crate::limits::{CONNECTIONS_PER_SHARD_MAX, IDLE_MIN};
+
+/// The connections of a shard that are let in, by number.
+#[derive(Default)]
+pub(super) struct ConnectionTable(RefCell<HashMap<u64, Rc<IdleClock>>>);
+
+/// Since when a connection has asked for nothing.
+pub(crate) struct IdleClock {
+    since: Cell<Option<Instant>>,
+    socket: Rc<OwnedFd>,
+}
+
+/// Places for a connection that is to be admitted.
+pub(super) enum ConnectionSlot {
+    /// A place.
+    Free,
+    /// The place of one that was idle, which is closed.
+    OfIdle,
+    /// Nothing: all are at work, or were just now.
+    None,
+}
+
+impl ConnectionTable {
+    /// Makes room for one more, if need be by closing the connection that is idle longest.
+    pub(super) fn make_room(&self, now: Instant) -> ConnectionSlot {
+        let mut places = self.0.borrow_mut();
+        if places.len() < CONNECTIONS_PER_SHARD_MAX {
+            return ConnectionSlot::Free;
+        }
+        let idle_for = |idle: &IdleClock| Some(now.saturating_duration_since(idle.since.get()?));
+        let idlest = places
+            .iter()
+            .filter_map(|(&number, idle)| idle_for(idle).map(|time| (time, number)))
+            .max()
+            .filter(|(time, _)| *time >= IDLE_MIN);
+        let Some(idle) = idlest.and_then(|(_, number)| places.remove(&number)) else {
+            return ConnectionSlot::None;
+        };
+        // Between two requests: it reads the end, and so does its client.
+        let _ = shutdown(&*idle.socket, Shutdown::Both);
+        ConnectionSlot::OfIdle
+    }
+
+    /// Lets a connection in.
+    pub(super) fn enter(&self, number: u64, socket: Rc<OwnedFd>) -> Rc<IdleClock> {
+        let idle = Rc::new(IdleClock { since: Cell::new(None), socket });
+        self.0.borrow_mut().insert(number, Rc::clone(&idle));
+        idle
+    }
+
+    /// It is gone, unless it had to go before.
+    pub(super) fn leave(&self, number: u64) {
+        self.0.borrow_mut().remove(&number);
+    }
+}
+
+impl IdleClock {
+    /// It waits for a request from now on.
+    pub(crate) fn begin(&self) {
+        self.since.set(Some(Instant::now()));
+    }
+
+    /// A request comes.
+    pub(crate) fn end(&self) {
+        self.since.set(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_full_shard_closes_the_one_that_is_idle_longest_and_none_that_is_at_work() {
+        let (table, now) = (ConnectionTable::default(), Instant::now());
+        let mut peers = Vec::new();
+        for number in 0..CONNECTIONS_PER_SHARD_MAX as u64 {
+            assert!(matches!(table.make_room(now), ConnectionSlot::Free));
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            theirs.set_nonblocking(true).unwrap();
+            peers.push(theirs);
+            table.enter(number, Rc::new(ours.into()));
+        }
+        assert!(
+            matches!(table.make_room(now + 100 * IDLE_MIN), ConnectionSlot::None),
+            "all are at work"
+        );
+        let set = |number: u64, time| table.0.borrow()[&number].since.set(Some(time));
+        set(5, now + Duration::from_secs(1));
+        set(9, now);
+        set(200, now + Duration::from_secs(2));
+        let soon = now + IDLE_MIN - Duration::from_millis(1);
+        assert!(matches!(table.make_room(soon), ConnectionSlot::None), "none idle for long");
+        let late = now + IDLE_MIN + Duration::from_secs(1);
+        for closed in [9, 5] {
+            assert!(matches!(table.make_room(late), ConnectionSlot::OfIdle));
+            table.enter(1000 + closed, Rc::new(UnixStream::pair().unwrap().0.into()));
+            let end = std::io::Read::read(&mut &peers[closed as usize], &mut [0]);
+            assert_eq!(end.unwrap(), 0, "{closed} is closed");
+        }
+        assert!(
+            matches!(table.make_room(late), ConnectionSlot::None),
+            "the other has not been idle for long"
+        );
+        // An evicted connection does not release another's place.
+        table.leave(9);
+        assert_eq!(table.0.borrow().len(), CONNECTIONS_PER_SHARD_MAX);
+        table.leave(1009);
+        assert!(matches!(table.make_room(late), ConnectionSlot::Free));
+    }
+}

@@ -1,0 +1,107 @@
+//! Notices threads that end although the server continues, since their work is no longer done.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Threads that must live as long as their server, seen from outside.
+#[derive(Clone, Default)]
+pub struct ThreadSupervisor(Arc<(Mutex<State>, Condvar)>);
+
+#[derive(Default)]
+struct State {
+    /// The first that has ended.
+    dead: Option<String>,
+    /// The server stops, so that all of them end.
+    is_stopping: bool,
+}
+
+/// Held by a thread for as long as it lives.
+pub(crate) struct ThreadGuard {
+    name: String,
+    supervisor: ThreadSupervisor,
+}
+
+thread_local! {
+    /// Dropped when the thread ends, in whatever way.
+    static THREAD_GUARD: RefCell<Option<ThreadGuard>> = const { RefCell::new(None) };
+}
+
+impl ThreadSupervisor {
+    /// Waits until a thread has ended that must not, and returns its name; `None` if the server is
+    /// stopped first.
+    #[must_use]
+    pub fn wait(&self) -> Option<String> {
+        let mut state = self.lock();
+        while state.dead.is_none() && !state.is_stopping {
+            state = self.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.dead.clone()
+    }
+
+    /// The thread that has ended although it must not.
+    pub(crate) fn first(&self) -> Option<String> {
+        self.lock().dead.clone()
+    }
+
+    /// From now on threads end on request.
+    pub(crate) fn expect(&self) {
+        self.lock().is_stopping = true;
+        self.0.1.notify_all();
+    }
+
+    /// Ties a thread of this name to the server.
+    pub(crate) fn thread_guard(&self, name: impl Into<String>) -> ThreadGuard {
+        ThreadGuard { name: name.into(), supervisor: self.clone() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ThreadGuard {
+    /// Is held by this thread until it ends.
+    pub(crate) fn hold(self) {
+        THREAD_GUARD.set(Some(self));
+    }
+}
+
+impl Drop for ThreadGuard {
+    fn drop(&mut self) {
+        let mut state = self.supervisor.lock();
+        if state.is_stopping || state.dead.is_some() {
+            return;
+        }
+        // No log: this runs as the thread's locals are destroyed, and the log's buffer is one of
+        // them.
+        state.dead = Some(std::mem::take(&mut self.name));
+        self.supervisor.0.1.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_is_reported_and_one_that_is_stopped_is_not() {
+        let supervisor = ThreadSupervisor::default();
+        let run = |name: &str, panics: bool| {
+            let guard = supervisor.thread_guard(name);
+            let thread = std::thread::spawn(move || {
+                guard.hold();
+                assert!(!panics, "it was to panic");
+            });
+            thread.join().is_err()
+        };
+        assert!(run("first", true));
+        assert_eq!(supervisor.wait().as_deref(), Some("first"));
+        assert!(!run("second", false));
+        assert_eq!(supervisor.first().as_deref(), Some("first"), "the others follow from it");
+        let supervisor = ThreadSupervisor::default();
+        let guard = supervisor.thread_guard("third");
+        supervisor.expect();
+        drop(guard);
+        assert_eq!(supervisor.wait(), None);
+    }
+}

@@ -1,0 +1,218 @@
+//! A device in memory that keeps no more than POSIX promises, loses power, and fails on request.
+//!
+//! The state after a loss of power ([`CrashDevice::after_loss`]) follows from a seed:
+//!
+//! - Bytes that were synced stay. Any number of the bytes appended since is there; each 512-byte
+//!   sector of them holds what was written, zeros, or garbage.
+//! - Names (creation, rename, removal) that were followed by a sync of their folder stay as they
+//!   were. Each change since has happened or not, on its own; a rename leaves its file one name,
+//!   the old or the new. A synced file without a durable name is gone.
+//! - A batch of a key-value store stays when its write has returned; one in flight is there whole
+//!   or not at all. The store is reachable when its folder's name is durable.
+//!
+//! A sync that fails has forgotten what it was for: the bytes or names stay undecided although
+//! later syncs succeed. A write to a key-value store that fails may show up when the store is
+//! opened again, and no other is taken before that, or before the store has recovered in place. A
+//! device is full while a sticky [`Fault`] for want of space is armed, and has room after it. A
+//! file or folder that is moved to another folder comes there and goes here, each on its own. Not
+//! simulated: two folders' order of events (none is assumed), damage of what was synced.
+
+mod content;
+mod dice;
+mod fault;
+mod folder;
+mod handle;
+mod loss;
+mod pairs;
+mod state;
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use fault::{Fault, Neglect, Operation, Plan};
+
+use super::{Access, Entry, FileReader, FileSystem, FileWriter, KeyValues};
+use content::Content;
+use folder::Folder;
+use handle::{CrashReader, CrashWriter};
+use pairs::Pairs;
+use state::{Node, NodeIdx, State};
+
+/// A simulated device; clones are the same device.
+#[derive(Clone)]
+pub struct CrashDevice {
+    state: Arc<Mutex<State>>,
+}
+
+impl CrashDevice {
+    /// Returns an empty device; `seed` decides what refused operations did before they were
+    /// refused.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { state: Arc::new(Mutex::new(State::new(seed))) }
+    }
+
+    /// From here on the device does not do what it promises.
+    pub fn neglect(&self, neglect: Neglect) {
+        self.lock().neglect = Some(neglect);
+    }
+
+    /// Plans a fault, or none; what was planned before is off.
+    pub fn arm(&self, plan: Option<Plan>) {
+        self.lock().trigger.arm(plan);
+    }
+
+    /// Returns whether the planned fault has come.
+    #[must_use]
+    pub fn has_struck(&self) -> bool {
+        self.lock().trigger.has_struck()
+    }
+
+    /// Returns whether the power has gone.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.lock().is_dead
+    }
+
+    /// Returns the device as a machine finds it after the power went now: no handles, no locks, no
+    /// plan.
+    ///
+    /// This device stays as it is, so that many outcomes of one loss can be looked at.
+    #[must_use]
+    pub fn after_loss(&self, seed: u64) -> Self {
+        Self { state: Arc::new(Mutex::new(self.lock().after_loss(seed))) }
+    }
+
+    /// The lock is held within one operation, which ends also when it fails.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sync_node(&self, node: NodeIdx) -> io::Result<()> {
+        let mut state = self.lock();
+        let fault = state.strikes(Operation::Sync)?;
+        if fault.is_none_or(Fault::loses_data) {
+            let neglect = state.neglect;
+            match (&mut state.nodes[node], neglect) {
+                (Node::File { .. }, Some(Neglect::FileSyncs)) => {}
+                (Node::File { .. }, Some(Neglect::Order)) => state.late_syncs.push(node),
+                (Node::Folder(..), Some(Neglect::FolderSyncs)) => {}
+                (Node::File { content, .. }, _) => content.sync(fault.is_none()),
+                (Node::Folder(folder, _), _) => folder.sync(fault.is_none()),
+            }
+        }
+        fault.map_or(Ok(()), |fault| Err(fault.error()))
+    }
+}
+
+impl FileSystem for CrashDevice {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn FileReader>> {
+        let mut state = self.lock();
+        let node = state.perform(Operation::Open, |state| {
+            let node = state.find(path)?;
+            state.content(node).map(|_| node)
+        })?;
+        let is_pinned = AtomicBool::new(false);
+        Ok(Box::new(CrashReader { device: self.clone(), node, is_pinned }))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn FileWriter>> {
+        let file = Node::File { content: Content::default(), n_pins: 0 };
+        let mut state = self.lock();
+        let node = state.perform(Operation::Create, |state| state.add(path, file))?;
+        Ok(Box::new(CrashWriter { device: self.clone(), node }))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let folder = Node::Folder(Folder::default(), Pairs::default());
+        let mut state = self.lock();
+        state.perform(Operation::CreateDir, |state| match state.add(path, folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                state.find(path).and_then(|node| state.folder(node).map(|_| ()))
+            }
+            added => added.map(|_| ()),
+        })
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        let mut state = self.lock();
+        state.perform(Operation::List, |state| {
+            let names = state.folder(state.find(dir)?)?.names();
+            let entry = |(name, node): (&String, &NodeIdx)| Entry {
+                name: name.clone(),
+                is_dir: state.folder(*node).is_ok(),
+            };
+            Ok(names.iter().map(entry).collect())
+        })
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        let state = self.lock();
+        !state.is_dead && state.find(path).is_ok()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.lock().perform(Operation::Rename, |state| state.rename(from, to, false))
+    }
+
+    fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.lock().perform(Operation::Replace, |state| state.rename(from, to, true))
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.lock().perform(Operation::RemoveFile, |state| state.remove(path, false))
+    }
+
+    fn remove_if_unpinned(&self, path: &Path) -> io::Result<bool> {
+        let mut state = self.lock();
+        let node = match state.perform(Operation::Open, |state| state.find(path)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            found => found?,
+        };
+        if state.perform(Operation::Pin, |state| Ok(*state.n_pins(node)? > 0))? {
+            return Ok(false);
+        }
+        state.perform(Operation::RemoveFile, |state| state.remove(path, false)).map(|()| true)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.lock().perform(Operation::RemoveDir, |state| state.remove_all(path))
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        let node = {
+            let state = self.lock();
+            if state.is_dead {
+                return Err(Fault::PowerLoss.error());
+            }
+            state.find(path)?
+        };
+        self.sync_node(node)
+    }
+
+    /// Nothing waits in memory, and operations of one thread have one order.
+    fn waits(&self) -> bool {
+        false
+    }
+
+    fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {
+        Ok(match access {
+            Access::Create => Box::new(self.create_pairs(dir)?),
+            Access::Write | Access::Read | Access::Salvage => {
+                Box::new(self.open_pairs(dir, access)?)
+            }
+        })
+    }
+}
+
+impl fmt::Debug for CrashDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CrashDevice")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! Where a graph's files and key-value stores live: the one seam between the store and a disk.
+//!
+//! Everything that the store writes, and everything that it reads but for the fast readers of an
+//! open file, goes through [`FileSystem`]. [`Disk`] is the file system; tests have devices that
+//! lose what was not synced, tear it, or fail.
+
+pub mod crash;
+mod disk;
+mod rocks;
+
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+pub use disk::Disk;
+
+/// A lock that is held until it is dropped, or the process ends.
+pub type Guard = Box<dyn Debug + Send + Sync>;
+
+/// A file system with key-value stores in some of its folders.
+///
+/// Invariant: what `sync` has returned for is there after a crash; what it has not may be there,
+/// be gone, or be half there.
+pub trait FileSystem: Debug + Send + Sync {
+    /// Opens a file for reading.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn FileReader>>;
+
+    /// Creates a file for writing; fails if anything is at `path`.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn FileWriter>>;
+
+    /// Creates a folder, if it is not there yet; its parent must be.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Names in a folder, sorted.
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
+
+    /// Returns whether anything is at `path`, a broken link included.
+    fn exists(&self, path: &Path) -> bool;
+
+    /// Moves a file or folder within the device, atomically; fails if `to` exists.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Moves a file over `to`, atomically, whatever is there.
+    fn replace(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes a file that no open file has pinned, in any process; returns whether it is gone.
+    /// Until its name is gone no other open file can pin it.
+    fn remove_if_unpinned(&self, path: &Path) -> io::Result<bool>;
+
+    /// Removes a folder and all below it.
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes durable what a file holds, or which names a folder holds.
+    fn sync(&self, path: &Path) -> io::Result<()>;
+
+    /// Returns whether a sync takes time, so that it pays to wait for several concurrently.
+    fn waits(&self) -> bool {
+        true
+    }
+
+    /// Locks a folder, or fails with [`io::ErrorKind::WouldBlock`] while it is locked, in any
+    /// process. It changes nothing on the device.
+    ///
+    /// Where no other process sees the device, the locks of its key-value stores are enough.
+    fn lock(&self, _dir: &Path) -> io::Result<Guard> {
+        Ok(Box::new(()))
+    }
+
+    /// Opens the key-value store in folder `dir`.
+    ///
+    /// For [`Access::Write`] fails with [`io::ErrorKind::WouldBlock`] while another handle has it
+    /// open for writing, in any process.
+    fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>>;
+}
+
+/// A name in a folder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The name; names that are not UTF-8 are not ours, and are replaced lossily.
+    pub name: String,
+    /// Whether it is a folder.
+    pub is_dir: bool,
+}
+
+/// An open file, read at positions.
+pub trait FileReader: Debug + Send + Sync {
+    /// Bytes of the file.
+    fn len_bytes(&self) -> io::Result<u64>;
+
+    /// Reads some bytes at `offset`, 0 at the end of the file.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Fills `buffer` from `offset`, or fails.
+    fn read_exact_at(&self, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !buffer.is_empty() {
+            match self.read_at(buffer, offset) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    buffer = &mut buffer[n..];
+                    offset += n as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the pages of the file that memory holds and that are synced, so that the next reads
+    /// come from the disk. Best effort: a file system in memory has no other place.
+    fn drop_cached(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Returns the system's handle, for maps and direct reads; a simulated device has none.
+    fn as_file(&self) -> Option<&File>;
+
+    /// Marks the file as read from while it stays open, which keeps it from being deleted.
+    ///
+    /// Fails with [`io::ErrorKind::WouldBlock`] while another process finds out whether it is
+    /// pinned.
+    fn pin(&self) -> io::Result<()>;
+
+    /// Returns whether some other open file has pinned this one, in any process.
+    fn is_pinned(&self) -> io::Result<bool>;
+}
+
+/// A file that is being written, front to back.
+pub trait FileWriter: Debug + Send {
+    /// Appends all of `bytes`.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes durable what was appended; the file's name is its folder's matter.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// How a key-value store is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// For writing, where there must be none.
+    Create,
+    /// For writing, by one process at a time.
+    Write,
+    /// For reading: no lock, no file written, any number of processes.
+    Read,
+    /// As for reading, and if the log is damaged, the state up to the damage.
+    Salvage,
+}
+
+/// Callback that receives each key and value of a scan, until it breaks.
+pub type EachPair<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
+/// Ordered pairs of bytes with atomic, durable batches.
+pub trait KeyValues: Debug + Send + Sync {
+    /// Returns the value of `key`.
+    fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
+
+    /// Passes the position and the value of each present key of the ascending `keys` to `found`.
+    fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()>;
+
+    /// Passes the pairs from `key` on, which need not be there, to `each`, ascending, until it
+    /// breaks.
+    fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()>;
+
+    /// Passes the pairs whose key starts with `prefix` to `each`, ascending, until it breaks.
+    fn scan(&self, prefix: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
+        self.scan_from(prefix, &mut |key, value| {
+            if key.starts_with(prefix) { each(key, value) } else { ControlFlow::Break(()) }
+        })
+    }
+
+    /// Applies all changes or none, in their order; durable when it returns.
+    fn write(&self, changes: &[Change]) -> io::Result<()>;
+
+    /// Moves what is in the log into tables, so that a reader has nothing to replay.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Opens the pairs again after a write that has failed, so that they take others: every write
+    /// that has returned is there, and none that has failed; but one that removes a range may be
+    /// there as a whole. Reads wait meanwhile. Nothing happens while no write has failed.
+    ///
+    /// After an error pairs can be read and take no writes, as before.
+    fn recover(&self) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "it cannot be opened again in place"))
+    }
+
+    /// Returns back the room of keys that were removed, from the first to before the second, where
+    /// that is worth the work; changes nothing that is seen.
+    fn reclaim(&self, _from: &[u8], _to: &[u8]) {}
+}
+
+/// One change of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Sets the value of a key.
+    Put(Vec<u8>, Vec<u8>),
+    /// Removes a key, if it is there.
+    Delete(Vec<u8>),
+    /// Removes all keys from the first to before the second.
+    DeleteRange(Vec<u8>, Vec<u8>),
+}
+
+impl Change {
+    /// Whether it removes keys that it does not name, so that nothing can take it back.
+    pub(crate) fn is_range(&self) -> bool {
+        matches!(self, Self::DeleteRange(..))
+    }
+}

@@ -1,0 +1,186 @@
+//! The few ways in which repair changes a graph. Each keeps the only copy of anything, and each
+//! step is one rename: a repair that was cut off is finished by the next.
+//!
+//! A file is built under `NAME.building`; once it is whole and synced it is called `NAME.repaired`.
+//! Then the original moves to `quarantine/NAME.N`, and `NAME.repaired` to `NAME`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::report::{Done, Lost, Moved, RepairReport};
+use crate::catalog::Catalog;
+use crate::error::StoreError;
+use crate::file_system::{Access, FileSystem, FileWriter, Guard};
+use crate::quarantine::{quarantine, quarantine_place};
+
+pub(super) const BUILDING_SUFFIX: &str = ".building";
+pub(super) const REPAIRED_SUFFIX: &str = ".repaired";
+
+/// Actions of building a file.
+pub(super) type WriteFile<'a> = dyn FnMut(&mut dyn FileWriter) -> std::io::Result<()> + 'a;
+
+/// Changes a graph and notes what it did; a dry run notes only.
+#[derive(Debug)]
+pub(super) struct RepairActions {
+    pub(super) device: Arc<dyn FileSystem>,
+    pub(super) report: RepairReport,
+    pub(super) n_threads: usize,
+    /// Locks of all partitions that are here, unless this is a dry run.
+    pub(super) guards: Vec<Guard>,
+    /// Catalogs that keep losses until they are reported.
+    pub(super) with_losses: Vec<PathBuf>,
+}
+
+impl RepairActions {
+    pub(super) fn new(device: Arc<dyn FileSystem>, dry_run: bool, n_threads: usize) -> Self {
+        let report = RepairReport { dry_run, ..RepairReport::default() };
+        Self { device, report, n_threads, guards: Vec::new(), with_losses: Vec::new() }
+    }
+
+    pub(super) fn is_dry_run(&self) -> bool {
+        self.report.dry_run
+    }
+
+    /// Notes what was done, or would be.
+    pub(super) fn note(&mut self, path: &Path, action: String) {
+        self.report.done.push(Done { file: path.display().to_string(), action });
+    }
+
+    pub(super) fn note_lost(&mut self, lost: Lost) {
+        self.report.lost.push(lost);
+    }
+
+    /// Puts a file at `path`; what is there moves to quarantine first.
+    pub(super) fn publish(
+        &mut self,
+        path: &Path,
+        action: String,
+        write: &mut WriteFile<'_>,
+    ) -> Result<(), StoreError> {
+        if !self.is_dry_run() {
+            let building = with_suffix(path, BUILDING_SUFFIX);
+            let mut file =
+                self.device.create(&building).map_err(StoreError::io(&building, "create"))?;
+            let written = write(&mut *file).and_then(|()| file.sync());
+            drop(file);
+            let written = written.map_err(StoreError::io(&building, "write"));
+            written.inspect_err(|_| self.clear(path))?;
+        }
+        self.finish(path, action, ())
+    }
+
+    /// Where a folder is built that [`RepairActions::finish`] puts in its place.
+    pub(super) fn building(&self, path: &Path) -> PathBuf {
+        with_suffix(path, BUILDING_SUFFIX)
+    }
+
+    /// Removes what is half built for `path`, so that it takes no room; the next repair does it
+    /// where that fails.
+    pub(super) fn clear(&self, path: &Path) {
+        let building = with_suffix(path, BUILDING_SUFFIX);
+        let removed = self.device.remove_file(&building);
+        if removed.is_err() && self.device.list(&building).is_ok() {
+            let _ = self.device.remove_dir_all(&building);
+        }
+    }
+
+    /// Moves what was built for `path`, and is synced, to its place. `held` is released once the
+    /// original has moved, so that a lock on it covers the move.
+    pub(super) fn finish<T>(
+        &mut self,
+        path: &Path,
+        action: String,
+        held: T,
+    ) -> Result<(), StoreError> {
+        if !self.is_dry_run() {
+            let repaired = with_suffix(path, REPAIRED_SUFFIX);
+            self.rename(&with_suffix(path, BUILDING_SUFFIX), &repaired)?;
+            self.sync_parent(path)?;
+            self.quarantine(path)?;
+            drop(held);
+            self.rename(&repaired, path)?;
+            self.sync_parent(path)?;
+        } else if self.device.exists(path) {
+            self.quarantine(path)?;
+        }
+        self.note(path, action);
+        Ok(())
+    }
+
+    /// Moves what is at `path`, if anything is, to the quarantine of its folder.
+    pub(super) fn quarantine(&mut self, path: &Path) -> Result<(), StoreError> {
+        if !self.device.exists(path) {
+            return Ok(());
+        }
+        let to = match self.is_dry_run() {
+            true => quarantine_place(&*self.device, path)?,
+            false => quarantine(&*self.device, path)?,
+        };
+        let (from, to) = (path.display().to_string(), to.display().to_string());
+        self.report.quarantined.push(Moved { from, to });
+        Ok(())
+    }
+
+    /// The report is complete: what catalogs have kept for it may go.
+    pub(super) fn forget_losses(&self) -> Result<(), StoreError> {
+        if self.is_dry_run() {
+            return Ok(());
+        }
+        for dir in &self.with_losses {
+            let catalog = Catalog::open_unchecked(&*self.device, dir, Access::Write)?;
+            catalog.forget_losses()?;
+            catalog.flush()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, path: &Path, is_dir: bool) -> Result<(), StoreError> {
+        let removed =
+            if is_dir { self.device.remove_dir_all(path) } else { self.device.remove_file(path) };
+        removed.map_err(StoreError::io(path, "remove"))
+    }
+
+    pub(super) fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.device.rename(from, to).map_err(StoreError::io(from, "move"))
+    }
+
+    pub(super) fn sync(&self, path: &Path) -> Result<(), StoreError> {
+        self.device.sync(path).map_err(StoreError::io(path, "sync"))
+    }
+
+    pub(super) fn sync_parent(&self, path: &Path) -> Result<(), StoreError> {
+        path.parent().map_or(Ok(()), |parent| self.sync(parent))
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(suffix);
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io};
+
+    use super::*;
+    use crate::file_system::Disk;
+
+    #[test]
+    fn what_could_not_be_written_takes_no_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("halo.bin");
+        fs::write(&path, b"old").unwrap();
+        let mut actions = RepairActions::new(Arc::new(Disk), false, 1);
+        let full = |out: &mut dyn FileWriter| {
+            out.append(&[1; 5000])?;
+            Err(io::ErrorKind::StorageFull.into())
+        };
+        actions.publish(&path, String::new(), &mut { full }).unwrap_err();
+        assert_eq!(Disk.list(dir.path()).unwrap().len(), 1);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        fs::create_dir(dir.path().join("catalog.building")).unwrap();
+        actions.clear(&dir.path().join("catalog"));
+        assert_eq!(Disk.list(dir.path()).unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,236 @@
+//! Compaction of a live graph: one tensor of one partition after the other.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Instant;
+
+use lodestore_graph::PartId;
+
+use super::delta::DeltaPlace;
+use super::garbage::Retired;
+use super::{GraphHandle, Layer, PartHandle, TensorHandle, TensorVersion};
+use crate::compact::{Compacted, Compaction, report};
+use crate::error::StoreError;
+use crate::layers::{Fold, choose_deltas, choose_fold};
+use crate::new_file::discard;
+
+impl GraphHandle {
+    /// Folds the layers of a tensor, or of all, in a partition, or in all that are open. Puts,
+    /// commits and gathers continue meanwhile; pinned views keep what they see.
+    ///
+    /// `progress` receives bytes of rows written and to write; when it breaks, the compaction ends
+    /// with [`StoreError::Stopped`]. Each tensor of a partition is switched on its own: after any
+    /// other error the rest is done, and the first error is returned. A damaged page is such an
+    /// error, unless all of its rows were changed since. A partition that is sealed is left as it
+    /// is. A partition ahead of the others, after a commit that failed in them, keeps its newest
+    /// layers. Readers still need its rows of the version before.
+    ///
+    /// Needs room on disk for the largest file that is written; memory does not depend on its
+    /// length but for 4 bytes per page, and 16 bytes per row where deltas become one.
+    pub fn compact(
+        &self,
+        part: Option<PartId>,
+        tensor: Option<&str>,
+        what: Folding,
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Vec<Compacted>, StoreError> {
+        self.check_writable()?;
+        let position = tensor.map(|name| self.tensor_position(name)).transpose()?;
+        if let Some(part) = part
+            && !self.parts().any(|open| open == part)
+        {
+            return Err(StoreError::NoPart { part, opened: self.opened() });
+        }
+        let _alone = self.compactions.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sweep()?;
+        let version = self.version();
+        let is_chosen = |open: &Arc<PartHandle>| part.is_none_or(|part| part == open.part);
+        let mut parts = self.open_parts();
+        parts.retain(is_chosen);
+        // Those that may fail come last: the others do not wait for room.
+        parts.sort_by_key(|part| part.catalog.write_failure().is_some());
+        let tensors: Vec<Folded> = parts
+            .iter()
+            .flat_map(|part| {
+                let chosen = part.tensors.iter().enumerate();
+                let chosen = chosen.filter(|(at, tensor)| {
+                    position.is_none_or(|chosen| chosen == *at) && !tensor.is_dropped()
+                });
+                chosen.filter_map(move |(at, _)| Folded::of(part, at, version, what))
+            })
+            .collect();
+        // One whose turn has not come may be given up.
+        drop(parts);
+        let total = tensors.iter().map(Folded::bytes_to_write).sum();
+        let mut done = 0;
+        let mut advance = |bytes| {
+            done += bytes;
+            progress(done, total)
+        };
+        let (mut reports, mut outcome) = (Vec::with_capacity(tensors.len()), Ok(()));
+        for mut folded in tensors {
+            let Some(part) = self.still_open(&folded) else { continue };
+            // Giving it up would wait for the fold.
+            let is_sealed = || part.transfer.is_sealed();
+            let mut advance =
+                |bytes| if is_sealed() { ControlFlow::Break(()) } else { advance(bytes) };
+            let mut done = self.fold(&folded, &part, &mut advance);
+            let has_failed = !matches!(done, Ok(_) | Err(StoreError::Stopped));
+            if has_failed && what == Folding::WherePays && folded.leave_segment() {
+                // The segment cannot be read; files over it need not become ever more.
+                let deltas = self.fold(&folded, &part, &mut advance);
+                if matches!(deltas, Err(StoreError::Stopped)) {
+                    done = deltas;
+                }
+            }
+            match done {
+                Ok(report) => reports.push(report),
+                Err(StoreError::Stopped) if is_sealed() => {}
+                Err(StoreError::Stopped) => return Err(StoreError::Stopped),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        self.sweep()?;
+        outcome.map(|()| reports)
+    }
+
+    /// Returns the partition of a tensor whose turn has come, unless it was given up since.
+    fn still_open(&self, folded: &Folded) -> Option<Arc<PartHandle>> {
+        let is_same = |open: &Arc<PartHandle>| Arc::as_ptr(open) == folded.part.as_ptr();
+        self.open_parts().into_iter().find(is_same)
+    }
+
+    pub(super) fn fold(
+        &self,
+        folded: &Folded,
+        part: &PartHandle,
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Compacted, StoreError> {
+        let start = Instant::now();
+        let Folded { at, seen, fold, .. } = folded;
+        let tensor = &part.tensors[*at];
+        let compaction = Compaction {
+            graph: &self.graph,
+            part: part.part,
+            catalog: &part.catalog,
+            spec: tensor.spec(),
+            seen,
+        };
+        let layers = match fold {
+            None => return Ok(report(&compaction, 0, None, start)),
+            Some(Fold::All) => 0..seen.layers().len(),
+            Some(Fold::Deltas(deltas)) => deltas.start + 1..deltas.end + 1,
+        };
+        let n_rows = match fold {
+            Some(Fold::All) => seen.n_changed(),
+            _ => seen.layers()[layers.clone()].iter().map(|it| n_rows(it)).sum(),
+        };
+        part.catalog.check_takes_writes()?;
+        // Opened before it counts: after the switch nothing can fail but memory.
+        let (layer, switched) = if layers.start == 0 {
+            let (record, segment) = compaction.write(progress)?;
+            let version = segment.identity().version;
+            let path = segment.path().to_owned();
+            let layer = Layer::open(segment, version, self.reader)
+                .inspect_err(|_| discard(&**self.graph.device(), &path))?;
+            (layer, part.catalog.switch_segment(&tensor.spec().name, version, &record))
+        } else {
+            let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
+            let codec = seen.base().segment().codec();
+            let written = place.write_folded(seen, layers.clone(), codec, progress)?;
+            let (record, segment) = written;
+            let path = segment.path().to_owned();
+            let layer = Layer::open(segment, record.first, self.reader)
+                .inspect_err(|_| discard(&**self.graph.device(), &path))?;
+            (layer, part.catalog.switch_deltas(&tensor.spec().name, &record))
+        };
+        if let Err(error) = switched {
+            // The record may be on disk: the file goes when the catalog takes writes again, without
+            // the record.
+            self.garbage().push(Retired::new(&layer, &part.catalog));
+            return Err(error);
+        }
+        tensor.fold(seen, layers.clone(), &layer);
+        let retired = seen.layers()[layers].iter();
+        self.garbage().extend(retired.map(|layer| Retired::new(layer, &part.catalog)));
+        Ok(report(&compaction, n_rows, Some(layer.segment()), start))
+    }
+}
+
+/// Layers that a compaction folds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Folding {
+    /// All layers of each tensor into one segment, where there are deltas.
+    All,
+    /// All deltas of each tensor into one, where there are several; its segment stays.
+    Deltas,
+    /// Folds that pay: deltas of a like size into one, and all layers where deltas have many of the
+    /// rows.
+    WherePays,
+}
+
+impl TensorHandle {
+    /// Returns whether a compaction of [`Folding::WherePays`] would write anything.
+    #[must_use]
+    pub fn pays_to_fold(&self) -> bool {
+        let current = self.current();
+        choose_fold(n_rows(current.base()), &current.delta_sizes()).is_some()
+    }
+}
+
+/// A tensor of a partition with what is to be folded of it.
+pub(super) struct Folded {
+    part: Weak<PartHandle>,
+    /// Position of the tensor.
+    at: usize,
+    pub(super) seen: Arc<TensorVersion>,
+    /// `None` where it stays as it is.
+    fold: Option<Fold>,
+}
+
+impl Folded {
+    /// The layers up to `version`: a commit may come to this partition meanwhile, and fail in
+    /// others. `None` where they are gone.
+    pub(super) fn of(
+        part: &Arc<PartHandle>,
+        at: usize,
+        version: u32,
+        what: Folding,
+    ) -> Option<Self> {
+        let seen = part.tensors[at].at(version)?;
+        let fold = match what {
+            Folding::All => (!seen.is_plain()).then_some(Fold::All),
+            Folding::Deltas => {
+                let n_deltas = seen.layers().len() - 1;
+                (n_deltas > 1).then_some(Fold::Deltas(0..n_deltas))
+            }
+            Folding::WherePays => choose_fold(n_rows(seen.base()), &seen.delta_sizes()),
+        };
+        Some(Self { part: Arc::downgrade(part), at, seen, fold })
+    }
+
+    /// Folds deltas alone where all layers were to become one; returns whether any pay.
+    fn leave_segment(&mut self) -> bool {
+        if self.fold != Some(Fold::All) {
+            return false;
+        }
+        self.fold = choose_deltas(&self.seen.delta_sizes()).map(Fold::Deltas);
+        self.fold.is_some()
+    }
+
+    /// Bytes of rows, at most.
+    fn bytes_to_write(&self) -> u64 {
+        let raw_bytes = |layer: &Arc<Layer>| layer.segment().layout().raw_bytes();
+        match &self.fold {
+            None => 0,
+            Some(Fold::All) => raw_bytes(self.seen.base()),
+            Some(Fold::Deltas(deltas)) => {
+                self.seen.layers()[deltas.start + 1..deltas.end + 1].iter().map(raw_bytes).sum()
+            }
+        }
+    }
+}
+
+fn n_rows(layer: &Layer) -> u64 {
+    layer.segment().identity().n_rows.into()
+}

@@ -1,0 +1,199 @@
+//! Deltas: pending rows, or the rows of several deltas, written into a file of their own.
+//!
+//! Crash argument: the file is written under a temporary name, synced, moved to its name, and its
+//! folder is synced, before the catalog names it. A crash before that leaves a file that no record
+//! names, and the next opening for writing removes it. Its pages have the checksums of the bytes
+//! that were handed to the system; they are not read back.
+
+use std::ops::{ControlFlow, Range};
+
+use lodestore_graph::PartId;
+use uuid::Uuid;
+
+use super::TensorVersion;
+use super::tensor::PendingRows;
+use crate::catalog::{Catalog, DeltaRecord};
+use crate::codec::SegmentCodec;
+use crate::error::StoreError;
+use crate::graph::{Graph, delta_file};
+use crate::new_file::write_new_file;
+use crate::plan::{DiskProfile, ReadPlan};
+use crate::row::RowIdx;
+use crate::segment::{Segment, SegmentIdentity, SegmentWriter};
+use crate::tensor::TensorSpec;
+
+/// Rows are handed to the writer in pieces of about this many bytes.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The place of a tensor: what deltas of it are written for.
+pub(super) struct DeltaPlace<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) part: PartId,
+    pub(super) spec: &'a TensorSpec,
+}
+
+/// A delta on disk that no record names yet, open and pinned, with its record.
+pub(super) type Written = (DeltaRecord, Segment);
+
+impl DeltaPlace<'_> {
+    /// Writes the rows that were put for `version`; `None` where there are none. The codec is that
+    /// of `base`.
+    pub(super) fn write_pending(
+        &self,
+        catalog: &Catalog,
+        version: u32,
+        pending: &PendingRows,
+        base: SegmentCodec,
+    ) -> Result<Option<Written>, StoreError> {
+        let rows: Vec<u32> = match pending.known() {
+            Some(rows) => rows.iter().collect(),
+            None => self.scan_rows(catalog, version)?,
+        };
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let row_bytes = self.spec.row_bytes();
+        self.write(version..=version, &rows, base, &mut |writer| {
+            let mut expected = rows.iter();
+            let (mut piece, mut failure) = (Vec::new(), None);
+            catalog.scan_pending(&self.spec.name, version, &mut |row, bytes| {
+                if expected.next() != Some(&row.0) || bytes.len() != row_bytes {
+                    failure = Some(self.damaged(catalog, version, row, bytes.len()));
+                    return ControlFlow::Break(());
+                }
+                piece.extend_from_slice(bytes);
+                if piece.len() >= PIECE_BYTES {
+                    if let Err(error) = writer.write_rows(&piece) {
+                        failure = Some(error);
+                        return ControlFlow::Break(());
+                    }
+                    piece.clear();
+                }
+                ControlFlow::Continue(())
+            })?;
+            if let Some(&missing) = expected.next().filter(|_| failure.is_none()) {
+                failure = Some(self.damaged(catalog, version, RowIdx(missing), 0));
+            }
+            failure.map_or_else(|| writer.write_rows(&piece), Err)
+        })
+        .map(Some)
+    }
+
+    /// Writes the deltas of `from` at these positions as one, which has the newest value of each of
+    /// their rows. `progress` receives bytes as they are written.
+    pub(super) fn write_folded(
+        &self,
+        from: &TensorVersion,
+        deltas: Range<usize>,
+        base: SegmentCodec,
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Written, StoreError> {
+        let layers = &from.layers()[deltas];
+        // Each row once, with the newest of these layers that has it.
+        let mut places: Vec<(u32, u32, u32)> = Vec::new();
+        for (layer, at) in layers.iter().zip(0u32..) {
+            let rows = layer.segment().listed_rows().iter().zip(0u32..);
+            places.extend(rows.map(|(&row, row_of_file)| (row, u32::MAX - at, row_of_file)));
+        }
+        places.sort_unstable();
+        places.dedup_by_key(|(row, ..)| *row);
+        let rows: Vec<u32> = places.iter().map(|(row, ..)| *row).collect();
+        let versions = layers[0].first_version()..=layers[layers.len() - 1].version();
+        let row_bytes = self.spec.row_bytes();
+        let per_piece = (4 * PIECE_BYTES / row_bytes).max(1);
+        let (mut plan, profile) = (ReadPlan::default(), DiskProfile::default());
+        let mut by_layer: Vec<Vec<(RowIdx, u32)>> = vec![Vec::new(); layers.len()];
+        let mut piece = vec![0; per_piece.min(rows.len()) * row_bytes];
+        self.write(versions, &rows, base, &mut |writer| {
+            for places in places.chunks(per_piece) {
+                by_layer.iter_mut().for_each(Vec::clear);
+                for (&(_, layer, row), out_row) in places.iter().zip(0u32..) {
+                    by_layer[(u32::MAX - layer) as usize].push((RowIdx(row), out_row));
+                }
+                let bytes = &mut piece[..places.len() * row_bytes];
+                for (layer, rows) in layers.iter().zip(&by_layer) {
+                    if !rows.is_empty() {
+                        layer.reader().gather(rows, &profile, &mut plan, bytes)?;
+                    }
+                }
+                writer.write_rows(bytes)?;
+                if progress(bytes.len() as u64).is_break() {
+                    return Err(StoreError::Stopped);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes a delta of `rows` whose bytes `fill` hands to the writer; removes it after a failure.
+    fn write(
+        &self,
+        versions: std::ops::RangeInclusive<u32>,
+        rows: &[u32],
+        base: SegmentCodec,
+        fill: &mut dyn FnMut(&mut SegmentWriter) -> Result<(), StoreError>,
+    ) -> Result<Written, StoreError> {
+        let (first, version) = (*versions.start(), *versions.end());
+        let name = delta_file(&self.spec.name, first, version);
+        let identity = self.graph.delta_identity(self.part, self.spec, version, rows.len());
+        let codec = match base {
+            SegmentCodec::Raw => SegmentCodec::Raw,
+            SegmentCodec::Zstd { .. } => SegmentCodec::zstd_for(self.spec.row_bytes()),
+        };
+        let written = write_new_file(self.graph, self.part, name, &identity, |path| {
+            let device = &**self.graph.device();
+            let mut writer = SegmentWriter::create_delta(device, path, &identity, codec, rows)?;
+            fill(&mut writer)?;
+            writer.finish()
+        });
+        written.map(|(record, segment)| (DeltaRecord { first, version, record }, segment))
+    }
+
+    /// Returns the rows that were put for `version`, as the catalog has them.
+    fn scan_rows(&self, catalog: &Catalog, version: u32) -> Result<Vec<u32>, StoreError> {
+        let range = self.graph.book().range(self.part);
+        let n_rows = range.end - range.start;
+        let (mut rows, mut fault) = (Vec::new(), None);
+        catalog.scan_pending(&self.spec.name, version, &mut |row, bytes| {
+            if row.0 >= n_rows {
+                fault = Some(self.damaged(catalog, version, row, bytes.len()));
+                return ControlFlow::Break(());
+            }
+            rows.push(row.0);
+            ControlFlow::Continue(())
+        })?;
+        fault.map_or(Ok(rows), Err)
+    }
+
+    fn damaged(&self, catalog: &Catalog, version: u32, row: RowIdx, n_bytes: usize) -> StoreError {
+        let (expected, range) = (self.spec.row_bytes(), self.graph.book().range(self.part));
+        let n_rows = range.end - range.start;
+        let reason = format!(
+            "expected rows below {n_rows} of {expected} bytes, as they were put, found {n_bytes} bytes"
+        );
+        let (dir, tensor) = (catalog.dir().to_owned(), self.spec.name.clone());
+        StoreError::DamagedPending { dir, tensor, version, row, reason }
+    }
+}
+
+impl Graph {
+    /// Returns the identity of a new delta of `n_rows` rows.
+    fn delta_identity(
+        &self,
+        part: PartId,
+        spec: &TensorSpec,
+        version: u32,
+        n_rows: usize,
+    ) -> SegmentIdentity {
+        let range = self.book().range(part);
+        SegmentIdentity {
+            graph: self.uuid(),
+            segment: Uuid::new_v4(),
+            part,
+            version,
+            tensor: spec.clone(),
+            n_rows: n_rows as u32,
+            delta_of: Some(range.end - range.start),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! A follower takes over a version of a writer, whose files it has fetched and checked.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lodestore_graph::PartId;
+
+use super::garbage::Retired;
+use super::{GraphHandle, Layer, OpenMode, PartHandle, TensorVersion};
+use crate::catalog::{DeltaRecord, SegmentRecord};
+use crate::error::StoreError;
+use crate::follow::{Manifest, ManifestTensor};
+
+impl GraphHandle {
+    /// Switches a partition to the version of a manifest, all of whose files are in its folder;
+    /// returns whether anything has changed. After a crash it has that version or the one before.
+    ///
+    /// Fails with [`StoreError::FollowRefused`] for a manifest of another graph, of an earlier
+    /// version, and of another history: with another file for versions that it has.
+    pub fn install(&self, manifest: &Manifest) -> Result<bool, StoreError> {
+        let part = manifest.part;
+        if self.mode != OpenMode::Follow {
+            let reason = "the graph is not open to follow".to_owned();
+            return Err(StoreError::FollowRefused { part, reason });
+        }
+        self.check_process()?;
+        let mut garbage = self.garbage();
+        let _alone = self.commits();
+        let open = self.part_to_follow(manifest)?;
+        open.catalog.check_takes_writes()?;
+        let mut changed = Vec::with_capacity(open.tensors.len());
+        for (tensor, from) in open.tensors.iter().zip(&manifest.tensors) {
+            let current = tensor.current();
+            changed.push(self.layers_of(part, &current, from)?);
+        }
+        let is_same = |(tensor, layers): (&Arc<super::TensorHandle>, &Vec<Arc<Layer>>)| {
+            let current = tensor.current();
+            current.layers().len() == layers.len()
+                && current.layers().iter().zip(layers).all(|(a, b)| Arc::ptr_eq(a, b))
+        };
+        let are_same = open.tensors.iter().zip(&changed).all(is_same);
+        if open.version() == manifest.version && are_same {
+            return Ok(false);
+        }
+        let (records, deltas) = manifest.records();
+        open.catalog.take_over(&records, &deltas, manifest.version, &manifest.commits)?;
+        for (tensor, layers) in open.tensors.iter().zip(changed) {
+            let old = tensor.current();
+            let is_kept = |layer: &&Arc<Layer>| layers.iter().any(|it| Arc::ptr_eq(it, layer));
+            let retired = old.layers().iter().filter(|layer| !is_kept(layer));
+            garbage.extend(retired.map(|layer| Retired::new(layer, &open.catalog)));
+            tensor.install(&TensorVersion::new(manifest.version, layers));
+        }
+        open.version.store(manifest.version, Ordering::Release);
+        self.note_version();
+        // The switch is done; what is left is looked at with the next one.
+        if let Err(error) = self.sweep_garbage(&mut garbage) {
+            tracing::warn!("{error}; files that no version needs stay until the next version");
+        }
+        Ok(true)
+    }
+
+    /// Returns whether a file of a manifest is one of those that are served; its record is durable.
+    ///
+    /// Fails for a manifest that does not follow what is there.
+    pub(crate) fn serves_file_of(
+        &self,
+        manifest: &Manifest,
+        name: &str,
+    ) -> Result<bool, StoreError> {
+        let part = self.part_to_follow(manifest)?;
+        let path = self.graph.part_dir(manifest.part).join(name);
+        let has_file = |tensor: &Arc<super::TensorHandle>| {
+            tensor.current().layers().iter().any(|layer| layer.segment().path() == path)
+        };
+        Ok(part.tensors.iter().any(has_file))
+    }
+
+    /// Returns the partition of a manifest; fails for a manifest that does not follow what is
+    /// there.
+    fn part_to_follow(&self, manifest: &Manifest) -> Result<Arc<PartHandle>, StoreError> {
+        let part = manifest.part;
+        let open = self.now().get(part.index()).cloned().flatten();
+        let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
+        let refused = |reason: String| Err(StoreError::FollowRefused { part, reason });
+        if manifest.graph != self.graph.uuid() {
+            return refused(format!(
+                "the writer serves graph {}, and here is graph {}; follow its own writer, or in an \
+                 empty folder",
+                manifest.graph,
+                self.graph.uuid()
+            ));
+        }
+        let (here, dir) = (open.version(), self.graph.dir().display());
+        if manifest.version < here {
+            return refused(format!(
+                "the writer is at version {}, and version {here} is here: was it restored from a copy? \
+                 If it is right, stop this server, remove {dir}, and start it again",
+                manifest.version
+            ));
+        }
+        let names = manifest.tensors.iter().map(|tensor| tensor.name.as_str());
+        if !names.eq(open.tensors.iter().map(|tensor| tensor.spec().name.as_str())) {
+            return refused(format!(
+                "the writer has other tensors than this graph. If it is right, stop this server, remove \
+                 {dir}, and start it again"
+            ));
+        }
+        self.check_history(&open, manifest)?;
+        for (tensor, from) in open.tensors.iter().zip(&manifest.tensors) {
+            for layer in tensor.current().layers() {
+                if !from.covers(layer) {
+                    return refused(format!(
+                        "the writer has no file with the rows of `{}` that version {} has here: was the \
+                         tensor written again, or a file of the writer lost? If it is right, stop this \
+                         server, remove {dir}, and start it again",
+                        from.name,
+                        layer.version()
+                    ));
+                }
+                let same = from.record_like(layer);
+                let Some(theirs) = same.filter(|it| it.digest != *layer.segment().digest()) else {
+                    continue;
+                };
+                let version = layer.version();
+                return refused(format!(
+                    "the writer's {} has other rows of version {version} than that here: was it restored \
+                     from a copy, and committed since? If it is right, stop this server, remove {dir}, \
+                     and start it again",
+                    theirs.file
+                ));
+            }
+        }
+        Ok(open)
+    }
+
+    /// Fails where the writer has not made the version that is here by the commit that is known
+    /// here.
+    fn check_history(&self, open: &PartHandle, manifest: &Manifest) -> Result<(), StoreError> {
+        let (part, here, dir) = (manifest.part, open.version(), self.graph.dir().display());
+        // The version of an import has none: every history of the graph begins with it.
+        let Some(ours) = open.catalog.commit_id(here)? else { return Ok(()) };
+        let reason = match manifest.commits.iter().find(|it| it.version == here) {
+            Some(theirs) if theirs.id == ours => return Ok(()),
+            Some(_) => format!(
+                "the writer has made version {here} by another commit than that here: was it restored \
+                 from a copy, and committed since? If it is right, stop this server, remove {dir}, and \
+                 start it again"
+            ),
+            None => {
+                let oldest = manifest.commits.first().map_or(manifest.version, |it| it.version);
+                format!(
+                    "version {here} is here, and the writer, at version {}, knows its commits from \
+                     version {oldest} on: it was repaired, or this server was away for too long. If the \
+                     writer is right, stop this server, remove {dir}, and start it again",
+                    manifest.version
+                )
+            }
+        };
+        Err(StoreError::FollowRefused { part, reason })
+    }
+
+    /// Returns the layers of a tensor as a manifest lists them: those that are open, and others
+    /// opened.
+    fn layers_of(
+        &self,
+        part: PartId,
+        current: &TensorVersion,
+        from: &ManifestTensor,
+    ) -> Result<Vec<Arc<Layer>>, StoreError> {
+        let spec = self.graph.tensor(&from.name)?;
+        let known = |first: u32, version: u32, record: &SegmentRecord| {
+            let is_it = |layer: &&Arc<Layer>| {
+                (layer.first_version(), layer.version()) == (first, version)
+                    && *layer.segment().digest() == record.digest
+            };
+            current.layers().iter().find(is_it).cloned()
+        };
+        let (version, base) = &from.base;
+        let mut layers = vec![match known(*version, *version, base) {
+            Some(layer) => layer,
+            None => {
+                let segment = self.graph.open_base(part, spec, *version, base)?;
+                Layer::open(segment, *version, self.reader)?
+            }
+        }];
+        for DeltaRecord { first, version, record } in &from.deltas {
+            layers.push(match known(*first, *version, record) {
+                Some(layer) => layer,
+                None => {
+                    let delta =
+                        DeltaRecord { first: *first, version: *version, record: record.clone() };
+                    Layer::open(self.graph.open_delta(part, spec, &delta)?, *first, self.reader)?
+                }
+            });
+        }
+        Ok(layers)
+    }
+
+    /// Returns the graph's folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.graph.dir()
+    }
+}
+
+impl ManifestTensor {
+    /// Returns whether a file has the rows of a layer: that layer, or what it was folded into.
+    fn covers(&self, layer: &Layer) -> bool {
+        let (first, version) = (layer.first_version(), layer.version());
+        let is_delta = layer.segment().identity().delta_of.is_some();
+        let mut deltas = self.deltas.iter();
+        self.base.0 >= version
+            || is_delta && deltas.any(|it| it.first <= first && it.version >= version)
+    }
+
+    /// Returns the record of the file that has the same rows as a layer in the same history: both
+    /// with every row, or both with those that changed in the same versions.
+    fn record_like(&self, layer: &Layer) -> Option<&SegmentRecord> {
+        let versions = (layer.first_version(), layer.version());
+        if layer.segment().identity().delta_of.is_none() {
+            let (version, record) = &self.base;
+            return (*version == versions.1).then_some(record);
+        }
+        let delta = self.deltas.iter().find(|it| (it.first, it.version) == versions);
+        delta.map(|delta| &delta.record)
+    }
+}

@@ -1,0 +1,80 @@
+//! Which partitions take writes.
+//!
+//! A write that fails stops the writes of its partition alone: see `catalog/health.rs`. A commit
+//! concerns all of them; one that fails in between leaves some prepared or published, and the same
+//! commit repeated ends the same.
+
+use std::sync::PoisonError;
+
+use lodestore_graph::PartId;
+
+use super::{GraphHandle, OpenMode, PartHandle};
+use crate::error::StoreError;
+
+/// A partition that takes no writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoppedWrites {
+    /// The partition.
+    pub part: PartId,
+    /// The write that failed.
+    pub reason: String,
+    /// The remedy.
+    pub advice: &'static str,
+}
+
+impl GraphHandle {
+    /// Returns whether puts and commits can succeed: the graph is open for writing, and no
+    /// partition has a failed write that keeps others away.
+    #[must_use]
+    pub fn takes_writes(&self) -> bool {
+        let is_writer = self.mode == OpenMode::Write && self.check_process().is_ok();
+        is_writer && self.stopped_writes().is_empty()
+    }
+
+    /// Returns the partitions that take no writes since one has failed.
+    #[must_use]
+    pub fn stopped_writes(&self) -> Vec<StoppedWrites> {
+        let stopped = |part: &PartHandle| {
+            let (reason, advice) = part.catalog.write_failure()?;
+            Some(StoppedWrites { part: part.part, reason, advice })
+        };
+        self.open_parts().iter().filter_map(|part| stopped(part)).collect()
+    }
+
+    /// Refuses puts and commits of a partition with [`StoreError::WritesStopped`] until the graph
+    /// is opened again. Reads continue.
+    pub fn stop_writes(&self, part: PartId, reason: String, advice: &'static str) {
+        // No put or commit is midway.
+        let _alone = self.commits();
+        let _gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = self.open_parts().iter().find(|open| open.part == part) {
+            open.catalog.stop_writes(reason, advice);
+        }
+    }
+
+    /// Fails unless the graph is open for writing.
+    pub(super) fn check_writable(&self) -> Result<(), StoreError> {
+        self.check_process()?;
+        match self.mode {
+            OpenMode::Read => Err(StoreError::ReadOnly { dir: self.graph.dir().to_owned() }),
+            OpenMode::Follow => {
+                let read_only = StoreError::ReadOnly { dir: self.graph.dir().to_owned() };
+                self.graph.check_owned().and(Err(read_only))
+            }
+            OpenMode::Write => Ok(()),
+        }
+    }
+
+    /// Fails where the graph is open only to be read: then no file of it is removed.
+    pub(super) fn check_changes(&self) -> Result<(), StoreError> {
+        match self.mode {
+            OpenMode::Follow => self.check_process(),
+            OpenMode::Read | OpenMode::Write => self.check_writable(),
+        }
+    }
+
+    /// Fails while a partition takes no writes, before any of them is written to.
+    pub(super) fn check_all_take_writes(&self) -> Result<(), StoreError> {
+        self.open_parts().iter().try_for_each(|part| part.catalog.check_takes_writes())
+    }
+}

@@ -1,0 +1,347 @@
+//! Opening: catalogs, versions, and the files of each tensor.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, RwLock};
+
+use lodestore_graph::PartId;
+use lodestore_graph::fork::Generation;
+
+use super::delta::DeltaPlace;
+use super::garbage::{Garbage, remove_unpinned};
+use super::tensor::PendingRows;
+use super::tensors::{set_unlisted_aside, settle};
+use super::transfer::TransferState;
+use super::{GraphHandle, Layer, OpenMode, PartHandle, TensorHandle, TensorVersion};
+use crate::catalog::Catalog;
+use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
+use crate::graph::{Graph, TEMPORARY_SUFFIX, tensor_of_file, version_of_file, versions_of_delta};
+use crate::quarantine::quarantine;
+use crate::reader::{OpenOptions, ReaderKind};
+use crate::row::RowIdx;
+use crate::segment::Segment;
+use crate::tensor::TensorSpec;
+
+impl GraphHandle {
+    /// Opens all tensors of the given partitions of `graph`, or of all.
+    ///
+    /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`];
+    /// brings rows that an older release has committed into deltas, and all partitions to the
+    /// highest version among them; and removes what crashes and pinned readers have left. For
+    /// reading it takes no lock and writes nothing.
+    pub fn open(
+        graph: Graph,
+        parts: Option<&[PartId]>,
+        mode: OpenMode,
+        options: &OpenOptions,
+    ) -> Result<Self, StoreError> {
+        let wanted: BTreeSet<PartId> = match parts {
+            Some(parts) => parts.iter().copied().collect(),
+            None => graph.book().parts().collect(),
+        };
+        let opened = match mode {
+            OpenMode::Read => open_to_read(&graph, &wanted)?,
+            OpenMode::Write => {
+                graph.check_owned()?;
+                open_to_write(&graph, &wanted)?
+            }
+            OpenMode::Follow => open_to_follow(&graph, &wanted)?,
+        };
+        let highest = opened.iter().map(|part| part.version).max().unwrap_or(0);
+        let lowest = opened.iter().map(|part| part.version).min().unwrap_or(0);
+        // Which reader is best depends on all segments together.
+        let bytes = opened.iter().flat_map(OpenedPart::segments);
+        let reader = options.reader.settle(bytes.map(|s| s.layout().file_bytes()).sum());
+        let mut parts: Vec<Option<Arc<PartHandle>>> = vec![None; graph.book().n_parts().into()];
+        for part in opened {
+            let position = part.part.index();
+            parts[position] = Some(Arc::new(part.live(reader)?));
+        }
+        let this = Self {
+            graph,
+            mode,
+            process: Generation::now(),
+            reader,
+            parts: RwLock::new(parts.into()),
+            version: AtomicU32::new(lowest),
+            gate: RwLock::default(),
+            commits: Mutex::default(),
+            compactions: Mutex::default(),
+            garbage: Mutex::new(Garbage::new()),
+            coming: Mutex::default(),
+        };
+        if mode == OpenMode::Write {
+            // A commit that was cut off has reached some partitions and not others.
+            this.advance(&this.commits(), highest)?;
+        }
+        Ok(this)
+    }
+}
+
+/// Returns the versions that rows of a tensor are pending for, ascending. Those of `base` or
+/// before, which a segment has taken in, are left out.
+///
+/// Fails for a version that no put can have been for.
+fn pending_versions(
+    catalog: &Catalog,
+    spec: &TensorSpec,
+    base: u32,
+    committed: u32,
+) -> Result<Vec<u32>, StoreError> {
+    let (mut versions, mut after) = (Vec::new(), base);
+    while let Some(version) = catalog.first_put_after(&spec.name, after)? {
+        // One version beyond that which a commit under way closes.
+        let newest = committed.saturating_add(2);
+        if version > newest {
+            let (dir, tensor) = (catalog.dir().to_owned(), spec.name.clone());
+            let reason = format!("expected rows of versions up to {newest}");
+            return Err(StoreError::DamagedPending {
+                dir,
+                tensor,
+                version,
+                row: RowIdx(0),
+                reason,
+            });
+        }
+        versions.push(version);
+        after = version;
+    }
+    Ok(versions)
+}
+
+/// Writes a delta for each version whose rows an older release has committed as they were put, and
+/// removes those that a segment has taken in. Returns whether there are deltas that are not open.
+fn bring_forward(graph: &Graph, part: PartId, opened: &OpenedPart) -> Result<bool, StoreError> {
+    let (catalog, committed) = (&opened.catalog, opened.version);
+    let mut has_written = false;
+    for OpenedTensor { spec, segment, pending_for, .. } in &opened.tensors {
+        let base = segment.identity().version;
+        if catalog.first_put_after(&spec.name, 0)?.is_some_and(|version| version <= base) {
+            catalog.remove_rows(&spec.name, base)?;
+        }
+        let place = DeltaPlace { graph, part, spec };
+        let old = PendingRows::unknown();
+        for &version in pending_for.iter().filter(|version| **version <= committed) {
+            let written = place.write_pending(catalog, version, &old, segment.codec())?;
+            if let Some((record, _)) = written {
+                catalog.bring_forward(&spec.name, &record)?;
+                has_written = true;
+            }
+        }
+    }
+    Ok(has_written)
+}
+
+/// A partition without readers.
+pub(crate) struct OpenedPart {
+    part: PartId,
+    /// Its committed version.
+    pub(crate) version: u32,
+    /// The version that a commit has prepared, if there is one.
+    pub(crate) prepared_version: Option<u32>,
+    catalog: Catalog,
+    /// As in the graph's description.
+    pub(crate) tensors: Vec<OpenedTensor>,
+}
+
+/// The files of a tensor, without readers.
+pub(crate) struct OpenedTensor {
+    pub(crate) spec: TensorSpec,
+    /// The segment that has every row.
+    pub(crate) segment: Segment,
+    /// Deltas over it, oldest first, with the first version that each has rows of.
+    pub(crate) deltas: Vec<(u32, Segment)>,
+    /// State of a prepared commit.
+    pub(crate) prepared: Option<Segment>,
+    /// The versions that rows are pending for, ascending.
+    pub(crate) pending_for: Vec<u32>,
+}
+
+/// Opens partitions as they are.
+fn open_to_read(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
+    wanted.iter().map(|&part| OpenedPart::to_read(graph, part)).collect()
+}
+
+/// Locks all partitions, and removes what crashes have left.
+fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
+    let here = graph.parts_here();
+    let lock = |&part: &PartId| {
+        if !here.contains(&part) {
+            let opened: Vec<String> = here.iter().map(ToString::to_string).collect();
+            return Err(StoreError::NoPart { part, opened: opened.join(", ") });
+        }
+        Ok((part, graph.catalog_for_writing(part)?))
+    };
+    let catalogs = wanted.iter().map(lock).collect::<Result<Vec<_>, StoreError>>()?;
+    let open = |(part, catalog)| OpenedPart::to_write(graph, part, catalog);
+    catalogs.into_iter().map(open).collect()
+}
+
+/// Locks all partitions, and opens them as they are: what a fetch has left is continued.
+fn open_to_follow(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
+    let open = |&part: &PartId| OpenedPart::open(graph, part, graph.catalog_for_writing(part)?);
+    wanted.iter().map(open).collect()
+}
+
+impl OpenedPart {
+    /// Opens a partition as it is.
+    ///
+    /// Fails with [`StoreError::OldRows`] for committed rows as older releases stored them.
+    pub(crate) fn to_read(graph: &Graph, part: PartId) -> Result<Self, StoreError> {
+        graph.with_catalog(part, |catalog| {
+            let opened = Self::open(graph, part, catalog)?;
+            let old = opened.tensors.iter().find_map(|tensor| {
+                let old = tensor.pending_for.iter().find(|of| **of <= opened.version);
+                old.map(|&version| (tensor.spec.name.clone(), version))
+            });
+            let dir = || graph.part_dir(part);
+            old.map_or(Ok(opened), |(tensor, version)| {
+                Err(StoreError::OldRows { dir: dir(), tensor, version })
+            })
+        })
+    }
+
+    /// Opens a partition whose lock `catalog` has, brings what an older release has committed into
+    /// deltas, and removes garbage.
+    fn to_write(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
+        let stored = settle(graph, part, &catalog)?;
+        let opened = Self::open(graph, part, catalog)?;
+        // First, so that what a crash has left is not in the way.
+        opened.remove_orphans(graph, &stored)?;
+        match bring_forward(graph, part, &opened)? {
+            true => Self::open(graph, part, opened.catalog),
+            false => Ok(opened),
+        }
+    }
+
+    /// Opens one more partition of an open graph, at its own version.
+    pub(super) fn late(graph: &Graph, part: PartId, mode: OpenMode) -> Result<Self, StoreError> {
+        match mode {
+            OpenMode::Read => Self::to_read(graph, part),
+            OpenMode::Write => Self::to_write(graph, part, graph.catalog_for_writing(part)?),
+            OpenMode::Follow => Self::open(graph, part, graph.catalog_for_writing(part)?),
+        }
+    }
+
+    /// Opens the files of a partition at its version.
+    fn open(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
+        let version = catalog.current_version()?;
+        let prepared_version = catalog.prepared_version()?;
+        let next = version.saturating_add(1);
+        if let Some(found) = prepared_version.filter(|prepared| *prepared != next) {
+            return Err(StoreError::Catalog {
+                dir: catalog.dir().to_owned(),
+                reason: format!(
+                    "version {found} is prepared over version {version}, expected {next}"
+                ),
+                origin: ErrorOrigin::Damage,
+            });
+        }
+        let open = |spec: &TensorSpec| {
+            let segment = graph.segment_at(&catalog, part, spec, version)?;
+            let deltas = graph.deltas_at(&catalog, part, spec, version)?;
+            let prepared = prepared_version.map(|of| catalog.prepared_delta(&spec.name, of));
+            let prepared = prepared.transpose()?.flatten();
+            let prepared = prepared.map(|it| graph.open_delta(part, spec, &it)).transpose()?;
+            let pending_for =
+                pending_versions(&catalog, spec, segment.identity().version, version)?;
+            Ok(OpenedTensor { spec: spec.clone(), segment, deltas, prepared, pending_for })
+        };
+        let tensors = graph.meta().tensors.iter().map(open).collect::<Result<_, StoreError>>()?;
+        Ok(Self { part, version, prepared_version, catalog, tensors })
+    }
+
+    /// Number of rows of a tensor that are pending. Reads them.
+    pub(crate) fn n_pending(&self, tensor: &OpenedTensor) -> Result<u64, StoreError> {
+        let mut n_rows = 0;
+        for &version in &tensor.pending_for {
+            self.catalog.scan_pending(&tensor.spec.name, version, &mut |_, _| {
+                n_rows += 1;
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(n_rows)
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.tensors.iter().flat_map(|tensor| {
+            let deltas = tensor.deltas.iter().map(|(_, delta)| delta);
+            deltas.chain([&tensor.segment]).chain(&tensor.prepared)
+        })
+    }
+
+    pub(super) fn live(self, reader: ReaderKind) -> Result<PartHandle, StoreError> {
+        let (catalog, version) = (Arc::new(self.catalog), self.version);
+        let closed = version.max(self.prepared_version.unwrap_or(0));
+        let pending = self.tensors.iter().filter_map(|tensor| tensor.pending_for.last());
+        let open = pending.copied().max().filter(|&newest| newest > closed);
+        let puts_for = open.unwrap_or(closed.saturating_add(1));
+        let live = |tensor: OpenedTensor| {
+            let first = tensor.segment.identity().version;
+            let mut layers = vec![Layer::open(tensor.segment, first, reader)?];
+            for (first, delta) in tensor.deltas {
+                layers.push(Layer::open(delta, first, reader)?);
+            }
+            let open_prepared = |delta: Segment| {
+                let version = delta.identity().version;
+                Layer::open(delta, version, reader)
+            };
+            let prepared = tensor.prepared.map(open_prepared).transpose()?;
+            let (current, catalog) = (TensorVersion::new(version, layers), Arc::clone(&catalog));
+            let live =
+                TensorHandle::new(tensor.spec, catalog, current, prepared, &tensor.pending_for);
+            Ok(Arc::new(live))
+        };
+        let tensors = self.tensors.into_iter().map(live).collect::<Result<_, StoreError>>()?;
+        let (part, transfer) = (self.part, TransferState::default());
+        let (version, puts_for) = (AtomicU32::new(version), AtomicU32::new(puts_for));
+        Ok(PartHandle { part, catalog, tensors, version, puts_for, transfer })
+    }
+
+    /// Removes files that a compaction did not finish, and segments that none needs any more.
+    ///
+    /// A file of a later version than the partition's goes to quarantine, unless its rows are still
+    /// pending: no crash leaves one, but a catalog that was restored from an old copy does, and
+    /// nothing else may have its rows. So does a file of a tensor that `stored` does not list.
+    fn remove_orphans(&self, graph: &Graph, stored: &Graph) -> Result<(), StoreError> {
+        let (device, dir, version) = (&**graph.device(), graph.part_dir(self.part), self.version);
+        for entry in device.list(&dir).map_err(StoreError::io(&dir, "list"))? {
+            let path = dir.join(&entry.name);
+            let unfinished = entry.name.strip_suffix(TEMPORARY_SUFFIX);
+            let name = unfinished.unwrap_or(&entry.name);
+            let of = self.tensors.iter().find_map(|tensor| {
+                let of = version_of_file(name, &tensor.spec.name);
+                let of = of.or_else(|| Some(versions_of_delta(name, &tensor.spec.name)?.1))?;
+                // The rows that a commit was writing are still pending.
+                let is_known = of <= version || tensor.pending_for.contains(&of);
+                Some((of, is_known))
+            });
+            let Some((of, is_known)) = of else {
+                let tensor = tensor_of_file(name).filter(|it| stored.meta().tensor(it).is_none());
+                match (tensor, unfinished) {
+                    (None, _) => {}
+                    (Some(_), Some(_)) => drop(remove_unpinned(device, &path)),
+                    (Some(_), None) => set_unlisted_aside(device, &path)?,
+                }
+                continue;
+            };
+            if unfinished.is_none() && self.segments().any(|segment| segment.path() == path) {
+                continue;
+            }
+            if unfinished.is_none() && !is_known {
+                let to = quarantine(device, &path)?;
+                tracing::warn!(
+                    "{}: of version {of}, later than the catalog's {version}; is the catalog an old \
+                     copy? moved to {}",
+                    path.display(),
+                    to.display()
+                );
+            } else if !remove_unpinned(device, &path) {
+                tracing::debug!("{}: still read from; left for later", path.display());
+            }
+        }
+        Ok(())
+    }
+}

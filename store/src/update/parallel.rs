@@ -1,0 +1,60 @@
+//! Does the same over several partitions concurrently: each waits for a sync of its own.
+
+use std::panic::resume_unwind;
+use std::thread;
+
+use crate::file_system::FileSystem;
+
+/// Most threads that wait concurrently.
+const MAX_THREADS: usize = 16;
+
+/// Calls `each` for all items, one of them in this thread, and all of them where `device` does not
+/// wait or the system has no thread to give; returns the results in their order.
+pub(super) fn for_each<T: Sync, R: Send>(
+    device: &dyn FileSystem,
+    items: &[T],
+    each: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    if !device.waits() {
+        return items.iter().map(each).collect();
+    }
+    let per_thread = items.len().div_ceil(MAX_THREADS).max(1);
+    let Some((first, others)) = items.split_at_checked(per_thread.min(items.len())) else {
+        return Vec::new();
+    };
+    let each_of = |items: &[T]| items.iter().map(&each).collect::<Vec<R>>();
+    thread::scope(|scope| {
+        let each_of = &each_of;
+        // The part without a thread of its own runs on this one.
+        let spawn = |items| {
+            let thread = thread::Builder::new().spawn_scoped(scope, move || each_of(items));
+            thread.map_err(|_| items)
+        };
+        let threads: Vec<_> = others.chunks(per_thread).map(spawn).collect();
+        let mut results = each_of(first);
+        for thread in threads {
+            results.extend(match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Err(items) => each_of(items),
+            });
+        }
+        results
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file_system::Disk;
+
+    #[test]
+    fn results_come_in_the_order_of_their_items() {
+        for n in [0, 1, 2, 15, 16, 17, 33, 100] {
+            let items: Vec<usize> = (0..n).collect();
+            assert_eq!(
+                for_each(&Disk, &items, |item| item * 2),
+                (0..n).map(|i| i * 2).collect::<Vec<_>>()
+            );
+        }
+    }
+}

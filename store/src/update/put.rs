@@ -1,0 +1,110 @@
+//! Puts: rows into the pending version.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use lodestore_graph::{NodeId, PartId};
+
+use super::parallel::for_each;
+use super::{GraphHandle, PartHandle, TensorHandle};
+use crate::error::StoreError;
+use crate::import::EXTERNAL_ID_TENSOR;
+use crate::limits::MAX_PUT_BYTES;
+use crate::row::RowIdx;
+
+/// A row of a put: its partition, and its place and bytes there.
+type Routed<'a> = (PartId, (RowIdx, &'a [u8]));
+
+/// The rows of a put for one partition.
+struct PartRows<'a> {
+    part: Arc<PartHandle>,
+    rows: Vec<(RowIdx, &'a [u8])>,
+}
+
+impl GraphHandle {
+    /// Puts rows of a tensor for the pending version, whose number it returns: durable then, and
+    /// seen by no reader until that version is committed.
+    ///
+    /// `rows` has `ids.len() * row_bytes` bytes, at most [`MAX_PUT_BYTES`]. Where an id comes
+    /// several times, its last row stays. Everything is checked before anything is written. The
+    /// rows of one partition are put all or not at all; after an error those of some partitions may
+    /// be there: put them again.
+    ///
+    /// Threads that put concurrently share syncs.
+    pub fn put_rows(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<u32, StoreError> {
+        self.check_process()?;
+        let routed = self.route_put(tensor, ids, rows)?;
+        let _shared = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        self.check_writable()?;
+        // Under the gate: none of these is given up or dropped before the rows are put.
+        let position = self.tensor_position(tensor)?;
+        let by_part = self.by_part(&routed)?;
+        for PartRows { part, .. } in &by_part {
+            part.check_is_not_sealed()?;
+            part.catalog.check_takes_writes()?;
+        }
+        let put = |put: &PartRows<'_>| {
+            let version = put.part.puts_for.load(Ordering::Acquire);
+            put.part.tensors[position].put(version, &put.rows).map(|()| version)
+        };
+        let results = for_each(&**self.graph.device(), &by_part, put);
+        // The highest: committed through it, the rows of all partitions are visible.
+        let none = self.version().saturating_add(1);
+        results.into_iter().try_fold(none, |highest, version| Ok(version?.max(highest)))
+    }
+
+    /// Checks a put and finds where each row goes, by partition.
+    fn route_put<'a>(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        rows: &'a [u8],
+    ) -> Result<Vec<Routed<'a>>, StoreError> {
+        let row_bytes = self.spec(tensor)?.row_bytes();
+        if tensor == EXTERNAL_ID_TENSOR {
+            return Err(StoreError::Fixed { tensor: tensor.to_owned() });
+        }
+        let (expected_bytes, found_bytes) =
+            (ids.len() as u64 * row_bytes as u64, rows.len() as u64);
+        if expected_bytes != found_bytes {
+            return Err(StoreError::PutLength { expected_bytes, found_bytes });
+        }
+        if found_bytes > MAX_PUT_BYTES {
+            return Err(StoreError::PutTooLarge { found_bytes });
+        }
+        let book = self.graph.book();
+        let mut routed = Vec::with_capacity(ids.len());
+        for (position, (&node, row)) in ids.iter().zip(rows.chunks_exact(row_bytes)).enumerate() {
+            let Some((part, row_idx)) = book.locate(node) else {
+                return Err(StoreError::NoNode { node, position, n_nodes: book.n_nodes() });
+            };
+            routed.push((part, (RowIdx(row_idx), row)));
+        }
+        // A stable sort: the last of several rows in one place must stay the last.
+        routed.sort_by_key(|&(part, _)| part);
+        Ok(routed)
+    }
+
+    /// Returns the rows of each partition, all of which must be open here.
+    fn by_part<'a>(&self, routed: &[Routed<'a>]) -> Result<Vec<PartRows<'a>>, StoreError> {
+        let parts = self.now();
+        let rows_of = |rows: &[Routed<'a>]| {
+            let part = rows[0].0;
+            let rows = rows.iter().map(|&(_, row)| row).collect();
+            let opened = || self.opened();
+            let open = parts[part.index()].as_ref();
+            let open = open.ok_or_else(|| StoreError::NoPart { part, opened: opened() })?;
+            Ok(PartRows { part: Arc::clone(open), rows })
+        };
+        routed.chunk_by(|a, b| a.0 == b.0).map(rows_of).collect()
+    }
+}
+
+impl TensorHandle {
+    /// Puts rows for `version`: on disk, and then in the list of what is pending.
+    fn put(&self, version: u32, rows: &[(RowIdx, &[u8])]) -> Result<(), StoreError> {
+        self.catalog().put_rows(&self.spec().name, version, rows.iter().copied())?;
+        self.add(version, rows.iter().map(|&(row, _)| row));
+        Ok(())
+    }
+}

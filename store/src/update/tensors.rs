@@ -1,0 +1,486 @@
+//! Tensors that come to a graph and go from it.
+//!
+//! Crash argument for a tensor that comes:
+//!
+//! 1. Each partition's rows are written into a segment, synced, moved to its name, and recorded in
+//!    the partition's catalog as new: no reader looks there yet.
+//! 2. `graph.toml` is replaced by one that lists the tensor. That is the switch, for all
+//!    partitions.
+//! 3. The catalogs record the segments as any other, with the new text of `graph.toml`.
+//!
+//! A crash before step 2 leaves files and records of a tensor that `graph.toml` does not list. The
+//! next opening for writing removes the records and moves the files to quarantine. After it readers
+//! find the segments under either kind of record. A tensor that goes is taken out of `graph.toml`
+//! first.
+
+mod imported;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use lodestore_graph::PartId;
+use uuid::Uuid;
+
+use super::garbage::Retired;
+use super::transfer::busy;
+use super::{GraphHandle, Layer, OpenMode, PartHandle, TensorHandle, TensorVersion};
+use crate::catalog::{Catalog, SegmentRecord};
+use crate::codec::SegmentCodec;
+use crate::error::StoreError;
+use crate::file_system::{FileSystem, Guard};
+use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, segment_file};
+use crate::import::EXTERNAL_ID_TENSOR;
+use crate::limits::MAX_TENSORS;
+use crate::meta::GraphMeta;
+use crate::new_file::{discard, remove_if_there};
+use crate::quarantine::quarantine;
+use crate::reader::OpenOptions;
+use crate::segment::{SegmentIdentity, SegmentWriter};
+use crate::tensor::TensorSpec;
+use crate::transfer::Arrival;
+
+/// The version of a new tensor's segment: every version of the graph has the tensor.
+const FIRST_VERSION: u32 = 1;
+
+/// A tensor of an existing graph that is written row by row.
+///
+/// Rows come in the order of node ids, over the open partitions. Nothing of it is visible before
+/// [`NewTensor::finish`]; dropped before, it leaves nothing.
+///
+/// Memory: that of one [`SegmentWriter`].
+#[derive(Debug)]
+pub struct NewTensor {
+    live: Arc<GraphHandle>,
+    spec: TensorSpec,
+    codec: SegmentCodec,
+    parts: Vec<Arc<PartHandle>>,
+    /// The segment that is being written, and bytes of rows that it still takes.
+    open: Option<(SegmentWriter, Staged, u64)>,
+    written: Vec<Staged>,
+}
+
+/// The segment of a new tensor in one partition.
+#[derive(Clone, Debug)]
+struct Staged {
+    part: Arc<PartHandle>,
+    identity: SegmentIdentity,
+    file: String,
+    digest: [u8; 32],
+}
+
+impl GraphHandle {
+    /// Begins a tensor called `name` in the open partitions; `codec` says how its rows are stored.
+    ///
+    /// Fails unless the graph is open for writing, for a name that it has, and while another tensor
+    /// of this name is being written.
+    pub fn new_tensor(
+        self: &Arc<Self>,
+        spec: TensorSpec,
+        codec: SegmentCodec,
+    ) -> Result<NewTensor, StoreError> {
+        self.check_new_tensor(&spec)?;
+        if !self.coming().insert(spec.name.clone()) {
+            let reason = "another of this name is being written; end that first".to_owned();
+            return Err(StoreError::TensorRefused { tensor: spec.name, reason });
+        }
+        // What a drop that failed midway has left there: the new files have the same names.
+        self.garbage().retain(|retired| !retired.is_of(&spec.name));
+        let parts = self.open_parts();
+        let live = Arc::clone(self);
+        self.settle_all(&parts).inspect_err(|_| {
+            self.coming().remove(&spec.name);
+        })?;
+        Ok(NewTensor { live, spec, codec, parts, open: None, written: Vec::new() })
+    }
+
+    /// Removes a tensor with all of its versions and rows from the open partitions; returns the
+    /// graph without it. Views that have its files open read them to their end; the room of the
+    /// files is free once this graph is closed.
+    ///
+    /// Fails with [`StoreError::Fixed`] for `external_id`, with [`StoreError::Busy`] while a
+    /// partition is copied, and with [`StoreError::TensorRefused`] while one comes here. Waits for
+    /// the compaction and the commit that run.
+    pub fn drop_tensor(&self, name: &str) -> Result<Graph, StoreError> {
+        self.check_process()?;
+        check_may_go(name)?;
+        let _no_fold = self.compactions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut garbage = self.garbage();
+        let _no_commit = self.commits();
+        self.check_writable()?;
+        let parts = self.open_parts();
+        let _uncopied = Uncopied::hold(&parts)?;
+        let _no_arrival = self.hold_arrivals(name)?;
+        let position = self.tensor_position(name)?;
+        let _no_put = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = self.stored()?.meta().clone();
+        changed.tensors.retain(|tensor| tensor.name != name);
+        let replaced = replace_meta(&self.graph, &changed);
+        // A replacement may fail after the switch: nothing is put to a tensor that may be gone.
+        let is_listed = |stored: Graph| stored.meta().tensor(name).is_some();
+        if replaced.is_ok() || !self.stored().is_ok_and(is_listed) {
+            parts.iter().for_each(|part| part.tensors[position].set_dropped());
+        }
+        let graph = replaced?;
+        for part in &parts {
+            let files = part.catalog.forget_tensor(name, &graph.meta().to_text())?;
+            part.catalog.flush()?;
+            for file in files {
+                remove_if_there(&**graph.device(), &graph.part_dir(part.part).join(file))?;
+            }
+        }
+        // A new tensor of this name may have files of these names.
+        let (gone, kept) = std::mem::take(&mut *garbage).into_iter().partition(|it| it.is_of(name));
+        *garbage = kept;
+        let gone: Vec<Retired> = gone;
+        gone.iter().try_for_each(|it| remove_if_there(&**graph.device(), it.file()))?;
+        Ok(graph)
+    }
+
+    /// Makes the catalogs of `parts` agree with `graph.toml`: what a failed drop of a tensor has
+    /// left there would lie over a new tensor of the name.
+    fn settle_all(&self, parts: &[Arc<PartHandle>]) -> Result<(), StoreError> {
+        let _alone = self.commits();
+        parts.iter().try_for_each(|it| settle(&self.graph, it.part, &it.catalog).map(drop))
+    }
+
+    /// Keeps partitions from beginning to come here until the lock is dropped: they come with the
+    /// tensors that the folder has then.
+    ///
+    /// Fails with [`StoreError::TensorRefused`] for `tensor` while one is on its way.
+    fn hold_arrivals(&self, tensor: &str) -> Result<Guard, StoreError> {
+        let dir = self.graph.dir();
+        let guard = self.graph.device().lock(dir).map_err(StoreError::io(dir, "lock"))?;
+        let Some(coming) = Arrival::folders_in(&self.graph)?.into_iter().next() else {
+            return Ok(guard);
+        };
+        let reason = format!(
+            "a partition is on its way to this folder with the tensors that there are, in {coming}; run \
+             its `lode copy-part` to the end first, or remove that where the source still has the partition"
+        );
+        Err(StoreError::TensorRefused { tensor: tensor.to_owned(), reason })
+    }
+
+    /// Returns the graph as its description is on disk now.
+    fn stored(&self) -> Result<Graph, StoreError> {
+        Graph::open_on(Arc::clone(self.graph.device()), self.graph.dir())
+    }
+
+    fn coming(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails for a partition on this machine that is not open: the graph's description holds for
+    /// all.
+    fn check_all_open(&self) -> Result<(), StoreError> {
+        let is_closed = |part: &PartId| !self.parts().any(|open| open == *part);
+        match self.graph.parts_here().into_iter().find(is_closed) {
+            Some(part) => Err(StoreError::NoPart { part, opened: self.opened() }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_new_tensor(&self, spec: &TensorSpec) -> Result<(), StoreError> {
+        self.check_writable()?;
+        let refused =
+            |reason: String| StoreError::TensorRefused { tensor: spec.name.clone(), reason };
+        spec.check().map_err(|error| refused(error.to_string()))?;
+        let stored = self.stored()?;
+        if stored.meta().tensor(&spec.name).is_some() || spec.name == EXTERNAL_ID_TENSOR {
+            return Err(refused("the graph has a tensor of this name".to_owned()));
+        }
+        self.check_all_open()?;
+        if stored.meta().tensors.len() >= MAX_TENSORS {
+            return Err(refused(format!(
+                "the graph has {MAX_TENSORS} tensors, the most there may be"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Removes a tensor as [`GraphHandle::drop_tensor`] does.
+///
+/// Opens all partitions that are here for writing meanwhile, and fails with [`StoreError::Locked`]
+/// while another process has one.
+pub fn drop_tensor(graph: Graph, name: &str) -> Result<Graph, StoreError> {
+    graph.tensor(name)?;
+    check_may_go(name)?;
+    let parts = graph.parts_here();
+    let live = GraphHandle::open(graph, Some(&parts), OpenMode::Write, &OpenOptions::default())?;
+    live.drop_tensor(name)
+}
+
+fn check_may_go(name: &str) -> Result<(), StoreError> {
+    if name == EXTERNAL_ID_TENSOR {
+        return Err(StoreError::Fixed { tensor: name.to_owned() });
+    }
+    Ok(())
+}
+
+/// Partitions of which no copy begins while this is held: it would have tensors of another time.
+struct Uncopied<'a>(Vec<&'a PartHandle>);
+
+impl<'a> Uncopied<'a> {
+    /// Fails with [`StoreError::Busy`] while one of them is copied.
+    fn hold(parts: &'a [Arc<PartHandle>]) -> Result<Self, StoreError> {
+        let mut held = Self(Vec::with_capacity(parts.len()));
+        for part in parts {
+            if !part.transfer.begin_copy() {
+                return Err(busy(part.part, "a copy of it is under way"));
+            }
+            held.0.push(part);
+        }
+        Ok(held)
+    }
+}
+
+impl Drop for Uncopied<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|part| part.transfer.end_copy());
+    }
+}
+
+impl NewTensor {
+    /// Returns the rows that still have to come.
+    #[must_use]
+    pub fn rows_left(&self) -> u64 {
+        let rows = |part: &Arc<PartHandle>| self.live.graph.book().range(part.part).len() as u64;
+        let n_begun = self.written.len() + usize::from(self.open.is_some());
+        let open =
+            self.open.as_ref().map_or(0, |(.., left)| left.div_ceil(self.spec.row_bytes() as u64));
+        open + self.parts[n_begun.min(self.parts.len())..].iter().map(rows).sum::<u64>()
+    }
+
+    /// Appends whole rows, or any part of the rows' bytes; the cuts do not matter.
+    ///
+    /// Fails with [`StoreError::TensorRefused`] for more bytes than the nodes' rows have.
+    pub fn write_rows(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
+        while !bytes.is_empty() {
+            self.open_next()?;
+            let Some((writer, _, left)) = &mut self.open else {
+                let reason = format!("{} bytes came after the last node's row", bytes.len());
+                return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
+            };
+            let n = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+            writer.write_rows(&bytes[..n])?;
+            *left -= n as u64;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    /// Makes the tensor part of the graph, which it returns: on disk, for the partitions as they
+    /// are open, and for every opening from now on.
+    ///
+    /// Fails with [`StoreError::TensorRefused`] where rows are missing, or partitions came or went
+    /// since it was begun, and with [`StoreError::Busy`] while one is copied. Nothing is left then,
+    /// nor after an error of a catalog. Where `graph.toml` could not be replaced, the tensor may be
+    /// there.
+    pub fn finish(mut self) -> Result<Graph, StoreError> {
+        self.open_next()?;
+        if self.rows_left() > 0 {
+            let reason = format!("{} rows are missing", self.rows_left());
+            return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
+        }
+        let live = Arc::clone(&self.live);
+        let _alone = live.commits();
+        live.check_new_tensor(&self.spec)?;
+        let parts = live.open_parts();
+        let _uncopied = Uncopied::hold(&parts)?;
+        let is_open = |(part, open): (&Arc<PartHandle>, &Arc<PartHandle>)| Arc::ptr_eq(part, open);
+        if parts.len() != self.parts.len() || !self.parts.iter().zip(&parts).all(is_open) {
+            let reason = "partitions came or went while it was written; write it again".to_owned();
+            return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
+        }
+        let _no_arrival = live.hold_arrivals(&self.spec.name)?;
+        // Opened before the switch: after it nothing can fail but records that the next start
+        // makes.
+        let opened = self.written.iter().map(|staged| staged.open(&live));
+        let opened = opened.collect::<Result<Vec<_>, _>>()?;
+        for staged in &self.written {
+            let recorded =
+                staged.part.catalog.stage_tensor(&self.spec.name, FIRST_VERSION, &staged.record());
+            recorded?;
+        }
+        let mut meta = live.stored()?.meta().clone();
+        meta.tensors.push(self.spec.clone());
+        let replaced = replace_meta(&live.graph, &meta);
+        let graph = replaced.inspect_err(|_| self.keep_if_listed())?;
+        let written = std::mem::take(&mut self.written);
+        {
+            // A put finds its tensor by the position in one partition, and uses it in all.
+            let _no_put = live.gate.write().unwrap_or_else(PoisonError::into_inner);
+            for (staged, tensor) in written.iter().zip(opened) {
+                staged.part.tensors.push(tensor);
+            }
+        }
+        for staged in written {
+            // Readers find its segment as it is, and the next opening for writing settles it.
+            let (text, catalog) = (graph.meta().to_text(), &staged.part.catalog);
+            if let Err(error) = catalog.settle_tensors(&text, &[&self.spec.name]) {
+                tracing::warn!("{error}; tensor `{}` is there all the same", self.spec.name);
+            }
+        }
+        Ok(graph)
+    }
+
+    /// Keeps what is written unless `graph.toml` certainly does not list the tensor: its
+    /// replacement may have failed after the switch.
+    fn keep_if_listed(&mut self) {
+        let graph = &self.live.graph;
+        let stored = Graph::open_on(Arc::clone(graph.device()), graph.dir());
+        if !stored.is_ok_and(|stored| stored.meta().tensor(&self.spec.name).is_none()) {
+            self.written.clear();
+        }
+    }
+
+    /// Ends the segment whose rows have all come, and begins the next ones until one takes rows.
+    fn open_next(&mut self) -> Result<(), StoreError> {
+        loop {
+            match self.open.take() {
+                Some((writer, staged, left)) if left > 0 => {
+                    self.open = Some((writer, staged, left));
+                    return Ok(());
+                }
+                Some((writer, mut staged, _)) => {
+                    staged.digest =
+                        writer.finish().inspect_err(|_| staged.remove(&self.live.graph))?;
+                    staged.publish(&self.live.graph)?;
+                    self.written.push(staged);
+                }
+                None => {}
+            }
+            let Some(part) = self.parts.get(self.written.len()).cloned() else { return Ok(()) };
+            let staged = self.stage(&part)?;
+            let path = self.live.graph.part_dir(part.part).join(staged.temporary());
+            let device = &**self.live.graph.device();
+            let writer = SegmentWriter::create(device, &path, &staged.identity, self.codec)?;
+            let left = u64::from(staged.identity.n_rows) * self.spec.row_bytes() as u64;
+            self.open = Some((writer, staged, left));
+        }
+    }
+
+    fn stage(&self, part: &Arc<PartHandle>) -> Result<Staged, StoreError> {
+        let graph = &self.live.graph;
+        let range = graph.book().range(part.part);
+        let identity = SegmentIdentity {
+            graph: graph.uuid(),
+            segment: Uuid::new_v4(),
+            part: part.part,
+            version: FIRST_VERSION,
+            tensor: self.spec.clone(),
+            n_rows: range.end - range.start,
+            delta_of: None,
+        };
+        let (file, digest) = (segment_file(&self.spec.name, FIRST_VERSION), [0; 32]);
+        let staged = Staged { part: Arc::clone(part), identity, file, digest };
+        let path = graph.part_dir(part.part).join(&staged.file);
+        // Of a tensor that was dropped, and is still read from; or of an unknown one.
+        if graph.device().exists(&path) {
+            quarantine(&**graph.device(), &path)?;
+        }
+        staged.remove(graph);
+        Ok(staged)
+    }
+}
+
+impl Drop for NewTensor {
+    fn drop(&mut self) {
+        let open = self.open.take().map(|(_, staged, _)| staged);
+        for staged in self.written.drain(..).chain(open) {
+            staged.remove(&self.live.graph);
+        }
+        self.live.coming().remove(&self.spec.name);
+    }
+}
+
+impl Staged {
+    fn temporary(&self) -> String {
+        format!("{}{TEMPORARY_SUFFIX}", self.file)
+    }
+
+    fn record(&self) -> SegmentRecord {
+        SegmentRecord {
+            segment: self.identity.segment,
+            n_rows: self.identity.n_rows,
+            row_bytes: self.identity.tensor.row_bytes() as u32,
+            digest: self.digest,
+            file: self.file.clone(),
+        }
+    }
+
+    /// Opens a whole file that no record names yet.
+    fn open(&self, live: &GraphHandle) -> Result<Arc<TensorHandle>, StoreError> {
+        let (part, spec) = (&self.part, &self.identity.tensor);
+        let segment = live.graph.open_base(part.part, spec, FIRST_VERSION, &self.record())?;
+        let layer = Layer::open(segment, FIRST_VERSION, live.reader)?;
+        let current = TensorVersion::new(part.version(), vec![layer]);
+        let catalog = Arc::clone(&part.catalog);
+        Ok(Arc::new(TensorHandle::new(spec.clone(), catalog, current, None, &[])))
+    }
+
+    /// Returns a whole file its name.
+    fn publish(&self, graph: &Graph) -> Result<(), StoreError> {
+        let (device, dir) = (&**graph.device(), graph.part_dir(self.part.part));
+        let (from, to) = (dir.join(self.temporary()), dir.join(&self.file));
+        device.rename(&from, &to).map_err(StoreError::io(&to, "move a segment to"))?;
+        device.sync(&dir).map_err(StoreError::io(&dir, "sync"))
+    }
+
+    /// Removes what is written of it; the next opening for writing does it where that fails.
+    fn remove(&self, graph: &Graph) {
+        let dir = graph.part_dir(self.part.part);
+        for path in [dir.join(self.temporary()), dir.join(&self.file)] {
+            discard(&**graph.device(), &path);
+        }
+    }
+}
+
+/// Puts another `graph.toml` in the place of the graph's, whole or not at all, and opens it.
+fn replace_meta(graph: &Graph, meta: &GraphMeta) -> Result<Graph, StoreError> {
+    let (device, path) = (&**graph.device(), graph.dir().join(META_FILE));
+    let temporary = graph.dir().join(format!("{META_FILE}{TEMPORARY_SUFFIX}"));
+    remove_if_there(device, &temporary)?;
+    let write = |device: &dyn FileSystem| {
+        let mut file = device.create(&temporary)?;
+        file.append(meta.to_text().as_bytes())?;
+        file.sync()?;
+        device.replace(&temporary, &path)?;
+        device.sync(graph.dir())
+    };
+    write(device).map_err(StoreError::io(&path, "replace"))?;
+    Graph::open_on(Arc::clone(graph.device()), graph.dir())
+}
+
+/// Brings a catalog in step with `graph.toml` after a tensor came or went and that was cut off:
+/// records of tensors that it does not list go, and their files to quarantine. Returns the graph as
+/// it is stored.
+pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<Graph, StoreError> {
+    // As it is now: a tensor may have come or gone since the graph was opened.
+    let stored = Graph::open_on(Arc::clone(graph.device()), graph.dir())?;
+    let names: Vec<&str> = stored.meta().tensors.iter().map(|it| it.name.as_str()).collect();
+    let text = stored.meta().to_text();
+    for name in catalog.tensor_names()? {
+        if names.contains(&name.as_str()) {
+            continue;
+        }
+        let files = catalog.forget_tensor(&name, &text)?;
+        for file in files {
+            let path = graph.part_dir(part).join(file);
+            if graph.device().exists(&path) {
+                set_unlisted_aside(&**graph.device(), &path)?;
+            }
+        }
+    }
+    catalog.settle_tensors(&text, &names)?;
+    Ok(stored)
+}
+
+/// Moves a file of a tensor that `graph.toml` does not list to quarantine.
+pub(super) fn set_unlisted_aside(device: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
+    let to = quarantine(device, path)?;
+    let (path, to) = (path.display(), to.display());
+    tracing::warn!("{path}: of a tensor that graph.toml does not list; moved to {to}");
+    Ok(())
+}

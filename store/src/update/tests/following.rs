@@ -1,0 +1,368 @@
+//! A follower in another folder: it has the writer's rows after each version that it installs.
+
+use std::path::PathBuf;
+
+use lodestore_graph::PartId;
+
+use super::*;
+use crate::StoreError;
+use crate::follow::{FetchedFile, FollowedFolder, Manifest};
+use crate::import::EXTERNAL_ID_TENSOR;
+use crate::transfer::Arrival;
+
+const N_NODES: u32 = 90;
+const N_PARTS: u16 = 2;
+/// Pieces are short, so that files have several.
+const PIECE: usize = 5000;
+
+struct Pair {
+    _ring: Ring,
+    writer: Arc<GraphHandle>,
+    dir: tempfile::TempDir,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let ring = ring(N_NODES, 2, N_PARTS);
+        let this = Self { writer: writer(&ring), _ring: ring, dir: tempfile::tempdir().unwrap() };
+        FollowedFolder::open(&this.folder(), "10.0.0.5:7171").unwrap();
+        for part in 0..N_PARTS {
+            this.bring(PartId(part));
+        }
+        this
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.dir.path().join("follower")
+    }
+
+    fn follower(&self) -> Arc<GraphHandle> {
+        open(&self.folder(), OpenMode::Follow).unwrap()
+    }
+
+    /// The first copy of a partition.
+    fn bring(&self, part: PartId) {
+        let files = self.writer.part_files(part).unwrap();
+        let arrival = Arrival::find_or_begin(&self.folder(), part, 1).unwrap();
+        super::transfer::fetch(&files, &arrival);
+        arrival.check_lists().unwrap();
+        let catalog = arrival.catalog().unwrap();
+        catalog.install(files.manifest()).unwrap();
+        catalog.close().unwrap();
+        arrival.sync().unwrap();
+        arrival.take().unwrap();
+    }
+
+    /// Returns a copy of the writer as it is now, which continues in another way.
+    fn restored(&self, at: &str) -> Arc<GraphHandle> {
+        let dir = self.dir.path().join(at);
+        copy_dir(self.writer.dir(), &dir);
+        open(&dir, OpenMode::Write).unwrap()
+    }
+
+    /// Fetches the files of the newest version that are not there, up to a number of pieces of
+    /// each.
+    fn fetch(&self, to: &GraphHandle, part: PartId, pieces_max: usize) -> Manifest {
+        let files = self.writer.part_files(part).unwrap();
+        let manifest = files.manifest().clone();
+        for (at, (name, n_bytes)) in files.files().enumerate() {
+            if !manifest.files().any(|it| it == name) {
+                continue;
+            }
+            let begun = FetchedFile::begin_next(to, &manifest, name, n_bytes).unwrap();
+            let Some(mut file) = begun else { continue };
+            for _ in 0..pieces_max {
+                let mut piece = Vec::new();
+                let is_last = files.read(at, file.n_bytes(), PIECE, &mut piece).unwrap();
+                file.append(&piece).unwrap();
+                if is_last {
+                    file.finish().unwrap();
+                    break;
+                }
+            }
+        }
+        manifest
+    }
+
+    fn follow(&self, to: &GraphHandle) {
+        for part in (0..N_PARTS).map(PartId) {
+            let manifest = self.fetch(to, part, usize::MAX);
+            let is_new = to.part_version(part) != Some(manifest.version());
+            assert_eq!(to.install(&manifest).unwrap(), is_new, "{part}");
+            to.graph().remove_strays(&manifest).unwrap();
+        }
+    }
+
+    fn assert_same(&self, follower: &Arc<GraphHandle>) {
+        for (name, _) in TENSORS {
+            let rows = |live: &Arc<GraphHandle>| {
+                let store = EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap();
+                let width = live.graph().tensor(name).unwrap().row_bytes();
+                let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+                let mut out = vec![0; ids.len() * width];
+                store.gather(name, &ids, &mut out).unwrap();
+                out
+            };
+            assert!(rows(&self.writer) == rows(follower), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_follower_has_the_writers_rows_version_after_version_and_after_each_start() {
+    let pair = Pair::new();
+    let mut follower = pair.follower();
+    pair.assert_same(&follower);
+    for turn in 1..12 {
+        let ids: Vec<u32> = (0..N_NODES).filter(|id| id % (turn % 4 + 1) == 0).collect();
+        put(&pair.writer, TENSORS[turn as usize % 2].0, &ids, turn);
+        pair.writer.commit_version().unwrap();
+        if turn % 3 == 0 {
+            compact(&pair.writer);
+        }
+        if turn % 4 == 2 {
+            // Cut off in the midst, and started again.
+            pair.fetch(&follower, PartId(0), 1);
+            drop(follower);
+            follower = pair.follower();
+        }
+        if turn % 5 != 4 {
+            pair.follow(&follower);
+            assert_eq!(follower.version(), pair.writer.version());
+            pair.assert_same(&follower);
+        }
+    }
+    let (dir, version) = (pair.folder(), follower.version());
+    drop(follower);
+    let report = crate::verify(&dir, &mut |_, _| {}).unwrap();
+    assert!(report.ok, "{report:?}");
+    assert_eq!(pair.follower().version(), version);
+}
+
+#[test]
+fn what_does_not_follow_is_refused_and_changes_nothing() {
+    let (pair, stranger) = (Pair::new(), Pair::new());
+    let follower = pair.follower();
+    let refused = |manifest: &Manifest| match follower.install(manifest).unwrap_err() {
+        StoreError::FollowRefused { reason, .. } => reason,
+        other => panic!("{other}"),
+    };
+    let theirs = stranger.writer.part_files(PartId(0)).unwrap().manifest().clone();
+    assert!(refused(&theirs).contains("graph"), "another graph");
+    let first = pair.writer.part_files(PartId(0)).unwrap().manifest().clone();
+    put(&pair.writer, "feat", &[1, 2], 1);
+    pair.writer.commit_version().unwrap();
+    pair.follow(&follower);
+    assert!(refused(&first).contains("restored from a copy"), "back in time");
+    let mut other = pair.writer.part_files(PartId(0)).unwrap().manifest().clone();
+    other.version += 1;
+    other.tensors[1].deltas[0].record.digest[0] ^= 1;
+    assert!(refused(&other).contains("has other rows of version 2"), "another history");
+    let mut other = pair.writer.part_files(PartId(0)).unwrap().manifest().clone();
+    other.tensors[1].base.1.digest[0] ^= 1;
+    assert!(refused(&other).contains("has other rows of version 1"), "another import");
+    assert_eq!(follower.version(), 2);
+    pair.assert_same(&follower);
+    // Nothing else writes there.
+    let write = open(&pair.folder(), OpenMode::Write).unwrap_err();
+    assert!(matches!(write, StoreError::Follows { .. }), "{write}");
+    assert!(write.to_string().contains("10.0.0.5:7171"), "{write}");
+    assert!(try_put(&follower, "feat", &[1], 9).is_err() && follower.commit_version().is_err());
+}
+
+#[test]
+fn files_of_another_history_take_the_place_of_none_that_is_served() {
+    let pair = Pair::new();
+    let restored = pair.restored("restored");
+    let all: Vec<u32> = (0..N_NODES).collect();
+    put(&pair.writer, "feat", &all, 1);
+    pair.writer.commit_version().unwrap();
+    let follower = pair.follower();
+    pair.follow(&follower);
+    for seq in [11, 12] {
+        put(&restored, "feat", &all, seq);
+        restored.commit_version().unwrap();
+    }
+    let manifest = restored.part_files(PartId(0)).unwrap().manifest().clone();
+    assert!(manifest.files().any(|it| it == "feat.v2.delta"));
+    let refused = FetchedFile::begin_next(&follower, &manifest, "feat.v2.delta", 1).unwrap_err();
+    assert!(matches!(refused, StoreError::FollowRefused { .. }), "{refused}");
+    drop(follower);
+    pair.assert_same(&pair.follower());
+}
+
+#[test]
+fn a_writer_that_was_restored_and_has_folded_all_past_its_follower_is_refused() {
+    let pair = Pair::new();
+    let all: Vec<u32> = (0..N_NODES).collect();
+    let restored = pair.restored("restored");
+    for seq in [1, 2] {
+        put(&pair.writer, "feat", &all, seq);
+        pair.writer.commit_version().unwrap();
+    }
+    let follower = pair.follower();
+    pair.follow(&follower);
+    for seq in [11, 12, 13] {
+        put(&restored, "feat", &all, seq);
+        restored.commit_version().unwrap();
+    }
+    compact(&restored);
+    let manifest = restored.part_files(PartId(0)).unwrap().manifest().clone();
+    assert_eq!((follower.version(), manifest.version()), (3, 4));
+    assert!(manifest.tensors.iter().all(|it| it.deltas.is_empty()), "no file of a like version");
+    let refused = follower.install(&manifest).unwrap_err().to_string();
+    let expected = "made version 3 by another commit than that here: was it restored from a copy";
+    assert!(refused.contains(expected), "{refused}");
+    assert!(refused.contains(&*pair.folder().to_string_lossy()), "says what to do: {refused}");
+    pair.assert_same(&follower);
+    // It would be the same with a copy of a state that the follower has passed.
+    drop(restored);
+    let later = pair.restored("later");
+    later.commit_version().unwrap();
+    pair.writer.commit_version().unwrap();
+    pair.follow(&follower);
+    later.commit_version().unwrap();
+    let manifest = later.part_files(PartId(1)).unwrap().manifest().clone();
+    assert!(follower.install(&manifest).is_err());
+    // The writer itself may fold all as well, and be ahead by as much.
+    for seq in [3, 4] {
+        put(&pair.writer, "feat", &all, seq);
+        pair.writer.commit_version().unwrap();
+    }
+    compact(&pair.writer);
+    drop(follower);
+    let follower = pair.follower();
+    pair.follow(&follower);
+    pair.assert_same(&follower);
+}
+
+#[test]
+fn a_follower_that_was_away_for_longer_than_commits_are_known_is_refused() {
+    let pair = Pair::new();
+    let follower = pair.follower();
+    put(&pair.writer, "feat", &[1], 1);
+    pair.writer.commit_version().unwrap();
+    pair.follow(&follower);
+    pair.writer.commit_version().unwrap();
+    let mut manifest = pair.writer.part_files(PartId(0)).unwrap().manifest().clone();
+    assert_eq!(manifest.commits.iter().map(|it| it.version).collect::<Vec<_>>(), [2, 3]);
+    manifest.commits.remove(0);
+    let refused = follower.install(&manifest).unwrap_err().to_string();
+    assert!(refused.contains("knows its commits from version 3 on"), "{refused}");
+    assert!(refused.contains("remove"), "{refused}");
+    pair.follow(&follower);
+    assert_eq!(follower.version(), 3);
+}
+
+/// Those that follow it, once it writes, have the same history.
+#[test]
+fn a_follower_that_becomes_the_writer_continues_with_its_history() {
+    let pair = Pair::new();
+    let follower = pair.follower();
+    put(&pair.writer, "feat", &[1], 1);
+    pair.writer.commit_version().unwrap();
+    pair.follow(&follower);
+    let theirs = pair.writer.part_files(PartId(0)).unwrap().manifest().commits.clone();
+    drop(follower);
+    std::fs::remove_file(pair.folder().join("follows")).unwrap();
+    let promoted = open(&pair.folder(), OpenMode::Write).unwrap();
+    promoted.commit_version().unwrap();
+    let manifest = promoted.part_files(PartId(0)).unwrap().manifest().clone();
+    assert_eq!(manifest.commits[..1], theirs);
+    assert_eq!(manifest.commits.len(), 2);
+    // And the old writer is not of that history any more.
+    pair.writer.commit_version().unwrap();
+    let old = pair.writer.part_files(PartId(0)).unwrap().manifest().commits.clone();
+    assert!(old[0] == manifest.commits[0] && old[1] != manifest.commits[1]);
+}
+
+#[test]
+fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
+    let pair = Pair::new();
+    let follower = pair.follower();
+    put(&pair.writer, "feat", &(0..N_NODES).collect::<Vec<_>>(), 3);
+    pair.writer.commit_version().unwrap();
+    let files = pair.writer.part_files(PartId(0)).unwrap();
+    let manifest = files.manifest().clone();
+    let at = files.files().position(|(name, _)| name == "feat.v2.delta").unwrap();
+    let mut bytes = Vec::new();
+    assert!(files.read(at, 0, usize::MAX >> 1, &mut bytes).unwrap());
+    let n_bytes = bytes.len() as u64;
+    let begin = || FetchedFile::begin_next(&follower, &manifest, "feat.v2.delta", n_bytes).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    let mut file = begin().unwrap();
+    file.append(&bytes).unwrap();
+    assert!(file.finish().is_err());
+    assert!(follower.install(&manifest).is_err());
+    assert_eq!(begin().unwrap().n_bytes(), 0, "from its start");
+    pair.follow(&follower);
+    pair.assert_same(&follower);
+}
+
+#[test]
+fn a_writer_that_has_lost_a_layer_is_refused_and_one_that_has_folded_it_is_not() {
+    let pair = Pair::new();
+    let follower = pair.follower();
+    for value in [3, 4, 5] {
+        put(&pair.writer, "feat", &[2, 40, 80], value);
+        pair.writer.commit_version().unwrap();
+        if value != 5 {
+            pair.follow(&follower);
+        }
+    }
+    let manifest = pair.fetch(&follower, PartId(0), usize::MAX);
+    let tensor = manifest.tensors.iter().position(|tensor| tensor.deltas.len() == 3).unwrap();
+    for lost in 0..2 {
+        let mut without = manifest.clone();
+        without.tensors[tensor].deltas.remove(lost);
+        let refused = follower.install(&without).unwrap_err();
+        assert!(refused.to_string().contains("no file with the rows of `feat`"), "{refused}");
+    }
+    compact(&pair.writer);
+    pair.follow(&follower);
+    pair.assert_same(&follower);
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in from.read_dir().unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_dir(&entry.path(), &to),
+            false => std::fs::copy(entry.path(), to).map(drop).unwrap(),
+        }
+    }
+}
+
+/// A commit switches one tensor after the other.
+#[test]
+fn the_files_of_a_partition_are_those_of_one_version_while_others_are_committed() {
+    const N_COMMITS: u32 = 50;
+    let ring = ring(40, 1, 1);
+    let live = writer(&ring);
+    let n_looks = std::thread::scope(|scope| {
+        let commits = scope.spawn(|| {
+            for seq in 1..=N_COMMITS {
+                TENSORS.iter().for_each(|(tensor, _)| put(&live, tensor, &[3, 9], seq));
+                live.commit_version().unwrap();
+            }
+        });
+        let (mut n_looks, mut is_over) = (0u32, false);
+        while !is_over {
+            is_over = commits.is_finished();
+            let files = live.part_files(PartId(0)).unwrap();
+            let manifest = files.manifest();
+            // Every commit has changed both tensors; that of external ids has changed never.
+            for tensor in manifest.tensors.iter().filter(|it| it.name != EXTERNAL_ID_TENSOR) {
+                let newest = tensor.deltas.last().map_or(tensor.base.0, |delta| delta.version);
+                assert_eq!(newest, manifest.version(), "{}", tensor.name);
+            }
+            n_looks += 1;
+        }
+        commits.join().unwrap();
+        n_looks
+    });
+    assert!(n_looks > 1);
+}

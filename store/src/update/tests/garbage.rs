@@ -1,0 +1,252 @@
+//! Files that compaction leaves stay while a view reads them, and are removed after that.
+
+use std::fs;
+
+use super::*;
+use crate::catalog::Catalog;
+use crate::file_system::{Access, Disk, FileSystem};
+use crate::graph::Graph;
+
+fn segments(ring: &Ring) -> Vec<String> {
+    let entries = fs::read_dir(ring.out().join("part-000")).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name.starts_with("feat"));
+    names.sort();
+    names
+}
+
+/// Returns the rows in the catalog, by the version that they were put for.
+fn stored_rows(live: &GraphHandle, version: u32) -> usize {
+    let mut n_rows = 0;
+    let tensor = live.tensor(lodestore_graph::PartId(0), 1).unwrap();
+    let mut each = |_, _: &[u8]| {
+        n_rows += 1;
+        std::ops::ControlFlow::Continue(())
+    };
+    tensor.catalog().scan_pending("feat", version, &mut each).unwrap();
+    n_rows
+}
+
+#[test]
+fn a_pinned_view_survives_compaction_and_its_garbage_goes_with_it() {
+    let ring = ring(100, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1, 2], 1);
+    live.commit_version().unwrap();
+    let pins = [at(&live, 1).unwrap(), at(&live, 2).unwrap()];
+    put(&live, "feat", &[2, 3], 2);
+    live.commit_version().unwrap();
+    put(&live, "feat", &[4], 3);
+    assert_eq!(compact(&live), 3);
+    let (first, second) = (seqs(&pins[0], "feat"), seqs(&pins[1], "feat"));
+    assert_eq!((&first[..5], &second[..5]), (&[0, 0, 0, 0, 0][..], &[0, 1, 1, 0, 0][..]));
+    assert_eq!(seqs(&latest(&live), "feat")[..5], [0, 1, 2, 2, 0]);
+    assert_eq!(segments(&ring), ["feat.v1.seg", "feat.v2.delta", "feat.v3.seg"]);
+    assert_eq!(live.sweep().unwrap(), 2, "still held");
+    drop(pins);
+    assert_eq!(live.sweep().unwrap(), 0);
+    assert_eq!(segments(&ring), ["feat.v3.seg"]);
+    assert_eq!([2, 3, 4].map(|version| stored_rows(&live, version)), [0, 0, 1]);
+}
+
+/// On a full disk its room is what puts wait for.
+#[test]
+fn what_is_free_goes_although_its_partition_takes_no_writes() {
+    let ring = ring(100, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    live.commit_version().unwrap();
+    let pin = at(&live, 1).unwrap();
+    compact(&live);
+    assert_eq!(segments(&ring), ["feat.v1.seg", "feat.v2.seg"]);
+    let tensor = live.tensor(lodestore_graph::PartId(0), 1).unwrap();
+    tensor.catalog().fail_writes(std::io::Error::other("no writes"));
+    assert_eq!(live.sweep().unwrap(), 1, "still held");
+    drop(pin);
+    assert_eq!(live.sweep().unwrap(), 0);
+    assert_eq!(segments(&ring), ["feat.v2.seg"]);
+}
+
+#[test]
+fn a_view_of_an_older_base_keeps_the_rows_that_came_over_it_later() {
+    let ring = ring(100, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    live.commit_version().unwrap();
+    put(&live, "feat", &[2], 2);
+    live.commit_version().unwrap();
+    // Bases of versions 1 and 3; the view of 3 reads the first of them.
+    let early = at(&live, 3).unwrap();
+    compact(&live);
+    put(&live, "feat", &[1, 2], 3);
+    live.commit_version().unwrap();
+    compact(&live);
+    assert_eq!(seqs(&early, "feat")[..4], [0, 1, 2, 0]);
+    let held = ["feat.v1.seg", "feat.v2.delta", "feat.v3.delta", "feat.v4.seg"];
+    assert_eq!(segments(&ring), held, "the middle segment is free");
+    assert_eq!(seqs(&early, "feat")[..4], [0, 1, 2, 0]);
+    drop(early);
+    assert_eq!(live.sweep().unwrap(), 0);
+    assert_eq!(segments(&ring), ["feat.v4.seg"]);
+}
+
+#[test]
+fn readers_elsewhere_keep_their_file_until_the_next_compaction_or_opening() {
+    let ring = ring(100, 1, 1);
+    for reopen in [false, true] {
+        let mut live = writer(&ring);
+        let reader = open(&ring.out(), OpenMode::Read).unwrap();
+        let before = seqs(&latest(&reader), "feat");
+        put(&live, "feat", &[1], u32::from(before[1]) + 1);
+        live.commit_version().unwrap();
+        compact(&live);
+        assert_eq!(segments(&ring).len(), 2);
+        assert_eq!(seqs(&latest(&reader), "feat"), before);
+        drop(reader);
+        if reopen {
+            drop(live);
+            live = writer(&ring);
+        } else {
+            assert_eq!(compact(&live), 0);
+        }
+        assert_eq!(segments(&ring).len(), 1);
+    }
+}
+
+#[test]
+fn leftovers_of_a_crash_are_removed_by_a_writer_and_never_seen() {
+    let ring = ring(100, 1, 1);
+    let dir = ring.out().join("part-000");
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    live.commit_version().unwrap();
+    let pin = at(&live, 1).unwrap();
+    compact(&live);
+    // Held until the end of the process, as by one that is killed.
+    drop((live, pin));
+    assert_eq!(segments(&ring).len(), 2, "no sweep came");
+    fs::write(dir.join("feat.v2.seg.tmp"), b"half").unwrap();
+    fs::write(dir.join("mark.v2.seg"), b"named by no record").unwrap();
+    fs::write(dir.join("feat.v9.seg"), b"of a version without a commit").unwrap();
+    fs::write(dir.join("feat.v1.seg.bak"), b"a copy of the user's").unwrap();
+    let reader = open(&ring.out(), OpenMode::Read).unwrap();
+    assert_eq!(seqs(&latest(&reader), "feat")[1], 1);
+    drop(reader);
+    assert_eq!(segments(&ring).len(), 5, "a reader removes nothing");
+    let live = writer(&ring);
+    assert_eq!(segments(&ring), ["feat.v1.seg.bak", "feat.v2.seg"]);
+    assert!(!dir.join("mark.v2.seg").exists());
+    let later = fs::read(dir.join("quarantine/feat.v9.seg.1")).unwrap();
+    assert_eq!(later, b"of a version without a commit");
+    assert_eq!(seqs(&latest(&live), "feat")[1], 1);
+}
+
+#[test]
+fn segments_that_an_old_catalog_knows_nothing_of_are_never_removed() {
+    let ring = ring(100, 1, 1);
+    let (dir, old) = (ring.out().join("part-000"), ring.dir.path().join("old"));
+    let copy = |from: &Path, to: &Path| {
+        fs::create_dir(to).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    };
+    copy(&dir.join("catalog"), &old);
+    let first = fs::read(dir.join("feat.v1.seg")).unwrap();
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    live.commit_version().unwrap();
+    compact(&live);
+    drop(live);
+    let second = fs::read(dir.join("feat.v2.seg")).unwrap();
+    // Catalog and segment are put back, and another second version is made.
+    fs::remove_dir_all(dir.join("catalog")).unwrap();
+    copy(&old, &dir.join("catalog"));
+    fs::write(dir.join("feat.v1.seg"), first).unwrap();
+    let live = writer(&ring);
+    // One more turns up while the graph is open.
+    fs::write(dir.join("feat.v2.seg"), &second[..5000]).unwrap();
+    put(&live, "feat", &[2], 2);
+    live.commit_version().unwrap();
+    compact(&live);
+    assert_eq!(segments(&ring), ["feat.v2.seg"]);
+    assert_eq!(seqs(&latest(&live), "feat")[..3], [0, 0, 2]);
+    assert!(fs::read(dir.join("quarantine/feat.v2.seg.1")).unwrap() == second);
+    assert!(fs::read(dir.join("quarantine/feat.v2.seg.2")).unwrap() == second[..5000]);
+}
+
+#[test]
+fn the_record_of_a_new_segment_is_in_a_table_before_the_old_segment_goes() {
+    let ring = ring(100, 2, 2);
+    let live = writer(&ring);
+    put(&live, "feat", &[1, 99], 1);
+    live.commit_version().unwrap();
+    compact(&live);
+    let graph = Graph::open(&ring.out()).unwrap();
+    for part in graph.book().parts() {
+        assert!(!graph.part_dir(part).join("feat.v1.seg").exists(), "{part}");
+        let copy = ring.dir.path().join(format!("killed-{part}"));
+        fs::create_dir(&copy).unwrap();
+        for entry in fs::read_dir(graph.part_dir(part).join("catalog")).unwrap() {
+            let entry = entry.unwrap();
+            // Of all logs nothing is left.
+            let name = entry.file_name().into_string().unwrap();
+            if !name.ends_with(".log") {
+                fs::copy(entry.path(), copy.join(name)).unwrap();
+            }
+        }
+        let catalog = Catalog::open_unchecked(&Disk, &copy, Access::Salvage).unwrap();
+        let records = catalog.segments("feat").unwrap();
+        assert_eq!(records.len(), 1, "{part}");
+        assert_eq!(records[0].1.file, "feat.v2.seg", "{part}");
+    }
+}
+
+#[test]
+fn a_segment_that_is_switched_between_catalog_and_file_is_found_again() {
+    let ring = ring(50, 1, 1);
+    let live = writer(&ring);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let graph = Graph::open(&ring.out()).unwrap();
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (mut n_opened, mut last) = (0, 0);
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let reader = open(&ring.out(), OpenMode::Read).unwrap();
+                        let found = seqs(&latest(&reader), "feat")[7];
+                        assert!(found >= last, "{found} after {last}");
+                        (n_opened, last) = (n_opened + 1, found);
+                        graph.segment(lodestore_graph::PartId(0), "feat").unwrap();
+                    }
+                    n_opened
+                })
+            })
+            .collect();
+        let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for seq in 1..60 {
+                put(&live, "feat", &[7], seq);
+                live.commit_version().unwrap();
+                assert_eq!(compact(&live), 1);
+            }
+        }));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        written.unwrap();
+        assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 0));
+    });
+}
+
+#[test]
+fn a_reader_pins_its_segment() {
+    let ring = ring(50, 1, 1);
+    let path = ring.out().join("part-000/feat.v1.seg");
+    let is_pinned = || Disk.open(&path).unwrap().is_pinned().unwrap();
+    assert!(!is_pinned());
+    let reader = open(&ring.out(), OpenMode::Read).unwrap();
+    assert!(is_pinned());
+    drop(reader);
+    assert!(!is_pinned());
+}

@@ -1,0 +1,136 @@
+//! Steps between others: what holds at the moment of one operation of the disk.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lodestore_graph::PartId;
+
+use super::*;
+use crate::file_system::{
+    Access, Disk, Entry, FileReader, FileSystem, FileWriter, Guard, KeyValues,
+};
+
+const N_NODES: u32 = 60;
+const PART: PartId = PartId(1);
+
+/// An operation that is hooked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Open,
+    Rename,
+}
+
+/// The disk, with a function that runs before some operations.
+struct Hooked<F>(F);
+
+impl<F> fmt::Debug for Hooked<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hooked")
+    }
+}
+
+impl<F: Fn(Step, &Path) + Send + Sync> FileSystem for Hooked<F> {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn FileReader>> {
+        (self.0)(Step::Open, path);
+        Disk.open(path)
+    }
+    fn create(&self, path: &Path) -> io::Result<Box<dyn FileWriter>> {
+        Disk.create(path)
+    }
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        Disk.create_dir(path)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        Disk.list(dir)
+    }
+    fn exists(&self, path: &Path) -> bool {
+        Disk.exists(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        (self.0)(Step::Rename, from);
+        Disk.rename(from, to)
+    }
+    fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Disk.replace(from, to)
+    }
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        Disk.remove_file(path)
+    }
+    fn remove_if_unpinned(&self, path: &Path) -> io::Result<bool> {
+        Disk.remove_if_unpinned(path)
+    }
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        Disk.remove_dir_all(path)
+    }
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        Disk.sync(path)
+    }
+    fn lock(&self, dir: &Path) -> io::Result<Guard> {
+        Disk.lock(dir)
+    }
+    fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {
+        Disk.key_values(dir, access)
+    }
+}
+
+/// Opens a graph for writing with a hook.
+fn open_hooked(
+    ring: &Ring,
+    hook: impl Fn(Step, &Path) + Send + Sync + 'static,
+) -> Arc<GraphHandle> {
+    let graph = Graph::open_on(Arc::new(Hooked(hook)), &ring.out()).unwrap();
+    let options = OpenOptions::default();
+    Arc::new(GraphHandle::open(graph, None, OpenMode::Write, &options).unwrap())
+}
+
+/// Else another process might open it in between, and its puts would go away with the old name.
+#[test]
+fn a_partition_that_is_given_up_is_locked_until_it_has_its_other_name() {
+    let ring = ring(N_NODES, 3, 3);
+    let was_locked = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&was_locked);
+    let live = open_hooked(&ring, move |step, path| {
+        if step == Step::Rename && path.ends_with("part-001") {
+            seen.store(Disk.lock(path).is_err(), Ordering::Relaxed);
+        }
+    });
+    let mut copy = live.begin_copy(PART).unwrap();
+    copy.seal().unwrap();
+    assert!(copy.next_pending(1, &mut Vec::new()).unwrap());
+    copy.give_up().unwrap();
+    let given_up = copy.close(7).unwrap();
+    assert!(was_locked.load(Ordering::Relaxed));
+    drop(Disk.lock(&given_up).unwrap());
+}
+
+#[test]
+fn a_seal_ends_a_fold_whose_segment_is_being_read_back() {
+    let ring = ring(N_NODES, 3, 3);
+    let copying = Arc::new(Mutex::new(None::<crate::PartCopy>));
+    let (hooked, was_sealed) = (Arc::clone(&copying), AtomicBool::new(false));
+    let live = open_hooked(&ring, move |step, path| {
+        // Only to be read back is it opened under this name.
+        if step == Step::Open && path.ends_with("feat.v2.seg.tmp") {
+            let mut copying = hooked.lock().unwrap();
+            if !was_sealed.swap(true, Ordering::Relaxed) {
+                copying.as_mut().unwrap().seal().unwrap();
+            }
+        }
+    });
+    put(&live, "feat", &live.graph().book().range(PART).collect::<Vec<u32>>(), 1);
+    live.commit_version().unwrap();
+    *copying.lock().unwrap() = Some(live.begin_copy(PART).unwrap());
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    let folded = live.compact(Some(PART), Some("feat"), Folding::All, &mut go_on).unwrap();
+    assert!(try_put(&live, "feat", &[live.graph().book().range(PART).start], 2).is_err(), "sealed");
+    assert_eq!(folded, []);
+    let left = |name: &str| ring.out().join("part-001").join(name).exists();
+    assert!(left("feat.v1.seg") && left("feat.v2.delta"));
+    assert!(!left("feat.v2.seg") && !left("feat.v2.seg.tmp"));
+    drop(copying.lock().unwrap().take());
+    live.compact(Some(PART), Some("feat"), Folding::All, &mut go_on).unwrap();
+    assert!(left("feat.v2.seg"));
+}

@@ -1,0 +1,108 @@
+//! Graphs of few rows whose every row says which put it is of.
+
+mod concurrent;
+mod faults;
+mod following;
+mod garbage;
+mod hooked;
+mod model;
+mod tensors;
+mod transfer;
+mod versions;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use lodestore_graph::NodeId;
+use lodestore_graph::npy::NpyType;
+
+use super::{Folding, GraphHandle, OpenMode, View};
+use crate::codec::CodecChoice;
+use crate::embedded::EmbeddedStore;
+use crate::error::StoreError;
+use crate::fixture::{Ring, npy};
+use crate::graph::Graph;
+use crate::import::TensorOptions;
+use crate::reader::OpenOptions;
+use crate::source::NpySource;
+
+/// Tensors of the graphs here with their widths in bytes: one of the shortest rows there are, which
+/// are compressed, and one whose rows cross pages.
+const TENSORS: [(&str, usize); 2] = [("mark", 1), ("feat", 99)];
+
+/// Returns the row that put number `seq` puts: any two of them differ in every element.
+fn row_of(seq: u32, width: usize) -> Vec<u8> {
+    vec![seq as u8; width]
+}
+
+/// Returns an imported graph whose rows are those of put 0.
+fn ring(n_nodes: u32, n_owners: u16, n_parts: u16) -> Ring {
+    let ring = Ring::new(n_nodes, n_owners, n_parts);
+    let mut importer = ring.begin();
+    for (name, width) in TENSORS {
+        let path = ring.dir.path().join(format!("{name}.npy"));
+        let shape = [u64::from(n_nodes), width as u64];
+        let file = npy(path, NpyType::U8, &shape, &vec![0; n_nodes as usize * width]);
+        let source = NpySource::open(&file).unwrap();
+        let (order, book) = (&ring.nodes.external_of, &ring.nodes.book);
+        let codec = if name == "feat" { CodecChoice::Raw } else { CodecChoice::Zstd };
+        let options = TensorOptions { codec, ..TensorOptions::default() };
+        importer.add_tensor(name, &source, options, order, book, &mut |_, _| {}).unwrap();
+    }
+    ring.commit(importer).unwrap();
+    ring
+}
+
+fn open(dir: &Path, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreError> {
+    GraphHandle::open(Graph::open(dir)?, None, mode, &OpenOptions::default()).map(Arc::new)
+}
+
+fn writer(ring: &Ring) -> Arc<GraphHandle> {
+    open(&ring.out(), OpenMode::Write).unwrap()
+}
+
+/// Puts the rows of `seq` to `ids`.
+fn put(live: &GraphHandle, tensor: &str, ids: &[u32], seq: u32) {
+    try_put(live, tensor, ids, seq).unwrap();
+}
+
+fn try_put(live: &GraphHandle, tensor: &str, ids: &[u32], seq: u32) -> Result<(), StoreError> {
+    let width = live.graph().tensor(tensor).unwrap().row_bytes();
+    let ids: Vec<NodeId> = ids.iter().copied().map(NodeId).collect();
+    live.put_rows(tensor, &ids, &row_of(seq, width).repeat(ids.len())).map(drop)
+}
+
+fn compact(live: &GraphHandle) -> u64 {
+    let mut progress = |done, total| {
+        assert!(done <= total);
+        ControlFlow::Continue(())
+    };
+    let reports = live.compact(None, None, Folding::All, &mut progress).unwrap();
+    reports.iter().map(|report| report.rows).sum()
+}
+
+fn latest(live: &Arc<GraphHandle>) -> EmbeddedStore {
+    EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap()
+}
+
+fn at(live: &Arc<GraphHandle>, version: u32) -> Result<EmbeddedStore, StoreError> {
+    EmbeddedStore::over(Arc::clone(live), View::At(version))
+}
+
+/// Returns the put that each row of a tensor is of; fails the test for a mix.
+fn seqs(store: &EmbeddedStore, tensor: &str) -> Vec<u8> {
+    let ids: Vec<NodeId> = (0..store.graph().book().n_nodes()).map(NodeId).collect();
+    seqs_of(store, tensor, &ids).unwrap()
+}
+
+fn seqs_of(store: &EmbeddedStore, tensor: &str, ids: &[NodeId]) -> Result<Vec<u8>, StoreError> {
+    let width = store.tensor(tensor)?.row_bytes();
+    let mut out = vec![0xee; ids.len() * width];
+    store.gather(tensor, ids, &mut out)?;
+    let seq = |row: &[u8]| {
+        assert!(row.iter().all(|&byte| byte == row[0]), "a mix of puts: {row:?}");
+        row[0]
+    };
+    Ok(out.chunks_exact(width).map(seq).collect())
+}

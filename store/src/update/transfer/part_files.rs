@@ -1,0 +1,185 @@
+//! The files of a partition's newest version, for followers and moves: held open and pinned,
+//! whatever is committed or compacted meanwhile.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lodestore_graph::PartId;
+
+use super::super::{GraphHandle, Layer, PartHandle, TensorHandle, TensorVersion};
+use crate::catalog::{DeltaRecord, SegmentRecord};
+use crate::error::StoreError;
+use crate::file_system::FileReader;
+use crate::follow::{Manifest, ManifestTensor};
+use crate::graph::{Graph, META_FILE};
+use crate::layout::DATA_OFFSET;
+use crate::limits::PAGE_BYTES;
+
+/// Looks at a partition until all tensors have one version: a commit may be midway.
+const LOOKS_MAX: usize = 100;
+
+/// The files of a partition at a version, which stay while this is held.
+#[derive(Debug)]
+pub struct PartFiles {
+    manifest: Manifest,
+    files: Vec<OpenFile>,
+    /// Pins.
+    layers: Vec<Arc<Layer>>,
+}
+
+/// An open file: a file that a compaction removes can still be read.
+#[derive(Debug)]
+struct OpenFile {
+    name: String,
+    path: PathBuf,
+    n_bytes: u64,
+    file: Box<dyn FileReader>,
+}
+
+impl GraphHandle {
+    /// The committed version of a partition with its files, `graph.toml` and the lists of edges
+    /// among them.
+    pub fn part_files(&self, part: PartId) -> Result<PartFiles, StoreError> {
+        let open = self.now().get(part.index()).cloned().flatten();
+        let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
+        let (version, tensors) = one_version(&open)?;
+        let mut files = open_lists(&self.graph, part)?;
+        let mut layers = Vec::new();
+        for (_, tensor) in &tensors {
+            for layer in tensor.layers() {
+                let path = layer.segment().path().to_owned();
+                files.push(open_file(&self.graph, path)?);
+                layers.push(Arc::clone(layer));
+            }
+        }
+        let tensors =
+            tensors.iter().map(|(of, tensor)| manifest_of(&of.spec().name, tensor)).collect();
+        let commits = open.catalog.commits(version)?;
+        let manifest = Manifest { graph: self.graph.uuid(), part, version, tensors, commits };
+        Ok(PartFiles { manifest, files, layers })
+    }
+}
+
+impl PartFiles {
+    /// What says which files they are.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Names and bytes of all files; `graph.toml` is the first.
+    pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.files.iter().map(|file| (file.name.as_str(), file.n_bytes))
+    }
+
+    /// Checks the pages of rows among `bytes`, which are those of file `at` from `offset` on, a
+    /// multiple of the page size. Pages that are cut off by the end of `bytes` are not checked.
+    pub fn check(&self, at: usize, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        let Some(file) = self.files.get(at) else { return Ok(()) };
+        let segment = self.layers.iter().map(|layer| layer.segment());
+        let Some(segment) = segment.into_iter().find(|it| it.path() == file.path) else {
+            return Ok(());
+        };
+        let n_pages = segment.layout().n_pages();
+        let pages = bytes.as_chunks::<{ PAGE_BYTES as usize }>().0;
+        for (place, page) in (offset / PAGE_BYTES..).zip(pages) {
+            // The first page of the file is the header.
+            let number = place.checked_sub(DATA_OFFSET / PAGE_BYTES);
+            if let Some(number) = number.filter(|number| *number < n_pages) {
+                segment.check_page(number, page)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends to `out` what file `at` has from `offset` on, at most `limit` bytes; `true` when
+    /// that is its end.
+    pub fn read(
+        &self,
+        at: usize,
+        offset: u64,
+        limit: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, StoreError> {
+        let Some(file) = self.files.get(at) else {
+            let reason = format!("there is no file {at}, only {}", self.files.len());
+            return Err(StoreError::FollowRefused { part: self.manifest.part(), reason });
+        };
+        file.read(offset, limit, out)
+    }
+}
+
+/// A tensor at a version.
+type TensorAt = (Arc<TensorHandle>, Arc<TensorVersion>);
+
+/// The tensors of a partition at its version.
+fn one_version(part: &PartHandle) -> Result<(u32, Vec<TensorAt>), StoreError> {
+    for _ in 0..LOOKS_MAX {
+        let version = part.version();
+        let tensors = part.listed().map(|it| Some((Arc::clone(it), it.at(version)?)));
+        if let Some(tensors) = tensors.collect::<Option<Vec<_>>>() {
+            return Ok((version, tensors));
+        }
+        std::thread::yield_now();
+    }
+    Err(super::busy(part.part, "one commit follows the other"))
+}
+
+fn manifest_of(name: &str, tensor: &TensorVersion) -> ManifestTensor {
+    let record = |layer: &Layer| {
+        let segment = layer.segment();
+        let file = segment.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (identity, digest) = (segment.identity(), *segment.digest());
+        let row_bytes = u32::try_from(identity.tensor.row_bytes()).unwrap_or(u32::MAX);
+        SegmentRecord {
+            segment: identity.segment,
+            n_rows: identity.n_rows,
+            row_bytes,
+            digest,
+            file,
+        }
+    };
+    let base = tensor.base();
+    let delta = |layer: &Arc<Layer>| DeltaRecord {
+        first: layer.first_version(),
+        version: layer.version(),
+        record: record(layer),
+    };
+    ManifestTensor {
+        name: name.to_owned(),
+        base: (base.version(), record(base)),
+        deltas: tensor.layers()[1..].iter().map(delta).collect(),
+    }
+}
+
+/// Opens the description of the graph, and the lists of edges of a partition.
+fn open_lists(graph: &Graph, part: PartId) -> Result<Vec<OpenFile>, StoreError> {
+    let lists = [graph.topology_path(part), graph.halo_path(part)];
+    let lists = lists.into_iter().filter(|path| graph.device().exists(path));
+    let paths = std::iter::once(graph.dir().join(META_FILE)).chain(lists);
+    paths.map(|path| open_file(graph, path)).collect()
+}
+
+impl OpenFile {
+    /// Appends to `out` what the file has from `offset` on, at most `limit` bytes; `true` when that
+    /// is its end.
+    fn read(&self, offset: u64, limit: usize, out: &mut Vec<u8>) -> Result<bool, StoreError> {
+        let left = self.n_bytes.saturating_sub(offset);
+        let n_bytes = usize::try_from(left).unwrap_or(limit).min(limit);
+        let start = out.len();
+        out.resize(start + n_bytes, 0);
+        let read = self.file.read_exact_at(&mut out[start..], offset);
+        read.map_err(StoreError::io(&self.path, "read"))?;
+        Ok(n_bytes as u64 == left)
+    }
+}
+
+fn open_file(graph: &Graph, path: PathBuf) -> Result<OpenFile, StoreError> {
+    let open = |path: &Path| {
+        let file = graph.device().open(path)?;
+        Ok((file.len_bytes()?, file))
+    };
+    let (n_bytes, file) = open(&path).map_err(StoreError::io(&path, "open"))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(OpenFile { name, path, n_bytes, file })
+}

@@ -1,0 +1,220 @@
+//! Graph attention (Velickovic et al. 2018).
+
+use std::sync::Arc;
+
+use crate::{
+    attention::{AttentionSoftmax, Entries, HeadScores, WeightedSum},
+    conv::Hop,
+    linear::{Projection, glorot},
+    matrix::dropout::{Dropout, Mask},
+    matrix::sparse::Rows,
+    matrix::spmm::{ROWS_PER_TASK, add_scaled},
+    matrix::{Matrix, with_values},
+};
+use candle_core::{DType, Device, Result, Var};
+use rayon::prelude::*;
+
+/// Streams of first parameters; those below are of [`Projection`].
+const SOURCE_STREAM: u64 = 1 << 32;
+const DESTINATION_STREAM: u64 = 2 << 32;
+
+/// Combination of the heads' rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heads {
+    /// They stand beside each other: hidden layers (equation 5).
+    Concatenated,
+    /// Their mean: the last layer (equation 6).
+    Averaged,
+}
+
+/// One layer with several attention heads.
+#[derive(Clone, Debug)]
+pub(crate) struct Gat {
+    /// The weights of all heads side by side.
+    projection: Projection,
+    /// The attention vector, cut into the part for sources and the part for destinations.
+    of_source: Var,
+    of_destination: Var,
+    bias: Var,
+    n_heads: usize,
+    heads: Heads,
+}
+
+/// Values that the backward pass of a layer needs from its forward pass.
+#[derive(Debug)]
+pub(crate) struct Attended {
+    /// The projected rows.
+    z: Matrix,
+    /// Scores of the block's sources and of its destinations.
+    shares: [Vec<f32>; 2],
+    coefficients: Vec<f32>,
+    /// The same after dropout.
+    dropped: Option<(Mask, Vec<f32>)>,
+    entries: Arc<Entries>,
+}
+
+impl Gat {
+    /// A layer from rows of `in_width` to rows of `out_width`, a multiple of `n_heads` if the heads
+    /// are concatenated. Its first parameters are a function of `seed` and `layer`.
+    pub(crate) fn new(
+        [in_width, out_width]: [usize; 2],
+        n_heads: usize,
+        heads: Heads,
+        seed: u64,
+        layer: u64,
+    ) -> Result<Self> {
+        let part = match heads {
+            Heads::Concatenated => out_width / n_heads,
+            Heads::Averaged => out_width,
+        };
+        let all = n_heads * part;
+        // A head's vector makes one score of 2 · part elements.
+        let vector = |stream| {
+            Var::from_vec(glorot([2 * part, 1], all, seed, stream | layer), all, &Device::Cpu)
+        };
+        Ok(Self {
+            projection: Projection::new(in_width, all, seed, layer)?,
+            of_source: vector(SOURCE_STREAM)?,
+            of_destination: vector(DESTINATION_STREAM)?,
+            bias: Var::zeros(out_width, DType::F32, &Device::Cpu)?,
+            n_heads,
+            heads,
+        })
+    }
+
+    /// All parameters, in a fixed order.
+    pub(crate) fn parameters(&self) -> [&Var; 4] {
+        [self.projection.weight(), &self.of_source, &self.of_destination, &self.bias]
+    }
+
+    /// `W · x` for all heads.
+    pub(crate) fn projection(&self) -> &Projection {
+        &self.projection
+    }
+
+    /// Returns the output for the projected rows `z` of the block's sources, with `dropout` of the
+    /// coefficients (section 3.3), and what the backward pass needs.
+    pub(crate) fn attend(
+        &self,
+        hop: Hop<'_>,
+        z: Matrix,
+        dropout: Option<Dropout>,
+    ) -> Result<(Matrix, Attended)> {
+        let mask = dropout.map(|dropout| dropout.mask(hop.entry_keys()));
+        self.attend_over(Entries::of(hop.block), z, mask)
+    }
+
+    /// The same over given entries, with a mask of their coefficients.
+    pub(crate) fn attend_over(
+        &self,
+        entries: Arc<Entries>,
+        z: Matrix,
+        mask: Option<Mask>,
+    ) -> Result<(Matrix, Attended)> {
+        let scores = self.scores();
+        let of_src = with_values(&self.of_source, |a| Ok(scores.scores(z.values(), a)))?;
+        let of_dst = &z.values()[..entries.n_dst() * z.width()];
+        let of_dst = with_values(&self.of_destination, |a| Ok(scores.scores(of_dst, a)))?;
+        let softmax = AttentionSoftmax(Arc::clone(&entries));
+        let coefficients = softmax.coefficients(&of_src, &of_dst, self.n_heads);
+        let dropped = mask.map(|mask| {
+            let mut dropped = coefficients.clone();
+            mask.apply(&mut dropped);
+            (mask, dropped)
+        });
+        let weights = dropped.as_ref().map_or(&coefficients, |(_, dropped)| dropped);
+        let sums = WeightedSum(Arc::clone(&entries));
+        let sums = sums.sums(weights, z.values(), self.n_heads, z.width());
+        let mut out = self.joined(Matrix::new(sums, z.width()));
+        with_values(&self.bias, |bias| {
+            out.add_to_rows(bias);
+            Ok(())
+        })?;
+        let shares = [of_src, of_dst];
+        Ok((out, Attended { z, shares, coefficients, dropped, entries }))
+    }
+
+    /// Returns the gradients of the parameters and of the projected rows, given that of the output
+    /// for `rows`.
+    pub(crate) fn gradients(
+        &self,
+        saved: &Attended,
+        rows: &Rows,
+        grad: &Matrix,
+    ) -> Result<(Vec<Vec<f32>>, Matrix)> {
+        let ([of_source, of_destination, of_bias], of_z) = self.attention_gradients(saved, grad)?;
+        let of_weight = self.projection.weight_gradient(rows, &of_z)?;
+        Ok((vec![of_weight, of_source, of_destination, of_bias], of_z))
+    }
+
+    /// Returns the gradients of the parameters but for the weights, and that of the projected rows,
+    /// given that of the output.
+    pub(crate) fn attention_gradients(
+        &self,
+        saved: &Attended,
+        grad: &Matrix,
+    ) -> Result<([Vec<f32>; 3], Matrix)> {
+        let Attended { z, shares: [of_src, of_dst], coefficients, dropped, entries } = saved;
+        let bias_grad = grad.sum_of_rows();
+        let of_sums = self.separated(grad);
+        let weights = dropped.as_ref().map_or(coefficients, |(_, dropped)| dropped);
+        let sizes = [self.n_heads, z.width()];
+        let sums = WeightedSum(Arc::clone(entries));
+        let (mut weight_grad, mut z_grad) =
+            sums.gradients(weights, z.values(), of_sums.values(), sizes);
+        if let Some((mask, _)) = dropped {
+            mask.apply(&mut weight_grad);
+        }
+        let softmax = AttentionSoftmax(Arc::clone(entries));
+        let shares = [&of_src[..], &of_dst[..]];
+        let (src_grad, dst_grad) =
+            softmax.gradients(shares, coefficients, &weight_grad, self.n_heads);
+        let scores = self.scores();
+        // Each part of the rows' gradient is added to what the parts before have given.
+        let mut share_gradient = |vector: &Var, grad: &[f32]| {
+            let of_nodes = &z.values()[..grad.len() / self.n_heads * z.width()];
+            with_values(vector, |a| {
+                let (of_rows, of_vector) = scores.gradients(of_nodes, a, grad);
+                add_scaled(&mut z_grad, 1.0, &of_rows);
+                Ok(of_vector)
+            })
+        };
+        let destination_grad = share_gradient(&self.of_destination, &dst_grad)?;
+        let source_grad = share_gradient(&self.of_source, &src_grad)?;
+        let z_grad = Matrix::new(z_grad, z.width());
+        Ok(([source_grad, destination_grad, bias_grad], z_grad))
+    }
+
+    fn scores(&self) -> HeadScores {
+        HeadScores { heads: self.n_heads }
+    }
+
+    /// Returns the heads' rows as the layer's.
+    fn joined(&self, rows: Matrix) -> Matrix {
+        let part = rows.width() / self.n_heads;
+        if self.heads == Heads::Concatenated {
+            return rows;
+        }
+        let scale = 1.0 / self.n_heads as f32;
+        let mut out = vec![0.0; rows.n_rows() * part];
+        let of_rows = rows.values().par_chunks_exact(rows.width());
+        let pairs = out.par_chunks_exact_mut(part).zip(of_rows).with_min_len(ROWS_PER_TASK);
+        pairs.for_each(|(out, heads)| {
+            heads.chunks_exact(part).for_each(|head| add_scaled(out, 1.0, head));
+            out.iter_mut().for_each(|value| *value *= scale);
+        });
+        Matrix::new(out, part)
+    }
+
+    /// Returns the gradient of the heads' rows, given that of the layer's.
+    fn separated(&self, grad: &Matrix) -> Matrix {
+        if self.heads == Heads::Concatenated {
+            return grad.clone();
+        }
+        let scale = 1.0 / self.n_heads as f32;
+        let scaled = |row: &[f32]| row.iter().map(|value| value * scale).collect::<Vec<_>>();
+        let rows = grad.values().chunks_exact(grad.width());
+        let values = rows.flat_map(|row| scaled(row).repeat(self.n_heads)).collect();
+        Matrix::new(values, self.n_heads * grad.width())
+    }
+}

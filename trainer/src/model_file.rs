@@ -1,0 +1,409 @@
+//! A trained model as a file that other tools read too: safetensors, with what it takes to use the
+//! parameters in its metadata.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::{File, Permissions},
+    io::{self, Read, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use candle_core::{Device, Tensor};
+use lodestore_graph::sampler::Fanout;
+use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
+use tempfile::{Builder, NamedTempFile};
+use thiserror::Error;
+
+use crate::{
+    Aggregation, LayerOptions, Metric, Norm, TrainConfig, TrainError,
+    config::MAX_LAYERS,
+    model::{Model, ModelSpec},
+    norm::NormLayer,
+};
+
+/// A larger file is no model of this crate.
+const MAX_FILE_BYTES: u64 = 1 << 32;
+
+/// Why a model's file could not be written or used.
+#[derive(Debug, Error)]
+#[error("model {}: {fault}", path.display())]
+pub struct SavedModelError {
+    path: PathBuf,
+    fault: Box<Fault>,
+}
+
+#[derive(Debug, Error)]
+enum Fault {
+    #[error("cannot {action} it: {source}")]
+    Io { action: &'static str, source: io::Error },
+    #[error("it is no file of tensors that is whole: {0}")]
+    Format(#[from] SafeTensorError),
+    #[error("`{name}` must be {expected}, found {found}")]
+    Unfit { name: String, expected: String, found: String },
+    #[error("in its metadata, {0}")]
+    Settings(Box<TrainError>),
+}
+
+/// Fails unless a model can be written to `path`: makes the file beside it, and takes it away
+/// again.
+pub(crate) fn check_place(path: &Path) -> Result<(), SavedModelError> {
+    let source = match new_beside(path) {
+        Ok(_) if path.is_dir() => io::ErrorKind::IsADirectory.into(),
+        Ok(_) => return Ok(()),
+        Err(source) => source,
+    };
+    let fault = Box::new(Fault::Io { action: "write", source });
+    Err(SavedModelError { path: path.to_owned(), fault })
+}
+
+/// Makes the file under a name that no other has, until it is whole.
+fn new_beside(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut prefix = path.file_name().unwrap_or_default().to_owned();
+    prefix.push(".");
+    // As for any new file; the process's mask takes its part away.
+    let permissions = Permissions::from_mode(0o666);
+    let mut builder = Builder::new();
+    builder.prefix(&prefix).suffix(".partial").permissions(permissions);
+    builder.tempfile_in(folder.unwrap_or(Path::new(".")))
+}
+
+/// Writes the parameters `values`, one flat list each, of a model of `config`, to `path`: beside it
+/// first, then in place of what is there.
+pub(crate) fn save(
+    path: &Path,
+    config: &TrainConfig,
+    model: &Model,
+    values: &[Vec<f32>],
+) -> Result<(), SavedModelError> {
+    let failed = |fault| SavedModelError { path: path.to_owned(), fault: Box::new(fault) };
+    let shapes = model.parameters().into_iter().map(|var| var.dims().to_vec());
+    let tensors = model.names().into_iter().zip(shapes).zip(values);
+    let views = tensors.map(|((name, shape), values)| {
+        Ok((name, TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values))?))
+    });
+    let views = views.collect::<Result<Vec<_>, SafeTensorError>>();
+    let bytes = views.and_then(|views| safetensors::serialize(views, Some(metadata(config))));
+    let bytes = bytes.map_err(|error| failed(error.into()))?;
+    let write = || -> io::Result<()> {
+        let mut file = new_beside(path)?;
+        file.write_all(&bytes)?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
+    };
+    write().map_err(|source| failed(Fault::Io { action: "write", source }))
+}
+
+/// A model's file, with settings that have been read from it.
+pub(crate) struct ModelFile<'a> {
+    path: &'a Path,
+    bytes: Vec<u8>,
+    pub(crate) config: TrainConfig,
+}
+
+impl<'a> ModelFile<'a> {
+    /// Reads the file at `path`. Fails for settings that no run has.
+    pub(crate) fn read(path: &'a Path) -> Result<Self, SavedModelError> {
+        let failed = |fault| SavedModelError { path: path.to_owned(), fault: Box::new(fault) };
+        let bytes = read(path).map_err(|source| failed(Fault::Io { action: "read", source }))?;
+        SafeTensors::deserialize(&bytes).map_err(|error| failed(error.into()))?;
+        let header = SafeTensors::read_metadata(&bytes).map_err(|error| failed(error.into()))?;
+        let none = HashMap::new();
+        let config = config(header.1.metadata().as_ref().unwrap_or(&none)).map_err(failed)?;
+        config.validate().map_err(|error| failed(Fault::Settings(Box::new(error))))?;
+        Ok(Self { path, bytes, config })
+    }
+
+    /// Fails unless the file has the parameters of a model of `spec`, before memory is taken for
+    /// one.
+    pub(crate) fn check(&self, spec: &ModelSpec) -> Result<(), SavedModelError> {
+        let (tensors, mut known) = (self.tensors()?, HashSet::new());
+        for (name, shape) in spec.shapes() {
+            let found = tensors.tensor(&name).map_err(|error| self.failed(error.into()))?;
+            if found.dtype() != Dtype::F32 || found.shape() != shape {
+                let expected = format!("F32 of shape {shape:?}, as the graph asks for");
+                let found = format!("{:?} of shape {:?}", found.dtype(), found.shape());
+                return Err(self.failed(Fault::Unfit { name, expected, found }));
+            }
+            let values = found.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
+            let is_variance = name.ends_with(NormLayer::VARIANCE);
+            if let Some(bad) =
+                values.into_iter().find(|&it| is_variance && (it.is_nan() || it < 0.0))
+            {
+                let (expected, found) = ("variances of 0 or more".to_owned(), bad.to_string());
+                return Err(self.failed(Fault::Unfit { name, expected, found }));
+            }
+            known.insert(name);
+        }
+        // Of a layer that the settings do not have: it would be left out.
+        let is_unknown = |name: &&str| name.starts_with("layers.") && !known.contains(*name);
+        if let Some(name) = tensors.names().into_iter().find(is_unknown) {
+            let (name, expected) = (name.to_owned(), "absent by the file's settings".to_owned());
+            return Err(self.failed(Fault::Unfit { name, expected, found: "it".to_owned() }));
+        }
+        Ok(())
+    }
+
+    /// Returns the digest of the file's bytes.
+    pub(crate) fn digest(&self) -> blake3::Hash {
+        blake3::hash(&self.bytes)
+    }
+
+    /// Returns the classes of the last layer.
+    pub(crate) fn n_classes(&self) -> Result<usize, SavedModelError> {
+        let name = format!("layers.{}.bias", self.config.fanouts.len() - 1);
+        let bias = self.tensors()?.tensor(&name).map_err(|error| self.failed(error.into()))?;
+        match bias.shape() {
+            &[n_classes] if n_classes > 0 => Ok(n_classes),
+            found => {
+                let (expected, found) = ("a vector".to_owned(), format!("shape {found:?}"));
+                Err(self.failed(Fault::Unfit { name, expected, found }))
+            }
+        }
+    }
+
+    /// Returns `model`, which has been checked, the file's parameters. Returns how many elements
+    /// they have.
+    pub(crate) fn fill(&self, model: &Model) -> Result<u64, TrainError> {
+        let tensors = self.tensors()?;
+        let mut n_parameters = 0;
+        let are_statistics = model.are_statistics();
+        for ((name, var), is_statistic) in
+            model.names().iter().zip(model.parameters()).zip(are_statistics)
+        {
+            let found = tensors.tensor(name).map_err(|error| self.failed(error.into()))?;
+            let values = found.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
+            let values: Vec<f32> = values.collect();
+            n_parameters += if is_statistic { 0 } else { values.len() as u64 };
+            var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
+        }
+        Ok(n_parameters)
+    }
+
+    fn tensors(&self) -> Result<SafeTensors<'_>, SavedModelError> {
+        SafeTensors::deserialize(&self.bytes).map_err(|error| self.failed(error.into()))
+    }
+
+    fn failed(&self, fault: Fault) -> SavedModelError {
+        SavedModelError { path: self.path.to_owned(), fault: Box::new(fault) }
+    }
+}
+
+/// Returns all bytes of a file that is not too large.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let n_bytes = file.metadata()?.len();
+    if n_bytes > MAX_FILE_BYTES {
+        let what = format!("{n_bytes} bytes, a model has {MAX_FILE_BYTES} at most");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+    }
+    let mut bytes = Vec::new();
+    file.take(n_bytes).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Returns what it takes to use the parameters of a run of `config`.
+fn metadata(config: &TrainConfig) -> HashMap<String, String> {
+    let LayerOptions { aggregation, norm, residual } = config.layer;
+    let options = [
+        ("aggregation", aggregation.to_string()),
+        ("norm", norm.to_string()),
+        ("residual", residual.to_string()),
+    ];
+    let usual = [Aggregation::Mean.to_string(), Norm::None.to_string(), false.to_string()];
+    let is_unusual = |((_, found), usual): &((_, String), String)| found != usual;
+    let options = options.into_iter().zip(usual).filter(is_unusual).map(|(option, _)| option);
+    let entries = [
+        ("model", config.model.to_string()),
+        ("layers", config.fanouts.len().to_string()),
+        ("hidden", config.hidden.to_string()),
+        ("heads", config.n_heads.to_string()),
+        ("output_heads", config.n_output_heads.to_string()),
+        ("normalize", config.normalize.to_string()),
+        ("metric", config.metric.to_string()),
+        ("feature_tensor", config.feature_tensor.clone()),
+        ("label_tensor", config.label_tensor.clone()),
+        ("split_tensor", config.split_tensor.clone()),
+    ];
+    entries.into_iter().chain(options).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Returns the settings of [`metadata`]; all others as usual, since they do not matter once
+/// trained.
+fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
+    fn entry<T: FromStr>(
+        metadata: &HashMap<String, String>,
+        name: &str,
+        expected: &str,
+    ) -> Result<T, Fault> {
+        let found = metadata.get(name).map_or("nothing", String::as_str);
+        let unfit = |_| Fault::Unfit {
+            name: name.to_owned(),
+            expected: format!("{expected} in the file's metadata"),
+            found: found.to_owned(),
+        };
+        found.parse().map_err(unfit)
+    }
+    /// Returns an entry that files from before the choice lack.
+    fn choice<T: FromStr>(
+        metadata: &HashMap<String, String>,
+        name: &str,
+        expected: &str,
+        usual: T,
+    ) -> Result<T, Fault> {
+        if metadata.contains_key(name) { entry(metadata, name, expected) } else { Ok(usual) }
+    }
+    let number = |name| entry::<usize>(metadata, name, "a number");
+    let text = |name| entry::<String>(metadata, name, "a name");
+    let n_layers = number("layers")?;
+    if !(1..=MAX_LAYERS).contains(&n_layers) {
+        let (expected, found) = (format!("1 to {MAX_LAYERS}"), n_layers.to_string());
+        return Err(Fault::Unfit { name: "layers".to_owned(), expected, found });
+    }
+    Ok(TrainConfig {
+        metric: choice(metadata, "metric", "accuracy, f1-micro or roc-auc", Metric::Accuracy)?,
+        layer: LayerOptions {
+            aggregation: choice(metadata, "aggregation", "mean, max or sum", Aggregation::Mean)?,
+            norm: choice(metadata, "norm", "none, batch or layer", Norm::None)?,
+            residual: choice(metadata, "residual", "true or false", false)?,
+        },
+        model: entry(metadata, "model", "sage, gcn or gat")?,
+        fanouts: vec![Fanout::All; n_layers],
+        hidden: number("hidden")?,
+        n_heads: number("heads")?,
+        n_output_heads: number("output_heads")?,
+        normalize: entry(metadata, "normalize", "true or false")?,
+        feature_tensor: text("feature_tensor")?,
+        label_tensor: text("label_tensor")?,
+        split_tensor: text("split_tensor")?,
+        workers: 1,
+        ..TrainConfig::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::ModelKind;
+
+    #[test]
+    fn settings_survive_a_file_and_unknown_ones_are_named() {
+        let usual = TrainConfig {
+            model: ModelKind::Gat,
+            hidden: 48,
+            n_heads: 6,
+            n_output_heads: 2,
+            normalize: true,
+            metric: Metric::RocAuc,
+            fanouts: vec![Fanout::All; 3],
+            ..TrainConfig::default()
+        };
+        for aggregation in [Aggregation::Mean, Aggregation::Max, Aggregation::Sum] {
+            for (norm, residual) in [(Norm::None, true), (Norm::Batch, false), (Norm::Layer, true)]
+            {
+                let layer = LayerOptions { aggregation, norm, residual };
+                let usual = TrainConfig { layer, ..usual.clone() };
+                let found = config(&metadata(&usual)).unwrap();
+                assert_eq!(format!("{found:?}"), format!("{usual:?}"));
+            }
+        }
+        // A file without any options is one of before there were any.
+        let found = config(&metadata(&usual)).unwrap();
+        assert_eq!(format!("{found:?}"), format!("{usual:?}"));
+        assert_eq!(metadata(&usual).len(), 10);
+        let message = |name: &str, value: &str| {
+            let mut entries = metadata(&usual);
+            entries.insert(name.to_owned(), value.to_owned());
+            config(&entries).unwrap_err().to_string()
+        };
+        assert!(message("model", "mlp").contains("must be sage, gcn or gat"));
+        assert!(message("layers", "65").contains("must be 1 to 64, found 65"));
+        assert!(message("layers", "0").contains("1 to 64"));
+        assert!(message("heads", "-1").contains("a number"));
+        assert!(message("norm", "instance").contains("must be none, batch or layer"));
+        assert!(config(&HashMap::new()).unwrap_err().to_string().contains("found nothing"));
+    }
+
+    #[test]
+    fn forged_settings_are_refused_before_they_take_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model");
+        let usual = TrainConfig { model: ModelKind::Gat, hidden: 16, ..TrainConfig::default() };
+        let model = Model::new(&ModelSpec::new(&usual, 10, 4), 1).unwrap();
+        let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
+        let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
+        let opened = |change: fn(&mut TrainConfig)| {
+            let mut forged = usual.clone();
+            change(&mut forged);
+            save(&path, &forged, &model, &values).unwrap();
+            let file = ModelFile::read(&path)?;
+            file.check(&ModelSpec::new(&file.config, 10, file.n_classes()?))
+        };
+        opened(|_| ()).unwrap();
+        let message = |change| opened(change).unwrap_err().to_string();
+        let heads = message(|c| c.n_heads = 0);
+        assert!(heads.contains("setting `n_heads` must be at least 1, found 0"), "{heads}");
+        assert!(message(|c| c.n_output_heads = 0).contains("`n_output_heads` must be at least 1"));
+        assert!(message(|c| c.hidden = 0).contains("`hidden` must be at least 1"));
+        assert!(message(|c| c.hidden = 20).contains("`hidden` must be a multiple of 8 heads"));
+        let large = message(|c| c.hidden = 1 << 20);
+        assert!(large.contains("`layers.0.weight` must be F32 of shape [10, 1048576]"), "{large}");
+        assert!(message(|c| c.hidden = usize::MAX - 7).contains("layers.0.weight"));
+        let heads = message(|c| c.n_output_heads = usize::MAX);
+        assert!(
+            heads.contains("weight` must be F32 of shape [16, 18446744073709551615]"),
+            "{heads}"
+        );
+        assert!(message(|c| c.model = ModelKind::Sage).contains("shape [20, 16]"));
+        let layers = message(|c| c.fanouts = vec![Fanout::All; 64]);
+        assert!(layers.contains("layers.63.bias"), "{layers}");
+    }
+
+    #[test]
+    fn files_beside_the_model_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("model"), dir.path().join("model.partial"));
+        fs::write(&other, "another's").unwrap();
+        check_place(&path).unwrap();
+        let usual = TrainConfig::default();
+        let model = Model::new(&ModelSpec::new(&usual, 10, 4), 1).unwrap();
+        let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
+        let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
+        save(&path, &usual, &model, &values).unwrap();
+        assert_eq!(fs::read(&other).unwrap(), b"another's");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing half-made is left");
+        ModelFile::read(&path).unwrap();
+    }
+
+    #[test]
+    fn statistics_and_layers_that_no_run_leaves_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model");
+        let layer = LayerOptions { norm: Norm::Batch, ..LayerOptions::default() };
+        let usual = TrainConfig { layer, model: ModelKind::Sage, ..TrainConfig::default() };
+        let model = Model::new(&ModelSpec::new(&usual, 10, 4), 1).unwrap();
+        let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
+        let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
+        let opened = |config: &TrainConfig, variance: f32| {
+            let mut values = values.clone();
+            let at = model.names().iter().position(|name| name.ends_with(NormLayer::VARIANCE));
+            values[at.unwrap()][3] = variance;
+            save(&path, config, &model, &values).unwrap();
+            let file = ModelFile::read(&path)?;
+            file.check(&ModelSpec::new(&file.config, 10, file.n_classes()?))
+        };
+        opened(&usual, 0.0).unwrap();
+        for variance in [-1e-6, f32::NAN, f32::NEG_INFINITY] {
+            let refused = opened(&usual, variance).unwrap_err().to_string();
+            assert!(refused.contains("norm_variance` must be variances of 0 or more"), "{refused}");
+        }
+        let without = TrainConfig { layer: LayerOptions::default(), ..usual.clone() };
+        let refused = opened(&without, 1.0).unwrap_err().to_string();
+        assert!(refused.contains("must be absent by the file's settings, found it"), "{refused}");
+    }
+}

@@ -1,0 +1,128 @@
+//! The gradient of a step is that of the whole batch, wherever its roots are trained on.
+
+use std::{sync::Arc, thread::scope};
+
+use lodestore_client::{MemorySource, PullStats};
+use lodestore_graph::{
+    PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout, splitmix64,
+    topology::Topology,
+};
+use lodestore_store::Dtype;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    HopConfig, Merge, Migration, ModelKind, Roots, RowsFrom, Strategy, TrainConfig, TrainGraph,
+    WorkerSources, collective::ThreadCollective, process_group::Opening, setup::Setup,
+};
+
+const WIDTH: u32 = 5;
+
+/// A graph of which every node has features, a class, and a place among the training nodes.
+struct Graph {
+    topology: Topology,
+    book: PartitionBook,
+    rows: Arc<MemorySource>,
+}
+
+fn graph(n_nodes: u32, ends: &[(u32, u32)], n_parts: u16) -> Graph {
+    let edges = ends.iter().map(|&(from, to)| [from % n_nodes, to % n_nodes]);
+    let edges = edges.chain([[n_nodes - 1; 2]]).collect();
+    let owner = |node| PartId((splitmix64(u64::from(node)) % u64::from(n_parts)) as u16);
+    let owners: Vec<PartId> = (0..n_nodes).map(owner).collect();
+    let relabelling = Relabelling::new(&owners, n_parts).unwrap();
+    let edges = MemoryEdges::new(edges).unwrap();
+    let topology = Topology::from_edges(&edges, &relabelling, true).unwrap();
+    let mut rows = MemorySource::new(relabelling.book.clone());
+    let value = |at| (splitmix64(u64::from(at)) >> 40) as f32 / (1u32 << 23) as f32 - 1.0;
+    let features = (0..n_nodes * WIDTH).flat_map(|at| value(at).to_le_bytes()).collect();
+    let classes = (0..n_nodes).flat_map(|id| i64::from(id % 3).to_le_bytes()).collect();
+    rows.add("feat", Dtype::F32, WIDTH, features).unwrap();
+    rows.add("label", Dtype::I64, 1, classes).unwrap();
+    rows.add("split", Dtype::U8, 1, vec![0; n_nodes as usize]).unwrap();
+    Graph { topology, book: relabelling.book.clone(), rows: Arc::new(rows) }
+}
+
+/// Returns the gradient of the first step of a run.
+fn gradient(graph: &Graph, config: &TrainConfig, n_merges: u32) -> Vec<f64> {
+    let rows: Arc<dyn RowSource> = Arc::clone(&graph.rows) as _;
+    let sources = WorkerSources {
+        local: Arc::clone(&rows),
+        remote: Arc::clone(&rows),
+        untiered: rows,
+        filled: PullStats::default(),
+    };
+    let sources = vec![sources; config.workers as usize];
+    let on = TrainGraph {
+        topology: &graph.topology,
+        book: &graph.book,
+        uuid: [1; 16],
+        rows_from: RowsFrom::Embedded,
+    };
+    let setup = Setup::new(config, on, &sources, (0..config.workers).collect(), None).unwrap();
+    let replica = Replica::new(&setup.model, config, setup.n_steps()).unwrap();
+    let mut alone = ThreadCollective::alone();
+    let mut group = ProcessGroup::new(&mut alone);
+    let (digest, version, filled) = (setup.digest(), setup.pinned_version(), setup.filled());
+    let lengths = replica.adam.lengths();
+    group.open(Opening { digest, version, filled, lengths }, None).unwrap();
+    scope(|scope| {
+        let setups = setup.set_up_workers(scope, Place::default()).unwrap();
+        let size = [config.workers, setup.n_steps()];
+        let mut team = Team::start(scope, setups, 1, size).unwrap();
+        if let Some(iterations) = setup.iterations() {
+            team.step_through_iterations(iterations);
+        }
+        team.set_merges(n_merges);
+        let step = team.step(Place::default(), &replica, &mut group).unwrap().unwrap();
+        let n_roots: u64 = step.outcomes.iter().map(|(_, outcome)| outcome.n_roots).sum();
+        assert_eq!(step.n_roots, n_roots);
+        step.gradients.concat().into_iter().map(f64::from).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// HopGNN's claim H4: with dropout, for all models, both migrations, and however time steps are
+    /// merged.
+    #[test]
+    fn moved_roots_and_models_give_the_gradient_of_the_whole_batch(
+        n_nodes in 1u32..60,
+        ends in prop::collection::vec(any::<(u32, u32)>(), 0..300),
+        fanouts in prop::collection::vec(prop::sample::select(vec![1u32, 3, 100]), 1..4),
+        n_parts in 1u16..6,
+        batch_size in 1usize..12,
+        workers in 1u32..6,
+        model in prop::sample::select(vec![ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat]),
+        merge in prop::sample::select(vec![Merge::Min, Merge::Random]),
+        n_merges in 0u32..5,
+    ) {
+        let graph = graph(n_nodes, &ends, n_parts);
+        let fanouts = fanouts.into_iter().map(|n| Fanout::at_most(n).unwrap()).collect();
+        let usual = TrainConfig { fanouts, model, hidden: 8, n_heads: 2, n_output_heads: 2, ..TrainConfig::default() };
+        let of = |strategy, hop, workers, batch_size| {
+            let roots = if strategy == Strategy::Hop { Roots::Owned } else { Roots::Global };
+            TrainConfig { strategy, hop, workers, batch_size, roots, ..usual.clone() }
+        };
+        let none = HopConfig::default();
+        let whole = of(Strategy::Ondemand, none, 1, batch_size * workers as usize);
+        let expected = gradient(&graph, &whole, 0);
+        let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|it| it * it).sum::<f64>().sqrt();
+        let size = norm(&mut expected.iter().copied());
+        let (migration, pregather) = (Migration::Paper, true);
+        let paper = HopConfig { migration, ..none };
+        for (strategy, hop) in [
+            (Strategy::Ondemand, none),
+            (Strategy::Hop, none),
+            (Strategy::Hop, paper),
+            (Strategy::Hop, HopConfig { pregather: false, ..paper }),
+            (Strategy::Hop, HopConfig { merge, pregather, ..paper }),
+        ] {
+            let found = gradient(&graph, &of(strategy, hop, workers, batch_size), n_merges);
+            let mut differences = found.iter().zip(&expected).map(|(found, expected)| found - expected);
+            let difference = norm(&mut differences);
+            prop_assert!(difference <= 1e-6 * size, "{hop:?}: {difference} of {size}");
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! What can go wrong between a folder and a bucket.
+//! Errors between a folder and a bucket.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub enum BucketError {
     Url {
         /// The URL without credentials.
         url: String,
-        /// What was expected.
+        /// The expected form.
         reason: String,
     },
     /// The object store refused, failed, or did not answer.
@@ -25,7 +25,7 @@ pub enum BucketError {
         url: String,
         /// The object.
         key: String,
-        /// What was tried, for example `read`.
+        /// The operation, for example `read`.
         action: &'static str,
         /// The store's reason, without queries of URLs.
         reason: String,
@@ -58,7 +58,7 @@ pub enum BucketError {
         url: String,
         /// The object.
         key: String,
-        /// What was expected and what was found.
+        /// The object that was expected, and the one that was found.
         reason: String,
     },
     /// A pin of this name keeps another version.
@@ -132,7 +132,7 @@ pub enum BucketError {
     },
     /// The folder has forgotten the commit by which the published version was made.
     #[error(
-        "{url}: partition {part} is published at version {published}, and so many commits later, at \
+        "{url}: partition {part} is published at version {published}. More than 1,024 commits later, at \
          version {here}, this folder no longer knows by which commit that was made. If no other \
          folder has published it, `lode serve --take-over` continues"
     )]
@@ -164,7 +164,7 @@ pub enum BucketError {
     Epochs {
         /// The file.
         path: PathBuf,
-        /// What was expected, or failed.
+        /// The expected form, or the failure.
         reason: String,
     },
     /// The bucket is ahead of the folder.

@@ -35,8 +35,8 @@ struct FollowedPart {
 impl BucketFollower {
     /// Makes `dir` a folder that follows partitions of a bucket, all of the graph if empty.
     ///
-    /// Partitions are chosen in order: those that are in the folder, then those that were named,
-    /// each whose files fit into `bytes_max` beside those before it.
+    /// Partitions in the folder are chosen first, then others in the order of `parts`. Each is
+    /// chosen whose files fit into `bytes_max` beside those before it.
     pub fn begin(
         bucket: Bucket,
         dir: &Path,
@@ -114,8 +114,10 @@ impl BucketFollower {
             if self.parts[at].installed.is_some() || is_in(&self.dir, part)? {
                 continue;
             }
-            // The chunks of an older one may be gone by now.
-            self.read_newest(at)?;
+            // The chunks of an older one may be gone by now, and the others may have grown.
+            for each in 0..self.parts.len() {
+                self.read_newest(each)?;
+            }
             let publication = Arc::clone(&self.parts[at].newest);
             self.check_room(at, &publication)?;
             let (total, mut report) = (publication.n_bytes(), PullReport::default());
@@ -127,8 +129,8 @@ impl BucketFollower {
         Ok(None)
     }
 
-    /// Fetches the newest version of a partition that is served into the folder of `live`, and has
-    /// `install` take it over; returns whether it was new.
+    /// Fetches the newest version of a partition into the folder of `live`, which serves it, and
+    /// has `install` take it over. Returns whether it was new.
     pub fn poll<E: From<BucketError>>(
         &mut self,
         live: &GraphHandle,
@@ -161,8 +163,8 @@ impl BucketFollower {
         Ok(is_new)
     }
 
-    /// Fails where the files of a publication do not fit beside those of the other partitions, and
-    /// beside those of the version that is served until it is installed.
+    /// Fails where the files of a publication do not fit beside those of the other partitions.
+    /// Until it is installed, the files of the version that is served count too.
     fn check_room(&self, at: usize, publication: &Publication) -> Result<(), BucketError> {
         let others = self.parts.iter().enumerate().filter(|(other, _)| *other != at);
         let others = others.map(|(_, it)| it.installed.as_deref().unwrap_or(&it.newest).n_bytes());

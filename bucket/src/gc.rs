@@ -18,7 +18,7 @@ use crate::layout::{
 use crate::publication::{GraphIdentity, Published, pin_from_bytes, pin_to_bytes};
 use crate::search::Seen;
 
-/// What is kept.
+/// The versions that garbage collection keeps.
 #[derive(Clone, Debug)]
 pub struct GcOptions {
     /// Number of complete versions, at least 1.
@@ -33,7 +33,7 @@ pub struct GcOptions {
     pub is_dry_run: bool,
 }
 
-/// What garbage collection has removed.
+/// The result of garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GcReport {
     /// Publications removed.

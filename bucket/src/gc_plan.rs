@@ -1,4 +1,4 @@
-//! What garbage collection removes.
+//! The choice of the publications that garbage collection removes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) struct PartHistory {
     pub(crate) ages: Vec<Duration>,
 }
 
-/// What is kept beside the newest publications.
+/// The versions that are kept beside the newest publications.
 #[derive(Clone, Debug)]
 pub(crate) struct Keep {
     /// Number of complete versions.

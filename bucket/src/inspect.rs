@@ -1,4 +1,4 @@
-//! What a bucket holds, in figures.
+//! Figures of the content of a bucket.
 
 use serde::Serialize;
 

@@ -14,6 +14,7 @@ mod error;
 mod follow;
 mod gc;
 mod gc_plan;
+mod head;
 mod inspect;
 mod layout;
 mod publication;

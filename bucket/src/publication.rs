@@ -108,9 +108,9 @@ impl Publication {
         Some(Self { manifest, files, ..self.clone() })
     }
 
-    /// Little-endian: sequence u64 | epoch u32 | attempt 16 | previous 32 | bytes of the manifest
-    /// u32, and it | files u16, each name (u16 and bytes), bytes u64, and 32 for each of its
-    /// chunks.
+    /// Little-endian: sequence u64 | epoch u32 | attempt 16 | previous 32 | manifest (u32 and
+    /// bytes) | files u16. Each file has its name (u16 and bytes), bytes u64, and 32 for each of
+    /// its chunks.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let manifest = self.manifest.to_bytes();
         let mut body = self.sequence.to_le_bytes().to_vec();

@@ -10,10 +10,11 @@ use crate::Progress;
 use crate::bucket::Bucket;
 use crate::epochs::Epochs;
 use crate::error::BucketError;
+use crate::head::Head;
 use crate::layout::publications_prefix;
 use crate::publication::{GraphIdentity, Publication};
 use crate::pull::{PullReport, is_in};
-use crate::push::{Chunks, Head, PushReport, identity_of};
+use crate::push::{Chunks, PushReport, identity_of};
 
 /// Tries to take over a partition whose writer publishes meanwhile.
 const TAKEOVER_TRIES: u32 = 20;
@@ -128,8 +129,8 @@ impl Publisher {
 }
 
 impl Bucket {
-    /// Makes the folder `dir` the writer of partitions, all of the graph if empty: brings each to
-    /// its newest publication, and publishes that again in the next epoch, which fences the writer
+    /// Makes the folder `dir` the writer of partitions, all of the graph if empty. Brings each to
+    /// its newest publication and publishes that again in the next epoch, which fences the writer
     /// before. A partition whose epoch the folder owns already stays in it.
     pub fn take_over(
         &self,

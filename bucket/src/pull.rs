@@ -26,7 +26,7 @@ const FIRST_COPY: u64 = 1;
 /// Chunks that have come and are not written yet.
 const N_WAITING: usize = 4;
 
-/// What is pulled.
+/// The partitions and the version of a pull.
 #[derive(Clone, Debug, Default)]
 pub struct PullOptions {
     /// The partitions; all of the graph if empty.
@@ -35,7 +35,7 @@ pub struct PullOptions {
     pub version: Option<u32>,
 }
 
-/// What a pull has done.
+/// The result of a pull.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PullReport {
     /// The version that the folder has now.

@@ -9,7 +9,7 @@ pub(crate) const FORMAT: u32 = 1;
 /// Bytes of the checksum.
 const CHECKSUM_BYTES: usize = 32;
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -84,7 +84,7 @@ pub(crate) fn unseal(bytes: &[u8]) -> Result<(Kind, &[u8]), Unsealed> {
     Ok((kind, fields.0))
 }
 
-/// What is left to be read.
+/// The rest of a body.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {

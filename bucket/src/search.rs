@@ -76,8 +76,8 @@ pub(crate) fn highest_up_to<'a>(
     publications.into_iter().filter_map(|seen| seen.highest_up_to(version)).max()
 }
 
-/// Returns the publication that readers of a version take, among those of a partition, ascending:
-/// of those that hold it the newest with the lowest version.
+/// Returns the publication that readers of a version take, among those of a partition, ascending.
+/// It is the newest with the lowest version of those that hold it.
 pub(crate) fn source_of(ascending: &[Seen], version: u32) -> Option<&Seen> {
     let from = ascending.partition_point(|seen| seen.version < version);
     let holds = |seen: &&Seen| seen.highest_up_to(version) == Some(version);
@@ -87,7 +87,7 @@ pub(crate) fn source_of(ascending: &[Seen], version: u32) -> Option<&Seen> {
     Some(holders.take_while(|it| it.version == first.version).last().unwrap_or(first))
 }
 
-/// What the search needs, or its result.
+/// The next request of the search, or its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A publication of the partition at this position.

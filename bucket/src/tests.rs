@@ -44,7 +44,7 @@ fn publication(part: u16, sequence: u64, version: u32) -> Publication {
     Publication { sequence, epoch: 0, attempt, previous: [0; 32], manifest, files }
 }
 
-/// What happens to the next creations of objects.
+/// The fate of the next creations of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// It is done, and the reply is lost.

@@ -1,4 +1,4 @@
-//! What of a partition has to travel to a bucket.
+//! The part of a partition that a bucket lacks.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

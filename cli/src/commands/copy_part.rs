@@ -14,7 +14,7 @@ use crate::human;
 use crate::security_args::SecurityArgs;
 
 /// Copy a partition from a running server into a graph's folder on this machine, or move it to the
-/// server of that folder, while clients pull and put.
+/// server of that folder. Clients pull and put meanwhile.
 #[derive(Args)]
 #[command(after_help = "\
 Example: partition 3 moves from one server to another

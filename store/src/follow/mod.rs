@@ -4,6 +4,7 @@
 //! them. It takes no puts. Its folder says so in a file of its own, so that no process opens it for
 //! writing by mistake. The writer's side is [`PartFiles`](crate::PartFiles).
 
+mod coverage;
 mod fetch;
 mod manifest;
 
@@ -20,9 +21,10 @@ use crate::meta::FOLLOWS_FILE;
 use crate::new_file::remove_if_there;
 use crate::update::remove_unpinned;
 
+pub use coverage::Coverage;
 pub use fetch::FetchedFile;
 pub(crate) use manifest::ManifestTensor;
-pub use manifest::{Coverage, Manifest, Succession};
+pub use manifest::{Manifest, Succession};
 
 /// Most bytes of that file.
 const FOLLOWS_BYTES_MAX: u64 = 4096;

@@ -1,0 +1,196 @@
+//! The newest publication of a partition: what a writer continues, and how it is fenced.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lodestore_graph::PartId;
+use lodestore_store::{Manifest, Succession};
+use uuid::Uuid;
+
+use crate::bucket::{Attempt, Bucket};
+use crate::epochs::Epochs;
+use crate::error::BucketError;
+use crate::layout::{publication_key, publications_prefix};
+use crate::publication::{GraphIdentity, Publication, Published, PublishedFile};
+
+/// The newest publication of a partition, as a writer knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Head {
+    pub(crate) part: PartId,
+    /// The epoch in which the writer publishes.
+    pub(crate) epoch: u32,
+    /// `None` before the first one.
+    pub(crate) last: Option<Last>,
+}
+
+/// A publication that is there, and the BLAKE3 of its bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Last {
+    pub(crate) publication: Arc<Publication>,
+    pub(crate) hash: [u8; 32],
+}
+
+impl Bucket {
+    /// Returns the newest publications of partitions, ascending, of which the first makes the
+    /// graph's home if there is none.
+    ///
+    /// Fails where another writer has taken one of them over, or the bucket has another graph.
+    pub(crate) async fn heads(
+        &self,
+        dir: &Path,
+        ours: GraphIdentity,
+        parts: &[PartId],
+        epochs: &Epochs,
+    ) -> Result<Vec<Head>, BucketError> {
+        self.check_creates().await?;
+        let found = self.find_or_create_graph(ours).await?;
+        if found != ours {
+            return Err(self.other_graph(dir, ours.graph, found.graph));
+        }
+        let mut parts = parts.to_vec();
+        parts.sort_unstable();
+        parts.dedup();
+        let mut heads = Vec::with_capacity(parts.len());
+        for part in parts {
+            let last = self.last(ours, part, 0).await?;
+            let found = last.as_ref().map_or(0, |last| last.publication.epoch);
+            let owned = epochs.of(part).unwrap_or(found);
+            if let Some(last) = last.as_ref().filter(|_| owned < found) {
+                return Err(self.taken_over(&last.publication));
+            }
+            if owned > found {
+                let reason = format!(
+                    "this folder has published in epoch {owned}, and epoch {found} is there: \
+                     publications were lost, or the bucket was restored from a copy; push into an empty URL"
+                );
+                return Err(self.damaged(&publications_prefix(part), reason));
+            }
+            heads.push(Head { part, epoch: owned, last });
+        }
+        Ok(heads)
+    }
+
+    /// Returns the newest publication of a partition, searched for behind `known`, which is there,
+    /// or behind 0.
+    pub(crate) async fn last(
+        &self,
+        graph: GraphIdentity,
+        part: PartId,
+        known: u64,
+    ) -> Result<Option<Last>, BucketError> {
+        match self.newest(graph, part, known).await? {
+            Some((Published::Live(publication), bytes)) => {
+                Ok(Some(Last::new(*publication, &bytes)))
+            }
+            // The newest one is never removed.
+            Some((Published::Removed { sequence, .. }, _)) => {
+                let key = publication_key(part, sequence);
+                Err(self.damaged(&key, "the newest publication is a tombstone"))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the newest publication of a partition, if it is behind `known`, which is there.
+    pub(crate) async fn newer(
+        &self,
+        graph: GraphIdentity,
+        part: PartId,
+        known: u64,
+    ) -> Result<Option<Last>, BucketError> {
+        match self.is_there(part, known + 1).await? {
+            true => self.last(graph, part, known + 1).await,
+            false => Ok(None),
+        }
+    }
+
+    /// Returns whether the newest publication has all of our manifest.
+    ///
+    /// Fails where ours does not continue it.
+    pub(crate) fn is_published(
+        &self,
+        last: &Publication,
+        ours: &Manifest,
+    ) -> Result<bool, BucketError> {
+        match ours.succession(&last.manifest) {
+            Succession::Later => Ok(false),
+            Succession::Same => Ok(ours.has_tensors_of(&last.manifest)),
+            Succession::Earlier => Err(BucketError::Behind {
+                url: self.url().to_owned(),
+                part: last.part(),
+                published: last.version(),
+                here: ours.version(),
+            }),
+            Succession::Apart => Err(self.fenced(last)),
+            Succession::Unknown => Err(BucketError::UnknownHistory {
+                url: self.url().to_owned(),
+                part: last.part(),
+                published: last.version(),
+                here: ours.version(),
+            }),
+        }
+    }
+
+    /// Publishes behind the head of a partition, and moves the head to what is there then. Returns
+    /// the publication of another writer, if that was first.
+    pub(crate) async fn publish_at(
+        &self,
+        graph: GraphIdentity,
+        head: &mut Head,
+        publication: Publication,
+    ) -> Result<Option<Arc<Publication>>, BucketError> {
+        match self.publish(graph, &publication).await? {
+            Attempt::Published => {
+                let bytes = publication.to_bytes();
+                head.last = Some(Last::new(publication, &bytes));
+                Ok(None)
+            }
+            // It may have been removed since, and others be there.
+            Attempt::Lost(_) => {
+                let known = head.last.as_ref().map_or(0, |last| last.publication.sequence);
+                head.last = self.last(graph, head.part, known).await?;
+                let last = head.last.as_ref().map(|last| Arc::clone(&last.publication));
+                let key = publication_key(head.part, publication.sequence);
+                last.map(Some).ok_or_else(|| self.damaged(&key, "it was there just now"))
+            }
+        }
+    }
+
+    fn fenced(&self, last: &Publication) -> BucketError {
+        BucketError::Fenced {
+            url: self.url().to_owned(),
+            part: last.part(),
+            sequence: last.sequence,
+            version: last.version(),
+        }
+    }
+
+    pub(crate) fn taken_over(&self, last: &Publication) -> BucketError {
+        BucketError::TakenOver {
+            url: self.url().to_owned(),
+            part: last.part(),
+            sequence: last.sequence,
+            epoch: last.epoch,
+        }
+    }
+}
+
+impl Head {
+    /// Returns a publication that continues it.
+    pub(crate) fn next(&self, manifest: Manifest, files: Vec<PublishedFile>) -> Publication {
+        Publication {
+            sequence: self.last.as_ref().map_or(1, |last| last.publication.sequence + 1),
+            epoch: self.epoch,
+            attempt: Uuid::new_v4(),
+            previous: self.last.as_ref().map_or([0; 32], |last| last.hash),
+            manifest,
+            files,
+        }
+    }
+}
+
+impl Last {
+    fn new(publication: Publication, bytes: &[u8]) -> Self {
+        Self { publication: Arc::new(publication), hash: *blake3::hash(bytes).as_bytes() }
+    }
+}

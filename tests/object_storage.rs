@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -15,9 +16,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::npy::NpyType;
+use serde_json::Value;
 
 use support::graph::Source;
-use support::process::{Finished, command, finish};
+use support::process::{Finished, Serving, command, finish};
 use support::{Numbers, write_npy};
 
 const N_NODES: u32 = 600;
@@ -90,6 +92,8 @@ enum Fault {
     CutsBody,
     /// The reply comes late.
     Slow(Duration),
+    /// Lists of objects are those that were sent the first time, when the fault was set.
+    StaleLists,
 }
 
 /// Passes requests on, one after the other on a connection, but for those that are to fail.
@@ -105,6 +109,8 @@ struct Plan {
     /// How many more have it.
     n_left: AtomicU32,
     n_faults: AtomicU32,
+    /// Replies to requests of lists, by request line.
+    lists: Mutex<HashMap<String, Vec<u8>>>,
 }
 
 impl Proxy {
@@ -178,6 +184,13 @@ fn serve(client: &TcpStream, server: SocketAddr, plan: &Plan) -> Option<()> {
         if let Fault::Slow(time) = fault {
             thread::sleep(time);
         }
+        if line.contains("list-type=2") {
+            let mut lists = plan.lists.lock().unwrap();
+            match fault == Fault::StaleLists {
+                true => reply.clone_from(lists.entry(line).or_insert(reply.clone())),
+                false => drop(lists.insert(line, reply.clone())),
+            }
+        }
         if fault != Fault::LosesReply {
             (&*client).write_all(&reply).ok()?;
         }
@@ -232,6 +245,10 @@ impl Home {
     }
 
     fn start(&self, args: &[&str]) -> Child {
+        self.command(args).spawn().unwrap()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = command(args);
         command
             .env("AWS_ENDPOINT_URL", format!("http://{}", self.proxy.address))
@@ -239,7 +256,20 @@ impl Home {
             .env("AWS_REGION", "us-east-1")
             .env("AWS_ACCESS_KEY_ID", "key")
             .env("AWS_SECRET_ACCESS_KEY", SECRET);
-        command.spawn().unwrap()
+        command
+    }
+
+    fn serve(&self, graph: &Path, more: &[&str]) -> Serving {
+        let mut args = vec!["serve", graph.to_str().unwrap(), "--json", "--insecure"];
+        args.extend(["--listen", "127.0.0.1:0", "--shards", "1"]);
+        args.extend(more);
+        Serving::try_start(self.command(&args)).unwrap_or_else(|log| panic!("no server: {log}"))
+    }
+
+    /// The version that every partition has published.
+    fn published(&self) -> u64 {
+        let inspected = self.lode(&["inspect", "--json", URL]).succeeded().json();
+        inspected["version"].as_u64().unwrap_or(0)
     }
 
     fn lode(&self, args: &[&str]) -> Finished {
@@ -257,6 +287,10 @@ impl Home {
     }
 
     fn put(&self, graph: &Path, seed: u64) {
+        self.put_to(&["--graph", graph.to_str().unwrap()], seed);
+    }
+
+    fn put_to(&self, target: &[&str], seed: u64) {
         let mut numbers = Numbers(seed);
         let ids: Vec<u32> = (0..100).map(|_| numbers.below(N_NODES)).collect();
         let rows: Vec<[f32; 13]> =
@@ -264,11 +298,10 @@ impl Home {
         let (ids_file, rows_file) = (self.path("ids.npy"), self.path("rows.npy"));
         write_npy(&ids_file, NpyType::U32, &[100], &ids);
         write_npy(&rows_file, NpyType::F32, &[100, 13], &rows);
-        let [graph, ids, rows] = [graph, &ids_file, &rows_file].map(|path| path.to_str().unwrap());
-        self.lode(&[
-            "put", "--tensor", "feat", "--graph", graph, "--ids", ids, "--rows", rows, "--commit",
-        ])
-        .succeeded();
+        let [ids, rows] = [&ids_file, &rows_file].map(|path| path.to_str().unwrap());
+        let mut args = vec!["put", "--tensor", "feat", "--ids", ids, "--rows", rows, "--commit"];
+        args.extend(target);
+        self.lode(&args).succeeded();
     }
 
     fn rows(&self, graph: &Path) -> Vec<u8> {
@@ -358,6 +391,89 @@ fn a_writer_finds_out_whether_it_has_won() {
     home.push(&b).failed(1, &["fenced"]);
     home.pull("c").succeeded();
     assert!(home.rows(&home.path("c")) == home.rows(&a));
+}
+
+/// Lists of a moment before two versions: nothing that is needed is removed, and pushes continue.
+#[test]
+fn no_decision_depends_on_a_list_that_is_late() {
+    let Some(home) = Home::new() else { return };
+    home.push(&home.graph).succeeded();
+    home.lode(&["gc", URL, "--keep", "1", "--grace", "0", "--dry-run"]).succeeded();
+    for seed in 1..3 {
+        home.put(&home.graph, seed);
+        home.push(&home.graph).succeeded();
+    }
+    home.proxy.fail(Fault::None, "", 0);
+    let stale = |part: &'static str| home.proxy.fail(Fault::StaleLists, part, u32::MAX);
+    home.pull("before").succeeded();
+    stale("list-type=2");
+    home.put(&home.graph, 3);
+    home.push(&home.graph).succeeded();
+    home.lode(&["gc", "--json", URL, "--keep", "1", "--grace", "0"]).succeeded();
+    assert!(home.proxy.n_faults() >= 4);
+    home.proxy.fail(Fault::None, "", 0);
+    home.lode(&["verify", URL]).succeeded();
+    home.pull("pulled").succeeded();
+    assert!(home.rows(&home.path("pulled")) == home.rows(&home.graph));
+    // Ages have whole seconds here.
+    thread::sleep(Duration::from_secs(2));
+    let removed = home.lode(&["gc", "--json", URL, "--keep", "1", "--grace", "0"]);
+    assert_eq!(removed.succeeded().json()["publications"].as_u64(), Some(6));
+    home.lode(&["verify", URL]).succeeded();
+}
+
+#[test]
+fn a_server_publishes_through_faults_and_another_follows() {
+    let Some(home) = Home::new() else { return };
+    let writer = home.serve(&home.graph, &["--writable", "--publish", URL]);
+    let wait_for = |version: u64, what: &str| {
+        let end = Instant::now() + DEADLINE;
+        while home.published() != version {
+            assert!(Instant::now() < end, "version {version} is not published: {what}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    wait_for(1, "no fault");
+    let dir = home.path("follower");
+    let follower = home.serve(&dir, &["--follow", URL, "--follow-interval", "100"]);
+    let faults = [
+        (Fault::LosesReply, "/published/"),
+        (Fault::Answers(503), "/published/"),
+        (Fault::Answers(500), "/chunks/"),
+        (Fault::CutsBody, "/published/"),
+        (Fault::Slow(Duration::from_millis(200)), "below"),
+    ];
+    for (at, (fault, part)) in faults.into_iter().enumerate() {
+        home.proxy.fail(fault, part, 3);
+        home.put_to(&["--connect", &writer.address], 10 + at as u64);
+        wait_for(at as u64 + 2, &format!("{fault:?} at {part}"));
+        home.proxy.fail(Fault::None, "", 0);
+    }
+    let version = faults.len() as u64 + 1;
+    let wait_for_stat = |server: &Serving, key: &str, expected: Value| {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            let stat = home.lode(&["stat", "--json", &server.address]).succeeded().json();
+            if stat[key] == expected {
+                return;
+            }
+            assert!(Instant::now() < end, "{key} does not become {expected}: {stat}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    wait_for_stat(&follower, "version", version.into());
+    assert!(home.rows(&dir) == home.rows(&home.graph));
+    follower.stop();
+    // Another server takes over, and the secrets are in no file of either.
+    let other = home.path("other");
+    let second = home.serve(&other, &["--writable", "--publish", URL, "--take-over"]);
+    home.put_to(&["--connect", &second.address], 50);
+    wait_for(version + 1, "after the takeover");
+    wait_for_stat(&writer, "writable", false.into());
+    let log = second.stop_and_take_log() + &writer.stop_and_take_log();
+    assert!(!log.contains(SECRET), "{log}");
+    assert!(log.contains("no more puts are taken"), "{log}");
+    home.lode(&["verify", URL]).succeeded();
 }
 
 #[test]

@@ -132,8 +132,12 @@ impl Serving {
 
     /// The same; returns what was written to stderr by one that does not start.
     pub(crate) fn try_start_command(line: &str) -> Result<Self, String> {
-        let args = line.split_whitespace();
-        let mut child = command(args).spawn().unwrap();
+        Self::try_start(command(line.split_whitespace()))
+    }
+
+    /// The same for a command that is not started yet.
+    pub(crate) fn try_start(mut command: Command) -> Result<Self, String> {
+        let mut child = command.spawn().unwrap();
         let (stdout, stderr) = (child.stdout.take().unwrap(), collect(child.stderr.take()));
         // From here on it is killed, whatever happens.
         let mut this = Self { child, address: String::new(), metrics: String::new(), stderr };

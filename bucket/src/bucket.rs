@@ -57,6 +57,8 @@ pub(crate) struct Listed {
     pub(crate) n_bytes: u64,
     /// Since it was written, by the time of the bucket.
     pub(crate) age: Duration,
+    /// How far that lies in the future, more than clocks of several machines may be apart.
+    pub(crate) ahead: Option<Duration>,
 }
 
 /// The time of the bucket.
@@ -143,15 +145,27 @@ impl Bucket {
             let Some(parts) = object.location.prefix_match(&self.prefix) else { continue };
             let parts: Vec<String> = parts.map(|part| part.as_ref().to_owned()).collect();
             let (key, age) = (parts.join("/"), time.age_of(&object));
-            if let Err(ahead) = age {
-                let (url, ahead_s) = (self.url.clone(), ahead.as_secs());
-                return Err(BucketError::Clock { url, key, ahead_s });
-            }
-            let age = age.unwrap_or_default();
-            listed.push(Listed { key, n_bytes: object.size, age });
+            let (age, ahead) = (age.unwrap_or_default(), age.err());
+            listed.push(Listed { key, n_bytes: object.size, age, ahead });
         }
         listed.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(listed)
+    }
+
+    /// Does as [`Bucket::list`]; fails for an object of the future.
+    pub(crate) async fn list_by_age(
+        &self,
+        prefix: &str,
+        time: BucketTime,
+    ) -> Result<Vec<Listed>, BucketError> {
+        let listed = self.list(prefix, time).await?;
+        match listed.iter().find_map(|it| Some((it, it.ahead?))) {
+            None => Ok(listed),
+            Some((it, ahead)) => {
+                let (url, key) = (self.url.clone(), it.key.clone());
+                Err(BucketError::Clock { url, key, ahead_s: ahead.as_secs() })
+            }
+        }
     }
 
     /// Returns the time of the bucket, by an object that is written for it.
@@ -235,11 +249,15 @@ impl Bucket {
 
     /// Returns whether a partition has a publication of this number.
     pub(crate) async fn is_there(&self, part: PartId, sequence: u64) -> Result<bool, BucketError> {
-        let key = publication_key(part, sequence);
-        match self.store.head(&self.path(&key)).await {
+        self.has(&publication_key(part, sequence)).await
+    }
+
+    /// Returns whether there is an object.
+    pub(crate) async fn has(&self, key: &str) -> Result<bool, BucketError> {
+        match self.store.head(&self.path(key)).await {
             Ok(_) => Ok(true),
             Err(Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(self.failed(&key, "look for", &error)),
+            Err(error) => Err(self.failed(key, "look for", &error)),
         }
     }
 

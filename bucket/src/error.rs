@@ -280,6 +280,6 @@ impl BucketError {
     /// from this folder.
     #[must_use]
     pub fn fences(&self) -> bool {
-        matches!(self, Self::Fenced { .. } | Self::TakenOver { .. } | Self::Behind { .. })
+        matches!(self, Self::Fenced { .. } | Self::TakenOver { .. })
     }
 }

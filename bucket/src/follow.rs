@@ -103,30 +103,57 @@ impl BucketFollower {
         is_in(&self.dir, part).unwrap_or(false)
     }
 
+    /// Returns a follower of the same partitions by connections of its own.
+    #[must_use]
+    pub fn with_bucket(&self, bucket: Bucket) -> Self {
+        let part = |it: &FollowedPart| FollowedPart {
+            part: it.part,
+            newest: Arc::clone(&it.newest),
+            installed: None,
+        };
+        Self {
+            bucket,
+            dir: self.dir.clone(),
+            graph: self.graph,
+            bytes_max: self.bytes_max,
+            parts: self.parts.iter().map(part).collect(),
+            left_out: self.left_out.clone(),
+        }
+    }
+
     /// Brings the first partition that is not there yet, as a whole and checked; `None` when all
     /// are there. `progress` receives bytes fetched and to fetch.
     pub fn bring_next(
         &mut self,
         progress: &mut Progress<'_>,
     ) -> Result<Option<PartId>, BucketError> {
+        let mut first = Ok(None);
         for at in 0..self.parts.len() {
             let part = self.parts[at].part;
             if self.parts[at].installed.is_some() || is_in(&self.dir, part)? {
                 continue;
             }
-            // The chunks of an older one may be gone by now, and the others may have grown.
-            for each in 0..self.parts.len() {
-                self.read_newest(each)?;
+            match self.bring(at, progress) {
+                Ok(()) => return Ok(Some(part)),
+                // Another one may come all the same.
+                Err(error) => first = first.and(Err(error)),
             }
-            let publication = Arc::clone(&self.parts[at].newest);
-            self.check_room(at, &publication)?;
-            let (total, mut report) = (publication.n_bytes(), PullReport::default());
-            let mut each = |done| progress(done, total);
-            self.bucket.pull_part(&self.dir, self.graph, &publication, &mut report, &mut each)?;
-            self.parts[at].installed = Some(publication);
-            return Ok(Some(part));
         }
-        Ok(None)
+        first
+    }
+
+    fn bring(&mut self, at: usize, progress: &mut Progress<'_>) -> Result<(), BucketError> {
+        // The chunks of an older one may be gone by now, and the others may have grown.
+        for each in 0..self.parts.len() {
+            self.read_newest(each)?;
+        }
+        let publication = Arc::clone(&self.parts[at].newest);
+        self.check_room(at, &publication)?;
+        let (total, mut report) = (publication.n_bytes(), PullReport::default());
+        let mut each = |done| progress(done, total);
+        self.bucket.pull_part(&self.dir, self.graph, &publication, &mut report, &mut each)?;
+        self.parts[at].installed = Some(publication);
+        Ok(())
     }
 
     /// Fetches the newest version of a partition into the folder of `live`, which serves it, and

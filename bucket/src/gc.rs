@@ -73,12 +73,14 @@ impl Bucket {
                 let time = self.time().await?;
                 parts.push(self.history(graph, part, time).await?);
             }
-            let pinned = pins.values().copied().collect();
-            let keep = Keep { n_versions: options.keep, pinned, grace: options.grace };
-            let removed = removed_publications(&parts, &keep);
             let mut report = GcReport { pins, ..GcReport::default() };
-            for (history, removed) in parts.iter().zip(&removed) {
-                self.collect(graph, history, removed, options, &mut report).await?;
+            for (at, history) in parts.iter().enumerate() {
+                // Others may have pinned versions since.
+                let pinned = self.pins(self.time().await?).await?.into_values();
+                let pinned = pinned.chain(report.pins.values().copied()).collect();
+                let keep = Keep { n_versions: options.keep, pinned, grace: options.grace };
+                let removed = removed_publications(&parts, &keep);
+                self.collect(graph, history, &removed[at], options, &mut report).await?;
             }
             Ok(report)
         })
@@ -107,6 +109,8 @@ impl Bucket {
             self.complete(graph, Some(*version)).await?;
             if !options.is_dry_run {
                 self.write(&pin_key(name), Bytes::from(pin_to_bytes(*version))).await?;
+                // Another run may have removed it before it was pinned.
+                self.complete(graph, Some(*version)).await?;
             }
             pins.insert(name.clone(), *version);
         }
@@ -134,7 +138,7 @@ impl Bucket {
         part: PartId,
         time: BucketTime,
     ) -> Result<PartHistory, BucketError> {
-        let listed = self.list(&publications_prefix(part), time).await?;
+        let listed = self.list_by_age(&publications_prefix(part), time).await?;
         let listed_last = listed.iter().filter_map(|it| sequence_of_key(&it.key)).max();
         let ages: BTreeMap<String, Duration> =
             listed.into_iter().map(|it| (it.key, it.age)).collect();
@@ -182,9 +186,9 @@ impl Bucket {
         // Before the chunks are listed: one that is listed later is younger than the grace period.
         let named = self.named_chunks(graph, part, kept).await?;
         let time = self.time().await?;
-        let listed = self.list(&chunks_prefix(part), time).await?;
+        let listed = self.list_by_age(&chunks_prefix(part), time).await?;
         let mut garbage = Vec::new();
-        for Listed { key, n_bytes, age } in listed {
+        for Listed { key, n_bytes, age, .. } in listed {
             match chunk_of_key(&key) {
                 Some(chunk) if age > options.grace && !named.contains(&chunk) => {
                     garbage.push((key, n_bytes));

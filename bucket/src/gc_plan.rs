@@ -69,16 +69,22 @@ fn complete_up_to(parts: &[PartHistory], mut version: u32) -> Option<u32> {
 /// were the newest one within the grace period.
 fn kept_versions(parts: &[PartHistory], keep: &Keep) -> BTreeSet<u32> {
     let mut versions = keep.pinned.clone();
-    let (mut n_kept, mut superseded_for) = (0, Duration::ZERO);
-    let mut next = complete_up_to(parts, u32::MAX);
-    while let Some(version) = next
-        && (n_kept < keep.n_versions.max(1) || superseded_for <= keep.grace)
-    {
-        versions.insert(version);
-        n_kept += 1;
+    let (mut kept, mut superseded_for) = (BTreeSet::new(), Duration::ZERO);
+    // Readers of the newest version have found one of these: the lowest version of a publication.
+    let published = parts.iter().flat_map(|part| &part.publications);
+    let published: BTreeSet<u32> = published.map(|seen| seen.version).collect();
+    for version in published.into_iter().rev() {
+        let Some(version) = complete_up_to(parts, version) else { break };
+        if kept.contains(&version) {
+            continue;
+        }
+        if kept.len() >= keep.n_versions.max(1) && superseded_for > keep.grace {
+            break;
+        }
+        kept.insert(version);
         superseded_for = complete_for(parts, version);
-        next = version.checked_sub(1).and_then(|before| complete_up_to(parts, before));
     }
+    versions.extend(kept);
     versions
 }
 
@@ -121,12 +127,18 @@ mod tests {
         seen.coverage.as_ref().is_some_and(|it| it.has(version))
     }
 
-    /// Returns the complete versions, the newest first.
+    /// Returns the complete versions that readers of the newest one have found, the newest first: up to
+    /// each version that is published.
     fn complete(parts: &[PartHistory]) -> Vec<u32> {
         let is_complete = |version: &u32| {
             parts.iter().all(|part| part.publications.iter().any(|it| holds(it, *version)))
         };
-        (0..100).rev().filter(is_complete).collect()
+        let published = parts.iter().flat_map(|part| &part.publications).map(|it| it.version);
+        let mut found: Vec<u32> =
+            published.filter_map(|it| (0..=it).rev().find(is_complete)).collect();
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found.dedup();
+        found
     }
 
     /// Returns whether a reader may need a publication, by the rules one after the other.

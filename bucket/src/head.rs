@@ -21,6 +21,18 @@ pub(crate) struct Head {
     pub(crate) epoch: u32,
     /// `None` before the first one.
     pub(crate) last: Option<Last>,
+    pub(crate) standing: Standing,
+}
+
+/// How a writer stands to the newest publication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It was found, and the folder has to be compared with it.
+    Found,
+    /// The folder continues it: it was compared, or a takeover vouches for it.
+    Continued,
+    /// This process has published it, so that its chunks are known to be there.
+    Own,
 }
 
 /// A publication that is there, and the BLAKE3 of its bytes.
@@ -61,11 +73,12 @@ impl Bucket {
             if owned > found {
                 let reason = format!(
                     "this folder has published in epoch {owned}, and epoch {found} is there: \
-                     publications were lost, or the bucket was restored from a copy; push into an empty URL"
+                     publications were lost, or the bucket was restored from a copy; use an empty URL, \
+                     or remove the file bucket-epochs from the folder"
                 );
                 return Err(self.damaged(&publications_prefix(part), reason));
             }
-            heads.push(Head { part, epoch: owned, last });
+            heads.push(Head { part, epoch: owned, last, standing: Standing::Found });
         }
         Ok(heads)
     }
@@ -98,9 +111,9 @@ impl Bucket {
         part: PartId,
         known: u64,
     ) -> Result<Option<Last>, BucketError> {
-        match self.is_there(part, known + 1).await? {
-            true => self.last(graph, part, known + 1).await,
-            false => Ok(None),
+        match known.checked_add(1) {
+            Some(next) if self.is_there(part, next).await? => self.last(graph, part, next).await,
+            _ => Ok(None),
         }
     }
 
@@ -115,13 +128,10 @@ impl Bucket {
         match ours.succession(&last.manifest) {
             Succession::Later => Ok(false),
             Succession::Same => Ok(ours.has_tensors_of(&last.manifest)),
-            Succession::Earlier => Err(BucketError::Behind {
-                url: self.url().to_owned(),
-                part: last.part(),
-                published: last.version(),
-                here: ours.version(),
-            }),
+            Succession::Earlier => Err(self.behind(last, ours)),
             Succession::Apart => Err(self.fenced(last)),
+            // The folder is behind, whatever its history: the bucket is not.
+            Succession::Unknown if ours.version() < last.version() => Err(self.behind(last, ours)),
             Succession::Unknown => Err(BucketError::UnknownHistory {
                 url: self.url().to_owned(),
                 part: last.part(),
@@ -131,28 +141,62 @@ impl Bucket {
         }
     }
 
-    /// Publishes behind the head of a partition, and moves the head to what is there then. Returns
-    /// the publication of another writer, if that was first.
+    /// Publishes behind the head of a partition, which it becomes. Returns what is there in its place
+    /// where another process was first.
     pub(crate) async fn publish_at(
         &self,
         graph: GraphIdentity,
         head: &mut Head,
         publication: Publication,
-    ) -> Result<Option<Arc<Publication>>, BucketError> {
+    ) -> Result<Option<Last>, BucketError> {
         match self.publish(graph, &publication).await? {
             Attempt::Published => {
                 let bytes = publication.to_bytes();
                 head.last = Some(Last::new(publication, &bytes));
+                head.standing = Standing::Own;
                 Ok(None)
             }
             // It may have been removed since, and others be there.
             Attempt::Lost(_) => {
                 let known = head.last.as_ref().map_or(0, |last| last.publication.sequence);
-                head.last = self.last(graph, head.part, known).await?;
-                let last = head.last.as_ref().map(|last| Arc::clone(&last.publication));
+                let last = self.last(graph, head.part, known).await?;
                 let key = publication_key(head.part, publication.sequence);
                 last.map(Some).ok_or_else(|| self.damaged(&key, "it was there just now"))
             }
+        }
+    }
+
+    /// Makes another process's publication the head, if it is one of the history of `ours` in the epoch
+    /// of the writer.
+    ///
+    /// Fails with an error that fences where it is not, and where that is not known.
+    pub(crate) fn follow_other(
+        &self,
+        head: &mut Head,
+        newer: Last,
+        ours: &Manifest,
+    ) -> Result<(), BucketError> {
+        if newer.publication.epoch != head.epoch {
+            return Err(self.taken_over(&newer.publication));
+        }
+        match self.is_published(&newer.publication, ours) {
+            // Ahead of what was read of the folder: the next comparison is with all of it.
+            Ok(_) | Err(BucketError::Behind { .. }) => {}
+            Err(BucketError::UnknownHistory { .. }) => {
+                return Err(self.fenced(&newer.publication));
+            }
+            Err(error) => return Err(error),
+        }
+        (head.last, head.standing) = (Some(newer), Standing::Found);
+        Ok(())
+    }
+
+    fn behind(&self, last: &Publication, ours: &Manifest) -> BucketError {
+        BucketError::Behind {
+            url: self.url().to_owned(),
+            part: last.part(),
+            published: last.version(),
+            here: ours.version(),
         }
     }
 

@@ -23,6 +23,7 @@ mod pull;
 mod push;
 mod sealed;
 mod search;
+mod takeover;
 mod upload_plan;
 mod verify;
 

@@ -63,6 +63,9 @@ impl GraphIdentity {
         let mut fields = body_of(bytes, Kind::Graph)?;
         let this = Self { graph: Uuid::from_bytes(fields.take()?), n_parts: fields.u16()? };
         fields.end()?;
+        if this.n_parts == 0 {
+            return Err("a graph of no partitions".into());
+        }
         Ok(this)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use lodestore_graph::PartId;
 use lodestore_store::{
     Graph, GraphHandle, META_FILE, Manifest, OpenMode, OpenOptions, PartFiles, StoreError,
@@ -16,10 +16,10 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::Progress;
-use crate::bucket::{Bucket, N_PARALLEL};
+use crate::bucket::{Bucket, Listed, N_PARALLEL};
 use crate::epochs::Epochs;
 use crate::error::BucketError;
-use crate::head::Head;
+use crate::head::{Head, Standing};
 use crate::layout::{CHUNK_BYTES, ChunkId, chunk_key, chunk_lengths, chunk_of_key, chunks_prefix};
 use crate::publication::{GraphIdentity, Publication, PublishedFile};
 use crate::upload_plan::{
@@ -56,15 +56,6 @@ pub struct PushedPart {
     pub is_new: bool,
 }
 
-/// How a writer knows the chunks that are there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Chunks {
-    /// They are listed, so that what the bucket has lost is uploaded again.
-    Listed,
-    /// By the newest publication alone, which costs no request.
-    Published,
-}
-
 /// A partition that has something to publish.
 struct Upload {
     /// Position of its head.
@@ -74,6 +65,8 @@ struct Upload {
     known: Arc<KnownChunks>,
     /// Chunks of each file, as far as they are known.
     chunks: Vec<Vec<Option<ChunkId>>>,
+    /// Chunks that were there, too old to be relied on, and were written again.
+    rewritten: Vec<ChunkId>,
 }
 
 /// A chunk that is read.
@@ -104,7 +97,7 @@ impl Bucket {
         self.run(async {
             let (graph, mut epochs) = (identity_of(live.graph()), Epochs::read(dir, self.url())?);
             let mut heads = self.heads(dir, graph, &parts, &epochs).await?;
-            let report = self.publish_newest(&live, &mut heads, Chunks::Listed, progress).await?;
+            let report = self.publish_newest(&live, &mut heads, progress).await?;
             if let Err(error) = epochs.own(heads.iter().map(|head| (head.part, head.epoch))) {
                 // Without it another writer is still found by its history.
                 tracing::warn!(%error, "it is published all the same");
@@ -119,7 +112,6 @@ impl Bucket {
         &self,
         live: &GraphHandle,
         heads: &mut [Head],
-        chunks: Chunks,
         progress: &mut Progress<'_>,
     ) -> Result<PushReport, BucketError> {
         let graph = identity_of(live.graph());
@@ -130,13 +122,18 @@ impl Bucket {
             let start = Start::now();
             let mut uploads = Vec::new();
             for at in std::mem::take(&mut left) {
-                match self.begin_upload(live, at, &heads[at], chunks).await? {
+                match self.begin_upload(live, at, &heads[at]).await? {
                     ControlFlow::Continue(upload) => uploads.push(upload),
                     ControlFlow::Break(there) => report.parts.push(there),
                 }
             }
             self.upload(&mut uploads, &mut report, progress).await?;
             for upload in uploads {
+                // Garbage collection may have looked at one before it was written again.
+                if !self.has_all(upload.part, &upload.rewritten).await? {
+                    left.push(upload.at);
+                    continue;
+                }
                 let took = start.elapsed();
                 if took > UPLOAD_MAX {
                     let hours = took.as_secs() / 3600;
@@ -161,7 +158,6 @@ impl Bucket {
         live: &GraphHandle,
         at: usize,
         head: &Head,
-        chunks: Chunks,
     ) -> Result<ControlFlow<PushedPart, Upload>, BucketError> {
         let part = head.part;
         let files = Arc::new(live.part_files(part)?);
@@ -169,14 +165,15 @@ impl Bucket {
         let last = head.last.as_ref().map(|last| &*last.publication);
         let is_there = match last.map(|last| self.is_published(last, ours)) {
             None => false,
-            // A writer that publishes by what it knows has compared its folder with that.
-            Some(Err(BucketError::UnknownHistory { .. })) if chunks == Chunks::Published => false,
+            Some(Err(BucketError::UnknownHistory { .. })) if head.standing != Standing::Found => {
+                false
+            }
             Some(compared) => compared?,
         };
-        let known = Arc::new(match (chunks, last) {
-            (Chunks::Listed, _) => self.known_chunks(part, last).await?,
-            (Chunks::Published, Some(last)) => KnownChunks::of(last),
-            (Chunks::Published, None) => KnownChunks::default(),
+        // One request for a thousand chunks, so that the bucket is repaired of what it has lost.
+        let known = Arc::new(match last.filter(|_| head.standing == Standing::Own) {
+            Some(last) => KnownChunks::of(last),
+            None => self.known_chunks(part, last).await?,
         });
         if let Some(last) = last
             && is_there
@@ -203,7 +200,8 @@ impl Bucket {
         if names.into_iter().zip(&chunks).any(is_read) {
             check_lists(live.graph(), part)?;
         }
-        Ok(ControlFlow::Continue(Upload { at, part, files, known, chunks }))
+        let rewritten = Vec::new();
+        Ok(ControlFlow::Continue(Upload { at, part, files, known, chunks, rewritten }))
     }
 
     /// Returns the chunks that the bucket has of a partition.
@@ -213,9 +211,9 @@ impl Bucket {
         last: Option<&Publication>,
     ) -> Result<KnownChunks, BucketError> {
         let time = self.time().await?;
+        // Ages of the future, after the clock was set back, are as good as none here.
         let listed = self.list(&chunks_prefix(part), time).await?;
-        let chunk =
-            |it: crate::bucket::Listed| Some((chunk_of_key(&it.key)?, (it.n_bytes, it.age)));
+        let chunk = |it: Listed| Some((chunk_of_key(&it.key)?, (it.n_bytes, it.age)));
         Ok(KnownChunks {
             published: last.into_iter().flat_map(Publication::chunks).copied().collect(),
             listed: listed.into_iter().filter_map(chunk).collect(),
@@ -262,13 +260,24 @@ impl Bucket {
                 *bytes += n_bytes;
                 done += n_bytes;
                 progress(done, total);
-                results.push((job, chunk));
+                results.push((job, chunk, is_sent));
             }
         }
-        for (job, chunk) in results {
-            uploads[job.upload].chunks[job.file][job.chunk] = Some(chunk);
+        for (job, chunk, is_sent) in results {
+            let upload = &mut uploads[job.upload];
+            upload.chunks[job.file][job.chunk] = Some(chunk);
+            if is_sent && upload.known.listed.contains_key(&chunk) {
+                upload.rewritten.push(chunk);
+            }
         }
         Ok(())
+    }
+
+    /// Returns whether a partition has all of these chunks, by a request for each.
+    async fn has_all(&self, part: PartId, chunks: &[ChunkId]) -> Result<bool, BucketError> {
+        let each = |chunk: ChunkId| async move { self.has(&chunk_key(part, &chunk)).await };
+        let looks = stream::iter(chunks.to_vec()).map(each).buffer_unordered(N_PARALLEL);
+        looks.try_all(|is_there| std::future::ready(is_there)).await
     }
 
     /// Reads and checks a chunk, and uploads it unless it is there; returns whether it was sent.
@@ -307,11 +316,7 @@ impl Bucket {
         let publication = head.next(manifest.clone(), files.collect());
         let (sequence, version) = (publication.sequence, publication.version());
         if let Some(other) = self.publish_at(graph, head, publication).await? {
-            if other.epoch != head.epoch {
-                return Err(self.taken_over(&other));
-            }
-            // Fails where it is of another history, or ahead.
-            self.is_published(&other, manifest)?;
+            self.follow_other(head, other, manifest)?;
             return Ok(None);
         }
         Ok(Some(PushedPart { part: upload.part.0, version, publication: sequence, is_new: true }))

@@ -25,7 +25,8 @@ impl NewestSearch {
     /// Returns the key to look at next; `None` at the end.
     pub(crate) fn next(&self) -> Option<u64> {
         match self.absent {
-            None => Some(self.there.saturating_add(self.step)),
+            // No publication has the last number.
+            None => Some(self.there.saturating_add(self.step)).filter(|it| *it < u64::MAX),
             Some(absent) if absent - self.there > 1 => Some(self.there + (absent - self.there) / 2),
             Some(_) => None,
         }
@@ -68,12 +69,19 @@ impl Seen {
     }
 }
 
-/// Returns the highest version up to `version` that one of these publications holds.
-pub(crate) fn highest_up_to<'a>(
-    publications: impl IntoIterator<Item = &'a Seen>,
-    version: u32,
-) -> Option<u32> {
-    publications.into_iter().filter_map(|seen| seen.highest_up_to(version)).max()
+/// Returns the highest version up to `version` that one of these publications, ascending, holds.
+pub(crate) fn highest_up_to(ascending: &[Seen], version: u32) -> Option<u32> {
+    let (before, from) =
+        ascending.split_at(ascending.partition_point(|seen| seen.version < version));
+    // Of those before, the last one that is there holds its own.
+    let mut highest = before.iter().rev().find(|seen| seen.coverage.is_some()).map(|it| it.version);
+    for seen in from {
+        highest = highest.max(seen.highest_up_to(version));
+        if highest == Some(version) {
+            break;
+        }
+    }
+    highest
 }
 
 /// Returns the publication that readers of a version take, among those of a partition, ascending.

@@ -56,7 +56,7 @@ pub struct ServerConfig {
     pub writable: bool,
     /// Addresses of the writers whose versions the folder follows; then no puts are taken.
     pub follow: Option<String>,
-    /// With `follow`: serve the partitions that are in the folder, and others as
+    /// With `follow`: serve those of `parts` that are in the folder, and others as
     /// [`Installer::adopt`](crate::Installer::adopt) adds them.
     pub grows: bool,
     /// Report how far commits are published elsewhere:

@@ -77,6 +77,9 @@ impl Partitions {
             (false, true) => book.parts().collect(),
             (false, false) => config.parts.clone(),
         };
+        if config.grows && !config.parts.is_empty() {
+            parts.retain(|part| config.parts.contains(part));
+        }
         parts.sort_unstable();
         parts.dedup();
         let last = book.n_parts() - 1;

@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -135,14 +137,15 @@ fn a_writer_that_was_taken_over_takes_no_more_puts_and_does_not_start_again() {
     let log = home.publish(&home.graph, "").err().unwrap();
     assert!(log.contains("another writer has taken partition 0 over"), "{log}");
     home.push(&home.graph).failed(1, &["another writer has taken partition 0 over"]);
-    // The second one starts again as it was, with and without the request.
+    // The second one starts again as it was; each request is a takeover, also of its own.
     second.stop();
-    let epochs = fs::read_to_string(other.join("bucket-epochs")).unwrap();
-    for more in ["", "--take-over"] {
+    let epochs = || fs::read_to_string(other.join("bucket-epochs")).unwrap();
+    let before = epochs();
+    for (more, is_same) in [("", true), ("--take-over", false)] {
         let second = home.publish(&other, more).unwrap();
         home.put_through(&second.address, 5).succeeded();
         second.stop();
-        assert_eq!(fs::read_to_string(other.join("bucket-epochs")).unwrap(), epochs);
+        assert_eq!(epochs() == before, is_same, "{more}");
     }
     home.check_same(&other, &home.pulled("last"));
     home.verify().succeeded();
@@ -230,6 +233,11 @@ fn a_follower_keeps_within_its_disk() {
     wait_for("partition 0 has come", || dir.join("part-000").exists());
     follower.stop();
     home.check_same(&home.graph, &dir);
+    // A partition that is in the folder and is not followed is not served: it would stay as it is.
+    let follower = home.follow(&dir, "--parts 1").unwrap();
+    let target = ["--connect", &follower.address];
+    assert!(home.try_rows(&target, "feat").unwrap_err().contains("partition 0"));
+    follower.stop();
     lode(["serve", dir.to_str().unwrap(), "--follow", "file:///a,h:1"])
         .failed(2, &["one URL alone"]);
     lode(["serve", dir.to_str().unwrap(), "--follow", "h:1", "--disk", "5"])
@@ -283,20 +291,97 @@ fn of_two_concurrent_takeovers_one_makes_the_history() {
             let seed = 1000 + 10 * trial + *at as u64;
             let _ = home.put_through(&server.address, seed);
         }
-        // The log of a fenced one says so once it has looked.
-        std::thread::sleep(Duration::from_secs(6));
-        let writable: Vec<usize> = servers
-            .iter()
-            .filter(|(_, server)| stat(server)["writable"] == true)
-            .map(|(at, _)| *at)
-            .collect();
-        assert_eq!(writable.len(), 1, "one writes");
+        // A fenced one knows so once it has looked.
+        let mut writable = Vec::new();
+        wait_for("one is fenced", || {
+            let writers = servers.iter().filter(|(_, it)| stat(it)["writable"] == true);
+            writable = writers.map(|(at, _)| *at).collect();
+            writable.len() == 1
+        });
         for (_, server) in servers {
             server.stop();
         }
         home.check_same(&dirs[writable[0]], &home.pulled(&format!("p{trial}")));
     }
     home.verify().succeeded();
+}
+
+/// A server that is behind by more commits than histories have must not publish its old version.
+#[test]
+fn a_folder_that_is_far_behind_takes_nothing_over_and_one_far_ahead_may() {
+    let home = Home::new();
+    home.push(&home.graph).succeeded();
+    let old = home.pulled("old");
+    let (graph, options) = (Graph::open(&home.graph).unwrap(), OpenOptions::default());
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &options).unwrap();
+    for _ in 0..1030 {
+        live.commit_version().unwrap();
+    }
+    drop(live);
+    home.push(&home.graph).failed(1, &["no longer knows by which commit", "--take-over"]);
+    let server = home.publish(&home.graph, "--take-over").unwrap();
+    wait_for("it publishes", || home.published() == 1031);
+    server.stop();
+    let before = files_below(&home.bucket());
+    let log = home.publish(&old, "--take-over").err().unwrap();
+    assert!(log.contains("away for too long"), "{log}");
+    let log = home.publish(&old, "").err().unwrap();
+    assert!(log.contains("published at version 1031, and version 1 is here"), "{log}");
+    assert!(files_below(&home.bucket()) == before, "no writer was fenced");
+    home.verify().succeeded();
+}
+
+/// `lode push` beside a server publishes the same history: both continue.
+#[test]
+fn pushes_beside_a_publishing_server_fence_neither() {
+    let home = Home::new();
+    let server = home.publish(&home.graph, "").unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                home.push(&home.graph).succeeded();
+            }
+        });
+        for seed in 0..25 {
+            let put = home.put_through(&server.address, seed);
+            if put.code != Some(0) {
+                stop.store(true, Ordering::Relaxed);
+                put.succeeded();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    wait_for("all is published", || home.published() == 26);
+    assert_eq!(stat(&server)["writable"], true);
+    server.stop();
+    home.check_same(&home.graph, &home.pulled("pulled"));
+}
+
+#[test]
+fn a_take_over_of_no_partition_takes_none_and_needs_its_flags() {
+    let home = Home::new();
+    home.push(&home.graph).succeeded();
+    // A server all of whose partitions were moved away.
+    let empty = home.path("empty");
+    fs::create_dir(&empty).unwrap();
+    fs::copy(home.graph.join("graph.toml"), empty.join("graph.toml")).unwrap();
+    let before = files_below(&home.bucket());
+    let server = home.publish(&empty, "--parts-here --take-over").unwrap();
+    server.stop();
+    assert!(files_below(&home.bucket()) == before && !empty.join("part-000").exists());
+    let graph = home.graph.to_str().unwrap();
+    lode(["serve", graph, "--publish", &home.url()]).failed(2, &["--publish needs --writable"]);
+    lode(["serve", graph, "--writable", "--take-over"]).failed(2, &["needs --publish"]);
+    // Of a folder that another process follows nothing is taken.
+    let dir = home.path("follower");
+    let follower = home.follow(&dir, "").unwrap();
+    wait_for("both partitions are here", || dir.join("part-001").exists());
+    let log = home.publish(&dir, "--take-over").err().unwrap();
+    assert!(log.contains("another process") || log.contains("lock"), "{log}");
+    assert!(files_below(&home.bucket()) == before, "no writer was fenced");
+    assert!(dir.join("follows").exists());
+    follower.stop();
 }
 
 /// The drill of `docs/object-storage.md`: partition 0 had published one version more.

@@ -260,9 +260,9 @@ impl ServeArgs {
         }
         let defaults = ServerConfig::new(&self.graph);
         let follows_bucket = self.follow.bucket()?.is_some();
+        self.publish.check(self.writable)?;
         Ok(ServerConfig {
-            // Those of a bucket are served as they come.
-            parts: if follows_bucket { Vec::new() } else { self.part_ids() },
+            parts: self.part_ids(),
             grows: follows_bucket,
             publishes: self.publish.publish.is_some(),
             parts_here: self.parts_here,
@@ -311,7 +311,7 @@ impl ServeArgs {
         let this = Arc::new(this);
         tell(sender.clone(), {
             let this = Arc::clone(&this);
-            move || Event::Started(Box::new(this.start(&config)))
+            move || Event::Started(Box::new(this.start(config)))
         })?;
         let Started { server, following, publisher } = match events.recv()? {
             Event::Started(started) => (*started)?,
@@ -327,7 +327,7 @@ impl ServeArgs {
         if let Some(following) = following {
             this.follow.start(following, server.installer())?;
         }
-        let publishing = publisher.map(|it| this.publish.start(it, server.publishing()));
+        let publishing = publisher.map(|it| PublishArgs::start(it, server.publishing()));
         let publishing = publishing.transpose()?;
         let (supervisor, reloader) = (server.supervisor(), server.credential_reloader());
         // To read a file may take as long as it likes, and a signal is to be heard meanwhile.
@@ -356,10 +356,14 @@ impl ServeArgs {
     }
 
     /// Brings what has to be there, and starts the server.
-    fn start(&self, config: &ServerConfig) -> Result<Started> {
+    fn start(&self, mut config: ServerConfig) -> Result<Started> {
         let following = self.follow.begin(self.graph.clone(), &self.parts)?;
+        if let Some(Following::Bucket(following)) = &following {
+            // Another one in the folder would never get a new version.
+            config.parts = following.parts();
+        }
         let publisher = self.publish.begin(&self.graph, &self.part_ids(), self.parts_here)?;
-        let server = Arc::new(Server::start(config)?);
+        let server = Arc::new(Server::start(&config)?);
         Ok(Started { server, following, publisher })
     }
 

@@ -43,8 +43,8 @@ impl BucketFollowing {
         parts: &[PartId],
         bytes_max: Option<u64>,
     ) -> Result<Self> {
-        let follower = || BucketFollower::begin(Bucket::open(url)?, graph, parts, bytes_max);
-        let (mut arrivals, versions) = (follower()?, follower()?);
+        let mut arrivals = BucketFollower::begin(Bucket::open(url)?, graph, parts, bytes_max)?;
+        let versions = arrivals.with_bucket(Bucket::open(url)?);
         if !arrivals.left_out().is_empty() {
             let parts: Vec<String> = arrivals.left_out().iter().map(PartId::to_string).collect();
             tracing::warn!(
@@ -59,6 +59,11 @@ impl BucketFollowing {
             arrivals.bring_next(&mut |_, _| {})?;
         }
         Ok(Self { arrivals, versions })
+    }
+
+    /// Returns the partitions that are followed.
+    pub(super) fn parts(&self) -> Vec<PartId> {
+        self.versions.parts().collect()
     }
 
     /// Brings the other partitions and follows all of them, on two threads.

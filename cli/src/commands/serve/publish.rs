@@ -13,6 +13,8 @@ use lodestore_graph::PartId;
 use lodestore_server::Publishing;
 use lodestore_store::Graph;
 
+use crate::usage::UsageError;
+
 /// Pause between two looks for a new version, which cost no request.
 const PAUSE: Duration = Duration::from_millis(20);
 /// First and longest pause after a publication that failed.
@@ -29,12 +31,11 @@ pub(super) struct PublishArgs {
     /// With --writable: publish each commit in object storage, at this URL (`lode push --help` has
     /// the forms). A version is the graph's once it is published. Another writer that has
     /// published, or taken the partition over, ends puts here.
-    #[arg(long, value_name = "URL", requires = "writable", conflicts_with = "follow")]
+    #[arg(long, value_name = "URL", conflicts_with = "follow")]
     pub(super) publish: Option<String>,
     /// With --publish: become the writer of the partitions. Brings each to its newest published
-    /// version, from nothing if it is not here, and fences the server that wrote it before. Once
-    /// that is done it is a start like any other.
-    #[arg(long, requires = "publish")]
+    /// version, from nothing if it is not here, and fences the server that wrote it before.
+    #[arg(long)]
     take_over: bool,
 }
 
@@ -42,6 +43,17 @@ impl PublishArgs {
     /// Takes what a file says where no flag is given.
     pub(super) fn add(&mut self, publish: Option<String>) {
         self.publish = self.publish.take().or(publish);
+    }
+
+    /// Fails for flags that need others, whether those are in a file or not.
+    pub(super) fn check(&self, writable: bool) -> Result<()> {
+        if self.publish.is_some() && !writable {
+            return Err(UsageError::new("--publish needs --writable").into());
+        }
+        if self.take_over && self.publish.is_none() {
+            return Err(UsageError::new("--take-over needs --publish").into());
+        }
+        Ok(())
     }
 
     /// Takes partitions over if that is requested, and finds what is published; `None` without
@@ -55,23 +67,20 @@ impl PublishArgs {
     ) -> Result<Option<Publisher>> {
         let Some(url) = &self.publish else { return Ok(None) };
         let bucket = Bucket::open(url)?;
+        let folder = if self.take_over { Folder::TakesOver } else { Folder::Continues };
         if self.take_over {
             let here = if parts_here { Graph::open(graph)?.parts_here() } else { parts.to_vec() };
-            let taken = bucket.take_over(graph, &here, &mut |_, _| {})?;
-            tracing::info!(version = taken.version, files = taken.files, "taken over");
+            // All of the graph, unless it is for those of the folder and there is none.
+            if !parts_here || !here.is_empty() {
+                let taken = bucket.take_over(graph, &here, &mut |_, _| {})?;
+                tracing::info!(version = taken.version, files = taken.files, "taken over");
+            }
         }
-        Ok(Some(Publisher::begin(bucket, graph, parts)?))
+        Ok(Some(Publisher::begin(bucket, graph, parts, folder)?))
     }
 
-    /// Publishes on a thread of its own until that is stopped. Fails where the folder does not
-    /// continue what is published.
-    pub(super) fn start(
-        &self,
-        publisher: Publisher,
-        publishing: Publishing,
-    ) -> Result<PublishThread> {
-        let folder = if self.take_over { Folder::TakesOver } else { Folder::Continues };
-        publisher.check(publishing.live(), folder)?;
+    /// Publishes on a thread of its own until that is stopped.
+    pub(super) fn start(publisher: Publisher, publishing: Publishing) -> Result<PublishThread> {
         let mut publishing = PublishLoop { publisher, publishing, parts: HashMap::new() };
         publishing.note_all();
         let (stop, stopped) = mpsc::channel();
@@ -127,7 +136,10 @@ struct PublishLoop {
 
 /// Outcome of the last publication of a partition.
 struct PartState {
-    is_fenced: bool,
+    /// Why it takes no more puts.
+    fenced: Option<String>,
+    /// Since when the bucket is ahead, of the same history.
+    behind_since: Option<Instant>,
     /// When it is tried, or looked for other writers, again.
     next: Instant,
     pause: Duration,
@@ -136,28 +148,50 @@ struct PartState {
 }
 
 impl PublishLoop {
-    /// Publishes the partitions with a version that is not, and looks for other writers of the
-    /// others from time to time.
+    /// Publishes the partitions with a version that is not, and looks for other writers of the others
+    /// from time to time.
     fn look(&mut self, now: Instant) {
-        for (part, committed) in self.publishing.live().part_versions() {
+        let versions = self.publishing.live().part_versions();
+        let parts: Vec<PartId> = versions.iter().map(|(part, _)| *part).collect();
+        self.parts.retain(|part, _| parts.contains(part));
+        self.publisher.retain(&parts);
+        for (part, committed) in versions {
             let is_published = self.publisher.version(part) == Some(committed);
             let state = self.parts.entry(part).or_insert_with(|| PartState::new(now));
             let is_due = now >= state.next || !is_published && state.reported.is_empty();
-            if state.is_fenced || !is_due {
+            if !is_due {
                 continue;
             }
-            let outcome = match is_published {
-                true => self.publisher.look_for_others(self.publishing.live(), part),
-                false => self.publisher.publish(self.publishing.live(), part).map(drop),
+            if let Some(reason) = &state.fenced {
+                // Its catalog may have been opened again since.
+                self.publishing.fence(part, reason.clone());
+                state.next = now + LOOK_EVERY;
+                continue;
+            }
+            let live = self.publishing.live();
+            // One whose uploads fail is fenced all the same.
+            let outcome = match is_published || !state.reported.is_empty() {
+                true => self.publisher.look_for_others(live, part),
+                false => Ok(()),
             };
-            match outcome {
-                Ok(()) => *state = PartState::new(now + LOOK_EVERY),
-                Err(error) if error.fences() => {
-                    tracing::error!(%part, %error, "no more puts are taken");
-                    state.is_fenced = true;
-                    self.publishing.fence(part, error.to_string());
+            let outcome = outcome.and_then(|()| match is_published {
+                true => Ok(()),
+                false => self.publisher.publish(live, part),
+            });
+            let error = match outcome {
+                Ok(()) => {
+                    *state = PartState::new(now + LOOK_EVERY);
+                    continue;
                 }
-                Err(error) => state.retry(now, part, &error),
+                Err(error) => error,
+            };
+            if error.fences() || state.is_behind_for_long(now, &error) {
+                tracing::error!(%part, %error, "no more puts are taken");
+                self.publishing.fence(part, error.to_string());
+                state.fenced = Some(error.to_string());
+                state.next = now + LOOK_EVERY;
+            } else {
+                state.retry(now, part, &error);
             }
         }
         self.note_all();
@@ -181,7 +215,18 @@ impl PublishLoop {
 
 impl PartState {
     fn new(next: Instant) -> Self {
-        Self { is_fenced: false, next, pause: RETRY, reported: String::new() }
+        let (fenced, behind_since) = (None, None);
+        Self { fenced, behind_since, next, pause: RETRY, reported: String::new() }
+    }
+
+    /// Returns whether the bucket stays ahead. For a moment it is where another process publishes a
+    /// commit that this one is about to see.
+    fn is_behind_for_long(&mut self, now: Instant, error: &BucketError) -> bool {
+        if !matches!(error, BucketError::Behind { .. }) {
+            self.behind_since = None;
+            return false;
+        }
+        now.duration_since(*self.behind_since.get_or_insert(now)) >= LOOK_EVERY
     }
 
     fn retry(&mut self, now: Instant, part: PartId, error: &BucketError) {

@@ -71,7 +71,7 @@ pub use scheduled::{IterationConfig, IterationStats, Retention, ScheduledBatch, 
 pub use security::Security;
 pub use source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 pub use steady::{ChooseHotSet, SteadyCache, SteadyStats};
-pub use tiered::TieredSource;
+pub use tiered::{TieredSource, TieredTensors};
 pub use volatile::{
     DeviceVolatile, EmbeddedVolatile, NO_STAMP, STAMP_MAX, Stamp, StampWanted, TieredVolatile,
     VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,

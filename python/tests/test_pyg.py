@@ -92,6 +92,38 @@ def test_epochs_differ_and_reach_workers_that_persist(graph: lodestore.Graph) ->
     assert [[flat(batch) for batch in lasting] for _ in range(3)] == epochs
 
 
+def test_rows_that_come_again_stay_in_memory(sample: Sample, graph: lodestore.Graph) -> None:
+    expected = [flat(batch) for batch in loader_of(graph, [3, 2])]
+    for together, memory in [(1, 1 << 24), (8, 1 << 24), (3, 100_000)]:
+        loader = loader_of(graph, [3, 2], together=together, memory=memory)
+        assert [flat(batch) for batch in loader] == expected
+        first = loader.stats()
+        assert first["hit_rows"] > 0 and first["read_rows"] > 0
+        if memory > 1 << 20:
+            for _ in range(3):
+                for batch in loader:
+                    assert np.array_equal(batch.x.numpy(), sample.rows["feat"][batch.n_id])
+            assert loader.stats()["read_rows"] < 3 * 2 * N_NODES, "most rows are read once"
+    workers: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "spawn"}
+    with_workers = loader_of(graph, [3, 2], memory=1 << 24, **workers)
+    assert [flat(batch) for batch in with_workers] == expected
+    with pytest.raises(ValueError, match="together"):
+        loader_of(graph, [3, 2], together=0)
+
+
+def test_memory_over_servers_needs_a_pinned_version(sample: Sample, serve: Any) -> None:
+    _, address = serve(sample.path)
+    with lodestore.connect(address, topology=sample.path) as graph:
+        loader = loader_of(graph, [3, 2], memory=1 << 24)
+        with pytest.raises(lodestore.VersionError, match="pin=True"):
+            next(iter(loader))
+    with lodestore.connect(address, topology=sample.path, pin=True) as graph:
+        loader = loader_of(graph, [3, 2], memory=1 << 24)
+        for batch in loader:
+            assert np.array_equal(batch.x.numpy(), sample.rows["feat"][batch.n_id])
+        assert loader.stats()["hit_rows"] > 0
+
+
 def test_a_shuffled_loader_trains(graph: lodestore.Graph) -> None:
     from torch_geometric.nn import GraphSAGE
 
@@ -107,7 +139,7 @@ def test_a_shuffled_loader_trains(graph: lodestore.Graph) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += float(loss)
+            total += loss.item()
         losses.append(total)
     assert losses[-1] < losses[0]
 

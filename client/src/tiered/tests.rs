@@ -203,3 +203,29 @@ fn many_threads_get_right_rows() {
         }
     });
 }
+
+#[test]
+fn tiers_of_several_tensors_share_a_budget() {
+    let ids: Vec<u32> = (0..N_NODES).collect();
+    for memory_bytes in [0, 400, 1 << 20] {
+        let tiered = TieredTensors::new(Arc::new(source()), &["x", "y"], memory_bytes).unwrap();
+        assert!(tiered.bytes() as u64 <= memory_bytes, "{} of {memory_bytes}", tiered.bytes());
+        for _ in 0..2 {
+            let mut out = vec![0; ids.len() * ROW_BYTES];
+            tiered.source().pull("x", &nodes(&ids), &mut out, PullKind::Sync).unwrap();
+            assert!(out == rows(&nodes(&ids)));
+            let mut out = vec![0; ids.len()];
+            tiered.source().pull("y", &nodes(&ids), &mut out, PullKind::Sync).unwrap();
+            assert!(out == vec![9; ids.len()]);
+        }
+        let n = u64::from(N_NODES);
+        let (hits, misses) = tiered.hits_and_misses();
+        assert_eq!(hits + misses, 4 * n);
+        match memory_bytes {
+            0 => assert_eq!(hits, 0),
+            400 => assert!(hits < 2 * n, "the budget is too small for all rows"),
+            _ => assert_eq!(hits, 2 * n),
+        }
+    }
+    assert!(TieredTensors::new(Arc::new(source()), &["x", "z"], 400).is_err());
+}

@@ -52,6 +52,27 @@ def test_edges_in_every_form_give_the_same_graph(arrays, tmp_path, form):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["edges.npy", "g"]
 
 
+def test_errors_name_the_argument_and_not_a_file_of_the_import(arrays, tmp_path):
+    edges, feat = arrays["edges"], arrays["feat"]
+    np.save(tmp_path / "short.npy", feat[:-1])
+    short, nan = feat[:-1], np.full((N_NODES, 1), np.nan)
+    weights = np.ones(edges.shape[1] - 1, np.float32)
+    cases = [
+        ({"tensors": {"feat": feat, "x": short}}, [r"tensors['x']", str(N_NODES - 1)]),
+        ({"tensors": {"feat": feat, "x": tmp_path / "short.npy"}}, [str(tmp_path / "short.npy")]),
+        ({"tensors": {"feat": feat, "x": nan}}, [r"tensors['x']", "NaN"]),
+        ({"tensors": {"x": feat}, "edges": -edges}, ["edges"]),
+        ({"tensors": {"x": feat}, "edge_weights": weights}, ["edge_weights"]),
+        ({"tensors": {"x": feat[:5]}, "splits": {"train": [1]}, "nodes": N_NODES}, [r"['x']"]),
+    ]
+    for arguments, words in cases:
+        with pytest.raises(lodestore.Error) as caught:
+            lodestore.import_graph(tmp_path / "g", **{"edges": edges, **arguments})
+        text = str(caught.value)
+        assert all(word in text for word in words), text
+        assert ".lode-" not in text and "0.npy" not in text, text
+
+
 def test_splits_types_and_memory_maps(arrays, tmp_path):
     np.save(tmp_path / "feat.npy", arrays["feat"])
     mapped = np.load(tmp_path / "feat.npy", mmap_mode="r")

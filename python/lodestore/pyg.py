@@ -22,7 +22,7 @@ from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
 from ._lodestore import Future, Graph, TensorWriter
 from ._lodestore import Tensor as GraphTensor
-from .errors import ShapeError, StoreError
+from .errors import DtypeError, ShapeError, StoreError
 from .torch import as_array, batch_seed, empty, gather
 
 __all__ = ["FeatureStore", "GraphStore", "NeighborLoader", "NeighborSampler", "inference"]
@@ -120,11 +120,16 @@ def new_tensor(graph: Graph, name: str, rows: Tensor) -> TensorWriter:
 
 
 class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
-    """The edges of a graph; PyG's own samplers copy them into memory."""
+    """The edges of a graph; PyG's own samplers copy them into memory.
 
-    def __init__(self, graph: Graph) -> None:
+    dtype: of both arrays, torch.int64 or torch.int32; pyg-lib alone takes the latter.
+    """
+
+    def __init__(self, graph: Graph, dtype: torch.dtype = torch.int64) -> None:
         super().__init__()
-        self.graph = graph
+        if dtype not in (torch.int64, torch.int32):
+            raise DtypeError(f"edges are torch.int64 or torch.int32, found {dtype}")
+        self.graph, self.dtype = graph, dtype
 
     def _attr(self) -> EdgeAttr:
         size = (self.graph.nodes, self.graph.nodes)
@@ -136,8 +141,10 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
         if edge_attr.layout != EdgeLayout.CSC or edge_attr.edge_type is not None:
             return None
-        colptr, row = self.graph.csc()
-        return torch.from_numpy(row), torch.from_numpy(colptr)
+        if self.dtype == torch.int32 and self.graph.edges > torch.iinfo(torch.int32).max:
+            raise DtypeError(f"{self.graph.edges:,} edges have no torch.int32 positions")
+        colptr, row = self.graph.csc("int32" if self.dtype == torch.int32 else "int64")
+        return torch.from_numpy(row), torch.from_numpy(colptr).to(self.dtype)
 
     def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
         return False

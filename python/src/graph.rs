@@ -209,9 +209,8 @@ impl Graph {
 
     /// Returns a Queue of gathers in the background, with bounds and memory of its own.
     ///
-    /// window: most requests in flight. together: most requests under one read plan. memory: bytes
-    /// for rows of `tensors` that are requested again; None: none. A commit empties it, and servers
-    /// must be pinned.
+    /// window: most requests in flight. together: most under one read plan. memory: bytes for rows of
+    /// `tensors` that are requested again; a commit empties it, and servers must be pinned.
     ///
     /// Raises UnknownTensorError, ValueError.
     #[pyo3(signature = (*, window=64, together=8, memory=None, tensors=None))]
@@ -223,10 +222,8 @@ impl Graph {
         tensors: Option<Vec<String>>,
     ) -> PyResult<Queue> {
         let opened = slf.get().opened(slf.py())?;
-        let tensors = tensors.unwrap_or_default();
-        tensors.iter().try_for_each(|name| opened.tensor(name).map(drop))?;
-        let settings = QueueSettings { window, together, memory_bytes: memory, tensors };
-        Queue::new(slf.clone().unbind(), settings)
+        let settings = QueueSettings::new(&opened, window, together, memory, tensors)?;
+        Ok(Queue::new(slf.clone().unbind(), settings))
     }
 
     /// Replaces the rows of `ids`; durable when it returns, visible after `commit`.

@@ -24,7 +24,7 @@ use crate::signals::PAUSE;
 pub(crate) struct Queue {
     graph: Py<Graph>,
     settings: QueueSettings,
-    /// What the open graph has for this queue.
+    /// The queue over the graph as it was last open, which owns it.
     running: PerProcess<Mutex<Weak<RunningQueue>>>,
 }
 
@@ -47,17 +47,32 @@ pub(crate) struct RunningQueue {
     queue: GatherQueue,
 }
 
-impl Queue {
-    pub(crate) fn new(graph: Py<Graph>, settings: QueueSettings) -> PyResult<Self> {
-        for (name, number) in [("window", settings.window), ("together", settings.together)] {
+impl QueueSettings {
+    /// Checks the arguments of a queue.
+    pub(crate) fn new(
+        opened: &OpenGraph,
+        window: usize,
+        together: usize,
+        memory_bytes: Option<u64>,
+        tensors: Option<Vec<String>>,
+    ) -> PyResult<Self> {
+        for (name, number) in [("window", window), ("together", together)] {
             if number == 0 {
                 return Err(PyValueError::new_err(format!("{name} must be at least 1, found 0")));
             }
         }
-        if settings.memory_bytes.is_some() && settings.tensors.is_empty() {
+        let tensors = tensors.unwrap_or_default();
+        if memory_bytes.is_some() && tensors.is_empty() {
             return Err(PyValueError::new_err("memory= needs tensors=, whose rows it is for"));
         }
-        Ok(Self { graph, settings, running: PerProcess::new() })
+        tensors.iter().try_for_each(|name| opened.tensor(name).map(drop))?;
+        Ok(Self { window, together, memory_bytes, tensors })
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(graph: Py<Graph>, settings: QueueSettings) -> Self {
+        Self { graph, settings, running: PerProcess::new() }
     }
 
     /// Returns the running queue over the graph as it is open now, and at its newest version.
@@ -140,7 +155,7 @@ impl Queue {
         Ok(stats)
     }
 
-    /// The graph.
+    /// Returns the graph.
     #[getter]
     fn graph(&self, py: Python<'_>) -> Py<Graph> {
         self.graph.clone_ref(py)
@@ -180,7 +195,7 @@ pub(crate) fn restore_queue(
     together: usize,
     memory: Option<u64>,
     tensors: Vec<String>,
-) -> PyResult<Queue> {
+) -> Queue {
     Queue::new(graph, QueueSettings { window, together, memory_bytes: memory, tensors })
 }
 

@@ -187,6 +187,11 @@ def test_graph_store(sample: Sample, graph: lodestore.Graph) -> None:
     assert attr.size == (N_NODES, N_NODES) and len(row) == len(sample.edges)
     destination = torch.repeat_interleave(torch.arange(N_NODES), colptr.diff())
     assert set(zip(row.tolist(), destination.tolist(), strict=True)) == sample.edges
+    narrow = lpyg.GraphStore(graph, torch.int32)
+    for array, other in zip(narrow.get_edge_index(attr), (row, colptr), strict=True):
+        assert array.dtype == torch.int32 and torch.equal(array, other.int())
+    with pytest.raises(lodestore.DtypeError, match="int16"):
+        lpyg.GraphStore(graph, torch.int16)
 
 
 def test_seeds_that_repeat_are_refused(graph: lodestore.Graph) -> None:

@@ -209,8 +209,8 @@ impl Graph {
 
     /// Returns a Queue of gathers in the background, with bounds and memory of its own.
     ///
-    /// window: most requests in flight. together: most under one read plan. memory: bytes for rows of
-    /// `tensors` that are requested again; a commit empties it, and servers must be pinned.
+    /// window: most requests in flight. together: most of them under one read plan. memory: bytes
+    /// for rows of `tensors` that come again. A commit empties it; servers must be pinned.
     ///
     /// Raises UnknownTensorError, ValueError.
     #[pyo3(signature = (*, window=64, together=8, memory=None, tensors=None))]

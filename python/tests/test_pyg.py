@@ -90,6 +90,9 @@ def test_epochs_differ_and_reach_workers_that_persist(graph: lodestore.Graph) ->
     assert epochs[0] != epochs[1] != epochs[2]
     lasting = loader_of(graph, [3, 2], num_workers=2, persistent_workers=True)
     assert [[flat(batch) for batch in lasting] for _ in range(3)] == epochs
+    # Otherwise the garbage collector ends the workers: torch then waits 10 s in some other test, and
+    # an interrupt is lost in its finalizer.
+    lasting._iterator = None
 
 
 def test_rows_that_come_again_stay_in_memory(sample: Sample, graph: lodestore.Graph) -> None:

@@ -90,7 +90,7 @@ def test_epochs_differ_and_reach_workers_that_persist(graph: lodestore.Graph) ->
     assert epochs[0] != epochs[1] != epochs[2]
     lasting = loader_of(graph, [3, 2], num_workers=2, persistent_workers=True)
     assert [[flat(batch) for batch in lasting] for _ in range(3)] == epochs
-    # Otherwise the garbage collector ends the workers: torch then waits 10 s in some other test, and
+    # Otherwise the garbage collector ends the workers. Torch then waits 10 s in another test, and
     # an interrupt is lost in its finalizer.
     lasting._iterator = None
 

@@ -9,6 +9,7 @@ use crate::capacity::TierSpec;
 use crate::directory::{DirectoryError, Placement, TierStats};
 use crate::huge_vec::HugeVec;
 use crate::huge_vec::MemoryError;
+use crate::memory_budget::MemoryRequest;
 use crate::policy::PolicySpec;
 use crate::slots::NO_SLOT;
 use crate::versioned::VersionedRows;
@@ -132,11 +133,16 @@ impl SharedTier {
         settings: SharedSettings,
     ) -> Result<Self, DirectoryError> {
         let row_bytes = usize::try_from(room.row_bytes).unwrap_or(usize::MAX);
-        let slot_bytes = VersionedRows::slot_bytes(row_bytes)
-            .saturating_add(size_of::<u64>() + AgedDirectory::slot_bytes(settings.max_age))
-            .saturating_sub(row_bytes);
+        let slot_bytes = Self::bytes_beside(row_bytes, settings);
         let n_slots = room.rows_with_bookkeeping(slot_bytes, id_space, spec);
         Self::of_slots(n_slots, row_bytes, id_space, spec, settings)
+    }
+
+    /// Returns the bytes of a slot beside its row and the directory's own.
+    fn bytes_beside(row_bytes: usize, settings: SharedSettings) -> usize {
+        VersionedRows::slot_bytes(row_bytes)
+            .saturating_add(size_of::<u64>() + AgedDirectory::slot_bytes(settings.max_age))
+            .saturating_sub(row_bytes)
     }
 
     /// Returns a tier of exactly `n_slots` rows, or one per id if there are fewer ids.
@@ -446,5 +452,21 @@ impl BatchAccess {
     #[must_use]
     pub fn stamps(&self) -> &[u32] {
         &self.stamps
+    }
+}
+
+impl MemoryRequest {
+    /// Returns what a [`SharedTier`] asks for that could keep all rows; see [`MemoryRequest::of_tier`].
+    #[must_use]
+    pub fn of_shared_tier(
+        row_bytes: usize,
+        id_space: u32,
+        spec: &PolicySpec,
+        settings: SharedSettings,
+        weight: u32,
+    ) -> Self {
+        let claim = Self::of_tier(row_bytes, id_space, spec, weight);
+        let beside = SharedTier::bytes_beside(row_bytes, settings) as u64;
+        Self { slot_bytes: claim.slot_bytes.saturating_add(beside), ..claim }
     }
 }

@@ -66,7 +66,7 @@ pub use security::Security;
 pub use source::device::DeviceSource;
 pub use source::embedded::EmbeddedSource;
 pub use source::memory::MemorySource;
-pub use source::tiered::TieredSource;
+pub use source::tiered::{TieredSource, TieredTensors};
 pub use source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 pub use transfer::{PartitionTransfer, TransferPlan, TransferStats};
 pub use volatile::{

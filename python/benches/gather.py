@@ -1,9 +1,11 @@
-"""Times gathers beside numpy: the cost of a call, and rows of a graph whose pages are cached.
+"""Times gathers beside numpy and torch, the sampler, and the import of the package.
+
+Costs of a call, and rows of a graph whose pages are cached.
 
     python gather.py LODE FOLDER [--small]
 
 LODE is the binary, FOLDER takes the graph (about 600 MB; with --small 2 MB, which only checks).
-Every result is compared with numpy's before it is timed.
+Every result is compared with numpy's before it is timed. Torch is timed where it is installed.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ def main() -> None:
     with lodestore.open(path, reader="mapped") as graph:
         rows = rows[graph.external(np.arange(n_nodes))]
         graph["feat"][:]
+        startup(rounds)
         overhead(graph, rounds)
+        sampling(graph, rounds)
+        torch_gathers(graph, rows, rounds, small)
         rng = np.random.default_rng(2)
         print(
             f"\n| rows of {width * 4} B | np.take(out=) | gather(out=) | ratio | gather | np.take |"
@@ -90,6 +95,57 @@ def overhead(graph: lodestore.Graph, rounds: int) -> None:
         call = best(lambda: graph.gather("label", ids, out=out), rounds, repeats) * 1e9
         rust = min(graph._rust_gather_ns("label", ids, repeats) for _ in range(rounds))
         print(f"| {n:,} | {call:,.0f} ns | {rust:,.0f} ns | {call - rust:,.0f} ns |")
+
+
+def startup(rounds: int) -> None:
+    """Prints what `import lodestore` costs over that of numpy, each in a process of its own."""
+
+    def run(code: str) -> None:
+        # Not from this folder's parent, which has the sources.
+        subprocess.run([sys.executable, "-c", code], check=True, cwd="/")
+
+    numpy, both = (
+        best(lambda: run(code), rounds, 1) for code in ["import numpy", "import numpy, lodestore"]
+    )
+    print(f"import lodestore: {(both - numpy) * 1e3:.1f} ms over numpy\n")
+
+
+def sampling(graph: lodestore.Graph, rounds: int) -> None:
+    """Prints edges per second of the sampler, through Python and of Rust alone."""
+    print("\n| sampler | edges/s | Rust's | ratio |\n|---|---|---|---|")
+    for fanout in [[10, 5], [15, 10, 5]]:
+        sampler = graph.sampler(fanout)
+        ids = np.random.default_rng(4).permutation(graph.nodes)[:1024]
+        n_edges = len(sampler.sample(ids, 7)[3])
+        call = best(lambda: sampler.sample(ids, 7), rounds, 20)
+        rust = min(sampler._rust_sample_ns(ids, 7, 20) for _ in range(rounds)) / 1e9
+        print(f"| {fanout} | {n_edges / call:,.0f} | {n_edges / rust:,.0f} | {rust / call:.2f} |")
+
+
+def torch_gathers(graph: lodestore.Graph, rows: np.ndarray, rounds: int, small: bool) -> None:
+    """Prints gathers of torch's tensors beside `index_select(out=)`, with one thread of torch."""
+    try:
+        import torch
+
+        import lodestore.torch as ltorch
+    except ImportError:
+        print("\ntorch is not installed")
+        return
+    torch.set_num_threads(1)
+    print("\n| rows | index_select(out=) | lodestore.torch.gather(out=) | ratio | call |")
+    print("|---|---|---|---|---|")
+    source = torch.from_numpy(rows)
+    for n in [1, 100, 1_000, 10_000, 100_000]:
+        ids = torch.from_numpy(np.random.default_rng(2).integers(0, graph.nodes, n))
+        out, other = (torch.empty(n, rows.shape[1]) for _ in range(2))
+        assert torch.equal(ltorch.gather(graph, "feat", ids, out=out), source[ids])
+        repeats = max(1, (20_000 if small else 200_000) // (n + 20))
+        selected = best(lambda: torch.index_select(source, 0, ids, out=other), rounds, repeats)
+        ours = best(lambda: ltorch.gather(graph, "feat", ids, out=out), rounds, repeats)
+        print(
+            f"| {n:,} | {n / selected / 1e6:.2f} M rows/s | {n / ours / 1e6:.2f} M rows/s "
+            f"| {selected / ours:.2f} | {ours * 1e6:.2f} µs |"
+        )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 from . import _lodestore
 from ._inputs import File, RowsFile, graph_input, load_torch, parquet_edges, parquet_rows
 from ._lodestore import Graph, import_files
-from .errors import DtypeError, ShapeError
+from .errors import DtypeError, Error, ShapeError
 
 _SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 _NONE = 255
@@ -83,8 +83,7 @@ def import_graph(
     bar = _Bars() if progress is True else None
     call = bar.update if bar else progress if callable(progress) else None
     try:
-        with tempfile.TemporaryDirectory(prefix=".lode-", dir=out.parent) as folder:
-            scratch = Path(folder)
+        with _Scratch(out.parent) as scratch:
             files = [] if edges is None else _edge_files(edges, scratch)
             named = [
                 (name, _tensor_file(name, rows, scratch, dtypes))
@@ -94,10 +93,10 @@ def import_graph(
                 n_nodes = nodes if nodes is not None else _n_rows(tensors)
                 named.append(("split", _split_file(splits, n_nodes, scratch)))
             if edge_weights is not None and not _is_path(edge_weights):
-                weights = scratch / "weights.npy"
+                weights = scratch.file("edge_weights")
                 np.save(weights, np.asarray(edge_weights, np.float32))
                 edge_weights = weights
-            messages += import_files(
+            imported = import_files(
                 out,
                 edges=files,
                 tensors=named,
@@ -115,12 +114,41 @@ def import_graph(
                 edge_weights=edge_weights,
                 progress=call,
             )
+            messages += map(scratch.in_words, imported)
     finally:
         if bar:
             bar.close()
     for message in messages:
         warnings.warn(message, stacklevel=2)
     return _lodestore.open(out)
+
+
+class _Scratch:
+    """A folder of files for an import, which stand for arguments."""
+
+    def __init__(self, parent: Path) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix=".lode-", dir=parent)
+        self._arguments: dict[Path, str] = {}
+
+    def file(self, argument: str) -> Path:
+        """Returns a new path for what `argument` gives."""
+        path = Path(self._folder.name) / f"{len(self._arguments)}.npy"
+        self._arguments[path] = argument
+        return path
+
+    def in_words(self, text: str) -> str:
+        """Replaces the paths of files by the arguments that they stand for."""
+        for path, argument in self._arguments.items():
+            text = text.replace(str(path), argument)
+        return text
+
+    def __enter__(self) -> _Scratch:
+        return self
+
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
+        if isinstance(error, Error):
+            error.args = (self.in_words(str(error)), *error.args[1:])
+        self._folder.cleanup()
 
 
 def _is_path(value: Any) -> bool:
@@ -137,18 +165,19 @@ def _array(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def _edge_files(edges: Any, scratch: Path) -> list[Path]:
+def _edge_files(edges: Any, scratch: _Scratch) -> list[Path]:
     if _is_path(edges):
         edges = [edges]
     if isinstance(edges, Sequence) and edges and all(_is_path(edge) for edge in edges):
-        return [_edge_file(edge, scratch / f"edges-{i}.npy") for i, edge in enumerate(edges)]
-    return [_save_edges(edges, scratch / "edges.npy")]
+        return [_edge_file(edge, scratch) for edge in edges]
+    return [_save_edges(edges, scratch.file("edges"))]
 
 
-def _edge_file(edges: Any, out: Path) -> Path:
+def _edge_file(edges: Any, scratch: _Scratch) -> Path:
     file = File.of(edges)
     if file is None:
         return Path(fspath(edges))
+    out = scratch.file(fspath(edges))
     if not file.is_parquet:
         return _save_edges(load_torch(file), out)
     parquet_edges(file, out)
@@ -182,17 +211,18 @@ def _ends(edges: Any) -> tuple[np.ndarray, np.ndarray]:
     raise ShapeError(f"edges: expected shape (2, E) or (E, 2), found {array.shape}")
 
 
-def _tensor_file(name: str, rows: Any, scratch: Path, dtypes: dict[str, str]) -> Path:
-    # Names of tensors are checked later, and may have any character.
-    path = scratch / f"tensor-{len(list(scratch.iterdir()))}.npy"
+def _tensor_file(name: str, rows: Any, scratch: _Scratch, dtypes: dict[str, str]) -> Path:
     if _is_path(rows):
         file = File.of(rows)
         if file is None:
             return Path(fspath(rows))
+        path = scratch.file(fspath(rows))
         if file.is_parquet:
             parquet_rows(file, path)
             return path
         rows = load_torch(file)
+    else:
+        path = scratch.file(f"tensors[{name!r}]")
     is_bf16 = str(getattr(rows, "dtype", "")) == "torch.bfloat16"
     dtype: np.dtype[Any] = np.dtype(np.float32)
     if is_bf16:
@@ -220,7 +250,7 @@ def _n_rows(tensors: Mapping[str, Any] | None) -> int:
     return len(rows)
 
 
-def _split_file(splits: Mapping[str, Any], n_nodes: int, scratch: Path) -> Path:
+def _split_file(splits: Mapping[str, Any], n_nodes: int, scratch: _Scratch) -> Path:
     of_node = np.full(n_nodes, _NONE, np.uint8)
     for name, ids in splits.items():
         if name not in _SPLITS:
@@ -234,7 +264,7 @@ def _split_file(splits: Mapping[str, Any], n_nodes: int, scratch: Path) -> Path:
         if (of_node[array] != _NONE).any():
             raise ShapeError(f"splits[{name!r}] names nodes that another split has too")
         of_node[array] = _SPLITS[name]
-    path = scratch / "split.npy"
+    path = scratch.file("splits")
     np.save(path, of_node)
     return path
 

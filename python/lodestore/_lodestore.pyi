@@ -17,6 +17,7 @@ __all__ = [
     "Future",
     "Graph",
     "Publisher",
+    "Queue",
     "Sampler",
     "Schedule",
     "Tensor",
@@ -24,6 +25,7 @@ __all__ = [
     "Volatile",
     "__version__",
     "_restore",
+    "_restore_queue",
     "connect",
     "import_files",
     "open",
@@ -60,6 +62,14 @@ class Graph:
         self, tensors: Sequence[str], ids: _Ids, *, out: dict[str, _Array] | None = None
     ) -> dict[str, _Array]: ...
     def submit(self, tensor: str, ids: _Ids, *, out: _Array | None = None) -> Future: ...
+    def queue(
+        self,
+        *,
+        window: int = 64,
+        together: int = 8,
+        memory: int | None = None,
+        tensors: Sequence[str] | None = None,
+    ) -> Queue: ...
     def put(self, tensor: str, ids: _Ids, rows: npt.ArrayLike) -> None: ...
     def new_tensor(self, name: str, dtype: npt.DTypeLike, width: int = 1) -> TensorWriter: ...
     def schedule(
@@ -136,6 +146,14 @@ class Future:
     def __await__(self) -> Generator[Any, None, _Array]: ...
 
 @final
+class Queue:
+    @property
+    def graph(self) -> Graph: ...
+    def submit(self, tensor: str, ids: _Ids, *, out: _Array | None = None) -> Future: ...
+    def stats(self) -> dict[str, int]: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+@final
 class Volatile:
     def declare(
         self, name: str, dtype: npt.DTypeLike, width: int = 1, *, range_rows: int = 0
@@ -181,6 +199,7 @@ class Sampler:
         list[int],
         list[int],
     ]: ...
+    def _rust_sample_ns(self, ids: _Ids, seed: int, repeats: int) -> float: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 @final
@@ -246,6 +265,9 @@ def connect(
 ) -> Graph: ...
 def open_schedule(path: _Path) -> Schedule: ...
 def _restore(spec: Mapping[str, Any]) -> Graph: ...
+def _restore_queue(
+    graph: Graph, window: int, together: int, memory: int | None, tensors: Sequence[str]
+) -> Queue: ...
 def import_files(
     out: _Path,
     *,

@@ -6,7 +6,6 @@ imports torch.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +22,8 @@ from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
 from ._lodestore import Future, Graph, TensorWriter
 from ._lodestore import Tensor as GraphTensor
-from .errors import ShapeError, StoreError
-from .torch import as_array, empty, gather
+from .errors import DtypeError, ShapeError, StoreError
+from .torch import as_array, batch_seed, empty, gather
 
 __all__ = ["FeatureStore", "GraphStore", "NeighborLoader", "NeighborSampler", "inference"]
 
@@ -121,11 +120,16 @@ def new_tensor(graph: Graph, name: str, rows: Tensor) -> TensorWriter:
 
 
 class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
-    """The edges of a graph; PyG's own samplers copy them into memory."""
+    """The edges of a graph; PyG's own samplers copy them into memory.
 
-    def __init__(self, graph: Graph) -> None:
+    dtype: of both arrays, torch.int64 or torch.int32; pyg-lib alone takes the latter.
+    """
+
+    def __init__(self, graph: Graph, dtype: torch.dtype = torch.int64) -> None:
         super().__init__()
-        self.graph = graph
+        if dtype not in (torch.int64, torch.int32):
+            raise DtypeError(f"edges are torch.int64 or torch.int32, found {dtype}")
+        self.graph, self.dtype = graph, dtype
 
     def _attr(self) -> EdgeAttr:
         size = (self.graph.nodes, self.graph.nodes)
@@ -137,8 +141,10 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
         if edge_attr.layout != EdgeLayout.CSC or edge_attr.edge_type is not None:
             return None
-        colptr, row = self.graph.csc()
-        return torch.from_numpy(row), torch.from_numpy(colptr)
+        if self.dtype == torch.int32 and self.graph.edges > torch.iinfo(torch.int32).max:
+            raise DtypeError(f"{self.graph.edges:,} edges have no torch.int32 positions")
+        colptr, row = self.graph.csc("int32" if self.dtype == torch.int32 else "int64")
+        return torch.from_numpy(row), torch.from_numpy(colptr).to(self.dtype)
 
     def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
         return False
@@ -161,10 +167,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 
     def batch_seed(self, nodes: Any) -> int:
         """Returns the seed of a batch, 64 bits."""
-        place = np.array([self.seed & (2**63 - 1), int(self.epoch[0])], np.int64)
-        digest = hashlib.blake2b(place.tobytes(), digest_size=8)
-        digest.update(np.ascontiguousarray(nodes, np.int64).tobytes())
-        return int.from_bytes(digest.digest(), "little")
+        return batch_seed(self.seed, int(self.epoch[0]), nodes)
 
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
         """Samples around the nodes of `index`, which must not repeat."""
@@ -191,7 +194,11 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
     """PyG's loader: workers sample, and the main process gathers rows of `window` batches ahead.
 
-    attrs: PyG's names of tensors, as for FeatureStore. loader: arguments of torch's DataLoader.
+    attrs: PyG's names of tensors, as for FeatureStore. window: most batches whose rows are in
+    flight. together: most of them under one read plan. memory: bytes for rows that come again, or
+    None. A commit empties it, and servers must be pinned. loader: arguments of torch's DataLoader.
+
+    Batches have no attributes of edges: index yours by `batch.e_id`, positions in `Graph.csc`.
     """
 
     def __init__(
@@ -203,16 +210,25 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         attrs: Mapping[str, str] | None = None,
         seed: int = 0,
         window: int = 16,
+        together: int = 8,
+        memory: int | None = None,
         **loader: Any,
     ) -> None:
         if window < 1:
             raise ValueError(f"window must be at least 1, found {window}")
+        store = FeatureStore(graph, attrs)
+        self._queue = graph.queue(
+            window=window * max(1, len(store.attrs)),
+            together=together,
+            memory=memory,
+            tensors=list(dict.fromkeys(store.attrs.values())),
+        )
         if isinstance(input_nodes, np.ndarray):
             input_nodes = torch.from_numpy(input_nodes)
         self.window = window
         self._wait_seconds, self._batches, self._rows = 0.0, 0, 0
         super().__init__(
-            data=(FeatureStore(graph, attrs), GraphStore(graph)),
+            data=(store, GraphStore(graph)),
             num_neighbors=list(num_neighbors),
             input_nodes=input_nodes,
             neighbor_sampler=NeighborSampler(graph, num_neighbors, seed=seed),
@@ -225,8 +241,17 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         return super().__iter__()  # type: ignore[no-any-return]
 
     def stats(self) -> dict[str, float]:
-        """Returns the number of batches and of gathered rows, and the seconds spent waiting."""
-        return {"batches": self._batches, "rows": self._rows, "wait_seconds": self._wait_seconds}
+        """Returns the number of batches and of gathered rows, and the seconds spent waiting.
+
+        With `memory`, `hit_rows` were found there and `read_rows` were read, each row once for the
+        batches of a plan, since memory was last empty.
+        """
+        return {
+            "batches": self._batches,
+            "rows": self._rows,
+            "wait_seconds": self._wait_seconds,
+            **self._queue.stats(),
+        }
 
     def _get_iterator(self) -> Iterator[Any]:
         # Bypasses PyG's own iterator, which gathers the rows of one batch after the other.
@@ -239,7 +264,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         store, ids, futures = self.data[0], out.node.numpy(), []
         for name in store.attrs.values():
             rows = empty(store.graph, name, len(ids), pin=self.pin_memory)
-            futures.append((rows, store.graph.submit(name, ids, out=as_array(rows))))
+            futures.append((rows, self._queue.submit(name, ids, out=as_array(rows))))
         return out, futures
 
     def _finish(self, out: SamplerOutput, futures: list[tuple[Tensor, Future]]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,14 @@ def empty(graph: Graph, name: str, n: int, pin: bool = False) -> Tensor:
         storage = torch.UntypedStorage._new_shared(n_bytes)
         return torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # type: ignore[call-overload]
     return torch.empty(shape, dtype=dtype, pin_memory=pin and torch.cuda.is_available())
+
+
+def batch_seed(seed: int, epoch: int, nodes: Any) -> int:
+    """Returns the seed of the sample around the nodes of a batch, 64 bits."""
+    place = np.array([seed & (2**63 - 1), epoch], np.int64)
+    digest = hashlib.blake2b(place.tobytes(), digest_size=8)
+    digest.update(np.ascontiguousarray(nodes, np.int64).tobytes())
+    return int.from_bytes(digest.digest(), "little")
 
 
 def gather(

@@ -13,7 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::arrays::{RowArray, RowLayout, named};
+use crate::arrays::named;
 use crate::batches::Batches;
 use crate::csc::csc_arrays;
 use crate::error::Error;
@@ -24,9 +24,10 @@ use crate::ids::{external_ids, node_ids};
 use crate::open_graph::{Backend, OpenGraph, nodes_of_split};
 use crate::opening::pickled;
 use crate::put::put;
+use crate::queue::{Queue, QueueSettings, submit};
 use crate::sampler::Sampler;
 use crate::schedule::Schedule;
-use crate::signals::{self, PAUSE};
+use crate::signals;
 use crate::spec::{Folder, Spec};
 use crate::tensor::Tensor;
 use crate::volatile::Volatile;
@@ -203,21 +204,26 @@ impl Graph {
         out: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Future> {
         let opened = self.opened(py)?;
-        let info = opened.tensor(tensor)?;
-        let mut ids = node_ids(ids, opened.n_nodes())?;
-        let layout = RowLayout::new(info, ids.len());
-        if let Some(out) = &out {
-            // Checked again when it is filled, since the caller may reshape it meanwhile.
-            RowArray::from_out(out, layout)?;
-        }
-        loop {
-            let submit =
-                || opened.queue()?.submit_within(tensor, &mut ids, PAUSE).map_err(Error::from);
-            if let Some(ticket) = py.detach(submit)? {
-                return Ok(Future::new(ticket, tensor.to_owned(), layout, out.map(Bound::unbind)));
-            }
-            py.check_signals()?;
-        }
+        submit(&opened, opened.queue()?, tensor, ids, out)
+    }
+
+    /// Returns a Queue of gathers in the background, with bounds and memory of its own.
+    ///
+    /// window: most requests in flight. together: most of them under one read plan. memory: bytes
+    /// for rows of `tensors` that come again. A commit empties it; servers must be pinned.
+    ///
+    /// Raises UnknownTensorError, ValueError.
+    #[pyo3(signature = (*, window=64, together=8, memory=None, tensors=None))]
+    fn queue(
+        slf: &Bound<'_, Self>,
+        window: usize,
+        together: usize,
+        memory: Option<u64>,
+        tensors: Option<Vec<String>>,
+    ) -> PyResult<Queue> {
+        let opened = slf.get().opened(slf.py())?;
+        let settings = QueueSettings::new(&opened, window, together, memory, tensors)?;
+        Ok(Queue::new(slf.clone().unbind(), settings))
     }
 
     /// Replaces the rows of `ids`; durable when it returns, visible after `commit`.

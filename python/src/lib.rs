@@ -16,6 +16,7 @@ mod importing;
 mod open_graph;
 mod opening;
 mod put;
+mod queue;
 mod sampler;
 mod schedule;
 mod signals;
@@ -39,6 +40,8 @@ mod _lodestore {
     use crate::importing::import_files;
     #[pymodule_export]
     use crate::opening::{connect, open, restore};
+    #[pymodule_export]
+    use crate::queue::{Queue, restore_queue};
     #[pymodule_export]
     use crate::sampler::Sampler;
     #[pymodule_export]

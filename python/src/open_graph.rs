@@ -1,7 +1,7 @@
 //! An open graph of one process: its rows, its edges and its maps of ids.
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use lodestore_client::{
@@ -15,6 +15,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::Error;
+use crate::queue::{RunningQueue, lock};
 use crate::signals;
 
 /// Bytes of rows that a scan of all nodes reads at a time.
@@ -33,6 +34,8 @@ pub(crate) struct OpenGraph {
     internal_ids: OnceLock<Arc<[NodeId]>>,
     /// The queue of background gathers.
     queue: PerProcess<GatherQueue>,
+    /// Queues with bounds of their own.
+    queues: PerProcess<Mutex<Vec<Arc<RunningQueue>>>>,
 }
 
 /// The source of a graph's rows.
@@ -65,7 +68,8 @@ impl OpenGraph {
     ) -> Self {
         let topology = OnceLock::new();
         let internal_ids = OnceLock::new();
-        Self { backend, source, tensors, topology, internal_ids, queue: PerProcess::new() }
+        let (queue, queues) = (PerProcess::new(), PerProcess::new());
+        Self { backend, source, tensors, topology, internal_ids, queue, queues }
     }
 
     /// Returns the source of the rows.
@@ -82,6 +86,21 @@ impl OpenGraph {
     pub(crate) fn queue(&self) -> Result<&GatherQueue, Error> {
         let start = || GatherQueue::start(Arc::clone(&self.source), QueueBounds::default());
         Ok(self.queue.get_or_try(|_| start())?)
+    }
+
+    /// Keeps a queue as long as the graph is open, in place of the last one of the same class.
+    pub(crate) fn keep_queue(&self, next: &Arc<RunningQueue>, last: Option<&Arc<RunningQueue>>) {
+        if let Some(last) = last {
+            self.forget_queue(last);
+        }
+        lock(self.queues.get_or(|_| Mutex::default())).push(Arc::clone(next));
+    }
+
+    /// Ends a queue, as soon as its requests are complete.
+    pub(crate) fn forget_queue(&self, queue: &Arc<RunningQueue>) {
+        if let Some(queues) = self.queues.get() {
+            lock(queues).retain(|other| !Arc::ptr_eq(other, queue));
+        }
     }
 
     /// Returns the number of nodes.

@@ -1,6 +1,8 @@
 //! The class `Sampler`: neighbour sampling without a schedule.
 
+use std::hint::black_box;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use lodestore_graph::sampler::{Fanout, FrontierBatch, FrontierSampler};
 use numpy::PyArray1;
@@ -11,6 +13,7 @@ use pyo3::types::PyTuple;
 use crate::error::Error;
 use crate::graph::Graph;
 use crate::ids::node_ids;
+use crate::open_graph::OpenGraph;
 use crate::signals;
 
 /// Samples the neighbours of nodes, hop by hop: each node draws once, in the hop after its discovery.
@@ -52,10 +55,7 @@ impl Sampler {
         let py = ids.py();
         let opened = self.graph.get().opened(py)?;
         let ids = node_ids(ids, opened.n_nodes())?;
-        if !opened.has_topology() {
-            let opened = Arc::clone(&opened);
-            signals::run(py, move || opened.topology().map(drop))?;
-        }
+        open_topology(py, &opened)?;
         let sample = py.detach(|| -> Result<_, Error> {
             let topology = opened.topology()?;
             let idle = self.idle().pop();
@@ -71,6 +71,24 @@ impl Sampler {
         let nodes_of_hop = sample.nodes_of_hop.into_pyobject(py)?.into_any();
         let edges_of_hop = sample.edges_of_hop.into_pyobject(py)?.into_any();
         PyTuple::new(py, [node, row, col, edge, nodes_of_hop, edges_of_hop])
+    }
+
+    /// Returns the mean nanoseconds of `repeats` samples in Rust alone, for benches.
+    fn _rust_sample_ns(&self, ids: &Bound<'_, PyAny>, seed: u64, repeats: u32) -> PyResult<f64> {
+        let py = ids.py();
+        let opened = self.graph.get().opened(py)?;
+        let ids = node_ids(ids, opened.n_nodes())?;
+        open_topology(py, &opened)?;
+        let start = Instant::now();
+        py.detach(|| -> Result<(), Error> {
+            let topology = opened.topology()?;
+            let mut sampler = FrontierSampler::new(topology.n_nodes(), &self.fanouts);
+            for _ in 0..repeats {
+                drop(black_box(sampler.sample(topology, &ids, seed, u32::MAX)));
+            }
+            Ok(())
+        })?;
+        Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(repeats.max(1)))
     }
 
     /// Neighbours for each hop, -1 for all of them (list of int).
@@ -96,6 +114,15 @@ impl Sampler {
         let graph: String = self.graph.bind(py).repr()?.extract()?;
         Ok(format!("Sampler({:?} of {graph})", self.fanout))
     }
+}
+
+/// Opens the edges of a graph, unless they are open, and checks for signals meanwhile.
+fn open_topology(py: Python<'_>, opened: &Arc<OpenGraph>) -> PyResult<()> {
+    if !opened.has_topology() {
+        let opened = Arc::clone(opened);
+        signals::run(py, move || opened.topology().map(drop))?;
+    }
+    Ok(())
 }
 
 /// A sample as the arrays and lists that Python gets.

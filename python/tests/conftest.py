@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,14 +155,18 @@ class Server:
 def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[Server, str]]]:
     servers = []
 
-    def start(path: Path, *args: str) -> tuple[Server, str]:
+    def start(path: Path, *args: str, tcp: dict[str, Any] | None = None) -> tuple[Server, str]:
+        """Starts a server on a socket of its own, or on TCP for clients with arguments `tcp`."""
         address = f"unix:{tmp_path}/s{len(servers)}"
+        if tcp is not None:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                address = f"127.0.0.1:{free.getsockname()[1]}"
         server = Server(path, address, *args)
         servers.append(server)
         end = time.monotonic() + 30
         while True:
             try:
-                lodestore.connect(address, deadline=2.0).close()
+                lodestore.connect(address, deadline=2.0, **(tcp or {})).close()
                 return server, address
             except lodestore.ServerError:
                 if server.process.poll() is not None or time.monotonic() > end:
@@ -171,6 +177,24 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[Server, str]]]:
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """A folder with the certificate of an authority, and with one for 127.0.0.1 and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1")
+    for command in [
+        f"req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
+        f"req {key} -keyout server.key -out server.csr -subj /CN=server",
+        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names "
+        "-out server.pem",
+    ]:
+        subprocess.run(["openssl", *command.split()], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "server.key").chmod(0o600)
+    return tmp_path
 
 
 def in_process(code: str, *args: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:

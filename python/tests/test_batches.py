@@ -208,3 +208,69 @@ def test_futures_are_awaited(sample: Sample, graph: lodestore.Graph) -> None:
 
     for i, rows in enumerate(asyncio.run(gather_all())):
         assert np.array_equal(rows, sample.rows["feat"][[i, i + 1]])
+
+
+@pytest.mark.parametrize("memory", [None, 0, 40_000, 1 << 24])
+def test_queues_have_bounds_and_memory_of_their_own(
+    sample: Sample, graph: lodestore.Graph, memory: int | None
+) -> None:
+    tensors = ["feat", "label"]
+    queue = graph.queue(window=4, together=3, memory=memory, tensors=tensors)
+    assert "window 4, together 3" in repr(queue) and queue.graph is graph
+    rng = np.random.default_rng(8)
+    wanted = [rng.permutation(N_NODES)[:n] for n in rng.integers(0, 400, 60)]
+    for name in [*tensors, "bf"]:
+        futures = [queue.submit(name, ids) for ids in wanted]
+        for ids, future in zip(wanted, futures, strict=True):
+            rows = future.result()
+            assert np.array_equal(rows.view(sample.rows[name].dtype), sample.rows[name][ids])
+    hits, read = queue.stats()["hit_rows"], queue.stats()["read_rows"]
+    if memory is None:
+        assert (hits, read) == (0, 0)
+    elif memory > 1 << 20:
+        # Two requests that are read concurrently may both read a row.
+        assert hits > 0 and read < 2 * 2 * N_NODES
+    else:
+        assert read > 0 and (hits > 0) == (memory > 0)
+    again = pickle.loads(pickle.dumps(queue))
+    assert repr(again) == repr(queue)
+    out = np.empty((2, 33), np.float32)
+    assert again.submit("feat", [1, 2], out=out).result() is out
+    assert np.array_equal(out, sample.rows["feat"][[1, 2]])
+
+
+def test_memory_of_a_queue_follows_the_graph(copied: Sample) -> None:
+    ids, new = [7, 9], np.ones((2, 33), np.float32)
+    with lodestore.open(copied.path, writable=True) as graph:
+        queue = graph.queue(memory=1 << 24, tensors=["feat"])
+        for _ in range(2):
+            assert np.array_equal(queue.submit("feat", ids).result(), copied.rows["feat"][ids])
+        assert queue.stats() == {"hit_rows": 2, "read_rows": 2}
+        graph.put("feat", ids, new)
+        assert np.array_equal(queue.submit("feat", ids).result(), copied.rows["feat"][ids])
+        graph.commit()
+        assert np.array_equal(queue.submit("feat", ids).result(), new)
+        assert queue.stats() == {"hit_rows": 0, "read_rows": 2}, "a commit empties it"
+        with graph.new_tensor("h", "float32") as writer:
+            writer.write(0, np.arange(N_NODES, dtype=np.float32))
+        assert queue.submit("h", [5]).result() == [5]
+        assert np.array_equal(queue.submit("feat", ids).result(), new)
+    with pytest.raises(lodestore.ClosedError):
+        queue.submit("feat", ids)
+    # The queue has not kept the lock of the graph.
+    lodestore.open(copied.path, writable=True).close()
+
+
+def test_bad_queues(graph: lodestore.Graph) -> None:
+    for wrong in [{"window": 0}, {"together": 0}, {"memory": 1 << 20}]:
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            graph.queue(**wrong)
+    with pytest.raises(lodestore.UnknownTensorError, match="no"):
+        graph.queue(memory=1 << 20, tensors=["no"])
+    queue = graph.queue()
+    with pytest.raises(lodestore.UnknownTensorError):
+        queue.submit("no", [1])
+    with pytest.raises(lodestore.IdError):
+        queue.submit("feat", [N_NODES])
+    with pytest.raises(lodestore.ShapeError):
+        queue.submit("feat", [1, 2], out=np.empty((1, 33), np.float32))

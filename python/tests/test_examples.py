@@ -35,6 +35,11 @@ def test_pyg_sage(sample: Sample) -> None:
     assert_trains(run(FOLDER / "examples/pyg_sage.py", sample.path))
 
 
+def test_graphbolt_sage(sample: Sample) -> None:
+    pytest.importorskip("dgl.graphbolt")
+    assert_trains(run(FOLDER / "examples/graphbolt_sage.py", sample.path))
+
+
 def assert_trains(said: str) -> None:
     lines = [line for line in said.splitlines() if line.startswith("epoch")]
     losses = [float(line.split("loss ")[1].split()[0]) for line in lines]
@@ -63,3 +68,10 @@ def test_bench(tmp_path: Path) -> None:
 def test_bench_of_epochs(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     assert "| graph | " in run(FOLDER / "benches/epoch.py", LODE, tmp_path, "--small")
+
+
+@pytest.mark.skipif("CI" not in os.environ and "LODE_LONG" not in os.environ, reason="slow")
+def test_bench_of_graphbolt(tmp_path: Path) -> None:
+    pytest.importorskip("dgl.graphbolt")
+    said = run(FOLDER / "benches/epoch_graphbolt.py", LODE, tmp_path, "--small")
+    assert "| GraphBolt, graph | " in said

@@ -14,6 +14,7 @@ import pytest
 from conftest import N_INPUT_NODES as N_NODES
 
 import lodestore
+import lodestore.ogb
 
 
 def rows_of(graph: lodestore.Graph, tensor: str) -> np.ndarray:
@@ -52,6 +53,27 @@ def test_edges_in_every_form_give_the_same_graph(arrays, tmp_path, form):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["edges.npy", "g"]
 
 
+def test_errors_name_the_argument_and_not_a_file_of_the_import(arrays, tmp_path):
+    edges, feat = arrays["edges"], arrays["feat"]
+    np.save(tmp_path / "short.npy", feat[:-1])
+    short, nan = feat[:-1], np.full((N_NODES, 1), np.nan)
+    weights = np.ones(edges.shape[1] - 1, np.float32)
+    cases = [
+        ({"tensors": {"feat": feat, "x": short}}, [r"tensors['x']", str(N_NODES - 1)]),
+        ({"tensors": {"feat": feat, "x": tmp_path / "short.npy"}}, [str(tmp_path / "short.npy")]),
+        ({"tensors": {"feat": feat, "x": nan}}, [r"tensors['x']", "NaN"]),
+        ({"tensors": {"x": feat}, "edges": -edges}, ["edges"]),
+        ({"tensors": {"x": feat}, "edge_weights": weights}, ["edge_weights"]),
+        ({"tensors": {"x": feat[:5]}, "splits": {"train": [1]}, "nodes": N_NODES}, [r"['x']"]),
+    ]
+    for arguments, words in cases:
+        with pytest.raises(lodestore.Error) as caught:
+            lodestore.import_graph(tmp_path / "g", **{"edges": edges, **arguments})
+        text = str(caught.value)
+        assert all(word in text for word in words), text
+        assert ".lode-" not in text and "0.npy" not in text, text
+
+
 def test_splits_types_and_memory_maps(arrays, tmp_path):
     np.save(tmp_path / "feat.npy", arrays["feat"])
     mapped = np.load(tmp_path / "feat.npy", mmap_mode="r")
@@ -73,7 +95,8 @@ def test_splits_types_and_memory_maps(arrays, tmp_path):
         np.testing.assert_array_equal(found, np.sort(ids))
 
 
-def test_a_dataset_of_ogb(tmp_path):
+def ogb_dataset(folder: Path) -> Path:
+    """Writes a dataset as OGB's archives hold it."""
     files = {
         "raw/edge.csv.gz": "0,1\n1,2\n",
         "raw/node-feat.csv.gz": "1,2\n3,4\n5,6\n",
@@ -85,16 +108,37 @@ def test_a_dataset_of_ogb(tmp_path):
         "split/time/test.csv.gz": "2\n",
     }
     for name, text in files.items():
-        path = tmp_path / "ogbn_products" / name
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with gzip.open(path, "wt") as file:
             file.write(text)
+    return folder
+
+
+def test_a_dataset_of_ogb(tmp_path):
+    folder = ogb_dataset(tmp_path / "ogbn_products")
     with pytest.warns(UserWarning, match="features of edges"):
-        graph = lodestore.import_graph(tmp_path / "g", dataset=("ogb", tmp_path / "ogbn_products"))
+        graph = lodestore.import_graph(tmp_path / "g", dataset=("ogb", folder))
     assert graph.edges == 4  # both directions
     np.testing.assert_array_equal(rows_of(graph, "label"), [1, -1, 0])
     np.testing.assert_array_equal(rows_of(graph, "feat"), [[1, 2], [3, 4], [5, 6]])
     assert graph.external(graph.split("val")).tolist() == [1]
+
+
+@pytest.mark.filterwarnings("ignore:features of edges")
+@pytest.mark.parametrize("name", ["ogbn_products", "ogbn_products_pyg"])
+def test_a_dataset_of_ogb_by_name(tmp_path, name):
+    folder = ogb_dataset(tmp_path / name)
+    graph = lodestore.ogb.open("ogbn-products", tmp_path, parts=2, progress=lambda *_: None)
+    assert (graph.nodes, graph.edges, len(graph.parts)) == (3, 4, 2)
+    for settings in [{}, {"parts": 2}]:
+        again = lodestore.ogb.open("ogbn-products", tmp_path, **settings)
+        assert again.uuid == graph.uuid, "it is imported once"
+    with pytest.raises(ValueError, match=r"parts=2.*parts=1"):
+        lodestore.ogb.open("ogbn-products", tmp_path, parts=1)
+    assert (folder / "lodestore" / "graph.toml").is_file()
+    with pytest.raises(lodestore.StoreError, match="NodePropPredDataset"):
+        lodestore.ogb.open("ogbn-arxiv", tmp_path)
 
 
 def test_progress_is_called_and_its_exception_ends_the_import(arrays, tmp_path):

@@ -80,7 +80,7 @@ def test_parquet(arrays: dict[str, np.ndarray], tmp_path: Path, kind: str) -> No
 def check_refused(
     path: Path, member: str, edges: np.ndarray, expected: tuple[type[Exception], str]
 ) -> None:
-    """Checks that rows of `path`, alone in its folder, are refused and nothing is left beside it."""
+    """Checks that rows of `path`, alone in its folder, are refused and leave nothing behind."""
     kind, words = expected
     with pytest.raises(kind, match=words):
         lodestore.import_graph(

@@ -102,6 +102,31 @@ def test_children_ask_servers(sample: Sample, serve: Serve, method: str) -> None
                 assert first == second == rows[ids].tobytes()
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_children_ask_servers_by_tls(
+    sample: Sample, serve: Serve, certificates: Path, method: str
+) -> None:
+    ids = np.random.default_rng(4).integers(0, N_NODES, 400)
+    rows = sample.rows["feat"]
+    token = certificates / "token"
+    token.write_text("0123456789abcdef0123456789abcdef\n")
+    token.chmod(0o600)
+    files = [f"--tls-cert={certificates}/server.pem", f"--tls-key={certificates}/server.key"]
+    client = {"tls_ca": certificates / "ca.pem", "token_file": token}
+    _, address = serve(sample.path, *files, f"--token-file={token}", tcp=client)
+    with pytest.raises(lodestore.ServerError):
+        lodestore.connect(address, token_file=token, deadline=2.0)
+    with lodestore.connect(address, **client) as graph:
+        graph.submit("feat", ids).result()
+        with Busy(graph, rows):
+            for _ in range(3 if method == "fork" else 1):
+                kind, first, second = in_child(method, graph, ids)
+                assert kind == "rows", first
+                assert first == second == rows[ids].tobytes()
+        # The parent's stream is still its own.
+        assert np.array_equal(graph["feat"][ids], rows[ids])
+
+
 def test_a_child_reads_the_version_of_its_parent(copied: Sample) -> None:
     ids = np.array([7, 8])
     new = np.ones((2, 33), np.float32)

@@ -90,6 +90,41 @@ def test_epochs_differ_and_reach_workers_that_persist(graph: lodestore.Graph) ->
     assert epochs[0] != epochs[1] != epochs[2]
     lasting = loader_of(graph, [3, 2], num_workers=2, persistent_workers=True)
     assert [[flat(batch) for batch in lasting] for _ in range(3)] == epochs
+    # Otherwise the garbage collector ends the workers. Torch then waits 10 s in another test, and
+    # an interrupt is lost in its finalizer.
+    lasting._iterator = None
+
+
+def test_rows_that_come_again_stay_in_memory(sample: Sample, graph: lodestore.Graph) -> None:
+    expected = [flat(batch) for batch in loader_of(graph, [3, 2])]
+    for together, memory in [(1, 1 << 24), (8, 1 << 24), (3, 100_000)]:
+        loader = loader_of(graph, [3, 2], together=together, memory=memory)
+        assert [flat(batch) for batch in loader] == expected
+        first = loader.stats()
+        assert first["hit_rows"] > 0 and first["read_rows"] > 0
+        if memory > 1 << 20:
+            for _ in range(3):
+                for batch in loader:
+                    assert np.array_equal(batch.x.numpy(), sample.rows["feat"][batch.n_id])
+            assert loader.stats()["read_rows"] < 3 * 2 * N_NODES, "most rows are read once"
+    workers: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "spawn"}
+    with_workers = loader_of(graph, [3, 2], memory=1 << 24, **workers)
+    assert [flat(batch) for batch in with_workers] == expected
+    with pytest.raises(ValueError, match="together"):
+        loader_of(graph, [3, 2], together=0)
+
+
+def test_memory_over_servers_needs_a_pinned_version(sample: Sample, serve: Any) -> None:
+    _, address = serve(sample.path)
+    with lodestore.connect(address, topology=sample.path) as graph:
+        loader = loader_of(graph, [3, 2], memory=1 << 24)
+        with pytest.raises(lodestore.VersionError, match="pin=True"):
+            next(iter(loader))
+    with lodestore.connect(address, topology=sample.path, pin=True) as graph:
+        loader = loader_of(graph, [3, 2], memory=1 << 24)
+        for batch in loader:
+            assert np.array_equal(batch.x.numpy(), sample.rows["feat"][batch.n_id])
+        assert loader.stats()["hit_rows"] > 0
 
 
 def test_a_shuffled_loader_trains(graph: lodestore.Graph) -> None:
@@ -107,7 +142,7 @@ def test_a_shuffled_loader_trains(graph: lodestore.Graph) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += float(loss)
+            total += loss.item()
         losses.append(total)
     assert losses[-1] < losses[0]
 
@@ -155,6 +190,11 @@ def test_graph_store(sample: Sample, graph: lodestore.Graph) -> None:
     assert attr.size == (N_NODES, N_NODES) and len(row) == len(sample.edges)
     destination = torch.repeat_interleave(torch.arange(N_NODES), colptr.diff())
     assert set(zip(row.tolist(), destination.tolist(), strict=True)) == sample.edges
+    narrow = lpyg.GraphStore(graph, torch.int32)
+    for array, other in zip(narrow.get_edge_index(attr), (row, colptr), strict=True):
+        assert array.dtype == torch.int32 and torch.equal(array, other.int())
+    with pytest.raises(lodestore.DtypeError, match="int16"):
+        lpyg.GraphStore(graph, torch.int16)
 
 
 def test_seeds_that_repeat_are_refused(graph: lodestore.Graph) -> None:

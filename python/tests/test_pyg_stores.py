@@ -1,4 +1,7 @@
-"""The promises of PyG's own tests of stores and custom loaders, kept by our classes."""
+"""What PyG's tests of stores and custom loaders promise, over a graph with all of its features.
+
+PyG's own files are in `third_party/pytorch_geometric`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from torch_geometric.data import Data, TensorAttr  # noqa: E402
 from torch_geometric.data.feature_store import AttrView, _FieldStatus  # noqa: E402
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout  # noqa: E402
 from torch_geometric.utils import k_hop_subgraph  # noqa: E402
+from torch_sparse_ops import neighbor_sample  # noqa: E402
 
 import lodestore.pyg as lpyg  # noqa: E402
 
@@ -161,43 +165,13 @@ def test_whole_neighbourhoods_are_those_of_data(
     assert seeds == train.tolist()
 
 
-def neighbor_sample(
-    colptr: Any, row: Any, seed: Any, num_neighbors: list[int], replace: bool, directed: bool
-) -> tuple[Any, Any, Any, Any]:
-    """All neighbours hop by hop: what torch-sparse returns for fan-outs of -1."""
-    assert not replace and directed and all(number == -1 for number in num_neighbors)
-    nodes = seed.tolist()
-    known = {node: at for at, node in enumerate(nodes)}
-    sources, destinations, edges = [], [], []
-    first = 0
-    for _ in num_neighbors:
-        end = len(nodes)
-        for at in range(first, end):
-            for edge in range(int(colptr[nodes[at]]), int(colptr[nodes[at] + 1])):
-                source = int(row[edge])
-                if source not in known:
-                    known[source] = len(nodes)
-                    nodes.append(source)
-                sources.append(known[source])
-                destinations.append(at)
-                edges.append(edge)
-        first = end
-    return tuple(torch.tensor(of) for of in [nodes, sources, destinations, edges])  # type: ignore[return-value]
-
-
 @pytest.fixture
-def torch_sparse(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def torch_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator of torch-sparse that PyG's own sampler calls, in Python."""
-    library = torch.library.Library("torch_sparse", "FRAGMENT")
-    library.define(
-        "neighbor_sample(Tensor colptr, Tensor row, Tensor seed, int[] num_neighbors, "
-        "bool replace, bool directed) -> (Tensor, Tensor, Tensor, Tensor)"
-    )
-    library.impl("neighbor_sample", neighbor_sample, "CPU")
+    operators = torch.ops.torch_sparse
+    monkeypatch.setattr(operators, "neighbor_sample", neighbor_sample, raising=False)
     monkeypatch.setattr(pyg.typing, "WITH_TORCH_SPARSE", True)
     monkeypatch.setattr(pyg.typing, "WITH_PYG_LIB", False)
-    yield
-    library._destroy()
 
 
 @pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without")

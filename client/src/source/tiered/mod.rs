@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use lodestore_cache::{BatchAccess, Invalidation, SharedTier};
+use lodestore_cache::{
+    BatchAccess, Invalidation, MemoryRequest, PolicySpec, SharedSettings, SharedTier, shares,
+};
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
@@ -29,6 +31,12 @@ pub struct TieredSource {
     n_pulls: AtomicU32,
     /// Memory of pulls that are over, for those to come.
     spare: PerProcess<Mutex<Vec<Scratch>>>,
+}
+
+/// Tiers before the rows of several tensors, within one budget of memory.
+pub struct TieredTensors {
+    source: Arc<dyn RowSource>,
+    tiers: Vec<Arc<SharedTier>>,
 }
 
 /// Results of a pull beside its rows.
@@ -98,6 +106,62 @@ impl TieredSource {
         let start = Instant::now();
         scatter(rows, row_bytes, positions, out);
         Ok(PullStats { copy: pulled.copy + start.elapsed(), ..pulled })
+    }
+}
+
+impl TieredTensors {
+    /// Puts a tier before each of `tensors` from `inner`; together they stay within `memory_bytes`.
+    ///
+    /// Each tier has room for about as many nodes as the others. As for [`TieredSource`], the rows
+    /// must not change.
+    ///
+    /// # Errors
+    /// [`ClientError::UnknownTensor`]; [`ClientError::Tier`] when the system refuses the memory.
+    pub fn new(
+        inner: Arc<dyn RowSource>,
+        tensors: &[impl AsRef<str>],
+        memory_bytes: u64,
+    ) -> Result<Self, ClientError> {
+        let (spec, n_nodes) = (PolicySpec::Sieve, inner.book().n_nodes());
+        let settings = SharedSettings::default();
+        let infos = tensors.iter().map(|name| inner.tensor(name.as_ref()));
+        let infos = infos.collect::<Result<Vec<_>, _>>()?;
+        let claim = |info: &TensorInfo| {
+            let claim =
+                MemoryRequest::of_shared_tier(info.row_bytes(), n_nodes, &spec, settings, 0);
+            MemoryRequest { weight: u32::try_from(claim.slot_bytes).unwrap_or(u32::MAX), ..claim }
+        };
+        let claims: Vec<MemoryRequest> = infos.iter().map(claim).collect();
+        let rows = shares(memory_bytes, &claims);
+        let (mut source, mut tiers) = (inner, Vec::with_capacity(infos.len()));
+        for ((info, claim), n_rows) in infos.iter().zip(&claims).zip(rows) {
+            let n_bytes = claim.slot_bytes.saturating_mul(u64::from(n_rows));
+            let n_bytes = usize::try_from(n_bytes).unwrap_or(usize::MAX);
+            let tier = SharedTier::new(n_bytes, info.row_bytes(), n_nodes, &spec, settings)?;
+            let tier = Arc::new(tier);
+            source = Arc::new(TieredSource::new(source, &info.name, Arc::clone(&tier))?);
+            tiers.push(tier);
+        }
+        Ok(Self { source, tiers })
+    }
+
+    /// Returns the rows behind the tiers; other tensors pass by them.
+    #[must_use]
+    pub fn source(&self) -> &Arc<dyn RowSource> {
+        &self.source
+    }
+
+    /// Returns how many rows the tiers had, and how many they lacked.
+    #[must_use]
+    pub fn hits_and_misses(&self) -> (u64, u64) {
+        let stats = self.tiers.iter().map(|tier| tier.stats());
+        stats.fold((0, 0), |(hits, misses), of| (hits + of.hits, misses + of.misses))
+    }
+
+    /// Returns the bytes of memory that the tiers take at most.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.tiers.iter().map(|tier| tier.bytes()).sum()
     }
 }
 

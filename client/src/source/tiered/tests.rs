@@ -203,3 +203,33 @@ fn many_threads_get_right_rows() {
         }
     });
 }
+
+#[test]
+fn tiers_of_several_tensors_share_a_budget() {
+    let ids: Vec<u32> = (0..N_NODES).collect();
+    // What a tier takes without any slot.
+    let n_empty = TieredTensors::new(Arc::new(source()), &["x", "y"], 0).unwrap().bytes() as u64;
+    assert!(n_empty < 200, "{n_empty}");
+    for memory_bytes in [0, 1000, 1 << 20] {
+        let tiered = TieredTensors::new(Arc::new(source()), &["x", "y"], memory_bytes).unwrap();
+        let n_bytes = tiered.bytes() as u64;
+        assert!(n_bytes <= memory_bytes + n_empty, "{n_bytes} of {memory_bytes}");
+        for _ in 0..2 {
+            let mut out = vec![0; ids.len() * ROW_BYTES];
+            tiered.source().pull("x", &nodes(&ids), &mut out, PullKind::Sync).unwrap();
+            assert!(out == rows(&nodes(&ids)));
+            let mut out = vec![0; ids.len()];
+            tiered.source().pull("y", &nodes(&ids), &mut out, PullKind::Sync).unwrap();
+            assert!(out == vec![9; ids.len()]);
+        }
+        let n = u64::from(N_NODES);
+        let (hits, misses) = tiered.hits_and_misses();
+        assert_eq!(hits + misses, 4 * n);
+        match memory_bytes {
+            0 => assert_eq!(hits, 0),
+            1000 => assert!(hits < 2 * n, "the budget is too small for all rows"),
+            _ => assert_eq!(hits, 2 * n),
+        }
+    }
+    assert!(TieredTensors::new(Arc::new(source()), &["x", "z"], 400).is_err());
+}

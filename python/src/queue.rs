@@ -1,0 +1,230 @@
+//! The class `Queue`: gathers in the background with bounds and memory of their own.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use lodestore_client::{GatherQueue, QueueBounds, RowSource, TieredTensors};
+use lodestore_graph::fork::PerProcess;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::arrays::{RowArray, RowLayout};
+use crate::error::Error;
+use crate::future::Future;
+use crate::graph::Graph;
+use crate::ids::node_ids;
+use crate::open_graph::{Backend, OpenGraph};
+use crate::signals::PAUSE;
+
+/// A queue of gathers with bounds of its own, and memory for rows that come again.
+///
+/// Pickled as the graph and the arguments; its threads start with the first request. Any number of
+/// threads may submit.
+#[pyclass(frozen, module = "lodestore")]
+pub(crate) struct Queue {
+    graph: Py<Graph>,
+    settings: QueueSettings,
+    /// The queue over the graph as it was last open, which owns it.
+    running: PerProcess<Mutex<Weak<RunningQueue>>>,
+}
+
+/// The arguments of a queue.
+#[derive(Clone)]
+pub(crate) struct QueueSettings {
+    pub(crate) window: usize,
+    pub(crate) together: usize,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) tensors: Vec<String>,
+}
+
+/// The threads and the memory of a queue. The open graph owns it, so that a graph that is closed
+/// keeps neither.
+pub(crate) struct RunningQueue {
+    opened: Weak<OpenGraph>,
+    /// The version whose rows are in memory.
+    version: Option<u32>,
+    tiered: Option<TieredTensors>,
+    queue: GatherQueue,
+}
+
+impl QueueSettings {
+    /// Checks the arguments of a queue.
+    pub(crate) fn new(
+        opened: &OpenGraph,
+        window: usize,
+        together: usize,
+        memory_bytes: Option<u64>,
+        tensors: Option<Vec<String>>,
+    ) -> PyResult<Self> {
+        for (name, number) in [("window", window), ("together", together)] {
+            if number == 0 {
+                return Err(PyValueError::new_err(format!("{name} must be at least 1, found 0")));
+            }
+        }
+        let tensors = tensors.unwrap_or_default();
+        if memory_bytes.is_some() && tensors.is_empty() {
+            return Err(PyValueError::new_err("memory= needs tensors=, whose rows it is for"));
+        }
+        tensors.iter().try_for_each(|name| opened.tensor(name).map(drop))?;
+        Ok(Self { window, together, memory_bytes, tensors })
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(graph: Py<Graph>, settings: QueueSettings) -> Self {
+        Self { graph, settings, running: PerProcess::new() }
+    }
+
+    /// Returns the running queue over the graph as it is open now, and at its newest version.
+    fn running(&self, opened: &Arc<OpenGraph>) -> Result<Arc<RunningQueue>, Error> {
+        let version = self.version_in_memory(opened)?;
+        let mut current = lock(self.running.get_or(|_| Mutex::default()));
+        let last = current.upgrade();
+        if let Some(last) = &last
+            && last.opened.as_ptr() == Arc::as_ptr(opened)
+            && last.version == version
+        {
+            return Ok(Arc::clone(last));
+        }
+        let next = Arc::new(self.start(opened, version)?);
+        opened.keep_queue(&next, last.as_ref());
+        *current = Arc::downgrade(&next);
+        Ok(next)
+    }
+
+    /// Returns the version whose rows memory may hold. Without memory there is none.
+    fn version_in_memory(&self, opened: &OpenGraph) -> Result<Option<u32>, Error> {
+        if self.settings.memory_bytes.is_none() {
+            return Ok(None);
+        }
+        match opened.backend() {
+            Backend::Files(_) => opened.version().map(Some),
+            Backend::Servers(servers) => {
+                servers.client.pinned_version().map(Some).ok_or_else(|| {
+                    let words =
+                        "memory= holds rows of one version; connect to servers with pin=True";
+                    Error::Version(words.to_owned())
+                })
+            }
+        }
+    }
+
+    fn start(&self, opened: &Arc<OpenGraph>, version: Option<u32>) -> Result<RunningQueue, Error> {
+        let QueueSettings { window, together, memory_bytes, tensors } = &self.settings;
+        let (window, together) = (*window, *together);
+        let source = Arc::clone(opened.source());
+        let tiered = memory_bytes.map(|n_bytes| TieredTensors::new(source, tensors, n_bytes));
+        let tiered = tiered.transpose()?;
+        let source = tiered.as_ref().map_or(opened.source(), TieredTensors::source);
+        let bounds = QueueBounds { window, together, ..QueueBounds::default() };
+        let queue = GatherQueue::start(Arc::clone(source), bounds)?;
+        Ok(RunningQueue { opened: Arc::downgrade(opened), version, tiered, queue })
+    }
+}
+
+#[pymethods]
+impl Queue {
+    /// Submits a gather: a Future, as `Graph.submit` does.
+    ///
+    /// With `window` requests in flight the call waits.
+    ///
+    /// Raises IdError, UnknownTensorError, ShapeError, DtypeError; VersionError for memory over
+    /// servers that are not pinned.
+    #[pyo3(signature = (tensor, ids, *, out=None))]
+    fn submit<'py>(
+        &self,
+        py: Python<'py>,
+        tensor: &str,
+        ids: &Bound<'py, PyAny>,
+        out: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Future> {
+        let opened = self.graph.get().opened(py)?;
+        let running = self.running(&opened)?;
+        submit(&opened, &running.queue, tensor, ids, out)
+    }
+
+    /// Returns rows that were found in memory and rows that were read, since memory was last empty
+    /// (dict). A commit empties it.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let running = self.running.get().and_then(|running| lock(running).upgrade());
+        let tiered = running.as_ref().and_then(|running| running.tiered.as_ref());
+        let (hits, misses) = tiered.map_or((0, 0), TieredTensors::hits_and_misses);
+        let stats = PyDict::new(py);
+        stats.set_item("hit_rows", hits)?;
+        stats.set_item("read_rows", misses)?;
+        Ok(stats)
+    }
+
+    /// Returns the graph.
+    #[getter]
+    fn graph(&self, py: Python<'_>) -> Py<Graph> {
+        self.graph.clone_ref(py)
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let QueueSettings { window, together, memory_bytes, tensors } = &self.settings;
+        let restore = py.import("lodestore._lodestore")?.getattr("_restore_queue")?;
+        let graph = self.graph.clone_ref(py);
+        (restore, (graph, window, together, memory_bytes, tensors)).into_pyobject(py)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let graph: String = self.graph.bind(py).repr()?.extract()?;
+        let QueueSettings { window, together, .. } = self.settings;
+        Ok(format!("Queue(window {window}, together {together}, of {graph})"))
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let running = self.running.get().and_then(|running| lock(running).upgrade());
+        if let Some(running) = running
+            && let Some(opened) = running.opened.upgrade()
+        {
+            opened.forget_queue(&running);
+        }
+    }
+}
+
+/// Makes a queue of the result of `Queue.__reduce__`.
+#[pyfunction]
+#[pyo3(name = "_restore_queue")]
+pub(crate) fn restore_queue(
+    graph: Py<Graph>,
+    window: usize,
+    together: usize,
+    memory: Option<u64>,
+    tensors: Vec<String>,
+) -> Queue {
+    Queue::new(graph, QueueSettings { window, together, memory_bytes: memory, tensors })
+}
+
+/// Submits a gather to `queue`, and checks for signals while it has no room.
+pub(crate) fn submit<'py>(
+    opened: &OpenGraph,
+    queue: &GatherQueue,
+    tensor: &str,
+    ids: &Bound<'py, PyAny>,
+    out: Option<Bound<'py, PyAny>>,
+) -> PyResult<Future> {
+    let py = ids.py();
+    let info = opened.tensor(tensor)?;
+    let mut ids = node_ids(ids, opened.n_nodes())?;
+    let layout = RowLayout::new(info, ids.len());
+    if let Some(out) = &out {
+        // Checked again when it is filled, since the caller may reshape it meanwhile.
+        RowArray::from_out(out, layout)?;
+    }
+    loop {
+        let submit = || queue.submit_within(tensor, &mut ids, PAUSE).map_err(Error::from);
+        if let Some(ticket) = py.detach(submit)? {
+            return Ok(Future::new(ticket, tensor.to_owned(), layout, out.map(Bound::unbind)));
+        }
+        py.check_signals()?;
+    }
+}
+
+/// Locks a mutex whose value is replaced in one step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -258,7 +258,7 @@ impl Home {
         Serving::try_start(self.command(&args)).unwrap_or_else(|log| panic!("no server: {log}"))
     }
 
-    /// The version that every partition has published.
+    /// Returns the version that every partition has published.
     fn published(&self) -> u64 {
         let inspected = self.lode(&["inspect", "--json", URL]).succeeded().json();
         inspected["version"].as_u64().unwrap_or(0)

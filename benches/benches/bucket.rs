@@ -1,5 +1,5 @@
-//! Push and pull of a graph over a folder as the bucket, beside plain objects of the same bytes that
-//! the same library moves in the same pieces.
+//! Push and pull of a graph over a folder as the bucket. Beside it the same library moves plain
+//! objects of the same bytes in the same pieces.
 //!
 //! `LODE_BENCH_DIR=/nvme cargo bench --profile dev --bench bucket`: 4.4 GB in two partitions, in a
 //! folder of that disk. Objects and files are synced on both sides. It does not measure a network;

@@ -57,7 +57,7 @@ pub(crate) struct Listed {
     pub(crate) n_bytes: u64,
     /// Since it was written, by the time of the bucket.
     pub(crate) age: Duration,
-    /// How far that lies in the future, more than clocks of several machines may be apart.
+    /// How far that is in the future, more than clocks of several machines may be apart.
     pub(crate) ahead: Option<Duration>,
 }
 

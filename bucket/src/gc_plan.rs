@@ -127,8 +127,8 @@ mod tests {
         seen.coverage.as_ref().is_some_and(|it| it.has(version))
     }
 
-    /// Returns the complete versions that readers of the newest one have found, the newest first: up to
-    /// each version that is published.
+    /// Returns the complete versions that readers of the newest one have found, the newest first:
+    /// up to each version that is published.
     fn complete(parts: &[PartHistory]) -> Vec<u32> {
         let is_complete = |version: &u32| {
             parts.iter().all(|part| part.publications.iter().any(|it| holds(it, *version)))

@@ -24,7 +24,7 @@ pub(crate) struct Head {
     pub(crate) standing: Standing,
 }
 
-/// How a writer stands to the newest publication.
+/// The knowledge of a writer about the newest publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It was found, and the folder has to be compared with it.
@@ -141,8 +141,8 @@ impl Bucket {
         }
     }
 
-    /// Publishes behind the head of a partition, which it becomes. Returns what is there in its place
-    /// where another process was first.
+    /// Publishes behind the head of a partition, which it becomes. Returns what is there in its
+    /// place where another process was first.
     pub(crate) async fn publish_at(
         &self,
         graph: GraphIdentity,
@@ -166,8 +166,8 @@ impl Bucket {
         }
     }
 
-    /// Makes another process's publication the head, if it is one of the history of `ours` in the epoch
-    /// of the writer.
+    /// Makes another process's publication the head, if it is one of the history of `ours` in the
+    /// epoch of the writer.
     ///
     /// Fails with an error that fences where it is not, and where that is not known.
     pub(crate) fn follow_other(

@@ -36,8 +36,8 @@ pub struct PublishedVersion {
 }
 
 impl Publisher {
-    /// Begins to publish partitions of the graph in `dir`, all that are there if empty, behind what
-    /// is published; no process need have the graph open.
+    /// Begins to publish partitions of the graph in `dir` behind what is published, all that are
+    /// there if empty. No process need have the graph open.
     ///
     /// Fails where another writer has taken one of them over, or has published another history.
     pub fn begin(
@@ -100,8 +100,8 @@ impl Publisher {
         self.heads.retain(|head| parts.contains(&head.part));
     }
 
-    /// Returns the position of the head of a partition, which may have come since. Its writer before has
-    /// handed it over, in the epoch that is there.
+    /// Returns the position of the head of a partition, which may have come since. Its writer
+    /// before has handed it over, in the epoch that is there.
     fn find_or_add(&mut self, live: &GraphHandle, part: PartId) -> Result<usize, BucketError> {
         if let Some(at) = self.heads.iter().position(|head| head.part == part) {
             return Ok(at);

@@ -28,9 +28,9 @@ struct Takeover<'a, 'p> {
 }
 
 impl Bucket {
-    /// Makes the folder `dir` the writer of partitions, all of the graph if empty. Brings all of them to
-    /// their newest publications. Then publishes these again in their next epochs, which fences
-    /// the writers before.
+    /// Makes the folder `dir` the writer of partitions, all of the graph if empty. Brings all of
+    /// them to their newest publications. Then publishes these again in their next epochs, which
+    /// fences the writers before.
     pub fn take_over(
         &self,
         dir: &Path,
@@ -59,8 +59,8 @@ impl Bucket {
 }
 
 impl Takeover<'_, '_> {
-    /// Brings a partition to its newest publication, which is searched for behind `known`; `None` for a
-    /// partition that is here and was never published.
+    /// Brings a partition to its newest publication, which is searched for behind `known`; `None`
+    /// for a partition that is here and was never published.
     fn bring(&mut self, part: PartId, known: u64) -> Result<Option<Last>, BucketError> {
         let bucket = self.bucket;
         let Some(last) = bucket.run(bucket.last(self.graph, part, known))? else {

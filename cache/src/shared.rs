@@ -456,7 +456,8 @@ impl BatchAccess {
 }
 
 impl MemoryRequest {
-    /// Returns what a [`SharedTier`] asks for that could keep all rows; see [`MemoryRequest::of_tier`].
+    /// Returns what a [`SharedTier`] asks for that could keep all rows; see
+    /// [`MemoryRequest::of_tier`].
     #[must_use]
     pub fn of_shared_tier(
         row_bytes: usize,

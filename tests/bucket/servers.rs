@@ -34,7 +34,7 @@ impl Home {
         ))
     }
 
-    /// The version that every partition has published.
+    /// Returns the version that every partition has published.
     fn published(&self) -> u64 {
         let inspected = lode(["inspect", "--json", &self.url()]).succeeded().json();
         inspected["version"].as_u64().unwrap_or(0)

@@ -18,8 +18,8 @@ const CREDENTIALS: &str =
 impl Bucket {
     /// Opens the bucket at a URL. A folder, `file://`, need not be there.
     ///
-    /// Credentials come from the environment or the machine's role. A URL with some is refused, since
-    /// URLs get into logs.
+    /// Credentials come from the environment or the machine's role. A URL with some is refused,
+    /// since URLs get into logs.
     pub fn open(url: &str) -> Result<Self, BucketError> {
         // Without what may be a secret.
         let shown = shown(url);

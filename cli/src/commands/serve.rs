@@ -1,12 +1,12 @@
 //! `lode serve`: serve rows until stopped.
 
 mod config;
-mod credentials;
+mod credential_reload;
+mod exposure;
 mod follow;
 mod follow_bucket;
 mod publish;
 mod register;
-mod renewal;
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,9 +34,9 @@ use crate::security_args::read_lasting_tokens;
 use crate::size::parse_size;
 use crate::usage::UsageError;
 use config::{ConfigFile, parse_mode};
+use credential_reload::Renewal;
 use follow::{FollowArgs, Following};
 use publish::PublishArgs;
-use renewal::Renewal;
 
 /// Where a server listens if nothing is said.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7171";

@@ -148,8 +148,8 @@ struct PartState {
 }
 
 impl PublishLoop {
-    /// Publishes the partitions with a version that is not, and looks for other writers of the others
-    /// from time to time.
+    /// Publishes the partitions with a version that is not, and looks for other writers of the
+    /// others from time to time.
     fn look(&mut self, now: Instant) {
         let versions = self.publishing.live().part_versions();
         let parts: Vec<PartId> = versions.iter().map(|(part, _)| *part).collect();

@@ -29,6 +29,8 @@ pub(crate) struct Head {
 pub(crate) enum Standing {
     /// It was found, and the folder has to be compared with it.
     Found,
+    /// Another process was first to publish, and a later version of this history.
+    Overtaken,
     /// The folder continues it: it was compared, or a takeover vouches for it.
     Continued,
     /// This process has published it, so that its chunks are known to be there.
@@ -179,15 +181,14 @@ impl Bucket {
         if newer.publication.epoch != head.epoch {
             return Err(self.taken_over(&newer.publication));
         }
-        match self.is_published(&newer.publication, ours) {
-            // Ahead of what was read of the folder: the next comparison is with all of it.
-            Ok(_) | Err(BucketError::Behind { .. }) => {}
-            Err(BucketError::UnknownHistory { .. }) => {
+        head.standing = match ours.succession(&newer.publication.manifest) {
+            Succession::Same | Succession::Later => Standing::Found,
+            Succession::Earlier => Standing::Overtaken,
+            Succession::Apart | Succession::Unknown => {
                 return Err(self.fenced(&newer.publication));
             }
-            Err(error) => return Err(error),
-        }
-        (head.last, head.standing) = (Some(newer), Standing::Found);
+        };
+        head.last = Some(newer);
         Ok(())
     }
 

@@ -165,8 +165,13 @@ impl Bucket {
         let last = head.last.as_ref().map(|last| &*last.publication);
         let is_there = match last.map(|last| self.is_published(last, ours)) {
             None => false,
-            Some(Err(BucketError::UnknownHistory { .. })) if head.standing != Standing::Found => {
+            Some(Err(BucketError::UnknownHistory { .. }))
+                if matches!(head.standing, Standing::Continued | Standing::Own) =>
+            {
                 false
+            }
+            Some(Err(BucketError::Behind { .. })) if head.standing == Standing::Overtaken => {
+                return Ok(ControlFlow::Break(there(head)));
             }
             Some(compared) => compared?,
         };
@@ -179,12 +184,7 @@ impl Bucket {
             && is_there
             && known.has_all_of(last)
         {
-            return Ok(ControlFlow::Break(PushedPart {
-                part: part.0,
-                version: ours.version(),
-                publication: last.sequence,
-                is_new: false,
-            }));
+            return Ok(ControlFlow::Break(there(head)));
         }
         let mut chunks = chunks_of(&files, last);
         // What the bucket has lost is read and uploaded again.
@@ -324,6 +324,17 @@ impl Bucket {
 
     pub(crate) fn other_graph(&self, dir: &Path, expected: Uuid, found: Uuid) -> BucketError {
         BucketError::OtherGraph { url: self.url().to_owned(), dir: dir.to_owned(), expected, found }
+    }
+}
+
+/// Returns the outcome for a partition of which nothing is to be published.
+fn there(head: &Head) -> PushedPart {
+    let last = head.last.as_ref().map(|last| &last.publication);
+    PushedPart {
+        part: head.part.0,
+        version: last.map_or(0, |last| last.version()),
+        publication: last.map_or(0, |last| last.sequence),
+        is_new: false,
     }
 }
 

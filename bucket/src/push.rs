@@ -56,6 +56,9 @@ pub struct PushedPart {
     pub is_new: bool,
 }
 
+/// Times that a push opens a folder again which seems to be behind.
+const OPEN_TRIES: u32 = 5;
+
 /// A partition that has something to publish.
 struct Upload {
     /// Position of its head.
@@ -86,6 +89,22 @@ impl Bucket {
     /// Every page of rows is checked as it is read, and every list of edges before. What was
     /// uploaded stays when it fails, so that another try continues.
     pub fn push(
+        &self,
+        dir: &Path,
+        parts: &[PartId],
+        progress: &mut Progress<'_>,
+    ) -> Result<PushReport, BucketError> {
+        let mut n_tries = 0;
+        loop {
+            match self.push_newest(dir, parts, progress) {
+                // A server that publishes may have committed since the folder was opened.
+                Err(BucketError::Behind { .. }) if n_tries < OPEN_TRIES => n_tries += 1,
+                pushed => return pushed,
+            }
+        }
+    }
+
+    fn push_newest(
         &self,
         dir: &Path,
         parts: &[PartId],
@@ -277,7 +296,7 @@ impl Bucket {
     async fn has_all(&self, part: PartId, chunks: &[ChunkId]) -> Result<bool, BucketError> {
         let each = |chunk: ChunkId| async move { self.has(&chunk_key(part, &chunk)).await };
         let looks = stream::iter(chunks.to_vec()).map(each).buffer_unordered(N_PARALLEL);
-        looks.try_all(|is_there| std::future::ready(is_there)).await
+        looks.try_all(std::future::ready).await
     }
 
     /// Reads and checks a chunk, and uploads it unless it is there; returns whether it was sent.

@@ -310,6 +310,8 @@ fn of_two_concurrent_takeovers_one_makes_the_history() {
 #[test]
 fn a_folder_that_is_far_behind_takes_nothing_over_and_one_far_ahead_may() {
     let home = Home::new();
+    // The version of an import is in every history.
+    home.put(&home.graph, 2, true);
     home.push(&home.graph).succeeded();
     let old = home.pulled("old");
     let (graph, options) = (Graph::open(&home.graph).unwrap(), OpenOptions::default());
@@ -320,13 +322,13 @@ fn a_folder_that_is_far_behind_takes_nothing_over_and_one_far_ahead_may() {
     drop(live);
     home.push(&home.graph).failed(1, &["no longer knows by which commit", "--take-over"]);
     let server = home.publish(&home.graph, "--take-over").unwrap();
-    wait_for("it publishes", || home.published() == 1031);
+    wait_for("it publishes", || home.published() == 1032);
     server.stop();
     let before = files_below(&home.bucket());
     let log = home.publish(&old, "--take-over").err().unwrap();
     assert!(log.contains("away for too long"), "{log}");
     let log = home.publish(&old, "").err().unwrap();
-    assert!(log.contains("published at version 1031, and version 1 is here"), "{log}");
+    assert!(log.contains("published at version 1032, and version 2 is here"), "{log}");
     assert!(files_below(&home.bucket()) == before, "no writer was fenced");
     home.verify().succeeded();
 }
@@ -371,8 +373,11 @@ fn a_take_over_of_no_partition_takes_none_and_needs_its_flags() {
     server.stop();
     assert!(files_below(&home.bucket()) == before && !empty.join("part-000").exists());
     let graph = home.graph.to_str().unwrap();
-    lode(["serve", graph, "--publish", &home.url()]).failed(2, &["--publish needs --writable"]);
-    lode(["serve", graph, "--writable", "--take-over"]).failed(2, &["needs --publish"]);
+    let socket = home.path("socket");
+    let serve = ["serve", graph, "--unix", socket.to_str().unwrap()];
+    let with = |more: &[&str]| lode(serve.iter().chain(more));
+    with(&["--publish", &home.url()]).failed(2, &["--publish needs --writable"]);
+    with(&["--writable", "--take-over"]).failed(2, &["--take-over needs --publish"]);
     // Of a folder that another process follows nothing is taken.
     let dir = home.path("follower");
     let follower = home.follow(&dir, "").unwrap();

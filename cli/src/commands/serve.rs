@@ -36,7 +36,7 @@ use crate::usage::UsageError;
 use config::{ConfigFile, parse_mode};
 use credential_reload::Renewal;
 use follow::{FollowArgs, Following};
-use publish::PublishArgs;
+use publish::{PublishArgs, PublishThread};
 
 /// Where a server listens if nothing is said.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7171";
@@ -324,6 +324,7 @@ impl ServeArgs {
             }
             Event::Died => unreachable!("it is not read before it has started"),
         };
+        let follows = following.is_some();
         if let Some(following) = following {
             this.follow.start(following, server.installer())?;
         }
@@ -347,11 +348,13 @@ impl ServeArgs {
         this.serve_until(&events, &server, console)?;
         tracing::info!("stopping: what is in flight is finished first");
         let stopped = Arc::into_inner(server).context("the server is still registered")?.stop();
-        if let Some(publishing) = publishing {
-            publishing.stop();
-        }
+        let has_ended = publishing.is_none_or(PublishThread::stop);
         stopped?;
         tracing::info!("stopped");
+        if follows || !has_ended {
+            // A thread still has the graph open, which the end of a process may take from under it.
+            low_level::exit(0);
+        }
         Ok(())
     }
 

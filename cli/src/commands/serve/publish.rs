@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -92,11 +92,8 @@ impl PublishArgs {
             // Its receiver may not wait any more.
             let _ = ended.send(publishing.publish_last());
         };
-        thread::Builder::new()
-            .name("lode-publish".into())
-            .spawn(run)
-            .context("cannot start a thread")?;
-        Ok(PublishThread { stop, end })
+        let thread = thread::Builder::new().name("lode-publish".into()).spawn(run);
+        Ok(PublishThread { stop, end, thread: thread.context("cannot start a thread")? })
     }
 }
 
@@ -104,13 +101,16 @@ impl PublishArgs {
 pub(super) struct PublishThread {
     stop: Sender<()>,
     end: Receiver<u32>,
+    thread: JoinHandle<()>,
 }
 
 impl PublishThread {
-    /// Publishes what is left, of a server that takes no more puts, and ends the thread.
-    pub(super) fn stop(self) {
+    /// Publishes what is left, of a server that takes no more puts, and ends the thread. Returns
+    /// whether it has ended.
+    pub(super) fn stop(self) -> bool {
         drop(self.stop);
-        match self.end.recv_timeout(LAST_MAX) {
+        let last = self.end.recv_timeout(LAST_MAX);
+        match last {
             Ok(0) => {}
             Ok(n_left) => {
                 tracing::warn!(
@@ -120,10 +120,11 @@ impl PublishThread {
             }
             Err(_) => {
                 tracing::warn!(
-                    "the last versions are not published in {LAST_MAX:?}; the next start publishes them"
+                    "the last versions are not published in {LAST_MAX:?}; the next start does it"
                 );
             }
         }
+        last.is_ok() && self.thread.join().is_ok()
     }
 }
 

@@ -360,7 +360,7 @@ pub(super) mod tests {
         assert_eq!(other_8.succession(&at_9), Succession::Apart);
         let at_20 = with(20, vec![commit(19, 19), commit(20, 20)]);
         assert_eq!(at_20.succession(&at_8), Succession::Apart, "its commits were lost");
-        let many = (9..9 + COMMITS_KEPT).map(|version| commit(version, 9)).collect();
+        let many = (9..9 + COMMITS_KEPT).map(|version| commit(version, 7)).collect();
         let long_after = with(8 + COMMITS_KEPT, many);
         assert_eq!(long_after.succession(&at_8), Succession::Unknown, "too long ago");
         assert_eq!(at_8.succession(&long_after), Succession::Unknown);

@@ -14,6 +14,12 @@ use std::time::Instant;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use lodestore_benches::{feature_graph, is_smoke};
 use lodestore_bucket::{Bucket, PullOptions};
+use lodestore_graph::PartId;
+use lodestore_graph::edges::MemoryEdges;
+use lodestore_graph::halo::write_halos;
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::topology::{Topology, write_topologies};
+use lodestore_store::Graph;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 use object_store::{ObjectStoreExt, PutPayload};
@@ -21,7 +27,7 @@ use tokio::runtime::{Builder, Runtime};
 
 /// Bytes of an object, and requests under way: those of a push.
 const CHUNK_BYTES: u64 = 8 << 20;
-const N_PARALLEL: usize = 12;
+const N_PARALLEL: usize = 8;
 
 fn main() {
     let dir = std::env::var_os("LODE_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
@@ -29,6 +35,7 @@ fn main() {
     let path = |name: &str| dir.path().join(name);
     let (n_nodes, n_rounds) = if is_smoke() { (20_000, 1) } else { (11_000_000, 3) };
     let graph = feature_graph(dir.path(), n_nodes, 100, 2);
+    add_lists(&graph, n_nodes);
     let objects = objects_of(&graph);
     let n_bytes: u64 = objects.iter().map(|object| object.n_bytes).sum();
     println!("{:.2} GB in {} objects", n_bytes as f64 / 1e9, objects.len());
@@ -52,6 +59,21 @@ fn main() {
         println!("{round} push {:.2} and pull {:.2} of plain", put / push, get / pull);
     }
     println!("peak memory {} MB", peak_memory_mb());
+}
+
+/// Writes the lists of edges, of which there are none: a pull checks them.
+fn add_lists(graph: &Path, n_nodes: u32) {
+    let uuid = *Graph::open(graph).expect("a graph").uuid().as_bytes();
+    let owners: Vec<PartId> =
+        (0..n_nodes).map(|node| PartId((node >= n_nodes / 2).into())).collect();
+    let nodes = Relabelling::new(&owners, 2).expect("two partitions");
+    let edges = MemoryEdges::new(Vec::new()).expect("no edges");
+    let path = |part: PartId, file: &str| graph.join(format!("part-{:03}", part.0)).join(file);
+    write_topologies(&edges, &nodes, false, uuid, &|part| path(part, "topology.csr"))
+        .expect("lists are written");
+    let topology = Topology::from_edges(&edges, &nodes, false).expect("no edges");
+    write_halos(&topology, &nodes.book, uuid, &|part| path(part, "halo.bin"))
+        .expect("lists are written");
 }
 
 fn open(bucket: &Path) -> Bucket {

@@ -22,7 +22,7 @@ use crate::sealed::{FORMAT, Unsealed};
 use crate::search::{CompleteSearch, NewestSearch, Seen, Step};
 
 /// Requests under way. Each holds at most one chunk.
-pub(crate) const N_PARALLEL: usize = 12;
+pub(crate) const N_PARALLEL: usize = 8;
 /// Most bytes of the identity of a graph.
 const GRAPH_BYTES_MAX: u64 = 4096;
 /// Most bytes of a publication: it names a chunk of 8 MiB in about 40 bytes.

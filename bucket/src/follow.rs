@@ -59,10 +59,7 @@ impl BucketFollower {
                 continue;
             }
             let last = bucket.run(bucket.last(graph, part, 0))?;
-            let last = last.ok_or_else(|| {
-                let (url, wanted) = (bucket.url().to_owned(), None);
-                BucketError::NoVersion { url, wanted, part }
-            })?;
+            let last = last.ok_or_else(|| bucket.not_published(part))?;
             let with_it = last.publication.n_bytes().saturating_add(n_bytes);
             if with_it > bytes_max && !here[&part] {
                 left_out.push(part);
@@ -165,10 +162,10 @@ impl BucketFollower {
         install: &mut dyn FnMut(&Manifest) -> Result<bool, E>,
     ) -> Result<bool, E> {
         let Some(at) = self.parts.iter().position(|it| it.part == part) else { return Ok(false) };
-        let is_new = self.read_newest(at)?;
+        self.read_newest(at)?;
         let publication = Arc::clone(&self.parts[at].newest);
         let installed = self.parts[at].installed.as_ref();
-        if !is_new && installed.is_some_and(|it| it.sequence == publication.sequence) {
+        if installed.is_some_and(|it| it.sequence == publication.sequence) {
             return Ok(false);
         }
         self.check_room(at, &publication)?;
@@ -179,15 +176,13 @@ impl BucketFollower {
         Ok(is_new)
     }
 
-    /// Reads the newest publication of a partition; returns whether it is another one.
-    fn read_newest(&mut self, at: usize) -> Result<bool, BucketError> {
+    /// Reads the newest publication of a partition, if it is another one than before.
+    fn read_newest(&mut self, at: usize) -> Result<(), BucketError> {
         let (part, known) = (self.parts[at].part, self.parts[at].newest.sequence);
-        let newest = self.bucket.run(self.bucket.newer(self.graph, part, known))?;
-        let is_new = newest.is_some();
-        if let Some(newest) = newest {
-            self.parts[at].newest = newest.publication;
+        if let Some(newer) = self.bucket.run(self.bucket.newer(self.graph, part, known))? {
+            self.parts[at].newest = newer.publication;
         }
-        Ok(is_new)
+        Ok(())
     }
 
     /// Fails where the files of a publication do not fit beside those of the other partitions.

@@ -160,8 +160,7 @@ impl Bucket {
             }
             // It may have been removed since, and others be there.
             Attempt::Lost(_) => {
-                let known = head.last.as_ref().map_or(0, |last| last.publication.sequence);
-                let last = self.last(graph, head.part, known).await?;
+                let last = self.last(graph, head.part, head.sequence()).await?;
                 let key = publication_key(head.part, publication.sequence);
                 last.map(Some).ok_or_else(|| self.damaged(&key, "it was there just now"))
             }
@@ -190,6 +189,11 @@ impl Bucket {
         };
         head.last = Some(newer);
         Ok(())
+    }
+
+    /// An error of a partition that has no publication.
+    pub(crate) fn not_published(&self, part: PartId) -> BucketError {
+        BucketError::NoVersion { url: self.url().to_owned(), wanted: None, part }
     }
 
     fn behind(&self, last: &Publication, ours: &Manifest) -> BucketError {
@@ -221,10 +225,20 @@ impl Bucket {
 }
 
 impl Head {
+    /// Returns the number of the newest publication; 0 before the first.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.last.as_ref().map_or(0, |last| last.publication.sequence)
+    }
+
+    /// Returns the version of the newest publication; 0 before the first.
+    pub(crate) fn version(&self) -> u32 {
+        self.last.as_ref().map_or(0, |last| last.publication.version())
+    }
+
     /// Returns a publication that continues it.
     pub(crate) fn next(&self, manifest: Manifest, files: Vec<PublishedFile>) -> Publication {
         Publication {
-            sequence: self.last.as_ref().map_or(1, |last| last.publication.sequence + 1),
+            sequence: self.sequence() + 1,
             epoch: self.epoch,
             attempt: Uuid::new_v4(),
             previous: self.last.as_ref().map_or([0; 32], |last| last.hash),

@@ -61,10 +61,7 @@ impl Publisher {
 
     /// Returns the newest published version of each partition.
     pub fn versions(&self) -> impl Iterator<Item = PublishedVersion> {
-        self.heads.iter().map(|head| PublishedVersion {
-            part: head.part,
-            version: head.last.as_ref().map_or(0, |last| last.publication.version()),
-        })
+        self.heads.iter().map(|head| PublishedVersion { part: head.part, version: head.version() })
     }
 
     /// Returns the newest published version of a partition; `None` before the first.
@@ -88,9 +85,8 @@ impl Publisher {
     pub fn look_for_others(&mut self, live: &GraphHandle, part: PartId) -> Result<(), BucketError> {
         let at = self.find_or_add(live, part)?;
         let (bucket, head) = (&self.bucket, &mut self.heads[at]);
-        let known = head.last.as_ref().map_or(0, |last| last.publication.sequence);
-        let graph = identity_of(live.graph());
-        let Some(newer) = bucket.run(bucket.newer(graph, part, known))? else { return Ok(()) };
+        let newer = bucket.newer(identity_of(live.graph()), part, head.sequence());
+        let Some(newer) = bucket.run(newer)? else { return Ok(()) };
         bucket.follow_other(head, newer, live.part_files(part)?.manifest())?;
         bucket.compare(head, live, Folder::Continues)
     }

@@ -348,11 +348,10 @@ impl Bucket {
 
 /// Returns the outcome for a partition of which nothing is to be published.
 fn there(head: &Head) -> PushedPart {
-    let last = head.last.as_ref().map(|last| &last.publication);
     PushedPart {
         part: head.part.0,
-        version: last.map_or(0, |last| last.version()),
-        publication: last.map_or(0, |last| last.sequence),
+        version: head.version(),
+        publication: head.sequence(),
         is_new: false,
     }
 }

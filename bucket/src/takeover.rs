@@ -66,10 +66,7 @@ impl Takeover<'_, '_> {
         let Some(last) = bucket.run(bucket.last(self.graph, part, known))? else {
             return match is_in(self.dir, part)? {
                 true => Ok(None),
-                false => {
-                    let (url, wanted) = (bucket.url().to_owned(), None);
-                    Err(BucketError::NoVersion { url, wanted, part })
-                }
+                false => Err(bucket.not_published(part)),
             };
         };
         let publication = &last.publication;

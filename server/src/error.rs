@@ -109,15 +109,15 @@ pub enum ServerError {
         /// What is wrong with it.
         reason: String,
     },
-    /// What is asked of clients can be replaced, and neither added nor left out, while a server
-    /// runs.
+    /// While a server runs, proofs that it wants of clients can be replaced, and neither added nor
+    /// removed.
     #[error(
         "{setting} {} when the server started; replace tokens and certificates one for one, or start \
          it anew",
         if *is_asked { "was asked for" } else { "was not asked for" }
     )]
     Renewal {
-        /// What is added or left out.
+        /// The proof that is added or removed.
         setting: &'static str,
         /// Whether it is asked for now.
         is_asked: bool,

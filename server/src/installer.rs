@@ -121,12 +121,6 @@ impl Publishing {
         &self.partitions.live
     }
 
-    /// Returns the partitions that are served now, ascending.
-    #[must_use]
-    pub fn parts(&self) -> Vec<PartId> {
-        self.partitions.parts().to_vec()
-    }
-
     /// Notes the newest published version of a partition, for `stat` and metrics.
     pub fn note(&self, part: PartId, version: u32) {
         self.partitions.note_published(part, version);

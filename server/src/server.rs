@@ -215,7 +215,7 @@ impl Server {
     }
 
     /// Where to learn of a shard, or of the thread that accepts, that has ended: the server should
-    /// be stopped then, and started anew.
+    /// be stopped then, and started again.
     #[must_use]
     pub fn supervisor(&self) -> ThreadSupervisor {
         self.supervisor.clone()

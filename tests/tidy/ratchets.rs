@@ -38,7 +38,7 @@ pub(crate) const ALLOWED: &[(&str, &str, usize)] = &[
     ("beginnings", "docs", 3),
     ("beginnings", "import", 1),
     ("beginnings", "python", 2),
-    ("beginnings", "server", 9),
+    ("beginnings", "server", 7),
     ("beginnings", "store", 6),
     ("beginnings", "tests", 2),
     ("circles", "python", 1),
@@ -150,7 +150,7 @@ pub(crate) const ALLOWED: &[(&str, &str, usize)] = &[
     ("words", "docs", 5),
     ("words", "notes", 1),
     ("words", "python", 1),
-    ("words", "server", 16),
+    ("words", "server", 14),
     ("words", "store", 3),
     ("words", "tests", 1),
 ];

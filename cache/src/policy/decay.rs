@@ -64,7 +64,7 @@ struct EvictionScore {
     place: u32,
 }
 
-const NOBODY: EvictionScore =
+const NO_RESIDENT: EvictionScore =
     EvictionScore { log: 0.0, id: VACANT, n_spared: 0, sampled: 0, place: 0 };
 
 pub(crate) struct Decay {
@@ -97,7 +97,7 @@ impl Decay {
     pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, MemoryError> {
         let scores = Scores::new(n_slots, id_space, spec)?;
         let mut decay = Self {
-            residents: HugeVec::filled(n_slots as usize, NOBODY)?,
+            residents: HugeVec::filled(n_slots as usize, NO_RESIDENT)?,
             log_gamma: spec.gamma.ln(),
             interval: spec.interval,
             replacement: spec.replacement,

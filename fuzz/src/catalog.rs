@@ -9,8 +9,8 @@ use arbitrary::{Arbitrary, Unstructured};
 use lodestore_graph::NodeId;
 use lodestore_store::crash::CrashDevice;
 use lodestore_store::{
-    Access, Change, FileSystem, EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind,
-    View, verify_rows,
+    Access, Change, EmbeddedStore, FileSystem, Graph, GraphHandle, OpenMode, OpenOptions,
+    ReaderKind, View, verify_rows,
 };
 
 use crate::memory::bounded;

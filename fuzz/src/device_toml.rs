@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lodestore_store::crash::CrashDevice;
-use lodestore_store::{DEVICE_FILE, FileSystem, DiskProfile, StoredProfile};
+use lodestore_store::{DEVICE_FILE, DiskProfile, FileSystem, StoredProfile};
 
 use crate::memory::bounded;
 

@@ -6,8 +6,8 @@ use arbitrary::{Arbitrary, Unstructured};
 use lodestore_graph::PartId;
 use lodestore_store::crash::CrashDevice;
 use lodestore_store::{
-    FileSystem, DiskProfile, Dtype, MemoryReader, ReadPlan, RowIdx, RowReader, Segment, SegmentCodec,
-    SegmentIdentity, SegmentWriter, TensorSpec,
+    DiskProfile, Dtype, FileSystem, MemoryReader, ReadPlan, RowIdx, RowReader, Segment,
+    SegmentCodec, SegmentIdentity, SegmentWriter, TensorSpec,
 };
 use uuid::Uuid;
 

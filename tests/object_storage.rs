@@ -1,5 +1,5 @@
-//! Push, pull and garbage collection over a real server of S3's protocol, moto, and a proxy before it that
-//! fails. `./x buckets` installs moto; without it the tests report that they are skipped.
+//! Push, pull and garbage collection over a real server of S3's protocol, moto, and a proxy before
+//! it that fails. `./x buckets` installs moto; without it the tests report that they are skipped.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -326,8 +326,8 @@ fn a_graph_goes_to_s3_and_comes_back_and_garbage_is_collected() {
     home.lode(&["pull", "s3://nobucket/g", "x"]).failed(1, &["s3://nobucket/g"]);
 }
 
-/// The first publication of partition 0 is taken, and its reply lost: the writer finds that it won. Then
-/// every fault at every step of a push.
+/// The first publication of partition 0 is taken, and its reply lost: the writer finds that it won.
+/// Then every fault at every step of a push.
 #[test]
 fn a_push_holds_over_lost_replies_refusals_and_cut_connections() {
     let Some(home) = Home::new() else { return };

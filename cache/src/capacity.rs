@@ -6,8 +6,8 @@ use crate::policy::PolicySpec;
 /// Memory for a tier, and what it is for.
 #[derive(Clone, Copy, Debug)]
 pub struct TierSpec {
-    /// Bytes that are free: [`crate::Device::free_bytes`] of a device, or what the system has
-    /// available and its control groups allow.
+    /// Bytes that are free: [`crate::device::Device::free_bytes`] of a device, or what the system
+    /// has available and its control groups allow.
     pub free_bytes: u64,
     /// Bytes of these to be left to others.
     pub reserve_bytes: u64,

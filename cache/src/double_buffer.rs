@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::HotSet;
+use crate::hot_set::HotSet;
 
 /// The steady cache and its successor (RapidGNN, sections 3 and 4.6), shared between the thread
 /// that fills and those that read.
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     fn set_of(id: u32) -> HotSet {
-        HotSet::build::<crate::HotSetError>(vec![id], 4, |_, rows| {
+        HotSet::build::<crate::hot_set::HotSetError>(vec![id], 4, |_, rows| {
             rows.copy_from_slice(&id.to_le_bytes());
             Ok(())
         })

@@ -1,5 +1,5 @@
-//! [`crate::VersionedRows`] and [`crate::VolatileRows`] over the model checker's atomics, which try
-//! every order of accesses.
+//! [`crate::versioned::VersionedRows`] and [`crate::volatile::VolatileRows`] over the model
+//! checker's atomics, which try every order of accesses.
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;

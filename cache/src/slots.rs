@@ -232,7 +232,7 @@ impl Slots {
     }
 }
 
-/// Slots that stay as they are until [`crate::Directory::release`] takes them back.
+/// Slots that stay as they are until [`crate::directory::Directory::release`] takes them back.
 #[must_use = "slots stay pinned until the ticket is released"]
 pub struct PinTicket(pub(crate) Vec<u32>);
 

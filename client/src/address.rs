@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lodestore_schema::shard_socket;
 
-use crate::ClientError;
+use crate::error::ClientError;
 
 /// Where a server listens: `HOST:PORT`, or `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]

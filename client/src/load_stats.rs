@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{PullStats, TierRows};
+use crate::source::{PullStats, TierRows};
 
 /// Times of loading one or more batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use lodestore_schema::pem;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::ClientError;
+use crate::error::ClientError;
 
 /// All certificates of a file, of which there must be one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError> {

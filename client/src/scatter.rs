@@ -2,7 +2,8 @@
 
 use lodestore_graph::NodeId;
 
-use crate::{ClientError, PullKind, PullStats, RowSource};
+use crate::error::ClientError;
+use crate::source::{PullKind, PullStats, RowSource};
 
 /// Copies row `i` of `rows` to row `positions[i]` of `out`, which has room for all of them.
 pub(crate) fn scatter(rows: &[u8], row_bytes: usize, positions: &[u32], out: &mut [u8]) {

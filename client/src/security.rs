@@ -10,7 +10,7 @@ use rustls::RootCertStore;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 
-use crate::ClientError;
+use crate::error::ClientError;
 use crate::pem::{bad, certificates, private_key};
 
 /// Token and certificates of a client; by default none, and connections in the clear.

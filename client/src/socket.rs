@@ -20,7 +20,9 @@ use rustix::net::{
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
-use crate::{Address, ClientError, Security};
+use crate::address::Address;
+use crate::error::ClientError;
+use crate::security::Security;
 
 /// A host that does not answer is given up after this time, so that another can be tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

@@ -11,7 +11,10 @@ use std::{
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::Dtype;
 
-use crate::{BatchLoader, ClientError, MemorySource, PullKind, PullStats, RowSource, TensorInfo};
+use crate::error::ClientError;
+use crate::loader::BatchLoader;
+use crate::source::memory::MemorySource;
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 
 /// Bytes of a row of the test graph.
 pub(crate) const ROW_BYTES: usize = 4;

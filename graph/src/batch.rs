@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::NodeId;
+use crate::ids::NodeId;
 
 /// The sampled computation graph of some roots.
 ///

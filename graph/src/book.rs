@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use crate::{NodeId, PartId};
+use crate::ids::{NodeId, PartId};
 
 /// Range bounds of all partitions; routing is a search over them, then a subtraction.
 ///

@@ -21,7 +21,8 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::{PartId, PartitionBook};
+use crate::book::PartitionBook;
+use crate::ids::PartId;
 
 /// Bytes of the header; the first section starts here.
 pub const HEADER_BYTES: usize = 4096;

@@ -4,7 +4,8 @@
 use serde::Serialize;
 
 use crate::batch::{Batch, Block};
-use crate::{NodeId, PartitionBook};
+use crate::book::PartitionBook;
+use crate::ids::NodeId;
 
 /// A node of the batch that the micrograph does not have.
 const ABSENT: u32 = u32::MAX;

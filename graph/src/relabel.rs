@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-use crate::{PartId, PartitionBook};
+use crate::book::PartitionBook;
+use crate::ids::PartId;
 
 /// A bijection between external ids (of the input) and internal ids (of the stored graph).
 ///
@@ -162,7 +163,7 @@ mod tests {
             prop_assert_eq!(&relabelling.external_of, &sorted);
             for (external, &internal) in relabelling.internal_of.iter().enumerate() {
                 prop_assert_eq!(relabelling.external_of[internal as usize] as usize, external);
-                let owner = relabelling.book.part_of(crate::NodeId(internal));
+                let owner = relabelling.book.part_of(crate::ids::NodeId(internal));
                 prop_assert_eq!(owner, Some(assignment[external]));
             }
         }

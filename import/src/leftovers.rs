@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-/// Returns a warning for each folder beside `out` of an import to it that has not ended. They are not
-/// removed: one may belong to an import that still runs.
+/// Returns a warning for each folder beside `out` of an import to it that has not ended. They are
+/// not removed: one may belong to an import that still runs.
 pub(crate) fn warnings(out: &Path) -> Vec<String> {
     let warning = |name: String| {
         format!(

@@ -1,8 +1,8 @@
 //! Import: edges, tensors and whole datasets in files become a partitioned graph.
 //!
-//! [`import`] runs the stages, [`add_tensors`] adds tensors to a graph, [`Dataset`] reads the folder
-//! layouts of other projects. This crate knows files, partitioners and the store. It does not know
-//! flags, terminals or the network.
+//! [`import`] runs the stages, [`add_tensors`] adds tensors to a graph, [`Dataset`] reads the
+//! folder layouts of other projects. This crate knows files, partitioners and the store. It does
+//! not know flags, terminals or the network.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

@@ -15,8 +15,8 @@ pub trait Observer {
         let _ = (stage, done, total);
     }
 
-    /// Receives a folder that exists until the import ends; a process that ends before should remove
-    /// it. An error ends the import.
+    /// Receives a folder that exists until the import ends; a process that ends before should
+    /// remove it. An error ends the import.
     fn staged(&mut self, dir: &Path) -> io::Result<()> {
         let _ = dir;
         Ok(())

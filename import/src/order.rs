@@ -25,8 +25,8 @@ pub struct OrderReport {
     pub order: &'static str,
     /// Seconds to find each order, once the topology is there.
     pub order_seconds: BTreeMap<&'static str, f64>,
-    /// Distinct rows for each distinct page, when sampled batches are read one by one. Empty without
-    /// a tensor, and where the topology does not fit in memory.
+    /// Distinct rows for each distinct page, when sampled batches are read one by one. Empty
+    /// without a tensor, and where the topology does not fit in memory.
     pub rows_per_page: BTreeMap<&'static str, f64>,
     /// The same when windows of 8 batches are read together.
     pub rows_per_page_window: BTreeMap<&'static str, f64>,
@@ -50,8 +50,8 @@ struct Others {
 }
 
 impl Ordering {
-    /// Puts the nodes of each partition in `order`. Unless that is the input's and the only one, the
-    /// topology is written to `staging` first, and removed once it is used.
+    /// Puts the nodes of each partition in `order`. Unless that is the input's and the only one,
+    /// the topology is written to `staging` first, and removed once it is used.
     pub(crate) fn find(
         order: RowOrder,
         compare: bool,

@@ -142,10 +142,10 @@ impl Graph {
 
     /// Gathers the rows of `ids`, in their order: (n, width), or (n,) for width 1.
     ///
-    /// ids: n integers in one dimension, as int64, int32, uint32, uint64 or a list; repeats allowed.
-    /// out: an array of exactly that shape and dtype, which is filled and returned.
-    /// dtype: "float32" for rows converted to it; None: as stored.
-    /// bulk: servers favour throughput over latency, and serve other requests first.
+    /// ids: n integers in one dimension, as int64, int32, uint32, uint64 or a list; repeats
+    /// allowed. out: an array of exactly that shape and dtype, which is filled and returned. dtype:
+    /// "float32" for rows converted to it; None: as stored. bulk: servers favour throughput over
+    /// latency, and serve other requests first.
     ///
     /// Raises IdError, UnknownTensorError, ShapeError, DtypeError, DamagedError.
     #[pyo3(signature = (tensor, ids, *, out=None, dtype=None, bulk=false))]

@@ -16,7 +16,8 @@ use crate::ids::node_ids;
 use crate::open_graph::OpenGraph;
 use crate::signals;
 
-/// Samples the neighbours of nodes, hop by hop: each node draws once, in the hop after its discovery.
+/// Samples the neighbours of nodes, hop by hop: each node draws once, in the hop after its
+/// discovery.
 ///
 /// The neighbours that a node draws depend on the seed of the call, the hop and the node alone,
 /// never on threads, workers or the order of calls. Pickled as the graph and the fan-outs.

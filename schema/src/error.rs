@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::WireVersions;
+use crate::hello::WireVersions;
 
 /// A peer broke the wire's rules. The connection cannot continue after any of these.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

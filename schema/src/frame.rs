@@ -7,7 +7,7 @@
 //! | 8 | … | head: one Cap'n Proto message, standard stream framing |
 //! | … | … | body: bulk bytes |
 
-use crate::WireError;
+use crate::error::WireError;
 use crate::limits::{
     PREFIX_BYTES, REPLY_BODY_BYTES_MAX, REPLY_HEAD_BYTES_MAX, REQUEST_BODY_BYTES_MAX,
     REQUEST_HEAD_BYTES_MAX,

@@ -19,7 +19,7 @@
 
 use std::fmt;
 
-use crate::WireError;
+use crate::error::WireError;
 use crate::limits::{HELLO_BYTES, WIRE_VERSION, WIRE_VERSION_OLDEST, WIRE_VERSION_PLAIN_MAX};
 
 const MAGIC: [u8; 8] = *b"LODESTOR";

@@ -3,8 +3,8 @@
 use capnp::message::{Builder, HeapAllocator, ReaderOptions};
 use capnp::serialize::{BufferSegments, write_message};
 
-use crate::Prefix;
-use crate::WireError;
+use crate::error::WireError;
+use crate::frame::Prefix;
 use crate::limits::{NESTING_MAX, PREFIX_BYTES, TRAVERSAL_PER_WORD, TRAVERSAL_WORDS_MIN};
 
 /// Room for a typical head, so that building one allocates once.

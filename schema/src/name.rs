@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::WireError;
+use crate::error::WireError;
 use crate::limits::NAME_BYTES_MAX;
 
 /// Name of a volatile tensor or of an element type: 1 to 64 printable bytes of ASCII.

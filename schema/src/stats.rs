@@ -1,6 +1,6 @@
 //! Report of a server: counters of its shards, and the state of its updates.
 
-use crate::WireError;
+use crate::error::WireError;
 use crate::lodestore_capnp::{shard_stats, stats, updates};
 use crate::reply::bad;
 

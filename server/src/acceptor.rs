@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use tracing::warn;
 
-use crate::ServerError;
+use crate::error::ServerError;
 use crate::listen::Listeners;
 use crate::log_limit::LogLimiter;
 use crate::mailbox::Mailbox;

@@ -8,8 +8,9 @@ use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::server::WebPkiClientVerifier;
 
+use crate::config::ServerConfig;
+use crate::error::ServerError;
 use crate::pem::{bad, certificates, private_key};
-use crate::{ServerConfig, ServerError};
 
 /// PEM files of a server that speaks TLS.
 #[derive(Clone, Debug)]
@@ -94,8 +95,8 @@ impl CredentialReloader {
     ///
     /// # Errors
     /// `Tls` when a file cannot be used, `Renewal` when one of these is added or left out, and what
-    /// is wrong with settings that [`Server::start`](crate::Server::start) would refuse. All stays
-    /// as it was then.
+    /// is wrong with settings that [`Server::start`](crate::server::Server::start) would refuse.
+    /// All stays as it was then.
     pub fn renew(&self, config: &ServerConfig) -> Result<(), ServerError> {
         config.check()?;
         self.0.renew(AuthPolicy::new(config)?)

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use lodestore_schema::{Failure, FailureCode};
 use tracing::warn;
 
-use crate::ServerError;
+use crate::error::ServerError;
 use crate::error::failure;
 use crate::limits::{CALLS_WAITING_MAX, LOOK_THREADS, WRITE_THREADS};
 

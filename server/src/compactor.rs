@@ -11,7 +11,7 @@ use lodestore_schema::UpdateStats;
 use lodestore_store::{Folding, StoreError, TensorHandle};
 use tracing::{info, warn};
 
-use crate::ServerError;
+use crate::error::ServerError;
 use crate::limits::{QUICK_SWEEPS, SWEEP_EVERY, SWEEP_PAUSE};
 use crate::mailbox::Mailbox;
 use crate::partitions::Partitions;

@@ -7,8 +7,11 @@ use lodestore_cache::PolicyKind;
 use lodestore_graph::PartId;
 use lodestore_schema::Tokens;
 
+use crate::auth::TlsFiles;
+use crate::error::ServerError;
 use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
-use crate::{PreloadChoice, ServerError, TlsFiles, VolatileChoice};
+use crate::preload::PreloadChoice;
+use crate::volatile::VolatileChoice;
 
 /// Keeps the rows that many batches share and needs little time per row: see
 /// benches/notes/cache-policies.md.
@@ -57,10 +60,10 @@ pub struct ServerConfig {
     /// Addresses of the writers whose versions the folder follows; then no puts are taken.
     pub follow: Option<String>,
     /// With `follow`: serve those of `parts` that are in the folder, and others as
-    /// [`Installer::adopt`](crate::Installer::adopt) adds them.
+    /// [`Installer::adopt`](crate::installer::Installer::adopt) adds them.
     pub grows: bool,
     /// Report how far commits are published elsewhere:
-    /// [`Server::publishing`](crate::Server::publishing).
+    /// [`Server::publishing`](crate::server::Server::publishing).
     pub publishes: bool,
     /// Token that clients over TCP must show first. Over a Unix socket its mode says who may.
     pub token: Option<Tokens>,

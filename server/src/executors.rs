@@ -7,7 +7,7 @@ use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
 use rustix::process::{Resource, getrlimit};
 use tracing::warn;
 
-use crate::ServerError;
+use crate::error::ServerError;
 use crate::limits::{IO_BYTES_PER_SHARD, LOCKED_BYTES_PER_SHARD, MAILBOX_LEN, TURN};
 use crate::mailbox::Mailbox;
 use crate::shard::plan::ShardPlan;

@@ -11,8 +11,9 @@ use lodestore_schema::shard_socket;
 use rustix::fs::Mode;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use crate::config::ServerConfig;
+use crate::error::ServerError;
 use crate::limits::KEEPALIVE;
-use crate::{ServerConfig, ServerError};
 
 /// Connections that may wait at a Unix socket to be accepted; the system's own bound is lower.
 const BACKLOG: i32 = 4096;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use lodestore_cache::{MemoryRequest, PolicySpec, shares};
 
+use crate::config::ServerConfig;
 use crate::connection::REGION_BYTES;
+use crate::error::ServerError;
 use crate::limits::{SHARED_BYTES_PER_SHARD, SHARED_ONE_IN};
 use crate::partitions::{Partitions, ServedTensor};
-use crate::{ServerConfig, ServerError};
 
 /// Bytes of the budget that clients of this machine may map of one shard; whole regions, and none
 /// without a Unix socket.

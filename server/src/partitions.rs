@@ -17,9 +17,10 @@ use lodestore_store::{
 };
 use uuid::Uuid;
 
+use crate::config::ServerConfig;
+use crate::error::ServerError;
 use crate::pins::{Pins, Use};
 use crate::puts::Puts;
-use crate::{ServerConfig, ServerError};
 
 /// The partitions and tensors of one server.
 pub(crate) struct Partitions {

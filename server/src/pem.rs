@@ -8,7 +8,7 @@ use lodestore_schema::pem;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::ServerError;
+use crate::error::ServerError;
 
 /// All certificates of a file, of which there must be one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {

@@ -16,6 +16,8 @@ use crate::acceptor::Acceptor;
 use crate::auth::{AuthHandle, AuthPolicy, CredentialReloader};
 use crate::blocking::BlockingPools;
 use crate::compactor::{Compactor, Runs};
+use crate::config::ServerConfig;
+use crate::error::ServerError;
 use crate::executors;
 use crate::http::HttpServer;
 use crate::listen::Listeners;
@@ -29,7 +31,6 @@ use crate::shard::plan::ShardPlan;
 use crate::stats::Counters;
 use crate::supervisor::ThreadSupervisor;
 use crate::volatile::Volatile;
-use crate::{ServerConfig, ServerError};
 
 /// A running server; dropping it stops it.
 ///

@@ -11,9 +11,10 @@ use lodestore_schema::{Declare, Declared, Failure, FailureCode, VolatileStats};
 use lodestore_store::{Dtype, TensorSpec};
 use thiserror::Error;
 
+use crate::config::ServerConfig;
+use crate::error::ServerError;
 use crate::error::failure;
 use crate::partitions::Partitions;
-use crate::{ServerConfig, ServerError};
 
 /// A volatile tensor that a server declares when it starts, over the partitions that it serves.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -166,7 +166,8 @@ impl Graph {
 
     /// Opens the segment under `tensor` in a partition and checks all of it but its rows.
     ///
-    /// Rows that were committed since are in deltas: see [`GraphHandle`](crate::GraphHandle).
+    /// Rows that were committed since are in deltas: see
+    /// [`GraphHandle`](crate::update::GraphHandle).
     pub fn segment(&self, part: PartId, tensor: &str) -> Result<Segment, StoreError> {
         let tensor = self.tensor(tensor)?;
         self.with_catalog(part, |catalog| self.segment_of(&catalog, part, tensor))

@@ -4,7 +4,7 @@
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Tensor, Var};
 use rayon::prelude::*;
 
-use crate::Optimizer;
+use crate::options::Optimizer;
 
 const BETA1: f64 = 0.9;
 const BETA2: f64 = 0.999;

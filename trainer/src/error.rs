@@ -6,7 +6,9 @@ use lodestore_client::ClientError;
 use lodestore_graph::{NodeId, rapa::RapaError, schedule::ScheduleError, topology::TopologyError};
 use thiserror::Error;
 
-use crate::{CheckpointError, collective::CollectiveError, model_file::SavedModelError};
+use crate::checkpoint::CheckpointError;
+use crate::collective::CollectiveError;
+use crate::model_file::SavedModelError;
 
 /// Why training stopped.
 #[derive(Debug, Error)]

@@ -5,11 +5,9 @@ use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
 use rayon::prelude::*;
 
-use crate::{
-    TrainError,
-    matrix::sparse::{SparsePiece, SparseRows},
-    matrix::spmm::ROWS_PER_TASK,
-};
+use crate::error::TrainError;
+use crate::matrix::sparse::{SparsePiece, SparseRows};
+use crate::matrix::spmm::ROWS_PER_TASK;
 
 /// Bytes of a row that are looked at together, and then, if some are not 0, in parts.
 const SPAN_BYTES: usize = 512;

@@ -10,22 +10,22 @@ use std::{
 use lodestore_graph::{NodeId, PartId};
 use serde::Serialize;
 
-use crate::{
-    Metric, ModelKind, TrainError, TrainGraph, WorkerSources,
-    collective::ThreadCollective,
-    evaluate::Accuracy,
-    features::FeatureRows,
-    layerwise::{
-        LayerPass, NodeSet, Owners, PassEnd, PassLimits, PassOutput, PassPlace, WorkFolder,
-        check_finite, remove,
-    },
-    matrix::Matrix,
-    matrix::workspace::Workspace,
-    model::{Model, ModelSpec},
-    model_file::ModelFile,
-    process_group::ProcessGroup,
-    setup::Setup,
+use crate::collective::ThreadCollective;
+use crate::error::TrainError;
+use crate::evaluate::Accuracy;
+use crate::features::FeatureRows;
+use crate::layerwise::{
+    LayerPass, NodeSet, Owners, PassEnd, PassLimits, PassOutput, PassPlace, WorkFolder,
+    check_finite, remove,
 };
+use crate::matrix::Matrix;
+use crate::matrix::workspace::Workspace;
+use crate::metric::Metric;
+use crate::model::{Model, ModelKind, ModelSpec};
+use crate::model_file::ModelFile;
+use crate::process_group::ProcessGroup;
+use crate::setup::Setup;
+use crate::train::{TrainGraph, WorkerSources};
 
 /// Result of a saved model on a graph.
 #[derive(Clone, Debug, Serialize)]

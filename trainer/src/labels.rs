@@ -4,7 +4,10 @@ use lodestore_client::{BatchLoader, RowBuffer};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::Dtype;
 
-use crate::{Metric, TrainConfig, TrainError, WorkerSources};
+use crate::config::TrainConfig;
+use crate::error::TrainError;
+use crate::metric::Metric;
+use crate::train::WorkerSources;
 
 /// More classes than any model here should get: a label past this is taken for damage.
 const MAX_CLASSES: i64 = 1 << 16;

@@ -29,7 +29,7 @@ pub enum Metric {
 /// Logits of nodes as they come, summed up for a metric.
 ///
 /// Memory: for [`Metric::RocAuc`] 8 bytes for each label of each measured node, twice that while
-/// vectors grow; else nothing. It is no part of [`crate::TrainConfig::evaluation_bytes`].
+/// vectors grow; else nothing. It is no part of [`crate::config::TrainConfig::evaluation_bytes`].
 #[derive(Debug)]
 pub(crate) struct Measure {
     metric: Metric,

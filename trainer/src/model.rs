@@ -6,20 +6,16 @@ use candle_core::{Result, Var};
 use lodestore_graph::{NodeId, batch::Block};
 use serde::Serialize;
 
-use crate::{
-    LayerOptions, TrainConfig, TrainError,
-    config::check,
-    conv::{
-        Conv, Hop, Input, LayerDropout,
-        gat::{Gat, Heads},
-    },
-    layer::{Layer, Saved},
-    linear::Linear,
-    matrix::Matrix,
-    matrix::workspace::Workspace,
-    norm::NormLayer,
-    options::Norm,
-};
+use crate::config::{TrainConfig, check};
+use crate::conv::gat::{Gat, Heads};
+use crate::conv::{Conv, Hop, Input, LayerDropout};
+use crate::error::TrainError;
+use crate::layer::{Layer, Saved};
+use crate::linear::Linear;
+use crate::matrix::Matrix;
+use crate::matrix::workspace::Workspace;
+use crate::norm::NormLayer;
+use crate::options::{LayerOptions, Norm};
 
 /// Most parameters of a model, so that its file has less than 4 GiB.
 const MAX_PARAMETERS: u64 = 1_000_000_000;

@@ -16,12 +16,12 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use tempfile::{Builder, NamedTempFile};
 use thiserror::Error;
 
-use crate::{
-    Aggregation, LayerOptions, Metric, Norm, TrainConfig, TrainError,
-    config::MAX_LAYERS,
-    model::{Model, ModelSpec},
-    norm::NormLayer,
-};
+use crate::config::{MAX_LAYERS, TrainConfig};
+use crate::error::TrainError;
+use crate::metric::Metric;
+use crate::model::{Model, ModelSpec};
+use crate::norm::NormLayer;
+use crate::options::{Aggregation, LayerOptions, Norm};
 
 /// A larger file is no model of this crate.
 const MAX_FILE_BYTES: u64 = 1 << 32;
@@ -289,7 +289,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::ModelKind;
+    use crate::model::ModelKind;
 
     #[test]
     fn settings_survive_a_file_and_unknown_ones_are_named() {

@@ -4,7 +4,9 @@ use std::{fmt, str::FromStr};
 
 use serde::Serialize;
 
-use crate::{ModelKind, TrainError, config::check};
+use crate::config::check;
+use crate::error::TrainError;
+use crate::model::ModelKind;
 
 /// How the rows of a node's neighbours become one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -180,7 +182,7 @@ by_name!(RateSchedule, "learning-rate schedule", Constant = "constant", Cosine =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TrainConfig;
+    use crate::config::TrainConfig;
 
     #[test]
     fn names_are_read_back_and_others_are_refused() {

@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 use lodestore_graph::batch::Block;
 use lodestore_graph::rapa::DiskProfile;
 
-use crate::TrainError;
+use crate::error::TrainError;
 use crate::matrix::spmm::{OwnRows, Spmm};
 use crate::matrix::workspace::Workspace;
 use crate::random::CounterRandom;

@@ -2,7 +2,9 @@
 
 use std::f64::consts::PI;
 
-use crate::{RateSchedule, TrainConfig, TrainError, WarmUp};
+use crate::config::TrainConfig;
+use crate::error::TrainError;
+use crate::options::{RateSchedule, WarmUp};
 
 /// The learning rate as a function of the step.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +52,7 @@ impl LearningRate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::UpdateOptions;
+    use crate::options::UpdateOptions;
 
     fn rate(schedule: RateSchedule, warm_up: WarmUp) -> Result<LearningRate, TrainError> {
         let update = UpdateOptions { schedule, warm_up, ..UpdateOptions::default() };

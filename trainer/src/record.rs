@@ -4,13 +4,13 @@ use std::mem::take;
 
 use lodestore_client::{LoadStats, PrefetchStats};
 
-use crate::{
-    EpochReport, Mode, TrainConfig, WorkerStep,
-    bottleneck::StepSums,
-    checkpoint::Measured,
-    evaluate::Accuracy,
-    step_outcome::{MemberStats, TeamStep},
-};
+use crate::bottleneck::StepSums;
+use crate::checkpoint::Measured;
+use crate::config::{Mode, TrainConfig};
+use crate::evaluate::Accuracy;
+use crate::report::EpochReport;
+use crate::step::WorkerStep;
+use crate::step_outcome::{MemberStats, TeamStep};
 
 /// Measurements so far.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::{
 use lodestore_graph::splitmix64;
 use serde::Serialize;
 
-use crate::TrainError;
+use crate::error::TrainError;
 
 /// The longest step that is taken for one.
 const MOST_SECONDS: f64 = 3600.0;

@@ -1,11 +1,10 @@
 //! A model with the state of its optimiser.
 
-use crate::{
-    TrainConfig, TrainError,
-    adam::{Adam, AdamState},
-    model::Model,
-    rate::LearningRate,
-};
+use crate::adam::{Adam, AdamState};
+use crate::config::TrainConfig;
+use crate::error::TrainError;
+use crate::model::Model;
+use crate::rate::LearningRate;
 
 /// A model and its optimiser. Mini-batch training has one, which all workers share: its gradients
 /// are those of all of them. `sdt` has one for each partition.
@@ -62,7 +61,8 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{RateSchedule, UpdateOptions, WarmUp, model::ModelSpec};
+    use crate::model::ModelSpec;
+    use crate::options::{RateSchedule, UpdateOptions, WarmUp};
 
     fn replica(update: UpdateOptions) -> Replica {
         let (learning_rate, weight_decay, epochs) = (0.5, 0.0, 2);

@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    FullConfig, HopConfig, HotPolicy, Metric, ModelKind, Place, Roots, SdtConfig, StepShares,
-    Strategy, collective::Traffic,
-};
+use crate::bottleneck::StepShares;
+use crate::checkpoint::Place;
+use crate::collective::Traffic;
+use crate::config::{FullConfig, HopConfig, HotPolicy, Roots, SdtConfig, Strategy};
+use crate::metric::Metric;
+use crate::model::ModelKind;
 
 /// Whence remote rows came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

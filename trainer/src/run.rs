@@ -4,23 +4,25 @@ use std::{mem::take, ops::ControlFlow, thread::Scope, time::Instant};
 
 use lodestore_graph::peak_rss_bytes;
 
-use crate::{
-    Merge, Mode, Place, Progress, SavedModelError, Strategy, TrainConfig, TrainError, TrainReport,
-    best_model::BestModel,
-    checkpoint::{Checkpoint, Checkpoints, Folder, Identity},
-    collective::Traffic,
-    config::Due,
-    evaluate::Evaluator,
-    model_file,
-    process_group::{Opening, ProcessGroup},
-    record::Record,
-    replica::{Replica, ReplicaState},
-    setup::Setup,
-    step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep, word_of},
-    step_outcome::{MemberStats, StepOutcome, TeamStep},
-    strategy::{hop, sdt::LocalModels},
-    workers::{Team, Teams},
-};
+use crate::best_model::BestModel;
+use crate::checkpoint::{Checkpoint, Checkpoints, Folder, Identity, Place};
+use crate::collective::Traffic;
+use crate::config::{Due, Merge, Mode, Strategy, TrainConfig};
+use crate::error::TrainError;
+use crate::evaluate::Evaluator;
+use crate::model_file;
+use crate::model_file::SavedModelError;
+use crate::process_group::{Opening, ProcessGroup};
+use crate::record::Record;
+use crate::replica::{Replica, ReplicaState};
+use crate::report::TrainReport;
+use crate::setup::Setup;
+use crate::step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep, word_of};
+use crate::step_outcome::{MemberStats, StepOutcome, TeamStep};
+use crate::strategy::hop;
+use crate::strategy::sdt::LocalModels;
+use crate::train::Progress;
+use crate::workers::{Team, Teams};
 
 /// All that changes from step to step.
 pub(crate) struct Run<'a> {

@@ -3,7 +3,9 @@
 use lodestore_client::{BatchReadiness, HotSetStats, LoadStats, PrefetchStats};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{Place, TrainError, step::StepSeconds};
+use crate::checkpoint::Place;
+use crate::error::TrainError;
+use crate::step::StepSeconds;
 
 /// Elements that are checked together.
 const ELEMENTS_PER_CHECK: usize = 1 << 12;

@@ -5,14 +5,14 @@ use std::{ops::ControlFlow, sync::Arc, thread::scope, time::Instant};
 use lodestore_client::{BatchLoader, ClientError, PullStats, RowSource};
 use lodestore_graph::{PartId, PartitionBook, topology::Topology};
 
-use crate::{
-    EpochReport, TrainConfig, TrainError, TrainReport, WorkerStep,
-    collective::{Collective, ThreadCollective},
-    process_group::ProcessGroup,
-    report::RowsFrom,
-    run::Run,
-    setup::Setup,
-};
+use crate::collective::{Collective, ThreadCollective};
+use crate::config::TrainConfig;
+use crate::error::TrainError;
+use crate::process_group::ProcessGroup;
+use crate::report::{EpochReport, RowsFrom, TrainReport};
+use crate::run::Run;
+use crate::setup::Setup;
+use crate::step::WorkerStep;
 
 /// The graph to train on; rows are not part of it.
 #[derive(Clone, Copy, Debug)]
@@ -98,9 +98,9 @@ pub enum Progress<'a> {
 /// Trains as `config` says, with one entry of `sources` per worker.
 ///
 /// The same config, graph and rows give the same losses bit for bit, whatever the way to fetch, the
-/// number of cores, and the sources' speed, unless times decide what is merged ([`crate::Merge`]).
-/// A run that was killed and continues from its checkpoint ends with the same parameters as one
-/// that was not. Nothing notices features that have changed meanwhile.
+/// number of cores, and the sources' speed, unless times decide what is merged
+/// ([`crate::config::Merge`]). A run that was killed and continues from its checkpoint ends with
+/// the same parameters as one that was not. Nothing notices features that have changed meanwhile.
 ///
 /// `progress` ends the run by breaking: after the step or the epoch that it received, or when the
 /// schedule is written. The results so far are reported, as `interrupted`; a run with checkpoints

@@ -14,20 +14,20 @@ use lodestore_client::{
 };
 use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topology};
 
-use crate::{
-    Place, Replay, TrainConfig, TrainError,
-    config::Due,
-    conv::Input,
-    features::FeatureRows,
-    labels::Labels,
-    loss::{Loss, worst_row},
-    matrix::sparse::SparseRows,
-    matrix::workspace::Workspace,
-    model::{Hops, Model},
-    step::StepSeconds,
-    step_outcome::StepOutcome,
-    strategy::hop::{Iteration, Micrograph, MicrographRows, Micrographs},
-};
+use crate::checkpoint::Place;
+use crate::config::{Due, TrainConfig};
+use crate::conv::Input;
+use crate::error::TrainError;
+use crate::features::FeatureRows;
+use crate::labels::Labels;
+use crate::loss::{Loss, worst_row};
+use crate::matrix::sparse::SparseRows;
+use crate::matrix::workspace::Workspace;
+use crate::model::{Hops, Model};
+use crate::replay::Replay;
+use crate::step::StepSeconds;
+use crate::step_outcome::StepOutcome;
+use crate::strategy::hop::{Iteration, Micrograph, MicrographRows, Micrographs};
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
 pub(crate) const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;

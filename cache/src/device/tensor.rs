@@ -6,8 +6,8 @@ use super::DeviceError;
 use super::cuda;
 
 /// Memory on a device for the rows of a batch, back to back in the order of the ids. Made by
-/// [`crate::DeviceTier::tensor`], filled by [`crate::DeviceTier::gather`], used again for batch
-/// after batch. To prepare a batch while another one is in use, take two.
+/// [`crate::device::DeviceTier::tensor`], filled by [`crate::device::DeviceTier::gather`], used
+/// again for batch after batch. To prepare a batch while another one is in use, take two.
 pub struct BatchTensor {
     pub(crate) rows: Rows,
     /// Bytes of the batch that was gathered last.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Candidate, DecaySpec, NEVER, PolicyKind, Replacement, Scoreboard, next_uses};
+use crate::policy::{Candidate, DecaySpec, NEVER, PolicyKind, Replacement, Scoreboard, next_uses};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 

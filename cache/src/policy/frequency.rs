@@ -1,10 +1,10 @@
 //! `frequency`: RapidGNN's hot set (sections 4.5 and 4.6).
 //!
 //! - Ids in order of how often the batches of an epoch use them; ties: lower id first.
-//! - The first of them, one per slot, are the target of that epoch. At its end the owner hands
-//!   over the next epoch's with [`crate::Directory::retarget`], and brings the rows that are
-//!   wanted before the first batch. [`crate::DoubleBuffer`] does the same for threads that read
-//!   while the next set is being filled.
+//! - The first of them, one per slot, are the target of that epoch. At its end the owner passes the
+//!   next epoch's to [`crate::directory::Directory::retarget`], and brings the rows that are wanted
+//!   before the first batch. [`crate::double_buffer::DoubleBuffer`] does the same for threads that
+//!   read while the next set is being filled.
 
 /// Returns the ids of an epoch's accesses, each once, in the order in which `frequency` prefers
 /// them.

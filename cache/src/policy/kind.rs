@@ -107,7 +107,7 @@ impl std::fmt::Display for PolicyKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PolicySpec;
+    use crate::policy::PolicySpec;
 
     #[test]
     fn reactive_are_those_that_a_name_makes_and_a_capacity_bounds() {

@@ -37,13 +37,13 @@ pub enum PolicySpec {
     TinyLfu,
     /// Candidates and parameters of MassiveGNN.
     Decay(DecaySpec),
-    /// Ids, the best first: [`crate::rank_by_degree`].
+    /// Ids, the best first: [`crate::policy::rank_by_degree`].
     Degree(Arc<[u32]>),
-    /// Ids of the first epoch, the best first: [`crate::rank_by_frequency`].
+    /// Ids of the first epoch, the best first: [`crate::policy::rank_by_frequency`].
     Frequency(Arc<[u32]>),
     /// The overlap ratio R of each id, from id 0 on; ids past the end have 0.
     Overlap(Arc<[u16]>),
-    /// The future comes batch by batch through [`crate::Directory::announce`].
+    /// The future comes batch by batch through [`crate::directory::Directory::announce`].
     Oracle {
         /// Batches of the trace: no next use is at or past it.
         n_batches: u32,

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Directory, NO_SLOT, PolicySpec};
+use crate::directory::Directory;
+use crate::policy::PolicySpec;
+use crate::slots::NO_SLOT;
 
 /// A policy in the plainest form: ids instead of slots, searches instead of links.
 pub(crate) trait Naive {

@@ -5,11 +5,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::aged::AgedDirectory;
 use crate::directory::Directory;
-use crate::trace::TraceBuilder;
-use crate::{
+use crate::policy::{
     Candidate, DecaySpec, PolicyKind, Replacement, Scoreboard, next_uses, rank_by_degree,
     rank_by_frequency,
 };
+use crate::trace::TraceBuilder;
 
 fn trace(epochs: &[Vec<Vec<u32>>]) -> Trace {
     builder(epochs).finish(None)

@@ -1,5 +1,7 @@
 use super::*;
-use crate::{MemoryBudget, MemoryError, NO_SLOT, shares};
+use crate::huge_vec::MemoryError;
+use crate::memory_budget::{MemoryBudget, shares};
+use crate::slots::NO_SLOT;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -173,7 +175,7 @@ proptest! {
             Some(*end)
         });
         let bounds: Vec<usize> = std::iter::once(0).chain(bounds).collect();
-        let uses = crate::next_uses(&batches.concat(), &bounds).unwrap();
+        let uses = crate::policy::next_uses(&batches.concat(), &bounds).unwrap();
         let n_batches = batches.len() as u32;
         let spec = if is_oracle { PolicySpec::Oracle { n_batches } } else { PolicySpec::Lru };
         let mut tiers = [(); 2].map(|()| Tier::of_slots(n_slots, 5, 30, &spec).unwrap());

@@ -87,7 +87,7 @@ impl TwoLevelTier {
     }
 
     /// Batches go past the device while its hit rate stays too low. The host's tier has a bypass of
-    /// its own: [`crate::SharedSettings`].
+    /// its own: [`crate::shared::SharedSettings`].
     #[must_use]
     pub fn with_bypass(mut self, settings: Option<BypassSettings>) -> Self {
         self.watch = Watch::new(settings);
@@ -181,7 +181,7 @@ impl TwoLevelTier {
     }
 
     /// For `frequency`: the last batch is over, and these are the rows of the next epoch, the best
-    /// first; see [`crate::Directory::retarget`].
+    /// first; see [`crate::directory::Directory::retarget`].
     pub(crate) fn retarget(&mut self, ids: &[u32]) {
         self.device.retarget(ids);
     }

@@ -5,7 +5,8 @@ use std::io::Read;
 use std::path::Path;
 
 use super::{MAP_BYTES_MAX, Member};
-use crate::{Address, ClientError};
+use crate::address::Address;
+use crate::error::ClientError;
 
 /// Reads the file as it is now.
 pub(super) fn read(path: &Path) -> Result<Vec<Member>, ClientError> {

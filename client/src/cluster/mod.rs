@@ -10,7 +10,8 @@ mod file;
 
 use std::path::PathBuf;
 
-use crate::{Address, ClientError};
+use crate::address::Address;
+use crate::error::ClientError;
 
 #[cfg(feature = "etcd")]
 pub use etcd::{Registration, ServerEntry};

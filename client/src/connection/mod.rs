@@ -15,10 +15,12 @@ use lodestore_schema::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::address::Address;
+use crate::error::ClientError;
 use crate::read_buffer::{Head, ReadBuffer};
+use crate::security::Security;
 use crate::shared_memory::SharedMemory;
 use crate::socket::Stream;
-use crate::{Address, ClientError, Security};
 
 pub(crate) use rows::{Place, Progress};
 pub(crate) use shared_memory::MapFailure;

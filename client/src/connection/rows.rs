@@ -9,7 +9,7 @@ use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{Reply, Versions};
 
 use super::Connection;
-use crate::ClientError;
+use crate::error::ClientError;
 use crate::read_buffer::Head;
 use crate::scatter::scatter;
 

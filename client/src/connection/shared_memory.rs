@@ -10,9 +10,10 @@ use tracing::warn;
 
 use super::Connection;
 use super::rows::neighbours;
+use crate::address::Address;
+use crate::error::ClientError;
 use crate::read_buffer::Head;
 use crate::shared_memory::SharedMemory;
-use crate::{Address, ClientError};
 
 /// Memory of a server that this process could not map, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

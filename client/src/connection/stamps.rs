@@ -9,7 +9,7 @@ use lodestore_schema::{Reply, Request};
 
 use super::rows::neighbours;
 use super::{Connection, Place, Progress};
-use crate::ClientError;
+use crate::error::ClientError;
 use crate::read_buffer::Head;
 
 /// How far the answer to a pull of volatile rows has come.

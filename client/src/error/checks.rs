@@ -3,7 +3,7 @@
 use lodestore_schema::FailureCode;
 
 use super::ClientError;
-use crate::TensorInfo;
+use crate::source::TensorInfo;
 
 impl ClientError {
     /// Whether the connection that it came over is in step, and serves the next request as well. A

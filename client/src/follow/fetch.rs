@@ -3,7 +3,7 @@
 use lodestore_store::{Arrival, FetchedFile, META_FILE, Manifest, StoreError};
 
 use super::Link;
-use crate::ClientError;
+use crate::error::ClientError;
 
 /// A function that receives bytes fetched, and bytes to fetch.
 pub(crate) type Progress<'a> = dyn FnMut(u64, u64) + 'a;

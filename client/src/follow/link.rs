@@ -9,8 +9,10 @@ use lodestore_schema::{
 };
 use lodestore_store::{Manifest, StoreError};
 
+use crate::address::Address;
 use crate::connection::{Connection, time_left};
-use crate::{Address, ClientConfig, ClientError};
+use crate::error::ClientError;
+use crate::remote::ClientConfig;
 
 /// A connection to the server of a partition, which holds the files of the last manifest.
 pub(crate) struct Link {

@@ -16,8 +16,10 @@ use lodestore_graph::PartId;
 use lodestore_schema::{Description, Role};
 use lodestore_store::{Arrival, FetchedFile, FollowedFolder, GraphHandle, Manifest, StoreError};
 
+use crate::address::Address;
+use crate::error::ClientError;
+use crate::remote::ClientConfig;
 use crate::remote::describe;
-use crate::{Address, ClientConfig, ClientError};
 use fetch::fetch_file;
 pub(crate) use fetch::{Fetched, Progress, fetch_part};
 pub(crate) use link::Link;

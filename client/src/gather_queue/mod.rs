@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::Generation;
 
-use crate::{ClientError, PullKind, RowBuffer, RowSource};
+use crate::buffer::RowBuffer;
+use crate::error::ClientError;
+use crate::source::{PullKind, RowSource};
 
 /// The bounds of a [`GatherQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@ use lodestore_store::Dtype;
 use proptest::prelude::*;
 
 use super::*;
-use crate::MemorySource;
+use crate::source::memory::MemorySource;
 
 const N_NODES: u32 = 50;
 const ROW_BYTES: usize = 6;

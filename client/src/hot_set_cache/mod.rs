@@ -17,7 +17,11 @@ use lodestore_graph::NodeId;
 use lodestore_graph::fork::Generation;
 use serde::{Deserialize, Serialize};
 
-use crate::{BatchLoader, ClientError, LoadStats, PullKind, scatter::pull_scattered};
+use crate::error::ClientError;
+use crate::load_stats::LoadStats;
+use crate::loader::BatchLoader;
+use crate::scatter::pull_scattered;
+use crate::source::PullKind;
 
 /// Chooses the hot set of an epoch: distinct ids that rise.
 pub type ChooseHotSet<'a> = dyn Fn(u32) -> Result<Vec<NodeId>, ClientError> + Send + Sync + 'a;

@@ -27,8 +27,10 @@ use std::time::{Duration, Instant};
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use thiserror::Error;
 
+use crate::error::ClientError;
+use crate::remote::Client;
 use crate::remote::ClusterView;
-use crate::{Client, ClientError, RowSource};
+use crate::source::RowSource;
 use arrival_times::Arrivals;
 use draw::{Drawer, Nodes, Words};
 use worker::Worker;

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use lodestore_graph::NodeId;
 use lodestore_schema::FailureCode;
 
-use crate::PullKind;
+use crate::source::PullKind;
 
 /// Latencies up to this are distinguished; longer ones count as this.
 const LONGEST_NS: u64 = 600_000_000_000;

@@ -1,6 +1,6 @@
 use super::*;
-use crate::TierRows;
 use crate::source::PIECE_BYTES;
+use crate::source::TierRows;
 use crate::testing::{ROW_BYTES, TestSource, loader, loader_in_memory, nodes, rows_of};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -88,7 +88,7 @@ impl RowSource for Travelling {
         self.0.book()
     }
 
-    fn tensor(&self, name: &str) -> Result<crate::TensorInfo, ClientError> {
+    fn tensor(&self, name: &str) -> Result<crate::source::TensorInfo, ClientError> {
         self.0.tensor(name)
     }
 
@@ -186,7 +186,7 @@ fn a_node_past_the_last_and_a_wrong_buffer_are_errors() {
 #[test]
 fn sources_with_different_rows_are_refused() {
     let book = lodestore_graph::PartitionBook::from_counts(&[40]).unwrap();
-    let mut other = crate::MemorySource::new(book);
+    let mut other = crate::source::memory::MemorySource::new(book);
     other.add("x", lodestore_store::Dtype::U8, 1, vec![0; 40]).unwrap();
     let found = BatchLoader::new(remote(), Arc::new(other), "x", &[]);
     assert!(matches!(found, Err(ClientError::SourcesDiffer { local: 4, remote: 1, .. })));

@@ -9,7 +9,11 @@ use lodestore_cache::{Decision, NEVER, PolicySpec, Tier};
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
 
-use crate::{BatchLoader, ClientError, LoadStats, PullKind, PullStats, RowBuffer};
+use crate::buffer::RowBuffer;
+use crate::error::ClientError;
+use crate::load_stats::LoadStats;
+use crate::loader::BatchLoader;
+use crate::source::{PullKind, PullStats};
 
 /// Most bytes of rows that filling the tier pulls together.
 const FILL_BYTES: usize = 64 << 20;

@@ -14,7 +14,9 @@ use lodestore_graph::NodeId;
 
 use super::rows::{BatchRows, Free, Memory};
 use super::{BatchSource, PreparedBatch, Shape, Shared, TakeRows};
-use crate::{BatchLoader, ClientError, LoadStats, RowResidency};
+use crate::error::ClientError;
+use crate::load_stats::LoadStats;
+use crate::loader::{BatchLoader, RowResidency};
 
 /// Most groups of batches that are loaded concurrently, however large the window.
 pub(super) const LANES_MAX: u32 = 32;

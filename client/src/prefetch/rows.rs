@@ -12,7 +12,7 @@ use std::{
 use bytemuck::Pod;
 use lodestore_graph::fork::Generation;
 
-use crate::RowBuffer;
+use crate::buffer::RowBuffer;
 
 /// The rows of one batch, in memory that batches loaded with it share.
 ///

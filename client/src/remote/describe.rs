@@ -6,8 +6,11 @@ use std::time::Instant;
 use lodestore_schema::{Description, PullKind, Reply, Request, RequestBody, ServerStats};
 use lodestore_store::Dtype;
 
+use crate::address::Address;
 use crate::connection::{Connection, time_left};
-use crate::{Address, ClientError, Security, TensorInfo};
+use crate::error::ClientError;
+use crate::security::Security;
+use crate::source::TensorInfo;
 
 pub(crate) fn describe(
     address: &Address,

@@ -9,8 +9,10 @@ use super::ClientConfig;
 use super::describe::describe;
 use super::parallel::parallel_map;
 use super::retry::{RetryAction, RetryBudget};
+use crate::address::Address;
 use crate::cluster::{ClusterMap, Member};
-use crate::{Address, ClientError, Security};
+use crate::error::ClientError;
+use crate::security::Security;
 
 /// Longest wait for the first words of a server that a map names, where others may do.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);

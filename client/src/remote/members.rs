@@ -12,7 +12,8 @@ use super::describe::describe;
 use super::discovery::{are_all, find};
 use super::parallel::parallel_map;
 use super::retry::{RetryAction, RetryBudget};
-use crate::{Address, ClientError};
+use crate::address::Address;
+use crate::error::ClientError;
 
 impl Client {
     /// The view of all servers that are named: one that was away when this client connected may

@@ -9,9 +9,12 @@ use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_schema::{Description, FailureCode, PullKind as WireKind, ServerStats};
 
+use crate::address::Address;
 use crate::cluster::ClusterMap;
+use crate::error::ClientError;
 use crate::route::Bucket;
-use crate::{Address, ClientError, PullKind, PullStats, RowSource, Security, TensorInfo};
+use crate::security::Security;
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 use describe::{stats, tensors};
 use floors::Floors;
 use hedges::Hedges;

@@ -17,7 +17,7 @@ use super::hedges::Hedges;
 use super::request::SubRequest;
 use super::retry::{RetryAction, RetryBudget};
 use super::round::Round;
-use crate::ClientError;
+use crate::error::ClientError;
 use crate::route::{Bucket, PartSet};
 
 /// Pauses for which a server rests that lacks a version: others are asked before it, one after the

@@ -17,8 +17,8 @@ use super::Client;
 use super::cluster_view::ClusterView;
 use super::pull::{FailedRequest, decisive_error};
 use super::retry::{RetryAction, RetryBudget};
-use crate::ClientError;
 use crate::connection::{Connection, time_left};
+use crate::error::ClientError;
 use crate::route::PartSet;
 
 /// Pieces that one put has under way concurrently, each of another partition.
@@ -276,7 +276,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Security;
+    use crate::security::Security;
 
     proptest! {
         /// Sorts that are not stable are, for fewer than 21 rows.

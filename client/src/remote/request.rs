@@ -8,8 +8,8 @@ use lodestore_schema::{PullKind, Request, RequestBody, Versions};
 
 use super::cluster_view::ClusterView;
 use super::pull::{FailedRequest, Pull};
-use crate::ClientError;
 use crate::connection::{Connection, Progress};
+use crate::error::ClientError;
 use crate::route::PartSet;
 
 /// Bound of a new connection to a server that has alternatives: this multiple of its usual answer,

@@ -8,7 +8,7 @@ use lodestore_graph::PartId;
 use lodestore_schema::FailureCode;
 
 use super::ClientConfig;
-use crate::ClientError;
+use crate::error::ClientError;
 
 /// First pause before another try; it doubles.
 const BACKOFF: Duration = Duration::from_millis(10);

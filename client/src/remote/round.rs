@@ -15,8 +15,8 @@ use super::hedges::Hedges;
 use super::parallel::parallel_map;
 use super::pull::{FailedRequest, Pull};
 use super::request::{InFlightRequest, SubRequest, may_be_hedged};
-use crate::ClientError;
 use crate::connection::Place;
+use crate::error::ClientError;
 use crate::socket::timespec;
 
 /// How long an answer may continue to come after its time: what is in the socket is taken.

@@ -10,7 +10,8 @@ use super::Client;
 use super::cluster_view::ClusterView;
 use super::describe::{ask_server, describe, stats};
 use super::retry::{RetryAction, RetryBudget};
-use crate::{Address, ClientError};
+use crate::address::Address;
+use crate::error::ClientError;
 
 /// How often a compaction is looked at.
 const POLL: Duration = Duration::from_millis(50);

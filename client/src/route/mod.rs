@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::{Description, Role, Stripes};
 
+use crate::address::Address;
+use crate::error::ClientError;
 use crate::health::Health;
-use crate::{Address, ClientError};
 
 use replicas::ReplicaSet;
 

@@ -3,7 +3,8 @@
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::EmbeddedStore;
 
-use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
+use crate::error::ClientError;
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 
 /// Rows straight from the store's files: no server and no copy over a wire.
 #[derive(Debug)]

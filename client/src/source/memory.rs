@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::Dtype;
 
-use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
+use crate::error::ClientError;
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 
 /// A graph's rows in memory, every tensor whole.
 #[derive(Debug)]

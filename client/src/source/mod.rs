@@ -11,8 +11,9 @@ use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::Dtype;
 use serde::{Deserialize, Serialize};
 
+use crate::error::ClientError;
+use crate::halo_buffer::HaloBuffer;
 use crate::scatter::scatter;
-use crate::{ClientError, HaloBuffer};
 
 /// A place that has the rows of a graph: servers, the embedded store, or memory.
 ///

@@ -15,7 +15,9 @@ use lodestore_schema::CopyStep;
 use lodestore_store::{Arrival, ArrivingCatalog};
 use uuid::Uuid;
 
-use crate::{Address, ClientConfig, ClientError};
+use crate::address::Address;
+use crate::error::ClientError;
+use crate::remote::ClientConfig;
 use preflight::{Kind, ask_target, check_ends, check_taken, is_busy, is_in_place, was_here};
 use source::PartSource;
 

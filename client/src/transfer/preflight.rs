@@ -8,9 +8,10 @@ use lodestore_schema::{Copied, CopyStep, Description, FailureCode, Reply, Reques
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 
 use super::{PAUSE, TransferPlan, TransferStats};
+use crate::address::Address;
+use crate::error::ClientError;
 use crate::remote::{ask_server, describe};
 use crate::route::same_graph;
-use crate::{Address, ClientError};
 
 /// The state of the source and of the copy afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,10 @@ use lodestore_schema::{Copied, CopyStep};
 use lodestore_store::{Arrival, ArrivingCatalog, Manifest};
 
 use super::preflight::{is_busy, retry_after, stalled};
+use crate::address::Address;
+use crate::error::ClientError;
 use crate::follow::{Fetched, Link, Progress, fetch_part};
-use crate::{Address, ClientConfig, ClientError};
+use crate::remote::ClientConfig;
 
 /// A copy that the source keeps open.
 pub(super) struct PartSource {

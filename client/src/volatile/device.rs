@@ -7,11 +7,11 @@ use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
 
 use super::{StampWanted, VolatileInfo, VolatileSource};
-use crate::ClientError;
+use crate::error::ClientError;
 
 /// Batches of one volatile tensor on a worker's device, whose rows pass through a [`DeviceTier`]
 /// that keeps their stamps: the local cache of CaPGNN, section 4.2. Its global cache is a
-/// [`crate::TieredVolatile`] as the source that rows are pulled from.
+/// [`crate::volatile::TieredVolatile`] as the source that rows are pulled from.
 ///
 /// A row is served from the tier if the stamp that it had when it was pulled will do. One batch at
 /// a time; others wait for it.

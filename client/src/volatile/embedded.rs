@@ -12,7 +12,8 @@ use lodestore_store::{Dtype, TensorSpec};
 use super::{
     NO_STAMP, Stamp, StampWanted, VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
 };
-use crate::{ClientError, TensorInfo};
+use crate::error::ClientError;
+use crate::source::TensorInfo;
 
 /// Shortest and longest pause between two looks for rows that are waited for.
 const PAUSE_MIN: Duration = Duration::from_micros(20);

@@ -10,8 +10,9 @@ use std::ops::Range;
 
 use thiserror::Error;
 
+use crate::book::PartitionBook;
 use crate::header::{Header, Identity};
-use crate::{PartId, PartitionBook};
+use crate::ids::PartId;
 use rule::Rule;
 
 pub use crate::header::{EdgeColumns, FORMAT_VERSION, Facts, FileKind, HEADER_BYTES, HeaderFault};

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::NodeId;
 use crate::halo::Halo;
+use crate::ids::NodeId;
 
 const UUID: [u8; 16] = [3; 16];
 

@@ -19,9 +19,10 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::book::PartitionBook;
 use crate::file_check::{FileCheck, FileFault, FileKind};
+use crate::ids::{NodeId, PartId};
 use crate::map::{FileMap, numbers};
-use crate::{NodeId, PartId, PartitionBook};
 
 pub use write::{VisitHalo, find_halos, write_halos};
 

@@ -5,9 +5,10 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use super::{Halo, HaloError};
+use crate::book::PartitionBook;
 use crate::header::{EdgeColumns, FileKind, Header, Identity};
+use crate::ids::{NodeId, PartId};
 use crate::topology::Topology;
-use crate::{NodeId, PartId, PartitionBook};
 
 /// Callback for each partition and its halo.
 pub type VisitHalo<'a> = dyn FnMut(PartId, Halo) -> Result<(), HaloError> + 'a;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::NodeId;
 use crate::edges::{CHUNK_EDGES, EdgeError, EdgeStream, VisitChunk};
+use crate::ids::NodeId;
 use crate::topology::Topology;
 
 /// The lists of a partition's nodes, cut down to nodes of the same partition. Nodes are rows:

@@ -1,9 +1,10 @@
 //! How many rows come out of each page that is read, on sampled batches.
 
 use crate::bijection::Bijection;
+use crate::book::PartitionBook;
+use crate::ids::NodeId;
 use crate::sampler::{Fanout, Sampler, batch_seed};
 use crate::topology::Topology;
-use crate::{NodeId, PartitionBook};
 
 /// Bytes of a page: what a direct read takes at the least, and what a checksum covers.
 const PAGE_BYTES: u64 = 4096;

@@ -17,7 +17,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::PartitionBook;
+use crate::book::PartitionBook;
 use crate::edges::EdgeError;
 use crate::topology::Topology;
 

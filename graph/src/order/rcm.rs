@@ -88,7 +88,8 @@ fn last_level(
 mod tests {
     use super::super::tests::{graph, inside, topology_of};
     use super::*;
-    use crate::{PartId, PartitionBook};
+    use crate::book::PartitionBook;
+    use crate::ids::PartId;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 use super::*;
-use crate::PartId;
 use crate::edges::MemoryEdges;
+use crate::ids::PartId;
 use crate::relabel::Relabelling;
 use proptest::prelude::*;
 

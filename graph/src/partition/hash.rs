@@ -1,6 +1,6 @@
 //! Partitions that look at ids only: by a hash of them, or by ranges of them.
 
-use crate::PartId;
+use crate::ids::PartId;
 use crate::splitmix64::splitmix64;
 
 /// Spreads nodes over partitions by a mixed hash of their id, so that order means nothing.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::PartId;
+use crate::ids::PartId;
 
 /// Nodes in each partition, and the partitions from the least occupied up.
 pub(super) struct Loads {

@@ -11,9 +11,9 @@ use metis::{Graph, Idx, option};
 
 use super::refine::all_edges;
 use super::{PartitionError, REFINED_BALANCE, Steps};
-use crate::PartId;
 use crate::edges::EdgeStream;
 use crate::fork::PerProcess;
+use crate::ids::PartId;
 
 /// METIS draws from the one random number generator of the process: two concurrent runs would
 /// disturb each other, and neither could be repeated.

@@ -16,8 +16,8 @@ mod workload;
 
 use thiserror::Error;
 
-use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
+use crate::ids::PartId;
 
 pub use algorithm::Algorithm;
 pub use plan::{MemoryPlan, PlannedPhase};

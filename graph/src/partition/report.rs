@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::steps::StepSeconds;
 use super::{ClusterCounts, PartitionConfig, VertexCutReport};
-use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
+use crate::ids::PartId;
 use crate::process_memory::peak_rss_bytes;
 
 /// Partitions whose members are tracked in one pass, one bit each.

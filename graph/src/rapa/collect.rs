@@ -1,7 +1,8 @@
 //! Work of partitions, from a topology.
 
+use crate::book::PartitionBook;
+use crate::ids::{NodeId, PartId};
 use crate::topology::Topology;
-use crate::{NodeId, PartId, PartitionBook};
 
 use super::{HaloReplica, PartLoad};
 

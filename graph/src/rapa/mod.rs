@@ -12,7 +12,7 @@ mod cost;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::NodeId;
+use crate::ids::NodeId;
 
 pub use adjust::adjust;
 pub use collect::part_loads;

@@ -3,10 +3,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::book::PartitionBook;
 use crate::edges::MemoryEdges;
+use crate::ids::PartId;
 use crate::relabel::Relabelling;
 use crate::topology::Topology;
-use crate::{PartId, PartitionBook};
 
 fn device(name: &str, seconds: f64, memory_bytes: u64) -> DiskProfile {
     DiskProfile {

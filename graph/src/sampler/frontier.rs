@@ -4,7 +4,7 @@
 //! need it. Here a node draws once, in the hop after its discovery, and all edges form one list
 //! over one list of nodes (GraphSAGE, algorithm 2, in the layout of PyG's loaders).
 
-use crate::NodeId;
+use crate::ids::NodeId;
 use crate::prefetch::{prefetch, prefetch_all};
 use crate::topology::Topology;
 

@@ -1,6 +1,6 @@
 //! Where the neighbours of nodes lie, found for many nodes at a time.
 
-use crate::NodeId;
+use crate::ids::NodeId;
 use crate::prefetch::prefetch;
 use crate::topology::{Slab, Topology};
 

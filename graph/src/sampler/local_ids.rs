@@ -1,6 +1,6 @@
 //! From node ids to positions in a batch, in the order of first sight.
 
-use crate::NodeId;
+use crate::ids::NodeId;
 use crate::prefetch::prefetch;
 
 /// A table over all nodes that is emptied by moving a mark, not by clearing it.

@@ -13,8 +13,8 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use crate::NodeId;
 use crate::batch::{Batch, Block};
+use crate::ids::NodeId;
 use crate::prefetch::{prefetch, prefetch_all};
 use crate::topology::Topology;
 

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
+use crate::book::PartitionBook;
+use crate::ids::NodeId;
 use crate::sampler::stream::{Stream, batch_seed, epoch_seed};
-use crate::{NodeId, PartitionBook};
 
 /// Returns all roots in the order of one epoch: one shuffle for all workers (Fisher–Yates) from the
 /// run's seed and the epoch.

@@ -216,11 +216,11 @@ fn partitions_do_not_change_the_sample() {
     let whole = topology_of(&edges, 97);
     let edges = MemoryEdges::new(edges).unwrap();
     // Partitions 0, 2 and 5 own no node; ids stay as they are.
-    let part_of = |v| crate::PartId(1 + u16::from(v >= 30) * 2 + u16::from(v >= 60));
+    let part_of = |v| crate::ids::PartId(1 + u16::from(v >= 30) * 2 + u16::from(v >= 60));
     let assignment: Vec<_> = (0..97).map(part_of).collect();
     let relabelling = Relabelling::new(&assignment, 6).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let path_of = |part: crate::PartId| dir.path().join(format!("{part}"));
+    let path_of = |part: crate::ids::PartId| dir.path().join(format!("{part}"));
     crate::topology::write_topologies(&edges, &relabelling, false, [1; 16], &path_of).unwrap();
     let paths: Vec<_> = relabelling.book.parts().map(path_of).collect();
     let parts = Topology::open(&paths, &relabelling.book, [1; 16]).unwrap();

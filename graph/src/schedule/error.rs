@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::NodeId;
 use crate::batch::BatchError;
+use crate::ids::NodeId;
 
 /// Why a schedule could not be written, opened or read.
 #[derive(Debug, Error)]

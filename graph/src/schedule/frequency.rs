@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Schedule, ScheduleError};
-use crate::NodeId;
+use crate::ids::NodeId;
 
 /// How many batches of one worker and epoch need each remote node.
 pub struct AccessCounts {

@@ -29,7 +29,7 @@ mod write;
 
 use serde::Serialize;
 
-use crate::PartitionBook;
+use crate::book::PartitionBook;
 use crate::sampler::{Deal, Fanout, RootPlan};
 
 pub use error::{BlockFault, ScheduleError};

@@ -15,7 +15,7 @@ use super::block::{self, Encoded, FRAME_BYTES, Place, Shape};
 use super::footer::{Footer, crc_of};
 use super::header::{self, HEADER_BYTES};
 use super::{ScheduleError, ScheduleSpec};
-use crate::NodeId;
+use crate::ids::NodeId;
 
 /// Bytes between two syncs: more than this is not lost when the power fails.
 const SYNC_BYTES: u64 = 256 << 20;

@@ -1,7 +1,8 @@
 //! Which nodes of a batch a worker does not own.
 
+use crate::book::PartitionBook;
+use crate::ids::NodeId;
 use crate::sampler::is_local;
-use crate::{NodeId, PartitionBook};
 
 /// One bit per node, lowest first: set where `worker` of `n_workers` does not own the node, which
 /// is RapidGNN's bitmask of remote nodes (section 4.2). Bits past the last node are 0. Reuses

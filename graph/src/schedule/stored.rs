@@ -7,8 +7,9 @@ use std::path::Path;
 use super::header;
 use super::partial::{io_error, is_of};
 use super::{Schedule, ScheduleError, ScheduleSpec};
+use crate::book::PartitionBook;
+use crate::ids::NodeId;
 use crate::sampler::epoch_order;
-use crate::{NodeId, PartitionBook};
 
 /// Returns whether `path` holds the whole schedule that [`super::write_schedule`] would write for
 /// these arguments. A file that is damaged where this looks is none.

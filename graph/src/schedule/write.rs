@@ -11,9 +11,10 @@ use serde::Serialize;
 use super::block::{self, Encoded, MAX_RAW_BYTES, Place};
 use super::partial::Partial;
 use super::{Schedule, ScheduleError, ScheduleSpec};
+use crate::book::PartitionBook;
+use crate::ids::NodeId;
 use crate::sampler::{Sampler, epoch_order};
 use crate::topology::Topology;
-use crate::{NodeId, PartitionBook};
 
 /// A schedule that was written.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{EdgePolicy, TopologyError, TopologyOptions};
-use crate::NodeId;
 use crate::edges::EdgeStream;
+use crate::ids::NodeId;
 use crate::relabel::Relabelling;
 
 /// Entry of an edge into a node; sorts by source.
@@ -229,8 +229,8 @@ fn n_distinct<E: InEdge>(list: &[E]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PartId;
     use crate::edges::{EdgeError, MemoryEdges, VisitChunk};
+    use crate::ids::PartId;
     use proptest::prelude::*;
     use std::cell::Cell;
 

@@ -25,11 +25,12 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::book::PartitionBook;
 use crate::edges::EdgeStream;
 use crate::file_check::{EdgeColumns, FileCheck, FileFault, FileKind};
+use crate::ids::{NodeId, PartId};
 use crate::map::{FileMap, Section, numbers};
 use crate::relabel::Relabelling;
-use crate::{NodeId, PartId, PartitionBook};
 
 pub use error::TopologyError;
 pub use options::{EdgePolicy, TopologyOptions};

@@ -1,7 +1,7 @@
 use super::*;
-use crate::PartId;
 use crate::edges::MemoryEdges;
 use crate::header::{EdgeColumns, HEADER_BYTES, Header, Identity};
+use crate::ids::PartId;
 use proptest::prelude::*;
 use tempfile::TempDir;
 

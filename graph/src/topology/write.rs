@@ -9,10 +9,11 @@ use serde::Serialize;
 
 use super::lists::{self, InEdge, NumberedEdge};
 use super::{Topology, TopologyError, TopologyOptions};
+use crate::book::PartitionBook;
 use crate::edges::EdgeStream;
 use crate::header::{EdgeColumns, FileKind, HEADER_BYTES, Header, Identity};
+use crate::ids::PartId;
 use crate::relabel::Relabelling;
-use crate::{PartId, PartitionBook};
 
 const BUFFER_BYTES: usize = 1 << 20;
 

@@ -30,8 +30,8 @@ pub enum Layout {
     /// A node property dataset of the Open Graph Benchmark, as its downloads are: `raw/` with
     /// `.csv.gz` or `.npz` files, and `split/`.
     Ogb,
-    /// An on-disk dataset of DGL's GraphBolt before its preprocessing: `metadata.yaml` and the files
-    /// that it names.
+    /// An on-disk dataset of DGL's GraphBolt before its preprocessing: `metadata.yaml` and the
+    /// files that it names.
     GraphBolt,
 }
 

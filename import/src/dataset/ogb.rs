@@ -1,9 +1,9 @@
 //! Node property datasets of the Open Graph Benchmark (Hu et al., NeurIPS 2020).
 //!
 //! `raw/` has `edge.csv.gz`, `node-feat.csv.gz`, `node-label.csv.gz` and `num-node-list.csv.gz`, or
-//! the arrays of `data.npz` and `node-label.npz`; `split/NAME/` has lists of nodes. Files may also be
-//! plain `.csv`. Which datasets store one direction of undirected edges is in the benchmark's own
-//! table, not in the folder.
+//! the arrays of `data.npz` and `node-label.npz`; `split/NAME/` has lists of nodes. Files may also
+//! be plain `.csv`. Which datasets store one direction of undirected edges is in the benchmark's
+//! own table, not in the folder.
 
 use std::path::{Path, PathBuf};
 

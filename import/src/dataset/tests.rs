@@ -199,7 +199,7 @@ fn imported(folder: &Folder, layout: Layout) -> PathBuf {
         max_served_row_bytes: None,
         out: out.clone(),
     };
-    let report = crate::import(&config, &mut Silent).unwrap();
+    let report = crate::run::import(&config, &mut Silent).unwrap();
     assert_eq!((report.nodes, report.edges), (5, 5));
     let scratch = dataset.scratch().to_owned();
     drop(dataset);

@@ -1,6 +1,6 @@
 //! The graph behind a server, as clients receive it.
 
-use crate::WireError;
+use crate::error::WireError;
 use crate::limits::ROW_BYTES_MAX;
 use crate::lodestore_capnp::{self as wire, description, tensor};
 use crate::reply::bad;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::error::WireError;
+use crate::hello::WireVersions;
 use crate::lodestore_capnp::{self as wire, failure};
 use crate::reply::bad;
-use crate::{WireError, WireVersions};
 
 /// Why a request failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -47,7 +48,8 @@ pub enum FailureCode {
     Elsewhere,
     /// There are no rows of the version that was asked for.
     OtherVersion,
-    /// The connection's wire version has no such request; see [`crate::RequestBody::versions`].
+    /// The connection's wire version has no such request; see
+    /// [`crate::request::RequestBody::versions`].
     Unsupported,
     /// A lower version is here than the lowest that will do.
     Behind,

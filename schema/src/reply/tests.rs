@@ -3,8 +3,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::frame::Prefix;
 use crate::limits::{FLOORS_MAX, PREFIX_BYTES, REPLY_HEAD_BYTES_MAX, ROW_BYTES_MAX};
-use crate::{PartVersion, Prefix, ShardStats, UpdateStats, VolatileStats};
+use crate::stats::{ShardStats, UpdateStats, VolatileStats};
+use crate::versions::PartVersion;
 
 fn head_of(reply: &Reply) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -1,7 +1,7 @@
 //! Steps of copying, following and moving partitions.
 
 use super::RequestBody;
-use crate::WireError;
+use crate::error::WireError;
 use crate::lodestore_capnp::{copy, follow};
 
 /// Steps of moving a partition, whose files come by [`FollowStep`]; `docs/replication.md` has all
@@ -35,7 +35,7 @@ pub enum FollowStep {
     Manifest,
     /// A piece of a file.
     Read {
-        /// Position in [`Followed::files`](crate::Followed::files).
+        /// Position in [`Followed::files`](crate::reply::Followed::files).
         file: u16,
         /// Offset of its first byte.
         offset: u64,

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::error::WireError;
 use crate::lodestore_capnp::{declare, publish, pull_volatile};
-use crate::{Name, WireError};
+use crate::name::Name;
 
 /// A volatile tensor that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

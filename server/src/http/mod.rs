@@ -19,8 +19,8 @@ use lodestore_schema::Tokens;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
-use crate::ServerError;
 use crate::auth::AuthHandle;
+use crate::error::ServerError;
 use crate::limits::HTTP_CONNECTIONS_MAX;
 use crate::log_limit::LogLimiter;
 use crate::metrics::Observed;

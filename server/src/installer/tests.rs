@@ -4,7 +4,7 @@ use std::path::Path;
 use lodestore_store::{Folding, Graph, OpenMode, OpenOptions};
 
 use super::*;
-use crate::ServerConfig;
+use crate::config::ServerConfig;
 use crate::testing::{Faulty, OpenFault, fetch, import, put};
 
 fn open_writer(graph: &Path) -> Arc<GraphHandle> {

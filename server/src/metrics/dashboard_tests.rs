@@ -1,4 +1,5 @@
-//! The Grafana dashboard beside the metrics: its queries name what exists, and every metric has a panel.
+//! The Grafana dashboard beside the metrics: its queries name what exists, and every metric has a
+//! panel.
 
 use std::collections::BTreeSet;
 

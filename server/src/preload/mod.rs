@@ -19,8 +19,9 @@ use lodestore_graph::PartId;
 use lodestore_store::{Disk, HOT_ROWS_DIR};
 use tracing::{info, warn};
 
+use crate::config::ServerConfig;
+use crate::error::ServerError;
 use crate::partitions::Partitions;
-use crate::{ServerConfig, ServerError};
 use hot_rows::{HotRows, Owner};
 
 /// Which tables are loaded after a start.

@@ -11,10 +11,10 @@ use lodestore_schema::PullKind;
 use lodestore_store::{Folding, GraphHandle};
 
 use super::*;
-use crate::ServerConfig;
 use crate::auth::AuthHandle;
 use crate::blocking::BlockingPools;
 use crate::compactor::Runs;
+use crate::config::ServerConfig;
 use crate::metrics::Observed;
 use crate::preload::Preload;
 use crate::reads::{Progress, PullOrder, ReadAdmission};

@@ -2,7 +2,7 @@
 //!
 //! A follower has the files of a version that the writer had, and a catalog of its own that names
 //! them. It takes no puts. Its folder says so in a file of its own, so that no process opens it for
-//! writing by mistake. The writer's side is [`PartFiles`](crate::PartFiles).
+//! writing by mistake. The writer's side is [`PartFiles`](crate::update::PartFiles).
 
 mod coverage;
 mod fetch;

@@ -1,7 +1,7 @@
 //! A partition on its way into a graph's folder: what has come of it, until it is there as a whole.
 //!
 //! `docs/replication.md` has the steps. The side that releases a partition is
-//! [`PartCopy`](crate::PartCopy).
+//! [`PartCopy`](crate::update::PartCopy).
 
 mod arrival;
 mod catalog;

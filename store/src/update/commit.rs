@@ -106,7 +106,7 @@ impl GraphHandle {
         self.version().checked_add(1).ok_or_else(|| StoreError::Catalog {
             dir: self.graph.dir().to_owned(),
             reason: "there is no version after the last number; import the graph again".to_owned(),
-            origin: crate::ErrorOrigin::System,
+            origin: crate::error_origin::ErrorOrigin::System,
         })
     }
 

@@ -14,7 +14,7 @@
 //! | 56..64 | L: losses, u64 |
 //! | 64..68 | epoch of the best parameters, u32 |
 //! | 68..72 | epoch of the last evaluation, u32 |
-//! | 72..76 | bit 0: there are best parameters; bits 1 and 2: their accuracy on validation and test nodes is known |
+//! | 72..76 | bit 0: best parameters follow; bits 1, 2: with accuracy on validation, test nodes |
 //! | 76..80 | zero |
 //! | 80..96 | the two accuracies, 2 × f64; 0 where not known |
 //! | then | S bytes of UTF-8: `name = value` lines; M bytes of JSON |

@@ -2,7 +2,8 @@
 
 use std::fmt::{Debug, Write};
 
-use crate::{FullConfig, LayerOptions, Mode, RateSchedule, SdtConfig, TrainConfig, UpdateOptions};
+use crate::config::{FullConfig, Mode, SdtConfig, TrainConfig};
+use crate::options::{LayerOptions, RateSchedule, UpdateOptions};
 
 /// Settings that a run has a line for only where they are not as here: those of older checkpoints
 /// are all so.

@@ -1,7 +1,8 @@
 use std::fs;
 
 use super::{folder::parents_of_missing, format::decode, *};
-use crate::{TrainConfig, evaluate::Accuracy};
+use crate::config::TrainConfig;
+use crate::evaluate::Accuracy;
 
 const LENGTHS: [usize; 3] = [7, 3, 1];
 
@@ -137,7 +138,7 @@ fn another_run_is_refused_with_what_differs() {
     assert!(other(&TrainConfig::default(), 5, "x").contains("labels_and_splits = \"abc\""));
     assert!(identity().settings.as_str().contains("mode = MiniBatch\n"));
     // These only say how rows come and when to end.
-    let (strategy, epochs, patience) = (crate::Strategy::Massive, 99, 7);
+    let (strategy, epochs, patience) = (crate::config::Strategy::Massive, 99, 7);
     let config = TrainConfig { strategy, epochs, patience, n_hot: 1, ..TrainConfig::default() };
     assert_eq!(Settings::new(&config, 5, "abc"), identity().settings);
     let graph_uuid = [8; 16];

@@ -6,7 +6,9 @@ use lodestore_graph::{rapa::DiskProfile, sampler::Fanout};
 use serde::Serialize;
 
 use super::{MAX_LAYERS, check};
-use crate::{Norm, Strategy, TrainConfig, TrainError};
+use crate::config::{Strategy, TrainConfig};
+use crate::error::TrainError;
+use crate::options::Norm;
 
 /// How partitions train together under `full`.
 #[derive(Clone, Debug, PartialEq, Serialize)]

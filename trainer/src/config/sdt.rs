@@ -5,7 +5,8 @@ use std::{fmt, str::FromStr};
 use serde::Serialize;
 
 use super::check;
-use crate::{Strategy, TrainConfig, TrainError};
+use crate::config::{Strategy, TrainConfig};
+use crate::error::TrainError;
 
 /// How the local models of partitions are trained and averaged under `sdt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,16 +1,13 @@
 use lodestore_graph::{PartId, PartitionBook};
 
 use super::*;
-use crate::{
-    ModelKind, TrainConfig,
-    collective::ThreadCollective,
-    labels::LabelUse,
-    layerwise::{
-        PassLimits,
-        tests::{N_NODES, model, naive, pass, sources, topology},
-    },
-    loss::Loss,
-};
+use crate::collective::ThreadCollective;
+use crate::config::TrainConfig;
+use crate::labels::LabelUse;
+use crate::layerwise::PassLimits;
+use crate::layerwise::tests::{N_NODES, model, naive, pass, sources, topology};
+use crate::loss::Loss;
+use crate::model::ModelKind;
 
 #[test]
 fn accuracy_is_that_of_whole_neighbourhoods() {

@@ -4,13 +4,11 @@ use candle_core::Tensor;
 use lodestore_graph::{NodeId, batch::Block};
 
 use super::*;
-use crate::{
-    Aggregation, LayerOptions, ModelKind, Norm,
-    matrix::sparse::tests::sparse,
-    matrix::workspace::Workspace,
-    model::{Model, ModelSpec},
-    random::CounterRandom,
-};
+use crate::matrix::sparse::tests::sparse;
+use crate::matrix::workspace::Workspace;
+use crate::model::{Model, ModelKind, ModelSpec};
+use crate::options::{Aggregation, LayerOptions, Norm};
+use crate::random::CounterRandom;
 
 const WIDTH: usize = 4;
 const N_NODES: usize = 5;

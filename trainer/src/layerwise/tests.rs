@@ -21,13 +21,12 @@ use lodestore_graph::{
 };
 use lodestore_store::Dtype;
 
-use crate::{
-    Aggregation, LayerOptions, ModelKind, Norm, WorkerSources,
-    collective::ThreadCollective,
-    conv::{Input, LayerDropout},
-    model::{Hops, Model, ModelSpec},
-    random::CounterRandom,
-};
+use crate::collective::ThreadCollective;
+use crate::conv::{Input, LayerDropout};
+use crate::model::{Hops, Model, ModelKind, ModelSpec};
+use crate::options::{Aggregation, LayerOptions, Norm};
+use crate::random::CounterRandom;
+use crate::train::WorkerSources;
 
 pub(crate) const N_NODES: u32 = 40;
 pub(crate) const WIDTH: usize = 3;

@@ -1,11 +1,9 @@
 //! Rows and gradients of partitions that train together.
 
 use super::ProcessGroup;
-use crate::{
-    TrainError,
-    collective::{CollectiveError, Payload, Term},
-    strategy::full::{Messages, PartFigures},
-};
+use crate::collective::{CollectiveError, Payload, Term};
+use crate::error::TrainError;
+use crate::strategy::full::{Messages, PartFigures};
 
 impl ProcessGroup<'_> {
     /// Sends the outgoing messages of rows of `row_bytes`, one to each rank, and fills the incoming

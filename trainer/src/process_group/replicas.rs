@@ -1,11 +1,9 @@
 //! Local models of the partitions of a run, which are in the processes of their workers.
 
 use super::ProcessGroup;
-use crate::{
-    TrainError,
-    collective::{CollectiveError, Payload, Term},
-    replica::ReplicaState,
-};
+use crate::collective::{CollectiveError, Payload, Term};
+use crate::error::TrainError;
+use crate::replica::ReplicaState;
 
 impl ProcessGroup<'_> {
     /// Returns whether `worker` belongs to this process.

@@ -13,7 +13,8 @@ use lodestore_graph::schedule::{
 use tracing::warn;
 
 use super::{Setup, owned_parts};
-use crate::{HotPolicy, TrainError};
+use crate::config::HotPolicy;
+use crate::error::TrainError;
 
 /// A schedule on disk.
 pub(crate) struct Written {

@@ -63,7 +63,7 @@ mod tests {
     use lodestore_graph::{PartitionBook, sampler::Fanout, topology::Topology};
 
     use super::*;
-    use crate::TrainConfig;
+    use crate::config::TrainConfig;
 
     #[test]
     fn a_batch_of_too_many_edges_is_an_error() {

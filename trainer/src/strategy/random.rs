@@ -14,7 +14,8 @@ use lodestore_graph::{
 };
 
 use super::Share;
-use crate::{TrainConfig, random::CounterRandom};
+use crate::config::TrainConfig;
+use crate::random::CounterRandom;
 
 /// A stream that neither roots nor neighbours of a schedule are drawn from.
 const STREAM: u64 = 0x7261_6e64_6f6d_0000;

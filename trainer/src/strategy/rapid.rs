@@ -21,7 +21,8 @@ use lodestore_graph::{
     schedule::{NEVER, NextUses, Schedule, ScheduleError, hot_set},
 };
 
-use crate::{HotPolicy, Place};
+use crate::checkpoint::Place;
+use crate::config::HotPolicy;
 
 /// A worker's batches as scheduled, with the rows that are kept for them.
 pub(crate) struct Rapid<'scope> {

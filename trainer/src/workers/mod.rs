@@ -12,19 +12,16 @@ use std::{
 
 use lodestore_client::{HaloBuffer, HotSetStats, LoadStats, PrefetchStats, RowSource};
 
-use crate::{
-    Place, TrainError,
-    process_group::ProcessGroup,
-    replica::Replica,
-    step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep},
-    strategy::{
-        Rapid,
-        full::FullTeam,
-        hop::{Iteration, Iterations},
-        sdt::PartitionTeam,
-    },
-    worker::{StepOrder, Worker},
-};
+use crate::checkpoint::Place;
+use crate::error::TrainError;
+use crate::process_group::ProcessGroup;
+use crate::replica::Replica;
+use crate::step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep};
+use crate::strategy::Rapid;
+use crate::strategy::full::FullTeam;
+use crate::strategy::hop::{Iteration, Iterations};
+use crate::strategy::sdt::PartitionTeam;
+use crate::worker::{StepOrder, Worker};
 
 /// The workers of this process. Parameters stand still while a step is under way.
 pub(crate) struct Team<'scope> {

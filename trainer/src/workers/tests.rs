@@ -11,10 +11,13 @@ use lodestore_store::Dtype;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{
-    HopConfig, Merge, Migration, ModelKind, Roots, RowsFrom, Strategy, TrainConfig, TrainGraph,
-    WorkerSources, collective::ThreadCollective, process_group::Opening, setup::Setup,
-};
+use crate::collective::ThreadCollective;
+use crate::config::{HopConfig, Merge, Migration, Roots, Strategy, TrainConfig};
+use crate::model::ModelKind;
+use crate::process_group::Opening;
+use crate::report::RowsFrom;
+use crate::setup::Setup;
+use crate::train::{TrainGraph, WorkerSources};
 
 const WIDTH: u32 = 5;
 

@@ -3,7 +3,7 @@ use std::convert::Infallible;
 use proptest::prelude::*;
 
 use super::*;
-use crate::PolicyKind;
+use crate::policy::PolicyKind;
 
 /// Returns a row says whose and of which epoch it is. Id 0 has a row of zeros in epoch 0.
 fn row_of(id: u32, epoch: u32, row_bytes: usize) -> impl Iterator<Item = u8> {

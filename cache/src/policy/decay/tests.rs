@@ -1,5 +1,7 @@
 use super::*;
-use crate::{Directory, NO_SLOT, PolicySpec};
+use crate::directory::Directory;
+use crate::policy::PolicySpec;
+use crate::slots::NO_SLOT;
 use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};

@@ -8,7 +8,7 @@ use lodestore_graph::fork::PerProcess;
 
 use super::gateway::{CALL_PATIENCE, Gateway};
 use super::{Member, Place, RegisteredServers};
-use crate::ClientError;
+use crate::error::ClientError;
 
 /// Pauses before an etcd that does not answer is asked again; they double.
 const PAUSE_MIN: Duration = Duration::from_millis(100);

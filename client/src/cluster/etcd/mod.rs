@@ -14,7 +14,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Member, SERVERS_MAX};
-use crate::{Address, ClientError};
+use crate::address::Address;
+use crate::error::ClientError;
 
 pub(super) use member_watch::Watch;
 pub use register::Registration;

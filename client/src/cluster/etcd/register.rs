@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::gateway::{Gateway, GatewayResult};
 use super::{LEASE, Place, ServerEntry};
-use crate::ClientError;
+use crate::error::ClientError;
 
 /// How often a lease is kept and what the server says of itself is looked at.
 const BEAT: Duration = Duration::from_secs(1);

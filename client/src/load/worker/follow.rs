@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 
 use super::Worker;
-use crate::ClientError;
+use crate::error::ClientError;
 use crate::load::socket::LoadSocket;
 use crate::load::tally::LoadError;
 use crate::remote::ClusterView;

@@ -19,7 +19,7 @@ use super::arrival_times::Arrivals;
 use super::draw::{Drawer, Words};
 use super::socket::{LoadSocket, thread_cpu};
 use super::tally::Tally;
-use crate::ClientError;
+use crate::error::ClientError;
 use crate::remote::ClusterView;
 use crate::route::Bucket;
 use requests::{PutOff, Running};

@@ -7,10 +7,11 @@ use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use lodestore_schema::{Failure, FailureCode, PullKind as WireKind, Request, RequestBody};
 
 use super::Worker;
+use crate::error::ClientError;
 use crate::load::LoadConfig;
 use crate::load::tally::LoadError;
 use crate::route::Bucket;
-use crate::{ClientError, PullKind};
+use crate::source::PullKind;
 
 /// After a connection has failed its slots rest for this long.
 const REST: Duration = Duration::from_millis(200);

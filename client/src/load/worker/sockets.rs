@@ -6,9 +6,10 @@ use lodestore_graph::NodeId;
 use rustix::event::epoll;
 
 use super::Worker;
+use crate::error::ClientError;
 use crate::load::socket::LoadSocket;
 use crate::load::tally::{LoadError, Tally};
-use crate::{ClientError, PullKind};
+use crate::source::PullKind;
 
 /// Longest time for a connection that is opened again: the others of the thread wait meanwhile.
 const RECONNECT_TIMEOUT: Duration = Duration::from_millis(250);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use lodestore_graph::{PartId, PartitionBook};
 
 use super::*;
-use crate::{RowSource, TensorInfo};
+use crate::source::{RowSource, TensorInfo};
 
 /// A source whose pulls take different times, and of which some fail.
 struct Unsteady {

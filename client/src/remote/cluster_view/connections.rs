@@ -8,8 +8,8 @@ use lodestore_schema::limits::{LENT_PULL_BYTES_MIN, SHARED_CHUNK_BYTES_MIN};
 
 use super::super::lock;
 use super::ClusterView;
-use crate::ClientError;
 use crate::connection::{Connection, MapFailure};
+use crate::error::ClientError;
 
 /// Idle connections kept per shard.
 const IDLE_MAX: usize = 16;

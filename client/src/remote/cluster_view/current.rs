@@ -6,7 +6,9 @@ use lodestore_graph::fork::PerProcess;
 use lodestore_schema::Description;
 
 use super::{ClusterView, SharingMode};
-use crate::{Address, ClientError, Security};
+use crate::address::Address;
+use crate::error::ClientError;
+use crate::security::Security;
 
 /// A client's view behind a lock, each process with a lock of its own.
 pub(in super::super) struct CurrentView {

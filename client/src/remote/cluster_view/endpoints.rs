@@ -12,9 +12,10 @@ use tracing::warn;
 
 use super::super::describe::describe;
 use super::ClusterView;
+use crate::address::Address;
 use crate::connection::Connection;
+use crate::error::ClientError;
 use crate::route::same_graph;
-use crate::{Address, ClientError};
 
 /// Longest time for a first connection to a port of a shard to be taken: a packet that was lost on
 /// its way is sent again after a second.

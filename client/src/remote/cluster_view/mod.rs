@@ -13,9 +13,11 @@ use lodestore_graph::PartId;
 use lodestore_graph::fork::PerProcess;
 use lodestore_schema::Description;
 
+use crate::address::Address;
 use crate::connection::Connection;
+use crate::error::ClientError;
 use crate::route::Routes;
-use crate::{Address, ClientError, Security};
+use crate::security::Security;
 
 pub(crate) use connections::SharingMode;
 pub(super) use current::CurrentView;

@@ -8,9 +8,10 @@ use lodestore_schema::{Description, PartState};
 use super::super::describe::describe;
 use super::super::parallel::parallel_map;
 use super::ClusterView;
+use crate::address::Address;
 use crate::cluster::Member;
+use crate::error::ClientError;
 use crate::route::same_graph;
-use crate::{Address, ClientError};
 
 /// Longest wait for a server that was just lost to describe itself again.
 const REDISCOVER_TIMEOUT: Duration = Duration::from_secs(1);

@@ -6,9 +6,10 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::Description;
 
 use super::{MS, nobody, once_of, pull};
+use crate::error::ClientError;
 use crate::fake_server::FakeServer;
 use crate::remote::{Client, ClientConfig};
-use crate::{ClientError, PullKind};
+use crate::source::PullKind;
 
 /// Returns how long a pull fails to find the second partition at these servers.
 fn looks_for(addresses: &[&str], deadline: Duration) -> Duration {

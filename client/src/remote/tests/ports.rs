@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 
 use super::{MS, pull};
-use crate::PullKind;
 use crate::fake_server::FakeServer;
 use crate::remote::{Client, ClientConfig};
+use crate::source::PullKind;
 
 /// Returns a server whose shard announces this port, where it does not listen.
 fn behind(port: u16) -> FakeServer {

@@ -18,11 +18,12 @@ use super::pull::FailedRequest;
 use super::retry::RetryBudget;
 use super::{Client, lock};
 use crate::connection::time_left;
+use crate::error::ClientError;
 use crate::route::PartSet;
+use crate::source::TensorInfo;
 use crate::volatile::{
     StampWanted, VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
 };
-use crate::{ClientError, TensorInfo};
 
 /// Known volatile tensors, by name.
 pub(super) type Known = Mutex<HashMap<String, VolatileInfo>>;

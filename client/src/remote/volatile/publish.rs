@@ -16,10 +16,11 @@ use super::super::cluster_view::ClusterView;
 use super::super::pull::FailedRequest;
 use super::super::retry::{RetryAction, RetryBudget};
 use super::wire_name;
+use crate::address::Address;
 use crate::connection::{Connection, time_left};
+use crate::error::ClientError;
 use crate::route::PartSet;
 use crate::volatile::{VolatilePublisher, VolatileSource};
-use crate::{Address, ClientError};
 
 /// Bytes of a piece: few enough that a server has its rows published while the next ones travel.
 const PIECE_BYTES: usize = 1 << 20;
@@ -375,7 +376,7 @@ mod tests {
     use lodestore_schema::{Failure, FailureCode};
 
     use super::*;
-    use crate::ClientConfig;
+    use crate::remote::ClientConfig;
 
     fn address() -> Address {
         "127.0.0.1:1".parse().unwrap()

@@ -8,7 +8,8 @@ use lodestore_cache::{BatchTensor, GatherError, Invalidation, TwoLevelStats, Two
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
-use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
+use crate::error::ClientError;
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 
 /// A source whose rows of one tensor pass through one worker's [`TwoLevelTier`]: its device's tier
 /// (the local cache of CaPGNN, section 4.2), over the tier that its machine's workers share if

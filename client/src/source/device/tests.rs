@@ -6,7 +6,8 @@ use lodestore_store::Dtype;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{MemorySource, TierRows};
+use crate::source::TierRows;
+use crate::source::memory::MemorySource;
 
 const N_NODES: u32 = 50;
 const ROW_BYTES: usize = 6;

@@ -10,8 +10,9 @@ use lodestore_cache::{
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
+use crate::error::ClientError;
 use crate::scatter::scatter;
-use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 
 /// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.
 ///
@@ -67,7 +68,7 @@ impl TieredSource {
     /// them. For who changes rows himself; changes of others are what a bound on the age is for.
     /// Among tiers in front of each other the lowest has to forget first, for the one above could
     /// fill itself from it. The one above receives the ids that are returned: see
-    /// [`crate::DeviceSource::forget`].
+    /// [`crate::source::device::DeviceSource::forget`].
     pub fn forget(&self, ids: &[NodeId]) -> Invalidation {
         self.tier.remove(bytemuck::cast_slice(ids))
     }

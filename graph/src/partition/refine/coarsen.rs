@@ -8,8 +8,8 @@
 use std::cmp::Reverse;
 
 use super::level::{Level, Lists};
-use crate::PartId;
 use crate::huge::HugeVec;
+use crate::ids::PartId;
 use crate::splitmix64::splitmix64;
 
 /// Rounds in which each node joins the cluster that pulls it most.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::level::{Level, Lists};
 use super::queue::Queue;
-use crate::PartId;
+use crate::ids::PartId;
 use crate::splitmix64::splitmix64;
 
 /// Nodes that a side grows from, one after the other; the side of the least cut is kept.

@@ -1,6 +1,6 @@
 //! Graphs that refinement works on: all edges or a sample at the bottom, contracted ones above.
 
-use crate::PartId;
+use crate::ids::PartId;
 
 /// Lists of neighbours without loops. An edge may be in the list of one end only.
 pub(super) trait Lists {

@@ -23,8 +23,8 @@ mod slots;
 
 use super::plan::PlannedPhase;
 use super::steps::Steps;
-use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
+use crate::ids::PartId;
 use crate::splitmix64::splitmix64;
 use coarsen::{Clustering, Contracted, contract, contract_clusters};
 use level::{Level, Lists, Loads};

@@ -3,8 +3,8 @@
 
 use super::level::{Lists, Loads};
 use super::slots::{MAX_SLOTS, Slots};
-use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
+use crate::ids::PartId;
 use crate::splitmix64::splitmix64;
 
 /// Bytes of counters per node of the graph.

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use super::level::{Level, Lists, Loads};
 use super::queue::Queue;
-use crate::PartId;
+use crate::ids::PartId;
 
 /// Passes over one level, if each finds something.
 const MAX_PASSES: u32 = 8;

@@ -8,9 +8,9 @@ use std::cmp::Reverse;
 
 use super::coarsen::Clustering;
 use super::level::{Lists, Loads};
-use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 use crate::huge::HugeVec;
+use crate::ids::PartId;
 use crate::splitmix64::splitmix64;
 
 /// A slot without a neighbour; the last of the ids that a node cannot have.

@@ -18,8 +18,8 @@ mod pack;
 use serde::Serialize;
 
 use super::{PartitionConfig, PartitionError, Steps};
-use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
+use crate::ids::PartId;
 
 pub(crate) use cluster::UNSEEN;
 pub(super) use cluster::{Mover, Node, Volumes, degrees, pass as clustering_pass};

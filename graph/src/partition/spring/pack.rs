@@ -2,7 +2,7 @@
 
 use super::cluster::{Node, UNSEEN};
 use super::merge::Clusters;
-use crate::PartId;
+use crate::ids::PartId;
 use crate::partition::loads::Loads;
 
 /// Clusters, largest first, go to the least occupied partition (longest processing time first),

@@ -2,8 +2,8 @@
 //! so that rich nodes are cut.
 
 use super::state::State;
-use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
+use crate::ids::PartId;
 use crate::partition::spring::Node;
 use crate::splitmix64::splitmix64;
 

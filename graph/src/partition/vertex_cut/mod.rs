@@ -20,9 +20,9 @@ use serde::Serialize;
 
 use super::spring::{Node, degrees};
 use super::{PartitionError, Steps};
-use crate::PartId;
 use crate::edges::EdgeStream;
 use crate::huge::HugeVec;
+use crate::ids::PartId;
 use state::State;
 
 /// Rules by which edges are placed.

@@ -1,7 +1,7 @@
 //! How many edges each node has in each partition, and how many each partition has.
 
 use super::VertexCutReport;
-use crate::PartId;
+use crate::ids::PartId;
 use crate::partition::loads::Loads;
 
 /// State while edges are placed: a byte per node and partition, a count per partition.

@@ -16,9 +16,9 @@ use std::cmp::Reverse;
 
 use super::dbh::hashed;
 use super::state::State;
-use crate::PartId;
 use crate::edges::{EdgeError, EdgeStream};
 use crate::huge::HugeVec;
+use crate::ids::PartId;
 use crate::partition::Steps;
 use crate::partition::spring::{Mover, Node, UNSEEN, Volumes, clustering_pass};
 

@@ -8,9 +8,10 @@ use lodestore_schema::{CommitStep, FailureCode, PullKind, Push, Reply, Request, 
 use lodestore_store::Folding;
 
 use super::wire::PlainConnection;
+use crate::config::ServerConfig;
 use crate::limits::{CALLS_WAITING_MAX, WRITE_THREADS};
+use crate::server::Server;
 use crate::testing::{Faulty, OpenFault, import, put, row};
-use crate::{Server, ServerConfig};
 
 fn serve(graph: &Path) -> (Server, PlainConnection) {
     let config = ServerConfig {

@@ -27,7 +27,7 @@ fn open(path: &Path) -> GraphHandle {
 
 fn compact_feat(path: &Path) {
     let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
-    open(path).compact(None, Some("feat"), crate::Folding::All, &mut go_on).unwrap();
+    open(path).compact(None, Some("feat"), crate::update::Folding::All, &mut go_on).unwrap();
 }
 
 fn cut_off(commits_after: bool) -> CutOff {

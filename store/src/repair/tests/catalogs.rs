@@ -60,7 +60,7 @@ fn without_its_catalog_a_partition_keeps_all_that_was_committed() {
             let options = OpenOptions::default();
             let live = GraphHandle::open(graph, None, OpenMode::Write, &options).unwrap();
             let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
-            live.compact(None, None, crate::Folding::Deltas, &mut go_on).unwrap();
+            live.compact(None, None, crate::update::Folding::Deltas, &mut go_on).unwrap();
         }
         assert_eq!(patient.path("part-000/feat.v2-3.delta").exists(), is_folded);
         let was = patient.rows();
@@ -87,8 +87,10 @@ fn the_newest_segment_counts_and_updates_in_it_are_kept() {
     live.put_rows("feat", &ids, &vec![5; ids.len() * 99]).unwrap();
     live.commit_version().unwrap();
     let old = fs::read(model.path().join("part-000/feat.v1.seg")).unwrap();
-    live.compact(None, None, crate::Folding::All, &mut |_, _| std::ops::ControlFlow::Continue(()))
-        .unwrap();
+    live.compact(None, None, crate::update::Folding::All, &mut |_, _| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
     drop(live);
     // A reader had the old one pinned.
     fs::write(model.path().join("part-000/feat.v1.seg"), old).unwrap();

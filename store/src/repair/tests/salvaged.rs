@@ -34,7 +34,7 @@ fn killed(history: History) -> Model {
     live.put_rows("feat", &ids, &vec![5; ids.len() * 99]).unwrap();
     live.put_rows("packed", &ids[..700], &vec![6; 700 * 200]).unwrap();
     live.commit_version().unwrap();
-    live.compact(None, Some("feat"), crate::Folding::All, &mut |done, total| {
+    live.compact(None, Some("feat"), crate::update::Folding::All, &mut |done, total| {
         // The last rows of the second partition are being written.
         if history != History::Swept && done == total && !killed.path().exists() {
             copy_all(&model.path(), &killed.path());
@@ -112,8 +112,10 @@ fn goes_on(patient: &Patient, what: &str) {
     let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     live.put_rows("packed", &[NodeId(3)], &[6; 200]).unwrap();
     live.commit_version().unwrap();
-    live.compact(None, None, crate::Folding::All, &mut |_, _| std::ops::ControlFlow::Continue(()))
-        .unwrap();
+    live.compact(None, None, crate::update::Folding::All, &mut |_, _| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
     drop(live);
     check_rows(patient, what);
     assert!(patient.verify().ok, "{what}: {:?}", patient.verify());

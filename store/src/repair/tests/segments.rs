@@ -134,8 +134,10 @@ fn rows_put_over_lost_ones_are_served() {
     let ids: Vec<NodeId> = (0..500).map(NodeId).collect();
     live.put_rows("feat", &ids, &vec![9; 500 * 99]).unwrap();
     live.commit_version().unwrap();
-    live.compact(None, None, crate::Folding::All, &mut |_, _| std::ops::ControlFlow::Continue(()))
-        .unwrap();
+    live.compact(None, None, crate::update::Folding::All, &mut |_, _| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
     drop(live);
     assert!(patient.verify().ok, "{:?}", patient.verify());
     let rows = patient.rows();
@@ -166,8 +168,10 @@ fn long_rows_put_over_lost_ones_are_stored_as_serves_them_best() {
         live.put_rows("feat", &[NodeId(id)], &noise[id as usize * WIDTH..][..WIDTH]).unwrap();
     }
     live.commit_version().unwrap();
-    live.compact(None, None, crate::Folding::All, &mut |_, _| std::ops::ControlFlow::Continue(()))
-        .unwrap();
+    live.compact(None, None, crate::update::Folding::All, &mut |_, _| {
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
     assert_eq!(codec_of(live.graph()), SegmentCodec::Raw);
 }
 

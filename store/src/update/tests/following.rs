@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use lodestore_graph::PartId;
 
 use super::*;
-use crate::StoreError;
+use crate::error::StoreError;
 use crate::follow::{FetchedFile, FollowedFolder, Manifest};
 use crate::import::EXTERNAL_ID_TENSOR;
 use crate::transfer::Arrival;

@@ -109,7 +109,7 @@ fn a_partition_that_is_given_up_is_locked_until_it_has_its_other_name() {
 #[test]
 fn a_seal_ends_a_fold_whose_segment_is_being_read_back() {
     let ring = ring(N_NODES, 3, 3);
-    let copying = Arc::new(Mutex::new(None::<crate::PartCopy>));
+    let copying = Arc::new(Mutex::new(None::<crate::update::PartCopy>));
     let (hooked, was_sealed) = (Arc::clone(&copying), AtomicBool::new(false));
     let live = open_hooked(&ring, move |step, path| {
         // Only to be read back is it opened under this name.

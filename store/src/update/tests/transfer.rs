@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::{NodeId, PartId};
 
 use super::*;
+use crate::error::StoreError;
 use crate::follow::{FetchedFile, Manifest};
 use crate::transfer::{Arrival, piece};
-use crate::{PartCopy, PartFiles, StoreError};
+use crate::update::{PartCopy, PartFiles};
 
 const PIECE: usize = 700;
 const N_NODES: u32 = 120;

@@ -138,7 +138,7 @@ fn a_compaction_finds_it_too_and_changes_nothing() {
     live.put_rows("feat", &[NodeId(3)], &[7; WIDTH]).unwrap();
     live.commit_version().unwrap();
     let error = live
-        .compact(None, None, crate::Folding::All, &mut |_, _| ControlFlow::Continue(()))
+        .compact(None, None, crate::update::Folding::All, &mut |_, _| ControlFlow::Continue(()))
         .unwrap_err();
     assert!(matches!(error, StoreError::DamagedPage { page: 0, .. }), "{error}");
     drop(live);

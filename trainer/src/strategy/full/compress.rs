@@ -6,7 +6,8 @@
 use half::f16;
 use rayon::prelude::*;
 
-use crate::{Compression, matrix::spmm::ROWS_PER_TASK};
+use crate::config::Compression;
+use crate::matrix::spmm::ROWS_PER_TASK;
 
 /// Largest element of a row of int8.
 const MOST: f32 = 127.0;

@@ -4,7 +4,8 @@ use std::{ops::Range, sync::Arc};
 
 use lodestore_graph::{NodeId, PartId, PartitionBook, batch::Block, topology::Topology};
 
-use crate::{TrainError, layerwise::NodeSet};
+use crate::error::TrainError;
+use crate::layerwise::NodeSet;
 
 /// The halos of all partitions: nodes of others that are in the lists of a partition's own nodes.
 pub(crate) struct Halos {

@@ -9,14 +9,14 @@ use lodestore_client::{LoadStats, PullKind, RowBuffer};
 use lodestore_graph::{NodeId, PartitionBook};
 
 use super::graph::PartGraph;
-use crate::{
-    Halo, TrainError, WorkerSources,
-    features::FeatureRows,
-    matrix::Matrix,
-    matrix::dropout::Mask,
-    matrix::sparse::{SparseColumns, SparsePiece, SparseRows},
-    matrix::workspace::Workspace,
-};
+use crate::config::Halo;
+use crate::error::TrainError;
+use crate::features::FeatureRows;
+use crate::matrix::Matrix;
+use crate::matrix::dropout::Mask;
+use crate::matrix::sparse::{SparseColumns, SparsePiece, SparseRows};
+use crate::matrix::workspace::Workspace;
+use crate::train::WorkerSources;
 
 /// Bytes of rows that are pulled at a time.
 const CHUNK_BYTES: usize = 1 << 25;

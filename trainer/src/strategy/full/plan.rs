@@ -77,10 +77,8 @@ fn travels(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        LayerOptions, ModelKind,
-        model::{Model, ModelSpec},
-    };
+    use crate::model::{Model, ModelKind, ModelSpec};
+    use crate::options::LayerOptions;
 
     fn plans(kind: ModelKind, widths: &[usize], features: FeatureForm) -> Vec<(Travels, usize)> {
         let layer = LayerOptions::default();

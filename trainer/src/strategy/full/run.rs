@@ -9,16 +9,16 @@ use super::{
     figures::{Fault, PartFigures},
     team::{FullTeam, Passed},
 };
-use crate::{
-    Place, Progress, TrainError, WorkerStep,
-    config::Due,
-    process_group::ProcessGroup,
-    record::FullSum,
-    run::Run,
-    step::{FullTraffic, RowsBySource, StepSeconds},
-    step_outcome::{StepOutcome, TeamStep},
-    worker::DROPOUT_STREAM,
-};
+use crate::checkpoint::Place;
+use crate::config::Due;
+use crate::error::TrainError;
+use crate::process_group::ProcessGroup;
+use crate::record::FullSum;
+use crate::run::Run;
+use crate::step::{FullTraffic, RowsBySource, StepSeconds, WorkerStep};
+use crate::step_outcome::{StepOutcome, TeamStep};
+use crate::train::Progress;
+use crate::worker::DROPOUT_STREAM;
 
 impl Run<'_> {
     /// Brings back the rows of halos that the next epoch may use, where those are of an epoch

@@ -17,10 +17,16 @@ use super::{
     plan::{FeatureForm, LayerPlan},
     team::{Exchange, FullTeam, KeptRows, Overlap},
 };
-use crate::{
-    ModelKind, TrainError, attention::Entries, conv::Hop, labels::Labels, largest::Largest,
-    options::Aggregation, process_group::ProcessGroup, setup::Setup, step_outcome::MemberStats,
-};
+use crate::attention::Entries;
+use crate::conv::Hop;
+use crate::error::TrainError;
+use crate::labels::Labels;
+use crate::largest::Largest;
+use crate::model::ModelKind;
+use crate::options::Aggregation;
+use crate::process_group::ProcessGroup;
+use crate::setup::Setup;
+use crate::step_outcome::MemberStats;
 
 impl Setup<'_> {
     /// Makes the partitions of this process, and pulls the inputs of their halos.

@@ -15,10 +15,15 @@ use super::{
     operator::Destinations,
     part::Part,
 };
-use crate::{
-    Halo, TrainError, collective::Term, conv::LayerDropout, layer::Layer, loss::worst_row,
-    model::Model, process_group::ProcessGroup, step_outcome::MemberStats,
-};
+use crate::collective::Term;
+use crate::config::Halo;
+use crate::conv::LayerDropout;
+use crate::error::TrainError;
+use crate::layer::Layer;
+use crate::loss::worst_row;
+use crate::model::Model;
+use crate::process_group::ProcessGroup;
+use crate::step_outcome::MemberStats;
 
 /// The partitions of this process.
 pub(crate) struct FullTeam {

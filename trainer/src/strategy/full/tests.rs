@@ -8,11 +8,16 @@ use lodestore_graph::{
 use lodestore_store::Dtype;
 
 use super::FullTeam;
-use crate::{
-    Aggregation, FullConfig, LayerOptions, ModelKind, Norm, RowsFrom, Strategy, TrainConfig,
-    TrainGraph, WorkerSources, collective::ThreadCollective, process_group::ProcessGroup,
-    random::CounterRandom, replica::Replica, setup::Setup,
-};
+use crate::collective::ThreadCollective;
+use crate::config::{FullConfig, Strategy, TrainConfig};
+use crate::model::ModelKind;
+use crate::options::{Aggregation, LayerOptions, Norm};
+use crate::process_group::ProcessGroup;
+use crate::random::CounterRandom;
+use crate::replica::Replica;
+use crate::report::RowsFrom;
+use crate::setup::Setup;
+use crate::train::{TrainGraph, WorkerSources};
 
 const N: u32 = 40;
 const WIDTH: u32 = 6;

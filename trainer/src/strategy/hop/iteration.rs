@@ -8,7 +8,7 @@ use lodestore_graph::{
     sampler::{RootPlan, batch_seed, epoch_order},
 };
 
-use crate::Merge;
+use crate::config::Merge;
 
 /// Mixed into the run's seed, so that the choice of time steps does not reuse the sampler's
 /// numbers.

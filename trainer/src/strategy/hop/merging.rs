@@ -1,6 +1,6 @@
 //! How many time steps are merged: as many as make epochs faster (HopGNN, section 5.3).
 
-use crate::EpochReport;
+use crate::report::EpochReport;
 
 /// Returns how many time steps each iteration of the next epoch loses, from the epochs before it:
 /// none in the first epoch, then one more each, until an epoch was not faster than the one with one

@@ -8,7 +8,7 @@ use lodestore_client::{
 use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
 
 use super::{Iteration, iteration::TimeStep};
-use crate::TrainError;
+use crate::error::TrainError;
 
 /// The micrographs of the roots that a worker trains on, by time step.
 pub(crate) struct Micrographs<'a> {

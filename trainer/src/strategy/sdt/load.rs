@@ -16,7 +16,7 @@ use super::{
     local::{LocalPartition, PartitionSource},
     residents::{Admission, Residents},
 };
-use crate::TrainError;
+use crate::error::TrainError;
 
 /// A partition of a worker, and the nodes that its local model trains on.
 #[derive(Clone, Debug)]

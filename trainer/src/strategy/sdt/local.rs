@@ -6,7 +6,9 @@ use lodestore_client::{ClientError, LoadStats, PullKind, RowBuffer};
 use lodestore_graph::{NodeId, PartId, PartitionBook, topology::Topology};
 
 use super::plan::{Depth, PartitionPlan, Reach, Region};
-use crate::{TrainError, WorkerSources, layerwise::NodeSet};
+use crate::error::TrainError;
+use crate::layerwise::NodeSet;
+use crate::train::WorkerSources;
 
 /// A partition as its local model sees it.
 #[derive(Debug)]

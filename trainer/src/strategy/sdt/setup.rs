@@ -14,10 +14,15 @@ use super::{
     team::PartitionTeam,
     worker::PartitionWorker,
 };
-use crate::{
-    Place, TrainConfig, TrainError, matrix::workspace::Workspace, model::Model,
-    process_group::ProcessGroup, replica::ReplicaState, setup::Setup, worker::Learner,
-};
+use crate::checkpoint::Place;
+use crate::config::TrainConfig;
+use crate::error::TrainError;
+use crate::matrix::workspace::Workspace;
+use crate::model::Model;
+use crate::process_group::ProcessGroup;
+use crate::replica::ReplicaState;
+use crate::setup::Setup;
+use crate::worker::Learner;
 
 impl<'a> Setup<'a> {
     /// Returns the training nodes of each partition.
@@ -143,7 +148,7 @@ fn check_memory(config: &TrainConfig, sizes: &[u64]) -> Result<(), TrainError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SdtConfig, Strategy};
+    use crate::config::{SdtConfig, Strategy};
 
     #[test]
     fn a_partition_that_does_not_fit_is_an_error_with_the_partitions_that_would() {

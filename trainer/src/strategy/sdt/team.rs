@@ -7,7 +7,9 @@ use std::{
 };
 
 use super::worker::{PartitionFigures, PartitionOrder, PartitionWorker, Trained};
-use crate::{TrainError, replica::ReplicaState, step_outcome::MemberStats};
+use crate::error::TrainError;
+use crate::replica::ReplicaState;
+use crate::step_outcome::MemberStats;
 
 /// The workers of this process.
 pub(crate) struct PartitionTeam<'scope> {

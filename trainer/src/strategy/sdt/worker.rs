@@ -13,13 +13,12 @@ use lodestore_graph::{
 use serde::{Deserialize, Serialize};
 
 use super::load::{Ready, Turns};
-use crate::{
-    Place, TrainConfig, TrainError,
-    config::Due,
-    replica::{Replica, ReplicaState},
-    step_outcome::StepOutcome,
-    worker::{Learner, StepRows},
-};
+use crate::checkpoint::Place;
+use crate::config::{Due, TrainConfig};
+use crate::error::TrainError;
+use crate::replica::{Replica, ReplicaState};
+use crate::step_outcome::StepOutcome;
+use crate::worker::{Learner, StepRows};
 
 /// A worker's state between partitions.
 pub(crate) struct PartitionWorker<'run> {

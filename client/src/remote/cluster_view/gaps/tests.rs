@@ -7,7 +7,8 @@ use lodestore_schema::PartState;
 
 use super::super::refresh::restarted;
 use super::*;
-use crate::{ClientError, Security};
+use crate::error::ClientError;
+use crate::security::Security;
 
 fn server(port: u16, parts: &[u16]) -> (Address, Description) {
     let description = Description {

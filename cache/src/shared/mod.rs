@@ -28,7 +28,7 @@ const NEAR_BYTES: usize = 16 << 10;
 /// Rows of one tensor in memory, read and filled by all workers of a machine (the host tier of
 /// CaPGNN, section 4.2).
 ///
-/// It does under any number of owners the work of a [`crate::Tier`] under one. A lock guards the
+/// It does under any number of owners the work of a [`crate::tier::Tier`] under one. A lock guards the
 /// decisions, tens of nanoseconds per row, and no lock is held while a row is copied. Each row that
 /// is decided to be kept gets a number, larger than all before. It is written under that number,
 /// and a reader that has the place of a row takes it only under the number that it has with it. So
@@ -106,7 +106,7 @@ pub struct BatchAccess {
 
 impl SharedTier {
     /// Returns a tier for rows of `row_bytes` bytes with ids below `id_space`, which with all its
-    /// bookkeeping stays within `capacity_bytes`; see [`crate::Tier::new`].
+    /// bookkeeping stays within `capacity_bytes`; see [`crate::tier::Tier::new`].
     ///
     /// Fails when `row_bytes` is 0, the policy's inputs make no sense, or the system refuses the
     /// memory.
@@ -251,7 +251,7 @@ impl SharedTier {
         self.write(rows, &access.placements, &access.numbers);
     }
 
-    /// Does the same for rows with a stamp each; one with [`NO_STAMP`](crate::NO_STAMP) is not
+    /// Does the same for rows with a stamp each; one with [`NO_STAMP`](crate::volatile::NO_STAMP) is not
     /// offered.
     ///
     /// # Panics
@@ -267,7 +267,7 @@ impl SharedTier {
         assert_eq!(ids.len(), stamps.len(), "a stamp for each id");
         access.stamps.clear();
         access.stamps.extend_from_slice(stamps);
-        access.misses.retain(|&at| stamps[at as usize] != crate::NO_STAMP);
+        access.misses.retain(|&at| stamps[at as usize] != crate::volatile::NO_STAMP);
         self.admit(ids, rows, access);
     }
 
@@ -297,7 +297,7 @@ impl SharedTier {
         self.lock().n_removals
     }
 
-    /// For `frequency`: the last batch is over; see [`crate::Directory::retarget`].
+    /// For `frequency`: the last batch is over; see [`crate::directory::Directory::retarget`].
     pub(crate) fn retarget(&self, ids: &[u32]) {
         self.lock().residents.retarget(ids);
     }

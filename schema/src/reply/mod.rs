@@ -3,9 +3,12 @@
 mod description;
 mod failure;
 
+use crate::error::WireError;
 use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, ROW_BYTES_MAX};
 use crate::lodestore_capnp::{copied, declared, followed, followed_file, reply};
-use crate::{ServerStats, Versions, WireError, message};
+use crate::message;
+use crate::stats::ServerStats;
+use crate::versions::Versions;
 
 pub use description::{Description, PartState, Role, TensorDescription, graph_tag};
 pub use failure::{Failure, FailureCode};
@@ -40,8 +43,8 @@ pub enum Reply {
     },
     /// A compaction runs or waits to run.
     Compacting {
-        /// Its number: it is over when [`UpdateStats::runs_ended`](crate::UpdateStats) has come
-        /// there.
+        /// Its number: it is over when [`UpdateStats::runs_ended`](crate::stats::UpdateStats) has
+        /// come there.
         run: u64,
     },
     /// Memory for the rows of this connection; its descriptor comes with the frame.

@@ -12,12 +12,11 @@ use std::time::Instant;
 use lodestore_client::LoadStats;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{
-    Place, TrainError,
-    collective::{Collective, CollectiveError, Payload, Reduction, Term, Traffic},
-    replica::ReplicaState,
-    step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep},
-};
+use crate::checkpoint::Place;
+use crate::collective::{Collective, CollectiveError, Payload, Reduction, Term, Traffic};
+use crate::error::TrainError;
+use crate::replica::ReplicaState;
+use crate::step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep};
 
 /// The run continues.
 const CONTINUE: u8 = 0;
@@ -422,7 +421,7 @@ impl<'c> ProcessGroup<'c> {
 }
 
 /// Passes on to the other processes of a run that this one has failed before it could train, in the
-/// place of [`crate::train_together`]. All then end with this message.
+/// place of [`crate::train::train_together`]. All then end with this message.
 pub fn give_up(collective: &mut dyn Collective, message: &str) -> Result<(), CollectiveError> {
     let bytes = [&[FAILED], message.as_bytes()].concat();
     collective.all_gather(Payload::Control, &bytes, &mut Vec::new())

@@ -12,10 +12,12 @@ use lodestore_cache::{HotSet, NO_SLOT};
 use lodestore_graph::{NodeId, PartId};
 use rayon::prelude::*;
 
+use crate::buffer::RowBuffer;
+use crate::error::ClientError;
+use crate::load_stats::LoadStats;
+use crate::oracle_tier::BatchTicket;
 use crate::scatter::spread;
-use crate::{
-    BatchTicket, ClientError, LoadStats, PullKind, PullStats, RowBuffer, RowSource, TierRows,
-};
+use crate::source::{PullKind, PullStats, RowSource, TierRows};
 use split::{Counts, Split};
 
 /// One worker's way to the rows of one tensor.

@@ -2,15 +2,13 @@
 
 use lodestore_graph::NodeId;
 
-use crate::{
-    Metric, TrainError,
-    labels::Labels,
-    layerwise::{LayerPass, NodeSet, PassEnd, PassOutput, check_finite},
-    matrix::Matrix,
-    metric::Measure,
-    model::Model,
-    process_group::ProcessGroup,
-};
+use crate::error::TrainError;
+use crate::labels::Labels;
+use crate::layerwise::{LayerPass, NodeSet, PassEnd, PassOutput, check_finite};
+use crate::matrix::Matrix;
+use crate::metric::{Measure, Metric};
+use crate::model::Model;
+use crate::process_group::ProcessGroup;
 
 /// The validation and test nodes, and what it takes to compute their logits.
 pub(crate) struct Evaluator<'a> {

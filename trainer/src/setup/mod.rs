@@ -16,26 +16,22 @@ use lodestore_graph::{
 };
 use tracing::warn;
 
-use crate::{
-    Fetch, HopConfig, Migration, Place, Progress, Sampling, Strategy, TrainConfig, TrainError,
-    TrainGraph, WorkerSources,
-    checkpoint::Settings,
-    config::check,
-    evaluate::Evaluator,
-    features::FeatureRows,
-    labels::{LabelUse, Labels},
-    layerwise::{LayerPass, Owners, PassLimits},
-    matrix::workspace::Workspace,
-    model::{Model, ModelSpec},
-    model_file::ModelFile,
-    process_group::ProcessGroup,
-    strategy::{
-        Ondemand, Planned, RandomBatches, Rapid, Share,
-        hop::{Iterations, Micrographs},
-    },
-    worker::{Batches, Learner, Worker},
-    workers::WorkerSetup,
-};
+use crate::checkpoint::{Place, Settings};
+use crate::config::{Fetch, HopConfig, Migration, Sampling, Strategy, TrainConfig, check};
+use crate::error::TrainError;
+use crate::evaluate::Evaluator;
+use crate::features::FeatureRows;
+use crate::labels::{LabelUse, Labels};
+use crate::layerwise::{LayerPass, Owners, PassLimits};
+use crate::matrix::workspace::Workspace;
+use crate::model::{Model, ModelSpec};
+use crate::model_file::ModelFile;
+use crate::process_group::ProcessGroup;
+use crate::strategy::hop::{Iterations, Micrographs};
+use crate::strategy::{Ondemand, Planned, RandomBatches, Rapid, Share};
+use crate::train::{Progress, TrainGraph, WorkerSources};
+use crate::worker::{Batches, Learner, Worker};
+use crate::workers::WorkerSetup;
 use schedule::Written;
 
 /// Constants of a run, and the model's parameters.

@@ -27,8 +27,8 @@ use super::ScheduleSpec;
 use super::error::BlockFault;
 use super::footer::crc_of;
 use super::header::u32_at;
-use crate::NodeId;
 use crate::batch::{Batch, Block};
+use crate::ids::NodeId;
 
 /// Bytes before the zstd frame.
 pub(super) const FRAME_BYTES: usize = 24;

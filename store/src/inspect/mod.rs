@@ -289,7 +289,7 @@ mod tests {
             .unwrap();
         let device = inspect(&graph).unwrap().device;
         assert_eq!((device.iops, device.measured_unix_s, device.fault), (5.0, Some(7), None));
-        fs::write(graph.dir().join(crate::DEVICE_FILE), "nonsense").unwrap();
+        fs::write(graph.dir().join(crate::probe::DEVICE_FILE), "nonsense").unwrap();
         let device = inspect(&graph).unwrap().device;
         assert_eq!((device.iops, device.measured_unix_s), (DiskProfile::default().iops, None));
         assert!(device.fault.unwrap().contains("lode probe"));

@@ -5,7 +5,7 @@ use lodestore_graph::PartId;
 use lodestore_schema::{Description, Role};
 
 use super::ClusterView;
-use crate::Address;
+use crate::address::Address;
 
 impl ClusterView {
     /// Returns whether no server has a partition, none that is away had it, and it is on its way to

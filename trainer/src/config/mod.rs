@@ -11,7 +11,11 @@ use lodestore_graph::{
 };
 use serde::Serialize;
 
-use crate::{LayerOptions, Metric, ModelKind, Replay, TrainError, UpdateOptions};
+use crate::error::TrainError;
+use crate::metric::Metric;
+use crate::model::ModelKind;
+use crate::options::{LayerOptions, UpdateOptions};
+use crate::replay::Replay;
 pub use full::{Compression, FullConfig, Halo};
 pub use sdt::{OptimizerState, SdtConfig};
 
@@ -140,7 +144,8 @@ pub(crate) enum Due {
 pub struct HopConfig {
     /// Whether models move to the roots.
     pub migration: Migration,
-    /// [`Migration::Paper`]: the rows of all time steps of an iteration are pulled together (section
+    /// [`Migration::Paper`]: the rows of all time steps of an iteration are pulled together
+    /// (section
     /// 5.2).
     pub pregather: bool,
     /// [`Migration::Paper`]: which time step is merged into the others (section 5.3).
@@ -215,7 +220,8 @@ pub enum Strategy {
     /// RapidGNN: a schedule on disk, a steady cache and a prefetch window.
     Rapid,
     /// MassiveGNN: batches sampled as they are needed, the next one while this one is trained on,
-    /// and rows through a buffer with eviction by score: see [`crate::WorkerSources::remote`].
+    /// and rows through a buffer with eviction by score: see
+    /// [`crate::train::WorkerSources::remote`].
     Massive,
     /// HopGNN: each root of a global mini-batch is trained on by the worker that owns it: see
     /// [`HopConfig`].

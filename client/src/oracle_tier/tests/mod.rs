@@ -6,8 +6,9 @@ use lodestore_graph::NodeId;
 use proptest::prelude::*;
 
 use super::*;
+use crate::loader::RowResidency;
+use crate::prefetch::{BatchSource, Prefetcher, Window};
 use crate::testing::{ROW_BYTES, TestSource, loader, nodes, rows_of};
-use crate::{BatchSource, Prefetcher, RowResidency, Window};
 use lodestore_graph::batch::Batch;
 
 mod overlap;

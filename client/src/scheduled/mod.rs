@@ -1,7 +1,7 @@
 //! The batches of a schedule with the rows of several tensors, prepared by a background thread.
 //!
-//! [`crate::Prefetcher`] borrows from the scope of its threads. [`ScheduledBatches`] owns all that
-//! it needs, for callers without such a scope.
+//! [`crate::prefetch::Prefetcher`] borrows from the scope of its threads. [`ScheduledBatches`] owns
+//! all that it needs, for callers without such a scope.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,10 +15,14 @@ use lodestore_graph::batch::Batch;
 use lodestore_graph::fork::Generation;
 use lodestore_graph::schedule::{NEVER, NextUses, Schedule, ScheduleError};
 
-use crate::{
-    BatchLoader, BatchSource, ClientError, LoadStats, OracleTier, PrefetchStats, Prefetcher,
-    PreparedBatch, PullKind, RowBudget, RowBuffer, RowResidency, RowSource, Window,
-};
+use crate::budget::RowBudget;
+use crate::buffer::RowBuffer;
+use crate::error::ClientError;
+use crate::load_stats::LoadStats;
+use crate::loader::{BatchLoader, RowResidency};
+use crate::oracle_tier::OracleTier;
+use crate::prefetch::{BatchSource, PrefetchStats, Prefetcher, PreparedBatch, Window};
+use crate::source::{PullKind, RowSource};
 
 /// Policy for the rows that stay in memory between batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

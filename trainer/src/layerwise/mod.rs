@@ -21,16 +21,14 @@ use lodestore_client::{BatchLoader, RowBuffer};
 use lodestore_graph::{NodeId, topology::Topology};
 use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
 
-use crate::{
-    TrainError,
-    conv::Hop,
-    features::FeatureRows,
-    layer::Layer,
-    matrix::Matrix,
-    matrix::sparse::Rows,
-    matrix::workspace::Workspace,
-    process_group::{ProcessGroup, RowsTo},
-};
+use crate::conv::Hop;
+use crate::error::TrainError;
+use crate::features::FeatureRows;
+use crate::layer::Layer;
+use crate::matrix::Matrix;
+use crate::matrix::sparse::Rows;
+use crate::matrix::workspace::Workspace;
+use crate::process_group::{ProcessGroup, RowsTo};
 pub(crate) use chunks::Owners;
 use chunks::{Chunk, block_of};
 pub(crate) use nodes::NodeSet;

@@ -12,8 +12,9 @@ use lodestore_schema::Description;
 use lodestore_schema::limits::ROWS_PER_PUSH_MAX;
 
 use super::{Client, ClientConfig};
+use crate::error::ClientError;
 use crate::fake_server::{FakeServer, PART_NODES, ROW_BYTES};
-use crate::{ClientError, PullKind, PullStats, RowSource};
+use crate::source::{PullKind, PullStats, RowSource};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 

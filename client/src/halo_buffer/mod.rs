@@ -8,8 +8,9 @@ use lodestore_cache::{NO_SLOT, Tier, TierStats};
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
+use crate::error::ClientError;
 use crate::scatter::scatter;
-use crate::{ClientError, PullKind, PullStats, RowSource, TensorInfo, TierRows};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 
 /// Bytes of rows that filling the buffer pulls together.
 const FILL_BYTES: usize = 8 << 20;

@@ -16,7 +16,10 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{EpochReport, TrainError, best_model::BestModel, replica::ReplicaState};
+use crate::best_model::BestModel;
+use crate::error::TrainError;
+use crate::replica::ReplicaState;
+use crate::report::EpochReport;
 
 pub use error::{CheckpointError, CheckpointFault};
 pub(crate) use folder::Folder;

@@ -10,7 +10,7 @@ use lodestore_schema::{Failure, WireError};
 use lodestore_store::StoreError;
 use thiserror::Error;
 
-use crate::Address;
+use crate::address::Address;
 
 /// Why rows could not be had.
 #[derive(Debug, Error)]

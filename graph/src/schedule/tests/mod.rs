@@ -1,10 +1,11 @@
 use super::*;
 use crate::batch::Batch;
+use crate::book::PartitionBook;
 use crate::edges::MemoryEdges;
+use crate::ids::NodeId;
 use crate::relabel::Relabelling;
 use crate::sampler::{Deal, Sampler, epoch_order, is_local};
 use crate::topology::Topology;
-use crate::{NodeId, PartitionBook};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;

@@ -209,8 +209,8 @@ fn sort_by_next_use(offers: &mut Vec<u64>, sorted: &mut Vec<u64>) {
 }
 
 /// For each position of a trace the number of the batch that uses its id next, or [`NEVER`]. The
-/// batch itself when a later position of it has the same id. Batch `i` is
-/// `ids[bounds[i]..bounds[i + 1]]`. This is what [`crate::Directory::announce`] takes, in pieces.
+/// batch itself when a later position of it has the same id. Batch `i` is `ids[bounds[i]..bounds[i
+/// + 1]]`. This is what [`crate::directory::Directory::announce`] takes, in pieces.
 ///
 /// Fails when there is no memory.
 ///

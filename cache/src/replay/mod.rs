@@ -39,7 +39,7 @@ pub enum TierSizes {
 /// Inputs of a policy while a trace is replayed, beside those of its [`PolicySpec`].
 #[derive(Clone, Debug, Default)]
 pub struct ReplayInputs {
-    /// For `oracle`: [`crate::next_uses`] of the trace.
+    /// For `oracle`: [`crate::policy::next_uses`] of the trace.
     pub next_uses: Option<Arc<[u32]>>,
     /// For `frequency`: the ranking of each epoch of the trace.
     pub rankings: Option<Arc<[Arc<[u32]>]>>,

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use lodestore_graph::PartId;
 use lodestore_store::{GraphHandle, Manifest};
 
+use crate::error::ServerError;
 use crate::mailbox::Mailbox;
 use crate::partitions::Partitions;
-use crate::{Server, ServerError};
+use crate::server::Server;
 
 /// Longest wait until all shards read a version that was installed.
 const SWITCH_MAX: Duration = Duration::from_secs(60);
@@ -108,7 +109,7 @@ fn why_silent(error: RecvTimeoutError) -> String {
 }
 
 /// The server's side of publications, made by a thread of the caller's. See
-/// [`ServerConfig::publishes`](crate::ServerConfig::publishes).
+/// [`ServerConfig::publishes`](crate::config::ServerConfig::publishes).
 #[derive(Clone)]
 pub struct Publishing {
     partitions: Arc<Partitions>,

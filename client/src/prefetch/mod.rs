@@ -24,7 +24,9 @@ use std::{
 use lodestore_graph::{NodeId, batch::Batch, fork::Generation};
 use serde::{Deserialize, Serialize};
 
-use crate::{BatchLoader, ClientError, LoadStats, RowResidency};
+use crate::error::ClientError;
+use crate::load_stats::LoadStats;
+use crate::loader::{BatchLoader, RowResidency};
 use ahead::{Coming, Ready, prepare, prepare_ahead};
 pub use rows::BatchRows;
 use rows::{Free, Held, Memory};
@@ -37,8 +39,8 @@ pub trait BatchSource: Send + Sync {
     /// Returns the batch `index`, below `n_batches`, and what is kept for it.
     ///
     /// Called once for every index from the first on, in order, though not always by the same
-    /// thread. A job that needs a [`crate::BatchTicket`] makes it before anything can fail, so that
-    /// others learn of the end.
+    /// thread. A job that needs a [`crate::oracle_tier::BatchTicket`] makes it before anything can
+    /// fail, so that others learn of the end.
     fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError>;
 
     /// Returns the end of the batches that may be loaded together with batch `index`: that of its

@@ -11,7 +11,8 @@ use std::time::Duration;
 pub use lodestore_cache::{NO_STAMP, STAMP_MAX, Stamp};
 use lodestore_graph::NodeId;
 
-use crate::{ClientError, TensorInfo};
+use crate::error::ClientError;
+use crate::source::TensorInfo;
 
 pub use device::DeviceVolatile;
 pub use embedded::EmbeddedVolatile;

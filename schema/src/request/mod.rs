@@ -5,9 +5,14 @@ mod volatile;
 
 use std::time::Duration;
 
+use crate::error::WireError;
+use crate::hello::WireVersions;
 use crate::limits::{REQUEST_TRAVERSAL_WORDS_MAX, WIRE_VERSION};
 use crate::lodestore_capnp::{self as wire, push, request};
-use crate::{Name, Token, Versions, WireError, WireVersions, message};
+use crate::message;
+use crate::name::Name;
+use crate::token::Token;
+use crate::versions::Versions;
 
 pub use copy::{CopyStep, FollowStep};
 pub use volatile::{Declare, Publish, PullVolatile};
@@ -21,7 +26,7 @@ pub struct Request {
     /// When it sent this, counted by its own clock from the start of the connection; zero if it
     /// does not tell.
     pub sent: Duration,
-    /// The graph that it means, see [`graph_tag`](crate::graph_tag); 0 for any.
+    /// The graph that it means, see [`graph_tag`](crate::reply::graph_tag); 0 for any.
     pub graph: u64,
     /// For a pull: the only version whose rows will do; 0 for the newest of each partition.
     pub version: u32,
@@ -38,7 +43,7 @@ pub enum RequestBody {
     Describe,
     /// Rows of one tensor.
     Pull {
-        /// Position in [`Description::tensors`](crate::Description::tensors).
+        /// Position in [`Description::tensors`](crate::reply::Description::tensors).
         tensor: u16,
         /// How the rows will be used.
         kind: PullKind,
@@ -68,7 +73,7 @@ pub enum RequestBody {
     Taken,
     /// The memory that keeps rows of a tensor, for a connection that shares memory.
     Lend {
-        /// Position in [`Description::tensors`](crate::Description::tensors).
+        /// Position in [`Description::tensors`](crate::reply::Description::tensors).
         tensor: u16,
     },
     /// A step of moving a partition.
@@ -106,7 +111,7 @@ pub enum RequestBody {
 /// A piece of a put, less its body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Push {
-    /// Position in [`Description::tensors`](crate::Description::tensors).
+    /// Position in [`Description::tensors`](crate::reply::Description::tensors).
     pub tensor: u16,
     /// Number of ids, and of rows.
     pub n_rows: u32,
@@ -359,10 +364,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::frame::Prefix;
     use crate::limits::{
         FLOORS_MAX, NAME_BYTES_MAX, PREFIX_BYTES, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN,
     };
-    use crate::{PartVersion, Prefix};
+    use crate::versions::PartVersion;
 
     const PUSH: Push = Push {
         tensor: u16::MAX,

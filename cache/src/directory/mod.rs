@@ -17,8 +17,8 @@ use chunk::{Chunk, Hits};
 use leases::Leases;
 
 /// Decides, batch by batch, which rows stay in how many slots. The owner of the slots' bytes does
-/// as it decides. A [`crate::Tier`] in host memory, a device and a simulation without bytes thus
-/// decide alike.
+/// as it decides. A [`crate::tier::Tier`] in host memory, a device and a simulation without bytes
+/// thus decide alike.
 ///
 /// ```
 /// use lodestore_cache::{Directory, NO_SLOT, Placement, PolicySpec};
@@ -134,7 +134,7 @@ impl Directory {
     }
 
     /// For `oracle`: for each position of the batch to come, the batch that uses its id next, as
-    /// [`crate::next_uses`] returns them. Batches are numbered from 0 in the order of their
+    /// [`crate::policy::next_uses`] returns them. Batches are numbered from 0 in the order of their
     /// lookups. A batch that is not announced is taken as the last use of its rows. Others ignore
     /// it.
     pub fn announce(&mut self, next_uses: &[u32]) {

@@ -12,8 +12,8 @@ use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{Failure, Reply, Request, RequestBody};
 
 use super::tally::LoadError;
-use crate::ClientError;
 use crate::connection::{Connection, Nonblocking, age};
+use crate::error::ClientError;
 use crate::read_buffer::{Head, ReadBuffer};
 use crate::shared_memory::SharedMemory;
 use crate::socket::Stream;

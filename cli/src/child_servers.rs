@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Running servers of one graph. Each ends when its stdin does: when this is dropped, and when
 /// this process is gone, whatever killed it.
-pub(crate) struct ChildServers {
+pub struct ChildServers {
     running: Vec<Running>,
 }
 
@@ -28,14 +28,14 @@ struct Running {
 
 /// Where a server listens and what it holds, as `lode serve --json` prints it.
 #[derive(Clone, Deserialize, Serialize)]
-pub(crate) struct Address {
+pub struct Address {
     address: String,
     parts: Vec<u16>,
 }
 
 impl ChildServers {
     /// Starts one server for each list of partitions, on free loopback ports; logs go to `dir`.
-    pub(crate) fn start(graph: &Path, dir: &Path, parts: &[&[u16]]) -> Result<Self> {
+    pub fn start(graph: &Path, dir: &Path, parts: &[&[u16]]) -> Result<Self> {
         let mut servers = Self { running: Vec::new() };
         let mut starting = Vec::new();
         for (i, parts) in parts.iter().enumerate() {
@@ -53,12 +53,12 @@ impl ChildServers {
     }
 
     /// Where to connect to.
-    pub(crate) fn addresses(&self) -> Vec<String> {
+    pub fn addresses(&self) -> Vec<String> {
         self.running.iter().map(|server| server.address.address.clone()).collect()
     }
 
     /// For people.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let server = |Running { address: Address { address, parts }, .. }: &Running| {
             let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
             format!("{address} (partitions {})", parts.join(", "))
@@ -67,7 +67,7 @@ impl ChildServers {
     }
 
     /// Ends all servers, and fails if one does not end well.
-    pub(crate) fn stop(mut self) -> Result<Vec<Address>> {
+    pub fn stop(mut self) -> Result<Vec<Address>> {
         for server in &mut self.running {
             drop(server.child.stdin.take());
         }
@@ -86,7 +86,7 @@ impl Drop for ChildServers {
 }
 
 fn spawn(graph: &Path, parts: &[u16], log: &Path) -> Result<Child> {
-    let program = std::env::current_exe().context("cannot find this program's file")?;
+    let program = lode_program()?;
     let stderr = File::create(log).with_context(|| format!("{}: cannot create", log.display()))?;
     let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
     Command::new(program)
@@ -99,6 +99,20 @@ fn spawn(graph: &Path, parts: &[u16], log: &Path) -> Result<Child> {
         .stderr(stderr)
         .spawn()
         .context("cannot start a server process")
+}
+
+/// Returns the file of `lode`: beside this program, where it is not this program itself.
+fn lode_program() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("cannot find this program's file")?;
+    let program = this.with_file_name("lode");
+    if !program.is_file() {
+        bail!(
+            "{}: no such program; build or install `lode` beside {}",
+            program.display(),
+            this.display()
+        );
+    }
+    Ok(program)
 }
 
 impl Running {

@@ -15,10 +15,12 @@ use crate::hints::hint;
 /// The error of a process that has already reported it to the first one, which prints it.
 #[derive(Debug, Error)]
 #[error("reported to the first process of the run")]
-pub(crate) struct AlreadyReported;
+pub struct AlreadyReported;
 
 /// The one way to stdout and to the progress bar.
-pub(crate) struct Console {
+pub struct Console {
+    /// The program's name, which begins its messages of errors.
+    name: &'static str,
     json: bool,
     bar: ProgressBar,
     /// Whether the answer has been printed; with JSON it is the only object.
@@ -26,28 +28,30 @@ pub(crate) struct Console {
 }
 
 impl Console {
-    /// Text, or JSON. The bar shows only where stderr is a terminal.
-    pub(crate) fn new(json: bool) -> Self {
+    /// A console of the program `name` for text or JSON. The bar shows only where stderr is a
+    /// terminal.
+    pub fn new(name: &'static str, json: bool) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        Self { json, bar, has_answered: AtomicBool::new(false) }
+        Self { name, json, bar, has_answered: AtomicBool::new(false) }
     }
 
     /// Prints nothing: another process reports this one's work.
-    pub(crate) fn silent() -> Self {
-        Self { json: true, bar: ProgressBar::hidden(), has_answered: AtomicBool::new(false) }
+    pub fn silent() -> Self {
+        Self {
+            name: "",
+            json: true,
+            bar: ProgressBar::hidden(),
+            has_answered: AtomicBool::new(false),
+        }
     }
 
     /// Whether one JSON object is wanted.
-    pub(crate) fn is_json(&self) -> bool {
+    pub fn is_json(&self) -> bool {
         self.json
     }
 
     /// The command's answer: `report` as JSON, or `text` made from it.
-    pub(crate) fn report<T: Serialize>(
-        &self,
-        report: &T,
-        text: impl FnOnce(&T) -> String,
-    ) -> Result<()> {
+    pub fn report<T: Serialize>(&self, report: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
         self.bar.finish_and_clear();
         self.has_answered.store(true, Ordering::Relaxed);
         let text = if self.json { serde_json::to_string(report)? } else { text(report) };
@@ -55,7 +59,7 @@ impl Console {
     }
 
     /// A line of text ahead of the answer; nothing when JSON is wanted.
-    pub(crate) fn line(&self, text: &str) -> Result<()> {
+    pub fn line(&self, text: &str) -> Result<()> {
         if self.json {
             return Ok(());
         }
@@ -63,7 +67,7 @@ impl Console {
     }
 
     /// Fails when the reader of our output has left, so that unread output is not computed.
-    pub(crate) fn check_reader(&self) -> Result<()> {
+    pub fn check_reader(&self) -> Result<()> {
         let stdout = io::stdout();
         let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
         // A poll that fails says nothing of the reader.
@@ -76,7 +80,7 @@ impl Console {
     }
 
     /// Starts a stage whose length is not known.
-    pub(crate) fn stage(&self, name: &str) {
+    pub fn stage(&self, name: &str) {
         // In this order: each call may draw, and must not draw the bar of the stage before.
         self.bar.set_style(style("{spinner} {msg} {elapsed}"));
         self.bar.set_message(name.to_owned());
@@ -90,13 +94,13 @@ impl Console {
     }
 
     /// Starts a stage; the returned function takes what is done of what there is to do.
-    pub(crate) fn progress<'a>(&'a self, name: &'a str) -> impl FnMut(u64, u64) + 'a {
+    pub fn progress<'a>(&'a self, name: &'a str) -> impl FnMut(u64, u64) + 'a {
         self.stage(name);
         move |done, total| self.at(name, done, total)
     }
 
     /// Shows how far stage `name` is; another name starts another stage.
-    pub(crate) fn at(&self, name: &str, done: u64, total: u64) {
+    pub fn at(&self, name: &str, done: u64, total: u64) {
         if self.bar.message() != name {
             self.stage(name);
         }
@@ -109,7 +113,7 @@ impl Console {
     }
 
     /// Shows `text` beside the progress of the stage; `text` is not computed without a terminal.
-    pub(crate) fn detail(&self, text: impl FnOnce() -> String) {
+    pub fn detail(&self, text: impl FnOnce() -> String) {
         if !self.bar.is_hidden() {
             self.bar.set_prefix(text());
         }
@@ -117,7 +121,7 @@ impl Console {
 
     /// Says why the command failed: on stderr, and as the JSON object if one is wanted and none has
     /// been printed.
-    pub(crate) fn failed(&self, error: &anyhow::Error) {
+    pub fn failed(&self, error: &anyhow::Error) {
         self.bar.finish_and_clear();
         if is_broken_pipe(error) || error.is::<AlreadyReported>() {
             return;
@@ -126,7 +130,7 @@ impl Console {
         if let Some(hint) = hint(&message) {
             message = format!("{message}; {hint}");
         }
-        eprintln!("lode: {message}");
+        eprintln!("{}: {message}", self.name);
         if self.json && !self.has_answered.load(Ordering::Relaxed) {
             // A reader that closed stdout does not want it.
             let _ = print(&serde_json::json!({ "error": message }).to_string());

@@ -5,7 +5,7 @@ use lodestore_graph::sampler::Fanout;
 
 /// `--fanout`, for every command that samples.
 #[derive(Args, Clone)]
-pub(crate) struct FanoutArgs {
+pub struct FanoutArgs {
     /// Neighbours per node and layer, the hop next to the roots first; -1 takes all.
     #[arg(
         long,
@@ -14,5 +14,5 @@ pub(crate) struct FanoutArgs {
         default_value = "10,10",
         allow_hyphen_values = true
     )]
-    pub(crate) fanout: Vec<Fanout>,
+    pub fanout: Vec<Fanout>,
 }

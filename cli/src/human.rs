@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `1234567` as `1,234,567`.
-pub(crate) fn count(n: u64) -> String {
+pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -16,12 +16,12 @@ pub(crate) fn count(n: u64) -> String {
 }
 
 /// Bytes in units of 1000, with three digits or so.
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     bytes_f64(n as f64)
 }
 
 /// As [`bytes`], for averages.
-pub(crate) fn bytes_f64(n: f64) -> String {
+pub fn bytes_f64(n: f64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.into_iter().find(|(unit, _)| n >= *unit) {
         Some((unit, name)) => format!("{} {name}", three_digits(n / unit)),
@@ -30,7 +30,7 @@ pub(crate) fn bytes_f64(n: f64) -> String {
 }
 
 /// Seconds in the unit that fits.
-pub(crate) fn seconds(s: f64) -> String {
+pub fn seconds(s: f64) -> String {
     match s {
         s if s >= 120.0 => format!("{:.0} min {:02.0} s", (s / 60.0).floor(), (s % 60.0).floor()),
         s if s >= 1.0 => format!("{} s", three_digits(s)),
@@ -40,7 +40,7 @@ pub(crate) fn seconds(s: f64) -> String {
 }
 
 /// How long ago a moment was, given in seconds since 1970 UTC.
-pub(crate) fn ago(unix_s: u64) -> String {
+pub fn ago(unix_s: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     match now.saturating_sub(unix_s) {
         s if s >= 2 * 86_400 => format!("{} days ago", count(s / 86_400)),
@@ -51,17 +51,17 @@ pub(crate) fn ago(unix_s: u64) -> String {
 }
 
 /// A fraction as a percentage.
-pub(crate) fn percent(fraction: f64) -> String {
+pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", fraction * 100.0)
 }
 
 /// An accuracy, or a dash.
-pub(crate) fn accuracy(fraction: Option<f64>) -> String {
+pub fn accuracy(fraction: Option<f64>) -> String {
     fraction.map_or_else(|| "-".to_owned(), |f| format!("{f:.4}"))
 }
 
 /// `1 server`, `2 servers`.
-pub(crate) fn counted(n: u64, what: &str) -> String {
+pub fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 

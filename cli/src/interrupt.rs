@@ -20,7 +20,7 @@ static IS_HEEDED: AtomicBool = AtomicBool::new(false);
 static ASKED: AtomicI32 = AtomicI32::new(0);
 
 /// Removes a folder if the process is interrupted while this lives.
-pub(crate) struct RemovedOnInterrupt {
+pub struct RemovedOnInterrupt {
     dir: PathBuf,
 }
 
@@ -30,30 +30,30 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// While this lives the first signal asks for the end, and only one more than [`SAME_REQUEST`]
 /// later ends the process immediately.
-pub(crate) struct SignalGuard(());
+pub struct SignalGuard(());
 
 /// A run has ended since a signal asked for that.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("ended by {}", signal_name(*.0).unwrap_or("a signal"))]
-pub(crate) struct Interrupted(i32);
+pub struct Interrupted(i32);
 
 impl Interrupted {
     /// As a shell reports a process that died of the signal.
-    pub(crate) fn exit_code(self) -> u8 {
+    pub fn exit_code(self) -> u8 {
         u8::try_from(128 + self.0).unwrap_or(u8::MAX)
     }
 }
 
 impl SignalGuard {
     /// Heeds signals from now on.
-    pub(crate) fn start() -> std::io::Result<Self> {
+    pub fn start() -> std::io::Result<Self> {
         watch()?;
         IS_HEEDED.store(true, Ordering::SeqCst);
         Ok(Self(()))
     }
 
     /// Fails once a signal has asked for the end.
-    pub(crate) fn check(&self) -> Result<(), Interrupted> {
+    pub fn check(&self) -> Result<(), Interrupted> {
         match ASKED.load(Ordering::SeqCst) {
             0 => Ok(()),
             signal => Err(Interrupted(signal)),
@@ -69,7 +69,7 @@ impl Drop for SignalGuard {
 
 impl RemovedOnInterrupt {
     /// Watches over `dir`, which the caller removes itself on every other way out.
-    pub(crate) fn watch(dir: impl Into<PathBuf>) -> std::io::Result<Self> {
+    pub fn watch(dir: impl Into<PathBuf>) -> std::io::Result<Self> {
         watch()?;
         let dir = dir.into();
         half_made().push(dir.clone());

@@ -12,7 +12,7 @@ use crate::usage::UsageError;
 /// Lowest level in the log.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum LogLevel {
+pub enum LogLevel {
     Error,
     #[default]
     Warn,
@@ -23,7 +23,7 @@ pub(crate) enum LogLevel {
 /// How a line of the log looks.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum LogFormat {
+pub enum LogFormat {
     #[default]
     Text,
     /// One JSON object.
@@ -35,7 +35,7 @@ pub(crate) enum LogFormat {
 ///
 /// # Errors
 /// A `LODE_LOG` that would not do what it seems to.
-pub(crate) fn start(level: LogLevel, format: LogFormat) -> Result<()> {
+pub fn start(level: LogLevel, format: LogFormat) -> Result<()> {
     let level = match level {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn,rocksdb=error,glommio=error",

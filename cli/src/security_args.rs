@@ -13,7 +13,7 @@ use crate::small_file::{read_small_file, read_small_regular_file};
 /// Credentials that a client shows to servers over TCP, and requires of them. Over a Unix socket
 /// none of it is used.
 #[derive(Args, Clone, Default)]
-pub(crate) struct SecurityArgs {
+pub struct SecurityArgs {
     /// Server over TCP: file with the token that it wants, readable by its owner alone.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -30,7 +30,7 @@ pub(crate) struct SecurityArgs {
 
 impl SecurityArgs {
     /// Reads the files.
-    pub(crate) fn read(&self) -> Result<Security> {
+    pub fn read(&self) -> Result<Security> {
         let mut security = Security::default();
         if let Some(path) = &self.token_file {
             security = security.with_token(read_token(path)?);
@@ -47,13 +47,13 @@ impl SecurityArgs {
 }
 
 /// Reads the token to show: the first in a file, which only its owner may read.
-pub(crate) fn read_token(path: &Path) -> Result<Token> {
+pub fn read_token(path: &Path) -> Result<Token> {
     tokens_in(path, read_small_file).map(|tokens| tokens.first())
 }
 
 /// The tokens to take, of a file that is read again while a server runs, and so must be one that
 /// stays.
-pub(crate) fn read_lasting_tokens(path: &Path) -> Result<Tokens> {
+pub fn read_lasting_tokens(path: &Path) -> Result<Tokens> {
     tokens_in(path, read_small_regular_file)
 }
 
@@ -64,7 +64,7 @@ fn tokens_in(path: &Path, read: fn(&Path) -> Result<String>) -> Result<Tokens> {
 }
 
 /// Fails for a key that others may read; a group may, as that of the service.
-pub(crate) fn check_key(path: &Path) -> Result<()> {
+pub fn check_key(path: &Path) -> Result<()> {
     check_mode(path, 0o007, "a key")
 }
 

@@ -1,7 +1,7 @@
 //! Sizes as people write them: `512MiB`, `2GB`, `1048576`.
 
 /// Reads a number of bytes; units of 1000 end in `B`, units of 1024 in `iB`.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let factor: u64 = match unit.trim() {

@@ -12,14 +12,14 @@ use rustix::fs::OFlags;
 const MOST_BYTES: u64 = 1 << 16;
 
 /// The text of a file; fails for one that is longer than settings are, before all of it is read.
-pub(crate) fn read_small_file(path: &Path) -> Result<String> {
+pub fn read_small_file(path: &Path) -> Result<String> {
     let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
     read_small(file, path)
 }
 
 /// The same of a file that does not have its reader wait, as a pipe does, and is there to be read
 /// again.
-pub(crate) fn read_small_regular_file(path: &Path) -> Result<String> {
+pub fn read_small_regular_file(path: &Path) -> Result<String> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     let file = options.open(path).with_context(|| format!("{}: cannot open", path.display()))?;

@@ -1,18 +1,18 @@
 //! Plain tables: the first column left-aligned, the others right-aligned.
 
 /// Rows of cells; all rows have as many cells as the head.
-pub(crate) struct Table {
+pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these column heads.
-    pub(crate) fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
+    pub fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
         Self { rows: vec![head.into_iter().map(Into::into).collect()] }
     }
 
     /// Adds a row.
-    pub(crate) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
+    pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 }

@@ -7,16 +7,16 @@ use thiserror::Error;
 /// A flag, or several together, that cannot work.
 #[derive(Debug, Error)]
 #[error("{0}")]
-pub(crate) struct UsageError(String);
+pub struct UsageError(String);
 
 impl UsageError {
     /// An error with this message, which says what was expected and what was found.
-    pub(crate) fn new(message: impl Into<String>) -> Self {
+    pub fn new(message: impl Into<String>) -> Self {
         Self(message.into())
     }
 
     /// The message of a library's own check of its settings.
-    pub(crate) fn of(error: impl Display) -> Self {
+    pub fn of(error: impl Display) -> Self {
         Self(error.to_string())
     }
 }

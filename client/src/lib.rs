@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
+#[cfg(feature = "load")]
 pub mod load;
 
 mod address;

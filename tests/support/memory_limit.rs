@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::process::{Finished, finish};
+use super::process::{Finished, finish, program};
 
 /// A cgroup in which all memory counts, page cache too. It is removed in the end.
 pub(crate) struct MemoryLimit {
@@ -39,7 +39,7 @@ impl MemoryLimit {
         let mut command = Command::new("sh");
         let script = "echo $$ > \"$0\" && exec \"$@\"";
         command.arg("-c").arg(script).arg(self.group.join("cgroup.procs"));
-        command.arg(env!("CARGO_BIN_EXE_lode")).args(line.split_whitespace());
+        command.arg(program("lode")).args(line.split_whitespace());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         finish(command.spawn().unwrap(), Duration::from_secs(100))
     }

@@ -1,9 +1,9 @@
-//! The `lode` binary as a user runs it.
+//! The programs `lode` and `lode-lab` as a user runs them.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::sleep;
@@ -50,9 +50,22 @@ impl Finished {
     }
 }
 
-/// A `lode` command, not yet started.
+/// Returns the path of a program of the workspace. Cargo builds them side by side, and names the one
+/// of the package that a test belongs to.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let own = option_env!("CARGO_BIN_EXE_lode").or(option_env!("CARGO_BIN_EXE_lode-lab"));
+    let program = Path::new(own.unwrap()).with_file_name(name);
+    assert!(program.is_file(), "{} is missing: cargo build --workspace", program.display());
+    program
+}
+
+/// A `lode` command, not yet started; `lode-lab`'s own commands are run by it.
 pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lode"));
+    const LAB: [&str; 5] = ["generate-trace", "load", "profile-device", "reproduce", "shape"];
+    let mut args = args.into_iter().peekable();
+    let in_lab =
+        args.peek().is_some_and(|name| LAB.iter().any(|lab| name.as_ref() == OsStr::new(lab)));
+    let mut command = Command::new(program(if in_lab { "lode-lab" } else { "lode" }));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

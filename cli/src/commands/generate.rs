@@ -23,10 +23,10 @@ use crate::staging::Staging;
 use crate::usage::UsageError;
 
 /// Files of a generated graph.
-pub(crate) const EDGES_FILE: &str = "edges.npy";
-pub(crate) const FEATURES_FILE: &str = "features.npy";
-pub(crate) const LABELS_FILE: &str = "labels.npy";
-pub(crate) const SPLIT_FILE: &str = "split.npy";
+pub const EDGES_FILE: &str = "edges.npy";
+pub const FEATURES_FILE: &str = "features.npy";
+pub const LABELS_FILE: &str = "labels.npy";
+pub const SPLIT_FILE: &str = "split.npy";
 
 /// Generate a power-law graph with communities; features correlate with labels.
 #[derive(Args)]
@@ -38,7 +38,7 @@ Example:
 
 Writes edges.npy (undirected, each edge once), features.npy, labels.npy and split.npy (0 train,
 1 validation, 2 test, 255 none). The same seed makes the same bytes.")]
-pub(crate) struct GenerateArgs {
+pub struct GenerateArgs {
     /// Number of nodes.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
@@ -78,29 +78,29 @@ pub(crate) struct GenerateArgs {
 
 /// Output of `--json`.
 #[derive(Serialize)]
-pub(crate) struct GenerateReport {
-    pub(crate) dir: String,
-    pub(crate) nodes: u32,
+pub struct GenerateReport {
+    pub dir: String,
+    pub nodes: u32,
     /// Lines of edges.npy: each undirected edge once.
-    pub(crate) edges: u64,
-    pub(crate) classes: u32,
-    pub(crate) dim: u32,
-    pub(crate) seed: u64,
-    pub(crate) bytes: u64,
-    pub(crate) seconds: f64,
-    pub(crate) peak_rss_bytes: u64,
+    pub edges: u64,
+    pub classes: u32,
+    pub dim: u32,
+    pub seed: u64,
+    pub bytes: u64,
+    pub seconds: f64,
+    pub peak_rss_bytes: u64,
 }
 
 /// The graph to generate.
-pub(crate) struct GenerateConfig {
-    pub(crate) recipe: GraphRecipe,
-    pub(crate) dim: u32,
-    pub(crate) out: PathBuf,
+pub struct GenerateConfig {
+    pub recipe: GraphRecipe,
+    pub dim: u32,
+    pub out: PathBuf,
 }
 
 impl GenerateConfig {
     /// The import of all that is written, in `n_parts` partitions by SPRING, to `out`.
-    pub(crate) fn import(&self, n_parts: u16, out: PathBuf) -> ImportConfig {
+    pub fn import(&self, n_parts: u16, out: PathBuf) -> ImportConfig {
         let tensor = |name, file| TensorFile::new(name, self.out.join(file));
         ImportConfig {
             edges: EdgeFiles::from(self.out.join(EDGES_FILE)),
@@ -143,14 +143,14 @@ impl GenerateArgs {
         GenerateConfig { recipe, dim: self.dim, out: self.out }
     }
 
-    pub(crate) fn run(self, console: &Console) -> Result<()> {
+    pub fn run(self, console: &Console) -> Result<()> {
         let report = generate(&self.configure(), console)?;
         console.report(&report, text)
     }
 }
 
 /// Writes all files to a staging folder, and moves it to its place.
-pub(crate) fn generate(config: &GenerateConfig, console: &Console) -> Result<GenerateReport> {
+pub fn generate(config: &GenerateConfig, console: &Console) -> Result<GenerateReport> {
     let start = Instant::now();
     let staging = Staging::begin(&config.out)?;
     let dir = staging.path();

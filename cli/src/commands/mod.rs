@@ -9,29 +9,24 @@ mod drop_tensor;
 mod evaluate;
 mod gather;
 mod gc;
-mod generate;
-mod generate_trace;
-mod import;
+pub mod generate;
+pub mod import;
 mod infer;
 mod inspect;
-mod load;
 mod man;
 mod partition;
 mod probe;
-mod profile_device;
 mod pull;
 mod push;
 mod put;
 mod quickstart;
 mod rapa;
 mod repair;
-mod reproduce;
 mod schedule;
 mod serve;
-mod shape;
 mod stat;
 mod top;
-mod train;
+pub mod train;
 mod verify;
 
 use std::process::ExitCode;
@@ -67,15 +62,9 @@ pub(crate) enum Command {
     Evaluate(evaluate::EvaluateArgs),
     Infer(infer::InferArgs),
     CacheBench(cache_bench::CacheBenchArgs),
-    GenerateTrace(generate_trace::GenerateTraceArgs),
-    ProfileDevice(profile_device::ProfileDeviceArgs),
     Rapa(rapa::RapaArgs),
-    #[command(subcommand)]
-    Reproduce(reproduce::ReproduceCommand),
     Stat(stat::StatArgs),
-    Shape(shape::ShapeArgs),
     Top(top::TopArgs),
-    Load(load::LoadArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
 }
@@ -88,14 +77,7 @@ impl Command {
 
     /// Whether it computes a model.
     pub(crate) fn computes(&self) -> bool {
-        matches!(
-            self,
-            Self::Quickstart(_)
-                | Self::Train(_)
-                | Self::Evaluate(_)
-                | Self::Infer(_)
-                | Self::Reproduce(_)
-        )
+        matches!(self, Self::Quickstart(_) | Self::Train(_) | Self::Evaluate(_) | Self::Infer(_))
     }
 
     /// Runs the command; an error means exit code 1, or 2 for wrong usage.
@@ -109,7 +91,6 @@ impl Command {
             // They answer "damaged", "lost" and "wrong" by their exit codes.
             Self::Verify(args) => return args.run(console),
             Self::Repair(args) => return args.run(console),
-            Self::Load(args) => return args.run(console),
             Self::Probe(args) => args.run(console),
             Self::Gather(args) => args.run(console),
             Self::Put(args) => args.run(console),
@@ -126,12 +107,8 @@ impl Command {
             Self::Evaluate(args) => args.run(console),
             Self::Infer(args) => args.run(console),
             Self::CacheBench(args) => args.run(console),
-            Self::GenerateTrace(args) => args.run(console),
-            Self::ProfileDevice(args) => args.run(console),
             Self::Rapa(args) => args.run(console),
-            Self::Reproduce(args) => args.run(console),
             Self::Stat(args) => args.run(console),
-            Self::Shape(args) => args.run(console),
             Self::Top(args) => args.run(console),
             Self::Completions(args) => args.run(console),
             Self::Man(args) => args.run(console),

@@ -16,11 +16,11 @@ use lodestore_store::Graph;
 
 use crate::usage::UsageError;
 
-pub(crate) use write::write_trace;
+pub use write::write_trace;
 
 /// A trace, and the graph whose rows it asks for.
 #[derive(Args)]
-pub(crate) struct TraceArgs {
+pub struct TraceArgs {
     /// A schedule of `lode schedule`.
     #[arg(long, value_name = "FILE")]
     schedule: Option<PathBuf>,
@@ -59,7 +59,7 @@ pub(crate) struct TraceArgs {
 }
 
 /// A checked choice of trace.
-pub(crate) struct TraceChoice {
+pub struct TraceChoice {
     source: Source,
     batch_ids: usize,
     limit: Option<u64>,
@@ -74,30 +74,30 @@ enum Source {
 
 /// One of a schedule's workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TracedWorker {
-    pub(crate) worker: u32,
-    pub(crate) n_workers: u32,
+pub struct TracedWorker {
+    pub worker: u32,
+    pub n_workers: u32,
 }
 
 /// A trace with its graph.
-pub(crate) struct LoadedTrace {
-    pub(crate) trace: Trace,
-    pub(crate) graph: Option<Graph>,
+pub struct LoadedTrace {
+    pub trace: Trace,
+    pub graph: Option<Graph>,
     /// Whose remote rows all of it asks for.
-    pub(crate) worker: Option<TracedWorker>,
+    pub worker: Option<TracedWorker>,
     /// Its origin.
-    pub(crate) name: String,
+    pub name: String,
 }
 
 impl TraceArgs {
     /// Whether any trace is named.
-    pub(crate) fn is_given(&self) -> bool {
+    pub fn is_given(&self) -> bool {
         let named = [&self.schedule, &self.trace, &self.oracle_general, &self.lcs];
         named.into_iter().any(Option::is_some)
     }
 
     /// Which trace; no file is opened yet.
-    pub(crate) fn check(self) -> Result<TraceChoice, UsageError> {
+    pub fn check(self) -> Result<TraceChoice, UsageError> {
         let Self { schedule, trace, oracle_general, lcs, .. } = self;
         let (offsets, epoch_batches, cut) =
             (self.offsets, self.epoch_batches, self.batch.is_some());
@@ -125,7 +125,7 @@ impl TraceArgs {
 
 impl TraceChoice {
     /// The name of its file.
-    pub(crate) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         match &self.source {
             Source::Schedule { path, .. }
             | Source::Arrays { path, .. }
@@ -134,17 +134,17 @@ impl TraceChoice {
     }
 
     /// Whether the trace comes with a graph.
-    pub(crate) fn has_graph(&self) -> bool {
+    pub fn has_graph(&self) -> bool {
         self.graph.is_some()
     }
 
     /// Whether all of it asks for remote rows of one worker.
-    pub(crate) fn is_of_worker(&self) -> bool {
+    pub fn is_of_worker(&self) -> bool {
         matches!(&self.source, Source::Schedule { worker: Some(_), remote: true, .. })
     }
 
     /// Reads the traces of each worker's remote rows, of a schedule with `--remote`.
-    pub(crate) fn load_each(&self) -> Result<Vec<LoadedTrace>> {
+    pub fn load_each(&self) -> Result<Vec<LoadedTrace>> {
         let Source::Schedule { path, worker: None, remote: true } = &self.source else {
             bail!("traces of each worker come from a schedule of them all, with --remote");
         };
@@ -159,7 +159,7 @@ impl TraceChoice {
     }
 
     /// Reads the trace.
-    pub(crate) fn load(&self) -> Result<LoadedTrace> {
+    pub fn load(&self) -> Result<LoadedTrace> {
         let graph = self.graph.as_deref().map(Graph::open).transpose()?;
         let mut traced = None;
         let trace = match &self.source {

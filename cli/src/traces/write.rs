@@ -8,7 +8,7 @@ use lodestore_graph::npy::{NpyType, NpyWriter};
 
 /// Writes `PREFIX.ids.npy` and `PREFIX.offsets.npy`, replaced if they exist; returns their names.
 /// `offsets` are where each batch starts, then where the last one ends.
-pub(crate) fn write_trace(prefix: &Path, ids: &[u32], offsets: &[u64]) -> Result<[PathBuf; 2]> {
+pub fn write_trace(prefix: &Path, ids: &[u32], offsets: &[u64]) -> Result<[PathBuf; 2]> {
     let name = |ending: &str| {
         let mut name = prefix.as_os_str().to_owned();
         name.push(OsStr::new(ending));

@@ -48,7 +48,7 @@ nodes; flags add to it:
 With --into the tensors come to a graph that there is, all of whose partitions are here; rows are in
 the order of the input's ids, as at its import:
   lode import --into my-graph --tensor emb=embeddings.npy")]
-pub(crate) struct ImportArgs {
+pub struct ImportArgs {
     #[command(flatten)]
     edges: EdgeArgs,
     #[command(flatten)]
@@ -156,7 +156,7 @@ impl ImportArgs {
         import(&config, console)
     }
 
-    pub(crate) fn run(self, console: &Console) -> Result<()> {
+    pub fn run(self, console: &Console) -> Result<()> {
         if let Some(graph) = &self.into {
             let (codecs, dtypes, raws) = (&self.codecs, &self.dtypes, &self.raws);
             let files = tensors::tensors(Vec::new(), self.tensors, codecs, dtypes, raws)?;
@@ -174,7 +174,7 @@ impl ImportArgs {
 }
 
 /// Imports a graph, with progress on the console. An interrupt removes what is half-made.
-pub(crate) fn import(config: &ImportConfig, console: &Console) -> Result<ImportReport> {
+pub fn import(config: &ImportConfig, console: &Console) -> Result<ImportReport> {
     let mut observer = Watching { console, interrupt: None };
     Ok(lodestore_import::import(config, &mut observer)?)
 }

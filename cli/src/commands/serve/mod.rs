@@ -12,7 +12,6 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::exit;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -23,15 +22,14 @@ use lodestore_client::Address;
 use lodestore_graph::PartId;
 use lodestore_server::{PolicyKind, PreloadChoice, Server, ServerConfig, VolatileChoice};
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
-use signal_hook::low_level::{self, pipe};
+use signal_hook::low_level;
 
 use crate::console::Console;
 use crate::human;
 use crate::log::{self, LogFormat, LogLevel};
 use crate::security_args::read_lasting_tokens;
 use crate::size::parse_size;
+use crate::stop_signal::{stop_signal, wait_for_stop};
 use crate::usage::UsageError;
 use config::{ConfigFile, parse_mode};
 use credential_reload::Renewal;
@@ -307,7 +305,7 @@ impl ServeArgs {
         // Before the first thread starts: a signal must find its handler from now on.
         let stop = stop_signal(this.exit_with_stdin)?;
         let (sender, events) = mpsc::channel();
-        tell(sender.clone(), move || Event::Stop(wait(stop)))?;
+        tell(sender.clone(), move || Event::Stop(wait_for_stop(stop)))?;
         let this = Arc::new(this);
         tell(sender.clone(), {
             let this = Arc::clone(&this);
@@ -449,38 +447,4 @@ fn text(report: &ServeReport) -> String {
         human::counted(report.shards.into(), "shard"),
         if report.writable { ", writable" } else { "" },
     )
-}
-
-/// The end of a pipe that becomes readable when the server shall stop. A second signal ends the
-/// process immediately.
-pub(super) fn stop_signal(exit_with_stdin: bool) -> Result<std::io::PipeReader> {
-    let (reader, writer) = std::io::pipe().context("cannot open a pipe")?;
-    let asked_before = Arc::new(AtomicBool::new(false));
-    let signals = [SIGINT, SIGTERM].into_iter().chain((!ignores_hangup()).then_some(SIGHUP));
-    for signal in signals {
-        // In this order: the first signal finds the flag down, and puts it up.
-        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked_before))?;
-        flag::register(signal, Arc::clone(&asked_before))?;
-        pipe::register(signal, writer.try_clone()?)?;
-    }
-    if exit_with_stdin {
-        thread::spawn(move || {
-            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-            // Only the main thread's wait reads it, and it is gone only when the process is.
-            let _ = std::io::Write::write_all(&mut &writer, b".");
-        });
-    }
-    Ok(reader)
-}
-
-/// Returns whether the parent wants this process to outlive a terminal, as `nohup` does.
-fn ignores_hangup() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    ignored.is_some_and(|mask| mask & 1 << (SIGHUP - 1) != 0)
-}
-
-pub(super) fn wait(mut stop: std::io::PipeReader) -> Result<()> {
-    std::io::Read::read_exact(&mut stop, &mut [0]).context("cannot wait for signals")
 }

@@ -51,7 +51,7 @@ enum BufferSize {
 
 /// A buffer; no γ and Δ without eviction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BufferChoice {
+pub struct BufferChoice {
     size: BufferSize,
     eviction: Option<(f64, u32)>,
     rules: RuleArgs,
@@ -59,13 +59,13 @@ pub(crate) struct BufferChoice {
 
 impl BufferChoice {
     /// A buffer of `n_rows` rows, with the usual eviction or without.
-    pub(crate) fn of_rows(n_rows: u32, evicts: bool) -> Self {
+    pub fn of_rows(n_rows: u32, evicts: bool) -> Self {
         let eviction = evicts.then_some((GAMMA, DELTA));
         Self { size: BufferSize::Rows(n_rows), eviction, rules: RuleArgs::default() }
     }
 
     /// A buffer of `n_rows` rows with this γ and Δ.
-    pub(crate) fn with_eviction(n_rows: u32, gamma: f64, delta: u32) -> Self {
+    pub fn with_eviction(n_rows: u32, gamma: f64, delta: u32) -> Self {
         let (size, eviction) = (BufferSize::Rows(n_rows), Some((gamma, delta)));
         Self { size, eviction, rules: RuleArgs::default() }
     }

@@ -40,7 +40,7 @@ use crate::size::parse_size;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
 use buffer::BufferArgs;
-pub(crate) use buffer::BufferChoice;
+pub use buffer::BufferChoice;
 use checkpoint::CheckpointArgs;
 use full::FullArgs;
 use hop::HopArgs;
@@ -48,13 +48,13 @@ use hot::{HotArgs, hot_policy};
 use log::StepLog;
 use options::OptionArgs;
 use policy_inputs::LocalWorkers;
-pub(crate) use processes::Form;
+pub use processes::Form;
 use processes::Joined;
-pub(crate) use ranks::train_over_links;
+pub use ranks::train_over_links;
 use sdt::SdtArgs;
-pub(crate) use sources::remote_rows;
+pub use sources::remote_rows;
 use tiers::{TierArgs, Tiers};
-pub(crate) use tiers::{TierChoice, TierReport};
+pub use tiers::{TierChoice, TierReport};
 
 /// Train a GNN on a graph; rows of other partitions come from servers.
 #[derive(Args)]
@@ -79,7 +79,7 @@ hop and its --migration, or sdt or full with their flags and the partitions, nev
 SIGINT (Ctrl-C) or SIGTERM ends the run after its step: a checkpoint is written where there are to be any,
 what was done is reported, and the exit code is 130 or 143. A second one that comes over a second later,
 or one before the first step, ends it immediately.")]
-pub(crate) struct TrainArgs {
+pub struct TrainArgs {
     /// Folder of the graph: topology, and rows of each worker's own partitions.
     #[arg(long, value_name = "G")]
     graph: PathBuf,
@@ -214,37 +214,37 @@ pub(crate) struct TrainArgs {
 }
 
 /// A run: settings of the trainer, and where its rows come from.
-pub(crate) struct TrainRun {
-    pub(crate) graph: PathBuf,
-    pub(crate) connect: Vec<String>,
-    pub(crate) client: ClientConfig,
-    pub(crate) store: OpenOptions,
+pub struct TrainRun {
+    pub graph: PathBuf,
+    pub connect: Vec<String>,
+    pub client: ClientConfig,
+    pub store: OpenOptions,
     /// Memory for remote rows that stay.
-    pub(crate) tiers: TierChoice,
+    pub tiers: TierChoice,
     /// `massive`: each worker's buffer.
-    pub(crate) buffer: Option<BufferChoice>,
+    pub buffer: Option<BufferChoice>,
     /// `full`: files of the profiles of workers' devices.
-    pub(crate) profiles: Vec<PathBuf>,
+    pub profiles: Vec<PathBuf>,
     /// `schedule_path` counts only if `keep_schedule`.
-    pub(crate) train: TrainConfig,
-    pub(crate) keep_schedule: bool,
+    pub train: TrainConfig,
+    pub keep_schedule: bool,
     /// Destination of the log of steps.
-    pub(crate) log: Option<PathBuf>,
+    pub log: Option<PathBuf>,
     /// How workers are spread over processes.
-    pub(crate) form: Form,
+    pub form: Form,
 }
 
 /// Output of `--json`.
 #[derive(Serialize)]
-pub(crate) struct Trained {
+pub struct Trained {
     #[serde(flatten)]
-    pub(crate) report: TrainReport,
+    pub report: TrainReport,
     /// Tiers of `ondemand`, the one asked first in front.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) tiers: Vec<TierReport>,
+    pub tiers: Vec<TierReport>,
     /// The reason why the report of the run ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
 }
 
 impl TrainArgs {
@@ -322,7 +322,7 @@ impl TrainArgs {
         })
     }
 
-    pub(crate) fn run(self, console: &Console) -> Result<()> {
+    pub fn run(self, console: &Console) -> Result<()> {
         let security = self.security.clone();
         let mut run = self.check()?;
         run.client.security = security.read()?;
@@ -344,7 +344,7 @@ impl TrainArgs {
 }
 
 /// Trains, and reports no epochs.
-pub(crate) fn train(run: &TrainRun, console: &Console) -> Result<Trained> {
+pub fn train(run: &TrainRun, console: &Console) -> Result<Trained> {
     let (trained, told) = train_telling(run, console, false, &mut |_| Ok(()))?;
     told.map(|()| trained)
 }

@@ -36,7 +36,7 @@ const MPI_VARIABLES: [[&str; 2]; 3] = [
 
 /// How the workers of a run are spread over processes.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Form {
+pub enum Form {
     /// Threads of this process.
     #[default]
     Threads,
@@ -52,7 +52,7 @@ pub(crate) enum Form {
 /// Which process of a run this is, by a hidden flag that the first one passes: rank and processes.
 /// Its socket to the first one is its standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Peer {
+pub struct Peer {
     rank: u32,
     n_ranks: u32,
 }

@@ -4,15 +4,21 @@ use std::ops::ControlFlow;
 use std::thread;
 
 use anyhow::{Context, Result};
+use lodestore_trainer::collective::Collective;
 use lodestore_trainer::{Progress, TrainError, TrainReport, train_together};
 
 use super::policy_inputs::LocalWorkers;
 use super::{Opened, TrainRun};
-use crate::link_emulation::ShapedRank;
 
-/// Trains with a rank for each worker, which is a thread: gradients and models travel over the
-/// links of `ranks`, rows over those of the servers that `run` names.
-pub(crate) fn train_over_links(run: &TrainRun, ranks: Vec<ShapedRank>) -> Result<TrainReport> {
+/// Trains with a rank for each worker, which is a thread: gradients and models travel between
+/// `ranks`, rows from the servers that `run` names.
+///
+/// # Errors
+/// A graph or source that cannot be opened, and the error of the first worker that fails.
+pub fn train_over_links<R: Collective + Send>(
+    run: &TrainRun,
+    ranks: Vec<R>,
+) -> Result<TrainReport> {
     let workers: Vec<u32> = (0..run.train.workers).collect();
     let opened = Opened::with(run, LocalWorkers { workers, n_processes: 1 })?;
     let (config, on) = (&run.train, opened.train_graph(run));

@@ -65,7 +65,7 @@ fn remote(run: &TrainRun, graph: &Graph) -> Result<Arc<dyn RowSource>> {
 }
 
 /// Rows of the servers at `connect`, which must have `graph`.
-pub(crate) fn remote_rows(
+pub fn remote_rows(
     graph: &Graph,
     connect: &[String],
     config: ClientConfig,

@@ -20,7 +20,7 @@ use crate::candidates::RuleReport;
 use crate::policies::{for_training, is_for_training};
 use crate::size::parse_size;
 use crate::usage::UsageError;
-pub(crate) use report::TierReport;
+pub use report::TierReport;
 
 /// Pulls of a round of `--bypass` under `full`.
 const FULL_ROUND_PULLS: u32 = 4;
@@ -84,7 +84,7 @@ pub(super) enum TierSize {
 
 /// Memory of both tiers, their policies, and on what terms rows are used; none without memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TierChoice {
+pub struct TierChoice {
     host: Option<(TierSize, PolicyKind)>,
     device: Option<(TierSize, PolicyKind)>,
     inclusion: Inclusion,
@@ -93,7 +93,7 @@ pub(crate) struct TierChoice {
 
 impl TierChoice {
     /// Returns a tier that keeps no row: each is pulled whenever it is needed.
-    pub(crate) fn keeping_nothing() -> Self {
+    pub fn keeping_nothing() -> Self {
         Self { host: Some((TierSize::NONE, PolicyKind::None)), ..Self::default() }
     }
 

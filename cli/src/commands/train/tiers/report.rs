@@ -8,31 +8,31 @@ use crate::candidates::RuleReport;
 
 /// Counters of the tiers.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct TierReport {
+pub struct TierReport {
     /// `device` or `buffer`, one for each worker, or `host`, one for all of them.
-    pub(crate) tier: &'static str,
+    pub tier: &'static str,
     /// Where its rows lie: `host`, or the name of the device.
-    pub(crate) device: String,
-    pub(crate) policy: &'static str,
+    pub device: String,
+    pub policy: &'static str,
     /// For a device over a host tier: `inclusive` or `exclusive`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) levels: Option<&'static str>,
+    pub levels: Option<&'static str>,
     /// That fit; of one worker, the one with most.
-    pub(crate) rows: u64,
-    pub(crate) hits: u64,
-    pub(crate) misses: u64,
-    pub(crate) hit_rate: f64,
-    pub(crate) evictions: u64,
+    pub rows: u64,
+    pub hits: u64,
+    pub misses: u64,
+    pub hit_rate: f64,
+    pub evictions: u64,
     /// Part of the misses: the row was there, but older than --max-age.
-    pub(crate) stale: u64,
+    pub stale: u64,
     /// Look-ups that went past the tier while too few hit; neither hits nor misses.
-    pub(crate) bypassed: u64,
+    pub bypassed: u64,
     /// Rows that went from the host to a device.
-    pub(crate) promotions: u64,
+    pub promotions: u64,
     /// Rows that a device released and the host took.
-    pub(crate) demotions: u64,
+    pub demotions: u64,
     /// Rows that all workers pulled before the first batch; the first epoch counts them too.
-    pub(crate) filled_rows: u64,
+    pub filled_rows: u64,
     /// Counters of buffers.
     #[serde(flatten)]
     pub(crate) rules: Option<RuleReport>,

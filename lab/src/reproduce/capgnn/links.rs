@@ -1,0 +1,115 @@
+//! Tables 7 and 8 by seconds: epochs over links that behave like networks.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use lodestore_client::ClientConfig;
+use lodestore_store::{Graph, OpenOptions};
+use lodestore_trainer::{EpochReport, TrainConfig};
+use serde::Serialize;
+
+use super::ways::{Way, profiles};
+use crate::link_emulation::{LinkSpec, ShapedRank};
+use crate::reproduce::runs::{DEADLINE, addresses, behind_links, start_servers};
+use lode_cli::commands::train::{Form, TierChoice, TrainRun, train_over_links};
+
+/// Epochs after the first, of which the mean is taken: a whole period of the longest staleness.
+const EPOCHS: u32 = 11;
+
+/// Epochs over one link.
+#[derive(Serialize)]
+pub(super) struct LinkRuns {
+    pub(super) rate_bits: f64,
+    pub(super) delay_seconds: f64,
+    pub(super) runs: Vec<LinkRun>,
+}
+
+/// Epochs in one way; means of those after the first.
+#[derive(Serialize)]
+pub(super) struct LinkRun {
+    pub(super) way: Way,
+    pub(super) seconds: f64,
+    /// In which rows and gradients were on their way, and that in which nothing was left to
+    /// compute.
+    pub(super) exchange_seconds: f64,
+    pub(super) wait_seconds: f64,
+    /// Bytes of features, rows and gradients.
+    pub(super) halo_bytes: f64,
+    /// How far the computing time of the slowest worker is above the mean.
+    pub(super) imbalance: f64,
+}
+
+/// Trains with a worker and a server for each partition of the graph in `dir`, where it has two or
+/// more.
+pub(super) fn over_links(
+    dir: &Path,
+    usual: &TrainConfig,
+    (rates, delay): (&[f64], Duration),
+    staleness: &[u32],
+) -> Result<Vec<LinkRuns>> {
+    let n_parts = Graph::open(dir)?.book().n_parts();
+    if n_parts < 2 {
+        return Ok(Vec::new());
+    }
+    let devices = profiles(n_parts)?;
+    let logs = tempfile::tempdir()?;
+    let servers = start_servers(dir, logs.path(), n_parts)?;
+    // Table 8's first.
+    let mut ways =
+        vec![Way::Resent, Way::Waiting, Way::ResentRapa, Way::RapaWaiting, Way::Rapa, Way::Exact];
+    ways.extend(staleness.iter().max().map(|&epochs| Way::Stale(epochs)));
+    ways.push(Way::Int8);
+    ways.extend(staleness.iter().max().map(|&epochs| Way::StaleInt8(epochs)));
+    ways.push(Way::Zero);
+    let mut all = Vec::new();
+    for &rate_bits in rates {
+        let mut runs = Vec::new();
+        for &way in &ways {
+            let links = behind_links(&servers, LinkSpec { rate_bits, delay })?;
+            let train = TrainConfig {
+                epochs: EPOCHS + 1,
+                evaluate_every: 0,
+                measure_test: false,
+                ..way.settings(usual, &devices)
+            };
+            let run = TrainRun {
+                graph: dir.to_owned(),
+                connect: addresses(&links),
+                client: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
+                store: OpenOptions::default(),
+                tiers: match way.resends_inputs() {
+                    true => TierChoice::keeping_nothing(),
+                    false => TierChoice::default(),
+                },
+                buffer: None,
+                train,
+                profiles: Vec::new(),
+                log: None,
+                form: Form::default(),
+                keep_schedule: false,
+            };
+            let report = train_over_links(&run, ShapedRank::group(&links, DEADLINE))?;
+            runs.push(LinkRun::of(way, &report.epochs[1..]));
+        }
+        all.push(LinkRuns { rate_bits, delay_seconds: delay.as_secs_f64(), runs });
+    }
+    servers.stop()?;
+    Ok(all)
+}
+
+impl LinkRun {
+    fn of(way: Way, epochs: &[EpochReport]) -> Self {
+        let mean = |of: &dyn Fn(&EpochReport) -> Option<f64>| {
+            epochs.iter().filter_map(of).sum::<f64>() / epochs.len().max(1) as f64
+        };
+        Self {
+            way,
+            seconds: mean(&|epoch| Some(epoch.seconds)),
+            exchange_seconds: mean(&|epoch| epoch.exchange_seconds),
+            wait_seconds: mean(&|epoch| epoch.exchange_wait_seconds),
+            halo_bytes: mean(&|epoch| epoch.halo_bytes.map(|n_bytes| n_bytes as f64)),
+            imbalance: mean(&|epoch| epoch.compute_imbalance),
+        }
+    }
+}

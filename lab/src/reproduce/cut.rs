@@ -1,0 +1,219 @@
+//! An imported graph, cut into other partitions in memory.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use lodestore_client::{ClientError, EmbeddedSource, PullKind, PullStats, RowSource, TensorInfo};
+use lodestore_graph::edges::MemoryEdges;
+use lodestore_graph::partition::{PartitionConfig, PartitionReport, partition};
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::topology::Topology;
+use lodestore_graph::{NodeId, PartId, PartitionBook, splitmix64};
+use lodestore_store::{Dtype, EmbeddedStore, Graph};
+use lodestore_trainer::{RowsFrom, TrainConfig, TrainGraph, WorkerSources};
+use serde::Serialize;
+
+use lode_cli::topology::open_topology;
+
+/// Fixes which nodes train under [`Splits::Random`].
+const SPLIT_SEED: u64 = 0x6c6f_6465;
+
+/// A graph by the ids that it is stored under.
+pub(super) struct Source {
+    pub(super) name: String,
+    pub(super) n_nodes: u32,
+    pub(super) undirected: bool,
+    /// Ascending; an edge of both directions once.
+    pub(super) edges: MemoryEdges,
+    /// In-edges of all nodes.
+    pub(super) n_edges: u64,
+    /// Bytes of a row of features.
+    pub(super) row_bytes: u64,
+    rows: Arc<dyn RowSource>,
+    /// Whether each node has a label.
+    labelled: Arc<[bool]>,
+    uuid: [u8; 16],
+}
+
+/// A graph in partitions of its own.
+pub(super) struct Cut {
+    pub(super) report: PartitionReport,
+    topology: Arc<Topology>,
+    book: PartitionBook,
+    /// Id in the store of each node.
+    stored_of: Arc<[u32]>,
+    uuid: [u8; 16],
+}
+
+/// Which nodes train, and which measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Splits {
+    /// As the graph has them.
+    Stored,
+    /// The same, but for training nodes outside of a partition, which are in no split.
+    TrainedPart(PartId),
+    /// Nodes with a label by the ids that they are stored under: the first 60 % train, the next 20
+    /// % validate.
+    Ids,
+    /// The same shares, each such node by a number of its own.
+    Random,
+}
+
+/// The rows of a graph under the ids of a cut.
+struct Relabelled {
+    rows: Arc<dyn RowSource>,
+    book: PartitionBook,
+    stored_of: Arc<[u32]>,
+    labelled: Arc<[bool]>,
+    splits: Splits,
+}
+
+impl Source {
+    pub(super) fn open(dir: &Path) -> Result<Self> {
+        let graph = Graph::open(dir)?;
+        let undirected = graph.meta().undirected;
+        let topology = open_topology(&graph)?;
+        let n_nodes = topology.n_nodes();
+        let mut edges = Vec::with_capacity(topology.n_edges() as usize);
+        for node in 0..n_nodes {
+            let sources = topology.in_neighbours(NodeId(node)).iter();
+            let all = sources.map(|&source| [source, node]);
+            edges.extend(all.filter(|[source, node]| !undirected || source <= node));
+        }
+        edges.sort_unstable();
+        let store = EmbeddedStore::open(dir, None)?;
+        let rows: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
+        let row_bytes = rows.tensor(&TrainConfig::default().feature_tensor)?.row_bytes() as u64;
+        let name = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        let name = name.file_name().context("--graph: expected a folder")?;
+        Ok(Self {
+            name: name.to_string_lossy().into_owned(),
+            n_nodes,
+            undirected,
+            n_edges: topology.n_edges(),
+            edges: MemoryEdges::new(edges)?,
+            row_bytes,
+            labelled: labelled(&*rows)?,
+            rows,
+            uuid: *graph.uuid().as_bytes(),
+        })
+    }
+
+    /// Cuts the graph as `config` says.
+    pub(super) fn cut(&self, config: &PartitionConfig) -> Result<Cut> {
+        let config = PartitionConfig { undirected: self.undirected, ..config.clone() };
+        let cut = partition(&self.edges, self.n_nodes, &config)?;
+        let relabelling = Relabelling::new(&cut.assignment, config.n_parts)?;
+        let topology = Topology::from_edges(&self.edges, &relabelling, self.undirected)?;
+        Ok(Cut {
+            report: cut.report,
+            topology: Arc::new(topology),
+            stored_of: relabelling.external_of.into(),
+            book: relabelling.book,
+            uuid: self.uuid,
+        })
+    }
+}
+
+/// Returns whether each node has a label: all have, where nodes have several.
+fn labelled(rows: &dyn RowSource) -> Result<Arc<[bool]>> {
+    let label = &TrainConfig::default().label_tensor;
+    let (info, n_nodes) = (rows.tensor(label)?, rows.book().n_nodes());
+    if (info.dtype, info.width) != (Dtype::I64, 1) {
+        return Ok(vec![true; n_nodes as usize].into());
+    }
+    let ids: Vec<NodeId> = (0..n_nodes).map(NodeId).collect();
+    let mut labels = vec![0i64; ids.len()];
+    rows.pull(label, &ids, bytemuck::cast_slice_mut(&mut labels), PullKind::Vector)?;
+    Ok(labels.into_iter().map(|label| label >= 0).collect())
+}
+
+impl Cut {
+    pub(super) fn graph(&self) -> TrainGraph<'_> {
+        let (topology, book) = (&self.topology, &self.book);
+        TrainGraph { topology, book, uuid: self.uuid, rows_from: RowsFrom::Embedded }
+    }
+
+    /// Returns the same graph in one partition, each node under the id that it has here: so dropout
+    /// is the same.
+    pub(super) fn joined(&self) -> Result<Self> {
+        let book = PartitionBook::from_counts(&[self.book.n_nodes()]);
+        Ok(Self {
+            report: self.report.clone(),
+            topology: Arc::clone(&self.topology),
+            stored_of: Arc::clone(&self.stored_of),
+            book: book.context("a partition has too many nodes")?,
+            uuid: self.uuid,
+        })
+    }
+
+    /// Returns the rows of each of `n_workers`, of a graph with these splits.
+    pub(super) fn sources(
+        &self,
+        source: &Source,
+        n_workers: u32,
+        splits: Splits,
+    ) -> Vec<WorkerSources> {
+        let rows: Arc<dyn RowSource> = Arc::new(Relabelled {
+            rows: Arc::clone(&source.rows),
+            book: self.book.clone(),
+            stored_of: Arc::clone(&self.stored_of),
+            labelled: Arc::clone(&source.labelled),
+            splits,
+        });
+        let of_worker = |_| {
+            let [local, remote, untiered] = [(); 3].map(|()| Arc::clone(&rows));
+            WorkerSources { local, remote, untiered, filled: PullStats::default() }
+        };
+        (0..n_workers).map(of_worker).collect()
+    }
+}
+
+impl RowSource for Relabelled {
+    fn book(&self) -> &PartitionBook {
+        &self.book
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.rows.tensor(name)
+    }
+
+    fn pull(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+    ) -> Result<PullStats, ClientError> {
+        let stored: Vec<NodeId> = ids.iter().map(|id| NodeId(self.stored_of[id.index()])).collect();
+        let stats = self.rows.pull(tensor, &stored, out, kind)?;
+        if tensor == TrainConfig::default().split_tensor {
+            let rows = ids.iter().zip(&stored).zip(out);
+            rows.for_each(|((id, stored), split)| *split = self.split_of(*id, *stored, *split));
+        }
+        Ok(stats)
+    }
+}
+
+impl Relabelled {
+    /// Returns the split of a node that is in `split` as stored.
+    fn split_of(&self, id: NodeId, stored: NodeId, split: u8) -> u8 {
+        let n_nodes = u64::from(self.book.n_nodes());
+        // Of five parts of all nodes three train, and one each validates and tests.
+        let fifth = |place: u64, n: u64| match self.labelled[stored.index()] {
+            true => [0, 0, 0, 1, 2][(5 * place / n.max(1)) as usize],
+            false => u8::MAX,
+        };
+        match self.splits {
+            Splits::Stored => split,
+            Splits::TrainedPart(part) => match self.book.range(part).contains(&id.0) {
+                false if split == 0 => u8::MAX,
+                _ => split,
+            },
+            Splits::Ids => fifth(stored.0.into(), n_nodes),
+            Splits::Random => fifth(splitmix64(u64::from(stored.0) ^ SPLIT_SEED) >> 32, 1 << 32),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The folder of a reproduction: a report, all figures, and charts.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use lode_cli::console::Console;
+
+/// Figures that are written as a report and as charts.
+pub(super) trait Figures: Serialize {
+    /// Returns the report as Markdown.
+    fn markdown(&self) -> String;
+
+    /// Returns the charts by the names of their files.
+    fn charts(&self) -> Result<Vec<(String, String)>>;
+}
+
+/// A folder that this run has made.
+pub(super) struct OutputFolder<'a> {
+    dir: &'a Path,
+}
+
+impl<'a> OutputFolder<'a> {
+    /// Makes the folder; fails where it exists.
+    pub(super) fn new(dir: &'a Path) -> Result<Self> {
+        fs::create_dir(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
+        Ok(Self { dir })
+    }
+
+    /// Writes `report.md`, `runs.json` and the charts of what has been found so far.
+    pub(super) fn write(&self, found: &impl Figures) -> Result<()> {
+        let write = |name: &str, content: &str| {
+            let path = self.dir.join(name);
+            fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
+        };
+        write("report.md", &found.markdown())?;
+        write("runs.json", &serde_json::to_string_pretty(found)?)?;
+        found.charts()?.iter().try_for_each(|(name, svg)| write(name, svg))
+    }
+
+    /// Reports everything at the end, and where it is written.
+    pub(super) fn report(&self, found: &impl Figures, console: &Console) -> Result<()> {
+        console.report(found, |found| {
+            format!("{}\nWritten to {}", found.markdown(), self.dir.display())
+        })
+    }
+}

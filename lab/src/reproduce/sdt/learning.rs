@@ -1,0 +1,204 @@
+//! Figs. 8 to 10: what is learnt, what moves, and what memory holds.
+
+use std::ops::ControlFlow;
+
+use anyhow::{Result, anyhow};
+use lodestore_client::PullKind;
+use lodestore_graph::NodeId;
+use lodestore_trainer::{
+    EpochReport, OptimizerState, Progress, SdtConfig, Strategy, TrainConfig, TrainError,
+    TrainReport, parameter_count, train,
+};
+use serde::Serialize;
+
+use crate::reproduce::cut::{Cut, Source, Splits};
+
+/// A way to train on p partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Way {
+    /// One worker on a graph of one partition.
+    Whole,
+    /// A worker for each partition, gradients averaged each step (`ondemand`).
+    Gradients,
+    /// A local model for each partition, averaged each epoch with the moments of its optimiser.
+    Sdt,
+    /// The same with moments that stay with local models, and that begin again.
+    SdtLocal,
+    SdtReset,
+    /// With halos of one hop, as the paper's code has them.
+    OneHop,
+    /// Local models averaged once, after the last epoch, and to be measured.
+    Once,
+    /// Local models that are never averaged: the mean of their accuracies.
+    Alone,
+}
+
+pub(super) const WAYS: [Way; 8] = [
+    Way::Whole,
+    Way::Gradients,
+    Way::Sdt,
+    Way::SdtLocal,
+    Way::SdtReset,
+    Way::OneHop,
+    Way::Once,
+    Way::Alone,
+];
+
+/// Results of learning in one way.
+#[derive(Serialize)]
+pub(super) struct Learnt {
+    pub(super) way: Way,
+    /// On the test nodes after each epoch, by seed.
+    pub(super) accuracies: Vec<Vec<f64>>,
+    /// Bytes of an epoch: halos loaded, or remote rows; models or gradients.
+    pub(super) row_bytes: f64,
+    pub(super) synchronised_bytes: f64,
+    pub(super) kept_share: Option<f64>,
+}
+
+/// Memory of one worker of q, with p partitions.
+#[derive(Serialize)]
+pub(super) struct Held {
+    pub(super) parts: u16,
+    pub(super) workers: u32,
+    pub(super) replication_factor: f64,
+    /// Most bytes of partitions.
+    pub(super) bytes: u64,
+}
+
+impl Way {
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Whole => "whole graph",
+            Self::Gradients => "gradients averaged",
+            Self::Sdt => "sdt",
+            Self::SdtLocal => "sdt, moments local",
+            Self::SdtReset => "sdt, moments reset",
+            Self::OneHop => "sdt, halo of 1 hop",
+            Self::Once => "averaged once",
+            Self::Alone => "never averaged",
+        }
+    }
+
+    fn settings(self, usual: &TrainConfig, n_parts: u32) -> TrainConfig {
+        let sdt = SdtConfig::default();
+        let (strategy, workers, sdt) = match self {
+            Self::Whole => (Strategy::Ondemand, 1, sdt),
+            Self::Gradients => (Strategy::Ondemand, n_parts, sdt),
+            Self::Sdt => (Strategy::Sdt, 1, sdt),
+            Self::SdtLocal => {
+                let optimizer_state = OptimizerState::Local;
+                (Strategy::Sdt, 1, SdtConfig { optimizer_state, ..sdt })
+            }
+            Self::SdtReset => {
+                let optimizer_state = OptimizerState::Reset;
+                (Strategy::Sdt, 1, SdtConfig { optimizer_state, ..sdt })
+            }
+            Self::OneHop => (Strategy::Sdt, 1, SdtConfig { halo_hops: Some(1), ..sdt }),
+            Self::Once | Self::Alone => {
+                (Strategy::Sdt, 1, SdtConfig { average_every: usual.epochs + 1, ..sdt })
+            }
+        };
+        TrainConfig { strategy, workers, sdt, ..usual.clone() }
+    }
+}
+
+/// Trains in one way with each seed; `whole` is the graph in one partition.
+pub(super) fn learn(
+    source: &Source,
+    (whole, cut): (&Cut, &Cut),
+    way: Way,
+    (usual, n_seeds): (&TrainConfig, u32),
+) -> Result<Learnt> {
+    let cut = if way == Way::Whole { whole } else { cut };
+    let n_parts = u32::from(cut.graph().book.n_parts());
+    let (mut accuracies, mut last) = (Vec::new(), None);
+    for seed in 1..=u64::from(n_seeds) {
+        let config = TrainConfig { seed, ..way.settings(usual, n_parts) };
+        let splits: Vec<Splits> = match way {
+            // A partition without training nodes has no model.
+            Way::Alone => cut.graph().book.parts().map(Splits::TrainedPart).collect(),
+            _ => vec![Splits::Stored],
+        };
+        let mut runs = Vec::new();
+        for splits in splits {
+            let sources = cut.sources(source, config.workers, splits);
+            let quiet = &mut |_: &Progress<'_>| ControlFlow::Continue(());
+            match train(&config, &cut.graph(), &sources, quiet) {
+                Err(TrainError::NothingToTrain { .. }) if splits != Splits::Stored => {}
+                report => runs.push(report?),
+            }
+        }
+        let of_epoch = |epoch: usize| {
+            let of_run = |run: &TrainReport| run.epochs[epoch].test_accuracy.unwrap_or(0.0);
+            runs.iter().map(of_run).sum::<f64>() / runs.len().max(1) as f64
+        };
+        accuracies.push((0..config.epochs as usize).map(of_epoch).collect());
+        last = runs.pop().map(|run| (run, config));
+    }
+    let (report, config) = last.ok_or_else(|| anyhow!("--seeds: expected 1 or more"))?;
+    let mean = |of: &dyn Fn(&EpochReport) -> u64| {
+        report.epochs.iter().map(|epoch| of(epoch) as f64).sum::<f64>() / report.epochs.len() as f64
+    };
+    let is_sdt = config.strategy == Strategy::Sdt;
+    let n_values = n_values(source, cut, &config)?;
+    // As hop counts gradients, for a worker for each partition.
+    let of_gradients = 2 * 4 * n_values * u64::from(n_parts - 1);
+    // A term to each worker and a share of the sum, as many workers as partitions.
+    let synchronised = |epoch: &EpochReport| match is_sdt {
+        true if (epoch.epoch + 1).is_multiple_of(config.sdt.average_every) => {
+            let lists = if config.sdt.optimizer_state == OptimizerState::Averaged { 3 } else { 1 };
+            lists * of_gradients
+        }
+        true => 0,
+        false => of_gradients * u64::from(epoch.steps),
+    };
+    Ok(Learnt {
+        way,
+        accuracies,
+        row_bytes: mean(&|epoch| match is_sdt {
+            true => report.epochs[0].halo_bytes.unwrap_or(0),
+            false => epoch.remote_bytes,
+        }),
+        synchronised_bytes: mean(&synchronised),
+        kept_share: report.epochs.first().and_then(|epoch| epoch.kept_share),
+    })
+}
+
+/// Returns the parameters of the model.
+fn n_values(source: &Source, cut: &Cut, config: &TrainConfig) -> Result<u64> {
+    let sources = cut.sources(source, 1, Splits::Stored);
+    let rows = &sources[0].local;
+    let width = rows.tensor(&config.feature_tensor)?.width as usize;
+    let labels = rows.tensor(&config.label_tensor)?;
+    let mut n_classes = labels.width as usize;
+    if n_classes == 1 {
+        let ids: Vec<_> = (0..source.n_nodes).map(NodeId).collect();
+        let mut values = vec![0i64; ids.len()];
+        let bytes = bytemuck::cast_slice_mut(&mut values);
+        rows.pull(&config.label_tensor, &ids, bytes, PullKind::Vector)?;
+        n_classes = values.into_iter().max().unwrap_or(0).max(0) as usize + 1;
+    }
+    Ok(parameter_count(config, width, n_classes))
+}
+
+/// Trains an epoch on `workers` workers, and returns the memory of one.
+pub(super) fn hold(source: &Source, cut: &Cut, workers: u32, usual: &TrainConfig) -> Result<Held> {
+    let config = TrainConfig {
+        epochs: 1,
+        evaluate_every: 0,
+        measure_test: false,
+        workers,
+        ..Way::Sdt.settings(usual, 1)
+    };
+    let sources = cut.sources(source, workers, Splits::Stored);
+    let quiet = &mut |_: &Progress<'_>| ControlFlow::Continue(());
+    let report = train(&config, &cut.graph(), &sources, quiet)?;
+    Ok(Held {
+        parts: cut.graph().book.n_parts(),
+        workers,
+        replication_factor: cut.report.replication_factor,
+        bytes: report.memory_measured_bytes,
+    })
+}

@@ -1,0 +1,119 @@
+//! Table IV: an epoch over links, beside gradients averaged each step.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use lodestore_client::{ClientConfig, Security};
+use lodestore_store::{Graph, OpenOptions};
+use lodestore_trainer::{Strategy, TrainConfig};
+use serde::Serialize;
+
+use crate::link_emulation::{Front, LinkSpec, ShapedServer};
+use lode_cli::child_servers::ChildServers;
+use lode_cli::commands::train::{Form, TierChoice, TrainRun, train};
+use lode_cli::console::Console;
+
+/// Pulls over slow links take seconds.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Epochs over one link.
+#[derive(Serialize)]
+pub(super) struct LinkRuns {
+    /// None for the loopback as it is.
+    pub(super) rate_bits: Option<f64>,
+    pub(super) runs: Vec<LinkRun>,
+}
+
+/// Epochs in one way.
+#[derive(Serialize)]
+pub(super) struct LinkRun {
+    pub(super) strategy: Strategy,
+    pub(super) first_seconds: f64,
+    /// Mean of the epochs after the first.
+    pub(super) seconds: f64,
+    /// Bytes of rows in the first epoch, and in a later one.
+    pub(super) row_bytes: [u64; 2],
+}
+
+/// Epochs after the first, of which the mean is taken.
+const EPOCHS: u32 = 3;
+
+/// Trains with a worker and a server for each partition of the graph in `dir`, where it has two or
+/// more.
+pub(super) fn over_links(
+    dir: &Path,
+    usual: &TrainConfig,
+    (rates, delay): (&[f64], Duration),
+    console: &Console,
+) -> Result<Vec<LinkRuns>> {
+    let n_parts = Graph::open(dir)?.book().n_parts();
+    if n_parts < 2 {
+        return Ok(Vec::new());
+    }
+    let logs = tempfile::tempdir()?;
+    let parts: Vec<[u16; 1]> = (0..n_parts).map(|part| [part]).collect();
+    let parts: Vec<&[u16]> = parts.iter().map(|part| &part[..]).collect();
+    let servers = ChildServers::start(dir, logs.path(), &parts)?;
+    let mut all = Vec::new();
+    for rate_bits in [None].into_iter().chain(rates.iter().copied().map(Some)) {
+        console.stage("links");
+        let (mut addresses, mut links) = (servers.addresses(), Vec::new());
+        if let Some(rate_bits) = rate_bits {
+            for (address, last) in addresses.iter_mut().zip(2..) {
+                // A server binds its ports on 127.0.0.1, so that they are free on the others.
+                let front = Front::Ip(IpAddr::V4(Ipv4Addr::new(127, 0, 1, last)));
+                let spec = LinkSpec { rate_bits, delay };
+                let link = ShapedServer::start(address, Security::default(), &front, spec)?;
+                *address = link.address().to_string();
+                links.push(link);
+            }
+        }
+        let mut runs = Vec::new();
+        for strategy in [Strategy::Ondemand, Strategy::Sdt] {
+            let config = TrainConfig {
+                strategy,
+                workers: n_parts.into(),
+                epochs: EPOCHS + 1,
+                evaluate_every: 0,
+                measure_test: false,
+                ..usual.clone()
+            };
+            runs.push(run(dir, config, addresses.clone(), console)?);
+        }
+        all.push(LinkRuns { rate_bits, runs });
+    }
+    servers.stop()?;
+    Ok(all)
+}
+
+fn run(
+    dir: &Path,
+    train_config: TrainConfig,
+    connect: Vec<String>,
+    console: &Console,
+) -> Result<LinkRun> {
+    let strategy = train_config.strategy;
+    let run = TrainRun {
+        graph: dir.to_owned(),
+        connect,
+        client: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
+        store: OpenOptions::default(),
+        tiers: TierChoice::default(),
+        buffer: None,
+        profiles: Vec::new(),
+        train: train_config,
+        log: None,
+        form: Form::default(),
+        keep_schedule: false,
+    };
+    let epochs = train(&run, console)?.report.epochs;
+    let later = &epochs[1..];
+    Ok(LinkRun {
+        strategy,
+        first_seconds: epochs[0].seconds,
+        seconds: later.iter().map(|epoch| epoch.seconds).sum::<f64>() / later.len() as f64,
+        row_bytes: [epochs[0].remote_bytes, later[0].remote_bytes],
+    })
+}

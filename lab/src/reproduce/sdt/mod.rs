@@ -1,0 +1,220 @@
+//! `lode-lab reproduce sdtgnn`: partitioners, local models and their averages, memory, and epochs over
+//! links.
+
+mod charts;
+mod learning;
+mod links;
+mod partitioners;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
+use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig};
+use serde::Serialize;
+
+use crate::link_emulation::{parse_delay, parse_rate};
+use crate::reproduce::cut::Source;
+use crate::reproduce::output::{Figures, OutputFolder};
+use lode_cli::console::Console;
+use lode_cli::fanout::FanoutArgs;
+use lode_cli::usage::UsageError;
+
+use learning::{Held, Learnt, WAYS, hold, learn};
+use links::{LinkRuns, over_links};
+use partitioners::{Partitioned, compare};
+
+/// Set SDT-GNN's partitioner, its averages and its memory beside others.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  lode import --edges cora/edges.npy --undirected --order input --tensor feat=cora/features_csr.npz \\
+      --tensor label=cora/labels.npy --tensor split=cora/split.npy --out cora
+  lode-lab reproduce sdtgnn --graph cora --normalize --batch 32 --out sdtgnn
+
+Graphs are cut again in memory for each number of partitions; a graph in one partition, in the order of its
+input, gives partitioners the stream that the input is. Each way is trained with each seed:
+
+  whole graph            one worker on all of it
+  gradients averaged     a worker for each partition, gradients averaged each step  (ondemand)
+  sdt                    a local model for each partition, averaged each epoch      (sdt)
+  sdt, moments ...       the same with --optimizer-state local, reset
+  sdt, halo of 1 hop     the same with --halo-hops 1
+  averaged once          local models averaged after the last epoch, and to be measured
+  never averaged         the mean of the accuracies of local models
+
+A graph that was imported in two partitions or more is also trained through a server for each of them, over
+links of --rate. Writes report.md, charts and runs.json, after each graph, to --out.")]
+pub(crate) struct SdtFiguresArgs {
+    /// Folder of an imported graph with tensors feat, label and split; repeat for several.
+    #[arg(long, value_name = "DIR", required = true)]
+    graph: Vec<PathBuf>,
+    /// Folder of the report, which must not exist.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Partitions of partitioners and of memory.
+    #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "4,8,16",
+          value_parser = clap::value_parser!(u16).range(2..=256))]
+    parts: Vec<u16>,
+    /// Partitions that are trained on.
+    #[arg(long, value_name = "P", default_value_t = 4,
+          value_parser = clap::value_parser!(u16).range(2..=256))]
+    trained_parts: u16,
+    /// Runs of each way, each with first parameters, batches and dropout of its own.
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    seeds: u32,
+    /// Epochs of each run.
+    #[arg(long, value_name = "N", default_value_t = 20,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    epochs: u32,
+    /// Roots of a batch.
+    #[arg(long, value_name = "N", default_value_t = 64,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 24))]
+    batch: usize,
+    #[command(flatten)]
+    fanout: FanoutArgs,
+    /// The model: sage, gcn or gat.
+    #[arg(long, value_name = "MODEL", default_value = "sage")]
+    model: ModelKind,
+    /// Width of its hidden rows.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    hidden: usize,
+    /// The optimiser's learning rate.
+    #[arg(long = "lr", value_name = "X", default_value_t = 0.01)]
+    learning_rate: f64,
+    /// Divide each feature row by the sum of its absolute values.
+    #[arg(long)]
+    normalize: bool,
+    /// Metric of test nodes: accuracy, f1-micro or roc-auc.
+    #[arg(long, value_name = "M", default_value_t = Metric::Accuracy)]
+    metric: Metric,
+    /// Bits per second of links.
+    #[arg(long, default_value = "100Mbit,1Gbit", value_name = "RATE,...", value_delimiter = ',',
+          value_parser = parse_rate)]
+    rate: Vec<f64>,
+    /// Delay of links.
+    #[arg(long, default_value = "100us", value_name = "TIME", value_parser = parse_delay)]
+    delay: Duration,
+    /// Only the figures of partitioners and memory.
+    #[arg(long)]
+    no_training: bool,
+}
+
+/// Output of `--json`, and contents of `runs.json`.
+#[derive(Serialize)]
+struct SdtFigures {
+    seeds: u32,
+    epochs: u32,
+    batch: usize,
+    model: ModelKind,
+    metric: Metric,
+    trained_parts: u16,
+    graphs: Vec<GraphFigures>,
+}
+
+/// All figures of a graph.
+#[derive(Serialize)]
+struct GraphFigures {
+    name: String,
+    nodes: u32,
+    edges: u64,
+    row_bytes: u64,
+    partitioners: Vec<Partitioned>,
+    learnt: Vec<Learnt>,
+    held: Vec<Held>,
+    links: Vec<LinkRuns>,
+}
+
+impl SdtFiguresArgs {
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let usual = self.usual();
+        usual.validate().map_err(UsageError::of)?;
+        let out = OutputFolder::new(&self.out)?;
+        let mut found = SdtFigures {
+            seeds: self.seeds,
+            epochs: self.epochs,
+            batch: self.batch,
+            model: self.model,
+            metric: self.metric,
+            trained_parts: self.trained_parts,
+            graphs: Vec::new(),
+        };
+        for dir in &self.graph {
+            let graph = self.measure(dir, &usual, console)?;
+            found.graphs.push(graph);
+            out.write(&found)?;
+        }
+        out.report(&found, console)
+    }
+
+    /// Returns the settings that all ways share.
+    fn usual(&self) -> TrainConfig {
+        TrainConfig {
+            strategy: Strategy::Ondemand,
+            model: self.model,
+            fanouts: self.fanout.fanout.clone(),
+            hidden: self.hidden,
+            learning_rate: self.learning_rate,
+            epochs: self.epochs,
+            batch_size: self.batch,
+            normalize: self.normalize,
+            metric: self.metric,
+            ..TrainConfig::default()
+        }
+    }
+
+    fn measure(&self, dir: &Path, usual: &TrainConfig, console: &Console) -> Result<GraphFigures> {
+        console.stage("open");
+        let source = Source::open(dir)?;
+        let mut graph = GraphFigures {
+            name: source.name.clone(),
+            nodes: source.n_nodes,
+            edges: source.n_edges,
+            row_bytes: source.row_bytes,
+            partitioners: Vec::new(),
+            learnt: Vec::new(),
+            held: Vec::new(),
+            links: Vec::new(),
+        };
+        let refined = |n_parts| PartitionConfig {
+            refine_rounds: 1,
+            ..PartitionConfig::new(Algorithm::Spring(SpringParams::default()), n_parts)
+        };
+        let whole = source.cut(&refined(1))?;
+        graph.held.push(hold(&source, &whole, 1, usual)?);
+        for &n_parts in &self.parts {
+            console.stage(&format!("{} in {n_parts} partitions", source.name));
+            graph.partitioners.extend(compare(&source, n_parts)?);
+            let cut = source.cut(&refined(n_parts))?;
+            for workers in [1, 2] {
+                graph.held.push(hold(&source, &cut, workers, usual)?);
+            }
+            console.check_reader()?;
+        }
+        if self.no_training {
+            return Ok(graph);
+        }
+        let cut = source.cut(&refined(self.trained_parts))?;
+        for (done, way) in (0..).zip(WAYS) {
+            console.at(&format!("{} {}", source.name, way.label()), done, WAYS.len() as u64);
+            graph.learnt.push(learn(&source, (&whole, &cut), way, (usual, self.seeds))?);
+            console.check_reader()?;
+        }
+        graph.links = over_links(dir, usual, (&self.rate[..], self.delay), console)?;
+        Ok(graph)
+    }
+}
+
+impl Figures for SdtFigures {
+    fn markdown(&self) -> String {
+        report::markdown(self)
+    }
+
+    fn charts(&self) -> Result<Vec<(String, String)>> {
+        charts::charts(self)
+    }
+}

@@ -11,11 +11,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lodestore_cache::{
-    Device, DeviceSettings, DeviceTier, Inclusion, PolicyKind, PolicySpec, SharedSettings,
-    SharedTier, TwoLevelTier,
-};
-use lodestore_client::{Client, ClientConfig, DeviceSource, PullKind, RowSource, TieredSource};
+use lodestore_cache::device::{Device, DeviceSettings};
+use lodestore_cache::shared::SharedSettings;
+use lodestore_cache::two_level::Inclusion;
+use lodestore_cache::{DeviceTier, PolicyKind, PolicySpec, SharedTier, TwoLevelTier};
+use lodestore_client::source::device::DeviceSource;
+use lodestore_client::{Client, ClientConfig, PullKind, RowSource, TieredSource};
 use lodestore_graph::NodeId;
 use lodestore_store::EmbeddedStore;
 use tempfile::TempDir;

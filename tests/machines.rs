@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use lodestore_graph::npy::{NpyArray, NpyType};
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::{EXTERNAL_ID_TENSOR, EmbeddedStore, Graph};
+use lodestore_store::import::EXTERNAL_ID_TENSOR;
+use lodestore_store::{EmbeddedStore, Graph};
 
 use support::graph::Source;
 use support::process::{Finished, lode, lode_line};

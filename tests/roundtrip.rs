@@ -10,8 +10,9 @@ use std::time::SystemTime;
 use lodestore_client::{Client, ClientConfig, RowSource};
 use lodestore_graph::npy::{NpyArray, NpyType};
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_schema::PullKind;
-use lodestore_store::{EXTERNAL_ID_TENSOR, EmbeddedStore};
+use lodestore_schema::request::PullKind;
+use lodestore_store::EmbeddedStore;
+use lodestore_store::import::EXTERNAL_ID_TENSOR;
 
 use support::graph::{Source, shuffled_ids};
 use support::process::{Serving, lode};

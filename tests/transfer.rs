@@ -23,7 +23,8 @@ mod under_load;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lodestore_client::{ClientConfig, TransferPlan};
+use lodestore_client::ClientConfig;
+use lodestore_client::transfer::TransferPlan;
 use lodestore_graph::PartId;
 use support::process::Serving;
 use support::workload::known_graph;
@@ -64,7 +65,7 @@ impl Two {
     fn assert_whole(&self) {
         assert_eq!(self.owners(), [1; N_PARTS as usize]);
         for folder in &self.folders {
-            let report = lodestore_store::verify(folder, &mut |_, _| {}).unwrap();
+            let report = lodestore_store::verify::verify(folder, &mut |_, _| {}).unwrap();
             assert!(report.damaged.is_empty(), "{report:?}");
         }
     }

@@ -11,10 +11,11 @@
 use std::time::Instant;
 
 use lodestore_benches::{Trace, is_asked_for, is_smoke, random_ids};
-use lodestore_cache::{
-    Candidate, DecaySpec, Directory, NO_SLOT, PolicyKind, PolicySpec, Replacement, Scoreboard,
-    next_uses, rank_by_degree, rank_by_frequency,
+use lodestore_cache::policy::{
+    Candidate, DecaySpec, Replacement, Scoreboard, next_uses, rank_by_degree, rank_by_frequency,
 };
+use lodestore_cache::slots::NO_SLOT;
+use lodestore_cache::{Directory, PolicyKind, PolicySpec};
 
 /// How large a run is.
 #[derive(Clone, Copy)]

@@ -10,10 +10,12 @@ use std::time::Instant;
 
 use lodestore_benches::{Contestant, Rounds, is_smoke, random_ids};
 use lodestore_graph::{NodeId, PartId, PartitionBook, splitmix64};
-use lodestore_store::{
-    CodecChoice, DiskProfile, Dtype, EmbeddedStore, Graph, Importer, MappedReader, ReadPlan,
-    RowIdx, RowReader, SourceError, TensorOptions, TensorSource, open_source,
-};
+use lodestore_store::codec::CodecChoice;
+use lodestore_store::import::TensorOptions;
+use lodestore_store::plan::{DiskProfile, ReadPlan};
+use lodestore_store::reader::{MappedReader, RowReader};
+use lodestore_store::source::{SourceError, TensorSource, open_source};
+use lodestore_store::{Dtype, EmbeddedStore, Graph, Importer, RowIdx};
 
 const SPARSE_BYTES: usize = 64 << 20;
 const ROW_BYTES: [usize; 5] = [64, 400, 1024, 4096, 32_768];

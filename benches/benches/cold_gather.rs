@@ -20,10 +20,11 @@ use std::time::{Duration, Instant};
 
 use lodestore_benches::{Trace, feature_graph, plain_reads, row_of, table_graph};
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::{
-    DiskProfile, Graph, ProbeOptions, ReadPlan, ReaderKind, RowIdx, RowReader, TensorSource,
-    open_reader, open_source, probe,
-};
+use lodestore_store::plan::{DiskProfile, ReadPlan};
+use lodestore_store::probe::{ProbeOptions, probe};
+use lodestore_store::reader::{RowReader, open as open_reader};
+use lodestore_store::source::{TensorSource, open_source};
+use lodestore_store::{Graph, ReaderKind, RowIdx};
 
 /// Batches that a plan of a window spans.
 const WINDOW: usize = 8;

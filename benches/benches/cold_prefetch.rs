@@ -12,10 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lodestore_benches::{Trace, feature_graph, table_graph};
-use lodestore_client::{
-    BatchLoader, BatchSource, ClientError, EmbeddedSource, Prefetcher, PreparedBatch, PullKind,
-    RowResidency, RowSource, Window,
-};
+use lodestore_client::loader::RowResidency;
+use lodestore_client::prefetch::{BatchSource, PreparedBatch, Window};
+use lodestore_client::{BatchLoader, ClientError, EmbeddedSource, Prefetcher, PullKind, RowSource};
 use lodestore_graph::batch::Batch;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{EmbeddedStore, Graph, OpenOptions, ReaderKind};

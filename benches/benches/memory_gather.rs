@@ -11,9 +11,9 @@ use lodestore_benches::{
     row_of,
 };
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::{
-    DiskProfile, EmbeddedStore, Graph, MappedReader, MemoryReader, ReadPlan, RowIdx, RowReader,
-};
+use lodestore_store::plan::{DiskProfile, ReadPlan};
+use lodestore_store::reader::{MappedReader, MemoryReader, RowReader};
+use lodestore_store::{EmbeddedStore, Graph, RowIdx};
 
 const TABLE_BYTES: usize = 1 << 30;
 const HOT_BYTES: usize = 16 << 20;
@@ -163,7 +163,7 @@ fn verification(graph: &std::path::Path, n_nodes: u32, width: u32, batch_rows: u
     }
 }
 
-fn segment(graph: &std::path::Path) -> lodestore_store::Segment {
+fn segment(graph: &std::path::Path) -> lodestore_store::segment::Segment {
     let graph = Graph::open(graph).expect("the graph opens");
     graph.segment(PartId(0), "feat").expect("the segment opens")
 }

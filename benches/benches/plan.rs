@@ -5,7 +5,9 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use lodestore_benches::random_ids;
-use lodestore_store::{DiskProfile, ReadPlan, RowIdx, SegmentLayout};
+use lodestore_store::RowIdx;
+use lodestore_store::layout::SegmentLayout;
+use lodestore_store::plan::{DiskProfile, ReadPlan};
 
 const N_ROWS: u32 = 2_449_029;
 const BATCH_ROWS: [usize; 3] = [1_000, 15_000, 120_000];

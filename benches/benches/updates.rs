@@ -21,8 +21,9 @@ use lodestore_benches::{
     Contestant, Rounds, feature_graph, is_asked_for, is_smoke, random_ids, row_of, shuffled_ids,
 };
 use lodestore_graph::{NodeId, PartId};
+use lodestore_store::update::Folding;
 use lodestore_store::{
-    EmbeddedStore, Folding, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, RowIdx, View,
+    EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, RowIdx, View,
 };
 
 #[path = "updates/tensors.rs"]

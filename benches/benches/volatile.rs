@@ -11,7 +11,8 @@ use std::time::Duration;
 use lodestore_benches::{
     Contestant, Figures, Rounds, feature_graph, is_asked_for, is_smoke, row_of, shuffled_ids,
 };
-use lodestore_client::{Client, ClientConfig, StampWanted, VolatilePublisher, VolatileSource};
+use lodestore_client::volatile::{StampWanted, VolatilePublisher, VolatileSource};
+use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::NodeId;
 use lodestore_server::{Server, ServerConfig};
 

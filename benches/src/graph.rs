@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_store::{CodecChoice, Dtype, Importer, SourceError, TensorOptions, TensorSource};
+use lodestore_store::codec::CodecChoice;
+use lodestore_store::import::TensorOptions;
+use lodestore_store::source::{SourceError, TensorSource};
+use lodestore_store::{Dtype, Importer};
 
 /// Returns the f32 row of `node`, as bytes: column `c` holds `node + c / 4096`.
 #[must_use]

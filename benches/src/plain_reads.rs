@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lodestore_store::Extent;
+use lodestore_store::plan::Extent;
 
 /// Reads in flight: enough for the disk's requests per second.
 const N_THREADS: usize = 64;

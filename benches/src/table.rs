@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use lodestore_store::{Graph, open_source};
+use lodestore_store::Graph;
+use lodestore_store::source::open_source;
 
 use crate::graph::import_features;
 

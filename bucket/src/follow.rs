@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lodestore_graph::PartId;
-use lodestore_store::{FollowedFolder, GraphHandle, Manifest};
+use lodestore_store::GraphHandle;
+use lodestore_store::follow::{FollowedFolder, Manifest};
 
 use crate::Progress;
 use crate::bucket::Bucket;

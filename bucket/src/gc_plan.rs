@@ -110,7 +110,8 @@ mod tests {
         let part = publications().prop_flat_map(|mut publications| {
             // The newest one is never removed.
             let last = publications.last_mut().unwrap();
-            let whole = lodestore_store::Coverage::new(last.version, last.version, Vec::new());
+            let whole =
+                lodestore_store::follow::Coverage::new(last.version, last.version, Vec::new());
             last.coverage.get_or_insert(whole);
             let n = publications.len();
             prop::collection::vec(0u32..20, n).prop_map(move |mut hours| {
@@ -195,7 +196,7 @@ mod tests {
         let whole = |sequence, version| Seen {
             sequence,
             version,
-            coverage: Some(lodestore_store::Coverage::new(version, version, Vec::new())),
+            coverage: Some(lodestore_store::follow::Coverage::new(version, version, Vec::new())),
         };
         let part = |versions: &[u32]| PartHistory {
             part: PartId(0),
@@ -216,7 +217,7 @@ mod tests {
         let whole = |sequence, version| Seen {
             sequence,
             version,
-            coverage: Some(lodestore_store::Coverage::new(version, version, Vec::new())),
+            coverage: Some(lodestore_store::follow::Coverage::new(version, version, Vec::new())),
         };
         let part = |hours: [u32; 2]| PartHistory {
             part: PartId(0),

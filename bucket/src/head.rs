@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::PartId;
-use lodestore_store::{Manifest, Succession};
+use lodestore_store::follow::{Manifest, Succession};
 use uuid::Uuid;
 
 use crate::bucket::{Attempt, Bucket};

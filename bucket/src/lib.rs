@@ -13,30 +13,27 @@ mod epochs;
 mod error;
 mod follow;
 mod gc;
-mod gc_plan;
+pub mod gc_plan;
 mod head;
-mod inspect;
+pub mod inspect;
 mod layout;
 mod publication;
 mod publisher;
 mod pull;
-mod push;
+pub mod push;
 mod sealed;
 mod search;
 mod takeover;
 mod upload_plan;
-mod verify;
+pub mod verify;
 
 pub use bucket::Bucket;
 pub use error::BucketError;
 pub use follow::BucketFollower;
 pub use gc::{GcOptions, GcReport};
-pub use gc_plan::GRACE;
-pub use inspect::{BucketPart, BucketSummary};
 pub use publisher::{Folder, PublishedVersion, Publisher};
 pub use pull::{PullOptions, PullReport};
-pub use push::{PushReport, PushedPart};
-pub use verify::{BucketDamage, BucketVerifyReport};
+pub use push::PushReport;
 
 /// A function that receives bytes done and bytes in all.
 pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use lodestore_graph::PartId;
-use lodestore_store::Manifest;
+use lodestore_store::follow::Manifest;
 use uuid::Uuid;
 
 use crate::layout::{CHUNK_BYTES, ChunkId, chunk_lengths};

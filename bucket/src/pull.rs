@@ -8,10 +8,10 @@ use std::thread;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use lodestore_graph::PartId;
-use lodestore_store::{
-    Arrival, ArrivingFile, FetchedFile, Graph, GraphHandle, META_FILE, Manifest, OpenMode,
-    OpenOptions, StoreError,
-};
+use lodestore_store::follow::{FetchedFile, Manifest};
+use lodestore_store::graph::META_FILE;
+use lodestore_store::transfer::{Arrival, ArrivingFile};
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 use serde::Serialize;
 use tokio::sync::mpsc;
 

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use lodestore_graph::PartId;
-use lodestore_store::{
-    Graph, GraphHandle, META_FILE, Manifest, OpenMode, OpenOptions, PartFiles, StoreError,
-    verify_lists,
-};
+use lodestore_store::follow::Manifest;
+use lodestore_store::graph::META_FILE;
+use lodestore_store::update::PartFiles;
+use lodestore_store::verify::verify_lists;
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 use serde::Serialize;
 use uuid::Uuid;
 

@@ -2,7 +2,7 @@
 //!
 //! Keys of a partition are 1, 2, 3, … without a gap, so that no list is needed, which may be late.
 
-use lodestore_store::Coverage;
+use lodestore_store::follow::Coverage;
 
 use crate::publication::Published;
 

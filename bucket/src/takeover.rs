@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::PartId;
-use lodestore_store::{Arrival, FollowedFolder, Graph, GraphHandle, OpenMode, OpenOptions};
+use lodestore_store::follow::FollowedFolder;
+use lodestore_store::transfer::Arrival;
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
 
 use crate::Progress;
 use crate::bucket::Bucket;

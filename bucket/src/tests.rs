@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use lodestore_graph::PartId;
-use lodestore_store::Manifest;
+use lodestore_store::follow::Manifest;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{

@@ -15,7 +15,8 @@ use std::error::Error;
 use std::time::Instant;
 
 use cudarc::driver::CudaStream;
-use lodestore_cache::{BatchTensor, Device, DeviceSettings, DeviceTier, PolicySpec};
+use lodestore_cache::device::{BatchTensor, Device, DeviceSettings};
+use lodestore_cache::{DeviceTier, PolicySpec};
 
 struct Scale {
     n_slots: u32,

@@ -8,7 +8,8 @@
 use std::error::Error;
 use std::time::Instant;
 
-use lodestore_cache::{Directory, NO_SLOT, PolicySpec};
+use lodestore_cache::slots::NO_SLOT;
+use lodestore_cache::{Directory, PolicySpec};
 
 const BATCH_IDS: usize = 15_000;
 

@@ -9,7 +9,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use lodestore_cache::{BatchAccess, PolicyKind, PolicySpec, SharedSettings, SharedTier, Tier};
+use lodestore_cache::shared::{BatchAccess, SharedSettings};
+use lodestore_cache::{PolicyKind, PolicySpec, SharedTier, Tier};
 
 struct Scale {
     n_slots: u32,

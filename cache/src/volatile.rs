@@ -26,7 +26,7 @@ pub const NO_STAMP: Stamp = Stamp::MAX;
 /// stamp that was asked for. A new claim of a range forgets the rows of the one before it.
 ///
 /// ```
-/// use lodestore_cache::VolatileRows;
+/// use lodestore_cache::volatile::VolatileRows;
 ///
 /// let rows = VolatileRows::new([10..14], 4)?;
 /// let claim = rows.claim(0).expect("no publisher has this range");
@@ -36,7 +36,7 @@ pub const NO_STAMP: Stamp = Stamp::MAX;
 /// let oldest = rows.pull(&[13, 12], 5, &mut out, &mut lacking).expect("both ids are here");
 /// assert_eq!((&out[..4], oldest), (&b"thir"[..], Some(5)));
 /// assert_eq!(lacking, [1], "the position of 12, which has no row yet");
-/// # Ok::<(), lodestore_cache::VolatileError>(())
+/// # Ok::<(), lodestore_cache::volatile::VolatileError>(())
 /// ```
 pub struct VolatileRows {
     ranges: Box<[Claimed]>,

@@ -33,7 +33,8 @@ pub struct VolatileShape {
 /// Volatile tensors, declared one after the other and never dropped.
 ///
 /// ```
-/// use lodestore_cache::{VolatileShape, VolatileStore};
+/// use lodestore_cache::VolatileStore;
+/// use lodestore_cache::volatile_store::VolatileShape;
 ///
 /// let store = VolatileStore::new(1 << 20);
 /// let (name, dtype) = ("h1".to_owned(), "f32".to_owned());

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use lodestore_cache::{
-    BatchAccess, DirectoryError, PolicyKind, PolicySpec, SharedSettings, SharedTier, Tier,
-};
+use lodestore_cache::directory::DirectoryError;
+use lodestore_cache::shared::{BatchAccess, SharedSettings};
+use lodestore_cache::{PolicyKind, PolicySpec, SharedTier, Tier};
 use proptest::prelude::*;
 
 const N_IDS: u32 = 40;

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lodestore_cache::{TornRead, VersionedRows};
+use lodestore_cache::versioned::{TornRead, VersionedRows};
 
 fn row_of(tag: u64, row_bytes: usize) -> Vec<u8> {
     (0..row_bytes).map(|i| (tag as usize * 31 + i) as u8).collect()

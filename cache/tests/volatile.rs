@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lodestore_cache::{NO_STAMP, STAMP_MAX, Stamp, VolatileClaim, VolatileError, VolatileRows};
+use lodestore_cache::volatile::{
+    NO_STAMP, STAMP_MAX, Stamp, VolatileClaim, VolatileError, VolatileRows,
+};
 use proptest::prelude::*;
 
 const RANGES: [Range<u32>; 4] = [3..10, 10..10, 10..30, 40..41];

@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use lodestore_cache::{Candidate, DecaySpec, PolicySpec, Replacement, Scoreboard};
+use lodestore_cache::PolicySpec;
+use lodestore_cache::policy::{Candidate, DecaySpec, Replacement, Scoreboard};
 use lodestore_graph::sampler::is_local;
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartitionBook};

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use lodestore_client::{PullKind, RowSource};
 use lodestore_graph::npy::{NpyArray, NpyType};
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::EXTERNAL_ID_TENSOR;
+use lodestore_store::import::EXTERNAL_ID_TENSOR;
 
 /// External ids are asked for in pieces of this many bytes.
 const EXTERNAL_CHUNK_BYTES: usize = 16 << 20;

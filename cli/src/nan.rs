@@ -1,7 +1,7 @@
 //! The flag that says what to do with NaN.
 
 use clap::ValueEnum;
-use lodestore_store::NanPolicy;
+use lodestore_store::nan::NanPolicy;
 
 /// Policies for NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use lodestore_graph::npy::{NpyArray, NpyType};
-use lodestore_store::{Dtype, TensorSpec, first_nan};
+use lodestore_store::nan::first_nan;
+use lodestore_store::{Dtype, TensorSpec};
 
 /// Rows of a tensor in a checked `.npy` file, mapped; read in pieces.
 pub(crate) struct RowFile {

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lodestore_client::{Security, Token};
-use lodestore_server::Tokens;
+use lodestore_client::Security;
+use lodestore_client::security::Token;
+use lodestore_server::auth::Tokens;
 
 use crate::small_file::{read_small_file, read_small_regular_file};
 

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use lodestore_client::{Client, ClientConfig, CommitOutcome, EmbeddedSource, RowSource};
+use lodestore_client::remote::CommitOutcome;
+use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, TensorSpec, View};
 

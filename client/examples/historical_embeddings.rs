@@ -14,7 +14,8 @@ mod graph;
 
 use std::error::Error;
 
-use lodestore_client::{Client, ClientConfig, Stamp, StampWanted, VolatileSource};
+use lodestore_client::volatile::{Stamp, StampWanted, VolatileSource};
+use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_server::{Server, ServerConfig};
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use lodestore_schema::shard_socket;
+use lodestore_schema::socket::shard_socket;
 
 use crate::error::ClientError;
 

@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use lodestore_schema::hello::{hello, plain_hello};
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
+use lodestore_schema::reply::{Description, TensorDescription};
+use lodestore_schema::request::Push;
 use lodestore_schema::{
-    Description, Failure, FailureCode, Prefix, Push, Reply, Request, RequestBody,
-    TensorDescription, Versions, WireVersions, hello, plain_hello,
+    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Versions, WireVersions,
 };
 
 /// Nodes of each of the two partitions.

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::fork::PerProcess;
-use lodestore_schema::Token;
+pub use lodestore_schema::Token;
+pub use lodestore_schema::token::BadToken;
 use rustls::RootCertStore;
 use rustls::client::Resumption;
 use rustls::crypto::ring;

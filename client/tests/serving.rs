@@ -16,10 +16,10 @@ use graph::{feature_graph, row_of, shuffled_ids};
 use lodestore_cache::{PolicyKind, PolicySpec};
 use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
 use lodestore_graph::{NodeId, PartId};
+use lodestore_schema::hello::hello;
 use lodestore_schema::limits::{IDS_PER_PULL_MAX, PREFIX_BYTES};
-use lodestore_schema::{
-    FailureCode, Prefix, PullKind, Reply, Request, RequestBody, WireVersions, hello,
-};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{FailureCode, Prefix, Reply, Request, RequestBody, WireVersions};
 use lodestore_server::{Server, ServerConfig, ServerError};
 
 const WIDTH: u32 = 24;

@@ -21,10 +21,11 @@ use graph::{feature_graph, row_of, shuffled_ids};
 use lodestore_cache::PolicyKind;
 use lodestore_client::{Client, ClientConfig, PullKind as Kind, RowSource};
 use lodestore_graph::NodeId;
+use lodestore_schema::hello::hello;
 use lodestore_schema::limits::{CHUNK_BYTES, HELLO_BYTES, PREFIX_BYTES, SHARED_CHUNK_BYTES_MIN};
-use lodestore_schema::{
-    FailureCode, Prefix, PullKind, Reply, Request, RequestBody, WireVersions, hello, shard_socket,
-};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::socket::shard_socket;
+use lodestore_schema::{FailureCode, Prefix, Reply, Request, RequestBody, WireVersions};
 use lodestore_server::limits::{SHARED_BYTES_PER_SHARD, SHARED_SLOTS};
 use lodestore_server::{Server, ServerConfig};
 use proptest::prelude::*;

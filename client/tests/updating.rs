@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use graph::{feature_graph, row_of, shuffled_ids};
 use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
 use lodestore_graph::{NodeId, PartId};
-use lodestore_schema::PullKind;
+use lodestore_schema::request::PullKind;
 use lodestore_server::{Server, ServerConfig, ServerError};
 use lodestore_store::StoreError;
 use wire::PlainConnection;

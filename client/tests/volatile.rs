@@ -18,10 +18,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use graph::{feature_graph, shuffled_ids};
-use lodestore_client::{
-    Client, ClientConfig, ClientError, FailureCode, NO_STAMP, Stamp, StampWanted, TensorInfo,
-    VolatileInfo, VolatilePulled, VolatileSource,
+use lodestore_client::error::FailureCode;
+use lodestore_client::source::TensorInfo;
+use lodestore_client::volatile::{
+    NO_STAMP, Stamp, StampWanted, VolatileInfo, VolatilePulled, VolatileSource,
 };
+use lodestore_client::{Client, ClientConfig, ClientError};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use lodestore_server::{Server, ServerConfig};
@@ -139,7 +141,8 @@ fn rows_come_back_with_their_stamps_by_whatever_way() {
         assert!(none.is_empty() && pulled.stamps.is_empty());
     }
     let stats = server.stats();
-    let sum = |of: fn(&lodestore_client::ShardStats) -> u64| stats.iter().map(of).sum::<u64>();
+    let sum =
+        |of: fn(&lodestore_client::remote::ShardStats) -> u64| stats.iter().map(of).sum::<u64>();
     assert_eq!(sum(|shard| shard.published_rows), 3 * 4000);
     assert_eq!(sum(|shard| shard.volatile_rows), 3 * (3100 + 1100));
     assert_eq!(sum(|shard| shard.lacking_rows), 3 * 2000);
@@ -223,7 +226,8 @@ fn a_pull_waits_for_its_stamp_and_then_says_what_is_lacking() {
         assert!(waited >= least && waited < least + Duration::from_millis(700), "{waited:?}");
     }
     // A stamp beyond all that were published is waited for as any other.
-    let found = pull(&hasty, &more, StampWanted::now(lodestore_client::STAMP_MAX)).unwrap();
+    let found =
+        pull(&hasty, &more, StampWanted::now(lodestore_client::volatile::STAMP_MAX)).unwrap();
     assert_eq!((found.1.lacking().len(), found.1.oldest()), (4, None));
     server.stop().unwrap();
 }

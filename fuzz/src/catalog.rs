@@ -7,11 +7,10 @@ use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
 use lodestore_graph::NodeId;
-use lodestore_store::crash::CrashDevice;
-use lodestore_store::{
-    Access, Change, EmbeddedStore, FileSystem, Graph, GraphHandle, OpenMode, OpenOptions,
-    ReaderKind, View, verify_rows,
-};
+use lodestore_store::file_system::crash::CrashDevice;
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, View};
+use lodestore_store::file_system::{Access, Change, FileSystem};
+use lodestore_store::verify::verify_rows;
 
 use crate::memory::bounded;
 use crate::small::{N_NODES, OUT, TENSORS};

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use lodestore_store::crash::CrashDevice;
-use lodestore_store::{DEVICE_FILE, DiskProfile, FileSystem, StoredProfile};
+use lodestore_store::file_system::crash::CrashDevice;
+use lodestore_store::file_system::FileSystem;
+use lodestore_store::plan::DiskProfile;
+use lodestore_store::probe::{DEVICE_FILE, StoredProfile};
 
 use crate::memory::bounded;
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use lodestore_graph::npy::{NpyArray, NpyHeader};
-use lodestore_store::{NpySource, TensorSource};
+use lodestore_store::source::{NpySource, TensorSource};
 
 use crate::memory::bounded;
 use crate::scratch::Scratch;

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::io::{Cursor, Write};
 
 use arbitrary::{Arbitrary, Unstructured};
-use lodestore_store::{NpzCsrSource, TensorSource};
+use lodestore_store::source::{NpzCsrSource, TensorSource};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use arbitrary::{Arbitrary, Unstructured};
-use lodestore_cache::{RecordFormat, read_records};
+use lodestore_cache::trace::{RecordFormat, read_records};
 
 use crate::memory::bounded;
 

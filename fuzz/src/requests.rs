@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use lodestore_schema::limits::PREFIX_BYTES;
-use lodestore_schema::{
-    CommitStep, Copied, CopyStep, Description, Failure, FailureCode, FollowStep, Followed,
-    PartState, PartVersion, Prefix, PullKind, Push, Reply, Request, RequestBody, Role, ServerStats,
-    ShardStats, TensorDescription, Token, Versions,
-};
+use lodestore_schema::{Failure, FailureCode, Prefix, Reply, Request, RequestBody, Token, Versions};
+use lodestore_schema::reply::{Copied, Description, Followed, PartState, Role, TensorDescription};
+use lodestore_schema::request::{CommitStep, CopyStep, FollowStep, PullKind, Push};
+use lodestore_schema::stats::{ServerStats, ShardStats};
+use lodestore_schema::versions::PartVersion;
 
 use crate::memory::bounded;
 use crate::sparse;

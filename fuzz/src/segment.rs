@@ -4,11 +4,14 @@
 use std::path::Path;
 
 use lodestore_graph::PartId;
-use lodestore_store::crash::CrashDevice;
-use lodestore_store::{
-    DiskProfile, Dtype, FileSystem, MemoryReader, ReadPlan, RowIdx, RowReader, Segment,
-    SegmentCodec, SegmentIdentity, SegmentLayout, SegmentWriter, TensorSpec,
-};
+use lodestore_store::file_system::crash::CrashDevice;
+use lodestore_store::{Dtype, RowIdx, TensorSpec};
+use lodestore_store::codec::SegmentCodec;
+use lodestore_store::file_system::FileSystem;
+use lodestore_store::layout::SegmentLayout;
+use lodestore_store::plan::{DiskProfile, ReadPlan};
+use lodestore_store::reader::{MemoryReader, RowReader};
+use lodestore_store::segment::{Segment, SegmentIdentity, SegmentWriter};
 use uuid::Uuid;
 
 use crate::memory::bounded;

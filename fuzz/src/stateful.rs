@@ -4,8 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lodestore_store::crash::{CrashDevice, Fault, Plan};
-use lodestore_store::{FileSystem, Folding};
+use lodestore_store::file_system::crash::{CrashDevice, Fault, Plan};
+use lodestore_store::file_system::FileSystem;
+use lodestore_store::update::Folding;
 use rustix::io::Errno;
 
 use crate::small::import;

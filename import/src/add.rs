@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use lodestore_graph::PartId;
-use lodestore_store::{Graph, GraphHandle, NanPolicy, OpenMode, OpenOptions, TensorOptions};
+use lodestore_store::import::TensorOptions;
+use lodestore_store::nan::NanPolicy;
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
 use serde::Serialize;
 
 use crate::config::TensorFile;

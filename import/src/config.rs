@@ -7,10 +7,10 @@ use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::order::RowOrder;
 use lodestore_graph::partition::PartitionConfig;
 use lodestore_graph::topology::{EdgePolicy, TopologyOptions};
-use lodestore_store::{
-    CodecChoice, ConvertedSource, Dtype, NanPolicy, RawSource, SourceError, TensorSource,
-    open_source,
-};
+use lodestore_store::Dtype;
+use lodestore_store::codec::CodecChoice;
+use lodestore_store::nan::NanPolicy;
+use lodestore_store::source::{ConvertedSource, RawSource, SourceError, TensorSource, open_source};
 
 /// A graph to import.
 #[derive(Clone, Debug)]

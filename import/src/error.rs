@@ -9,7 +9,9 @@ use lodestore_graph::npy::NpyError;
 use lodestore_graph::partition::PartitionError;
 use lodestore_graph::relabel::RelabelError;
 use lodestore_graph::topology::TopologyError;
-use lodestore_store::{ImportError, SourceError, StoreError};
+use lodestore_store::StoreError;
+use lodestore_store::import::ImportError;
+use lodestore_store::source::SourceError;
 use thiserror::Error;
 
 use crate::memory::MemoryError;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use lodestore_graph::edges::{EdgeFiles, EdgeStream, ReadAhead, spool};
 use lodestore_graph::npy::{NpyArray, NpyType};
-use lodestore_store::{TensorSource, check_source};
+use lodestore_store::source::{TensorSource, check_source};
 
 use crate::config::{ImportConfig, TensorFile};
 use crate::error::Error;

@@ -6,25 +6,23 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
-mod add;
+pub mod add;
 mod config;
 mod error;
 mod input;
 mod leftovers;
-mod memory;
+pub mod memory;
 mod observer;
-mod order;
-mod report;
+pub mod order;
+pub mod report;
 mod run;
 
 pub mod dataset;
 
-pub use add::{AddReport, AddedTensor, add_tensors};
+pub use add::add_tensors;
 pub use config::{EdgeRules, ImportConfig, RowLayout, TensorFile};
-pub use dataset::{Dataset, Layout};
+pub use dataset::Dataset;
 pub use error::Error;
-pub use memory::{MemoryError, bound_memory};
 pub use observer::{Observer, Silent};
-pub use order::OrderReport;
-pub use report::{ImportReport, PartReport};
+pub use report::ImportReport;
 pub use run::import;

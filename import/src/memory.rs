@@ -1,7 +1,7 @@
 //! The memory that a partitioner needs, compared with what is free.
 
 use lodestore_graph::partition::{MemoryPlan, PartitionConfig};
-use lodestore_store::available_memory_bytes;
+use lodestore_store::reader::available_memory_bytes;
 use thiserror::Error;
 
 /// A partitioner that needs more memory than is free.

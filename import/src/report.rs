@@ -5,7 +5,8 @@ use std::time::Instant;
 use lodestore_graph::partition::PartitionReport;
 use lodestore_graph::peak_rss_bytes;
 use lodestore_graph::topology::{EdgePolicy, TopologySummary};
-use lodestore_store::{Graph, TensorSummary, inspect};
+use lodestore_store::Graph;
+use lodestore_store::inspect::{TensorSummary, inspect};
 use serde::Serialize;
 
 use crate::config::EdgeRules;

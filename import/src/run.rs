@@ -7,7 +7,9 @@ use lodestore_graph::halo::write_halos;
 use lodestore_graph::partition::{PartitionConfig, partition};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies_with};
-use lodestore_store::{Importer, TensorOptions, available_memory_bytes};
+use lodestore_store::Importer;
+use lodestore_store::import::TensorOptions;
+use lodestore_store::reader::available_memory_bytes;
 
 use crate::config::ImportConfig;
 use crate::error::Error;

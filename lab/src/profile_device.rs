@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::rapa::DiskProfile;
-use lodestore_store::available_memory_bytes;
-use lodestore_trainer::profile_device;
+use lodestore_store::reader::available_memory_bytes;
+use lodestore_trainer::profile::profile_device;
 
 use lode_cli::console::Console;
 use lode_cli::human;

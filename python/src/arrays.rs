@@ -1,7 +1,8 @@
 //! numpy arrays: element types, memory for rows, and access to their bytes.
 
 use bytemuck::Pod;
-use lodestore_client::{GatheredRows, TensorInfo};
+use lodestore_client::gather_queue::GatheredRows;
+use lodestore_client::source::TensorInfo;
 use lodestore_store::Dtype;
 use numpy::{
     BorrowError, Element, IxDyn, PyArray1, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn,

@@ -3,10 +3,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lodestore_client::{
-    BatchReadiness, IterationConfig, IterationStats, RowBuffer, ScheduledBatch, ScheduledBatches,
-    TensorInfo,
+use lodestore_client::buffer::RowBuffer;
+use lodestore_client::prefetch::BatchReadiness;
+use lodestore_client::scheduled::{
+    IterationConfig, IterationStats, ScheduledBatch, ScheduledBatches,
 };
+use lodestore_client::source::TensorInfo;
 use lodestore_graph::schedule::ScheduleError;
 use numpy::PyArray1;
 use pyo3::exceptions::{PyKeyError, PyValueError};

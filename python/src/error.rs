@@ -7,7 +7,9 @@ use lodestore_client::ClientError;
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::topology::TopologyError;
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{ErrorOrigin, SourceError, StoreError};
+use lodestore_store::StoreError;
+use lodestore_store::error_origin::ErrorOrigin;
+use lodestore_store::source::SourceError;
 use pyo3::PyErr;
 use thiserror::Error;
 

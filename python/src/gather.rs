@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
-use lodestore_client::{PullKind, RowSource, TensorInfo};
+use lodestore_client::source::TensorInfo;
+use lodestore_client::{PullKind, RowSource};
 use lodestore_graph::NodeId;
 use numpy::Element;
 use pyo3::prelude::*;

@@ -3,11 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lodestore_client::{IterationConfig, PullKind, Retention, TensorInfo, Window};
+use lodestore_client::PullKind;
+use lodestore_client::prefetch::Window;
+use lodestore_client::scheduled::{IterationConfig, Retention};
+use lodestore_client::source::TensorInfo;
 use lodestore_graph::NodeId;
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::ScheduleSpec;
-use lodestore_store::{EXTERNAL_ID_TENSOR, available_memory_bytes};
+use lodestore_store::import::EXTERNAL_ID_TENSOR;
+use lodestore_store::reader::available_memory_bytes;
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -8,8 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lodestore_graph::edges::{EdgeFile, EdgeFiles};
 use lodestore_graph::order::RowOrder;
 use lodestore_graph::partition::{Algorithm, PartitionConfig};
-use lodestore_import::{Dataset, EdgeRules, ImportConfig, Layout, Observer, TensorFile, import};
-use lodestore_store::{CodecChoice, Dtype, NanPolicy};
+use lodestore_import::dataset::Layout;
+use lodestore_import::{Dataset, EdgeRules, ImportConfig, Observer, TensorFile, import};
+use lodestore_store::Dtype;
+use lodestore_store::codec::CodecChoice;
+use lodestore_store::nan::NanPolicy;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

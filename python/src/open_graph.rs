@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use lodestore_client::{
-    Client, ClientError, GatherQueue, PullKind, QueueBounds, RowSource, TensorInfo,
-};
+use lodestore_client::gather_queue::QueueBounds;
+use lodestore_client::source::TensorInfo;
+use lodestore_client::{Client, ClientError, GatherQueue, PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::topology::Topology;
-use lodestore_store::{Dtype, EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, GraphHandle};
+use lodestore_store::import::EXTERNAL_ID_TENSOR;
+use lodestore_store::{Dtype, EmbeddedStore, Graph, GraphHandle};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

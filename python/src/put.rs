@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use lodestore_client::TensorInfo;
+use lodestore_client::source::TensorInfo;
 use lodestore_graph::NodeId;
 use pyo3::prelude::*;
 

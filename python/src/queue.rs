@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use lodestore_client::{GatherQueue, QueueBounds, RowSource, TieredTensors};
+use lodestore_client::gather_queue::QueueBounds;
+use lodestore_client::source::tiered::TieredTensors;
+use lodestore_client::{GatherQueue, RowSource};
 use lodestore_graph::fork::PerProcess;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

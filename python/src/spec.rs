@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource, Security, Token};
+use lodestore_client::security::Token;
+use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource, Security};
 use lodestore_graph::PartId;
 use lodestore_schema::Tokens;
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, View};

@@ -1,6 +1,7 @@
 //! The class `Tensor`: one tensor of a graph, indexed by node ids.
 
-use lodestore_client::{PullKind, TensorInfo};
+use lodestore_client::PullKind;
+use lodestore_client::source::TensorInfo;
 use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
 use numpy::PyUntypedArray;

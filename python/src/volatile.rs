@@ -7,9 +7,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
-use lodestore_client::{
-    ClientError, EmbeddedVolatile, FailureCode, NO_STAMP, Stamp, StampWanted, TensorInfo,
-    VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
+use lodestore_client::ClientError;
+use lodestore_client::error::FailureCode;
+use lodestore_client::source::TensorInfo;
+use lodestore_client::volatile::{
+    EmbeddedVolatile, NO_STAMP, Stamp, StampWanted, VolatileInfo, VolatilePublisher,
+    VolatilePulled, VolatileSource,
 };
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::Generation;

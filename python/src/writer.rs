@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lodestore_client::TensorInfo;
-use lodestore_store::{NewTensor, SegmentCodec};
+use lodestore_client::source::TensorInfo;
+use lodestore_store::codec::SegmentCodec;
+use lodestore_store::update::NewTensor;
 use pyo3::prelude::*;
 
 use crate::arrays::{RowLayout, read_rows};

@@ -11,16 +11,16 @@ pub mod pem;
 
 mod error;
 mod frame;
-mod hello;
+pub mod hello;
 mod message;
-mod name;
-mod reply;
-mod request;
-mod socket;
-mod stats;
+pub mod name;
+pub mod reply;
+pub mod request;
+pub mod socket;
+pub mod stats;
 mod stripes;
-mod token;
-mod versions;
+pub mod token;
+pub mod versions;
 
 #[expect(
     unreachable_pub,
@@ -33,18 +33,9 @@ mod lodestore_capnp;
 
 pub use error::WireError;
 pub use frame::Prefix;
-pub use hello::{Agreement, WireVersions, hello, plain_hello};
-pub use name::Name;
-pub use reply::{
-    Copied, Declared, Description, Failure, FailureCode, Followed, PartState, Reply, Role,
-    TensorDescription, graph_tag,
-};
-pub use request::{
-    CommitStep, CopyStep, Declare, FollowStep, Publish, PullKind, PullVolatile, Push, Request,
-    RequestBody,
-};
-pub use socket::shard_socket;
-pub use stats::{ServerStats, ShardStats, UpdateStats, VolatileStats};
+pub use hello::WireVersions;
+pub use reply::{Failure, FailureCode, Reply};
+pub use request::{Request, RequestBody};
 pub use stripes::Stripes;
-pub use token::{BadToken, BadTokens, Token, Tokens};
-pub use versions::{PartVersion, Versions};
+pub use token::{Token, Tokens};
+pub use versions::Versions;

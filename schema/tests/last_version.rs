@@ -4,10 +4,9 @@
 use std::time::Duration;
 
 use lodestore_schema::limits::PREFIX_BYTES;
-use lodestore_schema::{
-    Description, Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody,
-    TensorDescription, Versions,
-};
+use lodestore_schema::reply::{Description, TensorDescription};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{Failure, FailureCode, Prefix, Reply, Request, RequestBody, Versions};
 
 const DESCRIBE: &[u8] = b"8\0\0\0\0\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x04\0\x01\0\
     \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use lodestore_schema::Tokens;
+pub use lodestore_schema::token::{BadToken, BadTokens};
+pub use lodestore_schema::{Token, Tokens};
 use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::server::WebPkiClientVerifier;

@@ -7,8 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lodestore_schema::UpdateStats;
-use lodestore_store::{Folding, StoreError, TensorHandle};
+use lodestore_schema::stats::UpdateStats;
+use lodestore_store::StoreError;
+use lodestore_store::update::{Folding, TensorHandle};
 use tracing::{info, warn};
 
 use crate::error::ServerError;

@@ -4,7 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lodestore_cache::{DeclareError, PolicyKind};
+use lodestore_cache::PolicyKind;
+use lodestore_cache::volatile_store::DeclareError;
 use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::StoreError;

@@ -11,7 +11,7 @@
 pub mod limits;
 
 mod acceptor;
-mod auth;
+pub mod auth;
 mod blocking;
 mod buffers;
 mod compactor;
@@ -22,13 +22,13 @@ mod dma;
 mod error;
 mod executors;
 mod http;
-mod installer;
+pub mod installer;
 mod listen;
 mod log_limit;
 mod mailbox;
 mod memory_budget;
 mod mesh;
-mod metrics;
+pub mod metrics;
 mod partitions;
 mod pem;
 mod pins;
@@ -41,23 +41,16 @@ mod server;
 mod shard;
 mod shared_memory;
 mod stats;
-mod supervisor;
+pub mod supervisor;
 #[cfg(test)]
 mod testing;
 mod tls_scheduler;
-mod volatile;
+pub mod volatile;
 
-pub use auth::{CredentialReloader, TlsFiles};
+pub use auth::TlsFiles;
 pub use config::ServerConfig;
 pub use error::ServerError;
-pub use installer::{Installer, Publishing};
 pub use lodestore_cache::PolicyKind;
-pub use lodestore_schema::{BadToken, BadTokens, Token, Tokens};
-pub use metrics::{
-    KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures, UpdateFigures,
-    metrics_table,
-};
 pub use preload::PreloadChoice;
 pub use server::Server;
-pub use supervisor::ThreadSupervisor;
-pub use volatile::{BadVolatileChoice, VolatileChoice};
+pub use volatile::VolatileChoice;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use lodestore_cache::{MemoryRequest, PolicySpec, shares};
+use lodestore_cache::PolicySpec;
+use lodestore_cache::memory_budget::{MemoryRequest, shares};
 
 use crate::config::ServerConfig;
 use crate::connection::REGION_BYTES;

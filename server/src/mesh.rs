@@ -10,7 +10,7 @@ use glommio::channels::channel_mesh::Senders;
 use glommio::channels::local_channel::{self, LocalSender};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::GraphVersion;
+use lodestore_store::update::GraphVersion;
 
 use crate::error::failure;
 use crate::reads::PullOrder;

@@ -7,13 +7,15 @@ use std::time::Instant;
 
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
-use lodestore_schema::{
-    Description, PartState, PartVersion, Role, Stripes, TensorDescription, UpdateStats, Versions,
-    graph_tag,
-};
+use lodestore_schema::reply::{Description, PartState, Role, TensorDescription, graph_tag};
+use lodestore_schema::stats::UpdateStats;
+use lodestore_schema::versions::PartVersion;
+use lodestore_schema::{Stripes, Versions};
+use lodestore_store::plan::DiskProfile;
+use lodestore_store::transfer::Arrival;
+use lodestore_store::update::{StoppedWrites, TensorHandle};
 use lodestore_store::{
-    Arrival, DiskProfile, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoppedWrites,
-    StoreError, TensorHandle, TensorSpec,
+    Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError, TensorSpec,
 };
 use uuid::Uuid;
 

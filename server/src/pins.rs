@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lodestore_store::GraphVersion;
+use lodestore_store::update::GraphVersion;
 
 /// Most versions that are kept for readers.
 pub(crate) const PINS_MAX: usize = 64;

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::PUT_BYTES_MAX;
-use lodestore_schema::{Failure, FailureCode, Push};
+use lodestore_schema::request::Push;
+use lodestore_schema::{Failure, FailureCode};
 
 use crate::error::failure;
 use crate::limits::{

@@ -9,7 +9,7 @@ use std::time::Duration;
 use glommio::ExecutorJoinHandle;
 use lodestore_cache::MemoryBudget;
 use lodestore_graph::PartId;
-use lodestore_schema::ShardStats;
+use lodestore_schema::stats::ShardStats;
 use tracing::info;
 
 use crate::acceptor::Acceptor;
@@ -265,7 +265,9 @@ mod tests {
     use std::path::Path;
 
     use lodestore_graph::PartitionBook;
-    use lodestore_store::{Dtype, Importer, SourceError, TensorOptions, TensorSource};
+    use lodestore_store::import::TensorOptions;
+    use lodestore_store::source::{SourceError, TensorSource};
+    use lodestore_store::{Dtype, Importer};
 
     use super::*;
 

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId, PartitionBook};
-use lodestore_store::{
-    Arrival, Dtype, FollowedFolder, GraphHandle, Importer, Manifest, SourceError, TensorOptions,
-    TensorSource,
-};
+use lodestore_store::follow::{FollowedFolder, Manifest};
+use lodestore_store::import::TensorOptions;
+use lodestore_store::source::{SourceError, TensorSource};
+use lodestore_store::transfer::Arrival;
+use lodestore_store::{Dtype, GraphHandle, Importer};
 
 #[path = "../../tests/support/edges.rs"]
 mod edges;

@@ -3,11 +3,14 @@
 use std::ops::Range;
 use std::str::FromStr;
 
-use lodestore_cache::{
-    DeclareError, MemoryBudget, VolatileError, VolatileShape, VolatileStore, VolatileTensor,
-};
+use lodestore_cache::volatile::VolatileError;
+use lodestore_cache::volatile_store::{DeclareError, VolatileShape, VolatileTensor};
+use lodestore_cache::{MemoryBudget, VolatileStore};
 use lodestore_schema::limits::ROW_BYTES_MAX;
-use lodestore_schema::{Declare, Declared, Failure, FailureCode, VolatileStats};
+use lodestore_schema::reply::Declared;
+use lodestore_schema::request::Declare;
+use lodestore_schema::stats::VolatileStats;
+use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::{Dtype, TensorSpec};
 use thiserror::Error;
 

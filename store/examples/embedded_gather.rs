@@ -8,7 +8,10 @@ use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies};
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::{EmbeddedStore, Importer, NpySource, TensorOptions, verify};
+use lodestore_store::import::TensorOptions;
+use lodestore_store::source::NpySource;
+use lodestore_store::verify::verify;
+use lodestore_store::{EmbeddedStore, Importer};
 
 const N_NODES: u32 = 1000;
 const WIDTH: u32 = 16;

@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::halo::Halo;
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::{
-    Access, Change, Disk, EXTERNAL_ID_TENSOR, EmbeddedStore, FileSystem, Graph, GraphHandle,
-    OpenMode, OpenOptions, StoreError, repair, verify,
-};
+use lodestore_store::file_system::{Access, Change, Disk, FileSystem};
+use lodestore_store::import::EXTERNAL_ID_TENSOR;
+use lodestore_store::repair::repair;
+use lodestore_store::verify::verify;
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 use tempfile::TempDir;
 
 const N_NODES: u32 = 300;
@@ -92,7 +93,7 @@ fn a_graph_of_format_1_takes_updates() {
     let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     live.put_rows("code", &[0, 151, 152, 299].map(NodeId), &[0; 12]).unwrap();
     live.commit_version().unwrap();
-    live.compact(None, None, lodestore_store::Folding::All, &mut |_, _| {
+    live.compact(None, None, lodestore_store::update::Folding::All, &mut |_, _| {
         std::ops::ControlFlow::Continue(())
     })
     .unwrap();

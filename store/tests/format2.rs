@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::halo::Halo;
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::{
-    EXTERNAL_ID_TENSOR, EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, repair, verify,
-};
+use lodestore_store::import::EXTERNAL_ID_TENSOR;
+use lodestore_store::repair::repair;
+use lodestore_store::verify::verify;
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions};
 use tempfile::TempDir;
 
 const N_NODES: u32 = 300;
@@ -124,7 +125,7 @@ fn a_graph_of_format_2_takes_updates() {
     let ones: Vec<u8> = (0..170 * 64).flat_map(|_| 1f32.to_le_bytes()).collect();
     live.put_rows("packed", &ids, &ones).unwrap();
     live.commit_version().unwrap();
-    live.compact(None, None, lodestore_store::Folding::All, &mut |_, _| {
+    live.compact(None, None, lodestore_store::update::Folding::All, &mut |_, _| {
         std::ops::ControlFlow::Continue(())
     })
     .unwrap();

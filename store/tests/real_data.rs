@@ -4,7 +4,8 @@
 
 use std::path::PathBuf;
 
-use lodestore_store::{Dtype, check_source, open_source};
+use lodestore_store::Dtype;
+use lodestore_store::source::{check_source, open_source};
 
 /// Nodes, columns and non-zeros, all of them ones.
 fn check_ones(graph: &str, n_nodes: u32, width: u32, n_ones: u64) {

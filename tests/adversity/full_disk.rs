@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_graph::npy::NpyType;
-use lodestore_store::{
-    EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, StoreError, View, verify_rows,
-};
+use lodestore_store::verify::verify_rows;
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, StoreError, View};
 
 use crate::graph::feature_graph;
 use crate::load::{N_NODES, N_PARTS, WIDTH, parts, put_row, turns};
@@ -127,8 +126,10 @@ fn open(graph: &Path, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreError> {
 }
 
 fn compact(live: &GraphHandle) -> Result<(), StoreError> {
-    live.compact(None, None, lodestore_store::Folding::All, &mut |_, _| ControlFlow::Continue(()))
-        .map(drop)
+    live.compact(None, None, lodestore_store::update::Folding::All, &mut |_, _| {
+        ControlFlow::Continue(())
+    })
+    .map(drop)
 }
 
 /// The error names a file of the graph, and says that there is no room.

@@ -13,9 +13,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
-use lodestore_store::{
-    EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, View, verify_rows,
-};
+use lodestore_store::verify::verify_rows;
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, View};
 
 use crate::graph::feature_graph;
 use crate::load::{N_NODES, N_PARTS, N_WRITERS, WIDTH, nodes_of, parts, turns, work};

@@ -66,7 +66,7 @@ fn commit(live: &GraphHandle) {
         let version = live.commit_version().unwrap();
         tell(&format!("commit {version}"));
         if n % COMMITS_PER_COMPACTION == 0 {
-            live.compact(None, None, lodestore_store::Folding::All, &mut |_, _| {
+            live.compact(None, None, lodestore_store::update::Folding::All, &mut |_, _| {
                 ControlFlow::Continue(())
             })
             .unwrap();

@@ -10,7 +10,8 @@ use lodestore_client::{Client, ClientConfig, ClientError};
 use lodestore_graph::NodeId;
 use lodestore_graph::npy::{NpyArray, NpyType};
 use lodestore_schema::limits::{IDS_PER_PULL_MAX, REQUEST_BODY_BYTES_MAX};
-use lodestore_schema::{FailureCode, Prefix, PullKind, Reply, RequestBody};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{FailureCode, Prefix, Reply, RequestBody};
 
 use crate::support::graph::{Source, WIDE};
 use crate::support::process::{Serving, lode_line};

@@ -3,7 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
-use lodestore_client::{ClientConfig, PartitionTransfer, TransferPlan};
+use lodestore_client::ClientConfig;
+use lodestore_client::transfer::{PartitionTransfer, TransferPlan};
 use lodestore_graph::PartId;
 use serde_json::json;
 

@@ -3,10 +3,15 @@
 use std::sync::Arc;
 use std::thread;
 
-use lodestore_cache::{PolicySpec, SharedSettings, SharedTier, Tier};
+use lodestore_cache::shared::SharedSettings;
+use lodestore_cache::{PolicySpec, SharedTier, Tier};
+use lodestore_client::halo_buffer::HaloBuffer;
+use lodestore_client::hot_set_cache::HotSetCache;
+use lodestore_client::loader::RowResidency;
+use lodestore_client::oracle_tier::OracleTier;
+use lodestore_client::prefetch::{BatchSource, PreparedBatch, Window};
 use lodestore_client::{
-    BatchLoader, BatchSource, ClientError, EmbeddedSource, HaloBuffer, HotSetCache, OracleTier,
-    Prefetcher, PreparedBatch, PullKind, RowResidency, RowSource, TieredSource, Window,
+    BatchLoader, ClientError, EmbeddedSource, Prefetcher, PullKind, RowSource, TieredSource,
 };
 use lodestore_graph::NodeId;
 use lodestore_graph::batch::Batch;

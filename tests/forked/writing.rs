@@ -87,7 +87,7 @@ pub(crate) fn forks_while_it_writes() {
                     is_forked(live.compact(
                         None,
                         None,
-                        lodestore_store::Folding::All,
+                        lodestore_store::update::Folding::All,
                         &mut |_, _| unreachable!("none runs"),
                     ));
                     assert!(!live.takes_writes());

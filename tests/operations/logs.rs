@@ -3,7 +3,8 @@
 use std::os::unix::fs::FileExt;
 
 use lodestore_graph::NodeId;
-use lodestore_schema::{FailureCode, PullKind, Reply, RequestBody};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{FailureCode, Reply, RequestBody};
 use serde_json::Value;
 
 use crate::Watched;

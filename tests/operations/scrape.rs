@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_graph::npy::NpyType;
-use lodestore_schema::{PullKind, Reply, RequestBody};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{Reply, RequestBody};
 
 use crate::Watched;
 use crate::support::graph::WIDE;

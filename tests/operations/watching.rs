@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
-use lodestore_schema::{PullKind, RequestBody};
+use lodestore_schema::RequestBody;
+use lodestore_schema::request::PullKind;
 use rustix::process::Signal;
 use serde_json::Value;
 

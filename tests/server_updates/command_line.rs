@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use lodestore_graph::npy::{NpyArray, NpyType};
-use lodestore_schema::{CommitStep, Reply, RequestBody};
+use lodestore_schema::request::CommitStep;
+use lodestore_schema::{Reply, RequestBody};
 
 use crate::support::graph::Source;
 use crate::support::process::{Finished, Serving, lode, lode_line};

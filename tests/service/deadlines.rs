@@ -4,7 +4,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
-use lodestore_schema::{FailureCode, PullKind, Reply, Request, RequestBody};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
 use rustix::process::Signal;
 
 use crate::support::graph::Source;

@@ -7,8 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use lodestore_client::{Client, ClientConfig, Security};
+use lodestore_schema::hello::hello;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
-use lodestore_schema::{PullKind, Request, RequestBody, Token, hello};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{Request, RequestBody, Token};
 
 use crate::fuzz::pull_honestly;
 use crate::support::Numbers;

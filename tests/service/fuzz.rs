@@ -17,11 +17,14 @@ use std::time::{Duration, Instant};
 
 use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::NodeId;
+use lodestore_schema::hello::hello;
 use lodestore_schema::limits::PREFIX_BYTES;
-use lodestore_schema::{
-    CommitStep, CopyStep, Declare, FollowStep, Name, PartVersion, Publish, PullKind, PullVolatile,
-    Push, Request, RequestBody, Token, Versions, hello,
+use lodestore_schema::name::Name;
+use lodestore_schema::request::{
+    CommitStep, CopyStep, Declare, FollowStep, Publish, PullKind, PullVolatile, Push,
 };
+use lodestore_schema::versions::PartVersion;
+use lodestore_schema::{Request, RequestBody, Token, Versions};
 
 use crate::support::Numbers;
 use crate::support::graph::{Source, WIDE};

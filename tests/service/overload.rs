@@ -3,7 +3,8 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use lodestore_schema::{FailureCode, PullKind, Request, RequestBody, Token};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{FailureCode, Request, RequestBody, Token};
 use serde_json::Value;
 
 use crate::rss_bytes;
@@ -117,7 +118,7 @@ fn a_reader_below_the_least_rate_is_cut_off() {
     let mut slow = PlainConnection::open(&server.address);
     let ids: Vec<_> = (0..262_144).map(|i| lodestore_graph::NodeId(i % 2000)).collect();
     // 1.2 GB of rows.
-    let kind = lodestore_schema::PullKind::Sync;
+    let kind = lodestore_schema::request::PullKind::Sync;
     slow.ask(lodestore_schema::RequestBody::Pull { tensor: 1, kind }, &ids);
     let (start, mut n_bytes) = (Instant::now(), 0);
     let mut bytes = vec![0; 16 << 10];

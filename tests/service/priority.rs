@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::NodeId;
-use lodestore_schema::PullKind;
+use lodestore_schema::request::PullKind;
 
 use crate::support::graph::{Source, WIDE};
 use crate::support::process::{Serving, command};

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use lodestore_client::{Client, ClientConfig, Security, Token};
+use lodestore_client::security::Token;
+use lodestore_client::{Client, ClientConfig, Security};
 use lodestore_graph::NodeId;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 

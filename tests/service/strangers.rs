@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lodestore_client::{Client, ClientConfig, Security};
-use lodestore_schema::hello;
+use lodestore_schema::hello::hello;
 use lodestore_schema::limits::HELLO_BYTES;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::npy::NpyType;
+use lodestore_schema::hello::hello;
 use lodestore_schema::limits::REQUEST_BODY_BYTES_MAX;
-use lodestore_schema::{FailureCode, Prefix, Request, RequestBody, Token, hello};
+use lodestore_schema::{FailureCode, Prefix, Request, RequestBody, Token};
 
 use crate::support::graph::Source;
 use crate::support::http::{exchange, get};

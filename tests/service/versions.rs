@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use lodestore_client::{Client, ClientConfig, ClientError, RowSource, Security};
 use lodestore_graph::NodeId;
+use lodestore_schema::hello::{hello, plain_hello};
 use lodestore_schema::limits::{HELLO_BYTES, WIRE_VERSION};
-use lodestore_schema::{PullKind, Token, WireError, WireVersions, hello, plain_hello};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{Token, WireError, WireVersions};
 
 use crate::support::graph::Source;
 use crate::support::process::{Serving, lode_line};

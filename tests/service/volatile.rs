@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use lodestore_client::{
-    Client, ClientConfig, ClientError, STAMP_MAX, StampWanted, VolatilePulled, VolatileSource,
-};
+use lodestore_client::volatile::{STAMP_MAX, StampWanted, VolatilePulled, VolatileSource};
+use lodestore_client::{Client, ClientConfig, ClientError};
 use lodestore_graph::NodeId;
 
 use crate::support::graph::Source;

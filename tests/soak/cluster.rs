@@ -5,9 +5,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use lodestore_client::{
-    Address, Client, ClientConfig, ClientError, PartitionTransfer, TransferPlan,
-};
+use lodestore_client::transfer::{PartitionTransfer, TransferPlan};
+use lodestore_client::{Address, Client, ClientConfig, ClientError};
 use lodestore_graph::PartId;
 use tempfile::TempDir;
 

@@ -1,6 +1,7 @@
 //! Partitions that move, or begin to.
 
-use lodestore_client::{ClientError, PartitionTransfer, TransferPlan};
+use lodestore_client::ClientError;
+use lodestore_client::transfer::{PartitionTransfer, TransferPlan};
 
 use crate::cluster::{Cluster, N_PARTS, N_SERVERS, STEADY};
 use crate::faults::{Faults, Scene};

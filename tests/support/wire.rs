@@ -5,10 +5,11 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use lodestore_graph::NodeId;
+use lodestore_schema::hello::hello;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
-use lodestore_schema::{
-    Description, Failure, Prefix, PullKind, Reply, Request, RequestBody, WireVersions, hello,
-};
+use lodestore_schema::reply::Description;
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{Failure, Prefix, Reply, Request, RequestBody, WireVersions};
 
 /// One connection, frame by frame.
 pub(crate) struct PlainConnection {

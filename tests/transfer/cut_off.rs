@@ -4,8 +4,10 @@
 use std::thread;
 use std::time::Duration;
 
-use lodestore_client::{Client, ClientConfig, PartitionTransfer, RowSource, TransferPlan};
-use lodestore_schema::{CopyStep, FailureCode, Reply, RequestBody};
+use lodestore_client::transfer::{PartitionTransfer, TransferPlan};
+use lodestore_client::{Client, ClientConfig, RowSource};
+use lodestore_schema::request::CopyStep;
+use lodestore_schema::{FailureCode, Reply, RequestBody};
 
 use crate::support::process::Serving;
 use crate::support::wire::PlainConnection;
@@ -159,7 +161,7 @@ fn a_seal_that_has_run_out_releases_nothing() {
     let start = std::time::Instant::now();
     client.put_rows("feat", &[lodestore_graph::NodeId(node)], &row).unwrap();
     let waited = start.elapsed();
-    assert!(waited > lodestore_store::SEAL_MAX / 2, "puts wait during a seal: {waited:?}");
+    assert!(waited > lodestore_store::update::SEAL_MAX / 2, "puts wait during a seal: {waited:?}");
     let error = moving.release().unwrap_err().to_string();
     assert!(error.contains("its seal has run out"), "{error}");
     drop(moving);

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
 use lodestore_graph::NodeId;
-use lodestore_schema::{CommitStep, FailureCode, Reply, RequestBody};
-use lodestore_store::{Folding, Graph, GraphHandle, OpenMode, OpenOptions};
+use lodestore_schema::request::CommitStep;
+use lodestore_schema::{FailureCode, Reply, RequestBody};
+use lodestore_store::update::Folding;
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
 use tempfile::TempDir;
 
 use crate::support::Numbers;
@@ -166,7 +168,7 @@ fn a_follower_that_is_killed_at_any_moment_continues_and_ends_with_the_writers_r
     all.wait_for_followers(all.commit().unwrap(), 1).unwrap();
     assert!(rows_at(&follower.address) == rows_of(&writing));
     follower.stop();
-    let report = lodestore_store::verify(&folder, &mut |_, _| {}).unwrap();
+    let report = lodestore_store::verify::verify(&folder, &mut |_, _| {}).unwrap();
     assert!(report.damaged.is_empty(), "{report:?}");
     cluster.writer.stop();
 }

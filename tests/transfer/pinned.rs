@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use lodestore_client::{Client, ClientConfig, PartitionTransfer};
+use lodestore_client::transfer::PartitionTransfer;
+use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::NodeId;
 
 use crate::support::process::Serving;

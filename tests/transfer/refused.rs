@@ -1,6 +1,7 @@
 //! A move that is impossible fails before any fetch; copies that take nothing away.
 
-use lodestore_client::{ClientError, PartitionTransfer, TransferPlan};
+use lodestore_client::ClientError;
+use lodestore_client::transfer::{PartitionTransfer, TransferPlan};
 use lodestore_graph::PartId;
 
 use crate::support::process::{Serving, lode_line};

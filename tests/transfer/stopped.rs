@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lodestore_client::{ClientError, PartitionTransfer, Security, TransferPlan};
+use lodestore_client::transfer::{PartitionTransfer, TransferPlan};
+use lodestore_client::{ClientError, Security};
 use rustix::process::Signal;
 
 use crate::cut_off::{STEPS, take_steps};

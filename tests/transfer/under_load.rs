@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lodestore_client::{Client, ClientError, PartitionTransfer, RowSource};
+use lodestore_client::transfer::PartitionTransfer;
+use lodestore_client::{Client, ClientError, RowSource};
 use lodestore_graph::{NodeId, PartId};
 
 use crate::support::process::lode_line;

@@ -1,6 +1,6 @@
 //! Times of a run's steps, and their bottleneck.
 
-use lodestore_client::BatchReadiness;
+use lodestore_client::prefetch::BatchReadiness;
 use serde::Serialize;
 
 use crate::step::{StepSeconds, WorkerStep};

@@ -1,6 +1,8 @@
 //! Feature rows as the model reads them: f32, normalised if wanted.
 
-use lodestore_client::{BatchLoader, ClientError, LoadStats, TensorInfo};
+use lodestore_client::load_stats::LoadStats;
+use lodestore_client::source::TensorInfo;
+use lodestore_client::{BatchLoader, ClientError};
 use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
 use rayon::prelude::*;
@@ -220,7 +222,7 @@ fn normalize_row(row: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lodestore_client::RowBuffer;
+    use lodestore_client::buffer::RowBuffer;
 
     fn view(dtype: Dtype, width: u32, normalize: bool, bytes: &[u8]) -> Vec<f32> {
         let info = TensorInfo { name: "x".to_owned(), dtype, width };

@@ -1,6 +1,7 @@
 //! Labels and splits of all nodes, read once before training.
 
-use lodestore_client::{BatchLoader, RowBuffer};
+use lodestore_client::BatchLoader;
+use lodestore_client::buffer::RowBuffer;
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::Dtype;
 

@@ -9,15 +9,15 @@
 mod adam;
 mod attention;
 mod best_model;
-mod bottleneck;
-mod checkpoint;
+pub mod bottleneck;
+pub mod checkpoint;
 pub mod collective;
-mod config;
+pub mod config;
 mod conv;
 mod error;
 mod evaluate;
 mod features;
-mod infer;
+pub mod infer;
 mod labels;
 mod largest;
 mod layer;
@@ -26,45 +26,30 @@ mod linear;
 mod loss;
 mod matrix;
 mod metric;
-mod model;
-mod model_file;
+pub mod model;
+pub mod model_file;
 mod norm;
-mod options;
-mod process_group;
-mod profile;
+pub mod options;
+pub mod process_group;
+pub mod profile;
 mod random;
 mod rate;
 mod record;
-mod replay;
+pub mod replay;
 mod replica;
-mod report;
+pub mod report;
 mod run;
 mod setup;
-mod step;
+pub mod step;
 mod step_outcome;
-mod strategy;
+pub mod strategy;
 mod train;
 mod worker;
 mod workers;
 
-pub use bottleneck::{Bottleneck, Preparation, StepShares};
-pub use checkpoint::{CheckpointError, CheckpointFault, Place};
-pub use config::{
-    CheckpointConfig, Compression, Fetch, FullConfig, Halo, HopConfig, HotPolicy, Merge, Migration,
-    Mode, OptimizerState, Roots, Sampling, SdtConfig, Strategy, TrainConfig,
-};
+pub use config::{Strategy, TrainConfig};
 pub use error::TrainError;
-pub use infer::{Evaluation, InferConfig, InferOutput, Inference, RowOutput, evaluate_saved};
 pub use metric::Metric;
-pub use model::{ModelKind, parameter_count};
-pub use model_file::SavedModelError;
-pub use options::{
-    Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
-};
-pub use process_group::give_up;
-pub use profile::profile_device;
-pub use replay::Replay;
-pub use report::{EpochReport, RowsFrom, TrainReport};
-pub use step::{FullTraffic, HopTraffic, RowsBySource, SdtTraffic, StepSeconds, WorkerStep};
-pub use strategy::hop::{Iteration, Iterations, TimeStep};
+pub use model::ModelKind;
+pub use report::TrainReport;
 pub use train::{Progress, TrainGraph, WorkerSources, train, train_together};

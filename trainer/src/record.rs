@@ -2,7 +2,8 @@
 
 use std::mem::take;
 
-use lodestore_client::{LoadStats, PrefetchStats};
+use lodestore_client::load_stats::LoadStats;
+use lodestore_client::prefetch::PrefetchStats;
 
 use crate::bottleneck::StepSums;
 use crate::checkpoint::Measured;

@@ -109,7 +109,7 @@ pub struct TrainReport {
     /// The expected value.
     pub window_asked: u64,
     /// 2·n_hot·d + (Q + 2)·m_max·d, for each worker: RapidGNN's bound (section 3), and the batches
-    /// that it does not count ([`lodestore_client::RowBudget`]). Absent where batches are not known
+    /// that it does not count ([`lodestore_client::budget::RowBudget`]). Absent where batches are not known
     /// ahead, and so nothing bounds them.
     pub memory_bound_bytes: Option<u64>,
     /// Most bytes that one worker really had: batches, with memory that waits for the next, and

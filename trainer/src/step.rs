@@ -2,7 +2,8 @@
 
 use std::ops::AddAssign;
 
-use lodestore_client::{BatchReadiness, LoadStats};
+use lodestore_client::load_stats::LoadStats;
+use lodestore_client::prefetch::BatchReadiness;
 use serde::{Deserialize, Serialize};
 
 /// One batch of one worker, as `lode train --log` writes it.
@@ -177,7 +178,7 @@ pub(crate) fn word_of(met: BatchReadiness) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lodestore_client::TierRows;
+    use lodestore_client::source::TierRows;
 
     #[test]
     fn every_row_is_counted_at_one_source() {

@@ -1,6 +1,8 @@
 //! The figures of a step: of one worker, and of all workers of the run.
 
-use lodestore_client::{BatchReadiness, HotSetStats, LoadStats, PrefetchStats};
+use lodestore_client::hot_set_cache::HotSetStats;
+use lodestore_client::load_stats::LoadStats;
+use lodestore_client::prefetch::{BatchReadiness, PrefetchStats};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::checkpoint::Place;

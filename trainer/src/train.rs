@@ -2,7 +2,8 @@
 
 use std::{ops::ControlFlow, sync::Arc, thread::scope, time::Instant};
 
-use lodestore_client::{BatchLoader, ClientError, PullStats, RowSource};
+use lodestore_client::source::PullStats;
+use lodestore_client::{BatchLoader, ClientError, RowSource};
 use lodestore_graph::{PartId, PartitionBook, topology::Topology};
 
 use crate::collective::{Collective, ThreadCollective};
@@ -33,7 +34,7 @@ pub struct WorkerSources {
     /// Rows of the worker's own partitions.
     pub local: Arc<dyn RowSource>,
     /// All other rows; only these count as communication. For `massive` a
-    /// [`lodestore_client::HaloBuffer`], for others any tier or none.
+    /// [`lodestore_client::halo_buffer::HaloBuffer`], for others any tier or none.
     pub remote: Arc<dyn RowSource>,
     /// The same rows without any tier that `remote` has: measuring accuracy reads all of them once,
     /// and would sweep it.

@@ -9,9 +9,8 @@ use std::{
 };
 
 use candle_core::Var;
-use lodestore_client::{
-    BatchLoader, BatchReadiness, BatchRows, PrefetchStats, Prefetcher, PreparedBatch,
-};
+use lodestore_client::prefetch::{BatchReadiness, BatchRows, PrefetchStats, PreparedBatch};
+use lodestore_client::{BatchLoader, Prefetcher};
 use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topology};
 
 use crate::checkpoint::Place;

@@ -10,16 +10,16 @@ use std::{
     sync::Arc,
 };
 
-use lodestore_client::{MemorySource, RowSource};
+use lodestore_client::RowSource;
+use lodestore_client::source::memory::MemorySource;
 use lodestore_graph::{
     PartId, edges::MemoryEdges, rapa::DiskProfile, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
 };
 use lodestore_store::Dtype;
-use lodestore_trainer::{
-    Aggregation, CheckpointConfig, Compression, FullConfig, Halo, LayerOptions, ModelKind, Norm,
-    Progress, Strategy, TrainConfig, TrainReport,
-};
+use lodestore_trainer::config::{CheckpointConfig, Compression, FullConfig, Halo};
+use lodestore_trainer::options::{Aggregation, LayerOptions, Norm};
+use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainReport};
 use planted::{
     Planted, bytes_of, config, counting, failing, run, run_from, run_in_ranks, run_telling,
 };

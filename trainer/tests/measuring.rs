@@ -6,13 +6,14 @@ mod planted;
 
 use std::{path::Path, sync::Arc};
 
-use lodestore_client::{MemorySource, PullKind, PullStats, RowSource};
+use lodestore_client::source::PullStats;
+use lodestore_client::source::memory::MemorySource;
+use lodestore_client::{PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
-use lodestore_trainer::{
-    Evaluation, InferConfig, InferOutput, Inference, RowsFrom, Strategy, TrainConfig, TrainError,
-    TrainGraph, WorkerSources, evaluate_saved,
-};
+use lodestore_trainer::infer::{Evaluation, InferConfig, InferOutput, Inference, evaluate_saved};
+use lodestore_trainer::report::RowsFrom;
+use lodestore_trainer::{Strategy, TrainConfig, TrainError, TrainGraph, WorkerSources};
 use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, planted, run};
 
 /// Returns the rows of a tensor of all nodes.

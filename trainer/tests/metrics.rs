@@ -6,7 +6,8 @@ mod planted;
 
 use std::sync::Arc;
 
-use lodestore_client::{MemorySource, PullKind, RowSource};
+use lodestore_client::source::memory::MemorySource;
+use lodestore_client::{PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
 use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig, TrainError};

@@ -6,11 +6,13 @@ mod planted;
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
-use lodestore_cache::{PolicyKind, PolicySpec, SharedSettings, SharedTier};
+use lodestore_cache::shared::SharedSettings;
+use lodestore_cache::{PolicyKind, PolicySpec, SharedTier};
 use lodestore_client::{RowSource, TieredSource};
-use lodestore_trainer::{
-    Bottleneck, HotPolicy, Preparation, Progress, Strategy, TrainConfig, TrainReport, WorkerStep,
-};
+use lodestore_trainer::bottleneck::{Bottleneck, Preparation};
+use lodestore_trainer::config::HotPolicy;
+use lodestore_trainer::step::WorkerStep;
+use lodestore_trainer::{Progress, Strategy, TrainConfig, TrainReport};
 use planted::{FILLED, N_NODES, Planted, ROW_BYTES, config, planted, run_telling, slow};
 
 /// Returns the report, and every worker's steps.
@@ -53,7 +55,7 @@ fn every_row_of_every_step_has_a_source_and_all_times_fit_into_the_step() {
             }
         }
         let sum = |of: fn(&WorkerStep) -> u64| steps.iter().map(of).sum::<u64>();
-        let of_epochs = |of: fn(&lodestore_trainer::EpochReport) -> u64| {
+        let of_epochs = |of: fn(&lodestore_trainer::report::EpochReport) -> u64| {
             report.epochs.iter().map(of).sum::<u64>()
         };
         assert_eq!(sum(|s| s.rows.local), of_epochs(|e| e.local_rows));

@@ -8,10 +8,14 @@ use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use lodestore_client::RowSource;
 use lodestore_graph::sampler::Fanout;
+use lodestore_trainer::config::{CheckpointConfig, HopConfig, Migration, Roots};
+use lodestore_trainer::infer::evaluate_saved;
+use lodestore_trainer::options::{
+    Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
+};
+use lodestore_trainer::report::RowsFrom;
 use lodestore_trainer::{
-    Aggregation, CheckpointConfig, HopConfig, LayerOptions, Migration, ModelKind, Norm, Optimizer,
-    Progress, RateSchedule, Roots, RowsFrom, Strategy, TrainConfig, TrainGraph, TrainReport,
-    UpdateOptions, WarmUp, WorkerSources, evaluate_saved,
+    ModelKind, Progress, Strategy, TrainConfig, TrainGraph, TrainReport, WorkerSources,
 };
 use planted::{FILLED, Planted, config, planted, run, run_in_ranks, run_telling};
 

@@ -7,10 +7,12 @@ mod planted;
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use lodestore_client::RowSource;
-use lodestore_trainer::{
-    CheckpointConfig, CheckpointError, EpochReport, Fetch, HopConfig, HotPolicy, Merge, Migration,
-    ModelKind, Place, Progress, Roots, Strategy, TrainConfig, TrainError, TrainReport,
+use lodestore_trainer::checkpoint::{CheckpointError, Place};
+use lodestore_trainer::config::{
+    CheckpointConfig, Fetch, HopConfig, HotPolicy, Merge, Migration, Roots,
 };
+use lodestore_trainer::report::EpochReport;
+use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainError, TrainReport};
 use planted::{Planted, config, failing, planted, run, run_from, run_in_ranks, run_telling};
 
 const STRATEGIES: [(Strategy, HotPolicy); 4] = [

@@ -12,10 +12,9 @@ use std::{
 };
 
 use lodestore_client::RowSource;
-use lodestore_trainer::{
-    CheckpointConfig, ModelKind, Norm, OptimizerState, Progress, RateSchedule, SdtConfig, Strategy,
-    TrainConfig, TrainReport, UpdateOptions, WarmUp,
-};
+use lodestore_trainer::config::{CheckpointConfig, OptimizerState, SdtConfig};
+use lodestore_trainer::options::{Norm, RateSchedule, UpdateOptions, WarmUp};
+use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainReport};
 use planted::{
     Planted, ROW_BYTES, config, counting, planted, run, run_from, run_in_ranks, run_telling,
 };

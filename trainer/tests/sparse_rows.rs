@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use lodestore_client::RowSource;
 use lodestore_graph::NodeId;
-use lodestore_trainer::{SdtConfig, Strategy, TrainConfig, TrainError, TrainReport};
+use lodestore_trainer::config::SdtConfig;
+use lodestore_trainer::{Strategy, TrainConfig, TrainError, TrainReport};
 use planted::{config, counting, planted_sparse, run, run_from};
 
 /// Losses, parameters and measurements, as bits.

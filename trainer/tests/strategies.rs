@@ -13,12 +13,15 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use lodestore_client::{PullStats, RowSource};
+use lodestore_client::RowSource;
+use lodestore_client::source::PullStats;
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
+use lodestore_trainer::config::{Fetch, HopConfig, HotPolicy, Merge, Migration, Roots, Sampling};
+use lodestore_trainer::replay::Replay;
+use lodestore_trainer::report::{EpochReport, RowsFrom};
 use lodestore_trainer::{
-    EpochReport, Fetch, HopConfig, HotPolicy, Merge, Migration, ModelKind, Progress, Replay, Roots,
-    RowsFrom, Sampling, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources,
+    ModelKind, Progress, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources,
     train,
 };
 use planted::{
@@ -339,7 +342,7 @@ fn a_source_that_fails_ends_the_run_with_its_error() {
 fn bad_labels_and_splits_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(Strategy::Rapid, 1, dir.path());
-    let error = |change: &dyn Fn(&mut lodestore_client::MemorySource)| {
+    let error = |change: &dyn Fn(&mut lodestore_client::source::memory::MemorySource)| {
         let mut graph = planted(1);
         change(Arc::get_mut(&mut graph.rows).unwrap());
         run(&graph, &config).unwrap_err().to_string()

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use lodestore_benches::{feature_graph, is_smoke, row_of};
 use lodestore_graph::NodeId;
-use lodestore_store::{
-    Dtype, EmbeddedStore, Graph, OpenMode, SegmentCodec, TensorSpec, drop_tensor,
-};
+use lodestore_store::codec::SegmentCodec;
+use lodestore_store::update::drop_tensor;
+use lodestore_store::{Dtype, EmbeddedStore, Graph, OpenMode, TensorSpec};
 
 use super::{ROW_BYTES, Scale, WIDTH, copy_seconds, drop_cached, open};
 

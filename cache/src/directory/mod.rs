@@ -21,7 +21,9 @@ use leases::Leases;
 /// thus decide alike.
 ///
 /// ```
-/// use lodestore_cache::{Directory, NO_SLOT, Placement, PolicySpec};
+/// use lodestore_cache::{Directory, PolicySpec};
+/// use lodestore_cache::directory::Placement;
+/// use lodestore_cache::slots::NO_SLOT;
 ///
 /// let mut directory = Directory::new(2, 1000, &PolicySpec::Lru)?;
 /// let (mut slots, mut placements) = (Vec::new(), Vec::new());
@@ -32,7 +34,7 @@ use leases::Leases;
 ///
 /// directory.lookup(&[9, 5], &mut slots);
 /// assert_eq!(slots, [1, NO_SLOT]);
-/// # Ok::<(), lodestore_cache::DirectoryError>(())
+/// # Ok::<(), lodestore_cache::directory::DirectoryError>(())
 /// ```
 ///
 /// A batch begins with its lookup and ends with the next one. Slots that it read or filled, slots

@@ -39,7 +39,8 @@ const NEAR_BYTES: usize = 16 << 10;
 /// over. While the hit rate stays too low, batches go past the tier.
 ///
 /// ```
-/// use lodestore_cache::{BatchAccess, PolicySpec, SharedSettings, SharedTier};
+/// use lodestore_cache::{PolicySpec, SharedTier};
+/// use lodestore_cache::shared::{BatchAccess, SharedSettings};
 ///
 /// let settings = SharedSettings::default();
 /// let tier = SharedTier::of_slots(100, 4, 1000, &PolicySpec::Clock, settings)?;
@@ -51,7 +52,7 @@ const NEAR_BYTES: usize = 16 << 10;
 ///
 /// tier.lookup(&ids, &mut out, &mut access);
 /// assert!(access.misses().is_empty());
-/// # Ok::<(), lodestore_cache::DirectoryError>(())
+/// # Ok::<(), lodestore_cache::directory::DirectoryError>(())
 /// ```
 pub struct SharedTier {
     rows: VersionedRows,

@@ -27,7 +27,7 @@ use crate::slots::NO_SLOT;
 ///
 /// tier.lookup(&ids, &mut out, &mut misses);
 /// assert!(misses.is_empty());
-/// # Ok::<(), lodestore_cache::DirectoryError>(())
+/// # Ok::<(), lodestore_cache::directory::DirectoryError>(())
 /// ```
 ///
 /// A lookup copies rows out before it returns, so no row is ever pinned. The [`Directory`]

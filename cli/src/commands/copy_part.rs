@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::{Address, ClientConfig, PartitionTransfer, TransferPlan, TransferStats};
+use lodestore_client::transfer::{PartitionTransfer, TransferPlan, TransferStats};
+use lodestore_client::{Address, ClientConfig};
 use lodestore_graph::PartId;
 use serde::Serialize;
 

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_store::{Graph, drop_tensor};
+use lodestore_store::Graph;
+use lodestore_store::update::drop_tensor;
 use serde::Serialize;
 
 use crate::console::Console;

@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::{ClientConfig, EmbeddedSource, PullStats, RowSource};
+use lodestore_client::source::PullStats;
+use lodestore_client::{ClientConfig, EmbeddedSource, RowSource};
 use lodestore_store::{EmbeddedStore, Graph, OpenOptions, ReaderKind};
-use lodestore_trainer::{Evaluation, RowsFrom, TrainGraph, WorkerSources, evaluate_saved};
+use lodestore_trainer::infer::{Evaluation, evaluate_saved};
+use lodestore_trainer::report::RowsFrom;
+use lodestore_trainer::{TrainGraph, WorkerSources};
 
 use crate::commands::train::remote_rows;
 use crate::console::Console;

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lodestore_client::{
-    Client, ClientConfig, EmbeddedSource, PullKind, PullStats, RowSource, TensorInfo,
-};
+use lodestore_client::source::{PullStats, TensorInfo};
+use lodestore_client::{Client, ClientConfig, EmbeddedSource, PullKind, RowSource};
 use lodestore_graph::npy::NpyWriter;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{

@@ -13,7 +13,7 @@ use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_graph::peak_rss_bytes;
 use lodestore_import::{EdgeRules, ImportConfig, TensorFile};
 use lodestore_server::limits::ROW_BYTES_MAX;
-use lodestore_store::NanPolicy;
+use lodestore_store::nan::NanPolicy;
 use lodestore_store::synthetic::write_features;
 use serde::Serialize;
 

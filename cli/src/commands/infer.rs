@@ -7,14 +7,16 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::{EmbeddedSource, PullStats, RowSource};
+use lodestore_client::source::PullStats;
+use lodestore_client::{EmbeddedSource, RowSource};
 use lodestore_graph::peak_rss_bytes;
+use lodestore_store::codec::SegmentCodec;
 use lodestore_store::{
-    Dtype, EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, SegmentCodec, TensorSpec, View,
+    Dtype, EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, TensorSpec, View,
 };
-use lodestore_trainer::{
-    InferConfig, InferOutput, Inference, ModelKind, RowsFrom, TrainGraph, WorkerSources,
-};
+use lodestore_trainer::infer::{InferConfig, InferOutput, Inference};
+use lodestore_trainer::report::RowsFrom;
+use lodestore_trainer::{ModelKind, TrainGraph, WorkerSources};
 use serde::Serialize;
 
 use crate::console::Console;

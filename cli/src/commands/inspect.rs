@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_bucket::{Bucket, BucketSummary};
-use lodestore_store::{DiskSummary, Graph, GraphSummary, TensorSummary, inspect};
+use lodestore_bucket::Bucket;
+use lodestore_bucket::inspect::BucketSummary;
+use lodestore_store::Graph;
+use lodestore_store::inspect::{DiskSummary, GraphSummary, TensorSummary, inspect};
 
 use crate::console::Console;
 use crate::human;

@@ -5,9 +5,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_store::{
-    Disk, Graph, META_FILE, PAGE_BYTES, ProbeCell, ProbeOptions, ProbeReport, StoredProfile, probe,
-};
+use lodestore_store::Graph;
+use lodestore_store::file_system::Disk;
+use lodestore_store::graph::META_FILE;
+use lodestore_store::limits::PAGE_BYTES;
+use lodestore_store::probe::{ProbeCell, ProbeOptions, ProbeReport, StoredProfile, probe};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -102,7 +104,7 @@ fn keep(dir: &Path, probe: &ProbeReport) -> Result<String> {
     let stored =
         StoredProfile::new(probe.profile(), probe.cells.clone(), probe.direct, now.as_secs());
     stored.write(&Disk, dir)?;
-    Ok(dir.join(lodestore_store::DEVICE_FILE).display().to_string())
+    Ok(dir.join(lodestore_store::probe::DEVICE_FILE).display().to_string())
 }
 
 fn text(report: &Report) -> String {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use lodestore_graph::PartId;
-use lodestore_store::{Lost, RepairReport, repair, repair_parts};
+use lodestore_store::repair::{Lost, RepairReport, repair, repair_parts};
 use serde::Serialize;
 
 use crate::console::Console;

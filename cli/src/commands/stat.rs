@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::{Client, ClientConfig, ServerStats, ShardStats};
+use lodestore_client::remote::{ServerStats, ShardStats};
+use lodestore_client::{Client, ClientConfig};
 use serde::Serialize;
 
 use crate::console::Console;

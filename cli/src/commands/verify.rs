@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_bucket::{Bucket, BucketVerifyReport};
+use lodestore_bucket::Bucket;
+use lodestore_bucket::verify::BucketVerifyReport;
 use lodestore_graph::PartId;
-use lodestore_store::{VerifyReport, verify, verify_parts};
+use lodestore_store::verify::{VerifyReport, verify, verify_parts};
 use serde::Serialize;
 
 use super::inspect::url_of;

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use lodestore_cache::{Trace, TraceBuilder};
+use lodestore_cache::Trace;
+use lodestore_cache::trace::TraceBuilder;
 use lodestore_graph::npy::{NpyArray, NpyType};
-use lodestore_store::Npz;
+use lodestore_store::source::Npz;
 
 const IDS: &str = "ids.npy";
 const OFFSETS: &str = "offsets.npy";

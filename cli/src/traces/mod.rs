@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lodestore_cache::{RecordFormat, Trace, read_records};
+use lodestore_cache::Trace;
+use lodestore_cache::trace::{RecordFormat, read_records};
 use lodestore_graph::schedule::Schedule;
 use lodestore_store::Graph;
 

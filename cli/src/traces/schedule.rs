@@ -1,7 +1,8 @@
 //! The trace of a schedule: what its workers ask for.
 
 use anyhow::{Result, bail};
-use lodestore_cache::{Trace, TraceBuilder};
+use lodestore_cache::Trace;
+use lodestore_cache::trace::TraceBuilder;
 use lodestore_graph::sampler::is_local;
 use lodestore_graph::schedule::Schedule;
 use lodestore_store::Graph;

@@ -9,10 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
+use lodestore_schema::hello::{Agreement, hello, plain_hello};
 use lodestore_schema::limits::HELLO_BYTES;
-use lodestore_schema::{
-    Agreement, Failure, Reply, Request, RequestBody, WireError, WireVersions, hello, plain_hello,
-};
+use lodestore_schema::{Failure, Reply, Request, RequestBody, WireError, WireVersions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::address::Address;

@@ -2,10 +2,15 @@
 
 mod checks;
 
-use lodestore_cache::{DeclareError, DeviceError, DirectoryError, HotSetError, VolatileError};
+use lodestore_cache::device::DeviceError;
+use lodestore_cache::directory::DirectoryError;
+use lodestore_cache::hot_set::HotSetError;
+use lodestore_cache::volatile::VolatileError;
+use lodestore_cache::volatile_store::DeclareError;
 use lodestore_graph::sampler::TooManyEdges;
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::{BookError, NodeId, PartId};
+pub use lodestore_schema::FailureCode;
 use lodestore_schema::{Failure, WireError};
 use lodestore_store::StoreError;
 use thiserror::Error;

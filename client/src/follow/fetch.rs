@@ -1,6 +1,9 @@
 //! Files of a partition, fetched into a folder: those that are not there as a whole.
 
-use lodestore_store::{Arrival, FetchedFile, META_FILE, Manifest, StoreError};
+use lodestore_store::StoreError;
+use lodestore_store::follow::{FetchedFile, Manifest};
+use lodestore_store::graph::META_FILE;
+use lodestore_store::transfer::Arrival;
 
 use super::Link;
 use crate::error::ClientError;

@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::limits::COPY_PIECE_BYTES;
-use lodestore_schema::{
-    Copied, CopyStep, FollowStep, Followed, PartState, Reply, Request, RequestBody, WireError,
-};
-use lodestore_store::{Manifest, StoreError};
+use lodestore_schema::reply::{Copied, Followed, PartState};
+use lodestore_schema::request::{CopyStep, FollowStep};
+use lodestore_schema::{Reply, Request, RequestBody, WireError};
+use lodestore_store::StoreError;
+use lodestore_store::follow::Manifest;
 
 use crate::address::Address;
 use crate::connection::{Connection, time_left};

@@ -13,8 +13,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::{Description, Role};
-use lodestore_store::{Arrival, FetchedFile, FollowedFolder, GraphHandle, Manifest, StoreError};
+use lodestore_schema::reply::{Description, Role};
+use lodestore_store::follow::{FetchedFile, FollowedFolder, Manifest};
+use lodestore_store::transfer::Arrival;
+use lodestore_store::{GraphHandle, StoreError};
 
 use crate::address::Address;
 use crate::error::ClientError;

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use lodestore_cache::{NO_SLOT, Tier, TierStats};
+use lodestore_cache::Tier;
+use lodestore_cache::directory::TierStats;
+use lodestore_cache::slots::NO_SLOT;
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 

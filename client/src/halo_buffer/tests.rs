@@ -1,4 +1,5 @@
-use lodestore_cache::{Candidate, DecaySpec, PolicySpec, Replacement, Scoreboard};
+use lodestore_cache::PolicySpec;
+use lodestore_cache::policy::{Candidate, DecaySpec, Replacement, Scoreboard};
 use lodestore_store::Dtype;
 use proptest::prelude::*;
 

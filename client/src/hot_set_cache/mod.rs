@@ -12,7 +12,8 @@ use std::{
     time::Duration,
 };
 
-use lodestore_cache::{DoubleBuffer, HotSet};
+use lodestore_cache::double_buffer::DoubleBuffer;
+use lodestore_cache::hot_set::HotSet;
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::Generation;
 use serde::{Deserialize, Serialize};

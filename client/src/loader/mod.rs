@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lodestore_cache::{HotSet, NO_SLOT};
+use lodestore_cache::hot_set::HotSet;
+use lodestore_cache::slots::NO_SLOT;
 use lodestore_graph::{NodeId, PartId};
 use rayon::prelude::*;
 

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use lodestore_cache::{HotSet, NO_SLOT};
+use lodestore_cache::hot_set::HotSet;
+use lodestore_cache::slots::NO_SLOT;
 use lodestore_graph::NodeId;
 
 /// The rows of batches that are loaded together, by where they come from. Positions are those of
@@ -121,7 +122,7 @@ impl Split {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lodestore_cache::HotSetError;
+    use lodestore_cache::hot_set::HotSetError;
     use proptest::prelude::*;
 
     proptest! {

@@ -8,7 +8,7 @@ use std::time::Duration;
 fn hot(ids: Vec<u32>) -> Arc<HotSet> {
     let set = HotSet::build(ids, ROW_BYTES, |ids, rows| {
         rows.copy_from_slice(&rows_of(&nodes(ids.iter().copied())));
-        Ok::<_, lodestore_cache::HotSetError>(())
+        Ok::<_, lodestore_cache::hot_set::HotSetError>(())
     });
     Arc::new(set.unwrap())
 }

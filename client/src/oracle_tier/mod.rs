@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use lodestore_cache::{Decision, NEVER, PolicySpec, Tier};
+use lodestore_cache::policy::NEVER;
+use lodestore_cache::tier::Decision;
+use lodestore_cache::{PolicySpec, Tier};
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
 

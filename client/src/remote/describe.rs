@@ -3,7 +3,10 @@
 use std::str::FromStr;
 use std::time::Instant;
 
-use lodestore_schema::{Description, PullKind, Reply, Request, RequestBody, ServerStats};
+use lodestore_schema::reply::Description;
+use lodestore_schema::request::PullKind;
+use lodestore_schema::stats::ServerStats;
+use lodestore_schema::{Reply, Request, RequestBody};
 use lodestore_store::Dtype;
 
 use crate::address::Address;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lodestore_schema::Description;
+use lodestore_schema::reply::Description;
 use tracing::warn;
 
 use super::ClientConfig;

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lodestore_graph::PartId;
-use lodestore_schema::{PartVersion, Versions};
+use lodestore_schema::Versions;
+use lodestore_schema::versions::PartVersion;
 
 use crate::route::PartSet;
 

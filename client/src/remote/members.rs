@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use lodestore_schema::Description;
+use lodestore_schema::reply::Description;
 
 use super::Client;
 use super::cluster_view::{ClusterView, RefreshOutcome};

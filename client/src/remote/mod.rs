@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_schema::{Description, FailureCode, PullKind as WireKind, ServerStats};
+use lodestore_schema::FailureCode;
+use lodestore_schema::reply::Description;
+use lodestore_schema::request::PullKind as WireKind;
+pub use lodestore_schema::stats::{ServerStats, ShardStats, UpdateStats, VolatileStats};
 
 use crate::address::Address;
 use crate::cluster::ClusterMap;

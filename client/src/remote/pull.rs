@@ -6,8 +6,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
+use lodestore_schema::FailureCode;
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
-use lodestore_schema::{FailureCode, PullKind};
+use lodestore_schema::request::PullKind;
 use tracing::debug;
 
 use super::Client;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{PUSH_BODY_BYTES_MAX, PUT_BYTES_MAX, ROWS_PER_PUSH_MAX};
-use lodestore_schema::{FailureCode, Push, Reply, Request, RequestBody};
+use lodestore_schema::request::Push;
+use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
 use uuid::Uuid;
 
 use super::Client;
@@ -272,7 +273,7 @@ fn send_piece(
 
 #[cfg(test)]
 mod tests {
-    use lodestore_schema::Description;
+    use lodestore_schema::reply::Description;
     use proptest::prelude::*;
 
     use super::*;

@@ -4,7 +4,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
-use lodestore_schema::{PullKind, Request, RequestBody, Versions};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{Request, RequestBody, Versions};
 
 use super::cluster_view::ClusterView;
 use super::pull::{FailedRequest, Pull};

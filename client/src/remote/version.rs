@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::{CommitStep, Description, Reply, RequestBody, Role, UpdateStats};
+use lodestore_schema::reply::{Description, Role};
+use lodestore_schema::request::CommitStep;
+use lodestore_schema::stats::UpdateStats;
+use lodestore_schema::{Reply, RequestBody};
 
 use super::Client;
 use super::cluster_view::ClusterView;
@@ -315,7 +318,7 @@ fn is_over(address: &Address, run: u64, stats: &UpdateStats) -> Result<bool, Cli
 
 #[cfg(test)]
 mod tests {
-    use lodestore_schema::PartState;
+    use lodestore_schema::reply::PartState;
 
     use super::*;
 

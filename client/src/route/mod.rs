@@ -5,7 +5,8 @@ mod replicas;
 use std::sync::atomic::Ordering;
 
 use lodestore_graph::{NodeId, PartId, PartitionBook};
-use lodestore_schema::{Description, Role, Stripes};
+use lodestore_schema::Stripes;
+use lodestore_schema::reply::{Description, Role};
 
 use crate::address::Address;
 use crate::error::ClientError;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lodestore_schema::TensorDescription;
+use lodestore_schema::reply::TensorDescription;
 
 use super::*;
 

@@ -1,9 +1,9 @@
 //! Where rows come from.
 
-pub(crate) mod device;
+pub mod device;
 pub(crate) mod embedded;
-pub(crate) mod memory;
-pub(crate) mod tiered;
+pub mod memory;
+pub mod tiered;
 
 use std::{ops::AddAssign, time::Duration};
 

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::CopyStep;
-use lodestore_store::{Arrival, ArrivingCatalog};
+use lodestore_schema::request::CopyStep;
+use lodestore_store::transfer::{Arrival, ArrivingCatalog};
 use uuid::Uuid;
 
 use crate::address::Address;

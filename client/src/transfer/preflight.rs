@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::{Copied, CopyStep, Description, FailureCode, Reply, RequestBody};
+use lodestore_schema::reply::{Copied, Description};
+use lodestore_schema::request::CopyStep;
+use lodestore_schema::{FailureCode, Reply, RequestBody};
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 
 use super::{PAUSE, TransferPlan, TransferStats};

@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::{Copied, CopyStep};
-use lodestore_store::{Arrival, ArrivingCatalog, Manifest};
+use lodestore_schema::reply::Copied;
+use lodestore_schema::request::CopyStep;
+use lodestore_store::follow::Manifest;
+use lodestore_store::transfer::{Arrival, ArrivingCatalog};
 
 use super::preflight::{is_busy, retry_after, stalled};
 use crate::address::Address;

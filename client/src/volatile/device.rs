@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lodestore_cache::{BatchTensor, DeviceTier, GatherError, TierStats};
+use lodestore_cache::DeviceTier;
+use lodestore_cache::device::{BatchTensor, GatherError};
+use lodestore_cache::directory::TierStats;
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
 

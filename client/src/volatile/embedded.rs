@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lodestore_cache::{VolatileClaim, VolatileShape, VolatileStore, VolatileTensor};
+use lodestore_cache::VolatileStore;
+use lodestore_cache::volatile::VolatileClaim;
+use lodestore_cache::volatile_store::{VolatileShape, VolatileTensor};
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::{Dtype, TensorSpec};
 
@@ -25,7 +27,8 @@ const PAUSES: u32 = 8;
 /// copy over a wire.
 ///
 /// ```
-/// use lodestore_client::{EmbeddedVolatile, StampWanted, TensorInfo, VolatileInfo, VolatileSource};
+/// use lodestore_client::source::TensorInfo;
+/// use lodestore_client::volatile::{EmbeddedVolatile, StampWanted, VolatileInfo, VolatileSource};
 /// use lodestore_graph::{NodeId, PartitionBook};
 /// use lodestore_store::Dtype;
 ///

@@ -8,7 +8,7 @@ mod tiered;
 use std::ops::Range;
 use std::time::Duration;
 
-pub use lodestore_cache::{NO_STAMP, STAMP_MAX, Stamp};
+pub use lodestore_cache::volatile::{NO_STAMP, STAMP_MAX, Stamp};
 use lodestore_graph::NodeId;
 
 use crate::error::ClientError;

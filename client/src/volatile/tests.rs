@@ -2,9 +2,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use lodestore_cache::{
-    Device, DeviceSettings, DeviceTier, PolicySpec, SharedSettings, SharedTier, VolatileError,
-};
+use lodestore_cache::device::{Device, DeviceSettings};
+use lodestore_cache::shared::SharedSettings;
+use lodestore_cache::volatile::VolatileError;
+use lodestore_cache::{DeviceTier, PolicySpec, SharedTier};
 use lodestore_graph::PartitionBook;
 use lodestore_store::Dtype;
 use proptest::prelude::*;

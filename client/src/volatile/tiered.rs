@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lodestore_cache::{BatchAccess, SharedTier};
+use lodestore_cache::SharedTier;
+use lodestore_cache::shared::BatchAccess;
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
 

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 
 use lodestore_client::ClientError;
 use lodestore_schema::limits::LENT_FOR;
-use lodestore_schema::{Description, TensorDescription};
+use lodestore_schema::reply::{Description, TensorDescription};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lodestore_schema::limits::{
     COMMIT_AHEAD_MAX, PREFIX_BYTES, PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX,
 };
-use lodestore_schema::{CommitStep, FailureCode, Prefix, Push, Reply, Request, RequestBody};
+use lodestore_schema::request::{CommitStep, Push};
+use lodestore_schema::{FailureCode, Prefix, Reply, Request, RequestBody};
 
 use super::*;
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 
-use lodestore_client::{FollowPlan, Follower};
-use lodestore_store::Manifest;
+use lodestore_client::follow::{FollowPlan, Follower};
+use lodestore_store::follow::Manifest;
 
 use super::*;
 

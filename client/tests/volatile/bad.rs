@@ -3,11 +3,11 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use lodestore_client::STAMP_MAX;
+use lodestore_client::volatile::STAMP_MAX;
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES, ROWS_PER_PUBLISH_MAX};
-use lodestore_schema::{
-    Failure, Name, Prefix, Publish, PullVolatile, Reply, Request, RequestBody, WireVersions,
-};
+use lodestore_schema::name::Name;
+use lodestore_schema::request::{Publish, PullVolatile};
+use lodestore_schema::{Failure, Prefix, Reply, Request, RequestBody, WireVersions};
 
 use super::*;
 

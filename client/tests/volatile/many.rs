@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lodestore_cache::{PolicySpec, SharedSettings, SharedTier};
-use lodestore_client::TieredVolatile;
+use lodestore_cache::shared::SharedSettings;
+use lodestore_cache::{PolicySpec, SharedTier};
+use lodestore_client::volatile::TieredVolatile;
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lodestore_client::VolatilePublisher;
+use lodestore_client::volatile::VolatilePublisher;
 
 use super::*;
 

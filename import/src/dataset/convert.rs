@@ -5,7 +5,8 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use lodestore_graph::npy::{NpyArray, NpyType, NpyWriter};
-use lodestore_store::{Dtype, NpzMember};
+use lodestore_store::Dtype;
+use lodestore_store::source::NpzMember;
 
 use super::text::Lines;
 use super::{NO_LABEL, SPLIT_VALUES, refused};

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::edges::{EdgeFile, EdgeFiles};
-use lodestore_store::Npz;
+use lodestore_store::source::Npz;
 use tempfile::TempDir;
 
 use super::convert::{Numbers, Split, text_integers, text_rows};

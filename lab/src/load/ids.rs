@@ -90,7 +90,7 @@ fn batches(trace: &Trace, n_nodes: u32, name: &str) -> Result<IdBatches> {
 
 #[cfg(test)]
 mod tests {
-    use lodestore_cache::TraceBuilder;
+    use lodestore_cache::trace::TraceBuilder;
 
     use super::*;
 

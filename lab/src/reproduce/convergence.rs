@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use anyhow::Result;
-use lodestore_trainer::Sampling;
+use lodestore_trainer::config::Sampling;
 use serde::Serialize;
 
 use super::curves::{Curve, Curves};

@@ -4,14 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use lodestore_client::{ClientError, EmbeddedSource, PullKind, PullStats, RowSource, TensorInfo};
+use lodestore_client::source::{PullStats, TensorInfo};
+use lodestore_client::{ClientError, EmbeddedSource, PullKind, RowSource};
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::partition::{PartitionConfig, PartitionReport, partition};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId, PartitionBook, splitmix64};
 use lodestore_store::{Dtype, EmbeddedStore, Graph};
-use lodestore_trainer::{RowsFrom, TrainConfig, TrainGraph, WorkerSources};
+use lodestore_trainer::report::RowsFrom;
+use lodestore_trainer::{TrainConfig, TrainGraph, WorkerSources};
 use serde::Serialize;
 
 use lode_cli::topology::open_topology;

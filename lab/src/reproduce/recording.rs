@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use lodestore_trainer::Replay;
+use lodestore_trainer::replay::Replay;
 use serde::{Deserialize, Serialize};
 
 use lode_cli::small_file::read_small_file;

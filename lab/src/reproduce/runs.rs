@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use lodestore_client::{ClientConfig, Security};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::OpenOptions;
-use lodestore_trainer::{
-    EpochReport, HotPolicy, ModelKind, Sampling, Strategy, TrainConfig, TrainReport,
-};
+use lodestore_trainer::config::{HotPolicy, Sampling};
+use lodestore_trainer::report::EpochReport;
+use lodestore_trainer::{ModelKind, Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
 use super::energy::Energy;

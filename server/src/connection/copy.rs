@@ -4,8 +4,11 @@ use std::rc::Rc;
 
 use lodestore_graph::PartId;
 use lodestore_schema::limits::COPY_PIECE_BYTES;
-use lodestore_schema::{Copied, CopyStep, Failure, FailureCode, Reply};
-use lodestore_store::{PartCopy, StoreError};
+use lodestore_schema::reply::Copied;
+use lodestore_schema::request::CopyStep;
+use lodestore_schema::{Failure, FailureCode, Reply};
+use lodestore_store::StoreError;
+use lodestore_store::update::PartCopy;
 
 use super::{Connection, ConnectionError};
 use crate::error::{failure, store_failure};

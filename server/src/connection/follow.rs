@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use lodestore_graph::PartId;
 use lodestore_schema::limits::{CHUNK_BYTES, COPY_PIECE_BYTES};
-use lodestore_schema::{Failure, FailureCode, FollowStep, Followed, Reply};
-use lodestore_store::PartFiles;
+use lodestore_schema::reply::Followed;
+use lodestore_schema::request::FollowStep;
+use lodestore_schema::{Failure, FailureCode, Reply};
+use lodestore_store::update::PartFiles;
 
 use super::{Connection, ConnectionError};
 use crate::error::{failure, store_failure};

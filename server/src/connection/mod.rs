@@ -23,10 +23,11 @@ use futures_lite::future::poll_once;
 use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
 use lodestore_graph::PartId;
 use lodestore_schema::limits::{PREFIX_BYTES, WIRE_VERSION_PLAIN_MAX};
+use lodestore_schema::request::PullKind;
 use lodestore_schema::{
-    Failure, FailureCode, Prefix, PullKind, Reply, Request, RequestBody, Versions, WireError,
+    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Versions, WireError,
 };
-use lodestore_store::PartFiles;
+use lodestore_store::update::PartFiles;
 use thiserror::Error;
 
 use self::volatile::Claims;

@@ -4,7 +4,8 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use futures_lite::AsyncReadExt;
-use lodestore_schema::{Failure, Push};
+use lodestore_schema::Failure;
+use lodestore_schema::request::Push;
 
 use super::{Connection, ConnectionError};
 use crate::buffers::set_len;

@@ -6,8 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_lite::AsyncReadExt;
-use lodestore_cache::{VolatileClaim, VolatileTensor};
-use lodestore_schema::{Failure, Publish, Reply};
+use lodestore_cache::volatile::VolatileClaim;
+use lodestore_cache::volatile_store::VolatileTensor;
+use lodestore_schema::request::Publish;
+use lodestore_schema::{Failure, Reply};
 
 use super::shared::chunk_rows;
 use super::{Connection, ConnectionError};

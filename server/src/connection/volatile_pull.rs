@@ -5,8 +5,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_lite::AsyncReadExt;
-use lodestore_cache::{NO_STAMP, VolatilePlace, VolatileTensor};
-use lodestore_schema::{Failure, PullVolatile, Reply, Versions};
+use lodestore_cache::volatile::{NO_STAMP, VolatilePlace};
+use lodestore_cache::volatile_store::VolatileTensor;
+use lodestore_schema::request::PullVolatile;
+use lodestore_schema::{Failure, Reply, Versions};
 
 use super::stream::has_left;
 use super::{Connection, ConnectionError};

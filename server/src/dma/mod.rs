@@ -8,7 +8,9 @@ use std::task::{Context, Poll, ready};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use glommio::io::{DmaFile, ReadResult};
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{Extent, Layer, PlannedRow, ReadPlan, Segment};
+use lodestore_store::plan::{Extent, PlannedRow, ReadPlan};
+use lodestore_store::segment::Segment;
+use lodestore_store::update::Layer;
 
 use crate::error::{failure, store_failure};
 use crate::limits::READS_IN_FLIGHT;

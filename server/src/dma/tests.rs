@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 
 use glommio::{LocalExecutorBuilder, Placement};
 use lodestore_graph::{PartId, PartitionBook};
-use lodestore_schema::PullKind;
-use lodestore_store::{
-    CodecChoice, DiskProfile, Dtype, Graph, GraphHandle, Importer, OpenMode, PAGE_BYTES, RowIdx,
-    SourceError, TensorOptions, TensorSource,
-};
+use lodestore_schema::request::PullKind;
+use lodestore_store::codec::CodecChoice;
+use lodestore_store::import::TensorOptions;
+use lodestore_store::limits::PAGE_BYTES;
+use lodestore_store::plan::DiskProfile;
+use lodestore_store::source::{SourceError, TensorSource};
+use lodestore_store::{Dtype, Graph, GraphHandle, Importer, OpenMode, RowIdx};
 
 use super::*;
 use crate::reads::{Progress, PullOrder};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lodestore_schema::Tokens;
-use lodestore_store::StoppedWrites;
+use lodestore_store::update::StoppedWrites;
 
 use super::request::{BadRequest, Request};
 use crate::metrics::{CONTENT_TYPE, Observed, Phase, Served, ServerFigures};

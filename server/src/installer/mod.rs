@@ -6,7 +6,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_store::{GraphHandle, Manifest};
+use lodestore_store::GraphHandle;
+use lodestore_store::follow::Manifest;
 
 use crate::error::ServerError;
 use crate::mailbox::Mailbox;

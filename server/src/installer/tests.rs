@@ -1,7 +1,8 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use lodestore_store::{Folding, Graph, OpenMode, OpenOptions};
+use lodestore_store::update::Folding;
+use lodestore_store::{Graph, OpenMode, OpenOptions};
 
 use super::*;
 use crate::config::ServerConfig;

@@ -15,7 +15,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
-use lodestore_store::FileSystem;
+use lodestore_store::file_system::FileSystem;
 use lodestore_store::limits::{MAX_TENSOR_NAME_BYTES, MAX_TENSORS};
 use thiserror::Error;
 
@@ -212,8 +212,8 @@ impl<'a> Fields<'a> {
 
 #[cfg(test)]
 mod tests {
-    use lodestore_store::Disk;
-    use lodestore_store::crash::{CrashDevice, Fault, Plan};
+    use lodestore_store::file_system::Disk;
+    use lodestore_store::file_system::crash::{CrashDevice, Fault, Plan};
     use proptest::prelude::*;
 
     use super::*;

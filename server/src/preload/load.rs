@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use glommio::TaskQueueHandle;
 use lodestore_graph::{NodeId, PartId};
-use lodestore_schema::{Failure, FailureCode, PullKind};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{Failure, FailureCode};
 use tracing::info;
 
 use super::Wanted;

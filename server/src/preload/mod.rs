@@ -16,7 +16,8 @@ use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lodestore_graph::PartId;
-use lodestore_store::{Disk, HOT_ROWS_DIR};
+use lodestore_store::file_system::Disk;
+use lodestore_store::graph::HOT_ROWS_DIR;
 use tracing::{info, warn};
 
 use crate::config::ServerConfig;

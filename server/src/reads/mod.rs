@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use lodestore_schema::{Failure, FailureCode, PullKind};
-use lodestore_store::DiskProfile;
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{Failure, FailureCode};
+use lodestore_store::plan::DiskProfile;
 
 use crate::error::failure;
 use crate::limits::{

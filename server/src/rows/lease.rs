@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use lodestore_cache::{DirectoryError, PolicySpec, Tier};
+use lodestore_cache::directory::DirectoryError;
+use lodestore_cache::{PolicySpec, Tier};
 use lodestore_graph::NodeId;
 use lodestore_schema::Failure;
 use tracing::info;

@@ -13,10 +13,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use lodestore_cache::{Reservation, Tier};
+use lodestore_cache::Tier;
+use lodestore_cache::memory_budget::Reservation;
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::{Failure, FailureCode, Stripes};
-use lodestore_store::{Extent, GraphVersion, PAGE_BYTES, PlannedRow, RowIdx, TensorVersion};
+use lodestore_store::RowIdx;
+use lodestore_store::limits::PAGE_BYTES;
+use lodestore_store::plan::{Extent, PlannedRow};
+use lodestore_store::update::{GraphVersion, TensorVersion};
 
 use crate::dma::{LIST_BYTES_PER_ROW, ReadList};
 use crate::error::failure;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{
-    DiskProfile, Layer, LayerRows, ReadPlan, RowIdx, TensorHandle, TensorVersion,
-};
+use lodestore_store::RowIdx;
+use lodestore_store::plan::{DiskProfile, ReadPlan};
+use lodestore_store::update::{Layer, LayerRows, TensorHandle, TensorVersion};
 
 use crate::dma::{DmaReader, ReadList};
 use crate::error::failure;

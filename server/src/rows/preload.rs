@@ -1,6 +1,6 @@
 //! Rows that are loaded before a pull asks for them, and which of them are hot.
 
-use lodestore_cache::NO_SLOT;
+use lodestore_cache::slots::NO_SLOT;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::Failure;
 

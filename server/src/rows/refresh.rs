@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use lodestore_graph::PartId;
 use lodestore_schema::Failure;
-use lodestore_store::{RowIdx, TensorVersion};
+use lodestore_store::RowIdx;
+use lodestore_store::update::TensorVersion;
 
 use super::ShardRows;
 use super::part::PartRows;

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use futures_lite::future::poll_once;
 use glommio::{LocalExecutorBuilder, Placement};
 use lodestore_cache::{MemoryBudget, PolicyKind};
-use lodestore_schema::PullKind;
-use lodestore_store::{Folding, GraphHandle};
+use lodestore_schema::request::PullKind;
+use lodestore_store::GraphHandle;
+use lodestore_store::update::Folding;
 
 use super::*;
 use crate::auth::AuthHandle;
@@ -110,7 +111,7 @@ impl Bench {
 
     fn is_resident(&self, node: NodeId) -> bool {
         let key = self.rows.stripes.key_of(node.0);
-        self.rows.tier.borrow().directory().slot_of(key) != lodestore_cache::NO_SLOT
+        self.rows.tier.borrow().directory().slot_of(key) != lodestore_cache::slots::NO_SLOT
     }
 }
 

@@ -7,8 +7,10 @@ use futures_util::future::join_all;
 use glommio::sync::StaticPermit;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX, REPLY_BODY_BYTES_MAX};
-use lodestore_schema::{Failure, FailureCode, PullKind, Versions};
-use lodestore_store::{GraphHandle, GraphVersion, StoreError};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::{Failure, FailureCode, Versions};
+use lodestore_store::update::GraphVersion;
+use lodestore_store::{GraphHandle, StoreError};
 
 use super::Shard;
 use crate::buffers::{Buffers, HEAD_ROOM};

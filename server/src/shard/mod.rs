@@ -17,7 +17,9 @@ use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::sync::{Semaphore, StaticPermit};
 use glommio::{Latency, Shares, TaskQueueHandle};
 use lodestore_graph::NodeId;
-use lodestore_schema::{FailureCode, PullKind, Reply, ServerStats};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::stats::ServerStats;
+use lodestore_schema::{FailureCode, Reply};
 use tracing::{error, warn};
 
 use crate::auth::AuthPolicy;

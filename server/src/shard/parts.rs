@@ -9,7 +9,9 @@ use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{Arrival, GraphHandle, PartCopy, StoreError};
+use lodestore_store::transfer::Arrival;
+use lodestore_store::update::PartCopy;
+use lodestore_store::{GraphHandle, StoreError};
 use tracing::{info, warn};
 
 use super::Shard;

@@ -4,12 +4,15 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use glommio::sync::StaticPermit;
-use lodestore_cache::{VolatilePlace, VolatileTensor};
+use lodestore_cache::volatile::VolatilePlace;
+use lodestore_cache::volatile_store::VolatileTensor;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{
     CHUNK_BYTES, CLAIM_RANGES_MAX, IDS_PER_PULL_MAX, ROWS_PER_PUBLISH_MAX,
 };
-use lodestore_schema::{Declare, Declared, Failure, FailureCode, Publish, PullVolatile};
+use lodestore_schema::reply::Declared;
+use lodestore_schema::request::{Declare, Publish, PullVolatile};
+use lodestore_schema::{Failure, FailureCode};
 
 use super::Shard;
 use crate::buffers::{Buffers, HEAD_ROOM};

@@ -8,7 +8,9 @@ mod latency;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lodestore_schema::{FailureCode, PullKind, RequestBody, ShardStats};
+use lodestore_schema::request::PullKind;
+use lodestore_schema::stats::ShardStats;
+use lodestore_schema::{FailureCode, RequestBody};
 
 pub(crate) use latency::{LatencyCounts, LatencySum, N_BUCKETS, bound_us};
 

@@ -7,10 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::file_system::FileSystem;
+use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::follow::FetchedFile;
+use lodestore_store::update::{Folding, PartFiles};
+use lodestore_store::verify::verify_on;
 use lodestore_store::{
-    EmbeddedStore, FetchedFile, FileSystem, Folding, Graph, GraphHandle, OpenMode, OpenOptions,
-    PartFiles, ReaderKind, StoreError, View, verify_on,
+    EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError, View,
 };
 
 use crate::import::imported;

@@ -1,8 +1,8 @@
 //! A device that is full from some write on, and then has room again: the graph continues without
 //! being opened again, and what had failed never comes back.
 
-use lodestore_store::Folding;
-use lodestore_store::crash::{CrashDevice, Fault, Plan};
+use lodestore_store::file_system::crash::{CrashDevice, Fault, Plan};
+use lodestore_store::update::Folding;
 use rustix::io::Errno;
 
 use crate::import::imported;

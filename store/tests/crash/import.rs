@@ -4,8 +4,9 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use lodestore_store::crash::{CrashDevice, Neglect};
-use lodestore_store::{FileSystem, ImportError};
+use lodestore_store::file_system::FileSystem;
+use lodestore_store::file_system::crash::{CrashDevice, Neglect};
+use lodestore_store::import::ImportError;
 
 use crate::small::{OUT, import};
 use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};

@@ -5,11 +5,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use lodestore_store::crash::CrashDevice;
-use lodestore_store::{
-    Access, Change, FileSystem, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError,
-    verify_on,
-};
+use lodestore_store::file_system::crash::CrashDevice;
+use lodestore_store::file_system::{Access, Change, FileSystem};
+use lodestore_store::verify::verify_on;
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError};
 
 use crate::small::{BOUNDS, OUT, TENSORS, import};
 use crate::updates::Updates;

@@ -8,10 +8,12 @@ use lodestore_graph::halo::write_halos;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies};
 use lodestore_graph::{PartId, PartitionBook, splitmix64};
-use lodestore_store::{
-    CodecChoice, Dtype, FileSystem, Graph, ImportError, Importer, NanPolicy, SourceError,
-    StoreError, TensorOptions, TensorSource,
-};
+use lodestore_store::codec::CodecChoice;
+use lodestore_store::file_system::FileSystem;
+use lodestore_store::import::{ImportError, TensorOptions};
+use lodestore_store::nan::NanPolicy;
+use lodestore_store::source::{SourceError, TensorSource};
+use lodestore_store::{Dtype, Graph, Importer, StoreError};
 
 /// Where the graph is; its parent is there before.
 pub(crate) const OUT: &str = "graphs/small";

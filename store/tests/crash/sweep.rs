@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
 use rustix::io::Errno;
 
 use crate::world::Finding;

@@ -7,10 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::NodeId;
-use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::codec::SegmentCodec;
+use lodestore_store::file_system::FileSystem;
+use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::update::{Folding, drop_tensor};
+use lodestore_store::verify::verify_on;
 use lodestore_store::{
-    Dtype, EmbeddedStore, FileSystem, Folding, Graph, GraphHandle, OpenMode, OpenOptions,
-    ReaderKind, SegmentCodec, StoreError, TensorSpec, View, drop_tensor, verify_on,
+    Dtype, EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError,
+    TensorSpec, View,
 };
 use rustix::io::Errno;
 

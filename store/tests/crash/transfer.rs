@@ -6,10 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::file_system::FileSystem;
+use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::follow::FetchedFile;
+use lodestore_store::transfer::Arrival;
+use lodestore_store::update::PartCopy;
 use lodestore_store::{
-    Arrival, EmbeddedStore, FetchedFile, FileSystem, Graph, GraphHandle, OpenMode, OpenOptions,
-    PartCopy, ReaderKind, StoreError, View,
+    EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError, View,
 };
 use rustix::io::Errno;
 

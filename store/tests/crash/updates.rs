@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::NodeId;
-use lodestore_store::crash::{CrashDevice, Fault, Neglect, Plan};
-use lodestore_store::{Folding, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind};
+use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::update::Folding;
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind};
 use rustix::io::Errno;
 
 use crate::import::imported;

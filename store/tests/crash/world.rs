@@ -10,10 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::crash::CrashDevice;
+use lodestore_store::file_system::crash::CrashDevice;
+use lodestore_store::file_system::{Access, FileSystem};
+use lodestore_store::import::EXTERNAL_ID_TENSOR;
+use lodestore_store::update::Folding;
+use lodestore_store::verify::verify_on;
 use lodestore_store::{
-    Access, EXTERNAL_ID_TENSOR, EmbeddedStore, FileSystem, Folding, Graph, GraphHandle, OpenMode,
-    OpenOptions, ReaderKind, StoreError, View, verify_on,
+    EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError, View,
 };
 
 pub(crate) use super::model::Model;

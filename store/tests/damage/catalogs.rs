@@ -6,7 +6,8 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use lodestore_store::{Access, Disk, FileSystem, verify};
+use lodestore_store::file_system::{Access, Disk, FileSystem};
+use lodestore_store::verify::verify;
 
 use crate::sample::{import, update};
 use crate::{Numbers, n_trials};

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lodestore_store::{FileSystem, Graph, VerifyReport, verify_on};
+use lodestore_store::Graph;
+use lodestore_store::file_system::FileSystem;
+use lodestore_store::verify::{VerifyReport, verify_on};
 
 use crate::sample::{all_rows, import, update};
 use crate::still::Still;

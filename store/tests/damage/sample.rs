@@ -7,9 +7,11 @@ use lodestore_graph::halo::write_halos;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::{Topology, write_topologies};
 use lodestore_graph::{NodeId, PartId};
+use lodestore_store::codec::CodecChoice;
+use lodestore_store::import::TensorOptions;
+use lodestore_store::source::{SourceError, TensorSource};
 use lodestore_store::{
-    CodecChoice, Dtype, EmbeddedStore, Graph, GraphHandle, Importer, OpenMode, OpenOptions,
-    SourceError, StoreError, TensorOptions, TensorSource,
+    Dtype, EmbeddedStore, Graph, GraphHandle, Importer, OpenMode, OpenOptions, StoreError,
 };
 
 pub(crate) const N_NODES: u32 = 600;

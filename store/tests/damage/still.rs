@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
-use lodestore_store::{
+use lodestore_store::file_system::{
     Access, Change, Disk, EachPair, Entry, FileReader, FileSystem, FileWriter, KeyValues,
 };
 

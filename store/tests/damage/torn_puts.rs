@@ -5,7 +5,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::{NodeId, splitmix64};
-use lodestore_store::{Access, Change, Disk, FileSystem, Graph, repair, verify};
+use lodestore_store::Graph;
+use lodestore_store::file_system::{Access, Change, Disk, FileSystem};
+use lodestore_store::repair::repair;
+use lodestore_store::verify::verify;
 use proptest::prelude::*;
 
 use crate::catalogs::{Pairs, copy_tree, pairs};

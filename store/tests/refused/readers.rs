@@ -7,10 +7,12 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_store::{
-    DirectReader, Disk, DiskProfile, Dtype, PreadReader, ReadPlan, RowIdx, RowReader, Segment,
-    SegmentCodec, SegmentIdentity, SegmentWriter, StoreError, TensorSpec,
-};
+use lodestore_store::codec::SegmentCodec;
+use lodestore_store::file_system::Disk;
+use lodestore_store::plan::{DiskProfile, ReadPlan};
+use lodestore_store::reader::{DirectReader, PreadReader, RowReader};
+use lodestore_store::segment::{Segment, SegmentIdentity, SegmentWriter};
+use lodestore_store::{Dtype, RowIdx, StoreError, TensorSpec};
 use rustix::process::Resource;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use uuid::Uuid;

@@ -9,7 +9,10 @@ use lodestore_graph::edges::{EdgeStream, MemoryEdges, ReadAhead};
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::{ScheduleSpec, write_schedule};
 use lodestore_graph::topology::Topology;
-use lodestore_store::{Disk, EmbeddedStore, Graph, View, repair_on, verify_on};
+use lodestore_store::file_system::Disk;
+use lodestore_store::repair::repair_on;
+use lodestore_store::verify::verify_on;
+use lodestore_store::{EmbeddedStore, Graph, View};
 
 use crate::child::{child, refuse};
 use crate::sample::{N_NODES, all_rows, import, update};

@@ -17,7 +17,8 @@ mod work;
 
 use std::{cmp::Ordering, io, sync::Arc, thread::available_parallelism};
 
-use lodestore_client::{BatchLoader, RowBuffer};
+use lodestore_client::BatchLoader;
+use lodestore_client::buffer::RowBuffer;
 use lodestore_graph::{NodeId, topology::Topology};
 use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
 

@@ -12,7 +12,9 @@ use std::{
     time::Duration,
 };
 
-use lodestore_client::{ClientError, MemorySource, PullKind, PullStats, RowSource, TensorInfo};
+use lodestore_client::source::memory::MemorySource;
+use lodestore_client::source::{PullStats, TensorInfo};
+use lodestore_client::{ClientError, PullKind, RowSource};
 use lodestore_graph::{
     PartId, PartitionBook,
     edges::MemoryEdges,

@@ -9,7 +9,7 @@ mod replicas;
 
 use std::time::Instant;
 
-use lodestore_client::LoadStats;
+use lodestore_client::load_stats::LoadStats;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::checkpoint::Place;

@@ -9,7 +9,9 @@ use std::{
     time::Instant,
 };
 
-use lodestore_client::{BatchLoader, BatchSource, LoadStats, Prefetcher, Window};
+use lodestore_client::load_stats::LoadStats;
+use lodestore_client::prefetch::{BatchSource, Window};
+use lodestore_client::{BatchLoader, Prefetcher};
 use lodestore_graph::{
     NodeId, PartId, PartitionBook,
     sampler::{Deal, RootPlan, Sampler},

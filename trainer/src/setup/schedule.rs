@@ -5,7 +5,7 @@ use std::{
     thread::available_parallelism,
 };
 
-use lodestore_client::RowBudget;
+use lodestore_client::budget::RowBudget;
 use lodestore_graph::schedule::{
     Schedule, ScheduleSpec, estimate_bytes, is_schedule_of, write_schedule,
 };

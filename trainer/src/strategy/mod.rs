@@ -1,7 +1,7 @@
 //! Where a worker's batches and rows come from: the roots by mode, the rows by the way to fetch.
 
 pub(crate) mod full;
-pub(crate) mod hop;
+pub mod hop;
 mod ondemand;
 mod random;
 mod rapid;

@@ -2,7 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lodestore_client::{BatchSource, ClientError, RowResidency};
+use lodestore_client::ClientError;
+use lodestore_client::loader::RowResidency;
+use lodestore_client::prefetch::BatchSource;
 use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
 
 use super::Share;

@@ -11,10 +11,12 @@ use std::{
     time::SystemTime,
 };
 
-use lodestore_client::{
-    BatchLoader, BatchSource, ClientError, HotSetCache, HotSetStats, LoadStats, OracleTier,
-    RowResidency,
-};
+use lodestore_client::hot_set_cache::{HotSetCache, HotSetStats};
+use lodestore_client::load_stats::LoadStats;
+use lodestore_client::loader::RowResidency;
+use lodestore_client::oracle_tier::OracleTier;
+use lodestore_client::prefetch::BatchSource;
+use lodestore_client::{BatchLoader, ClientError};
 use lodestore_graph::{
     NodeId,
     batch::Batch,

@@ -10,7 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lodestore_client::{HaloBuffer, HotSetStats, LoadStats, PrefetchStats, RowSource};
+use lodestore_client::RowSource;
+use lodestore_client::halo_buffer::HaloBuffer;
+use lodestore_client::hot_set_cache::HotSetStats;
+use lodestore_client::load_stats::LoadStats;
+use lodestore_client::prefetch::PrefetchStats;
 
 use crate::checkpoint::Place;
 use crate::error::TrainError;

@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, thread::scope};
 
-use lodestore_client::{MemorySource, PullStats};
+use lodestore_client::source::PullStats;
+use lodestore_client::source::memory::MemorySource;
 use lodestore_graph::{
     PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout, splitmix64,
     topology::Topology,

@@ -14,19 +14,22 @@ use std::{
     time::Duration,
 };
 
-use lodestore_cache::{Candidate, DecaySpec, PolicySpec, Replacement, Scoreboard, Tier};
-use lodestore_client::{
-    ClientError, HaloBuffer, MemorySource, PullKind, PullStats, RowSource, TensorInfo, TierRows,
-};
+use lodestore_cache::policy::{Candidate, DecaySpec, Replacement, Scoreboard};
+use lodestore_cache::{PolicySpec, Tier};
+use lodestore_client::halo_buffer::HaloBuffer;
+use lodestore_client::source::memory::MemorySource;
+use lodestore_client::source::{PullStats, TensorInfo, TierRows};
+use lodestore_client::{ClientError, PullKind, RowSource};
 use lodestore_graph::{
     NodeId, PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
 };
 use lodestore_store::Dtype;
+use lodestore_trainer::collective::{Collective, ThreadCollective};
+use lodestore_trainer::report::RowsFrom;
 use lodestore_trainer::{
-    Progress, RowsFrom, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources,
-    collective::{Collective, ThreadCollective},
-    train, train_together,
+    Progress, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources, train,
+    train_together,
 };
 
 pub(crate) const N_NODES: u32 = 600;

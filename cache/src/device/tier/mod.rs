@@ -15,7 +15,8 @@ use super::{BatchTensor, Device, DeviceError, GatherError, Memory, RowMove};
 /// likes of the fetched rows stays. Over host memory the same happens, with the same result.
 ///
 /// ```
-/// use lodestore_cache::{Device, DeviceSettings, DeviceTier, PolicySpec};
+/// use lodestore_cache::{DeviceTier, PolicySpec};
+/// use lodestore_cache::device::{Device, DeviceSettings};
 ///
 /// let settings = DeviceSettings::default();
 /// let mut tier = DeviceTier::new(&Device::host(), 2, 4, 1000, &PolicySpec::Lru, settings)?;

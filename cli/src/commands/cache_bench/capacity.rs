@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-use lodestore_cache::{Inclusion, TierSizes};
+use lodestore_cache::replay::TierSizes;
+use lodestore_cache::two_level::Inclusion;
 
 use crate::candidates::rows_of_share;
 use crate::human;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use lodestore_cache::{
-    Candidate, PolicyKind, PolicySpec, ReplayInputs, TierSizes, Trace, next_uses, rank_by_frequency,
-};
+use lodestore_cache::policy::{Candidate, next_uses, rank_by_frequency};
+use lodestore_cache::replay::{ReplayInputs, TierSizes};
+use lodestore_cache::{PolicyKind, PolicySpec, Trace};
 use lodestore_store::Graph;
 use serde::Serialize;
 

@@ -18,7 +18,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use lodestore_cache::{Inclusion, PolicyKind, TierSizes, Trace};
+use lodestore_cache::replay::TierSizes;
+use lodestore_cache::two_level::Inclusion;
+use lodestore_cache::{PolicyKind, Trace};
 use lodestore_graph::peak_rss_bytes;
 
 use self::capacity::{Capacities, Devices};

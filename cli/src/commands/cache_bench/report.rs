@@ -1,6 +1,8 @@
 //! Report of a comparison: as JSON, as CSV, as tables.
 
-use lodestore_cache::{Inclusion, PolicyKind, ReplayStats, TierSizes, Trace};
+use lodestore_cache::replay::{ReplayStats, TierSizes};
+use lodestore_cache::two_level::Inclusion;
+use lodestore_cache::{PolicyKind, Trace};
 use serde::Serialize;
 
 use super::best_decay::{self, BestDecay};

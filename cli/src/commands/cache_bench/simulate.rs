@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use lodestore_cache::{Replay, ReplayStats, TierSizes, Trace};
+use lodestore_cache::replay::{ReplayStats, TierSizes};
+use lodestore_cache::{Replay, Trace};
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 

@@ -9,7 +9,9 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use lodestore_graph::PartId;
-use lodestore_store::{Compacted, Folding, Graph, GraphHandle, OpenMode, OpenOptions};
+use lodestore_store::compact::Compacted;
+use lodestore_store::update::Folding;
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
 use serde::Serialize;
 
 use crate::console::Console;

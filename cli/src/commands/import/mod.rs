@@ -11,11 +11,11 @@ use anyhow::Result;
 use clap::Args;
 use lodestore_graph::order::RowOrder;
 use lodestore_graph::partition::Algorithm;
-use lodestore_import::{
-    Dataset, ImportConfig, ImportReport, Layout, Observer, RowLayout, add_tensors,
-};
+use lodestore_import::dataset::Layout;
+use lodestore_import::{Dataset, ImportConfig, ImportReport, Observer, RowLayout, add_tensors};
 use lodestore_server::limits::ROW_BYTES_MAX;
-use lodestore_store::{CodecChoice, Dtype};
+use lodestore_store::Dtype;
+use lodestore_store::codec::CodecChoice;
 
 use crate::console::Console;
 use crate::edges::EdgeArgs;

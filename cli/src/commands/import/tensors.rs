@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use lodestore_import::{RowLayout, TensorFile};
-use lodestore_store::{CodecChoice, Dtype};
+use lodestore_store::Dtype;
+use lodestore_store::codec::CodecChoice;
 
 use crate::usage::UsageError;
 

@@ -1,7 +1,9 @@
 //! Reports of imports in text.
 
 use lodestore_graph::order::RowOrder;
-use lodestore_import::{AddReport, ImportReport, OrderReport};
+use lodestore_import::ImportReport;
+use lodestore_import::add::AddReport;
+use lodestore_import::order::OrderReport;
 
 use crate::human;
 use crate::local_parts::list;

@@ -12,7 +12,7 @@ use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::partition::{
     Algorithm, MemoryPlan, PartitionConfig, PartitionReport, Workers, Workload, partition,
 };
-use lodestore_import::bound_memory;
+use lodestore_import::memory::bound_memory;
 use serde::Serialize;
 
 use crate::console::Console;

@@ -1,6 +1,7 @@
 //! The two strategies side by side.
 
-use lodestore_trainer::{EpochReport, TrainReport};
+use lodestore_trainer::TrainReport;
+use lodestore_trainer::report::EpochReport;
 
 use super::{QuickstartConfig, QuickstartReport, by_hand};
 use crate::human;

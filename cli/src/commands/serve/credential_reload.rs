@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use lodestore_server::CredentialReloader;
+use lodestore_server::auth::CredentialReloader;
 use tracing::{error, warn};
 
 use super::ServeArgs;

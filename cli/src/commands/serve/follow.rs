@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::{
-    Address, ClientConfig, ClientError, FollowPlan, Follower, Security, is_refused,
-};
+use lodestore_client::follow::{FollowPlan, Follower, is_refused};
+use lodestore_client::{Address, ClientConfig, ClientError, Security};
 use lodestore_graph::PartId;
-use lodestore_server::{Installer, ServerError};
+use lodestore_server::ServerError;
+use lodestore_server::installer::Installer;
 
 use super::follow_bucket::BucketFollowing;
 use crate::security_args::read_token;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use lodestore_bucket::{Bucket, BucketError, BucketFollower};
 use lodestore_graph::PartId;
-use lodestore_server::{Installer, ServerError};
+use lodestore_server::ServerError;
+use lodestore_server::installer::Installer;
 use lodestore_store::StoreError;
 
 use super::follow::report;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_bucket::{Bucket, BucketError, Folder, PublishedVersion, Publisher};
 use lodestore_graph::PartId;
-use lodestore_server::Publishing;
+use lodestore_server::installer::Publishing;
 use lodestore_store::Graph;
 
 use crate::usage::UsageError;

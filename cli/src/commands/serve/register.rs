@@ -31,7 +31,7 @@ pub(super) fn start(
     map: &str,
     address: Address,
     server: &Arc<Server>,
-) -> Result<lodestore_client::Registration> {
+) -> Result<lodestore_client::cluster::Registration> {
     use std::time::Instant;
 
     let server = Arc::clone(server);
@@ -41,7 +41,7 @@ pub(super) fn start(
         let spent = busy.saturating_sub(busy_before).as_secs_f64();
         let share = spent / (looked.elapsed().as_secs_f64() * n_shards).max(1e-3);
         (busy_before, looked) = (busy, Instant::now());
-        lodestore_client::ServerEntry {
+        lodestore_client::cluster::ServerEntry {
             address: address.to_string(),
             parts: server.parts().iter().map(|part| part.0).collect(),
             version: server.version(),
@@ -49,7 +49,7 @@ pub(super) fn start(
             graph: format!("{:032x}", u128::from_be_bytes(server.graph())),
         }
     };
-    Ok(lodestore_client::Registration::start(map, entry)?)
+    Ok(lodestore_client::cluster::Registration::start(map, entry)?)
 }
 
 /// Registration in a build without etcd.

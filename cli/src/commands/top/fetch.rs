@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use lodestore_client::Address;
-use lodestore_server::{ServerFigures, Token};
+use lodestore_server::auth::Token;
+use lodestore_server::metrics::ServerFigures;
 
 /// Longest time for a look.
 const DEADLINE: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! Figures of a server as a screen of text.
 
 use lodestore_client::Address;
-use lodestore_server::{KindFigures, ServerFigures, ShardFigures};
+use lodestore_server::metrics::{KindFigures, ServerFigures, ShardFigures};
 
 use crate::human;
 use crate::table::Table;
@@ -145,7 +145,7 @@ fn foot(now: &ServerFigures) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lodestore_server::LatencyFigures;
+    use lodestore_server::metrics::LatencyFigures;
 
     use super::*;
 

@@ -5,8 +5,11 @@ use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use lodestore_cache::{Candidate, Tier};
-use lodestore_client::{ClientError, HaloBuffer, PullStats, RowSource};
+use lodestore_cache::Tier;
+use lodestore_cache::policy::Candidate;
+use lodestore_client::halo_buffer::HaloBuffer;
+use lodestore_client::source::PullStats;
+use lodestore_client::{ClientError, RowSource};
 use lodestore_trainer::Strategy;
 
 use super::policy_inputs::PolicyInputs;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use lodestore_trainer::CheckpointConfig;
+use lodestore_trainer::config::CheckpointConfig;
 
 use crate::usage::UsageError;
 

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use lodestore_graph::sampler::Fanout;
-use lodestore_trainer::{Compression, FullConfig, Halo, Strategy};
+use lodestore_trainer::Strategy;
+use lodestore_trainer::config::{Compression, FullConfig, Halo};
 
 use crate::commands::rapa::read_profile;
 use crate::usage::UsageError;

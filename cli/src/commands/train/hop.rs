@@ -1,7 +1,8 @@
 //! Where `hop` trains on roots, and how their rows come.
 
 use clap::Args;
-use lodestore_trainer::{Fetch, HopConfig, Merge, Migration, Strategy};
+use lodestore_trainer::Strategy;
+use lodestore_trainer::config::{Fetch, HopConfig, Merge, Migration};
 
 use crate::usage::UsageError;
 

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lodestore_cache::PolicyKind;
-use lodestore_trainer::{Fetch, HotPolicy, Strategy};
+use lodestore_trainer::Strategy;
+use lodestore_trainer::config::{Fetch, HotPolicy};
 
 use crate::size::parse_size;
 use crate::usage::UsageError;

@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use lodestore_trainer::WorkerStep;
+use lodestore_trainer::step::WorkerStep;
 
 /// How every line begins.
 const BEGIN: &[u8] = b"{\"epoch\":";

@@ -26,9 +26,11 @@ use lodestore_graph::peak_rss_bytes;
 use lodestore_graph::sampler::Fanout;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Graph, OpenOptions, ReaderKind};
+use lodestore_trainer::config::Roots;
+use lodestore_trainer::report::{EpochReport, RowsFrom};
 use lodestore_trainer::{
-    EpochReport, Metric, ModelKind, Progress, Roots, RowsFrom, Strategy, TrainConfig, TrainGraph,
-    TrainReport, WorkerSources, train_together,
+    Metric, ModelKind, Progress, Strategy, TrainConfig, TrainGraph, TrainReport, WorkerSources,
+    train_together,
 };
 use serde::Serialize;
 

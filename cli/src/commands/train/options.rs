@@ -1,7 +1,7 @@
 //! Flags of a model's layers and of updates.
 
 use clap::Args;
-use lodestore_trainer::{
+use lodestore_trainer::options::{
     Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
 };
 

@@ -4,7 +4,8 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use anyhow::Result;
-use lodestore_cache::{PolicyKind, PolicySpec, rank_by_degree};
+use lodestore_cache::policy::rank_by_degree;
+use lodestore_cache::{PolicyKind, PolicySpec};
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId, halo::Halo};
 use lodestore_store::Graph;

@@ -12,10 +12,11 @@ use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use lodestore_trainer::TrainError;
 use lodestore_trainer::collective::{
     Collective, CollectiveError, Reduction, SocketCollective, ThreadCollective,
 };
-use lodestore_trainer::{TrainError, give_up};
+use lodestore_trainer::process_group::give_up;
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::low_level;
 

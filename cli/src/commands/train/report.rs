@@ -1,9 +1,11 @@
 //! Report of a run: a line per epoch, then the summary.
 
-use lodestore_trainer::{
-    Bottleneck, EpochReport, FullConfig, Halo, HopConfig, HotPolicy, Metric, Migration, Place,
-    Preparation, RowsBySource, RowsFrom, SdtConfig, StepSeconds, StepShares, Strategy, WorkerStep,
-};
+use lodestore_trainer::bottleneck::{Bottleneck, Preparation, StepShares};
+use lodestore_trainer::checkpoint::Place;
+use lodestore_trainer::config::{FullConfig, Halo, HopConfig, HotPolicy, Migration, SdtConfig};
+use lodestore_trainer::report::{EpochReport, RowsFrom};
+use lodestore_trainer::step::{RowsBySource, StepSeconds, WorkerStep};
+use lodestore_trainer::{Metric, Strategy};
 
 use super::{TierReport, Trained};
 use crate::human;

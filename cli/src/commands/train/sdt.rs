@@ -1,7 +1,8 @@
 //! How `sdt` trains and averages local models.
 
 use clap::Args;
-use lodestore_trainer::{OptimizerState, SdtConfig, Strategy};
+use lodestore_trainer::Strategy;
+use lodestore_trainer::config::{OptimizerState, SdtConfig};
 
 use crate::size::parse_size;
 use crate::usage::UsageError;

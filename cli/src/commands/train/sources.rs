@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use lodestore_client::{Client, ClientConfig, EmbeddedSource, PullStats, RowSource};
+use lodestore_client::source::PullStats;
+use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource};
 use lodestore_graph::PartId;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{EmbeddedStore, Graph};

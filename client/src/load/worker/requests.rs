@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
-use lodestore_schema::{Failure, FailureCode, PullKind as WireKind, Request, RequestBody};
+use lodestore_schema::request::PullKind as WireKind;
+use lodestore_schema::{Failure, FailureCode, Request, RequestBody};
 
 use super::Worker;
 use crate::error::ClientError;

@@ -1,7 +1,7 @@
 use std::thread;
 use std::time::Duration;
 
-use lodestore_cache::next_uses;
+use lodestore_cache::policy::next_uses;
 use lodestore_graph::NodeId;
 use proptest::prelude::*;
 

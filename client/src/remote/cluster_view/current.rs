@@ -3,7 +3,7 @@
 use std::sync::{Arc, LockResult, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use lodestore_graph::fork::PerProcess;
-use lodestore_schema::Description;
+use lodestore_schema::reply::Description;
 
 use super::{ClusterView, SharingMode};
 use crate::address::Address;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use lodestore_graph::PartId;
 use lodestore_graph::fork::PerProcess;
-use lodestore_schema::Description;
+use lodestore_schema::reply::Description;
 
 use crate::address::Address;
 use crate::connection::Connection;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lodestore_schema::{Description, PartState};
+use lodestore_schema::reply::{Description, PartState};
 
 use super::super::describe::describe;
 use super::super::parallel::parallel_map;

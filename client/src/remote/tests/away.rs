@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
-use lodestore_schema::Description;
+use lodestore_schema::reply::Description;
 
 use super::{MS, nobody, once_of, pull};
 use crate::error::ClientError;

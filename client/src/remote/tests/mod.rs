@@ -8,8 +8,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
-use lodestore_schema::Description;
 use lodestore_schema::limits::ROWS_PER_PUSH_MAX;
+use lodestore_schema::reply::Description;
 
 use super::{Client, ClientConfig};
 use crate::error::ClientError;

@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::ROW_BYTES_MAX;
-use lodestore_schema::{Declare, Declared, Name, Reply, Request, RequestBody};
+use lodestore_schema::name::Name;
+use lodestore_schema::reply::Declared;
+use lodestore_schema::request::Declare;
+use lodestore_schema::{Reply, Request, RequestBody};
 use lodestore_store::{Dtype, TensorSpec};
 
 use super::cluster_view::ClusterView;

@@ -6,10 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lodestore_cache::Stamp;
+use lodestore_cache::volatile::Stamp;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{CLAIM_RANGES_MAX, PUSH_BODY_BYTES_MAX, ROWS_PER_PUBLISH_MAX};
-use lodestore_schema::{Name, Publish, Reply, Request, RequestBody};
+use lodestore_schema::name::Name;
+use lodestore_schema::request::Publish;
+use lodestore_schema::{Reply, Request, RequestBody};
 
 use super::super::Client;
 use super::super::cluster_view::ClusterView;

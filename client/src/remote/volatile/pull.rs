@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lodestore_cache::{NO_STAMP, Stamp};
+use lodestore_cache::volatile::{NO_STAMP, Stamp};
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
-use lodestore_schema::{Name, PullVolatile, Request, RequestBody, Stripes};
+use lodestore_schema::name::Name;
+use lodestore_schema::request::PullVolatile;
+use lodestore_schema::{Request, RequestBody, Stripes};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::super::Client;

@@ -4,7 +4,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lodestore_cache::{BatchTensor, GatherError, Invalidation, TwoLevelStats, TwoLevelTier};
+use lodestore_cache::TwoLevelTier;
+use lodestore_cache::device::{BatchTensor, GatherError};
+use lodestore_cache::shared::Invalidation;
+use lodestore_cache::two_level::TwoLevelStats;
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 

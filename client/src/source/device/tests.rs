@@ -1,7 +1,7 @@
-use lodestore_cache::{
-    Device, DeviceSettings, DeviceTier, Inclusion, PolicyKind, PolicySpec, SharedSettings,
-    SharedTier,
-};
+use lodestore_cache::device::{Device, DeviceSettings};
+use lodestore_cache::shared::SharedSettings;
+use lodestore_cache::two_level::Inclusion;
+use lodestore_cache::{DeviceTier, PolicyKind, PolicySpec, SharedTier};
 use lodestore_store::Dtype;
 use proptest::prelude::*;
 

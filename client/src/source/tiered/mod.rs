@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use lodestore_cache::{
-    BatchAccess, Invalidation, MemoryRequest, PolicySpec, SharedSettings, SharedTier, shares,
-};
+use lodestore_cache::memory_budget::{MemoryRequest, shares};
+use lodestore_cache::shared::{BatchAccess, Invalidation, SharedSettings};
+use lodestore_cache::{PolicySpec, SharedTier};
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 

@@ -1,6 +1,8 @@
 use std::thread;
 
-use lodestore_cache::{BypassSettings, PolicyKind, PolicySpec, SharedSettings};
+use lodestore_cache::bypass::BypassSettings;
+use lodestore_cache::shared::SharedSettings;
+use lodestore_cache::{PolicyKind, PolicySpec};
 use lodestore_graph::PartitionBook;
 use lodestore_store::Dtype;
 use proptest::prelude::*;

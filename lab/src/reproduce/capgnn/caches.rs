@@ -5,9 +5,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use lodestore_cache::{PolicyKind, PolicySpec, SharedSettings, SharedTier, TierSpec};
+use lodestore_cache::shared::SharedSettings;
+use lodestore_cache::{PolicyKind, PolicySpec, SharedTier, TierSpec};
 use lodestore_client::{RowSource, TieredSource};
-use lodestore_trainer::{EpochReport, Progress, TrainConfig, WorkerSources, train};
+use lodestore_trainer::report::EpochReport;
+use lodestore_trainer::{Progress, TrainConfig, WorkerSources, train};
 use serde::Serialize;
 
 use super::halos::overlap_ratios;

@@ -89,7 +89,7 @@ fn first_hops(graph: &TrainGraph<'_>, part: PartId, n_hops: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use lodestore_graph::PartitionBook;
-    use lodestore_trainer::RowsFrom;
+    use lodestore_trainer::report::RowsFrom;
 
     use super::*;
 

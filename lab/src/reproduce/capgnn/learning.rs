@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use anyhow::{Result, anyhow};
-use lodestore_trainer::{EpochReport, Progress, TrainConfig, TrainReport, train};
+use lodestore_trainer::report::EpochReport;
+use lodestore_trainer::{Progress, TrainConfig, TrainReport, train};
 use serde::Serialize;
 
 use super::ways::Way;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use lodestore_client::ClientConfig;
 use lodestore_store::{Graph, OpenOptions};
-use lodestore_trainer::{EpochReport, TrainConfig};
+use lodestore_trainer::TrainConfig;
+use lodestore_trainer::report::EpochReport;
 use serde::Serialize;
 
 use super::ways::{Way, profiles};

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lodestore_store::Graph;
-use lodestore_trainer::{EpochReport, TrainConfig};
+use lodestore_trainer::TrainConfig;
+use lodestore_trainer::report::EpochReport;
 use serde::{Deserialize, Serialize};
 
 use super::ways::{Way, profiles};

@@ -2,8 +2,10 @@
 
 use anyhow::{Context, Result};
 use lodestore_graph::rapa::DiskProfile;
-use lodestore_store::available_memory_bytes;
-use lodestore_trainer::{Compression, FullConfig, Halo, TrainConfig, profile_device};
+use lodestore_store::reader::available_memory_bytes;
+use lodestore_trainer::TrainConfig;
+use lodestore_trainer::config::{Compression, FullConfig, Halo};
+use lodestore_trainer::profile::profile_device;
 use serde::Serialize;
 
 use lode_cli::human;

@@ -1,7 +1,8 @@
 //! Counts of a graph, for each partitioner, number of servers, model and batch.
 
 use lodestore_graph::sampler::{Deal, Fanout};
-use lodestore_trainer::{ModelKind, TrainConfig, parameter_count};
+use lodestore_trainer::model::parameter_count;
+use lodestore_trainer::{ModelKind, TrainConfig};
 use serde::Serialize;
 
 use super::accuracy::Learnt;

@@ -19,7 +19,8 @@ use clap::Args;
 use lodestore_graph::partition::Algorithm;
 use lodestore_graph::sampler::{Fanout, FanoutError};
 use lodestore_store::Graph;
-use lodestore_trainer::{ModelKind, Replay};
+use lodestore_trainer::ModelKind;
+use lodestore_trainer::replay::Replay;
 use serde::Serialize;
 
 use super::recording::{Compute, Recording};

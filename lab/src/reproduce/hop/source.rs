@@ -9,7 +9,8 @@ use lodestore_graph::partition::{Algorithm, PartitionConfig, partition};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_store::{EXTERNAL_ID_TENSOR, EmbeddedStore, Graph};
+use lodestore_store::import::EXTERNAL_ID_TENSOR;
+use lodestore_store::{EmbeddedStore, Graph};
 use lodestore_trainer::TrainConfig;
 
 use lode_cli::topology::open_topology;

@@ -8,9 +8,10 @@ use anyhow::{Result, bail};
 use lodestore_client::ClientConfig;
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::OpenOptions;
-use lodestore_trainer::{
-    EpochReport, HopConfig, Merge, Migration, Replay, Roots, Strategy, TrainConfig, TrainReport,
-};
+use lodestore_trainer::config::{HopConfig, Merge, Migration, Roots};
+use lodestore_trainer::replay::Replay;
+use lodestore_trainer::report::EpochReport;
+use lodestore_trainer::{Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
 use super::cells::Model;

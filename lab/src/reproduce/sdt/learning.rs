@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 use anyhow::{Result, anyhow};
 use lodestore_client::PullKind;
 use lodestore_graph::NodeId;
-use lodestore_trainer::{
-    EpochReport, OptimizerState, Progress, SdtConfig, Strategy, TrainConfig, TrainError,
-    TrainReport, parameter_count, train,
-};
+use lodestore_trainer::config::{OptimizerState, SdtConfig};
+use lodestore_trainer::model::parameter_count;
+use lodestore_trainer::report::EpochReport;
+use lodestore_trainer::{Progress, Strategy, TrainConfig, TrainError, TrainReport, train};
 use serde::Serialize;
 
 use crate::reproduce::cut::{Cut, Source, Splits};

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use glommio::sync::StaticPermit;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{COMMIT_AHEAD_MAX, ROWS_PER_PUSH_MAX};
-use lodestore_schema::{CommitStep, Failure, FailureCode, Push};
+use lodestore_schema::request::{CommitStep, Push};
+use lodestore_schema::{Failure, FailureCode};
 use tracing::warn;
 
 use super::Shard;

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
-use lodestore_schema::{CommitStep, FailureCode, PullKind, Push, Reply, Request, RequestBody};
-use lodestore_store::Folding;
+use lodestore_schema::request::{CommitStep, PullKind, Push};
+use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
+use lodestore_store::update::Folding;
 
 use super::wire::PlainConnection;
 use crate::config::ServerConfig;

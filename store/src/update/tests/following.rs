@@ -134,7 +134,7 @@ fn a_follower_has_the_writers_rows_version_after_version_and_after_each_start() 
     }
     let (dir, version) = (pair.folder(), follower.version());
     drop(follower);
-    let report = crate::verify(&dir, &mut |_, _| {}).unwrap();
+    let report = crate::verify::verify(&dir, &mut |_, _| {}).unwrap();
     assert!(report.ok, "{report:?}");
     assert_eq!(pair.follower().version(), version);
 }

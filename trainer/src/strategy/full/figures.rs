@@ -1,6 +1,6 @@
 //! Counts of a partition in an epoch.
 
-use lodestore_client::LoadStats;
+use lodestore_client::load_stats::LoadStats;
 use serde::{Deserialize, Serialize};
 
 use super::exchange::Sent;

@@ -5,7 +5,9 @@
 //! for the time of an epoch only, and pulls them again through the tiers.
 
 use candle_core::{Result, Tensor};
-use lodestore_client::{LoadStats, PullKind, RowBuffer};
+use lodestore_client::PullKind;
+use lodestore_client::buffer::RowBuffer;
+use lodestore_client::load_stats::LoadStats;
 use lodestore_graph::{NodeId, PartitionBook};
 
 use super::graph::PartGraph;

@@ -2,7 +2,7 @@
 
 use std::{ops::ControlFlow, time::Instant};
 
-use lodestore_client::LoadStats;
+use lodestore_client::load_stats::LoadStats;
 use lodestore_graph::NodeId;
 
 use super::{

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use lodestore_client::{MemorySource, PullStats, RowSource};
+use lodestore_client::RowSource;
+use lodestore_client::source::PullStats;
+use lodestore_client::source::memory::MemorySource;
 use lodestore_graph::{
     PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
     topology::Topology,

@@ -2,9 +2,11 @@
 
 use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
 
-use lodestore_client::{
-    BatchLoader, ClientError, LoadStats, PrefetchStats, RowBuffer, RowResidency,
-};
+use lodestore_client::buffer::RowBuffer;
+use lodestore_client::load_stats::LoadStats;
+use lodestore_client::loader::RowResidency;
+use lodestore_client::prefetch::PrefetchStats;
+use lodestore_client::{BatchLoader, ClientError};
 use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
 
 use super::{Iteration, iteration::TimeStep};

@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use lodestore_client::BatchReadiness;
+use lodestore_client::prefetch::BatchReadiness;
 use lodestore_graph::NodeId;
 
 use super::{

@@ -2,7 +2,9 @@
 
 use std::{ops::Range, thread, time::Instant};
 
-use lodestore_client::{ClientError, LoadStats, PullKind, RowBuffer};
+use lodestore_client::buffer::RowBuffer;
+use lodestore_client::load_stats::LoadStats;
+use lodestore_client::{ClientError, PullKind};
 use lodestore_graph::{NodeId, PartId, PartitionBook, topology::Topology};
 
 use super::plan::{Depth, PartitionPlan, Reach, Region};
@@ -219,7 +221,9 @@ impl LocalPartition {
 mod tests {
     use std::sync::Arc;
 
-    use lodestore_client::{MemorySource, PullStats, RowSource};
+    use lodestore_client::RowSource;
+    use lodestore_client::source::PullStats;
+    use lodestore_client::source::memory::MemorySource;
     use lodestore_graph::{
         edges::MemoryEdges,
         relabel::Relabelling,

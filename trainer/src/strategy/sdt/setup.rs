@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, thread::Scope};
 
-use lodestore_client::{PrefetchStats, RowBuffer};
+use lodestore_client::buffer::RowBuffer;
+use lodestore_client::prefetch::PrefetchStats;
 use lodestore_graph::NodeId;
 
 use super::{

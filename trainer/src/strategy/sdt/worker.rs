@@ -5,7 +5,10 @@ use std::{
     time::Instant,
 };
 
-use lodestore_client::{BatchReadiness, ClientError, LoadStats, PrefetchStats, RowBuffer};
+use lodestore_client::ClientError;
+use lodestore_client::buffer::RowBuffer;
+use lodestore_client::load_stats::LoadStats;
+use lodestore_client::prefetch::{BatchReadiness, PrefetchStats};
 use lodestore_graph::{
     NodeId,
     sampler::{Fanout, RootPlan, Sampler, epoch_order},

@@ -7,13 +7,20 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
+use lodestore_cache::bypass::BypassSettings;
+use lodestore_cache::device::Device;
+use lodestore_cache::memory_budget::Reservation;
+use lodestore_cache::shared::SharedSettings;
+use lodestore_cache::two_level::Inclusion;
 use lodestore_cache::{
-    BypassSettings, Device, DeviceTier, Inclusion, MemoryBudget, PolicyKind, PolicySpec,
-    Reservation, SharedSettings, SharedTier, TierSpec, TwoLevelTier,
+    DeviceTier, MemoryBudget, PolicyKind, PolicySpec, SharedTier, TierSpec, TwoLevelTier,
 };
-use lodestore_client::{DeviceSource, HaloBuffer, RowSource, TieredSource};
-use lodestore_store::available_memory_bytes;
-use lodestore_trainer::{Fetch, Strategy};
+use lodestore_client::halo_buffer::HaloBuffer;
+use lodestore_client::source::device::DeviceSource;
+use lodestore_client::{RowSource, TieredSource};
+use lodestore_store::reader::available_memory_bytes;
+use lodestore_trainer::Strategy;
+use lodestore_trainer::config::Fetch;
 
 use super::policy_inputs::PolicyInputs;
 use crate::candidates::RuleReport;

@@ -1,6 +1,8 @@
 //! Counters of tiers.
 
-use lodestore_cache::{Inclusion, PolicyKind, TierStats, TwoLevelStats};
+use lodestore_cache::PolicyKind;
+use lodestore_cache::directory::TierStats;
+use lodestore_cache::two_level::{Inclusion, TwoLevelStats};
 use serde::Serialize;
 
 use super::Tiers;

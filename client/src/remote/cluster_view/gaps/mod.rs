@@ -2,7 +2,7 @@
 //! puts.
 
 use lodestore_graph::PartId;
-use lodestore_schema::{Description, Role};
+use lodestore_schema::reply::{Description, Role};
 
 use super::ClusterView;
 use crate::address::Address;

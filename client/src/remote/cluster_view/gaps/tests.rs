@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use lodestore_schema::PartState;
+use lodestore_schema::reply::PartState;
 
 use super::super::refresh::restarted;
 use super::*;

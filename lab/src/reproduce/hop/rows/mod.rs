@@ -5,7 +5,8 @@ use std::ops::AddAssign;
 use lodestore_graph::micrograph::{Locality, Micrographs};
 use lodestore_graph::sampler::{Deal, Fanout, RootPlan, Sampler, epoch_order};
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_trainer::{Iteration, Iterations, Merge};
+use lodestore_trainer::config::Merge;
+use lodestore_trainer::strategy::hop::{Iteration, Iterations};
 use rayon::prelude::*;
 use serde::Serialize;
 

@@ -37,7 +37,7 @@ impl BatchSource for Replay {
         let batch = index as usize % self.trace.n_batches();
         let rows = self.trace.rows(batch..batch + 1);
         let nodes = rows.iter().map(|row| NodeId(row.0)).collect();
-        Ok((Batch { nodes, ..Batch::default() }, RowResidency::Nothing))
+        Ok((Batch { nodes, ..Batch::default() }, None))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {

@@ -1,40 +1,10 @@
 //! Rows pulled together, put where each belongs.
 
-use lodestore_graph::NodeId;
-
-use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource};
-
 /// Copies row `i` of `rows` to row `positions[i]` of `out`, which has room for all of them.
 pub(crate) fn scatter(rows: &[u8], row_bytes: usize, positions: &[u32], out: &mut [u8]) {
     for (row, &position) in rows.chunks_exact(row_bytes).zip(positions) {
         out[position as usize * row_bytes..][..row_bytes].copy_from_slice(row);
     }
-}
-
-/// Pulls `ids` with one pull and writes row `i` to row `positions[i]` of `out`, in place.
-///
-/// `positions` rise and fit into `out`. Rows of `out` at other positions are overwritten with
-/// anything: the pull lands in the last rows of `out` and spreads from there, so that a batch
-/// needs no second copy of its missing rows.
-pub(crate) fn pull_scattered(
-    source: &dyn RowSource,
-    tensor: &str,
-    ids: &[NodeId],
-    positions: &[u32],
-    out: &mut [u8],
-    kind: PullKind,
-) -> Result<PullStats, ClientError> {
-    debug_assert_eq!(ids.len(), positions.len());
-    debug_assert!(positions.is_sorted());
-    if ids.is_empty() {
-        return Ok(PullStats::default());
-    }
-    let row_bytes = source.tensor(tensor)?.row_bytes();
-    let tail = out.len() - ids.len() * row_bytes;
-    let stats = source.pull(tensor, ids, &mut out[tail..], kind)?;
-    spread(out, row_bytes, positions);
-    Ok(stats)
 }
 
 /// Moves the last `positions.len()` rows of `rows` to `positions`, first row first.

@@ -37,7 +37,7 @@ impl BatchSource for Batches {
     }
 
     fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
-        Ok((Batch { nodes: nodes(index), ..Batch::default() }, RowResidency::Nothing))
+        Ok((Batch { nodes: nodes(index), ..Batch::default() }, None))
     }
 
     fn end_of_epoch(&self, _index: u32) -> u32 {
@@ -67,7 +67,8 @@ pub(crate) fn forks_while_batches_come() {
         let mut turn = planned.turn(index);
         turn.announce(vec![index + 1; 50]);
         let mut out = vec![0; 50 * ROW_BYTES];
-        let batch = &mut [(&nodes(index)[..], RowResidency::Planned(turn))];
+        let kept: RowResidency = Some(Box::new(turn));
+        let batch = &mut [(&nodes(index)[..], kept)];
         loader.clone().load_together(batch, &mut out).map(|_| out)
     };
     let pull = |source: &dyn RowSource, index| {

@@ -190,8 +190,8 @@ impl RowSource for HaloBuffer {
         self.inner.tensor(name)
     }
 
-    fn halo_buffer(&self) -> Option<&HaloBuffer> {
-        Some(self)
+    fn buffer_bytes(&self) -> Option<u64> {
+        Some(self.bytes())
     }
 
     /// As of any source; the stats are of the rows that the buffer lacked or wanted.

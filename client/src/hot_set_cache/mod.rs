@@ -14,15 +14,16 @@ use std::{
 
 use lodestore_cache::double_buffer::DoubleBuffer;
 use lodestore_cache::hot_set::HotSet;
+use lodestore_cache::slots::NO_SLOT;
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::Generation;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ClientError;
 use crate::load_stats::LoadStats;
-use crate::loader::BatchLoader;
-use crate::scatter::pull_scattered;
-use crate::source::PullKind;
+use crate::loader::{BatchLoader, PullAt, Residency};
+use crate::scatter::spread;
+use crate::source::{PullKind, PullStats};
 
 /// Chooses the hot set of an epoch: distinct ids that rise.
 pub type ChooseHotSet<'a> = dyn Fn(u32) -> Result<Vec<NodeId>, ClientError> + Send + Sync + 'a;
@@ -169,6 +170,46 @@ impl Drop for HotSetCache<'_> {
     }
 }
 
+/// One batch's access to the rows of a hot set.
+pub struct HotRows {
+    set: Arc<HotSet>,
+    /// The slot of each remote node of the batch.
+    slots: Vec<u32>,
+}
+
+impl HotRows {
+    /// Returns the access of one batch to `set`.
+    #[must_use]
+    pub fn new(set: Arc<HotSet>) -> Self {
+        Self { set, slots: Vec::new() }
+    }
+}
+
+impl Residency for HotRows {
+    fn look_up(&mut self, ids: &[NodeId], _at: &[u32]) -> Result<&[u32], ClientError> {
+        self.slots.clear();
+        self.set.find(bytemuck::cast_slice(ids), &mut self.slots);
+        Ok(&self.slots)
+    }
+
+    fn move_rows(
+        &mut self,
+        at: &[u32],
+        out: &mut [u8],
+        _pull: &mut PullAt<'_>,
+    ) -> Result<PullStats, ClientError> {
+        let row_bytes = self.set.row_bytes();
+        for (&slot, &at) in self.slots.iter().zip(at).filter(|(slot, _)| **slot != NO_SLOT) {
+            out[at as usize * row_bytes..][..row_bytes].copy_from_slice(self.set.row(slot));
+        }
+        Ok(PullStats::default())
+    }
+
+    fn keeps_pulled_rows(&self) -> bool {
+        false
+    }
+}
+
 /// A hot set and what it took.
 struct Built {
     set: HotSet,
@@ -258,14 +299,7 @@ fn build(loader: &BatchLoader, ids: &[NodeId], previous: &HotSet) -> Result<Buil
     let kept_rows = (ids.len() - missing.len()) as u64;
     let ids = ids.iter().map(|id| id.0).collect();
     let set = HotSet::build(ids, row_bytes, |ids, rows| {
-        pulled = LoadStats::from_pull(pull_scattered(
-            loader.remote(),
-            loader.tensor(),
-            &missing,
-            &missing_at,
-            rows,
-            PullKind::Vector,
-        )?);
+        pulled = LoadStats::from_pull(pull_missing(loader, &missing, &missing_at, rows)?);
         for (&id, row) in ids.iter().zip(rows.chunks_exact_mut(row_bytes)) {
             if let Some(kept) = previous.get(id) {
                 row.copy_from_slice(kept);
@@ -276,9 +310,29 @@ fn build(loader: &BatchLoader, ids: &[NodeId], previous: &HotSet) -> Result<Buil
     Ok(Built { set, pulled, kept_rows })
 }
 
+/// Pulls the rows of `missing` by one VectorPull, and puts row `i` at `missing_at[i]` of `rows`.
+///
+/// Other rows are overwritten with anything: the pull lands in the last rows and spreads from
+/// there, so that a set needs no second copy of its missing rows.
+fn pull_missing(
+    loader: &BatchLoader,
+    missing: &[NodeId],
+    missing_at: &[u32],
+    rows: &mut [u8],
+) -> Result<PullStats, ClientError> {
+    if missing.is_empty() {
+        return Ok(PullStats::default());
+    }
+    let landing = rows.len() - missing.len() * loader.row_bytes();
+    let kind = PullKind::Vector;
+    let pulled = loader.remote().pull(loader.tensor(), missing, &mut rows[landing..], kind)?;
+    spread(rows, loader.row_bytes(), missing_at);
+    Ok(pulled)
+}
+
 impl std::fmt::Debug for HotSetCache<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SteadyCache").field("stats", &self.stats()).finish_non_exhaustive()
+        f.debug_struct("HotSetCache").field("stats", &self.stats()).finish_non_exhaustive()
     }
 }
 

@@ -8,15 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lodestore_cache::hot_set::HotSet;
-use lodestore_cache::slots::NO_SLOT;
 use lodestore_graph::{NodeId, PartId};
 use rayon::prelude::*;
 
 use crate::buffer::RowBuffer;
 use crate::error::ClientError;
 use crate::load_stats::LoadStats;
-use crate::oracle_tier::BatchTicket;
 use crate::scatter::spread;
 use crate::source::{PullKind, PullStats, RowSource, TierRows};
 use split::{Counts, Split};
@@ -39,15 +36,38 @@ pub struct BatchLoader {
 /// so hedging and the choice of replicas would learn nothing.
 const MEANWHILE_BYTES: usize = 1 << 20;
 
-/// Where remote rows of a batch may lie already.
-pub enum RowResidency {
-    /// Nowhere.
-    Nothing,
-    /// In the hot set of its epoch.
-    Hot(Arc<HotSet>),
-    /// In the tier that follows the schedule, when it is the batch's turn.
-    Planned(BatchTicket),
+/// One batch's access to remote rows that are kept near the trainer.
+///
+/// A loader calls `look_up` once, then `move_rows` once, or `give_up` after an error.
+pub trait Residency: Send {
+    /// Looks up the remote nodes of the batch; `at[i]` is the position of `ids[i]` in the batch.
+    /// Returns the slot of each, [`NO_SLOT`](lodestore_cache::slots::NO_SLOT) where its row has to be pulled.
+    fn look_up(&mut self, ids: &[NodeId], at: &[u32]) -> Result<&[u32], ClientError>;
+
+    /// Copies the rows that were found to `out`, and may keep those that were pulled: row `at[i]` of
+    /// `out` is that of the `i`th remote node. Pulls rows that were found and are not there by
+    /// `pull`, and returns what that moved.
+    fn move_rows(
+        &mut self,
+        at: &[u32],
+        out: &mut [u8],
+        pull: &mut PullAt<'_>,
+    ) -> Result<PullStats, ClientError>;
+
+    /// Returns whether it keeps rows that this batch pulls. Batches that are loaded together then
+    /// pull each its own misses, and wait for each other in their order.
+    fn keeps_pulled_rows(&self) -> bool;
+
+    /// Ends the access of a batch that has failed.
+    fn give_up(&mut self) {}
 }
+
+/// Pulls rows of remote nodes to the given rows of the output.
+pub type PullAt<'a> =
+    dyn FnMut(&[NodeId], &[u32], &mut [u8]) -> Result<PullStats, ClientError> + 'a;
+
+/// The remote rows of a batch that are kept near; `None` where none are.
+pub type RowResidency = Option<Box<dyn Residency>>;
 
 impl BatchLoader {
     /// Returns a loader of `tensor` for a worker that owns the partitions `owned`: their rows come
@@ -89,7 +109,7 @@ impl BatchLoader {
     ///
     /// Remote rows are fetched by one SyncPull.
     pub fn load(&mut self, nodes: &[NodeId], out: &mut [u8]) -> Result<LoadStats, ClientError> {
-        let stats = self.load_together(&mut [(nodes, RowResidency::Nothing)], out)?;
+        let stats = self.load_together(&mut [(nodes, None)], out)?;
         Ok(stats[0])
     }
 
@@ -141,10 +161,8 @@ impl BatchLoader {
     ) -> Result<Vec<LoadStats>, ClientError> {
         let loaded = self.load_all(batches, out);
         if loaded.is_err() {
-            for (_, kept) in batches {
-                if let RowResidency::Planned(turn) = kept {
-                    turn.give_up();
-                }
+            for kept in batches.iter_mut().filter_map(|(_, kept)| kept.as_mut()) {
+                kept.give_up();
             }
         }
         loaded
@@ -162,15 +180,14 @@ impl BatchLoader {
             return Err(ClientError::TooManyRows { n_rows });
         }
         let mut took = LoadTimings::default();
-        let (counts, planned_at) = self.split_up(batches, &mut took)?;
+        let (counts, remote_at) = self.split_up(batches, &mut took)?;
         let (mut stats, n_placed) = self.load_missing(&counts, &mut took, out)?;
         let Split { local, local_at, .. } = &self.split;
         let (local, local_at) = (&local[n_placed..], &local_at[n_placed..]);
         self.local.pull_at(&self.tensor, local, local_at, out, PullKind::Sync)?;
-        self.copy_hot(batches, out);
-        for (((_, kept), at), stats) in batches.iter_mut().zip(&planned_at).zip(&mut stats) {
-            if let RowResidency::Planned(turn) = kept {
-                self.move_planned(turn, at, (stats, &mut took), out)?;
+        for (((_, kept), at), stats) in batches.iter_mut().zip(&remote_at).zip(&mut stats) {
+            if let Some(kept) = kept {
+                self.move_kept(&mut **kept, at, (stats, &mut took), out)?;
             }
         }
         took.share(start.elapsed(), &mut stats);
@@ -187,9 +204,8 @@ impl BatchLoader {
         &self.tensor
     }
 
-    /// Splits the rows of batches by where they come from. Tiers that follow the schedule look up
-    /// here, batch by batch. Returns counts, and where the remote rows of each batch with such a
-    /// tier belong.
+    /// Splits the rows of batches by where they come from; kept rows are looked up batch by batch.
+    /// Returns counts, and where the remote rows of each batch with kept rows belong.
     fn split_up(
         &mut self,
         batches: &mut [(&[NodeId], RowResidency)],
@@ -197,67 +213,44 @@ impl BatchLoader {
     ) -> Result<(Vec<Counts>, Vec<Vec<u32>>), ClientError> {
         let start = Instant::now();
         self.split.clear();
-        let (mut counts, mut planned_at) = (Vec::with_capacity(batches.len()), Vec::new());
+        let (mut counts, mut remote_at) = (Vec::with_capacity(batches.len()), Vec::new());
         let mut first = 0;
         for (nodes, kept) in &mut *batches {
-            let mut at = Vec::new();
-            counts.push(match kept {
-                RowResidency::Planned(turn) => {
-                    let counts;
-                    (counts, at) = self.split_planned((nodes, first), turn)?;
-                    counts
-                }
-                RowResidency::Hot(hot) => self.split.add(nodes, first, &self.owned, Some(hot)),
-                RowResidency::Nothing => self.split.add(nodes, first, &self.owned, None),
+            let mut of_batch = self.split.add(nodes, first, &self.owned);
+            remote_at.push(match kept {
+                Some(kept) => self.split.look_up(&mut of_batch, first, &mut **kept)?,
+                None => Vec::new(),
             });
-            planned_at.push(at);
+            counts.push(of_batch);
             first += nodes.len() as u32;
         }
-        let is_planned = |(_, kept): &(_, RowResidency)| matches!(kept, RowResidency::Planned(_));
-        // What such a tier has pulled is its decision, and is pulled for each batch that misses it.
-        if batches.len() > 1 && !batches.iter().any(is_planned) {
+        let keeps = |(_, kept): &(_, RowResidency)| {
+            kept.as_ref().is_some_and(|kept| kept.keeps_pulled_rows())
+        };
+        if batches.len() > 1 && !batches.iter().any(keeps) {
             self.split.find_repeats(&mut counts);
         }
         took.lookup += start.elapsed();
-        Ok((counts, planned_at))
+        Ok((counts, remote_at))
     }
 
-    /// Splits a batch whose first row is `first` by what the tier of `turn` decides. Returns also
-    /// where all of its remote rows belong.
-    fn split_planned(
-        &mut self,
-        (nodes, first): (&[NodeId], u32),
-        turn: &mut BatchTicket,
-    ) -> Result<(Counts, Vec<u32>), ClientError> {
-        let before = self.split.missing.len();
-        let mut counts = self.split.add(nodes, first, &self.owned, None);
-        let remote = self.split.missing.split_off(before);
-        let at = self.split.missing_at.split_off(before);
-        let slots = turn.look_up(remote, at.iter().map(|at| at - first))?;
-        let absent = slots.iter().zip(&at).filter(|(slot, _)| **slot == NO_SLOT);
-        self.split.missing_at.extend(absent.map(|(_, at)| at));
-        let of_batch = &self.split.missing_at[before..];
-        self.split.missing.extend(of_batch.iter().map(|at| nodes[(at - first) as usize]));
-        counts.missing = self.split.missing.len() - before;
-        counts.hot = at.len() - counts.missing;
-        Ok((counts, at))
-    }
-
-    /// Moves the rows of a batch between `out` and the tier of its turn.
-    fn move_planned(
+    /// Moves the rows of a batch between `out` and where they are kept.
+    fn move_kept(
         &self,
-        turn: &mut BatchTicket,
+        kept: &mut dyn Residency,
         at: &[u32],
         (stats, took): (&mut LoadStats, &mut LoadTimings),
         out: &mut [u8],
     ) -> Result<(), ClientError> {
         let start = Instant::now();
-        let pull = |ids: &[NodeId], at: &[u32], out: &mut [u8]| {
+        let mut pull = |ids: &[NodeId], at: &[u32], out: &mut [u8]| {
             self.remote.pull_at(&self.tensor, ids, at, out, PullKind::Sync)
         };
-        let lost = turn.move_rows(at, out, pull)?;
-        // Waiting for the batches before is waiting for their pulls.
-        took.pull += start.elapsed();
+        let lost = kept.move_rows(at, out, &mut pull)?;
+        if kept.keeps_pulled_rows() {
+            // Waiting for the batches before is waiting for their pulls.
+            took.pull += start.elapsed();
+        }
         stats.hit_rows -= lost.rows.min(stats.hit_rows);
         *stats += LoadStats::from_pull(lost);
         Ok(())
@@ -308,20 +301,6 @@ impl BatchLoader {
         let n_placed = if gathered.transpose()?.is_some() { n_placed } else { 0 };
         spread(out, self.row_bytes, missing_at);
         Ok((pulled, pull_time, n_placed))
-    }
-
-    /// The rows that hot sets have.
-    fn copy_hot(&self, batches: &[(&[NodeId], RowResidency)], out: &mut [u8]) {
-        let mut hot_rows = self.split.hot_at.iter().zip(&self.split.hot_slots).peekable();
-        let mut end = 0;
-        for (nodes, kept) in batches {
-            end += nodes.len() as u32;
-            let RowResidency::Hot(hot) = kept else { continue };
-            while let Some((&at, &slot)) = hot_rows.next_if(|(at, _)| **at < end) {
-                let out = &mut out[at as usize * self.row_bytes..][..self.row_bytes];
-                out.copy_from_slice(hot.row(slot));
-            }
-        }
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
-use lodestore_cache::hot_set::HotSet;
 use lodestore_cache::slots::NO_SLOT;
 use lodestore_graph::NodeId;
+
+use super::Residency;
+use crate::error::ClientError;
 
 /// The rows of batches that are loaded together, by where they come from. Positions are those of
 /// rows in the memory of all batches, and rise in each list.
@@ -14,13 +16,8 @@ pub(super) struct Split {
     pub(super) local_at: Vec<u32>,
     pub(super) missing: Vec<NodeId>,
     pub(super) missing_at: Vec<u32>,
-    pub(super) hot_at: Vec<u32>,
-    /// Where in their hot sets the rows of `hot_at` are.
-    pub(super) hot_slots: Vec<u32>,
     /// Missing rows that another missing one is a copy of: where that is, and where they belong.
     pub(super) repeats: Vec<(u32, u32)>,
-    /// State of each node of the batch that is loaded.
-    slots: Vec<u32>,
     /// Ids and places in `missing`, to find repeats.
     by_id: Vec<u64>,
 }
@@ -45,44 +42,48 @@ impl Split {
         self.local_at.clear();
         self.missing.clear();
         self.missing_at.clear();
-        self.hot_at.clear();
-        self.hot_slots.clear();
         self.repeats.clear();
     }
 
-    /// Takes in a batch whose rows lie at position `first` and after.
-    pub(super) fn add(
-        &mut self,
-        nodes: &[NodeId],
-        first: u32,
-        owned: &[Range<u32>],
-        hot: Option<&HotSet>,
-    ) -> Counts {
-        let before = self.counts();
-        self.slots.clear();
-        match hot {
-            Some(hot) => hot.find(bytemuck::cast_slice(nodes), &mut self.slots),
-            None => self.slots.resize(nodes.len(), NO_SLOT),
-        }
-        for (position, (&node, &slot)) in (first..).zip(nodes.iter().zip(&self.slots)) {
+    /// Adds a batch whose rows belong at position `first` and after; all remote rows are missing.
+    pub(super) fn add(&mut self, nodes: &[NodeId], first: u32, owned: &[Range<u32>]) -> Counts {
+        let (n_local, n_missing) = (self.local.len(), self.missing.len());
+        for (position, &node) in (first..).zip(nodes) {
             if owned.iter().any(|range| range.contains(&node.0)) {
                 self.local.push(node);
                 self.local_at.push(position);
-            } else if slot != NO_SLOT {
-                self.hot_at.push(position);
-                self.hot_slots.push(slot);
             } else {
                 self.missing.push(node);
                 self.missing_at.push(position);
             }
         }
-        let now = self.counts();
-        Counts {
-            local: now.local - before.local,
-            hot: now.hot - before.hot,
-            missing: now.missing - before.missing,
-            repeats: 0,
+        let (local, missing) = (self.local.len() - n_local, self.missing.len() - n_missing);
+        Counts { local, missing, ..Counts::default() }
+    }
+
+    /// Looks up the missing rows of the batch that was added last, and leaves those that `kept`
+    /// lacks. Returns where all remote rows of the batch belong.
+    pub(super) fn look_up(
+        &mut self,
+        counts: &mut Counts,
+        first: u32,
+        kept: &mut dyn Residency,
+    ) -> Result<Vec<u32>, ClientError> {
+        let before = self.missing.len() - counts.missing;
+        let remote_at = self.missing_at[before..].to_vec();
+        let in_batch: Vec<u32> = remote_at.iter().map(|at| at - first).collect();
+        let slots = kept.look_up(&self.missing[before..], &in_batch)?;
+        let mut n_missing = before;
+        for (i, _) in slots.iter().enumerate().filter(|(_, slot)| **slot == NO_SLOT) {
+            self.missing[n_missing] = self.missing[before + i];
+            self.missing_at[n_missing] = self.missing_at[before + i];
+            n_missing += 1;
         }
+        self.missing.truncate(n_missing);
+        self.missing_at.truncate(n_missing);
+        counts.hot = counts.missing - (n_missing - before);
+        counts.missing = n_missing - before;
+        Ok(remote_at)
     }
 
     /// Leaves of the missing rows the first of each node; the others become repeats of the batches
@@ -112,18 +113,41 @@ impl Split {
             self.missing_at.retain(|&at| at != REPEATED);
         }
     }
-
-    fn counts(&self) -> Counts {
-        let (local, hot, missing) = (self.local.len(), self.hot_at.len(), self.missing.len());
-        Counts { local, hot, missing, repeats: 0 }
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use lodestore_cache::hot_set::HotSetError;
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
+
+    use super::*;
+    use crate::loader::PullAt;
+    use crate::source::PullStats;
+
+    /// Keeps the rows of some nodes: each is its own slot.
+    struct Kept<'a>(&'a BTreeSet<u32>, Vec<u32>);
+
+    impl Residency for Kept<'_> {
+        fn look_up(&mut self, ids: &[NodeId], _: &[u32]) -> Result<&[u32], ClientError> {
+            let slot = |id: &NodeId| if self.0.contains(&id.0) { id.0 } else { NO_SLOT };
+            self.1 = ids.iter().map(slot).collect();
+            Ok(&self.1)
+        }
+
+        fn move_rows(
+            &mut self,
+            _: &[u32],
+            _: &mut [u8],
+            _: &mut PullAt<'_>,
+        ) -> Result<PullStats, ClientError> {
+            unreachable!("rows are not moved here")
+        }
+
+        fn keeps_pulled_rows(&self) -> bool {
+            false
+        }
+    }
 
     proptest! {
         #[test]
@@ -131,15 +155,20 @@ mod tests {
             batches in prop::collection::vec(prop::collection::vec(0u32..40, 0..30), 0..6),
             hot in prop::collection::btree_set(0u32..40, 0..12),
         ) {
-            let hot_rows = |_: &[u32], _: &mut [u8]| Ok::<(), HotSetError>(());
-            let hot = HotSet::build(hot.into_iter().collect(), 1, hot_rows).unwrap();
             let (mut split, owned) = (Split::default(), [10..20, 30..31]);
-            let (mut of_row, mut all) = (Vec::new(), Vec::new());
+            let (mut of_row, mut all, mut hot_at) = (Vec::new(), Vec::new(), Vec::new());
             for ids in &batches {
                 let nodes: Vec<NodeId> = ids.iter().map(|&id| NodeId(id)).collect();
-                let counts =
-                    split.add(&nodes, of_row.len() as u32, &owned, Some(&hot));
+                let first = of_row.len() as u32;
+                let mut counts = split.add(&nodes, first, &owned);
+                let mut kept = Kept(&hot, Vec::new());
+                let remote_at = split.look_up(&mut counts, first, &mut kept).unwrap();
                 prop_assert_eq!(counts.local + counts.hot + counts.missing, ids.len());
+                prop_assert_eq!(remote_at.len(), counts.hot + counts.missing);
+                let found = kept.1.iter().zip(remote_at).filter(|(slot, _)| **slot != NO_SLOT);
+                let found: Vec<(u32, u32)> = found.map(|(slot, at)| (*slot, at)).collect();
+                prop_assert_eq!(found.len(), counts.hot);
+                hot_at.extend(found);
                 all.push(counts);
                 of_row.extend(nodes);
             }
@@ -151,9 +180,8 @@ mod tests {
             for (&node, &at) in asked.clone().chain(split.local.iter().zip(&split.local_at)) {
                 prop_assert!(found[at as usize].replace(node).is_none());
             }
-            prop_assert_eq!(split.hot_at.len(), split.hot_slots.len());
-            for (&at, &slot) in split.hot_at.iter().zip(&split.hot_slots) {
-                prop_assert_eq!(hot.ids()[slot as usize], of_row[at as usize].0);
+            for (slot, at) in hot_at {
+                prop_assert_eq!(slot, of_row[at as usize].0);
                 prop_assert!(found[at as usize].replace(of_row[at as usize]).is_none());
             }
             for &(from, to) in &split.repeats {

@@ -1,4 +1,7 @@
+use lodestore_cache::hot_set::HotSet;
+
 use super::*;
+use crate::hot_set_cache::HotRows;
 use crate::source::PIECE_BYTES;
 use crate::source::TierRows;
 use crate::testing::{ROW_BYTES, TestSource, loader, loader_in_memory, nodes, rows_of};
@@ -17,6 +20,11 @@ fn remote() -> Arc<TestSource> {
     Arc::new(TestSource::new(Duration::ZERO, u64::MAX))
 }
 
+/// The access of a batch to a hot set.
+fn kept(set: Arc<HotSet>) -> RowResidency {
+    Some(Box::new(HotRows::new(set)))
+}
+
 proptest! {
     #[test]
     fn every_row_comes_from_its_place_and_the_rest_by_one_pull(
@@ -28,7 +36,7 @@ proptest! {
         let ids = nodes(ids);
         let mut out = vec![0xEE; ids.len() * ROW_BYTES];
         let set = hot(hot_ids.iter().copied().collect());
-        let mut one = [(&ids[..], RowResidency::Hot(set))];
+        let mut one = [(&ids[..], kept(set))];
         let stats = loader(&remote).load_together(&mut one, &mut out).unwrap()[0];
         prop_assert_eq!(out, rows_of(&ids));
         let is_local = |id: &&NodeId| (10..30).contains(&id.0);
@@ -56,7 +64,7 @@ proptest! {
     ) {
         let remote = remote();
         let ids: Vec<_> = batches.iter().map(|(ids, _)| nodes(ids.iter().copied())).collect();
-        let kept = batches.iter().map(|(_, set)| RowResidency::Hot(hot(set.iter().copied().collect())));
+        let kept = batches.iter().map(|(_, set)| kept(hot(set.iter().copied().collect())));
         let mut together: Vec<_> = ids.iter().map(|ids| &ids[..]).zip(kept).collect();
         let mut out = vec![0xEE; ids.iter().map(Vec::len).sum::<usize>() * ROW_BYTES];
         let stats = loader(&remote).load_together(&mut together, &mut out).unwrap();
@@ -146,7 +154,7 @@ proptest! {
     ) {
         let (n, ids, set) = (ids.len(), nodes(ids), hot(hot_ids.into_iter().collect()));
         let mut out = vec![0xEE; ids.len() * ROW_BYTES];
-        let mut one = [(&ids[..], RowResidency::Hot(set))];
+        let mut one = [(&ids[..], kept(set))];
         let (mut loader, _) = over_travelling(&remote());
         let stats = loader.load_together(&mut one, &mut out).unwrap()[0];
         prop_assert!(out == rows_of(&ids));

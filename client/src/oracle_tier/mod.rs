@@ -14,7 +14,7 @@ use lodestore_graph::fork::PerProcess;
 use crate::buffer::RowBuffer;
 use crate::error::ClientError;
 use crate::load_stats::LoadStats;
-use crate::loader::BatchLoader;
+use crate::loader::{BatchLoader, PullAt, Residency};
 use crate::source::{PullKind, PullStats};
 
 /// Most bytes of rows that filling the tier pulls together.
@@ -205,15 +205,20 @@ impl BatchTicket {
         self.next_uses = next_uses;
     }
 
-    /// Waits until the batches before this one have looked up, and looks up its remote nodes:
-    /// `positions` are theirs in the batch. Returns the slot of each, `NO_SLOT` for those that have
-    /// to be pulled. A row that an earlier batch is still pulling has a slot; it is there when this
-    /// batch moves rows.
-    pub(crate) fn look_up(
-        &mut self,
-        ids: Vec<NodeId>,
-        positions: impl Iterator<Item = u32>,
-    ) -> Result<&[u32], ClientError> {
+    /// Returns the remote nodes that were found in slots whose row has not come.
+    fn lost(&self, holes: &BTreeSet<u32>) -> Vec<usize> {
+        if holes.is_empty() {
+            return Vec::new();
+        }
+        let slots = self.decision.slots.iter().enumerate();
+        slots.filter(|(_, slot)| holes.contains(slot)).map(|(i, _)| i).collect()
+    }
+}
+
+impl Residency for BatchTicket {
+    /// Waits until the batches before this one have looked up. A row that an earlier batch is still
+    /// pulling has a slot; it is there when this batch moves rows.
+    fn look_up(&mut self, ids: &[NodeId], at: &[u32]) -> Result<&[u32], ClientError> {
         let tier = Arc::clone(&self.tier);
         let mut state = tier.lock()?;
         while state.next_lookup != self.index {
@@ -223,11 +228,11 @@ impl BatchTicket {
             }
             state = tier.wait(state);
         }
-        let next_use = |at: u32| self.next_uses.get(at as usize).copied();
-        let next: Option<Vec<u32>> = positions.map(next_use).collect();
+        let next_use = |&at: &u32| self.next_uses.get(at as usize).copied();
+        let next: Option<Vec<u32>> = at.iter().map(next_use).collect();
         state.tier.announce(&next.unwrap_or_default());
-        state.tier.decide(bytemuck::cast_slice(&ids), &mut self.decision);
-        self.ids = ids;
+        state.tier.decide(bytemuck::cast_slice(ids), &mut self.decision);
+        self.ids = ids.to_vec();
         self.stage = Stage::Decided;
         state.next_lookup += 1;
         let held = state.tier.n_resident() * state.tier.row_bytes();
@@ -237,18 +242,16 @@ impl BatchTicket {
         Ok(&self.decision.slots)
     }
 
-    /// Waits until the batches before this one have moved their rows or failed. Then copies the
-    /// rows that were found to `out`, and those that were pulled from there to their slots: row
-    /// `at[i]` of `out` is that of the `i`th remote node.
+    /// Waits until the batches before this one have moved their rows or failed.
     ///
     /// So each slot has the rows one after the other that it would have if every batch ended before
     /// the next begins: none is read before it has come, and none is written while it is to be
     /// read. Rows that a batch before was to bring, and has not, come by `pull`.
-    pub(crate) fn move_rows(
+    fn move_rows(
         &mut self,
         at: &[u32],
         out: &mut [u8],
-        pull: impl FnOnce(&[NodeId], &[u32], &mut [u8]) -> Result<PullStats, ClientError>,
+        pull: &mut PullAt<'_>,
     ) -> Result<PullStats, ClientError> {
         if self.stage != Stage::Decided {
             return Err(ClientError::Abandoned { batch: self.index });
@@ -287,17 +290,13 @@ impl BatchTicket {
         Ok(pulled)
     }
 
-    /// Returns the remote nodes that were found in slots whose row has not come.
-    fn lost(&self, holes: &BTreeSet<u32>) -> Vec<usize> {
-        if holes.is_empty() {
-            return Vec::new();
-        }
-        let slots = self.decision.slots.iter().enumerate();
-        slots.filter(|(_, slot)| holes.contains(slot)).map(|(i, _)| i).collect()
+    fn keeps_pulled_rows(&self) -> bool {
+        true
     }
 
-    /// Returns the turn up: see [`BatchTicket`].
-    pub(crate) fn give_up(&mut self) {
+    /// Ends the run for the batches after it, or takes rows out that it was to bring: see
+    /// [`BatchTicket`].
+    fn give_up(&mut self) {
         let stage = std::mem::replace(&mut self.stage, Stage::Ended);
         if stage == Stage::Ended {
             return;

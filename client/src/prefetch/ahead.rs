@@ -185,7 +185,7 @@ pub(super) fn prepare(
 ) -> Ready {
     let mut group = Group::get(source, index..index + 1);
     let claim = claim.filter(|_| !group.is_unordered());
-    if let ([prepared], [RowResidency::Nothing]) = (&mut group.batches[..], &group.kept[..])
+    if let ([prepared], [None]) = (&mut group.batches[..], &group.kept[..])
         && let Some(load) = take(loader, &prepared.batch.nodes)?
     {
         // There is room for all memory that was lent.
@@ -222,14 +222,15 @@ impl Group {
 
     /// Returns whether tiers that follow the schedule have decided in which order rows come.
     fn is_planned(&self) -> bool {
-        !self.kept.is_empty()
-            && self.kept.iter().all(|kept| matches!(kept, RowResidency::Planned(_)))
+        let keeps =
+            |kept: &RowResidency| kept.as_ref().is_some_and(|kept| kept.keeps_pulled_rows());
+        !self.kept.is_empty() && self.kept.iter().all(keeps)
     }
 
     /// Returns whether the order of its pulls decides nothing: no tier learns from those of hot
     /// sets, and planned ones keep their order themselves.
     fn is_unordered(&self) -> bool {
-        self.kept.iter().all(|kept| !matches!(kept, RowResidency::Nothing))
+        self.kept.iter().all(Option::is_some)
     }
 
     /// Loads their rows, and ends the claim. Memory goes `home` when the batches are dropped.

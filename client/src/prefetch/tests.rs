@@ -49,7 +49,7 @@ impl BatchSource for Batches {
             return Err(ClientError::Panicked { thread: "test batch" });
         }
         let batch = Batch { nodes: batch_nodes(index), ..Batch::default() };
-        Ok((batch, RowResidency::Nothing))
+        Ok((batch, None))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {
@@ -192,10 +192,7 @@ impl BatchSource for Equal {
     }
 
     fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
-        Ok((
-            Batch { nodes: nodes(index % 7..index % 7 + 5), ..Batch::default() },
-            RowResidency::Nothing,
-        ))
+        Ok((Batch { nodes: nodes(index % 7..index % 7 + 5), ..Batch::default() }, None))
     }
 
     fn end_of_epoch(&self, _index: u32) -> u32 {
@@ -329,7 +326,7 @@ impl BatchSource for OneRow {
         if self.slow.is_some_and(|slow| (index + slow).is_multiple_of(3)) {
             thread::sleep(Duration::from_micros(200));
         }
-        Ok((Batch { nodes: nodes([Self::node(index)]), ..Batch::default() }, RowResidency::Nothing))
+        Ok((Batch { nodes: nodes([Self::node(index)]), ..Batch::default() }, None))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {
@@ -457,10 +454,7 @@ impl BatchSource for OwnBatches {
     }
 
     fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
-        Ok((
-            Batch { nodes: nodes(10 + index..14 + index), ..Batch::default() },
-            RowResidency::Nothing,
-        ))
+        Ok((Batch { nodes: nodes(10 + index..14 + index), ..Batch::default() }, None))
     }
 
     fn end_of_epoch(&self, _: u32) -> u32 {

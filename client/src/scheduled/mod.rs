@@ -287,8 +287,8 @@ impl BatchSource for ScheduledSource {
         let epoch = index / per_epoch;
         let position = index % per_epoch;
         // Taken before anything can fail: a dropped turn releases the ones that wait for it.
-        let kept = match &self.tier {
-            None => RowResidency::Nothing,
+        let kept: RowResidency = match &self.tier {
+            None => None,
             Some((tier, uses)) => {
                 let mut turn = tier.turn(index);
                 let mut next = uses.get(epoch, position)?;
@@ -296,7 +296,7 @@ impl BatchSource for ScheduledSource {
                     *next -= self.first;
                 }
                 turn.announce(next);
-                RowResidency::Planned(turn)
+                Some(Box::new(turn))
             }
         };
         Ok((self.schedule.get(self.worker, epoch, position)?, kept))

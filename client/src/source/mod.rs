@@ -12,7 +12,6 @@ use lodestore_store::Dtype;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ClientError;
-use crate::halo_buffer::HaloBuffer;
 use crate::scatter::scatter;
 
 /// A place that has the rows of a graph: servers, the embedded store, or memory.
@@ -57,8 +56,8 @@ pub trait RowSource: Send + Sync {
         Ok(false)
     }
 
-    /// Returns the buffer of `massive` that this is, if it is one.
-    fn halo_buffer(&self) -> Option<&HaloBuffer> {
+    /// Returns the memory of the rows that one worker's buffer keeps, in bytes; none without one.
+    fn buffer_bytes(&self) -> Option<u64> {
         None
     }
 

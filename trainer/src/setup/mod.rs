@@ -378,7 +378,7 @@ fn check_buffers(
     sources: &[WorkerSources],
     workers: &[u32],
 ) -> Result<(), TrainError> {
-    let has_none = |of: &WorkerSources| of.remote.halo_buffer().is_none();
+    let has_none = |of: &WorkerSources| of.remote.buffer_bytes().is_none();
     match sources.iter().position(has_none).filter(|_| fetch == Fetch::Massive) {
         Some(at) => Err(TrainError::NoBuffer { worker: workers[at] }),
         None => Ok(()),

@@ -51,7 +51,7 @@ impl BatchSource for Ondemand<'_> {
         let seed = self.share.plan.seed_of(self.share.worker, epoch, position);
         let State { sampler, roots, .. } = &mut *state;
         let batch = sampler.sample_at_most(&roots[position as usize], seed, self.max_edges)?;
-        Ok((batch, RowResidency::Nothing))
+        Ok((batch, None))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {

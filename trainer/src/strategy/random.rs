@@ -110,7 +110,7 @@ impl BatchSource for RandomBatches<'_> {
         let first = position as usize * config.batch_size;
         let last = (first + config.batch_size).min(state.roots.len());
         let roots = state.roots[first..last].to_vec();
-        Ok((state.sample(&roots, &config.fanouts, self.topology), RowResidency::Nothing))
+        Ok((state.sample(&roots, &config.fanouts, self.topology), None))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {

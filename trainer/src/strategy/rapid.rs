@@ -11,9 +11,9 @@ use std::{
     time::SystemTime,
 };
 
-use lodestore_client::hot_set_cache::{HotSetCache, HotSetStats};
+use lodestore_client::hot_set_cache::{HotRows, HotSetCache, HotSetStats};
 use lodestore_client::load_stats::LoadStats;
-use lodestore_client::loader::RowResidency;
+use lodestore_client::loader::{Residency, RowResidency};
 use lodestore_client::oracle_tier::OracleTier;
 use lodestore_client::prefetch::BatchSource;
 use lodestore_client::{BatchLoader, ClientError};
@@ -135,15 +135,15 @@ impl BatchSource for Rapid<'_> {
         let per_epoch = self.schedule.n_batches(self.worker);
         let (epoch, position) = (index / per_epoch, index % per_epoch);
         // Before anything can fail: a turn that is given up lets the others end.
-        let kept = match &self.keeper {
-            Keeper::Frequency(steady) => RowResidency::Hot(steady.for_epoch(epoch)?),
+        let kept: Box<dyn Residency> = match &self.keeper {
+            Keeper::Frequency(steady) => Box::new(HotRows::new(steady.for_epoch(epoch)?)),
             Keeper::Oracle(tier, uses, _) => {
                 let mut turn = tier.turn(index);
                 turn.announce(self.next_uses(uses, epoch, position)?);
-                RowResidency::Planned(turn)
+                Box::new(turn)
             }
         };
-        Ok((self.schedule.get(self.worker, epoch, position)?, kept))
+        Ok((self.schedule.get(self.worker, epoch, position)?, Some(kept)))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {

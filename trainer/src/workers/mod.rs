@@ -11,7 +11,6 @@ use std::{
 };
 
 use lodestore_client::RowSource;
-use lodestore_client::halo_buffer::HaloBuffer;
 use lodestore_client::hot_set_cache::HotSetStats;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::PrefetchStats;
@@ -241,7 +240,7 @@ impl<'scope> Team<'scope> {
                 prefetch: member.prefetch,
                 steady: rapid.map_or_else(HotSetStats::default, |rapid| rapid.stats()),
                 pulled: rapid.map_or_else(LoadStats::default, |rapid| rapid.pulled_until(epoch)),
-                buffer_bytes: member.remote.halo_buffer().map_or(0, HaloBuffer::bytes),
+                buffer_bytes: member.remote.buffer_bytes().unwrap_or(0),
             };
         }
     }

@@ -73,7 +73,7 @@ impl BatchSource for Known {
         }
         turn.announce(self.next_uses(index));
         let nodes = self.batches[index as usize].clone();
-        Ok((Batch { nodes, ..Batch::default() }, RowResidency::Planned(turn)))
+        Ok((Batch { nodes, ..Batch::default() }, Some(Box::new(turn))))
     }
 
     fn end_of_epoch(&self, _index: u32) -> u32 {
@@ -192,12 +192,12 @@ fn batches_look_up_and_move_rows_in_their_order() {
             scope.spawn(move || {
                 // A batch that was given its slots out of order would find the row of another.
                 turn.announce(vec![index - 2; 1]);
-                let slots = turn.look_up(nodes([7]), 0..1).unwrap().to_vec();
+                let slots = turn.look_up(&nodes([7]), &[0]).unwrap().to_vec();
                 looked_up.lock().unwrap().push((index, slots));
                 // The first of them takes longest.
                 thread::sleep(Duration::from_millis(u64::from(60 - 10 * index)));
                 let mut rows = if index == 3 { rows_of(&nodes([7])) } else { vec![0xEE; 4] };
-                turn.move_rows(&[0], &mut rows, |_, _, _| panic!("no row is lost")).unwrap();
+                turn.move_rows(&[0], &mut rows, &mut |_, _, _| panic!("no row is lost")).unwrap();
                 assert_eq!(rows, rows_of(&nodes([7])), "batch {index}");
                 moved.lock().unwrap().push(index);
             });
@@ -208,6 +208,6 @@ fn batches_look_up_and_move_rows_in_their_order() {
     assert_eq!(looked_up, [(3, vec![u32::MAX]), (4, vec![0]), (5, vec![0])]);
     assert_eq!(moved.into_inner().unwrap().len(), 3);
     drop(tier.turn(6));
-    let found = tier.turn(7).look_up(Vec::new(), 0..0).map(<[u32]>::to_vec);
+    let found = tier.turn(7).look_up(&[], &[]).map(<[u32]>::to_vec);
     assert!(matches!(found, Err(ClientError::Abandoned { batch: 7 })));
 }

@@ -154,11 +154,7 @@ fn rows_of_a_failed_pull_are_pulled_by_the_batches_that_counted_on_them() {
         })
         .collect();
     let look_up = |turn: &mut BatchTicket, index: usize| {
-        turn.look_up(all[index].clone(), 0..2)
-            .unwrap()
-            .iter()
-            .map(|&slot| slot != u32::MAX)
-            .collect()
+        turn.look_up(&all[index], &[0, 1]).unwrap().iter().map(|&slot| slot != u32::MAX).collect()
     };
     let found: Vec<Vec<bool>> =
         turns[..3].iter_mut().enumerate().map(|(i, turn)| look_up(turn, i)).collect();
@@ -168,7 +164,7 @@ fn rows_of_a_failed_pull_are_pulled_by_the_batches_that_counted_on_them() {
     turns[0].give_up();
     let mut pulled = Vec::new();
     let mut rows = vec![0xEE; 8];
-    let stats = turns[2].move_rows(&[0, 1], &mut rows, |ids, at, out| {
+    let stats = turns[2].move_rows(&[0, 1], &mut rows, &mut |ids, at, out| {
         pulled.extend_from_slice(ids);
         remote.pull_at("x", ids, at, out, PullKind::Sync)
     });
@@ -176,11 +172,11 @@ fn rows_of_a_failed_pull_are_pulled_by_the_batches_that_counted_on_them() {
     // They were taken out, so that a batch which looks up now pulls them like any other.
     assert_eq!(look_up(&mut turns[3], 3), [false, false]);
     let mut rows = rows_of(&all[3]);
-    turns[3].move_rows(&[0, 1], &mut rows, |_, _, _| panic!("nothing was lost")).unwrap();
+    turns[3].move_rows(&[0, 1], &mut rows, &mut |_, _, _| panic!("nothing was lost")).unwrap();
     // Slots that were empty have rows again.
     assert_eq!(look_up(&mut turns[4], 4), [true, true]);
     rows.fill(0xEE);
-    turns[4].move_rows(&[0, 1], &mut rows, |_, _, _| panic!("nothing was lost")).unwrap();
+    turns[4].move_rows(&[0, 1], &mut rows, &mut |_, _, _| panic!("nothing was lost")).unwrap();
     assert_eq!(rows, rows_of(&all[4]));
 }
 

@@ -4,7 +4,6 @@ use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
 
 use lodestore_client::buffer::RowBuffer;
 use lodestore_client::load_stats::LoadStats;
-use lodestore_client::loader::RowResidency;
 use lodestore_client::prefetch::PrefetchStats;
 use lodestore_client::{BatchLoader, ClientError};
 use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
@@ -89,8 +88,7 @@ impl<'a> Micrographs<'a> {
         }
         let rows = Arc::get_mut(&mut self.rows).expect("no micrograph has these rows");
         rows.resize(n_bytes);
-        let mut wanted: Vec<_> =
-            batches.iter().map(|batch| (&batch.nodes[..], RowResidency::Nothing)).collect();
+        let mut wanted: Vec<_> = batches.iter().map(|batch| (&batch.nodes[..], None)).collect();
         let loads = self.loader.load_together(&mut wanted, rows.bytes_mut())?;
         drop(wanted);
         let seconds = start.elapsed().as_secs_f64();

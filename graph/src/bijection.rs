@@ -4,8 +4,9 @@ use crate::splitmix64::splitmix64;
 
 const N_ROUNDS: usize = 6;
 
-/// A bijection of `0..n` onto itself: an unbalanced Feistel network over the next power of two,
-/// walked until it lands below `n` (Black and Rogaway, CT-RSA 2002).
+/// A bijection of `0..n` onto itself, by cycle walking (Black and Rogaway, CT-RSA 2002).
+///
+/// An unbalanced Feistel network over the next power of two, repeated until the value is below `n`.
 #[derive(Clone, Debug)]
 pub(crate) struct Bijection {
     n: u64,

@@ -22,7 +22,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Returns versions that reach all of these, and are these where the wire has room for that;
+    /// Returns versions that reach all of these. They are these where the wire has room for that;
     /// past it the lowest are raised, to the least that fits.
     pub fn reaching(all: impl Iterator<Item = PartVersion> + Clone) -> Self {
         let mut versions: Vec<u32> = all.clone().map(|it| it.version).collect();

@@ -62,7 +62,7 @@ pub struct PartitionConfig {
 pub const REFINED_BALANCE: f64 = 1.05;
 
 impl PartitionConfig {
-    /// `algorithm` alone: directed, without refinement or a bound of balance or memory.
+    /// Returns `algorithm` alone: directed, without refinement or a bound of balance or memory.
     #[must_use]
     pub fn new(algorithm: Algorithm, n_parts: u16) -> Self {
         Self {

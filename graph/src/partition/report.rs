@@ -61,8 +61,8 @@ pub struct PartitionReport {
 /// How the edges of a stream follow one another; streaming partitioners depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StreamOrder {
-    /// Share of the edges whose source is at least that of the edge before: 1 when they are sorted
-    /// by source, about 1/2 when they come in random order.
+    /// Share of the edges whose source is at least that of the edge before. It is 1 when they are
+    /// sorted by source, about 1/2 in random order.
     pub ascending: f64,
     /// Share of the edges with the source of the edge before.
     pub same_source: f64,
@@ -211,7 +211,8 @@ fn count_edges(
     Ok((n_cut, part_edges, order))
 }
 
-/// 1 is perfect balance; nothing to balance is perfect.
+/// Returns the largest value over the mean, 1 where there is nothing to balance. 1 is perfect
+/// balance.
 fn max_over_mean(values: &[u64]) -> f64 {
     let (max, sum) = (values.iter().max().copied().unwrap_or(0), values.iter().sum::<u64>());
     if sum == 0 { 1.0 } else { max as f64 * values.len() as f64 / sum as f64 }

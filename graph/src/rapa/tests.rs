@@ -102,7 +102,7 @@ fn nonsense_is_refused() {
     assert!(found.is_balanced, "nothing is in balance");
 }
 
-/// As a topology has them.
+/// Returns the distinct edges, as a topology has them.
 fn distinct(ends: &[(u32, u32)]) -> Vec<[u32; 2]> {
     ends.iter().map(|&(u, v)| [u, v]).collect::<BTreeSet<_>>().into_iter().collect()
 }
@@ -118,7 +118,7 @@ fn subgraphs(
     subgraphs
 }
 
-/// Eq. 16 for a replica, from edge lists.
+/// Computes Eq. 16 for a replica, from edge lists.
 fn naive_influence(edges: &[[u32; 2]], subgraphs: &[Vec<[u32; 2]>], part: usize, node: u32) -> f64 {
     let own = subgraphs[part].iter().filter(|edge| edge[0] == node);
     let out_degree = own.clone().count() as f64;

@@ -73,7 +73,7 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// Returns a sampler of a part of a graph, whose node i is `names[i]` of the graph: a node with
+    /// Returns a sampler of a part of a graph, whose node i is `names[i]` of the graph. A node with
     /// the same list draws the same neighbours as there. Roots and batches have ids of the part.
     ///
     /// # Panics

@@ -56,8 +56,8 @@ impl Stream {
         word
     }
 
-    /// A number below `n`, which must not be 0: the upper half of a product (Lemire 2019) without
-    /// its rejection step, since the bias is below n / 2⁶⁴.
+    /// Returns a number below `n`, which must not be 0. It is the upper half of a product (Lemire
+    /// 2019) without its rejection step, since the bias is below n / 2⁶⁴.
     #[inline]
     pub(super) fn below(&mut self, n: u32) -> u32 {
         debug_assert!(n > 0);

@@ -232,8 +232,8 @@ fn partitions_do_not_change_the_sample() {
     }
 }
 
-/// Chi-square of a table of counts against independence of its rows and columns, of ten each:
-/// 81 degrees of freedom, above 126.1 once in 1000.
+/// Returns the chi-square of a table of counts against independence of its rows and columns. It has
+/// 81 degrees of freedom, and is above 126.1 once in 1000.
 fn chi_square_of_independence(table: &[[u32; 10]; 10]) -> f64 {
     let total: u32 = table.iter().flatten().sum();
     let rows = table.map(|row| row.iter().sum::<u32>());

@@ -87,7 +87,7 @@ fn every_truncation_and_every_flipped_bit_is_an_error() {
     }
 }
 
-/// A well-sealed file whose numbers lie.
+/// Writes a file with good checksums and wrong numbers.
 fn forge(written: &Written, offsets: &[u64; 3], neighbours: &[u32], n_edges: u64) {
     let (offsets, neighbours) = (bytemuck::cast_slice(offsets), bytemuck::cast_slice(neighbours));
     let header = Header {

@@ -12,16 +12,18 @@
 //! delta/NAME/VERSION          first version u32 | as segment/NAME/VERSION
 //! prepared/NAME/VERSION       as delta/NAME/VERSION: written by a commit that is not published yet
 //! new/NAME/VERSION            as segment/NAME/VERSION, of a tensor that graph.toml may not list
-//! yet prepared                    the version that a commit has prepared u32; absent without one
-//! overlay/NAME/VERSION ROW    the bytes of a row that was put for a version commit/VERSION        
-//!      the number 16 that the commit of the version has drawn; of the last ones lost/NAME/VERSION
-//!          as segment/NAME/VERSION: the record that the segment had before
-//!                             repair gave rows of it up
-//! losses                      what a repair that built this catalog could not keep, as text, until
-//! a
-//!                             repair has come to its end and told it
-//! holders                     of older releases, which had several writers of a partition; not
-//! read graph                       the text of graph.toml; catalogs of older releases lack it
+//!                             yet
+//! prepared                    the version that a commit has prepared u32; absent without one
+//! overlay/NAME/VERSION ROW    the bytes of a row that was put for a version
+//! commit/VERSION              the number 16 that the commit of the version has drawn; kept for
+//!                             the last commits
+//! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
+//!                             repair declared rows of it lost
+//! losses                      rows that a repair which built this catalog could not keep, as text,
+//!                             until a repair has ended and reported them
+//! holders                     written by older releases with several writers of a partition; not
+//!                             read
+//! graph                       the text of graph.toml; absent in catalogs of older releases
 //! ```
 //!
 //! A tensor's layers at version V are the segment of the newest record up to V, and over it the

@@ -134,8 +134,8 @@ fn clusters(level: &impl Lists, parts: &[PartId], clustering: Clustering) -> Hug
     cluster_of
 }
 
-/// Puts nodes together that are alone and have no neighbour in their partition, in order: nothing
-/// speaks against it, and they would stay alone on every level.
+/// Puts nodes together that are alone and have no neighbour in their partition, in order of their
+/// ids. Otherwise they would stay alone on every level.
 fn bundle(level: &impl Lists, parts: &[PartId], cluster_of: &mut [u32], max_size: u32) {
     let mut alone = vec![true; cluster_of.len()];
     for (node, &cluster) in cluster_of.iter().enumerate() {
@@ -175,8 +175,8 @@ fn renumber(cluster_of: &mut [u32]) -> usize {
     n_clusters as usize
 }
 
-/// Returns the partition of most nodes of each cluster, if one has more than half of them; else one
-/// of theirs: the vote of Boyer and Moore, in one word per cluster.
+/// Returns the partition of most nodes of each cluster, if it has more than half of them; else that
+/// of any of its nodes. It is the vote of Boyer and Moore, in one word per cluster.
 fn majorities(
     level: &impl Lists,
     parts: &[PartId],

@@ -58,9 +58,9 @@ impl Clusters {
 /// Bytes of [`merge`] for each cluster: 4 parent, 4 size, 4 next, 4 target, 1 mark, 8 queue.
 pub(super) const CLUSTER_BYTES: u64 = 25;
 
-/// Merges clusters from the smallest up: each into the cluster that the richest neighbour of its
-/// representative is in, if both together have at most `max_size` nodes. A cluster that has grown
-/// takes its new place in the order.
+/// Merges clusters from the smallest up. Each joins the cluster of the richest neighbour of its
+/// representative, if both together have at most `max_size` nodes. A cluster that has grown is
+/// queued again by its new size.
 pub(super) fn merge(nodes: &[Node], n_clusters: usize, max_size: f64) -> Clusters {
     let (mut clusters, mut targets) = unmerged(nodes, n_clusters);
     let mut queued = vec![true; clusters.n_numbered()];
@@ -111,7 +111,7 @@ pub(super) fn renumber(nodes: &mut [Node], n_created: usize) -> usize {
 }
 
 /// Returns the clusters before any merge and, for each, the richest neighbour of its
-/// representative: the neighbour of largest degree that any of its nodes has.
+/// representative. That is the neighbour of largest degree that any of its nodes has.
 fn unmerged(nodes: &[Node], n_clusters: usize) -> (Clusters, Vec<u32>) {
     let (mut sizes, mut targets) = (vec![0; n_clusters], vec![0; n_clusters]);
     for node in nodes.iter().filter(|node| node.cluster != UNSEEN) {

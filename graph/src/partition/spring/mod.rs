@@ -7,9 +7,12 @@
 //!    richest neighbour.
 //! 4. Assignment (lines 26–29): clusters, largest first, to the least occupied partition.
 //!
-//! Where the paper leaves a choice: ties of representatives and of sizes go to the lower number
-//! instead of a coin; self loops count for nothing, since they can never be cut; and nodes that no
-//! edge names, which the paper does not have, fill up the least occupied partitions at the end.
+//! Where the paper leaves a choice:
+//!
+//! - Ties of representatives and of sizes go to the lower number instead of a coin toss.
+//! - Self loops count for nothing, since they can never be cut.
+//! - Nodes without edges, which the paper does not have, fill up the least occupied partitions at
+//!   the end.
 
 mod cluster;
 mod merge;

@@ -60,7 +60,7 @@ impl State {
         self.parts().filter(|&part| among(part)).min_by_key(|&part| (self.n_edges(part), part))
     }
 
-    /// Returns edge (u, v) to `part`.
+    /// Places edge (u, v) in `part`.
     pub(super) fn place(&mut self, u: u32, v: u32, part: PartId) {
         self.n_edges[part.index()] += 1;
         let n_parts = usize::from(self.n_parts);
@@ -73,9 +73,9 @@ impl State {
         }
     }
 
-    /// Owners of all nodes, and what the copies cost. Among several partitions with most of a
-    /// node's edges the one that owns least so far has it; nodes without edges come last and fill
-    /// up those that own least.
+    /// Returns the owners of all nodes and the cost of the copies. A node's owner is the partition
+    /// with most of its edges, among equals the one that owns least so far. Nodes without edges
+    /// come last and fill up those that own least.
     pub(super) fn finish(self) -> (Vec<PartId>, VertexCutReport) {
         let mut loads = Loads::new(self.n_parts);
         let n_nodes = (self.counts.len() / usize::from(self.n_parts)) as u32;

@@ -18,8 +18,8 @@
 //! 3. the nodes;
 //! 4. for each block: the number of edges of each destination, then the code of each edge.
 //!
-//! Sampling numbers new nodes in the order of their edges, so the code of a source is how far it is
-//! behind the next new number: 0 says that the node is new. Most codes are 0 or small.
+//! Sampling numbers new nodes in the order of their edges. So the code of a source is its distance
+//! behind the next new number; 0 means a new node. Most codes are 0 or small.
 
 use std::io::Read;
 
@@ -168,7 +168,7 @@ fn planes(
     Ok(planes)
 }
 
-/// At most `most_bytes` and one more; memory grows with what there really is.
+/// Decompresses at most `most_bytes` and one more; memory grows with the actual length.
 fn decompress(compressed: &[u8], most_bytes: usize) -> Result<Vec<u8>, BlockFault> {
     let codec = |error: std::io::Error| BlockFault::Codec(error.to_string());
     let mut planes = Vec::new();

@@ -179,7 +179,7 @@ impl Graph {
     }
 
     /// Calls `read` with the catalog of a partition, and again with a fresh one if a file is gone
-    /// that it names: a compaction in another process has put another in its place.
+    /// that it names. A compaction in another process has then replaced the file.
     pub(crate) fn with_catalog<T>(
         &self,
         part: PartId,
@@ -235,8 +235,8 @@ impl Graph {
         Ok(segment)
     }
 
-    /// The deltas over the segment under `tensor` at `version`, oldest first, each with the first
-    /// version that it has rows of; pinned for as long as they are open.
+    /// Returns the deltas over the segment of `tensor` at `version`, oldest first, each with the
+    /// first version that it has rows of. They are pinned while they are open.
     pub(crate) fn deltas_at(
         &self,
         catalog: &Catalog,

@@ -1,9 +1,9 @@
-//! The last commits of a partition: by them a follower knows the writer's history from that of a
-//! copy.
+//! The last commits of a partition, by which a follower compares the writer's history with that of
+//! a copy.
 //!
 //! Each commit draws a number and records it under its version, by the write that makes the version
-//! visible. Two histories of a partition have the same number of a version only if they are one up
-//! to it: a copy that was restored makes that version again, under another number.
+//! visible. Two histories of a partition have the same number of a version only if they are equal
+//! up to it. A copy that was restored makes that version again under another number.
 
 use std::ops::ControlFlow;
 

@@ -30,8 +30,8 @@ pub(crate) struct TensorDelta {
 }
 
 impl Catalog {
-    /// Puts records in the place of those that their tensors have, `deltas` in the place of all
-    /// deltas, prepared ones too, and commits `version`: all of it or nothing.
+    /// Replaces the records of the tensors in `records`, replaces all deltas, prepared ones too, by
+    /// `deltas`, and commits `version`. All of it happens or nothing.
     pub(crate) fn replace_records(
         &self,
         records: &[TensorRecord],

@@ -26,9 +26,9 @@
 //! graph                       the text of graph.toml; absent in catalogs of older releases
 //! ```
 //!
-//! A tensor's layers at version V are the segment of the newest record up to V, and over it the
-//! deltas of later versions up to V. Rows that were put are pending: they are of the version after
-//! the committed one, or after the prepared one where there is one.
+//! At version V a tensor's layers are the segment of the newest record up to V, and over it the
+//! later deltas up to V. Rows that were put are pending. Their version is the one after the
+//! committed one, or after the prepared one where there is one.
 //!
 //! Every write is synced before it returns. Opening for reading takes no lock and creates no file,
 //! so that it works on read-only mounts and from several processes concurrently.

@@ -49,9 +49,9 @@ pub(crate) struct CodecAssessment {
     pub(crate) verdict: CodecVerdict,
 }
 
-/// The codec for the segment `file` of `n_rows` rows of `row_bytes`, which is all of its table;
-/// `copy_rows` fills a buffer with the rows from the given one on, and is asked for a sample only
-/// where that decides.
+/// Chooses the codec for the segment `file` of `n_rows` rows of `row_bytes`, which is all of its
+/// table. `copy_rows` fills a buffer with the rows from the given one on. It is called for a sample
+/// only where that decides.
 pub(crate) fn choose<E: From<StoreError>>(
     choice: CodecChoice,
     file: &Path,

@@ -18,8 +18,8 @@ use crate::layout::{LayoutError, check_group_rows};
 
 /// Rows shorter than this share a group; a read of any of them unpacks all of the group.
 ///
-/// Measured on sparse rows of 8 to 512 bytes: groups of 2 KiB keep 70 to 90 % of the ratio that
-/// groups of 8 KiB reach, at a quarter of the time per random row.
+/// On sparse rows of 8 to 512 bytes groups of 2 KiB keep 70 to 90 % of the ratio of groups of 8
+/// KiB. A random row takes a quarter of the time.
 const GROUP_BYTES: u32 = 2048;
 
 /// How the rows of a segment are stored.

@@ -84,7 +84,7 @@ impl Compaction<'_> {
         })
     }
 
-    /// Step 1: a segment that is on disk as it was meant.
+    /// Does step 1: writes the segment, then reads it back and checks it.
     fn write_checked(
         &self,
         device: &dyn FileSystem,

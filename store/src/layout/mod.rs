@@ -201,8 +201,9 @@ impl SegmentLayout {
         self.sections().table_offset()
     }
 
-    /// Bytes from the page checksum table to the footer: the table, the index of groups where there
-    /// are any, and the row list of a delta; each 4 bytes per entry and padded to whole pages.
+    /// Returns the bytes from the page checksum table to the footer. They have the table, the index
+    /// of groups where there are any, and the row list of a delta. Each has 4 bytes per entry and
+    /// is padded to whole pages.
     #[must_use]
     pub fn table_bytes(&self) -> u64 {
         self.sections().tables_bytes()

@@ -54,10 +54,10 @@ pub struct PlannedRow {
 
 /// Deduplicated, sorted, coalesced extents, and where each row goes.
 ///
-/// Invariant: extents ascend and do not overlap, but for one case: where the 1 MiB limit cuts a
+/// Invariant: extents ascend and do not overlap, with one exception. Where the 1 MiB limit cuts a
 /// run, the next extent may start with the last page of the one before. Rows ascend, so the rows of
-/// one extent are neighbours. Each row, or the whole row group that it is in, is within its extent;
-/// so no group is in two extents.
+/// one extent are neighbours. Each row, or the whole row group that it is in, is within its extent.
+/// So no group is in two extents.
 #[derive(Clone, Debug, Default)]
 pub struct ReadPlan {
     extents: Vec<Extent>,
@@ -201,7 +201,7 @@ impl ReadPlan {
         Ok(())
     }
 
-    /// Turns sorted rows into extents: a row joins the last extent when that is cheaper than a
+    /// Turns sorted rows into extents. A row joins the last extent when that is cheaper than a
     /// request of its own and the extent stays within its limit.
     fn coalesce(&mut self, max_gap_pages: u64, span_of: impl Fn(RowIdx) -> Range<u64>) {
         let Some(first) = self.rows.first() else { return };

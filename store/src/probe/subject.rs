@@ -68,7 +68,7 @@ fn check_size(path: &Path, n_bytes: u64) -> Result<u64, StoreError> {
     Err(StoreError::io(path, "measure")(io::Error::other(reason)))
 }
 
-/// For file systems that read through the page cache all the same.
+/// Drops the file from the page cache, for file systems that read through it all the same.
 fn drop_cached(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?)
 }

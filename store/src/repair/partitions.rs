@@ -78,7 +78,7 @@ fn open(
     }
 }
 
-/// The reason why the presence of the catalog is unknown, if it is.
+/// Returns the reason why the presence of the catalog is unknown, if it is.
 fn is_hidden(actions: &RepairActions, part_dir: &Path) -> Option<StoreError> {
     let path = catalog_dir(part_dir).join("CURRENT");
     let error = actions.device.open(&path).err().map(StoreError::io(&path, "open"))?;

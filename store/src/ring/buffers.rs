@@ -200,8 +200,8 @@ fn whole_pages(len_bytes: usize) -> usize {
     len_bytes / PAGE
 }
 
-/// Returns zeroed, page-aligned memory. A forked child does not have it: of pages that both have,
-/// the kernel would fill those of one process, and not always of the one that reads.
+/// Returns zeroed, page-aligned memory that a forked child does not have. If both had a page, the
+/// kernel would fill that of one process, and not always of the one that reads.
 fn anonymous(len_bytes: usize) -> io::Result<Arc<MmapRaw>> {
     let memory = MmapMut::map_anon(len_bytes)?;
     memory.advise(Advice::DontFork)?;
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// Model of the arena: the pages that each region has.
+    /// Checks the arena against a model: the pages that each region has.
     fn check(arena: &Arena, regions: &[Region]) {
         let mut owners = vec![0; arena.n_pages];
         for region in regions.iter().filter(|region| Arc::ptr_eq(&region.memory, &arena.memory)) {

@@ -68,7 +68,8 @@ impl Drop for ReadFile {
     }
 }
 
-/// Some file systems take the flag and refuse the reads.
+/// Returns the file if it can be read directly: some file systems take the flag and refuse the
+/// reads.
 fn reads_directly(file: File) -> io::Result<File> {
     let mut arena = Arena::new(2 * PAGE_BYTES as usize)?;
     let page = arena.take(PAGE_BYTES as usize)?;

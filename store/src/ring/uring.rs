@@ -139,8 +139,9 @@ impl ReadQueue for Ring {
         self.reads.len() - self.free.len()
     }
 
-    /// # Panics
-    /// Past the depth, and before a file is attached.
+    /// Hands a read to the ring.
+    ///
+    /// # Panics Past the depth, and before a file is attached.
     #[expect(unsafe_code, reason = "the kernel is handed an address")]
     fn push(&mut self, read: Read) {
         let (Some(file), Some(slot)) = (&self.file, self.free.pop()) else {

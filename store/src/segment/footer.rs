@@ -54,8 +54,9 @@ pub(super) fn footer_page(
     page
 }
 
-/// The header page that a whole footer vouches for, bytes of all groups, and CRC-32 of the tables;
-/// `None` for a footer that is damaged or does not belong to its copy of the header.
+/// Returns the header page that a whole footer vouches for, the bytes of all groups, and the CRC-32
+/// of the tables. Returns `None` for a footer that is damaged or does not belong to its copy of the
+/// header.
 pub(super) fn read_footer(footer: &Page) -> Option<(Page, u64, u32)> {
     let data_bytes = data_bytes_of(footer).ok()?;
     if footer[0..8] != MAGIC {

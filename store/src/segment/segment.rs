@@ -55,7 +55,7 @@ impl Segment {
         })
     }
 
-    /// Whose rows these are.
+    /// Returns the identity, which says whose rows these are.
     #[must_use]
     pub fn identity(&self) -> &SegmentIdentity {
         &self.identity

@@ -1,5 +1,6 @@
-//! Pending rows as they travel, in stretches one after the other: position of the tensor u16,
-//! version u32, number of rows u32, their numbers u32 each, then their bytes; all little-endian.
+//! Pending rows as they travel, in stretches one after the other, little-endian. A stretch has the
+//! position of the tensor u16, version u32, number of rows u32, their numbers u32 each, then their
+//! bytes.
 
 /// Bytes before the numbers of the rows.
 const HEAD_BYTES: usize = 10;

@@ -25,8 +25,8 @@ impl GraphHandle {
     /// is. A partition ahead of the others, after a commit that failed in them, keeps its newest
     /// layers. Readers still need its rows of the version before.
     ///
-    /// Needs room on disk for the largest file that is written; memory does not depend on its
-    /// length but for 4 bytes per page, and 16 bytes per row where deltas become one.
+    /// Needs room on disk for the largest file that is written. Memory does not depend on its
+    /// length except for 4 bytes per page, and 16 bytes per row where deltas become one.
     pub fn compact(
         &self,
         part: Option<PartId>,

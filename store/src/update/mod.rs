@@ -8,10 +8,14 @@
 //!
 //! Partitions come and go while a graph is open: [`transfer`] has how.
 //!
-//! Locks, in the order in which they are taken: `compactions` by a compaction for all of its time,
-//! so that there is one; `garbage`, for a moment; `commits` by a commit for all of its time;
-//! `gate`, shared by puts, and exclusive for a moment by commits and for whatever changes which
-//! partitions there are; that of the list of partitions and a tensor's own, for a moment.
+//! Locks, in the order in which they are taken:
+//!
+//! 1. `compactions`: by a compaction for all of its time, so that there is one.
+//! 2. `garbage`: for a moment.
+//! 3. `commits`: by a commit for all of its time.
+//! 4. `gate`: shared by puts; exclusive for a moment by commits and by changes of the set of
+//!    partitions.
+//! 5. The lock of the list of partitions, and a tensor's own: for a moment.
 
 mod commit;
 mod compact;

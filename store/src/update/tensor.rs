@@ -33,8 +33,8 @@ pub struct TensorHandle {
     unrecorded: Mutex<Option<PathBuf>>,
 }
 
-/// Rows that were put and are not in a file yet, by the version that they were put for: that which
-/// puts are for, and while a commit is under way the one before.
+/// Rows that were put and are not in a file yet, by the version that they were put for. That is the
+/// version that puts are for, and during a commit also the one before.
 #[derive(Debug, Default)]
 struct Pending(BTreeMap<u32, PendingRows>);
 

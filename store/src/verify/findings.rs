@@ -111,7 +111,7 @@ impl Findings {
         }
     }
 
-    /// A fault is added whole or, in a panic, not at all.
+    /// Locks the files. A fault is added whole or, in a panic, not at all.
     fn files(&self) -> MutexGuard<'_, BTreeMap<FileOrder, FileFindings>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -80,7 +80,7 @@ fn an_import_that_is_refused_anything_says_so_and_leaves_nothing_half_made() {
     println!("{} runs", sweep_faults(&Import).unwrap());
 }
 
-/// The sweep of a device that breaks this promise must find it.
+/// Checks that the sweep of a device that breaks this promise finds it.
 fn is_found(neglect: Neglect) {
     println!("{}", sweep_losses(&Import, Some(neglect), 8).unwrap_err());
 }

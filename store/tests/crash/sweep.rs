@@ -15,7 +15,7 @@ pub(crate) trait Scenario {
     /// Acknowledged changes that the scenario knows of.
     type Acknowledged;
 
-    /// For messages.
+    /// Returns the name for messages.
     fn name(&self) -> &'static str;
 
     /// Returns a device with what is there before anything goes wrong.

@@ -54,7 +54,7 @@ const GOES_ON: &[Op] = &[
 ];
 
 impl Updates {
-    /// `ops` on a graph that `before` were done to.
+    /// Prepares `ops` on a graph that `before` were done to.
     fn new(name: &'static str, before: &[Op], ops: &'static [Op]) -> Self {
         let base = imported();
         let mut world = World::new(&base, Model::imported());
@@ -268,7 +268,7 @@ fn after_a_commit_that_failed_partitions_have_the_version_that_is_on_disk() {
     assert!(n_apart >= 2, "either partition has failed");
 }
 
-/// The sweep of a device that breaks this promise must find it.
+/// Checks that the sweep of a device that breaks this promise finds it.
 fn is_found(neglect: Neglect) {
     const OPS: &[Op] = &[Op::Reopen, Op::Put { tensor: 0, nodes: 0b11 }, Op::Commit, COMPACT];
     let updates = Updates::new("updates", &[], OPS);

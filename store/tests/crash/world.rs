@@ -421,7 +421,7 @@ pub(crate) fn nodes_of(bits: u16) -> impl Iterator<Item = u32> {
     (0..N_NODES).filter(move |node| bits >> node & 1 != 0)
 }
 
-/// External ids never change.
+/// Checks the external ids, which never change.
 fn check_external_ids(store: &EmbeddedStore) -> Finding {
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut out = vec![0; ids.len() * 8];

@@ -119,8 +119,8 @@ fn with_flip<T>(path: &Path, numbers: &mut Numbers, look: impl FnOnce(u64) -> T)
     seen
 }
 
-/// Every kind of file of a catalog as often as every other: verification names the file, or the
-/// catalog answers as before, to a writer, too.
+/// Every kind of file of a catalog as often as every other. Verification names the file, or the
+/// catalog answers as before, also to a writer.
 #[test]
 fn verification_names_the_file_of_a_catalog_with_a_flipped_bit() {
     let temp = tempfile::tempdir().unwrap();

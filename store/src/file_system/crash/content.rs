@@ -89,7 +89,7 @@ impl Content {
     }
 }
 
-/// Possible bytes of a sector, or of the part of it that was not synced.
+/// Tears a sector, or the part of it that was not synced: zeros, garbage, or what was written.
 fn tear(sector: &mut [u8], dice: &mut Dice) {
     match dice.below(4) {
         0 => sector.fill(0),

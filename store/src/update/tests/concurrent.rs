@@ -53,8 +53,8 @@ fn write(live: &GraphHandle, nodes: &[Progress], share: u32, stop: &AtomicBool) 
     }
 }
 
-/// Every row of the latest is at least what was acknowledged before, and at most what was begun
-/// after.
+/// Checks that every row of the latest is at least what was acknowledged before, and at most what
+/// was begun after. Returns the number of gathers.
 fn read_latest(live: &Arc<GraphHandle>, nodes: &[Progress], stop: &AtomicBool) -> u32 {
     let (_stopping, store) = (Stop(stop), latest(live));
     let mut n_gathers = 0;

@@ -320,7 +320,7 @@ impl<'a> Walk<'a> {
         deltas.is_ok_and(|deltas| deltas.iter().any(|it| it.record == delta.record))
     }
 
-    /// State changes whole or, in a panic, ends the walk anyway.
+    /// Locks the state. It changes whole or, in a panic, ends the walk anyway.
     fn state(&self) -> MutexGuard<'_, State<'a>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

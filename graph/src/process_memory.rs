@@ -6,7 +6,7 @@ pub fn peak_rss_bytes() -> u64 {
     figure_bytes("VmHWM:")
 }
 
-/// Bytes that this process has resident; 0 where the system does not tell.
+/// Returns the bytes that this process has resident; 0 where the system does not report it.
 pub(crate) fn rss_bytes() -> u64 {
     figure_bytes("VmRSS:")
 }

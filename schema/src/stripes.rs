@@ -19,7 +19,7 @@ pub struct Stripes {
 }
 
 impl Stripes {
-    /// Stripes of `stripe_rows` rows over `n_shards` shards; `None` if either is 0.
+    /// Returns stripes of `stripe_rows` rows over `n_shards` shards; `None` if either is 0.
     #[must_use]
     pub fn new(n_shards: u16, stripe_rows: u32) -> Option<Self> {
         (n_shards > 0 && stripe_rows > 0).then_some(Self { n_shards: n_shards.into(), stripe_rows })

@@ -49,7 +49,7 @@ impl Versions {
         above.map_or(self.lowest, |it| it.version.max(self.lowest))
     }
 
-    /// The number of elements of a list on the wire.
+    /// Returns the number of elements of a list on the wire.
     pub(crate) fn n_above(&self) -> u32 {
         u32::try_from(self.above.len().min(FLOORS_MAX)).unwrap_or(0)
     }

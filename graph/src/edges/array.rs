@@ -140,7 +140,7 @@ impl PairArray {
         Ok(())
     }
 
-    /// Edges of the chunk that starts at edge `first`.
+    /// Returns the number of edges of the chunk that starts at edge `first`.
     fn chunk_len(&self, first: u64) -> usize {
         usize::try_from(self.n_edges - first).map_or(CHUNK_EDGES, |left| left.min(CHUNK_EDGES))
     }

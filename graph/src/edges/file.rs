@@ -86,7 +86,7 @@ impl EdgeFile {
     }
 }
 
-/// Edges whose every id has been checked; looking for the largest one has been a pass.
+/// Checks every id in a pass, unless the search for the largest one was that pass.
 fn checked(
     edges: impl EdgeStream + Sync + 'static,
     n_nodes: Option<u32>,

@@ -169,7 +169,7 @@ impl FileCheck {
         self.header.columns
     }
 
-    /// Edges that the header counts.
+    /// Returns the number of edges that the header counts.
     #[must_use]
     pub fn n_edges(&self) -> u64 {
         self.header.n_edges

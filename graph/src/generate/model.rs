@@ -69,19 +69,19 @@ impl Model {
         }
     }
 
-    /// The class of a node.
+    /// Returns the class of a node.
     pub(super) fn label(&self, node: u64) -> u64 {
         self.community(self.order.inverse(node)) % self.n_classes
     }
 
-    /// 0 for training, 1 for validation, 2 for test, 255 for none.
+    /// Returns 0 for training, 1 for validation, 2 for test, 255 for none.
     pub(super) fn split(&self, node: u64) -> u8 {
         let place = self.splits.inverse(node);
         let split = self.split_ends.iter().position(|&end| place < end);
         split.map_or(255, |split| split as u8)
     }
 
-    /// How many edges start at a node: its weight, rounded up or down by chance.
+    /// Returns the number of edges that start at a node: its weight, rounded up or down by chance.
     pub(super) fn n_started(&self, node: u64) -> u64 {
         if self.n_nodes < 2 {
             return 0;
@@ -93,7 +93,7 @@ impl Model {
         (self.mean_started * weight + Stream::new(self.seed, node, 1).uniform()) as u64
     }
 
-    /// The other ends of the edges that start at a node, `n` of them.
+    /// Returns the other ends of the edges that start at a node, `n` of them.
     pub(super) fn ends(&self, node: u64, n: u64) -> impl Iterator<Item = u64> + use<'_> {
         let mut stream = Stream::new(self.seed, node, 2);
         let community = self.community(self.order.inverse(node));

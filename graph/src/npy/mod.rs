@@ -64,7 +64,7 @@ impl NpyType {
         Self::Bool,
     ];
 
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     #[must_use]
     pub const fn size_bytes(self) -> usize {
         match self {

@@ -19,7 +19,7 @@ use crate::ids::PartId;
 /// disturb each other, and neither could be repeated.
 static RUNNING: PerProcess<Mutex<()>> = PerProcess::new();
 
-/// Owner of each node; partitions stay within `max_balance` as far as METIS manages.
+/// Returns the owner of each node; partitions stay within `max_balance` as far as METIS manages.
 pub(super) fn by_metis(
     edges: &dyn EdgeStream,
     n_nodes: u32,

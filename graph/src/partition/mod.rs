@@ -92,7 +92,7 @@ impl PartitionConfig {
         }
     }
 
-    /// Nodes that a partition may own.
+    /// Returns the number of nodes that a partition may own.
     fn capacity(&self, n_nodes: u32) -> Option<u64> {
         let refined = (self.refine_rounds > 0).then_some(REFINED_BALANCE);
         let per_part = f64::from(n_nodes) / f64::from(self.n_parts);

@@ -180,7 +180,8 @@ fn need(
     })
 }
 
-/// Edges that are cut, edges into each partition's nodes, and the order of all.
+/// Counts the edges that are cut and those into each partition's nodes, and measures the order of
+/// all.
 fn count_edges(
     edges: &dyn EdgeStream,
     assignment: &[PartId],

@@ -33,7 +33,7 @@ pub struct Workload {
 }
 
 impl Workers {
-    /// Partitions for `data_bytes` of graph and features.
+    /// Returns the partitions for `data_bytes` of graph and features.
     ///
     /// Fails when training leaves no memory for data, or more than 65 535 partitions are needed.
     pub fn workload(&self, data_bytes: u64) -> Result<Workload, PartitionError> {

@@ -121,7 +121,7 @@ impl Part<'_> {
     }
 }
 
-/// Mean and standard deviation; zeros of nothing.
+/// Returns the mean and the standard deviation; zeros of nothing.
 pub(super) fn spread(costs: &[f64]) -> (f64, f64) {
     let n = costs.len().max(1) as f64;
     let mean = costs.iter().sum::<f64>() / n;

@@ -25,7 +25,7 @@ fn roomy(seconds: f64) -> DiskProfile {
     device("d", seconds, u64::MAX)
 }
 
-/// Edges (source, target) of a graph of `counts.sum()` nodes, as loads and as they are.
+/// Returns edges (source, target) of a graph of `counts.sum()` nodes, as loads and as they are.
 fn loads(edges: &[[u32; 2]], counts: &[u32]) -> Vec<PartLoad> {
     let book = PartitionBook::from_counts(counts).unwrap();
     let edges = MemoryEdges::new(edges.to_vec()).unwrap();

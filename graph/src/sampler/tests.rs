@@ -13,7 +13,7 @@ fn at_most(fanouts: &[u32]) -> Vec<Fanout> {
     fanouts.iter().map(|&n| Fanout::at_most(n).unwrap_or(Fanout::All)).collect()
 }
 
-/// Edges of block `i` as (source, destination) node ids.
+/// Returns the edges of block `i` as (source, destination) node ids.
 fn edges_of(batch: &Batch, i: usize) -> Vec<[u32; 2]> {
     let block = &batch.blocks[i];
     let of_dst = |dst: usize| block.sources_of(dst).iter().map(move |&src| (src, dst));
@@ -245,7 +245,7 @@ fn chi_square_of_independence(table: &[[u32; 10]; 10]) -> f64 {
     (0..10).flat_map(|r| (0..10).map(move |c| (r, c))).map(|(r, c)| cell(r, c)).sum()
 }
 
-/// Nodes 10 and 11 hear from 0 to 9, and so do these from each other.
+/// Returns a graph where nodes 10 and 11 have edges from 0 to 9, and these from each other.
 fn ten_sources() -> Topology {
     let edges: Vec<_> = (0..12).flat_map(|v| (0..10).map(move |u| [u, v])).collect();
     topology_of(&edges, 12)

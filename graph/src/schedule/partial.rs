@@ -258,7 +258,7 @@ impl Partial {
     }
 }
 
-/// Whether a batch with the distinct roots `found` is one of `roots`, which may repeat.
+/// Returns whether a batch with the distinct roots `found` is one of `roots`, which may repeat.
 pub(super) fn is_of(found: &[NodeId], roots: &[NodeId]) -> bool {
     if found == roots {
         return true;

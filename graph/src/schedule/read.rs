@@ -63,7 +63,7 @@ impl Schedule {
         &self.header.spec
     }
 
-    /// Nodes of the graph; all ids are below it.
+    /// Returns the number of nodes of the graph; all ids are below it.
     #[must_use]
     pub fn n_nodes(&self) -> u32 {
         self.header.n_nodes

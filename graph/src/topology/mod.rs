@@ -219,7 +219,7 @@ impl Topology {
         self.parts.iter().map(|part| part.neighbours.as_slice().len() as u64).sum()
     }
 
-    /// The lists of consecutive nodes, in order.
+    /// Returns the lists of consecutive nodes, in order.
     pub(crate) fn slabs(&self) -> Vec<Slab<'_>> {
         let slabs = self.bounds.iter().zip(&self.parts).map(|(&first, part)| Slab {
             first,

@@ -155,8 +155,8 @@ impl Catalog {
         self.write(&records.chain([version]).collect::<Vec<_>>())
     }
 
-    /// The text of `graph.toml` that it keeps, for the day that the file is lost; `None` in a
-    /// catalog of a release that kept none.
+    /// Returns its copy of the text of `graph.toml`, for the case that the file is lost. Returns
+    /// `None` in a catalog of a release that kept none.
     pub(crate) fn graph_copy(&self) -> Result<Option<Vec<u8>>, StoreError> {
         self.get(keys::GRAPH_COPY)
     }
@@ -195,7 +195,7 @@ impl Catalog {
         })
     }
 
-    /// Graph and partition that it says it is of.
+    /// Returns the graph and partition that it says it is of.
     pub(crate) fn identity(&self) -> Result<(Uuid, u32), StoreError> {
         let bytes = self.get(keys::IDENTITY)?.unwrap_or_default();
         let mut fields = Fields { bytes: &bytes };

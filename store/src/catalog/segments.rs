@@ -31,7 +31,7 @@ impl DeltaRecord {
         [&self.first.to_le_bytes()[..], &self.record.to_bytes()].concat()
     }
 
-    /// The format of a record that only a later release reads.
+    /// Returns the format of a record that only a later release reads.
     pub(super) fn newer_format(bytes: &[u8]) -> Option<u32> {
         bytes.split_first_chunk::<4>().and_then(|(_, record)| SegmentRecord::newer_format(record))
     }
@@ -69,12 +69,12 @@ impl Catalog {
         self.records(tensor, &keys::new_segments_of(tensor), read)
     }
 
-    /// All records of deltas of a tensor, oldest first.
+    /// Returns all records of deltas of a tensor, oldest first.
     pub(crate) fn deltas(&self, tensor: &str) -> Result<Vec<DeltaRecord>, StoreError> {
         self.records(tensor, &keys::deltas_of(tensor), DeltaRecord::from_bytes)
     }
 
-    /// The delta of a tensor that is prepared for `version`, if there is one.
+    /// Returns the delta of a tensor that is prepared for `version`, if there is one.
     pub(crate) fn prepared_delta(
         &self,
         tensor: &str,
@@ -87,7 +87,7 @@ impl Catalog {
         })
     }
 
-    /// The layers of `tensor` at `version`; `None` without a segment up to it.
+    /// Returns the layers of `tensor` at `version`; `None` without a segment up to it.
     ///
     /// Fails for a delta that has rows of versions on both sides of the segment's or of `version`.
     pub(crate) fn layers(
@@ -112,7 +112,7 @@ impl Catalog {
         Ok(Some(LayerRecords { base, deltas }))
     }
 
-    /// The version that a commit has prepared and not published, if there is one.
+    /// Returns the version that a commit has prepared and not published, if there is one.
     pub(crate) fn prepared_version(&self) -> Result<Option<u32>, StoreError> {
         let Some(bytes) = self.get(keys::PREPARED)? else { return Ok(None) };
         let bytes = <[u8; 4]>::try_from(bytes.as_slice())

@@ -57,7 +57,7 @@ pub struct UnknownCodec {
 }
 
 impl SegmentCodec {
-    /// zstd with as many rows per group as serve rows of `row_bytes` best.
+    /// Returns zstd with as many rows per group as serve rows of `row_bytes` best.
     #[must_use]
     pub(crate) fn zstd_for(row_bytes: usize) -> Self {
         Self::Zstd { group_rows: (GROUP_BYTES / row_bytes.max(1) as u32).max(1) }
@@ -72,7 +72,7 @@ impl SegmentCodec {
         }
     }
 
-    /// The number that stands for this codec in a segment header.
+    /// Returns the number that stands for this codec in a segment header.
     pub(crate) const fn code(self) -> u32 {
         match self {
             Self::Raw => 0,
@@ -80,7 +80,7 @@ impl SegmentCodec {
         }
     }
 
-    /// Rows per group in a segment header; 0 for raw.
+    /// Returns the number of rows per group in a segment header; 0 for raw.
     pub(crate) const fn group_rows(self) -> u32 {
         match self {
             Self::Raw => 0,

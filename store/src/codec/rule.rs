@@ -98,14 +98,14 @@ impl CodecCase {
         fits(n_bytes, self.memory_bytes)
     }
 
-    /// Seconds that the disk takes for bytes that begin anywhere in a page.
+    /// Returns the seconds that the disk takes for bytes that begin anywhere in a page.
     fn read_s(&self, n_bytes: f64) -> f64 {
         let bytes_of_pages = PAGE_BYTES as f64 + (n_bytes - 1.0).max(0.0);
         1.0 / self.disk.iops + bytes_of_pages / self.disk.bandwidth_bytes_per_s
     }
 }
 
-/// Whether readers map a table of this size.
+/// Returns whether readers map a table of this size.
 pub(super) fn fits(n_bytes: u64, memory_bytes: Option<u64>) -> bool {
     choose_reader(n_bytes, memory_bytes).0 == ReaderKind::Mapped
 }

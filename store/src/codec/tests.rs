@@ -28,7 +28,7 @@ fn planned(rows: impl IntoIterator<Item = u32>) -> Vec<PlannedRow> {
     rows.map(|(row, out_row)| PlannedRow { row: RowIdx(row), out_row }).collect()
 }
 
-/// Bytes that shrink, hardly shrink, or do not shrink.
+/// Returns bytes that shrink, hardly shrink, or do not shrink.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..3000),

@@ -98,7 +98,7 @@ impl Compaction<'_> {
     }
 }
 
-/// The report of one tensor.
+/// Returns the report of one tensor.
 pub(crate) fn report(
     compaction: &Compaction<'_>,
     rows: u64,

@@ -89,7 +89,7 @@ pub struct Entry {
 
 /// An open file, read at positions.
 pub trait FileReader: Debug + Send + Sync {
-    /// Bytes of the file.
+    /// Returns the bytes of the file.
     fn len_bytes(&self) -> io::Result<u64>;
 
     /// Reads some bytes at `offset`, 0 at the end of the file.
@@ -206,7 +206,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whether it removes keys that it does not name, so that nothing can take it back.
+    /// Returns whether it removes keys that it does not name, so that nothing can take it back.
     pub(crate) fn is_range(&self) -> bool {
         matches!(self, Self::DeleteRange(..))
     }

@@ -81,7 +81,7 @@ impl FetchedFile {
         Self::begin(live.graph(), manifest, name, expected)
     }
 
-    /// Bytes that have come.
+    /// Returns the bytes that have come.
     #[must_use]
     pub fn n_bytes(&self) -> u64 {
         self.n_bytes

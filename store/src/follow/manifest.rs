@@ -127,7 +127,7 @@ impl Manifest {
         })
     }
 
-    /// The records as a catalog keeps them.
+    /// Returns the records as a catalog keeps them.
     pub(crate) fn records(&self) -> (Vec<TensorRecord>, Vec<TensorDelta>) {
         let record = |tensor: &ManifestTensor| TensorRecord {
             tensor: tensor.name.clone(),

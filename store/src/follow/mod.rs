@@ -111,7 +111,7 @@ impl FollowedFolder {
 }
 
 impl Graph {
-    /// The writer's addresses, where the graph's folder is a follower's.
+    /// Returns the writer's addresses, where the graph's folder is a follower's.
     pub(crate) fn follows(&self) -> Result<Option<String>, StoreError> {
         let path = self.dir().join(FOLLOWS_FILE);
         let device: &Arc<dyn FileSystem> = self.device();

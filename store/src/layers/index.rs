@@ -121,18 +121,18 @@ impl LayerIndex {
         Entries::Many(entries)
     }
 
-    /// The place of the newest value of `row`; `None` where no layer has it.
+    /// Returns the place of the newest value of `row`; `None` where no layer has it.
     #[inline]
     pub(crate) fn place_of(&self, row: RowIdx) -> Option<Place> {
         self.entry_of(row.0).map(|entry| self.place_at(entry))
     }
 
-    /// Number of changed rows, each counted once.
+    /// Returns the number of changed rows, each counted once.
     pub(crate) fn n_rows(&self) -> u64 {
         self.n_entries.into()
     }
 
-    /// Memory of the index.
+    /// Returns the memory of the index.
     pub(crate) fn bytes(&self) -> usize {
         let entries = match &self.entries {
             Entries::One(_) => 0,

@@ -36,7 +36,7 @@ impl Extent {
         DATA_OFFSET + self.first_page * PAGE_BYTES
     }
 
-    /// Bytes of the extent; whole pages.
+    /// Returns the bytes of the extent; whole pages.
     #[must_use]
     pub const fn len_bytes(&self) -> usize {
         self.n_pages as usize * PAGE_BYTES as usize
@@ -156,7 +156,7 @@ impl ReadPlan {
         self.extents.iter().enumerate().map(|(i, extent)| (extent, self.rows_of(i)))
     }
 
-    /// Bytes that the extents read.
+    /// Returns the bytes that the extents read.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.extents.iter().map(|extent| u64::from(extent.n_pages) * PAGE_BYTES).sum()

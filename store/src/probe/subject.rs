@@ -28,7 +28,7 @@ pub(super) struct Subject {
     pub(super) is_written: bool,
 }
 
-/// A file that is there; what the page cache holds of it is dropped.
+/// Opens a file that is there, and drops what the page cache holds of it.
 pub(super) fn open(path: &Path) -> Result<Subject, StoreError> {
     let file = File::open(path).map_err(StoreError::io(path, "open"))?;
     let n_bytes = file.metadata().map_err(StoreError::io(path, "look at"))?.len();

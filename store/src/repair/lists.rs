@@ -188,7 +188,7 @@ fn rebuild_halos(
     failure.map_or(Ok(()), Err)
 }
 
-/// The topology of all partitions, mapped, or read where there is nothing to map.
+/// Returns the topology of all partitions, mapped, or read where there is nothing to map.
 pub(super) fn open_topology(
     device: &dyn FileSystem,
     paths: &[PathBuf],

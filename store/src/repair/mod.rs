@@ -107,7 +107,8 @@ fn repair_some(
     Ok(report)
 }
 
-/// The graph in `dir` as repair would describe it; `None` without any source. Changes nothing.
+/// Returns the graph in `dir` as repair would describe it; `None` without any source. Changes
+/// nothing.
 pub(crate) fn describe(device: Arc<dyn FileSystem>, dir: &Path) -> Option<Graph> {
     let mut actions = RepairActions::new(device, true, 1);
     let partitions = partitions::open_all(&mut actions, dir, None).ok()?;

@@ -85,7 +85,7 @@ fn is_hidden(actions: &RepairActions, part_dir: &Path) -> Option<StoreError> {
     (error.origin() != ErrorOrigin::Damage).then_some(error)
 }
 
-/// Partitions may lie on other disks.
+/// Returns whether a link leads to a folder: partitions may be on other disks.
 fn is_link_to_folder(actions: &RepairActions, path: &Path) -> Result<bool, StoreError> {
     match actions.device.list(path).map_err(StoreError::io(path, "list")) {
         Ok(_) => Ok(true),

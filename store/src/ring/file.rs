@@ -46,12 +46,12 @@ impl ReadFile {
         Self { file, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), is_direct }
     }
 
-    /// Whether reads bypass the page cache.
+    /// Returns whether reads bypass the page cache.
     pub(crate) fn is_direct(&self) -> bool {
         self.is_direct
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }

@@ -101,7 +101,7 @@ impl Drop for Large {
     }
 }
 
-/// Whether the system has refused rings for good.
+/// Returns whether the system has refused rings for good.
 pub(crate) fn is_refused() -> bool {
     REFUSED.load(Ordering::Relaxed)
 }

@@ -28,7 +28,7 @@ const DATA_BYTES_OFFSET: usize = 176;
 const WORDS_OFFSET: usize = 184;
 const WORDS_BYTES: usize = 12;
 
-/// The footer page that seals a segment with this header, these sections and these tables.
+/// Returns the footer page that seals a segment with this header, these sections and these tables.
 pub(super) fn footer_page(
     header: &Page,
     codec: SegmentCodec,
@@ -71,7 +71,7 @@ pub(super) fn read_footer(footer: &Page) -> Option<(Page, u64, u32)> {
     (header_crc == u32_at(footer, 12)).then(|| (header, data_bytes, u32_at(footer, 8)))
 }
 
-/// Bytes of all groups, by a footer that was not compared with its header.
+/// Returns the bytes of all groups, by a footer that was not compared with its header.
 pub(super) fn data_bytes_of(footer: &Page) -> Result<u64, String> {
     check_seal(footer)?;
     let word = |offset| u64::from(u32_at(footer, offset));

@@ -80,7 +80,7 @@ impl Segment {
         &self.digest
     }
 
-    /// The open file.
+    /// Returns the open file.
     #[must_use]
     pub(crate) fn file(&self) -> &dyn FileReader {
         &*self.file

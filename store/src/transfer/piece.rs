@@ -15,7 +15,7 @@ pub(crate) struct RowStretch<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// The number of rows whose stretch takes `n_bytes` at most.
+/// Returns the number of rows whose stretch takes `n_bytes` at most.
 pub(crate) fn rows_within(n_bytes: usize, row_bytes: usize) -> usize {
     n_bytes.saturating_sub(HEAD_BYTES) / (size_of::<u32>() + row_bytes)
 }
@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of a row of each tensor.
+    /// Returns the bytes of a row of each tensor.
     fn widths(tensor: u16) -> Option<usize> {
         [1, 3].get(usize::from(tensor)).copied()
     }

@@ -35,7 +35,7 @@ impl Retired {
 }
 
 impl Retired {
-    /// Whether its file is of the tensor called `name`.
+    /// Returns whether its file is of the tensor called `name`.
     pub(super) fn is_of(&self, name: &str) -> bool {
         let file = self.file.file_name().unwrap_or_default().to_string_lossy();
         tensor_of_file(&file).is_some_and(|tensor| tensor == name)

@@ -170,7 +170,8 @@ impl GraphHandle {
         self.now().get(part.index())?.as_ref()?.tensors.get(position).cloned()
     }
 
-    /// Position among the tensors of each open partition of the one that is called `name` now.
+    /// Returns the position among the tensors of each open partition of the one that is called
+    /// `name` now.
     pub(crate) fn tensor_position(&self, name: &str) -> Result<usize, StoreError> {
         let Some(part) = self.open_parts().into_iter().next() else {
             return self.graph.tensor_position(name);
@@ -182,7 +183,7 @@ impl GraphHandle {
         })
     }
 
-    /// The tensor that is called `name` now.
+    /// Returns the tensor that is called `name` now.
     pub(crate) fn spec(&self, name: &str) -> Result<TensorSpec, StoreError> {
         let position = self.tensor_position(name)?;
         let first = self.open_parts().into_iter().next();
@@ -239,7 +240,7 @@ impl GraphHandle {
         self.now().iter().flatten().cloned().collect()
     }
 
-    /// Partitions that are open, for messages.
+    /// Names the partitions that are open, for messages.
     pub(crate) fn opened(&self) -> String {
         let parts: Vec<String> = self.parts().map(|part| part.to_string()).collect();
         parts.join(", ")

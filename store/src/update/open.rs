@@ -253,7 +253,7 @@ impl OpenedPart {
         Ok(Self { part, version, prepared_version, catalog, tensors })
     }
 
-    /// Number of rows of a tensor that are pending. Reads them.
+    /// Counts the rows of a tensor that are pending. Reads them.
     pub(crate) fn n_pending(&self, tensor: &OpenedTensor) -> Result<u64, StoreError> {
         let mut n_rows = 0;
         for &version in &tensor.pending_for {

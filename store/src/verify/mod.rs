@@ -157,8 +157,8 @@ pub(crate) fn read_back(
     read_back_while(device, path, identity, &mut || ControlFlow::Continue(()))
 }
 
-/// As [`read_back`]; asks before each stretch of pages whether to continue, and else ends with
-/// [`StoreError::Stopped`].
+/// Reads back as [`read_back`]. Asks before each stretch of pages whether to continue, and else
+/// ends with [`StoreError::Stopped`].
 pub(crate) fn read_back_while(
     device: &dyn FileSystem,
     path: &Path,
@@ -183,7 +183,7 @@ pub(crate) fn read_back_while(
     Ok(segment)
 }
 
-/// As verification checks all pages of a segment.
+/// Checks all pages of a segment as verification does.
 pub(crate) fn check_stretch(segment: &Segment, fault: &mut dyn FnMut(u64, StoreError)) {
     rows::check(segment, 0..segment.layout().n_pages(), &mut Vec::new(), fault);
 }

@@ -19,7 +19,7 @@ fn with_folder() -> CrashDevice {
     device
 }
 
-/// A device with the imported graph.
+/// Returns a device with the imported graph.
 pub(crate) fn imported() -> CrashDevice {
     let device = with_folder();
     import(&(Arc::new(device.clone()) as Arc<dyn FileSystem>)).unwrap();

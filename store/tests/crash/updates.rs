@@ -73,7 +73,7 @@ impl Updates {
         Self { name, base, model, ops }
     }
 
-    /// The scenario's runs and what came of them, for all that can happen.
+    /// Runs the scenario for all that can happen, and prints what came of it.
     pub(crate) fn sweep(&self) {
         let n_outcomes = sweep_losses(self, None, n_seeds(6, 300)).unwrap();
         println!("{n_outcomes} outcomes, {} runs with faults", sweep_faults(self).unwrap());

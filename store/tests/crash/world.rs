@@ -85,7 +85,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The graph on `crash`, not open yet.
+    /// Returns the graph on `crash`, not open yet.
     pub(crate) fn new(crash: &CrashDevice, model: Model) -> Self {
         let (crash, device) = (crash.clone(), Arc::new(crash.clone()));
         let graph = OnceCell::new();

@@ -13,7 +13,7 @@ use crate::{Numbers, n_trials};
 
 pub(crate) type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// All that a catalog answers, or why it does not.
+/// Returns all that a catalog answers, or why it does not.
 pub(crate) fn pairs(dir: &Path, access: Access) -> Result<Pairs, String> {
     let store = Disk.key_values(dir, access).map_err(|error| error.to_string())?;
     let mut pairs = Pairs::new();

@@ -78,7 +78,7 @@ pub(super) fn contract_clusters(
 }
 
 impl Contracted {
-    /// Bytes that all of it takes.
+    /// Returns the bytes that all of it takes.
     pub(super) fn n_bytes(&self) -> u64 {
         let (n_below, n_nodes) = (self.parents.len() as u64, self.parts.len() as u64);
         4 * n_below + CLUSTER_BYTES * n_nodes + EDGE_BYTES * self.level.neighbours.len() as u64
@@ -263,7 +263,7 @@ fn contracted_edges(
     Some(coarse)
 }
 
-/// Nodes by cluster, and where each cluster's start.
+/// Returns the nodes by cluster, and where each cluster's start.
 fn members(parents: &[u32], n_clusters: usize) -> (Vec<u32>, Vec<u32>) {
     let mut starts = vec![0u32; n_clusters + 1];
     for &parent in parents {

@@ -196,7 +196,7 @@ pub(super) fn all_edges(
     Ok((offsets, neighbours))
 }
 
-/// Edges between partitions.
+/// Returns the number of edges between partitions.
 fn n_cut(edges: &dyn EdgeStream, parts: &[PartId]) -> Result<u64, EdgeError> {
     let mut n_cut = 0u64;
     edges.for_each_chunk(&mut |chunk| {

@@ -17,7 +17,8 @@ pub(super) struct Clusters {
 }
 
 impl Clusters {
-    /// The cluster that `cluster` has become part of. Halves the path to it for the next time.
+    /// Returns the cluster that `cluster` has become part of. Halves the path to it for the next
+    /// time.
     pub(super) fn root(&mut self, mut cluster: u32) -> u32 {
         loop {
             let parent = self.parents[cluster as usize];
@@ -30,23 +31,23 @@ impl Clusters {
         }
     }
 
-    /// Number of clusters before merging; clusters are numbered below it.
+    /// Returns the number of clusters before merging; clusters are numbered below it.
     pub(super) fn n_numbered(&self) -> usize {
         self.parents.len()
     }
 
-    /// Nodes of `root`.
+    /// Returns the number of nodes of `root`.
     pub(super) fn size(&self, root: u32) -> u32 {
         self.sizes[root as usize]
     }
 
-    /// For each cluster the next one of those that were merged with it, round and round; what was
-    /// merged earlier stays together.
+    /// Returns for each cluster the next one of those that were merged with it, in a cycle.
+    /// Clusters that were merged earlier stay together.
     pub(super) fn into_cycles(self) -> Vec<u32> {
         self.next
     }
 
-    /// The clusters that are left, largest first; of equal ones the lower number first.
+    /// Returns the clusters that are left, largest first; of equal ones the lower number first.
     pub(super) fn largest_first(&self) -> Vec<u32> {
         let is_root = |&c: &u32| self.parents[c as usize] == c;
         let mut roots: Vec<u32> = (0..self.parents.len() as u32).filter(is_root).collect();

@@ -78,8 +78,8 @@ pub(super) fn merging_bytes(n_nodes: u64, n_clusters: u64) -> u64 {
     size_of::<cluster::Node>() as u64 * n_nodes + merge::CLUSTER_BYTES * n_clusters
 }
 
-/// Owner of each node; clusters of partitions above the capacity move where they fit. Peak memory:
-/// 24 bytes per node while clustering, then [`merging_bytes`] of the clusters found.
+/// Returns the owner of each node; clusters of partitions above the capacity move where they fit.
+/// Peak memory: 24 bytes per node while clustering, then [`merging_bytes`] of the clusters found.
 pub(super) fn spring(
     edges: &dyn EdgeStream,
     n_nodes: u32,

@@ -14,7 +14,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// No edges yet; `n_parts` is at least 1.
+    /// Returns a state without edges; `n_parts` is at least 1.
     pub(super) fn new(n_nodes: u32, n_parts: u16) -> Self {
         Self {
             n_parts,
@@ -31,17 +31,17 @@ impl State {
         (0..self.n_parts).map(PartId)
     }
 
-    /// Edges of `part`.
+    /// Returns the number of edges of `part`.
     pub(super) fn n_edges(&self, part: PartId) -> u64 {
         self.n_edges[part.index()]
     }
 
-    /// Edges of the emptiest and of the fullest partition.
+    /// Returns the numbers of edges of the emptiest and of the fullest partition.
     pub(super) fn fewest_and_most(&self) -> (u64, u64) {
         self.n_edges.iter().fold((u64::MAX, 0), |(min, max), &n| (min.min(n), max.max(n)))
     }
 
-    /// Whether `node` has an edge in `part`.
+    /// Returns whether `node` has an edge in `part`.
     pub(super) fn has_copy(&self, node: u32, part: PartId) -> bool {
         self.of_node(node)[part.index()] > 0
     }
@@ -55,7 +55,7 @@ impl State {
         &self.counts[node as usize * n_parts..][..n_parts]
     }
 
-    /// The partition of `among` with the fewest edges, of several the first.
+    /// Returns the partition of `among` with the fewest edges, of several the first.
     pub(super) fn emptiest(&self, among: impl Fn(PartId) -> bool) -> Option<PartId> {
         self.parts().filter(|&part| among(part)).min_by_key(|&part| (self.n_edges(part), part))
     }

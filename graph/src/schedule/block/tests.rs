@@ -34,7 +34,7 @@ fn any_batch() -> impl Strategy<Value = Batch> {
     })
 }
 
-/// Bytes of a block around `words`, checksum and lengths right.
+/// Returns the bytes of a block around `words`, checksum and lengths right.
 fn forged(words: &[u32]) -> Vec<u8> {
     let planes = to_planes(words);
     let zstd = zstd::bulk::compress(&planes, LEVEL).unwrap();

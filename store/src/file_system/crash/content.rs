@@ -28,7 +28,7 @@ impl Content {
         Arc::make_mut(&mut self.live).extend_from_slice(bytes);
     }
 
-    /// A sync that succeeds, or fails and forgets: a later one finds nothing left to write.
+    /// Syncs with success, or fails and forgets: a later sync finds nothing left to write.
     pub(super) fn sync(&mut self, succeeds: bool) {
         let unsynced = self.synced_bytes..self.live.len();
         if !succeeds && !unsynced.is_empty() {
@@ -37,8 +37,8 @@ impl Content {
         self.synced_bytes = self.live.len();
     }
 
-    /// The bytes after a loss of power: what was synced, and of the rest any length, each sector
-    /// as it was written, zeros, or garbage.
+    /// Returns the bytes after a loss of power: what was synced, and any length of the rest. Each
+    /// sector of the rest is as it was written, zeros, or garbage.
     pub(super) fn after_loss(&self, dice: &mut Dice) -> Self {
         let unsafe_ranges = self.unsafe_ranges();
         if unsafe_ranges.is_empty() {

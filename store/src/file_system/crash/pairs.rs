@@ -41,7 +41,7 @@ enum Stage {
 }
 
 impl Pairs {
-    /// Its files are removed; that is not durable.
+    /// Removes its files; that is not durable.
     pub(super) fn remove(&mut self) {
         if self.stage == Stage::Present {
             self.stage = Stage::Uncertain;

@@ -4,7 +4,7 @@
 //! a child of a process that has opened a database writes to none.
 //!
 //! A lock of RocksDB, or of the C++ library for shared pointers, stays held in the child if a
-//! thread of the parent held it at the fork. So a child of a process that was writing opens none.
+//! thread of the parent held it. So a child of a process that was writing opens none.
 //! Threads of databases that are read only sleep.
 
 use std::io;

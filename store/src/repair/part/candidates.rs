@@ -39,7 +39,8 @@ impl Look<'_> {
             .filter(|(_, mended)| !only_whole || (mended.proven && mended.lost_pages.is_empty())))
     }
 
-    /// The newest file of a version above `above` that can be used, as it says itself what it is.
+    /// Returns the newest file of a version above `above` that can be used, as it says itself what
+    /// it is.
     pub(super) fn newest(
         &self,
         above: u32,

@@ -147,7 +147,7 @@ impl Contents {
         Ok(Self { part_dir, catalog, version, records, deltas, broken, salvaged, losses })
     }
 
-    /// The record of a tensor.
+    /// Returns the record of a tensor.
     pub(super) fn record(&self, tensor: &str) -> Option<&TensorRecord> {
         self.records.iter().find(|record| record.tensor == tensor)
     }
@@ -294,7 +294,7 @@ fn usable(
     Ok(record)
 }
 
-/// Whether a put can have written a row.
+/// Returns whether a put can have written a row.
 pub(super) fn is_row(
     graph: &Graph,
     tensor: &str,

@@ -57,7 +57,7 @@ impl UncommittedRows {
         Ok(Self(all))
     }
 
-    /// Whether all have been read.
+    /// Returns whether all have been read.
     pub(super) fn is_over(&self) -> bool {
         self.0.is_empty()
     }

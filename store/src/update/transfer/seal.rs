@@ -30,7 +30,7 @@ impl Seals {
         may_begin
     }
 
-    /// The last one ends now, if it has not yet.
+    /// Ends the last one now, if it has not yet.
     pub(super) fn end(&mut self, now: Instant) {
         if let Some((begun, end)) = self.0.back_mut() {
             *end = now.clamp(*begun, *end);

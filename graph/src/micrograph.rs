@@ -151,7 +151,7 @@ mod tests {
         })
     }
 
-    /// Returns the both shares of every root, by sets of node ids.
+    /// Returns both shares of every root, by sets of node ids.
     fn naive(batches: &[Batch], home: &dyn Fn(NodeId) -> u32) -> Locality {
         let (mut micro, mut sub) = (Vec::new(), Vec::new());
         let share = |nodes: &HashSet<NodeId>, root: NodeId| {

@@ -162,7 +162,7 @@ impl Stream {
         Self { state: splitmix64(splitmix64(seed ^ splitmix64(purpose)) ^ node) }
     }
 
-    /// Returns the uniform from 0 to below 1.
+    /// Draws a uniform number from 0 to below 1.
     fn uniform(&mut self) -> f64 {
         let word = splitmix64(self.state);
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -75,7 +75,7 @@ impl PartitionConfig {
         }
     }
 
-    /// Returns whether the parameters are in range.
+    /// Checks that the parameters are in range.
     pub fn check(&self) -> Result<(), PartitionError> {
         if let Algorithm::Spring(params) = &self.algorithm {
             params.check()?;
@@ -181,7 +181,7 @@ pub enum PartitionError {
     },
 }
 
-/// Returns every node an owner, and measures the result.
+/// Assigns an owner to every node, and measures the result.
 ///
 /// Nodes without edges are owned too; partitions may stay empty when there are more of them than
 /// nodes. The same edges in the same order give the same owners.

@@ -155,7 +155,8 @@ impl Halos {
     }
 }
 
-/// Returns which of the 64 partitions from `first` have each node in their halo, a bit each.
+/// Notes in `needed_by` which of the 64 partitions from `first` have each node in their halo, a bit
+/// each.
 fn need(
     edges: &dyn EdgeStream,
     assignment: &[PartId],

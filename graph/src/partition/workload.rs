@@ -53,7 +53,7 @@ impl Workers {
 }
 
 impl fmt::Display for Workload {
-    /// Returns the arithmetic.
+    /// Writes the arithmetic.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let &Self { data_bytes, memory_bytes, reserved_bytes, workers, parts } = self;
         let left = memory_bytes - reserved_bytes;

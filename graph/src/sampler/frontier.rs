@@ -160,7 +160,7 @@ mod tests {
         numbers.iter().map(|&n| Fanout::at_most(n).unwrap_or(Fanout::All)).collect()
     }
 
-    /// Returns the node by node, with lists that are searched.
+    /// Samples node by node, with lists that are searched.
     fn naive(
         topology: &Topology,
         fanouts: &[Fanout],

@@ -88,7 +88,7 @@ impl Schedule {
         self.footer.n_ids
     }
 
-    /// Returns the bLAKE3 of the content, as the writer gave it.
+    /// Returns the BLAKE3 of the content, as the writer gave it.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         self.footer.digest

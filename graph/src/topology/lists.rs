@@ -325,7 +325,7 @@ mod tests {
         assert!(matches!(error, Err(TopologyError::Nodes { expected: 3, found: 4 })));
     }
 
-    /// Returns other edges in every pass.
+    /// A stream with other edges in every pass.
     struct Changing(Vec<MemoryEdges>, Cell<usize>);
 
     impl EdgeStream for Changing {

@@ -135,7 +135,7 @@ impl ReadPlan {
         &self.extents
     }
 
-    /// Returns every asked-for row once, ascending; duplicates stay.
+    /// Returns every planned row, ascending; duplicates stay.
     #[must_use]
     pub fn rows(&self) -> &[PlannedRow] {
         &self.rows
@@ -212,7 +212,7 @@ impl ReadPlan {
         let (mut first_page, mut end_page) = pages_of(first.row);
         for (planned, n_before) in self.rows.iter().zip(0u32..).skip(1) {
             let (first, end) = pages_of(planned.row);
-            // A row that is within the extent always belongs to it, whatever its length.
+            // A row that is within the extent always belongs to it, at any length.
             let joins = end <= end_page
                 || first <= end_page.saturating_add(max_gap_pages)
                     && end - first_page <= MAX_EXTENT_PAGES;

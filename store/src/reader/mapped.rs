@@ -213,8 +213,7 @@ impl RowReader for MappedReader {
         self.copy_planned(plan.rows(), out)
     }
 
-    /// Returns the rows that lie as they are get copied in the order asked for: sorting them costs
-    /// more than it saves.
+    /// Copies packed rows in the order requested: sorting them costs more than it saves.
     fn gather(
         &self,
         rows: &[(RowIdx, u32)],

@@ -15,7 +15,7 @@ const RAW: SegmentCodec = SegmentCodec::Raw;
 const CODECS: [SegmentCodec; 3] =
     [RAW, SegmentCodec::Zstd { group_rows: 1 }, SegmentCodec::Zstd { group_rows: 5 }];
 
-/// Returns every reader of the same segment; the faulty one's fault never comes.
+/// Returns all readers of the same segment; the fault of the faulty one never comes.
 fn readers(
     dir: &std::path::Path,
     n_rows: u32,

@@ -77,7 +77,7 @@ pub(crate) trait ReadQueue {
     /// Returns a finished read and its outcome.
     fn pop(&mut self) -> Option<(Read, Outcome)>;
 
-    /// Waits for all reads in flight and returns their memory back, whatever they gave.
+    /// Waits for all reads in flight and frees their memory, with any outcome.
     fn drain(&mut self) -> io::Result<()> {
         while self.in_flight() > 0 {
             self.submit(1)?;

@@ -74,7 +74,7 @@ impl Segment {
         &self.path
     }
 
-    /// Returns the bLAKE3 of the tables, to be compared with the catalog's.
+    /// Returns the BLAKE3 of the tables, to be compared with the catalog's.
     #[must_use]
     pub fn digest(&self) -> &SegmentDigest {
         &self.digest

@@ -136,7 +136,7 @@ impl GraphHandle {
         }
     }
 
-    /// Returns the first step, on partitions whose version is below `version`.
+    /// Does the first step, on partitions whose version is below `version`.
     fn prepare_parts(
         &self,
         _alone: &MutexGuard<'_, ()>,
@@ -228,7 +228,7 @@ impl GraphHandle {
         Ok(Some((record, layer)))
     }
 
-    /// Returns the second step, on partitions that are prepared.
+    /// Does the second step, on partitions that are prepared.
     fn publish_parts(
         &self,
         _alone: &MutexGuard<'_, ()>,

@@ -233,7 +233,7 @@ impl TensorHandle {
     }
 }
 
-/// Returns no holder of these locks leaves anything half-changed.
+/// Locks a mutex, also a poisoned one: no holder of these locks leaves anything half-changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

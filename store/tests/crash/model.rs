@@ -268,7 +268,7 @@ fn bits(puts: &[u64]) -> Vec<String> {
     puts.iter().map(|puts| format!("{puts:#b}")).collect()
 }
 
-/// Returns a put that failed has happened to all of its nodes of a partition, or to none.
+/// Checks that a put that failed has happened to all of its nodes of a partition, or to none.
 fn whole_in_each_part(seqs: &[u32; N_NODES as usize], nodes: u16, seq: u32) -> Finding {
     for bounds in BOUNDS.windows(2) {
         let of_put = nodes_of(nodes).filter(|node| (bounds[0]..bounds[1]).contains(node));

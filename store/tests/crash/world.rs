@@ -339,7 +339,7 @@ impl World {
         })
     }
 
-    /// Returns what was in doubt has been decided by the opening.
+    /// Settles the model after an opening, which has decided what was in doubt.
     fn settle(&mut self, live: &Arc<GraphHandle>) -> Finding {
         self.model.settle(live.version())?;
         let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;

@@ -134,7 +134,8 @@ fn complete_round(all: &Level, parts: &mut [PartId], aims: &Aims) {
     }
 }
 
-/// Returns a round on a sample of the edges; undone if it cuts more of all.
+/// Runs a round on a sample of the edges. It is undone if it cuts more of all edges, unless a
+/// partition was over capacity before it.
 fn sampled_round(
     edges: &dyn EdgeStream,
     parts: &mut [PartId],

@@ -420,7 +420,7 @@ impl Staged {
         Ok(Arc::new(TensorHandle::new(spec.clone(), catalog, current, None, &[])))
     }
 
-    /// Returns a whole file its name.
+    /// Moves a whole file to its name, durably.
     fn publish(&self, graph: &Graph) -> Result<(), StoreError> {
         let (device, dir) = (&**graph.device(), graph.part_dir(self.part.part));
         let (from, to) = (dir.join(self.temporary()), dir.join(&self.file));

@@ -150,7 +150,7 @@ impl EdgeParser {
         Ok(())
     }
 
-    /// Returns the line from `at`; returns where the next one starts. There is a line end ahead.
+    /// Parses the line from `at`; returns where the next one starts. There is a line end ahead.
     #[inline]
     fn line(
         &self,

@@ -71,7 +71,8 @@ impl Content {
         self.forgotten.iter().cloned().chain([unsynced]).filter(|range| !range.is_empty()).collect()
     }
 
-    /// Returns the length of the file after a loss of power. It is never shorter than what was synced.
+    /// Returns the length of the file after a loss of power. It is never shorter than what was
+    /// synced.
     fn length_after_loss(&self, ranges: &[Range<usize>], mood: Mood, dice: &mut Dice) -> usize {
         let mut shortest = self.live.len();
         for range in ranges.iter().rev() {

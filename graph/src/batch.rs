@@ -6,9 +6,9 @@ use crate::ids::NodeId;
 
 /// The sampled computation graph of some roots.
 ///
-/// Invariant: the destination nodes of every block are a prefix of its source nodes, and the
-/// source nodes of `blocks[i + 1]` are the destination nodes of `blocks[i]`. So all layers index
-/// into the one list `nodes`: block `i` reads rows `0..n_src` and produces rows `0..n_dst`.
+/// Invariant: the destination nodes of every block are a prefix of its source nodes. The source
+/// nodes of `blocks[i + 1]` are the destination nodes of `blocks[i]`. So all layers index into the
+/// one list `nodes`: block `i` reads rows `0..n_src` and produces rows `0..n_dst`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// The input nodes, distinct: the roots first, then in the order in which sampling met them.

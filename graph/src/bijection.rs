@@ -4,8 +4,9 @@ use crate::splitmix64::splitmix64;
 
 const N_ROUNDS: usize = 6;
 
-/// A bijection of `0..n` onto itself: an unbalanced Feistel network over the next power of two,
-/// walked until it lands below `n` (Black and Rogaway, CT-RSA 2002).
+/// A bijection of `0..n` onto itself, by cycle walking (Black and Rogaway, CT-RSA 2002).
+///
+/// An unbalanced Feistel network over the next power of two, repeated until the value is below `n`.
 #[derive(Clone, Debug)]
 pub(crate) struct Bijection {
     n: u64,
@@ -16,7 +17,7 @@ pub(crate) struct Bijection {
 }
 
 impl Bijection {
-    /// The bijection of `key` over `0..n`, for `n` up to 2³².
+    /// Returns the bijection of `key` over `0..n`, for `n` up to 2³².
     pub(crate) fn new(n: u64, key: u64) -> Self {
         // Two bits at least, so that each half has one; the walk takes 4 steps at most on average.
         let bits = (u64::BITS - n.saturating_sub(1).leading_zeros()).max(2);
@@ -29,13 +30,13 @@ impl Bijection {
         Self { n, right_bits, left_mask, right_mask, keys }
     }
 
-    /// Where `x`, which must be below `n`, goes.
+    /// Returns the image of `x`, which must be below `n`.
     #[inline]
     pub(crate) fn forward(&self, x: u64) -> u64 {
         self.walk(x, |round| round)
     }
 
-    /// Where `y`, which must be below `n`, comes from.
+    /// Returns the preimage of `y`, which must be below `n`.
     #[inline]
     pub(crate) fn inverse(&self, y: u64) -> u64 {
         // Each round undoes itself, so the way back is the rounds in reverse.

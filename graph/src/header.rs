@@ -380,7 +380,7 @@ mod tests {
         }
     }
 
-    /// Another byte, under a good checksum.
+    /// Replaces a byte and makes the checksum match.
     fn forge(page: &mut [u8], at: usize, byte: u8) {
         page[at] = byte;
         let crc = crc32fast::hash(&page[..CRC_AT]);

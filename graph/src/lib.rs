@@ -1,8 +1,9 @@
 //! Topology of a graph: edge streams, partitioners, in-neighbour lists, a deterministic sampler,
 //! and schedules of mini-batches.
 //!
-//! This crate knows node ids and edges. It does not know features, caches or the network, and it
-//! holds no edge list in memory: partitioners see passes over a stream and O(|V|) state.
+//! This crate knows node ids and edges. It does not know features, caches or the network.
+//! Partitioners read passes over a stream of edges and keep O(|V|) state; METIS alone holds the
+//! whole graph.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

@@ -44,13 +44,13 @@ pub(crate) enum Section<T> {
 }
 
 impl<T: Pod> Section<T> {
-    /// The bytes `range` of `map` as numbers; `None` when out of bounds or not aligned.
+    /// Returns the bytes `range` of `map` as numbers; `None` when out of bounds or not aligned.
     pub(crate) fn mapped(map: &Arc<FileMap>, range: Range<usize>) -> Option<Self> {
         bytemuck::try_cast_slice::<u8, T>(map.bytes().get(range.clone())?).ok()?;
         Some(Self::Mapped(Arc::clone(map), range))
     }
 
-    /// The numbers.
+    /// Returns the numbers.
     #[inline]
     pub(crate) fn as_slice(&self) -> &[T] {
         match self {
@@ -60,7 +60,7 @@ impl<T: Pod> Section<T> {
     }
 }
 
-/// The numbers that `bytes` hold; a last incomplete one is left out.
+/// Returns the numbers that `bytes` hold; a last incomplete one is left out.
 pub(crate) fn numbers<T: Pod>(bytes: &[u8]) -> Vec<T> {
     let mut numbers = vec![T::zeroed(); bytes.len() / size_of::<T>()];
     let whole_bytes = size_of_val(numbers.as_slice());

@@ -20,9 +20,9 @@ pub struct Micrographs {
 }
 
 impl Micrographs {
-    /// Returns the micrograph of root `root` of `batch`: exactly the batch that the sampler draws
-    /// for this root alone under the same seed, because what a node draws in a hop depends on no
-    /// other node.
+    /// Returns the micrograph of root `root` of `batch`. It is exactly the batch that the sampler
+    /// draws for this root alone under the same seed. A node's draws in a hop depend on no other
+    /// node.
     ///
     /// # Panics
     ///
@@ -84,8 +84,8 @@ impl Micrographs {
 pub struct Locality {
     /// Roots that were looked at and have a neighbour.
     pub roots: u64,
-    /// Mean over the roots of R_micro: the share of the nodes of a root's micrograph, the root
-    /// left out, that lie on the root's home server.
+    /// Mean over the roots of R_micro: the share of a micrograph's nodes, its root left out, that
+    /// are on the root's home server.
     pub r_micro: f64,
     /// Mean over the roots of R_sub: the same share of the whole batch that the root is in.
     pub r_sub: f64,
@@ -95,8 +95,8 @@ impl Locality {
     /// Adds the roots of `batch`. Server s of `n_servers` is the home of partitions p with
     /// p mod `n_servers` = s.
     ///
-    /// HopGNN, section 4 and Table 1, counts the nodes at home likewise, and divides by all nodes,
-    /// the root included; here a graph on one server has 1.
+    /// HopGNN (section 4 and Table 1) counts the nodes at home likewise, but divides by all nodes,
+    /// the root included. Here a graph on one server has 1.
     ///
     /// # Panics
     ///
@@ -151,7 +151,7 @@ mod tests {
         })
     }
 
-    /// Returns the both shares of every root, by sets of node ids.
+    /// Returns both shares of every root, by sets of node ids.
     fn naive(batches: &[Batch], home: &dyn Fn(NodeId) -> u32) -> Locality {
         let (mut micro, mut sub) = (Vec::new(), Vec::new());
         let share = |nodes: &HashSet<NodeId>, root: NodeId| {

@@ -15,8 +15,8 @@ pub fn prefetch_all<T>(values: &[T]) {
     prefetch_lines(values.as_ptr().cast(), size_of_val(values));
 }
 
-/// Asks for every line with one of the `n_bytes` bytes from `start` on: any address will do, also
-/// one of memory that other processes write to.
+/// Prefetches every line with one of the `n_bytes` bytes from `start` on. Any address is allowed,
+/// also one of memory that other processes write to.
 #[inline]
 pub fn prefetch_lines(start: *const u8, n_bytes: usize) {
     let into_line = start.addr() % LINE_BYTES;

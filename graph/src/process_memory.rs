@@ -6,13 +6,13 @@ pub fn peak_rss_bytes() -> u64 {
     figure_bytes("VmHWM:")
 }
 
-/// Bytes that this process has resident; 0 where the system does not tell.
+/// Returns the bytes that this process has resident; 0 where the system does not report it.
 pub(crate) fn rss_bytes() -> u64 {
     figure_bytes("VmRSS:")
 }
 
-/// Starts the high-water mark of resident memory again from what is resident, where the system
-/// can: so that each of several runs in one process reports its own.
+/// Resets the high-water mark of resident memory to what is resident, where the system can. Each of
+/// several runs in one process then reports its own peak.
 pub fn forget_peak_rss() {
     // Without it peaks are those of the process; there is nothing else to do about it.
     let _ = std::fs::write("/proc/self/clear_refs", "5");

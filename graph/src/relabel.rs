@@ -104,7 +104,7 @@ impl Relabelling {
         }
     }
 
-    /// One partition, in which every node keeps its id.
+    /// Returns one partition, in which every node keeps its id.
     #[must_use]
     pub fn identity(n_nodes: u32) -> Self {
         let ids: Vec<u32> = (0..n_nodes).collect();

@@ -1,7 +1,7 @@
 //! A mixing function for hashes and random streams that need no secrecy.
 
-/// Returns a bijection of 64-bit words in which every input bit moves about half of the output
-/// bits: one step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+/// Mixes a 64-bit word by one step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). It is a
+/// bijection in which every input bit moves about half of the output bits.
 #[inline]
 #[must_use]
 pub const fn splitmix64(mut word: u64) -> u64 {

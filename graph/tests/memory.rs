@@ -25,8 +25,8 @@ const N_EDGES: usize = 900_000;
 /// Memory to read a file, and to start threads, beside the stated part.
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// Bytes that `body` had at most beside those that were taken before. Looks a few thousand times a
-/// second, and at the end, so that what is held for long enough to matter is seen.
+/// Returns the bytes that `body` had at most beside those that were taken before. Looks a few
+/// thousand times a second, and at the end, so that what is held for long enough to matter is seen.
 fn peak_of<T>(body: impl FnOnce() -> T) -> (T, usize) {
     let before = ALLOCATOR.allocated();
     let (done, is_done) = channel::<()>();

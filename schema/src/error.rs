@@ -61,7 +61,7 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// A head that the decoder refused.
+    /// Returns a head that the decoder refused.
     #[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
     pub(crate) fn malformed(message: &'static str, reason: impl ToString) -> Self {
         Self::Malformed { message, reason: reason.to_string() }

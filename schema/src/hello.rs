@@ -1,5 +1,5 @@
-//! The first 16 bytes in each direction: they tell a stranger from a peer, and agree on a version
-//! of the wire, before any length is believed.
+//! The first 16 bytes in each direction. They identify a peer and agree on a version of the wire
+//! before any length is trusted.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -112,9 +112,10 @@ impl WireVersions {
     /// Checks the answer to [`WireVersions::hello`] of these versions.
     ///
     /// # Errors
-    /// `Magic` when the peer speaks something else, `Version` when there is no version in common,
-    /// `Reserved` when it sets bits that mean nothing yet, `Malformed` when it has chosen a version
-    /// that is not the newest in common.
+    /// - `Magic`: the peer speaks another protocol.
+    /// - `Version`: there is no version in common.
+    /// - `Reserved`: the peer sets reserved bits.
+    /// - `Malformed`: the peer has chosen a version that is not the newest in common.
     pub fn check_answer(self, theirs: &[u8; HELLO_BYTES]) -> Result<Agreement, WireError> {
         let fields = Fields::read(theirs)?;
         let found = fields.versions();

@@ -1,8 +1,8 @@
 //! The wire of Lodestore: the messages, their frames, and every bound that a peer must keep.
 //!
-//! This crate is sans-I/O and the only one that knows Cap'n Proto's types: it turns plain structs
-//! into bytes and hostile bytes into plain structs or a [`WireError`]. It opens no socket and knows
-//! no disk format.
+//! This crate is the only one that knows Cap'n Proto's types. It turns plain structs into bytes,
+//! and hostile bytes into plain structs or a [`WireError`]. It is sans-I/O: it opens no socket and
+//! knows no disk format.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

@@ -27,8 +27,8 @@ pub const REPLY_HEAD_BYTES_MAX: usize = 2 << 20;
 pub const IDS_PER_PULL_MAX: usize = 1 << 18;
 /// Most rows of one push; clients split longer puts.
 pub const ROWS_PER_PUSH_MAX: usize = 1 << 16;
-/// Largest body of a push, ids and rows: long enough that a disk's sync is cheap beside it, short
-/// enough that several fit the room of a shard.
+/// Largest body of a push, ids and rows. A disk's sync is cheap beside so long a body, and several
+/// fit the memory of a shard.
 pub const PUSH_BODY_BYTES_MAX: usize = 4 << 20;
 /// Largest body of a request: that of a push.
 pub const REQUEST_BODY_BYTES_MAX: usize = PUSH_BODY_BYTES_MAX;
@@ -42,14 +42,15 @@ pub const CLAIM_RANGES_MAX: usize = 1 << 16;
 pub const ROWS_PER_PUBLISH_MAX: usize = ROWS_PER_PUSH_MAX;
 /// Most partitions of which a message names a version of its own.
 pub const FLOORS_MAX: usize = 64;
-/// Furthest that a commit may go beyond the version before it, which servers that were committed
-/// apart need to come together: versions are 32-bit numbers, and must not be used up.
+/// Furthest that a commit may be beyond the version before it. Servers that were committed apart
+/// need such a commit to come together. The limit protects versions, which are 32-bit numbers, from
+/// being used up.
 pub const COMMIT_AHEAD_MAX: u32 = 1 << 16;
 
 /// Largest row that can be served.
 pub const ROW_BYTES_MAX: usize = 1 << 20;
-/// Rows of an answer are sent in chunks of about this many bytes (at least one row): small enough
-/// to stay in a core's cache between the gather and the socket, large enough to hide a system call.
+/// Bytes of a chunk of an answer's rows, about (at least one row). A chunk stays in a core's cache
+/// between the gather and the socket, and is long enough to hide a system call.
 pub const CHUNK_BYTES: usize = 256 << 10;
 /// Most bytes of memory that a client maps for the rows of one connection.
 pub const SHARED_BYTES_MAX: usize = 16 << 20;
@@ -58,14 +59,14 @@ pub const SHARED_BYTES_MAX: usize = 16 << 20;
 pub const SHARED_CHUNK_BYTES_MIN: usize = 32 << 10;
 /// Most bytes of a memory of resident rows that a client maps: what an address space has room for.
 pub const LENT_BYTES_MAX: u64 = 1 << 44;
-/// Bytes of a huge page, on most processors; a mapping of such memory that wants some begins as far
-/// from a multiple of them in the file as in the address space.
+/// Bytes of a huge page, on most processors. A mapping with huge pages has the same offset from a
+/// multiple of them in the file and in the address space.
 pub const LENT_PAGE_BYTES: usize = 2 << 20;
-/// Bytes of the file around the rows, so that both ends find such a place: rows begin at one page
+/// Bytes of the file around the rows, so that both ends find such an offset. Rows begin at one page
 /// at least and below two, and another two follow them.
 pub const LENT_SLACK_BYTES: usize = 4 * LENT_PAGE_BYTES;
-/// Rows that are lent stay as they are for so long from when they were asked for, of an answer that
-/// comes whole, and unless the client asks for something else or leaves.
+/// Time that lent rows stay unchanged, from their request on. This holds for an answer that comes
+/// whole, until the client sends another request or leaves.
 pub const LENT_FOR: Duration = Duration::from_secs(5);
 /// Rows of a chunk that is lent: few enough that the client soon has the first, enough to hide a
 /// system call.

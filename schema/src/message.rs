@@ -17,9 +17,9 @@ pub(crate) fn builder() -> Builder<HeapAllocator> {
     Builder::new(HeapAllocator::new().first_segment_words(FIRST_SEGMENT_WORDS))
 }
 
-/// Opens a head of which at most `words_max` words are followed, and no more than a few for each
-/// that it has: elements of nothing are as many as a list says, and would take memory that no byte
-/// paid for. Bytes past the message are not looked at.
+/// Opens a head and limits its traversal to `words_max` words, and to a few for each word that it
+/// has. Otherwise a list of empty elements could claim any length, and memory, without bytes to pay
+/// for it. Bytes past the message are not looked at.
 pub(crate) fn open<'a>(
     what: &'static str,
     head: &'a [u8],

@@ -1,4 +1,4 @@
-//! Certificates and keys as PEM, of which errors never tell a byte: any of them may be of a key.
+//! Certificates and keys as PEM. Errors never contain a byte of them: any may be of a key.
 
 use std::io::Read;
 

@@ -19,14 +19,14 @@ pub struct Stripes {
 }
 
 impl Stripes {
-    /// Stripes of `stripe_rows` rows over `n_shards` shards; `None` if either is 0.
+    /// Returns stripes of `stripe_rows` rows over `n_shards` shards; `None` if either is 0.
     #[must_use]
     pub fn new(n_shards: u16, stripe_rows: u32) -> Option<Self> {
         (n_shards > 0 && stripe_rows > 0).then_some(Self { n_shards: n_shards.into(), stripe_rows })
     }
 
-    /// Stripes for rows of `row_bytes` bytes: whole pages, unless that would take more than
-    /// 1 MiB, in which case two shards share the page at a boundary.
+    /// Returns stripes for rows of `row_bytes` bytes. They are whole pages, unless that would take
+    /// more than 1 MiB. Then two shards share the page at a boundary.
     ///
     /// # Panics
     /// When `n_shards` is 0 or `row_bytes` is not within 1 byte and 1 MiB.
@@ -63,7 +63,7 @@ impl Stripes {
     }
 
     /// Returns the position of `row` among the rows that its shard owns in its partition, as if
-    /// every stripe were full: distinct for distinct rows of one shard, and below
+    /// every stripe were full. Distinct rows of a shard have distinct positions below
     /// [`Self::keys_of`].
     #[must_use]
     #[inline]

@@ -16,7 +16,7 @@ pub struct Token {
     len: u8,
 }
 
-/// Bytes that are no token. It does not tell them.
+/// Refusal of bytes that are no token. The error does not contain them.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error(
     "a token is {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} letters, digits and signs without spaces, \
@@ -56,7 +56,7 @@ pub struct Tokens {
     second: Token,
 }
 
-/// Text that holds no tokens. It does not tell them.
+/// Refusal of text that holds no tokens. The error does not contain it.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum BadTokens {
     /// A line is none.

@@ -22,7 +22,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Returns versions that reach all of these, and are these where the wire has room for that;
+    /// Returns versions that reach all of these. They are these where the wire has room for that;
     /// past it the lowest are raised, to the least that fits.
     pub fn reaching(all: impl Iterator<Item = PartVersion> + Clone) -> Self {
         let mut versions: Vec<u32> = all.clone().map(|it| it.version).collect();
@@ -49,7 +49,7 @@ impl Versions {
         above.map_or(self.lowest, |it| it.version.max(self.lowest))
     }
 
-    /// The number of elements of a list on the wire.
+    /// Returns the number of elements of a list on the wire.
     pub(crate) fn n_above(&self) -> u32 {
         u32::try_from(self.above.len().min(FLOORS_MAX)).unwrap_or(0)
     }

@@ -1,5 +1,5 @@
-//! Frames of wire version 3, as its peers send them: recorded from the last build of it, so that no
-//! change of the schema can make them mean something else unseen.
+//! Frames of wire version 3, as its peers send them, recorded from the last build of it. No change
+//! of the schema can change their meaning unseen.
 
 use std::time::Duration;
 

@@ -21,7 +21,7 @@ impl PageChecksum {
         Self { of_segment }
     }
 
-    /// Checksum of the bytes of page `page`.
+    /// Returns the checksum of the bytes of page `page`.
     pub(crate) fn of(&self, page: u64, bytes: &[u8]) -> u32 {
         let mut seed = self.of_segment.clone();
         seed.update(&page.to_le_bytes());

@@ -52,7 +52,7 @@ impl Dtype {
         Self::I64,
     ];
 
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     #[must_use]
     pub const fn size_bytes(self) -> usize {
         match self {
@@ -79,13 +79,13 @@ impl Dtype {
         }
     }
 
-    /// The number that stands for this type in a segment header.
+    /// Returns the number that stands for this type in a segment header.
     #[must_use]
     pub(crate) fn code(self) -> u32 {
         Self::ALL.iter().position(|&dtype| dtype == self).map_or(u32::MAX, |i| i as u32)
     }
 
-    /// The type that `code` stands for.
+    /// Returns the type that `code` stands for.
     #[must_use]
     pub(crate) fn from_code(code: u32) -> Option<Self> {
         Self::ALL.get(code as usize).copied()

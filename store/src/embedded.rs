@@ -94,8 +94,8 @@ impl EmbeddedStore {
         self.named(name).map(|(spec, _)| spec)
     }
 
-    /// Returns whether all open partitions read the tensor's rows through maps of memory, so that a
-    /// few small gathers cost no more than a large one.
+    /// Returns whether all open partitions read the tensor's rows through memory maps. A few small
+    /// gathers then cost no more than a large one.
     pub fn is_mapped(&self, name: &str) -> Result<bool, StoreError> {
         let (_, views) = self.named(name)?;
         Ok(views.iter().flatten().all(|view| view.version().is_mapped()))
@@ -237,7 +237,7 @@ impl EmbeddedStore {
         StoreError::NoPart { part, opened: self.live.opened() }
     }
 
-    /// The lock is held for a push or a pop, which cannot leave the list half-changed.
+    /// Locks the pool for a push or a pop, which cannot leave the list half-changed.
     fn pool(&self) -> std::sync::MutexGuard<'_, Vec<Scratch>> {
         let scratch = self.scratch.get_or(|_| Mutex::default());
         scratch.lock().unwrap_or_else(PoisonError::into_inner)

@@ -48,7 +48,8 @@ impl ErrorOrigin {
         }
     }
 
-    /// RocksDB ends its errors of input and output with the system's own words.
+    /// Finds the origin by RocksDB's message, which ends with the system's own words for errors of
+    /// input and output.
     fn of_words(words: &str) -> Self {
         let told_by = |errno: &Errno| {
             let of_system = io::Error::from(*errno).to_string();

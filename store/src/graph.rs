@@ -65,7 +65,7 @@ impl Graph {
         Ok(Self { device, dir: dir.to_owned(), meta, book })
     }
 
-    /// A graph whose description comes from elsewhere than its `graph.toml`.
+    /// Returns a graph whose description comes from elsewhere than its `graph.toml`.
     pub(crate) fn of(
         device: Arc<dyn FileSystem>,
         dir: &Path,
@@ -146,7 +146,7 @@ impl Graph {
         })
     }
 
-    /// Position of the tensor called `name` in the graph's description.
+    /// Returns the position of the tensor called `name` in the graph's description.
     pub(crate) fn tensor_position(&self, name: &str) -> Result<usize, StoreError> {
         let position = self.meta.tensors.iter().position(|tensor| tensor.name == name);
         position.map_or_else(|| self.tensor(name).map(|_| 0), Ok)
@@ -179,7 +179,7 @@ impl Graph {
     }
 
     /// Calls `read` with the catalog of a partition, and again with a fresh one if a file is gone
-    /// that it names: a compaction in another process has put another in its place.
+    /// that it names. A compaction in another process has then replaced the file.
     pub(crate) fn with_catalog<T>(
         &self,
         part: PartId,
@@ -195,7 +195,7 @@ impl Graph {
         self.catalog(part).and_then(&read)
     }
 
-    /// The segment under `tensor` at the partition's committed version.
+    /// Returns the segment under `tensor` at the partition's committed version.
     pub(crate) fn segment_of(
         &self,
         catalog: &Catalog,
@@ -205,7 +205,7 @@ impl Graph {
         self.segment_at(catalog, part, tensor, catalog.current_version()?)
     }
 
-    /// The segment under `tensor` at `version`, pinned for as long as it is open.
+    /// Returns the segment under `tensor` at `version`, pinned for as long as it is open.
     pub(crate) fn segment_at(
         &self,
         catalog: &Catalog,
@@ -235,8 +235,8 @@ impl Graph {
         Ok(segment)
     }
 
-    /// The deltas over the segment under `tensor` at `version`, oldest first, each with the first
-    /// version that it has rows of; pinned for as long as they are open.
+    /// Returns the deltas over the segment of `tensor` at `version`, oldest first, each with the
+    /// first version that it has rows of. They are pinned while they are open.
     pub(crate) fn deltas_at(
         &self,
         catalog: &Catalog,
@@ -318,7 +318,7 @@ fn read_meta(device: &dyn FileSystem, path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// A table of checksums that agrees with itself may still be an old one.
+/// Checks the digest: a table of checksums that agrees with itself may still be an old one.
 pub(crate) fn check_digest(segment: &Segment, record: &SegmentRecord) -> Result<(), StoreError> {
     if *segment.digest() == record.digest {
         return Ok(());
@@ -347,19 +347,19 @@ pub(crate) fn catalog_dir(part_dir: &Path) -> PathBuf {
     part_dir.join("catalog")
 }
 
-/// Name of the file of a tensor at a version.
+/// Returns the name of the file of a tensor at a version.
 pub(crate) fn segment_file(tensor: &str, version: u32) -> String {
     format!("{tensor}.v{version}.seg")
 }
 
-/// The version that [`segment_file`] made this name of `tensor` from, if it did.
+/// Returns the version that [`segment_file`] made this name of `tensor` from, if it did.
 pub(crate) fn version_of_file(name: &str, tensor: &str) -> Option<u32> {
     let version =
         name.strip_prefix(tensor)?.strip_prefix(".v")?.strip_suffix(".seg")?.parse().ok()?;
     (segment_file(tensor, version) == name).then_some(version)
 }
 
-/// Name of the file of a delta with rows of the versions from `first` to `last`.
+/// Returns the name of the file of a delta with rows of the versions from `first` to `last`.
 pub(crate) fn delta_file(tensor: &str, first: u32, last: u32) -> String {
     match first == last {
         true => format!("{tensor}.v{last}.delta"),
@@ -367,7 +367,8 @@ pub(crate) fn delta_file(tensor: &str, first: u32, last: u32) -> String {
     }
 }
 
-/// First and last version that [`delta_file`] made this name of `tensor` from, if it did.
+/// Returns the first and last version that [`delta_file`] made this name of `tensor` from, if it
+/// did.
 pub(crate) fn versions_of_delta(name: &str, tensor: &str) -> Option<(u32, u32)> {
     let versions = name.strip_prefix(tensor)?.strip_prefix(".v")?.strip_suffix(".delta")?;
     let (first, last) = versions.split_once('-').unwrap_or((versions, versions));
@@ -375,7 +376,8 @@ pub(crate) fn versions_of_delta(name: &str, tensor: &str) -> Option<(u32, u32)> 
     (delta_file(tensor, first, last) == name).then_some((first, last))
 }
 
-/// The tensor that [`segment_file`] or [`delta_file`] made this name of, if one of them did.
+/// Returns the tensor that [`segment_file`] or [`delta_file`] made this name of, if one of them
+/// did.
 pub(crate) fn tensor_of_file(name: &str) -> Option<&str> {
     let (tensor, _) = name.rsplit_once(".v")?;
     let is_named =
@@ -383,7 +385,7 @@ pub(crate) fn tensor_of_file(name: &str) -> Option<&str> {
     (!tensor.is_empty() && is_named).then_some(tensor)
 }
 
-/// Whether [`segment_file`] or [`delta_file`] can have made this name.
+/// Returns whether [`segment_file`] or [`delta_file`] can have made this name.
 pub(crate) fn is_segment_file(name: &str) -> bool {
     tensor_of_file(name).is_some()
 }

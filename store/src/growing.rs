@@ -23,12 +23,12 @@ impl<T> Growing<T> {
         }
     }
 
-    /// All items, in order.
+    /// Returns all items, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.segments().flat_map(|list| &list.first)
     }
 
-    /// The item at `position`.
+    /// Returns the item at `position`.
     pub(crate) fn get(&self, mut position: usize) -> Option<&T> {
         for list in self.segments() {
             match list.first.get(position) {
@@ -39,7 +39,7 @@ impl<T> Growing<T> {
         None
     }
 
-    /// Number of items.
+    /// Returns the number of items.
     pub(crate) fn len(&self) -> usize {
         self.segments().map(|list| list.first.len()).sum()
     }

@@ -25,8 +25,8 @@ pub const MAX_TENSORS: usize = 1024;
 /// Largest `graph.toml` that is read, in bytes; 65 535 partitions need 0.8 MiB.
 pub const MAX_META_BYTES: u64 = 4 << 20;
 
-/// About what a process keeps in memory of rows that were put, of all partitions together, before
-/// it moves them into tables on disk, in bytes. Tables being written, and one put, come on top; a
+/// Bytes of rows that were put which a process keeps in memory, about, of all partitions together.
+/// Beyond that it moves them into tables on disk. Tables being written, and one put, come on top. A
 /// partition that is not put to keeps what it has.
 pub const WRITE_BUFFER_BYTES: usize = 128 << 20;
 

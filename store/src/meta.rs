@@ -146,8 +146,8 @@ impl GraphMeta {
     }
 }
 
-/// Whether `text` describes the same graph, though perhaps with other tensors: a tensor that comes
-/// or goes reaches `graph.toml` and its copies one after the other.
+/// Returns whether `text` describes the same graph, though perhaps with other tensors. A tensor
+/// that comes or goes reaches `graph.toml` and its copies one after the other.
 pub(crate) fn is_copy(text: &[u8], of: &GraphMeta) -> bool {
     let parsed = std::str::from_utf8(text).ok().and_then(|text| GraphMeta::parse(text).ok());
     parsed.is_some_and(|(copy, _)| GraphMeta { tensors: of.tensors.clone(), ..copy } == *of)

@@ -11,8 +11,8 @@ pub(crate) const QUARANTINE_DIR: &str = "quarantine";
 /// Most files of one name in quarantine.
 const MAX_QUARANTINED: u32 = 1_000_000;
 
-/// Where [`quarantine`] would move what is at `path`: the first free name in the quarantine of its
-/// folder.
+/// Returns where [`quarantine`] would move what is at `path`: the first free name in the quarantine
+/// of its folder.
 pub(crate) fn quarantine_place(
     device: &dyn FileSystem,
     path: &Path,

@@ -62,7 +62,7 @@ pub fn write_features(
     Ok(writer.finish()?)
 }
 
-/// The features of one node.
+/// Fills a row with the features of one node.
 fn fill_row(row: &mut [f32], seed: u64, node: u64, label: i64) {
     // Two means, each with deviation `strength` per dimension, lie about strength * sqrt(2 dim)
     // apart; integer square roots and one division are exact on every machine.

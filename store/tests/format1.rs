@@ -1,9 +1,14 @@
 //! A graph of format 1 that was written when format 1 was the newest: it opens for ever.
 //!
-//! `fixtures/format1.zip` was made by `lode import --undirected --parts 2` (partitioner spring)
-//! from 300 nodes with edges from each `i` to `i + 1` and to `7 i + 3`, all modulo 300, and tensors
-//! `feat` (f32 × 19, element j of row i is 0.5 (31 i + 7 j)), `code` (u8 × 3, 31 i + 7 j + i / 256
-//! modulo 256) and `half` (f16 × 2, i + j). Its catalogs keep no copy of `graph.toml`.
+//! `fixtures/format1.zip` was made by `lode import --undirected --parts 2` (partitioner spring). It
+//! has 300 nodes with edges from each `i` to `i + 1` and to `7 i + 3`, all modulo 300, and these
+//! tensors:
+//!
+//! - `feat`: f32 × 19, element j of row i is 0.5 (31 i + 7 j);
+//! - `code`: u8 × 3, 31 i + 7 j + i / 256 modulo 256;
+//! - `half`: f16 × 2, i + j.
+//!
+//! Its catalogs keep no copy of `graph.toml`.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,10 +1,12 @@
 //! A graph with the parts of format 2 that was written when they were new: it opens for ever.
 //!
 //! `fixtures/format2.zip` was made by `lode import --edge-ids --edge-weights W --codec packed=zstd
-//! --codec brain=raw --dtype brain=bf16 --parts 2` (partitioner spring) from 300 nodes with an edge
-//! from each `i` to `i + 1`, then one from each `i` to `7 i + 3`, all modulo 300, then once more
-//! that from 0 to 1; edge `e` weighs `e / 4 - 10`. Tensors: `packed` (f32 × 64, row i is zeros, but
-//! `i` in column `i mod 64`) and `brain` (bf16 × 5, element j of row i is `i mod 128 + j`).
+//! --codec brain=raw --dtype brain=bf16 --parts 2` (partitioner spring). It has 300 nodes. Its
+//! edges, all modulo 300, are one from each `i` to `i + 1`, then one from each `i` to `7 i + 3`.
+//! Last comes that from 0 to 1 once more. Edge `e` weighs `e / 4 - 10`. Tensors:
+//!
+//! - `packed`: f32 × 64, row i is zeros, but `i` in column `i mod 64`;
+//! - `brain`: bf16 × 5, element j of row i is `i mod 128 + j`.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

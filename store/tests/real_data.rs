@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use lodestore_store::Dtype;
 use lodestore_store::source::{check_source, open_source};
 
-/// Nodes, columns and non-zeros, all of them ones.
+/// Checks the numbers of nodes, columns and non-zeros, all of which are ones.
 fn check_ones(graph: &str, n_nodes: u32, width: u32, n_ones: u64) {
     let data = std::env::var_os("LODE_DATA")
         .map_or_else(|| PathBuf::from("../../shared/data"), PathBuf::from);

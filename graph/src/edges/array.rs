@@ -16,8 +16,10 @@ pub struct NpyEdges(PairArray);
 #[derive(Debug)]
 pub struct RawEdges(PairArray);
 
-/// The file is read rather than mapped, so that a pass over it adds nothing to the process's
-/// resident memory and a file that shrinks meanwhile is an error.
+/// Pairs of node ids in a file, as an array of fixed width.
+///
+/// The file is read rather than mapped: a pass adds nothing to the process's resident memory, and a
+/// file that shrinks meanwhile is an error.
 #[derive(Debug)]
 struct PairArray {
     path: PathBuf,
@@ -97,7 +99,7 @@ impl PairArray {
         if self.dtype.size_bytes() == 4 { self.narrow_chunks(f) } else { self.wide_chunks(f) }
     }
 
-    /// One pass over ids of 32 bits, which are read in place.
+    /// Makes one pass over ids of 32 bits, which are read in place.
     fn narrow_chunks(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError> {
         let mut chunk = vec![[0u32; 2]; self.chunk_len(0)];
         // A negative i32 is 2³¹ or more when read as u32.
@@ -117,7 +119,7 @@ impl PairArray {
         Ok(())
     }
 
-    /// One pass over ids of 64 bits, which are narrowed once they have been checked.
+    /// Makes one pass over ids of 64 bits, which are narrowed after they are checked.
     fn wide_chunks(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError> {
         let mut wide = vec![[0u64; 2]; self.chunk_len(0)];
         let mut chunk = Vec::with_capacity(wide.len());
@@ -138,7 +140,7 @@ impl PairArray {
         Ok(())
     }
 
-    /// Edges of the chunk that starts at edge `first`.
+    /// Returns the number of edges of the chunk that starts at edge `first`.
     fn chunk_len(&self, first: u64) -> usize {
         usize::try_from(self.n_edges - first).map_or(CHUNK_EDGES, |left| left.min(CHUNK_EDGES))
     }

@@ -48,8 +48,11 @@ impl EdgeFile {
         Self { path, format: None, extra_columns: ExtraColumns::Refuse }
     }
 
-    /// Returns the format given, or that of the name: `.npy`, `.u32`, `.u64`; `.txt`, `.csv`,
-    /// `.tsv`, `.edges`, `.edgelist` and `.el` for text; `.gz` and `.zst` for compressed text.
+    /// Returns the format given, else that of the name.
+    ///
+    /// Text has the extension `.txt`, `.csv`, `.tsv`, `.edges`, `.edgelist` or `.el`; arrays have
+    /// `.npy`, `.u32` or `.u64`. A file with `.gz` or `.zst` is compressed text, unless the
+    /// extension before it is that of an array.
     pub fn format(&self) -> Result<EdgeFormat, EdgeError> {
         if let Some(format) = self.format {
             return Ok(format);
@@ -63,8 +66,8 @@ impl EdgeFile {
         named.ok_or_else(|| EdgeError::UnknownFormat { path: self.path.clone() })
     }
 
-    /// Opens the file and reads it once, so that every id is known to be good: below `n_nodes`,
-    /// or in proportion to the number of edges (see [`NpyEdges::open`]). Passes read ahead.
+    /// Opens the file and reads it once to check every id. Ids are below `n_nodes`, or without it
+    /// in proportion to the number of edges (see [`NpyEdges::open`]). Passes read ahead.
     pub fn open(&self, n_nodes: Option<u32>) -> Result<Box<dyn EdgeStream>, EdgeError> {
         let (format, path) = (self.format()?, &self.path);
         let compression = Compression::of(path);
@@ -83,7 +86,7 @@ impl EdgeFile {
     }
 }
 
-/// Edges whose every id has been checked; looking for the largest one has been a pass.
+/// Checks every id in a pass, unless the search for the largest one was that pass.
 fn checked(
     edges: impl EdgeStream + Sync + 'static,
     n_nodes: Option<u32>,

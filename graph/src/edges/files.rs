@@ -12,7 +12,7 @@ pub struct EdgeFiles {
 }
 
 impl EdgeFiles {
-    /// One file.
+    /// Returns a list of one file.
     #[must_use]
     pub fn one(file: EdgeFile) -> Self {
         Self { files: vec![file] }

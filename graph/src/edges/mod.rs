@@ -38,7 +38,7 @@ pub trait EdgeStream {
     /// Returns the number of nodes; every id in every chunk is below it.
     fn n_nodes(&self) -> u32;
 
-    /// One pass: calls `f` with consecutive chunks; stops at the first error.
+    /// Makes one pass: calls `f` with consecutive chunks, and stops at the first error.
     fn for_each_chunk(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError>;
 }
 

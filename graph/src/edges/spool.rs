@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::{EdgeError, EdgeStream, RawEdges};
 
-/// Copies `edges` to a new file at `path` as pairs of u32, 8 bytes an edge, and opens that: passes
-/// over text, of which compressed text is the slowest, then happen once.
+/// Copies `edges` to a new file at `path` as pairs of u32, 8 bytes an edge, and opens that file.
+/// Later passes then need not parse or decompress text.
 pub fn spool(edges: &dyn EdgeStream, path: &Path) -> Result<RawEdges, EdgeError> {
     let failed = |source| EdgeError::Spool { path: path.to_owned(), source };
     let mut file = File::create_new(path).map_err(failed)?;

@@ -130,9 +130,9 @@ impl FileCheck {
         }
     }
 
-    /// Returns the check of a topology file whose header is lost: what the header must say follows
-    /// from the book and from the length of the file, but for the checksums. A file with edge
-    /// columns does not pass: its number of edges is unknown.
+    /// Returns the check of a topology file whose header is lost. The book and the length of the
+    /// file determine the header except for its checksums. A file with edge columns does not pass:
+    /// its number of edges is unknown.
     pub fn of_headless_topology(
         file_bytes: u64,
         book: &PartitionBook,
@@ -169,7 +169,7 @@ impl FileCheck {
         self.header.columns
     }
 
-    /// Edges that the header counts.
+    /// Returns the number of edges that the header counts.
     #[must_use]
     pub fn n_edges(&self) -> u64 {
         self.header.n_edges

@@ -28,7 +28,7 @@ impl Rule {
         }
     }
 
-    /// First and last number of `bytes`, and the first entry that is wrong.
+    /// Returns the first and last number of `bytes`, and the first entry that is wrong.
     pub(super) fn check(
         &self,
         first_entry: u64,
@@ -63,7 +63,7 @@ impl Rule {
         (ends, wrong.map(|entry| first_entry + entry as u64))
     }
 
-    /// Whether the number `next` may follow `last`, the last one of the piece before.
+    /// Returns whether the number `next` may follow `last`, the last one of the piece before.
     pub(super) fn may_follow(&self, last: u64, next: u64) -> bool {
         match self {
             Self::Offsets { .. } => last <= next,
@@ -72,7 +72,7 @@ impl Rule {
         }
     }
 
-    /// The entry that is wrong about the first or the last number of a whole section.
+    /// Returns the entry that is wrong about the first or the last number of a whole section.
     pub(super) fn check_ends(&self, ends: Option<(u64, u64)>, n_entries: u64) -> Option<u64> {
         let Self::Offsets { end } = self else { return None };
         match ends {

@@ -17,7 +17,7 @@ fn file(ids: &[u32]) -> Vec<u8> {
     Halo { ids, overlap, degree }.to_bytes(&book(), PartId(0), UUID)
 }
 
-/// Returns what the check says when the file is looked at in pieces of `piece_bytes`.
+/// Checks a file in pieces of `piece_bytes`.
 fn checked(file: &[u8], piece_bytes: u64) -> Result<(), FileFault> {
     let n_bytes = file.len() as u64;
     let check = FileCheck::new(FileKind::Halo, file, n_bytes, &book(), PartId(0), UUID)?;

@@ -32,9 +32,9 @@ pub struct GraphRecipe {
     pub community_nodes: u32,
     /// Share of the edges between classes that go to hubs of the whole graph.
     pub hub_share: f64,
-    /// How much of these the first hubs have: of `n` nodes the first `r` have the share `(r / n)^(1
-    /// / hub_power)`, so that degrees among hubs fall with exponent `1 + k / (k − 1)`: 3 for 2, 2.5
-    /// for 3, 2.33 for 4. With 1 there are no hubs.
+    /// Skew of these edges: of `n` nodes the first `r` hubs have the share `(r / n)^(1 /
+    /// hub_power)`. With `k` for this number, degrees among hubs fall with exponent `1 + k / (k −
+    /// 1)`: 3 for 2, 2.5 for 3, 2.33 for 4. With 1 there are no hubs.
     pub hub_power: u32,
     /// Fraction of the nodes that train.
     pub train: f32,
@@ -88,7 +88,7 @@ pub enum GenerateError {
 }
 
 impl Default for GraphRecipe {
-    /// 200 000 nodes of mean degree 20 in 16 classes; a tenth of them train.
+    /// Returns 200 000 nodes of mean degree 20 in 16 classes; a tenth of them train.
     fn default() -> Self {
         Self {
             n_nodes: 200_000,

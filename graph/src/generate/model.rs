@@ -1,14 +1,14 @@
 //! The random graph: which edges, labels and splits a recipe makes, node by node.
 //!
-//! Nodes stand in a hidden order that is cut into communities, one label each. Node `r` of a
-//! community of `m` has weight ∝ √(r+1) − √r: a power law whose degrees fall with exponent 3 and
-//! whose distribution function √(r/m) is inverted by a square: no table, and, since IEEE square
-//! roots are exact, the same graph on every machine. The planted communities with given weights
-//! are those of the degree-corrected block model (Karrer and Newman, 2011).
+//! A hidden order of the nodes is cut into communities, each of one class. Node `r` of a community
+//! of `m` has weight ∝ √(r+1) − √r, a power law whose degrees fall with exponent 3. Its
+//! distribution function √(r/m) is inverted by a square, without a table. IEEE square roots are
+//! exact, so the graph is the same on every machine. Planted communities with given weights are
+//! those of the degree-corrected block model (Karrer and Newman, 2011).
 //!
-//! Edges between classes keep a sense of near and far, as those of real graphs do: most go to a
-//! community at distance d on the ring of communities with probability ∝ 1/d², the others to
-//! nodes that are hubs of the whole graph, by a power law of its own.
+//! Edges between classes are near or far, as in real graphs. Most go to a community at distance d
+//! on the ring of communities, with probability ∝ 1/d². The others go to hubs of the whole graph,
+//! which have a power law of their own.
 
 use super::GraphRecipe;
 use crate::bijection::Bijection;
@@ -69,19 +69,19 @@ impl Model {
         }
     }
 
-    /// The class of a node.
+    /// Returns the class of a node.
     pub(super) fn label(&self, node: u64) -> u64 {
         self.community(self.order.inverse(node)) % self.n_classes
     }
 
-    /// 0 for training, 1 for validation, 2 for test, 255 for none.
+    /// Returns 0 for training, 1 for validation, 2 for test, 255 for none.
     pub(super) fn split(&self, node: u64) -> u8 {
         let place = self.splits.inverse(node);
         let split = self.split_ends.iter().position(|&end| place < end);
         split.map_or(255, |split| split as u8)
     }
 
-    /// How many edges start at a node: its weight, rounded up or down by chance.
+    /// Returns the number of edges that start at a node: its weight, rounded up or down by chance.
     pub(super) fn n_started(&self, node: u64) -> u64 {
         if self.n_nodes < 2 {
             return 0;
@@ -93,7 +93,7 @@ impl Model {
         (self.mean_started * weight + Stream::new(self.seed, node, 1).uniform()) as u64
     }
 
-    /// The other ends of the edges that start at a node, `n` of them.
+    /// Returns the other ends of the edges that start at a node, `n` of them.
     pub(super) fn ends(&self, node: u64, n: u64) -> impl Iterator<Item = u64> + use<'_> {
         let mut stream = Stream::new(self.seed, node, 2);
         let community = self.community(self.order.inverse(node));
@@ -121,7 +121,7 @@ impl Model {
         self.order.forward(first + power_law(stream.uniform(), 2, m))
     }
 
-    /// Another community, d or more away with probability 1/d, on either side.
+    /// Draws a community: d or more away with probability 1/d, on either side.
     fn community_near(&self, community: u64, stream: &mut Stream) -> u64 {
         let distance = (1.0 / (1.0 - stream.uniform())) as u64 % self.n_communities;
         let ahead = stream.uniform() < 0.5;
@@ -162,7 +162,7 @@ impl Stream {
         Self { state: splitmix64(splitmix64(seed ^ splitmix64(purpose)) ^ node) }
     }
 
-    /// Returns the uniform from 0 to below 1.
+    /// Draws a uniform number from 0 to below 1.
     fn uniform(&mut self) -> f64 {
         let word = splitmix64(self.state);
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);

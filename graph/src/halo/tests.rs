@@ -37,7 +37,7 @@ impl Written {
     }
 }
 
-/// Nodes 0 and 1 in partition 0, 2 in 1, 3 in 2; partition 3 is empty.
+/// Writes nodes 0 and 1 in partition 0, 2 in 1, 3 in 2; partition 3 is empty.
 fn small() -> Written {
     Written::new(vec![[3, 0], [3, 1], [2, 1], [3, 2], [0, 1], [1, 3]], &[0, 0, 1, 2], 4)
 }

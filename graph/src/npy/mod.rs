@@ -1,8 +1,8 @@
 //! NumPy's `.npy` files: plain C-order little-endian arrays, mapped for reading and streamed for
 //! writing.
 //!
-//! The header is read here rather than by a parser of Python literals: a header is hostile input,
-//! and three keys of known form leave no room for deep nesting or for a size that overflows.
+//! The header is not read by a parser of Python literals, because a header is hostile input. Three
+//! keys of known form leave no room for deep nesting or for a size that overflows.
 
 mod array;
 mod header;
@@ -64,7 +64,7 @@ impl NpyType {
         Self::Bool,
     ];
 
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     #[must_use]
     pub const fn size_bytes(self) -> usize {
         match self {

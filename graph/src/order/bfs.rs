@@ -3,8 +3,8 @@
 use super::degree::by_degree;
 use super::inner_edges::Inside;
 
-/// All rows, breadth first over the edges inside the partition: component after component, each
-/// from its row of highest degree; the neighbours of a row ascending.
+/// Returns all rows, breadth first over the edges inside the partition. Each component starts at
+/// its row of highest degree; the neighbours of a row ascend.
 pub(super) fn breadth_first(inside: &Inside<'_>) -> Vec<u32> {
     let mut seen = vec![false; inside.n_rows() as usize];
     // The order is its own queue.
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Level after level, each from the whole of the one before.
+    /// Searches level by level, each from the whole of the one before.
     fn naive(inside: &Inside<'_>) -> Vec<u32> {
         let mut order: Vec<u32> = Vec::new();
         for root in by_degree(inside) {

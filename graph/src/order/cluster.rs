@@ -10,9 +10,9 @@ const CLUSTER_ROWS: u64 = 512;
 /// Merging makes no cluster of more rows than this.
 const MERGED_ROWS: f64 = 4096.0;
 
-/// All rows: merged clusters as a breadth-first search meets them, in each the clusters that it
-/// was merged from, in each of those the rows as the search meets them; last, rows without edges
-/// inside the partition.
+/// Returns all rows, ordered by merged cluster, then by cluster, then breadth first. Merged
+/// clusters come in the order in which a breadth-first search meets them. Rows without edges inside
+/// the partition come last.
 ///
 /// The clusters are those of SPRING (SDT-GNN, Algorithm 1, lines 2–25) over the edges inside the
 /// partition. They do not depend on its partitioner, and are finer than a partitioner's.

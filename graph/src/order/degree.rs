@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::inner_edges::Inside;
 
-/// All rows by descending degree in the whole graph; of equal ones the lower first.
+/// Returns all rows by descending degree in the whole graph; of equal ones the lower first.
 ///
 /// Neighbour sampling draws a node the more often the more neighbours it has, so that the rows of
 /// nearly every batch share pages.

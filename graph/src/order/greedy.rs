@@ -10,8 +10,9 @@ pub(super) const WINDOW_ROWS: usize = 1024;
 /// No row.
 const NONE: u32 = u32::MAX;
 
-/// All rows: always the one with most neighbours among the last `window_rows` placed; of several,
-/// the one for which that number changed last; where none has any, the one of highest degree.
+/// Returns all rows, next always the one with most neighbours among the last `window_rows` placed.
+/// Among equals it is the one whose number changed last. Where no row has any, it is the one of
+/// highest degree.
 ///
 /// The greedy algorithm of Gorder (Wei, Yu, Lu and Lin, SIGMOD 2016) with edges alone as score:
 /// O(edges) list operations, 20 bytes per row.
@@ -31,8 +32,8 @@ pub(super) fn greedy(inside: &Inside<'_>, window_rows: usize) -> Vec<u32> {
     }
 }
 
-/// The rows that are not placed yet: one doubly linked list for each number of neighbours in the
-/// window, but for rows that have none there.
+/// Rows that are not placed, in a doubly linked list for each number of neighbours in the window.
+/// Rows that have none there are in no list.
 struct Waiting {
     /// Neighbours in the window of each row; `NONE` for a row that is placed.
     n_near: Vec<u32>,
@@ -72,7 +73,7 @@ impl Waiting {
         self.n_near[row as usize] = NONE;
     }
 
-    /// `row`, unless it is placed, has `by` more neighbours in the window.
+    /// Adds `by` to the neighbours of `row` in the window, unless it is placed.
     #[inline]
     fn change(&mut self, row: u32, by: i32) {
         if !self.is_placed(row) {

@@ -14,30 +14,31 @@ pub(super) struct Inside<'a> {
 }
 
 impl<'a> Inside<'a> {
-    /// The nodes of `range` in `topology`, which holds each edge in both directions.
+    /// Returns the nodes of `range` in `topology`, which holds each edge in both directions.
     pub(super) fn new(topology: &'a Topology, range: Range<u32>) -> Self {
         Self { topology, range }
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub(super) fn n_rows(&self) -> u32 {
         self.range.end - self.range.start
     }
 
-    /// The neighbours of `row` that are rows themselves, ascending; a self loop is one of them.
+    /// Returns the neighbours of `row` that are rows themselves, ascending; a self loop is one of
+    /// them.
     #[inline]
     pub(super) fn neighbours(&self, row: u32) -> impl Iterator<Item = u32> + use<'a> {
         let start = self.range.start;
         self.list(row).iter().map(move |id| id - start)
     }
 
-    /// How many neighbours of `row` are rows.
+    /// Returns how many neighbours of `row` are rows.
     #[inline]
     pub(super) fn degree(&self, row: u32) -> u32 {
         self.list(row).len() as u32
     }
 
-    /// How many neighbours `row` has in the whole graph.
+    /// Returns how many neighbours `row` has in the whole graph.
     pub(super) fn full_degree(&self, row: u32) -> u32 {
         self.topology.in_degree(NodeId(self.range.start + row))
     }

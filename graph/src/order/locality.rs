@@ -21,10 +21,11 @@ const ENOUGH_ROWS: usize = 1 << 21;
 /// Seed of every trace.
 const SEED: u64 = 0x10de;
 
-/// Batches as training would draw them: 1024 roots each, all different, from all nodes that have
-/// in-edges, and the neighbours of two hops with fan-out 10, 25.
+/// Batches as training would draw them.
 ///
-/// At most 32 batches; large ones end the trace after fewer windows of 8.
+/// Each has 1024 roots, all different, from all nodes that have in-edges, and the neighbours of two
+/// hops with fan-out 10, 25. There are at most 32 batches; large ones end the trace after fewer
+/// windows of 8.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// The distinct nodes of each batch.

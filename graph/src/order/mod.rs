@@ -38,8 +38,8 @@ pub enum RowOrder {
     Rcm,
     /// The clusters of SPRING, one after another.
     Cluster,
-    /// Next the row with most neighbours among the rows before it; the default, since it gave the
-    /// most rows per page on most graphs measured and came close to the best on the others.
+    /// Next the row with most neighbours among the rows before it. It is the default: it has the
+    /// most rows per page on most graphs measured, and is close to the best on the others.
     #[default]
     Greedy,
 }

@@ -5,9 +5,9 @@ use super::inner_edges::Inside;
 /// Searches for a start within one component; each costs a pass over its edges.
 const MAX_SEARCHES: u8 = 8;
 
-/// All rows in reverse Cuthill–McKee order (Cuthill and McKee 1969; backwards, George 1971):
-/// component after component, breadth first from a row far from the others, the neighbours of a
-/// row by ascending degree; then all of it backwards.
+/// Returns all rows in reverse Cuthill–McKee order (Cuthill and McKee 1969; backwards, George
+/// 1971). Each component is searched breadth first from a row far from the others, the neighbours
+/// of a row by ascending degree. Then the whole order is reversed.
 pub(super) fn reverse_cuthill_mckee(inside: &Inside<'_>) -> Vec<u32> {
     let mut starts: Vec<u32> = (0..inside.n_rows()).collect();
     starts.sort_by_cached_key(|&row| inside.degree(row));
@@ -38,7 +38,8 @@ pub(super) fn reverse_cuthill_mckee(inside: &Inside<'_>) -> Vec<u32> {
 }
 
 /// Returns a row of the component of `start` whose distance to others is about as large as any
-/// (George and Liu 1979): as long as that takes more levels, on to a row of the last level.
+/// (George and Liu 1979). It starts again from a row of the last level while that finds more
+/// levels.
 ///
 /// `searched_by` holds 0 for the whole component, which is searched once in the life of the table.
 fn far_end(inside: &Inside<'_>, start: u32, searched_by: &mut [u8]) -> u32 {

@@ -4,7 +4,7 @@ use crate::ids::PartId;
 use crate::relabel::Relabelling;
 use proptest::prelude::*;
 
-/// The undirected graph of these edges.
+/// Returns the undirected graph of these edges.
 pub(super) fn topology_of(edges: &[[u32; 2]], n_nodes: u32) -> Topology {
     let edges = MemoryEdges::new(edges.to_vec()).unwrap();
     Topology::from_edges(&edges, &Relabelling::identity(n_nodes), true).unwrap()

@@ -11,23 +11,23 @@ pub(super) struct Loads {
 }
 
 impl Loads {
-    /// Empty partitions; `n_parts` is at least 1.
+    /// Returns empty partitions; `n_parts` is at least 1.
     pub(super) fn new(n_parts: u16) -> Self {
         let order = (0..n_parts).map(|part| (0, part)).collect();
         Self { loads: vec![0; usize::from(n_parts)], order }
     }
 
-    /// The least occupied partition, of several the first.
+    /// Returns the least occupied partition, of several the first.
     pub(super) fn least(&self) -> PartId {
         PartId(self.order.first().map_or(0, |&(_, part)| part))
     }
 
-    /// Nodes in `part`.
+    /// Returns the number of nodes in `part`.
     pub(super) fn of(&self, part: PartId) -> u64 {
         self.loads[part.index()]
     }
 
-    /// One more node in `part`.
+    /// Adds a node to `part`.
     pub(super) fn add(&mut self, part: PartId) {
         self.set(part, self.loads[part.index()] + 1);
     }

@@ -1,9 +1,9 @@
 //! METIS (Karypis and Kumar, SIAM J. Sci. Comput. 20, 1998), for comparison: k-way, by edge cut.
 //!
-//! It is what streaming partitioners stand back from: it holds the whole graph, both directions of
-//! every edge, and several copies of that while it contracts it, 85 to 150 bytes per edge on the
-//! graphs measured. Directions are lost, loops and repeated edges dropped, and nodes and twice the
-//! edges must stay below 2³¹.
+//! Unlike the streaming partitioners it holds the whole graph, with both directions of every edge,
+//! and several copies while it contracts it. That takes 85 to 150 bytes per edge on the graphs
+//! measured. Directions are lost, loops and repeated edges are dropped. Nodes and twice the edges
+//! must stay below 2³¹.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,7 +19,7 @@ use crate::ids::PartId;
 /// disturb each other, and neither could be repeated.
 static RUNNING: PerProcess<Mutex<()>> = PerProcess::new();
 
-/// Owner of each node; partitions stay within `max_balance` as far as METIS manages.
+/// Returns the owner of each node; partitions stay within `max_balance` as far as METIS manages.
 pub(super) fn by_metis(
     edges: &dyn EdgeStream,
     n_nodes: u32,

@@ -62,7 +62,7 @@ pub struct PartitionConfig {
 pub const REFINED_BALANCE: f64 = 1.05;
 
 impl PartitionConfig {
-    /// `algorithm` alone: directed, without refinement or a bound of balance or memory.
+    /// Returns `algorithm` alone: directed, without refinement or a bound of balance or memory.
     #[must_use]
     pub fn new(algorithm: Algorithm, n_parts: u16) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl PartitionConfig {
         }
     }
 
-    /// Returns whether the parameters are in range.
+    /// Checks that the parameters are in range.
     pub fn check(&self) -> Result<(), PartitionError> {
         if let Algorithm::Spring(params) = &self.algorithm {
             params.check()?;
@@ -92,7 +92,7 @@ impl PartitionConfig {
         }
     }
 
-    /// Nodes that a partition may own.
+    /// Returns the number of nodes that a partition may own.
     fn capacity(&self, n_nodes: u32) -> Option<u64> {
         let refined = (self.refine_rounds > 0).then_some(REFINED_BALANCE);
         let per_part = f64::from(n_nodes) / f64::from(self.n_parts);
@@ -181,7 +181,7 @@ pub enum PartitionError {
     },
 }
 
-/// Returns every node an owner, and measures the result.
+/// Assigns an owner to every node, and measures the result.
 ///
 /// Nodes without edges are owned too; partitions may stay empty when there are more of them than
 /// nodes. The same edges in the same order give the same owners.

@@ -22,7 +22,7 @@ pub struct PlannedPhase {
 }
 
 impl PlannedPhase {
-    /// A phase that takes `bytes` whatever the edges are.
+    /// Returns a phase that takes `bytes` whatever the edges are.
     pub(super) fn new(phase: &str, arithmetic: String, bytes: u64) -> Self {
         Self { phase: phase.to_owned(), arithmetic, bytes, least_bytes: bytes }
     }

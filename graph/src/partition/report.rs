@@ -61,8 +61,8 @@ pub struct PartitionReport {
 /// How the edges of a stream follow one another; streaming partitioners depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StreamOrder {
-    /// Share of the edges whose source is at least that of the edge before: 1 when they are sorted
-    /// by source, about 1/2 when they come in random order.
+    /// Share of the edges whose source is at least that of the edge before. It is 1 when they are
+    /// sorted by source, about 1/2 in random order.
     pub ascending: f64,
     /// Share of the edges with the source of the edge before.
     pub same_source: f64,
@@ -155,7 +155,8 @@ impl Halos {
     }
 }
 
-/// Returns which of the 64 partitions from `first` have each node in their halo, a bit each.
+/// Notes in `needed_by` which of the 64 partitions from `first` have each node in their halo, a bit
+/// each.
 fn need(
     edges: &dyn EdgeStream,
     assignment: &[PartId],
@@ -180,7 +181,8 @@ fn need(
     })
 }
 
-/// Edges that are cut, edges into each partition's nodes, and the order of all.
+/// Counts the edges that are cut and those into each partition's nodes, and measures the order of
+/// all.
 fn count_edges(
     edges: &dyn EdgeStream,
     assignment: &[PartId],
@@ -211,7 +213,8 @@ fn count_edges(
     Ok((n_cut, part_edges, order))
 }
 
-/// 1 is perfect balance; nothing to balance is perfect.
+/// Returns the largest value over the mean, 1 where there is nothing to balance. 1 is perfect
+/// balance.
 fn max_over_mean(values: &[u64]) -> f64 {
     let (max, sum) = (values.iter().max().copied().unwrap_or(0), values.iter().sum::<u64>());
     if sum == 0 { 1.0 } else { max as f64 * values.len() as f64 / sum as f64 }

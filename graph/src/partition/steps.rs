@@ -34,7 +34,8 @@ impl Steps {
         Self { n_edges, since: Instant::now(), rss_at_start_bytes, done: Vec::new() }
     }
 
-    /// The time since the last step was spent on `step`, which read all edges `passes` times.
+    /// Records that the time since the last step was spent on `step`, which read all edges `passes`
+    /// times.
     pub(super) fn done(&mut self, step: impl Into<String>, passes: u32) {
         let now = Instant::now();
         let seconds = (now - self.since).as_secs_f64();
@@ -44,7 +45,7 @@ impl Steps {
         self.since = now;
     }
 
-    /// The steps done, and the most resident memory so far above that at the start.
+    /// Returns the steps done, and the most resident memory so far above that at the start.
     pub(super) fn finish(self) -> (Vec<StepSeconds>, u64) {
         (self.done, peak_rss_bytes().saturating_sub(self.rss_at_start_bytes))
     }

@@ -33,7 +33,7 @@ pub struct Workload {
 }
 
 impl Workers {
-    /// Partitions for `data_bytes` of graph and features.
+    /// Returns the partitions for `data_bytes` of graph and features.
     ///
     /// Fails when training leaves no memory for data, or more than 65 535 partitions are needed.
     pub fn workload(&self, data_bytes: u64) -> Result<Workload, PartitionError> {
@@ -53,7 +53,7 @@ impl Workers {
 }
 
 impl fmt::Display for Workload {
-    /// Returns the arithmetic.
+    /// Writes the arithmetic.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let &Self { data_bytes, memory_bytes, reserved_bytes, workers, parts } = self;
         let left = memory_bytes - reserved_bytes;

@@ -14,9 +14,9 @@ struct Part<'a> {
 }
 
 /// Takes replicas of lowest influence from each partition whose cost is above the mean, or whose
-/// subgraph does not fit its device: from the weakest device on, until its cost is at most the
-/// mean, or half way to it and its memory suffices. Ends when the standard deviation of the costs
-/// is below ε of their mean, or a pass changes nothing.
+/// subgraph does not fit its device. Partitions follow each other from the weakest device on. Each
+/// loses replicas until its subgraph fits and its cost is at most half way to the mean. Ends when
+/// the standard deviation of the costs is below ε of their mean, or a pass changes nothing.
 ///
 /// `devices` has one profile per partition, or one for all.
 pub fn adjust(
@@ -70,7 +70,7 @@ pub fn adjust(
     Ok(Adjusted { parts, passes, deviation, is_balanced })
 }
 
-/// One pass over the partitions (Alg. 3); returns whether it changed anything.
+/// Makes one pass over the partitions (Alg. 3); returns whether it changed anything.
 fn pass(parts: &mut [Part<'_>], order: &[usize], params: &RapaParams) -> bool {
     let mut has_changed = false;
     let mut sum: f64 = parts.iter().map(Part::cost).sum();
@@ -111,7 +111,7 @@ impl Part<'_> {
         self.bytes(params) <= self.memory_bytes
     }
 
-    /// Returns up the replica of lowest influence; false when none is left.
+    /// Drops the replica of lowest influence; false when none is left.
     fn drop_one(&mut self) -> bool {
         let Some(replica) = self.load.replicas.get(self.n_dropped) else { return false };
         self.n_dropped += 1;
@@ -121,7 +121,7 @@ impl Part<'_> {
     }
 }
 
-/// Mean and standard deviation; zeros of nothing.
+/// Returns the mean and the standard deviation; zeros of nothing.
 pub(super) fn spread(costs: &[f64]) -> (f64, f64) {
     let n = costs.len().max(1) as f64;
     let mean = costs.iter().sum::<f64>() / n;

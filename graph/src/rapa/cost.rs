@@ -58,14 +58,14 @@ pub(super) fn rates(
 }
 
 impl Rates {
-    /// λ = T_comp + T_comm.
+    /// Returns λ = T_comp + T_comm.
     pub(super) fn cost(&self, inner: u64, edges: u64, outer_edges: u64) -> f64 {
         self.per_outer_edge * outer_edges as f64
             + self.per_edge * edges as f64
             + self.per_inner_node * inner as f64
     }
 
-    /// How slow the device is, whatever it has to do.
+    /// Returns how slow the device is, for any work.
     pub(super) fn slowness(&self) -> f64 {
         self.per_outer_edge + self.per_edge + self.per_inner_node
     }

@@ -25,7 +25,7 @@ fn roomy(seconds: f64) -> DiskProfile {
     device("d", seconds, u64::MAX)
 }
 
-/// Edges (source, target) of a graph of `counts.sum()` nodes, as loads and as they are.
+/// Returns edges (source, target) of a graph of `counts.sum()` nodes, as loads and as they are.
 fn loads(edges: &[[u32; 2]], counts: &[u32]) -> Vec<PartLoad> {
     let book = PartitionBook::from_counts(counts).unwrap();
     let edges = MemoryEdges::new(edges.to_vec()).unwrap();
@@ -102,7 +102,7 @@ fn nonsense_is_refused() {
     assert!(found.is_balanced, "nothing is in balance");
 }
 
-/// As a topology has them.
+/// Returns the distinct edges, as a topology has them.
 fn distinct(ends: &[(u32, u32)]) -> Vec<[u32; 2]> {
     ends.iter().map(|&(u, v)| [u, v]).collect::<BTreeSet<_>>().into_iter().collect()
 }
@@ -118,7 +118,7 @@ fn subgraphs(
     subgraphs
 }
 
-/// Eq. 16 for a replica, from edge lists.
+/// Computes Eq. 16 for a replica, from edge lists.
 fn naive_influence(edges: &[[u32; 2]], subgraphs: &[Vec<[u32; 2]>], part: usize, node: u32) -> f64 {
     let own = subgraphs[part].iter().filter(|edge| edge[0] == node);
     let out_degree = own.clone().count() as f64;

@@ -1,8 +1,8 @@
 //! k-hop sampling by frontiers: each hop draws for the nodes that the previous hop discovered.
 //!
 //! [`super::Sampler`] draws again for all known nodes in each hop, as blocks of message passing
-//! need it. Here a node draws once, in the hop after its discovery, and all edges form one list
-//! over one list of nodes (GraphSAGE, algorithm 2, in the layout of PyG's loaders).
+//! need it. Here a node draws once, in the hop after its discovery. All edges form one list over
+//! one list of nodes (GraphSAGE, algorithm 2, in the layout of PyG's loaders).
 
 use crate::ids::NodeId;
 use crate::prefetch::{prefetch, prefetch_all};
@@ -160,7 +160,7 @@ mod tests {
         numbers.iter().map(|&n| Fanout::at_most(n).unwrap_or(Fanout::All)).collect()
     }
 
-    /// Returns the node by node, with lists that are searched.
+    /// Samples node by node, with lists that are searched.
     fn naive(
         topology: &Topology,
         fanouts: &[Fanout],

@@ -34,8 +34,8 @@ impl LocalIds {
         ids.iter().for_each(|&id| prefetch(&self.table[id as usize]));
     }
 
-    /// Replaces each node by its local id; a node not seen before gets the next one and is
-    /// appended to `nodes`, which holds all nodes since the last `clear`.
+    /// Replaces each node by its local id. A node not seen before gets the next id and is appended
+    /// to `nodes`, which holds all nodes since the last `clear`.
     pub(super) fn translate(&mut self, ids: &mut [u32], nodes: &mut Vec<NodeId>) {
         let n_before = nodes.len();
         debug_assert_eq!(n_before, self.n_known as usize);

@@ -73,7 +73,7 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// Returns a sampler of a part of a graph, whose node i is `names[i]` of the graph: a node with
+    /// Returns a sampler of a part of a graph, whose node i is `names[i]` of the graph. A node with
     /// the same list draws the same neighbours as there. Roots and batches have ids of the part.
     ///
     /// # Panics
@@ -95,7 +95,7 @@ impl<'a> Sampler<'a> {
         self.sample_at_most(roots, seed, u32::MAX).expect("a batch has fewer than 2^32 edges")
     }
 
-    /// Returns the same, as long as all blocks together have at most `max_edges` edges. Nothing is
+    /// Does the same, as long as all blocks together have at most `max_edges` edges. Nothing is
     /// drawn for a block with which they would have more.
     ///
     /// # Panics

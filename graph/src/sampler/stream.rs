@@ -18,7 +18,7 @@ pub fn batch_seed(s0: u64, worker: u32, epoch: u32, batch: u32) -> u64 {
     first_word(&hasher)
 }
 
-/// Seed of the order of the roots in one epoch, over the run's seed and the epoch.
+/// Returns the seed of the order of the roots in one epoch, over the run's seed and the epoch.
 pub(super) fn epoch_seed(s0: u64, epoch: u32) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("lodestore 1 seed of the roots of an epoch");
     hasher.update(&s0.to_le_bytes());
@@ -43,7 +43,7 @@ impl Stream {
         Self { state: key }
     }
 
-    /// The stream named by `name` under this one's key.
+    /// Returns the stream named by `name` under this one's key.
     #[inline]
     pub(super) const fn child(self, name: u64) -> Self {
         Self { state: splitmix64(self.state ^ splitmix64(name)) }
@@ -56,8 +56,8 @@ impl Stream {
         word
     }
 
-    /// A number below `n`, which must not be 0: the upper half of a product (Lemire 2019) without
-    /// its rejection step, since the bias is below n / 2⁶⁴.
+    /// Returns a number below `n`, which must not be 0. It is the upper half of a product (Lemire
+    /// 2019) without its rejection step, since the bias is below n / 2⁶⁴.
     #[inline]
     pub(super) fn below(&mut self, n: u32) -> u32 {
         debug_assert!(n > 0);

@@ -13,7 +13,7 @@ fn at_most(fanouts: &[u32]) -> Vec<Fanout> {
     fanouts.iter().map(|&n| Fanout::at_most(n).unwrap_or(Fanout::All)).collect()
 }
 
-/// Edges of block `i` as (source, destination) node ids.
+/// Returns the edges of block `i` as (source, destination) node ids.
 fn edges_of(batch: &Batch, i: usize) -> Vec<[u32; 2]> {
     let block = &batch.blocks[i];
     let of_dst = |dst: usize| block.sources_of(dst).iter().map(move |&src| (src, dst));
@@ -232,8 +232,8 @@ fn partitions_do_not_change_the_sample() {
     }
 }
 
-/// Chi-square of a table of counts against independence of its rows and columns, of ten each:
-/// 81 degrees of freedom, above 126.1 once in 1000.
+/// Returns the chi-square of a table of counts against independence of its rows and columns. It has
+/// 81 degrees of freedom, and is above 126.1 once in 1000.
 fn chi_square_of_independence(table: &[[u32; 10]; 10]) -> f64 {
     let total: u32 = table.iter().flatten().sum();
     let rows = table.map(|row| row.iter().sum::<u32>());
@@ -245,7 +245,7 @@ fn chi_square_of_independence(table: &[[u32; 10]; 10]) -> f64 {
     (0..10).flat_map(|r| (0..10).map(move |c| (r, c))).map(|(r, c)| cell(r, c)).sum()
 }
 
-/// Nodes 10 and 11 hear from 0 to 9, and so do these from each other.
+/// Returns a graph where nodes 10 and 11 have edges from 0 to 9, and these from each other.
 fn ten_sources() -> Topology {
     let edges: Vec<_> = (0..12).flat_map(|v| (0..10).map(move |u| [u, v])).collect();
     topology_of(&edges, 12)

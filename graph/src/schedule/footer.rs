@@ -36,7 +36,7 @@ pub(super) enum FooterFault {
     Checksum { expected: u32, found: u32 },
 }
 
-/// A checksum of this file: it starts from that of the header.
+/// Returns a checksum of this file: it starts from that of the header.
 pub(super) fn crc_of(header_crc: u32, parts: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(header_crc);
     parts.iter().for_each(|part| hasher.update(part));

@@ -56,7 +56,8 @@ impl AccessCounts {
         Ok(Self { counts })
     }
 
-    /// The `n_hot` nodes with the highest counts, the lower id first among equals; by rising id.
+    /// Returns the `n_hot` nodes with the highest counts, the lower id first among equals, by
+    /// rising id. Nodes that are never counted are left out.
     #[must_use]
     pub fn hottest(&self, n_hot: usize) -> Vec<NodeId> {
         // Ordered by falling count, then by rising id.

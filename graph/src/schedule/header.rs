@@ -40,7 +40,7 @@ pub(super) struct Header {
     pub(super) crc: u32,
 }
 
-/// The header page of a schedule of `spec`, which has been checked, and its checksum.
+/// Returns the header page of a schedule of `spec`, which has been checked, and its checksum.
 pub(super) fn encode(spec: &ScheduleSpec, n_nodes: u32) -> ([u8; HEADER_BYTES], u32) {
     let mut page = [0; HEADER_BYTES];
     let mut put = |at: usize, bytes: &[u8]| page[at..at + bytes.len()].copy_from_slice(bytes);
@@ -108,7 +108,7 @@ pub(super) fn decode(page: &[u8; HEADER_BYTES], path: &Path) -> Result<Header, S
     Ok(Header { spec, n_nodes: u32_at(page, 12), crc: found })
 }
 
-/// `N` bytes of `bytes` from `at` on, which are there: pages are of fixed size.
+/// Returns `N` bytes of `bytes` from `at` on, which are there: pages are of fixed size.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);

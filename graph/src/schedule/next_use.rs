@@ -68,8 +68,8 @@ impl NextUses {
         Ok(uses)
     }
 
-    /// For each node of the batch, in its order, the number of the worker's next batch that has
-    /// it, or [`NEVER`]. Batch b of epoch e has number e × batches per epoch + b.
+    /// Returns, for each node of the batch in its order, the number of the worker's next batch that
+    /// has it, or [`NEVER`]. Batch b of epoch e has number e × batches per epoch + b.
     pub fn get(&self, epoch: u32, batch: u32) -> Result<Vec<u32>, ScheduleError> {
         let number = u64::from(epoch) * u64::from(self.batches_per_epoch) + u64::from(batch);
         let place = usize::try_from(number).ok().and_then(|number| self.places.get(number));

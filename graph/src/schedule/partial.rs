@@ -1,7 +1,7 @@
 //! The file of a schedule while it grows: `NAME.partial`, until it is whole.
 //!
-//! Blocks go to the file one by one, and a file that was left behind, by a crash too, is taken up
-//! again at its last sound block.
+//! Blocks are appended one by one. A file that was left behind, also by a crash, is resumed after
+//! its last sound block.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -258,7 +258,7 @@ impl Partial {
     }
 }
 
-/// Whether a batch with the distinct roots `found` is one of `roots`, which may repeat.
+/// Returns whether a batch with the distinct roots `found` is one of `roots`, which may repeat.
 pub(super) fn is_of(found: &[NodeId], roots: &[NodeId]) -> bool {
     if found == roots {
         return true;

@@ -63,7 +63,7 @@ impl Schedule {
         &self.header.spec
     }
 
-    /// Nodes of the graph; all ids are below it.
+    /// Returns the number of nodes of the graph; all ids are below it.
     #[must_use]
     pub fn n_nodes(&self) -> u32 {
         self.header.n_nodes
@@ -88,7 +88,7 @@ impl Schedule {
         self.footer.n_ids
     }
 
-    /// Returns the bLAKE3 of the content, as the writer gave it.
+    /// Returns the BLAKE3 of the content, as the writer gave it.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         self.footer.digest

@@ -4,9 +4,8 @@ use crate::book::PartitionBook;
 use crate::ids::NodeId;
 use crate::sampler::is_local;
 
-/// One bit per node, lowest first: set where `worker` of `n_workers` does not own the node, which
-/// is RapidGNN's bitmask of remote nodes (section 4.2). Bits past the last node are 0. Reuses
-/// `mask`.
+/// Fills `mask` with one bit per node, lowest first: set where `worker` of `n_workers` does not own
+/// the node. It is RapidGNN's bitmask of remote nodes (section 4.2). Bits past the last node are 0.
 pub fn remote_mask(
     nodes: &[NodeId],
     book: &PartitionBook,

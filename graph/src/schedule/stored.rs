@@ -32,8 +32,8 @@ pub fn is_schedule_of(
 }
 
 impl Schedule {
-    /// Fails if there is a file at `path` that does not begin as a schedule does: it belongs to
-    /// another user, and must not be replaced.
+    /// Fails if there is a file at `path` that does not begin as a schedule does. It is no schedule
+    /// and must not be replaced.
     pub fn refuse_other_file(path: &Path) -> Result<(), ScheduleError> {
         let file = match File::open(path) {
             Ok(file) => file,

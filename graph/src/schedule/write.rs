@@ -207,10 +207,10 @@ fn take_up(
     Ok(jobs.len())
 }
 
-/// Samples `jobs` with a thread per sampler, or as many as are to be had, and writes them in order.
+/// Samples `jobs` with a thread per sampler, or as many as are available, and writes them in order.
 ///
-/// Thread t takes every job t, t + threads, … and hands over through a channel of its own, so
-/// the order needs no buffer, and a thread that runs ahead waits for the writer.
+/// Thread t takes every job t, t + threads, … and sends its results through its own channel. So the
+/// order needs no buffer, and a thread that runs ahead waits for the writer.
 fn sample(
     file: &mut Partial,
     jobs: &[Job],

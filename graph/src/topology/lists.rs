@@ -72,12 +72,12 @@ pub(super) struct Counts {
     pub(super) n_duplicates: u64,
 }
 
-/// Calls `f` with every node, ascending, and its in-edges, by rising source; repeated ones follow
-/// each other in the order of the stream, or are left out but for the first.
+/// Calls `f` with every node, ascending, and its in-edges, by rising source. Repeated edges follow
+/// each other in the order of the stream, or all but the first are left out.
 ///
 /// One pass counts; then each pass gathers the lists of as many consecutive nodes as fill
-/// `options.window_bytes` together (of one node at least). Memory: 4 bytes per node of the graph, a
-/// window (or the list of one node, if that is longer), and 8 bytes per node of a window.
+/// `options.window_bytes` together (of one node at least). Memory: 4 bytes per node of the graph, 8
+/// per node of a window, and a window. A list that is longer makes the window as long.
 pub(super) fn for_each<E: InEdge>(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
@@ -325,7 +325,7 @@ mod tests {
         assert!(matches!(error, Err(TopologyError::Nodes { expected: 3, found: 4 })));
     }
 
-    /// Returns other edges in every pass.
+    /// A stream with other edges in every pass.
     struct Changing(Vec<MemoryEdges>, Cell<usize>);
 
     impl EdgeStream for Changing {

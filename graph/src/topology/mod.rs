@@ -181,7 +181,7 @@ impl Topology {
         self.list(node).unwrap_or_default()
     }
 
-    /// For each of [`Topology::in_neighbours`] the position of the edge in the input; none where
+    /// Returns the position in the input of each edge of [`Topology::in_neighbours`]; none where
     /// the topology was written without them.
     #[must_use]
     pub fn in_edge_ids(&self, node: NodeId) -> Option<&[EdgeId]> {
@@ -191,7 +191,7 @@ impl Topology {
         part.edge_ids.as_ref()?.as_slice().get(edges)
     }
 
-    /// For each of [`Topology::in_neighbours`] the weight of the edge; none where the topology was
+    /// Returns the weight of each edge of [`Topology::in_neighbours`]; none where the topology was
     /// written without them.
     #[must_use]
     pub fn in_edge_weights(&self, node: NodeId) -> Option<&[f32]> {
@@ -219,7 +219,7 @@ impl Topology {
         self.parts.iter().map(|part| part.neighbours.as_slice().len() as u64).sum()
     }
 
-    /// The lists of consecutive nodes, in order.
+    /// Returns the lists of consecutive nodes, in order.
     pub(crate) fn slabs(&self) -> Vec<Slab<'_>> {
         let slabs = self.bounds.iter().zip(&self.parts).map(|(&first, part)| Slab {
             first,

@@ -24,7 +24,7 @@ fn write(edges: &MemoryEdges, assignment: &[u16], n_parts: u16, undirected: bool
     Written { dir, relabelling, paths, summary }
 }
 
-/// Partitions 1 and 3 own nodes, 0, 2 and 4 own none.
+/// Writes a graph where partitions 1 and 3 own nodes, and 0, 2 and 4 own none.
 fn small() -> Written {
     let edges = MemoryEdges::new(vec![[0, 1], [1, 2], [2, 0], [3, 3], [0, 1]]).unwrap();
     write(&edges, &[1, 3, 1, 3], 5, false)
@@ -87,7 +87,7 @@ fn every_truncation_and_every_flipped_bit_is_an_error() {
     }
 }
 
-/// A well-sealed file whose numbers lie.
+/// Writes a file with good checksums and wrong numbers.
 fn forge(written: &Written, offsets: &[u64; 3], neighbours: &[u32], n_edges: u64) {
     let (offsets, neighbours) = (bytemuck::cast_slice(offsets), bytemuck::cast_slice(neighbours));
     let header = Header {

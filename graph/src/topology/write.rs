@@ -44,10 +44,15 @@ pub fn write_topologies(
 
 /// Does as [`write_topologies`], of the edges and with the columns that `options` name.
 ///
-/// The stream is read once, then once for each window. Memory beside the relabelling: 4 bytes per
-/// node of the graph, 8 per node of the largest partition, a window, 8 bytes per node of a window,
-/// and 8 MiB of buffers; a node whose list alone is longer makes the window as long as its list. An
-/// edge takes 4 bytes of a window, or 16 where edge ids or weights are asked for.
+/// The stream is read once, then once for each window. Memory beside the relabelling:
+///
+/// - 4 bytes per node of the graph;
+/// - 8 bytes per node of the largest partition;
+/// - a window, and 8 bytes per node of a window;
+/// - 8 MiB of buffers.
+///
+/// A node whose list alone is longer makes the window as long as its list. An edge takes 4 bytes of
+/// a window, or 16 where edge ids or weights are written.
 pub fn write_topologies_with(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,

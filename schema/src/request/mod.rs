@@ -354,7 +354,7 @@ impl Push {
     }
 }
 
-/// At least 1: a deadline below a millisecond must not read as none.
+/// Returns a deadline in milliseconds, at least 1: one below a millisecond must not read as none.
 fn deadline_ms(deadline: Duration) -> u32 {
     u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX).max(1)
 }

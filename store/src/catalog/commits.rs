@@ -1,9 +1,9 @@
-//! The last commits of a partition: by them a follower knows the writer's history from that of a
-//! copy.
+//! The last commits of a partition, by which a follower compares the writer's history with that of
+//! a copy.
 //!
 //! Each commit draws a number and records it under its version, by the write that makes the version
-//! visible. Two histories of a partition have the same number of a version only if they are one up
-//! to it: a copy that was restored makes that version again, under another number.
+//! visible. Two histories of a partition have the same number of a version only if they are equal
+//! up to it. A copy that was restored makes that version again under another number.
 
 use std::ops::ControlFlow;
 
@@ -22,7 +22,7 @@ pub(crate) struct CommitId {
 }
 
 impl Catalog {
-    /// The last commits up to `version`, ascending; the version of an import has none.
+    /// Returns the last commits up to `version`, ascending; the version of an import has none.
     pub(crate) fn commits(&self, version: u32) -> Result<Vec<CommitId>, StoreError> {
         let mut commits = self.recorded_commits()?;
         commits.retain(|commit| commit.version <= version);
@@ -45,7 +45,7 @@ impl Catalog {
         fault.map_or(Ok(commits), |reason| Err(broken(&self.dir, reason)))
     }
 
-    /// The number of the commit of `version`, if it is known.
+    /// Returns the number of the commit of `version`, if it is known.
     pub(crate) fn commit_id(&self, version: u32) -> Result<Option<Uuid>, StoreError> {
         let key = keys::commit(version);
         let Some(value) = self.get(&key)? else { return Ok(None) };
@@ -68,7 +68,7 @@ impl Catalog {
     }
 }
 
-/// The changes that record a commit of `version`, and forget the oldest.
+/// Returns the changes that record a commit of `version`, and forget the oldest.
 pub(super) fn noted(version: u32) -> impl Iterator<Item = Change> {
     let oldest = version.checked_sub(COMMITS_KEPT).map(|it| Change::Delete(keys::commit(it)));
     std::iter::once(put(&CommitId { version, id: Uuid::new_v4() })).chain(oldest)
@@ -78,7 +78,7 @@ fn put(commit: &CommitId) -> Change {
     Change::Put(keys::commit(commit.version), commit.id.as_bytes().to_vec())
 }
 
-/// The commit of a pair, if it is one.
+/// Returns the commit of a pair, if it is one.
 pub(super) fn commit_of(key: &[u8], value: &[u8]) -> Option<CommitId> {
     let version = keys::segment_version(key.strip_prefix(keys::COMMITS)?)?;
     Some(CommitId { version, id: Uuid::from_slice(value).ok()? })

@@ -48,22 +48,22 @@ pub(super) fn delta(tensor: &str, version: u32) -> Vec<u8> {
     [&deltas_of(tensor), version.to_be_bytes().as_slice()].concat()
 }
 
-/// The key of the delta that a commit has prepared for `version`.
+/// Returns the key of the delta that a commit has prepared for `version`.
 pub(super) fn prepared(tensor: &str, version: u32) -> Vec<u8> {
     [PREPARED_DELTAS, tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
 }
 
-/// The key of the number that the commit of `version` has drawn.
+/// Returns the key of the number that the commit of `version` has drawn.
 pub(super) fn commit(version: u32) -> Vec<u8> {
     [COMMITS, &version.to_be_bytes()].concat()
 }
 
-/// The key of the record that a segment had before rows of it were given up.
+/// Returns the key of the record that a segment had before rows of it were given up.
 pub(super) fn lost(tensor: &str, version: u32) -> Vec<u8> {
     [LOST, tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
 }
 
-/// The version in the key of a segment, given what follows its prefix.
+/// Returns the version in the key of a segment, given what follows its prefix.
 pub(super) fn segment_version(suffix: &[u8]) -> Option<u32> {
     suffix.try_into().ok().map(u32::from_be_bytes)
 }
@@ -84,27 +84,27 @@ pub(super) fn rows_of_version(tensor: &str, version: u32) -> Vec<u8> {
     [&rows_of(tensor), version.to_be_bytes().as_slice()].concat()
 }
 
-/// The row in the key of a pending row, given what follows its version.
+/// Returns the row in the key of a pending row, given what follows its version.
 pub(super) fn row_number(suffix: &[u8]) -> Option<RowIdx> {
     suffix.try_into().ok().map(|row| RowIdx(u32::from_be_bytes(row)))
 }
 
-/// Version and row in the key of a pending row, given what follows its prefix.
+/// Returns the version and row in the key of a pending row, given what follows its prefix.
 pub(super) fn row_of(suffix: &[u8]) -> Option<(u32, RowIdx)> {
     let (version, row) = suffix.split_first_chunk()?;
     let row = row.try_into().ok().map(u32::from_be_bytes)?;
     Some((u32::from_be_bytes(*version), RowIdx(row)))
 }
 
-/// The tensor in a key that starts with `kind`, and what follows the tensor's prefix.
+/// Returns the tensor in a key that starts with `kind`, and what follows the tensor's prefix.
 pub(super) fn tensor_of<'a>(kind: &[u8], key: &'a [u8]) -> Option<(&'a str, &'a [u8])> {
     let rest = key.strip_prefix(kind)?;
     let end = rest.iter().position(|&byte| byte == b'/')?;
     Some((std::str::from_utf8(&rest[..end]).ok()?, &rest[end + 1..]))
 }
 
-/// First key, and the key after the last, of the pending rows of the versions from `first` to
-/// `last`, both included.
+/// Returns the first key, and the key after the last, of the pending rows of the versions from
+/// `first` to `last`, both included.
 pub(super) fn row_range(tensor: &str, first: u32, last: u32) -> (Vec<u8>, Vec<u8>) {
     let (mut from, mut to) = (rows_of(tensor), rows_of(tensor));
     from.extend_from_slice(&first.to_be_bytes());

@@ -30,8 +30,8 @@ pub(crate) struct TensorDelta {
 }
 
 impl Catalog {
-    /// Puts records in the place of those that their tensors have, `deltas` in the place of all
-    /// deltas, prepared ones too, and commits `version`: all of it or nothing.
+    /// Replaces the records of the tensors in `records`, replaces all deltas, prepared ones too, by
+    /// `deltas`, and commits `version`. All of it happens or nothing.
     pub(crate) fn replace_records(
         &self,
         records: &[TensorRecord],
@@ -41,7 +41,8 @@ impl Catalog {
         self.write(&self.record_changes(records, deltas, version)?)
     }
 
-    /// The same for records of another catalog of the partition, together with its last commits.
+    /// Does the same for records of another catalog of the partition, together with its last
+    /// commits.
     pub(crate) fn take_over(
         &self,
         records: &[TensorRecord],
@@ -97,8 +98,8 @@ impl Catalog {
         Ok(changes)
     }
 
-    /// The record that the segment of a tensor at `version` had before rows of it were given up;
-    /// `None` where none were.
+    /// Returns the record that the segment of a tensor at `version` had before rows of it were
+    /// given up; `None` where none were.
     pub(crate) fn lost_segment(
         &self,
         tensor: &str,
@@ -115,7 +116,7 @@ impl Catalog {
         self.write(&[Change::Put(keys::LOSSES.to_vec(), lines.join("\n").into_bytes())])
     }
 
-    /// Whether [`Catalog::note_losses`] has kept something.
+    /// Returns whether [`Catalog::note_losses`] has kept something.
     pub(crate) fn has_losses(&self) -> Result<bool, StoreError> {
         Ok(self.get(keys::LOSSES)?.is_some())
     }

@@ -12,21 +12,23 @@
 //! delta/NAME/VERSION          first version u32 | as segment/NAME/VERSION
 //! prepared/NAME/VERSION       as delta/NAME/VERSION: written by a commit that is not published yet
 //! new/NAME/VERSION            as segment/NAME/VERSION, of a tensor that graph.toml may not list
-//! yet prepared                    the version that a commit has prepared u32; absent without one
-//! overlay/NAME/VERSION ROW    the bytes of a row that was put for a version commit/VERSION        
-//!      the number 16 that the commit of the version has drawn; of the last ones lost/NAME/VERSION
-//!          as segment/NAME/VERSION: the record that the segment had before
-//!                             repair gave rows of it up
-//! losses                      what a repair that built this catalog could not keep, as text, until
-//! a
-//!                             repair has come to its end and told it
-//! holders                     of older releases, which had several writers of a partition; not
-//! read graph                       the text of graph.toml; catalogs of older releases lack it
+//!                             yet
+//! prepared                    the version that a commit has prepared u32; absent without one
+//! overlay/NAME/VERSION ROW    the bytes of a row that was put for a version
+//! commit/VERSION              the number 16 that the commit of the version has drawn; kept for
+//!                             the last commits
+//! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
+//!                             repair declared rows of it lost
+//! losses                      rows that a repair which built this catalog could not keep, as text,
+//!                             until a repair has ended and reported them
+//! holders                     written by older releases with several writers of a partition; not
+//!                             read
+//! graph                       the text of graph.toml; absent in catalogs of older releases
 //! ```
 //!
-//! A tensor's layers at version V are the segment of the newest record up to V, and over it the
-//! deltas of later versions up to V. Rows that were put are pending: they are of the version after
-//! the committed one, or after the prepared one where there is one.
+//! At version V a tensor's layers are the segment of the newest record up to V, and over it the
+//! later deltas up to V. Rows that were put are pending. Their version is the one after the
+//! committed one, or after the prepared one where there is one.
 //!
 //! Every write is synced before it returns. Opening for reading takes no lock and creates no file,
 //! so that it works on read-only mounts and from several processes concurrently.
@@ -153,8 +155,8 @@ impl Catalog {
         self.write(&records.chain([version]).collect::<Vec<_>>())
     }
 
-    /// The text of `graph.toml` that it keeps, for the day that the file is lost; `None` in a
-    /// catalog of a release that kept none.
+    /// Returns its copy of the text of `graph.toml`, for the case that the file is lost. Returns
+    /// `None` in a catalog of a release that kept none.
     pub(crate) fn graph_copy(&self) -> Result<Option<Vec<u8>>, StoreError> {
         self.get(keys::GRAPH_COPY)
     }
@@ -193,7 +195,7 @@ impl Catalog {
         })
     }
 
-    /// Graph and partition that it says it is of.
+    /// Returns the graph and partition that it says it is of.
     pub(crate) fn identity(&self) -> Result<(Uuid, u32), StoreError> {
         let bytes = self.get(keys::IDENTITY)?.unwrap_or_default();
         let mut fields = Fields { bytes: &bytes };

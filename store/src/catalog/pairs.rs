@@ -54,7 +54,7 @@ impl Catalog {
 }
 
 impl Catalog {
-    /// The format of a record that only a later release reads, if there is one.
+    /// Returns the format of a record that only a later release reads, if there is one.
     pub(crate) fn newer_format(&self) -> Result<Option<u32>, StoreError> {
         let mut newer = None;
         for prefix in [keys::SEGMENTS, keys::LOST, keys::DELTAS, keys::PREPARED_DELTAS] {

@@ -31,7 +31,7 @@ impl SegmentRecord {
         bytes
     }
 
-    /// The format of a record that only a later release reads.
+    /// Returns the format of a record that only a later release reads.
     pub(super) fn newer_format(bytes: &[u8]) -> Option<u32> {
         let format = Fields { bytes }.u32().ok()?;
         (format > CATALOG_FORMAT_VERSION).then_some(format)

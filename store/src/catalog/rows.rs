@@ -39,7 +39,7 @@ impl Catalog {
         self.scan_pending_from(tensor, (version, RowIdx(0)), each)
     }
 
-    /// As [`Catalog::scan_pending`], from a row of the version on.
+    /// Scans as [`Catalog::scan_pending`], from a row of the version on.
     pub(crate) fn scan_pending_from(
         &self,
         tensor: &str,
@@ -63,8 +63,8 @@ impl Catalog {
         fault.map_or(Ok(()), |reason| Err(broken(&self.dir, reason)))
     }
 
-    /// The first version after `version` that rows of a tensor were put for; `None` where there is
-    /// none. Reads one key.
+    /// Returns the first version after `version` that rows of a tensor were put for; `None` where
+    /// there is none. Reads one key.
     pub(crate) fn first_put_after(
         &self,
         tensor: &str,

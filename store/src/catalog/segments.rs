@@ -31,7 +31,7 @@ impl DeltaRecord {
         [&self.first.to_le_bytes()[..], &self.record.to_bytes()].concat()
     }
 
-    /// The format of a record that only a later release reads.
+    /// Returns the format of a record that only a later release reads.
     pub(super) fn newer_format(bytes: &[u8]) -> Option<u32> {
         bytes.split_first_chunk::<4>().and_then(|(_, record)| SegmentRecord::newer_format(record))
     }
@@ -47,8 +47,8 @@ impl DeltaRecord {
 }
 
 impl Catalog {
-    /// Returns the segment under `tensor` at `version`: that of the newest record up to it, with
-    /// the version of the record; `None` if there is no such record.
+    /// Returns the segment of `tensor` at `version`, that of the newest record up to it, with the
+    /// version of the record. Returns `None` if there is no such record.
     pub fn segment(
         &self,
         tensor: &str,
@@ -69,12 +69,12 @@ impl Catalog {
         self.records(tensor, &keys::new_segments_of(tensor), read)
     }
 
-    /// All records of deltas of a tensor, oldest first.
+    /// Returns all records of deltas of a tensor, oldest first.
     pub(crate) fn deltas(&self, tensor: &str) -> Result<Vec<DeltaRecord>, StoreError> {
         self.records(tensor, &keys::deltas_of(tensor), DeltaRecord::from_bytes)
     }
 
-    /// The delta of a tensor that is prepared for `version`, if there is one.
+    /// Returns the delta of a tensor that is prepared for `version`, if there is one.
     pub(crate) fn prepared_delta(
         &self,
         tensor: &str,
@@ -87,7 +87,7 @@ impl Catalog {
         })
     }
 
-    /// The layers of `tensor` at `version`; `None` without a segment up to it.
+    /// Returns the layers of `tensor` at `version`; `None` without a segment up to it.
     ///
     /// Fails for a delta that has rows of versions on both sides of the segment's or of `version`.
     pub(crate) fn layers(
@@ -112,7 +112,7 @@ impl Catalog {
         Ok(Some(LayerRecords { base, deltas }))
     }
 
-    /// The version that a commit has prepared and not published, if there is one.
+    /// Returns the version that a commit has prepared and not published, if there is one.
     pub(crate) fn prepared_version(&self) -> Result<Option<u32>, StoreError> {
         let Some(bytes) = self.get(keys::PREPARED)? else { return Ok(None) };
         let bytes = <[u8; 4]>::try_from(bytes.as_slice())
@@ -120,8 +120,8 @@ impl Catalog {
         Ok(Some(u32::from_le_bytes(bytes)))
     }
 
-    /// Records what a commit has written of `version`, and forgets the rows that were pending for
-    /// it: all of it or nothing, and durable when it returns. Nothing of it is visible yet.
+    /// Records what a commit has written of `version`, and removes the rows that were pending for
+    /// it. All of it happens or nothing, and it is durable on return. Nothing of it is visible yet.
     pub(crate) fn prepare(
         &self,
         version: u32,
@@ -138,7 +138,7 @@ impl Catalog {
     }
 
     /// Makes `version` the committed one, with the deltas that were prepared for it over the layers
-    /// of these tensors: all of it or nothing, and durable when it returns.
+    /// of these tensors. All of it happens or nothing, and it is durable on return.
     pub(crate) fn publish<'a>(
         &self,
         version: u32,
@@ -157,8 +157,8 @@ impl Catalog {
         self.write(&changes)
     }
 
-    /// Records a delta that was made of the rows that an older release has committed as they were
-    /// put, and removes these: all of it or nothing, and durable when it returns.
+    /// Records a delta of rows that an older release has committed as they were put, and removes
+    /// these rows. All of it happens or nothing, and it is durable on return.
     pub(crate) fn bring_forward(
         &self,
         tensor: &str,
@@ -175,8 +175,8 @@ impl Catalog {
         self.write(&[Change::DeleteRange(from, to)])
     }
 
-    /// Puts the record of a segment of `version` in the place of all segments and deltas of
-    /// `tensor` up to it: all of it or nothing, and durable when it returns.
+    /// Replaces all segments and deltas of `tensor` up to `version` by the record of a segment of
+    /// it. All of it happens or nothing, and it is durable on return.
     pub fn switch_segment(
         &self,
         tensor: &str,

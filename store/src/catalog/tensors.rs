@@ -80,7 +80,7 @@ impl Catalog {
         Ok(files.into_iter().collect())
     }
 
-    /// The tensors that have a segment or a delta here, listed in `graph.toml` or not.
+    /// Returns the tensors that have a segment or a delta here, listed in `graph.toml` or not.
     pub(crate) fn tensor_names(&self) -> Result<BTreeSet<String>, StoreError> {
         let mut names = BTreeSet::new();
         for kind in KINDS {

@@ -49,9 +49,9 @@ pub(crate) struct CodecAssessment {
     pub(crate) verdict: CodecVerdict,
 }
 
-/// The codec for the segment `file` of `n_rows` rows of `row_bytes`, which is all of its table;
-/// `copy_rows` fills a buffer with the rows from the given one on, and is asked for a sample only
-/// where that decides.
+/// Chooses the codec for the segment `file` of `n_rows` rows of `row_bytes`, which is all of its
+/// table. `copy_rows` fills a buffer with the rows from the given one on. It is called for a sample
+/// only where that decides.
 pub(crate) fn choose<E: From<StoreError>>(
     choice: CodecChoice,
     file: &Path,
@@ -95,7 +95,7 @@ impl SampledTable<'_> {
         Ok(Some(CodecAssessment { case, verdict: case.judge() }))
     }
 
-    /// Why no sample would make it anything but raw.
+    /// Returns why no sample would make it anything but raw.
     pub(crate) fn raw_anyway(&self) -> Option<&'static str> {
         if self.n_rows == 0 || self.table_bytes < CodecChoice::MIN_TABLE_BYTES {
             return Some("the table has less than 1 MiB");
@@ -138,7 +138,8 @@ struct Sample {
     unpack_seconds: f64,
 }
 
-/// Seconds in which this thread unpacks the group; what was just compressed does unpack.
+/// Returns the seconds in which this thread unpacks the group; what was just compressed does
+/// unpack.
 fn unpack_seconds(group: &StoredGroup<'_>) -> f64 {
     let repeats = (TIMED_BYTES / group.raw_bytes.max(1)).clamp(1, 16);
     with_decoder(|decoder| {

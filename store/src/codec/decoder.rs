@@ -69,7 +69,7 @@ impl GroupDecoder {
         Ok(())
     }
 
-    /// All rows of the group.
+    /// Returns all rows of the group.
     pub(crate) fn unpacked<'a>(&'a mut self, group: &StoredGroup<'a>) -> Result<&'a [u8], String> {
         if group.stored.len() == group.raw_bytes {
             return Ok(group.stored);

@@ -18,8 +18,8 @@ use crate::layout::{LayoutError, check_group_rows};
 
 /// Rows shorter than this share a group; a read of any of them unpacks all of the group.
 ///
-/// Measured on sparse rows of 8 to 512 bytes: groups of 2 KiB keep 70 to 90 % of the ratio that
-/// groups of 8 KiB reach, at a quarter of the time per random row.
+/// On sparse rows of 8 to 512 bytes groups of 2 KiB keep 70 to 90 % of the ratio of groups of 8
+/// KiB. A random row takes a quarter of the time.
 const GROUP_BYTES: u32 = 2048;
 
 /// How the rows of a segment are stored.
@@ -57,7 +57,7 @@ pub struct UnknownCodec {
 }
 
 impl SegmentCodec {
-    /// zstd with as many rows per group as serve rows of `row_bytes` best.
+    /// Returns zstd with as many rows per group as serve rows of `row_bytes` best.
     #[must_use]
     pub(crate) fn zstd_for(row_bytes: usize) -> Self {
         Self::Zstd { group_rows: (GROUP_BYTES / row_bytes.max(1) as u32).max(1) }
@@ -72,7 +72,7 @@ impl SegmentCodec {
         }
     }
 
-    /// The number that stands for this codec in a segment header.
+    /// Returns the number that stands for this codec in a segment header.
     pub(crate) const fn code(self) -> u32 {
         match self {
             Self::Raw => 0,
@@ -80,7 +80,7 @@ impl SegmentCodec {
         }
     }
 
-    /// Rows per group in a segment header; 0 for raw.
+    /// Returns the number of rows per group in a segment header; 0 for raw.
     pub(crate) const fn group_rows(self) -> u32 {
         match self {
             Self::Raw => 0,

@@ -10,23 +10,23 @@ use crate::limits::PAGE_BYTES;
 use crate::plan::DiskProfile;
 use crate::reader::{ReaderKind, choose as choose_reader};
 
-/// Seconds to copy a byte of a raw row that is in memory, to unpack a group, and to unpack a stored
-/// byte of it, measured on one machine: for tables that fit in memory what counts is how these
-/// compare, and equal tables are stored alike on every machine.
+/// Seconds to copy a byte of a raw row in memory, to unpack a group, and to unpack a stored byte of
+/// it. They are measured on one machine: for tables that fit in memory only their ratios count, and
+/// equal tables are stored alike on every machine.
 const COPY_S_PER_BYTE: f64 = 0.15e-9;
 const UNPACK_S: f64 = 400e-9;
 const UNPACK_S_PER_STORED_BYTE: f64 = 8e-9;
 
 impl CodecChoice {
-    /// [`CodecChoice::Auto`] compresses a table that fits in memory as it is only if it shrinks at
-    /// least this much, and a random row takes at most [`CodecChoice::MAX_SLOWER`] times as long.
+    /// Least ratio at which [`CodecChoice::Auto`] compresses a table that fits in memory as it is.
+    /// A random row must also take at most [`CodecChoice::MAX_SLOWER`] times as long.
     pub const MIN_RATIO: f64 = 20.0;
 
     /// See [`CodecChoice::MIN_RATIO`].
     pub const MAX_SLOWER: f64 = 4.0;
 
-    /// [`CodecChoice::Auto`] compresses a table that does not fit in memory only if it shrinks at
-    /// least this much, and a random row takes no longer on the disk than a raw one.
+    /// Least ratio at which [`CodecChoice::Auto`] compresses a table that does not fit in memory. A
+    /// random row must also take no longer on the disk than a raw one.
     pub const MIN_COLD_RATIO: f64 = 2.0;
 }
 
@@ -98,14 +98,14 @@ impl CodecCase {
         fits(n_bytes, self.memory_bytes)
     }
 
-    /// Seconds that the disk takes for bytes that begin anywhere in a page.
+    /// Returns the seconds that the disk takes for bytes that begin anywhere in a page.
     fn read_s(&self, n_bytes: f64) -> f64 {
         let bytes_of_pages = PAGE_BYTES as f64 + (n_bytes - 1.0).max(0.0);
         1.0 / self.disk.iops + bytes_of_pages / self.disk.bandwidth_bytes_per_s
     }
 }
 
-/// Whether readers map a table of this size.
+/// Returns whether readers map a table of this size.
 pub(super) fn fits(n_bytes: u64, memory_bytes: Option<u64>) -> bool {
     choose_reader(n_bytes, memory_bytes).0 == ReaderKind::Mapped
 }

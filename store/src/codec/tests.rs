@@ -28,7 +28,7 @@ fn planned(rows: impl IntoIterator<Item = u32>) -> Vec<PlannedRow> {
     rows.map(|(row, out_row)| PlannedRow { row: RowIdx(row), out_row }).collect()
 }
 
-/// Bytes that shrink, hardly shrink, or do not shrink.
+/// Returns bytes that shrink, hardly shrink, or do not shrink.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..3000),
@@ -141,8 +141,8 @@ fn sparse(first: u32, out: &mut [u8], one_in: usize) {
     }
 }
 
-/// Sizes of a sample are the same each time, its speed is measured, and a disk that is far from
-/// either decides alike whatever was measured.
+/// Sizes of a sample are the same each time; its speed is measured. On disks far faster or slower
+/// than unpacking the verdict is the same for any measured speed.
 #[test]
 fn a_sample_is_judged_on_the_disk_that_it_is_read_from() {
     let assess = |disk: DiskProfile, memory_bytes, one_in| {

@@ -84,7 +84,7 @@ impl Compaction<'_> {
         })
     }
 
-    /// Step 1: a segment that is on disk as it was meant.
+    /// Does step 1: writes the segment, then reads it back and checks it.
     fn write_checked(
         &self,
         device: &dyn FileSystem,
@@ -98,7 +98,7 @@ impl Compaction<'_> {
     }
 }
 
-/// The report of one tensor.
+/// Returns the report of one tensor.
 pub(crate) fn report(
     compaction: &Compaction<'_>,
     rows: u64,

@@ -20,8 +20,7 @@ const PIECE_BYTES: usize = 4 << 20;
 /// Writes the segment `identity` at `path` and syncs it.
 ///
 /// Every page that holds the newest value of a row is checked as it is read; others are not looked
-/// at. Memory: some MiB, whatever the rows, and
-/// what the writer holds per page.
+/// at. Memory: some MiB for any rows, and what the writer holds per page.
 pub(super) fn rewrite(
     compaction: &Compaction<'_>,
     device: &dyn FileSystem,

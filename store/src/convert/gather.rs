@@ -9,7 +9,7 @@ use crate::error::StoreError;
 /// Elements of 8 bytes are gathered in pieces of about this many bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Gathers the rows of `ids`, of elements of `dtype` and `width`, as f32: `gather` copies the rows
+/// Gathers the rows of `ids`, of elements of `dtype` and `width`, as f32. `gather` copies the rows
 /// of some ids to a buffer of exactly their bytes.
 ///
 /// Elements of up to 4 bytes are gathered together to the end of `out` and converted in place. One

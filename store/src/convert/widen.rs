@@ -12,8 +12,8 @@ use crate::dtype::Dtype;
 const PIECE: usize = 512;
 
 impl Dtype {
-    /// Converts packed elements of this type to f32. f16, bf16, u8, i8 and i16 come exactly; f64,
-    /// i32 and i64 are rounded to the nearest f32. NaN stays NaN.
+    /// Converts packed elements of this type to f32. The conversion of f16, bf16, u8, i8 and i16 is
+    /// exact. The others, f64, i32 and i64, are rounded to the nearest f32. NaN stays NaN.
     ///
     /// # Panics
     ///
@@ -48,8 +48,8 @@ pub(crate) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Converts elements of a type of at most 4 bytes that lie packed at the end of `out`'s bytes, so
-/// that `out` is all the memory that reading and converting takes.
+/// Converts elements of a type of at most 4 bytes that are packed at the end of `out`'s bytes. So
+/// `out` is all the memory that reading and converting takes.
 ///
 /// # Panics
 /// For a type of 8 bytes.
@@ -77,7 +77,7 @@ fn each<const N: usize>(bytes: &[u8], out: &mut [f32], convert: impl Fn([u8; N])
     }
 }
 
-/// At most [`PIECE`] elements, with the processor's own conversion where it has one.
+/// Converts at most [`PIECE`] elements, with the processor's own conversion where it has one.
 fn widen_f16(elements: &[[u8; 2]], out: &mut [f32]) {
     let mut bits = [0u16; PIECE];
     let bits = &mut bits[..elements.len()];
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// One element, by the book.
+    /// Converts one element by the definition of its type.
     fn naive(dtype: Dtype, e: &[u8]) -> f32 {
         match dtype {
             Dtype::F32 => f32::from_le_bytes(e.try_into().unwrap()),

@@ -185,9 +185,9 @@ pub enum StoreError {
         /// Folder of the graph.
         dir: PathBuf,
     },
-    /// A graph that the parent of this process has opened for writing. Also any that a child opens
-    /// for writing after its parent has opened some, and any that a child opens whose parent had
-    /// one open for writing at the fork.
+    /// A graph that a forked process may not use. A child can write to none if its parent has
+    /// opened some for writing or reading. It can open none if one was open for writing at the
+    /// fork.
     #[error(
         "{}: this process was forked from one that uses graphs: it can write to none, and can open \
          none if one was open for writing at the fork; write in the parent, or start this process \

@@ -131,8 +131,8 @@ fn while_unpinned<T>(path: &Path, act: impl FnOnce() -> io::Result<T>) -> io::Re
     }
 }
 
-/// Tries again while a lock is held, for a moment: a process that starts another one has, until
-/// that runs, its locks twice, and letting go of one is not enough.
+/// Tries again while a lock is held, for a moment. A process that starts another holds its locks
+/// twice until the other runs; to release one is not enough.
 fn patiently(lock: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     let end = Instant::now() + LOCK_PATIENCE;
     loop {

@@ -89,7 +89,7 @@ pub struct Entry {
 
 /// An open file, read at positions.
 pub trait FileReader: Debug + Send + Sync {
-    /// Bytes of the file.
+    /// Returns the bytes of the file.
     fn len_bytes(&self) -> io::Result<u64>;
 
     /// Reads some bytes at `offset`, 0 at the end of the file.
@@ -180,17 +180,17 @@ pub trait KeyValues: Debug + Send + Sync {
     /// Moves what is in the log into tables, so that a reader has nothing to replay.
     fn flush(&self) -> io::Result<()>;
 
-    /// Opens the pairs again after a write that has failed, so that they take others: every write
-    /// that has returned is there, and none that has failed; but one that removes a range may be
-    /// there as a whole. Reads wait meanwhile. Nothing happens while no write has failed.
+    /// Opens the pairs again after a failed write, so that they take others. Every write that has
+    /// returned is there. No failed write is, except that one which removes a range may be there as
+    /// a whole. Reads wait meanwhile. Nothing happens while no write has failed.
     ///
     /// After an error pairs can be read and take no writes, as before.
     fn recover(&self) -> io::Result<()> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "it cannot be opened again in place"))
     }
 
-    /// Returns back the room of keys that were removed, from the first to before the second, where
-    /// that is worth the work; changes nothing that is seen.
+    /// Frees the space of removed keys, from the first to before the second, where that is worth
+    /// the work. Changes no pair that is there.
     fn reclaim(&self, _from: &[u8], _to: &[u8]) {}
 }
 
@@ -206,7 +206,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whether it removes keys that it does not name, so that nothing can take it back.
+    /// Returns whether it removes keys that it does not name, so that nothing can take it back.
     pub(crate) fn is_range(&self) -> bool {
         matches!(self, Self::DeleteRange(..))
     }

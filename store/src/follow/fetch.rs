@@ -1,5 +1,5 @@
-//! A file that a follower fetches: continued where an earlier try was cut off, and believed only
-//! when all of it has been read and checked.
+//! A file that a follower fetches. It is continued where an earlier try was cut off, and believed
+//! only when all of it has been read and checked.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,13 +31,13 @@ pub struct FetchedFile {
 }
 
 impl FetchedFile {
-    /// Begins a file of a manifest in the folder of its partition, or continues it; `None` where
-    /// all of it is there, of `expected` bytes. A file that has its name stays until it is
+    /// Begins a file of a manifest in the folder of its partition, or continues it. Returns `None`
+    /// where all of its `expected` bytes are there. A file that has its name stays until it is
     /// replaced.
     ///
     /// Nothing may have the file open under its name. An earlier try may have failed to sync what
-    /// it left, and later syncs of the same data do not report that: bytes that are continued are
-    /// copied to a new file, and a file that is there as a whole is given its name again.
+    /// it left, and later syncs of the same data do not report that. So bytes that are continued
+    /// are copied to a new file, and a file that is complete is given its name again.
     ///
     /// Fails for a name that the manifest does not have.
     pub fn begin(
@@ -81,7 +81,7 @@ impl FetchedFile {
         Self::begin(live.graph(), manifest, name, expected)
     }
 
-    /// Bytes that have come.
+    /// Returns the bytes that have come.
     #[must_use]
     pub fn n_bytes(&self) -> u64 {
         self.n_bytes

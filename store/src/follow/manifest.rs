@@ -59,13 +59,13 @@ impl Manifest {
         self.graph
     }
 
-    /// The partition.
+    /// Returns the partition.
     #[must_use]
     pub fn part(&self) -> PartId {
         self.part
     }
 
-    /// The version.
+    /// Returns the version.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
@@ -127,7 +127,7 @@ impl Manifest {
         })
     }
 
-    /// The records as a catalog keeps them.
+    /// Returns the records as a catalog keeps them.
     pub(crate) fn records(&self) -> (Vec<TensorRecord>, Vec<TensorDelta>) {
         let record = |tensor: &ManifestTensor| TensorRecord {
             tensor: tensor.name.clone(),
@@ -145,10 +145,14 @@ impl Manifest {
         (self.tensors.iter().map(record).collect(), deltas.collect())
     }
 
-    /// Little-endian: magic 8 | graph 16 | partition u16 | version u32 | tensors u16, each name
-    /// (u16 and bytes), version of the segment u32, its record (u16 and bytes), deltas u16, each
-    /// first version u32, version u32, record | commits u16, each version u32, number 16; and the
-    /// BLAKE3 of all that.
+    /// Returns the bytes of the manifest, little-endian:
+    ///
+    /// - magic 8, graph 16, partition u16, version u32;
+    /// - number of tensors u16, and for each: name (u16 and bytes), version of the segment u32, its
+    ///   record (u16 and bytes), number of deltas u16;
+    /// - for each delta of the tensor: first version u32, version u32, record (u16 and bytes);
+    /// - number of commits u16, and for each: version u32, number 16;
+    /// - BLAKE3 of all that.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -232,7 +236,7 @@ impl Manifest {
 }
 
 impl ManifestTensor {
-    /// Fails for a file that has not the name of its tensor and versions: it might be that of
+    /// Fails for a file whose name is not that of its tensor and versions. It might be the name of
     /// another file in the folder of the partition.
     fn check_files(&self) -> Result<(), String> {
         let (version, base) = &self.base;
@@ -259,7 +263,7 @@ fn push_list(bytes: &mut Vec<u8>, list: &[u8]) {
     bytes.extend_from_slice(list);
 }
 
-/// What is left to be read.
+/// Bytes that are left to be read.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {

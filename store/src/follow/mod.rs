@@ -68,7 +68,7 @@ impl FollowedFolder {
         Ok(Self { dir: dir.to_owned() })
     }
 
-    /// The folder.
+    /// Returns the folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -100,7 +100,7 @@ impl FollowedFolder {
         Err(StoreError::FollowRefused { part: manifest.part(), reason })
     }
 
-    /// Whether a partition has come as a whole before.
+    /// Returns whether a partition has come as a whole before.
     pub fn has(&self, part: PartId) -> Result<bool, StoreError> {
         if !Disk.exists(&self.dir.join(META_FILE)) {
             return Ok(false);
@@ -111,7 +111,7 @@ impl FollowedFolder {
 }
 
 impl Graph {
-    /// The writer's addresses, where the graph's folder is a follower's.
+    /// Returns the writer's addresses, where the graph's folder is a follower's.
     pub(crate) fn follows(&self) -> Result<Option<String>, StoreError> {
         let path = self.dir().join(FOLLOWS_FILE);
         let device: &Arc<dyn FileSystem> = self.device();

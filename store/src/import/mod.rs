@@ -1,10 +1,10 @@
 //! Import: a graph is built in a staging folder beside its place and appears there whole or not at
 //! all.
 //!
-//! Crash argument: everything is written under `<out>.importing-<uuid>`; every file and folder of
-//! it is synced; one rename moves it to `<out>`, which must not exist; the parent folder is synced.
-//! Before the rename there is no graph, after it there is a whole one. An import that fails removes
-//! its staging folder; one that is killed leaves it behind under that name, safe to delete.
+//! Crash argument: everything is written under `<out>.importing-<uuid>`, and every file and folder
+//! of it is synced. One rename moves it to `<out>`, which must not exist, and the parent folder is
+//! synced. Before the rename there is no graph, after it there is a whole one. An import that fails
+//! removes its staging folder. One that is killed leaves it behind under that name, safe to delete.
 
 mod error;
 mod external_ids;

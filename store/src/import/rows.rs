@@ -38,8 +38,8 @@ pub(crate) struct NewTable<'a> {
 }
 
 impl NewTable<'_> {
-    /// Returns raw or zstd: a sample of the rows decides where `choice` does not. `copy_rows` fills
-    /// a buffer with the rows from the given one on.
+    /// Decides between raw and zstd, by a sample of the rows where `choice` does not. `copy_rows`
+    /// fills a buffer with the rows from the given one on.
     pub(crate) fn settle(
         &self,
         choice: CodecChoice,

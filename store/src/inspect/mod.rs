@@ -243,7 +243,7 @@ fn device_of(graph: &Graph) -> DiskSummary {
     }
 }
 
-/// Bytes of all files below a folder.
+/// Returns the bytes of all files below a folder.
 fn folder_bytes(dir: &Path) -> Result<u64, StoreError> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir).map_err(StoreError::io(dir, "list"))? {

@@ -1,8 +1,8 @@
 //! Which layers to fold into one: size tiers.
 //!
-//! Deltas are folded where [`TIER_LAYERS`] neighbours, the newest among them, are of a like size,
-//! so that a row is written once per tier: O(log(rows put)) times. Everything becomes one segment
-//! where the deltas have grown to a share of the rows under them that makes reads and memory dear.
+//! Deltas are folded where [`TIER_LAYERS`] neighbours, the newest among them, are of a like size.
+//! So a row is written once per tier: O(log(rows put)) times. Everything becomes one segment where
+//! the deltas have a large share of the rows under them, which makes reads and memory expensive.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ const TIER_RATIO: u64 = 4;
 /// divisor.
 const FULL_FOLD_SHARE: u64 = 8;
 
-/// Deltas of fewer rows than this in all stay, however short the segment is: they cost less than
+/// Deltas of fewer rows than this in all stay, however short the segment is. They cost less than
 /// the syncs of a compaction after every commit.
 const FULL_FOLD_ROWS_MIN: u64 = 4096;
 

@@ -15,8 +15,8 @@ const NONE: u32 = u32::MAX;
 
 /// Where the newest value of each changed row is.
 ///
-/// Memory: 64 bytes per block of 384 rows that has a changed one, 4 bytes per block, and where
-/// there are several layers 8 bytes per changed row.
+/// Memory: 4 bytes per block of 384 rows, and 64 more per block that has a changed row. Several
+/// layers take 8 bytes per changed row on top.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LayerIndex {
     /// By block of rows: its position in `blocks`, or [`NONE`].
@@ -121,18 +121,18 @@ impl LayerIndex {
         Entries::Many(entries)
     }
 
-    /// The place of the newest value of `row`; `None` where no layer has it.
+    /// Returns the place of the newest value of `row`; `None` where no layer has it.
     #[inline]
     pub(crate) fn place_of(&self, row: RowIdx) -> Option<Place> {
         self.entry_of(row.0).map(|entry| self.place_at(entry))
     }
 
-    /// Number of changed rows, each counted once.
+    /// Returns the number of changed rows, each counted once.
     pub(crate) fn n_rows(&self) -> u64 {
         self.n_entries.into()
     }
 
-    /// Memory of the index.
+    /// Returns the memory of the index.
     pub(crate) fn bytes(&self) -> usize {
         let entries = match &self.entries {
             Entries::One(_) => 0,
@@ -190,7 +190,7 @@ impl Finder for LayerIndex {
         }
     }
 
-    /// `u32::MAX` for a row that no layer has.
+    /// Returns the position of a row's entry; `u32::MAX` for a row that no layer has.
     #[inline]
     fn entry(&self, row: RowIdx) -> u32 {
         let Some(entry) = self.entry_of(row.0) else { return u32::MAX };

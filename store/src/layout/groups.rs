@@ -19,7 +19,7 @@ pub struct RowGroups {
 }
 
 impl RowGroups {
-    /// The groups of `rows` rows of `row_bytes` bytes with these stored lengths.
+    /// Returns the groups of `rows` rows of `row_bytes` bytes with these stored lengths.
     ///
     /// Fails unless there is one length per group, and each is at least 1 and at most that of the
     /// group's rows.
@@ -73,7 +73,7 @@ impl RowGroups {
         RowIdx(group * self.group_rows)
     }
 
-    /// Bytes of `group`, counted from the first data page.
+    /// Returns the bytes of `group`, counted from the first data page.
     ///
     /// # Panics
     /// When there is no such group.
@@ -82,33 +82,33 @@ impl RowGroups {
         self.starts[group as usize]..self.starts[group as usize + 1]
     }
 
-    /// The groups whose first byte is one of `bytes`, counted from the first data page.
+    /// Returns the groups whose first byte is one of `bytes`, counted from the first data page.
     pub(crate) fn starting_in(&self, bytes: Range<u64>) -> Range<u32> {
         let starts = &self.starts[..self.starts.len() - 1];
         let before = |end: u64| starts.partition_point(|&start| start < end) as u32;
         before(bytes.start)..before(bytes.end)
     }
 
-    /// The groups that have any of `bytes`, at least one byte of which is a group's.
+    /// Returns the groups that have any of `bytes`, at least one byte of which is a group's.
     pub(crate) fn touching(&self, bytes: Range<u64>) -> Range<u32> {
         let starting = self.starting_in(0..bytes.end);
         let first = self.starts.partition_point(|&start| start <= bytes.start) as u32 - 1;
         first..starting.end
     }
 
-    /// Bytes of the group that holds `row`.
+    /// Returns the bytes of the group that holds `row`.
     pub(crate) fn span_of_row(&self, row: RowIdx) -> Range<u64> {
         self.span(self.group_of(row))
     }
 
-    /// Bytes of all groups.
+    /// Returns the bytes of all groups.
     pub(super) fn data_bytes(&self) -> u64 {
         self.starts[self.starts.len() - 1]
     }
 }
 
 impl SegmentLayout {
-    /// Bytes of the rows of `group` before they were compressed.
+    /// Returns the bytes of the rows of `group` before they were compressed.
     pub(crate) fn group_raw_bytes(&self, groups: &RowGroups, group: u32) -> usize {
         let n_rows = (self.n_rows - groups.first_row(group).0).min(groups.group_rows);
         n_rows as usize * self.row_bytes()

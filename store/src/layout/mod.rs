@@ -107,7 +107,7 @@ impl SegmentLayout {
         Ok(Self { groups: Some(groups), ..packed })
     }
 
-    /// The same rows, with a list of which rows they are behind the tables.
+    /// Returns the same rows, with a list of which rows they are behind the tables.
     #[must_use]
     pub(crate) fn listed(self, is_listed: bool) -> Self {
         Self { is_listed, ..self }
@@ -119,7 +119,7 @@ impl SegmentLayout {
         self.n_rows
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub const fn row_bytes(&self) -> usize {
         self.row_bytes as usize
@@ -131,13 +131,13 @@ impl SegmentLayout {
         self.groups.as_ref()
     }
 
-    /// Bytes of all rows as they are handed out: not compressed, without padding.
+    /// Returns the bytes of all rows as they are handed out: not compressed, without padding.
     #[must_use]
     pub const fn raw_bytes(&self) -> u64 {
         self.n_rows as u64 * self.row_bytes as u64
     }
 
-    /// Bytes of all rows as they are stored, without padding.
+    /// Returns the bytes of all rows as they are stored, without padding.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
         self.groups.as_ref().map_or(self.raw_bytes(), RowGroups::data_bytes)
@@ -149,8 +149,8 @@ impl SegmentLayout {
         self.data_bytes().div_ceil(PAGE_BYTES)
     }
 
-    /// Bytes that must be read for `row`, counted from the first data page: those of the row, or
-    /// of the group that it is in. `None` past the last row.
+    /// Returns the bytes that must be read for `row`, counted from the first data page. These are
+    /// the bytes of the row, or of the group that it is in. Returns `None` past the last row.
     #[must_use]
     pub fn row_range(&self, row: RowIdx) -> Option<Range<u64>> {
         if row.0 >= self.n_rows {
@@ -162,14 +162,14 @@ impl SegmentLayout {
         })
     }
 
-    /// Pages that must be read for `row`; `None` past the last row.
+    /// Returns the pages that must be read for `row`; `None` past the last row.
     #[must_use]
     pub fn row_pages(&self, row: RowIdx) -> Option<Range<u64>> {
         let bytes = self.row_range(row)?;
         Some(bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES))
     }
 
-    /// Rows that cannot be read without one of `pages`.
+    /// Returns the rows that cannot be read without one of `pages`.
     pub(crate) fn rows_on(&self, pages: &Range<u64>) -> Range<u32> {
         let bytes = pages.start * PAGE_BYTES..(pages.end * PAGE_BYTES).min(self.data_bytes());
         if bytes.is_empty() {
@@ -188,7 +188,7 @@ impl SegmentLayout {
         }
     }
 
-    /// Bytes of a row of a segment without groups; `row` may be any number.
+    /// Returns the bytes of a row of a segment without groups; `row` may be any number.
     #[inline]
     pub(crate) const fn packed_span(&self, row: RowIdx) -> Range<u64> {
         let start = row.0 as u64 * self.row_bytes as u64;
@@ -201,8 +201,9 @@ impl SegmentLayout {
         self.sections().table_offset()
     }
 
-    /// Bytes from the page checksum table to the footer: the table, the index of groups where there
-    /// are any, and the row list of a delta; each 4 bytes per entry and padded to whole pages.
+    /// Returns the bytes from the page checksum table to the footer. They have the table, the index
+    /// of groups where there are any, and the row list of a delta. Each has 4 bytes per entry and
+    /// is padded to whole pages.
     #[must_use]
     pub fn table_bytes(&self) -> u64 {
         self.sections().tables_bytes()

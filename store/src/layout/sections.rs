@@ -44,7 +44,7 @@ impl Sections {
         self.list_offset() + (self.n_listed as u64 * 4).next_multiple_of(PAGE_BYTES)
     }
 
-    /// Bytes of page table, group index and row list together.
+    /// Returns the bytes of page table, group index and row list together.
     pub(crate) const fn tables_bytes(&self) -> u64 {
         self.footer_offset() - self.table_offset()
     }

@@ -36,7 +36,7 @@ impl Extent {
         DATA_OFFSET + self.first_page * PAGE_BYTES
     }
 
-    /// Bytes of the extent; whole pages.
+    /// Returns the bytes of the extent; whole pages.
     #[must_use]
     pub const fn len_bytes(&self) -> usize {
         self.n_pages as usize * PAGE_BYTES as usize
@@ -54,10 +54,10 @@ pub struct PlannedRow {
 
 /// Deduplicated, sorted, coalesced extents, and where each row goes.
 ///
-/// Invariant: extents ascend and do not overlap, but for one case: where the 1 MiB limit cuts a
+/// Invariant: extents ascend and do not overlap, with one exception. Where the 1 MiB limit cuts a
 /// run, the next extent may start with the last page of the one before. Rows ascend, so the rows of
-/// one extent are neighbours. Each row, or the whole row group that it is in, is within its extent;
-/// so no group is in two extents.
+/// one extent are neighbours. Each row, or the whole row group that it is in, is within its extent.
+/// So no group is in two extents.
 #[derive(Clone, Debug, Default)]
 pub struct ReadPlan {
     extents: Vec<Extent>,
@@ -135,7 +135,7 @@ impl ReadPlan {
         &self.extents
     }
 
-    /// Returns every asked-for row once, ascending; duplicates stay.
+    /// Returns every planned row, ascending; duplicates stay.
     #[must_use]
     pub fn rows(&self) -> &[PlannedRow] {
         &self.rows
@@ -156,7 +156,7 @@ impl ReadPlan {
         self.extents.iter().enumerate().map(|(i, extent)| (extent, self.rows_of(i)))
     }
 
-    /// Bytes that the extents read.
+    /// Returns the bytes that the extents read.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.extents.iter().map(|extent| u64::from(extent.n_pages) * PAGE_BYTES).sum()
@@ -201,7 +201,7 @@ impl ReadPlan {
         Ok(())
     }
 
-    /// Turns sorted rows into extents: a row joins the last extent when that is cheaper than a
+    /// Turns sorted rows into extents. A row joins the last extent when that is cheaper than a
     /// request of its own and the extent stays within its limit.
     fn coalesce(&mut self, max_gap_pages: u64, span_of: impl Fn(RowIdx) -> Range<u64>) {
         let Some(first) = self.rows.first() else { return };
@@ -212,7 +212,7 @@ impl ReadPlan {
         let (mut first_page, mut end_page) = pages_of(first.row);
         for (planned, n_before) in self.rows.iter().zip(0u32..).skip(1) {
             let (first, end) = pages_of(planned.row);
-            // A row that is within the extent always belongs to it, whatever its length.
+            // A row that is within the extent always belongs to it, at any length.
             let joins = end <= end_page
                 || first <= end_page.saturating_add(max_gap_pages)
                     && end - first_page <= MAX_EXTENT_PAGES;

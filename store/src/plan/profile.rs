@@ -25,7 +25,7 @@ impl DiskProfile {
         (1.0..=1e9).contains(&self.iops) && (1e3..=1e15).contains(&self.bandwidth_bytes_per_s)
     }
 
-    /// Seconds that a request of `n_bytes` costs the device.
+    /// Returns the seconds that a request of `n_bytes` costs the device.
     #[must_use]
     pub fn request_seconds(&self, n_bytes: u64) -> f64 {
         1.0 / self.iops + n_bytes as f64 / self.bandwidth_bytes_per_s

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::row::RowIdx;
 
-    /// The twin: the same rows, ordered by comparing.
+    /// Checks against the twin, which orders the same rows by comparing.
     fn agrees(rows: &[PlannedRow], n_rows: u32) {
         let key = |planned: &PlannedRow| (planned.row, planned.out_row);
         let (mut found, mut spare) = (rows.to_vec(), vec![PlannedRow::default(); 3]);

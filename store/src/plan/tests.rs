@@ -56,7 +56,7 @@ fn least_seconds(rows: &[RowIdx], layout: &SegmentLayout, profile: &DiskProfile)
     least[pages.len()]
 }
 
-/// Everything that a plan promises, whatever the rows.
+/// Checks everything that a plan promises, for any rows.
 fn check(plan: &ReadPlan, rows: &[RowIdx], layout: &SegmentLayout) {
     let mut out_rows: Vec<u32> = plan.rows().iter().map(|planned| planned.out_row).collect();
     out_rows.sort_unstable();

@@ -28,7 +28,7 @@ pub struct ProbeCell {
 }
 
 impl ProbeCell {
-    /// Whether some disk could have these figures.
+    /// Returns whether some disk could have these figures.
     pub(super) fn is_sensible(&self) -> bool {
         let figures = [self.iops, self.bytes_per_s, self.p50_us, self.p99_us];
         figures.iter().all(|&x| x == 0.0 || (1e-3..=1e15).contains(&x))
@@ -141,12 +141,13 @@ impl Offsets {
     }
 }
 
-/// Another start in every run and cell: what is below a virtual disk remembers what was read.
+/// Returns another start in every run and cell: what is below a virtual disk remembers what was
+/// read.
 pub(super) fn random_start() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+/// Draws the next number by SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 pub(super) fn next_random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;

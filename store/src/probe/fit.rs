@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::ProbeCell;
 use crate::plan::DiskProfile;
 
-/// Neither constant of the model is taken for better than this many times what was measured, so
-/// that noise makes none of them infinite or negative.
+/// Limit of both constants of the model, as a factor by which they may be better than the best
+/// measured value. Without it noise could make one of them infinite or negative.
 const BEYOND_MEASURED: f64 = 20.0;
 
-/// Fits the model to the best depth of each request size, by least squares of relative errors,
-/// with one size left out: that without which the others agree best.
+/// Fits the model to the best depth of each request size, by least squares of relative errors. From
+/// four sizes on it leaves out the one without which the others agree best.
 ///
-/// `None` for fewer than two sizes, and for figures that no device has.
+/// Returns `None` for fewer than two sizes, and for figures that no device has.
 #[must_use]
 pub(super) fn fit(cells: &[ProbeCell]) -> Option<DiskProfile> {
     let costs = best_costs(cells);
@@ -62,7 +62,7 @@ fn robust_line(costs: &[Cost]) -> Line {
     best.map_or_else(|| line(costs), |(_, line)| line)
 }
 
-/// Least squares of relative errors, both constants kept positive.
+/// Fits by least squares of relative errors, and keeps both constants positive.
 fn line(costs: &[Cost]) -> Line {
     let sum = |term: fn(&Cost) -> f64| costs.iter().map(term).sum::<f64>();
     // Weights 1 / seconds² make the errors relative.

@@ -79,9 +79,9 @@ impl ProbeReport {
     }
 }
 
-/// Measures random reads of the file `path`; or, if that is a folder, of a file that is written in
-/// it, which has no name and so is gone however the process ends. `progress` receives stages, steps
-/// done and steps in all.
+/// Measures random reads of the file `path`. If that is a folder, it measures a file that is
+/// written in it. That file has no name and so is gone however the process ends. `progress`
+/// receives stages, steps done and steps in all.
 pub fn probe(
     path: &Path,
     options: &ProbeOptions,

@@ -28,7 +28,7 @@ pub(super) struct Subject {
     pub(super) is_written: bool,
 }
 
-/// A file that is there; what the page cache holds of it is dropped.
+/// Opens a file that is there, and drops what the page cache holds of it.
 pub(super) fn open(path: &Path) -> Result<Subject, StoreError> {
     let file = File::open(path).map_err(StoreError::io(path, "open"))?;
     let n_bytes = file.metadata().map_err(StoreError::io(path, "look at"))?.len();
@@ -68,7 +68,7 @@ fn check_size(path: &Path, n_bytes: u64) -> Result<u64, StoreError> {
     Err(StoreError::io(path, "measure")(io::Error::other(reason)))
 }
 
-/// For file systems that read through the page cache all the same.
+/// Drops the file from the page cache, for file systems that read through it all the same.
 fn drop_cached(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?)
 }

@@ -12,12 +12,12 @@ use crate::plan::ReadPlan;
 use crate::ring::{ReadFile, lease};
 use crate::segment::Segment;
 
-/// Reads a segment through an io_uring, past the page cache where the file system can, and checks
-/// every page that holds a planned row each time it is read.
+/// A reader of a segment through an io_uring, past the page cache where the file system can. It
+/// checks every page that holds a planned row each time it is read.
 ///
 /// Shared between threads; each has a ring while it executes a plan, and at most eight stay with
-/// the process: four with 64 MiB of memory, others with 16 MiB, or with 3.75 MiB where the limit of
-/// locked memory is low. Where the system refuses rings, threads read instead.
+/// the process. Four have 64 MiB of memory, others 16 MiB, or 3.75 MiB where the limit of locked
+/// memory is low. Where the system refuses rings, threads read instead.
 #[derive(Debug)]
 pub struct DirectReader {
     segment: Arc<Segment>,

@@ -120,7 +120,7 @@ impl MappedReader {
     }
 }
 
-/// Copies rows, given with their output rows, out of layers of a tensor; the first layer has every
+/// Copies rows, given with their output rows, out of layers of a tensor. The first layer has every
 /// row, and `index` says which layer has the newest value.
 ///
 /// Returns `false`, and copies nothing, where a layer has groups, or a row or an output row does
@@ -140,11 +140,11 @@ pub(crate) fn gather_mapped(
     Ok(true)
 }
 
-/// Copies `n` rows of layers without groups, in any order, each to its place in `out`: `at` returns
-/// a row, which exists, and its output row.
+/// Copies `n` rows of layers without groups, in any order, each to its place in `out`. A row, which
+/// must exist, and its output row come from `at`.
 ///
-/// A row goes through four steps, some rows apart, so that the memory that a step needs has come:
-/// the two look-ups of its place, the request of its bytes, and the copy.
+/// A row goes through four steps, some rows apart, so that the memory that a step needs has come.
+/// The steps are the two look-ups of its place, the request of its bytes, and the copy.
 fn copy_packed(
     layers: &[&MappedReader],
     finder: &impl Finder,
@@ -213,8 +213,7 @@ impl RowReader for MappedReader {
         self.copy_planned(plan.rows(), out)
     }
 
-    /// Returns the rows that lie as they are get copied in the order asked for: sorting them costs
-    /// more than it saves.
+    /// Copies packed rows in the order requested: sorting them costs more than it saves.
     fn gather(
         &self,
         rows: &[(RowIdx, u32)],

@@ -26,7 +26,7 @@ impl MemoryReader {
         Ok(Self { segment, pages })
     }
 
-    /// The bytes that a disk would give for `extent`.
+    /// Returns the bytes that a disk would give for `extent`.
     pub(super) fn bytes_of(&self, extent: &Extent) -> &[u8] {
         let start = (extent.first_page * PAGE_BYTES) as usize;
         &self.pages[start..start + extent.len_bytes()]

@@ -34,11 +34,11 @@ pub trait RowReader: Debug + Send + Sync {
     /// checksum was right. After an error the content of `out` means nothing.
     fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError>;
 
-    /// Copies rows, given with their output rows, into `out`, which has a whole number of rows;
-    /// output rows that are not named stay as they are.
+    /// Copies rows, given with their output rows, into `out`, which has a whole number of rows.
+    /// Output rows that are not named stay as they are.
     ///
     /// A reader that gains from a plan builds it in `plan`, whose content before and after means
-    /// nothing; one that gains nothing does without.
+    /// nothing. Other readers do not use it.
     fn gather(
         &self,
         rows: &[(RowIdx, u32)],

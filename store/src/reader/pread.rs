@@ -15,8 +15,8 @@ use crate::segment::Segment;
 /// longer.
 const INLINE_EXTENTS: usize = 2;
 
-/// Reads a segment with positional reads of the process's threads, past the page cache where the
-/// file system can, and checks every page that holds a planned row each time it is read.
+/// A reader of a segment by positional reads of the process's threads, past the page cache where
+/// the file system can. It checks every page that holds a planned row each time it is read.
 ///
 /// Shared between threads; each has 64 MiB of memory while it executes a plan, 16 MiB when many do.
 #[derive(Debug)]

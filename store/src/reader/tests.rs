@@ -15,7 +15,7 @@ const RAW: SegmentCodec = SegmentCodec::Raw;
 const CODECS: [SegmentCodec; 3] =
     [RAW, SegmentCodec::Zstd { group_rows: 1 }, SegmentCodec::Zstd { group_rows: 5 }];
 
-/// Returns every reader of the same segment; the faulty one's fault never comes.
+/// Returns all readers of the same segment; the fault of the faulty one never comes.
 fn readers(
     dir: &std::path::Path,
     n_rows: u32,
@@ -40,7 +40,7 @@ fn plan(rows: &[u32], reader: &dyn RowReader) -> ReadPlan {
     plan
 }
 
-/// The shared body: the reader returns exactly the requested rows, in the requested order.
+/// Checks that the reader returns exactly the requested rows, in the requested order.
 fn gives_the_rows(reader: &dyn RowReader, rows: &[u32]) {
     let row_bytes = reader.layout().row_bytes();
     let mut out = vec![0xaa; rows.len() * row_bytes];
@@ -50,7 +50,7 @@ fn gives_the_rows(reader: &dyn RowReader, rows: &[u32]) {
     gathers_the_rows(reader, rows);
 }
 
-/// The shared body: a gather fills the output rows that it names, and no others.
+/// Checks that a gather fills the output rows that it names, and no others.
 fn gathers_the_rows(reader: &dyn RowReader, rows: &[u32]) {
     let row_bytes = reader.layout().row_bytes();
     // Backwards to every other row of the output.
@@ -66,7 +66,7 @@ fn gathers_the_rows(reader: &dyn RowReader, rows: &[u32]) {
     assert!(out == expected);
 }
 
-/// The shared body: an output of another length, and rows that are not there, are refused.
+/// Checks that an output of another length, and rows that are not there, are refused.
 fn refuses_what_does_not_fit(reader: &dyn RowReader) {
     let row_bytes = reader.layout().row_bytes();
     for length in [0, row_bytes - 1, row_bytes + 1, 2 * row_bytes] {
@@ -109,7 +109,8 @@ fn all_readers_agree_on_all_rows_and_on_none() {
     }
 }
 
-/// From 1 byte to 1 MiB, about as many in each power of two; with `LODE_LONG`, to the limit.
+/// Returns lengths from 1 byte to 1 MiB, about as many in each power of two; with `LODE_LONG`, to
+/// the limit.
 fn row_lengths() -> impl Strategy<Value = u32> {
     let most_bits = if std::env::var_os("LODE_LONG").is_some() { 24 } else { 20 };
     (0u32..most_bits).prop_flat_map(|bits| (1u32 << bits)..=(2u32 << bits))

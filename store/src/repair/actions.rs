@@ -69,7 +69,7 @@ impl RepairActions {
         self.finish(path, action, ())
     }
 
-    /// Where a folder is built that [`RepairActions::finish`] puts in its place.
+    /// Returns where a folder is built that [`RepairActions::finish`] puts in its place.
     pub(super) fn building(&self, path: &Path) -> PathBuf {
         with_suffix(path, BUILDING_SUFFIX)
     }
@@ -121,7 +121,7 @@ impl RepairActions {
         Ok(())
     }
 
-    /// The report is complete: what catalogs have kept for it may go.
+    /// Removes what catalogs have kept for the report, which is complete.
     pub(super) fn forget_losses(&self) -> Result<(), StoreError> {
         if self.is_dry_run() {
             return Ok(());

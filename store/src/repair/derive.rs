@@ -64,7 +64,7 @@ pub(super) fn derive(
     meta.undirected = topology.as_ref().is_ok_and(is_symmetric);
     let undirected = match topology {
         Ok(_) => format!("undirected = {}, as the topology is", meta.undirected),
-        Err(_) => "undirected = false, which nobody knows".to_owned(),
+        Err(_) => "undirected = false, unknown without the topology".to_owned(),
     };
     let text = meta.to_text();
     let (meta, book) = GraphMeta::parse(&text).map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
 //! Topology and halos.
 //!
-//! Topology is in one place only; but the header of a topology file follows from the graph and from
-//! the file, and is right when what is left of the damaged one vouches for it. Halos follow from
+//! Topology is in one place only. But the header of a topology file follows from the graph and from
+//! the file. It is right when what is left of the damaged header agrees with it. Halos follow from
 //! topology.
 
 use std::collections::BTreeMap;
@@ -188,7 +188,7 @@ fn rebuild_halos(
     failure.map_or(Ok(()), Err)
 }
 
-/// The topology of all partitions, mapped, or read where there is nothing to map.
+/// Returns the topology of all partitions, mapped, or read where there is nothing to map.
 pub(super) fn open_topology(
     device: &dyn FileSystem,
     paths: &[PathBuf],

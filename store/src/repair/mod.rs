@@ -1,14 +1,19 @@
 //! Repair: rebuilds what can be rebuilt, reports the rest, and destroys no only copy.
 //!
-//! `docs/format.md` lists the proofs behind each report. In short: a segment's tables are right
-//! when the catalog's digest knows them, and pages are right when they agree with such tables;
-//! header and footer follow from the catalog and the tables; a catalog follows from the segments,
-//! but for the rows that were put over them; `graph.toml` is kept in every catalog; a halo follows
-//! from topology. Rows and topology are in one place only.
+//! `docs/format.md` lists the proofs behind each report. In short:
 //!
-//! Crash argument: see [`actions`]. Whatever step a repair was cut off at, running it again ends
-//! where it would have ended: each step looks at what is there, and changes it by one rename or one
-//! batch of a catalog.
+//! - A segment's tables are right when the catalog's digest knows them, and pages are right when
+//!   they agree with such tables.
+//! - Header and footer follow from the catalog and the tables.
+//! - A catalog follows from the segments, except for the rows that were put over them.
+//! - `graph.toml` is kept in every catalog.
+//! - A halo follows from topology.
+//!
+//! Rows and topology are in one place only.
+//!
+//! Crash argument: see [`actions`]. A repair that was cut off at any step and runs again ends where
+//! it would have ended. Each step looks at what is there, and changes it by one rename or one batch
+//! of a catalog.
 
 mod actions;
 mod derive;
@@ -102,7 +107,8 @@ fn repair_some(
     Ok(report)
 }
 
-/// The graph in `dir` as repair would describe it; `None` without any source. Changes nothing.
+/// Returns the graph in `dir` as repair would describe it; `None` without any source. Changes
+/// nothing.
 pub(crate) fn describe(device: Arc<dyn FileSystem>, dir: &Path) -> Option<Graph> {
     let mut actions = RepairActions::new(device, true, 1);
     let partitions = partitions::open_all(&mut actions, dir, None).ok()?;
@@ -155,7 +161,7 @@ fn restore_description(
     Ok(Graph::of(Arc::clone(&actions.device), dir, found.meta, found.book))
 }
 
-/// A damaged profile goes out of the way: the disk can be measured again.
+/// Moves a damaged profile out of the way: the disk can be measured again.
 fn restore_profile(actions: &mut RepairActions, dir: &Path) -> Result<(), StoreError> {
     if let Err(error) = StoredProfile::read(&*actions.device, dir) {
         let path = dir.join(DEVICE_FILE);

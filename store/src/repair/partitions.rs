@@ -78,14 +78,14 @@ fn open(
     }
 }
 
-/// The reason why the presence of the catalog is unknown, if it is.
+/// Returns the reason why the presence of the catalog is unknown, if it is.
 fn is_hidden(actions: &RepairActions, part_dir: &Path) -> Option<StoreError> {
     let path = catalog_dir(part_dir).join("CURRENT");
     let error = actions.device.open(&path).err().map(StoreError::io(&path, "open"))?;
     (error.origin() != ErrorOrigin::Damage).then_some(error)
 }
 
-/// Partitions may lie on other disks.
+/// Returns whether a link leads to a folder: partitions may be on other disks.
 fn is_link_to_folder(actions: &RepairActions, path: &Path) -> Result<bool, StoreError> {
     match actions.device.list(path).map_err(StoreError::io(path, "list")) {
         Ok(_) => Ok(true),

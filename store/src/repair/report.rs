@@ -64,13 +64,13 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// Something that is not rows, or an unknown number of rows.
+    /// Returns a loss of something that is not rows, or of an unknown number of rows.
     pub(super) fn file(file: &Path, reason: String) -> Self {
         let file = file.display().to_string();
         Self { file, tensor: None, rows: 0, nodes: Vec::new(), reason }
     }
 
-    /// Rows of a tensor: ascending ranges of nodes, which may overlap by a row.
+    /// Returns a loss of rows of a tensor: ascending ranges of nodes, which may overlap by a row.
     pub(super) fn rows(
         file: &Path,
         tensor: &str,

@@ -16,7 +16,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Returns whether repair puts something of this name there; whatever else is called so is not
+    /// Returns whether repair puts something of this name there. Anything else of the name is not
     /// ours.
     fn is_made(self, name: &str, is_dir: bool) -> bool {
         let is = |path: &Path| path == Path::new(name);

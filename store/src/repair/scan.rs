@@ -80,7 +80,7 @@ fn lists(partition: &Partition) -> [(PathBuf, FileKind); 2] {
     [topology, (halo_path(&partition.dir), FileKind::Halo)]
 }
 
-/// Returns the everything in a partition that is called as segments are.
+/// Returns all files in a partition that are named as segments are.
 fn segments(actions: &RepairActions, partition: &Partition) -> Result<Vec<PathBuf>, StoreError> {
     let entries = actions.device.list(&partition.dir);
     let entries = entries.map_err(StoreError::io(&partition.dir, "list"))?.into_iter();

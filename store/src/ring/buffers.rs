@@ -113,17 +113,17 @@ impl Arena {
         }
     }
 
-    /// Whether nothing is lent.
+    /// Returns whether nothing is lent.
     pub(crate) fn is_whole(&self) -> bool {
         self.n_regions == 0
     }
 
-    /// Start and length, for registering.
+    /// Returns the start and length, for registering.
     pub(super) fn span(&self) -> (*mut u8, usize) {
         (self.memory.as_mut_ptr(), self.memory.len())
     }
 
-    /// Whether the kernel knows the memory, by index 0.
+    /// Returns whether the kernel knows the memory, by index 0.
     pub(super) fn is_registered(&self) -> bool {
         self.registered
     }
@@ -162,23 +162,23 @@ impl Arena {
 }
 
 impl Region {
-    /// Its length: whole pages.
+    /// Returns its length: whole pages.
     pub(crate) fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// Whether it is in memory that the kernel knows.
+    /// Returns whether it is in memory that the kernel knows.
     pub(super) fn is_registered(&self) -> bool {
         self.registered
     }
 
-    /// Where it starts.
+    /// Returns where it starts.
     pub(super) fn start(&self) -> *mut u8 {
         // Does not wrap: a region is within its memory.
         self.memory.as_mut_ptr().wrapping_add(self.start_bytes)
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     #[expect(unsafe_code, reason = "memory that the kernel writes is no slice by itself")]
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the range is within the memory, which lives as long as `self` and is initialised
@@ -187,7 +187,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.start(), self.len_bytes) }
     }
 
-    /// Its bytes, for writing.
+    /// Returns its bytes, for writing.
     #[expect(unsafe_code, reason = "memory that the kernel writes is no slice by itself")]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; and `self` is borrowed exclusively.
@@ -200,8 +200,8 @@ fn whole_pages(len_bytes: usize) -> usize {
     len_bytes / PAGE
 }
 
-/// Returns zeroed, page-aligned memory. A forked child does not have it: of pages that both have,
-/// the kernel would fill those of one process, and not always of the one that reads.
+/// Returns zeroed, page-aligned memory that a forked child does not have. If both had a page, the
+/// kernel would fill that of one process, and not always of the one that reads.
 fn anonymous(len_bytes: usize) -> io::Result<Arc<MmapRaw>> {
     let memory = MmapMut::map_anon(len_bytes)?;
     memory.advise(Advice::DontFork)?;
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// Model of the arena: the pages that each region has.
+    /// Checks the arena against a model: the pages that each region has.
     fn check(arena: &Arena, regions: &[Region]) {
         let mut owners = vec![0; arena.n_pages];
         for region in regions.iter().filter(|region| Arc::ptr_eq(&region.memory, &arena.memory)) {

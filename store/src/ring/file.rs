@@ -46,12 +46,12 @@ impl ReadFile {
         Self { file, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), is_direct }
     }
 
-    /// Whether reads bypass the page cache.
+    /// Returns whether reads bypass the page cache.
     pub(crate) fn is_direct(&self) -> bool {
         self.is_direct
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
@@ -68,7 +68,8 @@ impl Drop for ReadFile {
     }
 }
 
-/// Some file systems take the flag and refuse the reads.
+/// Returns the file if it can be read directly: some file systems take the flag and refuse the
+/// reads.
 fn reads_directly(file: File) -> io::Result<File> {
     let mut arena = Arena::new(2 * PAGE_BYTES as usize)?;
     let page = arena.take(PAGE_BYTES as usize)?;

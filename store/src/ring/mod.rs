@@ -30,9 +30,9 @@ use rustix::io::Errno;
 /// about 0.1 ms.
 pub(crate) const DEPTH: usize = 128;
 
-/// Memory of a queue's reads: enough large ones for the bandwidth of a disk that answers each late,
-/// while rows are copied out of those that have come. With reads of 1 MiB that take 16 ms each, 16
-/// in flight transfer 1 GB/s and 64 four times that.
+/// Memory of a queue's reads. It holds enough large reads for the bandwidth of a disk of high
+/// latency, while rows are copied out of those that have come. With reads of 1 MiB that take 16 ms
+/// each, 16 in flight transfer 1 GB/s and 64 four times that.
 pub(crate) const ARENA_BYTES: usize = 64 << 20;
 
 /// Most queues with that much memory in a process at a time: together they keep any disk busy.
@@ -48,7 +48,7 @@ pub(crate) const MIDDLE_ARENA_BYTES: usize = 16 << 20;
 /// registered.
 pub(crate) const SMALL_ARENA_BYTES: usize = 15 << 18;
 
-/// Most bytes of one read. Longer regions are filled by several, one after the other: single reads
+/// Most bytes of one read. Longer regions are filled by several, one after the other. Single reads
 /// beyond this gain nothing on NVMe and have hung direct reads on some kernels.
 pub(crate) const MAX_READ_BYTES: usize = 1 << 20;
 
@@ -60,10 +60,10 @@ pub(crate) trait ReadQueue {
     /// Returns the memory that reads of this queue fill.
     fn arena(&mut self) -> &mut Arena;
 
-    /// Most reads that may be in flight.
+    /// Returns the number of reads that may be in flight.
     fn depth(&self) -> usize;
 
-    /// Reads that were pushed and have not come back.
+    /// Returns the number of reads that were pushed and have not come back.
     fn in_flight(&self) -> usize;
 
     /// Takes a read; the caller keeps below [`ReadQueue::depth`].
@@ -74,10 +74,10 @@ pub(crate) trait ReadQueue {
     /// May return earlier, never later. An error means that the queue is beyond use.
     fn submit(&mut self, want: usize) -> io::Result<()>;
 
-    /// Returns a finished read and what it gave.
+    /// Returns a finished read and its outcome.
     fn pop(&mut self) -> Option<(Read, Outcome)>;
 
-    /// Waits for all reads in flight and returns their memory back, whatever they gave.
+    /// Waits for all reads in flight and frees their memory, with any outcome.
     fn drain(&mut self) -> io::Result<()> {
         while self.in_flight() > 0 {
             self.submit(1)?;

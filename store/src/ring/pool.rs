@@ -101,7 +101,7 @@ impl Drop for Large {
     }
 }
 
-/// Whether the system has refused rings for good.
+/// Returns whether the system has refused rings for good.
 pub(crate) fn is_refused() -> bool {
     REFUSED.load(Ordering::Relaxed)
 }
@@ -130,7 +130,7 @@ pub(crate) fn lend_arena<T>(with: impl FnOnce(&mut Arena) -> T) -> io::Result<T>
     Ok(result)
 }
 
-/// One that knows the file already, or any.
+/// Takes an idle ring: one that knows the file already, or any.
 fn idle_ring(pools: &Pools, file: &ReadFile) -> Option<Ring> {
     let mut rings = lock(&pools.rings);
     let position = rings.iter().position(|ring| ring.knows(file));

@@ -59,13 +59,13 @@ pub(crate) enum ReadFault {
 }
 
 impl Read {
-    /// A read of a whole region from `offset_bytes` on.
+    /// Returns a read of a whole region from `offset_bytes` on.
     pub(crate) fn new(region: Region, offset_bytes: u64, tag: u32) -> Self {
         let progress = Progress::new(region.len_bytes());
         Self { tag, region, offset_bytes, progress }
     }
 
-    /// Where in the file to continue, and which part of the region comes next.
+    /// Returns where in the file to continue, and which part of the region comes next.
     pub(crate) fn rest(&self) -> (u64, Range<usize>) {
         let start = self.progress.done_bytes;
         (self.offset_bytes + start as u64, start..start + self.progress.ask_bytes())
@@ -76,22 +76,22 @@ impl Read {
         self.progress.advance(outcome)
     }
 
-    /// First byte in the file that is missing.
+    /// Returns the first byte in the file that is missing.
     pub(crate) fn missing_from_bytes(&self) -> u64 {
         self.offset_bytes + self.progress.done_bytes as u64
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
 
-    /// The memory, for its reader.
+    /// Returns the memory, for its reader.
     pub(crate) fn region_mut(&mut self) -> &mut Region {
         &mut self.region
     }
 
-    /// The memory, to be given back.
+    /// Returns the memory, to be given back.
     pub(crate) fn into_region(self) -> Region {
         self.region
     }
@@ -102,7 +102,7 @@ impl Progress {
         Self { len_bytes, done_bytes: 0, n_put_off: 0, n_device_errors: 0 }
     }
 
-    /// Bytes to ask for next.
+    /// Returns the bytes to ask for next.
     pub(crate) fn ask_bytes(&self) -> usize {
         (self.len_bytes - self.done_bytes).min(MAX_READ_BYTES)
     }

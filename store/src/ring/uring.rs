@@ -64,7 +64,7 @@ impl Ring {
         Ok(Self { uring, arena, reads, free, file: None, known })
     }
 
-    /// Whether the kernel knows the memory ahead.
+    /// Returns whether the kernel knows the memory ahead.
     pub(super) fn has_registered_memory(&self) -> bool {
         self.arena.is_registered()
     }
@@ -86,7 +86,7 @@ impl Ring {
         self.file.take()
     }
 
-    /// Whether the kernel knows the file.
+    /// Returns whether the kernel knows the file.
     pub(super) fn knows(&self, file: &ReadFile) -> bool {
         self.known == KnownFile::File(file.id())
     }
@@ -139,8 +139,9 @@ impl ReadQueue for Ring {
         self.reads.len() - self.free.len()
     }
 
-    /// # Panics
-    /// Past the depth, and before a file is attached.
+    /// Hands a read to the ring.
+    ///
+    /// # Panics Past the depth, and before a file is attached.
     #[expect(unsafe_code, reason = "the kernel is handed an address")]
     fn push(&mut self, read: Read) {
         let (Some(file), Some(slot)) = (&self.file, self.free.pop()) else {

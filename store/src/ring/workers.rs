@@ -125,7 +125,7 @@ fn hand_over(job: Job) {
     workers.wake.notify_one();
 }
 
-/// Loop of a thread.
+/// Runs jobs on a thread of the pool.
 fn work(workers: &Workers) {
     loop {
         let mut state = workers.lock();

@@ -69,7 +69,7 @@ impl Segment {
         })
     }
 
-    /// Expected bytes of a group's span.
+    /// Returns a group with its stored bytes.
     pub(super) fn stored_group<'a>(
         &self,
         groups: &RowGroups,
@@ -84,7 +84,7 @@ impl Segment {
         }
     }
 
-    /// The error for a group that cannot be unpacked although its pages are sound.
+    /// Returns the error for a group that cannot be unpacked although its pages are sound.
     pub(super) fn damaged_group(&self, group: u32, reason: String) -> StoreError {
         StoreError::DamagedGroup { file: self.path.clone(), group, reason }
     }

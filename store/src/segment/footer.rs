@@ -28,7 +28,7 @@ const DATA_BYTES_OFFSET: usize = 176;
 const WORDS_OFFSET: usize = 184;
 const WORDS_BYTES: usize = 12;
 
-/// The footer page that seals a segment with this header, these sections and these tables.
+/// Returns the footer page that seals a segment with this header, these sections and these tables.
 pub(super) fn footer_page(
     header: &Page,
     codec: SegmentCodec,
@@ -54,8 +54,9 @@ pub(super) fn footer_page(
     page
 }
 
-/// The header page that a whole footer vouches for, bytes of all groups, and CRC-32 of the tables;
-/// `None` for a footer that is damaged or does not belong to its copy of the header.
+/// Returns the header page that a whole footer vouches for, the bytes of all groups, and the CRC-32
+/// of the tables. Returns `None` for a footer that is damaged or does not belong to its copy of the
+/// header.
 pub(super) fn read_footer(footer: &Page) -> Option<(Page, u64, u32)> {
     let data_bytes = data_bytes_of(footer).ok()?;
     if footer[0..8] != MAGIC {
@@ -70,7 +71,7 @@ pub(super) fn read_footer(footer: &Page) -> Option<(Page, u64, u32)> {
     (header_crc == u32_at(footer, 12)).then(|| (header, data_bytes, u32_at(footer, 8)))
 }
 
-/// Bytes of all groups, by a footer that was not compared with its header.
+/// Returns the bytes of all groups, by a footer that was not compared with its header.
 pub(super) fn data_bytes_of(footer: &Page) -> Result<u64, String> {
     check_seal(footer)?;
     let word = |offset| u64::from(u32_at(footer, offset));

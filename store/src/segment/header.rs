@@ -70,7 +70,7 @@ pub(super) enum HeaderFault {
 }
 
 impl SegmentIdentity {
-    /// The first field in which `self` (expected) and `found` differ, with both values.
+    /// Returns the first field in which `self` (expected) and `found` differ, with both values.
     pub(super) fn difference(&self, found: &Self) -> Option<(&'static str, String, String)> {
         let kind = |of: Option<u32>| of.map_or("all".to_owned(), |rows| format!("some of {rows}"));
         let fields: [(&'static str, String, String); 7] = [
@@ -85,7 +85,7 @@ impl SegmentIdentity {
         fields.into_iter().find(|(_, expected, found)| expected != found)
     }
 
-    /// The header page of a segment with this identity and codec.
+    /// Returns the header page of a segment with this identity and codec.
     pub(super) fn to_page(&self, codec: SegmentCodec) -> Page {
         let mut page = [0u8; PAGE_BYTES as usize];
         let name = self.tensor.name.as_bytes();

@@ -12,8 +12,8 @@
 //!
 //! A raw segment's length follows from its header, a compressed one's from its footer.
 //!
-//! Crash argument: the footer is written last and the file is synced before its folder's name for
-//! it becomes part of a graph; a file without a valid footer is not a segment.
+//! Crash argument: the footer is written last, and the file is synced before its name becomes part
+//! of a graph. A file without a valid footer is not a segment.
 
 mod copy;
 mod footer;

@@ -68,8 +68,8 @@ impl Segment {
     }
 }
 
-/// Returns the sections that follow from the header, and in a compressed segment from one length in
-/// the footer, which is within the bounds that the rows set.
+/// Returns the sections, which follow from the header. In a compressed segment they follow also
+/// from one length in the footer, which is within the bounds that the rows set.
 fn sections_of(
     footer: &Page,
     footer_offset: u64,
@@ -158,7 +158,7 @@ fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = u32> {
     bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word))
 }
 
-/// Into a page of the caller's: moving one out costs as much as reading it.
+/// Reads into a page of the caller's: moving one out costs as much as reading it.
 fn read_page(
     file: &dyn FileReader,
     path: &Path,

@@ -8,8 +8,8 @@ use crate::error::StoreError;
 use crate::file_system::{FileSystem, FileWriter};
 use crate::limits::PAGE_BYTES;
 
-/// Data is handed to the file in pieces that start and end at multiples of this: the page cache
-/// can hold each as one huge page, which makes maps of the file faster.
+/// Alignment of the pieces in which data is handed to the file. The page cache can hold each as one
+/// huge page, which makes maps of the file faster.
 const PIECE_BYTES: usize = 2 << 20;
 
 /// The front of a segment file that is being written: header, then whole pages of data.

@@ -51,12 +51,12 @@ impl FoundSeal {
 }
 
 impl SegmentIdentity {
-    /// The header page of a segment.
+    /// Returns the header page of a segment.
     pub(crate) fn header(&self, codec: SegmentCodec) -> [u8; PAGE_BYTES as usize] {
         self.to_page(codec)
     }
 
-    /// The footer page that seals it over these tables.
+    /// Returns the footer page that seals it over these tables.
     pub(crate) fn footer(
         &self,
         codec: SegmentCodec,

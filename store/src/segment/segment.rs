@@ -55,7 +55,7 @@ impl Segment {
         })
     }
 
-    /// Whose rows these are.
+    /// Returns the identity, which says whose rows these are.
     #[must_use]
     pub fn identity(&self) -> &SegmentIdentity {
         &self.identity
@@ -74,13 +74,13 @@ impl Segment {
         &self.path
     }
 
-    /// Returns the bLAKE3 of the tables, to be compared with the catalog's.
+    /// Returns the BLAKE3 of the tables, to be compared with the catalog's.
     #[must_use]
     pub fn digest(&self) -> &SegmentDigest {
         &self.digest
     }
 
-    /// The open file.
+    /// Returns the open file.
     #[must_use]
     pub(crate) fn file(&self) -> &dyn FileReader {
         &*self.file

@@ -12,7 +12,7 @@ use crate::dtype::Dtype;
 /// Mapped arrays `indptr`, `indices`, `data` and `shape`.
 ///
 /// Invariant, checked at opening: `indptr` starts with 0, never decreases and ends with the number
-/// of elements; every column is below the width; no row names a column twice.
+/// of elements. Every column is below the width, and no row names a column twice.
 #[derive(Debug)]
 pub struct NpzCsrSource {
     path: PathBuf,

@@ -74,7 +74,7 @@ impl Npz {
         names
     }
 
-    /// The raw bytes of a small member, if the archive has it.
+    /// Returns the raw bytes of a small member, if the archive has it.
     pub(super) fn small(&mut self, member: &str, max_bytes: u64) -> Option<Vec<u8>> {
         let file = self.archive.by_name(member).ok()?;
         let mut bytes = Vec::new();

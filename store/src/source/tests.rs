@@ -44,7 +44,7 @@ struct Csr {
 }
 
 impl Csr {
-    /// Returns 3 x 4: [0 0 -0.5 0] [] [1 0 2 3], the last row out of order.
+    /// Returns a matrix of 3 x 4: [0 0 -0.5 0] [] [1 0 2 3], the last row out of order.
     fn small() -> Self {
         Self {
             shape: [3, 4],

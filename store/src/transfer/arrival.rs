@@ -227,8 +227,8 @@ impl Arrival {
         Err(StoreError::MoveRefused { part: self.part, reason })
     }
 
-    /// Returns what has come to the owner of the folder, if that is another user than who brings
-    /// it: the folder's server must be able to open it.
+    /// Hands what has come to the owner of the folder, if that is another user than the one that
+    /// brings it. The folder's server must be able to open it.
     ///
     /// Fails with [`StoreError::MoveRefused`] where only the superuser, or that user, could.
     pub fn give_to_owner(&self) -> Result<(), StoreError> {

@@ -8,7 +8,7 @@ use lodestore_graph::PartId;
 
 use crate::error::StoreError;
 
-/// Returns `staging`, with all that is in it, to the owner of `dir` where that is another.
+/// Hands `staging`, with all that is in it, to the owner of `dir` where that is another.
 pub(super) fn give(staging: &Path, dir: &Path, part: PartId) -> Result<(), StoreError> {
     let owner = fs::metadata(dir).map_err(StoreError::io(dir, "look at"))?;
     give_to(staging, (owner.uid(), owner.gid()), &|at, error| StoreError::MoveRefused {

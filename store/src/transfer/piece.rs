@@ -1,5 +1,6 @@
-//! Pending rows as they travel, in stretches one after the other: position of the tensor u16,
-//! version u32, number of rows u32, their numbers u32 each, then their bytes; all little-endian.
+//! Pending rows as they travel, in stretches one after the other, little-endian. A stretch has the
+//! position of the tensor u16, version u32, number of rows u32, their numbers u32 each, then their
+//! bytes.
 
 /// Bytes before the numbers of the rows.
 const HEAD_BYTES: usize = 10;
@@ -14,7 +15,7 @@ pub(crate) struct RowStretch<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// The number of rows whose stretch takes `n_bytes` at most.
+/// Returns the number of rows whose stretch takes `n_bytes` at most.
 pub(crate) fn rows_within(n_bytes: usize, row_bytes: usize) -> usize {
     n_bytes.saturating_sub(HEAD_BYTES) / (size_of::<u32>() + row_bytes)
 }
@@ -51,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of a row of each tensor.
+    /// Returns the bytes of a row of each tensor.
     fn widths(tensor: u16) -> Option<usize> {
         [1, 3].get(usize::from(tensor)).copied()
     }

@@ -1,8 +1,9 @@
 //! Commits: what was put becomes a version.
 //!
-//! In two steps, over all partitions: each writes the rows that are pending for the version into a
-//! delta and records it as prepared; then each makes it visible. Between the steps, and after a
-//! crash in between, readers see the version before; the same commit repeated ends the same.
+//! A commit has two steps, each over all partitions. First each partition writes the rows that are
+//! pending for the version into a delta and records it as prepared. Then each makes it visible.
+//! Between the steps, and after a crash in between, readers see the version before. The same commit
+//! repeated ends the same.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -22,9 +23,10 @@ const MAX_LAYERS: usize = 64;
 impl GraphHandle {
     /// Makes everything put so far the next version, on all open partitions; returns its number.
     ///
-    /// A commit with nothing put makes a version too, equal to the one before: partitions that are
-    /// committed in different processes stay in step by counting. After an error or a crash readers
-    /// see the version before or this one, and a repeated commit makes it the same everywhere.
+    /// A commit with nothing put makes a version too, equal to the one before. So partitions that
+    /// are committed in different processes stay in step by counting. After an error or a crash
+    /// readers see the version before or this one, and a repeated commit makes it the same
+    /// everywhere.
     pub fn commit_version(&self) -> Result<u32, StoreError> {
         self.check_process()?;
         let alone = self.commits();
@@ -72,7 +74,7 @@ impl GraphHandle {
     }
 
     /// Writes what is pending for `version` into files, durable and not visible yet, on all open
-    /// partitions: the first step of a commit over several servers. May be repeated.
+    /// partitions. It is the first step of a commit over several servers, and may be repeated.
     ///
     /// Versions before it are committed. Puts that begin afterwards are for the version after.
     pub fn prepare(&self, version: u32) -> Result<(), StoreError> {
@@ -134,7 +136,7 @@ impl GraphHandle {
         }
     }
 
-    /// Returns the first step, on partitions whose version is below `version`.
+    /// Does the first step, on partitions whose version is below `version`.
     fn prepare_parts(
         &self,
         _alone: &MutexGuard<'_, ()>,
@@ -198,7 +200,7 @@ impl GraphHandle {
     }
 
     /// Writes what is pending of a tensor for `version`, if anything is, and opens it before it
-    /// counts: after the switch nothing can fail but memory.
+    /// counts. After the switch nothing can fail but memory.
     fn write_delta(
         &self,
         part: &PartHandle,
@@ -226,7 +228,7 @@ impl GraphHandle {
         Ok(Some((record, layer)))
     }
 
-    /// Returns the second step, on partitions that are prepared.
+    /// Does the second step, on partitions that are prepared.
     fn publish_parts(
         &self,
         _alone: &MutexGuard<'_, ()>,

@@ -25,8 +25,8 @@ impl GraphHandle {
     /// is. A partition ahead of the others, after a commit that failed in them, keeps its newest
     /// layers. Readers still need its rows of the version before.
     ///
-    /// Needs room on disk for the largest file that is written; memory does not depend on its
-    /// length but for 4 bytes per page, and 16 bytes per row where deltas become one.
+    /// Needs room on disk for the largest file that is written. Memory does not depend on its
+    /// length except for 4 bytes per page, and 16 bytes per row where deltas become one.
     pub fn compact(
         &self,
         part: Option<PartId>,
@@ -189,8 +189,8 @@ pub(super) struct Folded {
 }
 
 impl Folded {
-    /// The layers up to `version`: a commit may come to this partition meanwhile, and fail in
-    /// others. `None` where they are gone.
+    /// Returns the layers up to `version`: a commit may come to this partition meanwhile, and fail
+    /// in others. `None` where they are gone.
     pub(super) fn of(
         part: &Arc<PartHandle>,
         at: usize,
@@ -218,7 +218,7 @@ impl Folded {
         self.fold.is_some()
     }
 
-    /// Bytes of rows, at most.
+    /// Returns the most bytes of rows that are to be written.
     fn bytes_to_write(&self) -> u64 {
         let raw_bytes = |layer: &Arc<Layer>| layer.segment().layout().raw_bytes();
         match &self.fold {

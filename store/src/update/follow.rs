@@ -215,8 +215,8 @@ impl ManifestTensor {
             || is_delta && deltas.any(|it| it.first <= first && it.version >= version)
     }
 
-    /// Returns the record of the file that has the same rows as a layer in the same history: both
-    /// with every row, or both with those that changed in the same versions.
+    /// Returns the record of the file that has the same rows as a layer in the same history. Both
+    /// have every row, or both have those that changed in the same versions.
     fn record_like(&self, layer: &Layer) -> Option<&SegmentRecord> {
         let versions = (layer.first_version(), layer.version());
         if layer.segment().identity().delta_of.is_none() {

@@ -35,7 +35,7 @@ impl Retired {
 }
 
 impl Retired {
-    /// Whether its file is of the tensor called `name`.
+    /// Returns whether its file is of the tensor called `name`.
     pub(super) fn is_of(&self, name: &str) -> bool {
         let file = self.file.file_name().unwrap_or_default().to_string_lossy();
         tensor_of_file(&file).is_some_and(|tensor| tensor == name)
@@ -48,7 +48,7 @@ impl Retired {
 
 impl GraphHandle {
     /// Removes the files that compactions have folded, or versions of a writer have replaced, and
-    /// no view needs any more; returns how many still wait for a view to end.
+    /// that no view needs. Returns how many still wait for a view to end.
     ///
     /// Every compaction and every installed version does it too, and so does opening for writing.
     pub fn sweep(&self) -> Result<usize, StoreError> {
@@ -59,7 +59,7 @@ impl GraphHandle {
     }
 
     /// Stops waiting for views of folded layers of the partition with this catalog, so that nothing
-    /// of it is held; what is left goes when the partition is opened for writing again.
+    /// of it is held. Files that are left go when the partition is opened for writing again.
     pub(super) fn forget_garbage(&self, catalog: &Arc<Catalog>) {
         self.garbage().retain(|retired| !Arc::ptr_eq(&retired.catalog, catalog));
     }
@@ -68,10 +68,12 @@ impl GraphHandle {
         self.garbage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Removes the files that no view and no process holds; the others stay in `garbage`.
+    ///
     /// The record that names a successor goes from the catalog's log into a table before the file
-    /// that it has replaced is removed: what is left of a damaged log may still name the old file.
-    /// That is done while views hold the file too, so that its removal writes nothing: a full disk
-    /// gets the room back.
+    /// that it has replaced is removed. Otherwise what is left of a damaged log may still name the
+    /// old file. That is done while views hold the file too, so that its removal writes nothing: a
+    /// full disk gets the room back.
     pub(super) fn sweep_garbage(&self, garbage: &mut Garbage) -> Result<(), StoreError> {
         let mut kept = Garbage::new();
         while let Some(mut retired) = garbage.pop() {

@@ -8,10 +8,14 @@
 //!
 //! Partitions come and go while a graph is open: [`transfer`] has how.
 //!
-//! Locks, in the order in which they are taken: `compactions` by a compaction for all of its time,
-//! so that there is one; `garbage`, for a moment; `commits` by a commit for all of its time;
-//! `gate`, shared by puts, and exclusive for a moment by commits and for whatever changes which
-//! partitions there are; that of the list of partitions and a tensor's own, for a moment.
+//! Locks, in the order in which they are taken:
+//!
+//! 1. `compactions`: by a compaction for all of its time, so that there is one.
+//! 2. `garbage`: for a moment.
+//! 3. `commits`: by a commit for all of its time.
+//! 4. `gate`: shared by puts; exclusive for a moment by commits and by changes of the set of
+//!    partitions.
+//! 5. The lock of the list of partitions, and a tensor's own: for a moment.
 
 mod commit;
 mod compact;
@@ -166,7 +170,8 @@ impl GraphHandle {
         self.now().get(part.index())?.as_ref()?.tensors.get(position).cloned()
     }
 
-    /// Position among the tensors of each open partition of the one that is called `name` now.
+    /// Returns the position among the tensors of each open partition of the one that is called
+    /// `name` now.
     pub(crate) fn tensor_position(&self, name: &str) -> Result<usize, StoreError> {
         let Some(part) = self.open_parts().into_iter().next() else {
             return self.graph.tensor_position(name);
@@ -178,7 +183,7 @@ impl GraphHandle {
         })
     }
 
-    /// The tensor that is called `name` now.
+    /// Returns the tensor that is called `name` now.
     pub(crate) fn spec(&self, name: &str) -> Result<TensorSpec, StoreError> {
         let position = self.tensor_position(name)?;
         let first = self.open_parts().into_iter().next();
@@ -235,7 +240,7 @@ impl GraphHandle {
         self.now().iter().flatten().cloned().collect()
     }
 
-    /// Partitions that are open, for messages.
+    /// Names the partitions that are open, for messages.
     pub(crate) fn opened(&self) -> String {
         let parts: Vec<String> = self.parts().map(|part| part.to_string()).collect();
         parts.join(", ")

@@ -27,9 +27,9 @@ use crate::tensor::TensorSpec;
 impl GraphHandle {
     /// Opens all tensors of the given partitions of `graph`, or of all.
     ///
-    /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`];
+    /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`]. It
     /// brings rows that an older release has committed into deltas, and all partitions to the
-    /// highest version among them; and removes what crashes and pinned readers have left. For
+    /// highest version among them. It removes what crashes and pinned readers have left. For
     /// reading it takes no lock and writes nothing.
     pub fn open(
         graph: Graph,
@@ -111,8 +111,8 @@ fn pending_versions(
     Ok(versions)
 }
 
-/// Writes a delta for each version whose rows an older release has committed as they were put, and
-/// removes those that a segment has taken in. Returns whether there are deltas that are not open.
+/// Writes a delta for each version whose rows an older release has committed as they were put.
+/// Removes rows that a segment has taken in. Returns whether there are deltas that are not open.
 fn bring_forward(graph: &Graph, part: PartId, opened: &OpenedPart) -> Result<bool, StoreError> {
     let (catalog, committed) = (&opened.catalog, opened.version);
     let mut has_written = false;
@@ -253,7 +253,7 @@ impl OpenedPart {
         Ok(Self { part, version, prepared_version, catalog, tensors })
     }
 
-    /// Number of rows of a tensor that are pending. Reads them.
+    /// Counts the rows of a tensor that are pending. Reads them.
     pub(crate) fn n_pending(&self, tensor: &OpenedTensor) -> Result<u64, StoreError> {
         let mut n_rows = 0;
         for &version in &tensor.pending_for {
@@ -303,8 +303,9 @@ impl OpenedPart {
     /// Removes files that a compaction did not finish, and segments that none needs any more.
     ///
     /// A file of a later version than the partition's goes to quarantine, unless its rows are still
-    /// pending: no crash leaves one, but a catalog that was restored from an old copy does, and
-    /// nothing else may have its rows. So does a file of a tensor that `stored` does not list.
+    /// pending. No crash leaves one, but a catalog that was restored from an old copy does, and
+    /// nothing else may have its rows. A file of a tensor that `stored` does not list goes there
+    /// too.
     fn remove_orphans(&self, graph: &Graph, stored: &Graph) -> Result<(), StoreError> {
         let (device, dir, version) = (&**graph.device(), graph.part_dir(self.part), self.version);
         for entry in device.list(&dir).map_err(StoreError::io(&dir, "list"))? {

@@ -8,8 +8,8 @@ use crate::file_system::FileSystem;
 /// Most threads that wait concurrently.
 const MAX_THREADS: usize = 16;
 
-/// Calls `each` for all items, one of them in this thread, and all of them where `device` does not
-/// wait or the system has no thread to give; returns the results in their order.
+/// Calls `each` for all items and returns the results in their order. This thread takes a part of
+/// the items; it takes all where `device` does not wait or the system has no threads.
 pub(super) fn for_each<T: Sync, R: Send>(
     device: &dyn FileSystem,
     items: &[T],

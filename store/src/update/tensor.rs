@@ -33,8 +33,8 @@ pub struct TensorHandle {
     unrecorded: Mutex<Option<PathBuf>>,
 }
 
-/// Rows that were put and are not in a file yet, by the version that they were put for: that which
-/// puts are for, and while a commit is under way the one before.
+/// Rows that were put and are not in a file yet, by the version that they were put for. That is the
+/// version that puts are for, and during a commit also the one before.
 #[derive(Debug, Default)]
 struct Pending(BTreeMap<u32, PendingRows>);
 
@@ -48,12 +48,12 @@ pub(super) struct PendingRows {
 }
 
 impl PendingRows {
-    /// Rows that only the catalog knows.
+    /// Returns rows that only the catalog knows.
     pub(super) fn unknown() -> Self {
         Self { has_earlier: true, ..Self::default() }
     }
 
-    /// The rows, where all of them are known without a look at the catalog.
+    /// Returns the rows, where all of them are known without a look at the catalog.
     pub(super) fn known(&self) -> Option<&RoaringBitmap> {
         (!self.has_earlier).then_some(&self.rows)
     }
@@ -119,12 +119,12 @@ impl TensorHandle {
         lock(&self.pending).0.values().map(|pending| pending.rows.len()).sum()
     }
 
-    /// The newest version that rows are pending for.
+    /// Returns the newest version that rows are pending for.
     pub(super) fn newest_pending(&self) -> Option<u32> {
         lock(&self.pending).0.last_key_value().map(|(&version, _)| version)
     }
 
-    /// Number of earlier versions that are remembered, in use or not.
+    /// Returns the number of earlier versions that are remembered, in use or not.
     #[cfg(test)]
     pub(super) fn n_earlier(&self) -> usize {
         lock(&self.earlier).len()
@@ -140,7 +140,8 @@ impl TensorHandle {
         pending.0.entry(version).or_default().rows.extend(rows.map(|row| row.0));
     }
 
-    /// The rows that are pending for `version`, if there are any; no put may be for it any more.
+    /// Returns the rows that are pending for `version`, if there are any; no put may be for it any
+    /// more.
     pub(super) fn pending_for(&self, version: u32) -> Option<PendingRows> {
         lock(&self.pending).0.get(&version).cloned()
     }
@@ -165,7 +166,7 @@ impl TensorHandle {
         Ok(())
     }
 
-    /// The file that a commit has prepared, if it has one.
+    /// Returns the file that a commit has prepared, if it has one.
     pub(super) fn prepared(&self) -> Option<Arc<Layer>> {
         lock(&self.prepared).clone()
     }
@@ -232,7 +233,7 @@ impl TensorHandle {
     }
 }
 
-/// Returns no holder of these locks leaves anything half-changed.
+/// Locks a mutex, also a poisoned one: no holder of these locks leaves anything half-changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -44,7 +44,7 @@ impl TensorVersion {
         Self { version, layers: layers.into(), index }
     }
 
-    /// The same rows at a later version, with `delta` over them if it changed any.
+    /// Returns the same rows at a later version, with `delta` over them if it changed any.
     pub(super) fn at(&self, version: u32, delta: Option<Arc<Layer>>) -> Self {
         match delta {
             None => Self { version, ..self.clone() },
@@ -55,7 +55,7 @@ impl TensorVersion {
         }
     }
 
-    /// The layers up to `version`; `None` where one of them has rows of later versions too.
+    /// Returns the layers up to `version`; `None` where one of them has rows of later versions too.
     pub(super) fn back_to(&self, version: u32) -> Option<Self> {
         if version >= self.version {
             return None;
@@ -160,7 +160,7 @@ impl TensorVersion {
         self.layers.iter().all(|layer| layer.reader().as_mapped().is_some())
     }
 
-    /// Rows of each delta, oldest first.
+    /// Returns the rows of each delta, oldest first.
     pub(crate) fn delta_sizes(&self) -> Vec<LayerSize> {
         let n_rows = |layer: &Arc<Layer>| layer.segment().identity().n_rows.into();
         self.layers[1..].iter().map(|layer| LayerSize { n_rows: n_rows(layer) }).collect()

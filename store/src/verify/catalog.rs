@@ -171,7 +171,8 @@ impl<'a> CatalogUnit<'a> {
         })
     }
 
-    /// Rows up to the version of their segment are seen by no reader, and may be anything.
+    /// Returns what is wrong with a row. Rows up to the version of their segment are seen by no
+    /// reader, and may be anything.
     fn row_fault(
         &self,
         version: u32,

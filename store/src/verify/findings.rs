@@ -71,7 +71,7 @@ impl Findings {
         }
     }
 
-    /// The report, or the error of the first file that the system refused to show.
+    /// Returns the report, or the error of the first file that the system refused to show.
     pub(super) fn into_result(mut self) -> Result<VerifyReport, StoreError> {
         let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         refused.map_or_else(|| Ok(self.into_report()), |(_, error)| Err(error))
@@ -111,7 +111,7 @@ impl Findings {
         }
     }
 
-    /// A fault is added whole or, in a panic, not at all.
+    /// Locks the files. A fault is added whole or, in a panic, not at all.
     fn files(&self) -> MutexGuard<'_, BTreeMap<FileOrder, FileFindings>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }

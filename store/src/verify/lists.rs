@@ -53,7 +53,7 @@ impl Lists {
         }
     }
 
-    /// A file that is to be checked.
+    /// Returns a file that is to be checked.
     pub(crate) fn of(
         path: PathBuf,
         file: Box<dyn FileReader>,
@@ -94,7 +94,7 @@ impl Lists {
         Ok(n_bytes)
     }
 
-    /// The sums of all pieces, in their order; `None` if one could not be read.
+    /// Returns the sums of all pieces, in their order; `None` if one could not be read.
     pub(crate) fn sums(&self) -> Option<Vec<PieceSum>> {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }

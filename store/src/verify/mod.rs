@@ -2,9 +2,9 @@
 //! first.
 //!
 //! The unit of work is a stretch of some MiB of one file, so that one large segment keeps all
-//! threads busy. Threads take stretches in the order of the files, which are opened when their
-//! turn comes: memory is bounded by the tables of the segments that are in work. What is reported,
-//! and in which order, does not depend on the number of threads.
+//! threads busy. Threads take stretches in the order of the files, which are opened when their turn
+//! comes. So memory is bounded by the tables of the segments that are in work. The report and its
+//! order do not depend on the number of threads.
 
 mod catalog;
 mod findings;
@@ -34,7 +34,7 @@ const THREADS_PER_CORE: usize = 2;
 /// Pages of a segment that are read back before the next look whether to continue.
 const STRETCH_PAGES: u64 = 1024;
 
-/// What verification found.
+/// Results of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
     /// Nothing is damaged, and everything is here that was to be looked at.
@@ -59,23 +59,23 @@ pub struct Damage {
     pub file: String,
     /// The page of rows, counted from the first row; `null` when the fault is not in one.
     pub page: Option<u64>,
-    /// What was expected and what was found.
+    /// Expected and found values.
     pub reason: String,
 }
 
 pub use findings::MAX_DAMAGES_PER_FILE;
 pub(crate) use lists::{Lists, ListsError, head as read_head};
 
-/// Reads all of the graph in `dir` with all cores; `progress` is told bytes done and bytes in all.
-/// Partitions without a folder are told apart from damage.
+/// Reads all of the graph in `dir` with all cores. `progress` receives bytes done and bytes in all.
+/// Partitions without a folder are reported as absent, not as damage.
 ///
 /// Fails only when there is no `graph.toml` to start from, and when the system refuses to show a
-/// file (too few descriptors, no permission); what is damaged is in the report.
+/// file (too few descriptors, no permission). Damage is in the report.
 pub fn verify(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport, StoreError> {
     verify_on(Arc::new(Disk), dir, n_threads(), progress)
 }
 
-/// As [`verify`], of these partitions, which must be here, and of no others.
+/// Verifies these partitions, which must be here, and no others, as [`verify`] does.
 pub fn verify_parts(
     dir: &Path,
     parts: &[PartId],
@@ -88,7 +88,7 @@ fn n_threads() -> usize {
     thread::available_parallelism().map_or(1, std::num::NonZero::get) * THREADS_PER_CORE
 }
 
-/// As [`verify`], on any device and with as many threads as asked for, at least one.
+/// Verifies as [`verify`] does, on any device and with as many threads as asked for, at least one.
 pub fn verify_on(
     device: Arc<dyn FileSystem>,
     dir: &Path,
@@ -125,7 +125,7 @@ fn verify_some(
     findings.into_result()
 }
 
-/// Reads the catalogs and segments of all partitions of an open graph, and no topology; a file that
+/// Reads the catalogs and segments of all partitions of an open graph, and no topology. A file that
 /// the system refuses to show counts as damaged.
 #[must_use]
 pub fn verify_rows(graph: &Graph) -> VerifyReport {
@@ -145,10 +145,10 @@ pub fn verify_lists(graph: &Graph, part: PartId) -> Result<VerifyReport, StoreEr
     findings.into_result()
 }
 
-/// Opens a segment that was written and synced, and checks all of it as the disk has it: what
-/// memory holds of the file is dropped before, as far as the file system drops it.
+/// Opens a segment that was written and synced, and checks all of it as the disk has it. Before,
+/// the file is dropped from memory, as far as the file system drops it.
 ///
-/// Costs one read of the file at the disk's rate; what was read is in memory then.
+/// Costs one read of the file at the disk's rate; the file is in memory then.
 pub(crate) fn read_back(
     device: &dyn FileSystem,
     path: &Path,
@@ -157,8 +157,8 @@ pub(crate) fn read_back(
     read_back_while(device, path, identity, &mut || ControlFlow::Continue(()))
 }
 
-/// As [`read_back`]; asks before each stretch of pages whether to continue, and else ends with
-/// [`StoreError::Stopped`].
+/// Reads back as [`read_back`]. Asks before each stretch of pages whether to continue, and else
+/// ends with [`StoreError::Stopped`].
 pub(crate) fn read_back_while(
     device: &dyn FileSystem,
     path: &Path,
@@ -183,7 +183,7 @@ pub(crate) fn read_back_while(
     Ok(segment)
 }
 
-/// As verification checks all pages of a segment.
+/// Checks all pages of a segment as verification does.
 pub(crate) fn check_stretch(segment: &Segment, fault: &mut dyn FnMut(u64, StoreError)) {
     rows::check(segment, 0..segment.layout().n_pages(), &mut Vec::new(), fault);
 }
@@ -213,7 +213,7 @@ fn check_all(
             let check = move || check_units(walk, findings, &mut tell);
             thread::Builder::new().spawn_scoped(scope, check).is_ok()
         });
-        // Where no thread is to be had at all, this one does it.
+        // Where no thread is available, this one does it.
         if n_spawned.count() == 0 {
             return check_units(walk, findings, &mut tell);
         }

@@ -1,4 +1,4 @@
-//! A device that is full from some write on, and then has room again: the graph continues without
+//! A device that is full from some write on, and then has room again. The graph continues without
 //! being opened again, and what had failed never comes back.
 
 use lodestore_store::file_system::crash::{CrashDevice, Fault, Plan};

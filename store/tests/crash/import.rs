@@ -20,7 +20,7 @@ fn with_folder() -> CrashDevice {
     device
 }
 
-/// A device with the imported graph.
+/// Returns a device with the imported graph.
 pub(crate) fn imported() -> CrashDevice {
     let device = with_folder();
     import(&(Arc::new(device.clone()) as Arc<dyn FileSystem>)).unwrap();
@@ -81,7 +81,7 @@ fn an_import_that_is_refused_anything_says_so_and_leaves_nothing_half_made() {
     println!("{} runs", sweep_faults(&Import).unwrap());
 }
 
-/// The sweep of a device that breaks this promise must find it.
+/// Checks that the sweep of a device that breaks this promise finds it.
 fn is_found(neglect: Neglect) {
     println!("{}", sweep_losses(&Import, Some(neglect), 8).unwrap_err());
 }

@@ -55,7 +55,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// The model of a graph that was imported and not changed.
+    /// Returns the model of a graph that was imported and not changed.
     pub(crate) fn imported() -> Self {
         let latest = [[1; N_NODES as usize]; TENSORS.len()];
         Self {
@@ -73,14 +73,15 @@ impl Model {
         }
     }
 
-    /// The number of the next put; `None` when there were too many.
+    /// Returns the number of the next put; `None` when there were too many.
     pub(crate) fn begin_put(&mut self) -> Option<u32> {
         let seq = self.n_puts;
         self.n_puts += 1;
         (seq < MAX_PUTS).then_some(seq)
     }
 
-    /// A put that was acknowledged with the version that it is for, or `None` where it failed.
+    /// Notes the end of a put: acknowledged with the version that it is for, or `None` where it
+    /// failed.
     pub(crate) fn end_put(
         &mut self,
         tensor: usize,
@@ -120,12 +121,12 @@ impl Model {
         }
     }
 
-    /// The first step of a commit of the next version was tried.
+    /// Notes that the first step of a commit of the next version was tried.
     pub(crate) fn tried_prepare(&mut self) {
         self.puts_for = PutsFor::AfterNext;
     }
 
-    /// All that was put was committed, as `version`.
+    /// Notes that all that was put was committed, as `version`.
     pub(crate) fn committed(&mut self, version: u32) -> Finding {
         let expected = match self.puts_for {
             PutsFor::Next => 1..=1,
@@ -144,8 +145,8 @@ impl Model {
         Ok(())
     }
 
-    /// A commit of the next version, or of all that was put, has failed at `version`, which all
-    /// partitions have reached.
+    /// Notes that a commit of the next version, or of all that was put, has failed at `version`,
+    /// which all partitions have reached.
     pub(crate) fn failed_commit(&mut self, version: u32) -> Finding {
         let most = if self.puts_for == PutsFor::Next { 1 } else { 2 };
         self.n_in_doubt = self.n_in_doubt.max(most);
@@ -154,19 +155,19 @@ impl Model {
         Ok(())
     }
 
-    /// The next version was published.
+    /// Notes that the next version was published.
     pub(crate) fn published(&mut self) {
         self.publish_next();
         (self.puts_for, self.n_in_doubt) = (PutsFor::Next, 0);
     }
 
-    /// Layers were folded, or that was tried; the segments too, if `with_segments`.
+    /// Notes that layers were folded, or that was tried; the segments too, if `with_segments`.
     pub(crate) fn tried_fold(&mut self, with_segments: bool) {
         let first = if with_segments { 1 } else { 2 };
         self.may_be_gone.extend(first..self.version);
     }
 
-    /// Whether all layers of a version must be there.
+    /// Returns whether all layers of a version must be there.
     pub(crate) fn must_have(&self, version: u32) -> bool {
         !self.may_be_gone.contains(&version)
     }
@@ -188,7 +189,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether `version` may be the lowest one of all partitions.
+    /// Checks whether `version` may be the lowest one of all partitions.
     pub(crate) fn could_be(&self, version: u32) -> Finding {
         let known = self.version..=self.version + self.n_in_doubt;
         if known.contains(&version) {
@@ -197,7 +198,7 @@ impl Model {
         Err(format!("version {version}, expected {known:?}").into())
     }
 
-    /// The graph was opened for writing: what was in doubt is decided.
+    /// Notes that the graph was opened for writing: what was in doubt is decided.
     pub(crate) fn settle(&mut self, version: u32) -> Finding {
         self.reached(version)?;
         (self.n_in_doubt, self.is_old) = (0, false);
@@ -207,13 +208,13 @@ impl Model {
         Ok(())
     }
 
-    /// The contents that a present reader may see, one of these in each partition.
+    /// Returns the contents that a present reader may see, one of these in each partition.
     pub(crate) fn visible(&self) -> Vec<Puts> {
         let after = [self.latest, self.next, self.all];
         after[..=self.n_in_doubt as usize].to_vec()
     }
 
-    /// A reader of the newest version has seen these rows, which are visible.
+    /// Notes that a reader of the newest version has seen these rows, which are visible.
     pub(crate) fn saw_latest(&mut self, seqs: &Seqs) -> Finding {
         for &(tensor, nodes, seq) in &self.puts_in_doubt {
             whole_in_each_part(&seqs[tensor], nodes, seq)?;
@@ -237,7 +238,7 @@ impl Model {
     }
 }
 
-/// Each partition has the rows of one of these.
+/// Checks that each partition has the rows of one of these.
 pub(crate) fn allowed(seqs: &Seqs, contents: &[Puts]) -> Finding {
     for bounds in BOUNDS.windows(2) {
         let nodes = bounds[0] as usize..bounds[1] as usize;
@@ -267,7 +268,7 @@ fn bits(puts: &[u64]) -> Vec<String> {
     puts.iter().map(|puts| format!("{puts:#b}")).collect()
 }
 
-/// Returns a put that failed has happened to all of its nodes of a partition, or to none.
+/// Checks that a put that failed has happened to all of its nodes of a partition, or to none.
 fn whole_in_each_part(seqs: &[u32; N_NODES as usize], nodes: u16, seq: u32) -> Finding {
     for bounds in BOUNDS.windows(2) {
         let of_put = nodes_of(nodes).filter(|node| (bounds[0]..bounds[1]).contains(node));

@@ -52,14 +52,14 @@ static NOISE: [u8; 2048] = {
 };
 
 impl Rows {
-    /// The row of put number `seq` for a node: its first byte identifies the put, the others are
-    /// those of no other node or put. Put 0 is the import.
+    /// Returns the row of put number `seq` for a node. Its first byte identifies the put; the
+    /// others are those of no other node or put. Put 0 is the import.
     pub(crate) fn row(self, node: u32, seq: u32) -> (u8, &'static [u8]) {
         let start = (node * 64 + seq) as usize;
         ((node * 37 + seq) as u8, &NOISE[start..start + self.row_bytes - 1])
     }
 
-    /// The put that a row of a node is of; `None` where it is of none, or not whole.
+    /// Returns the put that a row of a node is of; `None` where it is of none, or not whole.
     pub(crate) fn seq_of(self, node: u32, row: &[u8]) -> Option<u32> {
         let seq = u32::from(row[0].wrapping_sub((node * 37) as u8));
         (seq < 64 && self.row(node, seq).1 == &row[1..]).then_some(seq)
@@ -94,7 +94,7 @@ impl TensorSource for Rows {
     }
 }
 
-/// The input's id of each node.
+/// Returns the input's id of each node.
 pub(crate) fn external_of() -> Vec<u32> {
     (0..N_NODES).rev().collect()
 }

@@ -15,7 +15,7 @@ pub(crate) trait Scenario {
     /// Acknowledged changes that the scenario knows of.
     type Acknowledged;
 
-    /// For messages.
+    /// Returns the name for messages.
     fn name(&self) -> &'static str;
 
     /// Returns a device with what is there before anything goes wrong.
@@ -41,12 +41,12 @@ struct Run<'a, S> {
     neglect: Option<Neglect>,
 }
 
-/// How many outcomes of each loss are looked at.
+/// Returns how many outcomes of each loss are looked at.
 pub(crate) fn n_seeds(quick: u64, long: u64) -> u64 {
     if std::env::var_os("LODE_LONG").is_some() { long } else { quick }
 }
 
-/// The power goes at every operation; each loss has several outcomes. Returns their number.
+/// Cuts the power at every operation; each loss has several outcomes. Returns their number.
 pub(crate) fn sweep_losses<S: Scenario>(
     scenario: &S,
     neglect: Option<Neglect>,

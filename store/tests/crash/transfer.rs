@@ -1,5 +1,5 @@
-//! A partition that has come to another folder as a whole, where the power goes before it is taken:
-//! the source may have given it up by then.
+//! A partition that has come to another folder as a whole, where the power goes before it is taken.
+//! The source may have given it up by then.
 
 use std::error::Error;
 use std::path::Path;

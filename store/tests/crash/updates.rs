@@ -55,7 +55,7 @@ const GOES_ON: &[Op] = &[
 ];
 
 impl Updates {
-    /// `ops` on a graph that `before` were done to.
+    /// Prepares `ops` on a graph that `before` were done to.
     fn new(name: &'static str, before: &[Op], ops: &'static [Op]) -> Self {
         let base = imported();
         let mut world = World::new(&base, Model::imported());
@@ -74,7 +74,7 @@ impl Updates {
         Self { name, base, model, ops }
     }
 
-    /// The scenario's runs and what came of them, for all that can happen.
+    /// Runs the scenario for all that can happen, and prints what came of it.
     pub(crate) fn sweep(&self) {
         let n_outcomes = sweep_losses(self, None, n_seeds(6, 300)).unwrap();
         println!("{n_outcomes} outcomes, {} runs with faults", sweep_faults(self).unwrap());
@@ -102,8 +102,8 @@ impl Scenario for Updates {
         Ok(world.model)
     }
 
-    /// Returns what is there fits what was acknowledged, also when recovery is cut off again and
-    /// again; and the graph continues.
+    /// Checks that the contents fit what was acknowledged, also when recovery is cut off again and
+    /// again, and that the graph continues.
     fn check(&self, crash: &CrashDevice, acknowledged: &Model, seed: u64) -> Finding {
         let (mut crash, mut model) = (crash.clone(), acknowledged.clone());
         for again in 0..seed % 4 {
@@ -269,7 +269,7 @@ fn after_a_commit_that_failed_partitions_have_the_version_that_is_on_disk() {
     assert!(n_apart >= 2, "either partition has failed");
 }
 
-/// The sweep of a device that breaks this promise must find it.
+/// Checks that the sweep of a device that breaks this promise finds it.
 fn is_found(neglect: Neglect) {
     const OPS: &[Op] = &[Op::Reopen, Op::Put { tensor: 0, nodes: 0b11 }, Op::Commit, COMPACT];
     let updates = Updates::new("updates", &[], OPS);

@@ -88,7 +88,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The graph on `crash`, not open yet.
+    /// Returns the graph on `crash`, not open yet.
     pub(crate) fn new(crash: &CrashDevice, model: Model) -> Self {
         let (crash, device) = (crash.clone(), Arc::new(crash.clone()));
         let graph = OnceCell::new();
@@ -342,7 +342,7 @@ impl World {
         })
     }
 
-    /// Returns what was in doubt has been decided by the opening.
+    /// Settles the model after an opening, which has decided what was in doubt.
     fn settle(&mut self, live: &Arc<GraphHandle>) -> Finding {
         self.model.settle(live.version())?;
         let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
@@ -424,7 +424,7 @@ pub(crate) fn nodes_of(bits: u16) -> impl Iterator<Item = u32> {
     (0..N_NODES).filter(move |node| bits >> node & 1 != 0)
 }
 
-/// External ids never change.
+/// Checks the external ids, which never change.
 fn check_external_ids(store: &EmbeddedStore) -> Finding {
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut out = vec![0; ids.len() * 8];

@@ -14,7 +14,7 @@ use crate::{Numbers, n_trials};
 
 pub(crate) type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// All that a catalog answers, or why it does not.
+/// Returns all that a catalog answers, or why it does not.
 pub(crate) fn pairs(dir: &Path, access: Access) -> Result<Pairs, String> {
     let store = Disk.key_values(dir, access).map_err(|error| error.to_string())?;
     let mut pairs = Pairs::new();
@@ -120,8 +120,8 @@ fn with_flip<T>(path: &Path, numbers: &mut Numbers, look: impl FnOnce(u64) -> T)
     seen
 }
 
-/// Every kind of file of a catalog as often as every other: verification names the file, or the
-/// catalog answers as before, to a writer, too.
+/// Every kind of file of a catalog as often as every other. Verification names the file, or the
+/// catalog answers as before, also to a writer.
 #[test]
 fn verification_names_the_file_of_a_catalog_with_a_flipped_bit() {
     let temp = tempfile::tempdir().unwrap();

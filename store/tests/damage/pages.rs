@@ -1,9 +1,9 @@
 //! Pages in the place of others.
 //!
 //! A page's checksum starts from a seed of the segment's uuid and the page's number, so the same
-//! bytes have another checksum in every place: of `flat`, all pages of which hold the same rows,
-//! no page passes in the place of another together with its checksum. A page that is moved without
-//! its checksum to where the same bytes are has changed nothing, and is not counted as a trial.
+//! bytes have another checksum in every place. All pages of `flat` hold the same rows, but none
+//! passes in the place of another together with its checksum. A page that is moved without its
+//! checksum to where the same bytes are has changed nothing, and is not counted as a trial.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ fn put(bytes: &mut [u8], at: usize, page: &[u8]) {
     bytes[at * PAGE..(at + 1) * PAGE].copy_from_slice(page);
 }
 
-/// One trial: pages of the first graph change places, or come from the second.
+/// Runs one trial: pages of the first graph change places, or come from the second.
 fn trial(twins: &Twins, numbers: &mut Numbers) -> bool {
     let [ours, theirs] = &twins.segments;
     let pick = |numbers: &mut Numbers, files: &[(PathBuf, Arc<Vec<u8>>)]| {

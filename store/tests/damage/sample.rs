@@ -93,7 +93,7 @@ pub(crate) fn update(graph: Graph) -> GraphHandle {
     live
 }
 
-/// All rows of all tensors, one tensor after another.
+/// Returns all rows of all tensors, one tensor after another.
 pub(crate) fn all_rows(graph: Graph) -> Result<Vec<u8>, StoreError> {
     let store = EmbeddedStore::of(graph, None)?;
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();

@@ -53,7 +53,7 @@ impl Still {
         self.folders.insert(dir.to_owned(), entries);
     }
 
-    /// All files but those of catalogs, with their bytes as they were.
+    /// Returns all files but those of catalogs, with their bytes as they were.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&PathBuf, &Bytes)> {
         let in_catalog = |path: &Path| path.parent().is_some_and(|dir| dir.ends_with("catalog"));
         self.files.iter().filter(move |(path, _)| !in_catalog(path))

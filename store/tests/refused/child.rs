@@ -12,7 +12,7 @@ const SCENARIO: &str = "LODE_TEST_SCENARIO";
 /// Folder that it works in.
 const FOLDER: &str = "LODE_TEST_FOLDER";
 
-/// The scenario of this process and its folder, if it is a child.
+/// Returns the scenario of this process and its folder, if it is a child.
 pub(crate) fn own() -> Option<(String, PathBuf)> {
     Some((std::env::var(SCENARIO).ok()?, std::env::var_os(FOLDER)?.into()))
 }
@@ -39,7 +39,7 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// System calls of this process fail from now on.
+/// Makes system calls of this process fail from now on.
 pub(crate) fn refuse(calls: &[libc::c_long], errno: i32) {
     let rules: BTreeMap<i64, _> = calls.iter().map(|&call| (call, Vec::new())).collect();
     let arch = std::env::consts::ARCH.try_into().unwrap();

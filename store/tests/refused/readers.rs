@@ -177,7 +177,7 @@ fn reads_all(dir: &Path) {
     gathers(&PreadReader::open(open(dir)).unwrap());
 }
 
-/// Rows in several orders, few and many.
+/// Gathers rows in several orders, few and many, and checks them.
 fn gathers(reader: &dyn RowReader) {
     let orders: [Vec<u32>; 4] = [
         vec![17],

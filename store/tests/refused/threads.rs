@@ -51,7 +51,7 @@ pub(crate) fn act(scenario: &str, dir: &Path) -> bool {
     true
 }
 
-/// New threads are refused, as they are past a limit of tasks.
+/// Makes the system refuse new threads, as past a limit of tasks.
 fn refuse_threads() {
     refuse(&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN);
     std::thread::Builder::new().spawn(|| {}).unwrap_err();

@@ -34,11 +34,11 @@ pub struct TextEdges {
 }
 
 impl TextEdges {
-    /// Opens `path`, compressed if its name ends with `.gz` or `.zst`, and reads it once to count
-    /// its edges, which checks every line and, without `n_nodes`, finds the largest id.
+    /// Opens `path` and reads it once to check every line and count the edges. Without `n_nodes` it
+    /// also finds the largest id. A name that ends with `.gz` or `.zst` is that of compressed text.
     ///
-    /// Fails, naming the line, where text is no edge or an id not below `n_nodes`; and without
-    /// `n_nodes` when an id is out of proportion, as [`super::NpyEdges::open`] does.
+    /// Fails, naming the line, where a line is no edge or has an id not below `n_nodes`. Without
+    /// `n_nodes` it fails when an id is out of proportion, as [`super::NpyEdges::open`] does.
     pub fn open(
         path: &Path,
         extra_columns: ExtraColumns,
@@ -67,7 +67,7 @@ impl TextEdges {
         Ok(edges)
     }
 
-    /// One pass; returns the edges seen.
+    /// Makes one pass; returns the number of edges seen.
     fn pass(&self, f: &mut VisitChunk<'_>) -> Result<u64, EdgeError> {
         let open_failed = |source| EdgeError::Open { path: self.path.clone(), source };
         let mut text = self.compression.reader(&self.file).map_err(open_failed)?;

@@ -21,7 +21,7 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// By the end of the name.
+    /// Returns the compression that the end of the name says.
     pub(crate) fn of(path: &Path) -> Self {
         match path.extension().and_then(std::ffi::OsStr::to_str) {
             Some("gz") => Self::Gzip,
@@ -30,7 +30,8 @@ impl Compression {
         }
     }
 
-    /// The plain bytes of `file` from its start; readers of one file do not disturb each other.
+    /// Returns the plain bytes of `file` from its start; readers of one file do not disturb each
+    /// other.
     pub(super) fn reader<'a>(self, file: &'a File) -> io::Result<Box<dyn Read + 'a>> {
         let file = FromStart { file, offset: 0 };
         let buffered = |file| BufReader::with_capacity(COMPRESSED_BYTES, file);

@@ -42,7 +42,7 @@ fn open(name: &str, bytes: &[u8]) -> Result<Vec<[u32; 2]>, EdgeError> {
     Ok(found)
 }
 
-/// Edges of more than one chunk, as text.
+/// Returns edges of more than one chunk, as text.
 fn many() -> (Vec<[u32; 2]>, Vec<u8>) {
     let edges: Vec<[u32; 2]> = (0..CHUNK_EDGES as u32 * 2 + 9).map(|i| [i % 977, i]).collect();
     let text = edges.iter().map(|[u, v]| format!("{u} {v}\n")).collect::<String>();

@@ -106,7 +106,7 @@ impl NpyHeader {
     }
 }
 
-/// Bytes of an array, unless they pass 2⁶⁴ − 1.
+/// Returns the bytes of an array, unless they pass 2⁶⁴ − 1.
 pub(super) fn data_bytes(dtype: NpyType, shape: &[u64]) -> Option<u64> {
     // An empty array may have other dimensions of any size.
     if shape.contains(&0) {
@@ -115,7 +115,8 @@ pub(super) fn data_bytes(dtype: NpyType, shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(dtype.size_bytes() as u64, |bytes, &n| bytes.checked_mul(n))
 }
 
-/// The header that `numpy.save` writes: version 1.0, padded so that the data start at 64 bytes.
+/// Returns the header that `numpy.save` writes: version 1.0, padded so that the data start at 64
+/// bytes.
 pub(super) fn encode(dtype: NpyType, shape: &[u64]) -> Vec<u8> {
     let dims: String = shape.iter().map(|n| format!("{n}, ")).collect();
     // NumPy writes `(3, 2)` and `(3,)`: the comma stays only on a lone dimension.

@@ -78,7 +78,7 @@ pub(super) fn contract_clusters(
 }
 
 impl Contracted {
-    /// Bytes that all of it takes.
+    /// Returns the bytes that all of it takes.
     pub(super) fn n_bytes(&self) -> u64 {
         let (n_below, n_nodes) = (self.parents.len() as u64, self.parts.len() as u64);
         4 * n_below + CLUSTER_BYTES * n_nodes + EDGE_BYTES * self.level.neighbours.len() as u64
@@ -134,8 +134,8 @@ fn clusters(level: &impl Lists, parts: &[PartId], clustering: Clustering) -> Hug
     cluster_of
 }
 
-/// Puts nodes together that are alone and have no neighbour in their partition, in order: nothing
-/// speaks against it, and they would stay alone on every level.
+/// Puts nodes together that are alone and have no neighbour in their partition, in order of their
+/// ids. Otherwise they would stay alone on every level.
 fn bundle(level: &impl Lists, parts: &[PartId], cluster_of: &mut [u32], max_size: u32) {
     let mut alone = vec![true; cluster_of.len()];
     for (node, &cluster) in cluster_of.iter().enumerate() {
@@ -175,8 +175,8 @@ fn renumber(cluster_of: &mut [u32]) -> usize {
     n_clusters as usize
 }
 
-/// Returns the partition of most nodes of each cluster, if one has more than half of them; else one
-/// of theirs: the vote of Boyer and Moore, in one word per cluster.
+/// Returns the partition of most nodes of each cluster, if it has more than half of them; else that
+/// of any of its nodes. It is the vote of Boyer and Moore, in one word per cluster.
 fn majorities(
     level: &impl Lists,
     parts: &[PartId],
@@ -263,7 +263,7 @@ fn contracted_edges(
     Some(coarse)
 }
 
-/// Nodes by cluster, and where each cluster's start.
+/// Returns the nodes by cluster, and where each cluster's start.
 fn members(parents: &[u32], n_clusters: usize) -> (Vec<u32>, Vec<u32>) {
     let mut starts = vec![0u32; n_clusters + 1];
     for &parent in parents {

@@ -1,5 +1,5 @@
-//! Partitions of a small graph from nothing: recursive bisection, where one side grows from a node
-//! by its best neighbour (greedy graph growing; Karypis and Kumar, SIAM J. Sci. Comput. 20, 1998).
+//! Partitions of a small graph from nothing, by recursive bisection. One side grows from a node by
+//! its best neighbour (greedy graph growing; Karypis and Kumar, SIAM J. Sci. Comput. 20, 1998).
 
 use std::ops::Range;
 

@@ -114,7 +114,7 @@ impl Loads {
         self.loads.iter().any(|&load| load > self.capacity)
     }
 
-    /// The least occupied partition, of several the first.
+    /// Returns the least occupied partition, of several the first.
     pub(super) fn least(&self) -> PartId {
         let least = (0..).zip(&self.loads).min_by_key(|&(_, &load)| load);
         PartId(least.map_or(0, |(part, _)| part))

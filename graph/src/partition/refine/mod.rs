@@ -1,16 +1,18 @@
 //! Refinement of any partitioning, in memory of the order of the nodes.
 //!
 //! A round contracts the graph level by level, and improves the partitioning from the smallest
-//! level down to the nodes, as multilevel partitioners do (Karypis and Kumar, SIAM J. Sci. Comput.
-//! 20, 1998), but from the partitioning that there is. Few edges are held all. On a sample each
-//! node keeps a few neighbours, which are contracted once into clusters of up to
-//! [`SAMPLED_CLUSTER`] nodes. Two streamings over all edges replace the search among nodes. In them
-//! nodes near other partitions go where most of their neighbours are.
+//! level down to the nodes. Multilevel partitioners do the same (Karypis and Kumar, SIAM J. Sci.
+//! Comput. 20, 1998), but from nothing instead of a given partitioning.
+//!
+//! If there are few edges, all are held. Otherwise a sample keeps a few neighbours of each node,
+//! which are contracted once into clusters of up to [`SAMPLED_CLUSTER`] nodes. Two passes over all
+//! edges replace the search among nodes: nodes near other partitions go where most of their
+//! neighbours are.
 //!
 //! In the first round clusters may cross partitions, and the smallest level is partitioned from
-//! nothing too, which repairs bad partitions. In the others clusters keep to the partitions, so
-//! that every level starts as good as the last round ended. A round that leaves more edges cut than
-//! there were is undone, unless a partition was over capacity before it.
+//! nothing too, which repairs bad partitions. In later rounds clusters keep to the partitions, so
+//! that every level starts as good as the last round ended. A round that cuts more edges than
+//! before is undone, unless a partition was over capacity before it.
 
 mod coarsen;
 mod grow;
@@ -55,12 +57,12 @@ const SAMPLED_CLUSTER: u32 = 64;
 /// Rounds in which each node of a sample goes where most of its kept neighbours are.
 const SWEEPS: u32 = 2;
 
-/// Memory of a round for `n_nodes` nodes and `n_edges` edges, and its passes over the edges.
+/// Plans a round for `n_nodes` nodes and `n_edges` edges: its memory and its passes over the edges.
 ///
-/// Where all edges are held: per node 4 offset, 20 cluster, size, order, pull and member of a node
-/// while it is contracted, 2 owner before the round; per edge 8 in the lists of both ends. Memory
-/// on a sample: per node 4 for each slot, 2 owner before, and 12 cluster, number and member of a
-/// node. And the levels above.
+/// Bytes per node where all edges are held: 4 offset; 20 cluster, size, order, pull and member
+/// during contraction; 2 owner before the round. Bytes per edge: 8 in the lists of both ends. Bytes
+/// per node of a sample: 4 for each slot; 2 owner before the round; 12 cluster, number and member.
+/// The levels above come on top.
 pub(super) fn plan(n_nodes: u64, n_edges: u64) -> PlannedPhase {
     let (arithmetic, bytes) = match sample::n_slots(n_nodes, n_edges) {
         None => {
@@ -119,7 +121,8 @@ pub(super) fn refine(
     Ok(())
 }
 
-/// A round on the lists of all edges; undone if it cuts more of them.
+/// Runs a round on the lists of all edges. It is undone if it cuts more of them, unless a partition
+/// was over capacity before it.
 fn complete_round(all: &Level, parts: &mut [PartId], aims: &Aims) {
     let (before, cut) = (parts.to_vec(), all.cut(parts));
     let fitted = !Loads::of_nodes(parts, aims.n_parts, aims.capacity).any_over();
@@ -131,7 +134,8 @@ fn complete_round(all: &Level, parts: &mut [PartId], aims: &Aims) {
     }
 }
 
-/// Returns a round on a sample of the edges; undone if it cuts more of all.
+/// Runs a round on a sample of the edges. It is undone if it cuts more of all edges, unless a
+/// partition was over capacity before it.
 fn sampled_round(
     edges: &dyn EdgeStream,
     parts: &mut [PartId],
@@ -193,7 +197,7 @@ pub(super) fn all_edges(
     Ok((offsets, neighbours))
 }
 
-/// Edges between partitions.
+/// Returns the number of edges between partitions.
 fn n_cut(edges: &dyn EdgeStream, parts: &[PartId]) -> Result<u64, EdgeError> {
     let mut n_cut = 0u64;
     edges.for_each_chunk(&mut |chunk| {

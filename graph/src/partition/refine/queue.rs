@@ -13,7 +13,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// An empty queue for nodes below `n_nodes`.
+    /// Returns an empty queue for nodes below `n_nodes`.
     pub(super) fn new(n_nodes: u32) -> Self {
         Self { heap: Vec::new(), places: vec![ABSENT; n_nodes as usize] }
     }
@@ -24,7 +24,7 @@ impl Queue {
         }
     }
 
-    /// The key of `node`, if it is queued.
+    /// Returns the key of `node`, if it is queued.
     pub(super) fn key(&self, node: u32) -> Option<i64> {
         let place = self.places[node as usize];
         (place != ABSENT).then(|| self.heap[place as usize].0)

@@ -46,7 +46,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// One pass; each node moves once at most. Returns the weight that is no longer cut.
+    /// Makes one pass; each node moves once at most. Returns the weight that is no longer cut.
     fn pass(&mut self) -> i64 {
         self.moved.fill(false);
         self.queue.clear();

@@ -1,8 +1,8 @@
 //! A sample of the edges in equal room for each node, and what is done on it node by node.
 //!
-//! Each node keeps the same number of its neighbours at most, drawn by reservoir sampling
-//! (Vitter, ACM TOMS 11, 1985, algorithm R) in one pass over the edges. Both ends draw by
-//! themselves: a hub is in the lists of its neighbours, and has only a few of them in its own.
+//! Each node keeps a bounded number of neighbours, drawn in one pass over the edges by reservoir
+//! sampling (Vitter, ACM TOMS 11, 1985, algorithm R). Both ends draw independently: a hub is in the
+//! lists of its neighbours, and has only a few of them in its own.
 
 use std::cmp::Reverse;
 
@@ -149,8 +149,8 @@ impl Tally {
     }
 }
 
-/// Finds a cluster for each node, named by one of the nodes: size-constrained label propagation, as
-/// [`super::coarsen`] does on levels, with nodes in the order of their ids.
+/// Finds a cluster for each node by size-constrained label propagation, as [`super::coarsen`] does
+/// on levels. A cluster is named by one of its nodes. Nodes are visited in the order of their ids.
 pub(super) fn clusters(slots: &Slots, parts: &[PartId], clustering: Clustering) -> HugeVec<u32> {
     let Clustering { max_size, within, seed, .. } = clustering;
     // Sizes take two bytes of a node.
@@ -189,8 +189,8 @@ pub(super) fn clusters(slots: &Slots, parts: &[PartId], clustering: Clustering) 
     cluster_array
 }
 
-/// Moves each node, in order, to the partition of most of its neighbours if that is more than
-/// at home and has room; returns the number of nodes moved.
+/// Moves each node, in order, to the partition of most of its neighbours if that has more than its
+/// own and has room. Returns the number of nodes moved.
 pub(super) fn sweep(lists: &impl Lists, parts: &mut [PartId], loads: &mut Loads) -> u32 {
     let mut pulls = vec![0u32; loads.n_parts()];
     let mut met: Vec<PartId> = Vec::new();

@@ -17,7 +17,8 @@ pub(super) struct Clusters {
 }
 
 impl Clusters {
-    /// The cluster that `cluster` has become part of. Halves the path to it for the next time.
+    /// Returns the cluster that `cluster` has become part of. Halves the path to it for the next
+    /// time.
     pub(super) fn root(&mut self, mut cluster: u32) -> u32 {
         loop {
             let parent = self.parents[cluster as usize];
@@ -30,23 +31,23 @@ impl Clusters {
         }
     }
 
-    /// Number of clusters before merging; clusters are numbered below it.
+    /// Returns the number of clusters before merging; clusters are numbered below it.
     pub(super) fn n_numbered(&self) -> usize {
         self.parents.len()
     }
 
-    /// Nodes of `root`.
+    /// Returns the number of nodes of `root`.
     pub(super) fn size(&self, root: u32) -> u32 {
         self.sizes[root as usize]
     }
 
-    /// For each cluster the next one of those that were merged with it, round and round; what was
-    /// merged earlier stays together.
+    /// Returns for each cluster the next one of those that were merged with it, in a cycle.
+    /// Clusters that were merged earlier stay together.
     pub(super) fn into_cycles(self) -> Vec<u32> {
         self.next
     }
 
-    /// The clusters that are left, largest first; of equal ones the lower number first.
+    /// Returns the clusters that are left, largest first; of equal ones the lower number first.
     pub(super) fn largest_first(&self) -> Vec<u32> {
         let is_root = |&c: &u32| self.parents[c as usize] == c;
         let mut roots: Vec<u32> = (0..self.parents.len() as u32).filter(is_root).collect();
@@ -58,9 +59,9 @@ impl Clusters {
 /// Bytes of [`merge`] for each cluster: 4 parent, 4 size, 4 next, 4 target, 1 mark, 8 queue.
 pub(super) const CLUSTER_BYTES: u64 = 25;
 
-/// Merges clusters from the smallest up: each into the cluster that the richest neighbour of its
-/// representative is in, if both together have at most `max_size` nodes. A cluster that has grown
-/// takes its new place in the order.
+/// Merges clusters from the smallest up. Each joins the cluster of the richest neighbour of its
+/// representative, if both together have at most `max_size` nodes. A cluster that has grown is
+/// queued again by its new size.
 pub(super) fn merge(nodes: &[Node], n_clusters: usize, max_size: f64) -> Clusters {
     let (mut clusters, mut targets) = unmerged(nodes, n_clusters);
     let mut queued = vec![true; clusters.n_numbered()];
@@ -111,7 +112,7 @@ pub(super) fn renumber(nodes: &mut [Node], n_created: usize) -> usize {
 }
 
 /// Returns the clusters before any merge and, for each, the richest neighbour of its
-/// representative: the neighbour of largest degree that any of its nodes has.
+/// representative. That is the neighbour of largest degree that any of its nodes has.
 fn unmerged(nodes: &[Node], n_clusters: usize) -> (Clusters, Vec<u32>) {
     let (mut sizes, mut targets) = (vec![0; n_clusters], vec![0; n_clusters]);
     for node in nodes.iter().filter(|node| node.cluster != UNSEEN) {

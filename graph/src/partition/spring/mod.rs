@@ -7,9 +7,12 @@
 //!    richest neighbour.
 //! 4. Assignment (lines 26–29): clusters, largest first, to the least occupied partition.
 //!
-//! Where the paper leaves a choice: ties of representatives and of sizes go to the lower number
-//! instead of a coin; self loops count for nothing, since they can never be cut; and nodes that no
-//! edge names, which the paper does not have, fill up the least occupied partitions at the end.
+//! Where the paper leaves a choice:
+//!
+//! - Ties of representatives and of sizes go to the lower number instead of a coin toss.
+//! - Self loops count for nothing, since they can never be cut.
+//! - Nodes without edges, which the paper does not have, fill up the least occupied partitions at
+//!   the end.
 
 mod cluster;
 mod merge;
@@ -75,8 +78,8 @@ pub(super) fn merging_bytes(n_nodes: u64, n_clusters: u64) -> u64 {
     size_of::<cluster::Node>() as u64 * n_nodes + merge::CLUSTER_BYTES * n_clusters
 }
 
-/// Owner of each node; clusters of partitions above the capacity move where they fit. Peak memory:
-/// 24 bytes per node while clustering, then [`merging_bytes`] of the clusters found.
+/// Returns the owner of each node; clusters of partitions above the capacity move where they fit.
+/// Peak memory: 24 bytes per node while clustering, then [`merging_bytes`] of the clusters found.
 pub(super) fn spring(
     edges: &dyn EdgeStream,
     n_nodes: u32,

@@ -14,7 +14,7 @@ fn sizes(assignment: &[PartId], n_parts: u16) -> Vec<usize> {
     (0..n_parts).map(|p| assignment.iter().filter(|a| a.0 == p).count()).collect()
 }
 
-/// Algorithm 1 word for word, with sets for clusters and a search for every "smallest".
+/// Runs Algorithm 1 word for word, with sets for clusters and a search for every "smallest".
 fn naive(pairs: &[[u32; 2]], n_nodes: u32, n_parts: u16, params: &SpringParams) -> Vec<PartId> {
     let n = n_nodes as usize;
     let pairs: Vec<[usize; 2]> =

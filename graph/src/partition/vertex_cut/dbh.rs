@@ -23,7 +23,7 @@ pub(super) fn place(
     })
 }
 
-/// A partition by the hash of an id.
+/// Returns a partition by the hash of an id.
 pub(super) fn hashed(node: u32, n_parts: u16) -> PartId {
     // The high half of hash × partitions is uniform over the partitions, without a division.
     PartId(((u128::from(splitmix64(u64::from(node))) * u128::from(n_parts)) >> 64) as u16)

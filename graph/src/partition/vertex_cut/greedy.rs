@@ -1,8 +1,13 @@
 //! PowerGraph's greedy placement (Gonzalez et al., OSDI 2012, Section 5.2).
 //!
-//! An edge goes to the emptiest of: the partitions that have copies of both ends; else those of the
-//! end with more edges left to place; else those of the end that has copies; else all. Nothing else
-//! keeps partitions even: a stream that follows the edges of a graph can end in one of them.
+//! An edge goes to the emptiest partition of the first of these sets that is not empty:
+//!
+//! 1. the partitions that have copies of both ends;
+//! 2. those of the end that has copies, or if both have, of the one with more edges left to place;
+//! 3. all.
+//!
+//! Nothing else keeps partitions even: a stream that follows the edges of a graph can end in one of
+//! them.
 
 use super::state::State;
 use crate::edges::{EdgeError, EdgeStream};

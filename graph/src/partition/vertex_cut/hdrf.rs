@@ -1,8 +1,9 @@
 //! HDRF, high degree replicated first (Petroni et al., CIKM 2015, Section 3).
 //!
 //! Edge (u, v) goes to the partition with the largest g(u) + g(v) + λ · (max − size) / (ε + max −
-//! min), where sizes are edges, and g(u) is 0 without a copy of u, else 2 − δ(u) / (δ(u) + δ(v)).
-//! δ is the degree seen so far. λ = 1.1, of the values above 1 that the paper recommends; ε = 1.
+//! min). Sizes are in edges. Here g(u) is 0 without a copy of u, else 2 − δ(u) / (δ(u) + δ(v)),
+//! where δ is the degree seen so far. The constants are λ = 1.1, of the values above 1 that the
+//! paper recommends, and ε = 1.
 
 use super::state::State;
 use crate::edges::{EdgeError, EdgeStream};

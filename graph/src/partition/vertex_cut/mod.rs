@@ -1,14 +1,16 @@
 //! Edge partitioners, made fit for graph neural networks.
 //!
-//! `dbh`, `greedy`, `hdrf` and `2ps-l` give edges to partitions, and a node has a copy wherever it
-//! has an edge. A network needs every node once with all of its neighbours (SDT-GNN, Section II-B),
-//! so each node gets one owner among its copies: the partition that has most of its edges, since
-//! there the fewest neighbours are missing. The owner's list is then completed, as it is for every
-//! other partitioner, and what that costs is the replication factor of the report; that over the
-//! copies alone, which the papers of these partitioners give, is reported beside it.
+//! `dbh`, `greedy`, `hdrf` and `2ps-l` assign edges to partitions, and a node has a copy wherever
+//! it has an edge. A network needs every node once with all of its neighbours (SDT-GNN, Section
+//! II-B). So each node is owned by the partition that has most of its edges: there the fewest
+//! neighbours are missing.
 //!
-//! Edges are counted in a byte per node and partition: exact up to 255 of a node in a partition,
-//! and within halves rounded upwards of hubs.
+//! The owner's list is then completed, as for every other partitioner. The replication factor of
+//! the report includes this. The factor over the copies alone, which the papers of these
+//! partitioners state, is reported beside it.
+//!
+//! Edges are counted in a byte per node and partition. Counts are exact up to 255; for hubs above
+//! that, all counts of the node are halved, rounded upwards.
 
 mod dbh;
 mod greedy;

@@ -14,7 +14,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// No edges yet; `n_parts` is at least 1.
+    /// Returns a state without edges; `n_parts` is at least 1.
     pub(super) fn new(n_nodes: u32, n_parts: u16) -> Self {
         Self {
             n_parts,
@@ -31,17 +31,17 @@ impl State {
         (0..self.n_parts).map(PartId)
     }
 
-    /// Edges of `part`.
+    /// Returns the number of edges of `part`.
     pub(super) fn n_edges(&self, part: PartId) -> u64 {
         self.n_edges[part.index()]
     }
 
-    /// Edges of the emptiest and of the fullest partition.
+    /// Returns the numbers of edges of the emptiest and of the fullest partition.
     pub(super) fn fewest_and_most(&self) -> (u64, u64) {
         self.n_edges.iter().fold((u64::MAX, 0), |(min, max), &n| (min.min(n), max.max(n)))
     }
 
-    /// Whether `node` has an edge in `part`.
+    /// Returns whether `node` has an edge in `part`.
     pub(super) fn has_copy(&self, node: u32, part: PartId) -> bool {
         self.of_node(node)[part.index()] > 0
     }
@@ -55,12 +55,12 @@ impl State {
         &self.counts[node as usize * n_parts..][..n_parts]
     }
 
-    /// The partition of `among` with the fewest edges, of several the first.
+    /// Returns the partition of `among` with the fewest edges, of several the first.
     pub(super) fn emptiest(&self, among: impl Fn(PartId) -> bool) -> Option<PartId> {
         self.parts().filter(|&part| among(part)).min_by_key(|&part| (self.n_edges(part), part))
     }
 
-    /// Returns edge (u, v) to `part`.
+    /// Places edge (u, v) in `part`.
     pub(super) fn place(&mut self, u: u32, v: u32, part: PartId) {
         self.n_edges[part.index()] += 1;
         let n_parts = usize::from(self.n_parts);
@@ -73,9 +73,9 @@ impl State {
         }
     }
 
-    /// Owners of all nodes, and what the copies cost. Among several partitions with most of a
-    /// node's edges the one that owns least so far has it; nodes without edges come last and fill
-    /// up those that own least.
+    /// Returns the owners of all nodes and the cost of the copies. A node's owner is the partition
+    /// with most of its edges, among equals the one that owns least so far. Nodes without edges
+    /// come last and fill up those that own least.
     pub(super) fn finish(self) -> (Vec<PartId>, VertexCutReport) {
         let mut loads = Loads::new(self.n_parts);
         let n_nodes = (self.counts.len() / usize::from(self.n_parts)) as u32;

@@ -126,7 +126,7 @@ fn clusters_of(pairs: &[[u32; 2]], max_volume: usize) -> (BTreeMap<u32, usize>, 
     (of_nodes, clusters.iter().map(volume).collect())
 }
 
-/// Returns the paper word for word, with maps.
+/// Follows the paper word for word, with maps.
 fn two_ps(pairs: &[[u32; 2]], n_parts: u16) -> Model {
     let (of_nodes, volumes) = clusters_of(pairs, 2 * pairs.len() / usize::from(n_parts));
     let mut order: Vec<usize> = (0..volumes.len()).collect();

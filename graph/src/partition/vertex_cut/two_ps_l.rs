@@ -1,16 +1,16 @@
 //! 2PS-L, two phases and a score of two partitions (Mayer, Orujzade and Jacobsen, ICDE 2022).
 //!
-//! 1. Clusters: each edge may pull one of its ends into the cluster of the other, the end whose
-//!    cluster has less volume (sum of degrees) without it, as long as both clusters are of 2|E| / p
-//!    at most and the one that grows stays so. Clusters, largest volume first, go to the partition
-//!    of the least volume.
+//! 1. Clusters: each edge may move one of its ends into the cluster of the other. It is the end
+//!    whose cluster has less volume (sum of degrees) without it. Both clusters must be of 2|E| / p
+//!    at most, and the one that grows must stay so. Clusters, largest volume first, go to the
+//!    partition of the least volume.
 //! 2. Edges whose ends' clusters share a partition go there.
-//! 3. Each other edge goes to the better one of its ends' partitions: for each end u with a copy
-//!    there 2 − d(u) / (d(u) + d(v)), and for each end whose cluster is there the share of its
+//! 3. Each other edge goes to the better one of its ends' partitions. An end u with a copy there
+//!    scores 2 − d(u) / (d(u) + d(v)). An end whose cluster is there scores the share of its
 //!    cluster in the volume of both.
 //!
-//! A partition takes 1.05 · |E| / p edges at most; past that an edge goes to the hash of its
-//! richer end, and if that is full to the emptiest partition.
+//! A partition takes 1.05 · |E| / p edges at most. Past that an edge goes to the hash of its richer
+//! end, and if that is full to the emptiest partition.
 
 use std::cmp::Reverse;
 

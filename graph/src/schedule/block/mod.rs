@@ -18,8 +18,8 @@
 //! 3. the nodes;
 //! 4. for each block: the number of edges of each destination, then the code of each edge.
 //!
-//! Sampling numbers new nodes in the order of their edges, so the code of a source is how far it is
-//! behind the next new number: 0 says that the node is new. Most codes are 0 or small.
+//! Sampling numbers new nodes in the order of their edges. So the code of a source is its distance
+//! behind the next new number; 0 means a new node. Most codes are 0 or small.
 
 use std::io::Read;
 
@@ -82,7 +82,7 @@ pub(super) fn encode(batch: &Batch, place: Place, header_crc: u32) -> Result<Enc
     Ok(Encoded { bytes, n_ids: batch.nodes.len() as u32, digest })
 }
 
-/// Bytes of the block that starts with `frame`, if that is sound.
+/// Returns the bytes of the block that starts with `frame`, if that is sound.
 pub(super) fn len_of(frame: &[u8; FRAME_BYTES]) -> usize {
     FRAME_BYTES + u32_at(frame, 16) as usize
 }
@@ -97,7 +97,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// The shape of batches of a graph of `n_nodes` nodes that are drawn as `spec` says.
+    /// Returns the shape of batches of a graph of `n_nodes` nodes that are drawn as `spec` says.
     pub(super) fn of(spec: &ScheduleSpec, n_nodes: u32) -> Self {
         let n_hops = spec.fanouts.len();
         let mut n_met = spec.max_roots().min(n_nodes.into());
@@ -122,7 +122,7 @@ pub(super) fn decode(
     sound_batch(&planes(bytes, place, header_crc, shape)?, shape)
 }
 
-/// The same, with the digest that the writer gave it.
+/// Does the same, with the digest that the writer gave it.
 pub(super) fn decode_with_digest(
     bytes: &[u8],
     place: Place,
@@ -168,7 +168,7 @@ fn planes(
     Ok(planes)
 }
 
-/// At most `most_bytes` and one more; memory grows with what there really is.
+/// Decompresses at most `most_bytes` and one more; memory grows with the actual length.
 fn decompress(compressed: &[u8], most_bytes: usize) -> Result<Vec<u8>, BlockFault> {
     let codec = |error: std::io::Error| BlockFault::Codec(error.to_string());
     let mut planes = Vec::new();
@@ -268,7 +268,7 @@ fn to_planes(words: &[u32]) -> Vec<u8> {
     planes
 }
 
-/// Bytes that do not make a whole word are left out.
+/// Joins the planes; bytes that do not make a whole word are left out.
 fn from_planes(planes: &[u8]) -> Vec<u32> {
     let n = planes.len() / 4;
     let (low, high) = planes[..4 * n].split_at(2 * n);

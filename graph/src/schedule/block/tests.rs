@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 const PLACE: Place = Place { epoch: 1, worker: 2, batch: 3 };
 
-/// Returns any batch of a graph of `n_nodes` nodes with `n_hops` layers.
+/// Returns the shape of any batch of a graph of `n_nodes` nodes with `n_hops` layers.
 fn shape(n_nodes: u32, n_hops: usize) -> Shape {
     Shape { n_nodes, n_hops, max_raw_bytes: MAX_RAW_BYTES }
 }
@@ -34,7 +34,7 @@ fn any_batch() -> impl Strategy<Value = Batch> {
     })
 }
 
-/// Bytes of a block around `words`, checksum and lengths right.
+/// Returns the bytes of a block around `words`, checksum and lengths right.
 fn forged(words: &[u32]) -> Vec<u8> {
     let planes = to_planes(words);
     let zstd = zstd::bulk::compress(&planes, LEVEL).unwrap();

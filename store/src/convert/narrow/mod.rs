@@ -55,7 +55,7 @@ fn is_integer(dtype: Dtype) -> bool {
     }
 }
 
-/// The cases that matter most, with the processor's own conversion where it has one.
+/// Converts the most frequent case, with the processor's own conversion where it has one.
 fn f32_to_f16(values: &[f32], bits: &mut [u16]) {
     bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(values);
 }
@@ -84,9 +84,8 @@ fn from_f32(
     }
 }
 
-/// Returns the f32 on whose rounding to a shorter float the rounding of `x` itself agrees: not the
-/// nearest one, but of the two around `x` the one with an odd last bit (rounding to odd, Boldo and
-/// Melquiond 2008).
+/// Returns an f32 that rounds to the same shorter float as `x` does. For an inexact `x` it is the
+/// neighbour with an odd last bit (rounding to odd, Boldo and Melquiond 2008).
 fn to_odd_f32(x: f64) -> f32 {
     let nearest = x as f32;
     let bits = nearest.to_bits();
@@ -97,7 +96,7 @@ fn to_odd_f32(x: f64) -> f32 {
     f32::from_bits(if away { bits - 1 } else { bits + 1 })
 }
 
-/// From floats by way of f64, which holds all of them.
+/// Converts from floats by way of f64, which holds all of them.
 fn from_floats(from: Dtype, bytes: &[u8], to: Dtype, out: &mut [u8]) -> Result<(), Unfit> {
     let mut wide = [0f64; PIECE];
     let n = match from {
@@ -140,7 +139,7 @@ fn from_floats(from: Dtype, bytes: &[u8], to: Dtype, out: &mut [u8]) -> Result<(
     }
 }
 
-/// From integers by way of i64, which holds all of them.
+/// Converts from integers by way of i64, which holds all of them.
 fn from_integers(from: Dtype, bytes: &[u8], to: Dtype, out: &mut [u8]) -> Result<(), Unfit> {
     let mut wide = [0i64; PIECE];
     let n = match from {

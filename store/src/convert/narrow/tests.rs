@@ -99,7 +99,7 @@ fn same(a: Value, b: Value) -> bool {
     }
 }
 
-/// Each element on its own, then all up to the first that is refused.
+/// Checks each element on its own, then all up to the first that is refused.
 fn check(from: Dtype, bytes: &[u8], to: Dtype, sorted: &[f64]) {
     let (size, to_size) = (from.size_bytes(), to.size_bytes());
     let elements: Vec<&[u8]> = bytes.chunks_exact(size).collect();

@@ -28,7 +28,7 @@ impl Content {
         Arc::make_mut(&mut self.live).extend_from_slice(bytes);
     }
 
-    /// A sync that succeeds, or fails and forgets: a later one finds nothing left to write.
+    /// Syncs with success, or fails and forgets: a later sync finds nothing left to write.
     pub(super) fn sync(&mut self, succeeds: bool) {
         let unsynced = self.synced_bytes..self.live.len();
         if !succeeds && !unsynced.is_empty() {
@@ -37,8 +37,8 @@ impl Content {
         self.synced_bytes = self.live.len();
     }
 
-    /// The bytes after a loss of power: what was synced, and of the rest any length, each sector
-    /// as it was written, zeros, or garbage.
+    /// Returns the bytes after a loss of power: what was synced, and any length of the rest. Each
+    /// sector of the rest is as it was written, zeros, or garbage.
     pub(super) fn after_loss(&self, dice: &mut Dice) -> Self {
         let unsafe_ranges = self.unsafe_ranges();
         if unsafe_ranges.is_empty() {
@@ -71,7 +71,8 @@ impl Content {
         self.forgotten.iter().cloned().chain([unsynced]).filter(|range| !range.is_empty()).collect()
     }
 
-    /// Returns a file never gets shorter than what was synced.
+    /// Returns the length of the file after a loss of power. It is never shorter than what was
+    /// synced.
     fn length_after_loss(&self, ranges: &[Range<usize>], mood: Mood, dice: &mut Dice) -> usize {
         let mut shortest = self.live.len();
         for range in ranges.iter().rev() {
@@ -89,7 +90,7 @@ impl Content {
     }
 }
 
-/// Possible bytes of a sector, or of the part of it that was not synced.
+/// Tears a sector, or the part of it that was not synced: zeros, garbage, or what was written.
 fn tear(sector: &mut [u8], dice: &mut Dice) {
     match dice.below(4) {
         0 => sector.fill(0),

@@ -29,7 +29,7 @@ impl Dice {
         self.state
     }
 
-    /// A number below `bound`, which is not 0.
+    /// Returns a number below `bound`, which is not 0.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.word() % bound
     }
@@ -47,7 +47,7 @@ impl Dice {
         }
     }
 
-    /// Whether one thing of a group in this mood stays.
+    /// Returns whether one thing of a group in this mood stays.
     pub(super) fn keeps(&mut self, mood: Mood) -> bool {
         match mood {
             Mood::Keeps => true,

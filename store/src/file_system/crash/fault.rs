@@ -116,7 +116,8 @@ impl Fault {
         }
     }
 
-    /// Whether a sync that fails so has lost the data: the system forgets what it could not write.
+    /// Returns whether a sync that fails so has lost the data: the system forgets what it could not
+    /// write.
     pub(super) fn loses_data(self) -> bool {
         matches!(self, Self::Errno(Errno::IO | Errno::NOSPC))
     }
@@ -148,7 +149,7 @@ impl Trigger {
         self.has_struck
     }
 
-    /// The fault that `operation` suffers.
+    /// Returns the fault that `operation` suffers.
     pub(super) fn strikes(&mut self, operation: Operation) -> Option<Fault> {
         let plan = self.armed.filter(|plan| plan.fault.befalls(operation))?;
         if self.n_spared < plan.after {

@@ -36,7 +36,7 @@ enum Fate {
 }
 
 impl Folder {
-    /// A folder whose names are all durable.
+    /// Returns a folder whose names are all durable.
     pub(super) fn durable(names: Names) -> Self {
         Self { live: names.clone(), base: names, log: Vec::new() }
     }
@@ -50,7 +50,7 @@ impl Folder {
         self.log.push((change, Fate::Pending));
     }
 
-    /// A sync of the folder that succeeds, or fails and forgets.
+    /// Syncs the folder with success, or fails and forgets.
     pub(super) fn sync(&mut self, succeeds: bool) {
         let fate = if succeeds { Fate::Durable } else { Fate::Forgotten };
         for (_, pending) in self.log.iter_mut().filter(|(_, fate)| *fate == Fate::Pending) {
@@ -63,7 +63,7 @@ impl Folder {
         }
     }
 
-    /// The names after a loss of power: each undecided change has happened or not.
+    /// Returns the names after a loss of power: each undecided change has happened or not.
     pub(super) fn after_loss(&self, dice: &mut Dice) -> Names {
         let mood = dice.mood();
         let mut names = self.base.clone();

@@ -12,7 +12,7 @@
 //!
 //! A sync that fails has forgotten what it was for: the bytes or names stay undecided although
 //! later syncs succeed. A write to a key-value store that fails may show up when the store is
-//! opened again, and no other is taken before that, or before the store has recovered in place. A
+//! opened again. No other is taken before that, or before the store has recovered in place. A
 //! device is full while a sticky [`Fault`] for want of space is armed, and has room after it. A
 //! file or folder that is moved to another folder comes there and goes here, each on its own. Not
 //! simulated: two folders' order of events (none is assumed), damage of what was synced.
@@ -55,7 +55,7 @@ impl CrashDevice {
         Self { state: Arc::new(Mutex::new(State::new(seed))) }
     }
 
-    /// From here on the device does not do what it promises.
+    /// Makes the device break a promise from here on.
     pub fn neglect(&self, neglect: Neglect) {
         self.lock().neglect = Some(neglect);
     }
@@ -86,7 +86,7 @@ impl CrashDevice {
         Self { state: Arc::new(Mutex::new(self.lock().after_loss(seed))) }
     }
 
-    /// The lock is held within one operation, which ends also when it fails.
+    /// Locks the state for one operation, which ends also when it fails.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,7 +193,7 @@ impl FileSystem for CrashDevice {
         self.sync_node(node)
     }
 
-    /// Nothing waits in memory, and operations of one thread have one order.
+    /// Returns `false`: nothing waits in memory, and operations of one thread have one order.
     fn waits(&self) -> bool {
         false
     }

@@ -41,7 +41,7 @@ enum Stage {
 }
 
 impl Pairs {
-    /// Its files are removed; that is not durable.
+    /// Removes its files; that is not durable.
     pub(super) fn remove(&mut self) {
         if self.stage == Stage::Present {
             self.stage = Stage::Uncertain;
@@ -243,9 +243,9 @@ impl KeyValues for CrashPairs {
         self.change(Operation::FlushPairs, |_, _| Ok(()))
     }
 
-    /// Finds what had failed in its log, or does not, and writes over it what was there before:
-    /// until that is durable it stays in doubt. A batch that removes a range stays where it is
-    /// found.
+    /// Finds the failed batch in its log, or does not, and writes over it what was there before.
+    /// Until that is durable the batch stays in doubt. A batch that removes a range stays where it
+    /// is found.
     fn recover(&self) -> io::Result<()> {
         let Mode::Writes { has_failed } = &self.mode else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "opened for reading"));

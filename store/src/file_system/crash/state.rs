@@ -83,7 +83,7 @@ impl State {
         }
     }
 
-    /// The node at `path`.
+    /// Returns the node at `path`.
     pub(super) fn find(&self, path: &Path) -> io::Result<NodeIdx> {
         let mut node = ROOT;
         for name in names(path)? {
@@ -93,7 +93,7 @@ impl State {
         Ok(node)
     }
 
-    /// The folder that holds, or will hold, the last name of `path`, and that name.
+    /// Returns the folder that holds, or will hold, the last name of `path`, and that name.
     pub(super) fn parent<'a>(&self, path: &'a Path) -> io::Result<(NodeIdx, &'a str)> {
         let (name, above) = match names(path)?.split_last() {
             Some((&name, above)) => (name, above.to_vec()),

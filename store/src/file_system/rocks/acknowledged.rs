@@ -5,9 +5,9 @@
 //! its own after each write. A store that comes back with less has lost what was acknowledged. One
 //! that comes back with as much has lost nothing, whatever its logs end in.
 //!
-//! The file is not synced: that would take each put twice as long. It survives the process. After
-//! a loss of power it may be as old as the system leaves dirty pages (30 s on Linux), and never
-//! newer than the logs, since these are synced first.
+//! The file is not synced: that would make each put take twice as long. It survives the process.
+//! After a loss of power it may be as old as the system leaves dirty pages (30 s on Linux). It is
+//! never newer than the logs, since these are synced first.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};

@@ -105,7 +105,8 @@ impl Killed {
         fs::write(self.dir().join(name), bytes).unwrap();
     }
 
-    /// Both ways to open fail, name the file and say what to do; nothing has changed on disk.
+    /// Asserts that both ways to open fail, name the file and say what to do, and change nothing on
+    /// disk.
     #[track_caller]
     fn assert_refused(&self, name: &str, what: &str) {
         let before = contents(&self.dir());
@@ -220,7 +221,7 @@ fn every_missing_sector_of_what_was_acknowledged_is_reported() {
     }
 }
 
-/// Zeros that begin with a record, and a record that begins with the next block: the writes after
+/// Zeros that begin with a record, and a record that begins with the next block. The writes after
 /// the zeros have the sequence numbers that were acknowledged.
 #[test]
 fn zeros_over_whole_writes_before_a_block_are_reported() {

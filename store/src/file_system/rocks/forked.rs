@@ -1,9 +1,11 @@
 //! Rules of RocksDB in a forked child; its threads and locks are of the whole process.
 //!
-//! Its threads flush what a process writes, and a child has none of its parent's: a child of a
-//! process that has opened a database writes to none. Its locks, and the C++ library's for shared
-//! pointers, stay held in the child where a thread of the parent held them at the fork: a child of
-//! a process that was writing opens none. Threads of databases that are read only sleep.
+//! RocksDB's threads flush what a process writes, and a child has none of its parent's threads. So
+//! a child of a process that has opened a database writes to none.
+//!
+//! A lock of RocksDB, or of the C++ library for shared pointers, stays held in the child if a
+//! thread of the parent held it. So a child of a process that was writing opens none.
+//! Threads of databases that are read only sleep.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

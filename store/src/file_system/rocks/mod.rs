@@ -140,8 +140,8 @@ impl Rocks {
     /// Opens a consistent state beside a process that writes.
     ///
     /// RocksDB reads its manifest first and its logs after. A log whose rows went into tables in
-    /// between is in neither: so logs that are gone afterwards mean to look again, and so does a
-    /// failure while files came and went.
+    /// between is in neither. So it is opened again where logs are gone afterwards, or where it
+    /// failed while files came and went.
     fn open_for_reading(dir: &Path) -> io::Result<(DB, Replay)> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let before = names(dir)?;
@@ -289,7 +289,7 @@ fn names(dir: &Path) -> io::Result<BTreeSet<String>> {
     fs::read_dir(dir)?.map(name).collect()
 }
 
-/// RocksDB reports a taken lock only in words.
+/// Returns whether a lock is taken, which RocksDB reports only in words.
 fn is_locked(error: &rocksdb::Error) -> bool {
     let words = error.as_ref();
     words.contains("lock hold by current process") || words.contains("While lock file")
@@ -333,7 +333,8 @@ fn options(replay: Replay) -> io::Result<Options> {
     Ok(options)
 }
 
-/// RocksDB blames its manifest for a table that it cannot open, and for a system that refuses.
+/// Corrects an error of opening: RocksDB blames its manifest for a table that it cannot open, and
+/// for a system that refuses.
 fn failed_to_open(error: rocksdb::Error) -> io::Error {
     let error = failed(error);
     let message = match error.to_string().split_once("The file") {

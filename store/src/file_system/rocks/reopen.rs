@@ -1,10 +1,11 @@
 //! A RocksDB that is closed and opened again in place once a write to it has failed.
 //!
-//! After a write that found the disk full RocksDB takes no other, and what it left in its log is
-//! not known: all of the batch, a part that the next opening drops, or nothing. RocksDB's memory
-//! still is as before, since a batch goes there after the log. So the values that the batch was to
-//! change are read from there before the store is closed, and written back after it is open again.
-//! A batch that removes a range is not undone, since what was in the range is not known: it is
+//! After a write that found the disk full RocksDB takes no other. Its log may then have all of the
+//! batch, a part that the next opening drops, or nothing. RocksDB's memory is as before, since a
+//! batch goes there after the log. So the old values are read from memory before the store is
+//! closed, and written back after it is open again.
+//!
+//! A batch that removes a range is not undone, since the pairs in the range are not known. It is
 //! there as a whole, or not at all.
 
 use std::collections::BTreeSet;
@@ -18,7 +19,7 @@ use rustix::fs::statvfs;
 use super::Rocks;
 use crate::file_system::{Access, Change, EachPair, KeyValues};
 
-/// Bytes that must be free before a store is opened again, besides twice those of its logs: they
+/// Bytes that must be free before a store is opened again, besides twice those of its logs. Logs
 /// become tables then, beside a new log, a manifest and settings.
 const FREE_BYTES_MIN: u64 = 4 << 20;
 
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(found, [Some("1".to_owned()), None, Some("3".to_owned())]);
     }
 
-    /// A batch whose sync failed is whole in the log, and the next opening finds it there.
+    /// Writes a batch whole into the log although its sync failed; the next opening finds it there.
     fn reach_the_log(store: &Reopening, batch: &[Change]) {
         fail(store, batch);
         // What was there is read from memory before the log is gone through.

@@ -5,8 +5,8 @@
 //! checksum, and [`super::acknowledged`] finds out when a log ends too early. Three kinds of
 //! damage escape both (11.8, `db/log_reader.cc`):
 //!
-//! - the type of a record of a recycled log, which we never write: one flipped bit of a sound type
-//!   makes it, and the reader loops for ever;
+//! - the type of a record of a recycled log, which is never written: one flipped bit makes it, and
+//!   the reader loops for ever;
 //! - zeros in place of a header: it skips the rest of the block, and reads the blocks after it;
 //! - a length that leads past the end of the manifest: its later edits count as not written.
 //!

@@ -17,8 +17,9 @@ enum Controller {
     V2,
 }
 
-/// Bytes of memory that this process may use beyond what it has: what the machine has free or can
-/// free, and what its control groups allow. `None` where the system reports neither.
+/// Returns the bytes of memory that this process may use beyond what it has. They are limited by
+/// what the machine has free or can free, and by its control groups. Returns `None` where the
+/// system reports neither.
 #[must_use]
 pub fn available_memory_bytes() -> Option<u64> {
     let machine = read("/proc/meminfo").and_then(|text| kib_of(&text, "MemAvailable:"));

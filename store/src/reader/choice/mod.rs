@@ -14,8 +14,8 @@ use super::{DirectReader, MappedReader, PreadReader, RowReader};
 use crate::error::StoreError;
 use crate::segment::Segment;
 
-/// Segments of up to this share of the memory that the process may have are mapped: the rest is
-/// for the process itself and for what else it reads.
+/// Share of the memory that the process may have, as a divisor: segments of up to this share are
+/// mapped. The rest is for the process itself and for what else it reads.
 const MAPPED_SHARE: u64 = 2;
 
 /// A way to the rows of segments.
@@ -87,11 +87,12 @@ impl FromStr for ReaderKind {
     }
 }
 
-/// Mapped or direct, and why, for segments of `segment_bytes` all together in a process that may
-/// have `available_bytes` of memory; direct where the system does not tell how much.
+/// Returns mapped or direct, and why, for segments of `segment_bytes` all together in a process
+/// that may have `available_bytes` of memory. It is direct where the system does not report how
+/// much.
 ///
 /// A map is fastest for rows in the page cache. Once they do not fit there, each miss of a map is
-/// one small read that its thread waits for, where direct reads are joined and go in parallel.
+/// one small read that its thread waits for. Direct reads are joined and run in parallel.
 #[must_use]
 pub fn choose(segment_bytes: u64, available_bytes: Option<u64>) -> (ReaderKind, String) {
     let Some(available_bytes) = available_bytes else {

@@ -11,12 +11,12 @@ use crate::segment::Segment;
 /// disk that completes several large reads together must not wait until all of them are copied.
 const COPY_BYTES_PER_TURN: usize = 128 << 10;
 
-/// The share of the reads in flight that are waited for together: few enough that the disk does
-/// not run dry, enough that the thread is not woken for each.
+/// Share of the reads in flight that are waited for together, as a divisor. It is low enough that
+/// the disk does not run dry, and high enough that the thread is not woken for each read.
 const WAIT_SHARE: usize = 8;
 
-/// Reads a plan's extents through `queue`, many at a time, and copies each planned row out of
-/// pages that were checked to its place in `out`.
+/// Reads a plan's extents through `queue`, many concurrently. Copies each planned row out of
+/// checked pages to its place in `out`.
 ///
 /// Returns when no read is in flight, also with an error, which is the first that came.
 pub(super) fn execute(

@@ -13,9 +13,9 @@ use crate::graph::{segment_file, version_of_file};
 use crate::segment::SegmentIdentity;
 
 impl Look<'_> {
-    /// A segment that a compaction has written after the one of `record`, if it has rows that
-    /// nothing else has: its own version's, for which the catalog is too old, or those of pages
-    /// that are `found` lost. A compaction checks what it writes, and all that it reads was
+    /// Returns a segment that a compaction has written after the one of `record`, if it has rows
+    /// that nothing else has. These are of its own version, for which the catalog is too old, or of
+    /// pages that are `found` lost. A compaction checks what it writes, and all that it reads was
     /// committed.
     pub(super) fn later(
         &mut self,
@@ -39,7 +39,8 @@ impl Look<'_> {
             .filter(|(_, mended)| !only_whole || (mended.proven && mended.lost_pages.is_empty())))
     }
 
-    /// The newest file of a version above `above` that can be used, as it says itself what it is.
+    /// Returns the newest file of a version above `above` that can be used, as it says itself what
+    /// it is.
     pub(super) fn newest(
         &self,
         above: u32,

@@ -31,8 +31,7 @@ pub(super) struct Contents {
     pub(super) records: Vec<TensorRecord>,
     /// Records of deltas that make sense, prepared ones too.
     pub(super) deltas: Vec<TensorDelta>,
-    /// How many servers are to hold the partition, if that was said. Why the catalog must be built
-    /// again; `None` if it may stay.
+    /// Reason why the catalog must be built again; `None` if it may stay.
     pub(super) broken: Option<String>,
     /// Its log is damaged: this is an earlier state, and segments may have moved on.
     pub(super) salvaged: bool,
@@ -148,7 +147,7 @@ impl Contents {
         Ok(Self { part_dir, catalog, version, records, deltas, broken, salvaged, losses })
     }
 
-    /// The record of a tensor.
+    /// Returns the record of a tensor.
     pub(super) fn record(&self, tensor: &str) -> Option<&TensorRecord> {
         self.records.iter().find(|record| record.tensor == tensor)
     }
@@ -238,7 +237,8 @@ impl Scan {
         }
     }
 
-    /// The newest of several records of a tensor counts; they come in the order of versions.
+    /// Adds a record, which replaces earlier ones of its tensor: records come in the order of
+    /// versions.
     fn add_record(&mut self, tensor: &str, version: u32, record: SegmentRecord) {
         self.records.retain(|known| known.tensor != tensor);
         let tensor = tensor.to_owned();
@@ -294,7 +294,7 @@ fn usable(
     Ok(record)
 }
 
-/// Whether a put can have written a row.
+/// Returns whether a put can have written a row.
 pub(super) fn is_row(
     graph: &Graph,
     tensor: &str,

@@ -17,11 +17,11 @@ use crate::segment::{Segment, SegmentIdentity};
 use crate::tensor::TensorSpec;
 use crate::verify::check_stretch;
 
-/// Chooses the deltas over the segments of `work`: those that the catalog names, and where it is an
-/// old one or lost, those that the folder has. Notes the rows that are lost.
+/// Chooses the deltas over the segments of `work`: those that the catalog names. Where the catalog
+/// is an old one or lost, those that the folder has are chosen too. Notes the rows that are lost.
 ///
-/// One that cannot be opened moves to quarantine, and its rows have the values of earlier versions.
-/// So does one that a damaged segment has taken in: it may have the only copy of rows.
+/// A delta that cannot be opened moves to quarantine, and its rows have the values of earlier
+/// versions. So does one that a damaged segment has taken in: it may have the only copy of rows.
 pub(super) fn plan_deltas(
     actions: &mut RepairActions,
     graph: &Graph,

@@ -57,8 +57,8 @@ pub(super) fn publish_catalog(
     actions.finish(&dir, action, contents.catalog)
 }
 
-/// Rows that are pending by an old copy of a catalog, whose files are of later versions: those that
-/// a file has taken in go, and the others stay pending, for the version after the files'.
+/// Rows that are pending by an old copy of a catalog, whose files are of later versions. Those that
+/// a file has taken in go. The others stay pending, for the version after the files'.
 struct Moved {
     /// Each tensor with the newest version that a file of it has rows of.
     newest: BTreeMap<String, u32>,
@@ -71,7 +71,7 @@ struct Moved {
 }
 
 impl Moved {
-    /// `None` where all rows keep their version.
+    /// Returns the rows that change; `None` where all rows keep their version.
     fn of(
         contents: &Contents,
         work: &[TensorWork],

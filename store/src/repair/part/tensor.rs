@@ -210,7 +210,7 @@ impl Look<'_> {
         }
     }
 
-    /// Returns all rows of a segment up.
+    /// Gives up all rows of a segment.
     fn give_up(&mut self, record: &TensorRecord, reason: String) -> Result<TensorWork, StoreError> {
         let path = self.part_dir.join(&record.record.file);
         let range = self.graph.book().range(self.part);

@@ -34,7 +34,7 @@ impl HeaderFooter {
         })
     }
 
-    /// The description in the file; its header first, then the footer's copy.
+    /// Returns the description in the file; its header first, then the footer's copy.
     pub(super) fn identity(&self) -> Option<(SegmentIdentity, SegmentCodec)> {
         let heads = [Some(&self.head), self.seal.as_ref().map(|seal| &seal.head)];
         heads.into_iter().flatten().find_map(|head| match head {
@@ -50,7 +50,7 @@ pub(crate) fn identity_of(file: &dyn FileReader) -> Option<SegmentIdentity> {
     HeaderFooter::read(file, file_bytes).identity().map(|(identity, _)| identity)
 }
 
-/// The format of a segment that only a later release reads.
+/// Returns the format of a segment that only a later release reads.
 pub(crate) fn newer_format_of(file: &dyn FileReader) -> Option<u32> {
     let file_bytes = file.len_bytes().ok()?;
     HeaderFooter::read(file, file_bytes).newer()

@@ -19,7 +19,7 @@ pub(crate) struct Placeholder {
 }
 
 impl Placeholder {
-    /// The stub for the lost segment `identity`; the same at every call.
+    /// Returns the placeholder for the lost segment `identity`; the same at every call.
     ///
     /// Row groups of one byte each keep it small, whatever the rows are. `None` for rows that no
     /// segment can have.

@@ -1,10 +1,11 @@
 //! Which tables a damaged segment had: evidence against evidence.
 //!
 //! A page's checksum is known twice: from the stored table, and from the page itself. Where both
-//! agree, page and entry are sound (but for one chance in 2³²). Where they differ, one of them is
-//! damaged, and a witness of the whole table decides: the catalog's digest, or the footer's CRC-32
-//! where there is no catalog. Each way to choose sides is put before the witness, in bulk for
-//! entries that were damaged together; what the witness knows is the table that was written.
+//! agree, page and entry are sound (except for one chance in 2³²). Where they differ, one of them
+//! is damaged, and a witness of the whole table decides. The witness is the catalog's digest, or
+//! the footer's CRC-32 where there is no catalog. Each way to choose sides is put before it, in
+//! bulk for entries that were damaged together. The table that it knows is the one that was
+//! written.
 
 use crate::limits::PAGE_BYTES;
 
@@ -82,8 +83,8 @@ impl Remains<'_> {
     }
 }
 
-/// Returns the sets of entries for which to choose between the table and the pages: each on its own
-/// where they are few, or else sector by sector.
+/// Returns the sets of entries for which to choose between the table and the pages. Each entry is a
+/// set where they are few, in all or in their sector. Otherwise a sector is one set.
 fn choices(stored: &[Option<u32>], sums: &[u32]) -> Vec<Vec<usize>> {
     let differ = |&i: &usize| stored[i].is_some_and(|entry| entry != sums[i]);
     let disputed: Vec<usize> = (0..sums.len()).filter(differ).collect();

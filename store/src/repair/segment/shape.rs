@@ -7,7 +7,8 @@ use crate::layout::{Sections, SegmentLayout};
 use crate::limits::PAGE_BYTES;
 use crate::segment::SegmentIdentity;
 
-/// Pages of rows of a compressed segment that has this length, `most` at most.
+/// Returns the number of pages of rows of a compressed segment that has this length, `most` at
+/// most.
 pub(super) fn pages_of(file_bytes: u64, n_groups: u32, most: u64) -> u64 {
     let length =
         |n_pages| Sections { data_bytes: n_pages * PAGE_BYTES, n_groups, n_listed: 0 }.file_bytes();
@@ -19,7 +20,7 @@ pub(super) fn pages_of(file_bytes: u64, n_groups: u32, most: u64) -> u64 {
     low
 }
 
-/// The layout that tables describe; `None` when they contradict the rows or the pages.
+/// Returns the layout that tables describe; `None` when they contradict the rows or the pages.
 pub(super) fn layout(
     identity: &SegmentIdentity,
     codec: SegmentCodec,

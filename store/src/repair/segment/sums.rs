@@ -11,7 +11,8 @@ use crate::limits::PAGE_BYTES;
 /// Pages that are read together; they stay in a core's cache until they are summed.
 pub(super) const PAGES_PER_READ: u64 = 64;
 
-/// Checksum of each of `n_pages` pages; what is gone or cannot be read of a page counts as zeros.
+/// Returns the checksum of each of `n_pages` pages; what is gone or cannot be read of a page counts
+/// as zeros.
 ///
 /// Memory: 4 bytes per page, and 256 KiB per thread.
 pub(super) fn page_sums(

@@ -7,8 +7,8 @@ use super::*;
 use crate::file_system::{Access, Change, Disk, FileSystem};
 use crate::update::View;
 
-/// Every third row put for version 2, every fifth for version 3; of those versions a segment that
-/// no record names, of a compaction that was cut off. Then puts that continue.
+/// A graph with every third row put for version 2 and every fifth for version 3. A compaction that
+/// was cut off has left a segment of those versions that no record names. Then puts continue.
 struct CutOff {
     model: Model,
     /// The file of the segment, in both partitions.
@@ -105,9 +105,9 @@ fn the_deltas_that_a_damaged_later_segment_has_taken_in_are_kept() {
     }
 }
 
-/// Returns a graph whose first partition has an old copy of its catalog: `packed` was put with
-/// `pending` by then, and with `then` before the commit that the copy knows nothing of; and `feat`
-/// was compacted.
+/// Returns a graph with old copies of its catalogs, and its latest rows. Some rows of `packed` were
+/// put before the copies were made, and some with `then` afterwards. Two commits and a compaction
+/// of `feat` followed.
 fn with_an_old_catalog(then: Option<u8>) -> (Patient, Rows) {
     let model = import();
     let live = open(&model.path());

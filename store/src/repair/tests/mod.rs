@@ -179,7 +179,7 @@ impl Patient {
         rows
     }
 
-    /// Repairs after a dry run that must tell the same and change nothing; afterwards a second
+    /// Repairs after a dry run that must report the same and change nothing. Afterwards a second
     /// repair has nothing to do, and nothing that was there before is gone.
     fn repair(&self) -> RepairReport {
         let before = contents(&self.graph());

@@ -19,7 +19,8 @@ enum History {
     GoneTooSoon,
 }
 
-/// `feat` rewritten and compacted, a few rows of `packed` put, all committed; then a kill.
+/// Rewrites and compacts `feat`, puts a few rows of `packed` and commits all; returns what a kill
+/// leaves.
 fn killed(history: History) -> Model {
     let model = import();
     let dir = tempfile::tempdir().unwrap();

@@ -11,8 +11,8 @@ use crate::row::RowIdx;
 
 const ZSTD: SegmentCodec = SegmentCodec::Zstd { group_rows: 5 };
 
-/// Returns a file whose every checksum is right, of any data and group lengths, and with any number
-/// for the bytes of all groups in its footer.
+/// Returns a file of any data and group lengths whose every checksum is right. Its footer has any
+/// number for the bytes of all groups.
 fn forge(identity: &SegmentIdentity, data: &[u8], lengths: &[u32], data_bytes: u64) -> Vec<u8> {
     let header = identity.to_page(ZSTD);
     let checksum = PageChecksum::new(identity.segment);

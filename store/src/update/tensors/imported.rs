@@ -15,7 +15,7 @@ use crate::source::{TensorSource, check_source};
 
 impl GraphHandle {
     /// Adds the rows of `source` as tensor `name` to the partitions that are on this machine, all
-    /// of which must be open; returns the graph with it. The source has a row for each external id.
+    /// of which must be open. Returns the graph with it. The source has a row for each external id.
     /// Where other machines have partitions, each adds the tensor to its own.
     ///
     /// Memory: 4 bytes per node of the largest partition, and that of an import. `progress`

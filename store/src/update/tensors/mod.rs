@@ -2,8 +2,8 @@
 //!
 //! Crash argument for a tensor that comes:
 //!
-//! 1. Each partition's rows are written into a segment, synced, moved to its name, and recorded in
-//!    the partition's catalog as new: no reader looks there yet.
+//! 1. Each partition's rows are written into a segment, which is synced and moved to its name. The
+//!    partition's catalog records it as new: no reader looks there yet.
 //! 2. `graph.toml` is replaced by one that lists the tensor. That is the switch, for all
 //!    partitions.
 //! 3. The catalogs record the segments as any other, with the new text of `graph.toml`.
@@ -137,8 +137,8 @@ impl GraphHandle {
         Ok(graph)
     }
 
-    /// Makes the catalogs of `parts` agree with `graph.toml`: what a failed drop of a tensor has
-    /// left there would lie over a new tensor of the name.
+    /// Makes the catalogs of `parts` agree with `graph.toml`. Otherwise what a failed drop of a
+    /// tensor has left there would cover a new tensor of the name.
     fn settle_all(&self, parts: &[Arc<PartHandle>]) -> Result<(), StoreError> {
         let _alone = self.commits();
         parts.iter().try_for_each(|it| settle(&self.graph, it.part, &it.catalog).map(drop))
@@ -270,8 +270,8 @@ impl NewTensor {
         Ok(())
     }
 
-    /// Makes the tensor part of the graph, which it returns: on disk, for the partitions as they
-    /// are open, and for every opening from now on.
+    /// Makes the tensor part of the graph, which it returns. It is then on disk, in the open
+    /// partitions, and in every opening from now on.
     ///
     /// Fails with [`StoreError::TensorRefused`] where rows are missing, or partitions came or went
     /// since it was begun, and with [`StoreError::Busy`] while one is copied. Nothing is left then,
@@ -420,7 +420,7 @@ impl Staged {
         Ok(Arc::new(TensorHandle::new(spec.clone(), catalog, current, None, &[])))
     }
 
-    /// Returns a whole file its name.
+    /// Moves a whole file to its name, durably.
     fn publish(&self, graph: &Graph) -> Result<(), StoreError> {
         let (device, dir) = (&**graph.device(), graph.part_dir(self.part.part));
         let (from, to) = (dir.join(self.temporary()), dir.join(&self.file));
@@ -453,8 +453,8 @@ fn replace_meta(graph: &Graph, meta: &GraphMeta) -> Result<Graph, StoreError> {
     Graph::open_on(Arc::clone(graph.device()), graph.dir())
 }
 
-/// Brings a catalog in step with `graph.toml` after a tensor came or went and that was cut off:
-/// records of tensors that it does not list go, and their files to quarantine. Returns the graph as
+/// Brings a catalog in step with `graph.toml` after an addition or a drop of a tensor was cut off.
+/// Records of tensors that it does not list go, and their files to quarantine. Returns the graph as
 /// it is stored.
 pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<Graph, StoreError> {
     // As it is now: a tensor may have come or gone since the graph was opened.

@@ -53,8 +53,8 @@ fn write(live: &GraphHandle, nodes: &[Progress], share: u32, stop: &AtomicBool) 
     }
 }
 
-/// Every row of the latest is at least what was acknowledged before, and at most what was begun
-/// after.
+/// Checks that every row of the latest is at least what was acknowledged before, and at most what
+/// was begun after. Returns the number of gathers.
 fn read_latest(live: &Arc<GraphHandle>, nodes: &[Progress], stop: &AtomicBool) -> u32 {
     let (_stopping, store) = (Stop(stop), latest(live));
     let mut n_gathers = 0;
@@ -72,7 +72,7 @@ fn read_latest(live: &Arc<GraphHandle>, nodes: &[Progress], stop: &AtomicBool) -
     n_gathers
 }
 
-/// Returns a pinned view never changes, and versions only grow.
+/// Checks that a pinned view never changes, and that versions only grow.
 fn read_pinned(live: &Arc<GraphHandle>, stop: &AtomicBool) -> u32 {
     let _stopping = Stop(stop);
     let (mut n_pins, mut before) = (0, vec![0; N_NODES as usize]);

@@ -40,7 +40,7 @@ impl Pair {
         open(&self.folder(), OpenMode::Follow).unwrap()
     }
 
-    /// The first copy of a partition.
+    /// Brings the first copy of a partition.
     fn bring(&self, part: PartId) {
         let files = self.writer.part_files(part).unwrap();
         let arrival = Arrival::find_or_begin(&self.folder(), part, 1).unwrap();

@@ -27,8 +27,8 @@ use crate::import::TensorOptions;
 use crate::reader::OpenOptions;
 use crate::source::NpySource;
 
-/// Tensors of the graphs here with their widths in bytes: one of the shortest rows there are, which
-/// are compressed, and one whose rows cross pages.
+/// Tensors of the graphs here with their widths in bytes. One has the shortest rows there are,
+/// which are compressed. Rows of the other cross pages.
 const TENSORS: [(&str, usize); 2] = [("mark", 1), ("feat", 99)];
 
 /// Returns the row that put number `seq` puts: any two of them differ in every element.

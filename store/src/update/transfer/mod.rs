@@ -1,8 +1,8 @@
 //! Partitions that come and go while a graph is open: sealed, given up, taken in.
 //!
-//! `docs/replication.md` has the steps and the owner of the partition at each; here is the side
-//! that has it, and how one that has come is opened. A folder's name owns a partition, so that
-//! giving it up is one rename, and nothing that this module keeps in memory outlives a crash.
+//! `docs/replication.md` has the steps and the owner of the partition at each. Here is the side
+//! that has the partition, and the opening of one that has come. A folder's name owns a partition,
+//! so that giving it up is one rename. Nothing that this module keeps in memory outlives a crash.
 
 mod export;
 mod open_received;

@@ -28,7 +28,7 @@ impl GraphHandle {
         Ok(self.version())
     }
 
-    /// Returns the graph as it is stored; fails with [`StoreError::MoveRefused`] where its tensors
+    /// Returns the graph as it is stored. Fails with [`StoreError::MoveRefused`] where its tensors
     /// are not those that are open here, in their order: readers name tensors by position.
     ///
     /// Tensors may have been added since the graph was opened.

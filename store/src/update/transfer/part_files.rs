@@ -37,8 +37,8 @@ struct OpenFile {
 }
 
 impl GraphHandle {
-    /// The committed version of a partition with its files, `graph.toml` and the lists of edges
-    /// among them.
+    /// Returns the committed version of a partition with its files, `graph.toml` and the lists of
+    /// edges among them.
     pub fn part_files(&self, part: PartId) -> Result<PartFiles, StoreError> {
         let open = self.now().get(part.index()).cloned().flatten();
         let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
@@ -61,7 +61,7 @@ impl GraphHandle {
 }
 
 impl PartFiles {
-    /// What says which files they are.
+    /// Returns the manifest, which says which files they are.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
@@ -112,7 +112,7 @@ impl PartFiles {
 /// A tensor at a version.
 type TensorAt = (Arc<TensorHandle>, Arc<TensorVersion>);
 
-/// The tensors of a partition at its version.
+/// Returns the tensors of a partition at its version.
 fn one_version(part: &PartHandle) -> Result<(u32, Vec<TensorAt>), StoreError> {
     for _ in 0..LOOKS_MAX {
         let version = part.version();

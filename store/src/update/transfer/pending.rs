@@ -12,7 +12,7 @@ use crate::transfer::piece;
 
 /// Pending rows that are still to be read, by tensor and version.
 ///
-/// Rows that a commit has prepared are among them, for the version that it has prepared: at their
+/// Rows that a commit has prepared are among them, for the version that it has prepared. At their
 /// new owner the same commit prepares them again.
 #[derive(Debug)]
 pub(super) struct UncommittedRows(VecDeque<Stretch>);
@@ -31,7 +31,7 @@ struct Stretch {
 }
 
 impl UncommittedRows {
-    /// Lists the pending rows of a partition that is sealed, as its catalog has them: a commit that
+    /// Lists the pending rows of a partition that is sealed, as its catalog has them. A commit that
     /// has failed may have recorded more than is known in memory.
     pub(super) fn of(live: &GraphHandle, part: &PartHandle) -> Result<Self, StoreError> {
         let (catalog, mut all) = (&part.catalog, VecDeque::new());
@@ -57,7 +57,7 @@ impl UncommittedRows {
         Ok(Self(all))
     }
 
-    /// Whether all have been read.
+    /// Returns whether all have been read.
     pub(super) fn is_over(&self) -> bool {
         self.0.is_empty()
     }

@@ -17,8 +17,8 @@ const COUNTED_MIN: Duration = Duration::from_secs(1);
 pub(super) struct Seals(VecDeque<(Instant, Instant)>);
 
 impl Seals {
-    /// Notes a seal that begins now, where the one before ends; `false`, and nothing noted, where
-    /// puts might have less than half of the time then.
+    /// Notes a seal that begins now, where the one before ends. Returns `false`, and notes nothing,
+    /// where puts might have less than half of the time then.
     pub(super) fn begin(&mut self, now: Instant) -> bool {
         self.end(now);
         self.0.retain(|&(_, end)| now.saturating_duration_since(end) < WINDOW);
@@ -30,7 +30,7 @@ impl Seals {
         may_begin
     }
 
-    /// The last one ends now, if it has not yet.
+    /// Ends the last one now, if it has not yet.
     pub(super) fn end(&mut self, now: Instant) {
         if let Some((begun, end)) = self.0.back_mut() {
             *end = now.clamp(*begun, *end);

@@ -67,7 +67,7 @@ enum File {
 }
 
 impl<'a> Walk<'a> {
-    /// Everything of `parts`, or of all partitions.
+    /// Returns a walk through everything of `parts`, or of all partitions.
     pub(super) fn new(
         graph: &'a Graph,
         findings: &'a Findings,
@@ -97,12 +97,12 @@ impl<'a> Walk<'a> {
         walk
     }
 
-    /// Bytes of all files that are going to be read.
+    /// Returns the bytes of all files that are going to be read.
     pub(super) fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// The next unit, in the order of the files.
+    /// Returns the next unit, in the order of the files.
     pub(super) fn next(&self) -> Option<Unit<'a>> {
         let mut state = self.state();
         loop {
@@ -195,7 +195,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Segments that say that they belong to a partition whose catalog cannot be read.
+    /// Returns the segments that say that they belong to a partition whose catalog cannot be read.
     fn loose_segments(&self, part: PartId, dir: &Path) -> Vec<(PartId, File)> {
         let device = self.graph.device();
         let range = self.graph.book().range(part);
@@ -320,7 +320,7 @@ impl<'a> Walk<'a> {
         deltas.is_ok_and(|deltas| deltas.iter().any(|it| it.record == delta.record))
     }
 
-    /// State changes whole or, in a panic, ends the walk anyway.
+    /// Locks the state. It changes whole or, in a panic, ends the walk anyway.
     fn state(&self) -> MutexGuard<'_, State<'a>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -333,7 +333,8 @@ impl State<'_> {
     }
 }
 
-/// Bytes of a partition's files, for the progress only: what cannot be read counts as nothing.
+/// Returns the bytes of a partition's files, for the progress only: what cannot be read counts as
+/// nothing.
 fn part_bytes(device: &dyn FileSystem, dir: &Path) -> u64 {
     folder_bytes(device, dir) + folder_bytes(device, &catalog_dir(dir))
 }

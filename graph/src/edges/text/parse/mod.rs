@@ -150,7 +150,7 @@ impl EdgeParser {
         Ok(())
     }
 
-    /// Returns the line from `at`; returns where the next one starts. There is a line end ahead.
+    /// Parses the line from `at`; returns where the next one starts. There is a line end ahead.
     #[inline]
     fn line(
         &self,
@@ -231,7 +231,7 @@ pub fn parse_edges(text: &[u8]) -> Result<Vec<[u32; 2]>, EdgeTextError> {
     Ok(edges)
 }
 
-/// Past blanks.
+/// Skips blanks.
 #[inline]
 fn blanks(lines: &[u8], mut at: usize) -> usize {
     while matches!(lines[at], b' ' | b'\t') {
@@ -252,15 +252,15 @@ fn separator(lines: &[u8], at: usize) -> Result<usize, EdgeTextFault> {
     }
 }
 
-/// Past `\n` or `\r\n`; one of both bytes is at `at`. A `\r` alone ends no line, lest a file of
-/// such lines be taken for one line.
+/// Skips `\n` or `\r\n`; one of both bytes is at `at`. A `\r` alone is an error: otherwise a file
+/// with such line ends would pass as one line.
 #[inline]
 fn line_end(lines: &[u8], at: usize) -> Result<usize, EdgeTextFault> {
     let end = at + usize::from(lines[at] == b'\r');
     if lines[end] == b'\n' { Ok(end + 1) } else { Err(EdgeTextFault::Byte { found: b'\r' }) }
 }
 
-/// Past the rest of the line, which may be any text.
+/// Skips the rest of the line, which may be any text.
 fn skip_line(lines: &[u8], at: usize) -> Result<usize, EdgeTextFault> {
     let stop = |byte: &u8| matches!(byte, b'\n' | b'\r' | 0);
     let end = lines[at..].iter().position(stop).map_or(lines.len() - 1, |n| at + n);

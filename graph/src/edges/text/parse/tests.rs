@@ -67,7 +67,7 @@ fn trim_blanks(text: &[u8]) -> &[u8] {
     &text[blank..]
 }
 
-/// Returns the text that is skipped holds neither NUL nor a `\r` of its own.
+/// Checks that the skipped text holds neither NUL nor a `\r` of its own.
 fn rest(text: &[u8]) -> Result<(), EdgeTextFault> {
     match text.iter().find(|byte| matches!(byte, b'\r' | 0)) {
         Some(&found) => Err(Byte { found }),
@@ -200,7 +200,7 @@ fn lines_may_have_their_greatest_length_and_no_more() {
     }
 }
 
-/// Returns the text that is nearly right, so that parsing gets somewhere.
+/// Returns text that is nearly right, so that parsing gets somewhere.
 fn text() -> impl Strategy<Value = Vec<u8>> {
     let edge = (0u32..30, 0u32..30);
     let piece = prop_oneof![

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_told_from_damage() {
+    fn a_newer_format_differs_from_damage() {
         assert_eq!(unseal(&seal_as(2, 9, b"news")), Err(Unsealed::Newer(2)));
         assert!(matches!(unseal(&seal_as(1, 9, b"news")), Err(Unsealed::Wrong(_))));
     }

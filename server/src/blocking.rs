@@ -41,9 +41,9 @@ type Task = Option<Box<dyn FnOnce() + Send>>;
 
 /// The answer to a call, to be awaited on the shard that made it, and to be released there.
 ///
-/// A channel of the standard kind would have the thread that answers released the waker. With
-/// glommio-ng 0.12 that may touch the woken task's memory after the task has ended and is gone: so
-/// the waker is released by the shard alone.
+/// A standard channel would have the answering thread release the waker. With glommio-ng 0.12 that
+/// may touch the woken task's memory after the task has ended and is gone. So only the shard
+/// releases the waker.
 pub(crate) struct Answer<T> {
     slot: Slot<T>,
     /// State of one thread.

@@ -42,7 +42,8 @@ impl QueueDelay {
     }
 }
 
-/// Far from the ends of the type, so that differences of forged times do not wrap.
+/// Returns microseconds, limited to a quarter of the type's range: differences of forged times do
+/// not wrap.
 fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 4)
 }
@@ -70,8 +71,8 @@ impl SlowReaderLimit {
     }
 }
 
-/// One exchange with the client, ended when it takes longer than `limit` in all: a client that
-/// trickles holds a shard's room no longer than that.
+/// Ends an exchange with the client that takes longer than `limit` in all. A client that trickles
+/// holds a shard's room no longer than that.
 pub(crate) async fn io_timeout<T>(
     limit: Duration,
     exchange: impl Future<Output = io::Result<T>>,

@@ -49,8 +49,8 @@ fn name_of(shard: usize) -> String {
     format!("lode-shard-{shard}")
 }
 
-/// Why a server did not start: what the first shard that has died said, rather than that it was not
-/// heard of, as where its executor could not be created.
+/// Returns the error of the first shard that has died, which says more than `error` does. Returns
+/// `error` if no shard died, or if that shard ended without an error.
 pub(crate) fn why_dead(
     error: ServerError,
     supervisor: &ThreadSupervisor,
@@ -143,8 +143,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns how long an executor with this timer takes at most to answer one of `n` messages, of
-    /// which each reaches it at another moment of its way to sleep.
+    /// Returns the longest time in which an executor with this timer answers one of `n` messages.
+    /// Each message reaches it at another moment on its way to sleep.
     fn slowest_answer(timer: Duration, n: u64) -> Duration {
         let (answers, answered) = mpsc::channel();
         let (mailboxes, mailbox) = mpsc::channel();

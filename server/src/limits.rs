@@ -34,8 +34,8 @@ pub const POOLED_BYTES_PER_SHARD: usize = 32 << 20;
 /// Sets of a gather's lists (keys, misses, a plan) that a tensor's part of a shard keeps for the
 /// next.
 pub const IDLE_SCRATCH_MAX: usize = 32;
-/// Chunks of rows that may stand in the memory that a connection over a Unix socket shares with its
-/// client: enough that both are at work, few enough that they stay in the processor's cache.
+/// Chunks of rows in the memory that a connection over a Unix socket shares with its client. These
+/// are enough for both sides to work, and few enough to stay in the processor's cache.
 pub const SHARED_SLOTS: usize = 4;
 /// Bytes of such memory of one shard, part of the server's budget of memory; a client past it gets
 /// its rows by the socket.
@@ -91,8 +91,8 @@ pub const LOOK_THREADS: usize = 4;
 pub const CALLS_WAITING_MAX: usize = 256;
 /// Bytes that a put holds for each row beside the row itself: keys, places, entries of lists.
 pub const PUT_BYTES_PER_ROW: usize = 192;
-/// Times that the rows of a put are in memory until it is durable: as they came, as changes of the
-/// catalog, and in RocksDB's batch.
+/// Copies of a put's rows in memory until it is durable: the received bytes, changes of the
+/// catalog, and RocksDB's batch.
 pub const PUT_COPIES: usize = 3;
 
 /// Bytes of rows and ids that puts of several pieces may come to, of all that are under way.

@@ -109,7 +109,7 @@ impl Listeners {
         &self.shard_ports
     }
 
-    /// Without `SO_REUSEPORT`, so that a second server on the same port fails.
+    /// Binds without `SO_REUSEPORT`, so that a second server on the same port fails.
     fn bind_tcp(
         &mut self,
         address: SocketAddr,

@@ -40,9 +40,9 @@ pub(crate) struct TierFile {
 impl TierFile {
     /// Memory for the rows of a tier, all zeros, and its file.
     ///
-    /// Pages are taken as they are written. So it fails where the system promises no more memory
-    /// than it has: a page that cannot be had later would be a SIGBUS there, and not, as that of
-    /// private memory, an error now.
+    /// Pages are allocated as they are written, and a page that the system cannot provide then is a
+    /// SIGBUS. So this fails under strict overcommit (`vm.overcommit_memory` 2). Private memory
+    /// would fail with an error now.
     #[expect(unsafe_code, reason = "a map that is written to cannot be made otherwise")]
     pub(crate) fn new(n_bytes: usize) -> io::Result<(MmapMut, Self)> {
         let unsupported = |why: String| Err(io::Error::new(io::ErrorKind::Unsupported, why));

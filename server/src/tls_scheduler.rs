@@ -141,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// Whose turn it is now, among those who wait.
+    /// Returns the turns of those in the queue that have one now.
     fn called<'a>(queue: &mut [(u32, Waiting<'a>)]) -> Vec<(u32, TlsTurn<'a>)> {
         let mut cx = Context::from_waker(Waker::noop());
         let polled = queue.iter_mut().map(|(name, next)| (*name, next.as_mut().poll(&mut cx)));

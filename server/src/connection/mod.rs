@@ -359,14 +359,14 @@ async fn short_answer(
     }
 }
 
-/// A token comes first or not at all; nothing is answered, so that who sends many is not slowed.
+/// Returns the error for a token after the first request, which ends the connection.
 fn duplicate_token() -> ConnectionError {
     let reason = "a token, which is only shown in the first request".to_owned();
     WireError::Malformed { message: "request", reason }.into()
 }
 
-/// Returns what can be wrong with a request before its body is read: the version of the connection
-/// does not have it, it came too late, or means another graph than this one.
+/// Checks a request before its body is read. It fails if the connection's version does not have the
+/// request, the deadline has passed, or it names another graph.
 fn check(shard: &Shard, request: &Request, version: u16, is_late: bool) -> Result<(), Failure> {
     request.body.check_version(version).map_err(|error| {
         // A peer without ranges does not know the code.

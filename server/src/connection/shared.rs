@@ -1,5 +1,5 @@
-//! Rows for a client of the same machine by memory that both map: asked for once on a Unix socket,
-//! written by this side alone, and gone with the connection.
+//! Rows for a client of the same machine, passed by memory that both map. The client asks for the
+//! memory once on a Unix socket. Only the server writes to it, and it is freed with the connection.
 //!
 //! The memory is a ring of slots, a chunk each. Chunk `i` of an answer is in slot `i` modulo their
 //! number. Where a later chunk of the same answer needs the slot, the client says when it has taken
@@ -38,8 +38,8 @@ pub(super) struct Shared {
     _room: StaticPermit,
 }
 
-/// Rows of a chunk: as many as its bytes allow, and no more than are gathered between two looks of
-/// the executor, however short they are.
+/// Returns the rows of a chunk: as many as fit into its bytes. Short rows are limited to what is
+/// gathered between two polls of the executor.
 pub(super) fn chunk_rows(row_bytes: usize) -> usize {
     (CHUNK_BYTES / row_bytes).clamp(1, CHUNK_ROWS_MAX)
 }

@@ -1,5 +1,5 @@
-//! A pull of volatile rows: it waits until all of them have the stamp that is asked for, or its
-//! time is up, and then sends what is there.
+//! Pulls of volatile rows. A pull waits until all of its rows have the requested stamp, or its time
+//! is up, and then sends the rows that are there.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};

@@ -78,7 +78,7 @@ impl ReadList {
         self.reads.iter().map(|read| admission.cost_of(read.extent.len_bytes())).sum()
     }
 
-    /// Reads the extents, several concurrently and each once `turn` has a place for it, checks
+    /// Reads the extents, several concurrently, each as soon as `turn` has a place for it. Checks
     /// every page that holds a planned row, and copies each row to its output row.
     ///
     /// On an error some rows of `out` may have been written; none of them was unverified.
@@ -167,7 +167,7 @@ impl DmaReader {
         self.layer.segment()
     }
 
-    /// Whole pages only: glommio's unaligned reads return too much near the end of a file.
+    /// Reads whole pages only: glommio's unaligned reads return too much near the end of a file.
     async fn read(&self, extent: &Extent) -> Result<ReadResult, Failure> {
         let (offset, n_bytes) = (extent.offset_bytes(), extent.len_bytes());
         let path = self.segment().path().display();

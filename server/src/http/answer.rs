@@ -114,7 +114,7 @@ fn health(observed: &Observed) -> Answer {
     }
 }
 
-/// All partitions are open, requests are taken, and every shard answers.
+/// Returns 200 if all partitions are open, requests are accepted, and every shard answers.
 fn readiness(observed: &Observed) -> Answer {
     match observed.phase() {
         Phase::Serving if observed.silent_shard().is_none() => {

@@ -33,7 +33,7 @@ fn kib(status: &str, key: &str) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// User and system time: fields 14 and 15, the second being a name that may hold anything.
+/// Returns the user and system time: fields 14 and 15. Field 2 is a name that may hold anything.
 fn cpu_ticks(stat: &str) -> f64 {
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum()

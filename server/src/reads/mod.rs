@@ -2,10 +2,10 @@
 //! order in which pulls arrived.
 //!
 //! A pull has a turn. For each chunk of rows it takes room for its lists, then a place for each
-//! read, which it returns with the read's buffer. Places are never held while anything else is
-//! waited for, so that reads in flight end by themselves. Latency-bound pulls pass bulk. A pull
-//! that would end after its deadline is refused before its first read, and later ones of the same
-//! pull are not: so what has begun is finished.
+//! read, which it returns with the read's buffer. No pull waits for anything else while it holds
+//! places, so reads in flight end by themselves. Latency-bound pulls pass bulk. A pull that would
+//! end after its deadline is refused before its first read. Later reads of the same pull are not
+//! refused, so that a pull that has begun is finished.
 
 mod forecast;
 mod gate;

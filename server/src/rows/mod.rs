@@ -158,9 +158,9 @@ impl ShardRows {
         self.memory.bytes()
     }
 
-    /// Copies the rows of `ids` to `out`: hits from the tier, the rest from disk through one plan
-    /// per layer, as `turn` has room for the reads. `false`, and nothing done, when one of them is
-    /// another shard's.
+    /// Copies the rows of `ids` to `out`. Hits come from the tier, the rest from disk by one plan
+    /// per layer, as `turn` has room for the reads. Returns `false`, with nothing done, when
+    /// another shard owns one of the rows.
     ///
     /// `ids` may repeat and come in any order; `out` is `ids.len() * row_bytes` long.
     pub(crate) async fn gather(

@@ -1,14 +1,14 @@
 //! Batches gathered on a CUDA device, beside what the device can do at most.
 //!
 //! - Gather: rows in random slots into a batch tensor, as a share of a plain copy of as many bytes
-//!   within the device. Includes checking the list of slots on the host and bringing it there,
-//!   which is what limits narrow rows; not the lookup.
+//!   within the device. It includes the check of the list of slots on the host and its transfer,
+//!   which limits narrow rows, but not the lookup.
 //! - Hits: the same with the lookup, as trainers do it: ids in, rows out.
-//! - Staging: a batch that misses as a whole, whose rows are in staging already, as a share of a
-//!   plain copy of as many bytes from pinned memory.
+//! - Staging: a batch that misses as a whole, and whose rows are already in staging. The share is
+//!   that of a plain copy of as many bytes from pinned memory.
 //!
 //! Bytes are counted once, as those of the batch; every batch is checked once. Without a CUDA
-//! device there is nothing to measure, and it says so. With `--test` it runs small.
+//! device it reports that there is none. With `--test` it runs small.
 
 use std::convert::Infallible;
 use std::error::Error;

@@ -71,8 +71,8 @@ impl Arena {
         &mut self.slots
     }
 
-    /// Copies the rows in `slots` to `out`, one after the other, and appends the positions of
-    /// those that are [`NO_SLOT`] to `misses`; `first` is the position of the first of them.
+    /// Copies the rows in `slots` to `out`, one after the other. Appends the positions of slots
+    /// that are [`NO_SLOT`] to `misses`; `first` is the position of the first slot.
     pub(crate) fn copy_found(
         &self,
         first: usize,
@@ -117,8 +117,8 @@ impl Arena {
         }
     }
 
-    /// Has a row read that will be copied soon, or the start of a long one, whose rest the
-    /// processor guesses; of [`NO_SLOT`] there is none.
+    /// Prefetches a row that will be copied soon. Of a long row only the start is read; the
+    /// processor predicts the rest. [`NO_SLOT`] is ignored.
     #[inline]
     fn prefetch(&self, slot: u32) {
         if slot != NO_SLOT {

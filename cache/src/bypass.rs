@@ -74,12 +74,12 @@ impl Watch {
     }
 }
 
-/// Watches the hit rate of a cache round by round, and says when to go past it (CaPGNN, section
-/// 5.5: when the moving-average hit ratio stays below a threshold for several epochs, bypass the
-/// caching path temporarily).
+/// Decision to bypass a cache by its hit rate, round by round. CaPGNN, section 5.5: when the
+/// moving-average hit ratio stays below a threshold for several epochs, bypass the caching path
+/// temporarily.
 ///
-/// While a cache is bypassed it has no hit rate, so after a rest it is tried: filled and counted
-/// like any, and kept if the last round of the trial was good enough.
+/// A bypassed cache has no hit rate, so it is tried after a rest. During the trial it is filled and
+/// counted like any. It is kept if the last round of the trial was good enough.
 #[derive(Clone, Debug)]
 struct Bypass {
     settings: BypassSettings,

@@ -1,7 +1,7 @@
 //! Rows on an accelerator, or, where there is none, in host memory behind the same interface.
 //!
-//! Tests run the CUDA side on a GPU where there is one (`benches/notes/gpu.md` has figures of an
-//! H100), and everywhere against a simulated driver that executes everything as late as CUDA's
+//! Tests run the CUDA side on a GPU where there is one; `benches/notes/gpu.md` has figures of an
+//! H100. Everywhere they run it on a simulated driver that executes everything as late as CUDA's
 //! rules allow.
 
 mod cuda;

@@ -4,8 +4,8 @@ use crate::ghosts::Ghosts;
 use crate::index::{REMEMBERED, RowIndex};
 use crate::slots::NO_SLOT;
 
-/// Ids looked up before anything is done with them: enough to keep many memory accesses in
-/// flight, few enough that their slots stay in the nearest cache.
+/// Ids looked up before any is processed. These are enough to keep many memory accesses in flight,
+/// and few enough for their slots to stay in the nearest cache.
 pub(crate) const CHUNK_IDS: usize = 256;
 
 /// The hits of a chunk.

@@ -133,22 +133,23 @@ impl Directory {
             .saturating_add(spec.planned_bytes(n_slots, id_space))
     }
 
-    /// For `oracle`: for each position of the batch to come, the batch that uses its id next, as
-    /// [`crate::policy::next_uses`] returns them. Batches are numbered from 0 in the order of their
-    /// lookups. A batch that is not announced is taken as the last use of its rows. Others ignore
-    /// it.
+    /// Sets, for `oracle`, the next uses of the batch to come: for each position the batch that
+    /// uses its id next, as [`crate::policy::next_uses`] returns them. Batches are numbered from 0
+    /// in the order of their lookups. A batch that is not announced is taken as the last use of its
+    /// rows. Other policies ignore it.
     pub fn announce(&mut self, next_uses: &[u32]) {
         self.policy.announce(next_uses);
     }
 
-    /// For `frequency`: the rows of the next epoch, best first. Rows that are not among as many as
-    /// there are slots give way as [`Directory::wanted`] ones come. Others ignore it.
+    /// Sets, for `frequency`, the rows of the next epoch, best first. Of these as many count as
+    /// there are slots. All other rows give way as [`Directory::wanted`] ones come. Other policies
+    /// ignore it.
     pub fn retarget(&mut self, ids: &[u32]) {
         self.policy.retarget(ids);
     }
 
-    /// A batch begins. Writes the slot of each id, or [`NO_SLOT`], to `slots`. An id outside the
-    /// id space misses.
+    /// Begins a batch. Writes the slot of each id, or [`NO_SLOT`], to `slots`. An id outside the id
+    /// space misses.
     pub fn lookup(&mut self, ids: &[u32], slots: &mut Vec<u32>) {
         slots.clear();
         slots.resize(ids.len(), NO_SLOT);
@@ -157,7 +158,7 @@ impl Directory {
         });
     }
 
-    /// [`Self::lookup`] in pieces: `on_found` sees the slots from a position on.
+    /// Does a [`Self::lookup`] in pieces: `on_found` gets the slots from a position on.
     pub(crate) fn lookup_with(&mut self, ids: &[u32], on_found: impl FnMut(usize, &[u32])) {
         self.begin_with(ids, |index, _, ids, found| index.find(ids, found), on_found);
     }
@@ -192,17 +193,18 @@ impl Directory {
         self.stats.misses += ids.len() as u64 - n_hits;
     }
 
-    /// Rows that the policy wants beside those that the batch misses, at most one per slot: the
-    /// owner reads them with these, at best in one pull, and admits them. They may be among the
-    /// misses too, and those that do not come are no loss but a chance.
+    /// Writes the rows that the policy wants beside those that the batch misses, at most one per
+    /// slot. The owner reads them with the misses, at best in one pull, and admits them. They may
+    /// be among the misses too. The policy does not need them: rows that do not come are only a
+    /// lost chance.
     pub fn wanted(&self, ids: &mut Vec<u32>) {
         ids.clear();
         ids.extend(self.policy.wanted().iter().filter(|&&id| self.index.get(id) == NO_SLOT));
     }
 
-    /// Changes whenever [`Directory::wanted`] may give rows that it did not give the last time.
-    /// While it stays the same these are the rows given then that are not resident yet, which are
-    /// fewer to look for.
+    /// Returns a number that changes whenever [`Directory::wanted`] may return rows that it did not
+    /// return before. While it stays the same, the wanted rows are those of the last call that are
+    /// not resident yet, which are fewer to look for.
     #[must_use]
     pub fn wanted_revision(&self) -> u64 {
         self.policy.wanted_revision() + self.stats.removals
@@ -308,8 +310,8 @@ impl Directory {
     }
 
     /// Keeps `slots` as they are until the ticket is released, over any number of batches;
-    /// [`NO_SLOT`] may stand among them. For rows that are read where they lie, after the next
-    /// batch has begun: a lookup that copies rows out needs none, for a batch holds its slots.
+    /// [`NO_SLOT`] may be among them. This is for rows that are read in place after the next batch
+    /// has begun. A lookup that copies rows out needs no pins, for a batch holds its slots.
     ///
     /// # Panics
     ///
@@ -340,8 +342,8 @@ impl Directory {
         self.slots.residents()
     }
 
-    /// Ids of all rows held: first those that the policy knows to be read again, where it keeps
-    /// that, and each kind in the order of slots.
+    /// Returns the ids of all resident rows. If the policy knows which are read again, these come
+    /// first. Each group is in the order of slots.
     #[must_use]
     pub fn hottest(&self) -> Vec<u32> {
         let is_hot = |&(_, slot): &(u32, u32)| self.policy.is_hot(slot);

@@ -1,9 +1,10 @@
 //! Keeps exactly the given rows: the common part of `degree` and `frequency`.
 //!
 //! - The target is the first ids of a ranking, one per slot. Only they are admitted.
-//! - When the target changes, slots whose row is no longer in it are given up, the lowest first, as
-//!   rows of the new target come; until then they serve. A hand looks for them when one is needed:
-//!   it passes rows of the new target and of the batch, so a change costs no walk of all slots.
+//! - When the target changes, slots whose row is no longer in it are given up as rows of the new
+//!   target come, the lowest first. Until then they serve. A hand looks for them when one is
+//!   needed, and passes rows of the new target and of the batch. So a change costs no walk of all
+//!   slots.
 
 use super::{Offer, Policy};
 use crate::huge_vec::{HugeVec, MemoryError};
@@ -109,7 +110,7 @@ impl Policy for Target {
         while let Some(slot) = self.next_candidate() {
             let id = slots.id(slot);
             if id == VACANT || self.has(id) {
-                continue; // still wanted, or removed and perhaps filled anew
+                continue; // still wanted, or removed and perhaps filled again
             }
             if !slots.is_held(slot) {
                 return Some(slot);

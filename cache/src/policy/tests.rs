@@ -12,10 +12,10 @@ use crate::slots::NO_SLOT;
 
 /// A policy in the plainest form: ids instead of slots, searches instead of links.
 pub(crate) trait Naive {
-    /// For the policies that need more than ids: the next uses of the batch to come.
+    /// Begins a batch, for policies that need its next uses.
     fn begin_batch(&mut self) {}
 
-    /// The best rows, each once, as many as there are slots.
+    /// Sets the best rows, each once, as many as there are slots.
     fn retarget(&mut self, _ids: &[u32]) {}
 
     fn used(&mut self, _ids: &[u32]) {}

@@ -13,9 +13,9 @@ const MOST_STRUCK: usize = 8;
 /// Queues, numbered from 0, each slot in at most one of them. The word of a slot in a ring is its
 /// place there, so the owner of the queues owns the words of the slots.
 ///
-/// Rings rather than lists: the next slots to go stand side by side, so what giving them up needs
-/// can be read ahead, and a slot that moves leaves its neighbours alone. When a ring is full what
-/// is struck out of it is closed up.
+/// These are rings rather than lists. The next slots to go are adjacent, so the data for giving
+/// them up can be prefetched, and a slot that moves leaves its neighbours alone. A full ring is
+/// compacted: entries that are struck out are removed.
 pub(crate) struct Queues {
     /// One region for each ring.
     entries: HugeVec<u32>,
@@ -43,7 +43,8 @@ impl QueueSize {
         Self { n_slots, n_spare: n_slots / 4 }
     }
 
-    /// One entry stays empty, which distinguishes a full ring from an empty one.
+    /// Returns the entries of the region. One stays empty, which distinguishes a full ring from an
+    /// empty one.
     fn n_entries(self) -> usize {
         self.n_slots as usize + self.n_spare as usize + 2
     }
@@ -250,9 +251,9 @@ impl Queues {
         is_found.then_some(at)
     }
 
-    /// About `n` slots that are looked at next when slots are given up, for reading ahead. Fewer
-    /// where much is struck out: while slots come free otherwise no search passes that, and a walk
-    /// over it each time would cost more than it saves.
+    /// Returns about `n` slots that are looked at next when slots are given up, for prefetching. It
+    /// returns fewer where much is struck out. While slots come free otherwise no search passes
+    /// that, and a walk over it each time would cost more than it saves.
     pub(crate) fn next(&self, queue: u32, n: usize, slots: &Slots) -> impl Iterator<Item = u32> {
         self.few_from(queue, self.rings[queue as usize].scan_start(slots), n)
     }

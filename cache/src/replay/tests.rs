@@ -282,7 +282,8 @@ proptest! {
     }
 }
 
-/// Oracle needs one future, and unbounded no second tier.
+/// Returns whether a policy has two tiers: `oracle` needs one future, and `unbounded` no second
+/// tier.
 fn is_for_two(spec: &PolicySpec) -> bool {
     !matches!(spec.kind(), PolicyKind::Oracle | PolicyKind::Unbounded)
 }

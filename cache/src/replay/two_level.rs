@@ -121,7 +121,7 @@ impl TwoLevels {
     }
 }
 
-/// For each device, which ids it asks for.
+/// Returns for each device which ids it asks for.
 fn asked(trace: &Trace, n_devices: u16) -> Vec<Vec<bool>> {
     let mut asked = vec![vec![false; trace.id_space() as usize]; n_devices.into()];
     let ends = trace.epochs().iter().skip(1).copied().chain([trace.n_batches()]);

@@ -103,7 +103,7 @@ impl Trace {
         &self.ids[self.bounds[self.epochs[epoch] as usize]..end]
     }
 
-    /// All ids are below it.
+    /// Returns a number above all ids.
     #[must_use]
     pub fn id_space(&self) -> u32 {
         self.id_space
@@ -174,7 +174,7 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// The batches to come are of another epoch. Epochs without batches are none.
+    /// Begins another epoch with the batches to come. Epochs without batches are dropped.
     pub fn begin_epoch(&mut self) {
         let first = (self.bounds.len() - 1) as u32;
         if self.epochs.last() != Some(&first) {

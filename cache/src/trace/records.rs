@@ -7,8 +7,8 @@
 //! | `oracleGeneral` | records of 24 bytes |
 //! | `lcs` | 8192 bytes of header, then records of the size that its version asks for |
 //!
-//! A record is u32 time, u64 object, and then sizes, operations and features, which do not matter
-//! here: rows are of one size, every access is a read, and next uses are worked out. The header of
+//! A record is u32 time, u64 object, and then sizes, operations and features. These do not matter
+//! here: rows are of one size, every access is a read, and next uses are computed. The header of
 //! `lcs` is u64 magic, u64 version from 1 to 8, statistics, and in its last 8 bytes the magic.
 
 use std::collections::HashMap;

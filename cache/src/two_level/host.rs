@@ -13,8 +13,8 @@ pub(super) struct HostLevel {
     host: Arc<SharedTier>,
     inclusion: Inclusion,
     access: BatchAccess,
-    /// State of each row that the batch asks for here: whether it is on the device from this batch
-    /// on, and whether the host has it.
+    /// For each row that the batch looks up here: whether it is on the device from this batch on,
+    /// and whether the host has it.
     has: Vec<bool>,
     is_found: Vec<bool>,
     /// The ids of a piece, and what of it has to be fetched.

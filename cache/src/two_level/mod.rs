@@ -24,17 +24,17 @@ pub enum Inclusion {
     /// rows of the device move down if the host takes them. A batch that evicts waits for the
     /// device, once, to bring those rows down.
     ///
-    /// Over a host tier of several workers that holds for each worker by itself: a row that moves
-    /// up is lost to the others, and one that two devices have may be on the host as well when one
-    /// of them evicts it.
+    /// Over a host tier of several workers that holds for each worker by itself. A row that moves
+    /// up is lost to the others. One that two devices have may be on the host as well when one of
+    /// them evicts it.
     Exclusive,
 }
 
 /// One worker's device tier, over the host tier of its machine if there is one (CaPGNN, section
 /// 4.2), for the rows of one tensor.
 ///
-/// A batch is looked up on the device; what misses there, in the host tier; what misses there too
-/// is fetched by the owner, in the order of the batch. All of it ends up in one tensor. Time is
+/// A batch is looked up on the device, and its misses in the host tier. Rows that miss in both are
+/// fetched by the owner, in the order of the batch. All of it ends up in one tensor. Time is
 /// counted in batches of the worker that is ahead, and rows that are too old by that miss.
 pub struct TwoLevelTier {
     device: DeviceTier,

@@ -12,12 +12,12 @@ use super::{CudaDevice, failed};
 /// Words of a list that travels without rows: most batches are one launch.
 const WORDS_PER_LIST: usize = 1 << 18;
 
-/// Slots, staging, and the two streams that everything is done on: `copies` brings rows and lists
-/// from pinned host memory, `rows` moves rows within the device. So rows of the next piece travel
-/// while those of the last are being placed.
+/// Slots, staging, and the two streams of all work. `copies` brings rows and lists from pinned host
+/// memory, and `rows` moves rows within the device. So rows of the next piece travel while those of
+/// the last are being placed.
 ///
-/// Order between the streams is kept by the events that cudarc records for every allocation: a use
-/// waits for what was written, a write for what was read. Pinned memory has events of its own.
+/// Events that cudarc records for every allocation order the streams: a use waits for writes before
+/// it, and a write for reads. Pinned memory has events of its own.
 pub(in super::super) struct CudaMemory {
     device: Arc<CudaDevice>,
     slots: CudaSlice<u8>,
@@ -216,7 +216,7 @@ impl CudaMemory {
 }
 
 impl Drop for CudaMemory {
-    /// Pinned memory is freed immediately, so no copy out of it may be pending.
+    /// Waits for all copies, since pinned memory is freed immediately.
     fn drop(&mut self) {
         self.finish();
     }

@@ -101,8 +101,8 @@ impl Lap {
         sent
     }
 
-    /// cudarc takes parts of pinned memory for ordinary slices and does not track them, which is
-    /// why `copied` does.
+    /// Starts the copies of rows and a list. cudarc does not track them, as it takes parts of
+    /// pinned memory for ordinary slices; `copied` does.
     fn begin_copies(
         &mut self,
         copies: &Arc<CudaStream>,

@@ -56,13 +56,13 @@ pub struct DeviceSettings {
     /// Bytes of each of the two staging buffers, which are pinned for a CUDA device. A fetch is
     /// asked for at most as many rows as fit, or one.
     pub staging_bytes: usize,
-    /// A row may be used while it is at most so old, in the time of [`DeviceTier::advance`]; `None`
-    /// for rows that never change (CaPGNN, section 4.2: the staleness bound ε).
+    /// Greatest age at which a row may be used, in the time of [`DeviceTier::advance`] (CaPGNN,
+    /// section 4.2: the staleness bound ε). `None` for rows that never change.
     pub max_age: Option<u32>,
 }
 
 impl Default for DeviceSettings {
-    /// Two times 8 MiB, and rows that never change.
+    /// Returns settings with 8 MiB for each of the two staging buffers, and no bound on age.
     fn default() -> Self {
         Self { staging_bytes: 8 << 20, max_age: None }
     }
@@ -72,9 +72,9 @@ impl Default for DeviceSettings {
 const STAGING_PART: usize = 8;
 
 impl DeviceTier {
-    /// Returns a tier in what room there is, for as many rows as are wanted. On a device its slots
-    /// and what is staged there have the room, in host memory all of [`DeviceTier::bytes`]: staging
-    /// an eighth of it at most, but in any case for one row.
+    /// Returns a tier within the free room, for the wanted rows. On a device the room is for slots
+    /// and staging, in host memory for all of [`DeviceTier::bytes`]. Staging takes at most an
+    /// eighth of it, but always enough for one row.
     ///
     /// Fails as [`DeviceTier::new`].
     pub fn within(
@@ -166,7 +166,7 @@ impl DeviceTier {
         Ok(self.keep(tensor)?)
     }
 
-    /// Does the same for rows with `min_stamp` or a later one, at any time; `fetch` returns the
+    /// Does the same for rows with `min_stamp` or a later one, at any time. `fetch` returns the
     /// stamp of each row too, under which it stays. The tier must keep stamps.
     ///
     /// Fails as [`DeviceTier::gather`].
@@ -314,8 +314,8 @@ impl DeviceTier {
         self.residents.remove(ids);
     }
 
-    /// Time passes, and never runs back: rows are as of `now` from here on, and those older than
-    /// the bound are fetched again.
+    /// Sets the time to `now`, which never runs back. Rows fetched from here on are of `now`, and
+    /// those older than the bound are fetched again.
     pub fn advance(&mut self, now: u32) {
         self.residents.advance(now);
     }

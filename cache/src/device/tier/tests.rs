@@ -187,7 +187,7 @@ fn run(mut tier: DeviceTier, steps: &[Step], max_age: Option<u32>) -> Vec<Vec<u8
     batches
 }
 
-/// The rows that are kept: all, or none.
+/// Returns whether the policy keeps all rows, or none.
 fn has_no_bound(spec: &PolicySpec) -> bool {
     matches!(spec.kind(), PolicyKind::Unbounded | PolicyKind::None)
 }
@@ -254,8 +254,8 @@ proptest! {
     }
 }
 
-/// Byte for byte, over policies, widths that are and are not multiples of 16, 8, 4 and 2, and
-/// staging from one row to more than a batch.
+/// Batches are equal byte for byte, over policies and widths, and staging from one row to more than
+/// a batch. Some widths are multiples of 16, 8, 4 or 2, and some are not.
 #[test]
 fn device_and_host_give_the_same_batches() {
     let Some(device) = cuda() else { return };

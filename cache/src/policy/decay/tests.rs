@@ -248,8 +248,8 @@ fn a_row_that_was_never_missed_replaces_none_unless_any_may() {
     assert_eq!(after_rounds(Replacement::Any), [3, 5], "5 has the highest degree of the rest");
 }
 
-/// A victim leaves with S_E as its score: enough to come back under the paper's rule, in which S_A
-/// has no whole miss in it, and not under the other.
+/// A victim leaves with S_E as its score, and S_A has no whole miss in it then. Under the paper's
+/// rule that is enough to come back, and under the other it is not.
 #[test]
 fn a_row_that_left_comes_back_without_a_miss_where_a_score_is_enough() {
     let after = |replacement| {

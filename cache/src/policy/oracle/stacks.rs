@@ -29,8 +29,7 @@ impl Stack {
 }
 
 /// Stacks, numbered from 0, each slot in at most one of them. They are made of blocks, so that
-/// slots that go one after the other stand side by side and what giving them up needs can be read
-/// ahead.
+/// slots that are given up in turn are adjacent, and the data for that can be prefetched.
 pub(super) struct Stacks {
     stacks: HugeVec<Stack>,
     /// Entries of all blocks, one after the other. All blocks but the top one of a stack are full.

@@ -16,8 +16,8 @@ const AT_ONCE: usize = 256;
 /// Uses per slot between two agings.
 const SAMPLE_PER_SLOT: u64 = 10;
 
-/// Everything that is known of an id, in one cache line: 112 counters of 4 bits, in four rows,
-/// then the 64 bits of the doorkeeper.
+/// All counts of an id, in one cache line. These are 112 counters of 4 bits in four rows, then the
+/// 64 bits of the doorkeeper.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Block {

@@ -238,8 +238,8 @@ impl Scores {
         });
     }
 
-    /// From now on the rows of the best `n` candidates that are not resident and that may replace
-    /// others may come, and no others: appends their ids.
+    /// Replaces the wanted rows: from now on only the best `n` candidates that are not resident and
+    /// that may replace others are wanted. Appends their ids.
     pub(super) fn want(&mut self, n: usize, replacement: Replacement, ids: &mut Vec<u32>) {
         for place in self.wanted.drain(..) {
             self.counts[place as usize].word &= !WANTED;
@@ -247,7 +247,7 @@ impl Scores {
         self.want_all(self.best(n, replacement), ids);
     }
 
-    /// Before the first batch, that the first `n` may come (Algorithm 1, line 18): appends their
+    /// Wants the first `n` candidates before the first batch (Algorithm 1, line 18). Appends their
     /// ids.
     pub(super) fn want_first(&mut self, n: usize, ids: &mut Vec<u32>) {
         self.want_all(self.first(n), ids);

@@ -126,9 +126,9 @@ impl Health {
         self.rests_until_us.load(Ordering::Relaxed) > at(now)
     }
 
-    /// The lower the better: what it takes to answer, as far as that is still true; more than that
-    /// if another has just beaten it in a hedge; of those that rest, the one whose last failure is
-    /// longest ago.
+    /// Returns the cost of asking this server; the lower the better. It is the time of an answer,
+    /// halved as it ages, and more if another server has just won a hedge against this one. Among
+    /// resting servers it is lowest for the one whose last failure is longest ago.
     pub(crate) fn cost(&self, now: Instant) -> f64 {
         if self.is_resting(now) {
             return 1e12 + self.failed_us.load(Ordering::Relaxed) as f64;

@@ -15,8 +15,8 @@ pub(crate) fn scatter(rows: &[u8], row_bytes: usize, positions: &[u32], out: &mu
 /// Pulls `ids` with one pull and writes row `i` to row `positions[i]` of `out`, in place.
 ///
 /// `positions` rise and fit into `out`. Rows of `out` at other positions are overwritten with
-/// anything: the pull lands in the last rows of `out` and spreads from there, so that a batch
-/// needs no second copy of its missing rows.
+/// anything. The pull lands in the last rows of `out` and spreads from there, so that a batch needs
+/// no second copy of its missing rows.
 pub(crate) fn pull_scattered(
     source: &dyn RowSource,
     tensor: &str,
@@ -39,8 +39,8 @@ pub(crate) fn pull_scattered(
 
 /// Moves the last `positions.len()` rows of `rows` to `positions`, first row first.
 ///
-/// Row `i` of `k` is at `n - k + i`, and the rising positions leave room for the `k - 1 - i` after
-/// it, so `positions[i] <= n - k + i`: no move overwrites a row that is still to move.
+/// Row `i` of `k` is at `n - k + i`. The rising positions leave room for the `k - 1 - i` after it,
+/// so `positions[i] <= n - k + i`: no move overwrites a row that is still to move.
 pub(crate) fn spread(rows: &mut [u8], row_bytes: usize, positions: &[u32]) {
     let mut from = rows.len() - positions.len() * row_bytes;
     for &position in positions {

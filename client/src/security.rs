@@ -46,8 +46,8 @@ impl Security {
         Self { token: Some(token), ..self }
     }
 
-    /// Speaks TLS with servers whose certificates an authority in the file `ca` has signed, and
-    /// shows a certificate of its own if `identity` (certificate and key) is given. All are PEM.
+    /// Speaks TLS with servers whose certificates an authority in the file `ca` has signed. Shows a
+    /// certificate of its own if `identity` (certificate and key) is given. All are PEM.
     ///
     /// # Errors
     /// [`ClientError::Tls`] when a file cannot be used.

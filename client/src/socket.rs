@@ -173,8 +173,8 @@ fn server_name(address: &Address) -> Option<ServerName<'static>> {
     }
 }
 
-/// Asks the system for the addresses of a name, which may take as long as it likes: on a thread of
-/// its own, that is left behind.
+/// Resolves a name by the system, which may take any time. So a thread of its own does it, and is
+/// left behind at the deadline.
 fn resolve(name: &Arc<str>, port: u16, by: Instant) -> io::Result<Vec<SocketAddr>> {
     let (sender, found) = mpsc::channel();
     let name = Arc::clone(name);
@@ -204,7 +204,7 @@ impl Kind {
         Ok(Self::Tcp(stream))
     }
 
-    /// Without waiting: a server whose queue is full is as good as one that is not there.
+    /// Connects without waiting: a server whose queue is full counts as absent.
     fn unix(path: &Path) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
@@ -217,7 +217,7 @@ impl Kind {
     }
 }
 
-/// Why this user may not open a socket, as far as that can be seen.
+/// Returns the reason why this user may not open a socket, as far as that can be seen.
 fn not_allowed(path: &Path) -> io::Error {
     let Ok(socket) = std::fs::metadata(path) else { return Errno::ACCESS.into() };
     let (mode, owner) = (socket.mode() & 0o777, socket.uid());
@@ -324,7 +324,7 @@ impl Read for Stream {
 }
 
 impl Write for Stream {
-    /// Under TLS some of the bytes may wait to be sent, see [`Self::flush`].
+    /// Writes bytes; under TLS some of them may wait to be sent, see [`Self::flush`].
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.write(bytes),
@@ -345,8 +345,8 @@ impl Write for Stream {
 }
 
 impl Drop for Stream {
-    /// Under TLS says farewell, as far as it can without waiting. A forked child does not: the
-    /// stream is its parent's.
+    /// Sends TLS's close notification, as far as it can without waiting. A forked child does not:
+    /// the stream is its parent's.
     fn drop(&mut self) {
         if !self.is_own() {
             return;

@@ -15,10 +15,10 @@ use crate::source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 /// Bytes of rows that filling the buffer pulls together.
 const FILL_BYTES: usize = 8 << 20;
 
-/// A source whose rows of one tensor pass through one worker's buffer, under a policy that knows
-/// which rows it wants (MassiveGNN, Algorithms 1 and 2): it is filled before the first batch, and
-/// what its rounds of eviction want instead of what they give up is pulled together with the next
-/// batch's misses.
+/// A source whose rows of one tensor pass through one worker's buffer. Its policy knows which rows
+/// it wants (MassiveGNN, Algorithms 1 and 2). The buffer is filled before the first batch. Rows
+/// that a round of eviction wants in place of its victims are pulled together with the next batch's
+/// misses.
 ///
 /// A row is served as it was when it was pulled: for tensors that do not change, for a pinned
 /// version, or together with [`HaloBuffer::forget`]. One pull at a time; others wait for it. A
@@ -81,8 +81,8 @@ impl HaloBuffer {
         }
     }
 
-    /// Returns its memory after the last pull, in bytes: slots, scores, and the rows that a pull
-    /// brought, for which there is room again and again. Does not block.
+    /// Returns its memory after the last pull, in bytes: slots, scores, and room for the rows that
+    /// a pull brings, which is reused. Does not block.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.n_bytes.load(Ordering::Relaxed)
@@ -192,7 +192,7 @@ impl RowSource for HaloBuffer {
         Some(self)
     }
 
-    /// As of any source; the stats are of the rows that the buffer lacked or wanted.
+    /// Pulls as any source does; the stats are of the rows that the buffer lacked or wanted.
     fn pull(
         &self,
         tensor: &str,

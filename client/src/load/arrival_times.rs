@@ -9,8 +9,8 @@ use super::draw::Words;
 pub enum Pace {
     /// Closed loop: a request starts when the one before it on its slot has ended.
     Closed,
-    /// Open loop: requests start at times that do not depend on the answers, and latency counts
-    /// from those times even where the request could only be sent later.
+    /// Open loop: requests start at times that do not depend on the answers. Latency counts from
+    /// those times even where the request could only be sent later.
     Open {
         /// Requests per second, over all connections.
         rate: f64,

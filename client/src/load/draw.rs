@@ -59,12 +59,12 @@ impl Words {
         splitmix64(self.seed.wrapping_add(self.n_drawn))
     }
 
-    /// Below `bound`; the bias is below `bound` in 2^64.
+    /// Returns a number below `bound`; the bias is below `bound` in 2^64.
     fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// At least 0 and below 1.
+    /// Returns a number from 0 to below 1.
     pub(super) fn fraction(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -195,7 +195,7 @@ impl Zipf {
         (product % u128::from(self.n_ranks)) as u64
     }
 
-    /// H(x), the integral of x^-s.
+    /// Returns H(x), the integral of x^-s.
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         ((1.0 - self.exponent) * log).exp_m1_over() * log

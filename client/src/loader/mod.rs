@@ -124,15 +124,15 @@ impl BatchLoader {
 
     /// Writes the rows of batches, one batch after the other, to `out` of exactly their bytes.
     ///
-    /// A row that several batches need is read once: local ones under one plan of reads, remote
+    /// A row that several batches need is read once. Local ones are read under one plan, and remote
     /// ones that no hot set has by one SyncPull (RapidGNN 4.7). A tier that follows the schedule
-    /// decides batch by batch, and what it lacks comes by one SyncPull too, as often as batches
-    /// lack it. While rows travel, those of the worker's own that can be in place already are read,
-    /// under a plan of their own: t_sampling + max(t_RPC, t_copy), MassiveGNN's Eq. 2.
+    /// decides batch by batch, and its misses come by one SyncPull too, as often as batches lack
+    /// them. While rows travel, the worker's own rows that have a place already are read under
+    /// another plan: t_sampling + max(t_RPC, t_copy), MassiveGNN's Eq. 2.
     ///
     /// Turns must come in their order, and each once; after an error all of them are given up.
-    /// Returns stats for each batch: a row that an earlier one pulls counts as found there,
-    /// requests stand with the first, and time is shared in equal parts.
+    /// Returns stats for each batch. A row that an earlier batch pulls counts as found. Requests
+    /// count for the first batch, and time is shared in equal parts.
     pub fn load_together(
         &mut self,
         batches: &mut [(&[NodeId], RowResidency)],
@@ -309,7 +309,7 @@ impl BatchLoader {
         Ok((pulled, pull_time, n_placed))
     }
 
-    /// The rows that hot sets have.
+    /// Copies the rows that hot sets have.
     fn copy_hot(&self, batches: &[(&[NodeId], RowResidency)], out: &mut [u8]) {
         let mut hot_rows = self.split.hot_at.iter().zip(&self.split.hot_slots).peekable();
         let mut end = 0;

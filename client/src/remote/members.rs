@@ -43,7 +43,7 @@ impl Client {
         self.current_view(deadline)
     }
 
-    /// Why nothing can be written.
+    /// Returns the error of a write that misses servers.
     fn unreachable(&self) -> ClientError {
         let (view, members) = (self.view(), self.map.members().unwrap_or_default());
         let absent = members.iter().map(|it| &it.address);
@@ -52,7 +52,7 @@ impl Client {
         ClientError::Unreachable { addresses: absent.join(", ") }
     }
 
-    /// The view, with all servers asked again if the map has changed since they were last.
+    /// Returns the view. All servers are asked again if the map has changed since they were last.
     pub(super) fn current_view(&self, deadline: Instant) -> Result<Arc<ClusterView>, ClientError> {
         let (view, changes) = (self.view(), self.map.changes());
         if self.map_changes.swap(changes, Ordering::AcqRel) == changes {

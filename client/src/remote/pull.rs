@@ -278,9 +278,9 @@ pub(super) struct AttemptStats {
 }
 
 impl AttemptStats {
-    /// One attempt at every bucket, in rounds of one request each, so that no shard waits long for
-    /// its answer to be taken. Buckets that succeed are emptied; of the others the errors come
-    /// back.
+    /// Makes one attempt at every bucket, in rounds of one request each, so that no shard waits
+    /// long for its answer to be taken. Empties buckets that succeed; returns the errors of the
+    /// others.
     fn try_all(
         &mut self,
         (view, pull, hedges): (&ClusterView, &Pull, &Hedges),

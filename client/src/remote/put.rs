@@ -144,8 +144,8 @@ impl Client {
         }
     }
 
-    /// Finds the writer of each share that is not done, and returns the view that these are of:
-    /// where a partition has none, which is so for a moment while it moves, all servers are asked.
+    /// Finds the writer of each share that is not done, and returns the view of these writers. A
+    /// partition has none for a moment while it moves; then all servers are asked.
     fn find_writers(
         &self,
         mut view: Arc<ClusterView>,

@@ -116,7 +116,7 @@ impl InFlightRequest {
     }
 }
 
-/// Silence is a failure like others while there is time to ask another server.
+/// Treats silence as a failure like others while there is time to ask another server.
 fn failed(server: usize, parts: &PartSet, deadline: Instant, error: ClientError) -> FailedRequest {
     let error = match error {
         ClientError::Deadline { address } if Instant::now() < deadline => {

@@ -98,7 +98,7 @@ impl RetryBudget {
         (self.attempts, self.refusals) = (0, 0);
     }
 
-    /// Notes whether a gap of a partition is one for which there is nothing to wait now; returns
+    /// Notes whether a gap of a partition is one for which there is nothing to wait now. Returns
     /// whether it was so the last time too. A partition that moves between two answers of one round
     /// is found in the next.
     pub(super) fn confirm_missing(&mut self, part: PartId, is_so: bool) -> bool {

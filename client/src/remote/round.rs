@@ -1,9 +1,9 @@
 //! One round of a pull. Every shard has at most one request, all are sent before the first answer
 //! is read, and answers are taken in any order.
 //!
-//! A server that exceeds 95 of 100 of its latencies gets a hedge, where one server has all of the
-//! rows and a token is left. The first to send a row is awaited. The other's connection is closed,
-//! which cancels its request (Dean and Barroso, The Tail at Scale, 2013).
+//! A server that exceeds 95 of 100 of its latencies gets a hedge, if one server has all of the rows
+//! and a token is left. The first to send a row is awaited. The other's connection is closed, which
+//! cancels its request (Dean and Barroso, The Tail at Scale, 2013).
 
 use std::time::{Duration, Instant};
 
@@ -224,7 +224,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns up who is asked for the same as the one that has begun to answer.
+    /// Cancels the other requests for the piece of the one that has begun to answer.
     fn cancel_losers(&mut self, winner: usize, now: Instant) {
         let piece = self.in_flight[winner].piece;
         for (at, one) in self.in_flight.iter_mut().enumerate() {
@@ -256,7 +256,7 @@ impl<'a> Round<'a> {
         self.asked = Instant::now();
     }
 
-    /// A request has failed; so has the piece, unless another server is asked for it.
+    /// Fails a request, and its piece, unless another server is asked for that.
     fn fail(&mut self, at: usize, error: ClientError) {
         let (view, pull) = (self.view, self.pull);
         let one = &mut self.in_flight[at];

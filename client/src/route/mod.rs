@@ -162,7 +162,7 @@ impl Routes {
         Some((self.endpoint_at(server, tensor, part, row), part))
     }
 
-    /// The reason why no server can be asked for a row.
+    /// Returns the reason why no server can be asked for a row.
     fn why_missing(&self, id: NodeId) -> ClientError {
         match self.book.part_of(id) {
             Some(part) => ClientError::NoReplica { part },
@@ -170,7 +170,7 @@ impl Routes {
         }
     }
 
-    /// The servers that have a partition.
+    /// Returns the servers that have a partition.
     pub(crate) fn servers_of(&self, part: PartId) -> &[usize] {
         &self.replicas[part.index()].servers
     }

@@ -107,8 +107,8 @@ impl PartitionTransfer {
         Ok(Self { plan, kind, arrival, catalog: None, source: None, stats })
     }
 
-    /// Returns what an earlier run may have left undone after its decision: `true` if the source
-    /// had given the partition up, or it is in its place already, so that
+    /// Finds the decision of an earlier run that ended before the transfer was done. Returns `true`
+    /// if the source had given the partition up, or it is in its place already. Then
     /// [`PartitionTransfer::take`] is next. Else the copy begins.
     ///
     /// # Errors

@@ -34,8 +34,8 @@ pub trait VolatileSource: Send + Sync {
     fn declare(&self, info: &VolatileInfo) -> Result<(), ClientError>;
 
     /// Writes row `ids[i]` to bytes `i * row_bytes..(i + 1) * row_bytes` of `out` if it has the
-    /// stamp that is wanted or a later one, and zeros if it has not by the time for which rows are
-    /// waited for.
+    /// wanted stamp or a later one. Writes zeros if it has not by the time for which rows are
+    /// awaited.
     ///
     /// Ids come in any order and may repeat. On an error the content of `out` is unspecified.
     fn pull_volatile(

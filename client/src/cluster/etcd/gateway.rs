@@ -165,7 +165,7 @@ impl Gateway {
         self.call::<Value>("kv/put", &body).map(drop)
     }
 
-    /// First key of servers and the key after the last.
+    /// Returns the first key of servers and the key after the last.
     fn servers(&self) -> (String, String) {
         let first = self.place.servers();
         let mut end = first.clone();

@@ -64,7 +64,7 @@ pub(super) type Check<'a> = dyn FnMut(&[NodeId], &[u8]) + 'a;
 
 impl LoadSocket {
     /// Connects by `open`, and has the server share memory for rows of the tensor that `shares`
-    /// names, if one does: then one request may be in flight.
+    /// names, if any. Then one request may be in flight.
     pub(super) fn connect(
         open: impl Fn() -> Result<Connection, ClientError>,
         shares: Option<u16>,
@@ -229,7 +229,7 @@ impl LoadSocket {
         }
     }
 
-    /// The first request is over if all of its rows have come.
+    /// Ends the first request if all of its rows have come.
     fn end_whole(&mut self, ended: &mut Vec<(usize, Result<(), Failure>)>) {
         if self.asked.front().is_some_and(|ask| ask.n_come == ask.n_rows) {
             ended.extend(self.asked.pop_front().map(|ask| (ask.slot, Ok(()))));

@@ -228,8 +228,8 @@ impl RowSource for Crowd {
     }
 }
 
-/// The pulls of all batches of a window are under way at the same time, and never more than these
-/// and the one of the trainer.
+/// The pulls of all batches of a window run concurrently, with at most one more, that of the
+/// trainer.
 #[test]
 fn pulls_of_a_window_overlap_under_the_oracle() {
     for (n_batches, together, expected) in [(1, 1, 1), (4, 1, 4), (4, 2, 2), (8, 2, 3), (6, 1, 6)] {

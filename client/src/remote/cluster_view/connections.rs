@@ -58,8 +58,8 @@ impl ClusterView {
         }
     }
 
-    /// A connection to an endpoint for `n_bytes` of rows of a tensor, or of a volatile one, which
-    /// come through memory where they are enough and the server shares some.
+    /// Returns a connection to an endpoint for `n_bytes` of rows of a tensor, or of a volatile one.
+    /// The rows come through shared memory where they are enough and the server shares some.
     pub(in super::super) fn connection_for_rows(
         &self,
         endpoint: usize,

@@ -140,9 +140,9 @@ impl ClusterView {
         self.servers.iter().position(|(known, _)| known == address)
     }
 
-    /// All servers asked again, those at other `addresses` too. One that does not answer, or has
-    /// another graph, is left as it was known, or out. One that was known and is not at these any
-    /// more, since its lease has run out, stays if it answers and no other has what it has.
+    /// Asks all servers again, those at other `addresses` too. One that does not answer, or has
+    /// another graph, is left as it was known, or out. A known one may be at none of these any
+    /// more, since its lease has run out. It stays if it answers and no other has what it has.
     pub(in super::super) fn refreshed(
         &self,
         addresses: &[Address],
@@ -189,9 +189,9 @@ impl ClusterView {
     }
 }
 
-/// Finds the present state of a server that was known so, if it has started again: one of its
-/// addresses `told` its former and present state. Else an address that has not been asked since, or
-/// is silent, would count as another server.
+/// Finds the present state of a known server that has started again, by the former and present
+/// states of its addresses in `told`. Else an address that has not been asked since, or is silent,
+/// would count as another server.
 pub(super) fn restarted<'a>(
     known: &Description,
     mut told: impl Iterator<Item = (&'a Description, &'a Description)>,

@@ -47,7 +47,7 @@ struct Link {
     connection: Option<Connection>,
 }
 
-/// What all pieces of one publication share.
+/// Common data of all pieces of one publication.
 struct Publication<'a> {
     name: Name,
     ids: &'a [NodeId],
@@ -67,7 +67,7 @@ struct Sending {
     unanswered: VecDeque<usize>,
     /// Rows of which the server has said that they are there.
     n_done: usize,
-    /// What it has refused.
+    /// Error of the last refusal.
     refusal: Option<ClientError>,
 }
 
@@ -95,7 +95,7 @@ impl<'a> RemotePublisher<'a> {
         Ok(parts)
     }
 
-    /// The link to a server, with a connection.
+    /// Returns the link to a server, with a connection.
     fn link_to(
         &mut self,
         view: &ClusterView,
@@ -119,7 +119,7 @@ impl<'a> RemotePublisher<'a> {
         Ok(at)
     }
 
-    /// Splits ids by the server that has them, and gives the view that these are of.
+    /// Splits ids by the server that has them, and returns the view of these servers.
     fn by_server(
         &self,
         mut view: Arc<ClusterView>,
@@ -364,7 +364,7 @@ impl Sending {
     }
 }
 
-/// The claims over a link have ended with its connection.
+/// Returns the error for claims over a link whose connection has ended.
 fn lost(address: &Address) -> ClientError {
     ClientError::ClaimsLost { address: address.clone() }
 }

@@ -113,7 +113,7 @@ impl ServerConfig {
         }
     }
 
-    /// The number of shards, resolved; everything that can be wrong without looking at the graph.
+    /// Checks all that can be wrong without looking at the graph; returns the number of shards.
     pub(crate) fn check(&self) -> Result<u16, ServerError> {
         if self.listen.is_none() && self.unix.is_none() {
             return Err(ServerError::NoListener);

@@ -27,7 +27,8 @@ impl QueueDelay {
         Self { opened, least: None }
     }
 
-    /// How long a request that was sent at `sent` has waited at `now`; zero if it does not tell.
+    /// Returns how long a request that was sent at `sent` has waited at `now`; zero if `sent` is
+    /// zero.
     pub(crate) fn waited(&mut self, sent: Duration, now: Instant) -> Duration {
         if sent.is_zero() {
             return Duration::ZERO;
@@ -57,14 +58,14 @@ pub(crate) struct SlowReaderLimit {
 }
 
 impl SlowReaderLimit {
-    /// How long the next chunk may take.
+    /// Returns how long the next chunk may take.
     pub(crate) fn allowance(&self) -> Duration {
         let earned = self.n_bytes as f64 / REPLY_BYTES_PER_SECOND_MIN as f64;
         let allowed = WRITE_TIMEOUT + Duration::from_secs_f64(earned);
         allowed.saturating_sub(self.waited).min(WRITE_TIMEOUT)
     }
 
-    /// A chunk has been taken.
+    /// Counts a chunk that the client has taken.
     pub(crate) fn taken(&mut self, n_bytes: usize, waited: Duration) {
         self.n_bytes += n_bytes;
         self.waited += waited;

@@ -225,7 +225,7 @@ pub(crate) fn no_room(n_bytes: usize) -> Failure {
     failure(FailureCode::Overloaded, format!("the shard has no room for {n_bytes} more bytes"))
 }
 
-/// A fault of the store while it serves a request.
+/// Returns the failure for a fault of the store during a request.
 pub(crate) fn store_failure(error: &StoreError) -> Failure {
     let code = match error {
         StoreError::DamagedPage { .. }

@@ -94,17 +94,17 @@ impl Listeners {
         Ok(all)
     }
 
-    /// The sockets to accept from.
+    /// Returns the sockets to accept from.
     pub(crate) fn sockets(&self) -> &[ListenSocket] {
         &self.sockets
     }
 
-    /// The common TCP address as bound.
+    /// Returns the common TCP address as bound.
     pub(crate) fn tcp(&self) -> Option<SocketAddr> {
         self.tcp
     }
 
-    /// The TCP port of each shard; empty without TCP.
+    /// Returns the TCP port of each shard; empty without TCP.
     pub(crate) fn shard_ports(&self) -> &[u16] {
         &self.shard_ports
     }

@@ -127,17 +127,17 @@ impl Partitions {
         })
     }
 
-    /// The partitions that are served now, ascending.
+    /// Returns the partitions that are served now, ascending.
     pub(crate) fn parts(&self) -> Arc<[PartId]> {
         Arc::clone(&self.parts.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Those that may be served at some time.
+    /// Returns the partitions that may be served at some time.
     pub(crate) fn parts_ever(&self) -> Arc<[PartId]> {
         if self.grows { self.book.parts().collect() } else { self.parts() }
     }
 
-    /// How often the list has changed.
+    /// Returns how often the list has changed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -158,7 +158,7 @@ impl Partitions {
         self.has_changed();
     }
 
-    /// The descriptions that clients receive have changed.
+    /// Notes a change of the descriptions that clients receive.
     pub(crate) fn has_changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
@@ -170,7 +170,7 @@ impl Partitions {
         self.has_changed();
     }
 
-    /// Whether a partition is being given up, and that is not decided.
+    /// Returns whether a partition is being given up, and that is not decided.
     pub(crate) fn is_leaving(&self, part: PartId) -> bool {
         *self.leaving.read().unwrap_or_else(PoisonError::into_inner) == Some(part)
     }
@@ -190,25 +190,25 @@ impl Partitions {
         Ok(())
     }
 
-    /// The version of a partition that every shard has come to: no gather that begins now reads one
-    /// before it.
+    /// Returns the version of a partition that every shard has reached. No gather that begins now
+    /// reads an earlier one.
     pub(crate) fn served_version(&self, part: PartId) -> u32 {
         self.served.get(part.index()).map_or(0, |version| version.load(Ordering::Acquire))
     }
 
-    /// The lowest version that every shard has come to of any partition here.
+    /// Returns the lowest version that every shard has reached, over all partitions here.
     pub(crate) fn lowest_served(&self) -> u32 {
         self.parts().iter().map(|&part| self.served_version(part)).min().unwrap_or(0)
     }
 
-    /// The committed versions of a partition, or of all that are open.
+    /// Returns the committed versions of a partition, or of all that are open.
     pub(crate) fn committed(&self, part: Option<PartId>) -> Vec<(PartId, u32)> {
         let mut versions = self.live.part_versions();
         versions.retain(|(it, _)| part.is_none_or(|part| part == *it));
         versions
     }
 
-    /// Whether a shard reads a version of a partition before the committed one, as far as is known.
+    /// Returns whether a shard is known to read a version of a partition before the committed one.
     pub(crate) fn is_behind(&self) -> bool {
         self.committed(None).iter().any(|&(part, version)| self.served_version(part) < version)
     }
@@ -220,7 +220,7 @@ impl Partitions {
         }
     }
 
-    /// Role of this server for one of its partitions.
+    /// Returns the role of this server for one of its partitions.
     pub(crate) fn role(&self, _part: PartId) -> Role {
         match (self.writable, &self.follows) {
             (true, _) => Role::Writer,
@@ -256,7 +256,7 @@ impl Partitions {
         (!self.is_moving.swap(true, Ordering::AcqRel)).then_some(Moving(self))
     }
 
-    /// The descriptions that clients receive.
+    /// Returns the description that clients receive.
     pub(crate) fn describe(&self, n_shards: u16, shard_ports: &[u16]) -> Description {
         // First: what is given up is in one list or the other at every moment.
         let leaving = self.leaving.read().unwrap_or_else(PoisonError::into_inner);
@@ -287,7 +287,7 @@ impl Partitions {
         }
     }
 
-    /// Where updates stand, less the compactions.
+    /// Returns the state of updates, without the compactions.
     pub(crate) fn updates(&self) -> UpdateStats {
         let (mut committed_rows, mut pending_rows) = (0, 0);
         for (_, _, tensor) in self.live_tensors() {
@@ -332,7 +332,7 @@ impl Partitions {
         }
     }
 
-    /// Name of the graph in requests.
+    /// Returns the name of the graph in requests.
     pub(crate) fn graph_tag(&self) -> u64 {
         graph_tag(*self.live.graph().meta().uuid.as_bytes())
     }
@@ -342,7 +342,7 @@ impl Partitions {
         self.live.stopped_writes()
     }
 
-    /// Every tensor of every partition here, with its position in the graph's description.
+    /// Returns every tensor of every partition here, with its position in the graph's description.
     pub(crate) fn live_tensors(&self) -> impl Iterator<Item = (PartId, usize, Arc<TensorHandle>)> {
         let positions = 0..self.tensors.len();
         let parts = self.parts();
@@ -350,7 +350,8 @@ impl Partitions {
         pairs.filter_map(move |(i, at)| Some((parts[i], at, self.live.tensor(parts[i], at)?)))
     }
 
-    /// An upper bound, exclusive, of the keys of a tensor's rows of one partition on each shard.
+    /// Returns an upper bound, exclusive, of the keys of a tensor's rows of one partition on each
+    /// shard.
     pub(crate) fn keys_of(&self, part: PartId, tensor: &ServedTensor) -> u64 {
         let n_rows = u32::try_from(self.book.range(part).len()).unwrap_or(u32::MAX);
         tensor.stripes.keys_of(n_rows)

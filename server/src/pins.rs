@@ -68,7 +68,7 @@ impl<T> Pin<T> {
 }
 
 impl<T: Numbered> Pins<T> {
-    /// The version, if it is kept; a pull names it.
+    /// Returns the version that a pull names, if it is kept.
     pub(crate) fn get(&self, version: u32, now: Instant) -> Option<Arc<T>> {
         let mut pins = self.lock();
         let n_readers = count(&pins, Use::Reader);

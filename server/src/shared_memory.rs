@@ -38,7 +38,7 @@ pub(crate) struct TierFile {
 }
 
 impl TierFile {
-    /// Memory for the rows of a tier, all zeros, and its file.
+    /// Returns memory for the rows of a tier, all zeros, and its file.
     ///
     /// Pages are allocated as they are written, and a page that the system cannot provide then is a
     /// SIGBUS. So this fails under strict overcommit (`vm.overcommit_memory` 2). Private memory
@@ -102,7 +102,7 @@ impl TierFile {
         }
     }
 
-    /// The file, to be read, where the rows begin in it, and their bytes.
+    /// Returns the file, to be read, the offset of the rows in it, and their bytes.
     pub(crate) fn place(&self) -> io::Result<(OwnedFd, u64, u64)> {
         // A process that may write could still make it take all its memory.
         let file = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
@@ -152,7 +152,7 @@ impl Region {
         Ok((Self { map }, file.into()))
     }
 
-    /// All of it.
+    /// Returns all of its bytes.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.map
     }

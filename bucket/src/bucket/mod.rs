@@ -358,7 +358,7 @@ impl Bucket {
         }
     }
 
-    /// An error of an object that is not the one that was written.
+    /// Returns the error of an object that is not the one that was written.
     pub(crate) fn damaged(&self, key: &str, reason: impl Into<String>) -> BucketError {
         let (url, key, reason) = (self.url.clone(), key.to_owned(), reason.into());
         BucketError::Damaged { url, key, reason }

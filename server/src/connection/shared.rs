@@ -55,7 +55,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// The rows from `first` on, up to `n_rows`.
+    /// Returns the ring of the rows from `first` on, up to `n_rows`.
     pub(super) fn new(first: usize, n_rows: usize, chunk_rows: usize, row_bytes: usize) -> Self {
         Self { first, n_rows, chunk_rows, row_bytes }
     }
@@ -149,8 +149,8 @@ impl Connection {
         }
     }
 
-    /// Whether an answer may come through the memory: there is some, what an earlier answer left
-    /// there is taken, and its chunks fit.
+    /// Returns whether an answer may come through the memory. There must be some, the client must
+    /// have taken earlier answers there, and the chunks must fit.
     pub(super) fn shares(&self, ring: Ring) -> bool {
         ring.fits() && self.shared.as_ref().is_some_and(|shared| shared.n_untaken == 0)
     }
@@ -185,8 +185,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Where the chunk that begins with this row is to be gathered, if the memory has a place for
-    /// it.
+    /// Returns the place for the chunk that begins with this row, if the memory has one.
     pub(super) fn place(&mut self, ring: Ring, first_row: usize) -> Option<&mut [u8]> {
         let place = ring.place(first_row)?;
         Some(&mut self.shared.as_mut()?.region.bytes_mut()[place])

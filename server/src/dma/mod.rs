@@ -158,7 +158,7 @@ impl DmaReader {
         }
     }
 
-    /// The file that it reads from.
+    /// Returns the file that it reads from.
     pub(crate) fn layer(&self) -> &Arc<Layer> {
         &self.layer
     }

@@ -24,7 +24,7 @@ struct Answer {
     body: String,
 }
 
-/// The bytes to send.
+/// Returns the bytes to send.
 pub(super) fn answer(
     request: Result<Request, BadRequest>,
     tokens: Option<&Tokens>,

@@ -44,7 +44,7 @@ impl Exchange {
         Ok(Self { stream, is_local, stage: Stage::Reading(Vec::new()), deadline })
     }
 
-    /// When it is closed, however far it is.
+    /// Returns the time when it is closed, finished or not.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -53,7 +53,7 @@ impl Exchange {
         now < self.deadline
     }
 
-    /// The event that it waits for.
+    /// Returns the events that it waits for.
     pub(super) fn awaits(&self) -> PollFlags {
         match self.stage {
             Stage::Reading(_) | Stage::Ending => PollFlags::IN,

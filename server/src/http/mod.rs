@@ -65,7 +65,7 @@ impl HttpServer {
         Ok(Self { address, stop, thread: Some(thread) })
     }
 
-    /// The address as bound.
+    /// Returns the address as bound.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -77,7 +77,7 @@ impl Observed {
         Self { started: Instant::now(), started_unix, phase, dropped, served }
     }
 
-    /// The graph is open, and the shards are about to start.
+    /// Notes that the graph is open, and the shards are about to start.
     pub(crate) fn opened(&self, served: Served) {
         let is_first = self.served.set(served).is_ok();
         debug_assert!(is_first, "a server opens its graph once");
@@ -95,7 +95,7 @@ impl Observed {
         self.served.get()
     }
 
-    /// Time since the start.
+    /// Returns the time since the start.
     pub(crate) fn uptime(&self) -> Duration {
         self.started.elapsed()
     }

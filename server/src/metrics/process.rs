@@ -10,7 +10,7 @@ use super::figures::ProcessFigures;
 const USER_HZ: f64 = 100.0;
 
 impl ProcessFigures {
-    /// A figure that cannot be read is 0.
+    /// Reads the figures of this process. One that cannot be read is 0.
     pub(super) fn read() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();

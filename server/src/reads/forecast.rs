@@ -103,7 +103,7 @@ impl Forecast {
         check(self.time_of(all).max(self.time_in_class(class, of_class)), time)
     }
 
-    /// The same for a pull whose turn has come, and of which `cost` is expected.
+    /// Does the same check for a pull whose turn has come, and of which `cost` is expected.
     pub(crate) fn check_next(
         &self,
         class: Class,

@@ -153,7 +153,7 @@ impl ShardRows {
         Ok(this)
     }
 
-    /// Memory that the tier may take, in bytes.
+    /// Returns the memory that the tier may take, in bytes.
     pub(crate) fn tier_bytes(&self) -> u64 {
         self.memory.bytes()
     }
@@ -223,7 +223,7 @@ impl ShardRows {
         misses.dedup();
     }
 
-    /// Whether gathers read this version of every partition.
+    /// Returns whether gathers read this version of every partition.
     pub(crate) fn is_at(&self, version: u32) -> bool {
         self.parts().all_are_at(version)
     }
@@ -236,7 +236,7 @@ impl ShardRows {
         }
     }
 
-    /// Rows in the tier, bytes of one, and rows that had to go for others.
+    /// Returns the number of rows in the tier, the bytes of a row, and the number of evictions.
     pub(crate) fn residents(&self) -> (u64, u64, u64) {
         let tier = self.tier.borrow();
         (tier.n_resident() as u64, self.row_bytes as u64, tier.stats().evictions)
@@ -397,7 +397,7 @@ fn not_pinned(part: PartId, version: u32) -> Failure {
     failure(FailureCode::OtherVersion, message)
 }
 
-/// The failure for a node that does not exist or lives on another server.
+/// Returns the failure for a node that does not exist or belongs to another server.
 pub(crate) fn wrong_server(partitions: &Partitions, id: NodeId) -> Failure {
     let n_nodes = partitions.book.n_nodes();
     let Some(part) = partitions.book.part_of(id) else {

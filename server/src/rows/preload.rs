@@ -10,7 +10,7 @@ use crate::reads::ReadTurn;
 use crate::shard::plan::ShardPlan;
 
 impl ShardRows {
-    /// Rows that the tier can hold.
+    /// Returns the number of rows that the tier can hold.
     pub(crate) fn n_slots(&self) -> u64 {
         self.tier.borrow().n_slots().into()
     }

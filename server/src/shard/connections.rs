@@ -58,19 +58,19 @@ impl ConnectionTable {
         idle
     }
 
-    /// It is gone, unless it had to go before.
+    /// Removes a connection that has ended, unless it was evicted before.
     pub(super) fn leave(&self, number: u64) {
         self.0.borrow_mut().remove(&number);
     }
 }
 
 impl IdleClock {
-    /// It waits for a request from now on.
+    /// Begins a wait for a request.
     pub(crate) fn begin(&self) {
         self.since.set(Some(Instant::now()));
     }
 
-    /// A request comes.
+    /// Ends the wait when a request comes.
     pub(crate) fn end(&self) {
         self.since.set(None);
     }

@@ -57,7 +57,7 @@ impl Shard {
         self.reads.turn(&PullOrder { kind, arrived, deadline, progress })
     }
 
-    /// Rows of any shard: straight from here if all are ours, else split by owner and merged.
+    /// Gathers rows of any shard: directly if all are ours, else split by owner and merged.
     pub(crate) async fn gather(
         &self,
         tensor: u16,
@@ -118,8 +118,8 @@ impl Shard {
         u16::try_from(self.tensors.len()).unwrap_or(u16::MAX)
     }
 
-    /// Rows of this shard for another, within this shard's own room, which they keep until they are
-    /// on their way.
+    /// Gathers rows of this shard for another, within this shard's own room. The room is held until
+    /// they are on their way.
     pub(super) async fn gather_asked(
         &self,
         tensor: u16,
@@ -147,7 +147,7 @@ impl Shard {
         Err(failure(FailureCode::Elsewhere, message))
     }
 
-    /// The version that a pull wants; `None` where it is the newest.
+    /// Returns the version that a pull wants; `None` where it is the newest.
     ///
     /// Fails with `otherVersion` for one that is not committed here, or no longer kept. Where a
     /// partition has come since that lacks the version, the others still have it.
@@ -190,7 +190,8 @@ impl Shard {
         }
     }
 
-    /// Whether rows of this shard are of `version`, where there is one, without a look at files.
+    /// Returns whether rows of this shard are of `version`, if one is wanted, without a look at
+    /// files.
     pub(crate) fn is_at(&self, tensor: u16, version: u32) -> bool {
         version == 0 || self.tensors[usize::from(tensor)].is_at(version)
     }
@@ -224,7 +225,7 @@ impl Shard {
         self.plan.partitions.versions(ids)
     }
 
-    /// The tensor at a position of the description.
+    /// Returns the tensor at a position of the description.
     pub(crate) fn tensor(&self, tensor: u16) -> Result<&ShardRows, Failure> {
         self.tensors.get(usize::from(tensor)).ok_or_else(|| {
             let n_tensors = self.tensors.len();

@@ -87,7 +87,7 @@ pub(crate) struct Shard {
     log_limit: LogLimiter,
 }
 
-/// The whole life of a shard's executor.
+/// Runs the whole life of a shard's executor.
 pub(crate) async fn run(
     plan: ShardPlan,
     mesh: FullMesh<Message>,
@@ -314,7 +314,7 @@ impl Shard {
         glommio::spawn_local(self.guarded(what, task)).detach();
     }
 
-    /// The same in a queue of its own.
+    /// Spawns a guarded task in a queue of its own.
     pub(crate) fn spawn_guarded_into(
         &self,
         queue: TaskQueueHandle,
@@ -346,17 +346,17 @@ impl Shard {
         Loading(&self.n_loading)
     }
 
-    /// The settings that it was started with.
+    /// Returns the settings that it was started with.
     pub(crate) fn shard_plan(&self) -> &ShardPlan {
         &self.plan
     }
 
-    /// Its number among the server's shards.
+    /// Returns its number among the server's shards.
     pub(crate) fn number(&self) -> u16 {
         u16::try_from(self.id).unwrap_or(u16::MAX)
     }
 
-    /// Its rows, tensor by tensor.
+    /// Returns its rows, tensor by tensor.
     pub(crate) fn tensors(&self) -> &[ShardRows] {
         &self.tensors
     }
@@ -372,7 +372,7 @@ impl Shard {
         }
     }
 
-    /// Whether it finishes what is under way and takes nothing new.
+    /// Returns whether it finishes running work and takes no more.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.get()
     }
@@ -399,7 +399,8 @@ impl Shard {
         ServerStats { shards, updates, volatile: self.plan.volatile.stats() }
     }
 
-    /// The frame that answers `describe`, built once for each version and list of partitions.
+    /// Returns the frame that answers `describe`, built once for each version and list of
+    /// partitions.
     pub(crate) fn description(&self) -> Rc<[u8]> {
         let partitions = &self.plan.partitions;
         // Before they are informed: a change in between makes it again the next time.

@@ -224,19 +224,19 @@ impl BreakReason {
 }
 
 impl Counters {
-    /// A request has come, or was sent, at `begun`.
+    /// Counts a request that came, or was sent, at `begun`.
     pub(crate) fn begin(&self, kind: RequestKind, begun: Instant) -> RunningRequest<'_> {
         let counters = &self.kinds[kind as usize];
         add(&counters.begun, 1);
         RunningRequest { counters, begun }
     }
 
-    /// A request gets this failure as its answer.
+    /// Counts a request that is answered with this failure.
     pub(crate) fn failed(&self, code: FailureCode) {
         add(&self.failures[code as usize], 1);
     }
 
-    /// A connection ends for this reason.
+    /// Counts a connection that ends for this reason.
     pub(crate) fn broken(&self, reason: BreakReason) {
         add(&self.connections_broken[reason as usize], 1);
     }
@@ -286,7 +286,7 @@ impl KindCounters {
 }
 
 impl RunningRequest<'_> {
-    /// It has been answered.
+    /// Counts the request as answered.
     pub(crate) fn answered(self) {
         self.counters.latency.record(self.begun.elapsed());
     }

@@ -66,7 +66,7 @@ impl Arena {
         &mut self.slots[start..start + self.row_bytes]
     }
 
-    /// All rows, slot after slot.
+    /// Returns all rows, slot after slot.
     pub(crate) fn rows_mut(&mut self) -> &mut [u8] {
         &mut self.slots
     }

@@ -52,12 +52,13 @@ impl Watch {
         Self { bypass: settings.map(Bypass::new), ..Self::default() }
     }
 
-    /// Whether the next batch goes past the cache.
+    /// Returns whether the next batch goes past the cache.
     pub(crate) fn is_resting(&self) -> bool {
         self.bypass.as_ref().is_some_and(Bypass::is_resting)
     }
 
-    /// A batch was looked up in a cache with this many rows, or went past it, without any access.
+    /// Counts a batch that was looked up in a cache with this many rows, or went past it without
+    /// accesses.
     pub(crate) fn count(&mut self, hits: usize, accesses: usize, n_resident: usize) {
         let Some(bypass) = &mut self.bypass else { return };
         self.n_batches += 1;

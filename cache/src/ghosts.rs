@@ -29,13 +29,13 @@ impl Ghosts {
         self.ids.bytes()
     }
 
-    /// Whether there are places.
+    /// Returns whether there are places.
     #[inline]
     pub(crate) fn is_some(&self) -> bool {
         !self.ids.is_empty()
     }
 
-    /// The place of an id whose entry in the index is this, if it is remembered.
+    /// Returns the place of an id with this entry in the index, if it is remembered.
     #[inline]
     pub(crate) fn place(&self, id: u32, entry: u32) -> Option<usize> {
         if entry < REMEMBERED || entry == NO_SLOT {

@@ -82,7 +82,7 @@ impl<T: Pod> HugeVec<T> {
         Ok(values)
     }
 
-    /// Memory of the values, in bytes.
+    /// Returns the memory of the values, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.memory.len()
     }
@@ -108,7 +108,7 @@ impl<T: Pod> HugeVec<T> {
 }
 
 impl<T: Pod> HugeVec<T> {
-    /// The same of every cache line of `values`, whose lengths divide a line; lines start where
+    /// Prefetches every cache line of `values`, whose lengths divide a line; lines start where
     /// pages do.
     #[inline]
     pub(crate) fn prefetch_all(&self, values: Range<usize>) {

@@ -19,7 +19,7 @@ impl Hits {
         Self { slots: [0; CHUNK_IDS], positions: [0; CHUNK_IDS] }
     }
 
-    /// The slots found, without [`NO_SLOT`], and their positions, counted on from `first`.
+    /// Returns the slots found, without [`NO_SLOT`], and their positions, counted from `first`.
     #[inline]
     pub(super) fn of(&mut self, first: u32, found: &[u32]) -> (&[u32], &[u32]) {
         let mut n = 0;

@@ -52,7 +52,7 @@ impl BitTree {
         }
     }
 
-    /// The highest number in the set that is at most `bound`.
+    /// Returns the highest number in the set that is at most `bound`.
     #[inline]
     pub(super) fn last_up_to(&self, bound: u32) -> Option<u32> {
         let (mut at, mut mask) = (bound as usize, bits_up_to(bound));

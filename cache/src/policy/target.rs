@@ -30,7 +30,8 @@ impl Target {
         (id_space as usize).div_ceil(64) * size_of::<u64>() + n_slots as usize * size_of::<u32>()
     }
 
-    /// `ids`, best first; those that repeat count once, those outside the id space not at all.
+    /// Returns a target of `ids`, best first. Ids that repeat count once, those outside the id
+    /// space not at all.
     pub(super) fn new(ids: &[u32], n_slots: u32, id_space: u32) -> Result<Self, MemoryError> {
         let mut target = Self {
             members: HugeVec::new((id_space as usize).div_ceil(64))?,

@@ -33,7 +33,7 @@ pub(crate) trait Naive {
     fn remove(&mut self, id: u32);
 }
 
-/// A row that was not here before.
+/// Returns the offer of a row that was not here before.
 pub(crate) fn offer(id: u32) -> Offer {
     Offer { id, position: 0, is_remembered: false }
 }
@@ -51,7 +51,7 @@ impl Order {
         self.0.push_front(id);
     }
 
-    /// Whether it was there.
+    /// Takes an id out; returns whether it was there.
     pub(crate) fn take(&mut self, id: u32) -> bool {
         let at = self.0.iter().position(|&at| at == id);
         at.and_then(|at| self.0.remove(at)).is_some()

@@ -57,8 +57,8 @@ impl HostLevel {
         self.inclusion == Inclusion::Exclusive
     }
 
-    /// A batch begins; of each row that is to come from here, whether the device has it from now
-    /// on.
+    /// Begins a batch. `has` says for each row that is to come from here whether the device has it
+    /// from now on.
     pub(super) fn begin(&mut self, has: impl Iterator<Item = bool>) {
         self.has.clear();
         self.has.extend(has);
@@ -133,7 +133,7 @@ impl HostLevel {
         self.access.stamps().iter().copied()
     }
 
-    /// The device has kept these rows of its `misses`.
+    /// Counts rows of `misses` that the device has kept and the host had.
     pub(super) fn count_promotions(&mut self, misses: &[u32], placements: &[Placement]) {
         let was_found = |placed: &&Placement| {
             misses.binary_search(&placed.position).is_ok_and(|at| self.is_found[at])

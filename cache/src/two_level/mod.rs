@@ -180,8 +180,8 @@ impl TwoLevelTier {
         }
     }
 
-    /// For `frequency`: the last batch is over, and these are the rows of the next epoch, the best
-    /// first; see [`crate::directory::Directory::retarget`].
+    /// Ends the last batch and sets, for `frequency`, the rows of the next epoch, the best first;
+    /// see [`crate::directory::Directory::retarget`].
     pub(crate) fn retarget(&mut self, ids: &[u32]) {
         self.device.retarget(ids);
     }

@@ -39,7 +39,8 @@ pub(super) struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    /// `n_moves` of this kind; `first` is the target of the first source, where a list has sources.
+    /// Returns a list of `n_moves` of this kind; `first` is the target of the first source, where a
+    /// list has sources.
     pub(super) fn new(
         words: &'a CudaSlice<u32>,
         n_moves: usize,
@@ -56,8 +57,8 @@ pub(super) struct MoveRows {
 }
 
 impl MoveRows {
-    /// For the oldest architecture that the compiler knows: the driver translates it for the
-    /// device, once per process.
+    /// Compiles for the oldest architecture that the compiler knows. The driver translates the
+    /// result for the device, once per process.
     pub(super) fn compile(context: &Arc<CudaContext>) -> Result<Self, DeviceError> {
         let name = Some("gather.cu".to_owned());
         let ptx = compile_ptx_with_opts(SOURCE, CompileOptions { name, ..Default::default() })

@@ -70,7 +70,7 @@ impl CudaMemory {
         lap.saturating_add(1).saturating_mul(2)
     }
 
-    /// Pinned memory and memory of the device.
+    /// Returns the bytes of pinned memory and of memory of the device.
     pub(in super::super) fn bytes(&self) -> usize {
         let rings = [self.staging.bytes(), self.lists.bytes()];
         self.slots.len() + rings.iter().map(|(pinned, landed)| pinned + landed).sum::<usize>()

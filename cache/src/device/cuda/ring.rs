@@ -34,17 +34,17 @@ impl Ring {
         Ok(Self { laps: [lap()?, lap()?], current: 0 })
     }
 
-    /// The lap that was used longest ago.
+    /// Returns the lap that was used longest ago.
     pub(super) fn current(&mut self) -> &mut Lap {
         &mut self.laps[self.current]
     }
 
-    /// The current lap's turn is over.
+    /// Ends the current lap's turn.
     pub(super) fn turn(&mut self) {
         self.current = 1 - self.current;
     }
 
-    /// Memory of both, in bytes: pinned and on the device.
+    /// Returns the memory of both, in bytes: pinned and on the device.
     pub(super) fn bytes(&self) -> (usize, usize) {
         let laps = || self.laps.iter();
         (
@@ -77,12 +77,12 @@ impl Lap {
         self.copied.synchronize()
     }
 
-    /// The pinned rows, after a [`Lap::wait`].
+    /// Returns the pinned rows, after a [`Lap::wait`].
     pub(super) fn rows_mut(&mut self) -> Result<&mut [u8], DriverError> {
         self.rows.as_mut_slice()
     }
 
-    /// The pinned rows and their counterpart on the device.
+    /// Returns the pinned rows and their counterpart on the device.
     pub(super) fn rows_and_landed(&mut self) -> Result<(&mut [u8], &CudaSlice<u8>), DriverError> {
         Ok((self.rows.as_mut_slice()?, &self.landed_rows))
     }

@@ -222,7 +222,8 @@ impl DeviceTier {
         self.memory.gather(slots, tensor)
     }
 
-    /// A batch begins: gathers what is resident, and leaves the rest in `misses`.
+    /// Begins a batch: gathers the resident rows, and writes the positions of the others to
+    /// `misses`.
     pub(crate) fn begin(
         &mut self,
         ids: &[u32],
@@ -231,7 +232,7 @@ impl DeviceTier {
         self.begin_since(ids, None, tensor)
     }
 
-    /// Returns the same for rows that have `since`, where it is given.
+    /// Does the same for rows with stamp `since` or a later one, if it is given.
     fn begin_since(
         &mut self,
         ids: &[u32],
@@ -320,7 +321,7 @@ impl DeviceTier {
         self.residents.advance(now);
     }
 
-    /// For `frequency`: the last batch is over; see [`Directory::retarget`].
+    /// Ends the last batch and sets the rows for `frequency`, see [`Directory::retarget`].
     pub(crate) fn retarget(&mut self, ids: &[u32]) {
         self.residents.retarget(ids);
     }

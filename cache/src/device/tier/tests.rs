@@ -35,7 +35,7 @@ fn settings(staging_bytes: usize, max_age: Option<u32>) -> DeviceSettings {
     DeviceSettings { staging_bytes, max_age }
 }
 
-/// The machine's CUDA device, if it has one.
+/// Returns the machine's CUDA device, if it has one.
 pub(crate) fn cuda() -> Option<Device> {
     match Device::cuda(0) {
         Ok(device) => {

@@ -179,7 +179,7 @@ impl Stacks {
         })
     }
 
-    /// The slots of all stacks, in the order in which they are taken.
+    /// Returns the slots of all stacks, in the order in which they are taken.
     pub(super) fn in_order(&self) -> impl Iterator<Item = u32> {
         let below = |number: &u32| self.taken.last_up_to(number.checked_sub(1)?);
         std::iter::successors(self.taken.last_up_to(self.highest), below)

@@ -129,7 +129,7 @@ impl Sketch {
         }
     }
 
-    /// The estimate of how often an id was used.
+    /// Returns the estimate of how often an id was used.
     #[inline]
     pub(super) fn count(&self, id: u32) -> u8 {
         let place = Self::place(id, self.blocks.len());

@@ -200,7 +200,7 @@ impl Scores {
         self.rests.prefetch(place as usize);
     }
 
-    /// A batch misses ids; that it misses one at several positions counts once.
+    /// Counts the misses of a batch; an id that it misses at several positions counts once.
     pub(super) fn miss(&mut self, piece: &Piece<'_>, batch: u32) {
         let missed = &mut self.ahead.0;
         missed.resize(piece.ids.len(), 0);
@@ -262,7 +262,7 @@ impl Scores {
         }
     }
 
-    /// The row of `id` may come too; whether it could not before.
+    /// Wants the row of `id` too; returns whether it is newly wanted.
     pub(super) fn want_again(&mut self, id: u32) -> bool {
         let place = self.place_of(id);
         let Some(count) = self.counts.get_mut(place as usize) else { return false };
@@ -288,7 +288,7 @@ impl Scores {
         (place, log)
     }
 
-    /// The row whose scores are at a place goes with S_E as its S_A; given ln S_E.
+    /// Removes the row whose scores are at a place: its S_E becomes its S_A. `log` is ln S_E.
     pub(super) fn dismiss(&mut self, place: u32, log: f64) {
         let count = self.counts.get_mut(place as usize).filter(|count| count.is(CANDIDATE));
         let Some(count) = count else { return };

@@ -133,7 +133,7 @@ fn last_level(n_with: &[usize], n: usize) -> (u8, usize) {
     (NO_MISS, n_better)
 }
 
-/// A number whose order is that of the float: [`f64::total_cmp`]'s, as a key.
+/// Returns a number whose order is that of the float: [`f64::total_cmp`]'s, as a key.
 pub(in super::super) fn in_order(float: f64) -> u64 {
     let bits = float.to_bits();
     let is_negative = (bits.cast_signed() >> 63).cast_unsigned();

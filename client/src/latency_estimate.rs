@@ -23,7 +23,7 @@ pub(crate) struct QuantileEstimate {
 }
 
 impl QuantileEstimate {
-    /// An answer took so long, or had not come by then.
+    /// Records an answer that took this time, or had not come by then.
     pub(crate) fn record(&self, time: Duration) {
         let (time_ns, old) = (time.as_nanos() as f64, self.estimate_ns());
         let new = if old == 0.0 {
@@ -38,7 +38,7 @@ impl QuantileEstimate {
         self.n_seen.store(n_seen.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// The estimate, once enough has been seen.
+    /// Returns the estimate, once enough has been seen.
     pub(crate) fn time(&self) -> Option<Duration> {
         let is_known = self.n_seen.load(Ordering::Relaxed) >= SEEN_MIN;
         is_known.then(|| Duration::from_nanos(self.estimate_ns() as u64))

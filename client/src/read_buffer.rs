@@ -57,7 +57,7 @@ impl ReadBuffer {
         Ok(n_read)
     }
 
-    /// The head of the next reply, if it has come.
+    /// Returns the head of the next reply, if it has come.
     pub(crate) fn head(&mut self) -> Result<Head, WireError> {
         let waiting = &self.buffer[self.start..self.end];
         let Some((&prefix, rest)) = waiting.split_first_chunk::<PREFIX_BYTES>() else {

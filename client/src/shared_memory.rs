@@ -41,7 +41,7 @@ impl SharedMemory {
         Ok(Self { map, start: 0, n_bytes })
     }
 
-    /// The same of the memory from `offset` on where it keeps rows. None of it is read for that.
+    /// Maps the memory from `offset` on where the server keeps rows. None of it is read for that.
     pub(crate) fn of_tier(descriptor: OwnedFd, offset: u64, n_bytes: u64) -> io::Result<Self> {
         let file = File::from(descriptor);
         let file_bytes = check(&file, LENT_BYTES_MAX, offset, n_bytes)?;
@@ -62,7 +62,7 @@ impl SharedMemory {
         Ok(Self { map: map(0, offset + n_bytes)?, start: offset, n_bytes })
     }
 
-    /// Its length.
+    /// Returns its length.
     pub(crate) fn len(&self) -> usize {
         self.n_bytes
     }

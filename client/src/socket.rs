@@ -91,18 +91,18 @@ impl Stream {
         Ok(Self::Tls(Box::new(stream)))
     }
 
-    /// Until when writes may wait from now on, and reads if they shall.
+    /// Sets until when writes may wait from now on, and reads if they shall.
     pub(crate) fn set_deadline(&mut self, deadline: Instant, reads_wait: bool) {
         let socket = self.socket_mut();
         (socket.deadline, socket.reads_wait) = (Some(deadline), reads_wait);
     }
 
-    /// Neither reads nor writes wait from now on.
+    /// Ends waiting: neither reads nor writes wait from now on.
     pub(crate) fn never_wait(&mut self) {
         self.socket_mut().deadline = None;
     }
 
-    /// Whether bytes that were written have not left yet.
+    /// Returns whether bytes that were written have not left yet.
     pub(crate) fn has_unsent(&self) -> bool {
         match self {
             Self::Plain(_) => false,
@@ -110,7 +110,7 @@ impl Stream {
         }
     }
 
-    /// Whether bytes may have come that the socket does not tell of any more.
+    /// Returns whether bytes may have come that the socket no longer reports.
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
@@ -276,7 +276,7 @@ impl Socket {
     }
 }
 
-/// The same time in the form of the system.
+/// Returns the same time in the form of the system.
 pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }

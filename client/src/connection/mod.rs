@@ -79,10 +79,10 @@ impl Connection {
         Self::open_by(address, security, (deadline, deadline))
     }
 
-    /// The same, where the address must be reached by the earlier of two times.
+    /// Connects; the address must be reached by the earlier of two times.
     ///
-    /// A server that knows no ranges of versions ends the connection after the first hello. It is
-    /// connected to again, with the hello of its version.
+    /// A server that knows no ranges of versions ends the connection after the first hello. A
+    /// second connection then sends the hello of its version.
     pub(crate) fn open_by(
         address: &Address,
         security: &Security,
@@ -240,7 +240,7 @@ impl Connection {
         self.declined.take().map(|failure| ClientError::Refused { address, failure })
     }
 
-    /// Whether nothing has come that was not asked for, such as the end.
+    /// Returns whether no unrequested bytes have come, nor the end.
     pub(crate) fn is_quiet(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
         let parallel_map = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -321,7 +321,8 @@ impl Connection {
         }
     }
 
-    /// Its parts, with the memory that was asked for of `tensor`; nothing may be in flight.
+    /// Returns its parts, with the memory of `tensor` that was asked for. No request may be in
+    /// flight.
     pub(crate) fn into_nonblocking(mut self, tensor: u16) -> Nonblocking {
         self.stream.never_wait();
         let Self { stream, read_buffer, opened, shared, tiers, .. } = self;
@@ -385,7 +386,7 @@ impl AsFd for Connection {
     }
 }
 
-/// Time until `deadline`, at least a millisecond; past it an error.
+/// Returns the time until `deadline`, at least a millisecond; past it an error.
 pub(crate) fn time_left(address: &Address, deadline: Instant) -> Result<Duration, ClientError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -394,7 +395,7 @@ pub(crate) fn time_left(address: &Address, deadline: Instant) -> Result<Duration
     Ok(left.max(Duration::from_millis(1)))
 }
 
-/// The time of sending in a request, on a connection that is open since then.
+/// Returns the time of sending in a request, on a connection that is open since then.
 pub(crate) fn age(opened: Instant) -> Duration {
     opened.elapsed().max(Duration::from_micros(1))
 }

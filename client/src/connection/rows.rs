@@ -45,7 +45,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// State of an awaited answer.
+    /// Returns the state of an awaited answer.
     pub(crate) fn new() -> Self {
         Self {
             done: 0,
@@ -65,7 +65,7 @@ impl Progress {
         &self.versions
     }
 
-    /// Whether the head of a first chunk has come.
+    /// Returns whether the head of a first chunk has come.
     pub(crate) fn has_begun(&self) -> bool {
         self.has_begun
     }
@@ -229,7 +229,7 @@ impl Connection {
     }
 }
 
-/// The bytes of rows that stand together; positions ascend.
+/// Returns the bytes of rows if they are adjacent; positions ascend.
 pub(super) fn neighbours(positions: &[u32], row_bytes: usize) -> Option<Range<usize>> {
     debug_assert!(positions.is_sorted(), "splitting keeps the order of positions");
     let (Some(&first), Some(&last)) = (positions.first(), positions.last()) else {

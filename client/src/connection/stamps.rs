@@ -22,7 +22,7 @@ pub(crate) struct VolatileProgress {
 }
 
 impl VolatileProgress {
-    /// State of an awaited answer.
+    /// Returns the state of an awaited answer.
     pub(crate) fn new() -> Self {
         Self { rows: Progress::new(), has_rows: false, has_head: false }
     }

@@ -40,7 +40,7 @@ impl Link {
         &self.address
     }
 
-    /// Role of the server for the partition now, if it has it.
+    /// Returns the role of the server for the partition now, if it has it.
     pub(super) fn state(&mut self) -> Result<Option<PartState>, ClientError> {
         let deadline = Instant::now() + self.deadline;
         let time = Some(time_left(&self.address, deadline)?);
@@ -52,7 +52,7 @@ impl Link {
         }
     }
 
-    /// The newest version; its files are held at the writer from now on.
+    /// Returns the newest version, whose files are held at the writer from now on.
     pub(crate) fn manifest(&mut self) -> Result<Manifest, ClientError> {
         let mut bytes = Vec::new();
         let followed = self.step(FollowStep::Manifest, &mut bytes)?;
@@ -157,7 +157,7 @@ impl Link {
         Err(self.broken(format!("a piece has checksum {found:#010x}, not {expected:#010x}")))
     }
 
-    /// An error of an answer that cannot be.
+    /// Returns the error of an answer that is impossible.
     pub(crate) fn broken(&self, reason: String) -> ClientError {
         let source = WireError::Malformed { message: "followed", reason };
         ClientError::Wire { address: self.address.clone(), source }

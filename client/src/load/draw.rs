@@ -118,7 +118,7 @@ impl Drawer {
         Self { draw, nodes, zipf, words, position }
     }
 
-    /// The ids of the next request: `n_rows` of them, unless a trace says how many.
+    /// Draws the ids of the next request: `n_rows` of them, unless a trace has their number.
     pub(super) fn next(&mut self, n_rows: usize, ids: &mut Vec<NodeId>) {
         ids.clear();
         let n_nodes = self.nodes.len();

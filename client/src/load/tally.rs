@@ -169,7 +169,7 @@ impl Tally {
         }
     }
 
-    /// A request that was sent, or tried to be, and got no rows.
+    /// Counts a request that was sent, or tried to be, and got no rows.
     pub(super) fn failed(
         &mut self,
         kind: PullKind,
@@ -188,8 +188,8 @@ impl Tally {
         }
     }
 
-    /// A request of an open loop that was due and has not been sent at the end: it has waited that
-    /// long at least.
+    /// Counts a request of an open loop that was due and has not been sent at the end. It has
+    /// waited at least until then.
     pub(super) fn never_sent(&mut self, kind: PullKind, intended: Instant) {
         if self.is_measured(intended) {
             let waited = self.window.1.duration_since(intended);

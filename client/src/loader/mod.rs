@@ -176,12 +176,12 @@ impl BatchLoader {
         Ok(stats)
     }
 
-    /// The source of rows that this worker does not own.
+    /// Returns the source of rows that this worker does not own.
     pub(crate) fn remote(&self) -> &dyn RowSource {
         &*self.remote
     }
 
-    /// Name of the tensor.
+    /// Returns the name of the tensor.
     pub(crate) fn tensor(&self) -> &str {
         &self.tensor
     }

@@ -51,12 +51,12 @@ struct Job {
     done: SyncSender<Ready>,
 }
 
-/// The background thread: memory and a place in the window first, so that what is claimed has both.
-/// At the start, where the trainer waits for them, fewer batches are loaded together.
+/// Runs the background thread. Memory and a place in the window come first, so that each claim has
+/// both. At the start, where the trainer waits for them, fewer batches are loaded together.
 ///
 /// Batches whose tier follows the schedule are loaded by lanes, threads of their own, so that their
-/// pulls overlap. All others are loaded here, one group after the other: what tiers of their source
-/// decide depends on the order of pulls.
+/// pulls overlap. All others are loaded here, one group after the other: decisions of their
+/// source's tiers depend on the order of pulls.
 pub(super) fn prepare_ahead(
     source: &dyn BatchSource,
     loader: BatchLoader,

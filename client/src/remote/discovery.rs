@@ -17,7 +17,7 @@ use crate::security::Security;
 /// Longest wait for the first words of a server that a map names, where others may do.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The servers of a map with what they hold.
+/// Finds the servers of a map with their descriptions.
 pub(super) fn find(
     map: &ClusterMap,
     config: &ClientConfig,

@@ -95,7 +95,7 @@ impl Client {
         }
     }
 
-    /// The view to try next: each failed server as it is now, and who is asked chosen again.
+    /// Returns the view to try next: each failed server as it is now, and servers chosen again.
     pub(super) fn after_failures(
         &self,
         mut view: Arc<ClusterView>,
@@ -151,13 +151,14 @@ impl ClusterView {
         debug!(address = %self.address(failed.server), error = %failed.error, "failed");
     }
 
-    /// Whether what failed is a move: however long it takes, the partition is somewhere then.
+    /// Returns whether the failure is a move. However long that takes, the partition has a server
+    /// then.
     pub(super) fn is_on_its_way(&self, failed: &FailedRequest) -> bool {
         failed.is_elsewhere() && self.roams()
     }
 
-    /// Notes who has failed, and returns the pause before the next try; `None` when there shall be
-    /// none.
+    /// Notes the servers that have failed, and returns the pause before the next try; `None` when
+    /// there shall be none.
     pub(super) fn plan_retry(
         &self,
         failures: &[FailedRequest],
@@ -262,7 +263,7 @@ impl ServerAnswers {
     }
 }
 
-/// An error that no other try helps, if there is one; else the first.
+/// Returns an error that no other try helps, if there is one; else the first.
 pub(super) fn decisive_error(mut failures: Vec<FailedRequest>) -> ClientError {
     let at = failures.iter().position(|failed| failed.action.is_final()).unwrap_or(0);
     failures.swap_remove(at).error

@@ -46,7 +46,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Nothing is left to be asked.
+    /// Removes all ids.
     pub(crate) fn clear(&mut self) {
         self.ids.clear();
         self.positions.clear();
@@ -67,7 +67,7 @@ impl PartSet {
         self.0[word] |= 1 << (part.index() % 64);
     }
 
-    /// Its partitions, ascending.
+    /// Returns its partitions, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = PartId> + Clone {
         self.indexes().filter_map(|at| u16::try_from(at).ok().map(PartId))
     }
@@ -205,7 +205,7 @@ impl Routes {
         }
     }
 
-    /// The shard of `server` that owns a row.
+    /// Returns the shard of `server` that owns a row.
     pub(crate) fn endpoint_at(
         &self,
         server: usize,
@@ -217,24 +217,24 @@ impl Routes {
         server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row))
     }
 
-    /// A shard of a server.
+    /// Returns a shard of a server.
     pub(crate) fn shard_endpoint(&self, server: usize, shard: u16) -> usize {
         self.servers[server].first_endpoint + usize::from(shard)
     }
 
-    /// The server of an endpoint, and which of its shards it is.
+    /// Returns the server of an endpoint, and the number of its shard there.
     pub(crate) fn shard_of(&self, endpoint: usize) -> (usize, usize) {
         let server = self.endpoints[endpoint].server;
         (server, endpoint - self.servers[server].first_endpoint)
     }
 
-    /// How a server has done.
+    /// Returns the health of a server.
     pub(crate) fn health(&self, server: usize) -> &Health {
         &self.servers[server].health
     }
 }
 
-/// Whether two servers describe one graph with the same tensors in the same order.
+/// Returns whether two servers describe one graph with the same tensors in the same order.
 pub(crate) fn same_graph(a: &Description, b: &Description) -> bool {
     let tensors = |d: &Description| -> Vec<(String, String, u32)> {
         d.tensors.iter().map(|t| (t.name.clone(), t.dtype.clone(), t.width)).collect()

@@ -35,7 +35,7 @@ impl PartSource {
         Ok(this)
     }
 
-    /// Whether the same move has taken the partition away before.
+    /// Returns whether the same move has taken the partition away before.
     pub(super) fn is_given_up(&self) -> bool {
         self.is_given_up
     }
@@ -51,7 +51,7 @@ impl PartSource {
         self.step(CopyStep::Release, &mut Vec::new()).map(drop)
     }
 
-    /// The files of the newest version, which the source holds from now on.
+    /// Returns the files of the newest version, which the source holds from now on.
     pub(super) fn manifest(&mut self) -> Result<Manifest, ClientError> {
         self.link.manifest().map_err(|error| stalled(error, self.deadline))
     }

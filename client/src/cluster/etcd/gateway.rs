@@ -140,7 +140,7 @@ impl Gateway {
         }
     }
 
-    /// A lease of this many seconds.
+    /// Grants a lease of this many seconds; returns its id.
     pub(super) fn grant(&self, seconds: u64) -> GatewayResult<String> {
         let granted: Value = self.call("lease/grant", &json!({"TTL": seconds}))?;
         granted["ID"].as_str().map(str::to_owned).ok_or_else(|| "no lease was granted".to_owned())

@@ -125,12 +125,12 @@ impl LoadSocket {
         }
     }
 
-    /// Whether the socket has yet to take something.
+    /// Returns whether the socket has yet to take bytes.
     pub(super) fn has_unsent(&self) -> bool {
         self.n_sent < self.outbox.len() || self.stream.has_unsent()
     }
 
-    /// Whether an answer is overdue.
+    /// Returns whether an answer is overdue.
     pub(super) fn is_late(&self, now: Instant) -> bool {
         self.asked.front().is_some_and(|ask| ask.expires < now)
     }
@@ -276,7 +276,7 @@ impl AsFd for LoadSocket {
     }
 }
 
-/// Processor time that this thread has taken.
+/// Returns the processor time that this thread has taken.
 pub(super) fn thread_cpu() -> io::Result<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     let ns = text.split_whitespace().next().and_then(|ns| ns.parse().ok());

@@ -27,12 +27,12 @@ pub(in super::super) struct RefreshOutcome {
 }
 
 impl ClusterView {
-    /// Whether `other` has a description of `server` that is not this one's.
+    /// Returns whether `other` has a description of `server` that is not this one's.
     pub(in super::super) fn describes_otherwise(&self, server: usize, other: &Self) -> bool {
         self.servers[server].1 != other.servers[server].1
     }
 
-    /// The view with `server` asked again, if there is something new.
+    /// Returns the view with `server` asked again, if there is something new.
     ///
     /// # Errors
     /// Another graph is served at its address now.
@@ -45,7 +45,7 @@ impl ClusterView {
         found.map(|found| self.with(server, found)).transpose()
     }
 
-    /// The partitions that `server` holds now and the ports of its shards.
+    /// Returns the partitions that `server` holds now and the ports of its shards.
     ///
     /// `None` when it does not answer, or is as it was known.
     ///
@@ -72,8 +72,8 @@ impl ClusterView {
         }
     }
 
-    /// The same view but for what is found of `server`: where it has started again, by its other
-    /// addresses too.
+    /// Returns the same view with a new description of `server`. If it has started again, its other
+    /// addresses get it too.
     pub(in super::super) fn with(
         self: &Arc<Self>,
         server: usize,
@@ -96,7 +96,7 @@ impl ClusterView {
         Ok(view)
     }
 
-    /// A view of all servers that the map names.
+    /// Returns a view of all servers that the map names.
     ///
     /// # Errors
     /// One of them serves another graph than those that are known.
@@ -135,7 +135,7 @@ impl ClusterView {
         }
     }
 
-    /// Place of a server among those that this view has.
+    /// Returns the place of a server among those of this view.
     pub(in super::super) fn position(&self, address: &Address) -> Option<usize> {
         self.servers.iter().position(|(known, _)| known == address)
     }

@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Rows of a batch that fills slots.
 const FILLED_AT_ONCE: usize = 1 << 16;
 
-/// GB/s of a gather, of one with its lookup, and of a copy within the device.
+/// Returns GB/s of a gather, of one with its lookup, and of a copy within the device.
 fn gather_hits_and_copy(
     device: &Device,
     scale: &Scale,
@@ -98,7 +98,7 @@ fn gather_hits_and_copy(
     Ok((gather, hits, copy))
 }
 
-/// GB/s of a batch that is staged, and of a copy from pinned memory.
+/// Returns GB/s of a batch that is staged, and of a copy from pinned memory.
 #[expect(unsafe_code, reason = "pinned memory is allocated without initial values")]
 fn staging_and_pinned(
     device: &Device,
@@ -128,7 +128,7 @@ fn staging_and_pinned(
     Ok((staging, copy))
 }
 
-/// GB/s over some rounds, after one that does not count.
+/// Returns GB/s over some rounds, after one that does not count.
 fn rate(
     stream: &CudaStream,
     n_rounds: u32,

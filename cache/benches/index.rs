@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Nanoseconds per id of the median batch, and bytes of the whole directory.
+/// Returns nanoseconds per id of the median batch, and bytes of the whole directory.
 fn time(
     n_rows: u32,
     n_slots: u32,

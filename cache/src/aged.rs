@@ -191,7 +191,7 @@ impl AgedDirectory {
         self.directory.bytes() + self.ids.bytes() + self.stamps.bytes()
     }
 
-    /// Counts since the start; what was too old is a miss.
+    /// Returns counts since the start; a row that was too old is a miss.
     pub(crate) fn stats(&self) -> TierStats {
         let (stats, stale) = (self.directory.stats(), self.n_stale);
         TierStats { hits: stats.hits - stale, misses: stats.misses + stale, stale, ..stats }

@@ -51,7 +51,7 @@ impl Arena {
         self.row_bytes
     }
 
-    /// Address space reserved, in bytes.
+    /// Returns the address space reserved, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.bytes()
     }

@@ -19,7 +19,8 @@ pub struct BypassSettings {
 }
 
 impl Default for BypassSettings {
-    /// Rounds of 32 batches; leaves after 3 under 5 %, tries again every 10, and returns at 10 %.
+    /// Returns rounds of 32 batches; leaves after 3 under 5 %, tries again every 10, and returns at
+    /// 10 %.
     fn default() -> Self {
         Self {
             round_batches: 32,

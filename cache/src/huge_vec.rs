@@ -65,7 +65,7 @@ impl<T: Pod> HugeVec<T> {
         Ok(Self::of(memory, len))
     }
 
-    /// Values in memory that was made elsewhere: zeros, `len` values long.
+    /// Returns values in memory that was made elsewhere: zeros, `len` values long.
     pub(crate) fn of(mut memory: MmapMut, len: usize) -> Self {
         #[cfg(target_os = "linux")]
         let _only_slower_without = memory.advise(memmap2::Advice::HugePage);

@@ -114,7 +114,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Bytes that are not reserved.
+    /// Returns the bytes that are not reserved.
     #[must_use]
     pub fn left_bytes(&self) -> u64 {
         self.budget_bytes - self.reserved_bytes.load(Ordering::Relaxed)
@@ -122,7 +122,7 @@ impl MemoryBudget {
 }
 
 impl Reservation {
-    /// Bytes reserved.
+    /// Returns the bytes reserved.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -150,8 +150,8 @@ impl VersionedRows {
         std::hint::black_box(touched);
     }
 
-    /// Has the start of the row in `slot` brought near the processor, which continues meanwhile;
-    /// the processor guesses the rest of a long one. Nothing for a slot that is not there.
+    /// Prefetches the start of the row in `slot`; of a long row the processor predicts the rest.
+    /// Ignores a slot that does not exist.
     #[inline]
     fn prefetch(&self, slot: usize) {
         let n_words = Self::slot_bytes(self.row_bytes) / WORD_BYTES;
@@ -185,7 +185,7 @@ impl VersionedRows {
         words.saturating_mul(WORD_BYTES)
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.row_bytes

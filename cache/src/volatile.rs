@@ -186,7 +186,7 @@ impl VolatileRows {
         n_rows.saturating_mul(VersionedRows::slot_bytes(row_bytes) as u64)
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.rows.row_bytes()

@@ -185,7 +185,7 @@ impl VolatileStore {
         tensors.iter().find(|known| known.shape.name == name).cloned()
     }
 
-    /// Names of all tensors, separated by commas.
+    /// Returns the names of all tensors, separated by commas.
     #[must_use]
     pub fn names(&self) -> String {
         let tensors = self.tensors.read().unwrap_or_else(PoisonError::into_inner);
@@ -201,7 +201,8 @@ impl VolatileStore {
     }
 }
 
-/// Ranges of at most `range_rows` ids, each of one part; none where there are more than `n_max`.
+/// Returns ranges of at most `range_rows` ids, each of one part; `None` where there are more than
+/// `n_max`.
 fn ranges(parts: &[Range<u32>], range_rows: u32, n_max: usize) -> Option<Vec<Range<u32>>> {
     let step = |part: &Range<u32>| match range_rows {
         0 => part.len().max(1) as u32,

@@ -28,7 +28,7 @@ impl ReadBuffer {
         Self { buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 }
     }
 
-    /// Bytes that wait to be used.
+    /// Returns the number of bytes that wait to be used.
     pub(crate) fn len(&self) -> usize {
         self.end - self.start
     }

@@ -64,7 +64,7 @@ impl AuthHandle {
         Self(RwLock::new(Arc::new(policy)))
     }
 
-    /// Credentials that are required of new connections.
+    /// Returns the credentials that are required of new connections.
     pub(crate) fn policy(&self) -> Arc<AuthPolicy> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -67,9 +67,9 @@ pub(crate) fn why_dead(
     }
 }
 
-/// Bytes of each shard's buffers for reads, which the kernel locks once for each of three rings.
-/// With less than that allowed each executor says so in many lines, and continues without; this
-/// says it in one.
+/// Returns the bytes of each shard's buffers for reads, which the kernel locks once for each of
+/// three rings. With a lower limit each executor logs that in many lines, and continues without.
+/// This logs it in one.
 pub(crate) fn io_bytes(n_shards: u16) -> usize {
     let allowed = getrlimit(Resource::Memlock).current;
     let wanted = u64::from(n_shards) * LOCKED_BYTES_PER_SHARD as u64;

@@ -229,8 +229,8 @@ impl Partitions {
         }
     }
 
-    /// Versions that the partitions of these nodes have, or higher ones: rows that were gathered
-    /// before are of none after them.
+    /// Returns the versions that the partitions of these nodes have, or higher ones. Rows that were
+    /// gathered before are of no later version.
     pub(crate) fn versions(&self, ids: &[NodeId]) -> Versions {
         let committed = self.committed(None);
         let all = committed.iter().map(|&(part, version)| PartVersion { part: part.0, version });
@@ -243,7 +243,7 @@ impl Partitions {
         Versions::reaching(all.filter(|it| parts.contains(&it.part)))
     }
 
-    /// Numbers of which one changes whenever the description does.
+    /// Returns numbers of which one changes whenever the description does.
     pub(crate) fn described(&self) -> [u64; 2] {
         let parts = self.parts();
         let changes = self.changes();

@@ -177,7 +177,7 @@ impl Server {
         self.n_shards
     }
 
-    /// Partitions that are served now, ascending.
+    /// Returns the partitions that are served now, ascending.
     #[must_use]
     pub fn parts(&self) -> Vec<PartId> {
         self.partitions.parts().to_vec()

@@ -149,7 +149,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Slots to host memory, one row per slot. Waits.
+    /// Reads slots to host memory, one row per slot. Waits.
     pub(crate) fn read(&mut self, slots: &[u32], out: &mut [u8]) -> Result<(), DeviceError> {
         match &mut self.bytes {
             Bytes::Host(host) => {

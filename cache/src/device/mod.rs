@@ -73,8 +73,8 @@ impl Device {
         matches!(self.kind, Kind::Host)
     }
 
-    /// Bytes that the device has free (`cuMemGetInfo`); `None` for host memory, where the system
-    /// and its control groups have to be asked.
+    /// Returns the bytes that the device has free (`cuMemGetInfo`). It is `None` for host memory:
+    /// the system and its control groups have that number.
     ///
     /// Fails when the driver does.
     pub fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {

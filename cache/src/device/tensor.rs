@@ -34,7 +34,7 @@ impl BatchTensor {
         Ok(())
     }
 
-    /// Bytes that fit.
+    /// Returns the bytes that fit.
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
         match &self.rows {
@@ -43,7 +43,7 @@ impl BatchTensor {
         }
     }
 
-    /// Bytes of the batch that was gathered last.
+    /// Returns the bytes of the batch that was gathered last.
     #[must_use]
     pub fn n_bytes(&self) -> usize {
         self.n_bytes

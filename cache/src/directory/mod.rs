@@ -337,7 +337,7 @@ impl Directory {
         self.index.get(id)
     }
 
-    /// Ids of all rows held, with their slots, in the order of slots.
+    /// Returns the ids of all rows held, with their slots, in the order of slots.
     pub fn residents(&self) -> impl Iterator<Item = (u32, u32)> {
         self.slots.residents()
     }
@@ -382,7 +382,7 @@ impl Directory {
         self.slots.bytes() + self.ghosts.bytes() + self.index.bytes() + self.policy.bytes()
     }
 
-    /// Counts since the start.
+    /// Returns counts since the start.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.stats

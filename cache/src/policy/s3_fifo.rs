@@ -42,13 +42,13 @@ pub(crate) struct S3Fifo {
     remembers: bool,
 }
 
-/// Slots of small and main.
+/// Returns the slots of small and main.
 fn caps(n_slots: u32) -> [u32; 2] {
     let small = (n_slots / 10).max(1).min(n_slots);
     [small, n_slots - small]
 }
 
-/// Ids in ghost.
+/// Returns the number of ids in ghost.
 pub(super) fn n_ghosts(n_slots: u32) -> u32 {
     caps(n_slots)[1]
 }

@@ -297,7 +297,8 @@ impl SharedTier {
         self.lock().n_removals
     }
 
-    /// For `frequency`: the last batch is over; see [`crate::directory::Directory::retarget`].
+    /// Ends the last batch and sets the rows for `frequency`, see
+    /// [`crate::directory::Directory::retarget`].
     pub(crate) fn retarget(&self, ids: &[u32]) {
         self.lock().residents.retarget(ids);
     }
@@ -308,7 +309,7 @@ impl SharedTier {
         self.lock().residents.directory().n_slots()
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
@@ -320,25 +321,26 @@ impl SharedTier {
         self.rows.bytes() + self.bookkeeping_bytes()
     }
 
-    /// Memory of index, slots, policy, and the number, id and stamp of each row, in bytes.
+    /// Returns the memory of index, slots, policy, and the number, id and stamp of each row, in
+    /// bytes.
     pub(crate) fn bookkeeping_bytes(&self) -> usize {
         let decisions = self.lock();
         decisions.numbers.bytes() + decisions.residents.bytes()
     }
 
-    /// Ids of all rows held.
+    /// Returns the ids of all rows held.
     #[cfg(test)]
     pub(crate) fn residents(&self) -> Vec<u32> {
         self.lock().residents.directory().residents().map(|(id, _)| id).collect()
     }
 
-    /// Whether the next batch goes past the tier.
+    /// Returns whether the next batch goes past the tier.
     #[cfg(test)]
     pub(crate) fn is_resting(&self) -> bool {
         self.lock().watch.is_resting()
     }
 
-    /// Counts since the tier was made. Found rows that could not be taken are misses.
+    /// Returns counts since the tier was made. Found rows that could not be taken are misses.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         let decisions = self.lock();
@@ -442,13 +444,13 @@ impl Decisions {
 }
 
 impl BatchAccess {
-    /// Positions that the last lookup did not find, ascending.
+    /// Returns the positions that the last lookup did not find, ascending.
     #[must_use]
     pub fn misses(&self) -> &[u32] {
         &self.misses
     }
 
-    /// Times at which the row of each position of the last lookup was right.
+    /// Returns the times at which the row of each position of the last lookup was right.
     #[must_use]
     pub fn stamps(&self) -> &[u32] {
         &self.stamps

@@ -206,7 +206,7 @@ impl Tier {
         self.directory.lookup_for_lease(ids, slots)
     }
 
-    /// Keeps the rows where they stand: see [`Directory::lease`].
+    /// Keeps the rows in place: see [`Directory::lease`].
     pub fn lease(&mut self) {
         self.directory.lease();
     }
@@ -262,7 +262,7 @@ impl Tier {
         self.directory.n_slots()
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.arena.row_bytes()
@@ -275,7 +275,7 @@ impl Tier {
         self.arena.bytes() + self.directory.bytes()
     }
 
-    /// Counts since the tier was made.
+    /// Returns counts since the tier was made.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.directory.stats()

@@ -76,7 +76,7 @@ impl Trace {
         (self.bounds.len() - 1) as u32
     }
 
-    /// Positions in [`Trace::ids`] of one batch.
+    /// Returns the positions in [`Trace::ids`] of one batch.
     ///
     /// # Panics
     ///
@@ -115,13 +115,13 @@ impl Trace {
         self.n_distinct
     }
 
-    /// Positions that were left out because their batch had the id already.
+    /// Returns the number of positions that were left out because their batch had the id already.
     #[must_use]
     pub fn n_repeats(&self) -> u64 {
         self.n_repeats
     }
 
-    /// Ids of the longest batch.
+    /// Returns the number of ids of the longest batch.
     #[must_use]
     pub fn longest_batch(&self) -> usize {
         self.bounds.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0)

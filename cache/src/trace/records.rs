@@ -267,7 +267,8 @@ mod tests {
         }
     }
 
-    /// Batches of objects, each object once per batch and by the number of its first access.
+    /// Returns batches of objects, each object once per batch and by the number of its first
+    /// access.
     fn numbered(objects: &[u64], batch_ids: usize) -> Vec<u32> {
         let (mut seen, mut ids) = (Vec::new(), Vec::new());
         for batch in objects.chunks(batch_ids) {

@@ -128,7 +128,7 @@ impl HostLevel {
         Ok((ids.len() - misses.len()) as u64)
     }
 
-    /// Times at which the rows that were brought last were right.
+    /// Returns the times at which the rows that were brought last were right.
     pub(super) fn stamps(&self) -> impl Iterator<Item = u32> {
         self.access.stamps().iter().copied()
     }

@@ -86,8 +86,8 @@ impl TwoLevelTier {
         self
     }
 
-    /// Batches go past the device while its hit rate stays too low. The host's tier has a bypass of
-    /// its own: [`crate::shared::SharedSettings`].
+    /// Makes batches go past the device while its hit rate stays too low. The host's tier has a
+    /// bypass of its own: [`crate::shared::SharedSettings`].
     #[must_use]
     pub fn with_bypass(mut self, settings: Option<BypassSettings>) -> Self {
         self.watch = Watch::new(settings);
@@ -192,7 +192,7 @@ impl TwoLevelTier {
         &self.device
     }
 
-    /// Counts since the start.
+    /// Returns counts since the start.
     #[must_use]
     pub fn stats(&self) -> TwoLevelStats {
         let below = self.below.as_ref();

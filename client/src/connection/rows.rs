@@ -60,7 +60,7 @@ impl Progress {
         }
     }
 
-    /// Versions that the server's partitions have reached, of a whole answer.
+    /// Returns the versions that the server's partitions have reached, of a whole answer.
     pub(crate) fn versions(&self) -> &Versions {
         &self.versions
     }

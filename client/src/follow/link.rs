@@ -69,7 +69,7 @@ impl Link {
         Ok(manifest)
     }
 
-    /// Places of the files that a manifest names.
+    /// Returns the places of the files that a manifest names.
     pub(super) fn files_of(&self, manifest: &Manifest) -> Vec<u16> {
         let all = (0..self.n_files()).zip(&self.files);
         let named = all.filter(|(_, (name, _))| manifest.files().any(|it| it == name));
@@ -84,7 +84,7 @@ impl Link {
         self.files[usize::from(at)].clone()
     }
 
-    /// Names and bytes of the files of the last manifest.
+    /// Returns the names and bytes of the files of the last manifest.
     pub(crate) fn files(&self) -> &[(String, u64)] {
         &self.files
     }

@@ -72,7 +72,7 @@ impl BatchLoader {
         Ok(Self { local, remote, tensor, row_bytes, owned, split })
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.row_bytes

@@ -53,7 +53,7 @@ fn find_living(
     }
 }
 
-/// Servers that are named one by one may be away if others have every partition.
+/// Finds servers that are named one by one. Some may be away if others have every partition.
 ///
 /// # Errors
 /// A server that is there and is not what was expected, or cannot be reached and has rows that no

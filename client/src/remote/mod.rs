@@ -172,7 +172,7 @@ impl Client {
         self.graph
     }
 
-    /// Edges of the whole graph.
+    /// Returns the number of edges of the whole graph.
     #[must_use]
     pub fn n_edges(&self) -> u64 {
         self.n_edges

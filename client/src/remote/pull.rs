@@ -323,7 +323,7 @@ impl AttemptStats {
     }
 }
 
-/// Positions of a batch travel as 32 bits.
+/// Returns the number of rows; positions of a batch travel as 32 bits.
 fn row_count(ids: &[NodeId]) -> u32 {
     u32::try_from(ids.len()).expect("a batch has fewer rows than 2^32")
 }

@@ -66,7 +66,7 @@ impl PartSource {
         Err(self.link.broken(format!("files of version {found}, though it is sealed at {version}")))
     }
 
-    /// Bytes of the files of the last manifest that have not come.
+    /// Returns the bytes of the files of the last manifest that have not come.
     pub(super) fn missing_bytes(&self, arrival: &Arrival) -> Result<u64, ClientError> {
         self.link.files().iter().try_fold(0, |sum: u64, (name, n_bytes)| {
             let missing = if arrival.has(name, *n_bytes)? { 0 } else { *n_bytes };

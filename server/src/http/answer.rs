@@ -83,7 +83,7 @@ fn text(status: &'static str, line: String) -> Answer {
     Answer { status, content_type: TEXT, headers: String::new(), body: line + "\n" }
 }
 
-/// Scripts and styles of the page itself only, and nothing from anywhere else.
+/// Returns the page, which may use only its own scripts and styles, and nothing from anywhere else.
 fn page() -> Answer {
     let nonce = uuid::Uuid::new_v4().simple().to_string();
     let headers = format!(

@@ -367,7 +367,7 @@ impl From<LatencySum> for LatencyFigures {
 }
 
 impl LatencyFigures {
-    /// Requests.
+    /// Returns the number of requests.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()

@@ -105,7 +105,7 @@ impl Observed {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Connections that were closed as they came.
+    /// Returns the number of connections that were closed as they came.
     pub(crate) fn n_dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

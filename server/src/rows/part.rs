@@ -120,7 +120,8 @@ impl PartRows {
         Arc::ptr_eq(&self.current.borrow(), seen) && self.next.borrow().is_none()
     }
 
-    /// Positions of those rows of `scratch`, read from `seen`, that no later version has changed.
+    /// Returns the positions of those rows of `scratch`, read from `seen`, that no later version
+    /// has changed.
     pub(super) fn unchanged<'a>(
         &self,
         seen: &'a TensorVersion,

@@ -24,7 +24,7 @@ use crate::stats::count;
 type Share = (Vec<NodeId>, Vec<usize>);
 
 impl Shard {
-    /// Bytes of a row of a tensor that [`Self::admit_pull`] has let through.
+    /// Returns the bytes of a row of a tensor that [`Self::admit_pull`] has let through.
     pub(crate) fn row_bytes(&self, tensor: u16) -> usize {
         self.tensors[usize::from(tensor)].row_bytes
     }
@@ -113,7 +113,7 @@ impl Shard {
         self.tensors[usize::from(tensor)].slots_of(&self.plan, ids, slots)
     }
 
-    /// Tensors that there are.
+    /// Returns the number of tensors.
     pub(crate) fn n_tensors(&self) -> u16 {
         u16::try_from(self.tensors.len()).unwrap_or(u16::MAX)
     }
@@ -220,7 +220,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Versions that the partitions of these nodes have reached, for the end of an answer.
+    /// Returns the versions that the partitions of these nodes have reached, for the end of an
+    /// answer.
     pub(crate) fn versions(&self, ids: &[NodeId]) -> Versions {
         self.plan.partitions.versions(ids)
     }

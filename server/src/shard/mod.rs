@@ -377,12 +377,12 @@ impl Shard {
         self.is_ending.get()
     }
 
-    /// Keeps buffers for the next request, as many as may lie idle.
+    /// Keeps buffers for the next request, as many as may be idle.
     pub(crate) fn take_back(&self, buffers: Buffers) {
         self.buffers.take_back(buffers);
     }
 
-    /// Credentials that clients must show.
+    /// Returns the credentials that clients must show.
     pub(crate) fn auth_policy(&self) -> Arc<AuthPolicy> {
         self.plan.auth.policy()
     }
@@ -391,7 +391,7 @@ impl Shard {
         &self.plan.counters[self.id]
     }
 
-    /// Counters of the whole server.
+    /// Returns the counters of the whole server.
     pub(crate) fn stats(&self) -> ServerStats {
         let shards = self.plan.counters.iter().map(Counters::snapshot).collect();
         let mut updates = self.plan.partitions.updates();

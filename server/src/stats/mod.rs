@@ -277,7 +277,7 @@ impl Counters {
 }
 
 impl KindCounters {
-    /// Requests that have begun and not ended.
+    /// Returns the number of requests that have begun and not ended.
     pub(crate) fn in_progress(&self) -> u64 {
         // In this order: one that ends in between must not count below zero.
         let ended = self.ended.load(Ordering::Relaxed);

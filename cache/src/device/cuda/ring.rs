@@ -24,7 +24,8 @@ pub(super) struct Lap {
 }
 
 impl Ring {
-    /// Laps of `rows_bytes` and `n_words`, whose memory on the device is allocated on `stream`.
+    /// Returns laps of `rows_bytes` and `n_words`, whose memory on the device is allocated on
+    /// `stream`.
     pub(super) fn new(
         stream: &Arc<CudaStream>,
         rows_bytes: usize,

@@ -338,7 +338,7 @@ impl DeviceTier {
         self.memory.device()
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.memory.row_bytes()
@@ -351,7 +351,7 @@ impl DeviceTier {
         self.memory.bytes() + self.residents.bytes()
     }
 
-    /// Counts since the tier was made. A row that was too old is a miss.
+    /// Returns counts since the tier was made. A row that was too old is a miss.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.residents.stats()

@@ -41,7 +41,7 @@ pub(crate) struct TinyLfu {
     n_gone: usize,
 }
 
-/// Slots of the window and of protected.
+/// Returns the slots of the window and of protected.
 fn caps(n_slots: u32) -> (u32, u32) {
     let window = (n_slots / 100).max(1).min(n_slots);
     (window, (u64::from(n_slots - window) * 8 / 10) as u32)

@@ -78,7 +78,7 @@ impl Gateway {
         &self.place
     }
 
-    /// Values of all servers' keys, the graph of the prefix, and the revision that they are of.
+    /// Returns the values of all servers' keys, the graph of the prefix, and their revision.
     pub(super) fn range(&self) -> GatewayResult<(Vec<Vec<u8>>, Option<String>, u64)> {
         let (key, range_end) = self.servers();
         let body = json!({"key": key, "range_end": range_end, "limit": SERVERS_MAX});

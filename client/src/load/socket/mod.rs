@@ -135,7 +135,7 @@ impl LoadSocket {
         self.asked.front().is_some_and(|ask| ask.expires < now)
     }
 
-    /// Requests without an answer; the connection is given up.
+    /// Returns the requests without an answer; the connection is given up.
     pub(super) fn unanswered(self) -> impl Iterator<Item = Ask> {
         self.asked.into_iter()
     }

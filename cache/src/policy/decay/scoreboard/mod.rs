@@ -131,7 +131,8 @@ impl Scores {
         n_entries * (size_of::<Count>() + size_of::<Rest>()) + places
     }
 
-    /// Candidates outside the id space are none; of those that repeat the first counts.
+    /// Returns scores of the candidates of `spec`. Ids outside the id space are ignored; of those
+    /// that repeat the first counts.
     pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, MemoryError> {
         let mut candidates: Vec<Candidate> = spec.candidates.to_vec();
         candidates.retain(|candidate| candidate.id < id_space);

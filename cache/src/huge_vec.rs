@@ -125,7 +125,7 @@ impl<T: Pod> Deref for HugeVec<T> {
     fn deref(&self) -> &[T] {
         #[expect(unsafe_code, reason = "see `values`")]
         // SAFETY: `new` has checked that the memory holds that many values at this address. A
-        // mapping does not move, any bytes are a value, and who borrows the values borrows the
+        // mapping does not move, any bytes are a value, and a borrow of the values borrows the
         // mapping.
         unsafe {
             std::slice::from_raw_parts(self.values.as_ptr(), self.len)

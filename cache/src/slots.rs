@@ -12,7 +12,7 @@ pub const NO_SLOT: u32 = u32::MAX;
 /// In the place of an id: a slot whose row was removed. Ids are below the id space, so none is it.
 pub(crate) const VACANT: u32 = u32::MAX;
 
-/// Side by side, for who needs the one mostly needs the other.
+/// Both are adjacent, since most uses of one need the other.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct SlotState {

@@ -1,5 +1,5 @@
 //! Atomics of [`crate::versioned::VersionedRows`] and [`crate::volatile::VolatileRows`], in one
-//! place so that the model checker's can stand in theirs.
+//! place so that the model checker's can replace them.
 
 use std::ops::Range;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};

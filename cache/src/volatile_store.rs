@@ -307,7 +307,7 @@ impl VolatileTensor {
         rows: &[u8],
     ) -> Result<(), VolatileError> {
         let published = self.rows.publish_checked(publication, ids, first, rows);
-        // After the rows: who sees the number sees them.
+        // After the rows: a thread that sees the number sees them.
         self.n_publications.fetch_add(1, Ordering::Release);
         published
     }

@@ -15,7 +15,7 @@ use crate::pem::{bad, certificates, private_key};
 
 /// Token and certificates of a client; by default none, and connections in the clear.
 ///
-/// Over a Unix socket neither is used: its mode says who may open it.
+/// Over a Unix socket neither is used: its mode restricts the users that may open it.
 #[derive(Clone, Default)]
 pub struct Security {
     pub(crate) token: Option<Token>,

@@ -109,14 +109,14 @@ impl SharedMemory {
         prefetch_lines(row, row_bytes.min(AHEAD_BYTES));
     }
 
-    /// Copies the bytes from `start` on that fill `out`; they must lie within.
+    /// Copies the bytes from `start` on that fill `out`; they must be within the memory.
     #[expect(unsafe_code, reason = "what another process may change cannot be a slice")]
     pub(crate) fn copy_to(&self, start: usize, out: &mut [u8]) {
         let is_within = self.n_bytes.checked_sub(start).is_some_and(|left| out.len() <= left);
         assert!(is_within, "{} bytes from {start} on, of {}", out.len(), self.n_bytes);
-        // SAFETY: the bytes lie within the map, which lives as long as `self` and whose size is
+        // SAFETY: the bytes are within the map, which lives as long as `self` and whose size is
         // sealed; `out` is memory of this process, and so none of it. No reference to the map is
-        // made: the server may write while this copies if it breaks the wire's rules, and then the
+        // made. The server may write while this copies if it breaks the wire's rules, and then the
         // rows are as wrong as it could have sent them.
         unsafe {
             std::ptr::copy_nonoverlapping(

@@ -212,7 +212,7 @@ fn work(queue: &Mutex<Receiver<Task>>, waiting: &AtomicU64) {
         let Ok(Some(task)) = task else { return };
         waiting.fetch_sub(1, Ordering::Relaxed);
         if catch_unwind(AssertUnwindSafe(task)).is_err() {
-            // Its values, the sender of its answer included, are dropped: its shard is informed.
+            // Its values are dropped, with the sender of its answer, which reports it to its shard.
             warn!("a call of the store panicked");
         }
     }

@@ -1,4 +1,4 @@
-//! Every bound of the server, in one place; the wire's own bounds stand in `lodestore_schema`.
+//! Every bound of the server, in one place; the wire's own bounds are in `lodestore_schema`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use lodestore_schema::limits::{
 
 /// Most shards of one server.
 pub const SHARDS_MAX: u16 = 256;
-/// Most connections of one shard that are let in; one more takes the place of the one that is idle
+/// Most admitted connections of one shard. One more takes the place of the one that is idle
 /// longest, or is refused.
 pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
 /// A connection that has asked for nothing this long may have to go for another.
@@ -123,7 +123,7 @@ pub const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How long a shard's tasks may run, a chunk of rows aside, before it polls its rings. A request
 /// that arrives for a SyncPull ends the turn.
 pub const TURN: Duration = Duration::from_micros(500);
-/// A new connection must be let in within this time: TLS, hello and token together.
+/// A new connection must be admitted within this time: TLS, hello and token together.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Each part of a frame (prefix, head, body) must come whole within this time once it is awaited.
 pub const FRAME_TIMEOUT: Duration = Duration::from_secs(10);

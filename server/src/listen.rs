@@ -45,7 +45,7 @@ pub(crate) enum Source {
     /// A Unix socket: every client that may open it is admitted.
     Unix,
     V4(Ipv4Addr),
-    /// The first half of an address: who has one has all that begin so.
+    /// The first half of an address; one source usually has all addresses with the same half.
     V6([u8; 8]),
 }
 

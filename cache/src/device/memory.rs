@@ -17,8 +17,8 @@ pub(crate) struct RowMove {
 
 /// Slots of rows on a device, and the staging buffers through which rows get there.
 ///
-/// Operations take effect in the order in which they are called, as far as anyone can see. On a
-/// CUDA device they are only begun: a reader of the tensor waits for them.
+/// Operations take effect in the order of their calls. On a CUDA device they are only begun: a
+/// reader of the tensor waits for them.
 pub(crate) struct Memory {
     bytes: Bytes,
     device: Device,

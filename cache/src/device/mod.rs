@@ -25,7 +25,7 @@ pub(crate) use memory::{Memory, RowMove};
 
 use cuda::CudaDevice;
 
-/// Where the rows of a [`DeviceTier`] lie. Cheap to clone; all clones share the compiled kernel.
+/// Memory of the rows of a [`DeviceTier`]. Cheap to clone; all clones share the compiled kernel.
 #[derive(Clone)]
 pub struct Device {
     kind: Kind,
@@ -67,7 +67,7 @@ impl Device {
         })
     }
 
-    /// Returns whether rows lie in host memory.
+    /// Returns whether rows are in host memory.
     #[must_use]
     pub fn is_host(&self) -> bool {
         matches!(self.kind, Kind::Host)

@@ -294,8 +294,8 @@ impl Directory {
         }
     }
 
-    /// Takes rows out, for they have changed elsewhere: the next lookup of these ids misses. Ids
-    /// that are not resident, or stand twice, are fine. A pinned slot stays as it is.
+    /// Removes rows that have changed elsewhere: the next lookup of these ids misses. Ids may
+    /// repeat, and need not be resident. A pinned slot stays as it is.
     pub fn remove(&mut self, ids: &[u32]) {
         for &id in ids {
             let slot = self.index.get(id);

@@ -17,8 +17,8 @@ const N_AHEAD: usize = 32;
 /// fewer than 2³¹ ids have one.
 const PROBE: u32 = u32::MAX - 1;
 
-/// One cache line. Its entries stand together at its start, so that it is full when its last one
-/// is taken.
+/// One cache line. Its entries are adjacent from its start, so that it is full when its last one is
+/// taken.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line {
@@ -126,7 +126,7 @@ impl SparseIndex {
 
     /// Writes the entry of each id, or [`NO_SLOT`].
     pub(super) fn find(&self, ids: &[u32], entries: &mut [u32]) {
-        // Lines are asked for well before they are looked at. Until then their numbers stand in the
+        // Lines are prefetched well before they are read. Until then their numbers are in the
         // places of the entries.
         self.locate(&ids[..ids.len().min(N_AHEAD)], &mut entries[..ids.len().min(N_AHEAD)]);
         let lines: &[Line] = &self.lines;

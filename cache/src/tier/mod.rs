@@ -216,8 +216,8 @@ impl Tier {
         self.directory.end_lease();
     }
 
-    /// Takes rows out, for they have changed elsewhere: the next lookup of these ids misses. Ids
-    /// that are not resident, or stand twice, are fine.
+    /// Removes rows that have changed elsewhere: the next lookup of these ids misses. Ids may
+    /// repeat, and need not be resident.
     pub fn remove(&mut self, ids: &[u32]) {
         self.directory.remove(ids);
     }

@@ -300,8 +300,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes are, they are refused for what they lack, or are the records that lie
-        /// there.
+        /// Any bytes are refused for what they lack, or read as the records that are in them.
         #[test]
         fn hostile_bytes_are_refused_or_are_records(
             header in header(),

@@ -405,7 +405,7 @@ enum Event {
         worker: usize,
         ids: Vec<u32>,
     },
-    /// Rows change, and the host is informed; each worker will be.
+    /// Rows change, and the host drops them; each worker will.
     Change(Vec<u32>),
     Tell {
         worker: usize,

@@ -29,8 +29,8 @@ impl VolatileProgress {
 }
 
 impl Connection {
-    /// Sends a request with ids and rows: those at `positions` of `ids` and of `rows`. Rows that
-    /// stand together are sent from where they stand.
+    /// Sends a request with ids and rows: those at `positions` of `ids` and of `rows`. Adjacent
+    /// rows are sent without a copy.
     pub(crate) fn send_publication(
         &mut self,
         request: &Request,

@@ -172,7 +172,7 @@ pub enum ClientError {
         /// The fault.
         reason: String,
     },
-    /// A server that was named has never been heard of, and concerns what was asked for.
+    /// A named server that has never answered, and may hold the requested rows.
     #[error(
         "{addresses}: not heard of yet, and may hold what is written; start it, or do not name it"
     )]

@@ -15,9 +15,9 @@ pub enum IdDraw {
         /// The exponent s, above 0.
         exponent: f64,
     },
-    /// One after the other, over and over; all connections share one position.
+    /// One after the other, in a cycle; all connections share one position.
     Sequential,
-    /// Batches of a trace in their order, over and over; all connections share one position.
+    /// Batches of a trace in their order, in a cycle; all connections share one position.
     Trace(Arc<IdBatches>),
 }
 

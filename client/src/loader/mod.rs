@@ -38,7 +38,7 @@ pub struct BatchLoader {
 /// so hedging and the choice of replicas would learn nothing.
 const MEANWHILE_BYTES: usize = 1 << 20;
 
-/// Where remote rows of a batch may lie already.
+/// Place where remote rows of a batch may be already.
 pub enum RowResidency {
     /// Nowhere.
     Nothing,

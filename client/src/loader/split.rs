@@ -49,7 +49,7 @@ impl Split {
         self.repeats.clear();
     }
 
-    /// Takes in a batch whose rows lie at position `first` and after.
+    /// Adds a batch whose rows are at position `first` and after.
     pub(super) fn add(
         &mut self,
         nodes: &[NodeId],

@@ -1,4 +1,4 @@
-//! The memory that rows of batches lie in, and its way back.
+//! The memory of batches' rows, and its return for reuse.
 
 use std::{
     ops::Range,

@@ -100,7 +100,7 @@ pub struct Client {
     map: ClusterMap,
     /// How often it had changed when all of them were asked last.
     map_changes: AtomicU64,
-    /// Whether each server that the map names has been heard of once.
+    /// Whether each server that the map names has answered once.
     has_heard_all: AtomicBool,
     /// Replaced when a server comes back with other shards or ports.
     view: CurrentView,

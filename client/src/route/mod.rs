@@ -13,7 +13,7 @@ use crate::health::Health;
 
 use replicas::ReplicaSet;
 
-/// All servers of one graph, and who holds what.
+/// All servers of one graph, and the partitions that each holds.
 pub(crate) struct Routes {
     pub(crate) book: PartitionBook,
     pub(crate) endpoints: Vec<Endpoint>,

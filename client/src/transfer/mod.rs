@@ -40,7 +40,7 @@ pub struct TransferPlan {
     pub part: PartId,
     /// Folder of the graph where it goes; made if it is not there.
     pub into: PathBuf,
-    /// The server of that folder, which is informed. A move needs one, or `unserved`.
+    /// The server of that folder, which takes it over. A move needs one, or `unserved`.
     pub to: Option<Address>,
     /// The partition may end up without a server.
     pub unserved: bool,

@@ -165,7 +165,7 @@ impl Connection {
     /// Returns `None` when it has left between frames.
     async fn next_prefix(&mut self, idle: &IdleClock) -> Result<Option<Prefix>, ConnectionError> {
         let mut bytes = [0; PREFIX_BYTES];
-        // Between two steps of a copy it is at work, and so is who copies rows that are lent, or
+        // Between two steps of a copy it is not idle. Nor is a client that copies leased rows or
         // has claimed rows.
         if self.copying.is_none() && self.lease.is_none() && self.claims.is_empty() {
             idle.begin();
@@ -186,7 +186,8 @@ impl Connection {
         idle.end();
         let n_bytes = match read {
             Ok(0) => return Ok(None),
-            // TLS calls an end without a farewell so. Nothing is cut short between frames.
+            // TLS reports an end without a close notification as this error. Between frames nothing
+            // is lost.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         };

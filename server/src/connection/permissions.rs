@@ -1,4 +1,4 @@
-//! Permissions of a connection beside reads: moves of partitions, and who may request them.
+//! Permissions of a connection beside reads: which clients may move partitions.
 
 use std::os::fd::AsFd;
 

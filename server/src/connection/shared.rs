@@ -44,7 +44,7 @@ pub(super) fn chunk_rows(row_bytes: usize) -> usize {
     (CHUNK_BYTES / row_bytes).clamp(1, CHUNK_ROWS_MAX)
 }
 
-/// How the chunks of one answer lie in the ring.
+/// Places of the chunks of one answer in the ring.
 #[derive(Clone, Copy)]
 pub(super) struct Ring {
     /// The first row that comes this way.

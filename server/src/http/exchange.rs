@@ -30,8 +30,8 @@ enum Stage {
     Reading(Vec<u8>),
     /// The answer is being sent; this many bytes are sent.
     Writing(Vec<u8>, usize),
-    /// All has gone. The peer closes, or is closed at the deadline: to close while bytes of it lie
-    /// unread would take the answer from it.
+    /// All bytes are sent. The peer closes, or is closed at the deadline: closing while bytes of it
+    /// are unread would lose the answer.
     Ending,
 }
 
@@ -91,7 +91,7 @@ impl Exchange {
                 },
                 Stage::Ending => match self.stream.read(&mut [0; READ_BYTES]) {
                     Ok(0) => return false,
-                    // No loop: who sends without end has its turn as often as others.
+                    // No loop: a peer that sends without end has its turn as often as others.
                     Ok(_) => return true,
                     Err(error) => Err(error),
                 },

@@ -89,7 +89,7 @@ struct AccessRules {
 }
 
 impl AccessRules {
-    /// Returns what those must tell who want figures.
+    /// Returns the tokens that requests for figures must show.
     fn tokens(&self) -> Option<Tokens> {
         self.auth.as_ref()?.policy().token
     }

@@ -1,4 +1,4 @@
-//! A tier whose rows clients of this machine read where they lie.
+//! A tier whose rows clients of this machine read in place.
 
 use std::io;
 use std::os::fd::OwnedFd;

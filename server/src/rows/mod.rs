@@ -46,7 +46,7 @@ pub(crate) struct ShardRows {
     position: usize,
     shard: u16,
     stripes: Stripes,
-    /// Replaced as a whole: who gathers continues with those of the moment when it began.
+    /// Replaced as a whole: a gather continues with the partitions of its beginning.
     parts: RefCell<Rc<Parts>>,
     /// By partition: its first key in the tier; `None` for one that is never here.
     key_bases: Vec<Option<u32>>,

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use crate::limits::ENTERING_PER_SHARD_MAX;
 use crate::listen::Source;
 
-/// Connections that are to be let in, each with what ends it.
+/// Connections in the handshake, each with a handle that ends it.
 ///
 /// A newcomer to a full queue evicts another at random, so a flooding source evicts mostly its own.
-/// Evicting the oldest would end connections that are about to be let in. Refusing the newest would
-/// leave the places to connections that send nothing.
+/// Evicting the oldest would end connections that are about to be admitted. Refusing the newest
+/// would leave the places to connections that send nothing.
 pub(super) struct HandshakeQueue<H> {
     waiting: Vec<Waiting<H>>,
     random: u64,
@@ -18,7 +18,7 @@ pub(super) struct HandshakeQueue<H> {
 struct Waiting<H> {
     number: u64,
     source: Source,
-    /// It knows that it is not let in, and only reads that.
+    /// It is refused, and only reads the refusal.
     is_refused: bool,
     end: H,
 }
@@ -47,7 +47,7 @@ impl<H> HandshakeQueue<H> {
         }
     }
 
-    /// Removes a connection that is let in or gone.
+    /// Removes a connection that is admitted or gone.
     pub(super) fn remove(&mut self, number: u64) {
         self.waiting.retain(|waiting| waiting.number != number);
     }

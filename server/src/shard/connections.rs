@@ -10,7 +10,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::limits::{CONNECTIONS_PER_SHARD_MAX, IDLE_MIN};
 
-/// The connections of a shard that are let in, by number.
+/// The admitted connections of a shard, by number.
 #[derive(Default)]
 pub(super) struct ConnectionTable(RefCell<HashMap<u64, Rc<IdleClock>>>);
 

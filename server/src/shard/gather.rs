@@ -20,7 +20,7 @@ use crate::reads::{Progress, PullOrder, ReadTurn};
 use crate::rows::{ShardRows, Want, wrong_server};
 use crate::stats::count;
 
-/// Ids of one owner, and where they stand in the request.
+/// Ids of one owner, and their positions in the request.
 type Share = (Vec<NodeId>, Vec<usize>);
 
 impl Shard {

@@ -69,9 +69,9 @@ pub(crate) struct Shard {
     handshakes: TlsScheduler,
     buffers: BufferPool,
     open: RefCell<HashMap<u64, Rc<OwnedFd>>>,
-    /// Connections that are not let in yet.
+    /// Connections in the handshake.
     entering: RefCell<HandshakeQueue<AbortHandle>>,
-    /// Connections that are let in; those that are not do not take their places.
+    /// Connections that are admitted. Those in the handshake do not take their places.
     admitted: ConnectionTable,
     next_connection: Cell<u64>,
     is_ending: Cell<bool>,
@@ -403,7 +403,7 @@ impl Shard {
     /// partitions.
     pub(crate) fn description(&self) -> Rc<[u8]> {
         let partitions = &self.plan.partitions;
-        // Before they are informed: a change in between makes it again the next time.
+        // Before they are read: a change in between makes it again the next time.
         let described = partitions.described();
         let mut known = self.description.borrow_mut();
         if known.1.is_empty() || known.0 != described {

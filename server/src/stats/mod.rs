@@ -45,7 +45,7 @@ pub(crate) struct Counters {
     pub(crate) connections: AtomicU32,
     pub(crate) connections_taken: AtomicU64,
     pub(crate) connections_refused: AtomicU64,
-    /// Ended before they were let in, for others.
+    /// Evicted for others during the handshake.
     pub(crate) connections_evicted: AtomicU64,
     /// Closed while they were idle, for others.
     pub(crate) connections_idle_closed: AtomicU64,

@@ -231,7 +231,7 @@ fn launch(
     row_bytes: u32,
 ) -> Result<(), DriverError> {
     // SAFETY: every caller has checked that the rows of its list are inside of both blocks, and the
-    // launch waits until it has landed. No two have the same target: positions of a batch, rows of
-    // a lap and slots of an admission stand there once each.
+    // launch waits until the list has landed. No two rows have the same target: positions of a
+    // batch, rows of a lap and slots of an admission are unique in the list.
     unsafe { device.move_rows.launch(stream, blocks, list, row_bytes) }
 }

@@ -127,7 +127,7 @@ fn pinned<T: DeviceRepr + ValidAsZeroBits>(
     context: &Arc<CudaContext>,
     len: usize,
 ) -> Result<PinnedHostSlice<T>, DriverError> {
-    // SAFETY: it is written below before anyone reads it.
+    // SAFETY: it is written below before any read.
     let mut memory = unsafe { context.alloc_pinned_with_flags::<T>(len, 0) }?;
     let start = memory.as_mut_ptr()?;
     // SAFETY: the allocation has `len` values, aligned for `T`, and zero is a valid `T`.

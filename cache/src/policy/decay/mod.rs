@@ -140,8 +140,7 @@ impl Decay {
         let victims = residents.filter(|(slot, score)| {
             score.id != VACANT && self.is_below_threshold(score) && !slots.is_held(*slot)
         });
-        // Keys that lie side by side: to read scores again at each comparison takes ten times as
-        // long.
+        // Adjacent keys: reading scores again at each comparison takes ten times as long.
         let key = |(slot, score): (u32, &EvictionScore)| {
             (in_order(self.eviction_log(score)), u64::from(score.id) << 32 | u64::from(slot))
         };

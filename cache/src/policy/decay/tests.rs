@@ -45,7 +45,7 @@ enum State {
     Outside { n_misses: u32, log: f64 },
 }
 
-/// Algorithms 1 and 2 as they stand, with a visit to every resident in every batch.
+/// Algorithms 1 and 2 of the paper, with a visit to every resident in every batch.
 struct NaiveDecay {
     states: BTreeMap<u32, (u32, State)>,
     n_slots: usize,

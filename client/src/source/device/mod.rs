@@ -71,9 +71,9 @@ impl DeviceSource {
         self.gather_with(&mut self.lock()?.levels, ids, batch, (kind, &mut || ()))
     }
 
-    /// Takes rows out of the device's tier, for they have changed: a pull that begins afterwards
-    /// asks for them. For who changes rows himself; waits for the pull that is under way. A host's
-    /// tier has to forget first, and `below` is what it gave: see [`TwoLevelTier::remove`].
+    /// Removes changed rows from the device's tier: a pull that begins afterwards asks for them.
+    /// This is for rows that the caller changes. Waits for the pull that is in flight. A host's
+    /// tier has to forget first, and `below` is what it returned: see [`TwoLevelTier::remove`].
     pub fn forget(&self, ids: &[NodeId], below: Option<Invalidation>) {
         if let Ok(mut state) = self.lock() {
             state.levels.remove(bytemuck::cast_slice(ids), below);

@@ -64,10 +64,10 @@ impl TieredSource {
         Ok(Self { inner, tensor, tier, n_pulls, spare })
     }
 
-    /// Takes rows out of the tier, for they have changed: a pull that begins afterwards asks for
-    /// them. For who changes rows himself; changes of others are what a bound on the age is for.
-    /// Among tiers in front of each other the lowest has to forget first, for the one above could
-    /// fill itself from it. The one above receives the ids that are returned: see
+    /// Removes changed rows from the tier: a pull that begins afterwards asks for them. This is for
+    /// rows that the caller changes; changes by others need a bound on the age. Among tiers in
+    /// front of each other the lowest has to forget first, for the one above could fill itself from
+    /// it. The one above receives the ids that are returned: see
     /// [`crate::source::device::DeviceSource::forget`].
     pub fn forget(&self, ids: &[NodeId]) -> Invalidation {
         self.tier.remove(bytemuck::cast_slice(ids))

@@ -12,7 +12,7 @@ const MANY_MISSES: u8 = u8::MAX - 1;
 /// The level of candidates without a whole miss.
 const NO_MISS: u8 = 1;
 
-/// Candidates whose scores are asked for before they are read, where these do not lie side by side.
+/// Candidates whose scores are prefetched, where these are not adjacent.
 const N_AHEAD: usize = 32;
 
 /// Keys that decide among candidates with equally many misses. Higher is better; the lower the
@@ -88,7 +88,7 @@ impl Scores {
         })
     }
 
-    /// Has what belongs to an id read, where that of candidates does not lie side by side.
+    /// Prefetches the score of an id, where those of candidates are not adjacent.
     #[inline]
     fn ask_for<T: Pod>(&self, scores: &HugeVec<T>, id: Option<u32>) {
         if let (Some(id), None) = (id, &self.places) {

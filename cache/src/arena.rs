@@ -117,7 +117,7 @@ impl Arena {
         }
     }
 
-    /// Prefetches a row that will be copied soon. Of a long row only the start is read; the
+    /// Prefetches a row that will be copied soon. It reads only the start of a long row; the
     /// processor predicts the rest. [`NO_SLOT`] is ignored.
     #[inline]
     fn prefetch(&self, slot: u32) {

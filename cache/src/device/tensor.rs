@@ -59,8 +59,8 @@ impl BatchTensor {
     }
 
     /// Returns the memory, where it is a CUDA device's; the batch is its first
-    /// [`BatchTensor::n_bytes`]. It is used like any `CudaSlice`, on any stream of the device.
-    /// cudarc makes the use wait for the gather, and the next gather wait for the use.
+    /// [`BatchTensor::n_bytes`]. It is used like any `CudaSlice`, on any stream of the device. By
+    /// cudarc the use waits for the gather, and the next gather for the use.
     #[must_use]
     pub fn as_cuda(&self) -> Option<&CudaSlice<u8>> {
         match &self.rows {

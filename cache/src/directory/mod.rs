@@ -141,7 +141,7 @@ impl Directory {
         self.policy.announce(next_uses);
     }
 
-    /// Sets, for `frequency`, the rows of the next epoch, best first. Of these as many count as
+    /// Sets, for `frequency`, the rows of the next epoch, best first. As many of them count as
     /// there are slots. All other rows give way as [`Directory::wanted`] ones come. Other policies
     /// ignore it.
     pub fn retarget(&mut self, ids: &[u32]) {

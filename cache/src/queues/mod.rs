@@ -14,7 +14,7 @@ const MOST_STRUCK: usize = 8;
 /// place there, so the owner of the queues owns the words of the slots.
 ///
 /// These are rings rather than lists. The next slots to go are adjacent, so the data for giving
-/// them up can be prefetched, and a slot that moves leaves its neighbours alone. A full ring is
+/// them up can be prefetched. A slot that moves leaves its neighbours alone. A full ring is
 /// compacted: entries that are struck out are removed.
 pub(crate) struct Queues {
     /// One region for each ring.

@@ -155,7 +155,7 @@ impl Client {
     /// is compared with the one there.
     ///
     /// # Errors
-    /// The tensor or a node of the trace does not exist, or servers cannot be reached at the start;
+    /// The tensor or a node of the trace does not exist. Servers cannot be reached at the start.
     /// `truth` fails, or has rows of another size. Later failures are counted.
     ///
     /// # Panics

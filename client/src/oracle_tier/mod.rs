@@ -235,7 +235,7 @@ impl BatchTicket {
     }
 
     /// Waits until the batches before this one have moved their rows or failed. Then copies the
-    /// rows that were found to `out`, and those that were pulled from there to their slots: row
+    /// rows that were found to `out`, and those that were pulled from there to their slots. Row
     /// `at[i]` of `out` is that of the `i`th remote node.
     ///
     /// So each slot has the same rows in turn as if every batch ended before the next begins. None

@@ -102,10 +102,11 @@ struct Shape {
 /// and memory go through bounded channels, which are rings of slots without a lock while neither
 /// end waits.
 ///
-/// Memory: the window and the batch that the trainer has hold at most (Q + 1)·m_max·d bytes of rows
-/// (m_max: input nodes of the largest batch, d: bytes of a row). A batch that the trainer prepared
-/// itself is one more, and its memory is reused for the next such batch. So the bound is (Q +
-/// 2)·m_max·d, or m_max·d without a window. The trainer must drop a batch before it takes the next.
+/// Memory: (Q + 1)·m_max·d bytes of rows at most, for the window and the batch that the trainer
+/// has. Here m_max are the input nodes of the largest batch, and d the bytes of a row. A batch that
+/// the trainer prepared itself is one more, and its memory is reused for the next such batch. So
+/// the bound is (Q + 2)·m_max·d, or m_max·d without a window. The trainer must drop a batch before
+/// it takes the next.
 pub struct Prefetcher<'scope> {
     source: Arc<dyn BatchSource + 'scope>,
     loader: BatchLoader,

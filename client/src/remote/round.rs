@@ -1,8 +1,8 @@
 //! One round of a pull. Every shard has at most one request, all are sent before the first answer
 //! is read, and answers are taken in any order.
 //!
-//! A server that exceeds 95 of 100 of its latencies gets a hedge, if one server has all of the rows
-//! and a token is left. The first to send a row is awaited. The other's connection is closed, which
+//! A server that exceeds 95 of 100 of its latencies gets a hedge, if one server has all rows and a
+//! token is left. The first to send a row is awaited. The other's connection is closed, which
 //! cancels its request (Dean and Barroso, The Tail at Scale, 2013).
 
 use std::time::{Duration, Instant};

@@ -107,8 +107,8 @@ impl MoveRows {
     }
 }
 
-/// Returns the number of threads that share a row. It is one for each access of the widest kind
-/// that all rows allow, rounded up to a power of two, and at most a warp.
+/// Returns the number of threads that share a row, at most a warp. There is one for each access of
+/// the widest kind that all rows allow, rounded up to a power of two.
 fn lanes_per_row(row_bytes: u32) -> u32 {
     let unit = 1 << row_bytes.trailing_zeros().min(4);
     row_bytes.div_ceil(unit).next_power_of_two().min(WARP_THREADS)

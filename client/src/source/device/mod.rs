@@ -11,9 +11,9 @@ use lodestore_graph::{NodeId, PartitionBook};
 use crate::error::ClientError;
 use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 
-/// A source whose rows of one tensor pass through one worker's [`TwoLevelTier`]. That is its
-/// device's tier (the local cache of CaPGNN, section 4.2), over the tier that its machine's workers
-/// share if there is one (its global cache).
+/// A source whose rows of one tensor pass through one worker's [`TwoLevelTier`]. It has its
+/// device's tier, over the tier that its machine's workers share, if there is one. These are the
+/// local and the global cache of CaPGNN, section 4.2.
 ///
 /// A worker that computes on the device takes batches with [`DeviceSource::gather`], which leaves
 /// them there. As a [`RowSource`] it copies them back to host memory.

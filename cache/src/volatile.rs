@@ -506,8 +506,8 @@ fn stamp_of(tag: u64, number: u32) -> Option<Stamp> {
     (of == number && number > 0).then_some(stamp)
 }
 
-/// Returns what a row is written under. It grows with the claim and then with the stamp; 0 for
-/// none.
+/// Returns the tag that a row is written under. It grows with the claim and then with the stamp; 0
+/// is no row.
 fn tag(claim: u32, stamp: Stamp) -> u64 {
     (u64::from(claim) << 32) | (u64::from(stamp) + 1)
 }

@@ -219,7 +219,7 @@ fn ranges(parts: &[Range<u32>], range_rows: u32, n_max: usize) -> Option<Vec<Ran
 }
 
 impl VolatileTensor {
-    /// Returns what its rows are.
+    /// Returns the shape of its rows.
     #[must_use]
     pub fn shape(&self) -> &VolatileShape {
         &self.shape

@@ -287,7 +287,7 @@ impl State {
         Some(frame)
     }
 
-    /// Returns what a pull takes; whether it is answered then.
+    /// Waits as long as a pull takes; returns whether it is answered then.
     fn waits(&self, stream: &TcpStream) -> bool {
         let number = self.n_pulls.fetch_add(1, Ordering::Relaxed) + 1;
         let one_in = self.slow_one_in.load(Ordering::Relaxed);

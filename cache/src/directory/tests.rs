@@ -194,7 +194,7 @@ proptest! {
     }
 }
 
-/// Returns one id after the other, in batches of one.
+/// Returns the ids of a trace that miss, in batches of one.
 fn misses_one_by_one(spec: &PolicySpec, n_slots: u32, trace: &[u32]) -> Vec<u32> {
     let mut directory = Directory::new(n_slots, 100, spec).unwrap();
     trace.iter().copied().filter(|&id| serve(&mut directory, &[id]) == 0).collect()

@@ -198,7 +198,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns what it has come to so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn stats(&self) -> ReplayStats {
         let n_ahead = self.n_ahead;

@@ -174,8 +174,8 @@ impl SharedTier {
         Ok(Self { rows, row_bytes, decisions: Mutex::new(decisions) })
     }
 
-    /// Advances the time: returns the latest reported one. In batches, say, of which each worker
-    /// counts its own, so that rows age with the worker that is ahead.
+    /// Advances the time to `now`, unless it is later already; returns it. Each worker may count
+    /// its own batches, so that rows age with the worker that is ahead.
     pub fn advance(&self, now: u32) -> u32 {
         let mut decisions = self.lock();
         decisions.residents.advance(now);
@@ -353,8 +353,9 @@ impl SharedTier {
         }
     }
 
-    /// Copies the rows found in `slots` under their `numbers` to `out`, and appends the positions
-    /// of the others, of which `first` is the first; returns how many were found and not taken.
+    /// Copies the rows found in `slots` under their `numbers` to `out`. Appends the positions of
+    /// the others; `first` is the position of the first slot. Returns how many were found and not
+    /// taken.
     fn copy(
         &self,
         first: u32,

@@ -217,7 +217,8 @@ impl Connection {
         sent.map_err(|error| self.refusal().unwrap_or(error))
     }
 
-    /// Returns what the server has said before it took nothing more; nothing is in flight.
+    /// Returns the failure that the server sent before it closed the connection. No request is in
+    /// flight.
     fn refusal(&mut self) -> Option<ClientError> {
         let refused = self.refused();
         if refused.is_some() {
@@ -234,7 +235,8 @@ impl Connection {
         }
     }
 
-    /// Returns what it said last, of memory, when it then goes without another word.
+    /// Returns the refusal to share memory that a server sent last, before it closed the
+    /// connection.
     fn refused(&mut self) -> Option<ClientError> {
         let address = self.address.clone();
         self.declined.take().map(|failure| ClientError::Refused { address, failure })
@@ -308,7 +310,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns what a read has come to, unless it is worth another.
+    /// Returns the result of a read; an interrupted one is worth another.
     fn has_read(&mut self, read: io::Result<usize>) -> Result<(), ClientError> {
         match read {
             Ok(0) => {

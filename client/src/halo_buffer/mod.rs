@@ -94,7 +94,7 @@ impl HaloBuffer {
         self.lock().map_or(0, |state| state.tier.n_slots())
     }
 
-    /// Returns what the buffer did, counted in rows.
+    /// Returns the buffer's counts, in rows.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.lock().map_or_else(|_| TierStats::default(), |state| state.tier.stats())
@@ -136,8 +136,8 @@ impl State {
         Ok(pulled)
     }
 
-    /// Returns what is to be pulled for a batch: its misses, then what is wanted and not among
-    /// them. Returns the number of the former.
+    /// Plans the pull of a batch: its misses, then wanted rows that are not among them. Returns the
+    /// number of misses.
     fn plan(&mut self, ids: &[u32]) -> usize {
         self.ids.clear();
         self.ids.extend(self.misses.iter().map(|&position| ids[position as usize]));

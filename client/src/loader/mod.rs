@@ -92,8 +92,8 @@ impl BatchLoader {
         Ok(stats[0])
     }
 
-    /// Returns what `form` makes of the rows of `nodes`: of `n_rows` consecutive ones at a time,
-    /// and of fewer in the end.
+    /// Returns the results of `form` on the rows of `nodes`, of `n_rows` consecutive ones at a
+    /// time. The last piece may have fewer.
     ///
     /// Pieces are made concurrently, each while its rows are in a core's cache, so that the batch
     /// as a whole is never written. `None` unless all rows are the worker's own and in memory.

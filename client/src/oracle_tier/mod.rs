@@ -171,7 +171,7 @@ impl OracleTier {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns a panic of another thread leaves a turn that has not ended, which is dropped.
+    /// Locks the state. A poisoned lock is fine: the turn of a thread that panicked is dropped.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "planned tier" })?;
         Ok(state.lock().unwrap_or_else(PoisonError::into_inner))

@@ -136,7 +136,7 @@ struct Lane<'a> {
 }
 
 impl<'scope> Lanes<'scope, '_> {
-    /// Has a lane load a group; returns whether there is none any more.
+    /// Has a lane load a group; returns whether no lane is left.
     fn send(&mut self, job: Job, loader: &BatchLoader) -> bool {
         if self.n_lanes < self.most {
             let (lane, loader) = (self.lane, loader.clone());

@@ -143,7 +143,7 @@ impl Client {
         Err(error)
     }
 
-    /// Returns what all servers hold at this moment, those that answer in time.
+    /// Returns the descriptions of all servers that answer in time.
     pub(super) fn ask_versions(
         &self,
         deadline: Instant,

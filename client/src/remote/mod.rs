@@ -184,8 +184,8 @@ impl Client {
         &self.tensors
     }
 
-    /// Returns what a server was to the partitions that it had when it was asked last: writer,
-    /// follower or reader; several words where that differs.
+    /// Returns the roles of a server for its partitions, as it described them last: writer,
+    /// follower or reader, or several of these.
     #[must_use]
     pub fn role_of(&self, address: &Address) -> String {
         let view = self.view();
@@ -204,7 +204,7 @@ impl Client {
         view.addresses().chain(shards).cloned().collect()
     }
 
-    /// Returns what every server has counted, in the order of connecting.
+    /// Returns the counters of every server, in the order of connecting.
     ///
     /// # Errors
     /// When a server cannot be reached within the deadline.

@@ -181,8 +181,8 @@ fn restart_elsewhere(before: &ClusterView, now: &ClusterView, shares: &mut [Shar
     }
 }
 
-/// Sends the next piece of some shares that are not done, then takes all answers; returns what
-/// failed.
+/// Sends the next piece of some shares that are not done, then takes all answers. Returns the
+/// failures.
 fn try_round(
     view: &ClusterView,
     put: &Put<'_>,

@@ -73,7 +73,7 @@ impl ReadList {
         }
     }
 
-    /// Returns what all reads cost the disk.
+    /// Returns the cost of all reads for the disk.
     pub(crate) fn cost(&self, admission: &ReadAdmission) -> u64 {
         self.reads.iter().map(|read| admission.cost_of(read.extent.len_bytes())).sum()
     }

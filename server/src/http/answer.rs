@@ -127,7 +127,7 @@ fn readiness(observed: &Observed) -> Answer {
     }
 }
 
-/// Returns what a server that is ready lacks: partitions that take no updates, rows that are still
+/// Returns the state of a ready server: partitions that take no updates, and rows that are still
 /// loaded.
 fn state(served: &Served) -> String {
     let stopped = served.partitions.stopped_writes();

@@ -373,7 +373,7 @@ impl LatencyFigures {
         self.buckets.iter().sum()
     }
 
-    /// Returns what has been added since `before`; all of it if that is of another server.
+    /// Returns the difference to `before`; all of it if that is of another server.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let pairs = self.buckets.iter().zip(&before.buckets);

@@ -61,7 +61,7 @@ enum Resource {
     Reads,
 }
 
-/// Where a pull that waits receives what it waits for.
+/// Place where a waiting pull receives its permit.
 #[derive(Default)]
 struct Slot {
     is_granted: Cell<bool>,
@@ -151,13 +151,13 @@ impl ReadAdmission {
         }
     }
 
-    /// Returns what a read costs the disk, in nanoseconds by its profile.
+    /// Returns the cost of a read for the disk, in nanoseconds by its profile.
     pub(crate) fn cost_of(&self, n_bytes: usize) -> u64 {
         (self.profile.request_seconds(n_bytes as u64) * 1e9) as u64
     }
 
-    /// Returns when a request that finds no room shall come again: once a part of what waits for
-    /// the disk is done.
+    /// Returns when a request that finds no room shall come again: once a part of the disk's
+    /// backlog is done.
     pub(crate) fn retry_after(&self) -> Duration {
         (self.state.borrow().forecast.backlog() / 4).clamp(RETRY_AFTER, RETRY_AFTER_MAX)
     }
@@ -238,7 +238,7 @@ impl State {
 }
 
 impl ReadTurn {
-    /// Returns what another shard has to know to read rows of the same pull.
+    /// Returns the order by which another shard reads rows of the same pull.
     pub(crate) fn order(&self) -> PullOrder {
         let kind = match self.ticket.class {
             Class::Latency => PullKind::Sync,
@@ -249,7 +249,7 @@ impl ReadTurn {
         PullOrder { kind, arrived, deadline, progress }
     }
 
-    /// Returns what reads a pull's rows here.
+    /// Returns the admission of the pull's reads.
     pub(crate) fn admission(&self) -> &Rc<ReadAdmission> {
         &self.admission
     }
@@ -374,7 +374,7 @@ impl ReadTurn {
 }
 
 impl Permit {
-    /// Returns what the permit is of.
+    /// Returns the admission that the permit is of.
     pub(crate) fn admission(&self) -> &Rc<ReadAdmission> {
         &self.admission
     }

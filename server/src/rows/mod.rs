@@ -355,7 +355,7 @@ impl ShardRows {
         &plan.counters[usize::from(self.shard)]
     }
 
-    /// Closes the files; glommio wants that said, not dropped.
+    /// Closes the files; glommio wants files closed, not dropped.
     pub(crate) async fn close(self) {
         if let Ok(parts) = Rc::try_unwrap(self.parts.into_inner()) {
             for part in parts.by_index.into_iter().flatten() {

@@ -291,7 +291,7 @@ impl Shard {
         }
     }
 
-    /// Returns what another shard asks.
+    /// Answers a request of another shard.
     async fn answer(
         &self,
         request: ShardRequest,

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::policy::PolicyKind;
 
-/// Returns a row says whose and of which epoch it is. Id 0 has a row of zeros in epoch 0.
+/// Returns a row that depends on its id and epoch. Id 0 has a row of zeros in epoch 0.
 fn row_of(id: u32, epoch: u32, row_bytes: usize) -> impl Iterator<Item = u8> {
     (0..row_bytes as u32)
         .map(move |at| (id.wrapping_mul(at * 2 + 1) ^ epoch.wrapping_mul(101)) as u8)

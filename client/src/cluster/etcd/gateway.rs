@@ -97,7 +97,7 @@ impl Gateway {
         Ok(ranged.kvs.first().map(graph_in))
     }
 
-    /// Says of which graph the prefix is, unless that was said before; returns what is there then.
+    /// Sets the graph of the prefix, unless it has one; returns the graph that it has then.
     pub(super) fn claim(&self, graph: &str) -> GatewayResult<String> {
         let key = STANDARD.encode(self.place.graph());
         let absent = json!({

@@ -73,7 +73,7 @@ impl Place {
         format!("{}/graph", self.prefix).into_bytes()
     }
 
-    /// Returns what the keys of all servers start with.
+    /// Returns the common prefix of all servers' keys.
     fn servers(&self) -> Vec<u8> {
         format!("{}/servers/", self.prefix).into_bytes()
     }
@@ -90,7 +90,7 @@ struct RegisteredServers {
 }
 
 impl RegisteredServers {
-    /// Returns what these values say where the prefix is of `graph`, as far as that is known.
+    /// Returns the servers of these values where the prefix is of `graph`, as far as that is known.
     fn of(values: impl Iterator<Item = Vec<u8>>, graph: Option<&str>) -> Self {
         let mut told = Self::default();
         for value in values {

@@ -1,4 +1,4 @@
-//! A directory whose rows have an age, and which says what goes.
+//! A directory whose rows have an age, and which returns the rows that it evicts.
 
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
 use crate::huge_vec::HugeVec;
@@ -24,7 +24,7 @@ pub(crate) struct AgedDirectory {
     n_stale: u64,
 }
 
-/// A row that had to go for another.
+/// An evicted row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Evicted {
     pub(crate) id: u32,

@@ -35,7 +35,7 @@ pub enum HotSetError {
         /// Ids given.
         found: usize,
     },
-    /// The memory could not be had.
+    /// The memory cannot be allocated.
     #[error(transparent)]
     Arena(#[from] MemoryError),
 }

@@ -11,7 +11,7 @@ use thiserror::Error;
 /// Bytes of a line of the processor's cache.
 const LINE_BYTES: usize = 64;
 
-/// Why the memory of a tier could not be had.
+/// Reason why the memory of a tier cannot be allocated.
 #[derive(Debug, Error)]
 pub enum MemoryError {
     /// A row of no bytes needs no tier.

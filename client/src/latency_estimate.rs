@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// Part of the answers that take longer than the estimate.
 const SHARE: f64 = 0.05;
-/// How much the estimate grows with an answer that took longer. It shrinks so much less with each
-/// other that it stalls where they are in that proportion.
+/// Growth of the estimate with an answer that took longer. Other answers shrink it by less, so that
+/// it settles where a share of [`SHARE`] takes longer.
 const GROWTH: f64 = 0.2;
 /// Number of answers before it has an estimate.
 const SEEN_MIN: u32 = 20;

@@ -8,7 +8,7 @@ use lodestore_schema::{Prefix, Reply, WireError};
 /// Bytes asked of the socket at a time: a chunk of rows and its head.
 const BUFFER_BYTES: usize = 272 << 10;
 
-/// A buffer of what has come, in order.
+/// A buffer of received bytes, in order.
 pub(crate) struct ReadBuffer {
     buffer: Vec<u8>,
     start: usize,

@@ -128,7 +128,7 @@ impl SharedMemory {
     }
 }
 
-/// Checks that a file is at least so long, for good; returns how long it is.
+/// Checks that a file has these bytes, and cannot shrink; returns its length.
 fn check(file: &File, most: u64, offset: u64, n_bytes: u64) -> io::Result<u64> {
     let unfit = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
     let end = offset.checked_add(n_bytes).filter(|&end| n_bytes > 0 && end <= most);

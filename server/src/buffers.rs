@@ -24,7 +24,7 @@ impl Buffers {
     }
 }
 
-/// Makes a list so long, and takes no more memory than that for it: what it had is not wanted.
+/// Sets the length of a list whose content is not needed, and allocates no more than that for it.
 pub(crate) fn set_len<T: Clone + Zeroable>(list: &mut Vec<T>, len: usize) {
     if list.capacity() < len {
         *list = Vec::with_capacity(len);

@@ -12,7 +12,7 @@ pub const SHARDS_MAX: u16 = 256;
 /// Most admitted connections of one shard. One more takes the place of the one that is idle
 /// longest, or is refused.
 pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
-/// A connection that has asked for nothing this long may have to go for another.
+/// A connection without a request for this long may be evicted for another.
 pub const IDLE_MIN: Duration = Duration::from_secs(10);
 /// Most connections of a shard that are not admitted yet (TLS, hello, token) or are being refused.
 /// One more ends another, drawn at random from the busiest source. A source is an address (for
@@ -95,13 +95,13 @@ pub const PUT_BYTES_PER_ROW: usize = 192;
 /// catalog, and RocksDB's batch.
 pub const PUT_COPIES: usize = 3;
 
-/// Bytes of rows and ids that puts of several pieces may come to, of all that are under way.
+/// Bytes of rows and ids of all unfinished puts of several pieces.
 pub const STAGED_BYTES_MAX: u64 = 1 << 30;
-/// Puts of several pieces that may be under way.
+/// Most unfinished puts of several pieces.
 pub const STAGED_PUTS_MAX: usize = 1024;
-/// A put of which nothing has come for this long may have to go for another.
+/// A put of which no piece has come for this long may be evicted for another.
 pub const STAGED_YIELD: Duration = Duration::from_secs(10);
-/// A put of which nothing has come for this long is dropped.
+/// A put of which no piece has come for this long is dropped.
 pub const STAGED_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Puts that have ended and are remembered, for clients that have not had the answer.
 pub const FINISHED_PUTS_MAX: usize = 1 << 16;

@@ -56,7 +56,7 @@ pub(crate) struct Partitions {
     served: Vec<AtomicU32>,
     /// By partition: the newest version that is published; `None` where none ever is.
     published: Option<Vec<AtomicU32>>,
-    /// Puts in pieces that are under way.
+    /// Unfinished puts in pieces.
     pub(crate) puts: Puts,
     /// Drawn again for each start: by it clients see that two addresses lead to one server.
     instance: u64,

@@ -142,7 +142,7 @@ impl Region {
     pub(crate) fn new(n_bytes: usize) -> io::Result<(Self, OwnedFd)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(rustix::fs::memfd_create(c"lodestore-rows", flags)?);
-        // All of it now: a page that cannot be had later would be a SIGBUS.
+        // All of it now: a page that cannot be allocated later would be a SIGBUS.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, n_bytes as u64)?;
         // SAFETY: no other process has the file yet, and before one gets it the seals below let
         // this mapping be the only one that writes, so that bytes change through `self` alone. The

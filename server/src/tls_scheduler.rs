@@ -72,8 +72,9 @@ impl Drop for TlsTurn<'_> {
     }
 }
 
-/// Runs a handshake whose steps wait for their turn among those of the shard. After each the core
-/// is the others' for as long as the step took, and the executor looks at what has come meanwhile.
+/// Runs a handshake whose steps wait for their turn among those of the shard. After each step the
+/// core belongs to other tasks for as long as the step took, and the executor polls for arrivals
+/// meanwhile.
 ///
 /// Waits for the peer's bytes take no turn.
 pub(crate) async fn in_turn<T>(

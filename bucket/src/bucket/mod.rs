@@ -21,7 +21,7 @@ use crate::publication::{GraphIdentity, Publication, Published};
 use crate::sealed::{FORMAT, Unsealed};
 use crate::search::{CompleteSearch, NewestSearch, Seen, Step};
 
-/// Requests under way. Each holds at most one chunk.
+/// Requests in flight. Each holds at most one chunk.
 pub(crate) const N_PARALLEL: usize = 8;
 /// Most bytes of the identity of a graph.
 const GRAPH_BYTES_MAX: u64 = 4096;

@@ -64,7 +64,7 @@ pub struct TierStats {
     pub misses: u64,
     /// Rows stored.
     pub admissions: u64,
-    /// Rows that had to go for another.
+    /// Rows evicted for others.
     pub evictions: u64,
     /// Rows that were taken out by [`Directory::remove`].
     pub removals: u64,
@@ -89,7 +89,7 @@ pub enum DirectoryError {
     /// The policy cannot work with its inputs.
     #[error(transparent)]
     Policy(#[from] NeedsPlan),
-    /// The memory could not be had.
+    /// The memory cannot be allocated.
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
@@ -240,7 +240,7 @@ impl Directory {
         self.stats.admissions += placements.len() as u64;
     }
 
-    /// Offers an id of a chunk. One that has to go for it is left in the chunk, and in the index.
+    /// Offers an id of a chunk. An evicted id is left in the chunk, and in the index.
     #[inline]
     fn admit_one(&mut self, chunk: &mut Chunk, at: usize, placements: &mut Vec<Placement>) {
         let ((id, position), home) = (chunk.offers[at], chunk.homes[at]);

@@ -69,10 +69,10 @@ enum Tiers {
 /// Why there is no replay.
 #[derive(Debug, Error)]
 pub enum ReplayError {
-    /// A tier could not be had.
+    /// A tier cannot be made.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// A device's could not be had.
+    /// A device's tier cannot be made.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The host sees only what devices miss.

@@ -63,8 +63,8 @@ pub struct SharedTier {
 /// is always used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedSettings {
-    /// A row may be used while it is at most so old, in the time of [`SharedTier::advance`]; `None`
-    /// for rows that never change (CaPGNN, section 4.2: the staleness bound ε).
+    /// Greatest age at which a row may be used, in the time of [`SharedTier::advance`] (CaPGNN,
+    /// section 4.2: the staleness bound ε). `None` for rows that never change.
     pub max_age: Option<u32>,
     /// When to go past the tier; `None` for never.
     pub bypass: Option<BypassSettings>,

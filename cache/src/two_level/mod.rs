@@ -205,8 +205,8 @@ impl TwoLevelTier {
     }
 }
 
-/// Returns a batch through both tiers. The device decides first, by ids alone: so the host knows
-/// what it need not keep, and what comes down.
+/// Gathers a batch through both tiers. The device decides first, by ids alone: so the host knows
+/// which rows it need not keep, and which move down.
 fn gather<E>(
     device: &mut DeviceTier,
     below: &mut HostLevel,

@@ -78,8 +78,8 @@ impl Connection {
         !progress.has_looked && self.read_buffer.len() > 0
     }
 
-    /// Puts in place what has come of an answer, without waiting for more; whether that is all.
-    /// Acknowledgements to the server are sent by `deadline`.
+    /// Writes the rows of an answer that have arrived to their places, without waiting for more.
+    /// Returns whether these are all. Acknowledgements to the server are sent by `deadline`.
     pub(crate) fn take_rows(
         &mut self,
         progress: &mut Progress,

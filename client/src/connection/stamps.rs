@@ -57,8 +57,8 @@ impl Connection {
         self.has_buffered(&progress.rows)
     }
 
-    /// Puts in place what has come of an answer, without waiting for more; whether that is all.
-    /// `stamps` has a place for each row of the pull.
+    /// Writes the rows of an answer that have arrived to their places, without waiting for more.
+    /// Returns whether these are all. `stamps` has a place for each row of the pull.
     pub(crate) fn take_volatile(
         &mut self,
         progress: &mut VolatileProgress,

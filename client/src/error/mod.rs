@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::address::Address;
 
-/// Why rows could not be had.
+/// Reason why rows are not available.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {

@@ -73,8 +73,8 @@ impl HaloBuffer {
         Ok((Self { inner, tensor, state, n_bytes }, pulled))
     }
 
-    /// Takes rows out of the buffer, for they have changed: a pull that begins afterwards asks for
-    /// them. Waits for the pull that is under way.
+    /// Removes changed rows from the buffer: a pull that begins afterwards asks for them. Waits for
+    /// the pull that is in flight.
     pub fn forget(&self, ids: &[NodeId]) {
         if let Ok(mut state) = self.lock() {
             state.tier.remove(bytemuck::cast_slice(ids));

@@ -81,7 +81,7 @@ impl OracleTier {
     /// Returns a tier of at most `n_slots` rows for the batches `batches`, of nodes below
     /// `n_nodes`.
     ///
-    /// Fails when the memory cannot be had.
+    /// Fails when the memory cannot be allocated.
     pub fn new(
         n_slots: usize,
         row_bytes: usize,

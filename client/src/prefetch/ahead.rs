@@ -148,7 +148,7 @@ impl<'scope> Lanes<'scope, '_> {
 }
 
 impl Lane<'_> {
-    /// Loads groups in the order of training until there are no more. The first that is under way
+    /// Loads groups in the order of training until there are no more. The first group in flight
     /// waits for no other, so that all come to their end.
     fn run(self, mut loader: BatchLoader) {
         loop {

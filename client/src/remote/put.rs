@@ -21,7 +21,7 @@ use crate::connection::{Connection, time_left};
 use crate::error::ClientError;
 use crate::route::PartSet;
 
-/// Pieces that one put has under way concurrently, each of another partition.
+/// Pieces that one put has in flight, each of another partition.
 const PIECES_AT_ONCE: usize = 8;
 
 /// Rows and bytes that a put moved.

@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_millis(100);
 /// An answer that was there after an unobserved time longer than this has no known latency.
 const UNSEEN_MAX: Duration = Duration::from_millis(1);
 
-/// A round, and the requests of it that are under way.
+/// A round, and its requests in flight.
 pub(super) struct Round<'a> {
     view: &'a ClusterView,
     pull: &'a Pull,
@@ -184,7 +184,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Takes what has come for a request.
+    /// Takes the bytes that have arrived for a request.
     fn take(&mut self, at: usize, out: &mut [u8], now: Instant) {
         let is_seen = self.unseen(self.in_flight[at].asked.sent) <= UNSEEN_MAX;
         let Self { view, pull, pieces, in_flight, .. } = self;
@@ -250,7 +250,7 @@ impl<'a> Round<'a> {
                 let hedge = InFlight { piece: index, asked, hedge_at: None, end: None };
                 self.in_flight.push(hedge);
             }
-            // The first is still under way.
+            // The first is still in flight.
             Err(failed) => self.view.note(&failed),
         }
         self.asked = Instant::now();

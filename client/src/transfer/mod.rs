@@ -50,7 +50,7 @@ pub struct TransferPlan {
     pub config: ClientConfig,
 }
 
-/// A move under way, or a copy.
+/// A move in progress, or a copy.
 pub struct PartitionTransfer {
     plan: TransferPlan,
     kind: Kind,

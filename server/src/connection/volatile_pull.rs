@@ -173,8 +173,8 @@ async fn gather(
     }
 }
 
-/// Returns how long to wait before the next look, after so much waiting: a publication is seen at
-/// most that much later.
+/// Returns how long to wait before the next look, after this wait. A publication is seen at most
+/// that much later.
 fn pause(waited: Duration, until: Instant) -> Duration {
     let left = until.saturating_duration_since(Instant::now());
     (waited / PAUSES).clamp(WAIT_PAUSE_MIN, WAIT_PAUSE_MAX).min(left)

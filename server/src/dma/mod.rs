@@ -36,8 +36,8 @@ struct ListedRead {
     extent: Extent,
 }
 
-/// A read under way. Its buffer is the kernel's until it ends: given up, it ends by itself, and its
-/// permit is held until then.
+/// A read in flight. Its buffer is the kernel's until it ends. If it is dropped, it ends by itself,
+/// and its permit is held until then.
 struct RunningRead {
     read: Option<Pin<Box<dyn Future<Output = Finished>>>>,
     is_polled: bool,

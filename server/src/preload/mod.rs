@@ -85,7 +85,7 @@ struct Resident {
 }
 
 impl Preload {
-    /// Checks what is wanted, and reads the rows that are remembered. A file that cannot be used is
+    /// Checks the requested tables, and reads the remembered rows. A file that cannot be used is
     /// reported in the log and ignored.
     pub(crate) fn new(config: &ServerConfig, partitions: &Partitions) -> Result<Self, ServerError> {
         let wanted = wanted(&config.preload, partitions)?;

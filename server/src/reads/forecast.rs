@@ -125,7 +125,7 @@ impl Forecast {
         self.expected.iter().sum::<u64>().saturating_add(self.in_flight)
     }
 
-    /// Returns how long `cost` takes while latency-bound pulls come as they did of late.
+    /// Returns how long `cost` takes while latency-bound pulls come at their recent rate.
     fn time_in_class(&self, class: Class, cost: u64) -> Option<Duration> {
         let part = if class == Class::Bulk { 1.0 - self.latency_share } else { 1.0 };
         self.time_of((cost as f64 / part.max(BULK_PART_MIN)) as u64)

@@ -118,7 +118,7 @@ pub(crate) enum BreakReason {
     Tls,
     /// It showed no token, or another.
     Unauthenticated,
-    /// It closed while an answer was under way.
+    /// It closed while an answer was being sent.
     Left,
     /// The socket failed, or closed in the middle of a frame.
     Io,

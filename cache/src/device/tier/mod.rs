@@ -68,7 +68,7 @@ impl Default for DeviceSettings {
     }
 }
 
-/// Staging takes at most so large a part of the room that a tier is given.
+/// Staging takes at most one part in this many of the room that a tier is given.
 const STAGING_PART: usize = 8;
 
 impl DeviceTier {

@@ -103,7 +103,7 @@ impl Decay {
             replacement: spec.replacement,
             n_slots,
             n_batches: 0,
-            // At most what is wanted in a round, and what was there and is taken out.
+            // At most the wanted rows of a round, and the resident ones that are removed.
             wanted: Vec::with_capacity(2 * n_slots as usize),
             victims: Victims::with_capacity(n_slots),
             n_resident: 0,

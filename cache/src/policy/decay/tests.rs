@@ -20,7 +20,7 @@ fn inputs(n: u32, gamma: f64, interval: u32, scoreboard: Scoreboard) -> DecaySpe
     DecaySpec { candidates, gamma, interval, replacement: Replacement::Any, scoreboard }
 }
 
-/// Returns a batch as its owner serves it: one pull for what misses and what is wanted.
+/// Serves a batch as an owner does: one pull for misses and wanted rows. Returns the hits.
 fn serve(directory: &mut Directory, ids: &[u32]) -> Vec<bool> {
     let (mut slots, mut placements, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
     directory.lookup(ids, &mut slots);

@@ -1,4 +1,4 @@
-//! One thread of a load: its connections, driven by what comes and by the clock.
+//! One thread of a load: its connections, driven by arriving bytes and by the clock.
 
 mod follow;
 mod requests;

@@ -184,12 +184,12 @@ fn rows_of_a_failed_pull_are_pulled_by_the_batches_that_counted_on_them() {
     assert_eq!(rows, rows_of(&all[4]));
 }
 
-/// A source whose pulls wait for each other: until enough are under way, or for too long.
+/// A source whose pulls wait for each other: until enough are in flight, or for too long.
 struct Crowd {
     rows: TestSource,
     /// How many; 0 once it has been too long.
     expected: AtomicUsize,
-    /// Pulls under way, and the most of them so far.
+    /// Pulls in flight, and the most of them so far.
     inside: Mutex<(usize, usize)>,
     entered: Condvar,
 }

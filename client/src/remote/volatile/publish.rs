@@ -285,7 +285,7 @@ impl Sending {
         Self { link, positions, n_sent: 0, unanswered, n_done: 0, refusal: None }
     }
 
-    /// Sends the next piece, or takes the answer to the oldest where enough are under way.
+    /// Sends the next piece, or takes the answer to the oldest where enough are in flight.
     fn step(
         &mut self,
         link: &mut Link,

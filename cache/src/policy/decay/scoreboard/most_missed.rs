@@ -28,7 +28,7 @@ impl Scores {
     /// compared for those alone that have as many misses as the last one in.
     pub(super) fn best(&self, n: usize, replacement: Replacement) -> Vec<u32> {
         let mut n_with = [0usize; u8::MAX as usize + 1];
-        // Misses and one; 0: not to be had.
+        // Misses and one; 0 for a row that cannot come.
         let levels = (0..self.ids.len()).map(|rank| {
             self.ask_for(&self.counts, self.ids.get(rank + N_AHEAD).copied());
             let count = self.counts[self.place(rank)];

@@ -216,7 +216,7 @@ pub enum BucketError {
         /// Hours since the start.
         hours: u64,
     },
-    /// Modification times of the bucket lie in its future.
+    /// Modification times of the bucket are in its future.
     #[error(
         "{url}/{key}: written {ahead_s} s after now by the clock of the bucket, which was set back; \
          nothing is removed until it has caught up"

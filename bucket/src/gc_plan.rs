@@ -28,8 +28,8 @@ pub(crate) struct Keep {
     pub(crate) grace: Duration,
 }
 
-/// Returns of each partition the sequences of the publications that go, ascending: all but those
-/// that readers may need.
+/// Returns, for each partition, the sequences of the publications to remove, ascending: all but
+/// those that readers may need.
 ///
 /// A reader needs the newest publication of a partition, or those of a version that is complete,
 /// and may have begun before they were replaced.

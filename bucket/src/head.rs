@@ -191,7 +191,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// An error of a partition that has no publication.
+    /// Returns the error of a partition that has no publication.
     pub(crate) fn not_published(&self, part: PartId) -> BucketError {
         BucketError::NoVersion { url: self.url().to_owned(), wanted: None, part }
     }

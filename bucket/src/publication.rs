@@ -52,7 +52,7 @@ pub(crate) enum Published {
 }
 
 impl GraphIdentity {
-    /// Little-endian: graph 16 | partitions u16.
+    /// Returns, little-endian: graph 16 | partitions u16.
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         let mut body = self.graph.as_bytes().to_vec();
         body.extend_from_slice(&self.n_parts.to_le_bytes());
@@ -90,7 +90,7 @@ impl Publication {
         self.manifest.version()
     }
 
-    /// All chunks, with those that several files share.
+    /// Returns all chunks; one that several files share is repeated.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = &ChunkId> {
         self.files.iter().flat_map(|file| &file.chunks)
     }
@@ -111,9 +111,9 @@ impl Publication {
         Some(Self { manifest, files, ..self.clone() })
     }
 
-    /// Little-endian: sequence u64 | epoch u32 | attempt 16 | previous 32 | manifest (u32 and
-    /// bytes) | files u16. Each file has its name (u16 and bytes), bytes u64, and 32 for each of
-    /// its chunks.
+    /// Returns, little-endian: sequence u64 | epoch u32 | attempt 16 | previous 32 | manifest (u32
+    /// and bytes) | files u16. Each file has its name (u16 and bytes), bytes u64, and 32 for each
+    /// of its chunks.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let manifest = self.manifest.to_bytes();
         let mut body = self.sequence.to_le_bytes().to_vec();
@@ -191,7 +191,7 @@ impl Published {
         }
     }
 
-    /// The object that takes the place of a publication of `version`.
+    /// Returns the object that replaces a publication of `version`.
     pub(crate) fn tombstone(sequence: u64, version: u32) -> Vec<u8> {
         let mut body = sequence.to_le_bytes().to_vec();
         body.extend_from_slice(&version.to_le_bytes());
@@ -235,7 +235,7 @@ impl Published {
     }
 }
 
-/// The object of a pin.
+/// Returns the object of a pin.
 pub(crate) fn pin_to_bytes(version: u32) -> Vec<u8> {
     seal(Kind::Pin, &version.to_le_bytes())
 }

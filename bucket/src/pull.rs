@@ -312,7 +312,8 @@ impl<'a> Fetch<'a> {
         Self { file, n_bytes_here: rows.n_bytes(), coming: Coming::Rows(rows) }
     }
 
-    /// The description of the graph, or a list of edges: fetched from its beginning.
+    /// Begins a file that is fetched from its beginning: the graph's description or a list of
+    /// edges.
     fn of_list(file: &'a PublishedFile, arrival: &Arrival) -> Result<Self, StoreError> {
         Ok(Self { file, n_bytes_here: 0, coming: Coming::List(arrival.file(&file.name)?) })
     }

@@ -87,8 +87,8 @@ impl Bucket {
     /// it. Without `parts` these are all that are in the folder. Puts and commits may continue
     /// meanwhile.
     ///
-    /// Every page of rows is checked as it is read, and every list of edges before. What was
-    /// uploaded stays when it fails, so that another try continues.
+    /// Every page of rows is checked as it is read, and every list of edges before. After a failure
+    /// the uploaded chunks stay, so that another try continues.
     pub fn push(
         &self,
         dir: &Path,

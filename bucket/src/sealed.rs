@@ -38,8 +38,8 @@ impl<T: Into<Cow<'static, str>>> From<T> for Unsealed {
     }
 }
 
-/// Little-endian: magic 8 | format u32 | kind u8 | body | BLAKE3 of all that. No later format
-/// changes magic, the place of the format, or the checksum.
+/// Returns, little-endian: magic 8 | format u32 | kind u8 | body | BLAKE3 of all that. No later
+/// format changes magic, the place of the format, or the checksum.
 pub(crate) fn seal(kind: Kind, body: &[u8]) -> Vec<u8> {
     seal_as(FORMAT, kind as u8, body)
 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_told_from_damage() {
+    fn a_newer_format_differs_from_damage() {
         assert_eq!(unseal(&seal_as(2, 9, b"news")), Err(Unsealed::Newer(2)));
         assert!(matches!(unseal(&seal_as(1, 9, b"news")), Err(Unsealed::Wrong(_))));
     }

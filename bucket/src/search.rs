@@ -201,8 +201,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Publications of a partition, ascending: versions that never fall, with layers that were
-    /// folded.
+    /// Returns publications of a partition, ascending: versions that never fall, with folded
+    /// layers.
     pub(crate) fn publications() -> impl Strategy<Value = Vec<Seen>> {
         let one = (0u32..3, prop::option::weighted(0.8, (0u32..6, 0u32..3, 0u32..3)));
         prop::collection::vec(one, 1..8).prop_map(|steps| {

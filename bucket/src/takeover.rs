@@ -20,7 +20,7 @@ use crate::pull::{PullReport, is_in};
 /// Tries to take over a partition whose writer publishes meanwhile.
 const TRIES: u32 = 20;
 
-/// A takeover under way.
+/// A takeover in progress.
 struct Takeover<'a, 'p> {
     bucket: &'a Bucket,
     dir: &'a Path,

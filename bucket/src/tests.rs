@@ -25,7 +25,7 @@ use crate::sealed::{Kind, seal, seal_as};
 
 const GRAPH: GraphIdentity = GraphIdentity { graph: Uuid::from_u128(7), n_parts: 2 };
 
-/// The manifest of a partition without tensors: what a writer lists, byte for byte.
+/// Returns the manifest of a partition without tensors, byte for byte as a writer lists it.
 fn manifest(part: u16, version: u32) -> Manifest {
     let mut bytes = b"LODEMAN2".to_vec();
     bytes.extend_from_slice(GRAPH.graph.as_bytes());
@@ -156,14 +156,14 @@ fn a_writer_whose_reply_was_lost_finds_that_another_has_published() {
         let theirs = publication(0, 1, 3);
         first.run(first.publish(GRAPH, &theirs)).unwrap();
         let second = bucket(&memory, fault, 1);
-        // The same version and the same files: only the attempt tells them apart.
+        // The same version and the same files: only their attempts differ.
         let attempt = second.run(second.publish(GRAPH, &publication(0, 1, 3))).unwrap();
         assert_eq!(attempt, Attempt::Lost(Box::new(Published::Live(Box::new(theirs)))));
     }
 }
 
 #[test]
-fn without_rights_it_fails_at_once_and_says_so() {
+fn without_rights_it_fails_immediately_and_says_so() {
     let bucket = bucket(&Arc::default(), Fault::Refused, 1);
     let error = bucket.run(bucket.publish(GRAPH, &publication(0, 1, 3))).unwrap_err();
     let message = error.to_string();
@@ -171,7 +171,8 @@ fn without_rights_it_fails_at_once_and_says_so() {
     assert!(message.contains("the credentials do not permit it"), "{message}");
 }
 
-/// Each writer publishes over what it has seen; all that was acknowledged is there, in one chain.
+/// Each writer publishes over the state that it has seen. All acknowledged publications are there,
+/// in one chain.
 #[test]
 fn two_writers_make_one_history() {
     for trial in 0..100 {

@@ -21,7 +21,7 @@ pub(crate) struct FolderFile {
     pub(crate) id: FileId,
 }
 
-/// What the bytes of a file are known by.
+/// Identity of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileId {
     /// Header and tables of a segment.
@@ -59,9 +59,9 @@ pub(crate) fn published_chunks(
 /// The chunks of a partition that a bucket has.
 #[derive(Debug, Default)]
 pub(crate) struct KnownChunks {
-    /// Of the newest publication, which is never removed.
+    /// Chunks of the newest publication, which is never removed.
     pub(crate) published: HashSet<ChunkId>,
-    /// As listed, with length and age.
+    /// Chunks of a listing, with length and age.
     pub(crate) listed: HashMap<ChunkId, (u64, Duration)>,
 }
 

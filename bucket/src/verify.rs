@@ -12,7 +12,7 @@ use crate::error::BucketError;
 use crate::layout::{ChunkId, publication_key};
 use crate::publication::{GraphIdentity, Published};
 
-/// What verification of a bucket found.
+/// Result of the verification of a bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BucketVerifyReport {
     /// Nothing is damaged or missing.

@@ -1,14 +1,14 @@
 //! Batches gathered on a CUDA device, beside what the device can do at most.
 //!
 //! - Gather: rows in random slots into a batch tensor, as a share of a plain copy of as many bytes
-//!   within the device. Includes checking the list of slots on the host and bringing it there,
-//!   which is what limits narrow rows; not the lookup.
+//!   within the device. It includes the check of the list of slots on the host and its transfer,
+//!   which limits narrow rows, but not the lookup.
 //! - Hits: the same with the lookup, as trainers do it: ids in, rows out.
-//! - Staging: a batch that misses as a whole, whose rows are in staging already, as a share of a
-//!   plain copy of as many bytes from pinned memory.
+//! - Staging: a batch that misses as a whole, and whose rows are already in staging. The share is
+//!   that of a plain copy of as many bytes from pinned memory.
 //!
 //! Bytes are counted once, as those of the batch; every batch is checked once. Without a CUDA
-//! device there is nothing to measure, and it says so. With `--test` it runs small.
+//! device it reports that there is none. With `--test` it runs small.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Rows of a batch that fills slots.
 const FILLED_AT_ONCE: usize = 1 << 16;
 
-/// GB/s of a gather, of one with its lookup, and of a copy within the device.
+/// Returns GB/s of a gather, of one with its lookup, and of a copy within the device.
 fn gather_hits_and_copy(
     device: &Device,
     scale: &Scale,
@@ -99,7 +99,7 @@ fn gather_hits_and_copy(
     Ok((gather, hits, copy))
 }
 
-/// GB/s of a batch that is staged, and of a copy from pinned memory.
+/// Returns GB/s of a batch that is staged, and of a copy from pinned memory.
 #[expect(unsafe_code, reason = "pinned memory is allocated without initial values")]
 fn staging_and_pinned(
     device: &Device,
@@ -129,7 +129,7 @@ fn staging_and_pinned(
     Ok((staging, copy))
 }
 
-/// GB/s over some rounds, after one that does not count.
+/// Returns GB/s over some rounds, after one that does not count.
 fn rate(
     stream: &CudaStream,
     n_rounds: u32,

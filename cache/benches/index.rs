@@ -1,9 +1,9 @@
 //! Look-ups in a dense index beside those in open addressing, by the share of ids that is resident.
 //!
-//! Under `degree` a fixed set of rows is resident, so look-ups alone are timed, of batches of
-//! 15 000 ids at random of which nine in ten hit. Which index a directory has follows from its
-//! slots. One with room for a sixth of all ids has the dense one, and serves the same rows to the
-//! same ids. With `--test` it runs small.
+//! Under `degree` a fixed set of rows is resident, so only look-ups are timed. Batches have 15 000
+//! random ids, of which nine in ten hit. The number of slots decides which index a directory has.
+//! One with room for a sixth of all ids has the dense one, and serves the same rows to the same
+//! ids. With `--test` it runs small.
 
 use std::error::Error;
 use std::time::Instant;
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Nanoseconds per id of the median batch, and bytes of the whole directory.
+/// Returns nanoseconds per id of the median batch, and bytes of the whole directory.
 fn time(
     n_rows: u32,
     n_slots: u32,

@@ -1,8 +1,8 @@
-//! Hits copied out of a tier that many threads share, beside a tier of one owner and a plain copy
-//! of the same rows at random.
+//! Hits copied out of a tier that many threads share. For comparison: a tier of one owner, and a
+//! plain copy of the same rows at random.
 //!
-//! Every id is resident, under `sieve`; batches are 15 000 ids at random. It measures look-ups and
-//! copies, not misses. Rows per second of all threads together. With `--test` it runs small.
+//! Every id is resident, under `sieve`; batches are 15 000 random ids. It measures look-ups and
+//! copies, not misses, in rows per second of all threads together. With `--test` it runs small.
 
 use std::error::Error;
 use std::sync::Barrier;

@@ -1,4 +1,4 @@
-//! A directory whose rows have an age, and which says what goes.
+//! A directory whose rows have an age, and which returns the rows that it evicts.
 
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
 use crate::huge_vec::HugeVec;
@@ -24,7 +24,7 @@ pub(crate) struct AgedDirectory {
     n_stale: u64,
 }
 
-/// A row that had to go for another.
+/// An evicted row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Evicted {
     pub(crate) id: u32,
@@ -34,12 +34,12 @@ pub(crate) struct Evicted {
 }
 
 impl AgedDirectory {
-    /// Memory of a slot beside its row and its part of the directory, in bytes.
+    /// Returns the memory of a slot beside its row and its part of the directory, in bytes.
     pub(crate) const fn slot_bytes(max_age: Option<u32>) -> usize {
         if max_age.is_some() { 2 * size_of::<u32>() } else { size_of::<u32>() }
     }
 
-    /// Rows of any age may be used without a `max_age`.
+    /// Returns an empty directory. Without a `max_age` rows of any age may be used.
     pub(crate) fn new(
         capacity_rows: u32,
         id_space: u32,
@@ -58,7 +58,7 @@ impl AgedDirectory {
         })
     }
 
-    /// Time passes, and never runs back.
+    /// Sets the time, which never runs back.
     pub(crate) fn advance(&mut self, now: u32) {
         self.now = self.now.max(now);
     }
@@ -71,7 +71,7 @@ impl AgedDirectory {
         self.max_age.is_none_or(|age| stamp >= self.now.saturating_sub(age))
     }
 
-    /// See [`Directory::lookup`]. A row that is too old misses.
+    /// Does a [`Directory::lookup`] in which a row that is too old misses.
     pub(crate) fn lookup(&mut self, ids: &[u32], slots: &mut Vec<u32>) {
         self.directory.lookup(ids, slots);
         if self.max_age.is_none() {
@@ -85,8 +85,8 @@ impl AgedDirectory {
         }
     }
 
-    /// The same for rows with this stamp or a later one, whatever time it is. Needs a bound on the
-    /// age, or no stamp is kept.
+    /// Looks up rows with this stamp or a later one, whatever time it is. Needs a bound on the age,
+    /// or no stamp is kept.
     pub(crate) fn lookup_since(&mut self, ids: &[u32], min_stamp: u32, slots: &mut Vec<u32>) {
         self.directory.lookup(ids, slots);
         for slot in slots.iter_mut().filter(|slot| **slot != NO_SLOT) {
@@ -97,17 +97,17 @@ impl AgedDirectory {
         }
     }
 
-    /// Whether rows have stamps.
+    /// Returns whether rows have stamps.
     pub(crate) fn keeps_stamps(&self) -> bool {
         self.max_age.is_some()
     }
 
-    /// The stamp of the row in a slot.
+    /// Returns the stamp of the row in a slot.
     pub(crate) fn stamp(&self, slot: u32) -> u32 {
         self.stamps.get(slot as usize).copied().unwrap_or(self.now)
     }
 
-    /// The row in a slot is as of then; returns what its stamp was.
+    /// Sets the stamp of the row in a slot; returns the one before.
     pub(crate) fn restamp(&mut self, slot: u32, stamp: u32) -> u32 {
         let own = self.stamps.get_mut(slot as usize);
         own.map_or(self.now, |own| std::mem::replace(own, stamp))
@@ -154,7 +154,7 @@ impl AgedDirectory {
         }
     }
 
-    /// See [`Directory::remove`].
+    /// Removes rows, see [`Directory::remove`].
     pub(crate) fn remove(&mut self, ids: &[u32]) {
         for &id in ids {
             let slot = self.directory.slot_of(id);
@@ -179,19 +179,19 @@ impl AgedDirectory {
         &self.directory
     }
 
-    /// The batch is over, and these are the rows of the next epoch; see [`Directory::retarget`].
+    /// Ends the last batch and sets the rows of the next epoch, see [`Directory::retarget`].
     pub(crate) fn retarget(&mut self, ids: &[u32]) {
         // Its slots are free for others.
         self.directory.lookup(&[], &mut Vec::new());
         self.directory.retarget(ids);
     }
 
-    /// Memory of the bookkeeping, in bytes.
+    /// Returns the memory of the bookkeeping, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.directory.bytes() + self.ids.bytes() + self.stamps.bytes()
     }
 
-    /// Counts since the start; what was too old is a miss.
+    /// Returns counts since the start; a row that was too old is a miss.
     pub(crate) fn stats(&self) -> TierStats {
         let (stats, stale) = (self.directory.stats(), self.n_stale);
         TierStats { hits: stats.hits - stale, misses: stats.misses + stale, stale, ..stats }

@@ -51,7 +51,7 @@ impl Arena {
         self.row_bytes
     }
 
-    /// Address space reserved, in bytes.
+    /// Returns the address space reserved, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.bytes()
     }
@@ -66,13 +66,13 @@ impl Arena {
         &mut self.slots[start..start + self.row_bytes]
     }
 
-    /// All rows, slot after slot.
+    /// Returns all rows, slot after slot.
     pub(crate) fn rows_mut(&mut self) -> &mut [u8] {
         &mut self.slots
     }
 
-    /// Copies the rows in `slots` to `out`, one after the other, and appends the positions of
-    /// those that are [`NO_SLOT`] to `misses`; `first` is the position of the first of them.
+    /// Copies the rows in `slots` to `out`, one after the other. Appends the positions of slots
+    /// that are [`NO_SLOT`] to `misses`; `first` is the position of the first slot.
     pub(crate) fn copy_found(
         &self,
         first: usize,
@@ -117,8 +117,8 @@ impl Arena {
         }
     }
 
-    /// Has a row read that will be copied soon, or the start of a long one, whose rest the
-    /// processor guesses; of [`NO_SLOT`] there is none.
+    /// Prefetches a row that will be copied soon. It reads only the start of a long row; the
+    /// processor predicts the rest. [`NO_SLOT`] is ignored.
     #[inline]
     fn prefetch(&self, slot: u32) {
         if slot != NO_SLOT {

@@ -19,7 +19,8 @@ pub struct BypassSettings {
 }
 
 impl Default for BypassSettings {
-    /// Rounds of 32 batches; leaves after 3 under 5 %, tries again every 10, and returns at 10 %.
+    /// Returns rounds of 32 batches; leaves after 3 under 5 %, tries again every 10, and returns at
+    /// 10 %.
     fn default() -> Self {
         Self {
             round_batches: 32,
@@ -52,12 +53,13 @@ impl Watch {
         Self { bypass: settings.map(Bypass::new), ..Self::default() }
     }
 
-    /// Whether the next batch goes past the cache.
+    /// Returns whether the next batch goes past the cache.
     pub(crate) fn is_resting(&self) -> bool {
         self.bypass.as_ref().is_some_and(Bypass::is_resting)
     }
 
-    /// A batch was looked up in a cache with this many rows, or went past it, without any access.
+    /// Counts a batch that was looked up in a cache with this many rows, or went past it without
+    /// accesses.
     pub(crate) fn count(&mut self, hits: usize, accesses: usize, n_resident: usize) {
         let Some(bypass) = &mut self.bypass else { return };
         self.n_batches += 1;
@@ -74,12 +76,12 @@ impl Watch {
     }
 }
 
-/// Watches the hit rate of a cache round by round, and says when to go past it (CaPGNN, section
-/// 5.5: when the moving-average hit ratio stays below a threshold for several epochs, bypass the
-/// caching path temporarily).
+/// Decision to bypass a cache by its hit rate, round by round. CaPGNN, section 5.5: when the
+/// moving-average hit ratio stays below a threshold for several epochs, bypass the caching path
+/// temporarily.
 ///
-/// While a cache is bypassed it has no hit rate, so after a rest it is tried: filled and counted
-/// like any, and kept if the last round of the trial was good enough.
+/// A bypassed cache has no hit rate, so it is tried after a rest. During the trial it is filled and
+/// counted like any. It is kept if the last round of the trial was good enough.
 #[derive(Clone, Debug)]
 struct Bypass {
     settings: BypassSettings,

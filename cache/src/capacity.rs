@@ -14,15 +14,15 @@ pub struct TierSpec {
     /// Bytes of a row of everything that is cached of a node: the paper's Σ f_dim\[k\] × 4, for
     /// f32.
     pub row_bytes: u64,
-    /// Rows that the tier could ever be asked for: of a device the halo nodes H_i of its partition,
-    /// of the host all of its partitions' together. A trainer of sampled batches reaches past the
-    /// halo, to any row that is not its own.
+    /// Rows that the tier could ever be asked for. For a device these are the halo nodes H_i of its
+    /// partition, for the host those of all partitions. A trainer of sampled batches also asks for
+    /// rows outside the halo, any that are not its own.
     pub wanted_rows: u32,
 }
 
 impl TierSpec {
-    /// Algorithm 1, lines 4 and 8: min(⌊(free − reserve) / row bytes⌋, wanted). None when the
-    /// reserve is more than what is free, and all when rows have no bytes.
+    /// Returns min(⌊(free − reserve) / row bytes⌋, wanted), as in Algorithm 1, lines 4 and 8. It is
+    /// 0 when the reserve is more than what is free, and all rows when rows have no bytes.
     ///
     /// For a device, whose bookkeeping is in the host's memory.
     #[must_use]
@@ -32,9 +32,9 @@ impl TierSpec {
         rows.map_or(self.wanted_rows, |rows| rows.min(self.wanted_rows))
     }
 
-    /// Returns the same for a tier that has its rows and their bookkeeping in one memory: index,
-    /// slots and policy for ids below `id_space`, and `slot_bytes` of each slot beside its row. The
-    /// formula has no bookkeeping, and rows of 16 bytes have more of it than of themselves.
+    /// Returns the same for a tier with rows and bookkeeping in one memory. Bookkeeping is the
+    /// index, slots and policy for ids below `id_space`, and `slot_bytes` of each slot beside its
+    /// row. The formula has no bookkeeping, which for rows of 16 bytes is larger than the rows.
     #[must_use]
     pub fn rows_with_bookkeeping(self, slot_bytes: usize, id_space: u32, spec: &PolicySpec) -> u32 {
         let room = self.free_bytes.saturating_sub(self.reserve_bytes);

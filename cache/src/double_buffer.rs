@@ -7,7 +7,7 @@ use crate::hot_set::HotSet;
 /// The steady cache and its successor (RapidGNN, sections 3 and 4.6), shared between the thread
 /// that fills and those that read.
 ///
-/// The lock is held for an exchange of pointers only, never while rows are copied: a reader takes
+/// The lock is held only to exchange pointers, never while rows are copied. A reader takes
 /// [`DoubleBuffer::current`] once per batch and reads it without a lock.
 pub struct DoubleBuffer {
     state: Mutex<State>,

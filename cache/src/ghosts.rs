@@ -7,8 +7,8 @@ use crate::slots::VACANT;
 
 /// The last ids pushed, as many as there are places; one that is taken leaves its place empty.
 ///
-/// Where an id is says the entry that the index has of it, for the line of the index that an id is
-/// in is read anyway. An entry whose place has another id by now says nothing.
+/// The index entry of an id has its place, since the index line of an id is read anyway. An entry
+/// whose place has another id by now is void.
 pub(crate) struct Ghosts {
     /// A ring.
     ids: HugeVec<u32>,
@@ -29,13 +29,13 @@ impl Ghosts {
         self.ids.bytes()
     }
 
-    /// Whether there are places.
+    /// Returns whether there are places.
     #[inline]
     pub(crate) fn is_some(&self) -> bool {
         !self.ids.is_empty()
     }
 
-    /// The place of an id whose entry in the index is this, if it is remembered.
+    /// Returns the place of an id with this entry in the index, if it is remembered.
     #[inline]
     pub(crate) fn place(&self, id: u32, entry: u32) -> Option<usize> {
         if entry < REMEMBERED || entry == NO_SLOT {

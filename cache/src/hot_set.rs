@@ -35,7 +35,7 @@ pub enum HotSetError {
         /// Ids given.
         found: usize,
     },
-    /// The memory could not be had.
+    /// The memory cannot be allocated.
     #[error(transparent)]
     Arena(#[from] MemoryError),
 }
@@ -101,7 +101,7 @@ impl HotSet {
         self.ids.len()
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.arena.row_bytes()

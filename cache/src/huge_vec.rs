@@ -11,7 +11,7 @@ use thiserror::Error;
 /// Bytes of a line of the processor's cache.
 const LINE_BYTES: usize = 64;
 
-/// Why the memory of a tier could not be had.
+/// Reason why the memory of a tier cannot be allocated.
 #[derive(Debug, Error)]
 pub enum MemoryError {
     /// A row of no bytes needs no tier.
@@ -65,7 +65,7 @@ impl<T: Pod> HugeVec<T> {
         Ok(Self::of(memory, len))
     }
 
-    /// Values in memory that was made elsewhere: zeros, `len` values long.
+    /// Returns values in memory that was made elsewhere: zeros, `len` values long.
     pub(crate) fn of(mut memory: MmapMut, len: usize) -> Self {
         #[cfg(target_os = "linux")]
         let _only_slower_without = memory.advise(memmap2::Advice::HugePage);
@@ -82,7 +82,7 @@ impl<T: Pod> HugeVec<T> {
         Ok(values)
     }
 
-    /// Memory of the values, in bytes.
+    /// Returns the memory of the values, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.memory.len()
     }
@@ -108,7 +108,7 @@ impl<T: Pod> HugeVec<T> {
 }
 
 impl<T: Pod> HugeVec<T> {
-    /// The same of every cache line of `values`, whose lengths divide a line; lines start where
+    /// Prefetches every cache line of `values`, whose lengths divide a line; lines start where
     /// pages do.
     #[inline]
     pub(crate) fn prefetch_all(&self, values: Range<usize>) {
@@ -125,7 +125,7 @@ impl<T: Pod> Deref for HugeVec<T> {
     fn deref(&self) -> &[T] {
         #[expect(unsafe_code, reason = "see `values`")]
         // SAFETY: `new` has checked that the memory holds that many values at this address. A
-        // mapping does not move, any bytes are a value, and who borrows the values borrows the
+        // mapping does not move, any bytes are a value, and a borrow of the values borrows the
         // mapping.
         unsafe {
             std::slice::from_raw_parts(self.values.as_ptr(), self.len)

@@ -17,9 +17,9 @@ pub struct MemoryRequest {
     pub weight: u32,
 }
 
-/// Divides a budget: each tier gets bytes by weight. The unused part of one is divided among the
-/// others in the same way, and the last rows go to any tier with room, heaviest first. Returns rows
-/// in the order of the requests; together they never pass the budget.
+/// Divides a budget: each tier gets bytes by weight. The unused part of a tier is divided among the
+/// others in the same way. The last rows go to any tier with room, heaviest first. Returns rows in
+/// the order of the requests; together they never pass the budget.
 #[must_use]
 pub fn shares(budget_bytes: u64, requests: &[MemoryRequest]) -> Vec<u32> {
     let mut rows = vec![0; requests.len()];
@@ -92,7 +92,7 @@ pub struct OverBudget {
 }
 
 impl MemoryBudget {
-    /// Nothing is reserved at first.
+    /// Returns a budget of which nothing is reserved.
     #[must_use]
     pub fn new(budget_bytes: u64) -> Self {
         Self { budget_bytes, reserved_bytes: Arc::default() }
@@ -114,7 +114,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Bytes that are not reserved.
+    /// Returns the bytes that are not reserved.
     #[must_use]
     pub fn left_bytes(&self) -> u64 {
         self.budget_bytes - self.reserved_bytes.load(Ordering::Relaxed)
@@ -122,7 +122,7 @@ impl MemoryBudget {
 }
 
 impl Reservation {
-    /// Bytes reserved.
+    /// Returns the bytes reserved.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes

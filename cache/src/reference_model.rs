@@ -14,7 +14,7 @@ mod sync {
     /// Each read more is a tree of orders more.
     pub(super) const READ_TRIES: usize = 1;
 
-    /// A thread that spins would keep the one that it waits for from being tried.
+    /// Yields: a thread that spins would keep loom from running the thread that it waits for.
     pub(super) fn pause(_: u32) {
         loom::thread::yield_now();
     }

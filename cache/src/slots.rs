@@ -12,7 +12,7 @@ pub const NO_SLOT: u32 = u32::MAX;
 /// In the place of an id: a slot whose row was removed. Ids are below the id space, so none is it.
 pub(crate) const VACANT: u32 = u32::MAX;
 
-/// Side by side, for who needs the one mostly needs the other.
+/// Both are adjacent, since most uses of one need the other.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct SlotState {
@@ -78,13 +78,13 @@ impl Slots {
         self.n_resident
     }
 
-    /// Number of the current batch.
+    /// Returns the number of the current batch.
     #[inline]
     pub(crate) fn batch(&self) -> u32 {
         self.batch
     }
 
-    /// A batch begins: slots that the last one held are free to go.
+    /// Begins a batch: slots that the last one held may be given up.
     pub(crate) fn begin_batch(&mut self) {
         for &at in &self.words_held[..self.n_words_held] {
             self.held[at as usize] = 0;
@@ -93,7 +93,7 @@ impl Slots {
         self.batch = self.batch.wrapping_add(1);
     }
 
-    /// The current batch reads these slots.
+    /// Holds slots that the current batch reads.
     pub(crate) fn read(&mut self, slots: &[u32]) {
         slots.iter().for_each(|&slot| self.hold(slot));
     }
@@ -113,7 +113,7 @@ impl Slots {
         slots.for_each(|slot| self.states.prefetch(slot as usize));
     }
 
-    /// Word of the policy for a slot.
+    /// Returns the policy's word for a slot.
     #[inline]
     pub(crate) fn word(&self, slot: u32) -> u32 {
         self.states[slot as usize].word
@@ -124,25 +124,25 @@ impl Slots {
         self.states[slot as usize].word = word;
     }
 
-    /// Whether the row in a slot must stay.
+    /// Returns whether the row in a slot must stay.
     #[inline]
     pub(crate) fn is_held(&self, slot: u32) -> bool {
         self.held[slot as usize / 64] >> (slot % 64) & 1 != 0 || self.is_pinned(slot)
     }
 
-    /// Whether someone holds the slot beyond the current batch.
+    /// Returns whether a ticket holds the slot beyond the current batch.
     #[inline]
     pub(crate) fn is_pinned(&self, slot: u32) -> bool {
         !self.pins.is_empty() && self.pins.contains_key(&slot)
     }
 
-    /// The id in a slot, or [`VACANT`].
+    /// Returns the id in a slot, or [`VACANT`].
     #[inline]
     pub(crate) fn id(&self, slot: u32) -> u32 {
         self.states[slot as usize].id
     }
 
-    /// All rows held: ids with their slots, in the order of slots.
+    /// Returns all rows held: ids with their slots, in the order of slots.
     pub(crate) fn residents(&self) -> impl Iterator<Item = (u32, u32)> {
         let used = &self.states[..self.n_used as usize];
         (0..)
@@ -151,28 +151,28 @@ impl Slots {
             .map(|(slot, state)| (state.id, slot))
     }
 
-    /// Whether no slot is free.
+    /// Returns whether no slot is free.
     pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty() && self.n_used as usize == self.states.len()
     }
 
-    /// Number of slots that have had a row, which are the first.
+    /// Returns the number of slots that have had a row, which are the first.
     pub(crate) fn n_used(&self) -> u32 {
         self.n_used
     }
 
-    /// Whether there is a slot that never had a row.
+    /// Returns whether there is a slot that never had a row.
     pub(crate) fn has_unused(&self) -> bool {
         (self.n_used as usize) < self.states.len()
     }
 
-    /// A slot without a row: the one that was freed last, then those never filled, from 0 on.
+    /// Takes a slot without a row: the one that was freed last, then those never filled, from 0 on.
     #[inline]
     pub(crate) fn take_free(&mut self) -> Option<u32> {
         self.free.pop().or_else(|| self.take_unused())
     }
 
-    /// A slot that never had a row.
+    /// Takes a slot that never had a row.
     #[inline]
     pub(crate) fn take_unused(&mut self) -> Option<u32> {
         let slot = self.n_used;
@@ -184,7 +184,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// The current batch fills `slot`; returns the id that had to go, or [`VACANT`].
+    /// Fills `slot` for the current batch; returns the id that was there, or [`VACANT`].
     #[inline]
     pub(crate) fn fill(&mut self, slot: u32, id: u32) -> u32 {
         self.hold(slot);
@@ -193,7 +193,7 @@ impl Slots {
         before
     }
 
-    /// The row in `slot` is gone. A pinned slot becomes free when its last pin goes.
+    /// Removes the row in `slot`. A pinned slot becomes free when its last pin ends.
     pub(crate) fn vacate(&mut self, slot: u32) {
         self.states[slot as usize].id = VACANT;
         self.n_resident -= 1;
@@ -225,7 +225,7 @@ impl Slots {
         }
     }
 
-    /// Memory of the slots, in bytes.
+    /// Returns the memory of the slots, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let n_words = self.words_held.capacity() + self.free.capacity();
         self.states.bytes() + self.held.capacity() * size_of::<u64>() + n_words * size_of::<u32>()

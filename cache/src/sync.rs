@@ -1,5 +1,5 @@
 //! Atomics of [`crate::versioned::VersionedRows`] and [`crate::volatile::VolatileRows`], in one
-//! place so that the model checker's can stand in theirs.
+//! place so that the model checker's can replace them.
 
 use std::ops::Range;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -28,7 +28,7 @@ pub(crate) fn prefetch(words: &AtomicWords, which: Range<usize>) {
 /// Words with huge pages where there are any: a row at random is a miss of the page tables without.
 pub(crate) type AtomicWords = crate::huge_vec::AtomicPages;
 
-/// `n` zeros; none when there is no such memory.
+/// Returns `n` zeros; `None` when there is no such memory.
 pub(crate) fn zeros(n: usize) -> Option<AtomicWords> {
     AtomicWords::new(n).ok()
 }

@@ -11,17 +11,17 @@ const HEAD_WORDS: usize = 2;
 /// Words of a line of the processor's cache.
 const LINE_WORDS: usize = 8;
 
-/// Bytes of rows that are on their way from memory while one is copied: what a core can wait for
-/// concurrently, and few enough to stay in its nearest cache.
+/// Bytes of rows that are prefetched while one is copied. A core can wait for as many concurrently,
+/// and they are few enough to stay in its nearest cache.
 const AHEAD_BYTES: usize = 4 << 10;
 
-/// Slots of rows that any number of threads read while others write them, without a lock that a
-/// reader could wait for (CaPGNN, section 4.2, whose queues rewrite rows that are in use).
+/// Slots of rows that any number of threads read while others write them. No reader waits for a
+/// lock (CaPGNN, section 4.2, whose queues rewrite rows that are in use).
 ///
-/// Each slot has a version, odd while its row is being written. A reader copies the row and takes
-/// it if the version was even and the same before and after; else it has torn bytes, and tries
-/// again or goes elsewhere. Each row has a tag, which is checked too: the number of its write, for
-/// example. A reader that received a slot before it was reused sees that.
+/// Each slot has a version, odd while its row is being written. A reader copies the row, and takes
+/// it if the version was even and the same before and after. Else the bytes are torn, and it tries
+/// again or reads elsewhere. Each row has a tag, which is checked too: the number of its write, for
+/// example. A reader that got a slot before it was reused sees that.
 pub struct VersionedRows {
     /// The version, the tag, and the row of each slot, in one place since they are read together.
     words: AtomicWords,
@@ -33,8 +33,8 @@ pub struct VersionedRows {
 pub struct TornRead;
 
 impl VersionedRows {
-    /// `n_slots` rows of `row_bytes` zeros, all with tag 0. Memory of slots that are never written
-    /// is reserved but not taken.
+    /// Returns `n_slots` rows of `row_bytes` zeros, all with tag 0. Memory of slots that are never
+    /// written is reserved but not taken.
     ///
     /// Fails when there is no such memory.
     pub fn new(n_slots: usize, row_bytes: usize) -> Result<Self, MemoryError> {
@@ -100,9 +100,9 @@ impl VersionedRows {
         (0..n_tries).find_map(|_| self.try_read(slot, out).ok()).ok_or(TornRead)
     }
 
-    /// Writes a row and its tag, unless the slot has a greater tag already: of writes of one slot
-    /// the one with the greatest tag stays, in whatever order they come. Waits for a thread that
-    /// is writing the slot; no reader waits for anything. Returns whether the row was written.
+    /// Writes a row and its tag, unless the slot has a greater tag already. So the write with the
+    /// greatest tag stays, in whatever order writes come. Waits for a thread that is writing the
+    /// slot; no reader waits. Returns whether the row was written.
     ///
     /// # Panics
     ///
@@ -150,8 +150,8 @@ impl VersionedRows {
         std::hint::black_box(touched);
     }
 
-    /// Has the start of the row in `slot` brought near the processor, which continues meanwhile;
-    /// the processor guesses the rest of a long one. Nothing for a slot that is not there.
+    /// Prefetches the start of the row in `slot`; of a long row the processor predicts the rest.
+    /// Ignores a slot that does not exist.
     #[inline]
     fn prefetch(&self, slot: usize) {
         let n_words = Self::slot_bytes(self.row_bytes) / WORD_BYTES;
@@ -185,7 +185,7 @@ impl VersionedRows {
         words.saturating_mul(WORD_BYTES)
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.row_bytes

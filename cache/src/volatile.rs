@@ -22,8 +22,8 @@ pub const NO_STAMP: Stamp = Stamp::MAX;
 /// embeddings of GNNAutoScale.
 ///
 /// Ranges of ids are claimed, each by one publisher. Any number of threads pull rows meanwhile,
-/// without a lock: a row that is returned is whole, of the present claim, and never older than the
-/// stamp that was asked for. A new claim of a range forgets the rows of the one before it.
+/// without a lock. A returned row is whole, of the present claim, and never older than the
+/// requested stamp. A new claim of a range drops the rows of the one before it.
 ///
 /// ```
 /// use lodestore_cache::volatile::VolatileRows;
@@ -186,7 +186,7 @@ impl VolatileRows {
         n_rows.saturating_mul(VersionedRows::slot_bytes(row_bytes) as u64)
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.rows.row_bytes()
@@ -377,10 +377,10 @@ impl VolatileRows {
         ids.iter().map(place).collect()
     }
 
-    /// Writes the rows of `ids` that have `min_stamp` or a later one to their places in `out`, and
-    /// the positions of all others to `lacking`, ascending: also of one that is being rewritten for
-    /// longer than a few reads take, which is worth another pull. Returns the oldest stamp of those
-    /// written.
+    /// Writes the rows of `ids` that have `min_stamp` or a later one to their places in `out`.
+    /// Writes the positions of all others to `lacking`, ascending. A row that is being rewritten
+    /// for longer than a few reads take is lacking too, and worth another pull. Returns the oldest
+    /// stamp of those written.
     pub fn pull(
         &self,
         ids: &[u32],
@@ -397,9 +397,9 @@ impl VolatileRows {
         Ok(stamps.into_iter().filter(|&stamp| stamp != NO_STAMP).min())
     }
 
-    /// Returns the same of rows at `places`, and writes the stamp of each row to `stamps`, or
-    /// [`NO_STAMP`] for one that is lacking, whose place in `out` has zeros. Returns how many rows
-    /// are lacking.
+    /// Pulls the rows at `places` in the same way, and writes the stamp of each row to `stamps`.
+    /// The stamp of a lacking row is [`NO_STAMP`], and its place in `out` has zeros. Returns the
+    /// number of lacking rows.
     ///
     /// # Panics
     ///
@@ -506,8 +506,8 @@ fn stamp_of(tag: u64, number: u32) -> Option<Stamp> {
     (of == number && number > 0).then_some(stamp)
 }
 
-/// Returns what a row is written under. It grows with the claim and then with the stamp; 0 for
-/// none.
+/// Returns the tag that a row is written under. It grows with the claim and then with the stamp; 0
+/// is no row.
 fn tag(claim: u32, stamp: Stamp) -> u64 {
     (u64::from(claim) << 32) | (u64::from(stamp) + 1)
 }

@@ -186,7 +186,7 @@ impl VolatileStore {
         tensors.iter().find(|known| known.shape.name == name).cloned()
     }
 
-    /// Names of all tensors, separated by commas.
+    /// Returns the names of all tensors, separated by commas.
     #[must_use]
     pub fn names(&self) -> String {
         let tensors = self.tensors.read().unwrap_or_else(PoisonError::into_inner);
@@ -202,7 +202,8 @@ impl VolatileStore {
     }
 }
 
-/// Ranges of at most `range_rows` ids, each of one part; none where there are more than `n_max`.
+/// Returns ranges of at most `range_rows` ids, each of one part; `None` where there are more than
+/// `n_max`.
 fn ranges(parts: &[Range<u32>], range_rows: u32, n_max: usize) -> Option<Vec<Range<u32>>> {
     let step = |part: &Range<u32>| match range_rows {
         0 => part.len().max(1) as u32,
@@ -219,7 +220,7 @@ fn ranges(parts: &[Range<u32>], range_rows: u32, n_max: usize) -> Option<Vec<Ran
 }
 
 impl VolatileTensor {
-    /// Returns what its rows are.
+    /// Returns the shape of its rows.
     #[must_use]
     pub fn shape(&self) -> &VolatileShape {
         &self.shape
@@ -307,7 +308,7 @@ impl VolatileTensor {
         rows: &[u8],
     ) -> Result<(), VolatileError> {
         let published = self.rows.publish_checked(publication, ids, first, rows);
-        // After the rows: who sees the number sees them.
+        // After the rows: a thread that sees the number sees them.
         self.n_publications.fetch_add(1, Ordering::Release);
         published
     }

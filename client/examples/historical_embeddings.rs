@@ -1,9 +1,9 @@
-//! Historical embeddings as GNNAutoScale uses them (Fey et al. 2021, arXiv 2106.05609): batch after
-//! batch, a layer's outputs of the batch are pushed to a history on the server, and those of
+//! Historical embeddings as GNNAutoScale uses them (Fey et al. 2021, arXiv 2106.05609). Batch after
+//! batch, a layer's outputs of the batch are pushed to a history on the server. Those of
 //! out-of-batch neighbours are pulled from it, as old as they may be.
 //!
 //! Two workers own two partitions each, and publish their rows under claims. Weights change from
-//! epoch to epoch and then stand still: from there on the history is exact after one more epoch
+//! epoch to epoch, and then no longer. From there on the history is exact after one more epoch
 //! (Lemma 1 there), and so are the outputs.
 //!
 //! Run with `cargo run -p lodestore-client --example historical_embeddings`.

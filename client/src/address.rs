@@ -58,7 +58,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// The address of shard `shard` of the server at this common address.
+    /// Returns the address of shard `shard` of the server at this common address.
     pub(crate) fn of_shard(&self, shard: u16, port: Option<u16>) -> Self {
         match self {
             Self::Tcp(common) => match port {

@@ -9,8 +9,8 @@ pub struct RowBudget {
     pub window: usize,
 }
 
-/// Batches that have memory where `window` are prepared ahead: those, the one that is trained on,
-/// and one that the trainer prepares itself.
+/// Returns the batches that have memory where `window` are prepared ahead. These are the window,
+/// the batch that is trained on, and one that the trainer prepares itself.
 fn n_batches(window: u64) -> u64 {
     if window == 0 { 1 } else { window.saturating_add(2) }
 }

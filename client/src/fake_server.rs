@@ -63,7 +63,7 @@ impl FakeServer {
         Self::start_as(parts, |_| {})
     }
 
-    /// One that describes itself otherwise.
+    /// Starts a server that describes itself otherwise.
     pub(crate) fn start_as(parts: &[u16], change: impl Fn(&mut Description)) -> Self {
         Self::start_at(TcpListener::bind("127.0.0.1:0").unwrap(), parts, change)
     }
@@ -126,22 +126,22 @@ impl FakeServer {
         Self { address: address.to_string(), state }
     }
 
-    /// Whether it is of wire version 3 from now on.
+    /// Sets whether it is of wire version 3 from now on.
     pub(crate) fn is_plain(&self, is_so: bool) {
         self.state.is_plain.store(is_so, Ordering::Relaxed);
     }
 
-    /// How long a connection waits for its hello from now on.
+    /// Sets how long a connection waits for its hello from now on.
     pub(crate) fn delay_hello(&self, time: Duration) {
         self.state.hello_us.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// How long each pull takes from now on.
+    /// Sets how long each pull takes from now on.
     pub(crate) fn delay(&self, time: Duration) {
         self.state.delay_us.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// From now on one pull in `n` takes so long.
+    /// Sets the time of one pull in `n` from now on.
     pub(crate) fn is_slow(&self, one_in: u64, time: Duration) {
         self.state.slow_us.store(time.as_micros() as u64, Ordering::Relaxed);
         self.state.slow_one_in.store(one_in, Ordering::Relaxed);
@@ -151,33 +151,33 @@ impl FakeServer {
         self.state.breaks.store(is_so, Ordering::Relaxed);
     }
 
-    /// Whether connections are refused from now on for lack of room.
+    /// Sets whether connections are refused from now on for lack of room.
     pub(crate) fn refuses(&self, is_so: bool) {
         self.state.refuses.store(is_so, Ordering::Relaxed);
     }
 
-    /// Whether each of its rows is that of another node from now on.
+    /// Sets whether each of its rows is that of another node from now on.
     pub(crate) fn falsifies(&self, is_so: bool) {
         self.state.falsifies.store(is_so, Ordering::Relaxed);
     }
 
-    /// How long it pauses in the middle of each answer from now on.
+    /// Sets how long it pauses in the middle of each answer from now on.
     pub(crate) fn pause(&self, time: Duration) {
         self.state.pause_us.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// From now on answers are wrong by this many rows: at their start, in the number named, in the
+    /// Skews answers by this many rows from now on: at their start, in the number named, in the
     /// number sent.
     pub(crate) fn skew(&self, by: [usize; 3]) {
         *self.state.skew.lock().unwrap() = by;
     }
 
-    /// The version in its answers to pushes from now on, whose rows it forgets.
+    /// Sets the version in its answers to pushes from now on; it drops their rows.
     pub(crate) fn takes_pushes(&self, version: u32) {
         self.state.push_version.store(version, Ordering::Relaxed);
     }
 
-    /// It has lost the pieces that came before the next `n` that are not the first of their put.
+    /// Loses the pieces that came before the next `n` that are not the first of their put.
     pub(crate) fn loses_pieces(&self, n: u64) {
         self.state.n_to_lose.store(n, Ordering::SeqCst);
     }
@@ -289,7 +289,7 @@ impl State {
         Some(frame)
     }
 
-    /// Returns what a pull takes; whether it is answered then.
+    /// Waits as long as a pull takes; returns whether it is answered then.
     fn waits(&self, stream: &TcpStream) -> bool {
         let number = self.n_pulls.fetch_add(1, Ordering::Relaxed) + 1;
         let one_in = self.slow_one_in.load(Ordering::Relaxed);

@@ -49,13 +49,13 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// It has answered.
+    /// Records an answer.
     pub(crate) fn answered(&self, latency: Duration, now: Instant) {
         self.took(latency, now);
         self.is_well();
     }
 
-    /// It has answered, without a measured latency.
+    /// Records an answer without a measured latency.
     pub(crate) fn is_well(&self) {
         self.strikes.store(0, Ordering::Relaxed);
         self.rests_until_us.store(0, Ordering::Relaxed);
@@ -68,14 +68,14 @@ impl Health {
         self.measured_us.store(at(now), Ordering::Relaxed);
     }
 
-    /// The first rows of an answer have come.
+    /// Records the first rows of an answer.
     pub(crate) fn began(&self, latency: Duration) {
         self.tail.record(latency);
     }
 
-    /// Another server has answered while this one had not after this long. For some time the other
-    /// is asked first, so that no other pull waits for this one. It may be that one's hedge. One
-    /// that had less time than its slow answers take has lost nothing.
+    /// Records that another server answered first, while this one had not after this time. For some
+    /// time the other is asked first, so that no other pull waits for this one. The other may be
+    /// the hedge. A server that had less time than its slow answers take has lost nothing.
     pub(crate) fn lost_hedge(&self, after: Duration, now: Instant) {
         if self.slow().is_none_or(|slow| after < slow) {
             return;
@@ -88,47 +88,47 @@ impl Health {
         }
     }
 
-    /// How long an answer takes on average, once there was one.
+    /// Returns how long an answer takes on average, once there was one.
     pub(crate) fn usual(&self) -> Option<Duration> {
         let us = self.latency_us.load(Ordering::Relaxed);
         (us > 0).then(|| Duration::from_micros(us))
     }
 
-    /// The time in which 19 of 20 answers begin to come, once that is known.
+    /// Returns the time in which 19 of 20 answers begin to come, once that is known.
     pub(crate) fn slow(&self) -> Option<Duration> {
         self.tail.time()
     }
 
-    /// It has reported its load, from 0 to 1.
+    /// Records the load that it has reported, from 0 to 1.
     pub(crate) fn tells(&self, busy: f64) {
         self.busy_permille.store((busy * 1000.0) as u32, Ordering::Relaxed);
     }
 
-    /// It has failed, or kept silent.
+    /// Records a failure, or silence.
     pub(crate) fn failed(&self, now: Instant) {
         let strikes = self.strikes.fetch_add(1, Ordering::Relaxed);
         self.rest(REST_MAX.min(REST_MIN * (1 << strikes.min(10))), now);
     }
 
-    /// It wants to be left alone for a while.
+    /// Rests the server for a while, as it has requested.
     pub(crate) fn rest(&self, time: Duration, now: Instant) {
         self.failed_us.store(at(now), Ordering::Relaxed);
         self.rests_until_us.store(at(now + time), Ordering::Relaxed);
     }
 
-    /// It has registered its address: worth an immediate try.
+    /// Ends its rest: it has registered its address, which is worth an immediate try.
     pub(crate) fn is_back(&self) {
         self.rests_until_us.store(0, Ordering::Relaxed);
     }
 
-    /// Whether it is to be left alone if another can be asked.
+    /// Returns whether it is left alone if another can be asked.
     pub(crate) fn is_resting(&self, now: Instant) -> bool {
         self.rests_until_us.load(Ordering::Relaxed) > at(now)
     }
 
-    /// The lower the better: what it takes to answer, as far as that is still true; more than that
-    /// if another has just beaten it in a hedge; of those that rest, the one whose last failure is
-    /// longest ago.
+    /// Returns the cost of asking this server; the lower the better. It is the time of an answer,
+    /// halved as it ages, and more if another server has just won a hedge against this one. Among
+    /// resting servers it is lowest for the one whose last failure is longest ago.
     pub(crate) fn cost(&self, now: Instant) -> f64 {
         if self.is_resting(now) {
             return 1e12 + self.failed_us.load(Ordering::Relaxed) as f64;
@@ -144,8 +144,8 @@ impl Health {
         self.latency_us.load(Ordering::Relaxed) as f64 * 0.5f64.powf(halvings)
     }
 
-    /// How long an answer of `n_bytes` may take before another server is asked; more with every
-    /// attempt, since all of them may be slow.
+    /// Returns how long an answer of `n_bytes` may take before another server is asked. It is more
+    /// with every attempt, since all of them may be slow.
     pub(crate) fn answer_limit(&self, n_bytes: usize, attempt: u32) -> Duration {
         let usual = self.usual().map_or(ANSWER_LIMIT_UNKNOWN, |us| us.mul_f64(PATIENCE_FACTOR));
         let first = usual.clamp(ANSWER_LIMIT_MIN, ANSWER_LIMIT_MAX);

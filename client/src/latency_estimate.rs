@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// Part of the answers that take longer than the estimate.
 const SHARE: f64 = 0.05;
-/// How much the estimate grows with an answer that took longer. It shrinks so much less with each
-/// other that it stalls where they are in that proportion.
+/// Growth of the estimate with an answer that took longer. Other answers shrink it by less, so that
+/// it settles where a share of [`SHARE`] takes longer.
 const GROWTH: f64 = 0.2;
 /// Number of answers before it has an estimate.
 const SEEN_MIN: u32 = 20;
@@ -23,7 +23,7 @@ pub(crate) struct QuantileEstimate {
 }
 
 impl QuantileEstimate {
-    /// An answer took so long, or had not come by then.
+    /// Records an answer that took this time, or had not come by then.
     pub(crate) fn record(&self, time: Duration) {
         let (time_ns, old) = (time.as_nanos() as f64, self.estimate_ns());
         let new = if old == 0.0 {
@@ -38,7 +38,7 @@ impl QuantileEstimate {
         self.n_seen.store(n_seen.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// The estimate, once enough has been seen.
+    /// Returns the estimate, once enough has been seen.
     pub(crate) fn time(&self) -> Option<Duration> {
         let is_known = self.n_seen.load(Ordering::Relaxed) >= SEEN_MIN;
         is_known.then(|| Duration::from_nanos(self.estimate_ns() as u64))

@@ -1,7 +1,7 @@
-//! The trainer's way to rows: sources, batch loading, the hot sets and the prefetcher.
+//! The trainer's access to rows: sources, batch loading, the hot sets and the prefetcher.
 //!
-//! This crate does not know what is trained, how rows lie on disk, or which policy is best. It
-//! turns node ids into bytes of rows, from wherever they are, and accounts for what moved.
+//! This crate does not know what is trained, the layout of rows on disk, or which policy is best.
+//! It turns node ids into bytes of rows, from wherever they are, and accounts for what moved.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

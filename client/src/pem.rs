@@ -8,12 +8,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::error::ClientError;
 
-/// All certificates of a file, of which there must be one.
+/// Reads all certificates of a file, of which there must be one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError> {
     pem::certificates(open(path)?).map_err(|reason| bad(path, reason))
 }
 
-/// The key in a file.
+/// Reads the key in a file.
 pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ClientError> {
     pem::private_key(open(path)?).map_err(|reason| bad(path, reason))
 }

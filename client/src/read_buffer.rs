@@ -8,7 +8,7 @@ use lodestore_schema::{Prefix, Reply, WireError};
 /// Bytes asked of the socket at a time: a chunk of rows and its head.
 const BUFFER_BYTES: usize = 272 << 10;
 
-/// A buffer of what has come, in order.
+/// A buffer of received bytes, in order.
 pub(crate) struct ReadBuffer {
     buffer: Vec<u8>,
     start: usize,
@@ -28,7 +28,7 @@ impl ReadBuffer {
         Self { buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 }
     }
 
-    /// Bytes that wait to be used.
+    /// Returns the number of bytes that wait to be used.
     pub(crate) fn len(&self) -> usize {
         self.end - self.start
     }
@@ -57,7 +57,7 @@ impl ReadBuffer {
         Ok(n_read)
     }
 
-    /// The head of the next reply, if it has come.
+    /// Returns the head of the next reply, if it has come.
     pub(crate) fn head(&mut self) -> Result<Head, WireError> {
         let waiting = &self.buffer[self.start..self.end];
         let Some((&prefix, rest)) = waiting.split_first_chunk::<PREFIX_BYTES>() else {

@@ -9,8 +9,8 @@ pub(crate) fn scatter(rows: &[u8], row_bytes: usize, positions: &[u32], out: &mu
 
 /// Moves the last `positions.len()` rows of `rows` to `positions`, first row first.
 ///
-/// Row `i` of `k` is at `n - k + i`, and the rising positions leave room for the `k - 1 - i` after
-/// it, so `positions[i] <= n - k + i`: no move overwrites a row that is still to move.
+/// Row `i` of `k` is at `n - k + i`. The rising positions leave room for the `k - 1 - i` after it,
+/// so `positions[i] <= n - k + i`: no move overwrites a row that is still to move.
 pub(crate) fn spread(rows: &mut [u8], row_bytes: usize, positions: &[u32]) {
     let mut from = rows.len() - positions.len() * row_bytes;
     for &position in positions {

@@ -16,7 +16,7 @@ use crate::pem::{bad, certificates, private_key};
 
 /// Token and certificates of a client; by default none, and connections in the clear.
 ///
-/// Over a Unix socket neither is used: its mode says who may open it.
+/// Over a Unix socket neither is used: its mode restricts the users that may open it.
 #[derive(Clone, Default)]
 pub struct Security {
     pub(crate) token: Option<Token>,
@@ -47,8 +47,8 @@ impl Security {
         Self { token: Some(token), ..self }
     }
 
-    /// Speaks TLS with servers whose certificates an authority in the file `ca` has signed, and
-    /// shows a certificate of its own if `identity` (certificate and key) is given. All are PEM.
+    /// Speaks TLS with servers whose certificates an authority in the file `ca` has signed. Shows a
+    /// certificate of its own if `identity` (certificate and key) is given. All are PEM.
     ///
     /// # Errors
     /// [`ClientError::Tls`] when a file cannot be used.

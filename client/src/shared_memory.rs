@@ -41,7 +41,7 @@ impl SharedMemory {
         Ok(Self { map, start: 0, n_bytes })
     }
 
-    /// The same of the memory from `offset` on where it keeps rows. None of it is read for that.
+    /// Maps the memory from `offset` on where the server keeps rows. None of it is read for that.
     pub(crate) fn of_tier(descriptor: OwnedFd, offset: u64, n_bytes: u64) -> io::Result<Self> {
         let file = File::from(descriptor);
         let file_bytes = check(&file, LENT_BYTES_MAX, offset, n_bytes)?;
@@ -62,7 +62,7 @@ impl SharedMemory {
         Ok(Self { map: map(0, offset + n_bytes)?, start: offset, n_bytes })
     }
 
-    /// Its length.
+    /// Returns its length.
     pub(crate) fn len(&self) -> usize {
         self.n_bytes
     }
@@ -109,14 +109,14 @@ impl SharedMemory {
         prefetch_lines(row, row_bytes.min(AHEAD_BYTES));
     }
 
-    /// Copies the bytes from `start` on that fill `out`; they must lie within.
+    /// Copies the bytes from `start` on that fill `out`; they must be within the memory.
     #[expect(unsafe_code, reason = "what another process may change cannot be a slice")]
     pub(crate) fn copy_to(&self, start: usize, out: &mut [u8]) {
         let is_within = self.n_bytes.checked_sub(start).is_some_and(|left| out.len() <= left);
         assert!(is_within, "{} bytes from {start} on, of {}", out.len(), self.n_bytes);
-        // SAFETY: the bytes lie within the map, which lives as long as `self` and whose size is
+        // SAFETY: the bytes are within the map, which lives as long as `self` and whose size is
         // sealed; `out` is memory of this process, and so none of it. No reference to the map is
-        // made: the server may write while this copies if it breaks the wire's rules, and then the
+        // made. The server may write while this copies if it breaks the wire's rules, and then the
         // rows are as wrong as it could have sent them.
         unsafe {
             std::ptr::copy_nonoverlapping(
@@ -128,7 +128,7 @@ impl SharedMemory {
     }
 }
 
-/// Checks that a file is at least so long, for good; returns how long it is.
+/// Checks that a file has these bytes, and cannot shrink; returns its length.
 fn check(file: &File, most: u64, offset: u64, n_bytes: u64) -> io::Result<u64> {
     let unfit = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
     let end = offset.checked_add(n_bytes).filter(|&end| n_bytes > 0 && end <= most);

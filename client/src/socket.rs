@@ -91,18 +91,18 @@ impl Stream {
         Ok(Self::Tls(Box::new(stream)))
     }
 
-    /// Until when writes may wait from now on, and reads if they shall.
+    /// Sets until when writes may wait from now on, and reads if they shall.
     pub(crate) fn set_deadline(&mut self, deadline: Instant, reads_wait: bool) {
         let socket = self.socket_mut();
         (socket.deadline, socket.reads_wait) = (Some(deadline), reads_wait);
     }
 
-    /// Neither reads nor writes wait from now on.
+    /// Ends waiting: neither reads nor writes wait from now on.
     pub(crate) fn never_wait(&mut self) {
         self.socket_mut().deadline = None;
     }
 
-    /// Whether bytes that were written have not left yet.
+    /// Returns whether bytes that were written have not left yet.
     pub(crate) fn has_unsent(&self) -> bool {
         match self {
             Self::Plain(_) => false,
@@ -110,7 +110,7 @@ impl Stream {
         }
     }
 
-    /// Whether bytes may have come that the socket does not tell of any more.
+    /// Returns whether bytes may have come that the socket no longer reports.
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
@@ -173,8 +173,8 @@ fn server_name(address: &Address) -> Option<ServerName<'static>> {
     }
 }
 
-/// Asks the system for the addresses of a name, which may take as long as it likes: on a thread of
-/// its own, that is left behind.
+/// Resolves a name by the system, which may take any time. So a thread of its own does it, and is
+/// left behind at the deadline.
 fn resolve(name: &Arc<str>, port: u16, by: Instant) -> io::Result<Vec<SocketAddr>> {
     let (sender, found) = mpsc::channel();
     let name = Arc::clone(name);
@@ -204,7 +204,7 @@ impl Kind {
         Ok(Self::Tcp(stream))
     }
 
-    /// Without waiting: a server whose queue is full is as good as one that is not there.
+    /// Connects without waiting: a server whose queue is full counts as absent.
     fn unix(path: &Path) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
@@ -217,7 +217,7 @@ impl Kind {
     }
 }
 
-/// Why this user may not open a socket, as far as that can be seen.
+/// Returns the reason why this user may not open a socket, as far as that can be seen.
 fn not_allowed(path: &Path) -> io::Error {
     let Ok(socket) = std::fs::metadata(path) else { return Errno::ACCESS.into() };
     let (mode, owner) = (socket.mode() & 0o777, socket.uid());
@@ -276,7 +276,7 @@ impl Socket {
     }
 }
 
-/// The same time in the form of the system.
+/// Returns the same time in the form of the system.
 pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }
@@ -324,7 +324,7 @@ impl Read for Stream {
 }
 
 impl Write for Stream {
-    /// Under TLS some of the bytes may wait to be sent, see [`Self::flush`].
+    /// Writes bytes; under TLS some of them may wait to be sent, see [`Self::flush`].
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.write(bytes),
@@ -345,8 +345,8 @@ impl Write for Stream {
 }
 
 impl Drop for Stream {
-    /// Under TLS says farewell, as far as it can without waiting. A forked child does not: the
-    /// stream is its parent's.
+    /// Sends TLS's close notification, as far as it can without waiting. A forked child does not:
+    /// the stream is its parent's.
     fn drop(&mut self) {
         if !self.is_own() {
             return;

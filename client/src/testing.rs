@@ -71,13 +71,13 @@ impl RowSource for TestSource {
     }
 }
 
-/// A loader whose worker owns partition 1, nodes 10 to 29.
+/// Returns a loader whose worker owns partition 1, nodes 10 to 29.
 pub(crate) fn loader(remote: &Arc<TestSource>) -> BatchLoader {
     let local = Arc::new(TestSource::new(Duration::ZERO, u64::MAX));
     BatchLoader::new(local, Arc::clone(remote) as _, "x", &[PartId(1)]).unwrap()
 }
 
-/// The rows of these nodes.
+/// Returns the rows of these nodes.
 pub(crate) fn rows_of(nodes: &[NodeId]) -> Vec<u8> {
     nodes.iter().flat_map(|node| node.0.to_le_bytes()).collect()
 }
@@ -86,7 +86,7 @@ pub(crate) fn nodes(ids: impl IntoIterator<Item = u32>) -> Vec<NodeId> {
     ids.into_iter().map(NodeId).collect()
 }
 
-/// The same of a worker that owns partition 1 and has its rows in memory.
+/// Returns the same of a worker that owns partition 1 and has its rows in memory.
 pub(crate) fn loader_in_memory() -> BatchLoader {
     let source = || TestSource::new(Duration::ZERO, u64::MAX);
     BatchLoader::new(Arc::new(source().rows), Arc::new(source()), "x", &[PartId(1)]).unwrap()

@@ -180,7 +180,8 @@ impl Plain {
     }
 }
 
-/// Files and maps of rings and tiers that this process, the server's, has open.
+/// Returns the number of files and maps of rings and tiers that this process, the server's, has
+/// open.
 fn n_open() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();

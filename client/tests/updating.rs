@@ -1,5 +1,5 @@
-//! Puts, commits and compactions through servers: a row is what every pull sees from the commit on
-//! that was acknowledged after its put, and what none sees before, whatever the layout.
+//! Puts, commits and compactions through servers. Every pull that begins after the commit of a put
+//! was acknowledged sees its row, and no earlier pull does, whatever the layout.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -102,8 +102,8 @@ impl Expected {
         }
     }
 
-    /// Through clients that know the shards and through one that does not; twice, since the first
-    /// fills the tiers.
+    /// Checks rows through clients that know the shards and one that does not. It does so twice,
+    /// since the first time fills the tiers.
     fn check(&self, addresses: &[&str], when: &str) {
         let ids = shuffled_ids(self.turns.len() as u32, self.turns.len());
         let client = connect(addresses);

@@ -54,8 +54,8 @@ fn connect<A: AsRef<str>>(addresses: &[A], deadline: Duration) -> Client {
     Client::connect(addresses, config).expect("connected")
 }
 
-/// The row of a node as it was published with a stamp: it tells both, and every byte depends on
-/// them.
+/// Returns the row of a node as published with a stamp. Every byte depends on both, and the first
+/// four are the stamp.
 fn row_of(node: NodeId, stamp: Stamp) -> Vec<u8> {
     let mix = node.0.wrapping_mul(2_654_435_761) ^ stamp.wrapping_mul(40_503);
     let mut row: Vec<u8> = (0..ROW_BYTES as u32).map(|i| (mix >> (i % 17)) as u8).collect();
@@ -97,7 +97,7 @@ fn refused(error: &ClientError) -> Option<FailureCode> {
     }
 }
 
-/// All nodes in an order without locality, some of them twice.
+/// Returns all nodes in an order without locality, some of them twice.
 fn all_ids() -> Vec<NodeId> {
     let mut ids = shuffled_ids(N_NODES, N_NODES as usize);
     ids.extend_from_within(..100);

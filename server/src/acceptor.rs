@@ -1,7 +1,7 @@
 //! The one thread that accepts connections and hands each to a shard.
 //!
-//! A plain thread, so that a stop closes the listening sockets first, and a flood of connections or
-//! a lack of file descriptors never takes a shard's time.
+//! It is a plain thread, so that a stop closes the listening sockets first. A flood of connections
+//! or a lack of file descriptors never takes a shard's time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -44,7 +44,8 @@ impl AuthPolicy {
         Ok(Self { tls, token, admin_token, asks_certificate })
     }
 
-    /// By setting: whether it is asked for.
+    /// Returns for each kind of credential whether clients must show it, by the name of its
+    /// setting.
     fn asks(&self) -> [(&'static str, bool); 4] {
         [
             ("token", self.token.is_some()),
@@ -64,7 +65,7 @@ impl AuthHandle {
         Self(RwLock::new(Arc::new(policy)))
     }
 
-    /// Credentials that are required of new connections.
+    /// Returns the credentials that are required of new connections.
     pub(crate) fn policy(&self) -> Arc<AuthPolicy> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -91,13 +92,13 @@ impl CredentialReloader {
         Self(auth)
     }
 
-    /// From now on asks of those who connect what `config` says: tokens, certificates and keys,
-    /// read again. All else in it counts for nothing, and who is let in already stays.
+    /// Replaces the credentials that later connections must show by those of `config`; files are
+    /// read again. All other settings are ignored. Open connections stay.
     ///
     /// # Errors
-    /// `Tls` when a file cannot be used, `Renewal` when one of these is added or left out, and what
-    /// is wrong with settings that [`Server::start`](crate::server::Server::start) would refuse.
-    /// All stays as it was then.
+    /// `Tls` when a file cannot be used, and `Renewal` when a kind of credential is added or
+    /// removed. Settings that [`Server::start`](crate::server::Server::start) refuses fail as they
+    /// do there. After an error the old credentials stay in use.
     pub fn renew(&self, config: &ServerConfig) -> Result<(), ServerError> {
         config.check()?;
         self.0.renew(AuthPolicy::new(config)?)

@@ -41,9 +41,9 @@ type Task = Option<Box<dyn FnOnce() + Send>>;
 
 /// The answer to a call, to be awaited on the shard that made it, and to be released there.
 ///
-/// A channel of the standard kind would have the thread that answers released the waker. With
-/// glommio-ng 0.12 that may touch the woken task's memory after the task has ended and is gone: so
-/// the waker is released by the shard alone.
+/// A standard channel would have the answering thread release the waker. With glommio-ng 0.12 that
+/// may touch the woken task's memory after the task has ended and is gone. So only the shard
+/// releases the waker.
 pub(crate) struct Answer<T> {
     slot: Slot<T>,
     /// State of one thread.
@@ -212,7 +212,7 @@ fn work(queue: &Mutex<Receiver<Task>>, waiting: &AtomicU64) {
         let Ok(Some(task)) = task else { return };
         waiting.fetch_sub(1, Ordering::Relaxed);
         if catch_unwind(AssertUnwindSafe(task)).is_err() {
-            // Its values, the sender of its answer included, are dropped: its shard is informed.
+            // Its values are dropped, with the sender of its answer, which reports it to its shard.
             warn!("a call of the store panicked");
         }
     }

@@ -18,13 +18,13 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Bytes that they take.
+    /// Returns the bytes that they take.
     pub(crate) fn n_bytes(&self) -> usize {
         self.ids.capacity() * size_of::<NodeId>() + self.frame.capacity()
     }
 }
 
-/// Makes a list so long, and takes no more memory than that for it: what it had is not wanted.
+/// Sets the length of a list whose content is not needed, and allocates no more than that for it.
 pub(crate) fn set_len<T: Clone + Zeroable>(list: &mut Vec<T>, len: usize) {
     if list.capacity() < len {
         *list = Vec::with_capacity(len);
@@ -32,7 +32,7 @@ pub(crate) fn set_len<T: Clone + Zeroable>(list: &mut Vec<T>, len: usize) {
     list.resize(len, T::zeroed());
 }
 
-/// Counts within one request, bounded by `IDS_PER_PULL_MAX`.
+/// Converts a count within one request, bounded by `IDS_PER_PULL_MAX`.
 pub(crate) fn to_u32(n: usize) -> u32 {
     u32::try_from(n).expect("a request has fewer rows than 2^32")
 }
@@ -54,8 +54,8 @@ impl BufferPool {
         Self { n_bytes_max, idle: RefCell::default() }
     }
 
-    /// Buffers that take `n_bytes` at most, which is what the request has been let in for: longer
-    /// ones wait for a longer request. Those that were used last are still in the core's cache.
+    /// Lends buffers that take `n_bytes` at most, for which the request was admitted. Longer ones
+    /// wait for a longer request. Those that were used last are still in the core's cache.
     pub(crate) fn lend(&self, n_bytes: usize) -> Buffers {
         let mut idle = self.idle.borrow_mut();
         let Some(at) = idle.buffers.iter().rposition(|one| one.n_bytes() <= n_bytes) else {
@@ -66,7 +66,7 @@ impl BufferPool {
         found
     }
 
-    /// Keeps buffers, as many as may lie idle; for longer ones those go that lie there longest.
+    /// Keeps buffers, as many as may be idle; longer ones replace those that were idle longest.
     pub(crate) fn take_back(&self, buffers: Buffers) {
         let mut idle = self.idle.borrow_mut();
         if buffers.n_bytes() > self.n_bytes_max {

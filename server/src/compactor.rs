@@ -87,7 +87,7 @@ impl Runs {
         state.asked
     }
 
-    /// Fills in where compactions stand.
+    /// Writes the state of compactions to `stats`.
     pub(crate) fn tell(&self, stats: &mut UpdateStats) {
         let state = self.lock();
         stats.runs_asked = state.asked;

@@ -65,7 +65,7 @@ pub struct ServerConfig {
     /// Report how far commits are published elsewhere:
     /// [`Server::publishing`](crate::server::Server::publishing).
     pub publishes: bool,
-    /// Token that clients over TCP must show first. Over a Unix socket its mode says who may.
+    /// Token that clients over TCP must show first. A Unix socket is protected by its mode instead.
     pub token: Option<Tokens>,
     /// Token that clients over TCP must show first to move partitions; it admits them as `token`
     /// does. Without one that is for clients of the same machine.
@@ -113,7 +113,7 @@ impl ServerConfig {
         }
     }
 
-    /// The number of shards, resolved; everything that can be wrong without looking at the graph.
+    /// Checks all that can be wrong without looking at the graph; returns the number of shards.
     pub(crate) fn check(&self) -> Result<u16, ServerError> {
         if self.listen.is_none() && self.unix.is_none() {
             return Err(ServerError::NoListener);

@@ -27,7 +27,8 @@ impl QueueDelay {
         Self { opened, least: None }
     }
 
-    /// How long a request that was sent at `sent` has waited at `now`; zero if it does not tell.
+    /// Returns how long a request that was sent at `sent` has waited at `now`; zero if `sent` is
+    /// zero.
     pub(crate) fn waited(&mut self, sent: Duration, now: Instant) -> Duration {
         if sent.is_zero() {
             return Duration::ZERO;
@@ -42,7 +43,8 @@ impl QueueDelay {
     }
 }
 
-/// Far from the ends of the type, so that differences of forged times do not wrap.
+/// Returns microseconds, limited to a quarter of the type's range: differences of forged times do
+/// not wrap.
 fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 4)
 }
@@ -56,22 +58,22 @@ pub(crate) struct SlowReaderLimit {
 }
 
 impl SlowReaderLimit {
-    /// How long the next chunk may take.
+    /// Returns how long the next chunk may take.
     pub(crate) fn allowance(&self) -> Duration {
         let earned = self.n_bytes as f64 / REPLY_BYTES_PER_SECOND_MIN as f64;
         let allowed = WRITE_TIMEOUT + Duration::from_secs_f64(earned);
         allowed.saturating_sub(self.waited).min(WRITE_TIMEOUT)
     }
 
-    /// A chunk has been taken.
+    /// Counts a chunk that the client has taken.
     pub(crate) fn taken(&mut self, n_bytes: usize, waited: Duration) {
         self.n_bytes += n_bytes;
         self.waited += waited;
     }
 }
 
-/// One exchange with the client, ended when it takes longer than `limit` in all: a client that
-/// trickles holds a shard's room no longer than that.
+/// Ends an exchange with the client that takes longer than `limit` in all. A client that trickles
+/// holds a shard's room no longer than that.
 pub(crate) async fn io_timeout<T>(
     limit: Duration,
     exchange: impl Future<Output = io::Result<T>>,

@@ -107,20 +107,20 @@ pub enum ServerError {
     Tls {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// While a server runs, proofs that it wants of clients can be replaced, and neither added nor
     /// removed.
     #[error(
-        "{setting} {} when the server started; replace tokens and certificates one for one, or start \
-         it anew",
+        "{setting} {} when the server started; replace tokens and certificates one for one, or \
+         restart it",
         if *is_asked { "was asked for" } else { "was not asked for" }
     )]
     Renewal {
         /// The proof that is added or removed.
         setting: &'static str,
-        /// Whether it is asked for now.
+        /// Whether the server has required it since its start.
         is_asked: bool,
     },
     /// An address or socket path that cannot be listened on.
@@ -128,10 +128,10 @@ pub enum ServerError {
     Listen {
         /// Address or path.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A path where something other than a stale socket lies.
+    /// A path where something other than a stale socket is.
     #[error("{path} exists and is not a stale socket; remove it or choose another path")]
     SocketPath {
         /// The path.
@@ -162,7 +162,7 @@ pub enum ServerError {
         part: PartId,
         /// The version that was installed.
         version: u32,
-        /// What keeps the shard from it.
+        /// The obstacle.
         reason: String,
     },
     /// A partition that has come, and that is not served yet.
@@ -189,7 +189,7 @@ pub enum ServerError {
          (`ulimit -l`)"
     )]
     Executor {
-        /// What glommio said.
+        /// The error of glommio.
         reason: String,
     },
     /// A shard, or the thread that accepts, had ended before the server was stopped.
@@ -211,7 +211,7 @@ pub enum ServerError {
     Thread(#[source] io::Error),
 }
 
-/// A failure that tells who is at fault.
+/// Returns a failure; `Overloaded` and `Behind` ask the client to retry after `RETRY_AFTER`.
 pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure {
     let retry_after = if matches!(code, FailureCode::Overloaded | FailureCode::Behind) {
         RETRY_AFTER
@@ -221,12 +221,12 @@ pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure 
     Failure { code, message: message.into(), retry_after }
 }
 
-/// The refusal of a request that needs `n_bytes` more than its shard has left.
+/// Returns the refusal of a request that needs `n_bytes` more than its shard has left.
 pub(crate) fn no_room(n_bytes: usize) -> Failure {
     failure(FailureCode::Overloaded, format!("the shard has no room for {n_bytes} more bytes"))
 }
 
-/// A fault of the store while it serves a request.
+/// Returns the failure for a fault of the store during a request.
 pub(crate) fn store_failure(error: &StoreError) -> Failure {
     let code = match error {
         StoreError::DamagedPage { .. }

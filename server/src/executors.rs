@@ -49,8 +49,8 @@ fn name_of(shard: usize) -> String {
     format!("lode-shard-{shard}")
 }
 
-/// Why a server did not start: what the first shard that has died said, rather than that it was not
-/// heard of, as where its executor could not be created.
+/// Returns the error of the first shard that has died, which says more than `error` does. Returns
+/// `error` if no shard died, or if that shard ended without an error.
 pub(crate) fn why_dead(
     error: ServerError,
     supervisor: &ThreadSupervisor,
@@ -67,9 +67,9 @@ pub(crate) fn why_dead(
     }
 }
 
-/// Bytes of each shard's buffers for reads, which the kernel locks once for each of three rings.
-/// With less than that allowed each executor says so in many lines, and continues without; this
-/// says it in one.
+/// Returns the bytes of each shard's buffers for reads, which the kernel locks once for each of
+/// three rings. With a lower limit each executor logs that in many lines, and continues without.
+/// This logs it in one.
 pub(crate) fn io_bytes(n_shards: u16) -> usize {
     let allowed = getrlimit(Resource::Memlock).current;
     let wanted = u64::from(n_shards) * LOCKED_BYTES_PER_SHARD as u64;
@@ -143,8 +143,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns how long an executor with this timer takes at most to answer one of `n` messages, of
-    /// which each reaches it at another moment of its way to sleep.
+    /// Returns the longest time in which an executor with this timer answers one of `n` messages.
+    /// Each message reaches it at another moment on its way to sleep.
     fn slowest_answer(timer: Duration, n: u64) -> Duration {
         let (answers, answered) = mpsc::channel();
         let (mailboxes, mailbox) = mpsc::channel();

@@ -1,10 +1,10 @@
 //! The feature server: shards on glommio executors that serve rows of a graph's partitions over
 //! TCP and Unix sockets.
 //!
-//! It joins the store (what lies on disk), the cache (which rows stay in memory) and the schema
-//! (what travels). It does not know clients, training or topology, and decides nothing about
-//! formats or policies. Nothing is shared between shards on the data path: a row has one owner,
-//! and a client that asks the wrong shard is answered by a message to the owner.
+//! It joins the store (rows on disk), the cache (rows in memory) and the schema (the wire format).
+//! It does not know clients, training or topology, and decides nothing about formats or policies.
+//! Shards share nothing on the data path. A row has one owner, and a request at the wrong shard is
+//! answered by a message to the owner.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

@@ -1,4 +1,4 @@
-//! Every bound of the server, in one place; the wire's own bounds stand in `lodestore_schema`.
+//! Every bound of the server, in one place; the wire's own bounds are in `lodestore_schema`.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use lodestore_schema::limits::{
 
 /// Most shards of one server.
 pub const SHARDS_MAX: u16 = 256;
-/// Most connections of one shard that are let in; one more takes the place of the one that is idle
+/// Most admitted connections of one shard. One more takes the place of the one that is idle
 /// longest, or is refused.
 pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
-/// A connection that has asked for nothing this long may have to go for another.
+/// A connection without a request for this long may be evicted for another.
 pub const IDLE_MIN: Duration = Duration::from_secs(10);
 /// Most connections of a shard that are not admitted yet (TLS, hello, token) or are being refused.
 /// One more ends another, drawn at random from the busiest source. A source is an address (for
@@ -34,8 +34,8 @@ pub const POOLED_BYTES_PER_SHARD: usize = 32 << 20;
 /// Sets of a gather's lists (keys, misses, a plan) that a tensor's part of a shard keeps for the
 /// next.
 pub const IDLE_SCRATCH_MAX: usize = 32;
-/// Chunks of rows that may stand in the memory that a connection over a Unix socket shares with its
-/// client: enough that both are at work, few enough that they stay in the processor's cache.
+/// Chunks of rows in the memory that a connection over a Unix socket shares with its client. These
+/// are enough for both sides to work, and few enough to stay in the processor's cache.
 pub const SHARED_SLOTS: usize = 4;
 /// Bytes of such memory of one shard, part of the server's budget of memory; a client past it gets
 /// its rows by the socket.
@@ -91,17 +91,17 @@ pub const LOOK_THREADS: usize = 4;
 pub const CALLS_WAITING_MAX: usize = 256;
 /// Bytes that a put holds for each row beside the row itself: keys, places, entries of lists.
 pub const PUT_BYTES_PER_ROW: usize = 192;
-/// Times that the rows of a put are in memory until it is durable: as they came, as changes of the
-/// catalog, and in RocksDB's batch.
+/// Copies of a put's rows in memory until it is durable: the received bytes, changes of the
+/// catalog, and RocksDB's batch.
 pub const PUT_COPIES: usize = 3;
 
-/// Bytes of rows and ids that puts of several pieces may come to, of all that are under way.
+/// Bytes of rows and ids of all unfinished puts of several pieces.
 pub const STAGED_BYTES_MAX: u64 = 1 << 30;
-/// Puts of several pieces that may be under way.
+/// Most unfinished puts of several pieces.
 pub const STAGED_PUTS_MAX: usize = 1024;
-/// A put of which nothing has come for this long may have to go for another.
+/// A put of which no piece has come for this long may be evicted for another.
 pub const STAGED_YIELD: Duration = Duration::from_secs(10);
-/// A put of which nothing has come for this long is dropped.
+/// A put of which no piece has come for this long is dropped.
 pub const STAGED_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Puts that have ended and are remembered, for clients that have not had the answer.
 pub const FINISHED_PUTS_MAX: usize = 1 << 16;
@@ -123,7 +123,7 @@ pub const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How long a shard's tasks may run, a chunk of rows aside, before it polls its rings. A request
 /// that arrives for a SyncPull ends the turn.
 pub const TURN: Duration = Duration::from_micros(500);
-/// A new connection must be let in within this time: TLS, hello and token together.
+/// A new connection must be admitted within this time: TLS, hello and token together.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Each part of a frame (prefix, head, body) must come whole within this time once it is awaited.
 pub const FRAME_TIMEOUT: Duration = Duration::from_secs(10);

@@ -45,7 +45,7 @@ pub(crate) enum Source {
     /// A Unix socket: every client that may open it is admitted.
     Unix,
     V4(Ipv4Addr),
-    /// The first half of an address: who has one has all that begin so.
+    /// The first half of an address; one source usually has all addresses with the same half.
     V6([u8; 8]),
 }
 
@@ -94,22 +94,22 @@ impl Listeners {
         Ok(all)
     }
 
-    /// The sockets to accept from.
+    /// Returns the sockets to accept from.
     pub(crate) fn sockets(&self) -> &[ListenSocket] {
         &self.sockets
     }
 
-    /// The common TCP address as bound.
+    /// Returns the common TCP address as bound.
     pub(crate) fn tcp(&self) -> Option<SocketAddr> {
         self.tcp
     }
 
-    /// The TCP port of each shard; empty without TCP.
+    /// Returns the TCP port of each shard; empty without TCP.
     pub(crate) fn shard_ports(&self) -> &[u16] {
         &self.shard_ports
     }
 
-    /// Without `SO_REUSEPORT`, so that a second server on the same port fails.
+    /// Binds without `SO_REUSEPORT`, so that a second server on the same port fails.
     fn bind_tcp(
         &mut self,
         address: SocketAddr,

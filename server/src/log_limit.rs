@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Between two warnings in the log: a client that asks for a damaged row over and over, or a lack
-/// of descriptors, must not fill a disk.
+/// Pause between two warnings in the log. A client that asks for a damaged row again and again, or
+/// a lack of descriptors, must not fill a disk.
 const LOG_PAUSE: Duration = Duration::from_secs(1);
 
 /// Faults that one thread of the server has logged.

@@ -11,8 +11,8 @@ use crate::error::ServerError;
 use crate::limits::{SHARED_BYTES_PER_SHARD, SHARED_ONE_IN};
 use crate::partitions::{Partitions, ServedTensor};
 
-/// Bytes of the budget that clients of this machine may map of one shard; whole regions, and none
-/// without a Unix socket.
+/// Returns the bytes of the budget that clients of this machine may map of one shard. These are
+/// whole regions, and none without a Unix socket.
 pub(crate) fn shared_bytes(config: &ServerConfig, n_shards: u16) -> u64 {
     if config.unix.is_none() {
         return 0;
@@ -22,10 +22,10 @@ pub(crate) fn shared_bytes(config: &ServerConfig, n_shards: u16) -> u64 {
     share - share % REGION_BYTES as u64
 }
 
-/// Bytes of each tensor's tier on one shard, bookkeeping included. Shards have equal parts of the
-/// budget, less volatile tensors and what they may share with clients. Tensors share a part by the
-/// bytes of their rows; what one does not need is left to the others. A tier takes no more memory
-/// than its rows need, so a large budget is only a bound.
+/// Returns the bytes of each tensor's tier on one shard, bookkeeping included. Shards have equal
+/// parts of the budget, less volatile tensors and memory shared with clients. Tensors share a part
+/// by the bytes of their rows; the unused rest of one is left to the others. A tier takes no more
+/// memory than its rows need, so a large budget is only a bound.
 pub(crate) fn tier_bytes(
     partitions: &Partitions,
     (config, volatile_bytes): (&ServerConfig, u64),

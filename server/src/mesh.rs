@@ -120,7 +120,7 @@ impl GatherRequest {
         Self { order, n_rows_after, pinned, given_up: Arc::default() }
     }
 
-    /// No request waits any longer.
+    /// Returns whether no request waits any longer.
     pub(crate) fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Relaxed)
     }

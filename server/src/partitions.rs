@@ -58,7 +58,7 @@ pub(crate) struct Partitions {
     served: Vec<AtomicU32>,
     /// By partition: the newest version that is published; `None` where none ever is.
     published: Option<Vec<AtomicU32>>,
-    /// Puts in pieces that are under way.
+    /// Unfinished puts in pieces.
     pub(crate) puts: Puts,
     /// Drawn again for each start: by it clients see that two addresses lead to one server.
     instance: u64,
@@ -129,17 +129,17 @@ impl Partitions {
         })
     }
 
-    /// The partitions that are served now, ascending.
+    /// Returns the partitions that are served now, ascending.
     pub(crate) fn parts(&self) -> Arc<[PartId]> {
         Arc::clone(&self.parts.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Those that may be served at some time.
+    /// Returns the partitions that may be served at some time.
     pub(crate) fn parts_ever(&self) -> Arc<[PartId]> {
         if self.grows { self.book.parts().collect() } else { self.parts() }
     }
 
-    /// How often the list has changed.
+    /// Returns how often the list has changed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -160,7 +160,7 @@ impl Partitions {
         self.has_changed();
     }
 
-    /// The descriptions that clients receive have changed.
+    /// Notes a change of the descriptions that clients receive.
     pub(crate) fn has_changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
@@ -172,7 +172,7 @@ impl Partitions {
         self.has_changed();
     }
 
-    /// Whether a partition is being given up, and that is not decided.
+    /// Returns whether a partition is being given up, and that is not decided.
     pub(crate) fn is_leaving(&self, part: PartId) -> bool {
         *self.leaving.read().unwrap_or_else(PoisonError::into_inner) == Some(part)
     }
@@ -192,25 +192,25 @@ impl Partitions {
         Ok(())
     }
 
-    /// The version of a partition that every shard has come to: no gather that begins now reads one
-    /// before it.
+    /// Returns the version of a partition that every shard has reached. No gather that begins now
+    /// reads an earlier one.
     pub(crate) fn served_version(&self, part: PartId) -> u32 {
         self.served.get(part.index()).map_or(0, |version| version.load(Ordering::Acquire))
     }
 
-    /// The lowest version that every shard has come to of any partition here.
+    /// Returns the lowest version that every shard has reached, over all partitions here.
     pub(crate) fn lowest_served(&self) -> u32 {
         self.parts().iter().map(|&part| self.served_version(part)).min().unwrap_or(0)
     }
 
-    /// The committed versions of a partition, or of all that are open.
+    /// Returns the committed versions of a partition, or of all that are open.
     pub(crate) fn committed(&self, part: Option<PartId>) -> Vec<(PartId, u32)> {
         let mut versions = self.live.part_versions();
         versions.retain(|(it, _)| part.is_none_or(|part| part == *it));
         versions
     }
 
-    /// Whether a shard reads a version of a partition before the committed one, as far as is known.
+    /// Returns whether a shard is known to read a version of a partition before the committed one.
     pub(crate) fn is_behind(&self) -> bool {
         self.committed(None).iter().any(|&(part, version)| self.served_version(part) < version)
     }
@@ -222,7 +222,7 @@ impl Partitions {
         }
     }
 
-    /// Role of this server for one of its partitions.
+    /// Returns the role of this server for one of its partitions.
     pub(crate) fn role(&self, _part: PartId) -> Role {
         match (self.writable, &self.follows) {
             (true, _) => Role::Writer,
@@ -231,8 +231,8 @@ impl Partitions {
         }
     }
 
-    /// Versions that the partitions of these nodes have, or higher ones: rows that were gathered
-    /// before are of none after them.
+    /// Returns the versions that the partitions of these nodes have, or higher ones. Rows that were
+    /// gathered before are of no later version.
     pub(crate) fn versions(&self, ids: &[NodeId]) -> Versions {
         let committed = self.committed(None);
         let all = committed.iter().map(|&(part, version)| PartVersion { part: part.0, version });
@@ -245,7 +245,7 @@ impl Partitions {
         Versions::reaching(all.filter(|it| parts.contains(&it.part)))
     }
 
-    /// Numbers of which one changes whenever the description does.
+    /// Returns numbers of which one changes whenever the description does.
     pub(crate) fn described(&self) -> [u64; 2] {
         let parts = self.parts();
         let changes = self.changes();
@@ -258,7 +258,7 @@ impl Partitions {
         (!self.is_moving.swap(true, Ordering::AcqRel)).then_some(Moving(self))
     }
 
-    /// The descriptions that clients receive.
+    /// Returns the description that clients receive.
     pub(crate) fn describe(&self, n_shards: u16, shard_ports: &[u16]) -> Description {
         // First: what is given up is in one list or the other at every moment.
         let leaving = self.leaving.read().unwrap_or_else(PoisonError::into_inner);
@@ -289,7 +289,7 @@ impl Partitions {
         }
     }
 
-    /// Where updates stand, less the compactions.
+    /// Returns the state of updates, without the compactions.
     pub(crate) fn updates(&self) -> UpdateStats {
         let (mut committed_rows, mut pending_rows) = (0, 0);
         for (_, _, tensor) in self.live_tensors() {
@@ -334,7 +334,7 @@ impl Partitions {
         }
     }
 
-    /// Name of the graph in requests.
+    /// Returns the name of the graph in requests.
     pub(crate) fn graph_tag(&self) -> u64 {
         graph_tag(*self.live.graph().meta().uuid.as_bytes())
     }
@@ -344,7 +344,7 @@ impl Partitions {
         self.live.stopped_writes()
     }
 
-    /// Every tensor of every partition here, with its position in the graph's description.
+    /// Returns every tensor of every partition here, with its position in the graph's description.
     pub(crate) fn live_tensors(&self) -> impl Iterator<Item = (PartId, usize, Arc<TensorHandle>)> {
         let positions = 0..self.tensors.len();
         let parts = self.parts();
@@ -352,7 +352,8 @@ impl Partitions {
         pairs.filter_map(move |(i, at)| Some((parts[i], at, self.live.tensor(parts[i], at)?)))
     }
 
-    /// An upper bound, exclusive, of the keys of a tensor's rows of one partition on each shard.
+    /// Returns an upper bound, exclusive, of the keys of a tensor's rows of one partition on each
+    /// shard.
     pub(crate) fn keys_of(&self, part: PartId, tensor: &ServedTensor) -> u64 {
         let n_rows = u32::try_from(self.book.range(part).len()).unwrap_or(u32::MAX);
         tensor.stripes.keys_of(n_rows)

@@ -10,12 +10,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::error::ServerError;
 
-/// All certificates of a file, of which there must be one.
+/// Reads all certificates of a file, of which there must be one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
     pem::certificates(open_regular(path)?).map_err(|reason| bad(path, reason))
 }
 
-/// The key in a file.
+/// Reads the key in a file.
 pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ServerError> {
     pem::private_key(open_regular(path)?).map_err(|reason| bad(path, reason))
 }

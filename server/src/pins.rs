@@ -1,8 +1,8 @@
 //! Versions that are kept for readers: their files stay, whatever is committed or compacted.
 //!
-//! A version is kept for [`PIN_IDLE`] after the last pull that named it. The newest one of each
-//! moment is kept for [`NEWEST_FOR`] after the next commit, so that a reader which has just seen
-//! its number finds it.
+//! A version is kept for [`PIN_IDLE`] after the last pull that named it. Each newest version is
+//! kept for [`NEWEST_FOR`] after the next commit, so that a reader which has just seen its number
+//! finds it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,7 +68,7 @@ impl<T> Pin<T> {
 }
 
 impl<T: Numbered> Pins<T> {
-    /// The version, if it is kept; a pull names it.
+    /// Returns the version that a pull names, if it is kept.
     pub(crate) fn get(&self, version: u32, now: Instant) -> Option<Arc<T>> {
         let mut pins = self.lock();
         let n_readers = count(&pins, Use::Reader);
@@ -80,8 +80,8 @@ impl<T: Numbered> Pins<T> {
         Some(Arc::clone(&pin.version))
     }
 
-    /// Keeps a version, in the place of what was kept of it before partitions came; `false`, and
-    /// not kept, where as many are kept for readers as may be.
+    /// Keeps a version; an entry from before partitions were added is replaced. Returns `false`,
+    /// without keeping it, if readers keep the most versions already.
     pub(crate) fn keep(&self, version: &Arc<T>, of: Use, now: Instant) -> bool {
         let mut pins = self.lock();
         pins.retain(|_, pin| !pin.is_over(now));
@@ -109,7 +109,8 @@ impl<T: Numbered> Pins<T> {
         self.lock().retain(|_, pin| !pin.is_over(now));
     }
 
-    /// The map is changed by single calls, none of which panics midway.
+    /// Locks the map. A poisoned lock is fine: only single calls that do not panic midway change
+    /// the map.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Pin<T>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Puts that come in pieces: what has come is kept until the last piece, and then put by one write.
+//! Puts that come in pieces. Pieces are kept until the last one, and then put by one write.
 //!
 //! A put is known by the number that its client has drawn, and its partition. Finished puts are
 //! remembered for a while, so that a last piece whose answer was lost is answered as the first
@@ -48,7 +48,7 @@ pub(crate) enum Next {
     Put(PutRows),
 }
 
-/// The puts of a server that are under way, and those that have ended lately.
+/// The unfinished puts of a server, and those that have ended lately.
 #[derive(Debug, Default)]
 pub(crate) struct Puts(Mutex<State>);
 
@@ -146,7 +146,7 @@ impl Puts {
         self.lock().forget_idle(now);
     }
 
-    /// Returns the number of puts that are under way.
+    /// Returns the number of unfinished puts.
     #[cfg(test)]
     fn n_staged(&self) -> usize {
         self.lock().staged.len()

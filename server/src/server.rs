@@ -34,8 +34,8 @@ use crate::volatile::Volatile;
 
 /// A running server; dropping it stops it.
 ///
-/// Its shards run on threads of their own, so this may be held by any program: the `lode` binary,
-/// a test, or a trainer that serves its own partition.
+/// Its shards run on threads of their own. So any program may hold it: the `lode` binary, a test,
+/// or a trainer that serves its own partition.
 pub struct Server {
     address: Option<SocketAddr>,
     unix: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub struct Server {
     /// Answers until all else has ended.
     http: Option<HttpServer>,
     preload: Arc<Preload>,
-    /// Closing the graph takes a while, and is for whoever stops the server.
+    /// Closing the graph takes a while, so the thread that stops the server does it.
     pub(crate) partitions: Arc<Partitions>,
 }
 
@@ -67,7 +67,7 @@ impl Server {
         let auth = Arc::new(AuthHandle::new(AuthPolicy::new(config)?));
         ring_support::check()?;
         let observed = Arc::new(Observed::new());
-        // First: to open a graph may take long, and whoever asks meanwhile is told so.
+        // First, so that metrics report the opening of a graph, which may take long.
         let http = config.metrics.map(|at| {
             let hosts = config.metrics_hosts.clone();
             HttpServer::start(at, Arc::clone(&auth), hosts, Arc::clone(&observed))
@@ -153,49 +153,49 @@ impl Server {
         })
     }
 
-    /// The common TCP address, with the port that was bound.
+    /// Returns the common TCP address, with the port that was bound.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// The common Unix socket.
+    /// Returns the path of the common Unix socket.
     #[must_use]
     pub fn unix(&self) -> Option<&std::path::Path> {
         self.unix.as_deref()
     }
 
-    /// The address of metrics, with the port that was bound.
+    /// Returns the address of metrics, with the port that was bound.
     #[must_use]
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.http.as_ref().map(HttpServer::address)
     }
 
-    /// Shards that run.
+    /// Returns the number of shards.
     #[must_use]
     pub fn n_shards(&self) -> u16 {
         self.n_shards
     }
 
-    /// Partitions that are served now, ascending.
+    /// Returns the partitions that are served now, ascending.
     #[must_use]
     pub fn parts(&self) -> Vec<PartId> {
         self.partitions.parts().to_vec()
     }
 
-    /// Identity of the graph (uuid).
+    /// Returns the identity of the graph (uuid).
     #[must_use]
     pub fn graph(&self) -> [u8; 16] {
         *self.partitions.live.graph().meta().uuid.as_bytes()
     }
 
-    /// The newest committed version.
+    /// Returns the newest committed version.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.partitions.live.version()
     }
 
-    /// Time in which its shards were not idle, all of them together, since it started.
+    /// Returns the time in which shards were not idle since the start, summed over all.
     #[must_use]
     pub fn busy(&self) -> Duration {
         let busy_ns =
@@ -203,20 +203,20 @@ impl Server {
         Duration::from_nanos(busy_ns.sum())
     }
 
-    /// Counters of every shard.
+    /// Returns the counters of every shard.
     #[must_use]
     pub fn stats(&self) -> Vec<ShardStats> {
         self.counters.iter().map(Counters::snapshot).collect()
     }
 
-    /// Who replaces its tokens and certificates, also on another thread.
+    /// Returns a handle that replaces tokens and certificates, also on another thread.
     #[must_use]
     pub fn credential_reloader(&self) -> CredentialReloader {
         CredentialReloader::new(Arc::clone(&self.auth))
     }
 
-    /// Where to learn of a shard, or of the thread that accepts, that has ended: the server should
-    /// be stopped then, and started again.
+    /// Returns the supervisor, which reports a shard or acceptor thread that has died. The server
+    /// should be stopped and restarted then.
     #[must_use]
     pub fn supervisor(&self) -> ThreadSupervisor {
         self.supervisor.clone()
@@ -255,7 +255,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Whoever wants to know how it ended calls `stop`.
+        // `stop` returns the error instead.
         let _ = self.end();
     }
 }
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_dies_is_told_and_the_server_still_stops() {
+    fn a_shard_that_dies_is_reported_and_the_server_still_stops() {
         let dir = tempfile::tempdir().unwrap();
         let server = serve(dir.path(), 2);
         let supervisor = server.supervisor();

@@ -38,11 +38,11 @@ pub(crate) struct TierFile {
 }
 
 impl TierFile {
-    /// Memory for the rows of a tier, all zeros, and its file.
+    /// Returns memory for the rows of a tier, all zeros, and its file.
     ///
-    /// Pages are taken as they are written. So it fails where the system promises no more memory
-    /// than it has: a page that cannot be had later would be a SIGBUS there, and not, as that of
-    /// private memory, an error now.
+    /// Pages are allocated as they are written, and a page that the system cannot provide then is a
+    /// SIGBUS. So this fails under strict overcommit (`vm.overcommit_memory` 2). Private memory
+    /// would fail with an error now.
     #[expect(unsafe_code, reason = "a map that is written to cannot be made otherwise")]
     pub(crate) fn new(n_bytes: usize) -> io::Result<(MmapMut, Self)> {
         let unsupported = |why: String| Err(io::Error::new(io::ErrorKind::Unsupported, why));
@@ -102,7 +102,7 @@ impl TierFile {
         }
     }
 
-    /// The file, to be read, where the rows begin in it, and their bytes.
+    /// Returns the file, to be read, the offset of the rows in it, and their bytes.
     pub(crate) fn place(&self) -> io::Result<(OwnedFd, u64, u64)> {
         // A process that may write could still make it take all its memory.
         let file = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
@@ -142,7 +142,7 @@ impl Region {
     pub(crate) fn new(n_bytes: usize) -> io::Result<(Self, OwnedFd)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(rustix::fs::memfd_create(c"lodestore-rows", flags)?);
-        // All of it now: a page that cannot be had later would be a SIGBUS.
+        // All of it now: a page that cannot be allocated later would be a SIGBUS.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, n_bytes as u64)?;
         // SAFETY: no other process has the file yet, and before one gets it the seals below let
         // this mapping be the only one that writes, so that bytes change through `self` alone. The
@@ -152,7 +152,7 @@ impl Region {
         Ok((Self { map }, file.into()))
     }
 
-    /// All of it.
+    /// Returns all of its bytes.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.map
     }

@@ -38,12 +38,12 @@ impl ThreadSupervisor {
         state.dead.clone()
     }
 
-    /// The thread that has ended although it must not.
+    /// Returns the thread that has ended although it must not.
     pub(crate) fn first(&self) -> Option<String> {
         self.lock().dead.clone()
     }
 
-    /// From now on threads end on request.
+    /// Expects threads to end from now on.
     pub(crate) fn expect(&self) {
         self.lock().is_stopping = true;
         self.0.1.notify_all();
@@ -60,7 +60,7 @@ impl ThreadSupervisor {
 }
 
 impl ThreadGuard {
-    /// Is held by this thread until it ends.
+    /// Holds the guard in this thread until it ends.
     pub(crate) fn hold(self) {
         THREAD_GUARD.set(Some(self));
     }

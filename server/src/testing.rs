@@ -17,7 +17,7 @@ mod edges;
 /// Bytes of a row: its node, and the turn in which it was put.
 pub(crate) const ROW_BYTES: usize = 8;
 
-/// The row of a node that was put in a turn; those of turn 0 were imported.
+/// Returns the row of a node that was put in a turn; those of turn 0 were imported.
 pub(crate) fn row(node: u32, turn: u32) -> [u8; ROW_BYTES] {
     (u64::from(turn) << 32 | u64::from(node)).to_le_bytes()
 }

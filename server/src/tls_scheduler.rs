@@ -72,8 +72,9 @@ impl Drop for TlsTurn<'_> {
     }
 }
 
-/// Runs a handshake whose steps wait for their turn among those of the shard. After each the core
-/// is the others' for as long as the step took, and the executor looks at what has come meanwhile.
+/// Runs a handshake whose steps wait for their turn among those of the shard. After each step the
+/// core belongs to other tasks for as long as the step took, and the executor polls for arrivals
+/// meanwhile.
 ///
 /// Waits for the peer's bytes take no turn.
 pub(crate) async fn in_turn<T>(
@@ -141,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Whose turn it is now, among those who wait.
+    /// Returns the turns of those in the queue that have one now.
     fn called<'a>(queue: &mut [(u32, Waiting<'a>)]) -> Vec<(u32, TlsTurn<'a>)> {
         let mut cx = Context::from_waker(Waker::noop());
         let polled = queue.iter_mut().map(|(name, next)| (*name, next.as_mut().poll(&mut cx)));

@@ -143,7 +143,7 @@ impl Volatile {
         self.get(name).map(|tensor| declared(&tensor))
     }
 
-    /// The tensor of this name.
+    /// Returns the tensor of this name.
     pub(crate) fn get(&self, name: &str) -> Result<std::sync::Arc<VolatileTensor>, Failure> {
         self.store.get(name).ok_or_else(|| {
             let known = match self.store.names() {
@@ -168,7 +168,7 @@ impl Volatile {
         Err(failure(FailureCode::ReadOnly, message))
     }
 
-    /// Number and memory of the tensors.
+    /// Returns the number and memory of the tensors.
     pub(crate) fn stats(&self) -> VolatileStats {
         let (n_tensors, n_bytes) = self.store.size();
         VolatileStats { n_tensors: u32::try_from(n_tensors).unwrap_or(u32::MAX), n_bytes }

@@ -21,7 +21,7 @@ use crate::publication::{GraphIdentity, Publication, Published};
 use crate::sealed::{FORMAT, Unsealed};
 use crate::search::{CompleteSearch, NewestSearch, Seen, Step};
 
-/// Requests under way. Each holds at most one chunk.
+/// Requests in flight. Each holds at most one chunk.
 pub(crate) const N_PARALLEL: usize = 8;
 /// Most bytes of the identity of a graph.
 const GRAPH_BYTES_MAX: u64 = 4096;
@@ -358,7 +358,7 @@ impl Bucket {
         }
     }
 
-    /// An error of an object that is not the one that was written.
+    /// Returns the error of an object that is not the one that was written.
     pub(crate) fn damaged(&self, key: &str, reason: impl Into<String>) -> BucketError {
         let (url, key, reason) = (self.url.clone(), key.to_owned(), reason.into());
         BucketError::Damaged { url, key, reason }

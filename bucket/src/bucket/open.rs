@@ -46,7 +46,7 @@ impl Bucket {
         Self::over(shown, store, prefix)
     }
 
-    /// A bucket over a store, below `prefix`.
+    /// Returns a bucket over a store, below `prefix`.
     pub(crate) fn over(
         url: String,
         store: Arc<dyn ObjectStore>,

@@ -6,7 +6,7 @@ use thiserror::Error;
 use crate::directory::DirectoryError;
 use crate::huge_vec::MemoryError;
 
-/// Why a device, a tier on it, or a batch from it could not be had.
+/// Reason why a device, a tier on it, or a batch from it is not available.
 #[derive(Debug, Error)]
 pub enum DeviceError {
     /// A library of CUDA is not installed, or not where the loader looks.
@@ -73,7 +73,7 @@ pub enum DeviceError {
         /// The tier's device.
         device: String,
     },
-    /// The bookkeeping could not be had.
+    /// The bookkeeping cannot be allocated.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
 }

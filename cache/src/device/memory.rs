@@ -17,8 +17,8 @@ pub(crate) struct RowMove {
 
 /// Slots of rows on a device, and the staging buffers through which rows get there.
 ///
-/// Operations take effect in the order in which they are called, as far as anyone can see. On a
-/// CUDA device they are only begun: a reader of the tensor waits for them.
+/// Operations take effect in the order of their calls. On a CUDA device they are only begun: a
+/// reader of the tensor waits for them.
 pub(crate) struct Memory {
     bytes: Bytes,
     device: Device,
@@ -32,7 +32,7 @@ enum Bytes {
 }
 
 impl Memory {
-    /// Staging for as many rows as `staging_bytes` hold, at least one.
+    /// Allocates slots, and staging for as many rows as `staging_bytes` hold, at least one.
     pub(crate) fn new(
         device: &Device,
         n_slots: u32,
@@ -52,12 +52,12 @@ impl Memory {
         Ok(Self { bytes, device: device.clone(), row_bytes, staging_rows })
     }
 
-    /// Staging buffers that rows take turns in.
+    /// Returns the number of staging buffers that rows take turns in.
     pub(crate) fn n_staging_buffers(device: &Device) -> usize {
         if device.is_host() { 1 } else { 2 }
     }
 
-    /// Memory of all staging on the device itself, in bytes.
+    /// Returns the memory of all staging on the device itself, in bytes.
     pub(crate) fn staged_bytes(device: &Device, row_bytes: usize, staging_bytes: usize) -> usize {
         let staging_rows = staging_rows(row_bytes, staging_bytes);
         match &device.kind {
@@ -74,12 +74,12 @@ impl Memory {
         self.row_bytes
     }
 
-    /// Rows that one staging buffer holds.
+    /// Returns the number of rows that one staging buffer holds.
     pub(crate) fn staging_rows(&self) -> usize {
         self.staging_rows
     }
 
-    /// Memory of slots and staging, in bytes.
+    /// Returns the memory of slots and staging, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match &self.bytes {
             Bytes::Host(host) => host.bytes(),
@@ -87,7 +87,7 @@ impl Memory {
         }
     }
 
-    /// A tensor with room for `n_rows`.
+    /// Returns a tensor with room for `n_rows`.
     pub(crate) fn tensor(&self, n_rows: usize) -> Result<BatchTensor, DeviceError> {
         let bytes = n_rows.saturating_mul(self.row_bytes);
         let rows = match &self.bytes {
@@ -97,8 +97,8 @@ impl Memory {
         Ok(BatchTensor::new(rows))
     }
 
-    /// A staging buffer whose rows are all on their way, to be filled from its start. The next
-    /// operation must be one that takes staged rows.
+    /// Returns a staging buffer whose rows are all on their way, to be filled from its start. The
+    /// next operation must be one that takes staged rows.
     pub(crate) fn staging(&mut self) -> Result<&mut [u8], DeviceError> {
         match &mut self.bytes {
             Bytes::Host(host) => Ok(host.staging()),
@@ -106,8 +106,8 @@ impl Memory {
         }
     }
 
-    /// The row in each slot to its place in the tensor, where [`crate::index::NO_SLOT`] leaves what
-    /// is there.
+    /// Copies the row in each slot to its place in the tensor. [`crate::index::NO_SLOT`] leaves
+    /// what is there.
     pub(crate) fn gather(
         &mut self,
         slots: &[u32],
@@ -121,7 +121,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The staged rows, from the first on, to these positions of the tensor.
+    /// Copies the staged rows, from the first on, to these positions of the tensor.
     pub(crate) fn place_staged(
         &mut self,
         positions: &[u32],
@@ -135,7 +135,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Tensor to slots.
+    /// Copies rows of the tensor to slots.
     pub(crate) fn keep(
         &mut self,
         tensor: &BatchTensor,
@@ -149,7 +149,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Slots to host memory, one row per slot. Waits.
+    /// Reads slots to host memory, one row per slot. Waits.
     pub(crate) fn read(&mut self, slots: &[u32], out: &mut [u8]) -> Result<(), DeviceError> {
         match &mut self.bytes {
             Bytes::Host(host) => {

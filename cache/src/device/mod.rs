@@ -1,7 +1,7 @@
 //! Rows on an accelerator, or, where there is none, in host memory behind the same interface.
 //!
-//! Tests run the CUDA side on a GPU where there is one (`benches/notes/gpu.md` has figures of an
-//! H100), and everywhere against a simulated driver that executes everything as late as CUDA's
+//! Tests run the CUDA side on a GPU where there is one; `benches/notes/gpu.md` has figures of an
+//! H100. Everywhere they run it on a simulated driver that executes everything as late as CUDA's
 //! rules allow.
 
 mod cuda;
@@ -25,7 +25,7 @@ pub(crate) use memory::{Memory, RowMove};
 
 use cuda::CudaDevice;
 
-/// Where the rows of a [`DeviceTier`] lie. Cheap to clone; all clones share the compiled kernel.
+/// Memory of the rows of a [`DeviceTier`]. Cheap to clone; all clones share the compiled kernel.
 #[derive(Clone)]
 pub struct Device {
     kind: Kind,
@@ -67,14 +67,14 @@ impl Device {
         })
     }
 
-    /// Returns whether rows lie in host memory.
+    /// Returns whether rows are in host memory.
     #[must_use]
     pub fn is_host(&self) -> bool {
         matches!(self.kind, Kind::Host)
     }
 
-    /// Bytes that the device has free (`cuMemGetInfo`); `None` for host memory, where the system
-    /// and its control groups have to be asked.
+    /// Returns the bytes that the device has free (`cuMemGetInfo`). It is `None` for host memory:
+    /// the system and its control groups have that number.
     ///
     /// Fails when the driver does.
     pub fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {

@@ -34,7 +34,7 @@ impl BatchTensor {
         Ok(())
     }
 
-    /// Bytes that fit.
+    /// Returns the bytes that fit.
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
         match &self.rows {
@@ -43,7 +43,7 @@ impl BatchTensor {
         }
     }
 
-    /// Bytes of the batch that was gathered last.
+    /// Returns the bytes of the batch that was gathered last.
     #[must_use]
     pub fn n_bytes(&self) -> usize {
         self.n_bytes
@@ -59,8 +59,8 @@ impl BatchTensor {
     }
 
     /// Returns the memory, where it is a CUDA device's; the batch is its first
-    /// [`BatchTensor::n_bytes`]. It is used like any `CudaSlice`, on any stream of the device:
-    /// cudarc lets the use wait for the gather, and the next gather for the use.
+    /// [`BatchTensor::n_bytes`]. It is used like any `CudaSlice`, on any stream of the device. By
+    /// cudarc the use waits for the gather, and the next gather for the use.
     #[must_use]
     pub fn as_cuda(&self) -> Option<&CudaSlice<u8>> {
         match &self.rows {

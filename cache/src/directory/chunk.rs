@@ -4,8 +4,8 @@ use crate::ghosts::Ghosts;
 use crate::index::{REMEMBERED, RowIndex};
 use crate::slots::NO_SLOT;
 
-/// Ids looked up before anything is done with them: enough to keep many memory accesses in
-/// flight, few enough that their slots stay in the nearest cache.
+/// Ids looked up before any is processed. These are enough to keep many memory accesses in flight,
+/// and few enough for their slots to stay in the nearest cache.
 pub(crate) const CHUNK_IDS: usize = 256;
 
 /// The hits of a chunk.
@@ -19,7 +19,7 @@ impl Hits {
         Self { slots: [0; CHUNK_IDS], positions: [0; CHUNK_IDS] }
     }
 
-    /// The slots found, without [`NO_SLOT`], and their positions, counted on from `first`.
+    /// Returns the slots found, without [`NO_SLOT`], and their positions, counted from `first`.
     #[inline]
     pub(super) fn of(&mut self, first: u32, found: &[u32]) -> (&[u32], &[u32]) {
         let mut n = 0;

@@ -1,5 +1,5 @@
-//! Rows that others read where they lie, without asking again: as long as that may be, no slot that
-//! has had a row gets another.
+//! Rows that others read in place, without asking again. Meanwhile no slot that has had a row gets
+//! another.
 
 use super::{CHUNK_IDS, Directory};
 use crate::slots::NO_SLOT;
@@ -8,8 +8,8 @@ use crate::slots::NO_SLOT;
 #[derive(Default)]
 pub(super) struct Leases {
     n_leases: u32,
-    /// Whether a row found no slot for that: nothing more is lent until all is back, and it comes
-    /// again.
+    /// Whether a row found no slot because of leases. Then no new lease begins until all have
+    /// ended, and the row comes again.
     is_slot_wanted: bool,
 }
 
@@ -20,9 +20,10 @@ impl Leases {
 }
 
 impl Directory {
-    /// [`Directory::lookup`] where all ids are resident, as long as rows can stay where they are
-    /// although they are [lent](Self::lease): while no row has to go for another, and none that was
-    /// taken out and came again waits for a slot. Else returns `false`, without any change.
+    /// Does a [`Directory::lookup`] if all ids are resident and rows can stay in place while they
+    /// are [lent](Self::lease). They can as long as no row must be evicted for another, and no
+    /// removed row that was admitted again waits for a slot. Else returns `false`, without any
+    /// change.
     pub fn lookup_for_lease(&mut self, ids: &[u32], slots: &mut Vec<u32>) -> bool {
         let has_room = self.slots.n_slots() == self.id_space || self.slots.has_unused();
         if !has_room || self.leases.is_slot_wanted {
@@ -44,8 +45,8 @@ impl Directory {
         are_resident
     }
 
-    /// Lends all slots: until as many [`Directory::end_lease`] no slot that has had a row gets
-    /// another. Rows that come meanwhile go to slots that never had one, or are not kept.
+    /// Lends all slots. Until as many calls of [`Directory::end_lease`], no slot that has had a row
+    /// gets another. Rows that come meanwhile go to slots that never had one, or are not kept.
     pub fn lease(&mut self) {
         self.leases.n_leases += 1;
     }
@@ -61,7 +62,7 @@ impl Directory {
         self.leases = Leases { n_leases, is_slot_wanted };
     }
 
-    /// A slot that is not read while rows are lent.
+    /// Returns a slot that no lease covers, for none has had a row.
     pub(super) fn take_unused(&mut self) -> Option<u32> {
         let slot = self.slots.take_unused();
         self.leases.is_slot_wanted |= slot.is_none();

@@ -66,7 +66,7 @@ pub struct TierStats {
     pub misses: u64,
     /// Rows stored.
     pub admissions: u64,
-    /// Rows that had to go for another.
+    /// Rows evicted for others.
     pub evictions: u64,
     /// Rows that were taken out by [`Directory::remove`].
     pub removals: u64,
@@ -91,7 +91,7 @@ pub enum DirectoryError {
     /// The policy cannot work with its inputs.
     #[error(transparent)]
     Policy(#[from] NeedsPlan),
-    /// The memory could not be had.
+    /// The memory cannot be allocated.
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
@@ -135,22 +135,23 @@ impl Directory {
             .saturating_add(spec.planned_bytes(n_slots, id_space))
     }
 
-    /// For `oracle`: for each position of the batch to come, the batch that uses its id next, as
-    /// [`crate::policy::next_uses`] returns them. Batches are numbered from 0 in the order of their
-    /// lookups. A batch that is not announced is taken as the last use of its rows. Others ignore
-    /// it.
+    /// Sets, for `oracle`, the next uses of the batch to come: for each position the batch that
+    /// uses its id next, as [`crate::policy::next_uses`] returns them. Batches are numbered from 0
+    /// in the order of their lookups. A batch that is not announced is taken as the last use of its
+    /// rows. Other policies ignore it.
     pub fn announce(&mut self, next_uses: &[u32]) {
         self.policy.announce(next_uses);
     }
 
-    /// For `frequency`: the rows of the next epoch, best first. Rows that are not among as many as
-    /// there are slots give way as [`Directory::wanted`] ones come. Others ignore it.
+    /// Sets, for `frequency`, the rows of the next epoch, best first. As many of them count as
+    /// there are slots. All other rows give way as [`Directory::wanted`] ones come. Other policies
+    /// ignore it.
     pub fn retarget(&mut self, ids: &[u32]) {
         self.policy.retarget(ids);
     }
 
-    /// A batch begins. Writes the slot of each id, or [`NO_SLOT`], to `slots`. An id outside the
-    /// id space misses.
+    /// Begins a batch. Writes the slot of each id, or [`NO_SLOT`], to `slots`. An id outside the id
+    /// space misses.
     pub fn lookup(&mut self, ids: &[u32], slots: &mut Vec<u32>) {
         slots.clear();
         slots.resize(ids.len(), NO_SLOT);
@@ -159,7 +160,7 @@ impl Directory {
         });
     }
 
-    /// [`Self::lookup`] in pieces: `on_found` sees the slots from a position on.
+    /// Does a [`Self::lookup`] in pieces: `on_found` gets the slots from a position on.
     pub(crate) fn lookup_with(&mut self, ids: &[u32], on_found: impl FnMut(usize, &[u32])) {
         self.begin_with(ids, |index, _, ids, found| index.find(ids, found), on_found);
     }
@@ -194,17 +195,18 @@ impl Directory {
         self.stats.misses += ids.len() as u64 - n_hits;
     }
 
-    /// Rows that the policy wants beside those that the batch misses, at most one per slot: the
-    /// owner reads them with these, at best in one pull, and admits them. They may be among the
-    /// misses too, and those that do not come are no loss but a chance.
+    /// Writes the rows that the policy wants beside those that the batch misses, at most one per
+    /// slot. The owner reads them with the misses, at best in one pull, and admits them. They may
+    /// be among the misses too. The policy does not need them: rows that do not come are only a
+    /// lost chance.
     pub fn wanted(&self, ids: &mut Vec<u32>) {
         ids.clear();
         ids.extend(self.policy.wanted().iter().filter(|&&id| self.index.get(id) == NO_SLOT));
     }
 
-    /// Changes whenever [`Directory::wanted`] may give rows that it did not give the last time.
-    /// While it stays the same these are the rows given then that are not resident yet, which are
-    /// fewer to look for.
+    /// Returns a number that changes whenever [`Directory::wanted`] may return rows that it did not
+    /// return before. While it stays the same, the wanted rows are those of the last call that are
+    /// not resident yet, which are fewer to look for.
     #[must_use]
     pub fn wanted_revision(&self) -> u64 {
         self.policy.wanted_revision() + self.stats.removals
@@ -240,7 +242,7 @@ impl Directory {
         self.stats.admissions += placements.len() as u64;
     }
 
-    /// Offers an id of a chunk. One that has to go for it is left in the chunk, and in the index.
+    /// Offers an id of a chunk. An evicted id is left in the chunk, and in the index.
     #[inline]
     fn admit_one(&mut self, chunk: &mut Chunk, at: usize, placements: &mut Vec<Placement>) {
         let ((id, position), home) = (chunk.offers[at], chunk.homes[at]);
@@ -294,8 +296,8 @@ impl Directory {
         }
     }
 
-    /// Takes rows out, for they have changed elsewhere: the next lookup of these ids misses. Ids
-    /// that are not resident, or stand twice, are fine. A pinned slot stays as it is.
+    /// Removes rows that have changed elsewhere: the next lookup of these ids misses. Ids may
+    /// repeat, and need not be resident. A pinned slot stays as it is.
     pub fn remove(&mut self, ids: &[u32]) {
         for &id in ids {
             let slot = self.index.get(id);
@@ -310,8 +312,8 @@ impl Directory {
     }
 
     /// Keeps `slots` as they are until the ticket is released, over any number of batches;
-    /// [`NO_SLOT`] may stand among them. For rows that are read where they lie, after the next
-    /// batch has begun: a lookup that copies rows out needs none, for a batch holds its slots.
+    /// [`NO_SLOT`] may be among them. This is for rows that are read in place after the next batch
+    /// has begun. A lookup that copies rows out needs no pins, for a batch holds its slots.
     ///
     /// # Panics
     ///
@@ -337,13 +339,13 @@ impl Directory {
         self.index.get(id)
     }
 
-    /// Ids of all rows held, with their slots, in the order of slots.
+    /// Returns the ids of all rows held, with their slots, in the order of slots.
     pub fn residents(&self) -> impl Iterator<Item = (u32, u32)> {
         self.slots.residents()
     }
 
-    /// Ids of all rows held: first those that the policy knows to be read again, where it keeps
-    /// that, and each kind in the order of slots.
+    /// Returns the ids of all resident rows. If the policy knows which are read again, these come
+    /// first. Each group is in the order of slots.
     #[must_use]
     pub fn hottest(&self) -> Vec<u32> {
         let is_hot = |&(_, slot): &(u32, u32)| self.policy.is_hot(slot);
@@ -382,7 +384,7 @@ impl Directory {
         self.slots.bytes() + self.ghosts.bytes() + self.index.bytes() + self.policy.bytes()
     }
 
-    /// Counts since the start.
+    /// Returns counts since the start.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.stats

@@ -13,7 +13,7 @@ fn serve(directory: &mut Directory, ids: &[u32]) -> usize {
     ids.len() - misses.len()
 }
 
-/// Hits of a whole trace.
+/// Returns the hits of a whole trace.
 fn hits(spec: &PolicySpec, n_slots: u32, batches: &[Vec<u32>]) -> usize {
     let mut directory = Directory::new(n_slots, 100, spec).unwrap();
     let ids = batches.concat();
@@ -39,7 +39,7 @@ fn reactive() -> impl Iterator<Item = PolicySpec> {
     PolicyKind::ALL.into_iter().filter_map(|kind| PolicySpec::try_from(kind).ok())
 }
 
-/// Policies that need a plan, but for the oracle.
+/// Returns the policies that need a plan, but for the oracle.
 fn planned(id_space: u32) -> [PolicySpec; 4] {
     let ids: std::sync::Arc<[u32]> = (0..id_space).rev().step_by(2).collect();
     let candidates =
@@ -76,7 +76,7 @@ fn best(batches: &[Vec<u32>], n_slots: usize) -> usize {
     reached.into_values().max().unwrap_or(0)
 }
 
-/// Batches of distinct ids, as samplers give them.
+/// Returns batches of distinct ids, like those of samplers.
 fn batches(ids: u32, longest: usize, most: usize) -> impl Strategy<Value = Vec<Vec<u32>>> {
     let batch = prop::collection::hash_set(0..ids, 0..=longest);
     prop::collection::vec(batch.prop_map(|ids| ids.into_iter().collect()), 0..most)
@@ -194,7 +194,7 @@ proptest! {
     }
 }
 
-/// Returns one id after the other, in batches of one.
+/// Returns the ids of a trace that miss, in batches of one.
 fn misses_one_by_one(spec: &PolicySpec, n_slots: u32, trace: &[u32]) -> Vec<u32> {
     let mut directory = Directory::new(n_slots, 100, spec).unwrap();
     trace.iter().copied().filter(|&id| serve(&mut directory, &[id]) == 0).collect()

@@ -25,8 +25,8 @@ impl RowIndex {
     /// that they replace are removed together.
     pub(crate) const SLACK_IDS: usize = 128;
 
-    /// An index for ids below `id_space` of which at most `n_ids` have an entry at a time: dense or
-    /// sparse, whichever takes less memory.
+    /// Returns an index for ids below `id_space`, of which at most `n_ids` have an entry at a time.
+    /// It is dense or sparse, whichever takes less memory.
     ///
     /// At the same size a dense index is faster (one line, no hash). A larger one is not, for it
     /// pushes everything else out of the processor's caches.
@@ -45,7 +45,7 @@ impl RowIndex {
         })
     }
 
-    /// Memory that [`RowIndex::new`] will take, in bytes.
+    /// Returns the memory that [`RowIndex::new`] will take, in bytes.
     pub(crate) fn planned_bytes(id_space: u32, n_ids: u32) -> usize {
         if n_ids == 0 {
             return 0;
@@ -53,7 +53,7 @@ impl RowIndex {
         dense_bytes(id_space).min(SparseIndex::planned_bytes(n_ids))
     }
 
-    /// Memory taken, in bytes.
+    /// Returns the memory taken, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Dense(slots) => slots.bytes(),
@@ -91,13 +91,13 @@ impl RowIndex {
         }
     }
 
-    /// The slot of one id, or [`NO_SLOT`].
+    /// Returns the slot of one id, or [`NO_SLOT`].
     #[inline]
     pub(crate) fn get(&self, id: u32) -> u32 {
         slot_of(self.entry(self.home(id), id))
     }
 
-    /// Where to look for an id.
+    /// Returns the place where the look-up of an id starts.
     #[inline]
     pub(crate) fn home(&self, id: u32) -> u32 {
         match self {
@@ -106,7 +106,7 @@ impl RowIndex {
         }
     }
 
-    /// The entry of one id, or [`NO_SLOT`].
+    /// Returns the entry of one id, or [`NO_SLOT`].
     #[inline]
     pub(crate) fn entry(&self, home: u32, id: u32) -> u32 {
         match self {

@@ -17,8 +17,8 @@ const N_AHEAD: usize = 32;
 /// fewer than 2³¹ ids have one.
 const PROBE: u32 = u32::MAX - 1;
 
-/// One cache line. Its entries stand together at its start, so that it is full when its last one
-/// is taken.
+/// One cache line. Its entries are adjacent from its start, so that it is full when its last one is
+/// taken.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line {
@@ -92,7 +92,7 @@ impl SparseIndex {
         (2 * n_ids as usize + RowIndex::SLACK_IDS + 1).div_ceil(LINE_IDS)
     }
 
-    /// Memory that [`SparseIndex::new`] will take, in bytes.
+    /// Returns the memory that [`SparseIndex::new`] will take, in bytes.
     pub(super) fn planned_bytes(n_ids: u32) -> usize {
         size_of::<Line>() * Self::n_lines(n_ids)
     }
@@ -101,8 +101,8 @@ impl SparseIndex {
         self.lines.bytes()
     }
 
-    /// The line where the probe for `id` starts: a hash, scaled to the table. One product alone
-    /// would send runs of ids, which rows in a good order are, to a few crowded places.
+    /// Returns the line where the probe for `id` starts: a hash, scaled to the table. One product
+    /// alone would send runs of ids, which rows in a good order are, to a few crowded places.
     #[inline]
     pub(super) fn home(&self, id: u32) -> u32 {
         self.home_among(id, self.lines.len())
@@ -126,7 +126,7 @@ impl SparseIndex {
 
     /// Writes the entry of each id, or [`NO_SLOT`].
     pub(super) fn find(&self, ids: &[u32], entries: &mut [u32]) {
-        // Lines are asked for well before they are looked at. Until then their numbers stand in the
+        // Lines are prefetched well before they are read. Until then their numbers are in the
         // places of the entries.
         self.locate(&ids[..ids.len().min(N_AHEAD)], &mut entries[..ids.len().min(N_AHEAD)]);
         let lines: &[Line] = &self.lines;
@@ -151,7 +151,7 @@ impl SparseIndex {
         }
     }
 
-    /// The entry of an id, or [`NO_SLOT`].
+    /// Returns the entry of an id, or [`NO_SLOT`].
     #[inline]
     pub(super) fn get(&self, home: u32, id: u32) -> u32 {
         let lines: &[Line] = &self.lines;

@@ -1,7 +1,7 @@
 //! A set of small numbers that knows its highest.
 
-/// A set of small numbers that finds the highest below a bound: words of bits, and over them words
-/// that say which of these are not 0.
+/// A set of small numbers that finds the highest below a bound. It has words of bits, and over them
+/// words with a bit for each word that is not 0.
 pub(super) struct BitTree {
     /// The numbers first; each level has a bit per word of the one before.
     levels: Vec<Vec<u64>>,
@@ -52,7 +52,7 @@ impl BitTree {
         }
     }
 
-    /// The highest number in the set that is at most `bound`.
+    /// Returns the highest number in the set that is at most `bound`.
     #[inline]
     pub(super) fn last_up_to(&self, bound: u32) -> Option<u32> {
         let (mut at, mut mask) = (bound as usize, bits_up_to(bound));

@@ -53,12 +53,12 @@ impl Buckets {
         }
     }
 
-    /// The highest bucket that has slots, held or not.
+    /// Returns the highest bucket that has slots, held or not.
     pub(super) fn highest_taken(&self) -> Option<u32> {
         self.taken.last_up_to(self.n_buckets.checked_sub(1)?)
     }
 
-    /// The slot to give up first among those not held, and its bucket.
+    /// Returns the slot to give up first among those not held, and its bucket.
     #[inline]
     pub(super) fn highest(&mut self, slots: &Slots) -> Option<(u32, u32)> {
         let batch = slots.batch();

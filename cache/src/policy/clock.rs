@@ -1,8 +1,8 @@
 //! CLOCK (Corbató 1968), in batches.
 //!
 //! - A hit sets the slot's bit.
-//! - A new row takes the slot under the hand if its bit is clear; else the bit is cleared, the
-//!   hand moves on, and it tries again. The hand passes held slots and leaves their bits.
+//! - A new row takes the slot under the hand if its bit is clear. Else the bit is cleared, the hand
+//!   moves on, and it tries again. The hand passes held slots and leaves their bits.
 //! - A new row starts with a clear bit: most rows of a batch are not seen again soon, and must
 //!   not outlive those that are.
 

@@ -4,7 +4,7 @@
 //! - Ids in order of degree, highest first; ties: lower id first.
 //! - The first of them, one per slot, are the target; it never changes.
 
-/// Ids in the order in which `degree` prefers them; `degrees[i]` is the degree of `ids[i]`.
+/// Returns ids in the order in which `degree` prefers them; `degrees[i]` is the degree of `ids[i]`.
 ///
 /// # Panics
 ///

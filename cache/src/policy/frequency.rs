@@ -15,7 +15,7 @@ pub fn rank_by_frequency(accesses: &[u32]) -> Vec<u32> {
     ranked(sorted.chunk_by(u32::eq).map(|uses| (uses[0], uses.len() as u32)).collect())
 }
 
-/// Ids in descending order of their weight, then ascending.
+/// Returns ids in descending order of their weight, then ascending.
 pub(super) fn ranked(mut weighted: Vec<(u32, u32)>) -> Vec<u32> {
     weighted.sort_unstable_by_key(|&(id, weight)| (std::cmp::Reverse(weight), id));
     weighted.into_iter().map(|(id, _)| id).collect()

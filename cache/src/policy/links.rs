@@ -37,7 +37,7 @@ impl Links {
     pub(crate) const SLOT_BYTES: usize = size_of::<Link>();
     pub(crate) const LIST_BYTES: usize = size_of::<Link>() + size_of::<Scan>();
 
-    /// Empty lists.
+    /// Returns empty lists.
     pub(crate) fn new(n_slots: u32, n_lists: u32) -> Result<Self, MemoryError> {
         let mut links: HugeVec<Link> = HugeVec::new(n_slots as usize + n_lists as usize)?;
         for (end, link) in (n_slots..).zip(&mut links[n_slots as usize..]) {
@@ -89,8 +89,8 @@ impl Links {
         self.prev_of(end) == end
     }
 
-    /// The slot nearest to the back that is not held. Slots once found held are passed over for
-    /// the rest of the batch, so that a batch pays for each of them once.
+    /// Returns the slot nearest to the back that is not held. Slots once found held are passed over
+    /// for the rest of the batch, so that a batch pays for each of them once.
     #[inline]
     pub(crate) fn oldest(&mut self, list: u32, slots: &Slots) -> Option<u32> {
         let (end, batch) = (self.end(list), slots.batch());

@@ -60,15 +60,15 @@ pub(crate) struct Offer {
 /// any number of admissions. In an admission `choose`, then in pieces `retain`, `prepare`, and for
 /// each new row, when no slot is free, `evict`, and `insert`.
 pub(crate) trait Policy: Send {
-    /// For each position of the batch to come: the batch that uses its id next.
+    /// Sets for each position of the batch to come the batch that uses its id next.
     fn announce(&mut self, _next_uses: &[u32]) {}
 
-    /// The best rows are these, best first.
+    /// Sets the best rows, best first.
     fn retarget(&mut self, _ids: &[u32]) {}
 
     fn begin_batch(&mut self) {}
 
-    /// A piece of the batch is looked up.
+    /// Notes the look-up of a piece of the batch.
     fn on_lookup(&mut self, _piece: &Piece<'_>, _slots: &mut Slots) {}
 
     fn end_lookup(&mut self, _slots: &Slots) {}
@@ -78,7 +78,7 @@ pub(crate) trait Policy: Send {
         true
     }
 
-    /// These ids are offered next: reads what that needs, so that the cache misses overlap.
+    /// Reads what the next offers of these ids need, so that cache misses overlap.
     fn prepare(&mut self, _ids: &[u32], _slots: &Slots) {}
 
     /// Returns the rows that the policy wants beside those that miss, some of them resident.
@@ -91,8 +91,8 @@ pub(crate) trait Policy: Send {
         0
     }
 
-    /// Puts the positions of an admission into the order in which they shall be offered, without
-    /// those that shall not be: in `chosen`, which is empty; `false` when all shall, as they are.
+    /// Puts the positions of an admission that shall be offered into `chosen`, which is empty, in
+    /// the order of offers. Returns `false` when all shall be offered as they are.
     fn choose(&mut self, _positions: &[u32], _chosen: &mut Vec<u32>) -> bool {
         false
     }
@@ -100,20 +100,20 @@ pub(crate) trait Policy: Send {
     /// Takes out of an admission, of ids and positions, what shall certainly not be kept.
     fn retain(&mut self, _offers: &mut Vec<(u32, u32)>, _slots: &Slots) {}
 
-    /// Returns up a slot, which is not held, for a new row; `None` when the row shall not be kept.
+    /// Gives up a slot, which is not held, for a new row; `None` when the row shall not be kept.
     fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32>;
 
-    /// Asked once after each `evict`: whether the row that goes or, when none does, the one that
-    /// shall not be kept, is to be remembered among the last [`PolicySpec::n_ghosts`] such rows.
-    /// One that comes back is remembered no more.
+    /// Returns whether a row is remembered among the last [`PolicySpec::n_ghosts`] such rows.
+    /// Called once after each `evict`, for the evicted row or, when there is none, the row that is
+    /// not kept. A row that comes back is no longer remembered.
     fn remembers(&mut self) -> bool {
         false
     }
 
-    /// A new row is in a slot that was free or was given up.
+    /// Notes a new row in a slot that was free or was given up.
     fn insert(&mut self, _offer: Offer, _slot: u32, _slots: &mut Slots) {}
 
-    /// The row in `slot` was taken out.
+    /// Notes that the row in `slot` was removed.
     fn on_remove(&mut self, _id: u32, _slot: u32, _slots: &mut Slots) {}
 
     /// Returns whether the row in `slot` was read since the policy last thought of giving it up,

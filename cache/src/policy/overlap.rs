@@ -1,9 +1,8 @@
 //! `overlap`: CaPGNN's JACA (section 4.2, Eq. 2).
 //!
 //! - The priority of a row is its overlap ratio R(v): in how many partitions it is a halo node.
-//! - While slots are free every row is kept. After that a new row replaces the row of the lowest
-//!   R among those not held, the oldest of these first, if its own R is higher; else it is not
-//!   kept.
+//! - While slots are free every row is kept. After that a new row replaces the row of the lowest R
+//!   among those not held, the oldest of these first. If its own R is not higher it is not kept.
 
 use std::hint::black_box;
 use std::sync::Arc;

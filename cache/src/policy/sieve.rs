@@ -3,8 +3,8 @@
 //! - A queue in the order in which slots were filled. A hit marks its slot as visited and moves
 //!   nothing; a new row starts unvisited at the front.
 //! - The hand starts at the back. While the slot under it is visited, the mark is cleared and the
-//!   hand moves towards the front; past the front it starts at the back again. The first slot
-//!   that is not visited is taken, and the hand stays in front of it.
+//!   hand moves towards the front. Past the front it starts at the back again. The first slot that
+//!   is not visited is taken, and the hand stays in front of it.
 //! - The hand passes held slots and leaves their marks.
 
 use super::{Offer, Piece, Policy};

@@ -95,7 +95,7 @@ impl TryFrom<PolicyKind> for PolicySpec {
 }
 
 impl PolicySpec {
-    /// The same for a tier that is asked for some ids only: without what is known of others.
+    /// Returns the same for a tier that is asked for some ids only, without the inputs for others.
     pub(crate) fn among(&self, is_asked: impl Fn(u32) -> bool) -> Self {
         let asked = |ids: &[u32]| ids.iter().copied().filter(|&id| is_asked(id)).collect();
         match self {
@@ -148,12 +148,13 @@ impl PolicySpec {
         }
     }
 
-    /// Rows that are gone and that the policy wants to know again: see [`Policy::remembers`].
+    /// Returns the number of removed rows that the policy remembers, see [`Policy::remembers`].
     pub(crate) fn n_ghosts(&self, n_slots: u32) -> u32 {
         if matches!(self, Self::S3Fifo) { s3_fifo::n_ghosts(n_slots) } else { 0 }
     }
 
-    /// Memory that [`PolicySpec::build`] will take, in bytes. Grows with the number of slots.
+    /// Returns the memory that [`PolicySpec::build`] will take, in bytes. It grows with the number
+    /// of slots.
     pub(crate) fn planned_bytes(&self, n_slots: u32, id_space: u32) -> usize {
         match self {
             Self::None | Self::Unbounded => 0,

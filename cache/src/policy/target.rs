@@ -1,9 +1,10 @@
 //! Keeps exactly the given rows: the common part of `degree` and `frequency`.
 //!
 //! - The target is the first ids of a ranking, one per slot. Only they are admitted.
-//! - When the target changes, slots whose row is no longer in it are given up, the lowest first, as
-//!   rows of the new target come; until then they serve. A hand looks for them when one is needed:
-//!   it passes rows of the new target and of the batch, so a change costs no walk of all slots.
+//! - When the target changes, slots whose row is no longer in it are given up as rows of the new
+//!   target come, the lowest first. Until then they serve. A hand looks for them when one is
+//!   needed, and passes rows of the new target and of the batch. So a change costs no walk of all
+//!   slots.
 
 use super::{Offer, Policy};
 use crate::huge_vec::{HugeVec, MemoryError};
@@ -29,7 +30,8 @@ impl Target {
         (id_space as usize).div_ceil(64) * size_of::<u64>() + n_slots as usize * size_of::<u32>()
     }
 
-    /// `ids`, best first; those that repeat count once, those outside the id space not at all.
+    /// Returns a target of `ids`, best first. Ids that repeat count once, those outside the id
+    /// space not at all.
     pub(super) fn new(ids: &[u32], n_slots: u32, id_space: u32) -> Result<Self, MemoryError> {
         let mut target = Self {
             members: HugeVec::new((id_space as usize).div_ceil(64))?,
@@ -109,7 +111,7 @@ impl Policy for Target {
         while let Some(slot) = self.next_candidate() {
             let id = slots.id(slot);
             if id == VACANT || self.has(id) {
-                continue; // still wanted, or removed and perhaps filled anew
+                continue; // still wanted, or removed and perhaps filled again
             }
             if !slots.is_held(slot) {
                 return Some(slot);

@@ -12,10 +12,10 @@ use crate::slots::NO_SLOT;
 
 /// A policy in the plainest form: ids instead of slots, searches instead of links.
 pub(crate) trait Naive {
-    /// For the policies that need more than ids: the next uses of the batch to come.
+    /// Begins a batch, for policies that need its next uses.
     fn begin_batch(&mut self) {}
 
-    /// The best rows, each once, as many as there are slots.
+    /// Sets the best rows, each once, as many as there are slots.
     fn retarget(&mut self, _ids: &[u32]) {}
 
     fn used(&mut self, _ids: &[u32]) {}
@@ -33,7 +33,7 @@ pub(crate) trait Naive {
     fn remove(&mut self, id: u32);
 }
 
-/// A row that was not here before.
+/// Returns the offer of a row that was not here before.
 pub(crate) fn offer(id: u32) -> Offer {
     Offer { id, position: 0, is_remembered: false }
 }
@@ -51,7 +51,7 @@ impl Order {
         self.0.push_front(id);
     }
 
-    /// Whether it was there.
+    /// Takes an id out; returns whether it was there.
     pub(crate) fn take(&mut self, id: u32) -> bool {
         let at = self.0.iter().position(|&at| at == id);
         at.and_then(|at| self.0.remove(at)).is_some()

@@ -13,9 +13,9 @@ const MOST_STRUCK: usize = 8;
 /// Queues, numbered from 0, each slot in at most one of them. The word of a slot in a ring is its
 /// place there, so the owner of the queues owns the words of the slots.
 ///
-/// Rings rather than lists: the next slots to go stand side by side, so what giving them up needs
-/// can be read ahead, and a slot that moves leaves its neighbours alone. When a ring is full what
-/// is struck out of it is closed up.
+/// These are rings rather than lists. The next slots to go are adjacent, so the data for giving
+/// them up can be prefetched. A slot that moves leaves its neighbours alone. A full ring is
+/// compacted: entries that are struck out are removed.
 pub(crate) struct Queues {
     /// One region for each ring.
     entries: HugeVec<u32>,
@@ -33,17 +33,18 @@ pub(crate) struct QueueSize {
 }
 
 impl QueueSize {
-    /// For slots that leave in any order.
+    /// Returns the size for slots that leave in any order.
     pub(crate) fn any_order(n_slots: u32) -> Self {
         Self { n_slots, n_spare: n_slots }
     }
 
-    /// For slots that seldom leave out of turn.
+    /// Returns the size for slots that seldom leave out of turn.
     pub(crate) fn in_turn(n_slots: u32) -> Self {
         Self { n_slots, n_spare: n_slots / 4 }
     }
 
-    /// One entry stays empty, which distinguishes a full ring from an empty one.
+    /// Returns the entries of the region. One stays empty, which distinguishes a full ring from an
+    /// empty one.
     fn n_entries(self) -> usize {
         self.n_slots as usize + self.n_spare as usize + 2
     }
@@ -93,7 +94,7 @@ impl Queues {
             + size_of_val(sizes) / size_of::<QueueSize>() * size_of::<Ring>()
     }
 
-    /// Empty queues.
+    /// Returns empty queues.
     ///
     /// Fails when they have more than 2³² entries, or there is no memory.
     pub(crate) fn new(sizes: &[QueueSize]) -> Result<Self, MemoryError> {
@@ -120,7 +121,7 @@ impl Queues {
         self.rings[queue as usize].n_slots
     }
 
-    /// The queue that a slot is in.
+    /// Returns the queue that a slot is in.
     #[inline]
     pub(crate) fn queue_of(&self, slot: u32, slots: &Slots) -> u32 {
         let place = slots.word(slot);
@@ -154,7 +155,7 @@ impl Queues {
         moving.iter().for_each(|&slot| self.entries.prefetch(slots.word(slot) as usize));
     }
 
-    /// The slot at the back.
+    /// Returns the slot at the back.
     #[inline]
     pub(crate) fn back(&mut self, queue: u32) -> Option<u32> {
         let ring = &mut self.rings[queue as usize];
@@ -173,18 +174,19 @@ impl Queues {
         None
     }
 
-    /// The slot in front of another one, which is in the queue.
+    /// Returns the slot in front of another one, which is in the queue.
     #[inline]
     pub(crate) fn before(&self, queue: u32, slot: u32, slots: &Slots) -> Option<u32> {
         self.from(queue, slots.word(slot)).nth(1)
     }
 
-    /// About `n` slots from the back on, held or not, for reading ahead; see [`Queues::next`].
+    /// Returns about `n` slots from the back on, held or not, for prefetching; see
+    /// [`Queues::next`].
     pub(crate) fn next_of_all(&self, queue: u32, n: usize) -> impl Iterator<Item = u32> {
         self.few_from(queue, self.rings[queue as usize].back, n)
     }
 
-    /// The same from one that is in the queue on, or from the back.
+    /// Returns the same from a slot of the queue on, or from the back.
     pub(crate) fn onwards(
         &self,
         queue: u32,
@@ -209,8 +211,8 @@ impl Queues {
         places.take_while(|&at| at != ring.front).map(|at| entries[at as usize])
     }
 
-    /// The slot nearest to the back that is not held. Slots once found held are passed over for
-    /// the rest of the batch, so that a batch pays for each of them once.
+    /// Returns the slot nearest to the back that is not held. Slots once found held are passed over
+    /// for the rest of the batch, so that a batch pays for each of them once.
     #[inline]
     pub(crate) fn oldest(&mut self, queue: u32, slots: &mut Slots) -> Option<u32> {
         let at = self.oldest_place(queue, slots)?;
@@ -250,9 +252,9 @@ impl Queues {
         is_found.then_some(at)
     }
 
-    /// About `n` slots that are looked at next when slots are given up, for reading ahead. Fewer
-    /// where much is struck out: while slots come free otherwise no search passes that, and a walk
-    /// over it each time would cost more than it saves.
+    /// Returns about `n` slots that are looked at next when slots are given up, for prefetching. It
+    /// returns fewer where much is struck out. While slots come free otherwise no search passes
+    /// that, and a walk over it each time would cost more than it saves.
     pub(crate) fn next(&self, queue: u32, n: usize, slots: &Slots) -> impl Iterator<Item = u32> {
         self.few_from(queue, self.rings[queue as usize].scan_start(slots), n)
     }
@@ -287,7 +289,7 @@ impl Queues {
         ring.scan.at = ring.back;
     }
 
-    /// The slots of a queue, front first.
+    /// Returns the slots of a queue, front first.
     #[cfg(test)]
     pub(crate) fn slots(&self, queue: u32) -> Vec<u32> {
         let mut slots: Vec<u32> = self.from(queue, self.rings[queue as usize].back).collect();

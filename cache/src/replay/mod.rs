@@ -21,15 +21,15 @@ use two_level::TwoLevels;
 pub enum TierSizes {
     /// One tier.
     One(u32),
-    /// A tier on each of some devices, to which the batches of each epoch belong in turn, over one
-    /// of the host that they share, all under the same policy. `ahead` is not for them, and nor is
-    /// `oracle`.
+    /// A tier on each of some devices, over one of the host that they share, all under the same
+    /// policy. The batches of each epoch belong to the devices in turn. `ahead` and `oracle` are
+    /// not for them.
     Two {
         /// How many devices; at least 1.
         n_devices: u16,
-        /// Policy of each device's tier.
+        /// Rows of each device's tier.
         device_rows: u32,
-        /// Policy of the host's.
+        /// Rows of the host's tier.
         host_rows: u32,
         /// Which rows a device and the host may have in common.
         inclusion: Inclusion,
@@ -43,9 +43,9 @@ pub struct ReplayInputs {
     pub next_uses: Option<Arc<[u32]>>,
     /// For `frequency`: the ranking of each epoch of the trace.
     pub rankings: Option<Arc<[Arc<[u32]>]>>,
-    /// Rows that a planned policy wants are brought before they are missed: when it starts, at
-    /// the start of an epoch (`frequency`), and in its rounds (`decay`). Otherwise a row comes
-    /// only when it is missed, and the policy decides whether it stays.
+    /// Rows that a planned policy wants are brought before they are missed. This is done when it
+    /// starts, at the start of an epoch (`frequency`), and in its rounds (`decay`). Otherwise a row
+    /// comes only when it is missed, and the policy decides whether it stays.
     pub ahead: bool,
 }
 
@@ -69,10 +69,10 @@ enum Tiers {
 /// Why there is no replay.
 #[derive(Debug, Error)]
 pub enum ReplayError {
-    /// A tier could not be had.
+    /// A tier cannot be made.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// A device's could not be had.
+    /// A device's tier cannot be made.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The host sees only what devices miss.
@@ -127,14 +127,14 @@ impl ReplayStats {
 }
 
 impl<'a> Replay<'a> {
-    /// Empty tiers before the first batch of `trace`.
+    /// Returns empty tiers before the first batch of `trace`.
     ///
     /// Fails when the policy's inputs make no sense, it is not for two tiers, or the system
     /// refuses the memory.
     ///
     /// # Panics
     ///
-    /// Fails when the inputs do not belong to the trace, or there are no devices.
+    /// When the inputs do not belong to the trace, or there are no devices.
     pub fn new(
         trace: &'a Trace,
         sizes: TierSizes,
@@ -198,7 +198,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns what it has come to so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn stats(&self) -> ReplayStats {
         let n_ahead = self.n_ahead;
@@ -266,9 +266,9 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Two tiers from outside: a row that neither has is a miss. Evictions are of copies, of which a
-/// row may have one in each tier; one that moves down has not gone. Admissions and removals count
-/// moves too.
+/// Returns the stats of two tiers as one: a row that neither has is a miss. Evictions are of
+/// copies; a row may have one in each tier, and one that moves down has not gone. Admissions and
+/// removals count moves too.
 fn as_one(levels: &TwoLevelStats) -> TierStats {
     TierStats {
         hits: levels.device.hits + levels.host.hits,

@@ -43,7 +43,7 @@ impl OneTier {
         self.directory.admit(ids, &self.misses, &mut self.placements);
     }
 
-    /// The last batch is over, and the policy receives the next epoch.
+    /// Ends the last batch and passes the next epoch to the policy.
     pub(super) fn retarget(&mut self, ranking: &[u32]) {
         self.directory.lookup(&[], &mut self.slots);
         self.directory.retarget(ranking);

@@ -85,7 +85,7 @@ fn replay_on(
     replay.stats()
 }
 
-/// Hits and evictions of a list of rows, the first to go first.
+/// Returns the hits and evictions of a list of rows, the first to be evicted first.
 fn naive(trace: &Trace, n_slots: usize, moves_hits: bool) -> (u64, u64) {
     let (mut rows, mut n_hits, mut n_evictions) = (Vec::<u32>::new(), 0, 0);
     for batch in 0..trace.n_batches() {
@@ -282,7 +282,8 @@ proptest! {
     }
 }
 
-/// Oracle needs one future, and unbounded no second tier.
+/// Returns whether a policy has two tiers: `oracle` needs one future, and `unbounded` no second
+/// tier.
 fn is_for_two(spec: &PolicySpec) -> bool {
     !matches!(spec.kind(), PolicyKind::Oracle | PolicyKind::Unbounded)
 }

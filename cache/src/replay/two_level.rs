@@ -32,9 +32,9 @@ pub(super) struct TwoLevels {
 }
 
 impl TwoLevels {
-    /// The batches of each epoch belong to the devices in turn. Planned policies of a device rank
-    /// what it asks for, that of the host what anyone does; under one exclusive device, what that
-    /// leaves.
+    /// Returns tiers of devices that take the batches of each epoch in turn. A device's planned
+    /// policy ranks the ids that the device looks up, and the host's those of all devices. Under
+    /// one exclusive device the host's policy ranks what the device leaves.
     pub(super) fn new(
         n_devices: u16,
         (device_rows, host_rows): (u32, u32),
@@ -87,7 +87,7 @@ impl TwoLevels {
         }
     }
 
-    /// The last batch is over, and all policies receive the next epoch.
+    /// Ends the last batch and passes the next epoch to all policies.
     pub(super) fn retarget(&mut self, ranking: &[u32]) {
         for (device, asked) in self.devices.iter_mut().zip(&self.asked) {
             let own = ranking.iter().copied().filter(|&id| asked[id as usize]);
@@ -114,14 +114,14 @@ impl TwoLevels {
         sum
     }
 
-    /// Memory of both tiers beside rows, in bytes.
+    /// Returns the memory of both tiers beside rows, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let devices = self.devices.iter().map(|levels| levels.device().residents.bytes());
         devices.sum::<usize>() + self.host.bookkeeping_bytes()
     }
 }
 
-/// For each device, which ids it asks for.
+/// Returns for each device which ids it asks for.
 fn asked(trace: &Trace, n_devices: u16) -> Vec<Vec<bool>> {
     let mut asked = vec![vec![false; trace.id_space() as usize]; n_devices.into()];
     let ends = trace.epochs().iter().skip(1).copied().chain([trace.n_batches()]);

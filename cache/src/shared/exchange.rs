@@ -20,9 +20,9 @@ pub(crate) struct Above<'a> {
 }
 
 impl SharedTier {
-    /// [`SharedTier::admit`] for a tier that shares no row with the one above: what goes up leaves,
-    /// what comes down is offered, and then those misses that stay below. Returns how many came
-    /// down.
+    /// Does [`SharedTier::admit`] for a tier that shares no row with the one above. Rows that move
+    /// up leave, rows that move down are offered, and then those misses that stay below. Returns
+    /// how many rows moved down.
     ///
     /// # Panics
     ///

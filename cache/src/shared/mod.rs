@@ -64,8 +64,8 @@ pub struct SharedTier {
 /// is always used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedSettings {
-    /// A row may be used while it is at most so old, in the time of [`SharedTier::advance`]; `None`
-    /// for rows that never change (CaPGNN, section 4.2: the staleness bound ε).
+    /// Greatest age at which a row may be used, in the time of [`SharedTier::advance`] (CaPGNN,
+    /// section 4.2: the staleness bound ε). `None` for rows that never change.
     pub max_age: Option<u32>,
     /// When to go past the tier; `None` for never.
     pub bypass: Option<BypassSettings>,
@@ -175,8 +175,8 @@ impl SharedTier {
         Ok(Self { rows, row_bytes, decisions: Mutex::new(decisions) })
     }
 
-    /// Advances the time: returns the latest reported one. In batches, say, of which each worker
-    /// counts its own, so that rows age with the worker that is ahead.
+    /// Advances the time to `now`, unless it is later already; returns it. Each worker may count
+    /// its own batches, so that rows age with the worker that is ahead.
     pub fn advance(&self, now: u32) -> u32 {
         let mut decisions = self.lock();
         decisions.residents.advance(now);
@@ -298,7 +298,8 @@ impl SharedTier {
         self.lock().n_removals
     }
 
-    /// For `frequency`: the last batch is over; see [`crate::directory::Directory::retarget`].
+    /// Ends the last batch and sets the rows for `frequency`, see
+    /// [`crate::directory::Directory::retarget`].
     pub(crate) fn retarget(&self, ids: &[u32]) {
         self.lock().residents.retarget(ids);
     }
@@ -309,7 +310,7 @@ impl SharedTier {
         self.lock().residents.directory().n_slots()
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
@@ -321,25 +322,26 @@ impl SharedTier {
         self.rows.bytes() + self.bookkeeping_bytes()
     }
 
-    /// Memory of index, slots, policy, and the number, id and stamp of each row, in bytes.
+    /// Returns the memory of index, slots, policy, and the number, id and stamp of each row, in
+    /// bytes.
     pub(crate) fn bookkeeping_bytes(&self) -> usize {
         let decisions = self.lock();
         decisions.numbers.bytes() + decisions.residents.bytes()
     }
 
-    /// Ids of all rows held.
+    /// Returns the ids of all rows held.
     #[cfg(test)]
     pub(crate) fn residents(&self) -> Vec<u32> {
         self.lock().residents.directory().residents().map(|(id, _)| id).collect()
     }
 
-    /// Whether the next batch goes past the tier.
+    /// Returns whether the next batch goes past the tier.
     #[cfg(test)]
     pub(crate) fn is_resting(&self) -> bool {
         self.lock().watch.is_resting()
     }
 
-    /// Counts since the tier was made. Found rows that could not be taken are misses.
+    /// Returns counts since the tier was made. Found rows that could not be taken are misses.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         let decisions = self.lock();
@@ -352,8 +354,9 @@ impl SharedTier {
         }
     }
 
-    /// Copies the rows found in `slots` under their `numbers` to `out`, and appends the positions
-    /// of the others, of which `first` is the first; returns how many were found and not taken.
+    /// Copies the rows found in `slots` under their `numbers` to `out`. Appends the positions of
+    /// the others; `first` is the position of the first slot. Returns how many were found and not
+    /// taken.
     fn copy(
         &self,
         first: u32,
@@ -443,13 +446,13 @@ impl Decisions {
 }
 
 impl BatchAccess {
-    /// Positions that the last lookup did not find, ascending.
+    /// Returns the positions that the last lookup did not find, ascending.
     #[must_use]
     pub fn misses(&self) -> &[u32] {
         &self.misses
     }
 
-    /// Times at which the row of each position of the last lookup was right.
+    /// Returns the times at which the row of each position of the last lookup was right.
     #[must_use]
     pub fn stamps(&self) -> &[u32] {
         &self.stamps

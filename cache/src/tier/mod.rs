@@ -48,10 +48,10 @@ pub struct Decision {
 }
 
 impl Tier {
-    /// Returns a tier for rows of `row_bytes` bytes with ids below `id_space`, which with all its
-    /// bookkeeping stays within `capacity_bytes`, under a policy that needs no more than its name.
-    /// A capacity that holds no row makes a tier that always misses; one larger than all rows takes
-    /// only the memory of these. `unbounded` takes what all rows need, whatever the capacity.
+    /// Returns a tier for rows of `row_bytes` bytes with ids below `id_space`. Rows and bookkeeping
+    /// stay within `capacity_bytes`. The policy must need no more than its name. A capacity that
+    /// holds no row makes a tier that always misses; one larger than all rows takes only the memory
+    /// of these. `unbounded` takes what all rows need, whatever the capacity.
     ///
     /// Fails when `row_bytes` is 0, the policy needs inputs, or the system refuses the memory.
     pub fn new(
@@ -137,8 +137,8 @@ impl Tier {
         Ok(Self { arena, directory, placements: Vec::new() })
     }
 
-    /// Copies the resident rows to their positions in `out`, and leaves in `misses` the positions
-    /// in `ids` of all others, ascending; `out` keeps its bytes there. An id outside the id space
+    /// Copies the resident rows to their positions in `out`. Writes the positions in `ids` of all
+    /// others to `misses`, ascending; `out` keeps its bytes there. An id outside the id space
     /// misses.
     ///
     /// # Panics
@@ -206,7 +206,7 @@ impl Tier {
         self.directory.lookup_for_lease(ids, slots)
     }
 
-    /// Keeps the rows where they stand: see [`Directory::lease`].
+    /// Keeps the rows in place: see [`Directory::lease`].
     pub fn lease(&mut self) {
         self.directory.lease();
     }
@@ -216,23 +216,23 @@ impl Tier {
         self.directory.end_lease();
     }
 
-    /// Takes rows out, for they have changed elsewhere: the next lookup of these ids misses. Ids
-    /// that are not resident, or stand twice, are fine.
+    /// Removes rows that have changed elsewhere: the next lookup of these ids misses. Ids may
+    /// repeat, and need not be resident.
     pub fn remove(&mut self, ids: &[u32]) {
         self.directory.remove(ids);
     }
 
-    /// For `oracle`: see [`Directory::announce`].
+    /// Sets the next uses for `oracle`, see [`Directory::announce`].
     pub fn announce(&mut self, next_uses: &[u32]) {
         self.directory.announce(next_uses);
     }
 
-    /// For `frequency`: see [`Directory::retarget`].
+    /// Sets the best rows for `frequency`, see [`Directory::retarget`].
     pub fn retarget(&mut self, ids: &[u32]) {
         self.directory.retarget(ids);
     }
 
-    /// Rows to read beside the misses: see [`Directory::wanted`].
+    /// Writes the rows to read beside the misses, see [`Directory::wanted`].
     pub fn wanted(&self, ids: &mut Vec<u32>) {
         self.directory.wanted(ids);
     }
@@ -262,7 +262,7 @@ impl Tier {
         self.directory.n_slots()
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.arena.row_bytes()
@@ -275,7 +275,7 @@ impl Tier {
         self.arena.bytes() + self.directory.bytes()
     }
 
-    /// Counts since the tier was made.
+    /// Returns counts since the tier was made.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.directory.stats()

@@ -64,7 +64,7 @@ struct NaiveClock {
 }
 
 impl NaiveClock {
-    /// True on a hit.
+    /// Returns whether the access hits.
     fn access(&mut self, id: u32) -> bool {
         if let Some(entry) = self.queue.iter_mut().find(|entry| entry.0 == id) {
             entry.1 = true;

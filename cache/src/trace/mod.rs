@@ -76,7 +76,7 @@ impl Trace {
         (self.bounds.len() - 1) as u32
     }
 
-    /// Positions in [`Trace::ids`] of one batch.
+    /// Returns the positions in [`Trace::ids`] of one batch.
     ///
     /// # Panics
     ///
@@ -103,7 +103,7 @@ impl Trace {
         &self.ids[self.bounds[self.epochs[epoch] as usize]..end]
     }
 
-    /// All ids are below it.
+    /// Returns a number above all ids.
     #[must_use]
     pub fn id_space(&self) -> u32 {
         self.id_space
@@ -115,13 +115,13 @@ impl Trace {
         self.n_distinct
     }
 
-    /// Positions that were left out because their batch had the id already.
+    /// Returns the number of positions that were left out because their batch had the id already.
     #[must_use]
     pub fn n_repeats(&self) -> u64 {
         self.n_repeats
     }
 
-    /// Ids of the longest batch.
+    /// Returns the number of ids of the longest batch.
     #[must_use]
     pub fn longest_batch(&self) -> usize {
         self.bounds.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0)
@@ -174,7 +174,7 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// The batches to come are of another epoch. Epochs without batches are none.
+    /// Begins another epoch with the batches to come. Epochs without batches are dropped.
     pub fn begin_epoch(&mut self) {
         let first = (self.bounds.len() - 1) as u32;
         if self.epochs.last() != Some(&first) {

@@ -7,8 +7,8 @@
 //! | `oracleGeneral` | records of 24 bytes |
 //! | `lcs` | 8192 bytes of header, then records of the size that its version asks for |
 //!
-//! A record is u32 time, u64 object, and then sizes, operations and features, which do not matter
-//! here: rows are of one size, every access is a read, and next uses are worked out. The header of
+//! A record is u32 time, u64 object, and then sizes, operations and features. These do not matter
+//! here: rows are of one size, every access is a read, and next uses are computed. The header of
 //! `lcs` is u64 magic, u64 version from 1 to 8, statistics, and in its last 8 bytes the magic.
 
 use std::collections::HashMap;
@@ -267,7 +267,8 @@ mod tests {
         }
     }
 
-    /// Batches of objects, each object once per batch and by the number of its first access.
+    /// Returns batches of objects, each object once per batch and by the number of its first
+    /// access.
     fn numbered(objects: &[u64], batch_ids: usize) -> Vec<u32> {
         let (mut seen, mut ids) = (Vec::new(), Vec::new());
         for batch in objects.chunks(batch_ids) {
@@ -299,8 +300,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes are, they are refused for what they lack, or are the records that lie
-        /// there.
+        /// Any bytes are refused for what they lack, or read as the records that are in them.
         #[test]
         fn hostile_bytes_are_refused_or_are_records(
             header in header(),

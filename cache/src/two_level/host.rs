@@ -13,8 +13,8 @@ pub(super) struct HostLevel {
     host: Arc<SharedTier>,
     inclusion: Inclusion,
     access: BatchAccess,
-    /// State of each row that the batch asks for here: whether it is on the device from this batch
-    /// on, and whether the host has it.
+    /// For each row that the batch looks up here: whether it is on the device from this batch on,
+    /// and whether the host has it.
     has: Vec<bool>,
     is_found: Vec<bool>,
     /// The ids of a piece, and what of it has to be fetched.
@@ -57,8 +57,8 @@ impl HostLevel {
         self.inclusion == Inclusion::Exclusive
     }
 
-    /// A batch begins; of each row that is to come from here, whether the device has it from now
-    /// on.
+    /// Begins a batch. `has` says for each row that is to come from here whether the device has it
+    /// from now on.
     pub(super) fn begin(&mut self, has: impl Iterator<Item = bool>) {
         self.has.clear();
         self.has.extend(has);
@@ -128,12 +128,12 @@ impl HostLevel {
         Ok((ids.len() - misses.len()) as u64)
     }
 
-    /// Times at which the rows that were brought last were right.
+    /// Returns the times at which the rows that were brought last were right.
     pub(super) fn stamps(&self) -> impl Iterator<Item = u32> {
         self.access.stamps().iter().copied()
     }
 
-    /// The device has kept these rows of its `misses`.
+    /// Counts rows of `misses` that the device has kept and the host had.
     pub(super) fn count_promotions(&mut self, misses: &[u32], placements: &[Placement]) {
         let was_found = |placed: &&Placement| {
             misses.binary_search(&placed.position).is_ok_and(|at| self.is_found[at])

@@ -24,17 +24,17 @@ pub enum Inclusion {
     /// rows of the device move down if the host takes them. A batch that evicts waits for the
     /// device, once, to bring those rows down.
     ///
-    /// Over a host tier of several workers that holds for each worker by itself: a row that moves
-    /// up is lost to the others, and one that two devices have may be on the host as well when one
-    /// of them evicts it.
+    /// Over a host tier of several workers that holds for each worker by itself. A row that moves
+    /// up is lost to the others. One that two devices have may be on the host as well when one of
+    /// them evicts it.
     Exclusive,
 }
 
 /// One worker's device tier, over the host tier of its machine if there is one (CaPGNN, section
 /// 4.2), for the rows of one tensor.
 ///
-/// A batch is looked up on the device; what misses there, in the host tier; what misses there too
-/// is fetched by the owner, in the order of the batch. All of it ends up in one tensor. Time is
+/// A batch is looked up on the device, and its misses in the host tier. Rows that miss in both are
+/// fetched by the owner, in the order of the batch. All of it ends up in one tensor. Time is
 /// counted in batches of the worker that is ahead, and rows that are too old by that miss.
 pub struct TwoLevelTier {
     device: DeviceTier,
@@ -86,8 +86,8 @@ impl TwoLevelTier {
         self
     }
 
-    /// Batches go past the device while its hit rate stays too low. The host's tier has a bypass of
-    /// its own: [`crate::shared::SharedSettings`].
+    /// Makes batches go past the device while its hit rate stays too low. The host's tier has a
+    /// bypass of its own: [`crate::shared::SharedSettings`].
     #[must_use]
     pub fn with_bypass(mut self, settings: Option<BypassSettings>) -> Self {
         self.watch = Watch::new(settings);
@@ -180,8 +180,8 @@ impl TwoLevelTier {
         }
     }
 
-    /// For `frequency`: the last batch is over, and these are the rows of the next epoch, the best
-    /// first; see [`crate::directory::Directory::retarget`].
+    /// Ends the last batch and sets, for `frequency`, the rows of the next epoch, the best first;
+    /// see [`crate::directory::Directory::retarget`].
     pub(crate) fn retarget(&mut self, ids: &[u32]) {
         self.device.retarget(ids);
     }
@@ -192,7 +192,7 @@ impl TwoLevelTier {
         &self.device
     }
 
-    /// Counts since the start.
+    /// Returns counts since the start.
     #[must_use]
     pub fn stats(&self) -> TwoLevelStats {
         let below = self.below.as_ref();
@@ -205,8 +205,8 @@ impl TwoLevelTier {
     }
 }
 
-/// Returns a batch through both tiers. The device decides first, by ids alone: so the host knows
-/// what it need not keep, and what comes down.
+/// Gathers a batch through both tiers. The device decides first, by ids alone: so the host knows
+/// which rows it need not keep, and which move down.
 fn gather<E>(
     device: &mut DeviceTier,
     below: &mut HostLevel,

@@ -218,7 +218,7 @@ impl NaiveTier {
         ids.iter().map(|id| self.stamps.get(id).is_some_and(|&stamp| stamp >= oldest)).collect()
     }
 
-    /// Returns what goes.
+    /// Returns the evicted row.
     fn admit(&mut self, id: u32, stamp: u32) -> Option<(u32, u32)> {
         if let Some(own) = self.stamps.get_mut(&id) {
             *own = stamp.max(*own);
@@ -405,7 +405,7 @@ enum Event {
         worker: usize,
         ids: Vec<u32>,
     },
-    /// Rows change, and the host is informed; each worker will be.
+    /// Rows change, and the host drops them; each worker will.
     Change(Vec<u32>),
     Tell {
         worker: usize,

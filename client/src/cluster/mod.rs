@@ -55,7 +55,7 @@ impl ClusterMap {
         addresses.iter().map(|text| Source::of(text.as_ref())).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The servers of this moment, each once, in the order of their sources.
+    /// Returns the servers of this moment, each once, in the order of their sources.
     pub(crate) fn members(&self) -> Result<Vec<Member>, ClientError> {
         let mut members: Vec<Member> = Vec::new();
         for source in &self.0 {
@@ -70,17 +70,17 @@ impl ClusterMap {
         Ok(members)
     }
 
-    /// Whether servers may come, go, and be found at other addresses.
+    /// Returns whether servers may come, leave, and move to other addresses.
     pub(crate) fn is_live(&self) -> bool {
         self.0.iter().any(|source| !matches!(source, Source::Address(_)))
     }
 
-    /// Whether it is up to date: while etcd is unreachable it is not.
+    /// Returns whether it is up to date: while etcd is unreachable it is not.
     pub(crate) fn is_current(&self) -> bool {
         self.0.iter().all(Source::is_current)
     }
 
-    /// Number of known changes of the map; only etcd reports them.
+    /// Returns the number of known changes of the map; only etcd reports them.
     pub(crate) fn changes(&self) -> u64 {
         self.0.iter().map(Source::changes).sum()
     }

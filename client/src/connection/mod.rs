@@ -78,10 +78,10 @@ impl Connection {
         Self::open_by(address, security, (deadline, deadline))
     }
 
-    /// The same, where the address must be reached by the earlier of two times.
+    /// Connects; the address must be reached by the earlier of two times.
     ///
-    /// A server that knows no ranges of versions ends the connection after the first hello. It is
-    /// connected to again, with the hello of its version.
+    /// A server that knows no ranges of versions ends the connection after the first hello. A
+    /// second connection then sends the hello of its version.
     pub(crate) fn open_by(
         address: &Address,
         security: &Security,
@@ -216,7 +216,8 @@ impl Connection {
         sent.map_err(|error| self.refusal().unwrap_or(error))
     }
 
-    /// Returns what the server has said before it took nothing more; nothing is in flight.
+    /// Returns the failure that the server sent before it closed the connection. No request is in
+    /// flight.
     fn refusal(&mut self) -> Option<ClientError> {
         let refused = self.refused();
         if refused.is_some() {
@@ -233,13 +234,14 @@ impl Connection {
         }
     }
 
-    /// Returns what it said last, of memory, when it then goes without another word.
+    /// Returns the refusal to share memory that a server sent last, before it closed the
+    /// connection.
     fn refused(&mut self) -> Option<ClientError> {
         let address = self.address.clone();
         self.declined.take().map(|failure| ClientError::Refused { address, failure })
     }
 
-    /// Whether nothing has come that was not asked for, such as the end.
+    /// Returns whether no unrequested bytes have come, nor the end.
     pub(crate) fn is_quiet(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
         let parallel_map = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -307,7 +309,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns what a read has come to, unless it is worth another.
+    /// Returns the result of a read; an interrupted one is worth another.
     fn has_read(&mut self, read: io::Result<usize>) -> Result<(), ClientError> {
         match read {
             Ok(0) => {
@@ -320,7 +322,8 @@ impl Connection {
         }
     }
 
-    /// Its parts, with the memory that was asked for of `tensor`; nothing may be in flight.
+    /// Returns its parts, with the memory of `tensor` that was asked for. No request may be in
+    /// flight.
     pub(crate) fn into_nonblocking(mut self, tensor: u16) -> Nonblocking {
         self.stream.never_wait();
         let Self { stream, read_buffer, opened, shared, tiers, .. } = self;
@@ -384,7 +387,7 @@ impl AsFd for Connection {
     }
 }
 
-/// Time until `deadline`, at least a millisecond; past it an error.
+/// Returns the time until `deadline`, at least a millisecond; past it an error.
 pub(crate) fn time_left(address: &Address, deadline: Instant) -> Result<Duration, ClientError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -393,7 +396,7 @@ pub(crate) fn time_left(address: &Address, deadline: Instant) -> Result<Duration
     Ok(left.max(Duration::from_millis(1)))
 }
 
-/// The time of sending in a request, on a connection that is open since then.
+/// Returns the time of sending in a request, on a connection that is open since then.
 pub(crate) fn age(opened: Instant) -> Duration {
     opened.elapsed().max(Duration::from_micros(1))
 }

@@ -45,7 +45,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// State of an awaited answer.
+    /// Returns the state of an awaited answer.
     pub(crate) fn new() -> Self {
         Self {
             done: 0,
@@ -60,12 +60,12 @@ impl Progress {
         }
     }
 
-    /// Versions that the server's partitions have reached, of a whole answer.
+    /// Returns the versions that the server's partitions have reached, of a whole answer.
     pub(crate) fn versions(&self) -> &Versions {
         &self.versions
     }
 
-    /// Whether the head of a first chunk has come.
+    /// Returns whether the head of a first chunk has come.
     pub(crate) fn has_begun(&self) -> bool {
         self.has_begun
     }
@@ -78,8 +78,8 @@ impl Connection {
         !progress.has_looked && self.read_buffer.len() > 0
     }
 
-    /// Puts in place what has come of an answer, without waiting for more; whether that is all.
-    /// Acknowledgements to the server are sent by `deadline`.
+    /// Writes the rows of an answer that have arrived to their places, without waiting for more.
+    /// Returns whether these are all. Acknowledgements to the server are sent by `deadline`.
     pub(crate) fn take_rows(
         &mut self,
         progress: &mut Progress,
@@ -229,7 +229,7 @@ impl Connection {
     }
 }
 
-/// The bytes of rows that stand together; positions ascend.
+/// Returns the bytes of rows if they are adjacent; positions ascend.
 pub(super) fn neighbours(positions: &[u32], row_bytes: usize) -> Option<Range<usize>> {
     debug_assert!(positions.is_sorted(), "splitting keeps the order of positions");
     let (Some(&first), Some(&last)) = (positions.first(), positions.last()) else {

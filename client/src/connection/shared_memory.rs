@@ -25,10 +25,10 @@ pub(crate) enum MapFailure {
 }
 
 impl Connection {
-    /// Asks a server over a Unix socket, once each, for memory to take rows from, and for that
-    /// where it keeps the rows of the tensor `lent`. One that has none to share continues to send
-    /// them. `Some` when it shares memory that cannot be mapped here: then this connection cannot
-    /// be used for pulls. Nothing may be in flight.
+    /// Asks a server over a Unix socket, once each, for two kinds of memory. The first is for
+    /// taking rows, the second is where it keeps the rows of the tensor `lent`. A server without
+    /// any to share continues to send rows. Returns `Some` when it shares memory that cannot be
+    /// mapped here: then this connection cannot be used for pulls. No request may be in flight.
     pub(crate) fn share(
         &mut self,
         lent: Option<u16>,

@@ -22,15 +22,15 @@ pub(crate) struct VolatileProgress {
 }
 
 impl VolatileProgress {
-    /// State of an awaited answer.
+    /// Returns the state of an awaited answer.
     pub(crate) fn new() -> Self {
         Self { rows: Progress::new(), has_rows: false, has_head: false }
     }
 }
 
 impl Connection {
-    /// Sends a request with ids and rows: those at `positions` of `ids` and of `rows`. Rows that
-    /// stand together are sent from where they stand.
+    /// Sends a request with ids and rows: those at `positions` of `ids` and of `rows`. Adjacent
+    /// rows are sent without a copy.
     pub(crate) fn send_publication(
         &mut self,
         request: &Request,
@@ -57,8 +57,8 @@ impl Connection {
         self.has_buffered(&progress.rows)
     }
 
-    /// Puts in place what has come of an answer, without waiting for more; whether that is all.
-    /// `stamps` has a place for each row of the pull.
+    /// Writes the rows of an answer that have arrived to their places, without waiting for more.
+    /// Returns whether these are all. `stamps` has a place for each row of the pull.
     pub(crate) fn take_volatile(
         &mut self,
         progress: &mut VolatileProgress,

@@ -6,14 +6,14 @@ use super::ClientError;
 use crate::source::TensorInfo;
 
 impl ClientError {
-    /// Whether the connection that it came over is in step, and serves the next request as well. A
-    /// server may close it all the same.
+    /// Returns whether the connection that it came over is in step, and serves the next request as
+    /// well. A server may close it all the same.
     pub(crate) fn leaves_connection(&self) -> bool {
         let Self::Refused { failure, .. } = self else { return false };
         !matches!(failure.code, FailureCode::Unauthenticated | FailureCode::Stopping)
     }
 
-    /// No tensor `name` among those that are `known`.
+    /// Returns the error for no tensor `name` among those that are `known`.
     pub(crate) fn unknown_tensor<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
         let known: Vec<_> = known.collect();
         Self::UnknownTensor { name: name.to_owned(), known: known.join(", ") }

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::address::Address;
 
-/// Why rows could not be had.
+/// Reason why rows are not available.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -177,7 +177,7 @@ pub enum ClientError {
         /// The fault.
         reason: String,
     },
-    /// A server that was named has never been heard of, and concerns what was asked for.
+    /// A named server that has never answered, and may hold the requested rows.
     #[error(
         "{addresses}: not heard of yet, and may hold what is written; start it, or do not name it"
     )]

@@ -41,7 +41,7 @@ impl Link {
         &self.address
     }
 
-    /// Role of the server for the partition now, if it has it.
+    /// Returns the role of the server for the partition now, if it has it.
     pub(super) fn state(&mut self) -> Result<Option<PartState>, ClientError> {
         let deadline = Instant::now() + self.deadline;
         let time = Some(time_left(&self.address, deadline)?);
@@ -53,7 +53,7 @@ impl Link {
         }
     }
 
-    /// The newest version; its files are held at the writer from now on.
+    /// Returns the newest version, whose files are held at the writer from now on.
     pub(crate) fn manifest(&mut self) -> Result<Manifest, ClientError> {
         let mut bytes = Vec::new();
         let followed = self.step(FollowStep::Manifest, &mut bytes)?;
@@ -70,7 +70,7 @@ impl Link {
         Ok(manifest)
     }
 
-    /// Places of the files that a manifest names.
+    /// Returns the places of the files that a manifest names.
     pub(super) fn files_of(&self, manifest: &Manifest) -> Vec<u16> {
         let all = (0..self.n_files()).zip(&self.files);
         let named = all.filter(|(_, (name, _))| manifest.files().any(|it| it == name));
@@ -85,7 +85,7 @@ impl Link {
         self.files[usize::from(at)].clone()
     }
 
-    /// Names and bytes of the files of the last manifest.
+    /// Returns the names and bytes of the files of the last manifest.
     pub(crate) fn files(&self) -> &[(String, u64)] {
         &self.files
     }
@@ -158,7 +158,7 @@ impl Link {
         Err(self.broken(format!("a piece has checksum {found:#010x}, not {expected:#010x}")))
     }
 
-    /// An error of an answer that cannot be.
+    /// Returns the error of an answer that is impossible.
     pub(crate) fn broken(&self, reason: String) -> ClientError {
         let source = WireError::Malformed { message: "followed", reason };
         ClientError::Wire { address: self.address.clone(), source }

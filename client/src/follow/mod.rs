@@ -1,10 +1,10 @@
 //! Partitions that a folder of this machine follows: their files are fetched from the writer, which
 //! serves on undisturbed, and handed over version by version.
 //!
-//! A partition that is not there comes as a whole, beside its place, and is moved there when all of
-//! it has been read and checked. Later versions bring only the files that are not there. Whatever
-//! cuts it off, the next try continues with the files that are whole, and with part of the one that
-//! came.
+//! A new partition is fetched as a whole, beside its place. It is moved there when all of it has
+//! been read and checked. Later versions bring only the files that are missing. After an
+//! interruption the next try continues with the whole files, and with the part of the file that was
+//! being fetched.
 
 mod fetch;
 mod link;
@@ -114,11 +114,11 @@ impl Follower {
     }
 
     /// Fetches the newest version of each partition that is not served into the folder of `live`,
-    /// and has `install` take it over; returns how many were. `served` is the version of a
-    /// partition that is served.
+    /// and has `install` take it over. Returns the number of versions that were installed. `served`
+    /// returns the version of a partition that is served.
     ///
     /// # Errors
-    /// The first of what kept partitions from it, after all have been tried.
+    /// The first error of a partition, after all have been tried.
     pub fn poll(
         &mut self,
         live: &GraphHandle,

@@ -17,10 +17,10 @@ use crate::source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 /// Bytes of rows that filling the buffer pulls together.
 const FILL_BYTES: usize = 8 << 20;
 
-/// A source whose rows of one tensor pass through one worker's buffer, under a policy that knows
-/// which rows it wants (MassiveGNN, Algorithms 1 and 2): it is filled before the first batch, and
-/// what its rounds of eviction want instead of what they give up is pulled together with the next
-/// batch's misses.
+/// A source whose rows of one tensor pass through one worker's buffer. Its policy knows which rows
+/// it wants (MassiveGNN, Algorithms 1 and 2). The buffer is filled before the first batch. Rows
+/// that a round of eviction wants in place of its victims are pulled together with the next batch's
+/// misses.
 ///
 /// A row is served as it was when it was pulled: for tensors that do not change, for a pinned
 /// version, or together with [`HaloBuffer::forget`]. One pull at a time; others wait for it. A
@@ -75,16 +75,16 @@ impl HaloBuffer {
         Ok((Self { inner, tensor, state, n_bytes }, pulled))
     }
 
-    /// Takes rows out of the buffer, for they have changed: a pull that begins afterwards asks for
-    /// them. Waits for the pull that is under way.
+    /// Removes changed rows from the buffer: a pull that begins afterwards asks for them. Waits for
+    /// the pull that is in flight.
     pub fn forget(&self, ids: &[NodeId]) {
         if let Ok(mut state) = self.lock() {
             state.tier.remove(bytemuck::cast_slice(ids));
         }
     }
 
-    /// Returns its memory after the last pull, in bytes: slots, scores, and the rows that a pull
-    /// brought, for which there is room again and again. Does not block.
+    /// Returns its memory after the last pull, in bytes: slots, scores, and room for the rows that
+    /// a pull brings, which is reused. Does not block.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.n_bytes.load(Ordering::Relaxed)
@@ -96,7 +96,7 @@ impl HaloBuffer {
         self.lock().map_or(0, |state| state.tier.n_slots())
     }
 
-    /// Returns what the buffer did, counted in rows.
+    /// Returns the buffer's counts, in rows.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.lock().map_or_else(|_| TierStats::default(), |state| state.tier.stats())
@@ -138,8 +138,8 @@ impl State {
         Ok(pulled)
     }
 
-    /// Returns what is to be pulled for a batch: its misses, then what is wanted and not among
-    /// them. Returns the number of the former.
+    /// Plans the pull of a batch: its misses, then wanted rows that are not among them. Returns the
+    /// number of misses.
     fn plan(&mut self, ids: &[u32]) -> usize {
         self.ids.clear();
         self.ids.extend(self.misses.iter().map(|&position| ids[position as usize]));
@@ -194,7 +194,7 @@ impl RowSource for HaloBuffer {
         Some(self.bytes())
     }
 
-    /// As of any source; the stats are of the rows that the buffer lacked or wanted.
+    /// Pulls as any source does; the stats are of the rows that the buffer lacked or wanted.
     fn pull(
         &self,
         tensor: &str,

@@ -25,7 +25,7 @@ fn source() -> Arc<MemorySource> {
     Arc::new(source)
 }
 
-/// Candidates are the even nodes; the lower the id, the higher the degree.
+/// Returns a spec with the even nodes as candidates; the lower the id, the higher the degree.
 fn spec(interval: u32) -> PolicySpec {
     let even = (0..N_NODES).step_by(2);
     let candidates = even.map(|id| Candidate { id, degree: N_NODES - id, is_halo: true }).collect();

@@ -30,8 +30,8 @@ pub type ChooseHotSet<'a> = dyn Fn(u32) -> Result<Vec<NodeId>, ClientError> + Se
 
 /// Hot sets of one worker, epoch after epoch, in two buffers.
 ///
-/// Memory: 2·n_hot·d bytes of rows (d: bytes of a row), since a set is built only when the
-/// buffer before the current one is free again.
+/// Memory: 2·n_hot·d bytes of rows (d: bytes of a row). A set is built only when the buffer before
+/// the current one is free again.
 pub struct HotSetCache<'scope> {
     shared: Arc<Shared>,
     builder: Option<(Sender<u32>, ScopedJoinHandle<'scope, ()>)>,
@@ -243,7 +243,7 @@ impl Shared {
     }
 }
 
-/// The builder thread: one set per request, published when it is complete.
+/// Runs the builder thread: builds one set per request, and publishes it when it is complete.
 fn build_ahead(
     shared: &Shared,
     loader: &BatchLoader,

@@ -11,7 +11,7 @@ fn source(good_pulls: u64) -> Arc<TestSource> {
     Arc::new(TestSource::new(Duration::ZERO, good_pulls))
 }
 
-/// Epoch e: nodes e to e + 4.
+/// Returns the nodes e to e + 4 for epoch e.
 fn sliding(epoch: u32) -> Result<Vec<NodeId>, ClientError> {
     Ok(nodes(epoch..epoch + 5))
 }

@@ -9,8 +9,8 @@ use super::draw::Words;
 pub enum Pace {
     /// Closed loop: a request starts when the one before it on its slot has ended.
     Closed,
-    /// Open loop: requests start at times that do not depend on the answers, and latency counts
-    /// from those times even where the request could only be sent later.
+    /// Open loop: requests start at times that do not depend on the answers. Latency counts from
+    /// those times even where the request could only be sent later.
     Open {
         /// Requests per second, over all connections.
         rate: f64,
@@ -39,7 +39,8 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Thread `thread` of `n_threads` that make `rate` requests per second together.
+    /// Returns the times of thread `thread` of `n_threads` that make `rate` requests per second
+    /// together.
     pub(super) fn new(
         (rate, spacing): (f64, Spacing),
         (thread, n_threads): (usize, usize),
@@ -55,7 +56,7 @@ impl Arrivals {
         arrivals
     }
 
-    /// The start of the next request.
+    /// Returns the start of the next request.
     pub(super) fn next(&self) -> Instant {
         self.start + Duration::from_secs_f64(self.next)
     }

@@ -15,9 +15,9 @@ pub enum IdDraw {
         /// The exponent s, above 0.
         exponent: f64,
     },
-    /// One after the other, over and over; all connections share one position.
+    /// One after the other, in a cycle; all connections share one position.
     Sequential,
-    /// Batches of a trace in their order, over and over; all connections share one position.
+    /// Batches of a trace in their order, in a cycle; all connections share one position.
     Trace(Arc<IdBatches>),
 }
 
@@ -59,12 +59,12 @@ impl Words {
         splitmix64(self.seed.wrapping_add(self.n_drawn))
     }
 
-    /// Below `bound`; the bias is below `bound` in 2^64.
+    /// Returns a number below `bound`; the bias is below `bound` in 2^64.
     fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// At least 0 and below 1.
+    /// Returns a number from 0 to below 1.
     pub(super) fn fraction(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -118,7 +118,7 @@ impl Drawer {
         Self { draw, nodes, zipf, words, position }
     }
 
-    /// The ids of the next request: `n_rows` of them, unless a trace says how many.
+    /// Draws the ids of the next request: `n_rows` of them, unless a trace has their number.
     pub(super) fn next(&mut self, n_rows: usize, ids: &mut Vec<NodeId>) {
         ids.clear();
         let n_nodes = self.nodes.len();
@@ -195,7 +195,7 @@ impl Zipf {
         (product % u128::from(self.n_ranks)) as u64
     }
 
-    /// H(x), the integral of x^-s.
+    /// Returns H(x), the integral of x^-s.
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         ((1.0 - self.exponent) * log).exp_m1_over() * log

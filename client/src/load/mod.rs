@@ -1,4 +1,4 @@
-//! Load on servers, and what it measures: how many rows they give, and how long each request takes.
+//! Load on servers, and its measurement: rows per second, and the time of each request.
 //!
 //! A *connection* is one client with a socket to every shard, as [`Client`] has. It has a window of
 //! slots, each of which runs one request at a time. A request asks for rows of any shards and ends
@@ -6,14 +6,14 @@
 //! they are not put into a batch, so a trainer takes longer by that copy. One thread drives many
 //! connections by epoll, and is not itself what limits a shard.
 //!
-//! A request whose partition is on its way to another server is asked again, where that is by then,
-//! and counts from when it was to start at first.
+//! A request whose partition is on its way to another server is sent again to where that is by
+//! then. It counts from its first intended start.
 //!
-//! In an open loop latency counts from when a request was to start, not from when it could be
-//! sent: a server that stalls is charged for everything that was due meanwhile (no "coordinated
+//! In an open loop latency counts from the intended start, not from when the request could be sent.
+//! So a server that stalls is charged for everything that was due meanwhile (no "coordinated
 //! omission"). Requests that were due and never sent count with the time that they had waited at
-//! the end, and failed ones with the time to their failure, even where that is known only after the
-//! measured time.
+//! the end. Failed ones count with the time to their failure, even where that is known only after
+//! the measured time.
 
 mod arrival_times;
 mod draw;
@@ -151,12 +151,12 @@ struct Target<'a> {
 }
 
 impl Client {
-    /// Makes load on the servers of this client and measures it; with `truth` every row that comes
+    /// Puts load on the servers of this client and measures it. With `truth`, every row that comes
     /// is compared with the one there.
     ///
     /// # Errors
-    /// A tensor or a node of the trace that is not there, servers that cannot be reached at the
-    /// start, and a `truth` that fails or has rows of another size. Later failures are counted.
+    /// The tensor or a node of the trace does not exist. Servers cannot be reached at the start.
+    /// `truth` fails, or has rows of another size. Later failures are counted.
     ///
     /// # Panics
     /// When `config` does not pass [`LoadConfig::check`].

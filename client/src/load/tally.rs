@@ -55,10 +55,10 @@ impl LoadError {
 /// Requests of one kind.
 #[derive(Clone, Debug)]
 pub struct KindTally {
-    /// From the intended start to the last byte, in nanoseconds, of requests whose start lay in the
-    /// measured time. Those that waited in vain are in it: failed ones with the time to the
-    /// failure, those that were never sent with the time to the end of measuring. Only a refusal
-    /// before the deadline is not: immediate refusals do not make a server fast.
+    /// Time from the intended start to the last byte, in nanoseconds. Counts requests with a start
+    /// in the measured time. Failed ones count with the time to the failure, and unsent ones with
+    /// the time to the end of measuring. A refusal before the deadline does not count: immediate
+    /// refusals do not make a server fast.
     pub latency_ns: Histogram<u64>,
     /// Answers in the measured time.
     pub requests: u64,
@@ -75,8 +75,8 @@ pub struct Tally {
     pub sync: KindTally,
     /// Counts of VectorPulls.
     pub vector: KindTally,
-    /// From the intended start to the moment when the request was handed to the system: how far the
-    /// generator itself was behind, or had to wait for a free slot.
+    /// Time from the intended start until the system took the request. This is the generator's own
+    /// delay, or its wait for a free slot.
     pub send_delay_ns: Histogram<u64>,
     /// Failed requests by kind, in order: all that were running at some moment of the measured
     /// time, even where the failure was known only later.
@@ -125,7 +125,7 @@ impl Tally {
         self.window.1.duration_since(self.window.0).as_secs_f64()
     }
 
-    /// One kind's.
+    /// Returns the tally of one kind.
     #[must_use]
     pub fn of(&self, kind: PullKind) -> &KindTally {
         match kind {
@@ -169,7 +169,7 @@ impl Tally {
         }
     }
 
-    /// A request that was sent, or tried to be, and got no rows.
+    /// Counts a request that was sent, or tried to be, and got no rows.
     pub(super) fn failed(
         &mut self,
         kind: PullKind,
@@ -188,8 +188,8 @@ impl Tally {
         }
     }
 
-    /// A request of an open loop that was due and has not been sent at the end: it has waited that
-    /// long at least.
+    /// Counts a request of an open loop that was due and has not been sent at the end. It has
+    /// waited at least until then.
     pub(super) fn never_sent(&mut self, kind: PullKind, intended: Instant) {
         if self.is_measured(intended) {
             let waited = self.window.1.duration_since(intended);

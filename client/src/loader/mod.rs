@@ -93,7 +93,7 @@ impl BatchLoader {
         Ok(Self { local, remote, tensor, row_bytes, owned, split })
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
@@ -113,8 +113,8 @@ impl BatchLoader {
         Ok(stats[0])
     }
 
-    /// Returns what `form` makes of the rows of `nodes`: of `n_rows` consecutive ones at a time,
-    /// and of fewer in the end.
+    /// Returns the results of `form` on the rows of `nodes`, of `n_rows` consecutive ones at a
+    /// time. The last piece may have fewer.
     ///
     /// Pieces are made concurrently, each while its rows are in a core's cache, so that the batch
     /// as a whole is never written. `None` unless all rows are the worker's own and in memory.
@@ -145,15 +145,15 @@ impl BatchLoader {
 
     /// Writes the rows of batches, one batch after the other, to `out` of exactly their bytes.
     ///
-    /// A row that several batches need is read once: local ones under one plan of reads, remote
+    /// A row that several batches need is read once. Local ones are read under one plan, and remote
     /// ones that no hot set has by one SyncPull (RapidGNN 4.7). A tier that follows the schedule
-    /// decides batch by batch, and what it lacks comes by one SyncPull too, as often as batches
-    /// lack it. While rows travel, those of the worker's own that can be in place already are read,
-    /// under a plan of their own: t_sampling + max(t_RPC, t_copy), MassiveGNN's Eq. 2.
+    /// decides batch by batch, and its misses come by one SyncPull too, as often as batches lack
+    /// them. While rows travel, the worker's own rows that have a place already are read under
+    /// another plan: t_sampling + max(t_RPC, t_copy), MassiveGNN's Eq. 2.
     ///
     /// Turns must come in their order, and each once; after an error all of them are given up.
-    /// Returns stats for each batch: a row that an earlier one pulls counts as found there,
-    /// requests stand with the first, and time is shared in equal parts.
+    /// Returns stats for each batch. A row that an earlier batch pulls counts as found. Requests
+    /// count for the first batch, and time is shared in equal parts.
     pub fn load_together(
         &mut self,
         batches: &mut [(&[NodeId], RowResidency)],
@@ -194,12 +194,12 @@ impl BatchLoader {
         Ok(stats)
     }
 
-    /// The source of rows that this worker does not own.
+    /// Returns the source of rows that this worker does not own.
     pub(crate) fn remote(&self) -> &dyn RowSource {
         &*self.remote
     }
 
-    /// Name of the tensor.
+    /// Returns the name of the tensor.
     pub(crate) fn tensor(&self) -> &str {
         &self.tensor
     }

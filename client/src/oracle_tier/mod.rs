@@ -24,10 +24,9 @@ const FILL_BYTES: usize = 64 << 20;
 /// misses of batches, and before them with the rows of soonest use, if they are passed
 /// ([`OracleTier::filled`]).
 ///
-/// The policy decides batch by batch, and several threads prepare batches at a time: each batch
-/// takes its turn, in the order of training, once to look up and once to move rows. It holds
-/// neither while it pulls. So pulls overlap, and what a batch finds follows from the schedule
-/// alone.
+/// The policy decides batch by batch, while several threads prepare batches. Each batch takes its
+/// turn, in the order of training, once to look up and once to move rows. It holds neither while it
+/// pulls. So pulls overlap, and the hits of a batch follow from the schedule alone.
 ///
 /// Memory: `n_slots` rows, and the policy's lists. Not for a forked child, whose turn never comes:
 /// [`ClientError::Forked`].
@@ -84,7 +83,7 @@ impl OracleTier {
     /// Returns a tier of at most `n_slots` rows for the batches `batches`, of nodes below
     /// `n_nodes`.
     ///
-    /// Fails when the memory cannot be had.
+    /// Fails when the memory cannot be allocated.
     pub fn new(
         n_slots: usize,
         row_bytes: usize,
@@ -94,13 +93,13 @@ impl OracleTier {
         Self::with_fills(n_slots, row_bytes, n_nodes, batches, 0)
     }
 
-    /// Returns the same with rows in it before the first batch, by VectorPulls of at most
-    /// `most_rows` each, for which there is memory meanwhile: of `soonest`, which names each node
-    /// once, in order of the batches that use it first, and these as in [`BatchTicket::announce`].
-    /// Returns what the pulls took.
+    /// Returns the same with rows in it before the first batch, and the stats of their pulls. These
+    /// are VectorPulls of at most `most_rows` each, for which there is memory meanwhile. `soonest`
+    /// names each node once, in order of the batches that use it first, and these as in
+    /// [`BatchTicket::announce`].
     ///
-    /// The rows moved in all are not more for that: none of them yields before it is used, since
-    /// whatever is missed before then would have been named before it.
+    /// This does not increase the number of rows moved. No such row yields before it is used, since
+    /// a row that is missed before then would precede it in `soonest`.
     pub fn filled(
         (n_slots, most_rows): (usize, usize),
         loader: &BatchLoader,
@@ -174,7 +173,7 @@ impl OracleTier {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns a panic of another thread leaves a turn that has not ended, which is dropped.
+    /// Locks the state. A poisoned lock is fine: the turn of a thread that panicked is dropped.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "planned tier" })?;
         Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
@@ -244,9 +243,9 @@ impl Residency for BatchTicket {
 
     /// Waits until the batches before this one have moved their rows or failed.
     ///
-    /// So each slot has the rows one after the other that it would have if every batch ended before
-    /// the next begins: none is read before it has come, and none is written while it is to be
-    /// read. Rows that a batch before was to bring, and has not, come by `pull`.
+    /// So each slot has the same rows in turn as if every batch ended before the next begins. None
+    /// is read before it has come, and none is written while it is to be read. Rows that an earlier
+    /// batch should have brought, and has not, come by `pull`.
     fn move_rows(
         &mut self,
         at: &[u32],

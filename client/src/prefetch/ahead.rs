@@ -51,12 +51,12 @@ struct Job {
     done: SyncSender<Ready>,
 }
 
-/// The background thread: memory and a place in the window first, so that what is claimed has both.
-/// At the start, where the trainer waits for them, fewer batches are loaded together.
+/// Runs the background thread. Memory and a place in the window come first, so that each claim has
+/// both. At the start, where the trainer waits for them, fewer batches are loaded together.
 ///
 /// Batches whose tier follows the schedule are loaded by lanes, threads of their own, so that their
-/// pulls overlap. All others are loaded here, one group after the other: what tiers of their source
-/// decide depends on the order of pulls.
+/// pulls overlap. All others are loaded here, one group after the other: decisions of their
+/// source's tiers depend on the order of pulls.
 pub(super) fn prepare_ahead(
     source: &dyn BatchSource,
     loader: BatchLoader,
@@ -136,7 +136,7 @@ struct Lane<'a> {
 }
 
 impl<'scope> Lanes<'scope, '_> {
-    /// Has a lane load a group; returns whether there is none any more.
+    /// Has a lane load a group; returns whether no lane is left.
     fn send(&mut self, job: Job, loader: &BatchLoader) -> bool {
         if self.n_lanes < self.most {
             let (lane, loader) = (self.lane, loader.clone());
@@ -148,7 +148,7 @@ impl<'scope> Lanes<'scope, '_> {
 }
 
 impl Lane<'_> {
-    /// Loads groups in the order of training until there are no more. The first that is under way
+    /// Loads groups in the order of training until there are no more. The first group in flight
     /// waits for no other, so that all come to their end.
     fn run(self, mut loader: BatchLoader) {
         loop {

@@ -1,10 +1,10 @@
 //! Batches prepared ahead of the trainer: RapidGNN's rolling prefetch (sections 3, 4.4 and 4.7).
 //!
-//! A claim decides who prepares a batch. The thread in the background and the trainer take batches
-//! in order from one counter. The trainer that finds its batch unclaimed prepares it itself, by the
-//! default path, so it never waits for work that has not begun.
+//! A claim decides which thread prepares a batch. The background thread and the trainer take
+//! batches in order from one counter. If the trainer finds its batch unclaimed it prepares it
+//! itself, by the default path, so it never waits for work that has not begun.
 //!
-//! Batches are claimed, sampled and, unless they need no order, loaded under one lock: tiers decide
+//! Batches are claimed, sampled and, unless they need no order, loaded under one lock. Tiers decide
 //! by the order of pulls, and the same run must make the same decisions.
 
 mod ahead;
@@ -64,13 +64,13 @@ pub struct Window {
 }
 
 impl Window {
-    /// Batches are loaded one by one.
+    /// Returns a window whose batches are loaded one by one.
     #[must_use]
     pub fn one_by_one(n_batches: usize) -> Self {
         Self { n_batches, together: 1 }
     }
 
-    /// As many batches are loaded together as the window allows.
+    /// Returns a window that loads as many batches together as it allows.
     #[must_use]
     pub fn joined(n_batches: usize) -> Self {
         Self { n_batches, together: n_batches / 2 }
@@ -102,10 +102,11 @@ struct Shape {
 /// and memory go through bounded channels, which are rings of slots without a lock while neither
 /// end waits.
 ///
-/// Memory: the window and the batch that the trainer has hold at most (Q + 1)·m_max·d bytes of rows
-/// (m_max: input nodes of the largest batch, d: bytes of a row). A batch that the trainer prepared
-/// itself is one more, whose memory stays for the next such: (Q + 2)·m_max·d, or m_max·d without a
-/// window, as long as the trainer drops a batch before it takes the next.
+/// Memory: (Q + 1)·m_max·d bytes of rows at most, for the window and the batch that the trainer
+/// has. Here m_max are the input nodes of the largest batch, and d the bytes of a row. A batch that
+/// the trainer prepared itself is one more, and its memory is reused for the next such batch. So
+/// the bound is (Q + 2)·m_max·d, or m_max·d without a window. The trainer must drop a batch before
+/// it takes the next.
 pub struct Prefetcher<'scope> {
     source: Arc<dyn BatchSource + 'scope>,
     loader: BatchLoader,
@@ -229,9 +230,9 @@ impl<'scope> Prefetcher<'scope> {
         self.next_batch_or(&mut |_, _| Ok(None))
     }
 
-    /// Returns the next batch as [`Prefetcher::next_batch`] does. The rows of one that takes the
-    /// default path, and of which nothing is kept, are offered to `take` first: where that returns
-    /// what loading them took, the batch comes without rows.
+    /// Returns the next batch as [`Prefetcher::next_batch`] does. If the batch takes the default
+    /// path, and none of its rows is kept, its rows are offered to `take` first. Where `take`
+    /// returns the stats of loading them, the batch comes without rows.
     pub fn next_batch_or(
         &mut self,
         take: &mut TakeRows<'_>,

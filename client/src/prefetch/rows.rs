@@ -1,4 +1,4 @@
-//! The memory that rows of batches lie in, and its way back.
+//! The memory of batches' rows, and its return for reuse.
 
 use std::{
     ops::Range,
@@ -54,7 +54,7 @@ impl Memory {
         Self { rows: RowBuffer::default(), n_bytes: 0, held: Arc::clone(held) }
     }
 
-    /// Room for exactly `n_bytes`, to be written.
+    /// Returns room for exactly `n_bytes`, to be written.
     pub(super) fn resize(&mut self, n_bytes: usize) -> &mut [u8] {
         if let Some(more) = n_bytes.checked_sub(self.n_bytes) {
             let held = self.held.bytes.fetch_add(more as u64, Ordering::Relaxed) + more as u64;
@@ -84,7 +84,7 @@ pub(super) enum Free {
 }
 
 impl BatchRows {
-    /// The rows of batches that follow each other in `rows`, each of this many bytes.
+    /// Splits `rows` into those of batches that follow each other, each of this many bytes.
     pub(super) fn split(
         rows: Memory,
         lengths: impl Iterator<Item = usize>,

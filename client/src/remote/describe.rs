@@ -57,8 +57,8 @@ pub(super) fn keep_version(
     }
 }
 
-/// One request over a connection of its own to the common address, meant for the graph of this tag;
-/// 0 for whichever is served there.
+/// Sends one request over a connection of its own to the common address. It is for the graph of
+/// this tag; 0 is for whichever is served there.
 pub(crate) fn ask_server(
     address: &Address,
     security: &Security,

@@ -17,7 +17,7 @@ use crate::security::Security;
 /// Longest wait for the first words of a server that a map names, where others may do.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The servers of a map with what they hold.
+/// Finds the servers of a map with their descriptions.
 pub(super) fn find(
     map: &ClusterMap,
     config: &ClientConfig,
@@ -30,8 +30,8 @@ pub(super) fn find(
     }
 }
 
-/// One server of a live map is enough. It is awaited within the deadline, since etcd or the server
-/// may be about to start.
+/// Finds servers of a live map, of which one is enough. It is awaited within the deadline, since
+/// etcd or the server may be about to start.
 fn find_living(
     map: &ClusterMap,
     config: &ClientConfig,
@@ -53,7 +53,7 @@ fn find_living(
     }
 }
 
-/// Servers that are named one by one may be away if others have every partition.
+/// Finds servers that are named one by one. Some may be away if others have every partition.
 ///
 /// # Errors
 /// A server that is there and is not what was expected, or cannot be reached and has rows that no
@@ -143,13 +143,13 @@ fn find_some(
     Ok(asked)
 }
 
-/// Until when a server that is asked now is waited for: each has its own time, however many that
-/// kept silent were asked before it.
+/// Returns the time until which a server that is asked now is awaited. Each has its own time,
+/// however many silent ones were asked before it.
 fn describe_deadline(deadline: Instant) -> Instant {
     deadline.min(Instant::now() + DESCRIBE_TIMEOUT)
 }
 
-/// Whether every server that the map names is among these.
+/// Returns whether every server that the map names is among these.
 pub(super) fn are_all(map: &ClusterMap, servers: &[(Address, Description)]) -> bool {
     let is_there = |member: &Member| servers.iter().any(|(known, _)| *known == member.address);
     map.members().is_ok_and(|members| members.iter().all(is_there))

@@ -20,14 +20,14 @@ pub(crate) struct Hedges {
 }
 
 impl Hedges {
-    /// At most one second request in `1 / share` requests, but for the first few.
+    /// Allows at most one second request in `1 / share` requests, but for the first few.
     pub(crate) fn new(share: f64) -> Self {
         let share = (share.clamp(0.0, 1.0) * UNIT as f64) as i64;
         let saved = if share > 0 { SAVED_MAX * UNIT } else { 0 };
         Self { share, saved: saved.into() }
     }
 
-    /// A request has been sent.
+    /// Earns a share of a hedge for a request that was sent.
     pub(super) fn earn(&self) {
         let more = |saved: i64| Some((saved + self.share).min(SAVED_MAX * UNIT));
         // It always has a next value.
@@ -40,7 +40,7 @@ impl Hedges {
         self.saved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// How long a server may be silent before a second is asked; `None` where none ever is.
+    /// Returns how long a server may be silent before a second is asked; `None` where none ever is.
     pub(super) fn hedge_delay(&self, health: &Health) -> Option<Duration> {
         let slow = health.slow()?.max(SLOW_MIN);
         (self.share > 0).then_some(slow)

@@ -16,12 +16,12 @@ use crate::address::Address;
 use crate::error::ClientError;
 
 impl Client {
-    /// The view of all servers that are named: one that was away when this client connected may
-    /// have what is looked for.
+    /// Returns the view of all servers that are named: one that was away when this client connected
+    /// may have the missing partition.
     ///
     /// # Errors
-    /// One of them has not been heard of: those of a live map within the deadline, others within
-    /// the attempts.
+    /// One of them has not answered: those of a live map within the deadline, others within the
+    /// attempts.
     pub(super) fn all_servers(
         &self,
         deadline: Instant,
@@ -43,7 +43,7 @@ impl Client {
         self.current_view(deadline)
     }
 
-    /// Why nothing can be written.
+    /// Returns the error of a write that misses servers.
     fn unreachable(&self) -> ClientError {
         let (view, members) = (self.view(), self.map.members().unwrap_or_default());
         let absent = members.iter().map(|it| &it.address);
@@ -52,7 +52,7 @@ impl Client {
         ClientError::Unreachable { addresses: absent.join(", ") }
     }
 
-    /// The view, with all servers asked again if the map has changed since they were last.
+    /// Returns the view. All servers are asked again if the map has changed since they were last.
     pub(super) fn current_view(&self, deadline: Instant) -> Result<Arc<ClusterView>, ClientError> {
         let (view, changes) = (self.view(), self.map.changes());
         if self.map_changes.swap(changes, Ordering::AcqRel) == changes {
@@ -100,8 +100,8 @@ impl Client {
         }
     }
 
-    /// The view to continue with when `view` has no server for a partition, no writer of it, or
-    /// two; any other error comes back.
+    /// Returns the view to continue with when `view` has no server for a partition, no writer of
+    /// it, or two; any other error comes back.
     pub(super) fn after_gap(
         &self,
         view: Arc<ClusterView>,
@@ -143,7 +143,7 @@ impl Client {
         Err(error)
     }
 
-    /// Returns what all servers hold at this moment, those that answer in time.
+    /// Returns the descriptions of all servers that answer in time.
     pub(super) fn ask_versions(
         &self,
         deadline: Instant,
@@ -160,7 +160,8 @@ impl Client {
         Ok(found.into_iter().filter(|(_, it)| it.graph_tag() == view.graph).collect())
     }
 
-    /// The view with all servers asked again, unless another thread has done that since `view`.
+    /// Returns the view with all servers asked again, unless another thread has done that since
+    /// `view`.
     pub(crate) fn refresh(
         &self,
         view: Arc<ClusterView>,

@@ -66,9 +66,9 @@ pub struct ClientConfig {
     /// Take rows from memory that a server of this machine shares over its Unix socket, where it
     /// has some. The same rows come by the socket else.
     pub shared_memory: bool,
-    /// Share of the pull requests, from 0 to 1, for which a second server that holds the same rows
-    /// may be asked because the first is slower than 19 of 20 times. The first to answer is waited
-    /// for. Bulk is never asked for twice.
+    /// Share of the pull requests that may be hedged, from 0 to 1. A hedge asks a second server
+    /// with the same rows, because the first is slower than 19 of 20 times. The first to answer is
+    /// awaited. Bulk is never asked for twice.
     pub hedged_share: f64,
 }
 
@@ -86,11 +86,11 @@ impl Default for ClientConfig {
 /// Each pull goes straight to the shards that own its rows, one request per shard, all sent before
 /// the first answer is read. If several servers hold a partition, the one with the lowest expected
 /// latency is asked. Another is asked when it fails or exceeds its usual latency. A shard that
-/// cannot be reached is tried again until the attempts or the deadline are used up, where its
-/// server now listens if that was started again.
+/// cannot be reached is tried again until the attempts or the deadline are used up. If its server
+/// was started again, it is tried where that listens now.
 ///
-/// A forked child may use it, over connections of its own; what was under way in it belongs to the
-/// parent.
+/// A forked child may use it, over connections of its own; requests that were in flight at the fork
+/// belong to the parent.
 pub struct Client {
     config: ClientConfig,
     book: PartitionBook,
@@ -103,7 +103,7 @@ pub struct Client {
     map: ClusterMap,
     /// How often it had changed when all of them were asked last.
     map_changes: AtomicU64,
-    /// Whether each server that the map names has been heard of once.
+    /// Whether each server that the map names has answered once.
     has_heard_all: AtomicBool,
     /// Replaced when a server comes back with other shards or ports.
     view: CurrentView,
@@ -117,12 +117,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to every server and asks what it holds. An address is `HOST:PORT`, `unix:PATH`,
-    /// `map:FILE` for those that a file names, one on a line, or with the feature `etcd`
-    /// `etcd:HOST:PORT/PREFIX` for those that are registered there. A named server that cannot be
-    /// reached is done without if others have every partition, and looked for again when one of
-    /// them fails or something is written. One answering server of a map is enough; the map is read
-    /// again when servers are lost or have changed.
+    /// Connects to every server and asks for its description. An address is `HOST:PORT`,
+    /// `unix:PATH`, or `map:FILE` for those that a file names, one on a line. With the feature
+    /// `etcd` it may be `etcd:HOST:PORT/PREFIX` for those that are registered there. A named server
+    /// that cannot be reached is skipped if others have every partition. It is looked for again
+    /// when one of them fails or rows are written. One answering server of a map is enough. The map
+    /// is read again when servers are lost or have changed.
     ///
     /// # Errors
     /// An address that cannot be read or, unless others do, reached; servers of different graphs.
@@ -175,7 +175,7 @@ impl Client {
         self.graph
     }
 
-    /// Edges of the whole graph.
+    /// Returns the number of edges of the whole graph.
     #[must_use]
     pub fn n_edges(&self) -> u64 {
         self.n_edges
@@ -187,8 +187,8 @@ impl Client {
         &self.tensors
     }
 
-    /// Returns what a server was to the partitions that it had when it was asked last: writer,
-    /// follower or reader; several words where that differs.
+    /// Returns the roles of a server for its partitions, as it described them last: writer,
+    /// follower or reader, or several of these.
     #[must_use]
     pub fn role_of(&self, address: &Address) -> String {
         let view = self.view();
@@ -207,7 +207,7 @@ impl Client {
         view.addresses().chain(shards).cloned().collect()
     }
 
-    /// Returns what every server has counted, in the order of connecting.
+    /// Returns the counters of every server, in the order of connecting.
     ///
     /// # Errors
     /// When a server cannot be reached within the deadline.

@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    /// The view to try next: each failed server as it is now, and who is asked chosen again.
+    /// Returns the view to try next: each failed server as it is now, and servers chosen again.
     pub(super) fn after_failures(
         &self,
         mut view: Arc<ClusterView>,
@@ -152,13 +152,14 @@ impl ClusterView {
         debug!(address = %self.address(failed.server), error = %failed.error, "failed");
     }
 
-    /// Whether what failed is a move: however long it takes, the partition is somewhere then.
+    /// Returns whether the failure is a move. However long that takes, the partition has a server
+    /// then.
     pub(super) fn is_on_its_way(&self, failed: &FailedRequest) -> bool {
         failed.is_elsewhere() && self.roams()
     }
 
-    /// Notes who has failed, and returns the pause before the next try; `None` when there shall be
-    /// none.
+    /// Notes the servers that have failed, and returns the pause before the next try; `None` when
+    /// there shall be none.
     pub(super) fn plan_retry(
         &self,
         failures: &[FailedRequest],
@@ -263,7 +264,7 @@ impl ServerAnswers {
     }
 }
 
-/// An error that no other try helps, if there is one; else the first.
+/// Returns an error that no other try helps, if there is one; else the first.
 pub(super) fn decisive_error(mut failures: Vec<FailedRequest>) -> ClientError {
     let at = failures.iter().position(|failed| failed.action.is_final()).unwrap_or(0);
     failures.swap_remove(at).error
@@ -279,9 +280,9 @@ pub(super) struct AttemptStats {
 }
 
 impl AttemptStats {
-    /// One attempt at every bucket, in rounds of one request each, so that no shard waits long for
-    /// its answer to be taken. Buckets that succeed are emptied; of the others the errors come
-    /// back.
+    /// Makes one attempt at every bucket, in rounds of one request each, so that no shard waits
+    /// long for its answer to be taken. Empties buckets that succeed; returns the errors of the
+    /// others.
     fn try_all(
         &mut self,
         (view, pull, hedges): (&ClusterView, &Pull, &Hedges),
@@ -323,7 +324,7 @@ impl AttemptStats {
     }
 }
 
-/// Positions of a batch travel as 32 bits.
+/// Returns the number of rows; positions of a batch travel as 32 bits.
 fn row_count(ids: &[NodeId]) -> u32 {
     u32::try_from(ids.len()).expect("a batch has fewer rows than 2^32")
 }

@@ -22,7 +22,7 @@ use crate::connection::{Connection, time_left};
 use crate::error::ClientError;
 use crate::route::PartSet;
 
-/// Pieces that one put has under way concurrently, each of another partition.
+/// Pieces that one put has in flight, each of another partition.
 const PIECES_AT_ONCE: usize = 8;
 
 /// Rows and bytes that a put moved.
@@ -145,8 +145,8 @@ impl Client {
         }
     }
 
-    /// Finds the writer of each share that is not done, and returns the view that these are of:
-    /// where a partition has none, which is so for a moment while it moves, all servers are asked.
+    /// Finds the writer of each share that is not done, and returns the view of these writers. A
+    /// partition has none for a moment while it moves; then all servers are asked.
     fn find_writers(
         &self,
         mut view: Arc<ClusterView>,
@@ -182,8 +182,8 @@ fn restart_elsewhere(before: &ClusterView, now: &ClusterView, shares: &mut [Shar
     }
 }
 
-/// Sends the next piece of some shares that are not done, then takes all answers; returns what
-/// failed.
+/// Sends the next piece of some shares that are not done, then takes all answers. Returns the
+/// failures.
 fn try_round(
     view: &ClusterView,
     put: &Put<'_>,

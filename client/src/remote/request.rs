@@ -100,7 +100,7 @@ impl InFlightRequest {
         Ok(connection)
     }
 
-    /// The error of it.
+    /// Returns the failure of this request by `error`.
     pub(super) fn failed(
         &self,
         piece: SubRequest<'_>,
@@ -110,14 +110,14 @@ impl InFlightRequest {
         failed(self.server, piece.parts, pull.deadline, error)
     }
 
-    /// Nothing has come in time.
+    /// Returns the error of an answer that has not come in time.
     pub(super) fn late(&self, view: &ClusterView) -> ClientError {
         let address = view.routes.endpoints[self.endpoint].address.clone();
         ClientError::Deadline { address }
     }
 }
 
-/// Silence is a failure like others while there is time to ask another server.
+/// Treats silence as a failure like others while there is time to ask another server.
 fn failed(server: usize, parts: &PartSet, deadline: Instant, error: ClientError) -> FailedRequest {
     let error = match error {
         ClientError::Deadline { address } if Instant::now() < deadline => {
@@ -129,8 +129,8 @@ fn failed(server: usize, parts: &PartSet, deadline: Instant, error: ClientError)
     FailedRequest::new(server, parts.clone(), error)
 }
 
-/// Whether a second server is asked for the rows of a pull of this kind: bulk has time, and would
-/// double.
+/// Returns whether a second server is asked for the rows of a pull of this kind. Bulk has time, and
+/// would double.
 pub(super) fn may_be_hedged(kind: PullKind) -> bool {
     kind == PullKind::Sync
 }

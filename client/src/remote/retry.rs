@@ -53,8 +53,8 @@ impl RetryAction {
 }
 
 impl RetryAction {
-    /// Rank of errors where several things have failed: permanent ones first, then failures, then
-    /// the longest wait for room.
+    /// Returns the action that decides where several requests have failed. Permanent errors come
+    /// first, then failures, then the longest wait for room.
     pub(super) fn deciding(all: impl Iterator<Item = Self>) -> Self {
         let rank = |action: &Self| match action {
             Self::Later(pause) => (0, *pause),
@@ -64,7 +64,7 @@ impl RetryAction {
         all.max_by_key(rank).unwrap_or(Self::None)
     }
 
-    /// Whether the server that failed will fail again.
+    /// Returns whether the server that failed will fail again.
     pub(super) fn is_final(self) -> bool {
         matches!(self, Self::None | Self::AnotherServer)
     }
@@ -88,17 +88,17 @@ impl RetryBudget {
         Self { attempts_max, deadline, attempts: 0, refusals: 0, missing: BTreeSet::new(), words }
     }
 
-    /// Failures so far that were not for want of room.
+    /// Returns the number of failures so far that were not for want of room.
     pub(super) fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// It has come forward: whatever held it up is over.
+    /// Resets the budget after progress: the obstacle is gone.
     pub(super) fn reset(&mut self) {
         (self.attempts, self.refusals) = (0, 0);
     }
 
-    /// Notes whether a gap of a partition is one for which there is nothing to wait now; returns
+    /// Notes whether a gap of a partition is one for which there is nothing to wait now. Returns
     /// whether it was so the last time too. A partition that moves between two answers of one round
     /// is found in the next.
     pub(super) fn confirm_missing(&mut self, part: PartId, is_so: bool) -> bool {
@@ -109,7 +109,7 @@ impl RetryBudget {
         !self.missing.insert(part)
     }
 
-    /// How long to wait before the next try; `None` when there shall be none.
+    /// Returns how long to wait before the next try; `None` when there shall be none.
     ///
     /// Pauses double, and are random between half of that and all of it, so that many clients
     /// refused together do not return together.

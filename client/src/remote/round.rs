@@ -1,9 +1,9 @@
 //! One round of a pull. Every shard has at most one request, all are sent before the first answer
 //! is read, and answers are taken in any order.
 //!
-//! A server that exceeds 95 of 100 of its latencies gets a hedge, where one server has all of the
-//! rows and a token is left. The first to send a row is awaited. The other's connection is closed,
-//! which cancels its request (Dean and Barroso, The Tail at Scale, 2013).
+//! A server that exceeds 95 of 100 of its latencies gets a hedge, if one server has all rows and a
+//! token is left. The first to send a row is awaited. The other's connection is closed, which
+//! cancels its request (Dean and Barroso, The Tail at Scale, 2013).
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_millis(100);
 /// An answer that was there after an unobserved time longer than this has no known latency.
 const UNSEEN_MAX: Duration = Duration::from_millis(1);
 
-/// A round, and the requests of it that are under way.
+/// A round, and its requests in flight.
 pub(super) struct Round<'a> {
     view: &'a ClusterView,
     pull: &'a Pull,
@@ -184,7 +184,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Takes what has come for a request.
+    /// Takes the bytes that have arrived for a request.
     fn take(&mut self, at: usize, out: &mut [u8], now: Instant) {
         let is_seen = self.unseen(self.in_flight[at].asked.sent) <= UNSEEN_MAX;
         let Self { view, pull, pieces, in_flight, .. } = self;
@@ -224,7 +224,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns up who is asked for the same as the one that has begun to answer.
+    /// Cancels the other requests for the piece of the one that has begun to answer.
     fn cancel_losers(&mut self, winner: usize, now: Instant) {
         let piece = self.in_flight[winner].piece;
         for (at, one) in self.in_flight.iter_mut().enumerate() {
@@ -250,13 +250,13 @@ impl<'a> Round<'a> {
                 let hedge = InFlight { piece: index, asked, hedge_at: None, end: None };
                 self.in_flight.push(hedge);
             }
-            // The first is still under way.
+            // The first is still in flight.
             Err(failed) => self.view.note(&failed),
         }
         self.asked = Instant::now();
     }
 
-    /// A request has failed; so has the piece, unless another server is asked for it.
+    /// Fails a request, and its piece, unless another server is asked for that.
     fn fail(&mut self, at: usize, error: ClientError) {
         let (view, pull) = (self.view, self.pull);
         let one = &mut self.in_flight[at];

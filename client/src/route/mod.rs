@@ -14,7 +14,7 @@ use crate::health::Health;
 
 use replicas::ReplicaSet;
 
-/// All servers of one graph, and who holds what.
+/// All servers of one graph, and the partitions that each holds.
 pub(crate) struct Routes {
     pub(crate) book: PartitionBook,
     pub(crate) endpoints: Vec<Endpoint>,
@@ -47,7 +47,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Nothing is left to be asked.
+    /// Removes all ids.
     pub(crate) fn clear(&mut self) {
         self.ids.clear();
         self.positions.clear();
@@ -68,7 +68,7 @@ impl PartSet {
         self.0[word] |= 1 << (part.index() % 64);
     }
 
-    /// Its partitions, ascending.
+    /// Returns its partitions, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = PartId> + Clone {
         self.indexes().filter_map(|at| u16::try_from(at).ok().map(PartId))
     }
@@ -163,7 +163,7 @@ impl Routes {
         Some((self.endpoint_at(server, tensor, part, row), part))
     }
 
-    /// The reason why no server can be asked for a row.
+    /// Returns the reason why no server can be asked for a row.
     fn why_missing(&self, id: NodeId) -> ClientError {
         match self.book.part_of(id) {
             Some(part) => ClientError::NoReplica { part },
@@ -171,7 +171,7 @@ impl Routes {
         }
     }
 
-    /// The servers that have a partition.
+    /// Returns the servers that have a partition.
     pub(crate) fn servers_of(&self, part: PartId) -> &[usize] {
         &self.replicas[part.index()].servers
     }
@@ -206,7 +206,7 @@ impl Routes {
         }
     }
 
-    /// The shard of `server` that owns a row.
+    /// Returns the shard of `server` that owns a row.
     pub(crate) fn endpoint_at(
         &self,
         server: usize,
@@ -218,24 +218,24 @@ impl Routes {
         server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row))
     }
 
-    /// A shard of a server.
+    /// Returns a shard of a server.
     pub(crate) fn shard_endpoint(&self, server: usize, shard: u16) -> usize {
         self.servers[server].first_endpoint + usize::from(shard)
     }
 
-    /// The server of an endpoint, and which of its shards it is.
+    /// Returns the server of an endpoint, and the number of its shard there.
     pub(crate) fn shard_of(&self, endpoint: usize) -> (usize, usize) {
         let server = self.endpoints[endpoint].server;
         (server, endpoint - self.servers[server].first_endpoint)
     }
 
-    /// How a server has done.
+    /// Returns the health of a server.
     pub(crate) fn health(&self, server: usize) -> &Health {
         &self.servers[server].health
     }
 }
 
-/// Whether two servers describe one graph with the same tensors in the same order.
+/// Returns whether two servers describe one graph with the same tensors in the same order.
 pub(crate) fn same_graph(a: &Description, b: &Description) -> bool {
     let tensors = |d: &Description| -> Vec<(String, String, u32)> {
         d.tensors.iter().map(|t| (t.name.clone(), t.dtype.clone(), t.width)).collect()

@@ -36,25 +36,25 @@ impl Routes {
         }
     }
 
-    /// Whether every partition that `server` holds can be had from another.
+    /// Returns whether every partition that `server` holds is also at another.
     pub(crate) fn can_do_without(&self, server: usize) -> bool {
         let mut theirs = self.replicas.iter().filter(|replicas| replicas.servers.contains(&server));
         theirs.all(|replicas| replicas.has_other(server, |_| true))
     }
 
-    /// Whether each of these partitions can be had from another than `server`.
+    /// Returns whether each of these partitions is at another server than `server`.
     pub(crate) fn are_elsewhere(&self, parts: &PartSet, server: usize) -> bool {
         self.replicas_of(parts).all(|replicas| replicas.has_other(server, |_| true))
     }
 
-    /// The same from another that has not failed just now.
+    /// Returns the same, of another that has not failed just now.
     pub(crate) fn are_well_elsewhere(&self, parts: &PartSet, server: usize, now: Instant) -> bool {
         let is_well = |other: usize| !self.health(other).is_resting(now);
         self.replicas_of(parts).all(|replicas| replicas.has_other(server, is_well))
     }
 
-    /// The shard of another server that has all of these partitions, and has not failed just now.
-    /// The one that owns the first row, if any does.
+    /// Returns a shard of another server that has all of these partitions, and has not failed just
+    /// now. It is the shard that owns the first row, if any does.
     pub(crate) fn hedge(
         &self,
         tensor: usize,

@@ -308,7 +308,7 @@ impl BatchSource for ScheduledSource {
     }
 }
 
-/// Returns the first `n` rows that the rest of the first epoch uses, in that order, each with the
+/// Returns the first `n` rows that the rest of the first epoch uses, in that order. Each has the
 /// number of its batch, counted from the first of the iteration.
 fn soonest(
     schedule: &Schedule,

@@ -14,7 +14,8 @@ const N_NODES: u32 = 40;
 const EPOCHS: u32 = 3;
 const TIME: Duration = Duration::from_secs(20);
 
-/// A schedule of five batches per epoch, over a ring in which each node has two in-neighbours.
+/// Returns a schedule of five batches per epoch, over a ring in which each node has two
+/// in-neighbours.
 fn schedule() -> (TempDir, PathBuf, Arc<Schedule>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run.sched");

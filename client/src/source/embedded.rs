@@ -19,7 +19,7 @@ impl EmbeddedSource {
         Self { store }
     }
 
-    /// Returns what a gather of these rows counts as.
+    /// Returns the stats of a gather of these rows.
     fn stats_of(&self, tensor: &str, ids: &[NodeId]) -> Result<PullStats, ClientError> {
         let (rows, requests) = (ids.len() as u64, u64::from(!ids.is_empty()));
         let bytes = rows * self.store.tensor(tensor)?.row_bytes() as u64;

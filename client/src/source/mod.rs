@@ -197,7 +197,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.width as usize * self.dtype.size_bytes()

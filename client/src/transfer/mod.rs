@@ -40,7 +40,7 @@ pub struct TransferPlan {
     pub part: PartId,
     /// Folder of the graph where it goes; made if it is not there.
     pub into: PathBuf,
-    /// The server of that folder, which is informed. A move needs one, or `unserved`.
+    /// The server of that folder, which takes it over. A move needs one, or `unserved`.
     pub to: Option<Address>,
     /// The partition may end up without a server.
     pub unserved: bool,
@@ -50,7 +50,7 @@ pub struct TransferPlan {
     pub config: ClientConfig,
 }
 
-/// A move under way, or a copy.
+/// A move in progress, or a copy.
 pub struct PartitionTransfer {
     plan: TransferPlan,
     kind: Kind,
@@ -107,8 +107,8 @@ impl PartitionTransfer {
         Ok(Self { plan, kind, arrival, catalog: None, source: None, stats })
     }
 
-    /// Returns what an earlier run may have left undone after its decision: `true` if the source
-    /// had given the partition up, or it is in its place already, so that
+    /// Finds the decision of an earlier run that ended before the transfer was done. Returns `true`
+    /// if the source had given the partition up, or it is in its place already. Then
     /// [`PartitionTransfer::take`] is next. Else the copy begins.
     ///
     /// # Errors

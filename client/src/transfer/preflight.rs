@@ -24,7 +24,8 @@ pub(super) enum Kind {
     Copy,
 }
 
-/// The rename was the last that an earlier run did, and its server may not know.
+/// Returns the stats of a transfer whose rename was the last step of an earlier run; its server may
+/// not know.
 pub(super) fn was_here(plan: &TransferPlan, kind: Kind) -> Result<TransferStats, ClientError> {
     let source = describe_end(plan, &plan.from)?;
     let version = version_here(plan)?;
@@ -89,7 +90,7 @@ fn describe_end(plan: &TransferPlan, address: &Address) -> Result<Description, C
     described.map_err(|error| stalled(error, time))
 }
 
-/// An error of a step that had so much time.
+/// Returns the error of a step that had this time.
 pub(super) fn stalled(error: ClientError, time: Duration) -> ClientError {
     match error {
         ClientError::Deadline { address } => ClientError::MoveStalled { address, time },
@@ -97,12 +98,12 @@ pub(super) fn stalled(error: ClientError, time: Duration) -> ClientError {
     }
 }
 
-/// Whether a server has no room for it now, and will have later.
+/// Returns whether a server has no room for it now, and will have later.
 pub(super) fn is_busy(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::Overloaded)
 }
 
-/// When such a server is asked again.
+/// Returns when such a server is asked again.
 pub(super) fn retry_after(error: &ClientError) -> Duration {
     match error {
         ClientError::Refused { failure, .. } => failure.retry_after.max(PAUSE),
@@ -114,7 +115,7 @@ pub(super) fn is_in_place(into: &Path, part: PartId) -> bool {
     Graph::open(into).is_ok_and(|graph| graph.parts_here().contains(&part))
 }
 
-/// The result of a plan; fails for anything that can be wrong before the first byte is fetched.
+/// Returns the kind of a plan; fails for all that can be wrong before the first byte is fetched.
 pub(super) fn check_ends(plan: &TransferPlan) -> Result<Kind, ClientError> {
     let refused = |address: &Address, reason: &str| {
         let (address, reason) = (address.clone(), reason.to_owned());

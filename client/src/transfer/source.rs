@@ -37,7 +37,7 @@ impl PartSource {
         Ok(this)
     }
 
-    /// Whether the same move has taken the partition away before.
+    /// Returns whether the same move has taken the partition away before.
     pub(super) fn is_given_up(&self) -> bool {
         self.is_given_up
     }
@@ -53,7 +53,7 @@ impl PartSource {
         self.step(CopyStep::Release, &mut Vec::new()).map(drop)
     }
 
-    /// The files of the newest version, which the source holds from now on.
+    /// Returns the files of the newest version, which the source holds from now on.
     pub(super) fn manifest(&mut self) -> Result<Manifest, ClientError> {
         self.link.manifest().map_err(|error| stalled(error, self.deadline))
     }
@@ -68,7 +68,7 @@ impl PartSource {
         Err(self.link.broken(format!("files of version {found}, though it is sealed at {version}")))
     }
 
-    /// Bytes of the files of the last manifest that have not come.
+    /// Returns the bytes of the files of the last manifest that have not come.
     pub(super) fn missing_bytes(&self, arrival: &Arrival) -> Result<u64, ClientError> {
         self.link.files().iter().try_fold(0, |sum: u64, (name, n_bytes)| {
             let missing = if arrival.has(name, *n_bytes)? { 0 } else { *n_bytes };

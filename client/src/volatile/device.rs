@@ -11,8 +11,8 @@ use lodestore_graph::fork::PerProcess;
 use super::{StampWanted, VolatileInfo, VolatileSource};
 use crate::error::ClientError;
 
-/// Batches of one volatile tensor on a worker's device, whose rows pass through a [`DeviceTier`]
-/// that keeps their stamps: the local cache of CaPGNN, section 4.2. Its global cache is a
+/// Batches of one volatile tensor on a worker's device. Its rows pass through a [`DeviceTier`] that
+/// keeps their stamps: the local cache of CaPGNN, section 4.2. Its global cache is a
 /// [`crate::volatile::TieredVolatile`] as the source that rows are pulled from.
 ///
 /// A row is served from the tier if the stamp that it had when it was pulled will do. One batch at
@@ -50,8 +50,8 @@ impl DeviceVolatile {
 
     /// Puts the rows of `ids` into `batch`, in their order.
     ///
-    /// Fails with [`ClientError::Lacking`] where rows do not have the stamp in time, when the pull
-    /// or the device fails, or `batch` is too small or on another device.
+    /// Fails with [`ClientError::Lacking`] where rows do not have the stamp in time. Fails also
+    /// when the pull or the device fails, or `batch` is too small or on another device.
     pub fn gather(
         &self,
         ids: &[NodeId],

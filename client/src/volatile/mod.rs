@@ -27,15 +27,14 @@ pub trait VolatileSource: Send + Sync {
     /// Returns what is known of a volatile tensor; fails for a name that is not declared.
     fn volatile(&self, name: &str) -> Result<VolatileInfo, ClientError>;
 
-    /// Has a volatile tensor be there, over all nodes; nothing happens if it is there as it is
-    /// wanted.
+    /// Declares a volatile tensor over all nodes. Does nothing if the same tensor exists.
     ///
     /// Fails where one of this name has other rows, or the memory does not suffice.
     fn declare(&self, info: &VolatileInfo) -> Result<(), ClientError>;
 
     /// Writes row `ids[i]` to bytes `i * row_bytes..(i + 1) * row_bytes` of `out` if it has the
-    /// stamp that is wanted or a later one, and zeros if it has not by the time for which rows are
-    /// waited for.
+    /// wanted stamp or a later one. Writes zeros if it has not by the time for which rows are
+    /// awaited.
     ///
     /// Ids come in any order and may repeat. On an error the content of `out` is unspecified.
     fn pull_volatile(
@@ -117,7 +116,7 @@ impl StampWanted {
 }
 
 impl VolatilePulled {
-    /// Positions of rows that lack the stamp, ascending.
+    /// Returns the positions of rows that lack the stamp, ascending.
     #[must_use]
     pub fn lacking(&self) -> Vec<u32> {
         // Positions of a buffer in memory, of which there are fewer than 2^32.

@@ -1,5 +1,5 @@
-//! Many clients concurrently: no pull that starts after a commit was acknowledged sees an older
-//! row, no reader ever goes back in time, and no row is a mix.
+//! Many clients concurrently. No pull that starts after a commit was acknowledged sees an older
+//! row, no reader goes back in time, and no row is a mix.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;

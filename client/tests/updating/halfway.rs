@@ -154,8 +154,8 @@ fn check_turns(client: &Client, all: &[NodeId], turn_of_part: impl Fn(u16) -> u3
     }
 }
 
-/// One writer has published its many partitions, and another was gone before it could: what the
-/// first has acknowledged is what the client reads there, also where a follower is asked first.
+/// One writer has published its many partitions, and another was gone before it could. The client
+/// reads the rows that the first has acknowledged, also where a follower is asked first.
 #[test]
 fn what_a_commit_over_many_partitions_has_reached_is_read_from_then_on() {
     const OF_FIRST: u16 = 72;

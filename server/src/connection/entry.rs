@@ -1,6 +1,6 @@
-//! How a connection is let in: TLS, hellos, token, all of it within one time.
+//! The admission of a connection: TLS, hellos, token, all of it within one time.
 //!
-//! Until then it has a few hundred bytes of ours, and under TLS what a handshake needs.
+//! Until then it takes a few hundred bytes, and under TLS the memory of a handshake.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -166,7 +166,7 @@ impl Connection {
     /// Returns `None` when it has left between frames.
     async fn next_prefix(&mut self, idle: &IdleClock) -> Result<Option<Prefix>, ConnectionError> {
         let mut bytes = [0; PREFIX_BYTES];
-        // Between two steps of a copy it is at work, and so is who copies rows that are lent, or
+        // Between two steps of a copy it is not idle. Nor is a client that copies leased rows or
         // has claimed rows.
         if self.copying.is_none() && self.lease.is_none() && self.claims.is_empty() {
             idle.begin();
@@ -187,7 +187,8 @@ impl Connection {
         idle.end();
         let n_bytes = match read {
             Ok(0) => return Ok(None),
-            // TLS calls an end without a farewell so. Nothing is cut short between frames.
+            // TLS reports an end without a close notification as this error. Between frames nothing
+            // is lost.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         };
@@ -360,14 +361,14 @@ async fn short_answer(
     }
 }
 
-/// A token comes first or not at all; nothing is answered, so that who sends many is not slowed.
+/// Returns the error for a token after the first request, which ends the connection.
 fn duplicate_token() -> ConnectionError {
     let reason = "a token, which is only shown in the first request".to_owned();
     WireError::Malformed { message: "request", reason }.into()
 }
 
-/// Returns what can be wrong with a request before its body is read: the version of the connection
-/// does not have it, it came too late, or means another graph than this one.
+/// Checks a request before its body is read. It fails if the connection's version does not have the
+/// request, the deadline has passed, or it names another graph.
 fn check(shard: &Shard, request: &Request, version: u16, is_late: bool) -> Result<(), Failure> {
     request.body.check_version(version).map_err(|error| {
         // A peer without ranges does not know the code.

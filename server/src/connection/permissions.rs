@@ -1,4 +1,4 @@
-//! Permissions of a connection beside reads: moves of partitions, and who may request them.
+//! Permissions of a connection beside reads: which clients may move partitions.
 
 use std::os::fd::AsFd;
 
@@ -21,7 +21,7 @@ pub(super) enum Permissions {
 }
 
 impl Permissions {
-    /// It has shown no token yet.
+    /// Returns the permissions of a client that has not shown a token yet.
     pub(super) fn of(policy: &AuthPolicy, socket: impl AsFd, is_local: bool) -> Self {
         match policy.admin_token {
             _ if is_local => Self::Moves,
@@ -31,7 +31,7 @@ impl Permissions {
         }
     }
 
-    /// It has shown this token; true for the admin's.
+    /// Takes the token that the client has shown; returns whether it is the admin's.
     pub(super) fn hear(&mut self, policy: &AuthPolicy, token: &Token) -> bool {
         let is_admin = policy.admin_token.as_ref().is_some_and(|admin| admin.take(token));
         if is_admin {

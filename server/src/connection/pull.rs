@@ -17,7 +17,7 @@ use crate::rows::Want;
 use crate::shard::Shard;
 use crate::stats::count;
 
-/// The chunks of an answer, and the one that is under way.
+/// The chunks of an answer, and the present one.
 pub(super) struct Answer {
     ring: Ring,
     rows: Range<usize>,

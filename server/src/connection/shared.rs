@@ -1,5 +1,5 @@
-//! Rows for a client of the same machine by memory that both map: asked for once on a Unix socket,
-//! written by this side alone, and gone with the connection.
+//! Rows for a client of the same machine, passed by memory that both map. The client asks for the
+//! memory once on a Unix socket. Only the server writes to it, and it is freed with the connection.
 //!
 //! The memory is a ring of slots, a chunk each. Chunk `i` of an answer is in slot `i` modulo their
 //! number. Where a later chunk of the same answer needs the slot, the client says when it has taken
@@ -38,13 +38,13 @@ pub(super) struct Shared {
     _room: StaticPermit,
 }
 
-/// Rows of a chunk: as many as its bytes allow, and no more than are gathered between two looks of
-/// the executor, however short they are.
+/// Returns the rows of a chunk: as many as fit into its bytes. Short rows are limited to what is
+/// gathered between two polls of the executor.
 pub(super) fn chunk_rows(row_bytes: usize) -> usize {
     (CHUNK_BYTES / row_bytes).clamp(1, CHUNK_ROWS_MAX)
 }
 
-/// How the chunks of one answer lie in the ring.
+/// Places of the chunks of one answer in the ring.
 #[derive(Clone, Copy)]
 pub(super) struct Ring {
     /// The first row that comes this way.
@@ -55,7 +55,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// The rows from `first` on, up to `n_rows`.
+    /// Returns the ring of the rows from `first` on, up to `n_rows`.
     pub(super) fn new(first: usize, n_rows: usize, chunk_rows: usize, row_bytes: usize) -> Self {
         Self { first, n_rows, chunk_rows, row_bytes }
     }
@@ -149,8 +149,8 @@ impl Connection {
         }
     }
 
-    /// Whether an answer may come through the memory: there is some, what an earlier answer left
-    /// there is taken, and its chunks fit.
+    /// Returns whether an answer may come through the memory. There must be some, the client must
+    /// have taken earlier answers there, and the chunks must fit.
     pub(super) fn shares(&self, ring: Ring) -> bool {
         ring.fits() && self.shared.as_ref().is_some_and(|shared| shared.n_untaken == 0)
     }
@@ -185,8 +185,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Where the chunk that begins with this row is to be gathered, if the memory has a place for
-    /// it.
+    /// Returns the place for the chunk that begins with this row, if the memory has one.
     pub(super) fn place(&mut self, ring: Ring, first_row: usize) -> Option<&mut [u8]> {
         let place = ring.place(first_row)?;
         Some(&mut self.shared.as_mut()?.region.bytes_mut()[place])

@@ -1,5 +1,5 @@
-//! A pull of volatile rows: it waits until all of them have the stamp that is asked for, or its
-//! time is up, and then sends what is there.
+//! Pulls of volatile rows. A pull waits until all of its rows have the requested stamp, or its time
+//! is up, and then sends the rows that are there.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -175,8 +175,8 @@ async fn gather(
     }
 }
 
-/// Returns how long to wait before the next look, after so much waiting: a publication is seen at
-/// most that much later.
+/// Returns how long to wait before the next look, after this wait. A publication is seen at most
+/// that much later.
 fn pause(waited: Duration, until: Instant) -> Duration {
     let left = until.saturating_duration_since(Instant::now());
     (waited / PAUSES).clamp(WAIT_PAUSE_MIN, WAIT_PAUSE_MAX).min(left)

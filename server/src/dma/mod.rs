@@ -38,8 +38,8 @@ struct ListedRead {
     extent: Extent,
 }
 
-/// A read under way. Its buffer is the kernel's until it ends: given up, it ends by itself, and its
-/// permit is held until then.
+/// A read in flight. Its buffer is the kernel's until it ends. If it is dropped, it ends by itself,
+/// and its permit is held until then.
 struct RunningRead {
     read: Option<Pin<Box<dyn Future<Output = Finished>>>>,
     is_polled: bool,
@@ -75,12 +75,12 @@ impl ReadList {
         }
     }
 
-    /// Returns what all reads cost the disk.
+    /// Returns the cost of all reads for the disk.
     pub(crate) fn cost(&self, admission: &ReadAdmission) -> u64 {
         self.reads.iter().map(|read| admission.cost_of(read.extent.len_bytes())).sum()
     }
 
-    /// Reads the extents, several concurrently and each once `turn` has a place for it, checks
+    /// Reads the extents, several concurrently, each as soon as `turn` has a place for it. Checks
     /// every page that holds a planned row, and copies each row to its output row.
     ///
     /// On an error some rows of `out` may have been written; none of them was unverified.
@@ -160,7 +160,7 @@ impl DmaReader {
         }
     }
 
-    /// The file that it reads from.
+    /// Returns the file that it reads from.
     pub(crate) fn layer(&self) -> &Arc<Layer> {
         &self.layer
     }
@@ -169,7 +169,7 @@ impl DmaReader {
         self.layer.segment()
     }
 
-    /// Whole pages only: glommio's unaligned reads return too much near the end of a file.
+    /// Reads whole pages only: glommio's unaligned reads return too much near the end of a file.
     async fn read(&self, extent: &Extent) -> Result<ReadResult, Failure> {
         let (offset, n_bytes) = (extent.offset_bytes(), extent.len_bytes());
         let path = self.segment().path().display();

@@ -96,7 +96,7 @@ impl Known {
         LocalExecutorBuilder::new(Placement::Unbound).spawn(work).unwrap().join().unwrap()
     }
 
-    /// Every row of an output that failed is untouched or right.
+    /// Checks that each row of a failed read's output is untouched or right.
     fn check_no_wrong_row(&self, rows: &[u32], out: &[u8]) {
         for (&i, found) in rows.iter().zip(out.chunks_exact(self.row_bytes)) {
             let is_untouched = found.iter().all(|&byte| byte == UNTOUCHED);

@@ -24,7 +24,7 @@ struct Answer {
     body: String,
 }
 
-/// The bytes to send.
+/// Returns the bytes to send.
 pub(super) fn answer(
     request: Result<Request, BadRequest>,
     tokens: Option<&Tokens>,
@@ -83,7 +83,7 @@ fn text(status: &'static str, line: String) -> Answer {
     Answer { status, content_type: TEXT, headers: String::new(), body: line + "\n" }
 }
 
-/// Scripts and styles of the page itself only, and nothing from anywhere else.
+/// Returns the page, which may use only its own scripts and styles, and nothing from anywhere else.
 fn page() -> Answer {
     let nonce = uuid::Uuid::new_v4().simple().to_string();
     let headers = format!(
@@ -114,7 +114,7 @@ fn health(observed: &Observed) -> Answer {
     }
 }
 
-/// All partitions are open, requests are taken, and every shard answers.
+/// Returns 200 if all partitions are open, requests are accepted, and every shard answers.
 fn readiness(observed: &Observed) -> Answer {
     match observed.phase() {
         Phase::Serving if observed.silent_shard().is_none() => {
@@ -127,7 +127,7 @@ fn readiness(observed: &Observed) -> Answer {
     }
 }
 
-/// Returns what a server that is ready lacks: partitions that take no updates, rows that are still
+/// Returns the state of a ready server: partitions that take no updates, and rows that are still
 /// loaded.
 fn state(served: &Served) -> String {
     let stopped = served.partitions.stopped_writes();

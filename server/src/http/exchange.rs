@@ -30,8 +30,8 @@ enum Stage {
     Reading(Vec<u8>),
     /// The answer is being sent; this many bytes are sent.
     Writing(Vec<u8>, usize),
-    /// All has gone. The peer closes, or is closed at the deadline: to close while bytes of it lie
-    /// unread would take the answer from it.
+    /// All bytes are sent. The peer closes, or is closed at the deadline: closing while bytes of it
+    /// are unread would lose the answer.
     Ending,
 }
 
@@ -44,7 +44,7 @@ impl Exchange {
         Ok(Self { stream, is_local, stage: Stage::Reading(Vec::new()), deadline })
     }
 
-    /// When it is closed, however far it is.
+    /// Returns the time when it is closed, finished or not.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -53,7 +53,7 @@ impl Exchange {
         now < self.deadline
     }
 
-    /// The event that it waits for.
+    /// Returns the events that it waits for.
     pub(super) fn awaits(&self) -> PollFlags {
         match self.stage {
             Stage::Reading(_) | Stage::Ending => PollFlags::IN,
@@ -91,7 +91,7 @@ impl Exchange {
                 },
                 Stage::Ending => match self.stream.read(&mut [0; READ_BYTES]) {
                     Ok(0) => return false,
-                    // No loop: who sends without end has its turn as often as others.
+                    // No loop: a peer that sends without end has its turn as often as others.
                     Ok(_) => return true,
                     Err(error) => Err(error),
                 },

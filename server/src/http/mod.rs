@@ -39,8 +39,8 @@ pub(crate) struct HttpServer {
 impl HttpServer {
     /// Listens, and answers from what `observed` knows.
     ///
-    /// On an address that is not loopback figures are for those who tell the token of `auth`, if
-    /// there is one; health checks are for all. `hosts` are names that it may be asked under, see
+    /// On an address that is not loopback, figures are only for clients with the token of `auth`,
+    /// if it has one. Health checks are for all. `hosts` are the accepted host names, see
     /// [`request::Request::parse`].
     pub(crate) fn start(
         address: SocketAddr,
@@ -65,7 +65,7 @@ impl HttpServer {
         Ok(Self { address, stop, thread: Some(thread) })
     }
 
-    /// The address as bound.
+    /// Returns the address as bound.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -89,7 +89,7 @@ struct AccessRules {
 }
 
 impl AccessRules {
-    /// Returns what those must tell who want figures.
+    /// Returns the tokens that requests for figures must show.
     fn tokens(&self) -> Option<Tokens> {
         self.auth.as_ref()?.policy().token
     }

@@ -43,7 +43,7 @@ pub struct ServerFigures {
     pub connections_dropped: u64,
     /// Latencies of bucket i are below this many seconds, and not below the bound before.
     pub latency_bounds: Vec<f64>,
-    /// How long what comes to a shard waits until the shard sees it, sampled, over all shards.
+    /// How long an arrival at a shard waits until the shard sees it, sampled, over all shards.
     #[serde(default)]
     pub shard_delay: LatencyFigures,
     /// Calls that wait for threads of the store: `look`, `write`.
@@ -99,7 +99,7 @@ pub struct ShardFigures {
     pub tier_hits: u64,
     /// Rows looked up there in vain.
     pub tier_misses: u64,
-    /// Rows that had to go for others.
+    /// Rows evicted for others.
     pub tier_evictions: u64,
     /// Rows in it.
     pub tier_rows: u64,
@@ -367,13 +367,13 @@ impl From<LatencySum> for LatencyFigures {
 }
 
 impl LatencyFigures {
-    /// Requests.
+    /// Returns the number of requests.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Returns what has been added since `before`; all of it if that is of another server.
+    /// Returns the difference to `before`; all of it if that is of another server.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let pairs = self.buckets.iter().zip(&before.buckets);

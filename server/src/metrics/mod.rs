@@ -1,5 +1,5 @@
-//! What a server shows of itself: gathered from counters when somebody asks, so that no shard waits
-//! for whoever looks.
+//! Metrics of a server. They are gathered from counters for each request, so shards never wait for
+//! a reader of metrics.
 
 #[cfg(test)]
 mod dashboard_tests;
@@ -36,7 +36,7 @@ pub(crate) struct Observed {
     served: OnceLock<Served>,
 }
 
-/// What there is to see once the graph is open.
+/// State of a server whose graph is open.
 pub(crate) struct Served {
     pub(crate) partitions: Arc<Partitions>,
     pub(crate) counters: Arc<[Counters]>,
@@ -77,7 +77,7 @@ impl Observed {
         Self { started: Instant::now(), started_unix, phase, dropped, served }
     }
 
-    /// The graph is open, and the shards are about to start.
+    /// Notes that the graph is open, and the shards are about to start.
     pub(crate) fn opened(&self, served: Served) {
         let is_first = self.served.set(served).is_ok();
         debug_assert!(is_first, "a server opens its graph once");
@@ -95,7 +95,7 @@ impl Observed {
         self.served.get()
     }
 
-    /// Time since the start.
+    /// Returns the time since the start.
     pub(crate) fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
@@ -105,24 +105,25 @@ impl Observed {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Connections that were closed as they came.
+    /// Returns the number of connections that were closed as they came.
     pub(crate) fn n_dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Notes that a shard has told its figures just now.
+    /// Notes that a shard has published its gauges just now.
     pub(crate) fn heartbeat(&self, counters: &Counters) {
         let now_ms = u64::try_from(self.uptime().as_millis()).unwrap_or(u64::MAX).max(1);
         counters.gauges.at_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// How long ago a shard has told its figures; since the start if it never has.
+    /// Returns the time since a shard last published its gauges, or since the start if it never
+    /// has.
     fn beat_age(&self, counters: &Counters) -> Duration {
         let at = Duration::from_millis(counters.gauges.at_ms.load(Ordering::Relaxed));
         self.uptime().saturating_sub(at)
     }
 
-    /// The shard that has been silent longest, if that is too long.
+    /// Returns the shard that has been silent longest, and for how long, if that is too long.
     pub(crate) fn silent_shard(&self) -> Option<(usize, Duration)> {
         let shards = self.served().filter(|_| self.phase() == Phase::Serving)?.counters.iter();
         let ages = shards.map(|counters| self.beat_age(counters)).enumerate();
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_are_told_as_they_were_entered() {
+    fn phases_are_reported_as_they_were_entered() {
         let observed = Observed::new();
         assert_eq!(observed.phase(), Phase::Opening);
         for phase in Phase::ALL {
@@ -152,7 +153,7 @@ mod tests {
         let told = Instant::now();
         observed.heartbeat(&counters);
         let age = observed.beat_age(&counters);
-        // Told in whole milliseconds.
+        // Times are kept in whole milliseconds.
         assert!(age <= told.elapsed() + Duration::from_millis(1), "{age:?}");
     }
 }

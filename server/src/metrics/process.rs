@@ -10,7 +10,7 @@ use super::figures::ProcessFigures;
 const USER_HZ: f64 = 100.0;
 
 impl ProcessFigures {
-    /// A figure that cannot be read is 0.
+    /// Reads the figures of this process. One that cannot be read is 0.
     pub(super) fn read() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -33,7 +33,7 @@ fn kib(status: &str, key: &str) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// User and system time: fields 14 and 15, the second being a name that may hold anything.
+/// Returns the user and system time: fields 14 and 15. Field 2 is a name that may hold anything.
 fn cpu_ticks(stat: &str) -> f64 {
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum()

@@ -9,7 +9,7 @@ use super::table::{METRICS, Metric, Source};
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl ServerFigures {
-    /// All metrics. Those of the graph and the shards are left out before they are there.
+    /// Returns all metrics. Those of the graph and the shards are left out before they exist.
     pub(crate) fn prometheus(&self) -> String {
         let mut text = String::with_capacity(64 << 10);
         for metric in METRICS {

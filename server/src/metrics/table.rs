@@ -46,7 +46,7 @@ impl Source {
     }
 }
 
-/// The table of all metrics as Markdown.
+/// Returns the table of all metrics as Markdown.
 #[must_use]
 pub fn metrics_table() -> String {
     let mut text = "| metric | type | label | meaning |\n|---|---|---|---|\n".to_owned();
@@ -386,7 +386,7 @@ fn by<T>(
 mod tests {
     use super::*;
 
-    /// To be told what the page should say, run this test: it is in the failure.
+    /// When this fails, its message has the table that the page should contain.
     #[test]
     fn the_page_has_every_metric_and_no_other() {
         let page = include_str!("../../../docs/metrics.md");

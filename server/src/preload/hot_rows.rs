@@ -53,7 +53,7 @@ impl Owner {
         dir.join(format!("part-{:03}.hot", self.part.0))
     }
 
-    /// Bytes of a file that lists each row of the most tensors.
+    /// Returns the bytes of a file that lists each row of the most tensors.
     fn bytes_max(&self) -> u64 {
         let tensor = 8 + MAX_TENSOR_NAME_BYTES as u64 + 4 * u64::from(self.n_rows);
         (HEAD_BYTES + CHECKSUM_BYTES) as u64 + MAX_TENSORS as u64 * tensor
@@ -125,7 +125,7 @@ fn encode(owner: Owner, rows: &HotRows) -> Vec<u8> {
     bytes
 }
 
-/// Counts here are of tensors, bytes of a name, and rows of a partition: all below 2^32.
+/// Appends a length: of tensors, bytes of a name, or rows of a partition, all below 2^32.
 fn push_len(bytes: &mut Vec<u8>, len: usize) {
     bytes.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
 }

@@ -165,7 +165,7 @@ impl Worker {
             let Some(tensor) = self.work.borrow_mut().next(&mut self.ids) else { break };
             match self.load(tensor).await {
                 Piece::Ending => return,
-                // Most of the time the disk is left to those who wait for it.
+                // Most of the time the disk is left to pulls that wait for it.
                 Piece::Over { is_contended: true } => {
                     let pause = (begun.elapsed() * PRELOAD_PAUSES).min(PRELOAD_PAUSE_MAX);
                     glommio::timer::sleep(pause).await;

@@ -1,9 +1,9 @@
 //! Rows that are loaded into the tiers after a start, before a pull asks for them.
 //!
-//! Each shard loads the rows that it owns, by the reads that gathers make and through the fence
-//! that keeps a changed row out of a tier: see `rows/preload.rs`. A tier that holds its table gets
-//! all of it. A smaller one gets the rows that were resident when the server was stopped, hottest
-//! first, which [`hot_rows`] keeps in a file for each partition.
+//! Each shard loads the rows that it owns, by the reads that gathers make. They go through the
+//! fence that keeps a changed row out of a tier, see `rows/preload.rs`. A tier that holds its table
+//! gets all of it. A smaller one gets the rows that were resident when the server was stopped,
+//! hottest first. [`hot_rows`] keeps these in a file for each partition.
 
 mod hot_rows;
 mod load;
@@ -86,7 +86,7 @@ struct Resident {
 }
 
 impl Preload {
-    /// Checks what is wanted, and reads the rows that are remembered. A file that cannot be used is
+    /// Checks the requested tables, and reads the remembered rows. A file that cannot be used is
     /// reported in the log and ignored.
     pub(crate) fn new(config: &ServerConfig, partitions: &Partitions) -> Result<Self, ServerError> {
         let wanted = wanted(&config.preload, partitions)?;

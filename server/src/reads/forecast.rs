@@ -21,8 +21,8 @@ const QUEUED: f64 = 0.9;
 /// The work of a shard's disk, in nanoseconds by the disk's profile.
 ///
 /// The rate is taken while pulls wait for reads: a disk that is asked for little does little. Other
-/// samples can only raise it, so that a disk that was slow for a while is believed to be so no
-/// longer than it is. Before the first sample nothing is late, and nothing is that comes alone.
+/// samples can only raise it. So a disk that was slow for a while is not believed to be slow for
+/// longer. Before the first sample no pull is late, and a pull that comes alone never is.
 #[derive(Debug, Default)]
 pub(crate) struct Forecast {
     /// For each class, the cost of expected work that has not started.
@@ -86,8 +86,8 @@ impl Forecast {
         self.is_queued = false;
     }
 
-    /// Fails with a hint when to retry if a pull of `cost`, of which nothing is expected yet, would
-    /// take longer than `time` behind what is expected of its class and those before.
+    /// Fails with a hint when to retry if a new pull of `cost` would take longer than `time`. It
+    /// runs behind the expected work of its class and of the classes before.
     pub(crate) fn check_behind(
         &self,
         class: Class,
@@ -103,7 +103,7 @@ impl Forecast {
         check(self.time_of(all).max(self.time_in_class(class, of_class)), time)
     }
 
-    /// The same for a pull whose turn has come, and of which `cost` is expected.
+    /// Does the same check for a pull whose turn has come, and of which `cost` is expected.
     pub(crate) fn check_next(
         &self,
         class: Class,
@@ -125,13 +125,13 @@ impl Forecast {
         self.expected.iter().sum::<u64>().saturating_add(self.in_flight)
     }
 
-    /// Returns how long `cost` takes while latency-bound pulls come as they did of late.
+    /// Returns how long `cost` takes while latency-bound pulls come at their recent rate.
     fn time_in_class(&self, class: Class, cost: u64) -> Option<Duration> {
         let part = if class == Class::Bulk { 1.0 - self.latency_share } else { 1.0 };
         self.time_of((cost as f64 / part.max(BULK_PART_MIN)) as u64)
     }
 
-    /// Bounded, so that a margin can be added.
+    /// Returns the time that `cost` takes, bounded so that a margin can be added.
     fn time_of(&self, cost: u64) -> Option<Duration> {
         let nanos = cost as f64 / self.rate?;
         Some(Duration::from_nanos((nanos as u64).min(u64::MAX / 4)))

@@ -2,10 +2,10 @@
 //! order in which pulls arrived.
 //!
 //! A pull has a turn. For each chunk of rows it takes room for its lists, then a place for each
-//! read, which it returns with the read's buffer. Places are never held while anything else is
-//! waited for, so that reads in flight end by themselves. Latency-bound pulls pass bulk. A pull
-//! that would end after its deadline is refused before its first read, and later ones of the same
-//! pull are not: so what has begun is finished.
+//! read, which it returns with the read's buffer. No pull waits for anything else while it holds
+//! places, so reads in flight end by themselves. Latency-bound pulls pass bulk. A pull that would
+//! end after its deadline is refused before its first read. Later reads of the same pull are not
+//! refused, so that a pull that has begun is finished.
 
 mod forecast;
 mod gate;
@@ -62,7 +62,7 @@ enum Resource {
     Reads,
 }
 
-/// Where a pull that waits receives what it waits for.
+/// Place where a waiting pull receives its permit.
 #[derive(Default)]
 struct Slot {
     is_granted: Cell<bool>,
@@ -152,13 +152,13 @@ impl ReadAdmission {
         }
     }
 
-    /// Returns what a read costs the disk, in nanoseconds by its profile.
+    /// Returns the cost of a read for the disk, in nanoseconds by its profile.
     pub(crate) fn cost_of(&self, n_bytes: usize) -> u64 {
         (self.profile.request_seconds(n_bytes as u64) * 1e9) as u64
     }
 
-    /// Returns when a request that finds no room shall come again: once a part of what waits for
-    /// the disk is done.
+    /// Returns when a request that finds no room shall come again: once a part of the disk's
+    /// backlog is done.
     pub(crate) fn retry_after(&self) -> Duration {
         (self.state.borrow().forecast.backlog() / 4).clamp(RETRY_AFTER, RETRY_AFTER_MAX)
     }
@@ -239,7 +239,7 @@ impl State {
 }
 
 impl ReadTurn {
-    /// Returns what another shard has to know to read rows of the same pull.
+    /// Returns the order by which another shard reads rows of the same pull.
     pub(crate) fn order(&self) -> PullOrder {
         let kind = match self.ticket.class {
             Class::Latency => PullKind::Sync,
@@ -250,7 +250,7 @@ impl ReadTurn {
         PullOrder { kind, arrived, deadline, progress }
     }
 
-    /// Returns what reads a pull's rows here.
+    /// Returns the admission of the pull's reads.
     pub(crate) fn admission(&self) -> &Rc<ReadAdmission> {
         &self.admission
     }
@@ -375,7 +375,7 @@ impl ReadTurn {
 }
 
 impl Permit {
-    /// Returns what the permit is of.
+    /// Returns the admission that the permit is of.
     pub(crate) fn admission(&self) -> &Rc<ReadAdmission> {
         &self.admission
     }

@@ -1,4 +1,4 @@
-//! A tier whose rows clients of this machine read where they lie.
+//! A tier whose rows clients of this machine read in place.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,8 +15,9 @@ use crate::shared_memory::TierFile;
 use crate::stats::count;
 
 impl ShardRows {
-    /// Writes where in the memory of [`Self::tier_file`] the rows of `ids` are, each as a u32, if
-    /// all are there and stay while they are lent; `slots` is four bytes long for each.
+    /// Writes the slots of the rows of `ids` in the memory of [`Self::tier_file`], each as a u32.
+    /// Returns `false` unless all rows are resident and stay in place while they are leased.
+    /// `slots` has four bytes for each id.
     pub(crate) fn slots_of(
         &self,
         plan: &ShardPlan,
@@ -35,24 +36,24 @@ impl ShardRows {
         Ok(are_there)
     }
 
-    /// The file of the tier's rows, their offset in it, and their bytes; `None` where no rows are
-    /// leased.
+    /// Returns the file of the tier's rows, their offset in it, and their bytes; `None` where no
+    /// rows are leased.
     pub(crate) fn tier_file(&self) -> io::Result<Option<(OwnedFd, u64, u64)>> {
         self.tier_file.as_ref().map(TierFile::place).transpose()
     }
 
-    /// Keeps the tier's rows where they are until that is ended as often as it was begun.
+    /// Keeps the tier's rows in place until [`Self::end_lease`] was called as often as this.
     pub(crate) fn lease(&self) {
         self.tier.borrow_mut().lease();
     }
 
-    /// Ends that.
+    /// Ends a lease.
     pub(crate) fn end_lease(&self) {
         self.tier.borrow_mut().end_lease();
     }
 }
 
-/// A tier, and the file of its rows where clients may map it.
+/// Returns a tier, and the file of its rows where clients may map it.
 pub(super) fn make_tier(
     plan: &ShardPlan,
     n_bytes: usize,

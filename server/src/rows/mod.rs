@@ -50,7 +50,7 @@ pub(crate) struct ShardRows {
     position: usize,
     shard: u16,
     stripes: Stripes,
-    /// Replaced as a whole: who gathers continues with those of the moment when it began.
+    /// Replaced as a whole: a gather continues with the partitions of its beginning.
     parts: RefCell<Rc<Parts>>,
     /// By partition: its first key in the tier; `None` for one that is never here.
     key_bases: Vec<Option<u32>>,
@@ -157,14 +157,14 @@ impl ShardRows {
         Ok(this)
     }
 
-    /// Memory that the tier may take, in bytes.
+    /// Returns the memory that the tier may take, in bytes.
     pub(crate) fn tier_bytes(&self) -> u64 {
         self.memory.bytes()
     }
 
-    /// Copies the rows of `ids` to `out`: hits from the tier, the rest from disk through one plan
-    /// per layer, as `turn` has room for the reads. `false`, and nothing done, when one of them is
-    /// another shard's.
+    /// Copies the rows of `ids` to `out`. Hits come from the tier, the rest from disk by one plan
+    /// per layer, as `turn` has room for the reads. Returns `false`, with nothing done, when
+    /// another shard owns one of the rows.
     ///
     /// `ids` may repeat and come in any order; `out` is `ids.len() * row_bytes` long.
     pub(crate) async fn gather(
@@ -227,7 +227,7 @@ impl ShardRows {
         misses.dedup();
     }
 
-    /// Whether gathers read this version of every partition.
+    /// Returns whether gathers read this version of every partition.
     pub(crate) fn is_at(&self, version: u32) -> bool {
         self.parts().all_are_at(version)
     }
@@ -240,7 +240,7 @@ impl ShardRows {
         }
     }
 
-    /// Rows in the tier, bytes of one, and rows that had to go for others.
+    /// Returns the number of rows in the tier, the bytes of a row, and the number of evictions.
     pub(crate) fn residents(&self) -> (u64, u64, u64) {
         let tier = self.tier.borrow();
         (tier.n_resident() as u64, self.row_bytes as u64, tier.stats().evictions)
@@ -359,7 +359,7 @@ impl ShardRows {
         &plan.counters[usize::from(self.shard)]
     }
 
-    /// Closes the files; glommio wants that said, not dropped.
+    /// Closes the files; glommio wants files closed, not dropped.
     pub(crate) async fn close(self) {
         if let Ok(parts) = Rc::try_unwrap(self.parts.into_inner()) {
             for part in parts.by_index.into_iter().flatten() {
@@ -401,7 +401,7 @@ fn not_pinned(part: PartId, version: u32) -> Failure {
     failure(FailureCode::OtherVersion, message)
 }
 
-/// The failure for a node that does not exist or lives on another server.
+/// Returns the failure for a node that does not exist or belongs to another server.
 pub(crate) fn wrong_server(partitions: &Partitions, id: NodeId) -> Failure {
     let n_nodes = partitions.book.n_nodes();
     let Some(part) = partitions.book.part_of(id) else {

@@ -75,17 +75,17 @@ impl PartRows {
         Ok(this)
     }
 
-    /// The version that gathers read.
+    /// Returns the version that gathers read.
     pub(super) fn current(&self) -> Arc<TensorVersion> {
         Arc::clone(&self.current.borrow())
     }
 
-    /// The tensor at a version that may be an earlier one; `None` where it has none.
+    /// Returns the tensor at a version that may be an earlier one; `None` where it has none.
     pub(super) fn at(&self, version: u32) -> Option<Arc<TensorVersion>> {
         self.live.at(version)
     }
 
-    /// Whether gathers read this version, and no other takes its place just now.
+    /// Returns whether gathers read this version, and no switch to another runs.
     pub(super) fn is_at(&self, version: u32) -> bool {
         self.current.borrow().version() == version && self.next.borrow().is_none()
     }
@@ -115,12 +115,13 @@ impl PartRows {
         Ok(())
     }
 
-    /// Whether rows that were read from `seen` may be kept as they are.
+    /// Returns whether rows that were read from `seen` may be kept as they are.
     pub(super) fn is_still(&self, seen: &Arc<TensorVersion>) -> bool {
         Arc::ptr_eq(&self.current.borrow(), seen) && self.next.borrow().is_none()
     }
 
-    /// Positions of those rows of `scratch`, read from `seen`, that no later version has changed.
+    /// Returns the positions of those rows of `scratch`, read from `seen`, that no later version
+    /// has changed.
     pub(super) fn unchanged<'a>(
         &self,
         seen: &'a TensorVersion,
@@ -153,7 +154,7 @@ impl PartRows {
         Ok(Some(switch))
     }
 
-    /// Whether another version takes the place of the one that gathers read.
+    /// Returns whether a switch from the version that gathers read to another runs.
     pub(super) fn is_switching(&self) -> bool {
         self.next.borrow().is_some()
     }

@@ -10,14 +10,14 @@ use crate::reads::ReadTurn;
 use crate::shard::plan::ShardPlan;
 
 impl ShardRows {
-    /// Rows that the tier can hold.
+    /// Returns the number of rows that the tier can hold.
     pub(crate) fn n_slots(&self) -> u64 {
         self.tier.borrow().n_slots().into()
     }
 
-    /// Reads those rows of `ids` that are not resident into free slots of the tier, as a gather
-    /// does and past the same fence; returns whether slots are left. No row has to go for them,
-    /// and nothing of it counts as a look-up. All of them must be this shard's.
+    /// Reads those rows of `ids` that are not resident into free slots of the tier. It reads as a
+    /// gather does, through the same fence. No row is evicted for them, and no look-up is counted.
+    /// This shard must own all of them. Returns whether slots are left.
     ///
     /// `out` is `ids.len() * row_bytes` long; its content afterwards means nothing.
     pub(crate) async fn load_ahead(

@@ -1,9 +1,9 @@
 //! A shard takes over the newest version of a partition: rows that it changed leave the tier, then
 //! gathers read it.
 //!
-//! Until the last of these rows has left, gathers read the version before, and no row that differs
-//! between the two is kept in the tier. So a gather that begins after the switch finds none of the
-//! old rows, and one that began before keeps none of them.
+//! Until the last of these rows has left, gathers read the version before. Meanwhile no row that
+//! differs between the two is admitted to the tier. So a gather that begins after the switch finds
+//! no old row, and one that began before keeps none.
 
 use std::sync::Arc;
 use std::time::Duration;

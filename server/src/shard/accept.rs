@@ -1,4 +1,4 @@
-//! Connections that come to a shard: let in, refused, counted.
+//! Connections that come to a shard: admitted, refused, counted.
 
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
@@ -48,7 +48,7 @@ impl Shard {
             count(&self.counters().connections_evicted, 1);
             end.abort();
             if let Some(socket) = self.open.borrow().get(&other) {
-                // It has not been let in, so nothing of it is under way.
+                // It has not been admitted, so no request of it is running.
                 let _ = shutdown(socket, Shutdown::Both);
             }
         }

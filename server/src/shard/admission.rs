@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use crate::limits::ENTERING_PER_SHARD_MAX;
 use crate::listen::Source;
 
-/// Connections that are to be let in, each with what ends it.
+/// Connections in the handshake, each with a handle that ends it.
 ///
 /// A newcomer to a full queue evicts another at random, so a flooding source evicts mostly its own.
-/// To end the oldest would end just those who are nearly in, and to refuse the newest would leave
-/// the places to those who say nothing.
+/// Evicting the oldest would end connections that are about to be admitted. Refusing the newest
+/// would leave the places to connections that send nothing.
 pub(super) struct HandshakeQueue<H> {
     waiting: Vec<Waiting<H>>,
     random: u64,
@@ -18,7 +18,7 @@ pub(super) struct HandshakeQueue<H> {
 struct Waiting<H> {
     number: u64,
     source: Source,
-    /// It knows that it is not let in, and only reads that.
+    /// It is refused, and only reads the refusal.
     is_refused: bool,
     end: H,
 }
@@ -30,8 +30,8 @@ impl<H> HandshakeQueue<H> {
         Self { waiting: Vec::new(), random: seed | 1 }
     }
 
-    /// Adds a connection. Once all places are taken, returns the evicted one: a connection that is
-    /// being refused, or one of the source that has most with the new one.
+    /// Adds a connection. Once all places are taken, returns the evicted one. That is a connection
+    /// that is being refused, or else one of the source that has the most, the new one counted.
     pub(super) fn admit(&mut self, number: u64, source: Source, end: H) -> Option<(u64, H)> {
         let is_full = self.waiting.len() >= ENTERING_PER_SHARD_MAX;
         let evicted = is_full.then(|| self.draw(source));
@@ -40,14 +40,14 @@ impl<H> HandshakeQueue<H> {
         evicted.map(|evicted| (evicted.number, evicted.end))
     }
 
-    /// The connection is being refused for lack of a place.
+    /// Marks a connection as one that is being refused for lack of a place.
     pub(super) fn mark_refused(&mut self, number: u64) {
         if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.number == number) {
             waiting.is_refused = true;
         }
     }
 
-    /// It is let in, or gone.
+    /// Removes a connection that is admitted or gone.
     pub(super) fn remove(&mut self, number: u64) {
         self.waiting.retain(|waiting| waiting.number != number);
     }
@@ -69,7 +69,7 @@ impl<H> HandshakeQueue<H> {
         candidates[(self.next_random() % candidates.len() as u64) as usize]
     }
 
-    /// xorshift64: what strangers could learn of it does not help them.
+    /// Draws by xorshift64; predicting it does not help an attacker.
     fn next_random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

@@ -10,7 +10,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::limits::{CONNECTIONS_PER_SHARD_MAX, IDLE_MIN};
 
-/// The connections of a shard that are let in, by number.
+/// The admitted connections of a shard, by number.
 #[derive(Default)]
 pub(super) struct ConnectionTable(RefCell<HashMap<u64, Rc<IdleClock>>>);
 
@@ -58,19 +58,19 @@ impl ConnectionTable {
         idle
     }
 
-    /// It is gone, unless it had to go before.
+    /// Removes a connection that has ended, unless it was evicted before.
     pub(super) fn leave(&self, number: u64) {
         self.0.borrow_mut().remove(&number);
     }
 }
 
 impl IdleClock {
-    /// It waits for a request from now on.
+    /// Begins a wait for a request.
     pub(crate) fn begin(&self) {
         self.since.set(Some(Instant::now()));
     }
 
-    /// A request comes.
+    /// Ends the wait when a request comes.
     pub(crate) fn end(&self) {
         self.since.set(None);
     }

@@ -22,11 +22,11 @@ use crate::reads::{Progress, PullOrder, ReadTurn};
 use crate::rows::{ShardRows, Want, wrong_server};
 use crate::stats::count;
 
-/// Ids of one owner, and where they stand in the request.
+/// Ids of one owner, and their positions in the request.
 type Share = (Vec<NodeId>, Vec<usize>);
 
 impl Shard {
-    /// Bytes of a row of a tensor that [`Self::admit_pull`] has let through.
+    /// Returns the bytes of a row of a tensor that [`Self::admit_pull`] has let through.
     pub(crate) fn row_bytes(&self, tensor: u16) -> usize {
         self.tensors[usize::from(tensor)].row_bytes
     }
@@ -59,7 +59,7 @@ impl Shard {
         self.reads.turn(&PullOrder { kind, arrived, deadline, progress })
     }
 
-    /// Rows of any shard: straight from here if all are ours, else split by owner and merged.
+    /// Gathers rows of any shard: directly if all are ours, else split by owner and merged.
     pub(crate) async fn gather(
         &self,
         tensor: u16,
@@ -115,13 +115,13 @@ impl Shard {
         self.tensors[usize::from(tensor)].slots_of(&self.plan, ids, slots)
     }
 
-    /// Tensors that there are.
+    /// Returns the number of tensors.
     pub(crate) fn n_tensors(&self) -> u16 {
         u16::try_from(self.tensors.len()).unwrap_or(u16::MAX)
     }
 
-    /// Rows of this shard for another, within this shard's own room, which they keep until they are
-    /// on their way.
+    /// Gathers rows of this shard for another, within this shard's own room. The room is held until
+    /// they are on their way.
     pub(super) async fn gather_asked(
         &self,
         tensor: u16,
@@ -149,7 +149,7 @@ impl Shard {
         Err(failure(FailureCode::Elsewhere, message))
     }
 
-    /// The version that a pull wants; `None` where it is the newest.
+    /// Returns the version that a pull wants; `None` where it is the newest.
     ///
     /// Fails with `otherVersion` for one that is not committed here, or no longer kept. Where a
     /// partition has come since that lacks the version, the others still have it.
@@ -192,7 +192,8 @@ impl Shard {
         }
     }
 
-    /// Whether rows of this shard are of `version`, where there is one, without a look at files.
+    /// Returns whether rows of this shard are of `version`, if one is wanted, without a look at
+    /// files.
     pub(crate) fn is_at(&self, tensor: u16, version: u32) -> bool {
         version == 0 || self.tensors[usize::from(tensor)].is_at(version)
     }
@@ -221,12 +222,13 @@ impl Shard {
         Ok(())
     }
 
-    /// Versions that the partitions of these nodes have reached, for the end of an answer.
+    /// Returns the versions that the partitions of these nodes have reached, for the end of an
+    /// answer.
     pub(crate) fn versions(&self, ids: &[NodeId]) -> Versions {
         self.plan.partitions.versions(ids)
     }
 
-    /// The tensor at a position of the description.
+    /// Returns the tensor at a position of the description.
     pub(crate) fn tensor(&self, tensor: u16) -> Result<&ShardRows, Failure> {
         self.tensors.get(usize::from(tensor)).ok_or_else(|| {
             let n_tensors = self.tensors.len();

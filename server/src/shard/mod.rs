@@ -71,9 +71,9 @@ pub(crate) struct Shard {
     handshakes: TlsScheduler,
     buffers: BufferPool,
     open: RefCell<HashMap<u64, Rc<OwnedFd>>>,
-    /// Connections that are not let in yet.
+    /// Connections in the handshake.
     entering: RefCell<HandshakeQueue<AbortHandle>>,
-    /// Connections that are let in; those that are not do not take their places.
+    /// Connections that are admitted. Those in the handshake do not take their places.
     admitted: ConnectionTable,
     next_connection: Cell<u64>,
     is_ending: Cell<bool>,
@@ -89,7 +89,7 @@ pub(crate) struct Shard {
     log_limit: LogLimiter,
 }
 
-/// The whole life of a shard's executor.
+/// Runs the whole life of a shard's executor.
 pub(crate) async fn run(
     plan: ShardPlan,
     mesh: FullMesh<Message>,
@@ -293,7 +293,7 @@ impl Shard {
         }
     }
 
-    /// Returns what another shard asks.
+    /// Answers a request of another shard.
     async fn answer(
         &self,
         request: ShardRequest,
@@ -316,7 +316,7 @@ impl Shard {
         glommio::spawn_local(self.guarded(what, task)).detach();
     }
 
-    /// The same in a queue of its own.
+    /// Spawns a guarded task in a queue of its own.
     pub(crate) fn spawn_guarded_into(
         &self,
         queue: TaskQueueHandle,
@@ -348,17 +348,17 @@ impl Shard {
         Loading(&self.n_loading)
     }
 
-    /// The settings that it was started with.
+    /// Returns the settings that it was started with.
     pub(crate) fn shard_plan(&self) -> &ShardPlan {
         &self.plan
     }
 
-    /// Its number among the server's shards.
+    /// Returns its number among the server's shards.
     pub(crate) fn number(&self) -> u16 {
         u16::try_from(self.id).unwrap_or(u16::MAX)
     }
 
-    /// Its rows, tensor by tensor.
+    /// Returns its rows, tensor by tensor.
     pub(crate) fn tensors(&self) -> &[ShardRows] {
         &self.tensors
     }
@@ -374,17 +374,17 @@ impl Shard {
         }
     }
 
-    /// Whether it finishes what is under way and takes nothing new.
+    /// Returns whether it finishes running work and takes no more.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.get()
     }
 
-    /// Keeps buffers for the next request, as many as may lie idle.
+    /// Keeps buffers for the next request, as many as may be idle.
     pub(crate) fn take_back(&self, buffers: Buffers) {
         self.buffers.take_back(buffers);
     }
 
-    /// Credentials that clients must show.
+    /// Returns the credentials that clients must show.
     pub(crate) fn auth_policy(&self) -> Arc<AuthPolicy> {
         self.plan.auth.policy()
     }
@@ -393,7 +393,7 @@ impl Shard {
         &self.plan.counters[self.id]
     }
 
-    /// Counters of the whole server.
+    /// Returns the counters of the whole server.
     pub(crate) fn stats(&self) -> ServerStats {
         let shards = self.plan.counters.iter().map(Counters::snapshot).collect();
         let mut updates = self.plan.partitions.updates();
@@ -401,10 +401,11 @@ impl Shard {
         ServerStats { shards, updates, volatile: self.plan.volatile.stats() }
     }
 
-    /// The frame that answers `describe`, built once for each version and list of partitions.
+    /// Returns the frame that answers `describe`, built once for each version and list of
+    /// partitions.
     pub(crate) fn description(&self) -> Rc<[u8]> {
         let partitions = &self.plan.partitions;
-        // Before they are informed: a change in between makes it again the next time.
+        // Before they are read: a change in between makes it again the next time.
         let described = partitions.described();
         let mut known = self.description.borrow_mut();
         if known.1.is_empty() || known.0 != described {

@@ -160,7 +160,7 @@ impl Shard {
         decided
     }
 
-    /// Closes a partition and returns it up, or takes it back.
+    /// Closes a partition and releases it, or keeps it.
     async fn decide(&self, mut copy: PartCopy, id: u64) -> Result<(), Failure> {
         let part = copy.part();
         let (mut copy, given_up) = self

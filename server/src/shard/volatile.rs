@@ -93,8 +93,8 @@ impl Shard {
         Ok((tensor, self.take_room(4 * body_bytes)?))
     }
 
-    /// Checks a publication before its body is read, and takes room for what of it is in memory
-    /// until the permit is dropped; lends buffers within that.
+    /// Checks a publication before its body is read. Takes room for its bytes in memory until the
+    /// permit is dropped, and lends buffers within that.
     pub(crate) fn admit_publish(
         &self,
         publish: &Publish,

@@ -58,8 +58,8 @@ fn bucket_of(us: u64) -> usize {
     ((octave - 2) * 4 + quarter).min(N_BUCKETS - 1)
 }
 
-/// Latencies of a bucket are below this many microseconds; longer ones than the buckets cover count
-/// in the last.
+/// Returns the bound of a bucket: its latencies are below this many microseconds. Latencies beyond
+/// the last bucket count in it.
 pub(crate) fn bound_us(bucket: usize) -> u64 {
     (5 + bucket as u64 % 4) << (bucket / 4)
 }

@@ -47,7 +47,7 @@ pub(crate) struct Counters {
     pub(crate) connections: AtomicU32,
     pub(crate) connections_taken: AtomicU64,
     pub(crate) connections_refused: AtomicU64,
-    /// Ended before they were let in, for others.
+    /// Evicted for others during the handshake.
     pub(crate) connections_evicted: AtomicU64,
     /// Closed while they were idle, for others.
     pub(crate) connections_idle_closed: AtomicU64,
@@ -120,7 +120,7 @@ pub(crate) enum BreakReason {
     Tls,
     /// It showed no token, or another.
     Unauthenticated,
-    /// It closed while an answer was under way.
+    /// It closed while an answer was being sent.
     Left,
     /// The socket failed, or closed in the middle of a frame.
     Io,
@@ -226,19 +226,19 @@ impl BreakReason {
 }
 
 impl Counters {
-    /// A request has come, or was sent, at `begun`.
+    /// Counts a request that came, or was sent, at `begun`.
     pub(crate) fn begin(&self, kind: RequestKind, begun: Instant) -> RunningRequest<'_> {
         let counters = &self.kinds[kind as usize];
         add(&counters.begun, 1);
         RunningRequest { counters, begun }
     }
 
-    /// A request gets this failure as its answer.
+    /// Counts a request that is answered with this failure.
     pub(crate) fn failed(&self, code: FailureCode) {
         add(&self.failures[code as usize], 1);
     }
 
-    /// A connection ends for this reason.
+    /// Counts a connection that ends for this reason.
     pub(crate) fn broken(&self, reason: BreakReason) {
         add(&self.connections_broken[reason as usize], 1);
     }
@@ -279,7 +279,7 @@ impl Counters {
 }
 
 impl KindCounters {
-    /// Requests that have begun and not ended.
+    /// Returns the number of requests that have begun and not ended.
     pub(crate) fn in_progress(&self) -> u64 {
         // In this order: one that ends in between must not count below zero.
         let ended = self.ended.load(Ordering::Relaxed);
@@ -288,7 +288,7 @@ impl KindCounters {
 }
 
 impl RunningRequest<'_> {
-    /// It has been answered.
+    /// Counts the request as answered.
     pub(crate) fn answered(self) {
         self.counters.latency.record(self.begun.elapsed());
     }

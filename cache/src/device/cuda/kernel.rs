@@ -39,7 +39,8 @@ pub(super) struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    /// `n_moves` of this kind; `first` is the target of the first source, where a list has sources.
+    /// Returns a list of `n_moves` of this kind; `first` is the target of the first source, where a
+    /// list has sources.
     pub(super) fn new(
         words: &'a CudaSlice<u32>,
         n_moves: usize,
@@ -56,8 +57,8 @@ pub(super) struct MoveRows {
 }
 
 impl MoveRows {
-    /// For the oldest architecture that the compiler knows: the driver translates it for the
-    /// device, once per process.
+    /// Compiles for the oldest architecture that the compiler knows. The driver translates the
+    /// result for the device, once per process.
     pub(super) fn compile(context: &Arc<CudaContext>) -> Result<Self, DeviceError> {
         let name = Some("gather.cu".to_owned());
         let ptx = compile_ptx_with_opts(SOURCE, CompileOptions { name, ..Default::default() })
@@ -106,8 +107,8 @@ impl MoveRows {
     }
 }
 
-/// Threads that share a row: one per access of the widest kind that all rows allow, as a power of
-/// two and at most a warp.
+/// Returns the number of threads that share a row, at most a warp. There is one for each access of
+/// the widest kind that all rows allow, rounded up to a power of two.
 fn lanes_per_row(row_bytes: u32) -> u32 {
     let unit = 1 << row_bytes.trailing_zeros().min(4);
     row_bytes.div_ceil(unit).next_power_of_two().min(WARP_THREADS)

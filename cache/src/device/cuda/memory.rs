@@ -12,12 +12,12 @@ use super::{CudaDevice, failed};
 /// Words of a list that travels without rows: most batches are one launch.
 const WORDS_PER_LIST: usize = 1 << 18;
 
-/// Slots, staging, and the two streams that everything is done on: `copies` brings rows and lists
-/// from pinned host memory, `rows` moves rows within the device. So rows of the next piece travel
-/// while those of the last are being placed.
+/// Slots, staging, and the two streams of all work. `copies` brings rows and lists from pinned host
+/// memory, and `rows` moves rows within the device. So rows of the next piece travel while those of
+/// the last are being placed.
 ///
-/// Order between the streams is kept by the events that cudarc records for every allocation: a use
-/// waits for what was written, a write for what was read. Pinned memory has events of its own.
+/// Events that cudarc records for every allocation order the streams: a use waits for writes before
+/// it, and a write for reads. Pinned memory has events of its own.
 pub(in super::super) struct CudaMemory {
     device: Arc<CudaDevice>,
     slots: CudaSlice<u8>,
@@ -70,7 +70,7 @@ impl CudaMemory {
         lap.saturating_add(1).saturating_mul(2)
     }
 
-    /// Pinned memory and memory of the device.
+    /// Returns the bytes of pinned memory and of memory of the device.
     pub(in super::super) fn bytes(&self) -> usize {
         let rings = [self.staging.bytes(), self.lists.bytes()];
         self.slots.len() + rings.iter().map(|(pinned, landed)| pinned + landed).sum::<usize>()
@@ -216,7 +216,7 @@ impl CudaMemory {
 }
 
 impl Drop for CudaMemory {
-    /// Pinned memory is freed immediately, so no copy out of it may be pending.
+    /// Waits for all copies, since pinned memory is freed immediately.
     fn drop(&mut self) {
         self.finish();
     }
@@ -231,7 +231,7 @@ fn launch(
     row_bytes: u32,
 ) -> Result<(), DriverError> {
     // SAFETY: every caller has checked that the rows of its list are inside of both blocks, and the
-    // launch waits until it has landed. No two have the same target: positions of a batch, rows of
-    // a lap and slots of an admission stand there once each.
+    // launch waits until the list has landed. No two rows have the same target: positions of a
+    // batch, rows of a lap and slots of an admission are unique in the list.
     unsafe { device.move_rows.launch(stream, blocks, list, row_bytes) }
 }

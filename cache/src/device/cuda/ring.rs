@@ -24,7 +24,8 @@ pub(super) struct Lap {
 }
 
 impl Ring {
-    /// Laps of `rows_bytes` and `n_words`, whose memory on the device is allocated on `stream`.
+    /// Returns laps of `rows_bytes` and `n_words`, whose memory on the device is allocated on
+    /// `stream`.
     pub(super) fn new(
         stream: &Arc<CudaStream>,
         rows_bytes: usize,
@@ -34,17 +35,17 @@ impl Ring {
         Ok(Self { laps: [lap()?, lap()?], current: 0 })
     }
 
-    /// The lap that was used longest ago.
+    /// Returns the lap that was used longest ago.
     pub(super) fn current(&mut self) -> &mut Lap {
         &mut self.laps[self.current]
     }
 
-    /// The current lap's turn is over.
+    /// Ends the current lap's turn.
     pub(super) fn turn(&mut self) {
         self.current = 1 - self.current;
     }
 
-    /// Memory of both, in bytes: pinned and on the device.
+    /// Returns the memory of both, in bytes: pinned and on the device.
     pub(super) fn bytes(&self) -> (usize, usize) {
         let laps = || self.laps.iter();
         (
@@ -77,12 +78,12 @@ impl Lap {
         self.copied.synchronize()
     }
 
-    /// The pinned rows, after a [`Lap::wait`].
+    /// Returns the pinned rows, after a [`Lap::wait`].
     pub(super) fn rows_mut(&mut self) -> Result<&mut [u8], DriverError> {
         self.rows.as_mut_slice()
     }
 
-    /// The pinned rows and their counterpart on the device.
+    /// Returns the pinned rows and their counterpart on the device.
     pub(super) fn rows_and_landed(&mut self) -> Result<(&mut [u8], &CudaSlice<u8>), DriverError> {
         Ok((self.rows.as_mut_slice()?, &self.landed_rows))
     }
@@ -101,8 +102,8 @@ impl Lap {
         sent
     }
 
-    /// cudarc takes parts of pinned memory for ordinary slices and does not track them, which is
-    /// why `copied` does.
+    /// Starts the copies of rows and a list. cudarc does not track them, as it takes parts of
+    /// pinned memory for ordinary slices; `copied` does.
     fn begin_copies(
         &mut self,
         copies: &Arc<CudaStream>,
@@ -126,7 +127,7 @@ fn pinned<T: DeviceRepr + ValidAsZeroBits>(
     context: &Arc<CudaContext>,
     len: usize,
 ) -> Result<PinnedHostSlice<T>, DriverError> {
-    // SAFETY: it is written below before anyone reads it.
+    // SAFETY: it is written below before any read.
     let mut memory = unsafe { context.alloc_pinned_with_flags::<T>(len, 0) }?;
     let start = memory.as_mut_ptr()?;
     // SAFETY: the allocation has `len` values, aligned for `T`, and zero is a valid `T`.

@@ -57,25 +57,25 @@ pub struct DeviceSettings {
     /// Bytes of each of the two staging buffers, which are pinned for a CUDA device. A fetch is
     /// asked for at most as many rows as fit, or one.
     pub staging_bytes: usize,
-    /// A row may be used while it is at most so old, in the time of [`DeviceTier::advance`]; `None`
-    /// for rows that never change (CaPGNN, section 4.2: the staleness bound ε).
+    /// Greatest age at which a row may be used, in the time of [`DeviceTier::advance`] (CaPGNN,
+    /// section 4.2: the staleness bound ε). `None` for rows that never change.
     pub max_age: Option<u32>,
 }
 
 impl Default for DeviceSettings {
-    /// Two times 8 MiB, and rows that never change.
+    /// Returns settings with 8 MiB for each of the two staging buffers, and no bound on age.
     fn default() -> Self {
         Self { staging_bytes: 8 << 20, max_age: None }
     }
 }
 
-/// Staging takes at most so large a part of the room that a tier is given.
+/// Staging takes at most one part in this many of the room that a tier is given.
 const STAGING_PART: usize = 8;
 
 impl DeviceTier {
-    /// Returns a tier in what room there is, for as many rows as are wanted. On a device its slots
-    /// and what is staged there have the room, in host memory all of [`DeviceTier::bytes`]: staging
-    /// an eighth of it at most, but in any case for one row.
+    /// Returns a tier within the free room, for the wanted rows. On a device the room is for slots
+    /// and staging, in host memory for all of [`DeviceTier::bytes`]. Staging takes at most an
+    /// eighth of it, but always enough for one row.
     ///
     /// Fails as [`DeviceTier::new`].
     pub fn within(
@@ -167,7 +167,7 @@ impl DeviceTier {
         Ok(self.keep(tensor)?)
     }
 
-    /// Does the same for rows with `min_stamp` or a later one, at any time; `fetch` returns the
+    /// Does the same for rows with `min_stamp` or a later one, at any time. `fetch` returns the
     /// stamp of each row too, under which it stays. The tier must keep stamps.
     ///
     /// Fails as [`DeviceTier::gather`].
@@ -223,7 +223,8 @@ impl DeviceTier {
         self.memory.gather(slots, tensor)
     }
 
-    /// A batch begins: gathers what is resident, and leaves the rest in `misses`.
+    /// Begins a batch: gathers the resident rows, and writes the positions of the others to
+    /// `misses`.
     pub(crate) fn begin(
         &mut self,
         ids: &[u32],
@@ -232,7 +233,7 @@ impl DeviceTier {
         self.begin_since(ids, None, tensor)
     }
 
-    /// Returns the same for rows that have `since`, where it is given.
+    /// Does the same for rows with stamp `since` or a later one, if it is given.
     fn begin_since(
         &mut self,
         ids: &[u32],
@@ -315,13 +316,13 @@ impl DeviceTier {
         self.residents.remove(ids);
     }
 
-    /// Time passes, and never runs back: rows are as of `now` from here on, and those older than
-    /// the bound are fetched again.
+    /// Sets the time to `now`, which never runs back. Rows fetched from here on are of `now`, and
+    /// those older than the bound are fetched again.
     pub fn advance(&mut self, now: u32) {
         self.residents.advance(now);
     }
 
-    /// For `frequency`: the last batch is over; see [`Directory::retarget`].
+    /// Ends the last batch and sets the rows for `frequency`, see [`Directory::retarget`].
     pub(crate) fn retarget(&mut self, ids: &[u32]) {
         self.residents.retarget(ids);
     }
@@ -338,7 +339,7 @@ impl DeviceTier {
         self.memory.device()
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.memory.row_bytes()
@@ -351,7 +352,7 @@ impl DeviceTier {
         self.memory.bytes() + self.residents.bytes()
     }
 
-    /// Counts since the tier was made. A row that was too old is a miss.
+    /// Returns counts since the tier was made. A row that was too old is a miss.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.residents.stats()

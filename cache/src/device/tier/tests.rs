@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::policy::PolicyKind;
 
-/// Returns a row says whose and of which epoch it is. Id 0 has a row of zeros in epoch 0.
+/// Returns a row that depends on its id and epoch. Id 0 has a row of zeros in epoch 0.
 fn row_of(id: u32, epoch: u32, row_bytes: usize) -> impl Iterator<Item = u8> {
     (0..row_bytes as u32)
         .map(move |at| (id.wrapping_mul(at * 2 + 1) ^ epoch.wrapping_mul(101)) as u8)
@@ -35,7 +35,7 @@ fn settings(staging_bytes: usize, max_age: Option<u32>) -> DeviceSettings {
     DeviceSettings { staging_bytes, max_age }
 }
 
-/// The machine's CUDA device, if it has one.
+/// Returns the machine's CUDA device, if it has one.
 pub(crate) fn cuda() -> Option<Device> {
     match Device::cuda(0) {
         Ok(device) => {
@@ -187,7 +187,7 @@ fn run(mut tier: DeviceTier, steps: &[Step], max_age: Option<u32>) -> Vec<Vec<u8
     batches
 }
 
-/// The rows that are kept: all, or none.
+/// Returns whether the policy keeps all rows, or none.
 fn has_no_bound(spec: &PolicySpec) -> bool {
     matches!(spec.kind(), PolicyKind::Unbounded | PolicyKind::None)
 }
@@ -254,8 +254,8 @@ proptest! {
     }
 }
 
-/// Byte for byte, over policies, widths that are and are not multiples of 16, 8, 4 and 2, and
-/// staging from one row to more than a batch.
+/// Batches are equal byte for byte, over policies and widths, and staging from one row to more than
+/// a batch. Some widths are multiples of 16, 8, 4 or 2, and some are not.
 #[test]
 fn device_and_host_give_the_same_batches() {
     let Some(device) = cuda() else { return };

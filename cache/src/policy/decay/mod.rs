@@ -7,16 +7,16 @@
 //! - A batch multiplies S_E of the residents that it does not sample by γ, and adds 1 to S_A of
 //!   the candidates that it misses.
 //! - Every Δ batches, its own misses counted, residents with S_E < α = γ^Δ are victims, lowest
-//!   score first (ties: lower id). As many candidates that are not resident, with the highest S_A
-//!   (ties: higher degree, then lower id), are wanted in their place; free slots are filled too.
-//!   [`Replacement`] says which candidates may be; victims that none replaces stay.
-//! - As a wanted row comes it takes the next victim's slot, and the scores change places: its S_E
-//!   is its last S_A, the victim's S_A its last S_E.
+//!   score first (ties: lower id). As many candidates that are not resident are wanted in their
+//!   place, those with the highest S_A (ties: higher degree, then lower id). Free slots are filled
+//!   too. [`Replacement`] says which candidates may be; victims that none replaces stay.
+//! - A wanted row that comes takes the next victim's slot, and the scores change places. Its S_E is
+//!   its last S_A, and the victim's S_A is its last S_E.
 //! - Held slots are no victims. Wanted rows that have not come when the next round begins are
 //!   wanted no more. A row that was taken out is wanted again until then.
 //!
-//! Nothing underflows: S_E is kept as its logarithm when the row came and a count of the batches
-//! that did not sample it, and S_A as whole misses and the logarithm of a fraction below 1.
+//! Nothing underflows. S_E is kept as its logarithm when the row came, and a count of the batches
+//! that did not sample it. S_A is kept as whole misses and the logarithm of a fraction below 1.
 
 mod scoreboard;
 mod victims;
@@ -86,8 +86,8 @@ pub(crate) struct Decay {
 }
 
 impl Decay {
-    /// Beside this a round takes 5 bytes for each candidate and 16 for those of them with as many
-    /// misses as the last one in, and returns them back.
+    /// Returns the bytes of the state. A round also takes, and then frees, 5 bytes for each
+    /// candidate. It takes 16 more for each of those with as many misses as the last one in.
     pub(super) fn planned_bytes(n_slots: u32, id_space: u32, spec: &DecaySpec) -> usize {
         Scores::planned_bytes(n_slots, id_space, spec)
             + n_slots as usize * (size_of::<EvictionScore>() + 2 * size_of::<u32>())
@@ -103,7 +103,7 @@ impl Decay {
             replacement: spec.replacement,
             n_slots,
             n_batches: 0,
-            // At most what is wanted in a round, and what was there and is taken out.
+            // At most the wanted rows of a round, and the resident ones that are removed.
             wanted: Vec::with_capacity(2 * n_slots as usize),
             victims: Victims::with_capacity(n_slots),
             n_resident: 0,
@@ -140,8 +140,7 @@ impl Decay {
         let victims = residents.filter(|(slot, score)| {
             score.id != VACANT && self.is_below_threshold(score) && !slots.is_held(*slot)
         });
-        // Keys that lie side by side: to read scores again at each comparison takes ten times as
-        // long.
+        // Adjacent keys: reading scores again at each comparison takes ten times as long.
         let key = |(slot, score): (u32, &EvictionScore)| {
             (in_order(self.eviction_log(score)), u64::from(score.id) << 32 | u64::from(slot))
         };
@@ -149,7 +148,7 @@ impl Decay {
         self.victims = found;
     }
 
-    /// The row leaves: its last S_E becomes its S_A.
+    /// Removes the row: its last S_E becomes its S_A.
     fn dismiss(&mut self, slot: u32) {
         let score = self.residents[slot as usize];
         let log = self.eviction_log(&score);
@@ -223,7 +222,7 @@ impl Policy for Decay {
         self.n_resident += 1;
     }
 
-    /// The row has changed elsewhere: it is wanted again.
+    /// Wants a row again that has changed elsewhere.
     fn on_remove(&mut self, id: u32, slot: u32, _slots: &mut Slots) {
         self.dismiss(slot);
         if self.scores.want_again(id) {

@@ -20,7 +20,7 @@ fn inputs(n: u32, gamma: f64, interval: u32, scoreboard: Scoreboard) -> DecaySpe
     DecaySpec { candidates, gamma, interval, replacement: Replacement::Any, scoreboard }
 }
 
-/// Returns a batch as its owner serves it: one pull for what misses and what is wanted.
+/// Serves a batch as an owner does: one pull for misses and wanted rows. Returns the hits.
 fn serve(directory: &mut Directory, ids: &[u32]) -> Vec<bool> {
     let (mut slots, mut placements, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
     directory.lookup(ids, &mut slots);
@@ -45,7 +45,7 @@ enum State {
     Outside { n_misses: u32, log: f64 },
 }
 
-/// Algorithms 1 and 2 as they stand, with a visit to every resident in every batch.
+/// Algorithms 1 and 2 of the paper, with a visit to every resident in every batch.
 struct NaiveDecay {
     states: BTreeMap<u32, (u32, State)>,
     n_slots: usize,
@@ -248,8 +248,8 @@ fn a_row_that_was_never_missed_replaces_none_unless_any_may() {
     assert_eq!(after_rounds(Replacement::Any), [3, 5], "5 has the highest degree of the rest");
 }
 
-/// A victim leaves with S_E as its score: enough to come back under the paper's rule, in which S_A
-/// has no whole miss in it, and not under the other.
+/// A victim leaves with S_E as its score, and S_A has no whole miss in it then. Under the paper's
+/// rule that is enough to come back, and under the other it is not.
 #[test]
 fn a_row_that_left_comes_back_without_a_miss_where_a_score_is_enough() {
     let after = |replacement| {

@@ -39,7 +39,7 @@ impl Victims {
         self.n_in_order = 0;
     }
 
-    /// The next `n` to go, or all, the first one first.
+    /// Returns the next `n` to go, or all, the first one first.
     pub(super) fn next(&mut self, n: usize) -> impl Iterator<Item = u32> + Clone + '_ {
         self.put_in_order(n);
         self.keys.iter().rev().take(n).map(|key| key.1 as u32)

@@ -9,10 +9,10 @@
 //!   they are kept; then each replaces the row with the farthest next use, if that is farther than
 //!   its own. A row that is never used again is not kept.
 //!
-//! This is the optimum, and so an upper bound of every policy of the same capacity: take an optimal
-//! sequence and its first choice that differs, to keep z instead of x with next(x) ≤ next(z). Keep
-//! x in the place of z until x is used, then continue as the sequence does: that loses at most the
-//! next hit of z, and only after it has gained one of x.
+//! This is the optimum, and so an upper bound of every policy of the same capacity. To see that,
+//! take an optimal sequence and its first choice that differs: it keeps z instead of x, with
+//! next(x) ≤ next(z). Keep x in the place of z until x is used, then continue as the sequence does.
+//! That loses at most the next hit of z, and only after it has gained one of x.
 //!
 //! Only pinned rows cannot go.
 
@@ -125,7 +125,7 @@ impl Policy for Oracle {
         }
     }
 
-    /// Rows that were announced for this batch, and are not in it, are not used again.
+    /// Marks rows that were announced for this batch, and are not in it, as never used again.
     fn end_lookup(&mut self, slots: &Slots) {
         if self.n_due > 0 {
             for (_, slot) in slots.residents() {
@@ -183,8 +183,8 @@ impl Policy for Oracle {
     }
 }
 
-/// Sorts by the upper halves, of which equal ones stay as they are: digit by digit, the lowest
-/// first, since a comparison costs more than the few digits that batches have.
+/// Sorts by the upper halves; equal ones keep their order. It is a radix sort from the lowest
+/// digit, since a comparison costs more than the few digits that batches have.
 fn sort_by_next_use(offers: &mut Vec<u64>, sorted: &mut Vec<u64>) {
     const DIGIT_BITS: u32 = 11;
     let least = offers.iter().min().map_or(0, |&offer| offer >> 32);
@@ -208,9 +208,10 @@ fn sort_by_next_use(offers: &mut Vec<u64>, sorted: &mut Vec<u64>) {
     }
 }
 
-/// For each position of a trace the number of the batch that uses its id next, or [`NEVER`]. The
-/// batch itself when a later position of it has the same id. Batch `i` is `ids[bounds[i]..bounds[i
-/// + 1]]`. This is what [`crate::directory::Directory::announce`] takes, in pieces.
+/// Returns for each position of a trace the number of the batch that uses its id next, or
+/// [`NEVER`]. It is the batch itself when a later position of it has the same id. Batch `i` is
+/// `ids[bounds[i]..bounds[i + 1]]`. [`crate::directory::Directory::announce`] takes the result in
+/// pieces.
 ///
 /// Fails when there is no memory.
 ///

@@ -29,8 +29,7 @@ impl Stack {
 }
 
 /// Stacks, numbered from 0, each slot in at most one of them. They are made of blocks, so that
-/// slots that go one after the other stand side by side and what giving them up needs can be read
-/// ahead.
+/// slots that are given up in turn are adjacent, and the data for that can be prefetched.
 pub(super) struct Stacks {
     stacks: HugeVec<Stack>,
     /// Entries of all blocks, one after the other. All blocks but the top one of a stack are full.
@@ -180,7 +179,7 @@ impl Stacks {
         })
     }
 
-    /// The slots of all stacks, in the order in which they are taken.
+    /// Returns the slots of all stacks, in the order in which they are taken.
     pub(super) fn in_order(&self) -> impl Iterator<Item = u32> {
         let below = |number: &u32| self.taken.last_up_to(number.checked_sub(1)?);
         std::iter::successors(self.taken.last_up_to(self.highest), below)

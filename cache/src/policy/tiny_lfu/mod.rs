@@ -10,7 +10,7 @@
 //! - A hit in probation moves to protected; the back of a protected list that is too long moves
 //!   back to probation.
 //! - libCacheSim counts other things: hits in main, rows that come and, once more, those that
-//!   contend, with no doorkeeper, and it halves after 32 uses per slot where the paper has a sample
+//!   contend. It has no doorkeeper, and halves after 32 uses per slot where the paper has a sample
 //!   of 10. Its misses differ from these by -2.8 to 1.7 % on our traces, more in loops.
 //! - Held slots are passed over. A new row that finds only its own batch in the window passes
 //!   through it: it contends itself, and enters probation or is not kept.
@@ -41,13 +41,13 @@ pub(crate) struct TinyLfu {
     n_gone: usize,
 }
 
-/// Slots of the window and of protected.
+/// Returns the slots of the window and of protected.
 fn caps(n_slots: u32) -> (u32, u32) {
     let window = (n_slots / 100).max(1).min(n_slots);
     (window, (u64::from(n_slots - window) * 8 / 10) as u32)
 }
 
-/// A row more than fits is in a queue before it is shortened.
+/// Returns the sizes of the queues. Each has one more than its limit before it is shortened.
 fn sizes(n_slots: u32) -> [QueueSize; 3] {
     let (window, protected) = caps(n_slots);
     [window.saturating_add(1), n_slots, protected.saturating_add(1)].map(QueueSize::any_order)
@@ -107,8 +107,8 @@ impl TinyLfu {
         }
     }
 
-    /// Has what the sketch says of the next `n` slots of a queue read, and the ids of those after
-    /// them: those of the first are there since the last time.
+    /// Prefetches the sketch's blocks of the next `n` slots of a queue, and the ids of the `n`
+    /// after them. The ids of the first `n` were read the last time.
     fn read_ahead(&self, queue: u32, n: usize, slots: &Slots) {
         for (at, slot) in self.queues.next(queue, 2 * n, slots).enumerate() {
             if at < n {

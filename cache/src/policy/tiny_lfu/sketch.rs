@@ -16,8 +16,8 @@ const AT_ONCE: usize = 256;
 /// Uses per slot between two agings.
 const SAMPLE_PER_SLOT: u64 = 10;
 
-/// Everything that is known of an id, in one cache line: 112 counters of 4 bits, in four rows,
-/// then the 64 bits of the doorkeeper.
+/// All counts of an id, in one cache line. These are 112 counters of 4 bits in four rows, then the
+/// 64 bits of the doorkeeper.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Block {
@@ -129,7 +129,7 @@ impl Sketch {
         }
     }
 
-    /// The estimate of how often an id was used.
+    /// Returns the estimate of how often an id was used.
     #[inline]
     pub(super) fn count(&self, id: u32) -> u8 {
         let place = Self::place(id, self.blocks.len());

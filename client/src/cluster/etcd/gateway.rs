@@ -78,7 +78,7 @@ impl Gateway {
         &self.place
     }
 
-    /// Values of all servers' keys, the graph of the prefix, and the revision that they are of.
+    /// Returns the values of all servers' keys, the graph of the prefix, and their revision.
     pub(super) fn range(&self) -> GatewayResult<(Vec<Vec<u8>>, Option<String>, u64)> {
         let (key, range_end) = self.servers();
         let body = json!({"key": key, "range_end": range_end, "limit": SERVERS_MAX});
@@ -97,7 +97,7 @@ impl Gateway {
         Ok(ranged.kvs.first().map(graph_in))
     }
 
-    /// Says of which graph the prefix is, unless that was said before; returns what is there then.
+    /// Sets the graph of the prefix, unless it has one; returns the graph that it has then.
     pub(super) fn claim(&self, graph: &str) -> GatewayResult<String> {
         let key = STANDARD.encode(self.place.graph());
         let absent = json!({
@@ -140,7 +140,7 @@ impl Gateway {
         }
     }
 
-    /// A lease of this many seconds.
+    /// Grants a lease of this many seconds; returns its id.
     pub(super) fn grant(&self, seconds: u64) -> GatewayResult<String> {
         let granted: Value = self.call("lease/grant", &json!({"TTL": seconds}))?;
         granted["ID"].as_str().map(str::to_owned).ok_or_else(|| "no lease was granted".to_owned())
@@ -165,7 +165,7 @@ impl Gateway {
         self.call::<Value>("kv/put", &body).map(drop)
     }
 
-    /// First key of servers and the key after the last.
+    /// Returns the first key of servers and the key after the last.
     fn servers(&self) -> (String, String) {
         let first = self.place.servers();
         let mut end = first.clone();

@@ -51,7 +51,7 @@ impl Watch {
         Ok(self.shared.get_or_try(|_| Shared::watched(&self.place))?)
     }
 
-    /// The servers as last seen; waits for the first look.
+    /// Returns the servers as last seen; waits for the first look.
     ///
     /// # Errors
     /// etcd has not been reached yet.
@@ -67,7 +67,7 @@ impl Watch {
         })
     }
 
-    /// Whether etcd has answered the last time.
+    /// Returns whether etcd has answered the last time.
     pub(in super::super) fn is_current(&self) -> bool {
         self.shared().is_ok_and(|shared| {
             let state = shared.lock();
@@ -75,7 +75,7 @@ impl Watch {
         })
     }
 
-    /// How often the servers have changed.
+    /// Returns how often the servers have changed.
     pub(in super::super) fn changes(&self) -> u64 {
         self.shared().map_or(0, |shared| shared.changes.load(Ordering::Acquire))
     }

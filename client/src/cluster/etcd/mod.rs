@@ -1,9 +1,9 @@
 //! A map in etcd: servers register under leases, clients watch.
 //!
-//! A prefix is of one graph, which `PREFIX/graph` names: the first server that registers says
-//! which, and those of others do not register. Under `PREFIX/servers/` each server has a key, its
-//! address, with what it says of itself as JSON. The key goes with its lease: when the server has
-//! ended, or has not been heard of for [`LEASE`].
+//! A prefix is of one graph, which `PREFIX/graph` names. The first server that registers writes it,
+//! and servers of other graphs do not register. Under `PREFIX/servers/` each server has a key, its
+//! address, with its description as JSON. The key is removed with its lease: when the server has
+//! ended, or has not renewed it for [`LEASE`].
 
 mod gateway;
 mod member_watch;
@@ -20,7 +20,7 @@ use crate::error::ClientError;
 pub(super) use member_watch::Watch;
 pub use register::Registration;
 
-/// How long a server that is not heard of stays in the map.
+/// How long a server that does not renew its lease stays in the map.
 const LEASE: Duration = Duration::from_secs(6);
 /// Largest value of a key that is looked at.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
@@ -73,7 +73,7 @@ impl Place {
         format!("{}/graph", self.prefix).into_bytes()
     }
 
-    /// Returns what the keys of all servers start with.
+    /// Returns the common prefix of all servers' keys.
     fn servers(&self) -> Vec<u8> {
         format!("{}/servers/", self.prefix).into_bytes()
     }
@@ -90,7 +90,7 @@ struct RegisteredServers {
 }
 
 impl RegisteredServers {
-    /// Returns what these values say where the prefix is of `graph`, as far as that is known.
+    /// Returns the servers of these values where the prefix is of `graph`, as far as that is known.
     fn of(values: impl Iterator<Item = Vec<u8>>, graph: Option<&str>) -> Self {
         let mut told = Self::default();
         for value in values {

@@ -64,7 +64,7 @@ pub(super) type Check<'a> = dyn FnMut(&[NodeId], &[u8]) + 'a;
 
 impl LoadSocket {
     /// Connects by `open`, and has the server share memory for rows of the tensor that `shares`
-    /// names, if one does: then one request may be in flight.
+    /// names, if any. Then one request may be in flight.
     pub(super) fn connect(
         open: impl Fn() -> Result<Connection, ClientError>,
         shares: Option<u16>,
@@ -125,17 +125,17 @@ impl LoadSocket {
         }
     }
 
-    /// Whether the socket has yet to take something.
+    /// Returns whether the socket has yet to take bytes.
     pub(super) fn has_unsent(&self) -> bool {
         self.n_sent < self.outbox.len() || self.stream.has_unsent()
     }
 
-    /// Whether an answer is overdue.
+    /// Returns whether an answer is overdue.
     pub(super) fn is_late(&self, now: Instant) -> bool {
         self.asked.front().is_some_and(|ask| ask.expires < now)
     }
 
-    /// Requests without an answer; the connection is given up.
+    /// Returns the requests without an answer; the connection is given up.
     pub(super) fn unanswered(self) -> impl Iterator<Item = Ask> {
         self.asked.into_iter()
     }
@@ -229,7 +229,7 @@ impl LoadSocket {
         }
     }
 
-    /// The first request is over if all of its rows have come.
+    /// Ends the first request if all of its rows have come.
     fn end_whole(&mut self, ended: &mut Vec<(usize, Result<(), Failure>)>) {
         if self.asked.front().is_some_and(|ask| ask.n_come == ask.n_rows) {
             ended.extend(self.asked.pop_front().map(|ask| (ask.slot, Ok(()))));
@@ -276,7 +276,7 @@ impl AsFd for LoadSocket {
     }
 }
 
-/// Processor time that this thread has taken.
+/// Returns the processor time that this thread has taken.
 pub(super) fn thread_cpu() -> io::Result<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     let ns = text.split_whitespace().next().and_then(|ns| ns.parse().ok());

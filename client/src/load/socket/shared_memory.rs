@@ -43,7 +43,7 @@ impl LoadSocket {
         self.has_taken(n_rows, check)
     }
 
-    /// Returns the rows of the first request lie in `taken`.
+    /// Takes the next rows of the first request, which are in `taken`.
     fn has_taken(&mut self, n_rows: usize, check: &mut Check<'_>) -> Result<(), LoadError> {
         let ask = self.asked.front_mut().ok_or(LoadError::Wire)?;
         if !ask.ids.is_empty() {

@@ -39,9 +39,8 @@ impl Worker<'_> {
         self.reshape(view)
     }
 
-    /// Goes over to other servers, or servers with other shards. Sockets to shards that are still
-    /// there stay; what is under way over others has failed, and sockets are opened as they are
-    /// needed.
+    /// Switches to other servers, or servers with other shards. Sockets to shards that still exist
+    /// stay. Requests in flight over others have failed, and sockets are opened as they are needed.
     pub(super) fn reshape(&mut self, view: Arc<ClusterView>) -> Result<(), ClientError> {
         let (n_before, n_now) = (self.n_endpoints(), view.routes.endpoints.len());
         let place = |before: usize| {

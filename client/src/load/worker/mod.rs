@@ -1,4 +1,4 @@
-//! One thread of a load: its connections, driven by what comes and by the clock.
+//! One thread of a load: its connections, driven by arriving bytes and by the clock.
 
 mod follow;
 mod requests;
@@ -151,7 +151,7 @@ impl<'a> Worker<'a> {
         Ok(self.tally)
     }
 
-    /// Returns when something is to be done even if nothing comes.
+    /// Returns when to act even if nothing arrives.
     fn wait_until(&self, now: Instant) -> Instant {
         let arrival = self.arrivals.as_ref().filter(|_| !self.free.is_empty()).map(Arrivals::next);
         let rested = self.resting.iter().map(|&(until, _)| until);

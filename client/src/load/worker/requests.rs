@@ -163,7 +163,7 @@ impl Worker<'_> {
         }
     }
 
-    /// One shard has answered; with the last the request is over.
+    /// Ends the part of one shard that has answered; with the last part the request is over.
     pub(super) fn end_part(&mut self, slot: usize, answer: Result<(), Failure>) {
         let Some(running) = &mut self.running[slot] else { return };
         running.n_open -= 1;

@@ -41,8 +41,8 @@ impl Worker<'_> {
         self.view.routes.endpoints.len()
     }
 
-    /// Asks the server of a socket where its shards listen now; `false` when nothing is new, or
-    /// there are more or fewer of them: then all sockets get other places later.
+    /// Asks the server of a socket where its shards listen now. Returns `false` when there is no
+    /// news, or their number has changed: then all sockets get other places later.
     fn refresh_server(&mut self, at: usize, deadline: Instant) -> bool {
         let n_endpoints = self.n_endpoints();
         let server = self.view.routes.endpoints[at % n_endpoints].server;

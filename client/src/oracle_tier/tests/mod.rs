@@ -51,7 +51,7 @@ impl Known {
         (Self { tier: Arc::new(tier), first, batches, fails_at: None }, pulled)
     }
 
-    /// By looking ahead, node by node.
+    /// Returns the next uses by looking ahead, node by node.
     fn next_uses(&self, index: u32) -> Vec<u32> {
         let later = || index + 1..self.batches.len() as u32;
         let has = |batch: u32, node: &NodeId| self.batches[batch as usize].contains(node);

@@ -180,12 +180,12 @@ fn rows_of_a_failed_pull_are_pulled_by_the_batches_that_counted_on_them() {
     assert_eq!(rows, rows_of(&all[4]));
 }
 
-/// A source whose pulls wait for each other: until enough are under way, or for too long.
+/// A source whose pulls wait for each other: until enough are in flight, or for too long.
 struct Crowd {
     rows: TestSource,
     /// How many; 0 once it has been too long.
     expected: AtomicUsize,
-    /// Pulls under way, and the most of them so far.
+    /// Pulls in flight, and the most of them so far.
     inside: Mutex<(usize, usize)>,
     entered: Condvar,
 }
@@ -224,8 +224,8 @@ impl RowSource for Crowd {
     }
 }
 
-/// The pulls of all batches of a window are under way at the same time, and never more than these
-/// and the one of the trainer.
+/// The pulls of all batches of a window run concurrently, with at most one more, that of the
+/// trainer.
 #[test]
 fn pulls_of_a_window_overlap_under_the_oracle() {
     for (n_batches, together, expected) in [(1, 1, 1), (4, 1, 4), (4, 2, 2), (8, 2, 3), (6, 1, 6)] {

@@ -41,7 +41,7 @@ impl ClusterView {
         !self.idle(endpoint).is_empty()
     }
 
-    /// An idle connection to an endpoint, or a new one.
+    /// Returns an idle connection to an endpoint, or a new one.
     pub(in super::super) fn connection(
         &self,
         endpoint: usize,
@@ -58,8 +58,8 @@ impl ClusterView {
         }
     }
 
-    /// A connection to an endpoint for `n_bytes` of rows of a tensor, or of a volatile one, which
-    /// come through memory where they are enough and the server shares some.
+    /// Returns a connection to an endpoint for `n_bytes` of rows of a tensor, or of a volatile one.
+    /// The rows come through shared memory where they are enough and the server shares some.
     pub(in super::super) fn connection_for_rows(
         &self,
         endpoint: usize,
@@ -82,7 +82,7 @@ impl ClusterView {
         }
     }
 
-    /// Whether rows of this server may come through memory.
+    /// Returns whether rows of this server may come through memory.
     pub(crate) fn may_share(&self, server: usize) -> bool {
         self.servers[server].1.shares && self.sharing.ring.load(Ordering::Relaxed)
     }

@@ -52,7 +52,7 @@ impl CurrentView {
     }
 
     /// Returns the view that a process begins with: its parent's, whose connections it will not
-    /// use, or the first where another thread of the parent was changing it.
+    /// use. It is the first view where another thread of the parent was changing it.
     fn inherit(&self, parents: Option<&RwLock<Arc<ClusterView>>>) -> Arc<ClusterView> {
         let seen = parents.and_then(|parents| match parents.try_read() {
             Ok(view) => Some(Arc::clone(&view)),

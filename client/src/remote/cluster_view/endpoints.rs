@@ -1,5 +1,6 @@
-//! By which port a shard is reached: by its own, or by the server's common one, where a firewall, a
-//! forwarded port or a container lets through no other. Behind that any shard forwards.
+//! Choice of the port by which a shard is reached: its own, or the server's common one. The common
+//! port is used where a firewall, a forwarded port or a container lets through no other. Any shard
+//! behind it forwards.
 
 use std::io;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -17,11 +18,10 @@ use crate::connection::Connection;
 use crate::error::ClientError;
 use crate::route::same_graph;
 
-/// Longest time for a first connection to a port of a shard to be taken: a packet that was lost on
-/// its way is sent again after a second.
+/// Longest time for a first connection to a port of a shard. A packet that was lost on its way is
+/// sent again after a second.
 const OWN_PORT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// The same once the server has said that it listens there: what kept the first from it may be
-/// over.
+/// The same once the server has said that it listens there: the obstacle may be gone.
 const OWN_PORT_AGAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// A port that has had less time than this may be reached another time.
 const OWN_PORT_TIMEOUT_MIN: Duration = Duration::from_millis(200);
@@ -80,9 +80,9 @@ impl Drop for Search<'_> {
 }
 
 impl ClusterView {
-    /// A new connection to an endpoint, or to another shard of its server, which forwards. Where
-    /// the shard's own port is not reached, twice, although the server describes itself as it was
-    /// known, all further connections to that server go to its common port.
+    /// Opens a connection to an endpoint, or to another shard of its server, which forwards. The
+    /// shard's own port may fail twice while the server describes itself as it was known. Then all
+    /// further connections to that server go to its common port.
     pub(crate) fn open(
         &self,
         endpoint: usize,
@@ -177,8 +177,8 @@ impl ClusterView {
     }
 }
 
-/// Returns whether an error says that nothing leads to a port, or that nothing has come of it in so
-/// much time: not that this process, or a server, has no room for the moment.
+/// Returns whether an error says that nothing leads to a port, or that no answer has come in that
+/// time. A lack of room in this process or a server is no such error.
 fn is_unreachable(error: &ClientError, after: Duration) -> bool {
     let ClientError::Connect { address, source } = error else { return false };
     match source.kind() {

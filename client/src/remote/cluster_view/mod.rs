@@ -56,38 +56,38 @@ impl ClusterView {
         Ok(Self { servers, security, graph, routes, idle, port_probes, away, sharing })
     }
 
-    /// The common addresses, in the order of connecting.
+    /// Returns the common addresses, in the order of connecting.
     pub(super) fn addresses(&self) -> impl Iterator<Item = &Address> {
         self.servers.iter().map(|(address, _)| address)
     }
 
-    /// The servers, and what each describes.
+    /// Returns the servers with their descriptions.
     #[cfg(test)]
     pub(super) fn servers(&self) -> impl Iterator<Item = (&Address, &Description)> {
         self.servers.iter().map(|(address, description)| (address, description))
     }
 
-    /// The common address of a server.
+    /// Returns the common address of a server.
     pub(super) fn address(&self, server: usize) -> &Address {
         &self.servers[server].0
     }
 
-    /// The description that a server has sent.
+    /// Returns the description that a server has sent.
     pub(super) fn describes(&self, server: usize) -> &Description {
         &self.servers[server].1
     }
 
-    /// The number that a server has drawn when it started.
+    /// Returns the number that a server has drawn when it started.
     pub(super) fn instance(&self, server: usize) -> u64 {
         self.servers[server].1.instance
     }
 
-    /// The one server that takes puts of a partition.
+    /// Returns the one server that takes puts of a partition.
     pub(super) fn writer_of(&self, part: PartId) -> Result<usize, ClientError> {
         self.routes.writer_of(part, &self.servers)
     }
 
-    /// Whether partitions may come and go.
+    /// Returns whether partitions may come and leave.
     pub(super) fn roams(&self) -> bool {
         self.servers.iter().any(|(_, description)| description.roams)
     }

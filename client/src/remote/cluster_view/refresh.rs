@@ -27,12 +27,12 @@ pub(in super::super) struct RefreshOutcome {
 }
 
 impl ClusterView {
-    /// Whether `other` has a description of `server` that is not this one's.
+    /// Returns whether `other` has a description of `server` that is not this one's.
     pub(in super::super) fn describes_otherwise(&self, server: usize, other: &Self) -> bool {
         self.servers[server].1 != other.servers[server].1
     }
 
-    /// The view with `server` asked again, if there is something new.
+    /// Returns the view with `server` asked again, if there is something new.
     ///
     /// # Errors
     /// Another graph is served at its address now.
@@ -45,7 +45,7 @@ impl ClusterView {
         found.map(|found| self.with(server, found)).transpose()
     }
 
-    /// The partitions that `server` holds now and the ports of its shards.
+    /// Returns the partitions that `server` holds now and the ports of its shards.
     ///
     /// `None` when it does not answer, or is as it was known.
     ///
@@ -72,8 +72,8 @@ impl ClusterView {
         }
     }
 
-    /// The same view but for what is found of `server`: where it has started again, by its other
-    /// addresses too.
+    /// Returns the same view with a new description of `server`. If it has started again, its other
+    /// addresses get it too.
     pub(in super::super) fn with(
         self: &Arc<Self>,
         server: usize,
@@ -96,7 +96,7 @@ impl ClusterView {
         Ok(view)
     }
 
-    /// A view of all servers that the map names.
+    /// Returns a view of all servers that the map names.
     ///
     /// # Errors
     /// One of them serves another graph than those that are known.
@@ -135,14 +135,14 @@ impl ClusterView {
         }
     }
 
-    /// Place of a server among those that this view has.
+    /// Returns the place of a server among those of this view.
     pub(in super::super) fn position(&self, address: &Address) -> Option<usize> {
         self.servers.iter().position(|(known, _)| known == address)
     }
 
-    /// All servers asked again, those at other `addresses` too. One that does not answer, or has
-    /// another graph, is left as it was known, or out. One that was known and is not at these any
-    /// more, since its lease has run out, stays if it answers and no other has what it has.
+    /// Asks all servers again, those at other `addresses` too. One that does not answer, or has
+    /// another graph, is left as it was known, or out. A known one may be at none of these any
+    /// more, since its lease has run out. It stays if it answers and no other has what it has.
     pub(in super::super) fn refreshed(
         &self,
         addresses: &[Address],
@@ -189,9 +189,9 @@ impl ClusterView {
     }
 }
 
-/// Finds the present state of a server that was known so, if it has started again: one of its
-/// addresses `told` its former and present state. Else an address that has not been asked since, or
-/// is silent, would count as another server.
+/// Finds the present state of a known server that has started again, by the former and present
+/// states of its addresses in `told`. Else an address that has not been asked since, or is silent,
+/// would count as another server.
 pub(super) fn restarted<'a>(
     known: &Description,
     mut told: impl Iterator<Item = (&'a Description, &'a Description)>,

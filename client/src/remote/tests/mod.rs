@@ -190,8 +190,8 @@ fn a_refusal_that_comes_with_the_hello_is_heard_and_waited_out() {
     });
 }
 
-/// Two servers with the same rows and a client that knows how long they take; then the one that is
-/// asked comes first.
+/// Returns a client that knows the latencies of two servers with the same rows, and these servers.
+/// The one that is asked comes first.
 fn two_known(hedged_share: f64) -> (Client, [FakeServer; 2]) {
     let mut servers = [(); 2].map(|()| FakeServer::start(&[0, 1]));
     let client = connect(&[&servers[0], &servers[1]], hedged_share);

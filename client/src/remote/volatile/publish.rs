@@ -49,7 +49,7 @@ struct Link {
     connection: Option<Connection>,
 }
 
-/// What all pieces of one publication share.
+/// Common data of all pieces of one publication.
 struct Publication<'a> {
     name: Name,
     ids: &'a [NodeId],
@@ -69,7 +69,7 @@ struct Sending {
     unanswered: VecDeque<usize>,
     /// Rows of which the server has said that they are there.
     n_done: usize,
-    /// What it has refused.
+    /// Error of the last refusal.
     refusal: Option<ClientError>,
 }
 
@@ -97,7 +97,7 @@ impl<'a> RemotePublisher<'a> {
         Ok(parts)
     }
 
-    /// The link to a server, with a connection.
+    /// Returns the link to a server, with a connection.
     fn link_to(
         &mut self,
         view: &ClusterView,
@@ -121,7 +121,7 @@ impl<'a> RemotePublisher<'a> {
         Ok(at)
     }
 
-    /// Splits ids by the server that has them, and gives the view that these are of.
+    /// Splits ids by the server that has them, and returns the view of these servers.
     fn by_server(
         &self,
         mut view: Arc<ClusterView>,
@@ -287,7 +287,7 @@ impl Sending {
         Self { link, positions, n_sent: 0, unanswered, n_done: 0, refusal: None }
     }
 
-    /// Sends the next piece, or takes the answer to the oldest where enough are under way.
+    /// Sends the next piece, or takes the answer to the oldest where enough are in flight.
     fn step(
         &mut self,
         link: &mut Link,
@@ -366,7 +366,7 @@ impl Sending {
     }
 }
 
-/// The claims over a link have ended with its connection.
+/// Returns the error for claims over a link whose connection has ended.
 fn lost(address: &Address) -> ClientError {
     ClientError::ClaimsLost { address: address.clone() }
 }

@@ -1,5 +1,5 @@
-//! A pull of volatile rows: one request to each shard that is asked, all sent before the first
-//! answer is read, and answers taken as they come.
+//! A pull of volatile rows: one request to each shard that is asked. All are sent before the first
+//! answer is read, and answers are taken as they come.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -160,7 +160,8 @@ fn split(
     Ok(shares)
 }
 
-/// One attempt at every share, in rounds of one request each; returns what failed, by endpoint.
+/// Makes one attempt at every share, in rounds of one request each; returns the failures by
+/// endpoint.
 fn try_all(
     view: &ClusterView,
     pull: &Pull<'_>,

@@ -14,9 +14,9 @@ use lodestore_graph::{NodeId, PartitionBook};
 use crate::error::ClientError;
 use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 
-/// A source whose rows of one tensor pass through one worker's [`TwoLevelTier`]: its device's tier
-/// (the local cache of CaPGNN, section 4.2), over the tier that its machine's workers share if
-/// there is one (its global cache).
+/// A source whose rows of one tensor pass through one worker's [`TwoLevelTier`]. It has its
+/// device's tier, over the tier that its machine's workers share, if there is one. These are the
+/// local and the global cache of CaPGNN, section 4.2.
 ///
 /// A worker that computes on the device takes batches with [`DeviceSource::gather`], which leaves
 /// them there. As a [`RowSource`] it copies them back to host memory.
@@ -74,9 +74,9 @@ impl DeviceSource {
         self.gather_with(&mut self.lock()?.levels, ids, batch, (kind, &mut || ()))
     }
 
-    /// Takes rows out of the device's tier, for they have changed: a pull that begins afterwards
-    /// asks for them. For who changes rows himself; waits for the pull that is under way. A host's
-    /// tier has to forget first, and `below` is what it gave: see [`TwoLevelTier::remove`].
+    /// Removes changed rows from the device's tier: a pull that begins afterwards asks for them.
+    /// This is for rows that the caller changes. Waits for the pull that is in flight. A host's
+    /// tier has to forget first, and `below` is what it returned: see [`TwoLevelTier::remove`].
     pub fn forget(&self, ids: &[NodeId], below: Option<Invalidation>) {
         if let Ok(mut state) = self.lock() {
             state.levels.remove(bytemuck::cast_slice(ids), below);
@@ -155,7 +155,7 @@ impl RowSource for DeviceSource {
         self.inner.tensor(name)
     }
 
-    /// As of any source; the stats are of the rows that the tier lacked.
+    /// Pulls as any source does; the stats are of the rows that the tier lacked.
     fn pull(
         &self,
         tensor: &str,

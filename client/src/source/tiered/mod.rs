@@ -18,13 +18,13 @@ use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 ///
 /// A row is served from the tier as it was when it was pulled. Use it for tensors that do not
 /// change, for a pinned version, within the tier's bound on the age of rows, or together with
-/// [`TieredSource::forget`]. Age is counted in pulls of the source that has made most: the batches
-/// of the worker that is ahead, where each has a source of its own over one tier.
+/// [`TieredSource::forget`]. Age is counted in pulls of the source that has made most. Where each
+/// worker has a source over one tier, these are the batches of the worker that is ahead.
 ///
-/// Any number of threads may pull, and any number of sources share the tier, the workers of a
-/// machine for example: what one of them has pulled the others find. No lock is held while rows are
-/// copied or travel. Not for a forked child, whose parent's threads may be at the tier: there pulls
-/// fail with [`ClientError::Forked`].
+/// Any number of threads may pull, and any number of sources share the tier, for example the
+/// workers of a machine. Rows that one of them has pulled are hits for the others. No lock is held
+/// while rows are copied or travel. Not for a forked child, whose parent's threads may be at the
+/// tier: there pulls fail with [`ClientError::Forked`].
 pub struct TieredSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
@@ -64,10 +64,10 @@ impl TieredSource {
         Ok(Self { inner, tensor, tier, n_pulls, spare })
     }
 
-    /// Takes rows out of the tier, for they have changed: a pull that begins afterwards asks for
-    /// them. For who changes rows himself; changes of others are what a bound on the age is for.
-    /// Among tiers in front of each other the lowest has to forget first, for the one above could
-    /// fill itself from it. The one above receives the ids that are returned: see
+    /// Removes changed rows from the tier: a pull that begins afterwards asks for them. This is for
+    /// rows that the caller changes; changes by others need a bound on the age. Among tiers in
+    /// front of each other the lowest has to forget first, for the one above could fill itself from
+    /// it. The one above receives the ids that are returned: see
     /// [`crate::source::device::DeviceSource::forget`].
     pub fn forget(&self, ids: &[NodeId]) -> Invalidation {
         self.tier.remove(bytemuck::cast_slice(ids))
@@ -175,7 +175,7 @@ impl RowSource for TieredSource {
         self.inner.tensor(name)
     }
 
-    /// As of any source; the stats are of the rows that the tier lacked.
+    /// Pulls as any source does; the stats are of the rows that the tier lacked.
     fn pull(
         &self,
         tensor: &str,

@@ -54,9 +54,8 @@ impl Shard {
         Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
-    /// Keeps a piece of a put, or puts all of them with the last; returns the version that they are
-    /// for, or 0 after a piece that is not the last.
-    ///
+    /// Keeps a piece of a put; with the last piece, puts all of them. Returns the version that they
+    /// are for, or 0 after a piece that is not the last.
     pub(crate) async fn push(
         self: &Rc<Self>,
         push: Push,
@@ -72,9 +71,9 @@ impl Shard {
         .await
     }
 
-    /// Takes a step of making what was put version `version`, unless it is committed already;
-    /// returns the newest one, or after the first step the newest that rows were put for before. It
-    /// runs to its end whether or not the client waits for it.
+    /// Takes a step of the commit of version `version`, unless it is committed already. Returns the
+    /// newest version, or after the first step the newest that rows were put for before. It runs to
+    /// its end whether or not the client waits for it.
     pub(crate) async fn commit(
         self: &Rc<Self>,
         version: u32,
@@ -84,7 +83,8 @@ impl Shard {
         to_its_end(async move { shard.commit_now(version, step).await }).await
     }
 
-    /// Durable first, then read by every shard: a pull that begins after the answer sees it.
+    /// Makes the version durable, then has every shard read it: a pull that begins after the answer
+    /// sees it.
     async fn commit_now(self: &Rc<Self>, version: u32, step: CommitStep) -> Result<u32, Failure> {
         self.check_writable()?;
         let partitions = Arc::clone(&self.plan.partitions);
@@ -168,8 +168,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Reads the newest version of a partition from now on, or of all that are open: one that comes
-    /// back takes commits before it is served.
+    /// Has this shard read the newest version of a partition, or of all that are open. A partition
+    /// that comes back takes commits before it is served.
     pub(super) async fn refresh(&self, part: Option<PartId>) -> Result<(), Failure> {
         let partitions = &self.plan.partitions;
         for (part, _) in partitions.committed(part) {

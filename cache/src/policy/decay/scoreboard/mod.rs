@@ -131,7 +131,8 @@ impl Scores {
         n_entries * (size_of::<Count>() + size_of::<Rest>()) + places
     }
 
-    /// Candidates outside the id space are none; of those that repeat the first counts.
+    /// Returns scores of the candidates of `spec`. Ids outside the id space are ignored; of those
+    /// that repeat the first counts.
     pub(super) fn new(n_slots: u32, id_space: u32, spec: &DecaySpec) -> Result<Self, MemoryError> {
         let mut candidates: Vec<Candidate> = spec.candidates.to_vec();
         candidates.retain(|candidate| candidate.id < id_space);
@@ -200,7 +201,7 @@ impl Scores {
         self.rests.prefetch(place as usize);
     }
 
-    /// A batch misses ids; that it misses one at several positions counts once.
+    /// Counts the misses of a batch; an id that it misses at several positions counts once.
     pub(super) fn miss(&mut self, piece: &Piece<'_>, batch: u32) {
         let missed = &mut self.ahead.0;
         missed.resize(piece.ids.len(), 0);
@@ -238,8 +239,8 @@ impl Scores {
         });
     }
 
-    /// From now on the rows of the best `n` candidates that are not resident and that may replace
-    /// others may come, and no others: appends their ids.
+    /// Replaces the wanted rows: from now on only the best `n` candidates that are not resident and
+    /// that may replace others are wanted. Appends their ids.
     pub(super) fn want(&mut self, n: usize, replacement: Replacement, ids: &mut Vec<u32>) {
         for place in self.wanted.drain(..) {
             self.counts[place as usize].word &= !WANTED;
@@ -247,7 +248,7 @@ impl Scores {
         self.want_all(self.best(n, replacement), ids);
     }
 
-    /// Before the first batch, that the first `n` may come (Algorithm 1, line 18): appends their
+    /// Wants the first `n` candidates before the first batch (Algorithm 1, line 18). Appends their
     /// ids.
     pub(super) fn want_first(&mut self, n: usize, ids: &mut Vec<u32>) {
         self.want_all(self.first(n), ids);
@@ -262,7 +263,7 @@ impl Scores {
         }
     }
 
-    /// The row of `id` may come too; whether it could not before.
+    /// Wants the row of `id` too; returns whether it is newly wanted.
     pub(super) fn want_again(&mut self, id: u32) -> bool {
         let place = self.place_of(id);
         let Some(count) = self.counts.get_mut(place as usize) else { return false };
@@ -288,7 +289,7 @@ impl Scores {
         (place, log)
     }
 
-    /// The row whose scores are at a place goes with S_E as its S_A; given ln S_E.
+    /// Removes the row whose scores are at a place: its S_E becomes its S_A. `log` is ln S_E.
     pub(super) fn dismiss(&mut self, place: u32, log: f64) {
         let count = self.counts.get_mut(place as usize).filter(|count| count.is(CANDIDATE));
         let Some(count) = count else { return };

@@ -12,7 +12,7 @@ const MANY_MISSES: u8 = u8::MAX - 1;
 /// The level of candidates without a whole miss.
 const NO_MISS: u8 = 1;
 
-/// Candidates whose scores are asked for before they are read, where these do not lie side by side.
+/// Candidates whose scores are prefetched, where these are not adjacent.
 const N_AHEAD: usize = 32;
 
 /// Keys that decide among candidates with equally many misses. Higher is better; the lower the
@@ -28,7 +28,7 @@ impl Scores {
     /// compared for those alone that have as many misses as the last one in.
     pub(super) fn best(&self, n: usize, replacement: Replacement) -> Vec<u32> {
         let mut n_with = [0usize; u8::MAX as usize + 1];
-        // Misses and one; 0: not to be had.
+        // Misses and one; 0 for a row that cannot come.
         let levels = (0..self.ids.len()).map(|rank| {
             self.ask_for(&self.counts, self.ids.get(rank + N_AHEAD).copied());
             let count = self.counts[self.place(rank)];
@@ -88,7 +88,7 @@ impl Scores {
         })
     }
 
-    /// Has what belongs to an id read, where that of candidates does not lie side by side.
+    /// Prefetches the score of an id, where those of candidates are not adjacent.
     #[inline]
     fn ask_for<T: Pod>(&self, scores: &HugeVec<T>, id: Option<u32>) {
         if let (Some(id), None) = (id, &self.places) {
@@ -133,7 +133,7 @@ fn last_level(n_with: &[usize], n: usize) -> (u8, usize) {
     (NO_MISS, n_better)
 }
 
-/// A number whose order is that of the float: [`f64::total_cmp`]'s, as a key.
+/// Returns a number whose order is that of the float: [`f64::total_cmp`]'s, as a key.
 pub(in super::super) fn in_order(float: f64) -> u64 {
     let bits = float.to_bits();
     let is_negative = (bits.cast_signed() >> 63).cast_unsigned();

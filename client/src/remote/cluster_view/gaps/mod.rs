@@ -8,8 +8,8 @@ use super::ClusterView;
 use crate::address::Address;
 
 impl ClusterView {
-    /// Returns whether no server has a partition, none that is away had it, and it is on its way to
-    /// none: when all have answered there is nothing to wait for.
+    /// Returns whether a partition is missing: no server has it, none that is away had it, and it
+    /// is on its way to none. When all have answered there is nothing to wait for.
     pub(in super::super) fn is_missing(&self, part: PartId) -> bool {
         let arrives = |description: &Description| description.arriving.contains(&part.0);
         self.routes.servers_of(part).is_empty()
@@ -17,7 +17,7 @@ impl ClusterView {
             && !self.servers.iter().any(|(_, description)| arrives(description))
     }
 
-    /// Notes, where this view has come after `before`, which partitions a server had that is away.
+    /// Notes, where this view has come after `before`, the partitions of servers that are away.
     pub(super) fn find_away(&mut self, before: &Self) {
         let gone = before.servers.iter().filter(|(address, _)| self.position(address).is_none());
         let theirs = gone.flat_map(|(_, description)| &description.parts);

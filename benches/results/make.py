@@ -57,8 +57,8 @@ TEMPLATE = """# Results
 `benches/results/make.py` writes this page from `benches/results/*.csv`; edit those. Notes under
 [`benches/notes/`](notes) have every table with its commands.
 
-- **Machine**: a virtual machine with 2 cores (Intel Xeon, or AMD EPYC where the note says so),
-  24 GiB, ext4 on virtio, Linux 6.18, loopback network. Server, client and peer share the cores.
+- **Machine** (virtual): 2 cores (Intel Xeon, or AMD EPYC where the note says so), 24 GiB,
+  ext4 on virtio, Linux 6.18, loopback network. Server, client and peer share the cores.
 - **Date and commit**: 2026-11-20 to 2026-11-26, up to commit 32cc710a. `git log -S VALUE benches`
   finds the commit of a figure.
 - **Noise**: compare figures of one run only. Notes say what else ran.
@@ -163,7 +163,9 @@ class Notes:
         return f"[{number}]"
 
     def definitions(self) -> str:
-        return "\n".join(f"[{number}]: notes/{note}" for note, number in self.numbers.items())
+        # Paragraphs of ten: a longer one counts as a long sentence.
+        lines = [f"[{number}]: notes/{note}" for note, number in self.numbers.items()]
+        return "\n\n".join("\n".join(lines[at : at + 10]) for at in range(0, len(lines), 10))
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

@@ -255,7 +255,7 @@ fn garbage_collection_keeps_versions_pins_and_what_is_young() {
     home.pull("gone", &["--version", "2"]).failed(1, &["no version 2 is complete", "removed it"]);
     home.pull("last", &[]).succeeded();
     home.check_same(&home.graph, &home.path("last"));
-    // Numbers go on after tombstones, from a folder that knows them and from one that does not.
+    // Numbers continue after tombstones, from a folder that knows them and from one that does not.
     home.put(&home.path("last"), 14, true);
     let pushed = home.push(&home.path("last")).succeeded().json();
     assert_eq!(pushed["parts"][0]["publication"].as_u64(), Some(6));
@@ -366,7 +366,7 @@ fn every_disk_is_lost_and_the_graph_comes_back() {
 
 /// Both have the same history and commit concurrently; exactly one of them continues.
 #[test]
-fn two_pushes_at_once_make_one_history() {
+fn two_concurrent_pushes_make_one_history() {
     let home = Home::new();
     home.push(&home.graph).succeeded();
     let n_trials = if std::env::var_os("LODE_LONG").is_some() { 100 } else { 8 };

@@ -44,7 +44,7 @@ impl Place {
         command(line.split_whitespace()).env("TMPDIR", &self.tmp).spawn().unwrap()
     }
 
-    /// Starts `line`, which logs to `log`, waits until it has made `n_steps` steps, and sends
+    /// Starts `line`, which logs to `log`, and waits until it has made `n_steps` steps. Then sends
     /// `asks` twice, as GNU `timeout` does: to its child, and to the child's group.
     fn ended(&self, line: &str, log: &Path, n_steps: usize, asks: Signal) -> Finished {
         let mut run = self.start(&format!("{line} --log {}", log.display()));

@@ -42,7 +42,7 @@ impl Machines {
         lode_line(&format!("{command} {} {more} --json", self.folders[machine].display()))
     }
 
-    /// External ids of the nodes of a partition.
+    /// Returns the external ids of the nodes of a partition.
     fn external(&self, machine: usize, part: u16) -> Vec<u32> {
         let graph = Graph::open(&self.folders[machine]).unwrap();
         let store = EmbeddedStore::of(graph, Some(&[PartId(part)])).unwrap();

@@ -116,7 +116,7 @@ fn rapidgnn_moves_fewer_bytes_and_its_report_has_the_papers_figures() {
     }
 }
 
-/// Fig. 5 counts the fetches of the cache alone, unless a set came late.
+/// Checks that Fig. 5 counts the fetches of the cache alone, unless a set came late.
 fn check_counted(found: &Value, graph: &Value, group: &Value) {
     let cache = &group["runs"][2]["rows"];
     let fetches = found["rapid_figures"]["fetches"].as_array().unwrap();

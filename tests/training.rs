@@ -78,7 +78,7 @@ fn test_accuracy(report: &Value) -> f64 {
     report["test_accuracy"].as_f64().unwrap()
 }
 
-/// Over all epochs.
+/// Returns the sum over all epochs.
 fn sum(report: &Value, key: &str) -> u64 {
     let epochs = report["epochs"].as_array().unwrap();
     epochs.iter().map(|epoch| epoch[key].as_u64().unwrap()).sum()

@@ -32,7 +32,7 @@ impl Updated {
         Self { source, graph, feat }
     }
 
-    /// `lode put` of new rows for `ids`, which are external.
+    /// Runs `lode put` with new rows for `ids`, which are external.
     fn put(&mut self, ids: &[u32], seed: u64, more: &[&str]) -> Finished {
         let mut numbers = Numbers(seed);
         let rows: Vec<[f32; 13]> =

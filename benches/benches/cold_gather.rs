@@ -1,18 +1,18 @@
 //! Cold gather: rows of neighbour-sampled batches from a disk whose pages are not cached.
 //!
-//! One thread; planning counts. The ideal is that of the plans on the disk as it was probed right
-//! before and right after by random reads of the same file, the mean of both. A disk that answers
-//! faster for a moment than for long does better in a probe. So after each gather, or before it, in
-//! turn, the same extents are read by 64 threads that look at nothing: plain reads.
+//! One thread; planning counts. The ideal is the time of the plans on the disk as random reads of
+//! the same file probe it. It is the mean of two probes, right before and right after. A disk that
+//! answers faster for a moment than for long does better in a probe. So 64 threads also read the
+//! same extents and inspect nothing, before or after each gather in turn: plain reads.
 //!
 //! It does not measure what a cache beside the reader saves, nor several threads. Caches below the
 //! kernel, such as that of a hypervisor, are part of the disk.
 //!
-//! By default a small generated graph; `LODE_COLD_TABLE=F.npy LODE_COLD_TRACE=PREFIX
+//! By default it measures a small generated graph. `LODE_COLD_TABLE=F.npy LODE_COLD_TRACE=PREFIX
 //! LODE_COLD_GRAPH=DIR` measures a table with a trace (`PREFIX.ids.u32`, `PREFIX.off.u64`),
 //! imported to DIR once. `LODE_COLD_CASES` keeps the cases whose name contains it.
-//! `LODE_COLD_SECONDS` bounds each case, before which the segment's pages are dropped from the page
-//! cache; of a mapped segment before each plan, for a map fills the cache.
+//! `LODE_COLD_SECONDS` bounds each case. The segment's pages are dropped from the page cache before
+//! each case. Those of a mapped segment are dropped before each plan, since a map fills the cache.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

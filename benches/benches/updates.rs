@@ -1,6 +1,6 @@
-//! Puts beside what the disk can sync, gathers with changed rows, from memory and from the disk,
-//! commits beside a plain write, opening with layers, compaction and new tensors beside a plain
-//! copy.
+//! Updates of a graph. Puts are beside what the disk can sync, commits beside a plain write,
+//! compaction and new tensors beside a plain copy. Gathers with changed rows are from memory and
+//! from the disk, and opening is with layers.
 //!
 //! Rows of 400 B in one partition. It does not measure several partitions, a server, or a disk that
 //! others use. A sync is as expensive as the disk says; a virtual disk may say less than it should.

@@ -52,12 +52,12 @@ impl ChildServers {
         Ok(servers)
     }
 
-    /// Where to connect to.
+    /// Returns the addresses to connect to.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.running.iter().map(|server| server.address.address.clone()).collect()
     }
 
-    /// For people.
+    /// Returns the addresses and their partitions, for people.
     pub(crate) fn text(&self) -> String {
         let server = |Running { address: Address { address, parts }, .. }: &Running| {
             let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();

@@ -26,7 +26,7 @@ pub(crate) struct Console {
 }
 
 impl Console {
-    /// Text, or JSON. The bar shows only where stderr is a terminal.
+    /// Makes a console for text, or JSON. The bar shows only where stderr is a terminal.
     pub(crate) fn new(json: bool) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         Self { json, bar, has_answered: AtomicBool::new(false) }
@@ -37,12 +37,12 @@ impl Console {
         Self { json: true, bar: ProgressBar::hidden(), has_answered: AtomicBool::new(false) }
     }
 
-    /// Whether one JSON object is wanted.
+    /// Returns whether one JSON object is wanted.
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
-    /// The command's answer: `report` as JSON, or `text` made from it.
+    /// Prints the command's answer: `report` as JSON, or `text` made from it.
     pub(crate) fn report<T: Serialize>(
         &self,
         report: &T,
@@ -54,7 +54,7 @@ impl Console {
         Ok(print(&text)?)
     }
 
-    /// A line of text ahead of the answer; nothing when JSON is wanted.
+    /// Prints a line of text ahead of the answer; nothing when JSON is wanted.
     pub(crate) fn line(&self, text: &str) -> Result<()> {
         if self.json {
             return Ok(());
@@ -147,7 +147,7 @@ fn message(error: &anyhow::Error) -> String {
     message
 }
 
-/// The reader of our output has left, as `head` does: nothing to tell it.
+/// Returns whether the reader of the output has left, as `head` does.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -38,7 +38,7 @@ pub(crate) struct SignalGuard(());
 pub(crate) struct Interrupted(i32);
 
 impl Interrupted {
-    /// As a shell reports a process that died of the signal.
+    /// Returns the exit code that a shell reports for a process that died of the signal.
     pub(crate) fn exit_code(self) -> u8 {
         u8::try_from(128 + self.0).unwrap_or(u8::MAX)
     }

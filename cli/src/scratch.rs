@@ -77,7 +77,7 @@ mod tests {
         names
     }
 
-    /// A folder with a schedule in it.
+    /// Makes a folder with a schedule in it.
     fn folder(parent: &Path, name: &str) {
         fs::create_dir(parent.join(name)).unwrap();
         fs::write(parent.join(name).join("schedule"), "x").unwrap();

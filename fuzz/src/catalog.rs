@@ -113,7 +113,7 @@ fn look(device: &CrashDevice, edits: &[Edit<'_>]) {
     }
 }
 
-/// Every row that is given is that of the import or of an edit.
+/// Asserts that every row that a gather returns is of the import, of a put, or of an edit.
 fn check(store: &EmbeddedStore, edits: &[Edit<'_>]) {
     let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     for rows in TENSORS {

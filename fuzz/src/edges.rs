@@ -17,8 +17,8 @@ thread_local! {
         RefCell::new([Scratch::new(), Scratch::named("e.gz"), Scratch::named("e.zst")]);
 }
 
-/// The first byte says how the rest is compressed and what is done with further columns, the
-/// second where it is cut, the third how many nodes there are.
+/// Reads edges whole and in pieces. The first byte says how the rest is compressed and what is done
+/// with further columns. The second says where it is cut, the third how many nodes there are.
 pub fn run(data: &[u8]) {
     let &[kind, cut, n_nodes, ref text @ ..] = data else { return };
     let extra = if kind & 4 == 0 { ExtraColumns::Refuse } else { ExtraColumns::Ignore };
@@ -56,7 +56,7 @@ fn n_edges_of(text: &[u8]) -> usize {
     lines.filter(|line| !matches!(line.first(), None | Some(b'#' | b'%'))).count()
 }
 
-/// Compressed text as it is, or plain text that is compressed first.
+/// Reads compressed text as it is, or plain text after compressing it.
 fn compressed(kind: usize, text: &[u8], extra: ExtraColumns, n_nodes: u32) {
     if kind < 2 && text.len() <= MAX_COMPRESSED_BYTES {
         return from_file(kind + 1, text, extra, n_nodes, None);

@@ -25,7 +25,8 @@ thread_local! {
     static FILE: RefCell<Scratch> = RefCell::new(Scratch::new());
 }
 
-/// The first byte says which checksums are made right; the rest spells the file.
+/// Opens a schedule, and reads some batches. The first byte says which checksums are made right;
+/// the rest spells the file.
 pub fn run(data: &[u8]) {
     let Some((&seals, spelled)) = data.split_first() else { return };
     let mut bytes = expand(spelled);

@@ -31,10 +31,7 @@ pub enum Error {
     #[error("the import was cancelled")]
     Cancelled,
     /// There are no nodes.
-    #[error(
-        "{files}: no edges, and nothing else tells how many nodes there are; give --nodes or a \
-         --tensor"
-    )]
+    #[error("{files}: no edges, so the number of nodes is unknown; give --nodes or a --tensor")]
     NoNodes {
         /// Files of edges.
         files: String,

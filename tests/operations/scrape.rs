@@ -53,7 +53,7 @@ impl Scrape {
         *self.0.get(sample).unwrap_or_else(|| panic!("no {sample} in {:#?}", self.0))
     }
 
-    /// Over all shards.
+    /// Returns the sum over all shards.
     fn sum(&self, name: &str) -> f64 {
         let prefix = format!("{name}{{shard=");
         self.0.iter().filter(|(sample, _)| sample.starts_with(&prefix)).map(|(_, n)| n).sum()

@@ -101,7 +101,8 @@ fn liars_at_the_door_do_no_harm() {
     }
 }
 
-/// One connection with a greeting that is wrong somewhere, or is followed by what does not belong.
+/// Makes a connection with a greeting that is wrong somewhere, or is followed by what does not
+/// belong.
 fn lie(address: &str, greeting: &[u8], numbers: &mut Numbers) {
     let mut bytes = greeting.to_vec();
     let len = bytes.len() as u32;

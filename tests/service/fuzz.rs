@@ -1,9 +1,9 @@
 //! A live server and clients that know the wire and break it: heads, lengths, ids, order, half
-//! frames, garbage, over TCP and over a Unix socket with memory to share. The seeds are always the
+//! frames, garbage. They use TCP, and a Unix socket with memory to share. The seeds are always the
 //! same.
 //!
-//! A forged message ends its connection, so that later ones are never read: each comes after a run
-//! of messages that can be. The server reports itself how many were read.
+//! A forged message ends its connection, so later ones are never read. So each comes after a run of
+//! messages that can be read. The server reports itself how many were read.
 
 use std::fs::File;
 use std::io::{Read, Write};

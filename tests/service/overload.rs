@@ -20,9 +20,9 @@ fn load(address: &str, more: &str) -> Value {
     lode_line(&line).succeeded().json()
 }
 
-/// Four times as many requests as are answered at the peak, whatever becomes of those before: the
-/// share of the peak that is answered, and how many were refused; `None` if the generator could not
-/// keep up.
+/// Sends four times as many requests as are answered at the peak, whatever becomes of those before.
+/// Returns the share of the peak that is answered, and how many were refused. Returns `None` if the
+/// generator could not keep up.
 fn at_four_times_the_peak(address: &str) -> Option<(f64, u64)> {
     let peak = load(address, "--connections 48 --duration 2 --warm-up 0.7");
     let per_second = 4.0 * rows_per_second(&peak) / 5000.0;
@@ -134,7 +134,7 @@ fn a_reader_below_the_least_rate_is_cut_off() {
     server.stop();
 }
 
-/// A connection that sends bytes for as long as they are taken; what is answered is thrown away.
+/// Sends bytes on a connection for as long as they are taken, and throws the answers away.
 fn flood(address: &str, bytes: Vec<u8>) {
     let mut writer = PlainConnection::open(address).stream;
     let mut reader = writer.try_clone().unwrap();

@@ -34,7 +34,7 @@ struct Flood {
 }
 
 impl Flood {
-    /// Until it is over; a few hundred are kept open at this end.
+    /// Connects until it is over; a few hundred are kept open at this end.
     fn run(&self, is_over: &AtomicBool) {
         let (start, mut n_begun, mut open) = (Instant::now(), 0, VecDeque::new());
         while !is_over.load(Ordering::Relaxed) {
@@ -77,7 +77,8 @@ impl Most {
         self.connections = self.connections.max(metric(server, "lodestore_connections"));
     }
 
-    /// Some of those that had to go are still to be put away, others wait for their shard.
+    /// Checks the numbers. Some connections that were ended are still to be put away, others wait
+    /// for their shard.
     fn check(&self) {
         println!("at most {} connections, {} descriptors", self.connections, self.descriptors);
         assert!(self.connections <= 2.0 * ENTERING_MAX, "{} connections", self.connections);

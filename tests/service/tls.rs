@@ -144,7 +144,7 @@ fn who_leaves_between_requests_is_not_a_broken_connection() {
     server.stop();
 }
 
-/// The first bytes of a client that wants to speak TLS.
+/// Returns the first bytes of a client that wants to speak TLS.
 pub(crate) fn first_flight(trusted: &str) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let line = format!("stat --deadline 5 {} {trusted}", listener.local_addr().unwrap());

@@ -57,7 +57,8 @@ impl Habit {
 }
 
 impl Clients<'_> {
-    /// Every client made progress, and no call outlasted its deadline by more than this.
+    /// Asserts that every client made progress, and that no call outlasted its deadline by more
+    /// than this.
     pub(crate) fn check(&self, late_max: Duration) {
         let late = Duration::from_millis(self.counts.late_ms.load(Ordering::Relaxed));
         assert!(late <= late_max, "a call outlasted its deadline by {late:?}");
@@ -95,7 +96,7 @@ impl Clients<'_> {
         }
     }
 
-    /// Until the end, or for as many calls as a client of this habit is kept.
+    /// Repeats a call until the end, or for as many calls as a client of this habit is kept.
     fn repeat(&self, habit: &Habit, numbers: &mut Numbers, call: impl Fn(&mut Numbers)) {
         let n_calls = habit.calls_max.map_or(u32::MAX, |most| numbers.below(most));
         for _ in 0..n_calls {

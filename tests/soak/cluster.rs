@@ -75,17 +75,17 @@ impl Cluster {
         this
     }
 
-    /// The map of the relays.
+    /// Returns the map of the relays.
     pub(crate) fn far(&self) -> String {
         format!("map:{}", self.dir.path().join("far").display())
     }
 
-    /// The map of the Unix sockets.
+    /// Returns the map of the Unix sockets.
     pub(crate) fn near(&self) -> String {
         format!("map:{}", self.dir.path().join("near").display())
     }
 
-    /// The Unix socket of a server.
+    /// Returns the Unix socket of a server.
     pub(crate) fn socket(&self, at: usize) -> String {
         format!("unix:{}", self.dir.path().join(format!("{at}.sock")).display())
     }
@@ -94,7 +94,7 @@ impl Cluster {
         Address::Tcp((Ipv4Addr::LOCALHOST, self.ports[at]).into())
     }
 
-    /// Both name the servers in this order.
+    /// Writes both maps, with the servers in this order.
     pub(crate) fn write_maps(&self, order: [usize; N_SERVERS]) {
         let far = order.map(|at| format!("127.0.0.{}:{}", 11 + at, self.ports[at]));
         let near = order.map(|at| self.socket(at));
@@ -127,7 +127,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// No process has ended by itself.
+    /// Asserts that no process has ended by itself.
     pub(crate) fn check_running(&mut self) {
         for (at, server) in self.servers.iter_mut().enumerate() {
             let server = server.as_mut().unwrap_or_else(|| panic!("server {at} is down"));
@@ -137,12 +137,12 @@ impl Cluster {
         }
     }
 
-    /// A client of one server alone, past its relay.
+    /// Connects to one server alone, past its relay.
     pub(crate) fn direct(&self, at: usize) -> Client {
         Client::connect(&[self.address(at).to_string()], ClientConfig::default()).unwrap()
     }
 
-    /// Whether a server's folder owns a partition.
+    /// Returns whether a server's folder owns a partition.
     pub(crate) fn owns(&self, at: usize, part: u16) -> bool {
         self.folders[at].join(format!("part-{part:03}")).exists()
     }
@@ -151,7 +151,7 @@ impl Cluster {
         (0..N_PARTS).filter(|&part| self.owns(at, part)).collect()
     }
 
-    /// A move of a partition between two servers that run.
+    /// Returns the plan of a partition's move between two servers that run.
     pub(crate) fn plan(&self, from: usize, part: u16, to: usize) -> TransferPlan {
         TransferPlan {
             from: self.address(from),

@@ -111,7 +111,7 @@ impl Relay {
         true
     }
 
-    /// As it was made.
+    /// Restores the link to its first state.
     pub(crate) fn mend(&self) {
         let mut link = self.link.0.lock().unwrap();
         (link.still_until, link.slow_until, link.cut_after) = (None, None, None);

@@ -19,8 +19,8 @@ use crate::{DEADLINE, DEADLINE_SHORT};
 const SHARED_MAX: Duration = Duration::from_secs(3);
 
 impl Faults {
-    /// A client that connects while a server is down receives the rows of the others immediately.
-    /// It is refused those of that server, and receives them when it is back.
+    /// Connects a client while a server is down: it receives the rows of the others immediately. It
+    /// is refused those of that server, and receives them when it is back.
     pub(crate) fn come_while_down(&mut self, scene: &mut Scene<'_>) -> bool {
         let (cluster, clients) = (&mut *scene.cluster, scene.clients);
         let at = self.draw_victim();

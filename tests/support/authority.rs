@@ -22,7 +22,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), cert }
     }
 
-    /// Certificate and key for these names, as arguments.
+    /// Writes a certificate and key for these names, and returns them as arguments.
     pub(crate) fn sign(&self, dir: &Path, file: &str, names: &[&str]) -> String {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();

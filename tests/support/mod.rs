@@ -52,7 +52,7 @@ pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     names
 }
 
-/// A file with its mode.
+/// Writes a file with its mode.
 pub(crate) fn write_file(path: &Path, text: &str, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, text).unwrap();

@@ -330,8 +330,8 @@ fn a_writer_that_was_restored_and_has_come_to_its_followers_version_is_refused()
     refused_after(13);
 }
 
-/// The restored writer commits turns from 11 to `last`; the follower is at the third after the
-/// copy.
+/// Checks that a follower refuses a restored writer. The writer commits turns from 11 to `last`;
+/// the follower is at the third turn after the copy.
 fn refused_after(last: u32) {
     let mut cluster = Cluster::new();
     let follower = cluster.follow(0, 10);

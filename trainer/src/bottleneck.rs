@@ -28,10 +28,10 @@ pub struct StepShares {
     pub bottleneck: Bottleneck,
     /// The largest part of preparation: what waiting is for, if it is.
     pub preparation: Preparation,
-    /// MassiveGNN's overlap efficiency (section V-B2 and Fig. 9): 1 less the share of training time
-    /// that was spent waiting for the preparation of a batch to complete. The first batch of each
-    /// worker does not count, since nothing can be trained on meanwhile (its Eq. 4). Absent where
-    /// nothing is prepared ahead.
+    /// Overlap efficiency of MassiveGNN (section V-B2 and Fig. 9): 1 less the share of training
+    /// time spent waiting for a batch's preparation. The first batch of each worker does not count,
+    /// since no batch can be trained on meanwhile (its Eq. 4). Absent where nothing is prepared
+    /// ahead.
     pub overlap_efficiency: Option<f64>,
 }
 

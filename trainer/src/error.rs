@@ -397,8 +397,8 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Whether all processes of the run meet with it at the same point, so that none has to be
-    /// informed.
+    /// Returns whether all processes of the run meet with it at the same point, so that none has to
+    /// be informed.
     pub(crate) fn is_common(&self) -> bool {
         matches!(
             self,

@@ -57,7 +57,8 @@ impl FeatureRows {
         self.sparse_of(rows.len() / row_bytes, row)
     }
 
-    /// The same of `n_rows` rows that may be anywhere: `row` returns the bytes of one.
+    /// Does as [`Self::sparse`] for `n_rows` rows that may be anywhere: `row` returns the bytes of
+    /// one.
     pub(crate) fn sparse_of<'r>(
         &self,
         n_rows: usize,
@@ -166,7 +167,8 @@ impl FeatureRows {
         }
     }
 
-    /// The rows as f32. Rows that are f32 already, and not to be normalised, stay where they are.
+    /// Returns the rows as f32. Rows that are f32 already, and not to be normalised, stay where
+    /// they are.
     pub(crate) fn view<'a>(&'a mut self, rows: &'a [u8]) -> &'a [f32] {
         if self.dtype == Dtype::F32 && !self.normalize {
             return bytemuck::cast_slice(rows);

@@ -150,7 +150,7 @@ pub fn parameter_count(config: &TrainConfig, width: usize, n_classes: usize) -> 
 }
 
 impl Model {
-    /// A model whose parameters are a function of `seed`.
+    /// Returns a model whose parameters are a function of `seed`.
     pub(crate) fn new(spec: &ModelSpec, seed: u64) -> Result<Self> {
         let n_layers = spec.widths.len() - 1;
         let layer = |(index, widths): (usize, &[usize])| {
@@ -177,7 +177,7 @@ impl Model {
         Ok(Self { layers, dropout: spec.dropout })
     }
 
-    /// All parameters, in a fixed order.
+    /// Returns all parameters, in a fixed order.
     #[must_use]
     pub(crate) fn parameters(&self) -> Vec<Var> {
         self.layers.iter().flat_map(Layer::parameters).collect()
@@ -273,7 +273,7 @@ impl Pass {
 }
 
 impl<'a> Hops<'a> {
-    /// The edges of one layer.
+    /// Returns the edges of one layer.
     pub(crate) fn of_layer(self, layer: usize) -> Hop<'a> {
         Hop { block: &self.blocks[layer], nodes: self.nodes, degree: self.degree }
     }

@@ -43,8 +43,8 @@ pub struct LayerOptions {
     pub aggregation: Aggregation,
     /// `sage` and `gcn`: how rows are normalised.
     pub norm: Norm,
-    /// `sage` and `gcn`, of three layers or more: each layer between two hidden ones adds the rows
-    /// that it was given to its own, before their activation.
+    /// `sage` and `gcn`, of three layers or more. Each layer between two hidden ones adds its input
+    /// rows to its output, before their activation.
     pub residual: bool,
 }
 

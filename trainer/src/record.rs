@@ -97,7 +97,7 @@ impl Record {
         Self { mode, n_workers, ..Self::default() }
     }
 
-    /// Record of a run that continues.
+    /// Returns the record of a run that continues.
     pub(crate) fn resumed(self, measured: Measured, step_losses: Vec<f64>) -> Self {
         Self { measured, step_losses, is_resumed: true, ..self }
     }
@@ -235,7 +235,7 @@ impl Record {
         }
     }
 
-    /// The epochs closed so far.
+    /// Returns the epochs closed so far.
     pub(crate) fn epochs(&self) -> &[EpochReport] {
         &self.measured.epochs
     }

@@ -165,7 +165,7 @@ impl AddAssign for StepSeconds {
     }
 }
 
-/// How a batch was met, in one word.
+/// Returns in one word how a batch was met.
 pub(crate) fn word_of(met: BatchReadiness) -> &'static str {
     match met {
         BatchReadiness::Ready => "ready",

@@ -234,7 +234,7 @@ fn a_resumed_run_makes_the_same_merges() {
 }
 
 /// Returns the bytes of parameters, and as many of gradients, with which models moved between
-/// processes: half of what moved between workers, but for those that are in one process.
+/// processes. This is half of what moved between workers, but for those that are in one process.
 fn moved(report: &TrainReport, workers: u64, n_ranks: u32) -> u64 {
     let stays = (0..workers).filter(|from| {
         let to = (from + 1) % workers;

@@ -99,7 +99,7 @@ impl ShapedServer {
         Ok(shaped)
     }
 
-    /// Where clients connect to.
+    /// Returns the address that clients connect to.
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }

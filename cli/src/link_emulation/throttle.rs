@@ -101,8 +101,8 @@ fn pause(process: &OwnedFd, share: f64, ended: &AtomicBool) {
     }
 }
 
-/// Moves the process into a group of its own with a quota, of the first or the second version of
-/// control groups; none where that may not be done.
+/// Moves the process into a group of its own with a quota, in the first or the second version of
+/// control groups. Returns none where that is not permitted.
 fn quota(pid: u32, share: f64) -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().find_map(|line| {

@@ -90,13 +90,13 @@ pub(crate) struct LoadedTrace {
 }
 
 impl TraceArgs {
-    /// Whether any trace is named.
+    /// Returns whether any trace is named.
     pub(crate) fn is_given(&self) -> bool {
         let named = [&self.schedule, &self.trace, &self.oracle_general, &self.lcs];
         named.into_iter().any(Option::is_some)
     }
 
-    /// Which trace; no file is opened yet.
+    /// Returns which trace is named; no file is opened yet.
     pub(crate) fn check(self) -> Result<TraceChoice, UsageError> {
         let Self { schedule, trace, oracle_general, lcs, .. } = self;
         let (offsets, epoch_batches, cut) =
@@ -124,7 +124,7 @@ impl TraceArgs {
 }
 
 impl TraceChoice {
-    /// The name of its file.
+    /// Returns the name of its file.
     pub(crate) fn name(&self) -> String {
         match &self.source {
             Source::Schedule { path, .. }
@@ -133,12 +133,12 @@ impl TraceChoice {
         }
     }
 
-    /// Whether the trace comes with a graph.
+    /// Returns whether the trace comes with a graph.
     pub(crate) fn has_graph(&self) -> bool {
         self.graph.is_some()
     }
 
-    /// Whether all of it asks for remote rows of one worker.
+    /// Returns whether all of it is remote rows of one worker.
     pub(crate) fn is_of_worker(&self) -> bool {
         matches!(&self.source, Source::Schedule { worker: Some(_), remote: true, .. })
     }

@@ -13,8 +13,8 @@ use crate::matrix::spmm::ROWS_PER_TASK;
 pub(crate) struct AttentionSoftmax(pub(crate) Arc<Entries>);
 
 impl AttentionSoftmax {
-    /// Returns the coefficients. The softmax subtracts the largest score of its destination first,
-    /// so that no exponential overflows; the own entry is always there, so that no sum is 0.
+    /// Returns the coefficients. The softmax first subtracts the largest score of the destination,
+    /// so no exponential overflows. The destination's own entry always exists, so no sum is 0.
     pub(crate) fn coefficients(&self, of_src: &[f32], of_dst: &[f32], heads: usize) -> Vec<f32> {
         let mut out = vec![0.0; self.0.len() * heads];
         let pieces = self.0.pieces(&mut out, heads, ROWS_PER_TASK);
@@ -36,7 +36,8 @@ impl AttentionSoftmax {
         out
     }
 
-    /// The coefficients of the entries of `dst`; the scratch has an element for each head.
+    /// Writes the coefficients of the entries of `dst` to `out`. The scratch has an element for
+    /// each head.
     fn of_destination(
         &self,
         dst: usize,
@@ -105,7 +106,8 @@ impl AttentionSoftmax {
         (src_grad, dst_grad)
     }
 
-    /// The gradients of the scores of the entries of `dst`, and their sum `dst_grad`.
+    /// Writes the gradients of the scores of the entries of `dst` to `changes`, and adds their sum
+    /// to `dst_grad`.
     fn change_scores(
         &self,
         dst: usize,

@@ -18,9 +18,9 @@ const USUAL: [(&str, &str); 8] = [
     ("clip_norm", "None"),
 ];
 
-/// Names and values, one line each: a run continues only under the same.
+/// Names and values, one line each. A run continues only under the same settings.
 ///
-/// How rows are fetched is not among them, since it never changes what is computed; nor are the
+/// How rows are fetched is not among them, since it never changes what is computed. Nor are the
 /// number of epochs and patience, which only say when to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings(String);
@@ -93,12 +93,12 @@ impl Settings {
         }
     }
 
-    /// As a checkpoint has them.
+    /// Returns the text that a checkpoint has of them.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The lines that differ from those of `found`: this run's, then those of `found`.
+    /// Returns the lines that differ from those of `found`: this run's, then those of `found`.
     pub(crate) fn differences(&self, found: &str) -> Option<(String, String)> {
         if self.0 == found {
             return None;

@@ -51,7 +51,7 @@ fn encode(checkpoint: &Checkpoint) -> Vec<u8> {
     format::encode(checkpoint, &identity()).unwrap()
 }
 
-/// With a good digest after all.
+/// Returns `bytes` after `change`, with a digest that fits.
 fn forged(mut bytes: Vec<u8>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     bytes.truncate(bytes.len() - 32);
     change(&mut bytes);

@@ -100,12 +100,12 @@ pub(crate) fn sources() -> WorkerSources {
     }
 }
 
-/// A model of three layers over the fixture's rows.
+/// Returns a model of three layers over the fixture's rows.
 pub(crate) fn model(kind: ModelKind, hidden: [usize; 2], n_classes: usize) -> Model {
     model_with(kind, hidden, n_classes, LayerOptions::default())
 }
 
-/// The same with options of its layers.
+/// Does as [`model`], with options of its layers.
 pub(crate) fn model_with(
     kind: ModelKind,
     hidden: [usize; 2],
@@ -182,8 +182,8 @@ fn run_in(
     (nodes, rows, last)
 }
 
-/// Returns the bits of the last layer's rows by node, and rows that each process has read: each has
-/// as many workers as it leaves room for.
+/// Returns the bits of the last layer's rows by node, and the number of rows that each worker has
+/// read. Each of the processes has its share of the workers.
 fn in_processes(
     model: &Model,
     n_workers: u32,

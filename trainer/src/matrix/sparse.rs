@@ -347,7 +347,7 @@ pub(crate) mod tests {
     use crate::random::CounterRandom;
     use candle_core::{Device, Var};
 
-    /// Rows of which some are empty, with one element in nine or so.
+    /// Returns rows of which some are empty, with one element in nine or so.
     pub(crate) fn sparse(n_rows: usize, width: usize) -> SparseRows {
         let random = CounterRandom::new(8, 0);
         let mut piece = SparsePiece::default();

@@ -1,8 +1,8 @@
 //! The processes of a run: which workers each has, and the messages of a step.
 //!
-//! Each exchange begins with a status. A process that has failed sends why, in the place of what
-//! the others expect, and the leader sends that it has ended the run; both reach all at the same
-//! point.
+//! Each exchange begins with a status. A process that has failed sends its error in place of the
+//! expected message, and the leader sends that it has ended the run. Both reach all processes at
+//! the same point.
 
 mod partitions;
 mod replicas;
@@ -167,8 +167,8 @@ impl<'c> ProcessGroup<'c> {
         Ok(texts.map(|mut texts| texts.swap_remove(0)))
     }
 
-    /// Returns the step of all workers, from the outcomes and gradients of those of this process
-    /// that had a batch; `stats` gets the figures of all. None if the leader has ended the run.
+    /// Returns the step of all workers, from the outcomes and gradients of this process's workers
+    /// that had a batch. `stats` receives the figures of all. None if the leader has ended the run.
     pub(crate) fn step(
         &mut self,
         mut outcomes: Vec<(u32, StepOutcome)>,

@@ -171,7 +171,7 @@ impl<'a> Setup<'a> {
         );
     }
 
-    /// Digest of all that must be the same in all processes of a run.
+    /// Returns the digest of all that must be the same in all processes of a run.
     pub(crate) fn digest(&self) -> [u32; 8] {
         let TrainConfig { strategy, hop, hot_policy, epochs, workers, .. } = self.config;
         let TrainConfig { evaluate_every, measure_test, evaluation_bytes, .. } = self.config;
@@ -191,14 +191,14 @@ impl<'a> Setup<'a> {
         self.sources[0].untiered.pinned_version().unwrap_or(0)
     }
 
-    /// The fill of the sources of the workers here.
+    /// Returns the counters of what filled the sources of the workers here.
     pub(crate) fn filled(&self) -> LoadStats {
         let mut filled = LoadStats::default();
         self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
         filled
     }
 
-    /// The run's settings, as far as they decide what is computed.
+    /// Returns the run's settings, as far as they decide what is computed.
     pub(crate) fn settings(&self) -> Settings {
         Settings::new(self.config, self.features.width(), &self.labels.digest())
     }
@@ -231,13 +231,13 @@ impl<'a> Setup<'a> {
         !self.labels.test.is_empty()
     }
 
-    /// The shape of the model.
+    /// Returns the shape of the model.
     pub(crate) fn spec(&self) -> ModelSpec {
         ModelSpec::new(self.config, self.features.width(), self.labels.n_classes)
     }
 
-    /// All workers of this process, their prefetchers running from `place` on, which is before the
-    /// end.
+    /// Returns all workers of this process, with prefetchers that run from `place` on, which is
+    /// before the end.
     pub(crate) fn set_up_workers<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
@@ -370,7 +370,7 @@ fn owned_parts(config: &TrainConfig, graph: TrainGraph<'_>, worker: u32) -> Vec<
     graph.book.parts().filter(|part| u32::from(part.0) % config.workers == worker).collect()
 }
 
-/// `massive` without a buffer would be `ondemand` with a batch ahead.
+/// Fails under `massive` if a worker has no buffer: it would be `ondemand` with a batch ahead.
 fn check_buffers(
     fetch: Fetch,
     sources: &[WorkerSources],

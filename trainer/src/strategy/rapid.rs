@@ -101,7 +101,8 @@ impl<'scope> Rapid<'scope> {
         }
     }
 
-    /// The VectorPulls for hot sets up to and with `epoch`, or what filled the oracle's tier.
+    /// Returns the VectorPulls for hot sets up to and with `epoch`, or what filled the oracle's
+    /// tier.
     pub(crate) fn pulled_until(&self, epoch: u32) -> LoadStats {
         match &self.keeper {
             Keeper::Frequency(steady) => steady.pulled_until(epoch),
@@ -150,8 +151,8 @@ impl BatchSource for Rapid<'_> {
     }
 }
 
-/// Returns the first `n` remote rows that what is left of the first epoch uses, and in which batch
-/// from the first on, in that order.
+/// Returns the first `n` remote rows that the rest of the first epoch uses, in the order of use.
+/// With each is the number of its batch, from 0 at `place`.
 fn soonest(
     schedule: &Schedule,
     worker: u32,

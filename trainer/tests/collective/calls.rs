@@ -40,7 +40,8 @@ fn gathered(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     Ok(())
 }
 
-/// Some ranks send nothing at all, and some receive nothing.
+/// Sends rows from each rank to each other in ten exchanges, and checks what arrives. Some ranks
+/// send nothing at all, and some receive nothing.
 fn sent_to_each(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     let mut incoming = Vec::new();
     for n in 0..10 {

@@ -27,9 +27,9 @@ const COLOURS: [RGBColor; 12] = [
     RGBColor(0x39, 0x3b, 0x79),
 ];
 
-/// A curve for each policy over its capacities. Where rows came ahead of their misses a point is
-/// the share of accesses that had no row moved, which is the hit rate otherwise: so the optimum is
-/// the upper curve in any case. `unbounded` is what no capacity can pass, drawn thin.
+/// Returns a chart with a curve for each policy over its capacities. A point is a hit rate. Where
+/// rows came ahead of their misses, it is the share of accesses that had no row moved. So the
+/// optimum is the upper curve in any case. `unbounded` is what no capacity can pass, drawn thin.
 pub(super) fn svg(report: &BenchReport) -> Result<String> {
     let mut svg = String::new();
     let labels = labels(&report.results);
@@ -78,7 +78,7 @@ fn draw(
     Ok(())
 }
 
-/// The line of curve `number`, beside the chart: in it, it would lie over some of them.
+/// Draws the legend of curve `number` beside the chart, where it covers no curve.
 pub(super) fn legend(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     number: usize,

@@ -129,8 +129,8 @@ impl TraceReport {
 }
 
 impl BenchResult {
-    /// Share of accesses that did not have a row moved: the hit rate, where rows come only when
-    /// they are missed. No policy is above the optimum.
+    /// Returns the share of accesses that did not have a row moved. It is the hit rate, where rows
+    /// come only when they are missed. No policy is above the optimum.
     pub(super) fn unmoved(&self) -> f64 {
         1.0 - share(self.moved_rows, self.accesses)
     }
@@ -147,7 +147,7 @@ impl LevelsResult {
     }
 }
 
-/// All results: by capacity, then in the order of the contestants.
+/// Returns all results: by capacity, then in the order of the contestants.
 pub(super) fn results(
     contestants: &[Contestant],
     capacities: &[(Capacities, TierSizes)],
@@ -263,7 +263,7 @@ pub(super) fn csv(results: &[BenchResult]) -> String {
     csv
 }
 
-/// One table per capacity.
+/// Returns the report as text, one table per capacity.
 pub(super) fn text(report: &BenchReport) -> String {
     let trace = &report.trace;
     let of_workers = match trace.workers {

@@ -121,8 +121,8 @@ fn replay(
     Ok(Outcome { stats: replay.stats(), over_time, time })
 }
 
-/// The ids that a contestant misses, as a trace of as many batches: the ids, and where each batch
-/// starts, then where the last one ends.
+/// Returns the ids that a contestant misses, as a trace of as many batches. They are the ids, and
+/// where each batch starts, then where the last one ends.
 pub(super) fn misses(
     trace: &Trace,
     contestant: &Contestant,

@@ -175,7 +175,7 @@ impl RapidFigures {
             "\n![Fig. 3](fig3.svg)\n\n## Remote fetches against the size of the cache (Fig. 5)\n\nCounted in \
              the schedule, for all workers and a mean epoch, without joined batches. *Missed* is the paper's \
              count (Algorithm 1, line 16), *all* has what fills hot sets. The paper shows curves that drop \
-             sharply and then flatten, and gives no numbers.\n\n| graph | batch | rows in a hot set | missed, of \
+             sharply and then flatten, and has no numbers.\n\n| graph | batch | rows in a hot set | missed, of \
              those without | all |\n|---|---|---|---|---|"
         )?;
         for of in &self.fetches {

@@ -61,7 +61,7 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// The files of TLS, if it is asked for.
+    /// Returns the files of TLS, if it is requested.
     pub(super) fn tls(&self) -> Result<Option<TlsFiles>> {
         match (&self.tls_cert, &self.tls_key, &self.tls_client_ca) {
             (None, None, None) => Ok(None),

@@ -57,8 +57,8 @@ Embeddings of two layers in memory beside the graph's rows, which workers publis
   lode serve my-graph --unix my-socket --volatile h1:256xf32 --volatile h2:256xf32 &
 
 SIGINT, SIGTERM or SIGHUP stops it cleanly: requests in flight are answered first. A second one ends it
-at once, and so does the first while the graph is being opened. Exit code 1 says that it could not start,
-or that a part of it had died: restart it.")]
+immediately, and so does the first while the graph is being opened. Exit code 1 says that it could not
+start, or that a part of it had died: restart it.")]
 pub(crate) struct ServeArgs {
     /// Folder of the graph.
     graph: PathBuf,
@@ -111,7 +111,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "P")]
     policy: Option<PolicyKind>,
     /// Load these tensors into memory right after the start, behind all pulls: names, or auto for
-    /// each that memory holds. Of a tier that is larger than memory, the rows are loaded that were
+    /// each that memory holds. A tensor of which memory holds a part gets the rows that were
     /// resident when the server was last stopped cleanly.
     #[arg(long, value_name = "T,T,...|auto", value_delimiter = ',')]
     preload: Vec<PreloadChoice>,
@@ -119,8 +119,8 @@ pub(crate) struct ServeArgs {
     /// given.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Keep a tensor in memory alone, over the partitions that are served, whose rows clients
-    /// publish and pull with stamps: NAME:WIDTHxDTYPE, such as h1:256xf32, or NAME:WIDTHxDTYPE/ROWS
+    /// Keep a tensor in memory alone, over the partitions that are served; clients publish and pull
+    /// its rows with stamps. It is NAME:WIDTHxDTYPE, such as h1:256xf32, or NAME:WIDTHxDTYPE/ROWS
     /// for ROWS that are claimed together instead of all of a partition. Its memory is part of
     /// --memory: 16 bytes and the row for each node. Several times for several. Over TCP it needs
     /// what --writable needs.
@@ -370,8 +370,8 @@ impl ServeArgs {
         Ok(Started { server, following, publisher })
     }
 
-    /// Says where it listens, and registers it, until it shall stop: clients that look for a server
-    /// do not find it any more when this returns.
+    /// Reports where the server listens, and registers it, until it shall stop. Clients that look
+    /// for a server do not find it any more when this returns.
     fn serve_until(
         &self,
         events: &mpsc::Receiver<Event>,
@@ -451,8 +451,8 @@ fn text(report: &ServeReport) -> String {
     )
 }
 
-/// The end of a pipe that becomes readable when the server shall stop. A second signal ends the
-/// process immediately.
+/// Returns the end of a pipe that becomes readable when the server shall stop. A second signal ends
+/// the process immediately.
 pub(super) fn stop_signal(exit_with_stdin: bool) -> Result<std::io::PipeReader> {
     let (reader, writer) = std::io::pipe().context("cannot open a pipe")?;
     let asked_before = Arc::new(AtomicBool::new(false));

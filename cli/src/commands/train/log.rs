@@ -35,7 +35,7 @@ impl StepLog {
         Ok(log)
     }
 
-    /// A line for each worker's step.
+    /// Writes a line for each worker's step.
     pub(super) fn write(&mut self, steps: &[WorkerStep]) -> Result<()> {
         if !self.has_begun {
             self.check()?;

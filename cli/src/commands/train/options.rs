@@ -12,8 +12,8 @@ pub(super) struct OptionArgs {
     /// for all of them).
     #[arg(long, value_name = "A", default_value_t)]
     aggregation: Aggregation,
-    /// sage and gcn: normalise the rows of all layers but the last: none, batch (by each worker's
-    /// own batch; accuracy is measured with running statistics) or layer.
+    /// sage and gcn: normalise the rows of all layers but the last: none, batch or layer. With
+    /// `batch` it is by each worker's own batch, and accuracy is measured with running statistics.
     #[arg(long, value_name = "N", default_value_t)]
     norm: Norm,
     /// sage and gcn of three layers or more: each layer between two hidden ones adds its input to

@@ -81,8 +81,8 @@ impl FromStr for Peer {
 }
 
 impl Form {
-    /// By the flags: `processes`, the hidden one of a process that another has started, and how
-    /// long they wait for each other.
+    /// Returns the form by the flags: `processes`, the hidden one of a process that another has
+    /// started, and how long they wait for each other.
     pub(super) fn of(
         processes: bool,
         peer: Option<Peer>,
@@ -107,7 +107,7 @@ impl Form {
         }
     }
 
-    /// Default number of workers: one for each process.
+    /// Returns the default number of workers: one for each process.
     pub(super) fn usual_workers(&self) -> u32 {
         match self {
             Self::Mpi([n_ranks, _], _) => *n_ranks,
@@ -115,7 +115,7 @@ impl Form {
         }
     }
 
-    /// Whether this process is to start others.
+    /// Returns whether this process is to start others.
     pub(super) fn starts_processes(&self) -> bool {
         matches!(self, Self::Processes(..))
     }
@@ -291,18 +291,19 @@ impl Joined {
         self.collective.n_local()
     }
 
-    /// Those of `n_workers` workers that are in this process.
+    /// Returns those of `n_workers` workers that are in this process.
     pub(super) fn workers_here(&self, n_workers: u32) -> Vec<u32> {
         (self.collective.rank()..n_workers).step_by(self.collective.n_ranks() as usize).collect()
     }
 
-    /// An error before training, which the others do not know of.
+    /// Reports an error before training to the others, which do not know of it. Returns the error
+    /// of this process.
     pub(super) fn failed_before(mut self, error: anyhow::Error) -> anyhow::Error {
         let told = give_up(&mut *self.collective, &format!("{error:#}"));
         if self.leads() || told.is_err() { error } else { AlreadyReported.into() }
     }
 
-    /// An error of training, which all know of.
+    /// Returns this process's error after an error of training, which all know of.
     pub(super) fn failed(mut self, error: TrainError) -> anyhow::Error {
         match error {
             TrainError::Collective(error) => self.parted(&error),
@@ -319,7 +320,7 @@ impl Joined {
         self.children.finish()
     }
 
-    /// `error`, and how the process that is gone ended, if this one has started it.
+    /// Returns `error`, and how the process that is gone ended, if this one has started it.
     fn parted(&mut self, error: &CollectiveError) -> anyhow::Error {
         let end = match *error {
             CollectiveError::Gone { rank } => self.children.end_of(rank),

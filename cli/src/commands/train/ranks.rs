@@ -10,7 +10,7 @@ use super::policy_inputs::LocalWorkers;
 use super::{Opened, TrainRun};
 use crate::link_emulation::ShapedRank;
 
-/// Trains with a rank for each worker, which is a thread: gradients and models travel over the
+/// Trains with a rank for each worker, which is a thread. Gradients and models travel over the
 /// links of `ranks`, rows over those of the servers that `run` names.
 pub(crate) fn train_over_links(run: &TrainRun, ranks: Vec<ShapedRank>) -> Result<TrainReport> {
     let workers: Vec<u32> = (0..run.train.workers).collect();

@@ -24,7 +24,7 @@ pub(super) fn epoch_head() -> String {
     ])
 }
 
-/// One epoch as a line of a table.
+/// Returns one epoch as a line of a table.
 pub(super) fn epoch_row(epoch: &EpochReport) -> String {
     row([
         &(epoch.epoch + 1).to_string(),
@@ -40,8 +40,8 @@ pub(super) fn epoch_row(epoch: &EpochReport) -> String {
     ])
 }
 
-/// The present step, short enough for a line of progress: shares of its time in %, and rows by
-/// source.
+/// Returns the present step, short enough for a line of progress: shares of its time in %, and rows
+/// by source.
 pub(super) fn step_line(loss: f64, workers: &[WorkerStep]) -> String {
     let mut seconds = StepSeconds::default();
     workers.iter().for_each(|worker| seconds += worker.seconds);
@@ -190,7 +190,7 @@ fn bottleneck(step: &StepShares) -> String {
     }
 }
 
-/// The whole run.
+/// Returns the text of the whole run.
 pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
     let accuracy = match (report.test_accuracy, report.validation_accuracy) {
         (None, None) => "not measured".to_owned(),

@@ -64,7 +64,7 @@ fn remote(run: &TrainRun, graph: &Graph) -> Result<Arc<dyn RowSource>> {
     remote_rows(graph, &run.connect, run.client.clone())
 }
 
-/// Rows of the servers at `connect`, which must have `graph`.
+/// Returns the rows of the servers at `connect`, which must have `graph`.
 pub(crate) fn remote_rows(
     graph: &Graph,
     connect: &[String],

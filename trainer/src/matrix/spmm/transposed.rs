@@ -35,7 +35,7 @@ impl<T: Copy + Default> BySource<T> {
         Self { ends, edges }
     }
 
-    /// The edges from `source` to destinations below it, and to the others.
+    /// Returns the edges from `source` to destinations below it, and to the others.
     pub(crate) fn around(&self, source: usize) -> [&[(u32, T)]; 2] {
         let start = source.checked_sub(1).map_or(0, |before| self.ends[before]);
         let edges = &self.edges[start as usize..self.ends[source] as usize];

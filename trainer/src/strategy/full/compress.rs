@@ -1,6 +1,6 @@
 //! Rows as they travel between partitions: as they are, or narrowed.
 //!
-//! A narrowed row has a scale of its own, f32, in front: gradients of a mean over many nodes are
+//! A narrowed row has a scale of its own, f32, in front. Gradients of a mean over many nodes are
 //! far below what f16 can hold.
 
 use half::f16;

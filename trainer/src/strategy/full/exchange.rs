@@ -170,8 +170,8 @@ impl Routes {
         }
     }
 
-    /// Adds gradients that have come to those of own rows of `parts`: for each in the order of the
-    /// partitions that they come from, wherever these are.
+    /// Adds gradients that have arrived to those of own rows of `parts`. Each row adds them in the
+    /// order of the partitions that they come from, wherever these are.
     pub(crate) fn add(
         &self,
         parts: &mut [Part],

@@ -13,7 +13,7 @@ use crate::{
 
 /// Weights of the edges of a partition, by destination and by source.
 ///
-/// Each row of a product is summed by one thread in the order of the edges, so that its bits depend
+/// Each row of a product is summed by one thread, in the order of the edges. Its bits depend
 /// neither on the number of threads nor on when it is computed.
 #[derive(Clone, Debug)]
 pub(crate) struct Operator {

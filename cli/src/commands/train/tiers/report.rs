@@ -39,7 +39,7 @@ pub(crate) struct TierReport {
 }
 
 impl Tiers {
-    /// Their counters, the devices' first.
+    /// Returns the counters of the tiers, the devices' first.
     pub(in super::super) fn report(&self) -> Vec<TierReport> {
         let mut reports = Vec::new();
         if let (Some(first), Some(choice)) = (self.devices.first(), &self.device) {

@@ -108,8 +108,7 @@ impl Graph {
         Ok(self.opened(py)?.n_edges())
     }
 
-    /// Returns the committed version that gathers read (int). Servers that are not pinned are
-    /// asked.
+    /// Returns the committed version that gathers read (int). Unpinned servers are asked.
     #[getter]
     fn version(&self, py: Python<'_>) -> PyResult<u32> {
         let opened = self.opened(py)?;
@@ -143,8 +142,7 @@ impl Graph {
 
     /// Gathers the rows of `ids`, in their order: (n, width), or (n,) for width 1.
     ///
-    /// - ids: n integers in one dimension, as int64, int32, uint32, uint64 or a list; repeats
-    ///   allowed.
+    /// - ids: n integers in one dimension, as int64, int32, uint32, uint64 or a list, with repeats.
     /// - out: an array of exactly that shape and dtype, which is filled and returned.
     /// - dtype: "float32" for rows converted to it; None: as stored.
     /// - bulk: servers favour throughput over latency, and serve other requests first.
@@ -325,8 +323,7 @@ impl Graph {
     /// Iterates over the batches of a schedule with the rows of `tensors`, prepared ahead: Batches.
     ///
     /// - worker: the worker whose batches they are.
-    /// - window: most batches that are loading or ready.
-    /// - together: most batches under one read plan.
+    /// - window, together: most batches that are loading or ready, and under one read plan.
     /// - policy: "oracle" retains the rows with the nearest next use, "none" retains none.
     /// - memory: bytes for rows of the first tensor; None: a quarter of the free memory.
     ///

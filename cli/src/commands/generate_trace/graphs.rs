@@ -31,7 +31,7 @@ pub(super) struct Sampled<'a> {
     pub(super) seed: u64,
 }
 
-/// The input nodes of all batches of one worker.
+/// Returns the input nodes of all batches of one worker.
 pub(super) fn neighbours(sampled: &Sampled<'_>, console: &Console) -> Result<Batches> {
     console.stage("topology");
     let topology = match sampled.graph {
@@ -59,9 +59,10 @@ pub(super) fn neighbours(sampled: &Sampled<'_>, console: &Console) -> Result<Bat
     Ok(batches)
 }
 
-/// In each epoch the halo of each partition in turn: the rows that full-batch training on all
-/// partitions asks for (CaPGNN, section 4.2). With `batch_size` takes that many of each at a time,
-/// and none of those whose halo is at its end. Batch `i` is always of partition `i % n_parts`.
+/// Returns in each epoch the halo of each partition in turn: the rows that full-batch training on
+/// all partitions requests (CaPGNN, section 4.2). With `batch_size` it takes that many of each at a
+/// time, and none of those whose halo is at its end. Batch `i` is always of partition `i %
+/// n_parts`.
 pub(super) fn halos(dir: &Path, batch_size: Option<u32>, epochs: u32) -> Result<Batches> {
     let graph = Graph::open(dir)?;
     let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());

@@ -33,7 +33,8 @@ struct Beside {
 }
 
 impl Baselines {
-    /// Beside the groups of `of`'s graph, which was made as `made` and is served by `cluster`.
+    /// Measures beside the groups of `of`'s graph, which was made as `made` and is served by
+    /// `cluster`.
     pub(super) fn measure(
         &mut self,
         of: Bench<'_>,

@@ -6,7 +6,7 @@ use super::bars::{Bar, BarGroup, Bars};
 use super::runs::Run;
 use super::{FAST, Paper, Reproduction, SLOW};
 
-/// All of them, by the names of their files.
+/// Returns all charts, by the names of their files.
 pub(super) fn charts(found: &Reproduction) -> Result<Vec<(String, String)>> {
     let mut all = Vec::new();
     for link in [FAST, SLOW] {

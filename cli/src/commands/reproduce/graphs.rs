@@ -25,10 +25,10 @@ const COMMUNITY_NODES: u32 = 500;
 /// A node's neighbours are at most this share of its community: an edge is in a graph once.
 const MOST_OF_COMMUNITY: f32 = 0.25;
 /// Share of the edges between classes that lead to hubs of the whole graph, and the weight of their
-/// tail (degree exponent 2.33). Chosen by what the paper says of Products under the baseline, and
-/// kept for all: that a batch asks for about 12 remote rows for each root (Fig. 4: 12 000 of batch
-/// 1000), and that one node is in all 66 batches of an epoch (Fig. 3). The latter is reuse, on
-/// which caches live.
+/// tail (degree exponent 2.33). Both are chosen by what the paper says of Products under the
+/// baseline, and kept for all graphs. A batch asks for about 12 remote rows for each root (Fig. 4:
+/// 12 000 of batch 1000). One node is in all 66 batches of an epoch (Fig. 3): caches depend on this
+/// reuse.
 const HUB_SHARE: f64 = 0.1;
 const HUB_POWER: u32 = 4;
 

@@ -46,12 +46,12 @@ impl Paper {
 }
 
 impl Machines {
-    /// Whether nothing was measured.
+    /// Returns whether nothing was measured.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One graph over links of `spec`, batches of `batch` for each worker.
+    /// Measures one graph over links of `spec`, with batches of `batch` for each worker.
     pub(super) fn measure(
         &mut self,
         paper: Paper,
@@ -173,7 +173,7 @@ impl Scaling {
         self.own_seconds
     }
 
-    /// With as much of the cores for each as one of two has.
+    /// Returns the time with as much of the cores for each machine as one of two has.
     fn on_own_cores(&self) -> f64 {
         let share = |machines: u16| (cores() as f64 / f64::from(machines)).min(1.0);
         let saved = 1.0 - share(self.machines) / share(MACHINES[0]);

@@ -59,7 +59,8 @@ struct Swept {
 }
 
 impl MassiveFigures {
-    /// Fig. 10, if the model is one of its; over the loopback as it is, since rows are counted.
+    /// Measures Fig. 10, if the model is one of its; over the loopback as it is, since rows are
+    /// counted.
     pub(super) fn follow(
         &mut self,
         of: Bench<'_>,
@@ -113,7 +114,7 @@ impl MassiveFigures {
         Ok(())
     }
 
-    /// The charts, by the names of their files.
+    /// Returns the charts, by the names of their files.
     pub(super) fn charts(&self) -> Result<Vec<(&'static str, String)>> {
         let mut charts = Vec::new();
         if !self.progress.is_empty() {
@@ -180,7 +181,7 @@ impl MassiveFigures {
         of_first.map(|swept| swept.delta).collect()
     }
 
-    /// These figures in the report.
+    /// Writes these figures to the report.
     pub(super) fn write(&self, text: &mut String) -> fmt::Result {
         if self.progress.is_empty() {
             writeln!(text, "\nFig. 10 is of {}, which were not measured.", FOLLOWED.join(" and "))?;
@@ -247,7 +248,7 @@ impl MassiveFigures {
 }
 
 impl Followed {
-    /// From the lines of a log of steps, whose steps follow each other.
+    /// Reads the lines of a log of steps, whose steps follow each other.
     fn of(graph: &'static str, evicts: bool, log: &str) -> Result<Self> {
         // Of each step: hits, and remote rows that batches asked for.
         let (mut steps, mut at, mut n_nodes) = (Vec::<[u64; 2]>::new(), None, 0);

@@ -99,7 +99,7 @@ impl RapidFigures {
         Ok(())
     }
 
-    /// The charts, by the names of their files.
+    /// Returns the charts, by the names of their files.
     pub(super) fn charts(&self) -> Result<Vec<(&'static str, String)>> {
         Ok(vec![("fig3.svg", self.reuse_curves().svg()?), ("fig5.svg", self.fetch_curves().svg()?)])
     }
@@ -158,7 +158,7 @@ impl RapidFigures {
         rows / self.fetches.iter().find(same).map_or(1.0, |none| none.missed.max(1.0))
     }
 
-    /// These figures in the report.
+    /// Writes these figures to the report.
     pub(super) fn write(&self, text: &mut String) -> fmt::Result {
         writeln!(
             text,

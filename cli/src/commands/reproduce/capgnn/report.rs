@@ -22,7 +22,7 @@ const PREDICTED: [(&str, u16, f64); 6] = [
 /// First epochs, in which rounding has not grown into another course of the run.
 const EARLY: usize = 10;
 
-/// The whole report.
+/// Returns the whole report.
 pub(super) fn markdown(found: &CapFigures) -> String {
     let mut text = String::new();
     // Memory takes whatever is written to it.
@@ -220,7 +220,7 @@ fn write_links(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(text)
 }
 
-/// Claim C7, with a device that is slow.
+/// Writes claim C7, with a device that is slow.
 fn write_throttled(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> fmt::Result {
     let Some(of) = &graph.throttled else { return Ok(()) };
     let by = match of.means {

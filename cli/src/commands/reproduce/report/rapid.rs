@@ -186,7 +186,7 @@ fn rows(text: &mut String, found: &Reproduction) -> fmt::Result {
     Ok(())
 }
 
-/// Set-up and whole runs beside steps, over the slowest link of each batch size.
+/// Writes set-up and whole runs beside steps, over the slowest link of each batch size.
 fn whole_runs(text: &mut String, found: &Reproduction) -> fmt::Result {
     writeln!(
         text,

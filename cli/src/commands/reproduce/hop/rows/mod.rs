@@ -198,7 +198,7 @@ impl<'a> Gatherer<'a> {
         counts
     }
 
-    /// Counts what servers need for all time steps of an iteration together: the nodes of
+    /// Counts what servers need for all time steps of an iteration together. The nodes of
     /// micrographs are those of one sample from all their roots, since what a node draws depends on
     /// no other node.
     fn pregathered(&mut self, iteration: &Iteration, seed: u64) -> Counts {

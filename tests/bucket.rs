@@ -17,7 +17,7 @@ use support::Numbers;
 use support::bucket::Home;
 use support::process::{command, finish, lode};
 
-/// Files below a folder with their bytes.
+/// Returns the files below a folder with their bytes.
 fn files_below(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -30,7 +30,7 @@ fn files_below(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Segments and lists of a graph's folder, by their paths in it.
+/// Returns the segments and lists of a graph's folder, by their paths in it.
 fn data_files(graph: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let is_of_folder = |name: &OsStr| name == "catalog" || name == "bucket-epochs";
     let is_data = |path: &PathBuf| !path.iter().any(is_of_folder);

@@ -89,7 +89,7 @@ fn ways_are_timed_over_links_and_learn() {
     }
 }
 
-/// Bytes of rows in the first epoch.
+/// Returns the bytes of rows in the first epoch.
 fn bytes(run: &Value) -> f64 {
     run["epochs"][0]["remote_bytes"].as_f64().unwrap()
 }

@@ -30,7 +30,7 @@ fn schedule(graph: &Path, out: &Path, epochs: u32) -> Value {
     lode(arguments(graph, out, epochs)).succeeded().json()
 }
 
-/// Blocks in a file that may end in the middle of one.
+/// Returns the number of whole blocks in a file that may end in the middle of one.
 fn whole_blocks(partial: &Path) -> u64 {
     let Ok(bytes) = fs::read(partial) else { return 0 };
     let (mut at, mut n_blocks) = (HEADER_BYTES, 0);

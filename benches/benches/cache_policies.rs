@@ -50,7 +50,7 @@ fn main() {
     }
 }
 
-/// Ranks with probabilities that fall as rank^-0.8, scattered over the id space.
+/// Draws ranks with probabilities that fall as rank^-0.8, scattered over the id space.
 fn power_law(scale: Scale, is_sparse: bool) -> Accesses {
     let n_ids = scale.n_nodes;
     let rank =

@@ -15,7 +15,7 @@ pub(crate) fn count(n: u64) -> String {
     grouped
 }
 
-/// Bytes in units of 1000, with three digits or so.
+/// Formats bytes in units of 1000, with three digits or so.
 pub(crate) fn bytes(n: u64) -> String {
     bytes_f64(n as f64)
 }
@@ -29,7 +29,7 @@ pub(crate) fn bytes_f64(n: f64) -> String {
     }
 }
 
-/// Seconds in the unit that fits.
+/// Formats seconds in the unit that fits.
 pub(crate) fn seconds(s: f64) -> String {
     match s {
         s if s >= 120.0 => format!("{:.0} min {:02.0} s", (s / 60.0).floor(), (s % 60.0).floor()),

@@ -40,7 +40,7 @@ pub(crate) fn check_local(
     Ok(())
 }
 
-/// Partitions in words.
+/// Returns partitions in words.
 pub(crate) fn list(parts: &[u16]) -> String {
     let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
     parts.join(", ")

@@ -154,7 +154,7 @@ impl Target {
         }
     }
 
-    /// Partitions of the graph that are not opened here.
+    /// Returns the partitions of the graph that are not opened here.
     pub(crate) fn absent(&self) -> Vec<u16> {
         match self {
             Self::Files(live) => {

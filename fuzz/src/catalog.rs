@@ -186,7 +186,7 @@ fn record(
     Some(Change::Put([prefix, u32::from(version).to_be_bytes().to_vec()].concat(), record))
 }
 
-/// Edits of every kind, each in a few bytes.
+/// Returns edits of every kind, each in a few bytes.
 pub fn seeds() -> Vec<Vec<u8>> {
     [3u8, 59, 113, 0xff].map(|by| (0..120u8).map(|i| i.wrapping_mul(by)).collect()).into()
 }

@@ -50,7 +50,7 @@ fn in_pieces(
     Ok(edges)
 }
 
-/// Lines that are neither blank nor comments.
+/// Returns the number of lines that are neither blank nor comments.
 fn n_edges_of(text: &[u8]) -> usize {
     let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     lines.filter(|line| !matches!(line.first(), None | Some(b'#' | b'%'))).count()
@@ -66,7 +66,7 @@ fn compressed(kind: usize, text: &[u8], extra: ExtraColumns, n_nodes: u32) {
     from_file(2, &packed, extra, n_nodes, edges);
 }
 
-/// Edges that can be opened are the same at every pass, and these where they are known.
+/// Checks that edges that can be opened are the same at every pass, and `known` where it is given.
 fn from_file(
     file: usize,
     bytes: &[u8],
@@ -90,7 +90,7 @@ fn from_file(
     });
 }
 
-/// Edges with blanks, commas, comments, columns; plain and compressed.
+/// Returns edges with blanks, commas, comments, columns; plain and compressed.
 pub fn seeds() -> Vec<Vec<u8>> {
     let texts: [&[u8]; 4] = [
         b"0 1\n2\t3\r\n# no edge\n\n4,5\n6 , 7",

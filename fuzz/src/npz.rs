@@ -112,7 +112,7 @@ impl Part<'_> {
     }
 }
 
-/// Matrices of two rows, stored and deflated.
+/// Returns matrices of two rows, stored and deflated.
 pub fn seeds() -> Vec<Vec<u8>> {
     let parts = |deflated| Parts {
         format: Some(b"csr"),

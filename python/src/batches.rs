@@ -316,7 +316,7 @@ impl Batch {
         self.met
     }
 
-    /// Seconds spent waiting for the batch (float).
+    /// Returns the seconds spent waiting for the batch (float).
     #[getter]
     fn wait_seconds(&self) -> f64 {
         self.wait_seconds

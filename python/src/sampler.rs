@@ -95,7 +95,7 @@ impl Sampler {
         Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(repeats.max(1)))
     }
 
-    /// Neighbours for each hop, -1 for all of them (list of int).
+    /// Returns the neighbours for each hop, -1 for all of them (list of int).
     #[getter]
     fn fanout(&self) -> Vec<i64> {
         self.fanout.clone()

@@ -109,7 +109,7 @@ impl Tensor {
         descr(py, self.info.dtype)
     }
 
-    /// Elements of a row (int).
+    /// Returns the number of elements of a row (int).
     #[getter]
     fn width(&self) -> u32 {
         self.info.width

@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::support::process::lode_line;
 use crate::traces::{batches, bench, counts, figure, name, write};
 
-/// Hits of a list of rows, the first to go first, that a batch does not take from itself.
+/// Returns the hits of a list of rows, the first to go first, that a batch does not take from
+/// itself.
 fn naive_hits(batches: &[Vec<u32>], n_rows: usize, moves_hits: bool) -> u64 {
     let (mut rows, mut n_hits) = (Vec::<u32>::new(), 0);
     for batch in batches {

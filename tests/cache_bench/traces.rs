@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::process::{Finished, lode};
 use crate::support::{Numbers, write_npy};
 
-/// Batches in which few rows are asked for often, none of them twice in a batch.
+/// Returns batches in which few rows are often used, none of them twice in a batch.
 pub(crate) fn batches() -> Vec<Vec<u32>> {
     let mut numbers = Numbers(3);
     let batch = |_| {

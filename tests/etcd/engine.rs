@@ -80,7 +80,7 @@ impl Engine {
         self.ask("kv/put", &json!({"key": key, "value": STANDARD.encode(value)}));
     }
 
-    /// Values of the keys of servers.
+    /// Returns the values of the keys of servers.
     pub(crate) fn servers(&self) -> Vec<Value> {
         let (key, end) = (STANDARD.encode("test/servers/"), STANDARD.encode("test/servers0"));
         let found = self.ask("kv/range", &json!({"key": key, "range_end": end}));

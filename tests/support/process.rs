@@ -197,7 +197,7 @@ impl Drop for Serving {
     }
 }
 
-/// Processes whose parent is `pid`.
+/// Returns the processes whose parent is `pid`.
 pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let is_child = |candidate: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{candidate}/stat")).unwrap_or_default();

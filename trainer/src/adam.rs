@@ -97,7 +97,7 @@ impl Adam {
         self.parameters.iter().map(|parameter| parameter.values.clone()).collect()
     }
 
-    /// Elements of each parameter.
+    /// Returns the number of elements of each parameter.
     pub(crate) fn lengths(&self) -> Vec<usize> {
         self.parameters.iter().map(|parameter| parameter.values.len()).collect()
     }

@@ -90,7 +90,7 @@ impl StepSums {
         self.all += step.seconds;
     }
 
-    /// Shares of a mean step; none without steps.
+    /// Returns the shares of a mean step; none without steps.
     pub(crate) fn shares(&self) -> Option<StepShares> {
         let StepSeconds { step, sample, lookup, pull, copy, wait, compute, update } = self.all;
         if step <= 0.0 {

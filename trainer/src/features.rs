@@ -44,7 +44,7 @@ impl FeatureRows {
         Ok(Self { dtype, width, normalize, converted: Vec::new() })
     }
 
-    /// Elements per row.
+    /// Returns the number of elements per row.
     pub(crate) fn width(&self) -> usize {
         self.width
     }

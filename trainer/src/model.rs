@@ -192,7 +192,7 @@ impl Model {
         self.layers.iter().flat_map(of_layer).collect()
     }
 
-    /// Names of the parameters, in the same order.
+    /// Returns the names of the parameters, in the same order.
     pub(crate) fn names(&self) -> Vec<String> {
         let of_layer = |(index, layer): (usize, &Layer)| {
             layer.names().into_iter().map(move |name| format!("layers.{index}.{name}"))

@@ -124,7 +124,7 @@ pub struct RowsBySource {
 }
 
 impl RowsBySource {
-    /// Counts of rows of `row_bytes` as `load` found them: numbers, then bytes.
+    /// Returns counts of rows of `row_bytes` as `load` found them: numbers, then bytes.
     pub(crate) fn of(load: &LoadStats, row_bytes: u64) -> (Self, Self) {
         let rows = Self {
             local: load.local_rows,

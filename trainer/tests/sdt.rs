@@ -60,7 +60,7 @@ fn one_partition_trains_as_one_worker_does() {
     }
 }
 
-/// Settings of which each exercises another part.
+/// Returns settings of which each exercises another part.
 fn kinds() -> Vec<(SdtConfig, ModelKind, Norm)> {
     let usual = SdtConfig::default();
     let (local, reset) = (OptimizerState::Local, OptimizerState::Reset);

@@ -104,7 +104,7 @@ impl ShapedServer {
         &self.address
     }
 
-    /// Bytes so far, to the server and to its clients.
+    /// Returns the bytes so far, to the server and to its clients.
     pub(crate) fn n_bytes(&self) -> [u64; 2] {
         [&self.links.to_server, &self.links.to_client].map(|link| lock(link).n_bytes())
     }
@@ -215,7 +215,7 @@ fn pass(client: &Stream, server: &Stream, links: &Links) -> io::Result<()> {
     relay(server.try_clone()?, client.try_clone()?, &links.to_client)
 }
 
-/// Figures, which a panic leaves as they were.
+/// Locks the figures of a link, which a panic leaves as they were.
 fn lock(link: &Mutex<Link>) -> MutexGuard<'_, Link> {
     link.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// Ticks of processor time that a process has had.
+    /// Returns the ticks of processor time that a process has had.
     fn ticks(child: &Child) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("it runs");
         let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split(' ').collect();

@@ -70,8 +70,8 @@ impl AttentionSoftmax {
         }
     }
 
-    /// Gradients of both shares, from the coefficients and their gradient:
-    /// `∂e_k = α_k (g_k − Σ_j α_j g_j)`, times the slope of LeakyReLU.
+    /// Returns the gradients of both shares, from the coefficients and their gradient: `∂e_k = α_k
+    /// (g_k − Σ_j α_j g_j)`, times the slope of LeakyReLU.
     pub(crate) fn gradients(
         &self,
         shares: [&[f32]; 2],

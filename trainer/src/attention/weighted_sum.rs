@@ -34,8 +34,8 @@ impl WeightedSum {
         out
     }
 
-    /// Gradients of weights and rows: each entry's weight by itself, and each source's row summed
-    /// over the entries that use it, in order.
+    /// Returns the gradients of weights and rows. Each entry's weight has its own, and each
+    /// source's row has the sum over the entries that use it, in order.
     pub(crate) fn gradients(
         &self,
         weights: &[f32],

@@ -82,7 +82,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Elements of all parameters.
+    /// Returns the number of elements of all parameters.
     fn n_elements(&self) -> u64 {
         self.lengths.iter().map(|&n| n as u64).sum()
     }

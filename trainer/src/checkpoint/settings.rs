@@ -26,7 +26,8 @@ const USUAL: [(&str, &str); 8] = [
 pub(crate) struct Settings(String);
 
 impl Settings {
-    /// Settings of a run over rows of `n_features`, with labels and splits of this digest.
+    /// Returns the settings of a run over rows of `n_features`, with labels and splits of this
+    /// digest.
     pub(crate) fn new(config: &TrainConfig, n_features: usize, labels: &str) -> Self {
         let mut settings = Self(String::new());
         settings.add("mode", &config.strategy.mode());
@@ -112,7 +113,8 @@ impl Settings {
         Some((only(&self.0, found), only(found, &self.0)))
     }
 
-    /// Values as `Debug` writes them: all digits of a number that it takes to read it back.
+    /// Adds a value as `Debug` writes it: with all digits of a number that it takes to read it
+    /// back.
     fn add(&mut self, name: &str, value: &dyn Debug) {
         // Writing to a string cannot fail.
         let _ = writeln!(self.0, "{name} = {value:?}");

@@ -98,7 +98,7 @@ impl LayerDropout {
 }
 
 impl Conv {
-    /// Names of the parameters, in their order.
+    /// Returns the names of the parameters, in their order.
     pub(crate) fn names(&self) -> &'static [&'static str] {
         match self {
             Self::Sage(..) | Self::Gcn(_) => &["weight", "bias"],
@@ -230,7 +230,7 @@ impl Hop<'_> {
         (input, dropout.of_rows(nodes))
     }
 
-    /// GraphSAGE's step.
+    /// Returns GraphSAGE's step.
     pub(crate) fn aggregated(&self, aggregation: Aggregation) -> Step {
         let block = Arc::clone(self.block);
         match aggregation {
@@ -240,7 +240,7 @@ impl Hop<'_> {
         }
     }
 
-    /// GCN's step.
+    /// Returns GCN's step.
     pub(crate) fn normalised(&self) -> Step {
         Step::Weighted(gcn::step(Arc::clone(self.block), self.nodes, self.degree))
     }

@@ -34,7 +34,7 @@ pub(crate) struct Saved {
 }
 
 impl Layer {
-    /// Names of the parameters, in their order; those of running statistics are last.
+    /// Returns the names of the parameters, in their order; those of running statistics are last.
     pub(crate) fn names(&self) -> Vec<&'static str> {
         let of_norm = self.norm.iter().flat_map(|norm| NormLayer::names(norm.norm()));
         self.conv.names().iter().chain(of_norm).copied().collect()

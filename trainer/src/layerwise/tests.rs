@@ -409,7 +409,7 @@ fn a_pass_ends_with_the_error_of_the_process_that_fails() {
     }
 }
 
-/// Bytes of the rows that a folder's record says are there, by stage.
+/// Returns the bytes of the rows that a folder's record says are there, by stage.
 fn recorded(dir: &Path, pass: &LayerPass<'_>, stages: &Stages<'_>) -> Vec<u64> {
     let Ok(state) = fs::read(dir.join("state.json")) else { return Vec::new() };
     let state: serde_json::Value = serde_json::from_slice(&state).unwrap();

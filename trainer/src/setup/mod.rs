@@ -260,7 +260,7 @@ impl<'a> Setup<'a> {
         })
     }
 
-    /// Batches of an epoch of each worker of the run.
+    /// Returns the batches of an epoch of each worker of the run.
     fn n_batches_of(config: &TrainConfig, book: &PartitionBook, train: &[NodeId]) -> Vec<u32> {
         if config.strategy == Strategy::Full {
             return vec![1; config.workers as usize];
@@ -270,7 +270,8 @@ impl<'a> Setup<'a> {
         (0..config.root_plan(book).workers).map(n_batches).collect()
     }
 
-    /// Steps of an epoch: the batches of the worker that has most; under `sdt` the partitions.
+    /// Returns the steps of an epoch: the batches of the worker that has most; under `sdt` the
+    /// partitions.
     pub(crate) fn n_steps(&self) -> u32 {
         if self.config.strategy == Strategy::Sdt {
             return self.n_batches.len() as u32;

@@ -91,7 +91,7 @@ impl<'scope> Rapid<'scope> {
         Ok(Self { schedule, worker, first, keeper })
     }
 
-    /// Counters and memory of the hot sets; for the oracle, its memory.
+    /// Returns the counters and memory of the hot sets; for the oracle, its memory.
     pub(crate) fn stats(&self) -> HotSetStats {
         match &self.keeper {
             Keeper::Frequency(steady) => steady.stats(),

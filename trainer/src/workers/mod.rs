@@ -111,7 +111,7 @@ impl<'scope> Team<'scope> {
         self.iterations = Some(iterations);
     }
 
-    /// Steps of an epoch: the batches of the worker that has most.
+    /// Returns the steps of an epoch: the batches of the worker that has most.
     pub(crate) fn n_steps(&self) -> u32 {
         self.n_steps
     }

@@ -71,8 +71,8 @@ pub(super) struct CandidateInputs {
 }
 
 impl CandidateInputs {
-    /// Ids of one worker's remote rows by its rules; else of all nodes, or of all ids without a
-    /// graph.
+    /// Collects the inputs of candidates: ids of one worker's remote rows by its rules, else of all
+    /// nodes, or of all ids without a graph.
     pub(super) fn new(rules: RuleArgs, loaded: &LoadedTrace) -> Result<Self> {
         let Some(graph) = &loaded.graph else {
             let candidate = |id| Candidate { id, degree: 0, is_halo: true };

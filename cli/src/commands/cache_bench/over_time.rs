@@ -9,7 +9,7 @@ use super::report::BenchReport;
 /// Points of a curve, about.
 const N_POINTS: u32 = 200;
 
-/// Batches from one point to the next, for a trace of `n_batches`.
+/// Returns the batches from one point to the next, for a trace of `n_batches`.
 pub(super) fn batches_per_point(n_batches: u32) -> u32 {
     n_batches.div_ceil(N_POINTS).max(1)
 }

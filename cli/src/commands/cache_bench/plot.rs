@@ -107,7 +107,7 @@ pub(super) fn style(policy: &str, number: usize) -> ShapeStyle {
     COLOURS[number % COLOURS.len()].stroke_width(2)
 }
 
-/// Series of each contestant, in their order.
+/// Returns the series of each contestant, in their order.
 fn labels(results: &[BenchResult]) -> Vec<&str> {
     let first = results.chunk_by(|a, b| a.at == b.at).next();
     first.into_iter().flatten().map(|result| result.label.as_str()).collect()

@@ -229,7 +229,7 @@ pub(super) fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// Results as comma-separated values, with the keys of JSON as heads.
+/// Returns the results as comma-separated values, with the keys of JSON as heads.
 pub(super) fn csv(results: &[BenchResult]) -> String {
     let mut csv = "policy,gamma,delta,priority,capacity_rows,capacity_bytes,accesses,hits,misses,hit_rate,\
                    optimum_hit_rate,gap,rows_ahead,moved_rows,moved_bytes,evictions,ns_per_access,\

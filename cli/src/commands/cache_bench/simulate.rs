@@ -51,8 +51,8 @@ impl Outcome {
     }
 }
 
-/// Outcomes by contestant, then by capacity, summed over the lanes. They, but for their time, do
-/// not depend on the number of threads. `progress` learns of accesses done, of how many.
+/// Returns the outcomes by contestant, then by capacity, summed over the lanes. They, but for their
+/// time, do not depend on the number of threads. `progress` receives the accesses done, and all.
 pub(super) fn simulate(
     lanes: &[Lane],
     n_threads: usize,

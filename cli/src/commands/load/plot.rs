@@ -31,7 +31,7 @@ pub(super) fn svg(report: &LoadReport, tally: &Tally) -> Result<String> {
     Ok(svg)
 }
 
-/// Nines and milliseconds, as far as there are requests to tell them from each other.
+/// Returns nines and milliseconds, as far as there are requests to distinguish them.
 fn curve(ns: &Histogram<u64>) -> Vec<(f64, f64)> {
     let nines =
         (0..=NINES_MAX * POINTS_PER_NINE).map(|i| f64::from(i) / f64::from(POINTS_PER_NINE));

@@ -54,7 +54,7 @@ const ROUNDS: u32 = 4;
 const MOST_DELTA: u32 = 64;
 
 impl Made {
-    /// MassiveGNN's Δ, by which a run of some epochs has [`ROUNDS`] of eviction, or more.
+    /// Returns MassiveGNN's Δ, by which a run of some epochs has [`ROUNDS`] of eviction, or more.
     pub(super) fn delta(&self, epochs: u32, batch: usize) -> u32 {
         let n_batches = epochs.saturating_mul(self.n_roots.div_ceil(batch.max(1) as u32));
         (n_batches / ROUNDS).clamp(1, MOST_DELTA)

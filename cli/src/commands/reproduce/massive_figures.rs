@@ -83,7 +83,7 @@ impl MassiveFigures {
         Ok(())
     }
 
-    /// Figs. 12 and 13, if the model is theirs, over links of `spec`.
+    /// Measures Figs. 12 and 13, if the model is theirs, over links of `spec`.
     pub(super) fn sweep(
         &mut self,
         of: Bench<'_>,

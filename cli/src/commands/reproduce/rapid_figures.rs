@@ -104,7 +104,7 @@ impl RapidFigures {
         Ok(vec![("fig3.svg", self.reuse_curves().svg()?), ("fig5.svg", self.fetch_curves().svg()?)])
     }
 
-    /// Counts of the largest batches of each graph.
+    /// Returns the counts of the largest batches of each graph.
     fn reuse_curves(&self) -> Curves<'static> {
         let is_largest = |reuse: &&Reuse| {
             let same = self.reuse.iter().filter(|other| other.graph == reuse.graph);
@@ -128,7 +128,7 @@ impl RapidFigures {
         }
     }
 
-    /// Counts of each graph and batch, as shares of the fetches without a hot set.
+    /// Returns the counts of each graph and batch, as shares of the fetches without a hot set.
     fn fetch_curves(&self) -> Curves<'static> {
         let mut curves: Vec<Curve> = Vec::new();
         let most = |graph: &str| {

@@ -186,7 +186,7 @@ struct ServeReport {
 }
 
 impl ServeArgs {
-    /// Flags, and for those that are not given what the file says.
+    /// Returns the flags, with what the file says for those that are not given.
     fn with_file(mut self) -> Result<Self> {
         let Some(path) = &self.config else { return Ok(self) };
         let file = ConfigFile::read(path)?;

@@ -6,7 +6,7 @@ use lodestore_server::{KindFigures, ServerFigures, ShardFigures};
 use crate::human;
 use crate::table::Table;
 
-/// Events since `before`, or since the server started.
+/// Returns the screen, with events since `before`, or since the server started.
 pub(super) fn screen(
     address: &Address,
     now: &ServerFigures,

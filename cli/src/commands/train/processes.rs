@@ -171,8 +171,8 @@ fn mpi_collective(_: Duration) -> Result<Box<dyn Collective>> {
     bail!("this lode was built without MPI")
 }
 
-/// Processes of the MPI job that this one belongs to, and its rank, if it belongs to one of
-/// several.
+/// Returns the number of processes of the MPI job that this one belongs to, and its rank, if it
+/// belongs to one of several.
 fn mpi_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<[u32; 2]> {
     let number = |name: &str| variable(name)?.parse::<u32>().ok();
     let job = MPI_VARIABLES.into_iter();
@@ -286,7 +286,7 @@ impl Joined {
         self.collective.rank() == 0
     }
 
-    /// Processes that share this machine.
+    /// Returns the number of processes that share this machine.
     pub(super) fn n_here(&self) -> u32 {
         self.collective.n_local()
     }

@@ -8,7 +8,7 @@ use lodestore_trainer::{
 use super::{TierReport, Trained};
 use crate::human;
 
-/// Heads of the columns of [`epoch_row`].
+/// Returns the heads of the columns of [`epoch_row`].
 pub(super) fn epoch_head() -> String {
     row([
         "epoch",

@@ -13,9 +13,9 @@ use super::TrainRun;
 use super::policy_inputs::{LocalWorkers, PolicyInputs, Reach};
 use super::tiers::Tiers;
 
-/// Sources of the workers here. Own partitions, and they alone, come from the graph's files. All
-/// other rows come through the tiers from the servers, or from a store over the whole graph when no
-/// server is named.
+/// Opens the sources of the workers here. Own partitions, and they alone, come from the graph's
+/// files. All other rows come through the tiers from the servers, or from a store over the whole
+/// graph when no server is named.
 pub(super) fn open(
     run: &TrainRun,
     graph: &Graph,

@@ -199,7 +199,7 @@ impl<'a> Inbound<'a> {
         if is_temporary(error) { Ok(false) } else { Err(CollectiveError::Gone { rank: self.rank }) }
     }
 
-    /// Bytes of the message by its header.
+    /// Returns the bytes of the message by its header.
     fn n_bytes(&self) -> u64 {
         let [_, _, _, _, n_bytes @ ..] = self.header;
         u64::from_le_bytes(n_bytes)

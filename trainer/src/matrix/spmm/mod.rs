@@ -55,7 +55,7 @@ impl Spmm {
         Self { block, edge_weights: edge_weights.into(), own_rows }
     }
 
-    /// Elements of an output row when an input row has `width`.
+    /// Returns the elements of an output row when an input row has `width`.
     #[must_use]
     pub(crate) fn out_width(&self, width: usize) -> usize {
         match self.own_rows {

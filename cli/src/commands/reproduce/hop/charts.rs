@@ -135,7 +135,7 @@ fn pregathering(graphs: &[GraphCells]) -> Bars {
     Bars { title, legend: Vec::new(), groups }
 }
 
-/// Figs. 17 and 18: rows by the time steps that are left, of model-centric's.
+/// Returns Figs. 17 and 18: rows by the time steps that are left, of model-centric's.
 fn merging(graphs: &[GraphCells]) -> Curves<'static> {
     let mut curves = Vec::new();
     for graph in graphs {

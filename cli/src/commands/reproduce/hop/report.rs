@@ -216,7 +216,7 @@ fn write_locality(text: &mut String, graph: &GraphCells) -> fmt::Result {
     writeln!(text)
 }
 
-/// Figs. 17 and 18, in rows: what fewer time steps cost.
+/// Writes Figs. 17 and 18, in rows: what fewer time steps cost.
 fn write_merging(text: &mut String, graph: &GraphCells) -> fmt::Result {
     let merged = |cell: &&Cell| cell.servers > 1;
     if !graph.cells.iter().any(|cell| merged(&cell)) {

@@ -41,7 +41,7 @@ fn write(text: &mut String, found: &SdtFigures) -> fmt::Result {
     writeln!(text)
 }
 
-/// Figs. 6 and 7, Table II.
+/// Writes Figs. 6 and 7, and Table II.
 fn write_partitioners(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(text, "### Partitioners (Figs. 6, 7, Table II)\n")?;
     writeln!(
@@ -94,7 +94,7 @@ fn write_memory(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(text)
 }
 
-/// Figs. 8 and 10.
+/// Writes Figs. 8 and 10.
 fn write_learnt(text: &mut String, graph: &GraphFigures, found: &SdtFigures) -> fmt::Result {
     writeln!(
         text,

@@ -76,7 +76,7 @@ impl Tiers {
     }
 }
 
-/// Counts of all workers.
+/// Returns the sum of the counts of all workers.
 fn sum(all: impl Iterator<Item = TierStats>) -> TierStats {
     all.fold(TierStats::default(), |sum, stats| TierStats {
         hits: sum.hits + stats.hits,
@@ -89,7 +89,7 @@ fn sum(all: impl Iterator<Item = TierStats>) -> TierStats {
 }
 
 impl TierReport {
-    /// Counters that add up over processes.
+    /// Returns the counters that add up over processes.
     pub(in super::super) fn figures(&self) -> [u64; 9] {
         let Self { rows, hits, misses, stale, bypassed, evictions, .. } = *self;
         let Self { promotions, demotions, filled_rows, .. } = *self;

@@ -43,7 +43,7 @@ impl Naive<'_> {
         epoch_order(self.setting.seed, self.place.0, &self.cut.train)
     }
 
-    /// Roots of the global batch with the models that they are dealt to.
+    /// Returns the roots of the global batch with the models that they are dealt to.
     fn roots(&self) -> Vec<(usize, NodeId)> {
         let whole = self.setting.batch * self.n();
         let order = self.order();

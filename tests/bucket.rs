@@ -310,7 +310,7 @@ fn a_push_and_a_pull_that_are_killed_at_any_time_continue() {
                 // It may have ended.
                 let _ = child.kill();
                 finish(child, Duration::from_secs(20));
-                // What is published is whole, whenever that was.
+                // A published version is whole, whenever the push was killed.
                 if round % 4 == 0
                     && args[0] == "push"
                     && home.bucket().join("part-001/published/0000000001").exists()

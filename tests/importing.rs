@@ -58,7 +58,7 @@ fn lists(dir: &Path, report: &Value) -> (Vec<Vec<u8>>, Vec<Value>) {
     let figures = ["nodes", "edges", "self_loops", "duplicate_edges", "edge_cut", "parts"];
     let mut report = report.clone();
     for part in report["parts"].as_array_mut().unwrap() {
-        // Of these bytes some are RocksDB's.
+        // Some of these bytes are RocksDB's.
         part.as_object_mut().unwrap().remove("bytes");
     }
     (lists.collect(), figures.map(|figure| report[figure].clone()).to_vec())

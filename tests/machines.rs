@@ -1,5 +1,5 @@
-//! A graph whose partitions lie on two machines: each command works on what is here, and says what
-//! is not.
+//! A graph whose partitions are on two machines. Each command works on those that are here, and
+//! says which are not.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -260,7 +260,7 @@ fn plan_rows(
 }
 
 /// Returns the time that this thread has had a processor for, planning included; 0 where the system
-/// does not tell. For the pread reader it is the rest that remains to the asking thread.
+/// does not report it. For the pread reader it is the rest that remains to the asking thread.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok());

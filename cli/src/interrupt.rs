@@ -93,7 +93,7 @@ fn watch() -> std::io::Result<()> {
             let mut asked_at: Option<Instant> = None;
             for signal in signals.forever() {
                 match asked_at {
-                    // The run may have ended since, and be telling of itself.
+                    // The run may have ended since, and be reporting.
                     Some(at) if at.elapsed() < SAME_REQUEST => {}
                     None if IS_HEEDED.load(Ordering::SeqCst) => {
                         ASKED.store(signal, Ordering::SeqCst);

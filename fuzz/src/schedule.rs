@@ -63,7 +63,7 @@ fn read(schedule: &Schedule, worker: u32, epoch: u32, batch: u32, bytes: &[u8]) 
     true
 }
 
-/// Returns where the index says that blocks lie, as far as that is within the file.
+/// Returns the ranges of blocks by the index, as far as they are within the file.
 fn blocks(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let Some(footer_at) = bytes.len().checked_sub(FOOTER) else { return Vec::new() };
     let n_batches = u64_at(bytes, footer_at + 8);

@@ -106,7 +106,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let sound = seeds.map(|(seals, shape, codec)| {
         [vec![seals, shape], squeeze(&spelled(shape, codec))].concat()
     });
-    // Of the delta with seven rows.
+    // In the delta with seven rows.
     let edits = [(2, listed_row(4)), (2, listed_row(1)), (6, listed_row(6) + 2), (6, u32::MAX)];
     let wrong = edits.map(|(at, row)| {
         let mut file = spelled(10, SegmentCodec::Raw);

@@ -69,7 +69,7 @@ pub(crate) fn forks_while_it_writes() {
                     if thread == 0 && turn % 4 == 3 {
                         busy.commit_version().unwrap();
                     }
-                    // The forking thread may have heard enough.
+                    // The forking thread may have stopped receiving.
                     let _ = said.send(());
                 }
             });

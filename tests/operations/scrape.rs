@@ -65,7 +65,7 @@ fn tensor(connection: &mut PlainConnection, name: &str) -> u16 {
     tensors.iter().position(|tensor| tensor.name == name).unwrap() as u16
 }
 
-/// Waits for what shards tell ten times a second.
+/// Waits for figures that shards publish ten times a second.
 fn until(metrics: &str, holds: impl Fn(&Scrape) -> bool) -> Scrape {
     let end = Instant::now() + Duration::from_secs(10);
     loop {

@@ -1,4 +1,4 @@
-//! Strangers who know how one is let in, and get it wrong: hellos, tokens, handshakes of TLS.
+//! Strangers that know the handshake, and get it wrong: hellos, tokens, handshakes of TLS.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

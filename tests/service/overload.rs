@@ -32,7 +32,7 @@ fn at_four_times_the_peak(address: &str) -> Option<(f64, u64)> {
     let errors = report["errors"].as_object().unwrap();
     let known = ["overloaded", "late", "deadline"];
     assert!(errors.keys().all(|kind| known.contains(&kind.as_str())), "{report}");
-    // It is an open loop, if no clock of the generator stood still.
+    // The loop is open only if the generator kept up.
     let due = report["due"].as_f64().unwrap() / report["seconds"].as_f64().unwrap();
     if due <= 0.8 * per_second {
         println!("{due} of {per_second} requests per second were due");
@@ -66,7 +66,8 @@ fn four_times_what_it_can_do_leaves_most_of_the_rows_and_the_memory_bounded() {
     }
     assert!(n_refused > 0, "there was room for all of it");
     assert!(best >= floor, "goodput is {best} of the peak");
-    // What requests hold, what is kept for the next, and a program with its libraries.
+    // The bytes that requests hold, the buffers kept for the next, and a program with its
+    // libraries.
     let rss = rss_bytes(server.child.id());
     assert!(rss < (64 + 32 + 150) << 20, "{rss} bytes");
     let in_flight = || crate::metric(&server, "lodestore_in_flight_bytes");

@@ -39,7 +39,7 @@ impl Flood {
         let (start, mut n_begun, mut open) = (Instant::now(), 0, VecDeque::new());
         while !is_over.load(Ordering::Relaxed) {
             let due = (start.elapsed().as_secs_f64() * f64::from(self.per_second)) as u64;
-            // What a slow machine has missed does not come all together.
+            // A slow machine does not make up all that it has missed together.
             for _ in n_begun..due.min(n_begun + 50) {
                 open.extend(self.connect());
             }

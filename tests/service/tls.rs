@@ -169,7 +169,7 @@ fn strangers_that_begin_handshakes_without_end_do_not_slow_those_who_are_in() {
     let security = Security::default().with_tls(&ours.cert, None).unwrap();
     let config = ClientConfig { security, ..ClientConfig::default() };
     let client = Client::connect(&[&server.address], config.clone()).unwrap();
-    // What 99 of 100 take at most.
+    // The 99th percentile of pulls.
     let pull = || {
         let (mut row, mut times, start) = ([0; 8], Vec::new(), Instant::now());
         while start.elapsed() < Duration::from_secs(1) {

@@ -1,4 +1,4 @@
-//! Those who put and pull meanwhile: some keep their client, some come and go.
+//! Clients that put and pull during the run: some are kept, some come and go.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -27,7 +27,7 @@ pub(crate) struct Clients<'a> {
     pub(crate) counts: CallCounts,
 }
 
-/// Those who pull.
+/// Clients that pull.
 pub(crate) const N_READERS: usize = 3;
 
 #[derive(Default)]
@@ -75,7 +75,7 @@ impl Clients<'_> {
         while !self.load.is_over() {
             let Some(client) = self.connect(habit) else { continue };
             let put = || self.put(&client, habit, writer);
-            // With its first put it has heard of every holder.
+            // With its first put it has found every holder.
             while !self.load.is_over() && !put() {}
             self.repeat(habit, &mut numbers, |_| {
                 put();

@@ -202,7 +202,7 @@ impl Cluster {
         let given_up = |at: usize| self.folders[at].join(format!("part-{part:03}.moved-{id}"));
         let others = || (0..N_SERVERS).filter(|&at| at != to);
         let had = others().find(|&at| given_up(at).exists());
-        // Of two the one that has more: every server keeps something.
+        // The one of two that has more: every server keeps something.
         let owners = || others().filter(|&at| self.owns(at, part));
         let owner = || owners().max_by_key(|&at| self.parts_of(at).len());
         let Some(from) = had.or_else(owner) else {
@@ -213,8 +213,8 @@ impl Cluster {
             std::fs::remove_dir_all(self.folders[to].join(name)).unwrap();
             return Ok(());
         }
-        // What an earlier run left may be of another holder, whose files have the same names: the
-        // check finds that, and the next run begins from nothing.
+        // Leftovers of an earlier run may be of another holder, whose files have the same names.
+        // The check finds that, and the next run begins from nothing.
         let run = || PartitionTransfer::run(self.plan(from, part, to), &mut |_, _| {});
         run().or_else(|_| run()).map(drop)
     }

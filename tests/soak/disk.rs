@@ -17,8 +17,8 @@ impl Faults {
     /// the server is started again. Returns whether there is such a disk.
     pub(crate) fn fill_disk(&mut self, scene: &mut Scene<'_>) -> bool {
         let Some(disk) = &scene.cluster.disk else { return false };
-        // Of concurrent pushes that fail one is reported to the client: not always that which found
-        // the disk full.
+        // When concurrent pushes fail, one failure is reported to the client: not always the one
+        // that found the disk full.
         let n_refused = || scene.clients.errors.count(Kind::WritesStopped);
         let before = n_refused();
         let left = self.below(100_000).into();

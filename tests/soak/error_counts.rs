@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     WritesStopped,
     /// No server has the partition at this moment, or none takes its puts.
     NoReplica,
-    /// A server that may hold what is put was never heard of.
+    /// A server that may hold what is put was never found.
     Unreachable,
 }
 

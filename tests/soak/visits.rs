@@ -37,7 +37,7 @@ impl Faults {
         let is_served = |&part: &u16| (0..N_SERVERS).any(|it| it != at && cluster.owns(it, part));
         let (served, lost): (Vec<u16>, Vec<u16>) = (0..N_PARTS).partition(is_served);
         assert!(pull(&client, &patient, &served), "others have these rows");
-        // That one may come too late to hear of anybody: links may be slow.
+        // This client may fail to connect in its time: links may be slow.
         if let Some(client) = clients.connect(&hasty).filter(|_| !lost.is_empty()) {
             assert!(!pull(&client, &hasty, &lost), "no server has these rows");
         }

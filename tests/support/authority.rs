@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use super::write_file;
 
-/// An authority, and the files of who it vouches for.
+/// An authority, and the files of the certificates that it signs.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub(crate) cert: PathBuf,

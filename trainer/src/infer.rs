@@ -240,8 +240,8 @@ impl FromStr for InferOutput {
 }
 
 /// Measures the accuracy of the model in `path` on the validation and test nodes of `graph`, with
-/// all their neighbours. Its settings come from the file; `sources` are those of a single worker,
-/// who owns all partitions.
+/// all their neighbours. Its settings come from the file. `sources` are those of a single worker
+/// that owns all partitions.
 pub fn evaluate_saved(
     path: &Path,
     graph: &TrainGraph<'_>,

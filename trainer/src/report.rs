@@ -9,7 +9,7 @@ use crate::config::{FullConfig, HopConfig, HotPolicy, Roots, SdtConfig, Strategy
 use crate::metric::Metric;
 use crate::model::ModelKind;
 
-/// Whence remote rows came.
+/// Origin of remote rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowsFrom {
@@ -47,7 +47,7 @@ pub struct TrainReport {
     pub sent_bytes: Traffic,
     /// Where the model was computed: `cpu`, or `replayed` where recorded times stood for it.
     pub device: &'static str,
-    /// Whence remote rows came.
+    /// Origin of remote rows.
     pub rows_from: RowsFrom,
     /// Name of the metric behind validation and test accuracy.
     pub metric: Metric,
@@ -117,7 +117,7 @@ pub struct TrainReport {
     /// `massive` these are batches, and the buffer with all of its scores and lists.
     pub memory_measured_bytes: u64,
     /// Most memory that the process ever had resident, summed over processes; 0 where the system
-    /// does not tell.
+    /// does not report it.
     pub peak_rss_bytes: u64,
 }
 

@@ -295,7 +295,7 @@ fn a_step_is_in_a_checkpoint_only_after_its_listener_has_it() {
     let (of_run, killed) = (dir.path().join("of-run"), dir.path().join("killed"));
     std::fs::create_dir(&killed).unwrap();
     let config = with_checkpoints(&plain, &of_run, 1);
-    // What a kill leaves that comes before the line of the third step is written.
+    // A kill leaves the checkpoint from before the third step's line is written.
     run_telling(&graph, &config, [&rows, &rows], &mut |progress| {
         if let Progress::Step { epoch: 0, done: 3, .. } = progress {
             std::fs::copy(of_run.join("checkpoint"), killed.join("checkpoint")).unwrap();

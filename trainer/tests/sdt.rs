@@ -226,7 +226,7 @@ fn a_run_cut_short_between_partitions_ends_with_the_same_bits() {
             let found = in_pieces(&graph, &config, &workers);
             assert_eq!(computed(&found), computed(&expected), "{sdt:?}, {workers:?}");
             assert!(found.resumed_at.is_some());
-            // What is over is measured again, and nothing is trained.
+            // A run that is over is measured again, and nothing is trained.
             let over = run(&graph, &config).unwrap();
             assert_eq!(computed(&over), computed(&expected));
         }

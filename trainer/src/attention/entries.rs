@@ -92,7 +92,7 @@ impl Entries {
         for source in 2..starts.len() {
             starts[source] += starts[source - 1];
         }
-        // Of each source the next place, which ends as the next source's first.
+        // The next place of each source, which ends as the first place of the next source.
         let mut uses = vec![[0; 2]; self.len()];
         for dst in destinations {
             for (entry, source) in self.of_destination(dst).zip(self.sources_of(dst)) {

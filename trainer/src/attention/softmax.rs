@@ -80,7 +80,7 @@ impl AttentionSoftmax {
         heads: usize,
     ) -> (Vec<f32>, Vec<f32>) {
         let [of_src, of_dst] = shares;
-        // Of the score of each entry.
+        // Gradients of the scores, by entry.
         let mut changes = vec![0.0; coefficients.len()];
         let mut dst_grad = vec![0.0; of_dst.len()];
         let pieces = self.0.pieces(&mut changes, heads, ROWS_PER_TASK).into_par_iter();

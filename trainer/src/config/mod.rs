@@ -189,8 +189,8 @@ pub enum Mode {
     /// Each worker trains on mini-batches of sampled neighbourhoods; gradients are averaged each
     /// step.
     MiniBatch,
-    /// HopGNN: the roots of a global mini-batch are trained on where they lie, and the gradients,
-    /// weighted by roots, are those of the whole batch.
+    /// HopGNN: the roots of a global mini-batch are trained on where they are stored. The
+    /// gradients, weighted by roots, are those of the whole batch.
     Hop,
     /// SDT-GNN: a local model for each partition, trained on it alone; their parameters are
     /// averaged.

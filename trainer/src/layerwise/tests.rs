@@ -472,7 +472,7 @@ fn a_record_says_no_more_than_is_written_and_more_than_it_says_is_cut_off() {
         assert!(killed.is_err());
         let expected = recorded(&work, &pass, &stages);
         let at = expected.len() - 1;
-        // Torn rows, and whatever else a crash leaves, lie past what is recorded.
+        // Torn rows, and whatever else a crash leaves, are past the recorded bytes.
         let path = work.join(format!("rows-{at}"));
         let mut bytes = fs::read(&path).unwrap_or_default();
         assert!(bytes.len() as u64 > expected[at], "{} {expected:?}", bytes.len());

@@ -23,7 +23,7 @@ use crate::strategy::hop::{Iteration, Iterations};
 use crate::strategy::sdt::PartitionTeam;
 use crate::worker::{StepOrder, Worker};
 
-/// The workers of this process. Parameters stand still while a step is under way.
+/// Workers of this process. Parameters do not change while a step is under way.
 pub(crate) struct Team<'scope> {
     members: Vec<Member<'scope>>,
     n_steps: u32,

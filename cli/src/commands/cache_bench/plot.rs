@@ -11,7 +11,7 @@ pub(super) const SIZE: (u32, u32) = (960, 600);
 /// Beside the curves, for the legend.
 pub(super) const LEGEND_WIDTH: u32 = 170;
 pub(super) const FONT: (&str, u32) = ("sans-serif", 14);
-/// Distinguished by eye, also by most of those who do not see red and green.
+/// Colours that are distinct also without red and green.
 const COLOURS: [RGBColor; 12] = [
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0xff, 0x7f, 0x0e),

@@ -14,8 +14,8 @@ use crate::traces::LoadedTrace;
 /// Accesses between two looks at the clock, or a batch if that is longer.
 const ACCESSES_AT_ONCE: usize = 1 << 18;
 
-/// A trace, who competes on it, and the tiers of each capacity there. Several, each of another
-/// worker, all have the same contestants and capacities.
+/// A trace, its contestants, and the tiers of each capacity there. Several, each of another worker,
+/// all have the same contestants and capacities.
 pub(super) struct Lane {
     pub(super) loaded: LoadedTrace,
     pub(super) contestants: Vec<Contestant>,

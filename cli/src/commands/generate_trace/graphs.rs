@@ -38,7 +38,8 @@ pub(super) fn neighbours(sampled: &Sampled<'_>, console: &Console) -> Result<Bat
         Some(dir) => open_topology(&Graph::open(dir)?)?,
         None => generated_topology(sampled, console)?,
     };
-    // Of 2⁶⁴ words as many are below it as the share says; all of them for a share of 1.
+    // The share of the 2⁶⁴ words that are below the bound is the share of roots; a share of 1 takes
+    // all.
     let is_root = |id: &u32| {
         splitmix64(splitmix64(sampled.seed) ^ u64::from(*id)) as f64
             <= sampled.roots * 2f64.powi(64)

@@ -250,7 +250,7 @@ impl MassiveFigures {
 impl Followed {
     /// Reads the lines of a log of steps, whose steps follow each other.
     fn of(graph: &'static str, evicts: bool, log: &str) -> Result<Self> {
-        // Of each step: hits, and remote rows that batches asked for.
+        // For each step: hits, and remote rows that batches needed.
         let (mut steps, mut at, mut n_nodes) = (Vec::<[u64; 2]>::new(), None, 0);
         for line in log.lines() {
             let line: Value = serde_json::from_str(line)?;

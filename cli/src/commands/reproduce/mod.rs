@@ -392,7 +392,7 @@ impl ReproduceArgs {
         if let Some(model) = subject.model().filter(|_| !self.no_figures) {
             let (epochs, repeats, recording) = (self.epochs, self.repeats, recording.as_ref());
             let of = Bench { model, size, epochs, repeats, recording, scratch, console };
-            // What the tables need is there, whatever becomes of the figures.
+            // The tables' results are written first, whatever becomes of the figures.
             out.write(found)?;
             found.draw(of, batch, &made, &cluster)?;
         }

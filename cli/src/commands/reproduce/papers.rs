@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(ratios, [86.0, 49.0, 411.0]);
         assert_eq!(MODELS[0].batches(0.001), [4, 4, 4]);
         assert_eq!(MODELS[0].batches(0.1), [100, 200, 300]);
-        // Who waits as the paper's RapidGNN does comes to its speed-up.
+        // A step that waits as the paper's RapidGNN does has its speed-up.
         let [step, network] = [4.47, 28.74];
         let ratio = MODELS[2].ratio();
         assert!(((1.0 + ratio) / (1.0 + ratio / network) - step).abs() < 0.01);

@@ -107,7 +107,7 @@ pub(super) struct Run {
     pub(super) step_range: [f64; 2],
     /// Forward and backward pass, averaging, update.
     pub(super) compute_seconds: f64,
-    /// Waiting for other workers, who may compute or wait for rows.
+    /// Time waiting for other workers, which may compute or wait for rows.
     pub(super) others_seconds: f64,
     /// Rows that batches lacked on their way, beside the step or in it. Hot sets are pulled between
     /// epochs and do not count.

@@ -282,7 +282,7 @@ mod tests {
         assert!(read("memory = 5").unwrap().memory == Some(5));
     }
 
-    /// A user who follows the comments of one file with the other has one that works.
+    /// The two documented files fit together.
     #[test]
     fn the_documented_file_names_folders_that_the_unit_makes() {
         let text = include_str!("../../../../docs/serve.toml");

@@ -50,8 +50,8 @@ impl Renewal {
             thread::sleep(LOOK);
             match self.look(|| Ok(reloader.renew(&args.check()?)?)) {
                 None => {}
-                // Seen by default: who replaces a token wants to know since when the old one is
-                // none.
+                // Logged by default: an operator that replaces a token needs to know from when the
+                // old one is refused.
                 Some(Ok(())) => {
                     warn!("tokens and certificates are reloaded: new connections must show those");
                 }

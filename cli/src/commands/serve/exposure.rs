@@ -10,8 +10,8 @@ use crate::security_args::check_key;
 use crate::usage::UsageError;
 
 impl ServeArgs {
-    /// Fails for an address that others can reach when nothing says who may ask there, or that all
-    /// may. Other users of the machine count where the server takes changes.
+    /// Fails for an address that others can reach, unless a flag says which clients may connect, or
+    /// that all may. Other users of the machine count where the server takes changes.
     pub(super) fn check_exposure(&self, listen: Option<SocketAddr>) -> Result<(), UsageError> {
         let is_exposed = |address: &SocketAddr| !address.ip().is_loopback();
         if let Some(address) = listen.filter(is_exposed).filter(|_| !self.insecure)

@@ -134,12 +134,12 @@ pub(crate) struct ServeArgs {
     follow: FollowArgs,
     #[command(flatten)]
     publish: PublishArgs,
-    /// File with the token that clients over TCP must tell, readable by its owner alone. The
-    /// metrics port wants it where it is not on loopback.
+    /// File with the token that clients over TCP must present, readable by its owner alone. The
+    /// metrics port requires it where it is not on loopback.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// File with the token of those who move partitions over TCP; it lets them
-    /// in as that of --token-file does. Without it that is for clients of this machine.
+    /// File with the token of clients that move partitions over TCP; it admits them as that of
+    /// --token-file does. Without it only clients of this machine may move them.
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<PathBuf>,
     /// TLS for clients over TCP: the server's certificate and those up to its authority (PEM).
@@ -331,7 +331,7 @@ impl ServeArgs {
         let publishing = publisher.map(|it| PublishArgs::start(it, server.publishing()));
         let publishing = publishing.transpose()?;
         let (supervisor, reloader) = (server.supervisor(), server.credential_reloader());
-        // To read a file may take as long as it likes, and a signal is to be heard meanwhile.
+        // A file may take any time to read, and signals must be received meanwhile.
         tell(sender.clone(), {
             let this = Arc::clone(&this);
             move || renewal.look_on(&this, &reloader)

@@ -228,7 +228,7 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
         let n_steps = human::count(report.step_losses.len() as u64);
         let what = if report.checkpoints > 0 { "; --resume continues from there" } else { "" };
         lines.push(("interrupted", format!("after {n_steps} steps of the run{what}")));
-        // Of any other run this is its error.
+        // In any other run this is its error.
         if let Some(error) = &report.save_error {
             lines.push(("model", format!("not saved: {error}")));
         }

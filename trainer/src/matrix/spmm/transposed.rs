@@ -21,7 +21,7 @@ impl<T: Copy + Default> BySource<T> {
         for source in 0..block.n_src as usize {
             ends[source + 1] += ends[source];
         }
-        // What is the start of a source now is its end once all its edges are in place.
+        // The start of a source becomes its end once all its edges are in place.
         ends.pop();
         let mut edges = vec![(0, T::default()); block.sources.len()];
         for (dst, bounds) in (0u32..).zip(block.offsets.windows(2)) {

@@ -65,7 +65,7 @@ mod tests {
             let resumed = |epoch| Some((epoch, timed_steps));
             assert_eq!(merged(&[9.0, 8.0, 9.0], 5, resumed(1)), [0, 1, 1, 2, 1]);
             assert_eq!(merged(&[9.0, 8.0, 9.0], 5, resumed(0)), [0, 0, 1, 2, 1]);
-            // What the epochs before have decided stays.
+            // Decisions of earlier epochs stay.
             assert_eq!(merged(&[9.0, 8.0, 9.0], 6, resumed(3)), [0, 1, 2, 1, 1, 1]);
             assert_eq!(merged(&[9.0, 8.0, 7.0, 6.0], 6, resumed(4)), [0, 1, 2, 3, 3, 3]);
         }

@@ -134,7 +134,7 @@ struct DeviceChoice {
 
 impl TierArgs {
     pub(super) fn check(&self, strategy: Strategy, fetch: Fetch) -> Result<TierChoice, UsageError> {
-        // Of `rapid` the flag is for hot sets.
+        // Under `rapid` the flag is for hot sets.
         let policy = self.policy.filter(|_| fetch != Fetch::Rapid);
         let is_full = strategy == Strategy::Full;
         let usual = if is_full { PolicyKind::Overlap } else { PolicyKind::TinyLfu };

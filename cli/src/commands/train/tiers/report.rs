@@ -11,7 +11,7 @@ use crate::candidates::RuleReport;
 pub(crate) struct TierReport {
     /// `device` or `buffer`, one for each worker, or `host`, one for all of them.
     pub(crate) tier: &'static str,
-    /// Where its rows lie: `host`, or the name of the device.
+    /// Device of its rows: `host`, or the name of the device.
     pub(crate) device: String,
     pub(crate) policy: &'static str,
     /// For a device over a host tier: `inclusive` or `exclusive`.

@@ -57,7 +57,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const DEADLINE_OF_STALLS: Duration = Duration::from_secs(2);
 /// Deadline of a client that does not wait.
 const DEADLINE_SHORT: Duration = Duration::from_millis(500);
-/// For a thread that is woken late; a short run is one of many tests that share the machine.
+/// Allowance for a thread that is woken late; a short run is one of many tests that share the
+/// machine.
 const LATE_MAX: Duration = Duration::from_secs(1);
 const LATE_MAX_IN_SHORT: Duration = Duration::from_secs(3);
 /// Longest time for all that is checked at the end.

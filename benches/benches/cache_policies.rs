@@ -16,7 +16,7 @@ use lodestore_cache::{
     next_uses, rank_by_degree, rank_by_frequency,
 };
 
-/// How large a run is.
+/// Size of a run.
 #[derive(Clone, Copy)]
 struct Scale {
     n_slots: u32,

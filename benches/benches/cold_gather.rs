@@ -31,7 +31,7 @@ const WINDOW: usize = 8;
 /// Rows of the last plan of a case that are compared with what they must be.
 const CHECKED_ROWS: usize = 1000;
 
-/// How a case plans.
+/// Plan of a case.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Planning {
     /// Neighbours join, within this many batches.

@@ -34,7 +34,7 @@ const BATCH_ROWS: usize = 15_000;
 /// Batches of one round.
 const N_BATCHES: usize = 16;
 
-/// How much is done.
+/// Size of a run.
 #[derive(Clone, Copy)]
 struct Scale {
     n_nodes: u32,

@@ -37,7 +37,7 @@ pub(crate) struct RuleArgs {
     scoreboard: Option<Board>,
 }
 
-/// Whose rows may be kept.
+/// Nodes whose rows may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Candidates {
     Halo,

@@ -26,7 +26,7 @@ struct Running {
     address: Address,
 }
 
-/// Where a server listens and what it holds, as `lode serve --json` prints it.
+/// Address of a server and its partitions, as `lode serve --json` prints them.
 #[derive(Clone, Deserialize, Serialize)]
 pub(crate) struct Address {
     address: String,

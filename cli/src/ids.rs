@@ -74,7 +74,7 @@ impl IdFile {
     }
 }
 
-/// No graph has this node.
+/// Node that no graph has.
 const NO_NODE: NodeId = NodeId(u32::MAX);
 
 /// The internal id of each external one.

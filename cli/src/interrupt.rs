@@ -14,7 +14,7 @@ use thiserror::Error;
 /// Folders that must not outlive an interrupted process.
 static HALF_MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static WATCHER: Once = Once::new();
-/// Whether a part of the program ends the run on request.
+/// Flag that a part of the program ends the run on request.
 static IS_HEEDED: AtomicBool = AtomicBool::new(false);
 /// The signal that asked for the end; 0: none.
 static ASKED: AtomicI32 = AtomicI32::new(0);

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use rustix::fs::OFlags;
 
-/// None is longer than this.
+/// Longest file of settings.
 const MOST_BYTES: u64 = 1 << 16;
 
 /// Reads the text of a file. Fails for one that is longer than settings are, before all of it is

@@ -14,7 +14,7 @@ use crate::world::{Model, Op, World};
 /// Most steps of one input.
 const MAX_STEPS: usize = 40;
 
-/// One thing to do, or that happens.
+/// Action or event.
 #[derive(Clone, Debug)]
 enum Step {
     Do(Op),

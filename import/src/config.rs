@@ -37,7 +37,7 @@ pub struct ImportConfig {
     pub out: PathBuf,
 }
 
-/// Which edges an import keeps, and which columns of them.
+/// Rules for the edges that an import keeps, and for their columns.
 #[derive(Clone, Debug)]
 pub struct EdgeRules {
     /// Edges from a node to itself.

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::memory::MemoryError;
 
-/// Why a graph was not imported. Nothing is left behind.
+/// Reason for a failed import. Nothing is left behind.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The operating system refused.

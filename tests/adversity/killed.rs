@@ -27,7 +27,7 @@ const FIRST_TURNS: &str = "LODE_TEST_FIRST_TURNS";
 /// Longest time for a child to open the graph.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// By node, the turn that its row is of.
+/// Turn of each node's row.
 type Turns = Vec<u32>;
 
 /// Not a test of its own: the process that is killed.

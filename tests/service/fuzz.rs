@@ -127,7 +127,7 @@ pub(crate) fn pull_honestly(client: &Client, truth: &Truth<'_>, numbers: &mut Nu
     assert!(out == expected, "wrong rows of {tensor}");
 }
 
-/// One that knows the wire.
+/// Client that knows the wire and breaks it.
 struct Liar {
     address: String,
     unix: PathBuf,

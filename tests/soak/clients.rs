@@ -41,7 +41,7 @@ pub(crate) struct CallCounts {
     pub(crate) late_ms: AtomicU64,
 }
 
-/// Whose a client is, how it is made, and for how many calls at most.
+/// Identity of a client, its connection, and its calls at most.
 pub(crate) struct Habit {
     /// As [`Monitor`] counts.
     pub(crate) who: usize,

@@ -29,7 +29,8 @@ pub(crate) const STEADY: usize = 3;
 const DISK_BYTES: u64 = 1 << 30;
 /// Below those that the system hands out for any, so that a server finds its port again.
 const PORTS: (u32, u32) = (20_000, 12_000);
-/// For resident rows, by server: none, some, and enough to share some with clients of the machine.
+/// Memory for resident rows, by server: none, some, and enough to share some with clients of the
+/// machine.
 const MEMORY: [&str; N_SERVERS] = ["100KiB", "0", "32MiB", "64MiB"];
 
 pub(crate) struct Cluster {

@@ -10,10 +10,10 @@ use crate::ROW_BYTES;
 
 pub(crate) const N_CLIENTS: u32 = 2;
 pub(crate) const TENSORS: [&str; 2] = ["feat", "packed"];
-/// Not acknowledged yet.
+/// End of a put that is not acknowledged yet.
 const OPEN: u64 = u64::MAX;
 
-/// When each put began and was acknowledged, and the last acknowledged put of each row.
+/// Times at which each put began and was acknowledged, and the last acknowledged put of each row.
 pub(crate) struct History {
     n_nodes: u32,
     clock: AtomicU64,

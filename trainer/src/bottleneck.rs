@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::step::{StepSeconds, WorkerStep};
 
-/// Where the time of a mean step of one worker went, in shares of it. The first four add up to 1.
+/// Shares of the time of a mean step of one worker. The first four add up to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepShares {
     /// Forward and backward pass.

@@ -10,7 +10,7 @@ use crate::checkpoint::CheckpointError;
 use crate::collective::CollectiveError;
 use crate::model_file::SavedModelError;
 
-/// Why training stopped.
+/// Reason for the end of training.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TrainError {

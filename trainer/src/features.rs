@@ -21,7 +21,7 @@ const PIECE_BYTES: usize = 128 << 10;
 /// Shorter rows are copied as they are: a batch of them is soon copied.
 const LEAST_PIECED_ROW_BYTES: usize = 2 << 10;
 
-/// How the bytes of feature rows become f32.
+/// Conversion of the bytes of feature rows to f32.
 #[derive(Clone, Debug)]
 pub(crate) struct FeatureRows {
     dtype: Dtype,

@@ -42,7 +42,7 @@ pub struct Evaluation {
     pub test_accuracy: Option<f64>,
 }
 
-/// Which rows of a model are wanted.
+/// Rows of a model that are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InferOutput {
@@ -206,7 +206,7 @@ impl<'a> Inference<'a> {
     }
 }
 
-/// Why rows are no longer passed on.
+/// Reason for passing on no more rows.
 enum Ending {
     Output(Box<dyn Error + Send + Sync>),
     Read(io::Error),

@@ -20,7 +20,7 @@ use crate::options::{LayerOptions, Norm};
 /// Most parameters of a model, so that its file has less than 4 GiB.
 const MAX_PARAMETERS: u64 = 1_000_000_000;
 
-/// Which layer a model is made of.
+/// Kind of the layers of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {

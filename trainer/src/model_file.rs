@@ -26,7 +26,7 @@ use crate::options::{Aggregation, LayerOptions, Norm};
 /// A larger file is no model of this crate.
 const MAX_FILE_BYTES: u64 = 1 << 32;
 
-/// Why a model's file could not be written or used.
+/// Reason why a model's file could not be written or used.
 #[derive(Debug, Error)]
 #[error("model {}: {fault}", path.display())]
 pub struct SavedModelError {

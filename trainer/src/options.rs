@@ -8,7 +8,7 @@ use crate::config::check;
 use crate::error::TrainError;
 use crate::model::ModelKind;
 
-/// How the rows of a node's neighbours become one.
+/// Aggregation of the rows of a node's neighbours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Aggregation {
@@ -48,7 +48,7 @@ pub struct LayerOptions {
     pub residual: bool,
 }
 
-/// How gradients become updates.
+/// Rule by which gradients become updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Optimizer {
@@ -70,7 +70,7 @@ pub enum RateSchedule {
     Cosine,
 }
 
-/// How long the learning rate rises: in step t of n, from 1, it is t/n of the whole.
+/// Time in which the learning rate rises: in step t of n, from 1, it is t/n of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WarmUp {

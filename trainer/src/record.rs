@@ -35,7 +35,7 @@ pub(crate) struct Record {
     is_resumed: bool,
 }
 
-/// How the steps of the present epoch were fetched: those of this process.
+/// Counters of the present epoch's fetches, of the steps of this process.
 #[derive(Debug, Default)]
 struct EpochSum {
     steps: u32,

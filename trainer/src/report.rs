@@ -122,7 +122,7 @@ pub struct TrainReport {
 }
 
 /// One epoch, summed over all workers unless it says otherwise. In an epoch in which the run was
-/// resumed, times, batches, rows and bytes are those since then; means of no steps are 0.
+/// resumed, times, batches, rows and bytes are those since then. Means of no steps are 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpochReport {

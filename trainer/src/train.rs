@@ -27,7 +27,7 @@ pub struct TrainGraph<'a> {
     pub rows_from: RowsFrom,
 }
 
-/// Where one worker's rows come from.
+/// Sources of one worker's rows.
 #[derive(Clone)]
 pub struct WorkerSources {
     /// Rows of the worker's own partitions.

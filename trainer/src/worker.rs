@@ -53,7 +53,7 @@ pub(crate) struct Learner<'run> {
     pub(crate) workspace: Workspace,
 }
 
-/// Where a worker's batches come from.
+/// Source of a worker's batches.
 pub(crate) enum Batches<'run> {
     /// One for each step.
     Window(Prefetcher<'run>),
@@ -74,7 +74,7 @@ pub(crate) enum StepRows<R> {
     Sparse(SparseRows),
 }
 
-/// Which batch a worker is to train on next.
+/// Batch that a worker trains on next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepOrder {
     pub(crate) epoch: u32,

@@ -69,7 +69,7 @@ pub(crate) struct ScheduleArgs {
     out: PathBuf,
 }
 
-/// Which worker has which root.
+/// Deal of roots to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum DealArg {
     /// Batches of each worker's own nodes.

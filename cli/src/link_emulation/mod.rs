@@ -31,7 +31,7 @@ pub(crate) use units::{parse_delay, parse_rate};
 use link::Link;
 use relay::{Stream, relay};
 
-/// Where a shaped server is to be found.
+/// Address of a shaped server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Front {
     /// At another address of this machine, on the server's own ports: clients learn from a server
@@ -49,7 +49,7 @@ pub(crate) struct ShapedServer {
     sockets: Vec<FrontSocket>,
 }
 
-/// One socket that is before one of the server's.
+/// Socket before one of the server's.
 struct FrontSocket {
     at: Address,
     accepting: Option<JoinHandle<()>>,

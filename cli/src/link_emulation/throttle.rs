@@ -24,7 +24,7 @@ pub(crate) struct Throttle {
     pausing: Option<JoinHandle<()>>,
 }
 
-/// By what a process is held.
+/// Means by which a process is held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Means {

@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use thiserror::Error;
 
-/// Why a collective has failed. The run is over.
+/// Reason for a failed collective. The run is over.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CollectiveError {

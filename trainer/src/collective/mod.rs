@@ -52,7 +52,7 @@ pub struct Term {
     pub values: Vec<f32>,
 }
 
-/// How figures of all ranks are joined.
+/// Operation that joins the figures of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// By addition, modulo 2⁶⁴.

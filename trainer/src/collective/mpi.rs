@@ -23,8 +23,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 
 /// One process of an MPI job.
 ///
-/// A job ends as a whole: with a process that dies, and with one that meets with an error here,
-/// which it prints first.
+/// A job ends as a whole: with a process that dies, and with one that meets an error here, which it
+/// prints first.
 pub struct MpiCollective {
     world: SimpleCommunicator,
     n_local: u32,

@@ -22,7 +22,7 @@ pub use sdt::{OptimizerState, SdtConfig};
 /// Most layers of a model.
 pub(crate) const MAX_LAYERS: usize = 64;
 
-/// How a run trains and how it gets its rows; the second never changes the losses.
+/// Settings of a run: its training, and the way it gets its rows, which never changes the losses.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainConfig {
     /// Settings of the computation, and of the ways of rows to the trainer.
@@ -129,7 +129,7 @@ pub struct CheckpointConfig {
     pub resume: bool,
 }
 
-/// Whether an epoch ends with an evaluation.
+/// Need of an evaluation at the end of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     No,
@@ -139,7 +139,7 @@ pub(crate) enum Due {
     AsLast,
 }
 
-/// How roots, models and rows meet under `hop`.
+/// Settings of roots, models and rows under `hop`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HopConfig {
     /// Whether models move to the roots.
@@ -154,7 +154,7 @@ pub struct HopConfig {
     pub fetch: Fetch,
 }
 
-/// Where a model trains on its roots (HopGNN, section 5.1).
+/// Place where a model trains on its roots (HopGNN, section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Migration {
@@ -199,7 +199,7 @@ pub enum Mode {
     Full,
 }
 
-/// How rows reach the trainer, which never changes a loss.
+/// Way of rows to the trainer, which never changes a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fetch {
@@ -234,7 +234,7 @@ pub enum Strategy {
     Full,
 }
 
-/// Which worker trains on which root.
+/// Deal of roots to workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Roots {
@@ -248,7 +248,7 @@ pub enum Roots {
     Global,
 }
 
-/// Where batches take their random numbers from.
+/// Source of the random numbers of batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sampling {
@@ -261,7 +261,7 @@ pub enum Sampling {
     Ordinary,
 }
 
-/// Which remote rows `rapid` keeps.
+/// Remote rows that `rapid` keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HotPolicy {

@@ -8,7 +8,7 @@ use super::check;
 use crate::config::{Strategy, TrainConfig};
 use crate::error::TrainError;
 
-/// How the local models of partitions are trained and averaged under `sdt`.
+/// Settings of the local models of partitions and their average under `sdt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SdtConfig {
     /// Local models are averaged after every `n` epochs, at least 1.

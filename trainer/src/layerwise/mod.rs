@@ -77,7 +77,7 @@ pub(crate) struct LayerPass<'a> {
 /// after chunk, and their rows. Chunks come in rising order too where there is one process.
 pub(crate) type RowSink<'s> = dyn FnMut(&[NodeId], &mut Matrix) -> Result<(), TrainError> + 's;
 
-/// Where a pass reports to.
+/// Receivers of a pass's reports.
 pub(crate) struct PassOutput<'s> {
     /// Takes the last layer's rows, before any activation; in the leader alone.
     pub(crate) sink: &'s mut RowSink<'s>,

@@ -28,7 +28,7 @@ const FAILED: u8 = 2;
 /// Most elements of a list of a replica's state that one message carries: 1 GiB.
 const PIECE_ELEMENTS: usize = 1 << 28;
 
-/// Which processes get the rows of a hidden or last layer.
+/// Processes that get the rows of a hidden or last layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowsTo {
     All,

@@ -14,7 +14,7 @@ use crate::policies::overlap_ratios;
 use crate::topology::open_topology;
 use crate::traces::{LoadedTrace, TracedWorker};
 
-/// Which policies, and the parameters of `decay`.
+/// Chosen policies, and the parameters of `decay`.
 pub(super) struct Choice {
     /// Each once, `oracle` and `unbounded` among them.
     pub(super) kinds: Vec<PolicyKind>,

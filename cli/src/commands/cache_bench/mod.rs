@@ -141,7 +141,7 @@ struct Config {
     per_worker: bool,
 }
 
-/// Where the misses of which policy go.
+/// Destination of the misses of one policy.
 struct Misses {
     kind: PolicyKind,
     prefix: PathBuf,

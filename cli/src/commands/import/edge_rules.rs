@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use lodestore_graph::topology::EdgePolicy;
 use lodestore_import::EdgeRules;
 
-/// Which edges an import keeps, and which columns of them.
+/// Rules for the edges that an import keeps, and for their columns.
 #[derive(Args, Clone, Debug)]
 pub(super) struct EdgeRuleArgs {
     /// Treatment of edges from a node to itself.

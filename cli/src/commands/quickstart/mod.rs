@@ -81,7 +81,7 @@ struct QuickstartReport {
     kept: bool,
 }
 
-/// Where things go and how large they are.
+/// Places and sizes of a quickstart.
 struct QuickstartConfig {
     dir: Dir,
     cleanup: bool,

@@ -16,7 +16,7 @@ use super::runs::{Case, Cluster, Contestant, Run};
 #[serde(transparent)]
 pub(super) struct Baselines(Vec<Beside>);
 
-/// Those of one batch size.
+/// Baselines of one batch size.
 #[derive(Serialize)]
 struct Beside {
     graph: &'static str,

@@ -46,7 +46,7 @@ pub(super) struct Cut {
     uuid: [u8; 16],
 }
 
-/// Which nodes train, and which measure.
+/// Split into nodes that train and nodes that measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Splits {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the counters are: one folder for each processor, and for parts of it, which are not
+/// Folder of the counters: one folder for each processor, and for parts of it, which are not
 /// counted twice.
 const COUNTERS: &str = "/sys/class/powercap";
 

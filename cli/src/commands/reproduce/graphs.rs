@@ -61,7 +61,7 @@ impl Made {
     }
 }
 
-/// How large a graph and its caches are.
+/// Size of a graph and its caches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     /// Nodes and roots of a batch, in those of the model.
@@ -75,7 +75,7 @@ pub(super) struct Size {
     pub(super) cut: Cut,
 }
 
-/// How a graph is partitioned.
+/// Partitioning of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     /// By SPRING, refined: about as METIS does.

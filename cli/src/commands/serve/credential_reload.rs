@@ -11,7 +11,7 @@ use tracing::{error, warn};
 
 use super::ServeArgs;
 
-/// How often the files are looked at.
+/// Interval at which the files are checked.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// The files of a server's tokens and certificates, and how they were.

@@ -22,7 +22,7 @@ use crate::usage::UsageError;
 
 /// Time for a step, and to wait for writers at the start.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How often the writers are asked for a new version, in milliseconds.
+/// Interval at which the writers are asked for a new version, in milliseconds.
 const INTERVAL_MS: u64 = 200;
 /// The same of a bucket: each look is a request for each partition.
 const BUCKET_INTERVAL_MS: u64 = 2000;

@@ -38,7 +38,7 @@ use credential_reload::Renewal;
 use follow::{FollowArgs, Following};
 use publish::{PublishArgs, PublishThread};
 
-/// Where a server listens if nothing is said.
+/// Default address of a server.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7171";
 
 /// Serve the rows of a graph's partitions over TCP and Unix sockets.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use lodestore_trainer::WorkerStep;
 
-/// How every line begins.
+/// Begin of every line.
 const BEGIN: &[u8] = b"{\"epoch\":";
 /// More than any line has.
 const MAX_LINE_BYTES: u64 = 1 << 16;

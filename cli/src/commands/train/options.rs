@@ -5,7 +5,7 @@ use lodestore_trainer::{
     Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
 };
 
-/// How layers are made, and how gradients become updates.
+/// Flags of layers, and of the updates made from gradients.
 #[derive(Args, Clone, Debug)]
 pub(super) struct OptionArgs {
     /// sage: how neighbours' rows become one: mean, max or sum (of sampled ones, scaled to stand

@@ -20,7 +20,7 @@ pub(super) struct LocalWorkers {
     pub(super) n_processes: u32,
 }
 
-/// Which rows of others a worker may ask for.
+/// Rows of others that a worker may request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// Any: samples go further than halos.

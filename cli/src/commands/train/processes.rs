@@ -34,7 +34,7 @@ const MPI_VARIABLES: [[&str; 2]; 3] = [
     ["SLURM_STEP_NUM_TASKS", "SLURM_PROCID"],
 ];
 
-/// How the workers of a run are spread over processes.
+/// Distribution of a run's workers over processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Form {
     /// Threads of this process.
@@ -49,7 +49,7 @@ pub(crate) enum Form {
     Mpi([u32; 2], Duration),
 }
 
-/// Which process of a run this is, by a hidden flag that the first one passes: rank and processes.
+/// Place of this process in a run, by a hidden flag that the first one passes: rank and processes.
 /// Its socket to the first one is its standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {

@@ -2,7 +2,7 @@
 
 use lodestore_graph::batch::Block;
 
-/// For each source its edges, in the order of the block: by rising destination.
+/// Edges of each source, in the order of the block: by rising destination.
 #[derive(Clone, Debug)]
 pub(crate) struct BySource<T> {
     /// Edges of source s: from `ends[s - 1]`, or 0, to `ends[s]`.

@@ -12,7 +12,7 @@ use crate::matrix::spmm::ROWS_PER_TASK;
 /// Largest element of a row of int8.
 const MOST: f32 = 127.0;
 
-/// How rows travel.
+/// Encoding of rows that travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowCode {
     pub(crate) compression: Option<Compression>,

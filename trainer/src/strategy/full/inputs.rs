@@ -51,7 +51,7 @@ pub(crate) enum EpochRows {
     Sparse(Vec<f32>),
 }
 
-/// Where the rows of a worker come from.
+/// Source of the rows of a worker.
 pub(crate) struct InputSource {
     pub(crate) sources: WorkerSources,
     pub(crate) book: PartitionBook,

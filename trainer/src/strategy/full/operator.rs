@@ -34,7 +34,7 @@ pub(crate) enum OwnRows {
     Beside,
 }
 
-/// Which destinations are computed.
+/// Destinations that are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destinations {
     All,
@@ -61,7 +61,7 @@ pub(crate) struct Sources<'a> {
     pub(crate) width: usize,
 }
 
-/// Which sources a gradient is computed for.
+/// Sources that a gradient is computed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Own,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layerwise::NodeSet;
 
-/// How far a partition sees.
+/// Depth of a partition's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Depth {
     /// Layers of the model.

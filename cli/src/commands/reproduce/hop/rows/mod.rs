@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::source::Cut;
 
-/// How roots, models and rows meet in an iteration.
+/// Way in which roots, models and rows meet in an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Way {

@@ -67,7 +67,7 @@ pub enum Preparation {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepSums {
     all: StepSeconds,
-    /// Totals of all steps but each worker's first.
+    /// Seconds of waiting, and of steps, in all steps but each worker's first.
     wait_later: f64,
     step_later: f64,
     /// Workers whose first step is past.

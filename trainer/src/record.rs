@@ -15,13 +15,13 @@ use crate::step_outcome::{MemberStats, TeamStep};
 /// Measurements so far.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// Since the run began, in whatever process.
+    /// Measurements since the run began, in any process.
     pub(crate) measured: Measured,
     pub(crate) step_losses: Vec<f64>,
     pub(crate) setup_seconds: f64,
     /// The fill of the workers' sources, until an epoch has counted it.
     pub(crate) filled: LoadStats,
-    /// Inputs of the report of an epoch.
+    /// Mode of the run, which decides what an epoch's report has.
     mode: Option<Mode>,
     n_workers: u32,
     epoch: EpochSum,
@@ -48,17 +48,17 @@ struct EpochSum {
     model_bytes: u64,
 }
 
-/// Bytes that the partitions of the present epoch moved.
+/// Rows and bytes that the partitions of the present epoch moved.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SdtSum {
     pub(crate) halo_rows: u64,
     pub(crate) halo_bytes: u64,
     pub(crate) synchronised_bytes: u64,
-    /// Time of a whole epoch.
+    /// Share of a whole epoch.
     pub(crate) kept_share: f64,
 }
 
-/// Bytes that the partitions of the present epoch exchanged under `full`.
+/// Figures of the partitions' exchanges in the present epoch under `full`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FullSum {
     pub(crate) halo_rows: u64,

@@ -22,7 +22,7 @@ pub struct Replay {
     times: Times,
 }
 
-/// Sizes that determine the time of a step.
+/// Rule for the time of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 enum Times {

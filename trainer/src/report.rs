@@ -106,7 +106,7 @@ pub struct TrainReport {
     pub n_hot: u64,
     /// Batches prepared ahead, after the memory budget.
     pub window: u64,
-    /// The expected value.
+    /// Batches to be prepared ahead, before the memory budget.
     pub window_asked: u64,
     /// 2·n_hot·d + (Q + 2)·m_max·d, for each worker: RapidGNN's bound (section 3), and the batches
     /// that it does not count ([`lodestore_client::RowBudget`]). Absent where batches are not known

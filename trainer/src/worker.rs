@@ -41,7 +41,7 @@ pub(crate) struct Worker<'run> {
     /// The stand-in for the model.
     pub(crate) replay: Option<&'run Replay>,
     pub(crate) topology: &'run Topology,
-    /// Workspace of the run: an evaluation has memory of its own.
+    /// Settings of the run.
     pub(crate) config: &'run TrainConfig,
 }
 

@@ -25,7 +25,7 @@ pub(crate) const MAX_LAYERS: usize = 64;
 /// Settings of a run: its training, and the way it gets its rows, which never changes the losses.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainConfig {
-    /// Settings of the computation, and of the ways of rows to the trainer.
+    /// The computation, and the way of rows to the trainer.
     pub strategy: Strategy,
     /// Which worker trains on which root; `hop` deals those of the global order to their owners.
     pub roots: Roots,

@@ -68,7 +68,7 @@ pub(crate) struct LayerPass<'a> {
     pub(crate) topology: &'a Topology,
     pub(crate) owners: Owners<'a>,
     pub(crate) features: FeatureRows,
-    /// Parts of the workers of this process, in their order.
+    /// Loaders of the workers of this process, in their order.
     pub(crate) loaders: Vec<BatchLoader>,
     pub(crate) limits: PassLimits,
 }
@@ -87,7 +87,7 @@ pub(crate) struct PassOutput<'s> {
     pub(crate) work: Option<&'s mut WorkFolder>,
 }
 
-/// Files that a pass has left.
+/// End of a pass.
 #[derive(Debug)]
 pub(crate) enum PassEnd {
     /// All rows are made; those of the last layer, as the sink has left them, if there is a folder.

@@ -34,7 +34,7 @@ use crate::worker::{Batches, Learner, Worker};
 use crate::workers::WorkerSetup;
 use schedule::Written;
 
-/// Constants of a run, and the model's parameters.
+/// State of a run that never changes, but for the model's parameters.
 pub(crate) struct Setup<'a> {
     pub(crate) config: &'a TrainConfig,
     pub(crate) graph: TrainGraph<'a>,

@@ -47,7 +47,7 @@ pub(crate) struct Planned<'a> {
     pub(crate) schedule: &'a Schedule,
     pub(crate) path: &'a Path,
     pub(crate) place: Place,
-    /// The kept rows, and the size of their sets.
+    /// Policy of the kept rows, and the size of their sets.
     pub(crate) policy: HotPolicy,
     pub(crate) n_hot: usize,
     /// Rows that there is memory for before the first batch is prepared.

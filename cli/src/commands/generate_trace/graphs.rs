@@ -17,14 +17,14 @@ use crate::console::Console;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
 
-/// Samplers, and the graph of each.
+/// Graph to sample, and settings of the batches.
 pub(super) struct Sampled<'a> {
-    /// One that exists; otherwise one of `n_nodes` and `mean_degree` is generated.
+    /// Folder of the graph; without it one of `n_nodes` and `mean_degree` is generated.
     pub(super) graph: Option<&'a Path>,
     pub(super) n_nodes: u32,
     pub(super) mean_degree: f32,
     pub(super) fanouts: &'a [Fanout],
-    /// Share of the nodes.
+    /// Share of the nodes that are roots.
     pub(super) roots: f64,
     pub(super) batch_size: usize,
     pub(super) epochs: u32,

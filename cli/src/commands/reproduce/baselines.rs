@@ -28,7 +28,7 @@ struct Beside {
     /// `ondemand` with GCN, which takes sums over neighbours and itself, on the partitions of all
     /// others.
     gcn: Run,
-    /// Shares of `rapid` and of it with the oracle.
+    /// Seconds of a step of `rapid`, and of it with the oracle.
     rapid_seconds: [f64; 2],
 }
 

@@ -64,13 +64,13 @@ impl Made {
 /// Size of a graph and its caches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
-    /// Nodes and roots of a batch, in those of the model.
+    /// Nodes, and roots of a batch, as a share of those of the model.
     pub(super) scale: f64,
-    /// Partitions, one for each.
+    /// Workers, with a partition for each.
     pub(super) n_workers: u16,
-    /// Rows that a worker may keep.
+    /// Rows that a worker may keep, as a share.
     pub(super) kept_share: f64,
-    /// The whole of that share.
+    /// Rows that it is a share of.
     pub(super) kept_of: KeptOf,
     pub(super) cut: Cut,
 }
@@ -84,7 +84,7 @@ pub(super) enum Cut {
     Random,
 }
 
-/// Counts by which rows may be kept.
+/// Rows of which a share may be kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum KeptOf {
     /// All that a worker does not own.

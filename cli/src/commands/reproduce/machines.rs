@@ -28,7 +28,7 @@ struct Scaling {
     machines: u16,
     /// `ondemand`'s epoch.
     baseline_seconds: f64,
-    /// The paper's own, of which forward and backward passes of one worker took the second.
+    /// Epoch of the paper's own strategy, and its time in forward and backward passes of a worker.
     own_seconds: f64,
     compute_seconds: f64,
     hit_rate: f64,

@@ -43,7 +43,7 @@ pub(super) struct MassiveFigures {
 struct Followed {
     graph: &'static str,
     evicts: bool,
-    /// Shares of the input nodes of a batch.
+    /// Share of the input nodes of batches that are remote.
     remote_share: f64,
     /// Steps so far, and the hit rate of those since the point before.
     points: Vec<(u32, f64)>,

@@ -30,12 +30,12 @@ pub(super) struct RapidFigures {
 struct Reuse {
     graph: String,
     batch: usize,
-    /// Counts of an epoch.
+    /// Batches of an epoch.
     batches: u32,
     nodes: u64,
     nodes_once: u64,
     most: u32,
-    /// Uses, and nodes of that many.
+    /// Number of nodes by number of uses.
     histogram: BTreeMap<u32, u64>,
 }
 
@@ -44,11 +44,11 @@ struct Reuse {
 struct Fetches {
     graph: String,
     batch: usize,
-    /// Counts of one hot set.
+    /// Rows of one hot set.
     hot_rows: u32,
-    /// Lacked by batches: the paper's count.
+    /// Rows that batches lacked: the paper's count.
     missed: f64,
-    /// Pulled for hot sets; rows that stay from one epoch to the next are not pulled again.
+    /// Rows pulled for hot sets; those that stay from one epoch to the next are not pulled again.
     ahead: f64,
 }
 

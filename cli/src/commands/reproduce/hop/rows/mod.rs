@@ -46,21 +46,21 @@ impl Way {
     }
 }
 
-/// The sampled batches.
+/// Batches to sample.
 #[derive(Clone, Copy)]
 pub(super) struct Setting<'a> {
     pub(super) fanouts: &'a [Fanout],
     /// Roots of each model.
     pub(super) batch: usize,
     pub(super) seed: u64,
-    /// Iterations at least 1.
+    /// Number of iterations, at least 1.
     pub(super) iterations: u32,
 }
 
 /// Rows of all servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Distinct in each pull.
+    /// Rows that are distinct in each pull.
     pub(super) wanted: u64,
     /// Rows of these from another server.
     pub(super) remote: u64,
@@ -75,7 +75,7 @@ pub(super) struct Sums {
     pub(super) ways: Vec<(Way, u32, Counts)>,
     pub(super) locality: Locality,
     pub(super) iterations: u32,
-    /// Counts of all global batches.
+    /// Roots of all global batches.
     pub(super) roots: u64,
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use commit::{SourceCommit, shortened};
 
-/// Where packagers name the commit of a tree that does not say it.
+/// Variable by which packagers name the commit of a tree that does not say it.
 const VARIABLE: &str = "LODE_COMMIT";
 
 fn main() {

@@ -17,7 +17,7 @@ use support::Numbers;
 use support::bucket::Home;
 use support::process::{command, finish, lode};
 
-/// Files below a folder with their bytes.
+/// Returns the files below a folder with their bytes.
 fn files_below(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -30,7 +30,7 @@ fn files_below(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Segments and lists of a graph's folder, by their paths in it.
+/// Returns the segments and lists of a graph's folder, by their paths in it.
 fn data_files(graph: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let is_of_folder = |name: &OsStr| name == "catalog" || name == "bucket-epochs";
     let is_data = |path: &PathBuf| !path.iter().any(is_of_folder);
@@ -255,7 +255,7 @@ fn garbage_collection_keeps_versions_pins_and_what_is_young() {
     home.pull("gone", &["--version", "2"]).failed(1, &["no version 2 is complete", "removed it"]);
     home.pull("last", &[]).succeeded();
     home.check_same(&home.graph, &home.path("last"));
-    // Numbers go on after tombstones, from a folder that knows them and from one that does not.
+    // Numbers continue after tombstones, from a folder that knows them and from one that does not.
     home.put(&home.path("last"), 14, true);
     let pushed = home.push(&home.path("last")).succeeded().json();
     assert_eq!(pushed["parts"][0]["publication"].as_u64(), Some(6));
@@ -310,7 +310,7 @@ fn a_push_and_a_pull_that_are_killed_at_any_time_continue() {
                 // It may have ended.
                 let _ = child.kill();
                 finish(child, Duration::from_secs(20));
-                // What is published is whole, whenever that was.
+                // A published version is whole, whenever the push was killed.
                 if round % 4 == 0
                     && args[0] == "push"
                     && home.bucket().join("part-001/published/0000000001").exists()
@@ -366,7 +366,7 @@ fn every_disk_is_lost_and_the_graph_comes_back() {
 
 /// Both have the same history and commit concurrently; exactly one of them continues.
 #[test]
-fn two_pushes_at_once_make_one_history() {
+fn two_concurrent_pushes_make_one_history() {
     let home = Home::new();
     home.push(&home.graph).succeeded();
     let n_trials = if std::env::var_os("LODE_LONG").is_some() { 100 } else { 8 };

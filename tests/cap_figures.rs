@@ -53,7 +53,7 @@ fn all_figures_are_there_and_agree_with_each_other() {
     assert_eq!((kept["hit_rate"].as_f64(), kept["input_bytes"].as_u64()), (Some(1.0), Some(0)));
     for percent in [10, 25, 50, 75, 90] {
         let jaca = hits("overlap", percent);
-        // What most halos have is asked for most.
+        // Rows that most halos have are pulled most.
         assert!(jaca > percent as f64 / 100.0 - 0.01 && jaca < 1.0, "{percent} %: {jaca}");
         for control in ["fifo", "lru"] {
             assert!(hits(control, percent) <= jaca + 1e-9, "{control}, {percent} %");

@@ -70,7 +70,7 @@ impl Asked {
         Serving::start(&self.graph, &format!("--listen 127.0.0.1:0 --shards 2 {more}"))
     }
 
-    /// The batch three times, of which the last may hit what the others left.
+    /// Checks the batch three times; the last may hit rows that the others left.
     fn check(&self, source: &dyn RowSource, what: &str) {
         let mut out = vec![0xee; self.rows.len()];
         for turn in 0..3 {

@@ -44,7 +44,7 @@ impl Place {
         command(line.split_whitespace()).env("TMPDIR", &self.tmp).spawn().unwrap()
     }
 
-    /// Starts `line`, which logs to `log`, waits until it has made `n_steps` steps, and sends
+    /// Starts `line`, which logs to `log`, and waits until it has made `n_steps` steps. Then sends
     /// `asks` twice, as GNU `timeout` does: to its child, and to the child's group.
     fn ended(&self, line: &str, log: &Path, n_steps: usize, asks: Signal) -> Finished {
         let mut run = self.start(&format!("{line} --log {}", log.display()));
@@ -254,7 +254,7 @@ fn memory_that_no_batch_fits_into_is_refused_with_the_least_that_works() {
     assert!(text.contains("0 of 4 batches; the memory has no room for batches ahead"), "{text}");
     let massive = lode_line(&format!("{line} --strategy massive")).succeeded().json();
     assert!(massive["memory_bound_bytes"].is_null());
-    // Of every node 24 bytes of scores.
+    // Every node has 24 bytes of scores.
     assert!(massive["memory_measured_bytes"].as_u64() > Some(3000 * 24));
 }
 
@@ -306,7 +306,7 @@ fn workers_without_training_nodes_are_named() {
     let (raw, graph) = (at("raw"), at("g"));
     lode_line(&format!("generate --nodes 400 --degree 6 --dim 4 --out {raw}")).succeeded();
     let mut split = [2u8; 400];
-    // Of four ranges the first and the third have training nodes.
+    // The first and the third of four ranges have training nodes.
     split[..5].fill(0);
     split[210..220].fill(0);
     write_npy(Path::new(&at("few.npy")), NpyType::U8, &[400], &split);

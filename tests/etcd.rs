@@ -53,7 +53,7 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Every row, as it was imported.
+/// Checks that every row is as it was imported.
 fn check(client: &Client) {
     Workload::new(N_NODES).check_all(client);
 }

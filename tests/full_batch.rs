@@ -81,7 +81,7 @@ fn processes_servers_and_partitions_learn_alike() {
                 lines.iter().map(|line| line["embedding_bytes"].as_u64().unwrap()).sum();
             let all = (0..4).map(|epoch| bytes(&found, epoch, "embedding_bytes")).sum::<u64>();
             assert_eq!(in_log, all);
-            // What ranks really sent, without headers.
+            // Bytes that ranks really sent, without headers.
             if form.ends_with("--processes") && !more.contains("staleness") {
                 let back = (0..4).map(|epoch| bytes(&found, epoch, "gradient_bytes")).sum::<u64>();
                 let sent = found["sent_bytes"]["embeddings"].as_u64().unwrap();

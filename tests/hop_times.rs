@@ -74,7 +74,7 @@ fn ways_are_timed_over_links_and_learn() {
         for run in runs {
             check_times(run, link["delay_seconds"].as_f64().unwrap());
         }
-        // What one process counts is what its ranks together do, whatever the link.
+        // One process counts the bytes that its ranks together move, whatever the link.
         assert_eq!(bytes(&runs[3]), bytes(&runs[6]), "pre-gathering moves the rows of none");
         assert!(bytes(&runs[2]) >= bytes(&runs[3]));
         assert!(bytes(&runs[0]) > bytes(&runs[6]), "{link}");
@@ -89,7 +89,7 @@ fn ways_are_timed_over_links_and_learn() {
     }
 }
 
-/// Bytes of rows in the first epoch.
+/// Returns the bytes of rows in the first epoch.
 fn bytes(run: &Value) -> f64 {
     run["epochs"][0]["remote_bytes"].as_f64().unwrap()
 }

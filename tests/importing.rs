@@ -22,7 +22,7 @@ const N_PARTS: u16 = 3;
 /// Bytes of a topology file before its lists; they name the graph.
 const HEADER_BYTES: usize = 4096;
 
-/// Edges with loops and repetitions, as the ids of 1500 nodes.
+/// Returns edges with loops and repetitions, as the ids of 1500 nodes.
 fn edges() -> Vec<[u32; 2]> {
     let mut numbers = Numbers(7);
     (0..6000).map(|_| [numbers.below(1500), numbers.below(1500)]).collect()
@@ -58,7 +58,7 @@ fn lists(dir: &Path, report: &Value) -> (Vec<Vec<u8>>, Vec<Value>) {
     let figures = ["nodes", "edges", "self_loops", "duplicate_edges", "edge_cut", "parts"];
     let mut report = report.clone();
     for part in report["parts"].as_array_mut().unwrap() {
-        // Of these bytes some are RocksDB's.
+        // Some of these bytes are RocksDB's.
         part.as_object_mut().unwrap().remove("bytes");
     }
     (lists.collect(), figures.map(|figure| report[figure].clone()).to_vec())

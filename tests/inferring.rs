@@ -199,7 +199,7 @@ fn an_inference_that_is_killed_continues_and_makes_the_same_bytes() {
     }
     assert!(!killed.exists());
     assert_eq!(bytes("killed"), expected);
-    // Of another model nothing is taken over.
+    // Nothing is taken over from another model.
     let other = folder("other");
     assert!(self::kill(&line("other"), &other.join("rows-2"), Duration::ZERO));
     lode_line(&format!("{train} --seed 9")).succeeded();

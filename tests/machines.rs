@@ -1,5 +1,5 @@
-//! A graph whose partitions lie on two machines: each command works on what is here, and says what
-//! is not.
+//! A graph whose partitions are on two machines. Each command works on those that are here, and
+//! says which are not.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -43,7 +43,7 @@ impl Machines {
         lode_line(&format!("{command} {} {more} --json", self.folders[machine].display()))
     }
 
-    /// External ids of the nodes of a partition.
+    /// Returns the external ids of the nodes of a partition.
     fn external(&self, machine: usize, part: u16) -> Vec<u32> {
         let graph = Graph::open(&self.folders[machine]).unwrap();
         let store = EmbeddedStore::of(graph, Some(&[PartId(part)])).unwrap();

@@ -72,7 +72,7 @@ impl Drop for Moto {
     }
 }
 
-/// What the proxy does to requests.
+/// Fault that the proxy adds to requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
@@ -120,7 +120,7 @@ impl Proxy {
         Self { address, plan }
     }
 
-    /// The next `n` requests whose line contains `part` have a fault.
+    /// Sets the fault of the next `n` requests whose line contains `part`.
     fn fail(&self, fault: Fault, part: &'static str, n: u32) {
         *self.plan.fault.lock().unwrap() = Some((fault, part));
         self.plan.n_faults.store(0, Ordering::SeqCst);
@@ -192,7 +192,7 @@ fn serve(client: &TcpStream, server: SocketAddr, plan: &Plan) -> Option<()> {
     }
 }
 
-/// The head of a request with its empty line, and what came of the body.
+/// Returns the head of a request with its empty line, and what has arrived of the body.
 fn read_head(mut client: &TcpStream) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     loop {

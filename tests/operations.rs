@@ -1,4 +1,4 @@
-//! What an operator sees of a running server: metrics, health, the status page, `lode top`, logs.
+//! A running server as an operator sees it: metrics, health, the status page, `lode top`, logs.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -40,7 +40,7 @@ impl Watched {
         Self::with_metrics(&format!("127.0.0.1:0 {more}"))
     }
 
-    /// With metrics on this address, and more arguments behind it.
+    /// Starts a server with metrics on this address, and more arguments behind it.
     fn with_metrics(metrics: &str) -> Self {
         let source = Source::random(600, 2000);
         let graph = source.import("graph", 2, "hash");

@@ -168,14 +168,14 @@ fn a_probe_of_nothing_is_refused() {
     lode_line("probe / --size many").failed(2, &["512MiB"]);
 }
 
-/// A file system on a loop device whose file is cut short under it: reads behind the cut fail with
+/// A file system on a loop device whose file is cut short under it. Reads behind the cut fail with
 /// EIO, as those of a dying disk.
 struct DyingDisk {
     dir: tempfile::TempDir,
 }
 
 impl DyingDisk {
-    /// `None` where the system does not let us mount.
+    /// Mounts it; `None` where the system does not let us.
     fn mount() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));

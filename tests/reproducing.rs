@@ -116,7 +116,7 @@ fn rapidgnn_moves_fewer_bytes_and_its_report_has_the_papers_figures() {
     }
 }
 
-/// Fig. 5 counts the fetches of the cache alone, unless a set came late.
+/// Checks that Fig. 5 counts the fetches of the cache alone, unless a set came late.
 fn check_counted(found: &Value, graph: &Value, group: &Value) {
     let cache = &group["runs"][2]["rows"];
     let fetches = found["rapid_figures"]["fetches"].as_array().unwrap();
@@ -155,7 +155,7 @@ fn one_graph_without_figures_and_with_room_for_all_rows() {
                 // smallest partition lacks a few rows more than a set has.
                 assert!(missed < 0.6 * asked && missed < all, "{asked} {run}");
             } else {
-                // What the first epoch uses fills the oracle's tier before it.
+                // Rows that the first epoch uses fill the oracle's tier before it.
                 assert!(missed < all && all < asked, "{asked} {run}");
             }
         }
@@ -269,7 +269,7 @@ fn massivegnn_has_all_contestants() {
             let [kept, evicting] = [1, 2].map(|run| number(run, "hit_rate"));
             assert!(kept > 0.0 && evicting > 0.0 && kept != evicting, "{group}");
             assert_eq!(number(0, "hit_rate"), 0.0);
-            // What eviction fetches ahead is among the second's.
+            // The second's include rows that eviction fetches ahead.
             assert!(number(1, "missed_bytes") < number(0, "missed_bytes"), "{group}");
             for run in [1, 2] {
                 let overlap = number(run, "overlap_efficiency");

@@ -44,7 +44,7 @@ impl Imported {
         Self { source, graph, n_parts, ids, external }
     }
 
-    /// `lode gather` by external ids, with `from` naming where.
+    /// Checks `lode gather` by external ids, with `from` naming where.
     fn check_command(&self, from: &[String]) {
         let (ids, out) = (self.source.file("ids.npy"), self.source.file("out.npy"));
         let external = shuffled_ids(self.source.n_nodes);
@@ -65,7 +65,7 @@ impl Imported {
         }
     }
 
-    /// The library's client, which talks to the owner of each row.
+    /// Checks the library's client, which talks to the owner of each row.
     fn check_client(&self, addresses: &[String]) {
         let client = Client::connect(addresses, ClientConfig::default()).unwrap();
         assert_eq!(client.book().n_nodes(), self.source.n_nodes);
@@ -80,7 +80,7 @@ impl Imported {
         }
     }
 
-    /// A connection to the common port that knows nothing of shards.
+    /// Checks a connection to the common port that knows nothing of shards.
     fn check_plain_connection(&self, address: &str) {
         let mut connection = PlainConnection::open(address);
         let description = connection.describe();
@@ -100,7 +100,7 @@ impl Imported {
         }
     }
 
-    /// All ways to the rows over `n_servers` servers of `n_shards` shards each.
+    /// Checks all ways to the rows over `n_servers` servers of `n_shards` shards each.
     fn check_servers(&self, n_servers: u16, n_shards: u16, more: &str) {
         let servers: Vec<(Serving, PathBuf)> = (0..n_servers)
             .map(|server| {

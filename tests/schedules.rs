@@ -30,7 +30,7 @@ fn schedule(graph: &Path, out: &Path, epochs: u32) -> Value {
     lode(arguments(graph, out, epochs)).succeeded().json()
 }
 
-/// Blocks in a file that may end in the middle of one.
+/// Returns the number of whole blocks in a file that may end in the middle of one.
 fn whole_blocks(partial: &Path) -> u64 {
     let Ok(bytes) = fs::read(partial) else { return 0 };
     let (mut at, mut n_blocks) = (HEADER_BYTES, 0);
@@ -154,7 +154,7 @@ fn a_file_that_is_no_schedule_is_not_written_over() {
         lode(arguments(&graph, &out, 1)).failed(1, &["run.sched.partial", "another file"]);
         assert!(fs::read(&partial).unwrap() == foreign);
     }
-    // What a crash may leave of a header is.
+    // A crash may leave any part of a header, which is replaced.
     for left in [&b""[..], b"LODE", &[0; 100], &[0; HEADER_BYTES]] {
         fs::write(&partial, left).unwrap();
         schedule(&graph, &out, 1);

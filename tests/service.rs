@@ -69,7 +69,7 @@ fn metric(server: &Serving, name: &str) -> f64 {
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
-/// Connections that have ended for this reason.
+/// Returns the number of connections that have ended for this reason.
 fn broken(server: &Serving, reason: &str) -> f64 {
     let text = get(&server.metrics, "/metrics").body;
     let label = format!("reason=\"{reason}\"");

@@ -57,7 +57,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const DEADLINE_OF_STALLS: Duration = Duration::from_secs(2);
 /// Deadline of a client that does not wait.
 const DEADLINE_SHORT: Duration = Duration::from_millis(500);
-/// For a thread that is woken late; a short run is one of many tests that share the machine.
+/// Allowance for a thread that is woken late; a short run is one of many tests that share the
+/// machine.
 const LATE_MAX: Duration = Duration::from_secs(1);
 const LATE_MAX_IN_SHORT: Duration = Duration::from_secs(3);
 /// Longest time for all that is checked at the end.
@@ -83,8 +84,8 @@ fn seed() -> u64 {
     number("LODE_SOAK_SEED").unwrap_or_else(now)
 }
 
-/// Those who put: one keeps its client, one comes, goes, and often does not hear what became of its
-/// put, one comes and goes by Unix sockets.
+/// Returns the clients that put. One stays; one comes and goes, and often does not learn the result
+/// of its put; one comes and goes by Unix sockets.
 fn writers(far: &str, near: &str) -> [Habit; N_WRITERS as usize] {
     [
         Habit::new(WRITERS, far, DEADLINE, None),
@@ -93,8 +94,8 @@ fn writers(far: &str, near: &str) -> [Habit; N_WRITERS as usize] {
     ]
 }
 
-/// Those who pull: one keeps its client, one comes, goes, and waits for nothing long, one has rows
-/// by shared memory where there is some.
+/// Returns the clients that pull. One stays; one comes and goes, and waits for nothing long; one
+/// has rows by shared memory where there is some.
 fn readers(far: &str, near: &str) -> [Habit; N_READERS] {
     [
         Habit::new(READERS, far, DEADLINE, None),

@@ -1,4 +1,4 @@
-//! A writer with two followers while two clients put the same rows and servers are killed: after
+//! A writer with two followers while two clients put the same rows and servers are killed. After
 //! every commit all servers have the same rows, and each row is of a put that may be the last.
 //!
 //! `LODE_SOAK_MINUTES` says for how long, `LODE_SOAK_SEED` with which faults; a long run has

@@ -78,7 +78,7 @@ fn test_accuracy(report: &Value) -> f64 {
     report["test_accuracy"].as_f64().unwrap()
 }
 
-/// Over all epochs.
+/// Returns the sum over all epochs.
 fn sum(report: &Value, key: &str) -> u64 {
     let epochs = report["epochs"].as_array().unwrap();
     epochs.iter().map(|epoch| epoch[key].as_u64().unwrap()).sum()
@@ -163,7 +163,7 @@ fn gat_learns_cora_alike_by_all_strategies() {
     let served = Served::start(&data);
     let settings = "--model gat --dropout 0.6 --batch 70 --fanout -1,-1 --normalize";
     let report = served.train("rapid", &format!("{settings} --epochs 100 --hot 500")).json();
-    // 0.76 to 0.81 over five seeds: where partitions keep communities together, batches of a
+    // 0.76 to 0.81 over five seeds. Where partitions keep communities together, batches of a
     // worker's own roots are less mixed (0.78 to 0.81 with partitions that are not refined).
     assert!(test_accuracy(&report) >= 0.75, "{}", test_accuracy(&report));
     let few =

@@ -32,7 +32,7 @@ impl Updated {
         Self { source, graph, feat }
     }
 
-    /// `lode put` of new rows for `ids`, which are external.
+    /// Runs `lode put` with new rows for `ids`, which are external.
     fn put(&mut self, ids: &[u32], seed: u64, more: &[&str]) -> Finished {
         let mut numbers = Numbers(seed);
         let rows: Vec<[f32; 13]> =
@@ -107,7 +107,7 @@ fn puts_become_versions_and_compaction_keeps_the_rows() {
     let report = graph.put(&[1, 2, 1, 3], 2, &[]).succeeded().json();
     assert_eq!((report["version"].as_u64(), report["committed"].as_bool()), (Some(2), Some(false)));
     assert_ne!(graph.feat, second);
-    // What is not committed is seen by no reader.
+    // No reader sees rows that are not committed.
     for (rows, more) in [
         (&second, &[][..]),
         (&second, &["--reader", "direct"]),
@@ -148,7 +148,7 @@ fn puts_become_versions_and_compaction_keeps_the_rows() {
     assert!(graph.line("verify").succeeded().json()["ok"].as_bool().unwrap());
     assert_eq!(graph.line("compact").succeeded().json()["rows"], 0);
 
-    // What was pending stays, and becomes part of the next version.
+    // Pending rows stay, and become part of the next version.
     let report = graph.put(&[9], 3, &["--commit"]).succeeded().json();
     assert_eq!((report["version"].as_u64(), report["committed"].as_bool()), (Some(3), Some(true)));
     for more in [&[][..], &["--version", "3"], &["--reader", "direct"]] {

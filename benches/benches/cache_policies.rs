@@ -1,10 +1,10 @@
 //! Bookkeeping of the policies: nanoseconds per access, lookups per second, bytes per slot.
 //!
 //! A directory of 1 Mi slots on one thread: a batch of 15 000 ids is looked up and its misses are
-//! admitted. Times are medians over the batches of the second half of a trace, on a directory that
-//! the first half has filled, and the mean of all, in which are the rounds of `decay`, one batch in
-//! 64, and the closing up of rings. A digest of all placements shows whether a change has changed
-//! decisions. Traces: ids drawn by a power law, where the index is sparse and where it is dense;
+//! admitted. Times are medians over the batches of the second half of a trace, on a directory
+//! filled by the first half. Beside them are means, which have the rounds of `decay`, one batch in
+//! 64, and the closing up of rings. A digest of all placements shows whether a change alters
+//! decisions. Traces are ids drawn by a power law, where the index is sparse and where it is dense,
 //! and the nodes of sampled neighbourhoods. It does not move rows. Takes names of policies as
 //! arguments, such as `-- lru`.
 
@@ -17,7 +17,7 @@ use lodestore_cache::policy::{
 use lodestore_cache::slots::NO_SLOT;
 use lodestore_cache::{Directory, PolicyKind, PolicySpec};
 
-/// How large a run is.
+/// Size of a run.
 #[derive(Clone, Copy)]
 struct Scale {
     n_slots: u32,
@@ -51,7 +51,7 @@ fn main() {
     }
 }
 
-/// Ranks with probabilities that fall as rank^-0.8, scattered over the id space.
+/// Draws ranks with probabilities that fall as rank^-0.8, scattered over the id space.
 fn power_law(scale: Scale, is_sparse: bool) -> Accesses {
     let n_ids = scale.n_nodes;
     let rank =

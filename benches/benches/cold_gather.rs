@@ -1,18 +1,18 @@
 //! Cold gather: rows of neighbour-sampled batches from a disk whose pages are not cached.
 //!
-//! One thread; planning counts. The ideal is that of the plans on the disk as it was probed right
-//! before and right after by random reads of the same file, the mean of both. A disk that answers
-//! faster for a moment than for long does better in a probe. So after each gather, or before it, in
-//! turn, the same extents are read by 64 threads that look at nothing: plain reads.
+//! One thread; planning counts. The ideal is the time of the plans on the disk as random reads of
+//! the same file probe it. It is the mean of two probes, right before and right after. A disk that
+//! answers faster for a moment than for long does better in a probe. So 64 threads also read the
+//! same extents and inspect nothing, before or after each gather in turn: plain reads.
 //!
 //! It does not measure what a cache beside the reader saves, nor several threads. Caches below the
 //! kernel, such as that of a hypervisor, are part of the disk.
 //!
-//! By default a small generated graph; `LODE_COLD_TABLE=F.npy LODE_COLD_TRACE=PREFIX
+//! By default it measures a small generated graph. `LODE_COLD_TABLE=F.npy LODE_COLD_TRACE=PREFIX
 //! LODE_COLD_GRAPH=DIR` measures a table with a trace (`PREFIX.ids.u32`, `PREFIX.off.u64`),
 //! imported to DIR once. `LODE_COLD_CASES` keeps the cases whose name contains it.
-//! `LODE_COLD_SECONDS` bounds each case, before which the segment's pages are dropped from the page
-//! cache; of a mapped segment before each plan, for a map fills the cache.
+//! `LODE_COLD_SECONDS` bounds each case. The segment's pages are dropped from the page cache before
+//! each case. Those of a mapped segment are dropped before each plan, since a map fills the cache.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ const WINDOW: usize = 8;
 /// Rows of the last plan of a case that are compared with what they must be.
 const CHECKED_ROWS: usize = 1000;
 
-/// How a case plans.
+/// Plan of a case.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Planning {
     /// Neighbours join, within this many batches.
@@ -261,7 +261,7 @@ fn plan_rows(
 }
 
 /// Returns the time that this thread has had a processor for, planning included; 0 where the system
-/// does not tell. For the pread reader it is the rest that remains to the asking thread.
+/// does not report it. For the pread reader it is the rest that remains to the asking thread.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok());

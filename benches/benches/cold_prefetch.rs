@@ -1,11 +1,11 @@
-//! The trainer's own way to rows that no cache has: the prefetcher over the embedded store, with
-//! batches loaded one by one or several under one plan.
+//! The trainer's way to rows that no cache has: the prefetcher over the embedded store. Batches are
+//! loaded one by one, or several under one plan.
 //!
-//! The trainer of this bench does nothing with a batch, and times begin after two windows of them,
-//! so what is measured is how fast batches come. All rows are the worker's own. Settings are those
-//! of `cold_gather`: `LODE_COLD_TABLE`, `LODE_COLD_TRACE`, `LODE_COLD_GRAPH`, `LODE_COLD_SECONDS`.
-//! The segment's pages are dropped from the page cache before each case, and read past it; plans
-//! follow the graph's `device.toml`, if `lode probe` has made one.
+//! The trainer of this bench does nothing with a batch, and times begin after two windows of them.
+//! So it measures how fast batches arrive. All rows are the worker's own. Settings are those of
+//! `cold_gather`: `LODE_COLD_TABLE`, `LODE_COLD_TRACE`, `LODE_COLD_GRAPH`, `LODE_COLD_SECONDS`. The
+//! segment's pages are dropped from the page cache before each case, and read past it. Plans follow
+//! the graph's `device.toml`, if `lode probe` has made one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

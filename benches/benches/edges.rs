@@ -50,7 +50,7 @@ fn sum(edges: &dyn EdgeStream) -> u64 {
     sum
 }
 
-/// The same edges as `a.npy` (u32), `b.npy` (i64), `c.u32` and `d.txt`.
+/// Writes the same edges as `a.npy` (u32), `b.npy` (i64), `c.u32` and `d.txt`.
 fn write_files(dir: &Path, ids: &[u32]) {
     let n_edges = ids.len() as u64 / 2;
     let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();

@@ -63,7 +63,7 @@ impl Work {
     }
 }
 
-/// A store, a reader and plain memory with the same rows, all of them touched before.
+/// Measures gathers from a store, a reader and plain memory with the same rows, all touched before.
 fn warm(
     graph: &std::path::Path,
     (n_nodes, n_drawn): (u32, u32),
@@ -130,7 +130,7 @@ fn warm(
     }
 }
 
-/// Cost of checking pages: never again once done, at the first touch, at every read.
+/// Measures the cost of checking pages: checked before, at the first touch, at every read.
 fn verification(graph: &std::path::Path, n_nodes: u32, width: u32, batch_rows: usize) {
     let (checked, memory) = (reader(graph), MemoryReader::load(segment(graph)).expect("loads"));
     let fresh = Mutex::new(Vec::new());

@@ -38,7 +38,7 @@ fn plan(c: &mut Criterion) {
     group.finish();
 }
 
-/// A window of the next batches of a schedule, as one plan.
+/// Measures the planning of a window of the next batches of a schedule, as one plan.
 fn window(c: &mut Criterion) {
     let profile = DiskProfile::default();
     let layout = SegmentLayout::new(N_ROWS, 400).expect("a short row");

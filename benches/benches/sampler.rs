@@ -96,7 +96,8 @@ fn graph() -> Topology {
     power_law(if is_smoke() { 5_000 } else { 2_449_029 }, 25)
 }
 
-/// In-degrees that fall as a power of a rank that is scattered over the ids; sources likewise.
+/// Returns a graph with in-degrees that fall as a power of a rank that is scattered over the ids;
+/// sources likewise.
 fn power_law(n_nodes: u32, mean_degree: usize) -> Topology {
     let skewed = |random: u32| {
         let rank = f64::from(n_nodes) * (f64::from(random) / 2f64.powi(32)).powi(3);

@@ -1,5 +1,5 @@
-//! Server pull of resident rows over loopback, beside the plain exchange of the same bytes; over a
-//! Unix socket through shared memory and without, beside plain copies of the same bytes in memory.
+//! Server pull of resident rows over loopback, beside the plain exchange of the same bytes. Over a
+//! Unix socket, with shared memory and without, beside plain copies of the same bytes in memory.
 //!
 //! One shard, one client thread, rows of 400 B in the host tier. It does not measure disk reads,
 //! several clients, or a network.

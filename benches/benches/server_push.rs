@@ -72,7 +72,8 @@ fn in_this_process(group: &mut BenchmarkGroup<'_, WallTime>, graph: &Path) {
     });
 }
 
-/// Every number of rows from every number of threads; one iteration is one put of each.
+/// Measures puts of every number of rows from every number of threads. An iteration is one put of
+/// each thread.
 fn each(
     group: &mut BenchmarkGroup<'_, WallTime>,
     name: &str,
@@ -101,7 +102,7 @@ fn each(
     }
 }
 
-/// The physical limit of a put: its bytes at the end of a file, and a sync.
+/// Measures the physical limit of a put: its bytes at the end of a file, and a sync.
 fn syncs(group: &mut BenchmarkGroup<'_, WallTime>, dir: &Path) {
     for n_rows in PUSH_ROWS {
         let bytes = vec![7; n_rows * ROW_BYTES];

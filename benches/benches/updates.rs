@@ -1,6 +1,6 @@
-//! Puts beside what the disk can sync, gathers with changed rows, from memory and from the disk,
-//! commits beside a plain write, opening with layers, compaction and new tensors beside a plain
-//! copy.
+//! Updates of a graph. Puts are beside what the disk can sync, commits beside a plain write,
+//! compaction and new tensors beside a plain copy. Gathers with changed rows are from memory and
+//! from the disk, and opening is with layers.
 //!
 //! Rows of 400 B in one partition. It does not measure several partitions, a server, or a disk that
 //! others use. A sync is as expensive as the disk says; a virtual disk may say less than it should.
@@ -35,7 +35,7 @@ const BATCH_ROWS: usize = 15_000;
 /// Batches of one round.
 const N_BATCHES: usize = 16;
 
-/// How much is done.
+/// Size of a run.
 #[derive(Clone, Copy)]
 struct Scale {
     n_nodes: u32,
@@ -133,7 +133,8 @@ fn puts(scale: Scale) {
 /// Rows over the segment in the bench of versions, whatever the number of versions.
 const N_VERSIONED: usize = 10_000;
 
-/// Look-ups and openings with the same rows over the segment, put for few versions or for many.
+/// Measures look-ups and openings with the same rows over the segment, put for few versions or for
+/// many.
 fn versions() {
     let n_nodes = 10 * N_VERSIONED as u32;
     let n_versions: &[usize] = if is_smoke() { &[1, 10] } else { &[1, 100, 10_000] };
@@ -367,7 +368,8 @@ fn from_disk(scale: Scale, graphs: &[Changed; 4]) {
     assert_mixed(&out.lock().expect("no panic"), windows[windows.len() - 1], &graphs[3]);
 }
 
-/// Commits of as many rows as there are nodes, beside a plain write of their bytes with a sync.
+/// Measures commits of as many rows as there are nodes, beside a plain write of their bytes with a
+/// sync.
 fn commits(scale: Scale) {
     let n_rounds = if is_smoke() { 1 } else { 3 };
     let dir = tempfile::tempdir().expect("a folder");
@@ -465,7 +467,7 @@ fn drop_all_cached(dir: &Path) {
     }
 }
 
-/// Seconds of a plain copy with a sync, from a file that is not cached.
+/// Returns the seconds of a plain copy with a sync, from a file that is not cached.
 fn copy_seconds(path: &Path) -> f64 {
     let copy = path.with_extension("copy");
     drop_cached(path);

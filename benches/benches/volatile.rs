@@ -1,5 +1,6 @@
-//! Publications and pulls of volatile rows of 1 KiB, beside a bulk pull of resident rows of the
-//! same length from the same server: over TCP, over a Unix socket, and there through shared memory.
+//! Publications and pulls of volatile rows of 1 KiB over TCP, over a Unix socket, and there through
+//! shared memory. Beside them is a bulk pull of resident rows of the same length from the same
+//! server.
 //!
 //! One shard, one client thread, 8192 rows at random to a call. Contestants take turns, so that a
 //! busy machine slows all of them. It does not measure waits for stamps, several clients, or a

@@ -31,7 +31,7 @@ impl PlainPeer {
         Self { stream, request, reply, thread: Some(thread) }
     }
 
-    /// One exchange; the reply's bytes.
+    /// Makes one exchange, and returns the reply's bytes.
     ///
     /// # Panics
     /// When the peer has gone.

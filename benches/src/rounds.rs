@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Work of one contestant in a round, on one of its threads.
 pub type Contestant<'a> = (&'a str, Box<dyn Fn(usize) + Sync + 'a>);
 
-/// How often everything runs, and on how many threads.
+/// Number of rounds, and of the threads that run them.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounds {
     /// Rounds that count; one more comes first and does not.

@@ -7,8 +7,8 @@ use lodestore_store::source::open_source;
 
 use crate::graph::import_features;
 
-/// Imports the table of a file to a graph without edges at `out`, with the tensor `feat` in one
-/// partition, in the table's order; or takes the graph that is there already.
+/// Imports the table of a file to a graph without edges at `out`, unless the graph exists. Its
+/// tensor `feat` is in one partition, in the table's order.
 ///
 /// # Panics
 /// When the import fails.

@@ -44,7 +44,7 @@ impl Trace {
     }
 
     /// Samples batches of `n_roots` nodes of a generated graph, with fan-outs 15, 10, 5. Features
-    /// are taken to lie in the order of its nodes, which is without locality.
+    /// are taken to be in the order of its nodes, which is without locality.
     ///
     /// # Panics
     /// When there is no room for the graph.

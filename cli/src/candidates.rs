@@ -15,29 +15,30 @@ use serde::Serialize;
 /// The rules as flags of `lode train --strategy massive` and of `lode cache-bench`.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct RuleArgs {
-    /// MassiveGNN's buffer: nodes whose rows it may keep, halo (those one hop from the worker's
-    /// own, as in the paper) or remote (all that the worker does not own, which batches of several
-    /// hops reach) [default: remote].
+    /// Nodes whose rows MassiveGNN's buffer may keep [default: remote]. With `halo` they are one
+    /// hop from the worker's own, as in the paper. With `remote` they are all that the worker does
+    /// not own, which batches of several hops reach.
     #[arg(long, value_enum, value_name = "C", hide_possible_values = true)]
     candidates: Option<Candidates>,
-    /// MassiveGNN's buffer: nodes whose rows may replace others, missed (at least once since they
-    /// last left), scored (S_A > 0, as in the paper: also those that left with a rest of their
-    /// score) or any [default: missed].
+    /// Nodes whose rows may replace others in MassiveGNN's buffer [default: missed]. With `missed`
+    /// they were missed at least once since they last left. With `scored` their S_A is above 0, as
+    /// in the paper; this includes nodes that left with a rest of their score. With `any` all may.
     #[arg(long, value_enum, value_name = "R", hide_possible_values = true)]
     replace: Option<Replace>,
-    /// MassiveGNN's buffer: rows that come first, by how many neighbour lists of the worker's own
-    /// nodes the node is in (lists), or by in-degree (degree, as in the paper; the same order where
-    /// the graph is undirected and whole) [default: lists].
+    /// Order of the rows that MassiveGNN's buffer begins with [default: lists]. With `lists` it is
+    /// by the number of neighbour lists of the worker's own nodes that the node is in. With
+    /// `degree` it is by in-degree, as in the paper. Both are the same where the graph is
+    /// undirected and whole.
     #[arg(long, value_enum, value_name = "R", hide_possible_values = true)]
     rank: Option<Rank>,
-    /// MassiveGNN's buffer: where scores are, dense (24 bytes for each node of the graph) or
-    /// compact (for each candidate, found by a search); decisions are the same. Unless given: dense
-    /// up to 64 MiB.
+    /// Storage of scores in MassiveGNN's buffer: `dense` (24 bytes for each node of the graph) or
+    /// `compact` (for each candidate, found by a search). Decisions are the same. Unless given, it
+    /// is dense up to 64 MiB.
     #[arg(long, value_enum, value_name = "S", hide_possible_values = true)]
     scoreboard: Option<Board>,
 }
 
-/// Whose rows may be kept.
+/// Nodes whose rows may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Candidates {
     Halo,

@@ -1,10 +1,10 @@
-//! candle's threads of its own, which training does better without.
+//! Threads of candle's own, without which training is faster.
 //!
 //! candle 0.11 spreads element-wise operations of 64 Ki elements or more over one pool for the
-//! whole process, whose users take turns and whose threads spin until all are done. Workers that
-//! have the cores already wait for each other there, and for whatever else runs on the machine: a
-//! step takes 1.5 to 4.1 times as long (`benches/notes/training-steps.md`). The pool's size is read
-//! from the environment once, and nothing but the environment says it.
+//! whole process. Users of the pool take turns, and its threads spin until all are done. Workers
+//! that have the cores already wait there for each other, and for whatever else runs on the
+//! machine. A step then takes 1.5 to 4.1 times as long (`benches/notes/training-steps.md`). The
+//! pool's size is read from the environment once, and nothing else sets it.
 
 use std::env;
 use std::os::unix::process::CommandExt;

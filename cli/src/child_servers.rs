@@ -26,7 +26,7 @@ struct Running {
     address: Address,
 }
 
-/// Where a server listens and what it holds, as `lode serve --json` prints it.
+/// Address of a server and its partitions, as `lode serve --json` prints them.
 #[derive(Clone, Deserialize, Serialize)]
 pub struct Address {
     address: String,
@@ -52,12 +52,12 @@ impl ChildServers {
         Ok(servers)
     }
 
-    /// Where to connect to.
+    /// Returns the addresses to connect to.
     pub fn addresses(&self) -> Vec<String> {
         self.running.iter().map(|server| server.address.address.clone()).collect()
     }
 
-    /// For people.
+    /// Returns the addresses and their partitions, for people.
     pub fn text(&self) -> String {
         let server = |Running { address: Address { address, parts }, .. }: &Running| {
             let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();

@@ -28,7 +28,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// A console of the program `name` for text or JSON. The bar shows only where stderr is a
+    /// Makes a console of the program `name` for text or JSON. The bar shows only where stderr is a
     /// terminal.
     pub fn new(name: &'static str, json: bool) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -45,12 +45,12 @@ impl Console {
         }
     }
 
-    /// Whether one JSON object is wanted.
+    /// Returns whether one JSON object is wanted.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// The command's answer: `report` as JSON, or `text` made from it.
+    /// Prints the command's answer: `report` as JSON, or `text` made from it.
     pub fn report<T: Serialize>(&self, report: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
         self.bar.finish_and_clear();
         self.has_answered.store(true, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl Console {
         Ok(print(&text)?)
     }
 
-    /// A line of text ahead of the answer; nothing when JSON is wanted.
+    /// Prints a line of text ahead of the answer; nothing when JSON is wanted.
     pub fn line(&self, text: &str) -> Result<()> {
         if self.json {
             return Ok(());
@@ -151,7 +151,7 @@ fn message(error: &anyhow::Error) -> String {
     message
 }
 
-/// The reader of our output has left, as `head` does: nothing to tell it.
+/// Returns whether the reader of the output has left, as `head` does.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -11,16 +11,16 @@ use crate::usage::UsageError;
 /// Files of edges.
 #[derive(Args)]
 pub(crate) struct EdgeArgs {
-    /// Edges, source and destination: .npy of shape (E, 2), u32, i32, u64 or i64; bare
-    /// little-endian pairs, .u32 or .u64; or text, .txt .csv .tsv .edges .edgelist .el, plain or
-    /// .gz or .zst.
+    /// Files of edges, source and destination. They are .npy of shape (E, 2), u32, i32, u64 or i64;
+    /// bare little-endian pairs, .u32 or .u64; or text. Text is .txt .csv .tsv .edges .edgelist
+    /// .el, plain or .gz or .zst.
     ///
     /// A line of text holds two ids with blanks or a comma between them; blank lines, and lines
     /// that start with # or %, are skipped. There are no column names. Repeat for several files,
     /// which are read one after the other as one.
     #[arg(long, value_name = "FILE")]
     edges: Vec<PathBuf>,
-    /// Format of the edges where the files' names do not tell: npy, u32, u64 or text.
+    /// Format of the edges where the files' names do not say: npy, u32, u64 or text.
     #[arg(long, value_name = "FORMAT")]
     edge_format: Option<EdgeFormat>,
     /// Read two columns of a text of edges and skip the rest of each line, such as weights.
@@ -29,7 +29,7 @@ pub(crate) struct EdgeArgs {
 }
 
 impl EdgeArgs {
-    /// Size of all files as they are.
+    /// Returns the size of all files as they are.
     pub(crate) fn size_bytes(&self) -> Result<u64> {
         let mut sum = 0u64;
         for path in &self.edges {
@@ -39,12 +39,12 @@ impl EdgeArgs {
         Ok(sum)
     }
 
-    /// Whether no file is named.
+    /// Returns whether no file is named.
     pub(crate) fn is_empty(&self) -> bool {
         self.edges.is_empty()
     }
 
-    /// The files, at least one; fails where a flag is for text and none of them is.
+    /// Returns the files, at least one; fails where a flag is for text and none of them is.
     pub(crate) fn files(self) -> Result<EdgeFiles> {
         if self.is_empty() {
             return Err(UsageError::new("--edges FILE is missing: the edges of the graph").into());

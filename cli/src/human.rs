@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,12 +15,12 @@ pub fn count(n: u64) -> String {
     grouped
 }
 
-/// Bytes in units of 1000, with three digits or so.
+/// Formats bytes in units of 1000, with three digits or so.
 pub fn bytes(n: u64) -> String {
     bytes_f64(n as f64)
 }
 
-/// As [`bytes`], for averages.
+/// Does as [`bytes`], for averages.
 pub fn bytes_f64(n: f64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.into_iter().find(|(unit, _)| n >= *unit) {
@@ -29,7 +29,7 @@ pub fn bytes_f64(n: f64) -> String {
     }
 }
 
-/// Seconds in the unit that fits.
+/// Formats seconds in the unit that fits.
 pub fn seconds(s: f64) -> String {
     match s {
         s if s >= 120.0 => format!("{:.0} min {:02.0} s", (s / 60.0).floor(), (s % 60.0).floor()),
@@ -39,7 +39,7 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
-/// How long ago a moment was, given in seconds since 1970 UTC.
+/// Returns how long ago a moment was, given in seconds since 1970 UTC.
 pub fn ago(unix_s: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     match now.saturating_sub(unix_s) {
@@ -50,17 +50,17 @@ pub fn ago(unix_s: u64) -> String {
     }
 }
 
-/// A fraction as a percentage.
+/// Formats a fraction as a percentage.
 pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", fraction * 100.0)
 }
 
-/// An accuracy, or a dash.
+/// Formats an accuracy, or a dash.
 pub fn accuracy(fraction: Option<f64>) -> String {
     fraction.map_or_else(|| "-".to_owned(), |f| format!("{f:.4}"))
 }
 
-/// `1 server`, `2 servers`.
+/// Formats a count with its noun: `1 server`, `2 servers`.
 pub fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }

@@ -32,12 +32,13 @@ impl IdFile {
         Ok(Self { array, n_nodes })
     }
 
-    /// Number of ids.
+    /// Returns the number of ids.
     pub(crate) fn len(&self) -> u64 {
         self.array.shape()[0]
     }
 
-    /// The ids, `chunk_ids` at a time; the first that is no node is an error with its position.
+    /// Returns the ids, `chunk_ids` at a time; the first that is no node is an error with its
+    /// position.
     pub(crate) fn chunks(
         &self,
         chunk_ids: usize,
@@ -73,7 +74,7 @@ impl IdFile {
     }
 }
 
-/// No graph has this node.
+/// Node that no graph has.
 const NO_NODE: NodeId = NodeId(u32::MAX);
 
 /// The internal id of each external one.
@@ -92,7 +93,7 @@ impl InternalIds {
     }
 
     /// Puts internal ids in the place of external ones, which are those of a list from position
-    /// `first` on; fails for one that no node has whose external id was read.
+    /// `first` on. Fails for one that is not among the external ids that were read.
     pub(crate) fn translate(&self, nodes: &mut [NodeId], first: u64) -> Result<()> {
         for (position, node) in (first..).zip(nodes) {
             let internal = self.of[node.index()];

@@ -14,7 +14,7 @@ use thiserror::Error;
 /// Folders that must not outlive an interrupted process.
 static HALF_MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static WATCHER: Once = Once::new();
-/// Whether a part of the program ends the run on request.
+/// Flag that a part of the program ends the run on request.
 static IS_HEEDED: AtomicBool = AtomicBool::new(false);
 /// The signal that asked for the end; 0: none.
 static ASKED: AtomicI32 = AtomicI32::new(0);
@@ -38,7 +38,7 @@ pub struct SignalGuard(());
 pub struct Interrupted(i32);
 
 impl Interrupted {
-    /// As a shell reports a process that died of the signal.
+    /// Returns the exit code that a shell reports for a process that died of the signal.
     pub fn exit_code(self) -> u8 {
         u8::try_from(128 + self.0).unwrap_or(u8::MAX)
     }
@@ -93,7 +93,7 @@ fn watch() -> std::io::Result<()> {
             let mut asked_at: Option<Instant> = None;
             for signal in signals.forever() {
                 match asked_at {
-                    // The run may have ended since, and be telling of itself.
+                    // The run may have ended since, and be reporting.
                     Some(at) if at.elapsed() < SAME_REQUEST => {}
                     None if IS_HEEDED.load(Ordering::SeqCst) => {
                         ASKED.store(signal, Ordering::SeqCst);

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::Graph;
 
-/// The partitions of `graph` that are on this machine; an error if none is.
+/// Returns the partitions of `graph` that are on this machine; fails if none is.
 pub(crate) fn local_parts(graph: &Graph) -> Result<Vec<PartId>> {
     let parts = graph.parts_here();
     if parts.is_empty() {
@@ -13,7 +13,7 @@ pub(crate) fn local_parts(graph: &Graph) -> Result<Vec<PartId>> {
     Ok(parts)
 }
 
-/// The partitions of the graph that are not among `here`.
+/// Returns the partitions of the graph that are not among `here`.
 pub(crate) fn remote_parts(book: &PartitionBook, here: &[PartId]) -> Vec<u16> {
     book.parts().filter(|part| !here.contains(part)).map(|part| part.0).collect()
 }
@@ -40,7 +40,7 @@ pub(crate) fn check_local(
     Ok(())
 }
 
-/// Partitions in words.
+/// Returns partitions in words.
 pub(crate) fn list(parts: &[u16]) -> String {
     let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
     parts.join(", ")

@@ -20,7 +20,7 @@ pub enum LogLevel {
     Debug,
 }
 
-/// How a line of the log looks.
+/// Format of the log's lines.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {

@@ -8,10 +8,11 @@ use crate::usage::UsageError;
 /// Parameters of partitioners.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct PartitionerArgs {
-    /// Rounds of refinement after the partitioner: nodes move to where their neighbours are, in
-    /// memory of the order of the nodes, never cutting more edges than what the bound of balance
-    /// leaves of the partitioner's own. One is worth its time nearly always, a second gains up to 2
-    /// %; 0 is SDT-GNN's SPRING [default: 1 after spring, 0 after others and with --all].
+    /// Rounds of refinement after the partitioner. Nodes move to where their neighbours are, in
+    /// memory of the order of the nodes. No more edges are cut than what the bound of balance
+    /// leaves of the partitioner's own. One round is worth its time nearly always, a second gains
+    /// up to 2 % more. 0 is SDT-GNN's SPRING [default: 1 after spring, 0 after others and with
+    /// --all].
     #[arg(long, value_name = "ROUNDS")]
     refine: Option<u32>,
     /// Nodes of the largest partition over the mean, from 1; 1.05 where it is refined. No partition
@@ -49,8 +50,8 @@ impl PartitionerArgs {
         Self { refine: Some(refine), ..self.clone() }.config_for_any(algorithm, n_parts, undirected)
     }
 
-    /// As [`Self::config`], for runs of all algorithms: SPRING's parameters are for SPRING, and
-    /// none is refined unless all are.
+    /// Does as [`Self::config`], for runs of all algorithms: SPRING's parameters are for SPRING,
+    /// and none is refined unless all are.
     pub(crate) fn config_for_any(
         &self,
         algorithm: Algorithm,

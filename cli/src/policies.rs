@@ -17,17 +17,17 @@ const FOR_TRAINING: [PolicyKind; 8] = [
     PolicyKind::Overlap,
 ];
 
-/// Whether a trainer's tier can follow it.
+/// Returns whether a trainer's tier can follow it.
 pub(crate) fn is_for_training(kind: PolicyKind) -> bool {
     FOR_TRAINING.contains(&kind)
 }
 
-/// The policies that a trainer's tier can follow, in words.
+/// Returns the policies that a trainer's tier can follow, in words.
 pub(crate) fn for_training() -> String {
     FOR_TRAINING.map(PolicyKind::name).join(", ")
 }
 
-/// The overlap ratio R(v) of each node (CaPGNN, Eq. 2): in how many halos it is.
+/// Returns the overlap ratio R(v) of each node (CaPGNN, Eq. 2): the number of halos that it is in.
 pub(crate) fn overlap_ratios(graph: &Graph) -> Result<Vec<u16>> {
     let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
     let mut ratios = vec![0u16; book.n_nodes() as usize];

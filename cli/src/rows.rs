@@ -52,13 +52,13 @@ impl RowFile {
         )
     }
 
-    /// The bytes of the rows, `chunk_rows` at a time.
+    /// Returns the bytes of the rows, `chunk_rows` at a time.
     pub(crate) fn chunks(&self, chunk_rows: usize) -> impl Iterator<Item = &[u8]> {
         self.array.bytes().chunks(chunk_rows * self.row_bytes)
     }
 }
 
-/// The type of an `.npy` file that holds rows of `dtype`; that of bf16 holds their bits.
+/// Returns the type of an `.npy` file that holds rows of `dtype`; that of bf16 holds their bits.
 pub(crate) fn npy_type(dtype: Dtype) -> NpyType {
     match dtype {
         Dtype::F32 => NpyType::F32,

@@ -31,8 +31,8 @@ impl ScratchFolder {
         let dir = tempfile::Builder::new().prefix(kind).tempdir_in(parent);
         let dir = dir.with_context(failed)?;
         // The marker comes after the lock, so that no process takes the folder for an abandoned one
-        // in between; where there is no lock there is no marker, and only its owner ever removes
-        // it.
+        // in between. Without a lock there is no marker, and only the owner ever removes the
+        // folder.
         let lock = locked(dir.path());
         if lock.is_some() {
             File::create_new(dir.path().join(MARKER)).with_context(failed)?;
@@ -77,7 +77,7 @@ mod tests {
         names
     }
 
-    /// A folder with a schedule in it.
+    /// Makes a folder with a schedule in it.
     fn folder(parent: &Path, name: &str) {
         fs::create_dir(parent.join(name)).unwrap();
         fs::write(parent.join(name).join("schedule"), "x").unwrap();

@@ -52,7 +52,7 @@ pub fn read_token(path: &Path) -> Result<Token> {
     tokens_in(path, read_small_file).map(|tokens| tokens.first())
 }
 
-/// The tokens to take, of a file that is read again while a server runs, and so must be one that
+/// Reads the tokens to take. The file is read again while a server runs, and so must be one that
 /// stays.
 pub fn read_lasting_tokens(path: &Path) -> Result<Tokens> {
     tokens_in(path, read_small_regular_file)

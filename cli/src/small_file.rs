@@ -8,17 +8,18 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use rustix::fs::OFlags;
 
-/// None is longer than this.
+/// Longest file of settings.
 const MOST_BYTES: u64 = 1 << 16;
 
-/// The text of a file; fails for one that is longer than settings are, before all of it is read.
+/// Reads the text of a file. Fails for one that is longer than settings are, before all of it is
+/// read.
 pub fn read_small_file(path: &Path) -> Result<String> {
     let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
     read_small(file, path)
 }
 
-/// The same of a file that does not have its reader wait, as a pipe does, and is there to be read
-/// again.
+/// Does as [`read_small_file`], for a file that does not have its reader wait, as a pipe does, and
+/// that can be read again.
 pub fn read_small_regular_file(path: &Path) -> Result<String> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());

@@ -32,7 +32,7 @@ impl Staging {
         Ok(Self { place: place.to_owned(), dir, interrupt })
     }
 
-    /// Where to write.
+    /// Returns the folder to write to.
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -50,7 +50,7 @@ impl Staging {
     }
 }
 
-/// Temporary folders are private; what stays is as open as its parent made others.
+/// Sets the permissions that a new folder usually has, since temporary folders are private.
 fn set_usual_permissions(dir: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let probe = dir.join(".permissions");

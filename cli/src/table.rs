@@ -6,7 +6,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these column heads.
+    /// Returns a table with these column heads.
     pub fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
         Self { rows: vec![head.into_iter().map(Into::into).collect()] }
     }

@@ -25,7 +25,7 @@ pub(crate) enum Target {
 }
 
 impl Place {
-    /// The graph in `folder`, or behind the servers at `addresses`.
+    /// Returns the graph in `folder`, or behind the servers at `addresses`.
     pub(crate) fn find(
         folder: Option<&Path>,
         addresses: &[String],
@@ -54,11 +54,11 @@ impl Place {
         }
     }
 
-    /// Locks the partitions that are named, or else all that are here, against other writers;
-    /// servers have locked theirs.
+    /// Locks the partitions that are named, or else all that are here, against other writers.
+    /// Servers have locked theirs.
     ///
-    /// Fails when `commits` would make a version of some partitions and none are named: what is
-    /// pending in the others would become part of it later.
+    /// Fails when `commits` would make a version of some partitions and none are named. Pending
+    /// rows of the others would become part of it later.
     pub(crate) fn open(self, named: &[PartId], commits: bool) -> Result<Target> {
         Ok(match self {
             Self::Folder(graph) => {
@@ -123,7 +123,7 @@ impl Target {
         }
     }
 
-    /// The newest version that all of it has committed.
+    /// Returns the newest version that all of it has committed.
     pub(crate) fn version(&self) -> Result<u32> {
         Ok(match self {
             Self::Files(live) => live.version(),
@@ -147,7 +147,7 @@ impl Target {
         }
     }
 
-    /// Which partitions there are.
+    /// Returns the partitions that there are.
     pub(crate) fn book(&self) -> &PartitionBook {
         match self {
             Self::Files(live) => live.graph().book(),
@@ -155,7 +155,7 @@ impl Target {
         }
     }
 
-    /// Partitions of the graph that are not opened here.
+    /// Returns the partitions of the graph that are not opened here.
     pub(crate) fn absent(&self) -> Vec<u16> {
         match self {
             Self::Files(live) => {
@@ -166,7 +166,7 @@ impl Target {
         }
     }
 
-    /// The internal id of each external one.
+    /// Returns the internal id of each external one.
     pub(crate) fn internal_ids(&self) -> Result<InternalIds> {
         match self {
             Self::Files(live) => {

@@ -10,12 +10,12 @@ use thiserror::Error;
 pub struct UsageError(String);
 
 impl UsageError {
-    /// An error with this message, which says what was expected and what was found.
+    /// Returns an error with this message, which says what was expected and what was found.
     pub fn new(message: impl Into<String>) -> Self {
         Self(message.into())
     }
 
-    /// The message of a library's own check of its settings.
+    /// Returns an error with the message of a library's own check of its settings.
     pub fn of(error: impl Display) -> Self {
         Self(error.to_string())
     }

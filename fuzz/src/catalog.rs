@@ -112,7 +112,7 @@ fn look(device: &CrashDevice, edits: &[Edit<'_>]) {
     }
 }
 
-/// Every row that is given is that of the import or of an edit.
+/// Asserts that every row that a gather returns is of the import, of a put, or of an edit.
 fn check(store: &EmbeddedStore, edits: &[Edit<'_>]) {
     let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     for rows in TENSORS {
@@ -185,7 +185,7 @@ fn record(
     Some(Change::Put([prefix, u32::from(version).to_be_bytes().to_vec()].concat(), record))
 }
 
-/// Edits of every kind, each in a few bytes.
+/// Returns edits of every kind, each in a few bytes.
 pub fn seeds() -> Vec<Vec<u8>> {
     [3u8, 59, 113, 0xff].map(|by| (0..120u8).map(|i| i.wrapping_mul(by)).collect()).into()
 }

@@ -9,7 +9,8 @@ use lodestore_store::probe::{DEVICE_FILE, StoredProfile};
 
 use crate::memory::bounded;
 
-/// The first byte says whether the rest is given the checksum line that fits it.
+/// Reads a `device.toml`, and reads it again as it is written. The first byte says whether the rest
+/// follows a checksum line that fits it.
 pub fn run(data: &[u8]) {
     let Some((&sealed, text)) = data.split_first() else { return };
     let mut text = text.to_vec();

@@ -17,8 +17,8 @@ thread_local! {
         RefCell::new([Scratch::new(), Scratch::named("e.gz"), Scratch::named("e.zst")]);
 }
 
-/// The first byte says how the rest is compressed and what is done with further columns, the
-/// second where it is cut, the third how many nodes there are.
+/// Reads edges whole and in pieces. The first byte says how the rest is compressed and what is done
+/// with further columns. The second says where it is cut, the third how many nodes there are.
 pub fn run(data: &[u8]) {
     let &[kind, cut, n_nodes, ref text @ ..] = data else { return };
     let extra = if kind & 4 == 0 { ExtraColumns::Refuse } else { ExtraColumns::Ignore };
@@ -50,13 +50,13 @@ fn in_pieces(
     Ok(edges)
 }
 
-/// Lines that are neither blank nor comments.
+/// Returns the number of lines that are neither blank nor comments.
 fn n_edges_of(text: &[u8]) -> usize {
     let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     lines.filter(|line| !matches!(line.first(), None | Some(b'#' | b'%'))).count()
 }
 
-/// Compressed text as it is, or plain text that is compressed first.
+/// Reads compressed text as it is, or plain text after compressing it.
 fn compressed(kind: usize, text: &[u8], extra: ExtraColumns, n_nodes: u32) {
     if kind < 2 && text.len() <= MAX_COMPRESSED_BYTES {
         return from_file(kind + 1, text, extra, n_nodes, None);
@@ -66,7 +66,7 @@ fn compressed(kind: usize, text: &[u8], extra: ExtraColumns, n_nodes: u32) {
     from_file(2, &packed, extra, n_nodes, edges);
 }
 
-/// Edges that can be opened are the same at every pass, and these where they are known.
+/// Checks that edges that can be opened are the same at every pass, and `known` where it is given.
 fn from_file(
     file: usize,
     bytes: &[u8],
@@ -90,7 +90,7 @@ fn from_file(
     });
 }
 
-/// Edges with blanks, commas, comments, columns; plain and compressed.
+/// Returns edges with blanks, commas, comments, columns; plain and compressed.
 pub fn seeds() -> Vec<Vec<u8>> {
     let texts: [&[u8]; 4] = [
         b"0 1\n2\t3\r\n# no edge\n\n4,5\n6 , 7",

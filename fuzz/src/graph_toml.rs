@@ -6,7 +6,8 @@ use lodestore_store::meta::GraphMeta;
 
 use crate::memory::bounded;
 
-/// The first byte says whether the rest is given the checksum line that fits it.
+/// Parses a `graph.toml`, and parses it again as it is written. The first byte says whether the
+/// rest follows a checksum line that fits it.
 pub fn run(data: &[u8]) {
     let Some((&sealed, text)) = data.split_first() else { return };
     let mut text = String::from_utf8_lossy(text).into_owned();

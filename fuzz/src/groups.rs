@@ -145,7 +145,7 @@ fn header_of(identity: &SegmentIdentity, codec: SegmentCodec) -> Vec<u8> {
     page
 }
 
-/// Groups as an import writes them, broken ones, and such as unpack to other lengths.
+/// Returns groups as an import writes them, broken ones, and such as unpack to other lengths.
 pub fn seeds() -> Vec<Vec<u8>> {
     // Freely chosen bytes: the first spells the shape, what follows are groups.
     [0u8, 3, 7, 0xff].map(|byte| (0..200u8).map(|i| i.wrapping_mul(byte)).collect()).into()

@@ -54,7 +54,7 @@ pub fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00".as_slice(), &length, padded.as_bytes(), data].concat()
 }
 
-/// Arrays of several types and shapes.
+/// Returns arrays of several types and shapes.
 pub fn seeds() -> Vec<Vec<u8>> {
     let arrays =
         [("<f4", "(2, 3)", 24), ("|u1", "(5,)", 5), ("<i8", "(0, 2)", 0), ("<f2", "()", 2)];

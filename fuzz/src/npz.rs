@@ -37,7 +37,7 @@ enum Part<'a> {
     Integers { wide: bool, data: Vec<u8> },
 }
 
-/// The first byte says whether the rest is an archive or the parts of one.
+/// Opens an archive. The first byte says whether the rest is an archive or the parts of one.
 pub fn run(data: &[u8]) {
     let Some((&kind, rest)) = data.split_first() else { return };
     if kind % 2 == 0 {
@@ -112,7 +112,7 @@ impl Part<'_> {
     }
 }
 
-/// Matrices of two rows, stored and deflated.
+/// Returns matrices of two rows, stored and deflated.
 pub fn seeds() -> Vec<Vec<u8>> {
     let parts = |deflated| Parts {
         format: Some(b"csr"),

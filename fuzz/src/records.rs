@@ -12,7 +12,7 @@ use crate::memory::bounded;
 const HEADER: usize = 8192;
 const MAGIC: u64 = 0x1234_5678_9abc_def0;
 
-/// How to read, and what.
+/// Records, and the way to read them.
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     kind: Kind,

@@ -13,7 +13,7 @@ use lodestore_schema::versions::PartVersion;
 use crate::memory::bounded;
 use crate::sparse;
 
-/// A frame without its body, as it is spelt by [`sparse`].
+/// Decodes a frame without its body, as it is spelt by [`sparse`].
 pub fn run(data: &[u8]) {
     let frame = sparse::expand(data);
     let Some((prefix, head)) = frame.split_first_chunk::<PREFIX_BYTES>() else { return };

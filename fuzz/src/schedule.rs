@@ -25,7 +25,8 @@ thread_local! {
     static FILE: RefCell<Scratch> = RefCell::new(Scratch::new());
 }
 
-/// The first byte says which checksums are made right; the rest spells the file.
+/// Opens a schedule, and reads some batches. The first byte says which checksums are made right;
+/// the rest spells the file.
 pub fn run(data: &[u8]) {
     let Some((&seals, spelled)) = data.split_first() else { return };
     let mut bytes = expand(spelled);
@@ -62,7 +63,7 @@ fn read(schedule: &Schedule, worker: u32, epoch: u32, batch: u32, bytes: &[u8]) 
     true
 }
 
-/// Returns where the index says that blocks lie, as far as that is within the file.
+/// Returns the ranges of blocks by the index, as far as they are within the file.
 fn blocks(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let Some(footer_at) = bytes.len().checked_sub(FOOTER) else { return Vec::new() };
     let n_batches = u64_at(bytes, footer_at + 8);

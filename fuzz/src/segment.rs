@@ -18,8 +18,8 @@ use crate::memory::bounded;
 use crate::seal::{PAGE, crc_from, put_u32, seal_page, u32_at, u64_at};
 use crate::sparse::{expand, squeeze};
 
-/// The first byte says which checksums are made right, the second which segment is expected; the
-/// rest spells the file.
+/// Opens a segment, and compares its rows with the file. The first byte says which checksums are
+/// made right, the second which segment is expected. The rest spells the file.
 pub fn run(data: &[u8]) {
     let &[seals, shape, ref spelled @ ..] = data else { return };
     let expected = identity(shape);
@@ -62,7 +62,8 @@ pub fn stored_row(file: &[u8], layout: &SegmentLayout, row: RowIdx) -> Vec<u8> {
     unpacked[start..start + layout.row_bytes()].to_vec()
 }
 
-/// The rows of a delta ascend, are those of its list in the file, and are rows of its partition.
+/// Asserts that the rows of a delta ascend, are those of its list in the file, and are in its
+/// partition.
 fn check_list(file: &[u8], identity: &SegmentIdentity, listed: &[u32]) {
     let Some(n_all) = identity.delta_of else { return assert!(listed.is_empty()) };
     assert_eq!(listed.len(), identity.n_rows as usize);
@@ -77,9 +78,9 @@ fn list_at(file: &[u8], n_rows: usize) -> usize {
     file.len() - PAGE - (4 * n_rows).next_multiple_of(PAGE)
 }
 
-/// Sound segments of several shapes and codecs, and how they are spelled; and deltas whose lists
-/// are out of order, have a row twice, or one that is none of the partition, with checksums that
-/// hold.
+/// Returns sound segments of several shapes and codecs, as they are spelled, and deltas with bad
+/// lists. A bad list is out of order, has a row twice, or has one that is not of the partition,
+/// with checksums that hold.
 pub fn seeds() -> Vec<Vec<u8>> {
     let spelled = |shape: u8, codec| {
         let (device, path, identity) = (CrashDevice::new(0), Path::new("s"), identity(shape));
@@ -108,7 +109,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let sound = seeds.map(|(seals, shape, codec)| {
         [vec![seals, shape], squeeze(&spelled(shape, codec))].concat()
     });
-    // Of the delta with seven rows.
+    // In the delta with seven rows.
     let edits = [(2, listed_row(4)), (2, listed_row(1)), (6, listed_row(6) + 2), (6, u32::MAX)];
     let wrong = edits.map(|(at, row)| {
         let mut file = spelled(10, SegmentCodec::Raw);
@@ -189,7 +190,7 @@ fn page_seed(file: &[u8], page: usize) -> u32 {
     hasher.finalize()
 }
 
-/// The page's checksum, worked out here, is the one in the table.
+/// Asserts that the page's checksum, computed here, is the one in the table.
 fn check_page(file: &[u8], identity: &SegmentIdentity, page: usize) {
     assert_eq!(&file[32..48], identity.segment.as_bytes());
     let table_at = u64_at(file, file.len() - PAGE + 16) as usize;

@@ -1,5 +1,5 @@
-//! A graph in use on a simulated device: puts, commits in one step and in two, folds, views,
-//! readers, openings, faults and losses of power in any order, against a model of what it may hold.
+//! A graph in use on a simulated device, against a model of what it may hold. Puts, commits in one
+//! step and in two, folds, views, readers, openings, faults and losses of power come in any order.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::world::{Model, Op, World};
 /// Most steps of one input.
 const MAX_STEPS: usize = 40;
 
-/// One thing to do, or that happens.
+/// Action or event.
 #[derive(Clone, Debug)]
 enum Step {
     Do(Op),
@@ -90,7 +90,7 @@ thread_local! {
     };
 }
 
-/// A device with the imported graph.
+/// Returns a device with the imported graph.
 pub(crate) fn imported() -> CrashDevice {
     IMPORTED.with(|device| device.after_loss(0))
 }
@@ -138,7 +138,7 @@ impl Run {
         }
     }
 
-    /// The power goes, and the graph is opened on what is left.
+    /// Loses power, and opens the graph on what is left.
     fn loss(&mut self, seed: u64) {
         self.world.close();
         self.is_armed = false;
@@ -147,14 +147,15 @@ impl Run {
         self.act(&Op::Reopen);
     }
 
-    /// The device works from here on; what had failed is given up, as a process that ends does.
+    /// Ends the faults of the device, and opens the graph again. Failed operations are given up, as
+    /// by a process that ends.
     fn mend(&mut self) {
         self.device.arm(None);
         self.is_armed = false;
         self.act(&Op::Reopen);
     }
 
-    /// A device that works has nothing to mend.
+    /// Ends the faults of a device that has some.
     fn mend_if_armed(&mut self) {
         if self.is_armed {
             self.mend();

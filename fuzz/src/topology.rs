@@ -14,8 +14,8 @@ use crate::sparse::{expand, squeeze};
 /// Nodes whose lists are looked at; the others are of the same kind.
 const MAX_NODES: u32 = 2000;
 
-/// The first byte says which checksums are made right; the rest spells the file of a graph's only
-/// partition.
+/// Opens a topology, and samples it. The first byte says which checksums are made right; the rest
+/// spells the file of a graph's only partition.
 pub fn run(data: &[u8]) {
     let Some((&seals, spelled)) = data.split_first() else { return };
     let mut bytes = expand(spelled);

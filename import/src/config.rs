@@ -37,7 +37,7 @@ pub struct ImportConfig {
     pub out: PathBuf,
 }
 
-/// Which edges an import keeps, and which columns of them.
+/// Rules for the edges that an import keeps, and for their columns.
 #[derive(Clone, Debug)]
 pub struct EdgeRules {
     /// Edges from a node to itself.
@@ -75,7 +75,7 @@ pub struct RowLayout {
 }
 
 impl Default for EdgeRules {
-    /// Self loops are kept, repeated edges dropped, and no columns kept.
+    /// Keeps self loops, drops repeated edges, and keeps no columns.
     fn default() -> Self {
         let (self_loops, duplicates) = (EdgePolicy::Keep, EdgePolicy::Drop);
         Self { self_loops, duplicates, edge_ids: false, edge_weights: None }

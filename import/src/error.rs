@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::memory::MemoryError;
 
-/// Why a graph was not imported. Nothing is left behind.
+/// Reason for a failed import. Nothing is left behind.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The operating system refused.
@@ -33,10 +33,7 @@ pub enum Error {
     #[error("the import was cancelled")]
     Cancelled,
     /// There are no nodes.
-    #[error(
-        "{files}: no edges, and nothing else tells how many nodes there are; give --nodes or a \
-         --tensor"
-    )]
+    #[error("{files}: no edges, so the number of nodes is unknown; give --nodes or a --tensor")]
     NoNodes {
         /// Files of edges.
         files: String,

@@ -25,8 +25,8 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Opens all files. The number of nodes is that of the configuration, or of the first tensor's
-    /// rows, or the largest id in the edges + 1; tensors and edges must agree with it.
+    /// Opens all files. The number of nodes is that of the configuration, else that of the first
+    /// tensor's rows, else the largest id in the edges + 1. Tensors and edges must agree with it.
     pub(crate) fn open(config: &ImportConfig) -> Result<Self, Error> {
         let tensors = config.tensors.iter().map(TensorFile::open).collect::<Result<Vec<_>, _>>()?;
         let n_nodes = match (config.nodes, tensors.first()) {

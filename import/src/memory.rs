@@ -23,7 +23,7 @@ pub struct MemoryError {
     pub n_nodes: u32,
     /// Partitions asked for.
     pub n_parts: u16,
-    /// What would fit, or nothing.
+    /// Change of settings that would fit, or nothing.
     pub advice: &'static str,
 }
 

@@ -3,10 +3,10 @@ training.
 
     python epoch.py LODE FOLDER [--small] [--make] [--repeats=N]
 
-LODE is the binary, FOLDER takes the graph and its rows (3.3 GB; with --small 6 MB, which only
-checks) and keeps them for the next run; --make does no more. All sources get the same batches, from
-lodestore's sampler in the main process, and the sums of their rows are compared. `epochs.py` says
-what an epoch is.
+LODE is the binary. FOLDER takes the graph and its rows and keeps them for the next run: 3.3 GB, or
+6 MB with --small, which only checks. --make does no more than fill it. All sources get the same
+batches, from lodestore's sampler in the main process, and the sums of their rows are compared.
+`epochs.py` says what an epoch is.
 """
 
 from __future__ import annotations

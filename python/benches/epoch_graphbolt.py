@@ -2,10 +2,10 @@
 
     python epoch_graphbolt.py LODE FOLDER [--small] [--make] [--repeats=N]
 
-The arguments, the graph and the batches are those of `epoch.py`: its pipeline samples by
+The arguments, the graph and the batches are those of `epoch.py`. The pipeline samples by
 lodestore's sampler, so that the sums of rows of both benches are equal. The features are those of
-dgl 2.1, the newest that pip gives: its `TorchBasedFeature`, in memory or over a mapped file, which
-is what `in_memory: false` means there. `DiskBasedFeature` came with dgl 2.4, which pip lacks.
+dgl 2.1, the newest that pip has: its `TorchBasedFeature`, in memory or over a mapped file. The
+latter is the meaning of `in_memory: false`. `DiskBasedFeature` is of dgl 2.4, which pip lacks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the benches of epochs share: a graph and its rows, cold starts, a process for each epoch.
+"""Common parts of the benches of epochs: a graph, its rows, cold starts, processes of epochs.
 
 Each epoch has a process of its own, since pages that a process maps stay cached. "Cold" ones start
-without cached pages, in a memory cgroup with room for a tenth of the rows and 128 MB for batches
-and the model; that needs root and cgroup v1. Torch's threads of OpenMP sleep while they wait. By
+without cached pages, in a memory cgroup with room for a tenth of the rows, and 128 MB for batches
+and the model. They need root and cgroup v1. Torch's threads of OpenMP sleep while they wait. By
 default they spin: where another process has a core, an epoch then takes up to 20 times as long.
 """
 
@@ -103,7 +103,7 @@ def epoch(batches: Iterator[Any], model: Any) -> tuple[float, float, int]:
 
 
 def measure(framework: Framework, source: str, path: Path, n_seeds: int, trains: bool) -> None:
-    """In a process of its own: prints the seconds, the sum and the number of rows of an epoch."""
+    """Prints the seconds, the sum and the number of rows of an epoch, in a process of its own."""
     is_cold = source.endswith("cold")
     reader: Any = "direct" if is_cold else "mapped"
     torch.manual_seed(1)

@@ -46,21 +46,21 @@ def import_graph(
 ) -> Graph:
     """Imports a graph to the folder `out`, which must not exist, and opens it.
 
-    edges: a path or several (.npy of shape (E, 2), text, .u32, .u64, .parquet of two columns or
-        FILE:SOURCE,DESTINATION, .pt); an integer array of shape (2, E) or (E, 2); or a pair of
-        arrays (source, destination).
-    tensors: by name, one row per node: a path (.npy, .npz, .safetensors, .parquet, .pt, or
-        FILE:ARRAY, FILE:COLUMN, FILE:KEY), or an array of shape (nodes,) or (nodes, width).
-    dataset: ("ogb", DIR) or ("graphbolt", DIR) instead of edges: the folder of a dataset of the
-        Open Graph Benchmark, or of GraphBolt with its metadata.yaml.
-    data: a `torch_geometric.data.Data` or a homogeneous `dgl.DGLGraph` instead of edges: its
-        tensors of nodes, `x` and `y` by the names `feat` and `label`, and the masks of its splits.
-    splits: lists of node ids by "train", "val" and "test"; they become the tensor `split`.
-    dtypes: types of stored elements by tensor, such as {"feat": "f16"}; those of the input unless
-        given.
-    nan: "refuse" or "keep".
-    edge_weights: a path of an .npy file, or an array of shape (E,), float32.
-    progress: True shows tqdm's bars where tqdm is installed; or f(stage, done, total).
+    - edges: a path or several, an integer array of shape (2, E) or (E, 2), or a pair of arrays
+      (source, destination). Paths are .npy of shape (E, 2), text, .u32, .u64, .parquet of two
+      columns or FILE:SOURCE,DESTINATION, and .pt.
+    - tensors: by name, one row per node: a path, or an array of shape (nodes,) or (nodes, width).
+      Paths are .npy, .npz, .safetensors, .parquet, .pt, or FILE:ARRAY, FILE:COLUMN, FILE:KEY.
+    - dataset: ("ogb", DIR) or ("graphbolt", DIR) instead of edges: the folder of a dataset of the
+      Open Graph Benchmark, or of GraphBolt with its metadata.yaml.
+    - data: a `torch_geometric.data.Data` or a homogeneous `dgl.DGLGraph` instead of edges. It has
+      tensors of nodes, `x` and `y` by the names `feat` and `label`, and the masks of its splits.
+    - splits: lists of node ids by "train", "val" and "test"; they become the tensor `split`.
+    - dtypes: types of stored elements by tensor, such as {"feat": "f16"}; those of the input unless
+      given.
+    - nan: "refuse" or "keep".
+    - edge_weights: a path of an .npy file, or an array of shape (E,), float32.
+    - progress: True shows tqdm's bars where tqdm is installed; or f(stage, done, total).
 
     Arrays are written to a folder beside `out` first, which is removed at the end. Parquet files
     are read by pyarrow, and .pt files by torch, which unpickles nothing but tensors.
@@ -131,7 +131,7 @@ class _Scratch:
         self._arguments: dict[Path, str] = {}
 
     def file(self, argument: str) -> Path:
-        """Returns a new path for what `argument` gives."""
+        """Returns a new path for the array of `argument`."""
         path = Path(self._folder.name) / f"{len(self._arguments)}.npy"
         self._arguments[path] = argument
         return path
@@ -156,7 +156,7 @@ def _is_path(value: Any) -> bool:
 
 
 def _array(name: str, value: Any) -> np.ndarray:
-    """An array as it is; of torch without a copy."""
+    """Returns an array as it is; one of torch without a copy."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     array = np.asanyarray(value)

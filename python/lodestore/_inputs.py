@@ -25,7 +25,7 @@ _MASKS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
 
 @dataclass
 class GraphInput:
-    """What an import takes from the graph of another package."""
+    """Input of an import from the graph of another package."""
 
     edges: tuple[Any, Any]
     nodes: int

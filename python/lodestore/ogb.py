@@ -17,16 +17,17 @@ from .errors import StoreError
 
 __all__ = ["open"]
 
-# What ogb's loaders of several frameworks append to the folder of a dataset.
+# Suffixes that ogb's loaders of several frameworks append to the folder of a dataset.
 _SUFFIXES = ["", "_pyg", "_dgl"]
 
 
 def open(name: str, root: str | PathLike[str] = "dataset", **settings: Any) -> Graph:
     """Opens the graph of a dataset, which is imported to its folder the first time.
 
-    name: as ogb has it, such as "ogbn-products". root: where ogb downloads; nothing is downloaded
-    here. settings: arguments of `import_graph` for the first time, such as `undirected` and
-    `parts`. Later calls may omit them; others than those of the first time raise ValueError.
+    - name: as ogb has it, such as "ogbn-products".
+    - root: where ogb downloads; nothing is downloaded here.
+    - settings: arguments of `import_graph` for the first time, such as `undirected` and `parts`.
+      Later calls may omit them; others than those of the first time raise ValueError.
 
     Raises StoreError where there is no such folder, and as `import_graph`.
     """

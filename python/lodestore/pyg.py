@@ -194,9 +194,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
 class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
     """PyG's loader: workers sample, and the main process gathers rows of `window` batches ahead.
 
-    attrs: PyG's names of tensors, as for FeatureStore. window: most batches whose rows are in
-    flight. together: most of them under one read plan. memory: bytes for rows that come again, or
-    None. A commit empties it, and servers must be pinned. loader: arguments of torch's DataLoader.
+    - attrs: PyG's names of tensors, as for FeatureStore.
+    - window: most batches whose rows are in flight.
+    - together: most of them under one read plan.
+    - memory: bytes for rows that are used again, or None. A commit empties it, and servers must be
+      pinned.
+    - loader: arguments of torch's DataLoader.
 
     Batches have no attributes of edges: index yours by `batch.e_id`, positions in `Graph.csc`.
     """
@@ -354,13 +357,14 @@ def inference(
 ) -> GraphTensor:
     """Computes each layer of a model for all nodes, out of core; returns the last layer's tensor.
 
-    The rows of a layer become a tensor of the graph, named `out` with the layer's number from 1 on,
-    from which the next layer reads. All neighbours count, and memory holds `window` batches of
+    The rows of a layer become a tensor of the graph, from which the next layer reads. It is named
+    `out` with the layer's number, from 1 on. All neighbours count. Memory holds `window` batches of
     `batch_size` nodes and their neighbours.
 
-    model: one of torch_geometric.nn's basic models (GraphSAGE, GCN, GAT, ...), or a module with
-    `num_layers` and `inference_per_layer(layer, x, edge_index, batch_size)`. graph: opened with
-    `writable=True`. tensor: the input of the first layer.
+    - model: one of torch_geometric.nn's basic models (GraphSAGE, GCN, GAT, ...), or a module with
+      `num_layers` and `inference_per_layer(layer, x, edge_index, batch_size)`.
+    - graph: opened with `writable=True`.
+    - tensor: the input of the first layer.
 
     Raises ReadOnlyError, UnknownTensorError; StoreError where a name of `out` is taken, before
     anything is computed. A tensor is added when all of its rows are there: after an exception the

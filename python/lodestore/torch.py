@@ -71,9 +71,10 @@ def gather(
 ) -> Tensor:
     """Gathers the rows of `ids`, in their order: a CPU tensor (n, width), or (n,) for width 1.
 
-    ids: a tensor of n integers on any device, an array or a list. out: a contiguous CPU tensor of
-    exactly the shape and dtype of the rows, which is filled and returned. pin: allocates pinned
-    memory where CUDA is available.
+    - ids: a tensor of n integers on any device, an array or a list.
+    - out: a contiguous CPU tensor of exactly the shape and dtype of the rows, which is filled and
+      returned.
+    - pin: allocates pinned memory where CUDA is available.
 
     Raises IdError, UnknownTensorError, ShapeError, DtypeError, DamagedError.
     """

@@ -160,7 +160,7 @@ impl Batches {
         Ok(Some(Batch { batch, tensors, epoch, index, met, wait_seconds }))
     }
 
-    /// Number of remaining batches (int).
+    /// Returns the number of remaining batches (int).
     fn __len__(&self, py: Python<'_>) -> usize {
         let state = self.state.lock_py_attached(py);
         let next = state.unwrap_or_else(PoisonError::into_inner).next;
@@ -213,11 +213,13 @@ impl Batches {
 
     /// Returns counters (dict of str to number).
     ///
-    /// ready, waited: batches that were ready when they were asked for, and those that were not.
-    /// wait_seconds: time spent waiting for batches. read_rows, read_bytes: rows of the first
-    /// tensor that were read. hit_rows: rows found in memory. filled_rows: rows read before the
-    /// first batch. memory_rows: most rows that are retained. window_bytes: peak size of the
-    /// prepared batches.
+    /// - ready, waited: batches that were ready when they were requested, and those that were not.
+    /// - wait_seconds: time spent waiting for batches.
+    /// - read_rows, read_bytes: rows of the first tensor that were read.
+    /// - hit_rows: rows found in memory.
+    /// - filled_rows: rows read before the first batch.
+    /// - memory_rows: most rows that are retained.
+    /// - window_bytes: peak size of the prepared batches.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state.lock_py_attached(py);
         let state = state.unwrap_or_else(PoisonError::into_inner);
@@ -269,32 +271,32 @@ impl Batch {
 
 #[pymethods]
 impl Batch {
-    /// Number of the epoch, from 0 (int).
+    /// Returns the number of the epoch, from 0 (int).
     #[getter]
     fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Number of the batch in its epoch, from 0 (int).
+    /// Returns the number of the batch in its epoch, from 0 (int).
     #[getter]
     fn index(&self) -> u32 {
         self.index
     }
 
-    /// The input nodes, roots first: int64 of shape (n,).
+    /// Returns the input nodes, roots first: int64 of shape (n,).
     #[getter]
     fn nodes<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         let nodes = &self.batch.prepared.batch.nodes;
         PyArray1::from_vec(py, nodes.iter().map(|node| node.0.into()).collect())
     }
 
-    /// Number of roots, the first of `nodes` (int).
+    /// Returns the number of roots, the first of `nodes` (int).
     #[getter]
     fn n_roots(&self) -> usize {
         self.batch.prepared.batch.n_roots
     }
 
-    /// One block for each layer, the input layer first: a list of (indptr, indices).
+    /// Returns one block for each layer, the input layer first: a list of (indptr, indices).
     ///
     /// Destination d of a block has the sources `indices[indptr[d]:indptr[d + 1]]`; both are
     /// positions in `nodes`, int64. The destinations of a block are the sources of the next one.
@@ -310,13 +312,13 @@ impl Batch {
         PyList::new(py, arrays.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// "ready", "waited", or "default_path" for a batch that was not prepared ahead (str).
+    /// Returns "ready", "waited", or "default_path" for a batch that was not prepared ahead (str).
     #[getter]
     fn met(&self) -> &'static str {
         self.met
     }
 
-    /// Seconds spent waiting for the batch (float).
+    /// Returns the seconds spent waiting for the batch (float).
     #[getter]
     fn wait_seconds(&self) -> f64 {
         self.wait_seconds

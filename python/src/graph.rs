@@ -82,7 +82,7 @@ impl Graph {
 
 #[pymethods]
 impl Graph {
-    /// Identity of the graph, 32 hexadecimal digits with hyphens (str).
+    /// Returns the identity of the graph, 32 hexadecimal digits with hyphens (str).
     #[getter]
     fn uuid(&self, py: Python<'_>) -> PyResult<String> {
         let digits = self.opened(py)?.uuid().map(|byte| format!("{byte:02x}")).concat();
@@ -90,13 +90,13 @@ impl Graph {
         Ok(cuts.map(|cut| digits[cut].to_owned()).join("-"))
     }
 
-    /// Number of nodes (int).
+    /// Returns the number of nodes (int).
     #[getter]
     fn nodes(&self, py: Python<'_>) -> PyResult<u32> {
         Ok(self.opened(py)?.n_nodes())
     }
 
-    /// The ids of each partition (list of range).
+    /// Returns the ids of each partition (list of range).
     #[getter]
     fn parts<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let opened = self.opened(py)?;
@@ -106,13 +106,13 @@ impl Graph {
         ranges.map(|ids| range.call1((ids.start, ids.end))).collect()
     }
 
-    /// Number of stored in-edges (int); both directions of an undirected edge count.
+    /// Returns the number of stored in-edges (int); both directions of an undirected edge count.
     #[getter]
     fn edges(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.opened(py)?.n_edges())
     }
 
-    /// The committed version that gathers read (int). Servers that are not pinned are asked.
+    /// Returns the committed version that gathers read (int). Unpinned servers are asked.
     #[getter]
     fn version(&self, py: Python<'_>) -> PyResult<u32> {
         let opened = self.opened(py)?;
@@ -122,7 +122,7 @@ impl Graph {
         }
     }
 
-    /// The tensors by name, in the order of the import (dict of str to Tensor).
+    /// Returns the tensors by name, in the order of the import (dict of str to Tensor).
     #[getter]
     fn tensors<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let py = slf.py();
@@ -146,10 +146,10 @@ impl Graph {
 
     /// Gathers the rows of `ids`, in their order: (n, width), or (n,) for width 1.
     ///
-    /// ids: n integers in one dimension, as int64, int32, uint32, uint64 or a list; repeats
-    /// allowed. out: an array of exactly that shape and dtype, which is filled and returned. dtype:
-    /// "float32" for rows converted to it; None: as stored. bulk: servers favour throughput over
-    /// latency, and serve other requests first.
+    /// - ids: n integers in one dimension, as int64, int32, uint32, uint64 or a list, with repeats.
+    /// - out: an array of exactly that shape and dtype, which is filled and returned.
+    /// - dtype: "float32" for rows converted to it; None: as stored.
+    /// - bulk: servers favour throughput over latency, and serve other requests first.
     ///
     /// Raises IdError, UnknownTensorError, ShapeError, DtypeError, DamagedError.
     #[pyo3(signature = (tensor, ids, *, out=None, dtype=None, bulk=false))]
@@ -232,7 +232,7 @@ impl Graph {
 
     /// Replaces the rows of `ids`; durable when it returns, visible after `commit`.
     ///
-    /// rows: (n, width), or (n,) for width 1, of the tensor's dtype. Of a repeated id the last row
+    /// rows: (n, width), or (n,) for width 1, of the tensor's dtype. The last row of a repeated id
     /// is kept.
     ///
     /// Raises IdError, ShapeError, DtypeError, ReadOnlyError.
@@ -252,7 +252,7 @@ impl Graph {
 
     /// Commits all puts as a new version, which gathers then read; returns its number (int).
     ///
-    /// After an interrupt `version` tells whether the commit was completed.
+    /// After an interrupt `version` shows whether the commit was completed.
     fn commit(&self, py: Python<'_>) -> PyResult<u32> {
         let opened = self.opened(py)?;
         self.check_writable("commit")?;
@@ -326,10 +326,10 @@ impl Graph {
 
     /// Iterates over the batches of a schedule with the rows of `tensors`, prepared ahead: Batches.
     ///
-    /// worker: the worker whose batches they are. window: most batches that are loading or ready.
-    /// together: most batches under one read plan. policy: "oracle" retains the rows with the
-    /// nearest next use, "none" retains none. memory: bytes for rows of the first tensor; None: a
-    /// quarter of the free memory.
+    /// - worker: the worker whose batches they are.
+    /// - window, together: most batches that are loading or ready, and under one read plan.
+    /// - policy: "oracle" retains the rows with the nearest next use, "none" retains none.
+    /// - memory: bytes for rows of the first tensor; None: a quarter of the free memory.
     ///
     /// Raises UnknownTensorError, ScheduleError.
     #[pyo3(signature = (schedule, tensors, *, worker=0, window=16, together=8, policy="oracle",

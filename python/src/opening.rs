@@ -14,10 +14,10 @@ use crate::spec::{Cluster, Folder, Spec};
 
 /// Opens the graph in the folder `path`, for reading unless `writable`.
 ///
-/// version: the committed version to read (int); None: the newest one now.
-/// parts: the partitions to open (list of int); None: all on this machine.
-/// writable: takes the graph's lock, so that `put`, `commit` and `new_tensor` work.
-/// reader: how files are read: "auto", "mapped", "direct" or "pread".
+/// - version: the committed version to read (int); None: the newest one now.
+/// - parts: the partitions to open (list of int); None: all on this machine.
+/// - writable: takes the graph's lock, so that `put`, `commit` and `new_tensor` work.
+/// - reader: how files are read: "auto", "mapped", "direct" or "pread".
 ///
 /// Raises StoreError for a folder without a graph, DamagedError, VersionError, LockedError.
 #[pyfunction]
@@ -42,10 +42,10 @@ pub(crate) fn open(
 
 /// Connects to the servers of a graph: "HOST:PORT", "unix:PATH", or a map of servers.
 ///
-/// token_file, tls_ca, tls_cert, tls_key: paths, as for `lode`.
-/// deadline: seconds for each call (float).
-/// pin: reads the version that is committed now, whatever is committed later.
-/// topology: a folder of the same graph, for operations that need edges.
+/// - token_file, tls_ca, tls_cert, tls_key: paths, as for `lode`.
+/// - deadline: seconds for each call (float).
+/// - pin: reads the version that is committed now, whatever is committed later.
+/// - topology: a folder of the same graph, for operations that need edges.
 ///
 /// Raises ServerError, DeadlineError, VersionError.
 #[pyfunction]

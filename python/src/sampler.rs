@@ -19,8 +19,8 @@ use crate::signals;
 /// Samples the neighbours of nodes, hop by hop: each node draws once, in the hop after its
 /// discovery.
 ///
-/// The neighbours that a node draws depend on the seed of the call, the hop and the node alone,
-/// never on threads, workers or the order of calls. Pickled as the graph and the fan-outs.
+/// The neighbours that a node draws depend on the seed of the call, the hop and the node alone.
+/// Threads, workers and the order of calls change nothing. Pickled as the graph and the fan-outs.
 #[pyclass(frozen, module = "lodestore")]
 pub(crate) struct Sampler {
     graph: Py<Graph>,
@@ -47,10 +47,13 @@ impl Sampler {
 impl Sampler {
     /// Samples around `ids`: (node, row, col, edge, nodes_of_hop, edges_of_hop).
     ///
-    /// node: the discovered nodes, the distinct ids first. row, col: source and destination of each
-    /// edge, as positions in `node`. edge: its position in the row array of `Graph.csc`. All are
-    /// int64. nodes_of_hop: number of distinct ids, then of nodes that each hop discovered.
-    /// edges_of_hop: number of edges of each hop (lists of int).
+    /// - node: the discovered nodes, the distinct ids first.
+    /// - row, col: source and destination of each edge, as positions in `node`.
+    /// - edge: its position in the row array of `Graph.csc`.
+    /// - nodes_of_hop: number of distinct ids, then of nodes that each hop discovered.
+    /// - edges_of_hop: number of edges of each hop.
+    ///
+    /// The first four are int64 arrays, the others lists of int.
     #[pyo3(signature = (ids, seed=0))]
     fn sample<'py>(&self, ids: &Bound<'py, PyAny>, seed: u64) -> PyResult<Bound<'py, PyTuple>> {
         let py = ids.py();
@@ -92,13 +95,13 @@ impl Sampler {
         Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(repeats.max(1)))
     }
 
-    /// Neighbours for each hop, -1 for all of them (list of int).
+    /// Returns the neighbours for each hop, -1 for all of them (list of int).
     #[getter]
     fn fanout(&self) -> Vec<i64> {
         self.fanout.clone()
     }
 
-    /// The graph.
+    /// Returns the graph.
     #[getter]
     fn graph(&self, py: Python<'_>) -> Py<Graph> {
         self.graph.clone_ref(py)

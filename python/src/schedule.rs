@@ -69,31 +69,31 @@ impl Schedule {
 
 #[pymethods]
 impl Schedule {
-    /// Path of the file (pathlib.Path).
+    /// Returns the path of the file (pathlib.Path).
     #[getter]
     fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Number of epochs (int).
+    /// Returns the number of epochs (int).
     #[getter]
     fn epochs(&self) -> u32 {
         self.file.spec().epochs
     }
 
-    /// Number of workers (int).
+    /// Returns the number of workers (int).
     #[getter]
     fn workers(&self) -> u32 {
         self.file.spec().workers
     }
 
-    /// Most input nodes of a batch (int).
+    /// Returns the most input nodes of a batch (int).
     #[getter]
     fn max_nodes(&self) -> u32 {
         self.file.max_ids()
     }
 
-    /// Digest of the content (str), equal for equal arguments on every machine.
+    /// Returns the digest of the content (str), equal for equal arguments on every machine.
     #[getter]
     fn digest(&self) -> String {
         self.file.digest_hex()

@@ -97,25 +97,26 @@ fn is_number(index: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 #[pymethods]
 impl Tensor {
-    /// Name of the tensor (str).
+    /// Returns the name of the tensor (str).
     #[getter]
     fn name(&self) -> &str {
         &self.info.name
     }
 
-    /// Type of an element (numpy.dtype); bfloat16 without ml_dtypes is uint16, its bits.
+    /// Returns the type of an element (numpy.dtype); bfloat16 without ml_dtypes is uint16, its
+    /// bits.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         descr(py, self.info.dtype)
     }
 
-    /// Elements of a row (int).
+    /// Returns the number of elements of a row (int).
     #[getter]
     fn width(&self) -> u32 {
         self.info.width
     }
 
-    /// Shape of all rows: (nodes, width), or (nodes,) for width 1.
+    /// Returns the shape of all rows: (nodes, width), or (nodes,) for width 1.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let n_nodes = self.graph.get().opened(py)?.n_nodes();
@@ -125,7 +126,7 @@ impl Tensor {
         }
     }
 
-    /// The graph of the tensor.
+    /// Returns the graph of the tensor.
     #[getter]
     fn graph(&self, py: Python<'_>) -> Py<Graph> {
         self.graph.clone_ref(py)

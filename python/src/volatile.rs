@@ -142,10 +142,10 @@ impl Volatile {
 
     /// Pulls the rows of `ids` with the stamp `min_stamp` or a later one: (rows, stamps).
     ///
-    /// rows: (n, width), or (n,) for width 1; zeros for a row without such a stamp. stamps: int64
-    /// of shape (n,), -1 for these. wait: seconds to wait for rows (float), 0 by default; None:
-    /// until all have arrived. out: an array of exactly the shape and dtype of the rows, which is
-    /// filled and returned.
+    /// - rows: (n, width), or (n,) for width 1; zeros for a row without such a stamp.
+    /// - stamps: int64 of shape (n,), -1 for these.
+    /// - wait: seconds to wait for rows (float), 0 by default; None: until all have arrived.
+    /// - out: an array of exactly the shape and dtype of the rows, which is filled and returned.
     ///
     /// Raises IdError, UnknownTensorError, ShapeError, DtypeError.
     #[pyo3(signature = (tensor, ids, min_stamp=0, *, wait=Some(0.0), out=None))]
@@ -267,7 +267,7 @@ impl Publisher {
 
     /// Publishes `rows` as those of `ids` under `stamp`; every pull sees them when it returns.
     ///
-    /// rows: (n, width), or (n,) for width 1, of the tensor's dtype. Of a repeated id the last row
+    /// rows: (n, width), or (n,) for width 1, of the tensor's dtype. The last row of a repeated id
     /// is kept. After an error or an interrupt some rows may have been published.
     ///
     /// Raises IdError, ShapeError, DtypeError; VolatileError for rows that are not claimed, or have

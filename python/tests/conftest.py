@@ -86,14 +86,14 @@ def import_sample(
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
-    """The bits of bf16, rounded to the nearest, ties to even."""
+    """Returns the bits of bf16, rounded to the nearest, ties to even."""
     bits = values.view(np.uint32).astype(np.uint64)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 @pytest.fixture
 def arrays() -> dict[str, np.ndarray]:
-    """Edges, features and labels of a graph that is to be imported."""
+    """Returns edges, features and labels of a graph that is to be imported."""
     rng = np.random.default_rng(7)
     return {
         "edges": rng.integers(0, N_INPUT_NODES, (2, 3000)),
@@ -104,7 +104,10 @@ def arrays() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c_interrupts() -> None:
-    """A shell's job in the background has SIGINT ignored, and Python then installs no handler."""
+    """Installs the handler of SIGINT.
+
+    A shell's job in the background ignores SIGINT, and Python then installs no handler.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -122,7 +125,7 @@ def graph(sample: Sample) -> Iterator[lodestore.Graph]:
 
 @pytest.fixture
 def copied(sample: Sample, tmp_path: Path) -> Sample:
-    """A graph of the test's own, to be written or damaged."""
+    """Returns a graph of the test's own, to be written or damaged."""
     path = tmp_path / "own"
     shutil.copytree(sample.path, path)
     return Sample(path, sample.rows, sample.external, sample.edges, sample.splits)
@@ -181,7 +184,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[Server, str]]]:
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """A folder with the certificate of an authority, and with one for 127.0.0.1 and its key."""
+    """Makes a folder with certificates of an authority and for 127.0.0.1, and its key."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 
 def interface() -> Any:
-    """The classes of dgl.graphbolt that the adapter uses, with the behaviour that it relies on."""
+    """Returns the classes of dgl.graphbolt that the adapter uses, as far as it relies on them."""
     graphbolt: Any = types.ModuleType("dgl.graphbolt")
 
     class Feature:

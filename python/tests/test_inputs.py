@@ -220,7 +220,7 @@ def test_files_of_torch_that_hold_other_things(
 
 
 def masks(torch: Any) -> dict[str, Any]:
-    """Three splits that do not overlap, and nodes of none."""
+    """Returns three splits that do not overlap, and leave some nodes out."""
     of_node = torch.arange(N_NODES) % 5
     return {"train_mask": of_node == 0, "val_mask": of_node == 1, "test_mask": of_node == 2}
 

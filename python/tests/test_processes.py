@@ -22,7 +22,7 @@ DEADLINE = 60
 
 
 def gathered(graph: lodestore.Graph, ids: np.ndarray, results: Any) -> None:
-    """In the child: rows in both ways, or the error."""
+    """Sends rows gathered in both ways, or the error, from the child."""
     try:
         rows = graph["feat"][ids]
         later = graph.submit("feat", ids).result(20)
@@ -159,7 +159,7 @@ def test_a_forked_writer_raises_and_says_what_to_do(copied: Sample, sample: Samp
         # A view of the writer's files is the writer's.
         kind, words, _ = in_child("fork", graph.at(1), ids)
         assert kind == "LockedError", words
-        # What was open for reading before the fork serves the child.
+        # A graph that was open for reading before the fork serves the child.
         kind, first, _ = in_child("fork", read, ids)
         assert kind == "rows", first
         assert first == sample.rows["feat"][ids].tobytes()

@@ -1,4 +1,4 @@
-"""What PyG's tests of stores and custom loaders promise, over a graph with all of its features.
+"""Promises of PyG's tests of stores and custom loaders, over a graph with all of its features.
 
 PyG's own files are in `third_party/pytorch_geometric`.
 """
@@ -167,7 +167,7 @@ def test_whole_neighbourhoods_are_those_of_data(
 
 @pytest.fixture
 def torch_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator of torch-sparse that PyG's own sampler calls, in Python."""
+    """Replaces the operator of torch-sparse that PyG's own sampler calls by one in Python."""
     operators = torch.ops.torch_sparse
     monkeypatch.setattr(operators, "neighbor_sample", neighbor_sample, raising=False)
     monkeypatch.setattr(pyg.typing, "WITH_TORCH_SPARSE", True)

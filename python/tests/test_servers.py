@@ -117,7 +117,7 @@ def test_a_server_that_goes_away_in_the_middle_of_a_schedule(
     for batch in taken:
         assert np.array_equal(batch["feat"], sample.rows["feat"][batch.nodes])
     assert threading.active_count() == threads
-    # The process goes on with other servers, and from the batch where it was.
+    # The process continues with other servers, from the batch where it was.
     _, address = serve(sample.path)
     with lodestore.connect(address) as graph:
         batches = graph.iterate(schedule, ["feat", "label"])

@@ -31,7 +31,7 @@ class _Nodes:
 def neighbor_sample(
     colptr: Any, row: Any, seed: Any, num_neighbors: Sequence[int], replace: bool, directed: bool
 ) -> tuple[Any, Any, Any, Any]:
-    """All neighbours hop by hop."""
+    """Returns all neighbours hop by hop."""
     relation = ("", "", "")
     found = hetero_neighbor_sample(
         [""],
@@ -58,7 +58,7 @@ def hetero_neighbor_sample(
     replace: bool,
     directed: bool,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """All neighbours hop by hop, by types of nodes and edges."""
+    """Returns all neighbours hop by hop, by types of nodes and edges."""
     numbers = [number for of_type in num_neighbors.values() for number in of_type]
     assert not replace and directed and all(number == -1 for number in numbers)
     none = torch.empty(0, dtype=torch.int64)

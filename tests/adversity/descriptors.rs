@@ -9,7 +9,7 @@ use crate::support::graph::Source;
 use crate::support::process::{Finished, finish, lode_line};
 use crate::support::write_npy;
 
-/// `lode` with at most this many open files, and none but the standard three at its start.
+/// Runs `lode` with at most `n_files` open files, and none but the standard three at its start.
 fn limited(n_files: u32, line: &str) -> Finished {
     let mut command = Command::new("sh");
     let inherited = "for fd in 3 4 5 6 7 8 9; do eval \"exec $fd>&-\"; done";

@@ -132,13 +132,13 @@ fn compact(live: &GraphHandle) -> Result<(), StoreError> {
     .map(drop)
 }
 
-/// The error names a file of the graph, and says that there is no room.
+/// Asserts that the error names a file of the graph, and says that there is no room.
 fn assert_full(graph: &Path, error: &StoreError) {
     assert!(error.file().is_some_and(|file| file.starts_with(graph)), "{error}");
     assert!(error.to_string().contains("No space left on device"), "{error}");
 }
 
-/// Later than the next look for room.
+/// Waits until after the next look for room.
 fn wait_for_a_look() {
     std::thread::sleep(Duration::from_millis(1100));
 }
@@ -157,7 +157,7 @@ fn is_refused(on: &OnDisk, live: &Arc<GraphHandle>) {
     on.check(live);
 }
 
-/// With room the same process continues, and what failed never comes back.
+/// Asserts that with room the same process continues, and what failed never comes back.
 fn continues(mut on: OnDisk, live: Arc<GraphHandle>, failed: u32) {
     is_refused(&on, &live);
     on.disk.empty();

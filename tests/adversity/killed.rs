@@ -1,7 +1,7 @@
 //! A graph whose process is killed while threads of it put, commit, compact and gather.
 //!
-//! A writer has nodes of its own and puts turn after turn, so that what a graph may hold follows
-//! from one number per writer: the turns that are in it.
+//! A writer has nodes of its own and puts turn after turn. So one number per writer, the turns that
+//! are in the graph, says what it may hold.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -26,7 +26,7 @@ const FIRST_TURNS: &str = "LODE_TEST_FIRST_TURNS";
 /// Longest time for a child to open the graph.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// By node, the turn that its row is of.
+/// Turn of each node's row.
 type Turns = Vec<u32>;
 
 /// Not a test of its own: the process that is killed.
@@ -63,7 +63,7 @@ struct Told {
 }
 
 impl Told {
-    /// From a child's lines; `first` are its first turns.
+    /// Reads a child's lines; `first` are its first turns.
     fn new(lines: &[String], first: &[u32]) -> Self {
         let mut told = Self { puts: std::array::from_fn(|w| first[w] - 1), ..Self::default() };
         let mut at_begin = told.puts;
@@ -140,8 +140,8 @@ impl Known {
         })
     }
 
-    /// The rows of the newest versions before anything else is committed: in each partition those
-    /// after one of a writer's turns, none before the last acknowledged commit.
+    /// Checks the rows of the newest versions before anything else is committed. In each partition
+    /// they are those after one of a writer's turns, none before the last acknowledged commit.
     fn check_visible(&self, found: &Turns, told: &Told) {
         let none = std::array::from_fn(|w| self.next_turns[w] - 1);
         let least = told.commits.last_key_value().map_or(none, |(_, [least, _])| *least);
@@ -160,7 +160,8 @@ impl Known {
         }
     }
 
-    /// All rows after a commit: every acknowledged turn, and one more in each partition or not.
+    /// Checks all rows after a commit. They have every acknowledged turn, and in each partition one
+    /// more or none.
     fn check_latest(&self, found: &Turns, told: &Told) {
         for writer in 0..N_WRITERS {
             let (first, last) = (self.next_turns[writer as usize], told.puts[writer as usize]);
@@ -176,7 +177,7 @@ impl Known {
         }
     }
 
-    /// An acknowledged version: for each writer the rows after one of its turns, everywhere.
+    /// Checks an acknowledged version: for each writer the rows after one of its turns, everywhere.
     fn check_version(&self, version: u32, found: &Turns, told: &Told) {
         let [least, most] = told.commits[&version];
         for writer in 0..N_WRITERS {

@@ -21,13 +21,13 @@ pub(crate) const ROW_BYTES: usize = WIDTH as usize * 4;
 /// Commits to one compaction.
 const COMMITS_PER_COMPACTION: u32 = 4;
 
-/// The nodes of a writer's turn: its own, each once.
+/// Returns the nodes of a writer's turn: its own, each once.
 pub(crate) fn nodes_of(writer: u32, turn: u32) -> impl Iterator<Item = NodeId> {
     let n_rows = [1, 30, 400][turn as usize % 3];
     (0..n_rows).map(move |i| NodeId((turn * 131 + i) * N_WRITERS % N_NODES + writer))
 }
 
-/// The row of `node` that was put at a turn.
+/// Returns the row of `node` that was put at a turn.
 pub(crate) fn put_row(node: NodeId, turn: u32) -> Vec<u8> {
     [node.0, turn].repeat(WIDTH as usize / 2).iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -74,7 +74,7 @@ fn commit(live: &GraphHandle) {
     }
 }
 
-/// Rows never get older, and each is whole.
+/// Gathers until the process ends. Rows never get older, and each is whole.
 fn gather(live: &Arc<GraphHandle>) {
     let store = EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap();
     let (mut numbers, mut newest) = (Numbers(5), vec![0; N_NODES as usize]);
@@ -87,7 +87,7 @@ fn gather(live: &Arc<GraphHandle>) {
     }
 }
 
-/// The turn that each node's row is of, 0 for the import's.
+/// Returns the turn of each node's row, 0 for the import's.
 ///
 /// # Panics
 /// When a row is not whole, or another node's.
@@ -105,13 +105,13 @@ pub(crate) fn turns(store: &EmbeddedStore, ids: &[NodeId]) -> Vec<u32> {
     ids.iter().zip(rows.chunks_exact(ROW_BYTES)).map(turn).collect()
 }
 
-/// The partition of each node.
+/// Returns the partition of each node.
 pub(crate) fn parts(book: &PartitionBook) -> Vec<usize> {
     let part = |node| book.locate(NodeId(node)).unwrap().0.index();
     (0..N_NODES).map(part).collect()
 }
 
-/// One line in one write, past the capture of tests: the process may end after any.
+/// Prints one line in one write, past the capture of tests: the process may end after any.
 fn tell(line: &str) {
     let mut stdout = io::stdout().lock();
     stdout.write_all(format!("{line}\n").as_bytes()).and_then(|()| stdout.flush()).unwrap();

@@ -15,7 +15,7 @@ use crate::support::process::{Finished, finish};
 /// Runs `lode serve` in a process that has given something up, and waits for its end.
 fn serve_after(scenario: &str, graph: &Path) -> Finished {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["without_rings::gives_something_up_and_serves", "--exact", "--ignored"]);
+    command.args(["without_rings::gives_up_something_and_serves", "--exact", "--ignored"]);
     command.args(["--nocapture", "--test-threads=1"]);
     command.env("LODE_TEST_SCENARIO", scenario).env("LODE_TEST_FOLDER", graph);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -25,7 +25,7 @@ fn serve_after(scenario: &str, graph: &Path) -> Finished {
 /// Not a test of its own: what the processes of the other tests do.
 #[test]
 #[ignore = "the others run it, each in a process of its own"]
-fn gives_something_up_and_serves() {
+fn gives_up_something_and_serves() {
     let Some((scenario, graph)) = child::own() else { return };
     match scenario.as_str() {
         "setup refused" => refuse(&[libc::SYS_io_uring_setup], libc::EPERM),

@@ -1,4 +1,4 @@
-//! Peers that die, lie, or ask for nonsense.
+//! Peers that die, send false data, or ask for nonsense.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -74,7 +74,7 @@ fn each_commit_is_published_and_the_next_start_publishes_what_is_left() {
         wait_for("the commit is published", || home.published() == version);
     }
     wait_for("stat says so", || stat(&server)["published_version"] == 4);
-    // What cannot be uploaded stays here, and is counted.
+    // Files that cannot be uploaded stay here, and are counted.
     let chunks = home.bucket().join("part-001/chunks");
     let aside = home.path("aside");
     fs::rename(&chunks, &aside).unwrap();
@@ -128,7 +128,7 @@ fn a_writer_that_was_taken_over_takes_no_more_puts_and_does_not_start_again() {
     });
     // It answers reads, and says what is wrong.
     assert_eq!(stat(&first)["writable"], false);
-    // What it may have committed meanwhile is not published.
+    // Its later commits, if any, are not published.
     home.put_through(&second.address, 4).succeeded();
     let version = version_of(&second);
     wait_for("the second one publishes", || home.published() == version);
@@ -378,7 +378,7 @@ fn a_take_over_of_no_partition_takes_none_and_needs_its_flags() {
     let with = |more: &[&str]| lode(serve.iter().chain(more));
     with(&["--publish", &home.url()]).failed(2, &["--publish needs --writable"]);
     with(&["--writable", "--take-over"]).failed(2, &["--take-over needs --publish"]);
-    // Of a folder that another process follows nothing is taken.
+    // Nothing is taken from a folder that another process follows.
     let dir = home.path("follower");
     let follower = home.follow(&dir, "").unwrap();
     wait_for("both partitions are here", || dir.join("part-001").exists());

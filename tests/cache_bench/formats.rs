@@ -11,7 +11,7 @@ use crate::support::process::lode_line;
 use crate::support::write_npy;
 use crate::traces::{arrays, batches, bench, counts, file, name, write};
 
-/// oracleGeneral: u32 time, u64 object, u32 size, i64 next access; packed.
+/// Returns a trace in oracleGeneral: u32 time, u64 object, u32 size, i64 next access; packed.
 fn oracle_general(objects: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let record = |object: u64| {
         let mut bytes = vec![1, 0, 0, 0];
@@ -23,7 +23,7 @@ fn oracle_general(objects: impl IntoIterator<Item = u64>) -> Vec<u8> {
     objects.into_iter().flat_map(record).collect()
 }
 
-/// An archive as `numpy.savez` and `numpy.savez_compressed` write it.
+/// Writes an archive as `numpy.savez` and `numpy.savez_compressed` do.
 fn npz(path: &Path, batches: &[Vec<u32>], method: CompressionMethod) {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), batches);

@@ -75,8 +75,8 @@ fn halos_and_neighbours_of_a_graph_are_traces() {
     // A loop longer than the cache: what keeps rows by how many partitions need them wins.
     assert!(hits("overlap").iter().zip(hits("fifo")).all(|(&jaca, fifo)| jaca > fifo));
 
-    // A tier for each partition before one of the host, and a row at a time: a policy that keeps
-    // rows of a loop in the order of arrival keeps none that comes again.
+    // A tier for each partition before one of the host, and a row at a time. A policy that keeps
+    // rows of a loop in the order of arrival keeps none that is used again.
     let row_by_row = generate("--kind halos --epochs 3 --batch 1");
     assert_eq!(row_by_row["accesses"], halos["accesses"]);
     assert_eq!(row_by_row["batches"].as_u64().unwrap() % (3 * 4), 0);
@@ -90,7 +90,7 @@ fn halos_and_neighbours_of_a_graph_are_traces() {
         assert!(number("hits") > 0 || result["policy"] == "fifo", "{result}");
     }
     assert_eq!(results.iter().filter(|result| result["devices"] == 4).count(), 2 * 2);
-    // What more partitions need is asked for more often (CaPGNN, Fig. 14).
+    // Rows that more partitions need are pulled more often (CaPGNN, Fig. 14).
     let line = "--capacities 20% --policies overlap --lowest-overlap";
     let report = bench(&trace, line).succeeded().json();
     let results = report["results"].as_array().unwrap();

@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::support::process::lode_line;
 use crate::traces::{batches, bench, counts, figure, name, write};
 
-/// Hits of a list of rows, the first to go first, that a batch does not take from itself.
+/// Returns the hits of a list of rows, the first to go first, that a batch does not take from
+/// itself.
 fn naive_hits(batches: &[Vec<u32>], n_rows: usize, moves_hits: bool) -> u64 {
     let (mut rows, mut n_hits) = (Vec::<u32>::new(), 0);
     for batch in batches {
@@ -55,7 +56,7 @@ const PINNED_LRU: [u64; 3] = [745, 1678, 3454];
 const PINNED_ORACLE: [u64; 3] = [2055, 3091, 4096];
 
 /// Misses of the Python package `libcachesim` 0.3.5 on the same accesses, one by one, with objects
-/// of one byte: another's programs, so that a rule that all of ours misread would show.
+/// of one byte. It is another project's, and so shows a rule that all of ours misread.
 #[test]
 fn misses_are_those_of_libcachesim() {
     const MISSES: [(u64, [u64; 4]); 3] = [
@@ -89,7 +90,8 @@ fn the_number_of_threads_changes_nothing() {
     assert_eq!(run(1), run(2));
 }
 
-/// Nothing moves fewer rows than the optimum; without rows ahead nothing hits more often.
+/// Asserts that nothing moves fewer rows than the optimum, and that without rows ahead nothing hits
+/// more often.
 fn assert_optimum_is_upper(report: &Value) {
     for result in report["results"].as_array().unwrap() {
         let rows = result["capacity_rows"].as_u64().unwrap();

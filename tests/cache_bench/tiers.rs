@@ -33,7 +33,7 @@ fn two_tiers_are_compared_with_the_optimum_of_both() {
             let is_shadow = inclusion == "inclusive"
                 && number(result, "host_rows") < number(result, "device_rows");
             assert!(above > 0 && (below > 0 || is_shadow), "{result}");
-            // What is planned for the device never leaves it.
+            // Rows that are planned for the device never leave it.
             let moves_down = inclusion == "exclusive" && result["policy"] != "frequency";
             assert_eq!(moves_down, number(result, "demotions") > 0, "{result}");
         }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::process::{Finished, lode};
 use crate::support::{Numbers, write_npy};
 
-/// Batches in which few rows are asked for often, none of them twice in a batch.
+/// Returns batches in which few rows are often used, none of them twice in a batch.
 pub(crate) fn batches() -> Vec<Vec<u32>> {
     let mut numbers = Numbers(3);
     let batch = |_| {
@@ -54,7 +54,7 @@ pub(crate) fn bench<S: AsRef<str>>(trace: &[S], more: &str) -> Finished {
     lode(args)
 }
 
-/// The results, without what differs from run to run.
+/// Returns the results, without what differs from run to run.
 pub(crate) fn counts(report: &Value) -> Vec<Value> {
     let mut results = report["results"].as_array().unwrap().clone();
     for result in &mut results {
@@ -64,14 +64,14 @@ pub(crate) fn counts(report: &Value) -> Vec<Value> {
     results
 }
 
-/// The figure `key` of one policy at one capacity.
+/// Returns the figure `key` of one policy at one capacity.
 pub(crate) fn figure(report: &Value, policy: &str, rows: u64, key: &str) -> u64 {
     let results = report["results"].as_array().unwrap();
     let own = results.iter().find(|r| r["policy"] == policy && r["capacity_rows"] == rows);
     own.unwrap_or_else(|| panic!("no {policy} at {rows} rows"))[key].as_u64().unwrap()
 }
 
-/// A file in a folder of its own.
+/// Writes a file in a folder, and returns its path.
 pub(crate) fn file(dir: &Path, file: &str, bytes: &[u8]) -> PathBuf {
     let path = dir.join(file);
     std::fs::write(&path, bytes).unwrap();

@@ -24,7 +24,7 @@ impl Engine {
         Some(this.started())
     }
 
-    /// One that does not run yet, although its place is known.
+    /// Returns one that does not run yet, although its place is known.
     pub(crate) fn prepared() -> Option<Self> {
         let version = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
         assert!(
@@ -69,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// As servers and clients receive it.
+    /// Returns the map of servers, as servers and clients receive it.
     pub(crate) fn map(&self) -> String {
         format!("etcd:127.0.0.1:{}/test", self.ports[0])
     }
@@ -80,7 +80,7 @@ impl Engine {
         self.ask("kv/put", &json!({"key": key, "value": STANDARD.encode(value)}));
     }
 
-    /// Values of the keys of servers.
+    /// Returns the values of the keys of servers.
     pub(crate) fn servers(&self) -> Vec<Value> {
         let (key, end) = (STANDARD.encode("test/servers/"), STANDARD.encode("test/servers0"));
         let found = self.ask("kv/range", &json!({"key": key, "range_end": end}));

@@ -267,7 +267,7 @@ fn forks_within_a_pull(client: &Client, truth: &Truth) {
     }
 }
 
-/// A client that a child drops, and then its parent while another child lives.
+/// Checks a client that a child drops, and then its parent while another child lives.
 pub(crate) fn leaves_in_a_child(way: &str) {
     let scene = Scene::new(way);
     let mut client = Some(scene.connect());

@@ -69,7 +69,7 @@ pub(crate) fn forks_while_it_writes() {
                     if thread == 0 && turn % 4 == 3 {
                         busy.commit_version().unwrap();
                     }
-                    // The forking thread may have heard enough.
+                    // The forking thread may have stopped receiving.
                     let _ = said.send(());
                 }
             });
@@ -129,7 +129,7 @@ pub(crate) fn forks_while_it_writes() {
     assert_eq!(row(&EmbeddedStore::open(&dirs[0], None).unwrap(), 599).unwrap(), [77; ROW_BYTES]);
 }
 
-/// A graph that its parent writes to cannot be opened for writing in a child.
+/// Asserts that a graph that the parent writes to cannot be opened for writing in a child.
 fn is_taken(dir: &Path) {
     let refused = open(dir).map(drop).unwrap_err();
     assert!(matches!(refused, StoreError::Locked { .. }), "{refused}");
@@ -155,7 +155,8 @@ pub(crate) fn closes_while_a_child_lives() {
     drop((live, child));
 }
 
-/// Children of one thread put one after the other, each with what it has of the parent's memory.
+/// Checks children of one thread that put one after the other, each with what it has of the
+/// parent's memory.
 pub(crate) fn puts_in_children() {
     let source = Source::random(N_NODES, 900);
     let graph = source.import("graph", 1, "range");

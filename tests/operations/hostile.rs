@@ -1,4 +1,4 @@
-//! Peers of the metrics port that lie, dawdle, or come in numbers.
+//! Peers of the metrics port that send nonsense, are slow, or come in numbers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -124,7 +124,7 @@ fn peers_that_dawdle_keep_no_other_out_and_are_cut_off() {
     for _ in 0..10 {
         let asked = Instant::now();
         assert_eq!(get(at, "/healthz").status, 200);
-        // Those that dawdle have 5 s.
+        // Slow ones have 5 s.
         assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     }
     // The last of them are still open, until their time is over.

@@ -54,7 +54,7 @@ impl Scrape {
         *self.0.get(sample).unwrap_or_else(|| panic!("no {sample} in {:#?}", self.0))
     }
 
-    /// Over all shards.
+    /// Returns the sum over all shards.
     fn sum(&self, name: &str) -> f64 {
         let prefix = format!("{name}{{shard=");
         self.0.iter().filter(|(sample, _)| sample.starts_with(&prefix)).map(|(_, n)| n).sum()
@@ -66,7 +66,7 @@ fn tensor(connection: &mut PlainConnection, name: &str) -> u16 {
     tensors.iter().position(|tensor| tensor.name == name).unwrap() as u16
 }
 
-/// Waits for what shards tell ten times a second.
+/// Waits for figures that shards publish ten times a second.
 fn until(metrics: &str, holds: impl Fn(&Scrape) -> bool) -> Scrape {
     let end = Instant::now() + Duration::from_secs(10);
     loop {

@@ -22,7 +22,7 @@ pub(crate) struct Driven {
 }
 
 impl Driven {
-    /// `None`, and a line that says so, where there is no `chromedriver`.
+    /// Starts a browser; `None`, and a line that says so, where there is no `chromedriver`.
     pub(crate) fn start(profile: &str) -> Option<Self> {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = free.local_addr().unwrap().port();
@@ -61,7 +61,7 @@ impl Driven {
         until(&format!("{selector}: {text:?}"), || (self.text(selector)? == text).then_some(()));
     }
 
-    /// Text of what a selector finds, as a person sees it.
+    /// Returns the text of the element of a selector, as a person sees it.
     pub(crate) fn text(&self, selector: &str) -> Option<String> {
         let path = format!("{}{}/text", self.session, self.element(selector)?);
         Some(self.ask("GET", &path, &Value::Null)?.as_str().unwrap().to_owned())
@@ -103,7 +103,7 @@ impl Drop for Driven {
     }
 }
 
-/// One answer of a driver, which keeps its connections: its body, if it is no refusal.
+/// Returns the body of one answer, unless it is a refusal. The driver keeps its connections.
 fn take_answer(stream: &mut impl BufRead) -> Option<Value> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {

@@ -34,7 +34,7 @@ impl Served {
         Serving::start(&self.graph, &format!("--listen 127.0.0.1:0 --shards 2 {more}"))
     }
 
-    /// `lode put --connect` of new rows for some external ids.
+    /// Runs `lode put --connect` with new rows for some external ids.
     fn put(&mut self, to: &[&str], ids: &[u32], seed: u64, more: &[&str]) -> Finished {
         let mut numbers = Numbers(seed);
         let rows: Vec<[f32; 13]> =
@@ -57,12 +57,12 @@ impl Served {
         finished
     }
 
-    /// Everything that was put is committed.
+    /// Records that everything that was put is committed.
     fn committed(&mut self) {
         self.put.drain(..).for_each(|(id, row)| self.feat[id as usize] = row);
     }
 
-    /// Every row, through the servers at `from` or, if there are none, from the files.
+    /// Checks every row, through the servers at `from` or, if there are none, from the files.
     fn check(&self, from: &[&str]) {
         let (ids, out) = (self.source.file("all.npy"), self.source.file("out.npy"));
         write_npy(&ids, NpyType::U32, &[u64::from(N_NODES)], &(0..N_NODES).collect::<Vec<_>>());

@@ -1,5 +1,6 @@
-//! Servers that are killed while clients put, commit and compact: after each restart every row of
-//! an acknowledged commit is there, whole, and of an acknowledged put after the next commit.
+//! Servers that are killed while clients put, commit and compact. After each restart every row of
+//! an acknowledged commit is there, whole. After the next commit so is every row of an acknowledged
+//! put.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -137,7 +138,7 @@ fn load_and_kill(graph: &Path, after: Duration, told: &Told) {
     });
 }
 
-/// Checks that every row is its last committed one or a later one that was tried; after a commit
+/// Checks that every row is its last committed one or a later one that was tried. After a commit
 /// every row that was acknowledged is there.
 fn check(graph: &Path, told: &Told) -> u32 {
     let server = Serving::start(graph, "--writable --insecure --listen 127.0.0.1:0 --shards 2");

@@ -1,5 +1,6 @@
-//! Rows that are put, committed and compacted while clients compare every row: pinned ones see one
-//! version to its last bit and are never refused, others see every commit that was acknowledged.
+//! Rows that are put, committed and compacted while clients compare every row. Pinned clients see
+//! one version to its last bit and are never refused. Others see every commit that was
+//! acknowledged.
 //!
 //! One writer commits each turn on its own, so that a version is known from the newest turn in it.
 
@@ -74,7 +75,7 @@ fn turn_of(node: NodeId, row: &[u8]) -> u32 {
     turn
 }
 
-/// By node, the last turn up to `turn` that has put it.
+/// Returns for each node the last turn up to `turn` that has put it.
 fn turns_after(turn: u32) -> Vec<u32> {
     let mut turns = vec![0; N_NODES as usize];
     (1..=turn).for_each(|turn| nodes_of(turn).for_each(|node| turns[node.index()] = turn));
@@ -153,8 +154,8 @@ impl State {
         }
     }
 
-    /// Pulls the newest rows: none older than a commit that was acknowledged before, none that was
-    /// not put, and none older than the reader has seen.
+    /// Pulls the newest rows. None is older than a commit that was acknowledged before, or than the
+    /// reader has seen. None is one that was not put.
     fn read_newest(&self, client: &Client, kind: PullKind) {
         let _end = EndOnDrop(self);
         let ids = all_nodes();

@@ -52,7 +52,7 @@ fn a_request_that_waited_past_its_deadline_is_dropped_before_work_is_done_for_it
     let sent = || metric(&server, "lodestore_sent_rows_total");
     wait_until("what was sent is counted", || sent() == 10_000.0);
     let served = metric(&server, "lodestore_sent_rows_total");
-    // All of them lie in the socket while the server stalls.
+    // All of them are in the socket while the server stalls.
     stand_still(&server);
     for _ in 0..5 {
         client.send(&request(300), &ids);

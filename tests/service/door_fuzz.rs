@@ -1,4 +1,4 @@
-//! Strangers who know how one is let in, and get it wrong: hellos, tokens, handshakes of TLS.
+//! Strangers that know the handshake, and get it wrong: hellos, tokens, handshakes of TLS.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -103,7 +103,8 @@ fn liars_at_the_door_do_no_harm() {
     }
 }
 
-/// One connection with a greeting that is wrong somewhere, or is followed by what does not belong.
+/// Makes a connection with a greeting that is wrong somewhere, or is followed by what does not
+/// belong.
 fn lie(address: &str, greeting: &[u8], numbers: &mut Numbers) {
     let mut bytes = greeting.to_vec();
     let len = bytes.len() as u32;

@@ -357,7 +357,8 @@ fn a_server_that_is_down_at_the_start_is_done_without_where_another_has_its_rows
         if address.to_string() == late_address),
         "{error}"
     );
-    // It comes, and has what the other has no more: both who finds that out and who knows it wait.
+    // It comes, and has what the other has no more. Both clients wait: the one that finds that out
+    // and the one that knows it.
     let late = thread::scope(|scope| {
         scope.spawn(|| pull(&client, &truth, &ids).unwrap());
         thread::sleep(Duration::from_millis(1500));

@@ -1,9 +1,9 @@
 //! A live server and clients that know the wire and break it: heads, lengths, ids, order, half
-//! frames, garbage, over TCP and over a Unix socket with memory to share. The seeds are always the
+//! frames, garbage. They use TCP, and a Unix socket with memory to share. The seeds are always the
 //! same.
 //!
-//! A forged message ends its connection, so that later ones are never read: each comes after a run
-//! of messages that can be. The server reports itself how many were read.
+//! A forged message ends its connection, so later ones are never read. So each comes after a run of
+//! messages that can be read. The server reports itself how many were read.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -53,7 +53,7 @@ fn liars_do_a_live_server_no_harm() {
     let truth = Truth::new(&source, &client);
     let (n_sent, n_honest) = (AtomicU64::new(0), AtomicU64::new(0));
     let is_over = AtomicBool::new(false);
-    // Of an honest pull each shard may have had a part.
+    // Each shard may have had a part of an honest pull.
     let n_read = || {
         let honest = 2 * n_honest.load(Ordering::Relaxed);
         let n_requests = metric(&server, "lodestore_requests_total") as u64;
@@ -130,7 +130,7 @@ pub(crate) fn pull_honestly(client: &Client, truth: &Truth<'_>, numbers: &mut Nu
     assert!(out == expected, "wrong rows of {tensor}");
 }
 
-/// One that knows the wire.
+/// Client that knows the wire and breaks it.
 struct Liar {
     address: String,
     unix: PathBuf,
@@ -255,7 +255,7 @@ impl Liar {
                     bytes[at] ^= 1 << self.numbers.below(8);
                 }
             }
-            // A word of the head that is what pointers and lists lie with.
+            // A word of the head, where pointers and lists are.
             2 if head_end > start + PREFIX_BYTES + 8 => {
                 let words = (head_end - start - PREFIX_BYTES) / 8;
                 let at = start + PREFIX_BYTES + 8 * self.numbers.below(words as u32) as usize;
@@ -270,7 +270,7 @@ impl Liar {
         }
     }
 
-    /// Does as [`Self::body`], and what a server may hear once or in its place only.
+    /// Does as [`Self::body`], with requests that a server accepts once or in their place only.
     fn any_body(&mut self) -> (RequestBody, usize) {
         match self.numbers.below(8) {
             0 => {

@@ -21,9 +21,9 @@ fn load(address: &str, more: &str) -> Value {
     lode_line(&line).succeeded().json()
 }
 
-/// Four times as many requests as are answered at the peak, whatever becomes of those before: the
-/// share of the peak that is answered, and how many were refused; `None` if the generator could not
-/// keep up.
+/// Sends four times as many requests as are answered at the peak, whatever becomes of those before.
+/// Returns the share of the peak that is answered, and how many were refused. Returns `None` if the
+/// generator could not keep up.
 fn at_four_times_the_peak(address: &str) -> Option<(f64, u64)> {
     let peak = load(address, "--connections 48 --duration 2 --warm-up 0.7");
     let per_second = 4.0 * rows_per_second(&peak) / 5000.0;
@@ -33,7 +33,7 @@ fn at_four_times_the_peak(address: &str) -> Option<(f64, u64)> {
     let errors = report["errors"].as_object().unwrap();
     let known = ["overloaded", "late", "deadline"];
     assert!(errors.keys().all(|kind| known.contains(&kind.as_str())), "{report}");
-    // It is an open loop, if no clock of the generator stood still.
+    // The loop is open only if the generator kept up.
     let due = report["due"].as_f64().unwrap() / report["seconds"].as_f64().unwrap();
     if due <= 0.8 * per_second {
         println!("{due} of {per_second} requests per second were due");
@@ -67,7 +67,8 @@ fn four_times_what_it_can_do_leaves_most_of_the_rows_and_the_memory_bounded() {
     }
     assert!(n_refused > 0, "there was room for all of it");
     assert!(best >= floor, "goodput is {best} of the peak");
-    // What requests hold, what is kept for the next, and a program with its libraries.
+    // The bytes that requests hold, the buffers kept for the next, and a program with its
+    // libraries.
     let rss = rss_bytes(server.child.id());
     assert!(rss < (64 + 32 + 150) << 20, "{rss} bytes");
     let in_flight = || crate::metric(&server, "lodestore_in_flight_bytes");
@@ -135,7 +136,7 @@ fn a_reader_below_the_least_rate_is_cut_off() {
     server.stop();
 }
 
-/// A connection that sends bytes for as long as they are taken; what is answered is thrown away.
+/// Sends bytes on a connection for as long as they are taken, and throws the answers away.
 fn flood(address: &str, bytes: Vec<u8>) {
     let mut writer = PlainConnection::open(address).stream;
     let mut reader = writer.try_clone().unwrap();

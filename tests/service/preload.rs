@@ -28,7 +28,7 @@ fn wait_until_loaded(server: &Serving) {
     wait_until("all is loaded", || get(&server.metrics, "/readyz").body == "ready\n");
 }
 
-/// Bytes that were loaded ahead; all that were to be.
+/// Returns the bytes that were loaded ahead, and asserts that they are all that were to be.
 fn preloaded(server: &Serving) -> f64 {
     let done = metric(server, "lodestore_preloaded_bytes");
     assert_eq!(done, metric(server, "lodestore_preload_bytes"));

@@ -76,8 +76,9 @@ fn sync_passes_bulk(more: &str) {
     let n_sent = || metric(&server, "lodestore_sent_rows_total");
     let before = n_sent();
     wait_until("bulk goes", || n_sent() > before + 100_000.0);
-    // The same rows of the same server at the same time, once as a batch and once as bulk
-    // among other bulk: others use the machine too, and both alike. The best of a few looks.
+    // The same rows of the same server at the same time, once as a batch and once as bulk among
+    // other bulk. Other programs use the machine too, and affect both alike. The best of a few
+    // looks.
     let mut best = f64::MAX;
     for _ in 0..5 {
         let as_bulk = half_take(&client, PullKind::Vector, Duration::from_secs(1));

@@ -62,8 +62,8 @@ fn memory_stays_bounded_while_many_clients_have_rows_read() {
     let report = load(&server.address, &format!("{line} {}", graph.display()));
     assert!(report["requests"].as_u64().unwrap() > 0, "{report}");
     assert_eq!(report["wrong_rows"], 0, "{report}");
-    // Requests, buffers for the next, buffers of reads, their lists, and lists for the next, and a
-    // third of all that for the allocator: see docs/operations.md, Size.
+    // Requests, buffers for the next, buffers of reads, their lists, and lists for the next. A
+    // third of all that is for the allocator: see docs/operations.md, Size.
     let bound = ((64 + 32 + 32 + 12 + 28) << 20) / 3 * 4;
     let grown = peak_bytes(&server) - before;
     println!("{before} bytes at first, {grown} more under load: {report}");

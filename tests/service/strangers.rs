@@ -34,12 +34,12 @@ struct Flood {
 }
 
 impl Flood {
-    /// Until it is over; a few hundred are kept open at this end.
+    /// Connects until it is over; a few hundred are kept open at this end.
     fn run(&self, is_over: &AtomicBool) {
         let (start, mut n_begun, mut open) = (Instant::now(), 0, VecDeque::new());
         while !is_over.load(Ordering::Relaxed) {
             let due = (start.elapsed().as_secs_f64() * f64::from(self.per_second)) as u64;
-            // What a slow machine has missed does not come all together.
+            // A slow machine does not make up all that it has missed together.
             for _ in n_begun..due.min(n_begun + 50) {
                 open.extend(self.connect());
             }
@@ -77,7 +77,8 @@ impl Most {
         self.connections = self.connections.max(metric(server, "lodestore_connections"));
     }
 
-    /// Some of those that had to go are still to be put away, others wait for their shard.
+    /// Checks the numbers. Some connections that were ended are still to be put away, others wait
+    /// for their shard.
     fn check(&self) {
         println!("at most {} connections, {} descriptors", self.connections, self.descriptors);
         assert!(self.connections <= 2.0 * ENTERING_MAX, "{} connections", self.connections);

@@ -144,7 +144,7 @@ fn who_leaves_between_requests_is_not_a_broken_connection() {
     server.stop();
 }
 
-/// The first bytes of a client that wants to speak TLS.
+/// Returns the first bytes of a client that wants to speak TLS.
 pub(crate) fn first_flight(trusted: &str) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let line = format!("stat --deadline 5 {} {trusted}", listener.local_addr().unwrap());
@@ -169,7 +169,7 @@ fn strangers_that_begin_handshakes_without_end_do_not_slow_those_who_are_in() {
     let security = Security::default().with_tls(&ours.cert, None).unwrap();
     let config = ClientConfig { security, ..ClientConfig::default() };
     let client = Client::connect(&[&server.address], config.clone()).unwrap();
-    // What 99 of 100 take at most.
+    // The 99th percentile of pulls.
     let pull = || {
         let (mut row, mut times, start) = ([0; 8], Vec::new(), Instant::now());
         while start.elapsed() < Duration::from_secs(1) {

@@ -71,7 +71,7 @@ fn every_command_shows_the_token_and_none_is_admitted_without() {
         lode_line(&format!("{command} --token-file {}", wrong.display()))
             .failed(1, &["--token-file"]);
     }
-    // The socket's mode says who may open it.
+    // The socket's mode restricts which users may open it.
     let unix = format!("unix:{}", source.file("rows.sock").display());
     lode_line(&format!("stat {unix}")).succeeded();
     assert!(metric(server, "lodestore_connections_broken_total") >= 10.0);
@@ -194,7 +194,7 @@ fn a_server_that_takes_changes_over_tcp_needs_a_token_or_to_be_meant() {
         "--parts-here".to_owned(),
         "--writable --listen [::1]:0".to_owned(),
         format!("--writable --listen 127.0.0.1:0 --unix {socket}"),
-        // Neither says who puts.
+        // Neither restricts which clients put.
         format!("--writable --admin-token-file {token}"),
         "--writable --tls-cert x --tls-key x".to_owned(),
     ] {
@@ -205,7 +205,8 @@ fn a_server_that_takes_changes_over_tcp_needs_a_token_or_to_be_meant() {
     write_file(&config, "writable = true\nlisten = \"127.0.0.1:0\"\n", 0o644);
     lode_line(&format!("serve {} --config {}", graph.display(), config.display()))
         .failed(2, &["--token-file", "--unix", "--insecure"]);
-    // A socket of one's own, a token, and to mean it; and who only reads as before.
+    // A socket of one's own, a token, or the explicit flag suffices; and servers that only read
+    // start as before.
     for more in [
         format!("--writable --unix {socket}"),
         format!("--writable --parts-here --listen 127.0.0.1:0 --token-file {token}"),

@@ -87,7 +87,7 @@ fn what_cannot_be_declared_is_said_before_anything_is_served() {
         serve(&format!("--listen 127.0.0.1:0 --insecure --volatile {text}"))
             .failed(2, &["NAME:WIDTHxDTYPE"]);
     }
-    // Over TCP who publishes must be known, as who puts.
+    // Over TCP the publisher must be known, as a client that puts must.
     serve("--listen 127.0.0.1:0 --volatile h1:3xf32").failed(2, &["--token-file", "--unix"]);
     let socket = source.file("rows.sock");
     let unix = format!("--unix {}", socket.display());

@@ -1,4 +1,4 @@
-//! Those who put and pull meanwhile: some keep their client, some come and go.
+//! Clients that put and pull during the run: some are kept, some come and go.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -27,7 +27,7 @@ pub(crate) struct Clients<'a> {
     pub(crate) counts: CallCounts,
 }
 
-/// Those who pull.
+/// Clients that pull.
 pub(crate) const N_READERS: usize = 3;
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ pub(crate) struct CallCounts {
     pub(crate) late_ms: AtomicU64,
 }
 
-/// Whose a client is, how it is made, and for how many calls at most.
+/// Identity of a client, its connection, and its calls at most.
 pub(crate) struct Habit {
     /// As [`Monitor`] counts.
     pub(crate) who: usize,
@@ -57,7 +57,8 @@ impl Habit {
 }
 
 impl Clients<'_> {
-    /// Every client made progress, and no call outlasted its deadline by more than this.
+    /// Asserts that every client made progress, and that no call outlasted its deadline by more
+    /// than this.
     pub(crate) fn check(&self, late_max: Duration) {
         let late = Duration::from_millis(self.counts.late_ms.load(Ordering::Relaxed));
         assert!(late <= late_max, "a call outlasted its deadline by {late:?}");
@@ -74,7 +75,7 @@ impl Clients<'_> {
         while !self.load.is_over() {
             let Some(client) = self.connect(habit) else { continue };
             let put = || self.put(&client, habit, writer);
-            // With its first put it has heard of every holder.
+            // With its first put it has found every holder.
             while !self.load.is_over() && !put() {}
             self.repeat(habit, &mut numbers, |_| {
                 put();
@@ -95,7 +96,7 @@ impl Clients<'_> {
         }
     }
 
-    /// Until the end, or for as many calls as a client of this habit is kept.
+    /// Repeats a call until the end, or for as many calls as a client of this habit is kept.
     fn repeat(&self, habit: &Habit, numbers: &mut Numbers, call: impl Fn(&mut Numbers)) {
         let n_calls = habit.calls_max.map_or(u32::MAX, |most| numbers.below(most));
         for _ in 0..n_calls {

@@ -28,7 +28,8 @@ pub(crate) const STEADY: usize = 3;
 const DISK_BYTES: u64 = 1 << 30;
 /// Below those that the system hands out for any, so that a server finds its port again.
 const PORTS: (u32, u32) = (20_000, 12_000);
-/// For resident rows, by server: none, some, and enough to share some with clients of the machine.
+/// Memory for resident rows, by server: none, some, and enough to share some with clients of the
+/// machine.
 const MEMORY: [&str; N_SERVERS] = ["100KiB", "0", "32MiB", "64MiB"];
 
 pub(crate) struct Cluster {
@@ -74,17 +75,17 @@ impl Cluster {
         this
     }
 
-    /// The map of the relays.
+    /// Returns the map of the relays.
     pub(crate) fn far(&self) -> String {
         format!("map:{}", self.dir.path().join("far").display())
     }
 
-    /// The map of the Unix sockets.
+    /// Returns the map of the Unix sockets.
     pub(crate) fn near(&self) -> String {
         format!("map:{}", self.dir.path().join("near").display())
     }
 
-    /// The Unix socket of a server.
+    /// Returns the Unix socket of a server.
     pub(crate) fn socket(&self, at: usize) -> String {
         format!("unix:{}", self.dir.path().join(format!("{at}.sock")).display())
     }
@@ -93,7 +94,7 @@ impl Cluster {
         Address::Tcp((Ipv4Addr::LOCALHOST, self.ports[at]).into())
     }
 
-    /// Both name the servers in this order.
+    /// Writes both maps, with the servers in this order.
     pub(crate) fn write_maps(&self, order: [usize; N_SERVERS]) {
         let far = order.map(|at| format!("127.0.0.{}:{}", 11 + at, self.ports[at]));
         let near = order.map(|at| self.socket(at));
@@ -126,7 +127,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// No process has ended by itself.
+    /// Asserts that no process has ended by itself.
     pub(crate) fn check_running(&mut self) {
         for (at, server) in self.servers.iter_mut().enumerate() {
             let server = server.as_mut().unwrap_or_else(|| panic!("server {at} is down"));
@@ -136,12 +137,12 @@ impl Cluster {
         }
     }
 
-    /// A client of one server alone, past its relay.
+    /// Connects to one server alone, past its relay.
     pub(crate) fn direct(&self, at: usize) -> Client {
         Client::connect(&[self.address(at).to_string()], ClientConfig::default()).unwrap()
     }
 
-    /// Whether a server's folder owns a partition.
+    /// Returns whether a server's folder owns a partition.
     pub(crate) fn owns(&self, at: usize, part: u16) -> bool {
         self.folders[at].join(format!("part-{part:03}")).exists()
     }
@@ -150,7 +151,7 @@ impl Cluster {
         (0..N_PARTS).filter(|&part| self.owns(at, part)).collect()
     }
 
-    /// A move of a partition between two servers that run.
+    /// Returns the plan of a partition's move between two servers that run.
     pub(crate) fn plan(&self, from: usize, part: u16, to: usize) -> TransferPlan {
         TransferPlan {
             from: self.address(from),
@@ -201,7 +202,7 @@ impl Cluster {
         let given_up = |at: usize| self.folders[at].join(format!("part-{part:03}.moved-{id}"));
         let others = || (0..N_SERVERS).filter(|&at| at != to);
         let had = others().find(|&at| given_up(at).exists());
-        // Of two the one that has more: every server keeps something.
+        // The one of two that has more: every server keeps something.
         let owners = || others().filter(|&at| self.owns(at, part));
         let owner = || owners().max_by_key(|&at| self.parts_of(at).len());
         let Some(from) = had.or_else(owner) else {
@@ -212,8 +213,8 @@ impl Cluster {
             std::fs::remove_dir_all(self.folders[to].join(name)).unwrap();
             return Ok(());
         }
-        // What an earlier run left may be of another holder, whose files have the same names: the
-        // check finds that, and the next run begins from nothing.
+        // Leftovers of an earlier run may be of another holder, whose files have the same names.
+        // The check finds that, and the next run begins from nothing.
         let run = || PartitionTransfer::run(self.plan(from, part, to), &mut |_, _| {});
         run().or_else(|_| run()).map(drop)
     }

@@ -13,12 +13,12 @@ use crate::faults::{Faults, Scene};
 const SEEN_MAX: Duration = Duration::from_secs(30);
 
 impl Faults {
-    /// Puts are refused with the reason and pulls continue, until there is room and the server is
-    /// started again; returns whether there is such a disk.
+    /// Fills the disk. Puts are refused with the reason and pulls continue, until there is room and
+    /// the server is started again. Returns whether there is such a disk.
     pub(crate) fn fill_disk(&mut self, scene: &mut Scene<'_>) -> bool {
         let Some(disk) = &scene.cluster.disk else { return false };
-        // Of concurrent pushes that fail one is reported to the client: not always that which found
-        // the disk full.
+        // When concurrent pushes fail, one failure is reported to the client: not always the one
+        // that found the disk full.
         let n_refused = || scene.clients.errors.count(Kind::WritesStopped);
         let before = n_refused();
         let left = self.below(100_000).into();
@@ -49,7 +49,7 @@ impl Faults {
         true
     }
 
-    /// Either it serves, or says what it lacks.
+    /// Starts the server on a full disk: either it serves, or it says what it lacks.
     fn start_without_room(&mut self, scene: &mut Scene<'_>) {
         // The end of the one before may have made room.
         scene.cluster.disk.as_ref().unwrap().fill(0);

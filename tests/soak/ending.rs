@@ -37,7 +37,7 @@ fn check_compactions(server: &Serving) {
 }
 
 impl Cluster {
-    /// A server has what was acknowledged of each of its partitions.
+    /// Checks that a server has every acknowledged put to its partitions.
     pub(crate) fn check_server(&self, at: usize, load: &Workload) {
         let client = self.direct(at);
         for part in self.parts_of(at) {
@@ -46,12 +46,12 @@ impl Cluster {
         }
     }
 
-    /// Every server has, the replicas too.
+    /// Checks every server, the replicas too.
     fn check_each(&self, load: &Workload) {
         (0..N_SERVERS).for_each(|at| self.check_server(at, load));
     }
 
-    /// No compaction has failed.
+    /// Checks that no compaction has failed.
     pub(crate) fn check_compactions(&self) {
         self.servers.iter().flatten().for_each(check_compactions);
     }
@@ -64,8 +64,9 @@ impl Cluster {
         server
     }
 
-    /// No connection, no request and no shared memory is left of clients that have left, however
-    /// they did; and some came by shared memory. Compactions have ended, and none has failed.
+    /// Checks that no connection, no request and no shared memory is left of clients that have
+    /// left, however they did. Some must have come by shared memory. Compactions have ended, and
+    /// none has failed.
     pub(crate) fn check_idle(&self) {
         let end = Instant::now() + LEAVE_MAX;
         for server in self.servers.iter().flatten() {

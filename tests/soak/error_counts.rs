@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     WritesStopped,
     /// No server has the partition at this moment, or none takes its puts.
     NoReplica,
-    /// A server that may hold what is put was never heard of.
+    /// A server that may hold what is put was never found.
     Unreachable,
 }
 
@@ -68,7 +68,7 @@ impl ErrorCounts {
         self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Number of reports of each kind.
+    /// Returns the number of reports of each kind.
     pub(crate) fn counts(&self) -> Vec<(Kind, u64)> {
         Kind::ALL.iter().map(|&kind| (kind, self.count(kind))).collect()
     }

@@ -133,7 +133,7 @@ impl Faults {
         thread::sleep(self.draw_from(0, most_ms));
     }
 
-    /// A server that may be killed.
+    /// Draws a server that may be killed.
     pub(crate) fn draw_victim(&mut self) -> usize {
         const { assert!(STEADY == N_SERVERS - 1) };
         self.below(STEADY as u32) as usize
@@ -143,7 +143,7 @@ impl Faults {
         self.below(N_SERVERS as u32) as usize
     }
 
-    /// Whether every kind was tried.
+    /// Returns whether every kind was tried.
     pub(crate) fn had_all(&self) -> bool {
         self.counts.iter().all(|count| *count > 0)
     }

@@ -46,7 +46,7 @@ impl Growth {
         self.0[self.0.len() - 1]
     }
 
-    /// Most of both within a quarter of the run.
+    /// Returns the most of both within a quarter of the run.
     pub(crate) fn most(&self, quarter: usize) -> Sample {
         let of_quarter = &self.0[self.0.len() * quarter / 4..self.0.len() * (quarter + 1) / 4];
         let most = |of: fn(&Sample) -> u64| of_quarter.iter().map(of).max().unwrap_or(0);
@@ -56,7 +56,7 @@ impl Growth {
         }
     }
 
-    /// The first sample is from before the load, the last from after it.
+    /// Checks the growth. The first sample is from before the load, the last from after it.
     pub(crate) fn check(&self, run: Duration) {
         let quarters = [0, 1, 2, 3].map(|quarter| self.most(quarter).resident_bytes);
         assert!(quarters.iter().all(|most| *most <= RESIDENT_MAX), "{quarters:?} bytes resident");

@@ -26,11 +26,11 @@ pub(crate) const READERS: usize = 3;
 pub(crate) const TEST: usize = 6;
 pub(crate) const CALL_OF_TEST: usize = 7;
 
-/// So much later than it should be over it will never be.
+/// Time after which a call that should be over will never be.
 const NEVER: Duration = Duration::from_secs(30);
-/// How often it is looked.
+/// Interval of checks.
 const LOOK: Duration = Duration::from_millis(100);
-/// For whatever hung on a server to see that it is gone.
+/// Longest time for a call to a server to see that the server is gone.
 const RETURN_MAX: Duration = Duration::from_secs(20);
 
 pub(crate) struct Monitor {

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 /// Bytes that pass together.
 const PIECE_BYTES: usize = 16 << 10;
-/// How often a link that stalls is looked at.
+/// Interval at which a stalled link is checked.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// One server's relay: a door before each of its sockets, all on one link.
+/// One server's relay: a front socket before each of its sockets, all on one link.
 pub(crate) struct Relay {
     ip: Ipv4Addr,
     link: Arc<Link>,
@@ -111,7 +111,7 @@ impl Relay {
         true
     }
 
-    /// As it was made.
+    /// Restores the link to its first state.
     pub(crate) fn mend(&self) {
         let mut link = self.link.0.lock().unwrap();
         (link.still_until, link.slow_until, link.cut_after) = (None, None, None);

@@ -40,7 +40,7 @@ impl Report<'_> {
         }
     }
 
-    /// Reached only where every row was right: one that is not ends the test.
+    /// Returns the report. Reached only where every row was right: a wrong one ends the test.
     fn json(&self) -> Value {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (load, calls) = (&self.clients.load.counts, &self.clients.counts);

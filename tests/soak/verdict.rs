@@ -6,13 +6,13 @@ use crate::faults::{Fault, Faults};
 const TRIES_MIN: u64 = 8;
 
 impl Fault {
-    /// Nothing keeps it from coming to its end.
+    /// Returns whether nothing keeps the fault from coming to its end.
     fn always_comes(self) -> bool {
         use Fault::{ComeWhileDown, FullDisk, Kill, Map, Pause, Restart};
         matches!(self, Kill | Pause | Restart | Map | FullDisk | ComeWhileDown)
     }
 
-    /// It needs bytes, or answers in shared memory, that may not come along in its time.
+    /// Returns whether it needs bytes, or answers in shared memory, that may not come in its time.
     fn needs_luck(self) -> bool {
         matches!(self, Self::Cut | Self::KillClient)
     }

@@ -19,8 +19,8 @@ use crate::{DEADLINE, DEADLINE_SHORT};
 const SHARED_MAX: Duration = Duration::from_secs(3);
 
 impl Faults {
-    /// A client that connects while a server is down receives the rows of the others immediately.
-    /// It is refused those of that server, and receives them when it is back.
+    /// Connects a client while a server is down: it receives the rows of the others immediately. It
+    /// is refused those of that server, and receives them when it is back.
     pub(crate) fn come_while_down(&mut self, scene: &mut Scene<'_>) -> bool {
         let (cluster, clients) = (&mut *scene.cluster, scene.clients);
         let at = self.draw_victim();
@@ -37,7 +37,7 @@ impl Faults {
         let is_served = |&part: &u16| (0..N_SERVERS).any(|it| it != at && cluster.owns(it, part));
         let (served, lost): (Vec<u16>, Vec<u16>) = (0..N_PARTS).partition(is_served);
         assert!(pull(&client, &patient, &served), "others have these rows");
-        // That one may come too late to hear of anybody: links may be slow.
+        // This client may fail to connect in its time: links may be slow.
         if let Some(client) = clients.connect(&hasty).filter(|_| !lost.is_empty()) {
             assert!(!pull(&client, &hasty, &lost), "no server has these rows");
         }

@@ -10,10 +10,10 @@ use crate::ROW_BYTES;
 
 pub(crate) const N_CLIENTS: u32 = 2;
 pub(crate) const TENSORS: [&str; 2] = ["feat", "packed"];
-/// Not acknowledged yet.
+/// End of a put that is not acknowledged yet.
 const OPEN: u64 = u64::MAX;
 
-/// When each put began and was acknowledged, and the last acknowledged put of each row.
+/// Times at which each put began and was acknowledged, and the last acknowledged put of each row.
 pub(crate) struct History {
     n_nodes: u32,
     clock: AtomicU64,
@@ -54,7 +54,7 @@ impl History {
         }
     }
 
-    /// By client: the last acknowledged turn of each row.
+    /// Returns for each client the last acknowledged turn of each row.
     pub(crate) fn acknowledged(&self) -> [Vec<u32>; N_CLIENTS as usize] {
         let load = |turn: &AtomicU32| turn.load(Ordering::SeqCst);
         self.acknowledged.each_ref().map(|turns| turns.iter().map(load).collect())
@@ -130,7 +130,7 @@ impl Put {
     }
 }
 
-/// The row of a node that the put with this stamp has; stamp 0 is the import's.
+/// Returns the row of a node that the put with this stamp has; stamp 0 is the import's.
 pub(crate) fn row_of(node: NodeId, stamp: u32) -> [u8; ROW_BYTES] {
     let mut row = [0; ROW_BYTES];
     for pair in row.chunks_exact_mut(8) {

@@ -18,7 +18,7 @@ pub(crate) const N_SERVERS: usize = 3;
 pub(crate) const WRITER: usize = 0;
 /// The server that is never killed, for the reader that pins.
 const STEADY: usize = 2;
-/// For resident rows: a part of them.
+/// Memory for resident rows: a part of them.
 const MEMORY: &str = "1MiB";
 
 /// Running servers of one graph.

@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use super::write_file;
 
-/// An authority, and the files of who it vouches for.
+/// An authority, and the files of the certificates that it signs.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub(crate) cert: PathBuf,
@@ -22,7 +22,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), cert }
     }
 
-    /// Certificate and key for these names, as arguments.
+    /// Writes a certificate and key for these names, and returns them as arguments.
     pub(crate) fn sign(&self, dir: &Path, file: &str, names: &[&str]) -> String {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();

@@ -112,13 +112,14 @@ impl Home {
         assert!(n_files > 3, "{n_files} files");
     }
 
-    /// All rows of a tensor, by external id.
+    /// Returns all rows of a tensor, by external id.
     pub(crate) fn rows(&self, graph: &Path, tensor: &str) -> Vec<u8> {
         let target = ["--external-ids", "--graph", graph.to_str().unwrap()];
         self.try_rows(&target, tensor).unwrap()
     }
 
-    /// All rows of a tensor of a folder or servers, in order of ids; fails with the message.
+    /// Returns all rows of a tensor of a folder or servers, in order of ids; fails with the
+    /// message.
     pub(crate) fn try_rows(&self, target: &[&str], tensor: &str) -> Result<Vec<u8>, String> {
         let (ids, out) = (self.path("all.npy"), self.path("out.npy"));
         write_npy(&ids, NpyType::U32, &[u64::from(N_NODES)], &(0..N_NODES).collect::<Vec<_>>());

@@ -8,12 +8,12 @@ use tempfile::TempDir;
 use super::process::{Finished, lode, lode_line};
 use super::{Numbers, write_npy};
 
-/// A generated graph in four partitions, below `dir`, for training.
+/// Makes a graph in four partitions, below `dir`, for training.
 pub(crate) fn generated(dir: &Path) -> String {
     generated_as(dir, "--nodes 3000 --degree 10 --dim 32 --classes 4 --seed 5", 4)
 }
 
-/// The same by these flags of `lode generate`; its files stay in `raw` below `dir`.
+/// Makes a graph by these flags of `lode generate`; its files stay in `raw` below `dir`.
 pub(crate) fn generated_as(dir: &Path, flags: &str, n_parts: u32) -> String {
     let (raw, graph) = (dir.join("raw"), dir.join("graph"));
     let (raw, graph) = (raw.display(), graph.display().to_string());
@@ -43,7 +43,7 @@ pub(crate) struct Source {
 pub(crate) const WIDE: usize = 4500;
 
 impl Source {
-    /// A random graph; the last tenth of its nodes has no edge.
+    /// Returns a random graph; the last tenth of its nodes has no edge.
     pub(crate) fn random(n_nodes: u32, n_edges: u32) -> Self {
         let mut numbers = Numbers(7);
         let end = (n_nodes - n_nodes / 10).max(1);
@@ -52,7 +52,7 @@ impl Source {
         Self::with_edges(n_nodes, &edges)
     }
 
-    /// A graph with these edges.
+    /// Returns a graph with these edges.
     pub(crate) fn with_edges(n_nodes: u32, edges: &[[u32; 2]]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut numbers = Numbers(11);
@@ -71,7 +71,7 @@ impl Source {
         Self { dir, n_nodes, feat, wide, label }
     }
 
-    /// A file in the folder.
+    /// Returns the path of a file in the folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -98,7 +98,7 @@ impl Source {
         lode(args)
     }
 
-    /// Rows of a tensor for these external ids, as bytes.
+    /// Returns the rows of a tensor for these external ids, as bytes.
     pub(crate) fn rows(&self, tensor: &str, external: &[u32]) -> Vec<u8> {
         let row = |&node: &u32| -> &[u8] {
             let node = node as usize;
@@ -113,7 +113,7 @@ impl Source {
     }
 }
 
-/// Every node once in random order, and as many again with repetitions.
+/// Returns every node once in random order, and as many again with repetitions.
 pub(crate) fn shuffled_ids(n_nodes: u32) -> Vec<u32> {
     let mut numbers = Numbers(u64::from(n_nodes));
     let mut ids: Vec<u32> = (0..n_nodes).collect();

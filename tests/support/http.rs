@@ -30,7 +30,7 @@ pub(crate) fn take_answer(stream: &mut TcpStream) -> Option<HttpAnswer> {
     Some(HttpAnswer { status, head: head.to_owned(), body: body.to_owned() })
 }
 
-/// Answer of a path.
+/// Returns the answer of a path.
 pub(crate) fn get(address: &str, path: &str) -> HttpAnswer {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
     exchange(address, request.as_bytes()).expect("an answer")

@@ -44,7 +44,7 @@ pub(crate) fn write_npy<T: bytemuck::NoUninit>(
     writer.finish().unwrap();
 }
 
-/// Names in a folder, sorted.
+/// Returns the names in a folder, sorted.
 pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     let names = dir.read_dir().unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
@@ -52,7 +52,7 @@ pub(crate) fn names_in(dir: &Path) -> Vec<String> {
     names
 }
 
-/// A file with its mode.
+/// Writes a file with its mode.
 pub(crate) fn write_file(path: &Path, text: &str, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, text).unwrap();

@@ -17,20 +17,21 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// In memory. `None`, and a line that says so, where the system does not let us mount.
+    /// Mounts a file system in memory. `None`, and a line that says so, where the system does not
+    /// let us.
     pub(crate) fn tmpfs(n_bytes: u64) -> Option<Self> {
         let size = format!("size={n_bytes}");
         Self::mounted(&["-t", "tmpfs", "-o", &size, "tmpfs"]).map_or_else(|why| skipped(&why), Some)
     }
 
-    /// On a loop device, so that it has the caches and the late refusals of a real one. `None`, and
-    /// a line that says so, where that cannot be had.
+    /// Mounts a file system on a loop device, so that it has the caches and the late refusals of a
+    /// real one. `None`, and a line that says so, where that is not possible.
     pub(crate) fn ext4(n_bytes: u64) -> Option<Self> {
-        // The loop device holds it; its name is gone before anybody could be killed and leave it.
+        // The loop device holds it; its name is gone before a kill could leave it.
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(n_bytes).unwrap();
         let path = image.path().to_str().unwrap();
-        // Nothing is kept for root, who runs this.
+        // No blocks are reserved for root, which runs this.
         let made = run(&["mkfs.ext4", "-q", "-F", "-m", "0", path]);
         made.and_then(|()| Self::mounted(&["-o", "loop", path]))
             .map_or_else(|why| skipped(&why), Some)

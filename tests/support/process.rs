@@ -27,7 +27,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// The JSON object on stdout, which must be the only line there.
+    /// Returns the JSON object on stdout, which must be the only line there.
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.stdout.lines().count(), 1, "one object on stdout: {self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
@@ -59,7 +59,7 @@ pub(crate) fn program(name: &str) -> PathBuf {
     program
 }
 
-/// A `lode` command, not yet started; `lode-lab`'s own commands are run by it.
+/// Returns a `lode` command, not yet started; `lode-lab`'s own commands are run by it.
 pub(crate) fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     const LAB: [&str; 5] = ["generate-trace", "load", "profile-device", "reproduce", "shape"];
     let mut args = args.into_iter().peekable();
@@ -77,7 +77,7 @@ pub(crate) fn lode<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Finish
     finish(command(args).spawn().unwrap(), deadline)
 }
 
-/// As [`lode`], for a line of arguments without spaces in them.
+/// Does as [`lode`], for a line of arguments without spaces in them.
 pub(crate) fn lode_line(line: &str) -> Finished {
     lode(line.split_whitespace())
 }
@@ -100,7 +100,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     receiver
 }
 
-/// The exit code; `None` for a process that died of a signal.
+/// Returns the exit code; `None` for a process that died of a signal.
 pub(crate) fn wait(child: &mut Child, deadline: Duration) -> Option<i32> {
     let end = Instant::now() + deadline;
     loop {
@@ -138,17 +138,17 @@ impl Serving {
         Self::start_command(&format!("serve {} --json {more}", graph.display()))
     }
 
-    /// The same for another command that says where it listens; a line without spaces in arguments.
+    /// Starts another command that says where it listens, from a line without spaces in arguments.
     pub(crate) fn start_command(line: &str) -> Self {
         Self::try_start_command(line).unwrap_or_else(|log| panic!("no server: {log}"))
     }
 
-    /// The same; returns what was written to stderr by one that does not start.
+    /// Does as [`Self::start_command`]; fails with the stderr of a command that does not start.
     pub(crate) fn try_start_command(line: &str) -> Result<Self, String> {
         Self::try_start(command(line.split_whitespace()))
     }
 
-    /// The same for a command that is not started yet.
+    /// Does as [`Self::try_start_command`], for a command that is not started yet.
     pub(crate) fn try_start(mut command: Command) -> Result<Self, String> {
         let mut child = command.spawn().unwrap();
         let (stdout, stderr) = (child.stdout.take().unwrap(), collect(child.stderr.take()));
@@ -176,7 +176,7 @@ impl Serving {
         self.stop_and_take_log();
     }
 
-    /// As [`Self::stop`]; returns what it wrote to stderr.
+    /// Does as [`Self::stop`], and returns what it wrote to stderr.
     pub(crate) fn stop_and_take_log(mut self) -> String {
         signal(&self.child, Signal::TERM);
         let code = wait(&mut self.child, SERVER_DEADLINE);
@@ -186,7 +186,7 @@ impl Serving {
         stderr
     }
 
-    /// How it ended, if it has by itself, and what it wrote to stderr.
+    /// Returns how it ended, if it has by itself, and what it wrote to stderr.
     pub(crate) fn ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().unwrap()?;
         Some(format!("{status}: {}", self.stderr.recv_timeout(SERVER_DEADLINE).unwrap()))
@@ -210,7 +210,7 @@ impl Drop for Serving {
     }
 }
 
-/// Processes whose parent is `pid`.
+/// Returns the processes whose parent is `pid`.
 pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let is_child = |candidate: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{candidate}/stat")).unwrap_or_default();

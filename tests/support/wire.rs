@@ -39,7 +39,7 @@ impl PlainConnection {
         self.stream.write_all(&frame).unwrap();
     }
 
-    /// The next answer, which must be a failure.
+    /// Returns the next answer, which must be a failure.
     pub(crate) fn failure(&mut self) -> Failure {
         match self.answer() {
             (Reply::Failure(failure), _) => failure,

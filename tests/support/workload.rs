@@ -1,5 +1,5 @@
-//! Clients that put and pull rows whose every version is known: writers own nodes of their own,
-//! each row says by whose which turn it was put, and every pull is compared with what was committed
+//! Clients that put and pull rows whose every version is known. Writers own nodes of their own, and
+//! each row says which writer put it in which turn. Every pull is compared with what was committed
 //! before it and tried after it.
 
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(crate) fn known_graph(dir: &Path, n_nodes: u32, n_parts: u16) -> PathBuf {
     graph
 }
 
-/// The row of `node` that was put as its writer's `turn`th.
+/// Returns the row of `node` that was put as its writer's `turn`th.
 pub(crate) fn put_row(node: NodeId, turn: u32) -> Vec<u8> {
     [node.0, turn].repeat(WIDTH as usize / 2).iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -120,7 +120,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Rows of [`Self::try_put`].
+    /// Returns the rows of [`Self::try_put`].
     pub(crate) fn next_put(&self, writer: u32) -> Put<'_> {
         let turn = self.finished[writer as usize].load(Ordering::Relaxed) + 1;
         self.tried[writer as usize].store(turn, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl Workload {
         Ok(version)
     }
 
-    /// By writer: its last turn that was acknowledged.
+    /// Returns for each writer its last turn that was acknowledged.
     pub(crate) fn finished(&self) -> Vec<u32> {
         self.finished.iter().map(|turn| turn.load(Ordering::Relaxed)).collect()
     }
@@ -158,19 +158,19 @@ impl Workload {
         }
     }
 
-    /// As many nodes as one of these.
+    /// Draws ids, with repetitions: as many as one of `counts`.
     pub(crate) fn some_ids(&self, numbers: &mut Numbers, counts: &[usize]) -> Vec<NodeId> {
         let n_rows = counts[numbers.below(counts.len() as u32) as usize];
         (0..n_rows).map(|_| NodeId(numbers.below(self.n_nodes))).collect()
     }
 
-    /// Every row once; fails the test unless all come.
+    /// Pulls every row once; fails the test unless all come.
     pub(crate) fn check_all(&self, client: &Client) {
         let ids: Vec<NodeId> = (0..self.n_nodes).map(NodeId).collect();
         self.check(client, &ids);
     }
 
-    /// These rows; fails the test unless all come.
+    /// Pulls these rows; fails the test unless all come.
     pub(crate) fn check(&self, client: &Client, ids: &[NodeId]) {
         self.try_pull(client, ids).unwrap_or_else(|error| panic!("{error}"));
     }
@@ -183,7 +183,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Rows of [`Self::try_pull`], requested together.
+    /// Returns the pull of [`Self::try_pull`], not sent yet.
     pub(crate) fn pull<'a>(&'a self, ids: &'a [NodeId]) -> Pull<'a> {
         let committed = |id: &NodeId| self.committed[id.index()].load(Ordering::Relaxed);
         let before = ids.iter().map(committed).collect();
@@ -206,7 +206,7 @@ impl Put<'_> {
         sent.inspect_err(|_| add(&self.load.counts.puts_failed, 1)).map(drop)
     }
 
-    /// From the next commit on no pull may return older rows.
+    /// Acknowledges the turn: from the next commit on no pull may return older rows.
     pub(crate) fn acknowledge(self) {
         add(&self.load.counts.puts, 1);
         add(&self.load.counts.rows_put, self.ids.len() as u64);
@@ -231,7 +231,7 @@ impl Pull<'_> {
         asked.inspect_err(|_| add(&self.load.counts.pulls_failed, 1)).map(drop)
     }
 
-    /// Once they have come.
+    /// Compares the rows, once they have arrived.
     pub(crate) fn compare(self) {
         let Self { load, ids, before, rows } = self;
         for ((row, &id), before) in rows.chunks_exact(ROW_BYTES).zip(ids).zip(before) {

@@ -1,5 +1,4 @@
-//! Moves of which one of those who take part is killed between any two steps, while clients put and
-//! commit.
+//! Moves of which one process is killed between any two steps, while clients put and commit.
 
 use std::thread;
 use std::time::Duration;

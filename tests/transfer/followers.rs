@@ -189,7 +189,7 @@ fn a_commit_that_is_cut_off_between_its_steps_is_repeated_and_ends_the_same() {
     for address in [&cluster.writer.address, &follower.address] {
         assert!(rows_at(address) == before, "prepared, and not visible");
     }
-    // What is put from now on is for the version after.
+    // Puts from now on are for the version after.
     let all = client(&[&cluster.writer.address, &follower.address]);
     let some = [NodeId(0), NodeId(N_NODES - 1)];
     assert_eq!(put(&all, &some, 6).unwrap(), version + 1);
@@ -272,7 +272,7 @@ fn what_cannot_follow_says_what_to_do() {
     let (writer, address) = (cluster.writer.address.clone(), follower.address.clone());
     let stat = lode_line(&format!("stat {address} --json")).succeeded().json();
     assert_eq!(stat["role"], "follower");
-    // It takes no puts, and names who does.
+    // It takes no puts, and names the writer.
     let error = put(&client(&[&address]), &[NodeId(1)], 1).unwrap_err();
     assert!(matches!(error, ClientError::NoWriter { .. }), "{error}");
     let mut plain = PlainConnection::open(&address);
@@ -306,7 +306,7 @@ fn what_cannot_follow_says_what_to_do() {
     }
     let log = follower.stop_and_take_log();
     assert!(log.contains("was it restored from a copy") && log.contains("version 3"), "{log}");
-    // What it was offered has taken the place of nothing that it had.
+    // The rows that it was offered replace nothing that it had.
     let folder = cluster.folder(0);
     lode_line(&format!("verify {}", folder.display())).succeeded();
     let again = cluster.follow(0, 10);
@@ -332,8 +332,8 @@ fn a_writer_that_was_restored_and_has_come_to_its_followers_version_is_refused()
     refused_after(13);
 }
 
-/// The restored writer commits turns from 11 to `last`; the follower is at the third after the
-/// copy.
+/// Checks that a follower refuses a restored writer. The writer commits turns from 11 to `last`;
+/// the follower is at the third turn after the copy.
 fn refused_after(last: u32) {
     let mut cluster = Cluster::new();
     let follower = cluster.follow(0, 10);

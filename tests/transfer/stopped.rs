@@ -16,7 +16,7 @@ const STEP: Duration = Duration::from_secs(5);
 /// Within which the move ends: the step, and some on a busy machine.
 const BOUND: Duration = Duration::from_secs(12);
 
-/// The servers continue: the move is run again, to its end, and nothing is missing.
+/// Runs the move again to its end while the servers continue, and checks that nothing is missing.
 fn is_taken_up(two: &Two, again: TransferPlan, servers: [Serving; 2]) {
     PartitionTransfer::run(again, &mut |_, _| {}).unwrap();
     assert_eq!(two.owners(), [1; 3]);

@@ -50,7 +50,7 @@ fn clients_see_nothing_of_a_move_but_a_pause() {
                 mover.wait_for_compactions(&runs, &mut |_, _| {}).unwrap();
             }
             println!("{stats:?}");
-            // What was left behind is removed, as an operator would.
+            // Leftovers are removed, as an operator would do.
             for name in crate::support::names_in(&two.folders[from]) {
                 if name.contains(".moved-") {
                     std::fs::remove_dir_all(two.folders[from].join(name)).unwrap();

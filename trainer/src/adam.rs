@@ -72,8 +72,8 @@ struct Parameter {
 }
 
 impl Adam {
-    /// An optimiser of `parameters`, with their present values; `are_statistics` says which ones
-    /// are running statistics.
+    /// Returns an optimiser of `parameters`, with their present values. `are_statistics` says which
+    /// ones are running statistics.
     pub(crate) fn new(
         parameters: Vec<Var>,
         are_statistics: Vec<bool>,
@@ -92,12 +92,12 @@ impl Adam {
         Ok(Self { parameters, optimizer, weight_decay, n_steps: 0 })
     }
 
-    /// The parameters, one flat list each, in the order of `new`.
+    /// Returns the parameters, one flat list each, in the order of `new`.
     pub(crate) fn values(&self) -> Vec<Vec<f32>> {
         self.parameters.iter().map(|parameter| parameter.values.clone()).collect()
     }
 
-    /// Elements of each parameter.
+    /// Returns the number of elements of each parameter.
     pub(crate) fn lengths(&self) -> Vec<usize> {
         self.parameters.iter().map(|parameter| parameter.values.len()).collect()
     }
@@ -107,7 +107,7 @@ impl Adam {
         self.n_steps
     }
 
-    /// All that later steps depend on.
+    /// Returns all that later steps depend on.
     pub(crate) fn state(&self) -> AdamState {
         let moments = |of: fn(&Parameter) -> &Vec<f32>| {
             self.parameters.iter().map(|parameter| of(parameter).clone()).collect()
@@ -155,7 +155,7 @@ impl Adam {
         }
     }
 
-    /// One update. `gradients` has one flat list per parameter, in the order of `new`.
+    /// Makes one update. `gradients` has one flat list per parameter, in the order of `new`.
     pub(crate) fn step(&mut self, gradients: &[Vec<f32>], learning_rate: f64) -> Result<()> {
         self.n_steps = self.n_steps.saturating_add(1);
         let n_steps = i32::try_from(self.n_steps).unwrap_or(i32::MAX);

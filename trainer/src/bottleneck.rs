@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::step::{StepSeconds, WorkerStep};
 
-/// Where the time of a mean step of one worker went, in shares of it. The first four add up to 1.
+/// Shares of the time of a mean step of one worker. The first four add up to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepShares {
     /// Forward and backward pass.
@@ -28,10 +28,10 @@ pub struct StepShares {
     pub bottleneck: Bottleneck,
     /// The largest part of preparation: what waiting is for, if it is.
     pub preparation: Preparation,
-    /// MassiveGNN's overlap efficiency (section V-B2 and Fig. 9): 1 less the share of training time
-    /// that was spent waiting for the preparation of a batch to complete. The first batch of each
-    /// worker does not count, since nothing can be trained on meanwhile (its Eq. 4). Absent where
-    /// nothing is prepared ahead.
+    /// Overlap efficiency of MassiveGNN (section V-B2 and Fig. 9): 1 less the share of training
+    /// time spent waiting for a batch's preparation. The first batch of each worker does not count,
+    /// since no batch can be trained on meanwhile (its Eq. 4). Absent where nothing is prepared
+    /// ahead.
     pub overlap_efficiency: Option<f64>,
 }
 
@@ -67,7 +67,7 @@ pub enum Preparation {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepSums {
     all: StepSeconds,
-    /// Totals of all steps but each worker's first.
+    /// Seconds of waiting, and of steps, in all steps but each worker's first.
     wait_later: f64,
     step_later: f64,
     /// Workers whose first step is past.
@@ -90,7 +90,7 @@ impl StepSums {
         self.all += step.seconds;
     }
 
-    /// Shares of a mean step; none without steps.
+    /// Returns the shares of a mean step; none without steps.
     pub(crate) fn shares(&self) -> Option<StepShares> {
         let StepSeconds { step, sample, lookup, pull, copy, wait, compute, update } = self.all;
         if step <= 0.0 {

@@ -10,7 +10,7 @@ use crate::checkpoint::CheckpointError;
 use crate::collective::CollectiveError;
 use crate::model_file::SavedModelError;
 
-/// Why training stopped.
+/// Reason for the end of training.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TrainError {
@@ -117,7 +117,7 @@ pub enum TrainError {
          bytes; allow {least} bytes or more (--memory), or train with smaller batches or fan-outs"
     )]
     Memory {
-        /// The allowed values.
+        /// The budget.
         found: u64,
         /// The least that works.
         least: u64,
@@ -269,7 +269,7 @@ pub enum TrainError {
         setting: &'static str,
         /// The allowed value.
         expected: String,
-        /// The former value.
+        /// The value found.
         found: String,
     },
     /// Rows or topology are not those of the graph.
@@ -278,7 +278,7 @@ pub enum TrainError {
          check that servers and folder hold the same graph"
     )]
     OtherGraph {
-        /// The setting that differs.
+        /// The part that is not the graph's: its rows or its topology.
         what: &'static str,
         /// Nodes of the graph.
         expected: u32,
@@ -331,7 +331,7 @@ pub enum TrainError {
         node: NodeId,
         /// Element of its row, from 0.
         column: usize,
-        /// The kind of it.
+        /// The value found.
         found: f32,
         /// Epoch, from 0.
         epoch: u32,
@@ -397,8 +397,8 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Whether all processes of the run meet with it at the same point, so that none has to be
-    /// informed.
+    /// Returns whether all processes of the run meet with it at the same point, so that none has to
+    /// be informed.
     pub(crate) fn is_common(&self) -> bool {
         matches!(
             self,

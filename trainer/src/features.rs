@@ -23,7 +23,7 @@ const PIECE_BYTES: usize = 128 << 10;
 /// Shorter rows are copied as they are: a batch of them is soon copied.
 const LEAST_PIECED_ROW_BYTES: usize = 2 << 10;
 
-/// How the bytes of feature rows become f32.
+/// Conversion of the bytes of feature rows to f32.
 #[derive(Clone, Debug)]
 pub(crate) struct FeatureRows {
     dtype: Dtype,
@@ -46,7 +46,7 @@ impl FeatureRows {
         Ok(Self { dtype, width, normalize, converted: Vec::new() })
     }
 
-    /// Elements per row.
+    /// Returns the number of elements per row.
     pub(crate) fn width(&self) -> usize {
         self.width
     }
@@ -59,7 +59,8 @@ impl FeatureRows {
         self.sparse_of(rows.len() / row_bytes, row)
     }
 
-    /// The same of `n_rows` rows that may be anywhere: `row` returns the bytes of one.
+    /// Does as [`Self::sparse`] for `n_rows` rows that may be anywhere: `row` returns the bytes of
+    /// one.
     pub(crate) fn sparse_of<'r>(
         &self,
         n_rows: usize,
@@ -168,7 +169,8 @@ impl FeatureRows {
         }
     }
 
-    /// The rows as f32. Rows that are f32 already, and not to be normalised, stay where they are.
+    /// Returns the rows as f32. Rows that are f32 already, and not to be normalised, stay where
+    /// they are.
     pub(crate) fn view<'a>(&'a mut self, rows: &'a [u8]) -> &'a [f32] {
         if self.dtype == Dtype::F32 && !self.normalize {
             return bytemuck::cast_slice(rows);

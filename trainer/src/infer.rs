@@ -42,7 +42,7 @@ pub struct Evaluation {
     pub test_accuracy: Option<f64>,
 }
 
-/// Which rows of a model are wanted.
+/// Rows of a model that are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InferOutput {
@@ -206,7 +206,7 @@ impl<'a> Inference<'a> {
     }
 }
 
-/// Why rows are no longer passed on.
+/// Reason for passing on no more rows.
 enum Ending {
     Output(Box<dyn Error + Send + Sync>),
     Read(io::Error),
@@ -240,8 +240,8 @@ impl FromStr for InferOutput {
 }
 
 /// Measures the accuracy of the model in `path` on the validation and test nodes of `graph`, with
-/// all their neighbours. Its settings come from the file; `sources` are those of a single worker,
-/// who owns all partitions.
+/// all their neighbours. Its settings come from the file. `sources` are those of a single worker
+/// that owns all partitions.
 pub fn evaluate_saved(
     path: &Path,
     graph: &TrainGraph<'_>,

@@ -122,7 +122,7 @@ impl Labels {
         Ok(labels)
     }
 
-    /// The labels of `nodes`, all of which are in a split.
+    /// Returns the labels of `nodes`, all of which are in a split.
     pub(crate) fn targets_of(&self, nodes: &[NodeId]) -> Targets {
         match &self.of_nodes {
             Targets::Classes(classes) => {
@@ -171,7 +171,7 @@ impl Labels {
         }
     }
 
-    /// BLAKE3 of the labels and of all splits, in hex.
+    /// Returns the BLAKE3 of the labels and of all splits, in hex.
     pub(crate) fn digest(&self) -> String {
         let mut digest = blake3::Hasher::new();
         match &self.of_nodes {

@@ -17,7 +17,7 @@ const NO_EDGE: u32 = u32::MAX;
 
 /// One message-passing step: each destination's own row beside the largest elements of its sampled
 /// neighbours' rows, or zeros without neighbours. Among equal elements that of the first edge
-/// counts, so that the gradient is one edge's; NaN is larger than any number.
+/// counts, so that the gradient is one edge's. NaN is larger than any number.
 #[derive(Clone, Debug)]
 pub(crate) struct Largest {
     block: Arc<Block>,

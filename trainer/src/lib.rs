@@ -1,7 +1,7 @@
 //! A thin GNN trainer on candle: GraphSAGE, GCN and GAT under the training strategies of the
 //! papers.
 //!
-//! This crate does not know where rows lie or how they travel: it sees features only through
+//! This crate does not know where rows are or how they travel: it sees features only through
 //! `lodestore-client`. It computes on the CPU, in f32.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]

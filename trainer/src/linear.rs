@@ -21,8 +21,8 @@ pub(crate) struct Linear {
 }
 
 impl Projection {
-    /// From `in_width` to `out_width`, with Glorot-uniform weights, a function of `seed` and
-    /// `layer`.
+    /// Returns a projection from `in_width` to `out_width`, with Glorot-uniform weights, a function
+    /// of `seed` and `layer`.
     pub(crate) fn new(in_width: usize, out_width: usize, seed: u64, layer: u64) -> Result<Self> {
         let weights = glorot([in_width, out_width], in_width * out_width, seed, layer);
         Var::from_vec(weights, (in_width, out_width), &Device::Cpu).map(Self)
@@ -43,7 +43,7 @@ impl Projection {
         grad.times_transposed(&self.0, workspace)
     }
 
-    /// The weights, of shape (in_width, out_width).
+    /// Returns the weights, of shape (in_width, out_width).
     #[must_use]
     pub(crate) fn weight(&self) -> &Var {
         &self.0
@@ -51,8 +51,8 @@ impl Projection {
 }
 
 impl Linear {
-    /// A layer from `in_width` to `out_width` with weights as those of [`Projection::new`] and no
-    /// bias yet.
+    /// Returns a layer from `in_width` to `out_width` with weights as those of [`Projection::new`],
+    /// and a bias of zeros.
     pub(crate) fn new(in_width: usize, out_width: usize, seed: u64, layer: u64) -> Result<Self> {
         let projection = Projection::new(in_width, out_width, seed, layer)?;
         Ok(Self { projection, bias: Var::zeros(out_width, DType::F32, &Device::Cpu)? })
@@ -83,13 +83,13 @@ impl Linear {
         self.projection.row_gradient(grad, workspace)
     }
 
-    /// The weights, of shape (in_width, out_width).
+    /// Returns the weights, of shape (in_width, out_width).
     #[must_use]
     pub(crate) fn weight(&self) -> &Var {
         self.projection.weight()
     }
 
-    /// The bias, of shape (out_width,).
+    /// Returns the bias, of shape (out_width,).
     #[must_use]
     pub(crate) fn bias(&self) -> &Var {
         &self.bias

@@ -147,7 +147,7 @@ mod tests {
 
     const N: usize = 200;
 
-    /// Logits of few different values, so that some are equal.
+    /// Returns logits of few different values, so that some are equal.
     fn logits(width: usize) -> Matrix {
         let random = CounterRandom::new(3, 0);
         let logit = |i| (random.unit(i) * 9.0).floor() * 0.5 - 1.75;

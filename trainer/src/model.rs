@@ -20,7 +20,7 @@ use crate::options::{LayerOptions, Norm};
 /// Most parameters of a model, so that its file has less than 4 GiB.
 const MAX_PARAMETERS: u64 = 1_000_000_000;
 
-/// Which layer a model is made of.
+/// Kind of the layers of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
@@ -150,7 +150,7 @@ pub fn parameter_count(config: &TrainConfig, width: usize, n_classes: usize) -> 
 }
 
 impl Model {
-    /// A model whose parameters are a function of `seed`.
+    /// Returns a model whose parameters are a function of `seed`.
     pub(crate) fn new(spec: &ModelSpec, seed: u64) -> Result<Self> {
         let n_layers = spec.widths.len() - 1;
         let layer = |(index, widths): (usize, &[usize])| {
@@ -177,7 +177,7 @@ impl Model {
         Ok(Self { layers, dropout: spec.dropout })
     }
 
-    /// All parameters, in a fixed order.
+    /// Returns all parameters, in a fixed order.
     #[must_use]
     pub(crate) fn parameters(&self) -> Vec<Var> {
         self.layers.iter().flat_map(Layer::parameters).collect()
@@ -192,7 +192,7 @@ impl Model {
         self.layers.iter().flat_map(of_layer).collect()
     }
 
-    /// Names of the parameters, in the same order.
+    /// Returns the names of the parameters, in the same order.
     pub(crate) fn names(&self) -> Vec<String> {
         let of_layer = |(index, layer): (usize, &Layer)| {
             layer.names().into_iter().map(move |name| format!("layers.{index}.{name}"))
@@ -273,7 +273,7 @@ impl Pass {
 }
 
 impl<'a> Hops<'a> {
-    /// The edges of one layer.
+    /// Returns the edges of one layer.
     pub(crate) fn of_layer(self, layer: usize) -> Hop<'a> {
         Hop { block: &self.blocks[layer], nodes: self.nodes, degree: self.degree }
     }

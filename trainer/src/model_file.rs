@@ -26,7 +26,7 @@ use crate::options::{Aggregation, LayerOptions, Norm};
 /// A larger file is no model of this crate.
 const MAX_FILE_BYTES: u64 = 1 << 32;
 
-/// Why a model's file could not be written or used.
+/// Reason why a model's file could not be written or used.
 #[derive(Debug, Error)]
 #[error("model {}: {fault}", path.display())]
 pub struct SavedModelError {
@@ -138,7 +138,7 @@ impl<'a> ModelFile<'a> {
             }
             known.insert(name);
         }
-        // Of a layer that the settings do not have: it would be left out.
+        // A parameter of a layer that the settings do not have would be left out.
         let is_unknown = |name: &&str| name.starts_with("layers.") && !known.contains(*name);
         if let Some(name) = tensors.names().into_iter().find(is_unknown) {
             let (name, expected) = (name.to_owned(), "absent by the file's settings".to_owned());

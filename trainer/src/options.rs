@@ -8,7 +8,7 @@ use crate::config::check;
 use crate::error::TrainError;
 use crate::model::ModelKind;
 
-/// How the rows of a node's neighbours become one.
+/// Aggregation of the rows of a node's neighbours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Aggregation {
@@ -43,12 +43,12 @@ pub struct LayerOptions {
     pub aggregation: Aggregation,
     /// `sage` and `gcn`: how rows are normalised.
     pub norm: Norm,
-    /// `sage` and `gcn`, of three layers or more: each layer between two hidden ones adds the rows
-    /// that it was given to its own, before their activation.
+    /// `sage` and `gcn`, of three layers or more. Each layer between two hidden ones adds its input
+    /// rows to its output, before their activation.
     pub residual: bool,
 }
 
-/// How gradients become updates.
+/// Rule by which gradients become updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Optimizer {
@@ -70,7 +70,7 @@ pub enum RateSchedule {
     Cosine,
 }
 
-/// How long the learning rate rises: in step t of n, from 1, it is t/n of the whole.
+/// Time in which the learning rate rises: in step t of n, from 1, it is t/n of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WarmUp {

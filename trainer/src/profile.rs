@@ -15,14 +15,15 @@ use crate::random::CounterRandom;
 /// Entries of each row of the sparse matrix, or all if the matrix is smaller.
 const ENTRIES_PER_ROW: usize = 32;
 
-/// Measures this machine's processor, on which training computes: each job `runs` times on square
-/// matrices of f32 of `size` rows, the mean without the first run. `progress` learns of jobs done,
-/// of how many. Host and device are one memory here, so that the three transfers are one copy.
+/// Measures this machine's processor, on which training computes. Each job runs `runs` times on
+/// square matrices of f32 of `size` rows; its time is the mean without the first run. `progress`
+/// receives the number of jobs done, and of all jobs. Host and device share one memory here, so the
+/// three transfers are one copy.
 ///
-/// The paper takes 11 585 rows and 50 runs; devices are compared with one another, so what counts
-/// is that all are measured alike.
+/// The paper takes 11 585 rows and 50 runs. Devices are compared with one another, so all must be
+/// measured alike.
 ///
-/// Fails for a size or a number of runs of 0, or when a tensor operation does.
+/// Fails for a size or a number of runs of 0, or when a tensor operation fails.
 pub fn profile_device(
     size: usize,
     runs: u32,

@@ -12,17 +12,17 @@ pub(crate) struct CounterRandom {
 }
 
 impl CounterRandom {
-    /// The stream `stream` of `seed`; different streams are independent.
+    /// Returns the stream `stream` of `seed`; different streams are independent.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         Self { seed: splitmix64(splitmix64(seed) ^ stream) }
     }
 
-    /// Number `counter` of the stream, as 64 uniform bits.
+    /// Returns number `counter` of the stream, as 64 uniform bits.
     pub(crate) fn bits(self, counter: u64) -> u64 {
         splitmix64(self.seed ^ counter.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// Number `counter` of the stream, uniform in [0, 1) with 24 bits.
+    /// Returns number `counter` of the stream, uniform in [0, 1) with 24 bits.
     pub(crate) fn unit(self, counter: u64) -> f32 {
         (self.bits(counter) >> 40) as f32 / (1u32 << 24) as f32
     }

@@ -16,13 +16,13 @@ use crate::step_outcome::{MemberStats, TeamStep};
 /// Measurements so far.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// Since the run began, in whatever process.
+    /// Measurements since the run began, in any process.
     pub(crate) measured: Measured,
     pub(crate) step_losses: Vec<f64>,
     pub(crate) setup_seconds: f64,
     /// The fill of the workers' sources, until an epoch has counted it.
     pub(crate) filled: LoadStats,
-    /// Inputs of the report of an epoch.
+    /// Mode of the run, which decides what an epoch's report has.
     mode: Option<Mode>,
     n_workers: u32,
     epoch: EpochSum,
@@ -36,7 +36,7 @@ pub(crate) struct Record {
     is_resumed: bool,
 }
 
-/// How the steps of the present epoch were fetched: those of this process.
+/// Counters of the present epoch's fetches, of the steps of this process.
 #[derive(Debug, Default)]
 struct EpochSum {
     steps: u32,
@@ -49,17 +49,17 @@ struct EpochSum {
     model_bytes: u64,
 }
 
-/// Bytes that the partitions of the present epoch moved.
+/// Rows and bytes that the partitions of the present epoch moved.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SdtSum {
     pub(crate) halo_rows: u64,
     pub(crate) halo_bytes: u64,
     pub(crate) synchronised_bytes: u64,
-    /// Time of a whole epoch.
+    /// Share of a whole epoch.
     pub(crate) kept_share: f64,
 }
 
-/// Bytes that the partitions of the present epoch exchanged under `full`.
+/// Figures of the partitions' exchanges in the present epoch under `full`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FullSum {
     pub(crate) halo_rows: u64,
@@ -98,7 +98,7 @@ impl Record {
         Self { mode, n_workers, ..Self::default() }
     }
 
-    /// Record of a run that continues.
+    /// Returns the record of a run that continues.
     pub(crate) fn resumed(self, measured: Measured, step_losses: Vec<f64>) -> Self {
         Self { measured, step_losses, is_resumed: true, ..self }
     }
@@ -236,7 +236,7 @@ impl Record {
         }
     }
 
-    /// The epochs closed so far.
+    /// Returns the epochs closed so far.
     pub(crate) fn epochs(&self) -> &[EpochReport] {
         &self.measured.epochs
     }

@@ -22,7 +22,7 @@ pub struct Replay {
     times: Times,
 }
 
-/// Sizes that determine the time of a step.
+/// Rule for the time of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 enum Times {
@@ -40,9 +40,9 @@ impl Replay {
         Ok(Self { times: Times::Steps(seconds) })
     }
 
-    /// Returns the replay of batches of any size, from the seconds of some sizes: in between along
-    /// a line, below the smallest as long as that, above the largest in proportion. Fails for none,
-    /// and for a time that is no time.
+    /// Returns the replay of batches of any size, from the seconds of some sizes. Times between two
+    /// sizes are interpolated linearly. Below the smallest size they are that one's, and above the
+    /// largest they grow in proportion. Fails without any size, and for seconds out of range.
     pub fn by_roots(seconds: &BTreeMap<u64, f64>) -> Result<Self, TrainError> {
         check_times(&seconds.values().copied().collect::<Vec<_>>())?;
         Ok(Self { times: Times::Roots(seconds.iter().map(|(&n, &of)| (n, of)).collect()) })

@@ -9,7 +9,7 @@ use crate::config::{FullConfig, HopConfig, HotPolicy, Roots, SdtConfig, Strategy
 use crate::metric::Metric;
 use crate::model::ModelKind;
 
-/// Whence remote rows came.
+/// Origin of remote rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RowsFrom {
@@ -47,12 +47,12 @@ pub struct TrainReport {
     pub sent_bytes: Traffic,
     /// Where the model was computed: `cpu`, or `replayed` where recorded times stood for it.
     pub device: &'static str,
-    /// Whence remote rows came.
+    /// Origin of remote rows.
     pub rows_from: RowsFrom,
     /// Name of the metric behind validation and test accuracy.
     pub metric: Metric,
-    /// Accuracy on the test nodes by the parameters that did best on the validation nodes (by
-    /// the last ones when there are none); absent without test nodes.
+    /// Accuracy on the test nodes, by the parameters that did best on the validation nodes. Without
+    /// validation nodes it is that of the last parameters. Absent without test nodes.
     pub test_accuracy: Option<f64>,
     /// Accuracy on the validation nodes by the same parameters.
     pub validation_accuracy: Option<f64>,
@@ -71,8 +71,8 @@ pub struct TrainReport {
     pub parameters_digest: String,
     /// BLAKE3 of the best parameters, in hex; of nothing before the first evaluation.
     pub best_parameters_digest: String,
-    /// Where the run continued from a checkpoint, if it did: what was computed before counts, how
-    /// it was fetched counts for the epochs that were over.
+    /// Place from which the run continued after a checkpoint, if it did. Results of the run before
+    /// it count. Fetches before it count only for epochs that were over.
     pub resumed_at: Option<Place>,
     /// Checkpoints written by this process.
     pub checkpoints: u64,
@@ -106,23 +106,23 @@ pub struct TrainReport {
     pub n_hot: u64,
     /// Batches prepared ahead, after the memory budget.
     pub window: u64,
-    /// The expected value.
+    /// Batches to be prepared ahead, before the memory budget.
     pub window_asked: u64,
     /// 2·n_hot·d + (Q + 2)·m_max·d, for each worker: RapidGNN's bound (section 3), and the batches
     /// that it does not count ([`lodestore_client::budget::RowBudget`]). Absent where batches are not known
     /// ahead, and so nothing bounds them.
     pub memory_bound_bytes: Option<u64>,
     /// Most bytes that one worker really had: batches, with memory that waits for the next, and
-    /// rows of hot sets or of the oracle's tier, without ids and lists, which the bound does not
-    /// have either; of `massive` batches and its buffer with all of its scores and lists.
+    /// rows of hot sets or of the oracle's tier. Ids and lists do not count, as in the bound. Under
+    /// `massive` these are batches, and the buffer with all of its scores and lists.
     pub memory_measured_bytes: u64,
     /// Most memory that the process ever had resident, summed over processes; 0 where the system
-    /// does not tell.
+    /// does not report it.
     pub peak_rss_bytes: u64,
 }
 
 /// One epoch, summed over all workers unless it says otherwise. In an epoch in which the run was
-/// resumed, times, batches, rows and bytes are those since then; means of no steps are 0.
+/// resumed, times, batches, rows and bytes are those since then. Means of no steps are 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpochReport {
@@ -165,8 +165,8 @@ pub struct EpochReport {
     /// travel.
     #[serde(default)]
     pub kept_rows: u64,
-    /// Hot sets, of all workers, that were not there when the first batch of their epoch was
-    /// prepared, which may be in the epoch before: the set before served until they came.
+    /// Hot sets, of all workers, that were not ready when the first batch of their epoch was
+    /// prepared. That may be in the epoch before. The previous set served until they were ready.
     #[serde(default)]
     pub late_swaps: u64,
     /// Part of `remote_rows` that filled buffers before the first batch.
@@ -211,9 +211,9 @@ pub struct EpochReport {
     /// from worker to worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halo_bytes: Option<u64>,
-    /// `sdt`: bytes of local models and of their average that workers send, each as a process of
-    /// its own, where the epoch ends with an average; `full`: of gradients of parameters and of
-    /// their sum.
+    /// Bytes that workers send to synchronise models, each worker counted as a process of its own.
+    /// `sdt`: local models and their average, where the epoch ends with an average. `full`:
+    /// gradients of parameters and their sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synchronised_bytes: Option<u64>,
     /// `sdt`: share of the entries of the last hop of whole neighbourhoods, one for each path to a

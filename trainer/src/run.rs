@@ -51,8 +51,8 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// A run that begins, or one that continues from its checkpoint, which the leader of its
-    /// processes has. None if the leader has ended it already.
+    /// Returns a run that begins, or one that continues from its checkpoint, which the leader of
+    /// its processes has. None if the leader has ended it already.
     pub(crate) fn new(
         setup: &Setup<'a>,
         group: &mut ProcessGroup<'_>,
@@ -123,8 +123,8 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    /// Whether there is nothing left to train: never within an epoch, though patience may have been
-    /// used up when the run continued with less of it.
+    /// Returns whether there is nothing left to train. This never happens within an epoch, though
+    /// patience may be used up when the run continues with less of it.
     pub(crate) fn is_over(&self) -> bool {
         let is_last = self.place.epoch >= self.config.epochs;
         self.place.step == 0 && (is_last || self.best.is_stale(self.config.patience))
@@ -374,7 +374,8 @@ impl Run<'_> {
         Ok(Some(Teams::Steps(team)))
     }
 
-    /// The whole run; `stats` are each worker's figures since this process began.
+    /// Returns the report of the whole run; `stats` are each worker's figures since this process
+    /// began.
     pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
         let save_error = self.save_error.as_ref().map(ToString::to_string);
         let (is_over, within_epoch) = (self.is_over(), self.place.step > 0);

@@ -125,7 +125,7 @@ pub struct RowsBySource {
 }
 
 impl RowsBySource {
-    /// Counts of rows of `row_bytes` as `load` found them: numbers, then bytes.
+    /// Returns counts of rows of `row_bytes` as `load` found them: numbers, then bytes.
     pub(crate) fn of(load: &LoadStats, row_bytes: u64) -> (Self, Self) {
         let rows = Self {
             local: load.local_rows,
@@ -166,7 +166,7 @@ impl AddAssign for StepSeconds {
     }
 }
 
-/// How a batch was met, in one word.
+/// Returns in one word how a batch was met.
 pub(crate) fn word_of(met: BatchReadiness) -> &'static str {
     match met {
         BatchReadiness::Ready => "ready",

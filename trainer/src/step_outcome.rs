@@ -137,8 +137,8 @@ impl TeamStep {
         found.map_or(Ok(()), |found| Err(TrainError::Gradient { epoch, step, found, loss }))
     }
 
-    /// Returns the bytes of gradients that `n_workers` workers send, each as a process of its own:
-    /// a share of its gradients to each other one, then a share of the sum.
+    /// Returns the bytes of gradients that `n_workers` workers send, each as a process of its own.
+    /// Each sends a share of its gradients to every other one, then a share of the sum.
     pub(crate) fn gradient_bytes(&self, n_workers: u32) -> u64 {
         let n_elements: u64 = self.gradients.iter().map(|list| list.len() as u64).sum();
         2 * 4 * n_elements * u64::from(n_workers.saturating_sub(1))

@@ -28,7 +28,7 @@ pub struct TrainGraph<'a> {
     pub rows_from: RowsFrom,
 }
 
-/// Where one worker's rows come from.
+/// Sources of one worker's rows.
 #[derive(Clone)]
 pub struct WorkerSources {
     /// Rows of the worker's own partitions.
@@ -45,7 +45,7 @@ pub struct WorkerSources {
 }
 
 impl WorkerSources {
-    /// A loader of `tensor` for a worker that owns `owned`.
+    /// Returns a loader of `tensor` for a worker that owns `owned`.
     pub(crate) fn loader(
         &self,
         tensor: &str,
@@ -59,7 +59,7 @@ impl WorkerSources {
         !std::ptr::addr_eq(Arc::as_ptr(&self.remote), Arc::as_ptr(&self.untiered))
     }
 
-    /// The same past any tier.
+    /// Does as [`Self::loader`], past any tier.
     pub(crate) fn untiered_loader(
         &self,
         tensor: &str,
@@ -98,17 +98,17 @@ pub enum Progress<'a> {
 
 /// Trains as `config` says, with one entry of `sources` per worker.
 ///
-/// The same config, graph and rows give the same losses bit for bit, whatever the way to fetch, the
-/// number of cores, and the sources' speed, unless times decide what is merged
-/// ([`crate::config::Merge`]). A run that was killed and continues from its checkpoint ends with
-/// the same parameters as one that was not. Nothing notices features that have changed meanwhile.
+/// The same config, graph and rows give the same losses bit for bit. The way to fetch, the number
+/// of cores, and the sources' speed change nothing, unless times decide what is merged
+/// ([`crate::config::Merge`]). A killed run that continues from its checkpoint ends with the same
+/// parameters as one that was not killed. Features that change meanwhile are not detected.
 ///
 /// `progress` ends the run by breaking: after the step or the epoch that it received, or when the
-/// schedule is written. The results so far are reported, as `interrupted`; a run with checkpoints
+/// schedule is written. The results so far are reported, as `interrupted`. A run with checkpoints
 /// has one of that step, and continues from there.
 ///
-/// Whether a model can be saved where it shall be is looked at before the first step. Should that
-/// fail at the end all the same, the report says so.
+/// Before the first step, the run checks that the model can be saved at its path. If saving fails
+/// at the end all the same, the report says so.
 pub fn train(
     config: &TrainConfig,
     graph: &TrainGraph<'_>,
@@ -120,17 +120,17 @@ pub fn train(
     Ok(report)
 }
 
-/// Does as [`train`], as one of several processes, each of which calls this with the same settings
+/// Trains as [`train`] does, as one of several processes. Each calls this with the same settings
 /// and its own `sources`: one entry for each of its workers, in order. Worker w belongs to the
-/// process of rank w mod ranks, so that there are at least as many workers as processes.
+/// process of rank w mod ranks, so there are at least as many workers as processes.
 ///
 /// Losses and parameters are those of [`train`], bit for bit: gradients are summed in the order of
 /// workers, whichever process has them. The report is returned in the leader, which alone calls
-/// `progress`; checkpoints are its own, and the others get theirs from it. Under `rapid` the leader
-/// writes the schedule, in a folder that all processes must have.
+/// `progress`. Checkpoints are the leader's, and the other processes get theirs from it. Under
+/// `rapid` the leader writes the schedule, in a folder that all processes must have.
 ///
-/// When one process fails or is gone, all end with an error that says which: at the next step at
-/// the latest.
+/// When one process fails or is gone, all end with an error that names it, at the next step at the
+/// latest.
 pub fn train_together(
     config: &TrainConfig,
     graph: &TrainGraph<'_>,

@@ -40,7 +40,7 @@ pub(crate) struct Worker<'run> {
     /// The stand-in for the model.
     pub(crate) replay: Option<&'run Replay>,
     pub(crate) topology: &'run Topology,
-    /// Workspace of the run: an evaluation has memory of its own.
+    /// Settings of the run.
     pub(crate) config: &'run TrainConfig,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Learner<'run> {
     pub(crate) workspace: Workspace,
 }
 
-/// Where a worker's batches come from.
+/// Source of a worker's batches.
 pub(crate) enum Batches<'run> {
     /// One for each step.
     Window(Prefetcher<'run>),
@@ -73,7 +73,7 @@ pub(crate) enum StepRows<R> {
     Sparse(SparseRows),
 }
 
-/// Which batch a worker is to train on next.
+/// Batch that a worker trains on next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepOrder {
     pub(crate) epoch: u32,

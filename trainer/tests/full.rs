@@ -27,7 +27,7 @@ use planted::{
 const N: u32 = 90;
 const N_CLASSES: u32 = 3;
 
-/// Numbers that look random.
+/// Returns a number that looks random.
 fn number(at: u32) -> u32 {
     let x = (u64::from(at) + 7).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33) as u32
@@ -96,7 +96,7 @@ impl<'a> Cut<'a> {
 /// Cuts in 1, 2, 3 and 5 partitions, of unlike sizes.
 const CUTS: [&[u32]; 4] = [&[], &[31], &[20, 71], &[11, 12, 50, 83]];
 
-/// Models with three layers, each with other options.
+/// Returns models with three layers, each with other options.
 fn models() -> Vec<(ModelKind, LayerOptions)> {
     let usual = LayerOptions::default();
     let with = |aggregation| LayerOptions { aggregation, ..usual };

@@ -236,7 +236,7 @@ fn a_resumed_run_makes_the_same_merges() {
 }
 
 /// Returns the bytes of parameters, and as many of gradients, with which models moved between
-/// processes: half of what moved between workers, but for those that are in one process.
+/// processes. This is half of what moved between workers, but for those that are in one process.
 fn moved(report: &TrainReport, workers: u64, n_ranks: u32) -> u64 {
     let stays = (0..workers).filter(|from| {
         let to = (from + 1) % workers;
@@ -297,7 +297,7 @@ fn a_step_is_in_a_checkpoint_only_after_its_listener_has_it() {
     let (of_run, killed) = (dir.path().join("of-run"), dir.path().join("killed"));
     std::fs::create_dir(&killed).unwrap();
     let config = with_checkpoints(&plain, &of_run, 1);
-    // What a kill leaves that comes before the line of the third step is written.
+    // A kill leaves the checkpoint from before the third step's line is written.
     run_telling(&graph, &config, [&rows, &rows], &mut |progress| {
         if let Progress::Step { epoch: 0, done: 3, .. } = progress {
             std::fs::copy(of_run.join("checkpoint"), killed.join("checkpoint")).unwrap();

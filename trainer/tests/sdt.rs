@@ -59,7 +59,7 @@ fn one_partition_trains_as_one_worker_does() {
     }
 }
 
-/// Settings of which each exercises another part.
+/// Returns settings of which each exercises another part.
 fn kinds() -> Vec<(SdtConfig, ModelKind, Norm)> {
     let usual = SdtConfig::default();
     let (local, reset) = (OptimizerState::Local, OptimizerState::Reset);
@@ -225,7 +225,7 @@ fn a_run_cut_short_between_partitions_ends_with_the_same_bits() {
             let found = in_pieces(&graph, &config, &workers);
             assert_eq!(computed(&found), computed(&expected), "{sdt:?}, {workers:?}");
             assert!(found.resumed_at.is_some());
-            // What is over is measured again, and nothing is trained.
+            // A run that is over is measured again, and nothing is trained.
             let over = run(&graph, &config).unwrap();
             assert_eq!(computed(&over), computed(&expected));
         }

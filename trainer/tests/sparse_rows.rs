@@ -12,7 +12,7 @@ use lodestore_trainer::config::SdtConfig;
 use lodestore_trainer::{Strategy, TrainConfig, TrainError, TrainReport};
 use planted::{config, counting, planted_sparse, run, run_from};
 
-/// Losses, parameters and measurements, as bits.
+/// Returns losses, parameters and measurements, as bits.
 fn computed(report: &TrainReport) -> (Vec<u64>, String, Vec<Option<u64>>) {
     let losses = report.step_losses.iter().map(|loss| loss.to_bits()).collect();
     let measured = report.epochs.iter().map(|epoch| epoch.test_accuracy.map(f64::to_bits));

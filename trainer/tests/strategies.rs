@@ -458,7 +458,7 @@ fn measured_memory_is_that_which_rows_were_put_into() {
         let measured = found.memory_measured_bytes.checked_sub(kept).expect("less than is kept");
         let what = format!("{hot_policy:?}, {n_hot}, {window}: {of_batches:?}, {measured}");
         assert_eq!(measured % batch, 0, "{what}");
-        // Of the worker that had most, of two.
+        // The bytes of the worker that had most, of two.
         assert!(measured >= batch && 2 * measured >= n_found * batch, "{what}");
         assert!(measured <= n_found * batch, "{what}");
         let (all, bound) = (found.memory_measured_bytes, found.memory_bound_bytes.unwrap());
@@ -540,7 +540,7 @@ fn the_first_epoch_waits_for_no_more_rows_than_the_others() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
     let local = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
-    // What was pulled when each step was done: before the evaluation at the end.
+    // Pulls up to the end of each step: before the evaluation at the end.
     let pulled_by = |config: &TrainConfig| {
         let ((remote, pulled), mut by_step) = (counting(&graph.rows), Vec::new());
         let report = run_telling(&graph, config, [&local, &remote], &mut |progress| {
@@ -640,7 +640,7 @@ fn ordinary_sampling_is_another_that_learns_the_same() {
     let ordinary = of(Strategy::Ondemand, Sampling::Ordinary).unwrap();
     assert_ne!(losses(&seeded.step_losses), losses(&ordinary.step_losses));
     assert_eq!(seeded.epochs.len(), ordinary.epochs.len());
-    // Of three classes; with dropout.
+    // There are three classes, and dropout.
     let [seeded, ordinary] = [&seeded, &ordinary].map(|of| of.epochs.last().unwrap().accuracy);
     assert!(seeded > 0.6 && ordinary > 0.6, "{seeded}, {ordinary}");
     assert!((seeded - ordinary).abs() < 0.1, "{seeded}, {ordinary}");

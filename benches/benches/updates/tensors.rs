@@ -12,8 +12,8 @@ use lodestore_store::{Dtype, EmbeddedStore, Graph, OpenMode, TensorSpec};
 
 use super::{ROW_BYTES, Scale, WIDTH, copy_seconds, drop_cached, open};
 
-/// New tensors with the rows of a file, in turn with plain copies of it; both read it from the
-/// disk.
+/// Measures new tensors with the rows of a file, in turn with plain copies of it. Both read it from
+/// the disk.
 pub(super) fn new_tensors(scale: Scale) {
     const PIECE_BYTES: usize = 1 << 20;
     let dir = tempfile::tempdir().expect("a folder");

@@ -99,7 +99,7 @@ pub struct GenerateConfig {
 }
 
 impl GenerateConfig {
-    /// The import of all that is written, in `n_parts` partitions by SPRING, to `out`.
+    /// Returns the import of all that is written, in `n_parts` partitions by SPRING, to `out`.
     pub fn import(&self, n_parts: u16, out: PathBuf) -> ImportConfig {
         let tensor = |name, file| TensorFile::new(name, self.out.join(file));
         ImportConfig {

@@ -118,7 +118,7 @@ fn versions(summary: &GraphSummary) -> String {
     }
 }
 
-/// Deltas and pending rows, where there are any.
+/// Returns the deltas and pending rows in words, where there are any.
 fn layers(summary: &GraphSummary) -> String {
     let mut table =
         Table::new(["partition", "tensor", "over version", "rows of deltas", "pending"]);

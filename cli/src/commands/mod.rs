@@ -70,12 +70,12 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether it starts the log itself, once it knows how that shall be.
+    /// Returns whether it starts the log itself, once it knows the settings.
     pub(crate) fn starts_its_log(&self) -> bool {
         matches!(self, Self::Serve(_))
     }
 
-    /// Whether it computes a model.
+    /// Returns whether it computes a model.
     pub(crate) fn computes(&self) -> bool {
         matches!(self, Self::Quickstart(_) | Self::Train(_) | Self::Evaluate(_) | Self::Infer(_))
     }

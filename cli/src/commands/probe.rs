@@ -134,7 +134,7 @@ fn text(report: &Report) -> String {
     )
 }
 
-/// Sizes down, depths across.
+/// Returns a table with sizes down and depths across.
 fn table(cells: &[ProbeCell], figure: fn(&ProbeCell) -> String) -> Table {
     let mut depths: Vec<u32> = cells.iter().map(|cell| cell.depth).collect();
     depths.sort_unstable();

@@ -57,8 +57,8 @@ pub(crate) struct ScheduleArgs {
     /// Which nodes are roots.
     #[arg(long, value_enum, default_value_t = Roots::Train)]
     roots: Roots,
-    /// Measure locality on this many batches of the first epoch: the share of a root's micrograph
-    /// that is on the root's own worker, and the same of its whole batch (HopGNN).
+    /// Measure locality on this many batches of the first epoch (HopGNN). It is the share of a
+    /// root's micrograph that is on the root's own worker, and the same of its whole batch.
     #[arg(long, value_name = "N", default_value_t = 0)]
     locality: u32,
     /// Which worker has which root: `home` is what `train --strategy hop` uses.
@@ -69,7 +69,7 @@ pub(crate) struct ScheduleArgs {
     out: PathBuf,
 }
 
-/// Which worker has which root.
+/// Deal of roots to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum DealArg {
     /// Batches of each worker's own nodes.

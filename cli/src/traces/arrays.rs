@@ -11,7 +11,7 @@ use lodestore_store::source::Npz;
 const IDS: &str = "ids.npy";
 const OFFSETS: &str = "offsets.npy";
 
-/// How ids become batches and epochs.
+/// Division of ids into batches and epochs.
 pub(super) struct Cut {
     /// Batches of this many ids, where there are no offsets.
     pub(super) batch_ids: Option<usize>,

@@ -91,13 +91,13 @@ pub struct LoadedTrace {
 }
 
 impl TraceArgs {
-    /// Whether any trace is named.
+    /// Returns whether any trace is named.
     pub fn is_given(&self) -> bool {
         let named = [&self.schedule, &self.trace, &self.oracle_general, &self.lcs];
         named.into_iter().any(Option::is_some)
     }
 
-    /// Which trace; no file is opened yet.
+    /// Returns which trace is named; no file is opened yet.
     pub fn check(self) -> Result<TraceChoice, UsageError> {
         let Self { schedule, trace, oracle_general, lcs, .. } = self;
         let (offsets, epoch_batches, cut) =
@@ -125,7 +125,7 @@ impl TraceArgs {
 }
 
 impl TraceChoice {
-    /// The name of its file.
+    /// Returns the name of its file.
     pub fn name(&self) -> String {
         match &self.source {
             Source::Schedule { path, .. }
@@ -134,12 +134,12 @@ impl TraceChoice {
         }
     }
 
-    /// Whether the trace comes with a graph.
+    /// Returns whether the trace comes with a graph.
     pub fn has_graph(&self) -> bool {
         self.graph.is_some()
     }
 
-    /// Whether all of it asks for remote rows of one worker.
+    /// Returns whether all of it is remote rows of one worker.
     pub fn is_of_worker(&self) -> bool {
         matches!(&self.source, Source::Schedule { worker: Some(_), remote: true, .. })
     }

@@ -7,8 +7,9 @@ use lodestore_graph::sampler::is_local;
 use lodestore_graph::schedule::Schedule;
 use lodestore_store::Graph;
 
-/// The batches of one worker, or of all in turn: those that they train on at the same time follow
-/// each other. With `remote` a batch is the rows that its worker does not own, and needs `graph`.
+/// Reads the batches of one worker, or of all in turn: those that they train on at the same time
+/// follow each other. With `remote` a batch is the rows that its worker does not own, and needs
+/// `graph`.
 pub(super) fn read(
     schedule: &Schedule,
     graph: Option<&Graph>,

@@ -166,7 +166,7 @@ pub(super) fn text_integers(name: &str, path: &Path, scratch: &Path) -> Result<T
     Ok(TensorFile::new(name, out))
 }
 
-/// An integer, as it is or as a float; `nan` is [`NO_LABEL`].
+/// Parses an integer, written as one or as a float; `nan` is [`NO_LABEL`].
 fn integer(text: &str) -> Option<i64> {
     text.parse().ok().or_else(|| match text.parse::<f64>().ok()? {
         value if value.is_nan() => Some(NO_LABEL),

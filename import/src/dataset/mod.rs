@@ -1,8 +1,8 @@
 //! Folder layouts of other projects, read as the inputs of an import.
 //!
 //! Files that the store can read are used as they are. Others are converted, in bounded memory, to
-//! files of a scratch folder beside the graph: lists of node ids to splits, labels with NaN to
-//! integers, text to packed rows, pairs of ids to edges.
+//! files of a scratch folder beside the graph. Lists of node ids become splits, labels with NaN
+//! integers, text packed rows, and pairs of ids edges.
 
 mod convert;
 mod graphbolt;

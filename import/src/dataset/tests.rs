@@ -167,7 +167,7 @@ tasks:
   - name: link_prediction
 ";
 
-/// The rows of a tensor by the ids of the input.
+/// Returns the type and the rows of a tensor, by the ids of the input.
 fn rows(graph: &Path, tensor: &str) -> (Dtype, Vec<Vec<u8>>) {
     let store = EmbeddedStore::open(graph, None).unwrap();
     let read = |name: &str| {

@@ -17,28 +17,29 @@ use lode_cli::console::Console;
 use lode_cli::topology::open_topology;
 use lode_cli::usage::UsageError;
 
-/// Samplers, and the graph of each.
+/// Graph to sample, and settings of the batches.
 pub(super) struct Sampled<'a> {
-    /// One that exists; otherwise one of `n_nodes` and `mean_degree` is generated.
+    /// Folder of the graph; without it one of `n_nodes` and `mean_degree` is generated.
     pub(super) graph: Option<&'a Path>,
     pub(super) n_nodes: u32,
     pub(super) mean_degree: f32,
     pub(super) fanouts: &'a [Fanout],
-    /// Share of the nodes.
+    /// Share of the nodes that are roots.
     pub(super) roots: f64,
     pub(super) batch_size: usize,
     pub(super) epochs: u32,
     pub(super) seed: u64,
 }
 
-/// The input nodes of all batches of one worker.
+/// Returns the input nodes of all batches of one worker.
 pub(super) fn neighbours(sampled: &Sampled<'_>, console: &Console) -> Result<Batches> {
     console.stage("topology");
     let topology = match sampled.graph {
         Some(dir) => open_topology(&Graph::open(dir)?)?,
         None => generated_topology(sampled, console)?,
     };
-    // Of 2⁶⁴ words as many are below it as the share says; all of them for a share of 1.
+    // The share of the 2⁶⁴ words that are below the bound is the share of roots; a share of 1 takes
+    // all.
     let is_root = |id: &u32| {
         splitmix64(splitmix64(sampled.seed) ^ u64::from(*id)) as f64
             <= sampled.roots * 2f64.powi(64)
@@ -59,9 +60,10 @@ pub(super) fn neighbours(sampled: &Sampled<'_>, console: &Console) -> Result<Bat
     Ok(batches)
 }
 
-/// In each epoch the halo of each partition in turn: the rows that full-batch training on all
-/// partitions asks for (CaPGNN, section 4.2). With `batch_size` takes that many of each at a time,
-/// and none of those whose halo is at its end. Batch `i` is always of partition `i % n_parts`.
+/// Returns in each epoch the halo of each partition in turn: the rows that full-batch training on
+/// all partitions requests (CaPGNN, section 4.2). With `batch_size` it takes that many of each at a
+/// time, and none of those whose halo is at its end. Batch `i` is always of partition `i %
+/// n_parts`.
 pub(super) fn halos(dir: &Path, batch_size: Option<u32>, epochs: u32) -> Result<Batches> {
     let graph = Graph::open(dir)?;
     let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());

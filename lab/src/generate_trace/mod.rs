@@ -45,8 +45,8 @@ pub(crate) struct GenerateTraceArgs {
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..))]
     batches: u32,
-    /// Rows per batch; neighbours: roots per batch [default: 512]. halos: rows that a partition
-    /// asks for before the next one has its turn; the whole halo unless given.
+    /// Rows per batch, or for neighbours roots per batch [default: 512]. For halos it is the rows
+    /// that a partition requests before the next one has its turn; the whole halo unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
     /// zipf: exponent; 0 draws every row equally often.

@@ -5,7 +5,7 @@ use lodestore_graph::splitmix64;
 use super::{Batches, check_length};
 use lode_cli::usage::UsageError;
 
-/// Every row once, in order.
+/// Returns every row once, in order.
 pub(super) fn scan(n_ids: u32, batch: u32) -> Result<Batches, UsageError> {
     check_length(n_ids.into())?;
     let n_batches = n_ids.div_ceil(batch);
@@ -18,7 +18,7 @@ pub(super) fn scan(n_ids: u32, batch: u32) -> Result<Batches, UsageError> {
     Ok(batches)
 }
 
-/// Every row in order, again and again; a batch larger than the loop has each once.
+/// Returns every row in order, again and again; a batch larger than the loop has each once.
 pub(super) fn looping(n_ids: u32, n_batches: u32, batch: u32) -> Result<Batches, UsageError> {
     let mut batches = Batches::new();
     let mut ids = (0..n_ids).cycle();
@@ -29,8 +29,8 @@ pub(super) fn looping(n_ids: u32, n_batches: u32, batch: u32) -> Result<Batches,
     Ok(batches)
 }
 
-/// Rows drawn with probability proportional to rank^-alpha; which row has which rank is shuffled.
-/// A row that is drawn twice for a batch is there once.
+/// Returns rows drawn with probability proportional to rank^-alpha; which row has which rank is
+/// shuffled. A row that is drawn twice for a batch is there once.
 pub(super) fn zipf(
     n_ids: u32,
     alpha: f64,

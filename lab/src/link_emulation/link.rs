@@ -42,12 +42,12 @@ impl Link {
         left_at.max(now) + self.spec.delay
     }
 
-    /// Bytes on their way when the link is never free.
+    /// Returns the bytes on their way when the link is never free.
     pub(crate) fn travelling_bytes(&self) -> f64 {
         self.spec.rate_bits / 8.0 * self.spec.delay.as_secs_f64()
     }
 
-    /// Bytes that were sent.
+    /// Returns the bytes that were sent.
     pub(crate) fn n_bytes(&self) -> u64 {
         self.n_bytes
     }

@@ -31,7 +31,7 @@ pub(crate) use units::{parse_delay, parse_rate};
 use link::Link;
 use relay::{Stream, relay};
 
-/// Where a shaped server is to be found.
+/// Address of a shaped server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Front {
     /// At another address of this machine, on the server's own ports: clients learn from a server
@@ -49,7 +49,7 @@ pub(crate) struct ShapedServer {
     sockets: Vec<FrontSocket>,
 }
 
-/// One socket that is before one of the server's.
+/// Socket before one of the server's.
 struct FrontSocket {
     at: Address,
     accepting: Option<JoinHandle<()>>,
@@ -99,12 +99,12 @@ impl ShapedServer {
         Ok(shaped)
     }
 
-    /// Where clients connect to.
+    /// Returns the address that clients connect to.
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Bytes so far, to the server and to its clients.
+    /// Returns the bytes so far, to the server and to its clients.
     pub(crate) fn n_bytes(&self) -> [u64; 2] {
         [&self.links.to_server, &self.links.to_client].map(|link| lock(link).n_bytes())
     }
@@ -215,7 +215,7 @@ fn pass(client: &Stream, server: &Stream, links: &Links) -> io::Result<()> {
     relay(server.try_clone()?, client.try_clone()?, &links.to_client)
 }
 
-/// Figures, which a panic leaves as they were.
+/// Locks the figures of a link, which a panic leaves as they were.
 fn lock(link: &Mutex<Link>) -> MutexGuard<'_, Link> {
     link.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,7 +12,7 @@ use super::{ShapedServer, lock};
 /// Bytes behind each message: when it arrives.
 const STAMP_BYTES: usize = size_of::<u64>();
 
-/// A rank that is a thread, and a machine of its own: its messages queue with the rows of its
+/// A rank that is a thread, and a machine of its own. Its messages queue with the rows of its
 /// server for the one link that leaves the machine. Each receiver waits until its messages have
 /// arrived.
 pub(crate) struct ShapedRank {

@@ -40,7 +40,8 @@ impl Stream {
         }
     }
 
-    /// Small chunks leave immediately: their delay is the link's, not the system's.
+    /// Takes a TCP stream. Small chunks leave immediately: their delay is the link's, not the
+    /// system's.
     pub(super) fn of_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))

@@ -24,7 +24,7 @@ pub(crate) struct Throttle {
     pausing: Option<JoinHandle<()>>,
 }
 
-/// By what a process is held.
+/// Means by which a process is held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Means {
@@ -101,8 +101,8 @@ fn pause(process: &OwnedFd, share: f64, ended: &AtomicBool) {
     }
 }
 
-/// Moves the process into a group of its own with a quota, of the first or the second version of
-/// control groups; none where that may not be done.
+/// Moves the process into a group of its own with a quota, in the first or the second version of
+/// control groups. Returns none where that is not permitted.
 fn quota(pid: u32, share: f64) -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().find_map(|line| {
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// Ticks of processor time that a process has had.
+    /// Returns the ticks of processor time that a process has had.
     fn ticks(child: &Child) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("it runs");
         let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split(' ').collect();

@@ -45,7 +45,7 @@ impl IdChoice {
         Ok(Self { kind, trace })
     }
 
-    /// The word for it in reports.
+    /// Returns the word for it in reports.
     pub(super) fn name(&self) -> String {
         match (&self.trace, self.kind) {
             (Some(trace), _) => trace.name(),
@@ -55,7 +55,7 @@ impl IdChoice {
         }
     }
 
-    /// The part without a file; for a trace it is incomplete until that is read.
+    /// Returns the part without a file; for a trace it is incomplete until that is read.
     pub(super) fn draw(&self) -> IdDraw {
         match self.kind {
             IdKind::Uniform => IdDraw::Uniform,

@@ -156,7 +156,7 @@ impl LoadArgs {
     }
 }
 
-/// Seconds with a fraction, a day at most.
+/// Parses seconds with a fraction, a day at most.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 2.5".to_owned())?;
     if !(0.0..=86_400.0).contains(&seconds) {

@@ -17,8 +17,8 @@ const POINTS_PER_NINE: u32 = 20;
 /// 99.999 %: further to the right is noise.
 const NINES_MAX: u32 = 5;
 
-/// A curve for each kind that was asked for. Each step to the right is another nine, so that the
-/// slowest requests, which a trainer waits for, have most of the room.
+/// Returns a chart with a curve for each kind of pull. Each step to the right is another nine, so
+/// that the slowest requests, which a trainer waits for, have most of the room.
 pub(super) fn svg(report: &LoadReport, tally: &Tally) -> Result<String> {
     let mut svg = String::new();
     let kinds = [("sync", PullKind::Sync), ("vector", PullKind::Vector)];
@@ -31,7 +31,7 @@ pub(super) fn svg(report: &LoadReport, tally: &Tally) -> Result<String> {
     Ok(svg)
 }
 
-/// Nines and milliseconds, as far as there are requests to tell them from each other.
+/// Returns nines and milliseconds, as far as there are requests to distinguish them.
 fn curve(ns: &Histogram<u64>) -> Vec<(f64, f64)> {
     let nines =
         (0..=NINES_MAX * POINTS_PER_NINE).map(|i| f64::from(i) / f64::from(POINTS_PER_NINE));

@@ -29,7 +29,7 @@ pub(super) struct BarGroup {
 
 /// One bar.
 pub(super) struct Bar {
-    /// Entries of the legend.
+    /// Place of its colour in the legend.
     pub(super) colour: usize,
     /// Its parts, from below: each lighter than the one under it.
     pub(super) parts: Vec<f64>,

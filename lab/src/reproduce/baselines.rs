@@ -16,7 +16,7 @@ use super::runs::{Case, Cluster, Contestant, Run};
 #[serde(transparent)]
 pub(super) struct Baselines(Vec<Beside>);
 
-/// Those of one batch size.
+/// Baselines of one batch size.
 #[derive(Serialize)]
 struct Beside {
     graph: &'static str,
@@ -28,12 +28,13 @@ struct Beside {
     /// `ondemand` with GCN, which takes sums over neighbours and itself, on the partitions of all
     /// others.
     gcn: Run,
-    /// Shares of `rapid` and of it with the oracle.
+    /// Seconds of a step of `rapid`, and of it with the oracle.
     rapid_seconds: [f64; 2],
 }
 
 impl Baselines {
-    /// Beside the groups of `of`'s graph, which was made as `made` and is served by `cluster`.
+    /// Measures beside the groups of `of`'s graph, which was made as `made` and is served by
+    /// `cluster`.
     pub(super) fn measure(
         &mut self,
         of: Bench<'_>,

@@ -10,7 +10,7 @@ use super::recording::Recording;
 use super::runs::Run;
 use lode_cli::console::Console;
 
-/// Where a figure is measured.
+/// Setting of a figure's measurement.
 #[derive(Clone, Copy)]
 pub(super) struct Bench<'a> {
     pub(super) model: &'a Model,

@@ -6,7 +6,7 @@ use super::bars::{Bar, BarGroup, Bars};
 use super::runs::Run;
 use super::{FAST, Paper, Reproduction, SLOW};
 
-/// All of them, by the names of their files.
+/// Returns all charts, by the names of their files.
 pub(super) fn charts(found: &Reproduction) -> Result<Vec<(String, String)>> {
     let mut all = Vec::new();
     for link in [FAST, SLOW] {
@@ -25,7 +25,7 @@ pub(super) fn charts(found: &Reproduction) -> Result<Vec<(String, String)>> {
     all.into_iter().map(|(name, bars)| Ok((name, bars.svg()?))).collect()
 }
 
-/// MassiveGNN's Fig. 6 and RapidGNN's Table 2.
+/// Returns MassiveGNN's Fig. 6 and RapidGNN's Table 2.
 fn step_times(found: &Reproduction, link: &str) -> Bars {
     of_runs(found, link, "ms a step: computing (dark), other workers, rows (light)", |run| {
         let busy = run.compute_seconds + run.others_seconds;
@@ -34,7 +34,7 @@ fn step_times(found: &Reproduction, link: &str) -> Bars {
     })
 }
 
-/// RapidGNN's Fig. 4.
+/// Returns RapidGNN's Fig. 4.
 fn bytes_of_steps(found: &Reproduction) -> Bars {
     let title =
         "Fig. 4: MB a step that come from other machines: for batches (dark), hot sets (light)";
@@ -44,7 +44,8 @@ fn bytes_of_steps(found: &Reproduction) -> Bars {
     })
 }
 
-/// MassiveGNN's Fig. 9: a step's training, and beside it what prepares the next batch meanwhile.
+/// Returns MassiveGNN's Fig. 9: a step's training, and beside it what prepares the next batch
+/// meanwhile.
 fn preparation(found: &Reproduction) -> Bars {
     let title = "Fig. 9: ms a step: training (computing, other workers), then preparation (sampling, \
                  lookup, pull, copy), from dark to light";
@@ -57,7 +58,7 @@ fn preparation(found: &Reproduction) -> Bars {
     })
 }
 
-/// MassiveGNN's Fig. 11.
+/// Returns MassiveGNN's Fig. 11.
 fn remote_rows(found: &Reproduction) -> Bars {
     let title = "Fig. 11: remote rows fetched in an epoch by all workers: for batches (dark), ahead of \
                  them (light)";

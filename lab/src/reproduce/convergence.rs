@@ -67,7 +67,7 @@ impl Convergence {
         Ok(())
     }
 
-    /// Mean accuracies of the seeds in each epoch.
+    /// Returns the mean accuracies of the seeds in each epoch.
     pub(super) fn curves(&self) -> Curves<'static> {
         let of_runs = |learnt: &Learnt, name: &str, runs: &[Curved]| {
             let n_epochs = runs.first().map_or(0, |run| run.accuracies.len());

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 const SIZE: (u32, u32) = (960, 480);
 const LEGEND_WIDTH: u32 = 220;
 const FONT: (&str, u32) = ("sans-serif", 13);
-/// Distinguished by eye, also by most of those who do not see red and green.
+/// Colours that are distinct also without red and green.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0xff, 0x7f, 0x0e),
@@ -83,7 +83,7 @@ impl Curves<'_> {
     }
 }
 
-/// Returns the short, with as many digits as tell neighbours on an axis apart.
+/// Formats a number shortly, with as many digits as distinguish neighbours on an axis.
 fn number(x: f64) -> String {
     match x.abs() {
         size if size >= 1e6 => format!("{:.1}M", x / 1e6),

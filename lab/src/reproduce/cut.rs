@@ -48,7 +48,7 @@ pub(super) struct Cut {
     uuid: [u8; 16],
 }
 
-/// Which nodes train, and which measure.
+/// Split into nodes that train and nodes that measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Splits {
@@ -203,7 +203,7 @@ impl Relabelled {
     /// Returns the split of a node that is in `split` as stored.
     fn split_of(&self, id: NodeId, stored: NodeId, split: u8) -> u8 {
         let n_nodes = u64::from(self.book.n_nodes());
-        // Of five parts of all nodes three train, and one each validates and tests.
+        // Nodes are in five parts: three train, one validates and one tests.
         let fifth = |place: u64, n: u64| match self.labelled[stored.index()] {
             true => [0, 0, 0, 1, 2][(5 * place / n.max(1)) as usize],
             false => u8::MAX,

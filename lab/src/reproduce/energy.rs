@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the counters are: one folder for each processor, and for parts of it, which are not
+/// Folder of the counters: one folder for each processor, and for parts of it, which are not
 /// counted twice.
 const COUNTERS: &str = "/sys/class/powercap";
 
@@ -39,8 +39,8 @@ impl Energy {
         (!counters.is_empty()).then_some(Self(counters))
     }
 
-    /// Joules since the start, if all counters can still be read. A counter that has wrapped more
-    /// than once counts too few: that takes a minute or more.
+    /// Returns the joules since the start, if all counters can still be read. A counter that has
+    /// wrapped more than once counts too few: that takes a minute or more.
     pub(super) fn joules(&self) -> Option<f64> {
         let mut sum_uj = 0;
         for Counter { path, range_uj, started_uj } in &self.0 {

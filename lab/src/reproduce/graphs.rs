@@ -25,10 +25,10 @@ const COMMUNITY_NODES: u32 = 500;
 /// A node's neighbours are at most this share of its community: an edge is in a graph once.
 const MOST_OF_COMMUNITY: f32 = 0.25;
 /// Share of the edges between classes that lead to hubs of the whole graph, and the weight of their
-/// tail (degree exponent 2.33). Chosen by what the paper says of Products under the baseline, and
-/// kept for all: that a batch asks for about 12 remote rows for each root (Fig. 4: 12 000 of batch
-/// 1000), and that one node is in all 66 batches of an epoch (Fig. 3). The latter is reuse, on
-/// which caches live.
+/// tail (degree exponent 2.33). Both are chosen by what the paper says of Products under the
+/// baseline, and kept for all graphs. A batch asks for about 12 remote rows for each root (Fig. 4:
+/// 12 000 of batch 1000). One node is in all 66 batches of an epoch (Fig. 3): caches depend on this
+/// reuse.
 const HUB_SHARE: f64 = 0.1;
 const HUB_POWER: u32 = 4;
 
@@ -54,28 +54,28 @@ const ROUNDS: u32 = 4;
 const MOST_DELTA: u32 = 64;
 
 impl Made {
-    /// MassiveGNN's Δ, by which a run of some epochs has [`ROUNDS`] of eviction, or more.
+    /// Returns MassiveGNN's Δ, by which a run of some epochs has [`ROUNDS`] of eviction, or more.
     pub(super) fn delta(&self, epochs: u32, batch: usize) -> u32 {
         let n_batches = epochs.saturating_mul(self.n_roots.div_ceil(batch.max(1) as u32));
         (n_batches / ROUNDS).clamp(1, MOST_DELTA)
     }
 }
 
-/// How large a graph and its caches are.
+/// Size of a graph and its caches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
-    /// Nodes and roots of a batch, in those of the model.
+    /// Nodes, and roots of a batch, as a share of those of the model.
     pub(super) scale: f64,
-    /// Partitions, one for each.
+    /// Workers, with a partition for each.
     pub(super) n_workers: u16,
-    /// Rows that a worker may keep.
+    /// Rows that a worker may keep, as a share.
     pub(super) kept_share: f64,
-    /// The whole of that share.
+    /// Rows that it is a share of.
     pub(super) kept_of: KeptOf,
     pub(super) cut: Cut,
 }
 
-/// How a graph is partitioned.
+/// Partitioning of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     /// By SPRING, refined: about as METIS does.
@@ -84,7 +84,7 @@ pub(super) enum Cut {
     Random,
 }
 
-/// Counts by which rows may be kept.
+/// Rows of which a share may be kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum KeptOf {
     /// All that a worker does not own.

@@ -28,7 +28,7 @@ struct Scaling {
     machines: u16,
     /// `ondemand`'s epoch.
     baseline_seconds: f64,
-    /// The paper's own, of which forward and backward passes of one worker took the second.
+    /// Epoch of the paper's own strategy, and its time in forward and backward passes of a worker.
     own_seconds: f64,
     compute_seconds: f64,
     hit_rate: f64,
@@ -46,12 +46,12 @@ impl Paper {
 }
 
 impl Machines {
-    /// Whether nothing was measured.
+    /// Returns whether nothing was measured.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One graph over links of `spec`, batches of `batch` for each worker.
+    /// Measures one graph over links of `spec`, with batches of `batch` for each worker.
     pub(super) fn measure(
         &mut self,
         paper: Paper,
@@ -173,7 +173,7 @@ impl Scaling {
         self.own_seconds
     }
 
-    /// With as much of the cores for each as one of two has.
+    /// Returns the time with as much of the cores for each machine as one of two has.
     fn on_own_cores(&self) -> f64 {
         let share = |machines: u16| (cores() as f64 / f64::from(machines)).min(1.0);
         let saved = 1.0 - share(self.machines) / share(MACHINES[0]);

@@ -43,7 +43,7 @@ pub(super) struct MassiveFigures {
 struct Followed {
     graph: &'static str,
     evicts: bool,
-    /// Shares of the input nodes of a batch.
+    /// Share of the input nodes of batches that are remote.
     remote_share: f64,
     /// Steps so far, and the hit rate of those since the point before.
     points: Vec<(u32, f64)>,
@@ -59,7 +59,8 @@ struct Swept {
 }
 
 impl MassiveFigures {
-    /// Fig. 10, if the model is one of its; over the loopback as it is, since rows are counted.
+    /// Measures Fig. 10, if the model is one of its; over the loopback as it is, since rows are
+    /// counted.
     pub(super) fn follow(
         &mut self,
         of: Bench<'_>,
@@ -82,7 +83,7 @@ impl MassiveFigures {
         Ok(())
     }
 
-    /// Figs. 12 and 13, if the model is theirs, over links of `spec`.
+    /// Measures Figs. 12 and 13, if the model is theirs, over links of `spec`.
     pub(super) fn sweep(
         &mut self,
         of: Bench<'_>,
@@ -113,7 +114,7 @@ impl MassiveFigures {
         Ok(())
     }
 
-    /// The charts, by the names of their files.
+    /// Returns the charts, by the names of their files.
     pub(super) fn charts(&self) -> Result<Vec<(&'static str, String)>> {
         let mut charts = Vec::new();
         if !self.progress.is_empty() {
@@ -180,7 +181,7 @@ impl MassiveFigures {
         of_first.map(|swept| swept.delta).collect()
     }
 
-    /// These figures in the report.
+    /// Writes these figures to the report.
     pub(super) fn write(&self, text: &mut String) -> fmt::Result {
         if self.progress.is_empty() {
             writeln!(text, "\nFig. 10 is of {}, which were not measured.", FOLLOWED.join(" and "))?;
@@ -247,9 +248,9 @@ impl MassiveFigures {
 }
 
 impl Followed {
-    /// From the lines of a log of steps, whose steps follow each other.
+    /// Reads the lines of a log of steps, whose steps follow each other.
     fn of(graph: &'static str, evicts: bool, log: &str) -> Result<Self> {
-        // Of each step: hits, and remote rows that batches asked for.
+        // For each step: hits, and remote rows that batches needed.
         let (mut steps, mut at, mut n_nodes) = (Vec::<[u64; 2]>::new(), None, 0);
         for line in log.lines() {
             let line: Value = serde_json::from_str(line)?;

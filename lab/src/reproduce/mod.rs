@@ -113,7 +113,7 @@ pub(crate) struct ReproduceArgs {
     #[arg(long)]
     no_solved_links: bool,
     /// Rows that each worker may keep, as a share of those that it does not own (rapidgnn) or of
-    /// its halo (massivegnn): in two hot sets of half of them, in the oracle's tier, or in
+    /// its halo (massivegnn). They are in two hot sets of half of them, in the oracle's tier, or in
     /// MassiveGNN's buffer. With 2 a hot set has all.
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = parse_share)]
     keep: f64,
@@ -392,7 +392,7 @@ impl ReproduceArgs {
         if let Some(model) = subject.model().filter(|_| !self.no_figures) {
             let (epochs, repeats, recording) = (self.epochs, self.repeats, recording.as_ref());
             let of = Bench { model, size, epochs, repeats, recording, scratch, console };
-            // What the tables need is there, whatever becomes of the figures.
+            // The tables' results are written first, whatever becomes of the figures.
             out.write(found)?;
             found.draw(of, batch, &made, &cluster)?;
         }

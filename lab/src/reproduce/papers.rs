@@ -17,9 +17,9 @@ pub(super) struct Model {
     pub(super) class_is_community: bool,
     /// Share of the nodes that train, by the data's own split.
     pub(super) train: f32,
-    /// RapidGNN, Table 2: batch size, speed-up of steps and of the network over DGL-METIS, and of
-    /// steps over DGL-Random and GCN; and Fig. 4 as its text has it: MB per step of DGL-METIS and
-    /// of RapidGNN.
+    /// Figures of RapidGNN. Table 2 has the batch size, speed-up of steps and of the network over
+    /// DGL-METIS, and of steps over DGL-Random and GCN. Fig. 4, as its text has it, has the MB per
+    /// step of DGL-METIS and of RapidGNN.
     pub(super) rapidgnn: [Published; 3],
 }
 
@@ -93,18 +93,18 @@ pub(super) const MODELS: [Model; 3] = [
 ];
 
 impl Model {
-    /// Time of communication over that of computation in the paper's baseline, N / C, if a step is
-    /// what is computed and what is waited for. Table 2 has two equations for it: RapidGNN's steps
-    /// are S = (C + N) / (C + N / k) times as fast, where its network time is k times shorter;
-    /// means over the batch sizes.
+    /// Returns the time of communication over that of computation in the paper's baseline, N / C. A
+    /// step is taken to be computation and waiting alone. Table 2 has two equations: RapidGNN's
+    /// steps are S = (C + N) / (C + N / k) times as fast, and its network time is k times shorter.
+    /// S and k are means over the batch sizes.
     pub(super) fn ratio(&self) -> f64 {
         let mean = |of: fn(&Published) -> f64| self.rapidgnn.iter().map(of).sum::<f64>() / 3.0;
         let (step, network) = (mean(|of| of.step), mean(|of| of.network));
         (step - 1.0) / (1.0 - step / network)
     }
 
-    /// Batch sizes here, for graphs of `scale` times the nodes: as many times the paper's.
-    /// The smallest graphs have the same for two of them.
+    /// Returns the batch sizes here, for graphs of `scale` times the nodes: as many times the
+    /// paper's. The smallest graphs have the same for two of them.
     pub(super) fn batches(&self, scale: f64) -> [usize; 3] {
         self.rapidgnn.map(|figures| ((f64::from(figures.batch) * scale) as usize).max(4))
     }
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(ratios, [86.0, 49.0, 411.0]);
         assert_eq!(MODELS[0].batches(0.001), [4, 4, 4]);
         assert_eq!(MODELS[0].batches(0.1), [100, 200, 300]);
-        // Who waits as the paper's RapidGNN does comes to its speed-up.
+        // A step that waits as the paper's RapidGNN does has its speed-up.
         let [step, network] = [4.47, 28.74];
         let ratio = MODELS[2].ratio();
         assert!(((1.0 + ratio) / (1.0 + ratio / network) - step).abs() < 0.01);

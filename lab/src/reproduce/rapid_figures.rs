@@ -30,12 +30,12 @@ pub(super) struct RapidFigures {
 struct Reuse {
     graph: String,
     batch: usize,
-    /// Counts of an epoch.
+    /// Batches of an epoch.
     batches: u32,
     nodes: u64,
     nodes_once: u64,
     most: u32,
-    /// Uses, and nodes of that many.
+    /// Number of nodes by number of uses.
     histogram: BTreeMap<u32, u64>,
 }
 
@@ -44,11 +44,11 @@ struct Reuse {
 struct Fetches {
     graph: String,
     batch: usize,
-    /// Counts of one hot set.
+    /// Rows of one hot set.
     hot_rows: u32,
-    /// Lacked by batches: the paper's count.
+    /// Rows that batches lacked: the paper's count.
     missed: f64,
-    /// Pulled for hot sets; rows that stay from one epoch to the next are not pulled again.
+    /// Rows pulled for hot sets; those that stay from one epoch to the next are not pulled again.
     ahead: f64,
 }
 
@@ -99,12 +99,12 @@ impl RapidFigures {
         Ok(())
     }
 
-    /// The charts, by the names of their files.
+    /// Returns the charts, by the names of their files.
     pub(super) fn charts(&self) -> Result<Vec<(&'static str, String)>> {
         Ok(vec![("fig3.svg", self.reuse_curves().svg()?), ("fig5.svg", self.fetch_curves().svg()?)])
     }
 
-    /// Counts of the largest batches of each graph.
+    /// Returns the counts of the largest batches of each graph.
     fn reuse_curves(&self) -> Curves<'static> {
         let is_largest = |reuse: &&Reuse| {
             let same = self.reuse.iter().filter(|other| other.graph == reuse.graph);
@@ -128,7 +128,7 @@ impl RapidFigures {
         }
     }
 
-    /// Counts of each graph and batch, as shares of the fetches without a hot set.
+    /// Returns the counts of each graph and batch, as shares of the fetches without a hot set.
     fn fetch_curves(&self) -> Curves<'static> {
         let mut curves: Vec<Curve> = Vec::new();
         let most = |graph: &str| {
@@ -158,7 +158,7 @@ impl RapidFigures {
         rows / self.fetches.iter().find(same).map_or(1.0, |none| none.missed.max(1.0))
     }
 
-    /// These figures in the report.
+    /// Writes these figures to the report.
     pub(super) fn write(&self, text: &mut String) -> fmt::Result {
         writeln!(
             text,
@@ -175,7 +175,7 @@ impl RapidFigures {
             "\n![Fig. 3](fig3.svg)\n\n## Remote fetches against the size of the cache (Fig. 5)\n\nCounted in \
              the schedule, for all workers and a mean epoch, without joined batches. *Missed* is the paper's \
              count (Algorithm 1, line 16), *all* has what fills hot sets. The paper shows curves that drop \
-             sharply and then flatten, and gives no numbers.\n\n| graph | batch | rows in a hot set | missed, of \
+             sharply and then flatten, and has no numbers.\n\n| graph | batch | rows in a hot set | missed, of \
              those without | all |\n|---|---|---|---|---|"
         )?;
         for of in &self.fetches {

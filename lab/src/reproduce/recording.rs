@@ -72,7 +72,7 @@ impl Recording {
         Ok(Replay::new(seconds.clone())?)
     }
 
-    /// Fails if batches of `n_roots` have a time for each step of an epoch: the figures of other
+    /// Fails if batches of `n_roots` have a time for each step of an epoch. The figures of other
     /// cuts and other numbers of machines have epochs of other steps.
     pub(super) fn check_figures(&self, n_roots: usize) -> Result<(), UsageError> {
         match self.seconds.get(&n_roots) {

@@ -81,7 +81,7 @@ impl Contestant {
         }
     }
 
-    /// Whether its batches are those of a schedule.
+    /// Returns whether its batches are those of a schedule.
     pub(super) fn has_schedule(self) -> bool {
         self.strategy() == Strategy::Rapid
     }
@@ -107,7 +107,7 @@ pub(super) struct Run {
     pub(super) step_range: [f64; 2],
     /// Forward and backward pass, averaging, update.
     pub(super) compute_seconds: f64,
-    /// Waiting for other workers, who may compute or wait for rows.
+    /// Time waiting for other workers, which may compute or wait for rows.
     pub(super) others_seconds: f64,
     /// Rows that batches lacked on their way, beside the step or in it. Hot sets are pulled between
     /// epochs and do not count.
@@ -120,11 +120,11 @@ pub(super) struct Run {
     pub(super) wait_share: f64,
     /// All that travelled: hot sets and first fills of buffers too.
     pub(super) remote_bytes: f64,
-    /// Without hot sets and first fills: under `rapid` what batches lacked, which is what its paper
-    /// counts (Algorithm 1, line 16); under `massive` what its rounds of eviction fetch ahead is
-    /// among them.
+    /// Bytes without hot sets and first fills. Under `rapid` they are what batches lacked, which is
+    /// what its paper counts (Algorithm 1, line 16). Under `massive` they include what its rounds
+    /// of eviction fetch ahead.
     pub(super) missed_bytes: f64,
-    /// Bytes of all workers, in a mean epoch.
+    /// Remote rows of all workers, in a mean epoch.
     pub(super) remote_rows_per_epoch: f64,
     pub(super) rows: EpochRows,
     pub(super) epoch_seconds: f64,
@@ -152,7 +152,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// A step of `ondemand` but for its pulls.
+    /// Returns the seconds of a step of `ondemand` without its pulls.
     pub(super) fn rest_seconds(&self) -> f64 {
         (self.step_seconds - self.pull_seconds).max(1e-9)
     }
@@ -392,7 +392,7 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// With all else as usual.
+    /// Returns a case with all else as usual.
     pub(super) fn usual(contestant: Contestant, batch: usize, epochs: u32) -> Self {
         Self {
             contestant,
@@ -416,8 +416,8 @@ fn missed_share(report: &TrainReport) -> f64 {
     1.0 - ahead / sum(|epoch| epoch.remote_rows).max(1.0)
 }
 
-/// The rate at which a pull of `baseline`, as measured without a link, takes `ratio` times the rest
-/// of its step. Each server sends about what one worker asks for.
+/// Returns the link over which a pull of `baseline`, as measured without a link, takes `ratio`
+/// times the rest of its step. Each server sends about what one worker requests.
 pub(super) fn slow_link(baseline: &Run, ratio: f64, delay: Duration) -> LinkSpec {
     let seconds = (ratio * baseline.rest_seconds()).max(1e-6);
     LinkSpec { rate_bits: (baseline.remote_bytes * 8.0 / seconds).max(1e6), delay }

@@ -14,7 +14,7 @@ pub(super) struct Subject {
     pub(super) batches: Vec<(usize, Option<Published>)>,
 }
 
-/// Where a graph is from.
+/// Origin of a graph.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
     /// Generated, to stand for a paper's.

@@ -15,8 +15,8 @@ pub(crate) struct Entries {
     by_source: OnceLock<BySource>,
 }
 
-/// Where each source is used, in the order of the entries: a sum over these has the terms that a
-/// walk over all entries would add, in the same order.
+/// Uses of each source, in the order of the entries. A sum over them adds the same terms in the
+/// same order as a walk over all entries.
 #[derive(Debug)]
 struct BySource {
     /// Where each source's uses begin, then where the last one's end.
@@ -26,12 +26,12 @@ struct BySource {
 }
 
 impl Entries {
-    /// The entries of `block`.
+    /// Returns the entries of `block`.
     pub(crate) fn of(block: &Arc<Block>) -> Arc<Self> {
         Arc::new(Self { block: Arc::clone(block), by_source: OnceLock::new() })
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub(super) fn len(&self) -> usize {
         self.block.sources.len() + self.n_dst()
     }
@@ -44,13 +44,13 @@ impl Entries {
         self.block.n_dst as usize
     }
 
-    /// The entries of destination `dst`; the last is its own.
+    /// Returns the entries of destination `dst`; the last is its own.
     pub(super) fn of_destination(&self, dst: usize) -> Range<usize> {
         let offsets = &self.block.offsets;
         offsets[dst] as usize + dst..offsets[dst + 1] as usize + dst + 1
     }
 
-    /// The sources of the entries of destination `dst`, in order, itself last.
+    /// Returns the sources of the entries of destination `dst`, in order, itself last.
     pub(super) fn sources_of(&self, dst: usize) -> impl Iterator<Item = usize> {
         let edges = self.block.offsets[dst] as usize..self.block.offsets[dst + 1] as usize;
         self.block.sources[edges].iter().map(|&source| source as usize).chain([dst])
@@ -75,8 +75,8 @@ impl Entries {
         pieces
     }
 
-    /// The entries that use `source`, in order, each with its destination. The first call sorts all
-    /// entries, in 8 bytes each.
+    /// Returns the entries that use `source`, in order, each with its destination. The first call
+    /// sorts all entries, in 8 bytes each.
     pub(super) fn uses_of(&self, source: usize) -> impl Iterator<Item = [usize; 2]> {
         let BySource { starts, uses } = self.by_source.get_or_init(|| self.sort());
         let uses = &uses[starts[source] as usize..starts[source + 1] as usize];
@@ -92,7 +92,7 @@ impl Entries {
         for source in 2..starts.len() {
             starts[source] += starts[source - 1];
         }
-        // Of each source the next place, which ends as the next source's first.
+        // The next place of each source, which ends as the first place of the next source.
         let mut uses = vec![[0; 2]; self.len()];
         for dst in destinations {
             for (entry, source) in self.of_destination(dst).zip(self.sources_of(dst)) {

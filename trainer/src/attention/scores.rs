@@ -5,10 +5,10 @@ use rayon::prelude::*;
 use crate::matrix::spmm::ROWS_PER_TASK;
 
 /// Scores of shape (n, heads) for rows `z` of shape (n, heads · width) and a vector `a` of shape
-/// (heads · width): head `h` of a row is the dot product of its `h`-th parts.
+/// (heads · width). Head `h` of a row is the dot product of the `h`-th parts of both.
 ///
-/// The score of an edge (equation 1) is a sum of a share of the source and one of the destination,
-/// so that each is computed once per node and not once per edge.
+/// The score of an edge (equation 1) is the sum of a share of its source and one of its
+/// destination. Each share is computed once per node, not once per edge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadScores {
     pub(crate) heads: usize,

@@ -13,8 +13,8 @@ use crate::matrix::spmm::ROWS_PER_TASK;
 pub(crate) struct AttentionSoftmax(pub(crate) Arc<Entries>);
 
 impl AttentionSoftmax {
-    /// Returns the coefficients. The softmax subtracts the largest score of its destination first,
-    /// so that no exponential overflows; the own entry is always there, so that no sum is 0.
+    /// Returns the coefficients. The softmax first subtracts the largest score of the destination,
+    /// so no exponential overflows. The destination's own entry always exists, so no sum is 0.
     pub(crate) fn coefficients(&self, of_src: &[f32], of_dst: &[f32], heads: usize) -> Vec<f32> {
         let mut out = vec![0.0; self.0.len() * heads];
         let pieces = self.0.pieces(&mut out, heads, ROWS_PER_TASK);
@@ -36,7 +36,8 @@ impl AttentionSoftmax {
         out
     }
 
-    /// The coefficients of the entries of `dst`; the scratch has an element for each head.
+    /// Writes the coefficients of the entries of `dst` to `out`. The scratch has an element for
+    /// each head.
     fn of_destination(
         &self,
         dst: usize,
@@ -69,8 +70,8 @@ impl AttentionSoftmax {
         }
     }
 
-    /// Gradients of both shares, from the coefficients and their gradient:
-    /// `∂e_k = α_k (g_k − Σ_j α_j g_j)`, times the slope of LeakyReLU.
+    /// Returns the gradients of both shares, from the coefficients and their gradient: `∂e_k = α_k
+    /// (g_k − Σ_j α_j g_j)`, times the slope of LeakyReLU.
     pub(crate) fn gradients(
         &self,
         shares: [&[f32]; 2],
@@ -79,7 +80,7 @@ impl AttentionSoftmax {
         heads: usize,
     ) -> (Vec<f32>, Vec<f32>) {
         let [of_src, of_dst] = shares;
-        // Of the score of each entry.
+        // Gradients of the scores, by entry.
         let mut changes = vec![0.0; coefficients.len()];
         let mut dst_grad = vec![0.0; of_dst.len()];
         let pieces = self.0.pieces(&mut changes, heads, ROWS_PER_TASK).into_par_iter();
@@ -105,7 +106,8 @@ impl AttentionSoftmax {
         (src_grad, dst_grad)
     }
 
-    /// The gradients of the scores of the entries of `dst`, and their sum `dst_grad`.
+    /// Writes the gradients of the scores of the entries of `dst` to `changes`, and adds their sum
+    /// to `dst_grad`.
     fn change_scores(
         &self,
         dst: usize,

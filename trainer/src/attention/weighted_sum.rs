@@ -8,7 +8,7 @@ use super::Entries;
 use crate::matrix::spmm::{ROWS_PER_TASK, add_scaled};
 
 /// Rows of shape (n_dst, heads · width) from weights of shape (entries, heads) and rows of shape
-/// (n_src, heads · width): `Σ_k w_k,h · z_source(k),h` over the entries of a destination
+/// (n_src, heads · width). A row is `Σ_k w_k,h · z_source(k),h` over the entries of its destination
 /// (equation 5 without its activation).
 #[derive(Clone, Debug)]
 pub(crate) struct WeightedSum(pub(crate) Arc<Entries>);
@@ -34,8 +34,8 @@ impl WeightedSum {
         out
     }
 
-    /// Gradients of weights and rows: each entry's weight by itself, and each source's row summed
-    /// over the entries that use it, in order.
+    /// Returns the gradients of weights and rows. Each entry's weight has its own, and each
+    /// source's row has the sum over the entries that use it, in order.
     pub(crate) fn gradients(
         &self,
         weights: &[f32],

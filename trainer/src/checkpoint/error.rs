@@ -75,7 +75,7 @@ pub enum CheckpointFault {
     /// A number that no run has.
     #[error("{what} must be at most {most}, found {found}; remove it to start again")]
     TooLarge {
-        /// The counted things.
+        /// Name of the number.
         what: &'static str,
         /// The limit.
         most: u64,
@@ -124,7 +124,7 @@ pub enum CheckpointFault {
     /// Parts that contradict each other.
     #[error("{what}, which contradicts the rest of the file; remove it to start again")]
     Contradiction {
-        /// The found value.
+        /// The part that contradicts the others.
         what: String,
     },
 }

@@ -41,7 +41,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The checkpoint, if there is one.
+    /// Loads the checkpoint, if there is one.
     pub(super) fn load(&self, identity: &Identity) -> Result<Option<Checkpoint>, CheckpointError> {
         let path = self.path();
         let file = match File::open(&path) {
@@ -73,8 +73,9 @@ impl Folder {
         format::decode(&bytes, identity).map(Some).map_err(in_file)
     }
 
-    /// Puts `bytes` in the place of the checkpoint: written beside it, synced, renamed, and the
-    /// folder synced, so that a crash at any point leaves the one or the other.
+    /// Replaces the checkpoint by `bytes`. They are written to a file beside it and synced, the
+    /// file is renamed, and the folder is synced. A crash at any point leaves either the old or the
+    /// new checkpoint.
     pub(super) fn save(&self, bytes: &[u8]) -> Result<(), CheckpointError> {
         let (path, partial) = (self.path(), self.dir.join("checkpoint.partial"));
         let mut file = File::create(&partial).map_err(io_error(&partial, "create"))?;
@@ -101,7 +102,7 @@ fn make_durable(dir: &Path) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// The folders that get an entry when `dir` is made, the innermost first.
+/// Returns the folders that get an entry when `dir` is made, the innermost first.
 pub(super) fn parents_of_missing(dir: &Path) -> Vec<PathBuf> {
     let here = |parent: &Path| match parent {
         // The parent of a relative path of one name.

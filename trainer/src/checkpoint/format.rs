@@ -31,7 +31,7 @@ use super::header::{DIGEST_BYTES, HAS_BEST, HAS_TEST, HAS_VALIDATION, HEADER_BYT
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity, Measured, Place};
 use crate::{best_model::BestModel, evaluate::Accuracy, replica::ReplicaState};
 
-/// The bytes of `checkpoint`.
+/// Returns the bytes of `checkpoint`.
 pub(super) fn encode(
     checkpoint: &Checkpoint,
     identity: &Identity,

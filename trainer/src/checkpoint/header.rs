@@ -34,7 +34,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The bytes of the header.
+    /// Returns the bytes of the header.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES);
         bytes.extend_from_slice(&MAGIC);
@@ -95,7 +95,8 @@ impl Header {
         Ok(header)
     }
 
-    /// For the epochs that are over and the present one.
+    /// Returns the limit of the bytes of measurements, for the epochs that are over and the present
+    /// one.
     fn max_measured_bytes(&self) -> u64 {
         MAX_MEASURED_BYTES.min(MAX_EPOCH_BYTES * (u64::from(self.place.epoch) + 1))
     }
@@ -117,12 +118,12 @@ impl Header {
         Err(CheckpointFault::Length { found_bytes, expected_bytes })
     }
 
-    /// Whether a flag is set.
+    /// Returns whether a flag is set.
     pub(super) fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
 
-    /// The best parameters with what the header says of them.
+    /// Returns the best parameters with the header's figures of them.
     pub(super) fn best(&self, parameters: Vec<Vec<f32>>) -> BestModel {
         let [validation, test] = self.accuracies;
         let accuracy = Accuracy {

@@ -1,10 +1,10 @@
-//! Position of a run, so that a killed one continues exactly: bit for bit the same parameters and
-//! losses as if it had never ended.
+//! Position of a run, from which a killed run continues exactly: with the same bits of parameters
+//! and losses as if it had never ended.
 //!
-//! Batches, dropout and first parameters are functions of seeds, so the place in the run, the
-//! parameters and Adam's moments of each replica are all that training needs. The best parameters
-//! and what has been measured so far go with them. Caches start empty, since they never change what
-//! is computed.
+//! Batches, dropout and initial parameters are functions of seeds. So training needs only the place
+//! in the run, the parameters, and Adam's moments of each replica. The best parameters and the
+//! measurements so far are stored with them. Caches start empty, since they never change what is
+//! computed.
 
 mod error;
 mod folder;
@@ -47,7 +47,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Number of the next batch of a worker with `n` in each epoch.
+    /// Returns the number of the next batch of a worker with `per_epoch` in each epoch.
     pub(crate) fn first_batch(self, per_epoch: u32) -> u32 {
         self.epoch.saturating_mul(per_epoch).saturating_add(self.step.min(per_epoch))
     }
@@ -82,7 +82,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Elements of all parameters.
+    /// Returns the number of elements of all parameters.
     fn n_elements(&self) -> u64 {
         self.lengths.iter().map(|&n| n as u64).sum()
     }
@@ -123,18 +123,18 @@ impl Checkpoints {
         Self { folder, identity, every_steps, written: 0, seconds: 0.0 }
     }
 
-    /// The checkpoint to continue from, if there is one.
+    /// Loads the checkpoint to continue from, if there is one.
     pub(crate) fn load(&self) -> Result<Option<Checkpoint>, TrainError> {
         Ok(self.folder.load(&self.identity)?)
     }
 
-    /// Whether one is due within an epoch, after the `n_steps`-th step of the run.
+    /// Returns whether one is due within an epoch, after the `n_steps`-th step of the run.
     pub(crate) fn is_due(&self, n_steps: u32) -> bool {
         self.every_steps > 0 && n_steps.is_multiple_of(self.every_steps)
     }
 
-    /// Whether one is due within an epoch when the run's number of steps has gone from `before` to
-    /// `now`.
+    /// Returns whether one is due within an epoch when the run's number of steps has gone from
+    /// `before` to `now`.
     pub(crate) fn is_passed(&self, before: u64, now: u64) -> bool {
         let every = u64::from(self.every_steps);
         every > 0 && before / every < now / every

@@ -18,15 +18,16 @@ const USUAL: [(&str, &str); 8] = [
     ("clip_norm", "None"),
 ];
 
-/// Names and values, one line each: a run continues only under the same.
+/// Names and values, one line each. A run continues only under the same settings.
 ///
-/// How rows are fetched is not among them, since it never changes what is computed; nor are the
+/// How rows are fetched is not among them, since it never changes what is computed. Nor are the
 /// number of epochs and patience, which only say when to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings(String);
 
 impl Settings {
-    /// Settings of a run over rows of `n_features`, with labels and splits of this digest.
+    /// Returns the settings of a run over rows of `n_features`, with labels and splits of this
+    /// digest.
     pub(crate) fn new(config: &TrainConfig, n_features: usize, labels: &str) -> Self {
         let mut settings = Self(String::new());
         settings.add("mode", &config.strategy.mode());
@@ -93,12 +94,12 @@ impl Settings {
         }
     }
 
-    /// As a checkpoint has them.
+    /// Returns the text that a checkpoint has of them.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The lines that differ from those of `found`: this run's, then those of `found`.
+    /// Returns the lines that differ from those of `found`: this run's, then those of `found`.
     pub(crate) fn differences(&self, found: &str) -> Option<(String, String)> {
         if self.0 == found {
             return None;
@@ -112,7 +113,8 @@ impl Settings {
         Some((only(&self.0, found), only(found, &self.0)))
     }
 
-    /// Values as `Debug` writes them: all digits of a number that it takes to read it back.
+    /// Adds a value as `Debug` writes it: with all digits of a number that it takes to read it
+    /// back.
     fn add(&mut self, name: &str, value: &dyn Debug) {
         // Writing to a string cannot fail.
         let _ = writeln!(self.0, "{name} = {value:?}");

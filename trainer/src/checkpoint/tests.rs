@@ -51,7 +51,7 @@ fn encode(checkpoint: &Checkpoint) -> Vec<u8> {
     format::encode(checkpoint, &identity()).unwrap()
 }
 
-/// With a good digest after all.
+/// Returns `bytes` after `change`, with a digest that fits.
 fn forged(mut bytes: Vec<u8>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     bytes.truncate(bytes.len() - 32);
     change(&mut bytes);
@@ -117,7 +117,7 @@ fn lengths_past_their_bounds_are_refused_by_name() {
     assert!(other.contains("no checkpoint") && other.contains("; name another folder"), "{other}");
     assert_eq!(with(8, &[1, 0, 0, 0]), CheckpointFault::Version { found: 1, known: 2 });
     assert!(message(40, &[0xff; 4]).contains("bytes of settings must be at most 65536"));
-    // Of three epochs, the present one among them.
+    // The limit for three epochs, the present one among them.
     assert!(message(44, &[0xff; 4]).contains("bytes of measurements must be at most 12288, found"));
     for (at, bytes) in [(12, 4), (48, 8), (56, 8)] {
         assert!(matches!(with(at, &[0xff; 8][..bytes]), CheckpointFault::Length { .. }), "{at}");
@@ -166,7 +166,7 @@ fn a_file_for_a_larger_model_is_refused_by_its_first_bytes() {
     std::io::Write::write_all(&mut &file, &bytes).unwrap();
     let found = folder.load(&identity()).unwrap_err().to_string();
     assert!(found.contains(&format!("{n_elements} parameters where the model has 11")), "{found}");
-    // Where settings tell why, they are named.
+    // Settings that differ are named.
     let settings = Settings::new(&TrainConfig { hidden: 3, ..TrainConfig::default() }, 5, "abc");
     let found = folder.load(&Identity { settings, ..identity() }).unwrap_err().to_string();
     assert!(found.contains("run with hidden = 64, this one has hidden = 3"), "{found}");
@@ -253,7 +253,7 @@ fn a_folder_keeps_the_last_checkpoint_and_is_used_by_one_run() {
     assert!(first.is_due(8) && !first.is_due(9));
     drop(first);
     assert!(matches!(Folder::open(&path, false), Err(CheckpointError::Exists { .. })));
-    // What a crash while the next was written leaves is not looked at.
+    // A checkpoint that was cut off by a crash is ignored.
     fs::write(path.join("checkpoint.partial"), b"LODE").unwrap();
     let folder = Folder::open(&path, true).unwrap();
     assert_eq!(folder.load(&identity()).unwrap(), Some(last));

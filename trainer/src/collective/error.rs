@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use thiserror::Error;
 
-/// Why a collective has failed. The run is over.
+/// Reason for a failed collective. The run is over.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
@@ -69,8 +69,8 @@ pub(super) const FAULT: u32 = u32::MAX;
 pub(super) const WAITING: u32 = u32::MAX - 1;
 
 impl CollectiveError {
-    /// Returns the fault of another rank as it is passed on, so that all ranks name the same one:
-    /// its rank, and for how many milliseconds it has been silent, 0 if it is gone.
+    /// Returns the fault of another rank as it is passed on, so that all ranks name the same one.
+    /// It has the rank, and the milliseconds it has been silent: 0 if it is gone.
     pub(super) fn to_fault(&self) -> Option<[u8; FAULT_BYTES]> {
         let (rank, millis) = match *self {
             Self::Gone { rank } => (rank, 0),

@@ -52,7 +52,7 @@ pub struct Term {
     pub values: Vec<f32>,
 }
 
-/// How figures of all ranks are joined.
+/// Operation that joins the figures of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// By addition, modulo 2⁶⁴.
@@ -187,11 +187,11 @@ pub trait Collective {
     }
 
     /// Returns the sum of the terms of all ranks, of `len` values each; zeros if there are none. A
-    /// rank may have any number of them, also none.
+    /// rank may have any number of terms, also none.
     ///
-    /// Terms are added one after the other by their place, whichever rank has them, so that the sum
-    /// has the same bits however terms are spread over ranks. Each rank adds its share of the
-    /// values and passes the sums on: it sends about `len` values for each of its terms and once
+    /// Terms are added one after the other by their place, whichever rank has them. So the sum has
+    /// the same bits however terms are distributed over ranks. Each rank adds its share of the
+    /// values and passes the sums on. It sends about `len` values for each of its terms and once
     /// for the sum.
     ///
     /// # Panics

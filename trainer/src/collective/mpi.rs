@@ -23,8 +23,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 
 /// One process of an MPI job.
 ///
-/// A job ends as a whole: with a process that dies, and with one that meets with an error here,
-/// which it prints first.
+/// A job ends as a whole: with a process that dies, and with one that meets an error here, which it
+/// prints first.
 pub struct MpiCollective {
     world: SimpleCommunicator,
     n_local: u32,
@@ -83,9 +83,9 @@ impl MpiCollective {
     }
 }
 
-/// Ends the whole job when the thread that may call MPI panics. The others would wait for it: an
-/// MPI job ends with a process that dies, not with one that unwinds and then waits for them in
-/// MPI's own end.
+/// Ends the whole job when the thread that may call MPI panics. Otherwise the other processes would
+/// wait for it. An MPI job ends when a process dies, not when a process unwinds and then waits for
+/// the others in MPI's own end.
 fn abort_on_panic() {
     let (mine, report) = (current().id(), take_hook());
     set_hook(Box::new(move |panic| {

@@ -10,7 +10,7 @@ use crate::config::{Strategy, TrainConfig};
 use crate::error::TrainError;
 use crate::options::Norm;
 
-/// How partitions train together under `full`.
+/// Settings of partitions that train together under `full`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FullConfig {
     /// Rows of halos.

@@ -22,10 +22,10 @@ pub use sdt::{OptimizerState, SdtConfig};
 /// Most layers of a model.
 pub(crate) const MAX_LAYERS: usize = 64;
 
-/// How a run trains and how it gets its rows; the second never changes the losses.
+/// Settings of a run: its training, and the way it gets its rows, which never changes the losses.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainConfig {
-    /// Settings of the computation, and of the ways of rows to the trainer.
+    /// The computation, and the way of rows to the trainer.
     pub strategy: Strategy,
     /// Which worker trains on which root; `hop` deals those of the global order to their owners.
     pub roots: Roots,
@@ -39,7 +39,7 @@ pub struct TrainConfig {
     pub sampling: Sampling,
     /// Which layers the model has.
     pub model: ModelKind,
-    /// Steps that take as long as recorded ones, in place of the model's: parameters then only
+    /// Steps that take as long as recorded ones, in place of the model's. Parameters then only
     /// decay, and a step's loss stands for the rows of its batches.
     pub replay: Option<Replay>,
     /// Workers in all processes, at least 1; partition p belongs to worker p mod workers.
@@ -95,8 +95,8 @@ pub struct TrainConfig {
     /// `rapid`: most batches of the window whose rows are read together; as many as the window
     /// allows unless given.
     pub together: Option<usize>,
-    /// `rapid`: most bytes of rows that one worker's hot sets and batches may hold; `window` and
-    /// `n_hot` shrink to it, down to one batch at a time. Less than a batch takes is an error.
+    /// `rapid`: the most bytes of rows that one worker's hot sets and batches may hold. `window`
+    /// and `n_hot` shrink to it, down to one batch at a time. Less than a batch takes is an error.
     pub memory_budget_bytes: Option<u64>,
     /// `rapid`: where the schedule is written, unless that of this very run is there. A file that
     /// is no schedule stays, and is an error.
@@ -110,8 +110,8 @@ pub struct TrainConfig {
     pub save_model: Option<PathBuf>,
     /// Name of the tensor of features.
     pub feature_tensor: String,
-    /// Name of the tensor of labels: classes (i64, width 1; −1 for none), or several labels a node
-    /// (u8 or f32 of more, each 0 or 1).
+    /// Name of the tensor of labels. Classes are i64 of width 1, with −1 for none. Several labels
+    /// per node are u8 or f32 of a greater width, each 0 or 1.
     pub label_tensor: String,
     /// Name of the tensor of splits (u8, width 1: 0 train, 1 validation, 2 test).
     pub split_tensor: String,
@@ -129,7 +129,7 @@ pub struct CheckpointConfig {
     pub resume: bool,
 }
 
-/// Whether an epoch ends with an evaluation.
+/// Need of an evaluation at the end of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     No,
@@ -139,7 +139,7 @@ pub(crate) enum Due {
     AsLast,
 }
 
-/// How roots, models and rows meet under `hop`.
+/// Settings of roots, models and rows under `hop`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HopConfig {
     /// Whether models move to the roots.
@@ -154,31 +154,31 @@ pub struct HopConfig {
     pub fetch: Fetch,
 }
 
-/// Where a model trains on its roots (HopGNN, section 5.1).
+/// Place where a model trains on its roots (HopGNN, section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Migration {
     /// Models stay: parameters are equal within an iteration, so that each worker trains on all
     /// roots that it owns, in one step.
     None,
-    /// Model d trains on its own roots, by turns at the worker that owns them: at worker
-    /// (d + t) mod N in time step t, with the gradients so far.
+    /// Model d trains on its own roots, by turns at the workers that own them. In time step t it is
+    /// at worker (d + t) mod N, with the gradients so far.
     Paper,
 }
 
-/// Which time step of an iteration is merged into the others (HopGNN, section 5.3), from the second
-/// epoch on, and as long as epochs become faster.
+/// Time step of an iteration that is merged into the others (HopGNN, section 5.3). Merging begins
+/// with the second epoch and continues as long as epochs become faster.
 ///
-/// Times decide how many are merged, so that two runs may group roots unlike, and agree to
-/// rounding.
+/// Measured times decide how many time steps are merged. So two runs may group roots differently,
+/// and then agree only up to rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Merge {
-    /// No time step is.
+    /// No time step.
     None,
-    /// The one with the fewest roots.
+    /// The time step with the fewest roots.
     Min,
-    /// Any one.
+    /// A random time step.
     Random,
 }
 
@@ -189,8 +189,8 @@ pub enum Mode {
     /// Each worker trains on mini-batches of sampled neighbourhoods; gradients are averaged each
     /// step.
     MiniBatch,
-    /// HopGNN: the roots of a global mini-batch are trained on where they lie, and the gradients,
-    /// weighted by roots, are those of the whole batch.
+    /// HopGNN: the roots of a global mini-batch are trained on where they are stored. The
+    /// gradients, weighted by roots, are those of the whole batch.
     Hop,
     /// SDT-GNN: a local model for each partition, trained on it alone; their parameters are
     /// averaged.
@@ -199,7 +199,7 @@ pub enum Mode {
     Full,
 }
 
-/// How rows reach the trainer, which never changes a loss.
+/// Way of rows to the trainer, which never changes a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fetch {
@@ -219,8 +219,8 @@ pub enum Strategy {
     Ondemand,
     /// RapidGNN: a schedule on disk, a steady cache and a prefetch window.
     Rapid,
-    /// MassiveGNN: batches sampled as they are needed, the next one while this one is trained on,
-    /// and rows through a buffer with eviction by score: see
+    /// MassiveGNN. Batches are sampled as they are needed, the next one while this one is trained
+    /// on. Rows pass through a buffer with eviction by score: see
     /// [`crate::train::WorkerSources::remote`].
     Massive,
     /// HopGNN: each root of a global mini-batch is trained on by the worker that owns it: see
@@ -234,7 +234,7 @@ pub enum Strategy {
     Full,
 }
 
-/// Which worker trains on which root.
+/// Deal of roots to workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Roots {
@@ -242,13 +242,13 @@ pub enum Roots {
     /// worker's own order.
     #[default]
     Owned,
-    /// One order of all training nodes, cut into global batches of `batch_size` for each worker,
-    /// whose roots are dealt to workers by turns: the model-centric baseline of HopGNN. The sampled
+    /// One order of all training nodes, cut into global batches of `batch_size` for each worker.
+    /// Their roots are dealt to workers by turns: the model-centric baseline of HopGNN. The sampled
     /// neighbourhoods are those of the global batch, whichever worker has a root.
     Global,
 }
 
-/// Where batches take their random numbers from.
+/// Source of the random numbers of batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sampling {
@@ -256,20 +256,20 @@ pub enum Sampling {
     /// same.
     #[default]
     Seeded,
-    /// One stream for all of a worker's run, as trainers without a schedule have: of `ondemand`
-    /// alone, and of a run that neither resumes nor is resumed.
+    /// One stream for all of a worker's run, as in trainers without a schedule. Only for
+    /// `ondemand`, and for a run that neither resumes nor is resumed.
     Ordinary,
 }
 
-/// Which remote rows `rapid` keeps.
+/// Remote rows that `rapid` keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HotPolicy {
     /// Those that an epoch uses most, pulled before it (RapidGNN, section 4.5).
     Frequency,
-    /// Those that are used soonest, kept when a batch has pulled them: Belady's MIN, in the memory
-    /// of both hot sets; those of the first epoch before it. The default: on no schedule does it
-    /// move more rows.
+    /// Rows that are used soonest, kept when a batch has pulled them: Belady's MIN, in the memory
+    /// of both hot sets. Those of the first epoch are pulled before it. The default, since it moves
+    /// no more rows on any schedule.
     Oracle,
 }
 

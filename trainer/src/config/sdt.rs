@@ -8,7 +8,7 @@ use super::check;
 use crate::config::{Strategy, TrainConfig};
 use crate::error::TrainError;
 
-/// How the local models of partitions are trained and averaged under `sdt`.
+/// Settings of the local models of partitions and their average under `sdt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SdtConfig {
     /// Local models are averaged after every `n` epochs, at least 1.
@@ -20,8 +20,8 @@ pub struct SdtConfig {
     pub halo_hops: Option<u32>,
     /// One batch for each partition: all of its training nodes, with all of their neighbours.
     pub full_partition: bool,
-    /// Memory of each worker, T of which is for training, and the rest for partitions (SDT-GNN,
-    /// section III-C); unless given there are two partitions of a worker in memory.
+    /// Memory of each worker, of which T is for training and the rest for partitions (SDT-GNN,
+    /// section III-C). Unless given, two partitions of a worker are in memory.
     pub memory_bytes: Option<u64>,
     /// T: two thirds of the memory unless given.
     pub reserved_bytes: Option<u64>,
@@ -68,8 +68,8 @@ impl TrainConfig {
         check(is_of_memory, "reserved_bytes", "a part of memory_bytes", "no memory_bytes")
     }
 
-    /// Returns the bytes that the partitions of a worker may take under `sdt`, and those that
-    /// training is left (SDT-GNN, section III-C); none where memory is not limited.
+    /// Returns the bytes that the partitions of a worker may take under `sdt`, and those that are
+    /// left for training (SDT-GNN, section III-C). None where memory is not limited.
     pub(crate) fn partition_bytes(&self) -> Option<[u64; 2]> {
         let memory = self.sdt.memory_bytes?;
         let reserved = self.sdt.reserved_bytes.unwrap_or(memory - memory / 3);

@@ -54,8 +54,8 @@ pub(crate) struct Attended {
 }
 
 impl Gat {
-    /// A layer from rows of `in_width` to rows of `out_width`, a multiple of `n_heads` if the heads
-    /// are concatenated. Its first parameters are a function of `seed` and `layer`.
+    /// Returns a layer from rows of `in_width` to rows of `out_width`, a multiple of `n_heads` if
+    /// the heads are concatenated. Its first parameters are a function of `seed` and `layer`.
     pub(crate) fn new(
         [in_width, out_width]: [usize; 2],
         n_heads: usize,
@@ -82,12 +82,12 @@ impl Gat {
         })
     }
 
-    /// All parameters, in a fixed order.
+    /// Returns all parameters, in a fixed order.
     pub(crate) fn parameters(&self) -> [&Var; 4] {
         [self.projection.weight(), &self.of_source, &self.of_destination, &self.bias]
     }
 
-    /// `W · x` for all heads.
+    /// Returns the projection `W · x` for all heads.
     pub(crate) fn projection(&self) -> &Projection {
         &self.projection
     }
@@ -104,7 +104,7 @@ impl Gat {
         self.attend_over(Entries::of(hop.block), z, mask)
     }
 
-    /// The same over given entries, with a mask of their coefficients.
+    /// Does as [`Self::attend`] over given entries, with a mask of their coefficients.
     pub(crate) fn attend_over(
         &self,
         entries: Arc<Entries>,

@@ -6,7 +6,8 @@ use lodestore_graph::{NodeId, batch::Block};
 
 use crate::matrix::spmm::{OwnRows, Spmm};
 
-/// A layer's step: `Σ_u x_u / sqrt((deg u + 1)(deg v + 1))` over the neighbours of v and v itself.
+/// Returns a layer's step: `Σ_u x_u / sqrt((deg u + 1)(deg v + 1))` over the neighbours of v and v
+/// itself.
 ///
 /// `degree` returns in-degrees in the whole graph, so a full neighbourhood yields the paper's
 /// layer. In a sampled one each edge counts `deg v / sampled` times: the expected sum is the full

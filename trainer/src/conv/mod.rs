@@ -85,7 +85,7 @@ pub(crate) struct LayerDropout {
 }
 
 impl LayerDropout {
-    /// Dropout of layer `layer` in the step of `seed`.
+    /// Returns the dropout of layer `layer` in the step of `seed`.
     pub(crate) fn new(rate: f32, seed: u64, layer: u64) -> Self {
         let of_stream = |stream| Dropout::new(rate, seed, stream);
         Self { rows: of_stream(layer), coefficients: of_stream(ATTENTION_STREAM | layer) }
@@ -98,7 +98,7 @@ impl LayerDropout {
 }
 
 impl Conv {
-    /// Names of the parameters, in their order.
+    /// Returns the names of the parameters, in their order.
     pub(crate) fn names(&self) -> &'static [&'static str] {
         match self {
             Self::Sage(..) | Self::Gcn(_) => &["weight", "bias"],
@@ -106,7 +106,7 @@ impl Conv {
         }
     }
 
-    /// All parameters, in a fixed order.
+    /// Returns all parameters, in a fixed order.
     pub(crate) fn parameters(&self) -> Vec<Var> {
         match self {
             Self::Sage(linear, _) | Self::Gcn(linear) => {
@@ -163,8 +163,9 @@ impl Conv {
         }
     }
 
-    /// Returns the vector-Jacobian product: the gradients of the parameters, in their order, and
-    /// that of the `hidden` rows that the layer was given, from the gradient of its output.
+    /// Returns the vector-Jacobian product, from the gradient of the layer's output. It has the
+    /// gradients of the parameters, in their order, and that of the `hidden` rows that the layer
+    /// received.
     pub(crate) fn backward(
         &self,
         saved: &Convolved,
@@ -229,7 +230,7 @@ impl Hop<'_> {
         (input, dropout.of_rows(nodes))
     }
 
-    /// GraphSAGE's step.
+    /// Returns GraphSAGE's step.
     pub(crate) fn aggregated(&self, aggregation: Aggregation) -> Step {
         let block = Arc::clone(self.block);
         match aggregation {
@@ -239,7 +240,7 @@ impl Hop<'_> {
         }
     }
 
-    /// GCN's step.
+    /// Returns GCN's step.
     pub(crate) fn normalised(&self) -> Step {
         Step::Weighted(gcn::step(Arc::clone(self.block), self.nodes, self.degree))
     }

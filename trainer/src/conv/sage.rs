@@ -6,7 +6,8 @@ use lodestore_graph::{NodeId, batch::Block};
 
 use crate::matrix::spmm::{OwnRows, Spmm};
 
-/// A layer's step: each destination's own row beside the mean of its sampled neighbours' rows.
+/// Returns a layer's step: each destination's own row beside the mean of its sampled neighbours'
+/// rows.
 ///
 /// A destination without neighbours has a mean of zeros.
 #[must_use]
@@ -14,9 +15,9 @@ pub(crate) fn mean(block: Arc<Block>) -> Spmm {
     weighted(block, |_, n_edges| 1.0 / n_edges as f32)
 }
 
-/// A layer's step: each destination's own row beside the sum of its neighbours' rows, of which
-/// those that are sampled count for all. `degree` returns in-degrees in the whole graph, `nodes`
-/// names at least the block's destinations.
+/// Returns a layer's step: each destination's own row beside the sum of its neighbours' rows. The
+/// sampled rows are scaled to count for all. `degree` returns in-degrees in the whole graph,
+/// `nodes` names at least the block's destinations.
 #[must_use]
 pub(crate) fn sum(block: Arc<Block>, nodes: &[NodeId], degree: &dyn Fn(NodeId) -> u32) -> Spmm {
     weighted(block, |dst, n_edges| degree(nodes[dst]) as f32 / n_edges as f32)

@@ -1,6 +1,6 @@
 //! One message-passing layer: a call with its own vector-Jacobian product.
 //!
-//! The boundary between layers is data: a layer takes plain rows and returns plain rows, and its
+//! The boundary between layers is data. A layer takes plain rows and returns plain rows, and its
 //! backward pass takes the gradient of the rows that it returned. Nothing else connects them.
 
 use candle_core::{Result, Var};
@@ -34,13 +34,13 @@ pub(crate) struct Saved {
 }
 
 impl Layer {
-    /// Names of the parameters, in their order; those of running statistics are last.
+    /// Returns the names of the parameters, in their order; those of running statistics are last.
     pub(crate) fn names(&self) -> Vec<&'static str> {
         let of_norm = self.norm.iter().flat_map(|norm| NormLayer::names(norm.norm()));
         self.conv.names().iter().chain(of_norm).copied().collect()
     }
 
-    /// All parameters, in a fixed order.
+    /// Returns all parameters, in a fixed order.
     pub(crate) fn parameters(&self) -> Vec<Var> {
         let of_norm = self.norm.iter().flat_map(NormLayer::parameters).cloned();
         self.conv.parameters().into_iter().chain(of_norm).collect()
@@ -85,9 +85,9 @@ impl Layer {
         Ok((out, Saved { convolved, normed }))
     }
 
-    /// Returns the vector-Jacobian product: the gradients of the parameters, in their order, and
-    /// that of the `hidden` rows that the layer was given, from the gradient of its output. In the
-    /// place of running statistics are those of the step.
+    /// Returns the vector-Jacobian product, from the gradient of the layer's output. It has the
+    /// gradients of the parameters, in their order, and that of the `hidden` rows that the layer
+    /// received. The statistics of the step take the place of gradients of running statistics.
     pub(crate) fn backward(
         &self,
         saved: &Saved,

@@ -65,7 +65,7 @@ fn degree(node: NodeId) -> u32 {
     node.0 % 4
 }
 
-/// Parameters as the layer has them, wide.
+/// Returns the parameters as the layer has them, as f64.
 fn parameters(layer: &Layer) -> Vec<Vec<f64>> {
     let of = |var: &Var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
     layer.parameters().iter().map(|var| of(var).into_iter().map(f64::from).collect()).collect()

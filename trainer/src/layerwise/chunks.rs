@@ -72,8 +72,9 @@ impl Chunk {
     }
 }
 
-/// Returns the block of `destinations`, which rise, with all their in-neighbours, and its nodes:
-/// the destinations, and then the other sources in rising order, as their rows are stored.
+/// Returns the block of `destinations`, which ascend, with all their in-neighbours, and its nodes.
+/// The nodes are the destinations, then the other sources in ascending order, as their rows are
+/// stored.
 pub(super) fn block_of(topology: &Topology, destinations: &[NodeId]) -> (Vec<NodeId>, Block) {
     let (mut sources, mut offsets) = (Vec::new(), Vec::with_capacity(destinations.len() + 1));
     offsets.push(0);

@@ -1,7 +1,7 @@
 //! A layer in two halves: what each node sends, and what each node makes of it.
 //!
-//! Rows are transformed first and aggregated after, `A·(X·W)`, where that is narrower, else the
-//! other way round: the rows between the halves are those of all nodes.
+//! Rows are transformed first and aggregated after, `A·(X·W)`, where that is narrower; else they
+//! are aggregated first. The rows between the halves are those of all nodes.
 
 use candle_core::{Result, Tensor};
 

@@ -4,10 +4,10 @@
 //! stored, in memory within a budget, else in a temporary file. So memory does not grow with the
 //! edges of the neighbourhoods of several hops.
 //!
-//! Chunks do not depend on which process makes them: those of a worker's partitions are made by its
-//! process, some concurrently, and their rows are passed to all processes, which store those that
-//! they read in the next layer. So all bits are the same for any number of workers, processes and
-//! threads.
+//! Chunks do not depend on which process computes them. Those of a worker's partitions are computed
+//! by its process, some concurrently. Their rows are passed to all processes, each of which stores
+//! those that it reads in the next layer. So all bits are the same for any number of workers,
+//! processes and threads.
 
 mod chunks;
 mod messages;
@@ -69,7 +69,7 @@ pub(crate) struct LayerPass<'a> {
     pub(crate) topology: &'a Topology,
     pub(crate) owners: Owners<'a>,
     pub(crate) features: FeatureRows,
-    /// Parts of the workers of this process, in their order.
+    /// Loaders of the workers of this process, in their order.
     pub(crate) loaders: Vec<BatchLoader>,
     pub(crate) limits: PassLimits,
 }
@@ -78,7 +78,7 @@ pub(crate) struct LayerPass<'a> {
 /// after chunk, and their rows. Chunks come in rising order too where there is one process.
 pub(crate) type RowSink<'s> = dyn FnMut(&[NodeId], &mut Matrix) -> Result<(), TrainError> + 's;
 
-/// Where a pass reports to.
+/// Receivers of a pass's reports.
 pub(crate) struct PassOutput<'s> {
     /// Takes the last layer's rows, before any activation; in the leader alone.
     pub(crate) sink: &'s mut RowSink<'s>,
@@ -88,7 +88,7 @@ pub(crate) struct PassOutput<'s> {
     pub(crate) work: Option<&'s mut WorkFolder>,
 }
 
-/// Files that a pass has left.
+/// End of a pass.
 #[derive(Debug)]
 pub(crate) enum PassEnd {
     /// All rows are made; those of the last layer, as the sink has left them, if there is a folder.
@@ -97,8 +97,8 @@ pub(crate) enum PassEnd {
     Ended,
 }
 
-/// The layers of a pass, and the nodes of each stage: stage 0 makes the messages of features, and
-/// stage n the rows of layer n - 1.
+/// Layers of a pass, and the nodes of each stage. Stage 0 makes the messages of features, and stage
+/// n the rows of layer n - 1.
 struct Stages<'a> {
     layers: &'a [Layer],
     sets: Vec<NodeSet>,
@@ -181,7 +181,7 @@ impl LayerPass<'_> {
     }
 
     /// Returns the nodes of each stage but the last whose rows process `rank` reads in the next
-    /// stage: the nodes there that its workers own, and their in-neighbours.
+    /// stage. These are the nodes of the next stage that its workers own, and their in-neighbours.
     fn read_by(&self, rank: u32, n_ranks: u32, sets: &[NodeSet]) -> Vec<NodeSet> {
         let of_next = |next: &NodeSet| {
             let own = self.owners.of_rank(next, rank, n_ranks);
@@ -249,8 +249,8 @@ impl LayerPass<'_> {
         Ok(layer.messages(rows)?)
     }
 
-    /// Returns the rows of `chunk` that layer `at` makes of the messages of its nodes' neighbours:
-    /// as messages of the next layer, if there is one.
+    /// Returns the rows of `chunk` that layer `at` makes of the messages of its nodes' neighbours.
+    /// They are messages of the next layer, if there is one.
     fn rows_of(
         &self,
         stages: &Stages<'_>,

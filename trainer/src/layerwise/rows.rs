@@ -42,8 +42,8 @@ impl Budget {
 }
 
 impl RowStore {
-    /// Makes a store for `n_rows` of `width`: in memory if the budget has room for them, and in
-    /// `file` if there is one; in a temporary file if there is neither.
+    /// Makes a store for `n_rows` of `width`. Rows are in memory if the budget has room for them,
+    /// and in `file` if it is given. Without either they are in a temporary file.
     pub(crate) fn new(
         n_rows: usize,
         width: usize,

@@ -102,12 +102,12 @@ pub(crate) fn sources() -> WorkerSources {
     }
 }
 
-/// A model of three layers over the fixture's rows.
+/// Returns a model of three layers over the fixture's rows.
 pub(crate) fn model(kind: ModelKind, hidden: [usize; 2], n_classes: usize) -> Model {
     model_with(kind, hidden, n_classes, LayerOptions::default())
 }
 
-/// The same with options of its layers.
+/// Does as [`model`], with options of its layers.
 pub(crate) fn model_with(
     kind: ModelKind,
     hidden: [usize; 2],
@@ -184,8 +184,8 @@ fn run_in(
     (nodes, rows, last)
 }
 
-/// Returns the bits of the last layer's rows by node, and rows that each process has read: each has
-/// as many workers as it leaves room for.
+/// Returns the bits of the last layer's rows by node, and the number of rows that each worker has
+/// read. Each of the processes has its share of the workers.
 fn in_processes(
     model: &Model,
     n_workers: u32,
@@ -411,7 +411,7 @@ fn a_pass_ends_with_the_error_of_the_process_that_fails() {
     }
 }
 
-/// Bytes of the rows that a folder's record says are there, by stage.
+/// Returns the bytes of the rows that a folder's record says are there, by stage.
 fn recorded(dir: &Path, pass: &LayerPass<'_>, stages: &Stages<'_>) -> Vec<u64> {
     let Ok(state) = fs::read(dir.join("state.json")) else { return Vec::new() };
     let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
@@ -474,7 +474,7 @@ fn a_record_says_no_more_than_is_written_and_more_than_it_says_is_cut_off() {
         assert!(killed.is_err());
         let expected = recorded(&work, &pass, &stages);
         let at = expected.len() - 1;
-        // Torn rows, and whatever else a crash leaves, lie past what is recorded.
+        // Torn rows, and whatever else a crash leaves, are past the recorded bytes.
         let path = work.join(format!("rows-{at}"));
         let mut bytes = fs::read(&path).unwrap_or_default();
         assert!(bytes.len() as u64 > expected[at], "{} {expected:?}", bytes.len());

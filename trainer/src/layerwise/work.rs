@@ -16,7 +16,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(5);
 /// The record's file.
 const STATE: &str = "state.json";
 
-/// How far a pass is: stages before `stage` are done, and `n_chunks` of it.
+/// Place of a pass: stages before `stage` are done, and `n_chunks` of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PassPlace {
     pub(crate) stage: usize,

@@ -40,7 +40,7 @@ pub(crate) enum Activation {
 }
 
 impl Dropout {
-    /// Dropout of one layer in one step; `rate` in [0, 1), and none for 0.
+    /// Returns the dropout of one layer in one step; `rate` is in [0, 1), and 0 is none.
     #[must_use]
     pub(crate) fn new(rate: f32, seed: u64, layer: u64) -> Option<Self> {
         debug_assert!((0.0..1.0).contains(&rate));

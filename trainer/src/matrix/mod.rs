@@ -107,8 +107,8 @@ impl Matrix {
         sums
     }
 
-    /// Makes some rows after the others, each with the bits of the whole product: no piece is of so
-    /// few rows that its sums would be taken in another order.
+    /// Returns the product, computed in pieces of rows with the bits of the whole product. No piece
+    /// has so few rows that its sums would be taken in another order.
     fn product(&self, right: &CpuStorage, layout: &Layout, workspace: &Workspace) -> Result<Self> {
         let (k, width) = layout.shape().dims2()?;
         if k != self.width {

@@ -285,7 +285,7 @@ impl SparseRows {
     /// and is summed in the order of the rows here.
     fn transposed_times(&self, other: &Matrix) -> Vec<f32> {
         let width = other.width();
-        // What is the start of a column now is its end once all its elements are in place.
+        // The start of a column becomes its end once all its elements are in place.
         let mut ends = self.column_starts();
         let mut elements = vec![(0u32, 0.0f32); self.values.len()];
         for row in 0..self.n_rows() {
@@ -347,7 +347,7 @@ pub(crate) mod tests {
     use crate::random::CounterRandom;
     use candle_core::{Device, Var};
 
-    /// Rows of which some are empty, with one element in nine or so.
+    /// Returns rows of which some are empty, with one element in nine or so.
     pub(crate) fn sparse(n_rows: usize, width: usize) -> SparseRows {
         let random = CounterRandom::new(8, 0);
         let mut piece = SparsePiece::default();

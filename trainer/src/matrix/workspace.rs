@@ -1,7 +1,7 @@
 //! Memory of matrices, which one step leaves to the next.
 //!
 //! Rows of a layer take megabytes. Memory that the system allocates and frees for each of them
-//! comes as zero pages, one fault each, which took a fifth of a step and more.
+//! comes as zero pages, with one fault each. That costs a fifth of a step and more.
 
 use std::cell::RefCell;
 

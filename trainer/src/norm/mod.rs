@@ -115,8 +115,8 @@ impl NormLayer {
         Ok(rows)
     }
 
-    /// Returns the gradients of scale and shift, followed by the step's statistics if there are
-    /// any, and the gradient of the rows, given that of the output.
+    /// Returns the gradients of scale and shift, and the gradient of the rows, given that of the
+    /// output. The step's statistics, if there are any, follow scale and shift.
     pub(crate) fn gradients(
         &self,
         saved: &Normed,
@@ -157,8 +157,9 @@ impl Normed {
         self.unscaled.values()[row * self.unscaled.width() + column].into()
     }
 
-    /// Turns the gradient of rows that were normalised by column into that of the rows before: less
-    /// its mean, and less its part along the rows, of which `sums` are the sums over all rows.
+    /// Turns the gradient of rows that were normalised by column into that of the rows before. It
+    /// subtracts the gradient's mean, and its part along the rows. `sums` are the sums of both over
+    /// all rows.
     fn through_columns(&self, grad: &mut Matrix, weight: &[f32], sums: [&[f64]; 2]) {
         let n_rows = grad.n_rows() as f64;
         let [means, along] =
@@ -243,8 +244,8 @@ fn for_each_row(rows: &mut Matrix, f: impl Fn(usize, &mut [f32]) + Sync) {
     rows.with_min_len(ROWS_PER_TASK).for_each(|(number, row)| f(number, row));
 }
 
-/// Returns sums over all rows of what `terms` makes of each row, column and element: for each
-/// column, in the order of the rows within pieces of a fixed number, and then of the pieces.
+/// Returns, for each column, the sums over all rows of the terms of each element. Terms are added
+/// in the order of the rows within pieces of a fixed number, and then in the order of the pieces.
 fn sums_of_columns<const N: usize>(
     rows: &Matrix,
     terms: impl Fn(usize, usize, f64) -> [f64; N] + Sync,

@@ -1,8 +1,8 @@
 //! The processes of a run: which workers each has, and the messages of a step.
 //!
-//! Each exchange begins with a status. A process that has failed sends why, in the place of what
-//! the others expect, and the leader sends that it has ended the run; both reach all at the same
-//! point.
+//! Each exchange begins with a status. A process that has failed sends its error in place of the
+//! expected message, and the leader sends that it has ended the run. Both reach all processes at
+//! the same point.
 
 mod partitions;
 mod replicas;
@@ -28,7 +28,7 @@ const FAILED: u8 = 2;
 /// Most elements of a list of a replica's state that one message carries: 1 GiB.
 const PIECE_ELEMENTS: usize = 1 << 28;
 
-/// Which processes get the rows of a hidden or last layer.
+/// Processes that get the rows of a hidden or last layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowsTo {
     All,
@@ -167,8 +167,8 @@ impl<'c> ProcessGroup<'c> {
         Ok(texts.map(|mut texts| texts.swap_remove(0)))
     }
 
-    /// Returns the step of all workers, from the outcomes and gradients of those of this process
-    /// that had a batch; `stats` gets the figures of all. None if the leader has ended the run.
+    /// Returns the step of all workers, from the outcomes and gradients of this process's workers
+    /// that had a batch. `stats` receives the figures of all. None if the leader has ended the run.
     pub(crate) fn step(
         &mut self,
         mut outcomes: Vec<(u32, StepOutcome)>,

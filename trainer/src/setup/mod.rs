@@ -36,7 +36,7 @@ use crate::worker::{Batches, Learner, Worker};
 use crate::workers::WorkerSetup;
 use schedule::Written;
 
-/// Constants of a run, and the model's parameters.
+/// State of a run that never changes, but for the model's parameters.
 pub(crate) struct Setup<'a> {
     pub(crate) config: &'a TrainConfig,
     pub(crate) graph: TrainGraph<'a>,
@@ -173,7 +173,7 @@ impl<'a> Setup<'a> {
         );
     }
 
-    /// Digest of all that must be the same in all processes of a run.
+    /// Returns the digest of all that must be the same in all processes of a run.
     pub(crate) fn digest(&self) -> [u32; 8] {
         let TrainConfig { strategy, hop, hot_policy, epochs, workers, .. } = self.config;
         let TrainConfig { evaluate_every, measure_test, evaluation_bytes, .. } = self.config;
@@ -193,14 +193,14 @@ impl<'a> Setup<'a> {
         self.sources[0].untiered.pinned_version().unwrap_or(0)
     }
 
-    /// The fill of the sources of the workers here.
+    /// Returns the counters of what filled the sources of the workers here.
     pub(crate) fn filled(&self) -> LoadStats {
         let mut filled = LoadStats::default();
         self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
         filled
     }
 
-    /// The run's settings, as far as they decide what is computed.
+    /// Returns the run's settings, as far as they decide what is computed.
     pub(crate) fn settings(&self) -> Settings {
         Settings::new(self.config, self.features.width(), &self.labels.digest())
     }
@@ -233,13 +233,13 @@ impl<'a> Setup<'a> {
         !self.labels.test.is_empty()
     }
 
-    /// The shape of the model.
+    /// Returns the shape of the model.
     pub(crate) fn spec(&self) -> ModelSpec {
         ModelSpec::new(self.config, self.features.width(), self.labels.n_classes)
     }
 
-    /// All workers of this process, their prefetchers running from `place` on, which is before the
-    /// end.
+    /// Returns all workers of this process, with prefetchers that run from `place` on, which is
+    /// before the end.
     pub(crate) fn set_up_workers<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
@@ -262,7 +262,7 @@ impl<'a> Setup<'a> {
         })
     }
 
-    /// Batches of an epoch of each worker of the run.
+    /// Returns the batches of an epoch of each worker of the run.
     fn n_batches_of(config: &TrainConfig, book: &PartitionBook, train: &[NodeId]) -> Vec<u32> {
         if config.strategy == Strategy::Full {
             return vec![1; config.workers as usize];
@@ -272,7 +272,8 @@ impl<'a> Setup<'a> {
         (0..config.root_plan(book).workers).map(n_batches).collect()
     }
 
-    /// Steps of an epoch: the batches of the worker that has most; under `sdt` the partitions.
+    /// Returns the steps of an epoch: the batches of the worker that has most; under `sdt` the
+    /// partitions.
     pub(crate) fn n_steps(&self) -> u32 {
         if self.config.strategy == Strategy::Sdt {
             return self.n_batches.len() as u32;
@@ -372,7 +373,7 @@ fn owned_parts(config: &TrainConfig, graph: TrainGraph<'_>, worker: u32) -> Vec<
     graph.book.parts().filter(|part| u32::from(part.0) % config.workers == worker).collect()
 }
 
-/// `massive` without a buffer would be `ondemand` with a batch ahead.
+/// Fails under `massive` if a worker has no buffer: it would be `ondemand` with a batch ahead.
 fn check_buffers(
     fetch: Fetch,
     sources: &[WorkerSources],

@@ -159,12 +159,12 @@ fn difference(spec: &ScheduleSpec, path: &Path) -> String {
     }
 }
 
-/// Fails where the disk has not nearly room for the `expected` bytes of the schedule, with what
-/// `rapid` works out from it; warns where it may have none, since a few batches tell no more than
-/// roughly.
+/// Fails where the `expected` bytes exceed the room on the disk by more than half, and warns where
+/// they exceed it at all. The estimate comes from a few batches and is rough. It has the bytes of
+/// the schedule, and of what `rapid` works out from it.
 fn check_room(path: &Path, spec: &ScheduleSpec, expected: u64) -> Result<(), TrainError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    // A disk that does not tell is tried.
+    // A disk that does not report its room is tried.
     let Ok(disk) = rustix::fs::statvfs(folder.unwrap_or(Path::new("."))) else { return Ok(()) };
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");

@@ -49,7 +49,7 @@ pub(crate) struct Planned<'a> {
     pub(crate) schedule: &'a Schedule,
     pub(crate) path: &'a Path,
     pub(crate) place: Place,
-    /// The kept rows, and the size of their sets.
+    /// Policy of the kept rows, and the size of their sets.
     pub(crate) policy: HotPolicy,
     pub(crate) n_hot: usize,
     /// Rows that there is memory for before the first batch is prepared.
@@ -93,7 +93,7 @@ impl<'scope> Rapid<'scope> {
         Ok(Self { schedule, worker, first, keeper })
     }
 
-    /// Counters and memory of the hot sets; for the oracle, its memory.
+    /// Returns the counters and memory of the hot sets; for the oracle, its memory.
     pub(crate) fn stats(&self) -> HotSetStats {
         match &self.keeper {
             Keeper::Frequency(steady) => steady.stats(),
@@ -103,7 +103,8 @@ impl<'scope> Rapid<'scope> {
         }
     }
 
-    /// The VectorPulls for hot sets up to and with `epoch`, or what filled the oracle's tier.
+    /// Returns the VectorPulls for hot sets up to and with `epoch`, or what filled the oracle's
+    /// tier.
     pub(crate) fn pulled_until(&self, epoch: u32) -> LoadStats {
         match &self.keeper {
             Keeper::Frequency(steady) => steady.pulled_until(epoch),
@@ -152,8 +153,8 @@ impl BatchSource for Rapid<'_> {
     }
 }
 
-/// Returns the first `n` remote rows that what is left of the first epoch uses, and in which batch
-/// from the first on, in that order.
+/// Returns the first `n` remote rows that the rest of the first epoch uses, in the order of use.
+/// With each is the number of its batch, from 0 at `place`.
 fn soonest(
     schedule: &Schedule,
     worker: u32,

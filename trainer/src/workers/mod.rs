@@ -26,7 +26,7 @@ use crate::strategy::hop::{Iteration, Iterations};
 use crate::strategy::sdt::PartitionTeam;
 use crate::worker::{StepOrder, Worker};
 
-/// The workers of this process. Parameters stand still while a step is under way.
+/// Workers of this process. Parameters do not change while a step is under way.
 pub(crate) struct Team<'scope> {
     members: Vec<Member<'scope>>,
     n_steps: u32,
@@ -82,9 +82,9 @@ struct Member<'scope> {
 }
 
 impl<'scope> Team<'scope> {
-    /// Starts a thread per worker. Each computes in a pool of its own with its share of the
-    /// cores, so that workers neither wait for each other's tasks nor outnumber the cores, which
-    /// `n_processes` share. All `n_workers` of the run together make `n_steps` in an epoch.
+    /// Starts a thread per worker. Each computes in a pool of its own with its share of the cores,
+    /// which `n_processes` share. So workers neither wait for each other's tasks nor outnumber the
+    /// cores. All `n_workers` of the run together make `n_steps` in an epoch.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         setups: Vec<WorkerSetup<'scope>>,
@@ -114,7 +114,7 @@ impl<'scope> Team<'scope> {
         self.iterations = Some(iterations);
     }
 
-    /// Steps of an epoch: the batches of the worker that has most.
+    /// Returns the steps of an epoch: the batches of the worker that has most.
     pub(crate) fn n_steps(&self) -> u32 {
         self.n_steps
     }
@@ -226,8 +226,8 @@ impl<'scope> Team<'scope> {
         self.n_merges = n_merges;
     }
 
-    /// Figures of all workers of the run, with VectorPulls for the hot sets of epochs up to
-    /// `epoch`; those of other processes are as they were after the last step.
+    /// Returns the figures of all workers of the run, with VectorPulls for the hot sets of epochs
+    /// up to `epoch`. Those of other processes are as they were after the last step.
     pub(crate) fn stats(&mut self, epoch: u32) -> &[MemberStats] {
         self.take_stats(epoch);
         &self.stats

@@ -14,7 +14,7 @@ pub(crate) fn all(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     counted(c)
 }
 
-/// Values that depend on all of their names.
+/// Returns bytes that depend on all arguments.
 fn bytes(from: u32, to: u32, n: u32, len: usize) -> Vec<u8> {
     let key = from.wrapping_mul(31).wrapping_add(to).wrapping_mul(31).wrapping_add(n);
     (0..len as u32)
@@ -22,7 +22,7 @@ fn bytes(from: u32, to: u32, n: u32, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Lengths of messages: none, short, around the size of a socket's memory, and longer.
+/// Returns the length of a message: none, short, around the size of a socket's memory, or longer.
 fn length(n: u32) -> usize {
     [0, 1, 12, 4096, 212_992, 212_993, 3_000_001][n as usize % 7]
 }
@@ -40,7 +40,8 @@ fn gathered(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     Ok(())
 }
 
-/// Some ranks send nothing at all, and some receive nothing.
+/// Sends rows from each rank to each other in ten exchanges, and checks what arrives. Some ranks
+/// send nothing at all, and some receive nothing.
 fn sent_to_each(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     let mut incoming = Vec::new();
     for n in 0..10 {
@@ -83,7 +84,7 @@ fn reduced(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     c.all_reduce(Reduction::Max, &mut [])
 }
 
-/// Terms of which the sum depends on the order in which they are added.
+/// Returns a term; the sum depends on the order in which terms are added.
 fn term(order: u32, len: usize) -> Term {
     let scale = [1.0, 1e8, -1e8, 3e-5, 0.1][order as usize % 5];
     Term { order, values: (0..len).map(|i| scale * (i as f32 * 0.37 + 1.0)).collect() }
@@ -139,7 +140,8 @@ fn between_two(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     Ok(())
 }
 
-/// Bytes are counted where they are sent, by what they carry, and not those to the rank itself.
+/// Checks that bytes are counted where they are sent, by what they carry, and not those to the rank
+/// itself.
 fn counted(c: &mut dyn Collective) -> Result<(), CollectiveError> {
     let (before, others) = (*c.traffic(), u64::from(c.n_ranks()) - 1);
     c.all_gather(Payload::Control, &[0; 10], &mut Vec::new())?;

@@ -11,7 +11,7 @@ use lodestore_trainer::collective::{Collective, MAX_MESSAGE_BYTES, MpiCollective
 
 use super::{TIMEOUT, calls};
 
-/// In the place of a process of the job, where this is set: what it does.
+/// Variable that names the task of a process of the job.
 const IN_JOB: &str = "LODE_TEST_JOB";
 
 #[test]

@@ -29,7 +29,7 @@ fn by_threads(n_ranks: u32, timeout: Duration) -> Vec<Rank> {
     group.into_iter().map(|rank| Box::new(rank) as Rank).collect()
 }
 
-/// Ranks with a socket for each pair, as processes have; each joins in a thread of its own.
+/// Returns ranks with a socket for each pair, as processes have; each joins in a thread of its own.
 fn by_sockets(n_ranks: u32, timeout: Duration) -> Vec<Rank> {
     let (ours, theirs): (Vec<_>, Vec<_>) =
         (1..n_ranks).map(|_| UnixStream::pair().unwrap()).unzip();

@@ -75,8 +75,8 @@ impl Random {
     }
 }
 
-/// The graph in `n_parts` partitions; node i has class i mod 3. One of the last 20 nodes has an
-/// edge to itself, the others none.
+/// Returns the graph in `n_parts` partitions; node i has class i mod 3. One of the last 20 nodes
+/// has an edge to itself, the others none.
 pub(crate) fn planted(n_parts: u16) -> Planted {
     let mut random = Random(1);
     let mut edges = Vec::new();
@@ -117,7 +117,7 @@ pub(crate) fn bytes_of<T: Copy, const N: usize>(values: &[T], bytes: fn(T) -> [u
     values.iter().flat_map(|&value| bytes(value)).collect()
 }
 
-/// Two epochs of small batches, the schedule in `dir`.
+/// Returns the settings of two epochs of small batches, with the schedule in `dir`.
 pub(crate) fn config(strategy: Strategy, workers: u32, dir: &Path) -> TrainConfig {
     TrainConfig {
         strategy,
@@ -147,7 +147,7 @@ pub(crate) fn run_with(
     run_from(graph, config, &(Arc::clone(&graph.rows) as Arc<dyn RowSource>), remote)
 }
 
-/// With workers' own rows from `local`, all others from `remote`.
+/// Runs with workers' own rows from `local`, and all others from `remote`.
 pub(crate) fn run_from(
     graph: &Planted,
     config: &TrainConfig,
@@ -187,7 +187,7 @@ pub(crate) fn run_in_ranks(
     run_in_ranks_from(graph, config, n_ranks, &|_| Arc::clone(&graph.rows) as Arc<dyn RowSource>)
 }
 
-/// As [`run_in_ranks`], each with the rows that it gets from `rows_of`.
+/// Does as [`run_in_ranks`], each with the rows that it gets from `rows_of`.
 pub(crate) fn run_in_ranks_from(
     graph: &Planted,
     config: &TrainConfig,
@@ -242,8 +242,8 @@ fn buffer(
     HaloBuffer::new(Arc::clone(remote), "feat", tier).map(|(buffer, _)| buffer)
 }
 
-/// A graph in which every node is every other's neighbour: each batch has all nodes, and so the
-/// same length.
+/// Returns a graph in which every node is every other's neighbour: each batch has all nodes, and so
+/// the same length.
 pub(crate) fn complete(n_parts: u16) -> Planted {
     const N: u32 = 60;
     let edges = (0..N).flat_map(|from| (0..from).map(move |to| [from, to])).collect();
@@ -372,7 +372,7 @@ where
     }
 }
 
-/// A source that counts.
+/// Returns a source that counts its pulls, and the counts.
 pub(crate) fn counting(rows: &Arc<MemorySource>) -> (Arc<dyn RowSource>, Arc<Mutex<Pulled>>) {
     let pulled = Arc::new(Mutex::new(Pulled::default()));
     let counts = Arc::clone(&pulled);
@@ -393,7 +393,7 @@ pub(crate) fn counting(rows: &Arc<MemorySource>) -> (Arc<dyn RowSource>, Arc<Mut
     (Arc::new(Watched { rows: Arc::clone(rows), before }), pulled)
 }
 
-/// A source whose pulls of features fail after this many pulls.
+/// Returns a source whose pulls of features fail after `good_pulls` pulls.
 pub(crate) fn failing(rows: &Arc<MemorySource>, good_pulls: u64) -> Arc<dyn RowSource> {
     let good_pulls = AtomicU64::new(good_pulls);
     let before = move |tensor: &str, _: &[NodeId], _: PullKind| {
@@ -407,7 +407,7 @@ pub(crate) fn failing(rows: &Arc<MemorySource>, good_pulls: u64) -> Arc<dyn RowS
     Arc::new(Watched { rows: Arc::clone(rows), before })
 }
 
-/// A source whose pulls of features take so long.
+/// Returns a source whose pulls of features take `delay`.
 pub(crate) fn slow(rows: &Arc<MemorySource>, delay: Duration) -> Arc<dyn RowSource> {
     let before = move |tensor: &str, _: &[NodeId], _: PullKind| {
         if tensor == "feat" {
@@ -421,8 +421,8 @@ pub(crate) fn slow(rows: &Arc<MemorySource>, delay: Duration) -> Arc<dyn RowSour
 /// Elements of a row of [`planted_sparse`].
 pub(crate) const SPARSE_WIDTH: u32 = 700;
 
-/// The graph of [`planted`] with rows of which one element in a hundred is not zero. Row and column
-/// of `spoilt` are NaN.
+/// Returns the graph of [`planted`] with rows of which one element in a hundred is not zero. Row
+/// and column of `spoilt` are NaN.
 pub(crate) fn planted_sparse(n_parts: u16, spoilt: Option<(NodeId, u32)>) -> Planted {
     let mut graph = planted(n_parts);
     let mut random = Random(5);

@@ -59,7 +59,7 @@ fn best_of(results: &[BenchResult]) -> Option<BestDecay> {
     })
 }
 
-/// One line per capacity.
+/// Returns a table with one line per capacity.
 pub(super) fn table(best: &[BestDecay]) -> String {
     let heads = ["fewest rows moved", "gamma", "delta", "hits", "moved", "bytes"];
     let mut table = Table::new(heads.into_iter().chain(["kept: hits", "moved", "bytes"]));

@@ -21,8 +21,8 @@ const SHOWN: [Shown; 2] = [
     Shown { name: "rows moved per access", of: |result| 1.0 - result.unmoved() },
 ];
 
-/// A panel for each capacity, above for hits and below for rows moved: a curve over Δ for each γ,
-/// and what has no Δ as a level line.
+/// Returns a chart with a panel for each capacity, above for hits and below for rows moved. Each γ
+/// has a curve over Δ, and a policy without Δ a level line.
 pub(super) fn svg(report: &BenchReport) -> Result<String> {
     let mut svg = String::new();
     draw(report, &mut svg).map_err(|error| anyhow!("cannot draw the chart: {error}"))?;

@@ -36,7 +36,8 @@ impl FromStr for Capacity {
 }
 
 impl Capacity {
-    /// Rows of a cache for a trace with `n_distinct` different rows; a share is rounded up.
+    /// Returns the rows of a cache for a trace with `n_distinct` different rows; a share is rounded
+    /// up.
     pub(super) fn rows(self, n_distinct: u32, row_bytes: u64) -> u32 {
         match self {
             Self::Share(share) => rows_of_share(f64::from(share) / 1e8, n_distinct),
@@ -83,7 +84,7 @@ impl FromStr for Capacities {
 }
 
 impl Capacities {
-    /// The tiers for a trace with `n_distinct` different rows.
+    /// Returns the tiers for a trace with `n_distinct` different rows.
     pub(super) fn sizes(self, n_distinct: u32, row_bytes: u64, devices: Devices) -> TierSizes {
         let host_rows = self.host.rows(n_distinct, row_bytes);
         let Some(device) = self.device else { return TierSizes::One(host_rows) };
@@ -92,7 +93,7 @@ impl Capacities {
         TierSizes::Two { n_devices, device_rows, host_rows, inclusion }
     }
 
-    /// Whether there are two tiers.
+    /// Returns whether there are two tiers.
     pub(super) fn is_two(self) -> bool {
         self.device.is_some()
     }

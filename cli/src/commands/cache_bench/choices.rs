@@ -9,7 +9,7 @@ use super::capacity::Capacities;
 use super::contestants::{Choice, needs_graph};
 use crate::usage::UsageError;
 
-/// Whose misses are to be written: those of one policy at one capacity.
+/// Returns the misses to write: those of one policy at one capacity.
 pub(super) fn misses_of(
     prefix: PathBuf,
     policies: &[String],
@@ -30,8 +30,8 @@ pub(super) fn misses_of(
     Ok(Misses { kind, prefix })
 }
 
-/// The policies named, each once, in the order of [`PolicyKind::ALL`]; `oracle` and `unbounded`
-/// compete in any case.
+/// Returns the policies named, each once, in the order of [`PolicyKind::ALL`]; `oracle` and
+/// `unbounded` compete in any case.
 pub(super) fn kinds(names: &[String], has_graph: bool) -> Result<Vec<PolicyKind>, UsageError> {
     let mut named = vec![PolicyKind::Oracle, PolicyKind::Unbounded];
     for name in names {
@@ -49,7 +49,7 @@ pub(super) fn kinds(names: &[String], has_graph: bool) -> Result<Vec<PolicyKind>
     Ok(PolicyKind::ALL.into_iter().filter(|kind| named.contains(kind)).collect())
 }
 
-/// Each once, in the order given.
+/// Returns each value once, in the order given.
 pub(super) fn distinct<T: PartialEq>(values: Vec<T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for value in values {

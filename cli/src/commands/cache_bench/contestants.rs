@@ -14,7 +14,7 @@ use crate::policies::overlap_ratios;
 use crate::topology::open_topology;
 use crate::traces::{LoadedTrace, TracedWorker};
 
-/// Which policies, and the parameters of `decay`.
+/// Chosen policies, and the parameters of `decay`.
 pub(super) struct Choice {
     /// Each once, `oracle` and `unbounded` among them.
     pub(super) kinds: Vec<PolicyKind>,
@@ -28,7 +28,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Whether a policy competes that keeps what MassiveGNN's rules say.
+    /// Returns whether a policy competes that keeps rows by MassiveGNN's rules.
     pub(super) fn follows_rules(&self) -> bool {
         self.kinds.iter().any(|&kind| follows_rules(kind))
     }
@@ -59,7 +59,7 @@ pub(super) struct Omitted {
     pub(super) reason: &'static str,
 }
 
-/// Whether only a graph has the inputs of a policy.
+/// Returns whether only a graph has the inputs of a policy.
 pub(super) fn needs_graph(kind: PolicyKind) -> bool {
     matches!(kind, PolicyKind::Degree | PolicyKind::Overlap)
 }
@@ -71,8 +71,8 @@ pub(super) struct CandidateInputs {
 }
 
 impl CandidateInputs {
-    /// Ids of one worker's remote rows by its rules; else of all nodes, or of all ids without a
-    /// graph.
+    /// Collects the inputs of candidates: ids of one worker's remote rows by its rules, else of all
+    /// nodes, or of all ids without a graph.
     pub(super) fn new(rules: RuleArgs, loaded: &LoadedTrace) -> Result<Self> {
         let Some(graph) = &loaded.graph else {
             let candidate = |id| Candidate { id, degree: 0, is_halo: true };
@@ -91,7 +91,7 @@ impl CandidateInputs {
         Ok(Self { candidates, in_words })
     }
 
-    /// Number of halo nodes.
+    /// Returns the number of halo nodes.
     pub(super) fn n_halo(&self) -> u32 {
         self.candidates.iter().filter(|candidate| candidate.is_halo).count() as u32
     }
@@ -141,7 +141,8 @@ impl Contestant {
         Self { kind, gamma: None, delta: None, priority: None, spec, inputs, knew }
     }
 
-    /// `overlap` the other way round: what the fewest partitions need stays (CaPGNN, Fig. 14).
+    /// Returns `overlap` the other way round: what the fewest partitions need stays (CaPGNN, Fig.
+    /// 14).
     fn opposite(&self) -> Option<Self> {
         let PolicySpec::Overlap(ratios) = &self.spec else { return None };
         let most = ratios.iter().copied().max().unwrap_or(0);
@@ -150,7 +151,7 @@ impl Contestant {
         Some(Self { priority: Some("lowest"), ..opposite })
     }
 
-    /// The policy, and its parameters if it has some.
+    /// Returns the name of the policy, with its parameters if it has some.
     pub(super) fn label(&self) -> String {
         match (self.gamma, self.delta) {
             (Some(gamma), Some(delta)) => format!("{} {gamma}/{delta}", self.kind),
@@ -161,7 +162,7 @@ impl Contestant {
         }
     }
 
-    /// The tiers that it has: what no two tiers can pass is what one of their size can do.
+    /// Returns its tiers. The bounds of two tiers are those of one tier of their size.
     pub(super) fn sizes(&self, sizes: TierSizes) -> TierSizes {
         match self.kind {
             PolicyKind::Oracle | PolicyKind::Unbounded | PolicyKind::None => {
@@ -171,12 +172,12 @@ impl Contestant {
         }
     }
 
-    /// Whether it keeps what MassiveGNN's rules say.
+    /// Returns whether it keeps rows by MassiveGNN's rules.
     pub(super) fn follows_rules(&self) -> bool {
         follows_rules(self.kind)
     }
 
-    /// Whether capacities change nothing.
+    /// Returns whether capacities change nothing.
     pub(super) fn ignores_capacity(&self) -> bool {
         matches!(self.kind, PolicyKind::None | PolicyKind::Unbounded)
     }
@@ -217,7 +218,7 @@ fn oracle(trace: &Trace) -> Result<Contestant> {
     Ok(contestant)
 }
 
-/// One for each γ and Δ.
+/// Returns a contestant for each γ and Δ.
 fn decay(choice: &Choice, trace: &Trace, known: &CandidateInputs) -> Vec<Contestant> {
     let mut contestants = Vec::new();
     for &gamma in &choice.gammas {

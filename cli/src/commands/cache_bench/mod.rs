@@ -143,7 +143,7 @@ struct Config {
     per_worker: bool,
 }
 
-/// Where the misses of which policy go.
+/// Destination of the misses of one policy.
 struct Misses {
     kind: PolicyKind,
     prefix: PathBuf,
@@ -294,7 +294,7 @@ impl CacheBenchArgs {
 }
 
 impl Config {
-    /// Batches that belong to devices in turn must come in whole turns.
+    /// Fails unless batches that belong to devices in turn come in whole turns.
     fn check_turns(&self, trace: &Trace) -> Result<()> {
         let Devices { n_devices, .. } = self.devices;
         let ends = trace.epochs().iter().skip(1).copied().chain([trace.n_batches()]);

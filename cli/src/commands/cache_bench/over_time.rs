@@ -9,13 +9,13 @@ use super::report::BenchReport;
 /// Points of a curve, about.
 const N_POINTS: u32 = 200;
 
-/// Batches from one point to the next, for a trace of `n_batches`.
+/// Returns the batches from one point to the next, for a trace of `n_batches`.
 pub(super) fn batches_per_point(n_batches: u32) -> u32 {
     n_batches.div_ceil(N_POINTS).max(1)
 }
 
-/// A curve for each policy: the hit rate of the batches since the point before (MassiveGNN, Figs.
-/// 10, 12 and 13). A point without accesses is left out.
+/// Returns a chart with a curve for each policy: the hit rate of the batches since the point before
+/// (MassiveGNN, Figs. 10, 12 and 13). A point without accesses is left out.
 pub(super) fn svg(report: &BenchReport) -> Result<String> {
     let mut svg = String::new();
     draw(report, &mut svg).map_err(|error| anyhow!("cannot draw the chart: {error}"))?;

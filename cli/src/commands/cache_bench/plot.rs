@@ -11,7 +11,7 @@ pub(super) const SIZE: (u32, u32) = (960, 600);
 /// Beside the curves, for the legend.
 pub(super) const LEGEND_WIDTH: u32 = 170;
 pub(super) const FONT: (&str, u32) = ("sans-serif", 14);
-/// Distinguished by eye, also by most of those who do not see red and green.
+/// Colours that are distinct also without red and green.
 const COLOURS: [RGBColor; 12] = [
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0xff, 0x7f, 0x0e),
@@ -27,9 +27,9 @@ const COLOURS: [RGBColor; 12] = [
     RGBColor(0x39, 0x3b, 0x79),
 ];
 
-/// A curve for each policy over its capacities. Where rows came ahead of their misses a point is
-/// the share of accesses that had no row moved, which is the hit rate otherwise: so the optimum is
-/// the upper curve in any case. `unbounded` is what no capacity can pass, drawn thin.
+/// Returns a chart with a curve for each policy over its capacities. A point is a hit rate. Where
+/// rows came ahead of their misses, it is the share of accesses that had no row moved. So the
+/// optimum is the upper curve in any case. `unbounded` is what no capacity can pass, drawn thin.
 pub(super) fn svg(report: &BenchReport) -> Result<String> {
     let mut svg = String::new();
     let labels = labels(&report.results);
@@ -78,7 +78,7 @@ fn draw(
     Ok(())
 }
 
-/// The line of curve `number`, beside the chart: in it, it would lie over some of them.
+/// Draws the legend of curve `number` beside the chart, where it covers no curve.
 pub(super) fn legend(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     number: usize,
@@ -107,7 +107,7 @@ pub(super) fn style(policy: &str, number: usize) -> ShapeStyle {
     COLOURS[number % COLOURS.len()].stroke_width(2)
 }
 
-/// Series of each contestant, in their order.
+/// Returns the series of each contestant, in their order.
 fn labels(results: &[BenchResult]) -> Vec<&str> {
     let first = results.chunk_by(|a, b| a.at == b.at).next();
     first.into_iter().flatten().map(|result| result.label.as_str()).collect()

@@ -131,8 +131,8 @@ impl TraceReport {
 }
 
 impl BenchResult {
-    /// Share of accesses that did not have a row moved: the hit rate, where rows come only when
-    /// they are missed. No policy is above the optimum.
+    /// Returns the share of accesses that did not have a row moved. It is the hit rate, where rows
+    /// come only when they are missed. No policy is above the optimum.
     pub(super) fn unmoved(&self) -> f64 {
         1.0 - share(self.moved_rows, self.accesses)
     }
@@ -149,7 +149,7 @@ impl LevelsResult {
     }
 }
 
-/// All results: by capacity, then in the order of the contestants.
+/// Returns all results: by capacity, then in the order of the contestants.
 pub(super) fn results(
     contestants: &[Contestant],
     capacities: &[(Capacities, TierSizes)],
@@ -231,7 +231,7 @@ pub(super) fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// Results as comma-separated values, with the keys of JSON as heads.
+/// Returns the results as comma-separated values, with the keys of JSON as heads.
 pub(super) fn csv(results: &[BenchResult]) -> String {
     let mut csv = "policy,gamma,delta,priority,capacity_rows,capacity_bytes,accesses,hits,misses,hit_rate,\
                    optimum_hit_rate,gap,rows_ahead,moved_rows,moved_bytes,evictions,ns_per_access,\
@@ -265,7 +265,7 @@ pub(super) fn csv(results: &[BenchResult]) -> String {
     csv
 }
 
-/// One table per capacity.
+/// Returns the report as text, one table per capacity.
 pub(super) fn text(report: &BenchReport) -> String {
     let trace = &report.trace;
     let of_workers = match trace.workers {

@@ -15,8 +15,8 @@ use crate::traces::LoadedTrace;
 /// Accesses between two looks at the clock, or a batch if that is longer.
 const ACCESSES_AT_ONCE: usize = 1 << 18;
 
-/// A trace, who competes on it, and the tiers of each capacity there. Several, each of another
-/// worker, all have the same contestants and capacities.
+/// A trace, its contestants, and the tiers of each capacity there. Several, each of another worker,
+/// all have the same contestants and capacities.
 pub(super) struct Lane {
     pub(super) loaded: LoadedTrace,
     pub(super) contestants: Vec<Contestant>,
@@ -52,8 +52,8 @@ impl Outcome {
     }
 }
 
-/// Outcomes by contestant, then by capacity, summed over the lanes. They, but for their time, do
-/// not depend on the number of threads. `progress` learns of accesses done, of how many.
+/// Returns the outcomes by contestant, then by capacity, summed over the lanes. They, but for their
+/// time, do not depend on the number of threads. `progress` receives the accesses done, and all.
 pub(super) fn simulate(
     lanes: &[Lane],
     n_threads: usize,
@@ -122,8 +122,8 @@ fn replay(
     Ok(Outcome { stats: replay.stats(), over_time, time })
 }
 
-/// The ids that a contestant misses, as a trace of as many batches: the ids, and where each batch
-/// starts, then where the last one ends.
+/// Returns the ids that a contestant misses, as a trace of as many batches. They are the ids, and
+/// where each batch starts, then where the last one ends.
 pub(super) fn misses(
     trace: &Trace,
     contestant: &Contestant,

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use lodestore_graph::topology::EdgePolicy;
 use lodestore_import::EdgeRules;
 
-/// Which edges an import keeps, and which columns of them.
+/// Rules for the edges that an import keeps, and for their columns.
 #[derive(Args, Clone, Debug)]
 pub(super) struct EdgeRuleArgs {
     /// Treatment of edges from a node to itself.
@@ -20,7 +20,7 @@ pub(super) struct EdgeRuleArgs {
     #[arg(long)]
     edge_ids: bool,
     /// Keep a weight of each edge beside the topology: .npy of shape (E,), f32, in the order of the
-    /// edges. The first of repeated edges is kept, the others are dropped.
+    /// edges. Where repeated edges are dropped, the weight of the first is kept.
     #[arg(long, value_name = "FILE")]
     edge_weights: Option<PathBuf>,
 }

@@ -41,8 +41,8 @@ an edge.
 The graph appears whole or not at all. Nodes get new ids, one contiguous range per partition;
 tensor `external_id` keeps those of the input.
 
-With --from the folder of a dataset gives edges, tensors feat, label and split, and the number of
-nodes; flags add to it:
+With --from, the edges, the tensors feat, label and split, and the number of nodes are those of a
+dataset's folder; flags add to it:
   lode import --from ogb dataset/ogbn_arxiv --undirected --parts 2 --out arxiv
 
 With --into the tensors come to a graph that there is, all of whose partitions are here; rows are in
@@ -58,11 +58,11 @@ pub struct ImportArgs {
     #[arg(long, num_args = 2, value_names = ["LAYOUT", "DIR"], conflicts_with_all = ["edges", "into"])]
     from: Vec<String>,
     /// A tensor with one row per node: .npy, .npz (CSR, or dense), .safetensors, or packed rows
-    /// (see --raw); FILE:ARRAY names one of several arrays in a file. Repeat for several.
+    /// (see --raw). FILE:ARRAY names one of several arrays in a file. Repeat for several.
     #[arg(long = "tensor", value_name = "NAME=FILE")]
     tensors: Vec<Named<PathBuf>>,
-    /// How rows are stored, of all tensors or of one: raw, zstd, or auto, which takes zstd for
-    /// rows that a sample of shows to shrink enough; repeat for several.
+    /// How rows are stored, of all tensors or of one: raw, zstd or auto. With `auto` they are
+    /// stored as zstd if a sample of them shrinks enough. Repeat for several.
     #[arg(long = "codec", value_name = "[NAME=]CODEC")]
     codecs: Vec<MaybeNamed<CodecChoice>>,
     /// Type of a tensor's stored elements, such as feat=bf16; that of the file unless given.

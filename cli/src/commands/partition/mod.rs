@@ -52,7 +52,7 @@ pub(crate) struct PartitionArgs {
     all: bool,
     #[command(flatten)]
     partitioner: PartitionerArgs,
-    /// Only tell the memory that is needed, with its arithmetic.
+    /// Only report the memory that is needed, with its arithmetic.
     #[arg(long, conflicts_with = "out")]
     plan: bool,
     /// Memory of each worker, such as 16GiB.

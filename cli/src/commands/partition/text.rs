@@ -6,7 +6,7 @@ use super::{AllReport, OneReport, PlanReport};
 use crate::human;
 use crate::table::Table;
 
-/// One partitioner: its partitions, its steps, and the figures of the whole.
+/// Returns the text of one partitioner: its partitions, its steps, and the figures of the whole.
 pub(super) fn one(report: &OneReport) -> String {
     let OneReport { report, workload } = report;
     let mut parts = Table::new(["partition", "nodes", "in-edges", "halo", "overlap"]);
@@ -53,7 +53,7 @@ pub(super) fn one(report: &OneReport) -> String {
     )
 }
 
-/// All partitioners, a row each.
+/// Returns the text of all partitioners, a row each.
 pub(super) fn all(report: &AllReport) -> String {
     let AllReport { results, workload } = report;
     let mut table = Table::new([
@@ -101,7 +101,7 @@ pub(super) fn all(report: &AllReport) -> String {
     )
 }
 
-/// Memory that partitioners need, phase by phase.
+/// Returns the text of the memory that partitioners need, phase by phase.
 pub(super) fn plan(report: &PlanReport) -> String {
     let mut text = workload_line(report.workload.as_ref());
     for (i, planned) in report.plans.iter().enumerate() {

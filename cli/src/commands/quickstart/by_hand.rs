@@ -9,7 +9,7 @@ use super::{QuickstartConfig, SERVED};
 /// Port of the first server; the others follow.
 const FIRST_PORT: usize = 7171;
 
-/// Commands to paste into a shell to do the same in a fresh folder.
+/// Returns the commands to paste into a shell to do the same in a fresh folder.
 pub(super) fn commands(config: &QuickstartConfig) -> String {
     let mut lines = vec!["cd \"$(mktemp -d)\"".to_owned()];
     lines.extend(path());

@@ -7,7 +7,7 @@ use super::{QuickstartConfig, QuickstartReport, by_hand};
 use crate::human;
 use crate::table::Table;
 
-/// The whole answer.
+/// Returns the whole answer.
 pub(super) fn text(report: &QuickstartReport, config: &QuickstartConfig) -> String {
     let place = if report.kept {
         format!("Kept in {}: raw/ (the .npy files), graph/ (the import), server logs", report.dir)

@@ -81,7 +81,7 @@ struct QuickstartReport {
     kept: bool,
 }
 
-/// Where things go and how large they are.
+/// Places and sizes of a quickstart.
 struct QuickstartConfig {
     dir: Dir,
     cleanup: bool,
@@ -204,7 +204,7 @@ fn run_strategy(
     Ok(report)
 }
 
-/// One stage that is done.
+/// Prints a stage that is done.
 fn say(console: &Console, stage: &str, text: &str, seconds: f64) -> Result<()> {
     console.line(&format!("  {stage:<9} {text:<72} {:>8}", human::seconds(seconds)))
 }

@@ -112,8 +112,9 @@ fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Er
     }
 }
 
-/// The mode of a file that is nothing but a way in: its bits for user, group and others, in octal.
-/// Its owner may write, or the next server of the same could not ask whether anybody listens there.
+/// Parses the mode of a socket's file: its bits for user, group and others, in octal. The owner
+/// must be able to write. Otherwise the next server at the path could not find out whether a
+/// process listens there.
 pub(super) fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode @ 0..=0o777) if mode & 0o200 != 0 => Ok(mode),
@@ -281,7 +282,7 @@ mod tests {
         assert!(read("memory = 5").unwrap().memory == Some(5));
     }
 
-    /// A user who follows the comments of one file with the other has one that works.
+    /// The two documented files fit together.
     #[test]
     fn the_documented_file_names_folders_that_the_unit_makes() {
         let text = include_str!("../../../../docs/serve.toml");

@@ -11,7 +11,7 @@ use tracing::{error, warn};
 
 use super::ServeArgs;
 
-/// How often the files are looked at.
+/// Interval at which the files are checked.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// The files of a server's tokens and certificates, and how they were.
@@ -50,8 +50,8 @@ impl Renewal {
             thread::sleep(LOOK);
             match self.look(|| Ok(reloader.renew(&args.check()?)?)) {
                 None => {}
-                // Seen by default: who replaces a token wants to know since when the old one is
-                // none.
+                // Logged by default: an operator that replaces a token needs to know from when the
+                // old one is refused.
                 Some(Ok(())) => {
                     warn!("tokens and certificates are reloaded: new connections must show those");
                 }

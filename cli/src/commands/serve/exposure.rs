@@ -10,8 +10,8 @@ use crate::security_args::check_key;
 use crate::usage::UsageError;
 
 impl ServeArgs {
-    /// Fails for an address that others can reach when nothing says who may ask there, or that all
-    /// may. Other users of the machine count where the server takes changes.
+    /// Fails for an address that others can reach, unless a flag says which clients may connect, or
+    /// that all may. Other users of the machine count where the server takes changes.
     pub(super) fn check_exposure(&self, listen: Option<SocketAddr>) -> Result<(), UsageError> {
         let is_exposed = |address: &SocketAddr| !address.ip().is_loopback();
         if let Some(address) = listen.filter(is_exposed).filter(|_| !self.insecure)
@@ -61,7 +61,7 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// The files of TLS, if it is asked for.
+    /// Returns the files of TLS, if it is requested.
     pub(super) fn tls(&self) -> Result<Option<TlsFiles>> {
         match (&self.tls_cert, &self.tls_key, &self.tls_client_ca) {
             (None, None, None) => Ok(None),

@@ -22,7 +22,7 @@ use crate::usage::UsageError;
 
 /// Time for a step, and to wait for writers at the start.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How often the writers are asked for a new version, in milliseconds.
+/// Interval at which the writers are asked for a new version, in milliseconds.
 const INTERVAL_MS: u64 = 200;
 /// The same of a bucket: each look is a request for each partition.
 const BUCKET_INTERVAL_MS: u64 = 2000;
@@ -35,8 +35,8 @@ pub(super) struct FollowArgs {
     /// are served as they come. The folder may be empty, or have followed them before.
     #[arg(long, value_name = "ADDR,ADDR|URL", value_delimiter = ',', conflicts_with_all = ["writable", "parts_here"])]
     pub(super) follow: Vec<FollowTarget>,
-    /// With --follow: milliseconds between two looks for a new version; 200 unless given, 2000 for
-    /// a URL, where each look is a request for each partition.
+    /// With --follow: milliseconds between two looks for a new version, 200 unless given. For a URL
+    /// it is 2000, since each look is a request for each partition.
     #[arg(long, value_name = "MS", requires = "follow", value_parser = clap::value_parser!(u64).range(1..))]
     follow_interval: Option<u64>,
     /// With --follow URL: most bytes of files in the folder. Partitions are taken in the order of
@@ -67,13 +67,13 @@ impl FollowArgs {
         self.disk = self.disk.or(disk);
     }
 
-    /// The same for what the writers want to see.
+    /// Takes the token and the authorities from a file where no flag is given.
     pub(super) fn add_security(&mut self, token: Option<PathBuf>, authorities: Option<PathBuf>) {
         self.follow_token_file = self.follow_token_file.take().or(token);
         self.follow_tls_ca = self.follow_tls_ca.take().or(authorities);
     }
 
-    /// The writers, as they are named to clients.
+    /// Returns the writers, as they are named to clients.
     pub(super) fn writers(&self) -> Option<String> {
         let all: Vec<String> = self.follow.iter().map(ToString::to_string).collect();
         (!all.is_empty()).then(|| all.join(", "))

@@ -24,7 +24,7 @@ pub(super) struct BucketFollowing {
     versions: BucketFollower,
 }
 
-/// Why a version is not served.
+/// Reason for not serving a version.
 enum PollError {
     Bucket(BucketError),
     Server(ServerError),

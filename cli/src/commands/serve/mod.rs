@@ -36,7 +36,7 @@ use credential_reload::Renewal;
 use follow::{FollowArgs, Following};
 use publish::{PublishArgs, PublishThread};
 
-/// Where a server listens if nothing is said.
+/// Default address of a server.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7171";
 
 /// Serve the rows of a graph's partitions over TCP and Unix sockets.
@@ -55,8 +55,8 @@ Embeddings of two layers in memory beside the graph's rows, which workers publis
   lode serve my-graph --unix my-socket --volatile h1:256xf32 --volatile h2:256xf32 &
 
 SIGINT, SIGTERM or SIGHUP stops it cleanly: requests in flight are answered first. A second one ends it
-at once, and so does the first while the graph is being opened. Exit code 1 says that it could not start,
-or that a part of it had died: restart it.")]
+immediately, and so does the first while the graph is being opened. Exit code 1 says that it could not
+start, or that a part of it had died: restart it.")]
 pub(crate) struct ServeArgs {
     /// Folder of the graph.
     graph: PathBuf,
@@ -109,7 +109,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "P")]
     policy: Option<PolicyKind>,
     /// Load these tensors into memory right after the start, behind all pulls: names, or auto for
-    /// each that memory holds. Of a tier that is larger than memory, the rows are loaded that were
+    /// each that memory holds. A tensor of which memory holds a part gets the rows that were
     /// resident when the server was last stopped cleanly.
     #[arg(long, value_name = "T,T,...|auto", value_delimiter = ',')]
     preload: Vec<PreloadChoice>,
@@ -117,8 +117,8 @@ pub(crate) struct ServeArgs {
     /// given.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Keep a tensor in memory alone, over the partitions that are served, whose rows clients
-    /// publish and pull with stamps: NAME:WIDTHxDTYPE, such as h1:256xf32, or NAME:WIDTHxDTYPE/ROWS
+    /// Keep a tensor in memory alone, over the partitions that are served; clients publish and pull
+    /// its rows with stamps. It is NAME:WIDTHxDTYPE, such as h1:256xf32, or NAME:WIDTHxDTYPE/ROWS
     /// for ROWS that are claimed together instead of all of a partition. Its memory is part of
     /// --memory: 16 bytes and the row for each node. Several times for several. Over TCP it needs
     /// what --writable needs.
@@ -132,12 +132,12 @@ pub(crate) struct ServeArgs {
     follow: FollowArgs,
     #[command(flatten)]
     publish: PublishArgs,
-    /// File with the token that clients over TCP must tell, readable by its owner alone. The
-    /// metrics port wants it where it is not on loopback.
+    /// File with the token that clients over TCP must present, readable by its owner alone. The
+    /// metrics port requires it where it is not on loopback.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// File with the token of those who move partitions over TCP; it lets them
-    /// in as that of --token-file does. Without it that is for clients of this machine.
+    /// File with the token of clients that move partitions over TCP; it admits them as that of
+    /// --token-file does. Without it only clients of this machine may move them.
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<PathBuf>,
     /// TLS for clients over TCP: the server's certificate and those up to its authority (PEM).
@@ -184,7 +184,7 @@ struct ServeReport {
 }
 
 impl ServeArgs {
-    /// Flags, and for those that are not given what the file says.
+    /// Returns the flags, with what the file says for those that are not given.
     fn with_file(mut self) -> Result<Self> {
         let Some(path) = &self.config else { return Ok(self) };
         let file = ConfigFile::read(path)?;
@@ -329,7 +329,7 @@ impl ServeArgs {
         let publishing = publisher.map(|it| PublishArgs::start(it, server.publishing()));
         let publishing = publishing.transpose()?;
         let (supervisor, reloader) = (server.supervisor(), server.credential_reloader());
-        // To read a file may take as long as it likes, and a signal is to be heard meanwhile.
+        // A file may take any time to read, and signals must be received meanwhile.
         tell(sender.clone(), {
             let this = Arc::clone(&this);
             move || renewal.look_on(&this, &reloader)
@@ -368,8 +368,8 @@ impl ServeArgs {
         Ok(Started { server, following, publisher })
     }
 
-    /// Says where it listens, and registers it, until it shall stop: clients that look for a server
-    /// do not find it any more when this returns.
+    /// Reports where the server listens, and registers it, until it shall stop. Clients that look
+    /// for a server do not find it any more when this returns.
     fn serve_until(
         &self,
         events: &mpsc::Receiver<Event>,

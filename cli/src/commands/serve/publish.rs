@@ -20,7 +20,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// First and longest pause after a publication that failed.
 const RETRY: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// How often other writers are looked for where nothing is committed: a request for each partition.
+/// Interval at which other writers are looked for where nothing is committed: a request for each
+/// partition.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Longest time for the last versions when the server stops.
 const LAST_MAX: Duration = Duration::from_secs(20);

@@ -8,7 +8,7 @@ use lodestore_server::Server;
 
 use crate::usage::UsageError;
 
-/// The address of a server for clients: as given, or where it listens.
+/// Returns the address of a server for clients: as given, or where it listens.
 pub(super) fn address(server: &Server, told: Option<&Address>) -> Result<Address> {
     if let Some(told) = told {
         return Ok(told.clone());
@@ -56,7 +56,7 @@ pub(super) fn start(
 #[cfg(not(feature = "etcd"))]
 pub(super) enum Registration {}
 
-/// A build without etcd registers nowhere.
+/// Fails, since a build without etcd registers nowhere.
 #[cfg(not(feature = "etcd"))]
 pub(super) fn start(map: &str, _: Address, _: &Arc<Server>) -> Result<Registration> {
     Err(UsageError::new(format!(

@@ -6,7 +6,7 @@ use lodestore_server::metrics::{KindFigures, ServerFigures, ShardFigures};
 use crate::human;
 use crate::table::Table;
 
-/// Events since `before`, or since the server started.
+/// Returns the screen, with events since `before`, or since the server started.
 pub(super) fn screen(
     address: &Address,
     now: &ServerFigures,
@@ -34,8 +34,8 @@ pub(super) fn screen(
     text
 }
 
-/// Returns a text of the server on one line: whatever answers at the address, it does not steer the
-/// terminal, nor add lines of its own. Paths keep their letters.
+/// Returns a text of the server on one line. Whatever answers at the address, it neither steers the
+/// terminal nor adds lines of its own. Paths keep their letters.
 fn escaped(text: &str) -> String {
     text.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"")
 }

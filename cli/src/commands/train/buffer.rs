@@ -61,13 +61,13 @@ pub struct BufferChoice {
 }
 
 impl BufferChoice {
-    /// A buffer of `n_rows` rows, with the usual eviction or without.
+    /// Returns a buffer of `n_rows` rows, with the usual eviction or without.
     pub fn of_rows(n_rows: u32, evicts: bool) -> Self {
         let eviction = evicts.then_some((GAMMA, DELTA));
         Self { size: BufferSize::Rows(n_rows), eviction, rules: RuleArgs::default() }
     }
 
-    /// A buffer of `n_rows` rows with this γ and Δ.
+    /// Returns a buffer of `n_rows` rows with this γ and Δ.
     pub fn with_eviction(n_rows: u32, gamma: f64, delta: u32) -> Self {
         let (size, eviction) = (BufferSize::Rows(n_rows), Some((gamma, delta)));
         Self { size, eviction, rules: RuleArgs::default() }
@@ -103,7 +103,7 @@ impl BufferArgs {
 }
 
 impl Tiers {
-    /// The tier of a worker's buffer, by MassiveGNN's rules (Algorithm 1).
+    /// Returns the tier of a worker's buffer, by MassiveGNN's rules (Algorithm 1).
     pub(super) fn of_buffer(
         &mut self,
         choice: BufferChoice,
@@ -131,8 +131,8 @@ impl Tiers {
         Ok(tier)
     }
 
-    /// The buffers before `remote` of workers whose tiers these are, each filled in a thread of its
-    /// own, and what that pulled.
+    /// Fills the buffers before `remote` of workers whose tiers these are, each in a thread of its
+    /// own. Returns the buffers, and what each pulled.
     pub(super) fn fill(
         &mut self,
         tiers: Vec<Tier>,

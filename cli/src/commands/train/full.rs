@@ -20,9 +20,9 @@ pub(super) struct FullArgs {
     /// full: layers of the model, each over all neighbours [default: 3].
     #[arg(long, value_name = "L", value_parser = clap::value_parser!(u32).range(1..=64))]
     layers: Option<u32>,
-    /// full: what halos have: exchange (features that are pulled once, and rows of layers from
-    /// their owners) or zero (zeros instead, so that nothing travels: a control) [default:
-    /// exchange].
+    /// full: rows of halos, exchange or zero [default: exchange]. With `exchange` features are
+    /// pulled once, and rows of layers come from their owners. With `zero` they are zeros, so that
+    /// nothing travels: a control.
     #[arg(long, value_name = "H")]
     halo: Option<Halo>,
     /// full: epochs that rows of halos, and gradients of them, may be old: they are exchanged every
@@ -36,8 +36,8 @@ pub(super) struct FullArgs {
     /// full: compute only when rows have come, to compare.
     #[arg(long)]
     no_overlap: bool,
-    /// full: profiles of `lode profile-device`, one for each worker: partitions of slow ones do
-    /// without halo nodes of least influence (RAPA), and without the edges from them.
+    /// full: profiles of `lode profile-device`, one for each worker. Partitions of slow ones do
+    /// without halo nodes of least influence, and without the edges from them (RAPA).
     #[arg(long, value_name = "PROFILE", num_args = 1.., value_delimiter = ',')]
     rapa: Vec<PathBuf>,
 }

@@ -9,17 +9,18 @@ use crate::usage::UsageError;
 /// Flags of `--strategy hop`.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct HopArgs {
-    /// hop: none (each worker trains on all roots that it owns, in one step) or paper (each model
-    /// trains on its own roots, and moves to the workers that own them, in as many time steps as
-    /// there are workers) [default: none].
+    /// hop: where models train, none or paper [default: none]. With `none` each worker trains on
+    /// all roots that it owns, in one step. With `paper` each model trains on its own roots, and
+    /// moves to the workers that own them. It takes as many time steps as there are workers.
     #[arg(long, value_name = "M")]
     migration: Option<Migration>,
     /// hop --migration paper: pull rows for each time step, not for all of an iteration together.
     #[arg(long)]
     no_pregather: bool,
-    /// hop --migration paper: from the second epoch on merge one time step more in each epoch,
-    /// until epochs become no faster: min (the one with the fewest roots), random, or none. Times
-    /// decide, so that two runs may differ in the last bits of their losses [default: none].
+    /// hop --migration paper: which time step is merged into the others, min (the one with the
+    /// fewest roots), random or none [default: none]. From the second epoch on, one time step more
+    /// is merged in each epoch, until epochs become no faster. Times decide, so that two runs may
+    /// differ in the last bits of their losses.
     #[arg(long, value_name = "M")]
     merge: Option<Merge>,
     /// hop --migration none: how rows reach a worker, ondemand or rapid, with the flags of that

@@ -21,15 +21,15 @@ pub(super) struct HotArgs {
     /// rapid: batches prepared ahead [default: 4].
     #[arg(long, value_name = "Q")]
     pub(super) window: Option<usize>,
-    /// rapid: batches of the window whose rows are read together, so that shared rows and
-    /// neighbours on disk are read once [default: half of the window].
+    /// rapid: batches of the window whose rows are read together [default: half of the window].
+    /// Shared rows and neighbours on disk are read once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) together: Option<u32>,
-    /// rapid: most bytes of rows that one worker's kept rows and batches may take: those of the
-    /// window, the one that is trained on, and one that the trainer had to prepare itself. Both
-    /// shrink to it; less than one batch takes is an error that says how much that is. sdt: memory
-    /// of each worker; a third of it is for its partitions, see --reserve. One that is larger is an
-    /// error that says how many partitions would fit.
+    /// rapid: most bytes of rows that one worker's kept rows and batches may take. Batches are
+    /// those of the window, the one that is trained on, and one that the trainer had to prepare
+    /// itself. Both shrink to it; less than one batch takes is an error that says how much that is.
+    /// Under sdt it is the memory of each worker; a third of it is for its partitions, see
+    /// --reserve. A partition that is larger is an error that says how many partitions would fit.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) memory: Option<u64>,
     /// rapid: where the schedule is kept, and used if it is there already; beside the checkpoints
@@ -58,7 +58,7 @@ impl HotArgs {
     }
 }
 
-/// Which rows are kept, by `--policy`; of other strategies the flag is for a tier.
+/// Returns which rows are kept, by `--policy`. Under other strategies the flag is for a tier.
 pub(super) fn hot_policy(
     fetch: Fetch,
     policy: Option<PolicyKind>,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use lodestore_trainer::step::WorkerStep;
 
-/// How every line begins.
+/// Begin of every line.
 const BEGIN: &[u8] = b"{\"epoch\":";
 /// More than any line has.
 const MAX_LINE_BYTES: u64 = 1 << 16;
@@ -35,7 +35,7 @@ impl StepLog {
         Ok(log)
     }
 
-    /// A line for each worker's step.
+    /// Writes a line for each worker's step.
     pub(super) fn write(&mut self, steps: &[WorkerStep]) -> Result<()> {
         if !self.has_begun {
             self.check()?;

@@ -89,17 +89,19 @@ pub struct TrainArgs {
     /// the graph's files.
     #[arg(long, value_name = "ADDR")]
     connect: Vec<String>,
-    /// How rows reach a worker: ondemand (each batch pulled when needed), rapid (RapidGNN:
-    /// schedule, hot set, prefetch), massive (MassiveGNN: buffer with eviction by score, next batch
-    /// ahead), hop (HopGNN: each root of a global batch is trained on by the worker that owns it),
-    /// sdt (SDT-GNN: a local model for each partition, which is loaded with its halo; they are
-    /// averaged each epoch) or full (CaPGNN: all nodes in each step, over partitions that exchange
-    /// rows of each layer).
+    /// Which rows and models move: ondemand, rapid, massive, hop, sdt or full. With `ondemand` each
+    /// batch is pulled when needed. With `rapid` (RapidGNN) there are a schedule, a hot set and
+    /// prefetch. With `massive` (MassiveGNN) there is a buffer with eviction by score, and the next
+    /// batch is prepared ahead. With `hop` (HopGNN) each root of a global batch is trained on by
+    /// the worker that owns it. With `sdt` (SDT-GNN) each partition, loaded with its halo, has a
+    /// local model; these are averaged each epoch. With `full` (CaPGNN) all nodes are in each step,
+    /// over partitions that exchange rows of each layer.
     #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
     strategy: Strategy,
-    /// Which worker trains on which root: owned (each on those of its own partitions, as DGL) or
-    /// global (one order over all, dealt to workers by turns, as HopGNN's model-centric baseline;
-    /// not with --strategy hop, which deals it to owners) [default: owned].
+    /// Which worker trains on which root, owned or global [default: owned]. With `owned` each
+    /// trains on those of its own partitions, as DGL. With `global` one order over all is dealt to
+    /// workers by turns, as in HopGNN's model-centric baseline. It is not for --strategy hop, which
+    /// deals it to owners.
     #[arg(long, value_name = "R")]
     roots: Option<Roots>,
     /// Model: sage, gcn or gat.
@@ -112,9 +114,10 @@ pub struct TrainArgs {
     /// Tiers that workers share are then each process's own, of an equal share of the bytes.
     #[arg(long)]
     processes: bool,
-    /// --processes, and in an MPI job: end the run when the first process has waited for another
-    /// for this many seconds, in a step or at the start. The others wait twice as long, while the
-    /// first evaluates, writes a checkpoint or the schedule: allow more where these take longer.
+    /// End the run when the first process has waited for another for this many seconds, in a step
+    /// or at the start. It is for --processes, and for an MPI job. The others wait twice as long,
+    /// while the first evaluates, writes a checkpoint or the schedule. Allow more where these take
+    /// longer.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600,
           value_parser = clap::value_parser!(u32).range(1..))]
     peer_timeout: u32,
@@ -497,8 +500,8 @@ impl Opened {
 }
 
 impl TrainRun {
-    /// Returns the settings with a place for the schedule: the one asked for, else beside the
-    /// checkpoints, where a run that continues finds it, else in `scratch`.
+    /// Returns the settings with a place for the schedule. It is the one that is given, else beside
+    /// the checkpoints, where a run that continues finds it, else in `scratch`.
     fn with_schedule(&self, scratch: &Path) -> TrainConfig {
         let mut config = self.train.clone();
         // A path that was not given holds no other user's schedule.

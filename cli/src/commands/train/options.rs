@@ -5,15 +5,15 @@ use lodestore_trainer::options::{
     Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
 };
 
-/// How layers are made, and how gradients become updates.
+/// Flags of layers, and of the updates made from gradients.
 #[derive(Args, Clone, Debug)]
 pub(super) struct OptionArgs {
     /// sage: how neighbours' rows become one: mean, max or sum (of sampled ones, scaled to stand
     /// for all of them).
     #[arg(long, value_name = "A", default_value_t)]
     aggregation: Aggregation,
-    /// sage and gcn: normalise the rows of all layers but the last: none, batch (by each worker's
-    /// own batch; accuracy is measured with running statistics) or layer.
+    /// sage and gcn: normalise the rows of all layers but the last: none, batch or layer. With
+    /// `batch` it is by each worker's own batch, and accuracy is measured with running statistics.
     #[arg(long, value_name = "N", default_value_t)]
     norm: Norm,
     /// sage and gcn of three layers or more: each layer between two hidden ones adds its input to

@@ -21,7 +21,7 @@ pub(super) struct LocalWorkers {
     pub(super) n_processes: u32,
 }
 
-/// Which rows of others a worker may ask for.
+/// Rows of others that a worker may request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// Any: samples go further than halos.
@@ -55,14 +55,14 @@ impl<'a> PolicyInputs<'a> {
         Self { graph, n_workers, here, reach, topology, overlap, by_degree }
     }
 
-    /// The worker whose rows a tier of this process is never asked for: of several, every row is
-    /// remote to one.
+    /// Returns the worker whose rows are never requested from a tier of this process. With several
+    /// workers every row is remote to one.
     pub(super) fn lone_worker(&self) -> Option<u32> {
         let [worker] = self.here.workers[..] else { return None };
         Some(worker)
     }
 
-    /// This process's share of bytes that all on this machine have together.
+    /// Returns this process's share of bytes that all on this machine have together.
     pub(super) fn share(&self, n_bytes: u64) -> u64 {
         n_bytes / u64::from(self.here.n_processes)
     }
@@ -77,7 +77,7 @@ impl<'a> PolicyInputs<'a> {
         })
     }
 
-    /// Number of nodes that `worker` does not own.
+    /// Returns the number of nodes that `worker` does not own.
     pub(super) fn n_remote(&self, worker: Option<u32>) -> u32 {
         let book = self.graph.book();
         let remote = book.parts().filter(|&part| !self.is_own(part, worker));
@@ -105,7 +105,7 @@ impl<'a> PolicyInputs<'a> {
         Ok(is_wanted.into_iter().filter(|is| *is).count() as u32)
     }
 
-    /// The graph as `worker` sees it.
+    /// Returns the graph as `worker` sees it.
     pub(super) fn view(&self, worker: u32) -> WorkerView<'_> {
         let (topology, book, n_workers) = (self.topology, self.graph.book(), self.n_workers);
         WorkerView { topology, book, worker, n_workers }

@@ -35,7 +35,7 @@ const MPI_VARIABLES: [[&str; 2]; 3] = [
     ["SLURM_STEP_NUM_TASKS", "SLURM_PROCID"],
 ];
 
-/// How the workers of a run are spread over processes.
+/// Distribution of a run's workers over processes.
 #[derive(Clone, Debug, Default)]
 pub enum Form {
     /// Threads of this process.
@@ -50,7 +50,7 @@ pub enum Form {
     Mpi([u32; 2], Duration),
 }
 
-/// Which process of a run this is, by a hidden flag that the first one passes: rank and processes.
+/// Place of this process in a run, by a hidden flag that the first one passes: rank and processes.
 /// Its socket to the first one is its standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -82,8 +82,8 @@ impl FromStr for Peer {
 }
 
 impl Form {
-    /// By the flags: `processes`, the hidden one of a process that another has started, and how
-    /// long they wait for each other.
+    /// Returns the form by the flags: `processes`, the hidden one of a process that another has
+    /// started, and how long they wait for each other.
     pub(super) fn of(
         processes: bool,
         peer: Option<Peer>,
@@ -108,7 +108,7 @@ impl Form {
         }
     }
 
-    /// Default number of workers: one for each process.
+    /// Returns the default number of workers: one for each process.
     pub(super) fn usual_workers(&self) -> u32 {
         match self {
             Self::Mpi([n_ranks, _], _) => *n_ranks,
@@ -116,7 +116,7 @@ impl Form {
         }
     }
 
-    /// Whether this process is to start others.
+    /// Returns whether this process is to start others.
     pub(super) fn starts_processes(&self) -> bool {
         matches!(self, Self::Processes(..))
     }
@@ -172,8 +172,8 @@ fn mpi_collective(_: Duration) -> Result<Box<dyn Collective>> {
     bail!("this lode was built without MPI")
 }
 
-/// Processes of the MPI job that this one belongs to, and its rank, if it belongs to one of
-/// several.
+/// Returns the number of processes of the MPI job that this one belongs to, and its rank, if it
+/// belongs to one of several.
 fn mpi_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<[u32; 2]> {
     let number = |name: &str| variable(name)?.parse::<u32>().ok();
     let job = MPI_VARIABLES.into_iter();
@@ -287,23 +287,24 @@ impl Joined {
         self.collective.rank() == 0
     }
 
-    /// Processes that share this machine.
+    /// Returns the number of processes that share this machine.
     pub(super) fn n_here(&self) -> u32 {
         self.collective.n_local()
     }
 
-    /// Those of `n_workers` workers that are in this process.
+    /// Returns those of `n_workers` workers that are in this process.
     pub(super) fn workers_here(&self, n_workers: u32) -> Vec<u32> {
         (self.collective.rank()..n_workers).step_by(self.collective.n_ranks() as usize).collect()
     }
 
-    /// An error before training, which the others do not know of.
+    /// Reports an error before training to the others, which do not know of it. Returns the error
+    /// of this process.
     pub(super) fn failed_before(mut self, error: anyhow::Error) -> anyhow::Error {
         let told = give_up(&mut *self.collective, &format!("{error:#}"));
         if self.leads() || told.is_err() { error } else { AlreadyReported.into() }
     }
 
-    /// An error of training, which all know of.
+    /// Returns this process's error after an error of training, which all know of.
     pub(super) fn failed(mut self, error: TrainError) -> anyhow::Error {
         match error {
             TrainError::Collective(error) => self.parted(&error),
@@ -320,7 +321,7 @@ impl Joined {
         self.children.finish()
     }
 
-    /// `error`, and how the process that is gone ended, if this one has started it.
+    /// Returns `error`, and how the process that is gone ended, if this one has started it.
     fn parted(&mut self, error: &CollectiveError) -> anyhow::Error {
         let end = match *error {
             CollectiveError::Gone { rank } => self.children.end_of(rank),

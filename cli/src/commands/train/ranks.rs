@@ -10,7 +10,7 @@ use lodestore_trainer::{Progress, TrainError, TrainReport, train_together};
 use super::policy_inputs::LocalWorkers;
 use super::{Opened, TrainRun};
 
-/// Trains with a rank for each worker, which is a thread: gradients and models travel between
+/// Trains with a rank for each worker, which is a thread. Gradients and models travel between
 /// `ranks`, rows from the servers that `run` names.
 ///
 /// # Errors

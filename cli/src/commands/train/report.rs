@@ -10,7 +10,7 @@ use lodestore_trainer::{Metric, Strategy};
 use super::{TierReport, Trained};
 use crate::human;
 
-/// Heads of the columns of [`epoch_row`].
+/// Returns the heads of the columns of [`epoch_row`].
 pub(super) fn epoch_head() -> String {
     row([
         "epoch",
@@ -26,7 +26,7 @@ pub(super) fn epoch_head() -> String {
     ])
 }
 
-/// One epoch as a line of a table.
+/// Returns one epoch as a line of a table.
 pub(super) fn epoch_row(epoch: &EpochReport) -> String {
     row([
         &(epoch.epoch + 1).to_string(),
@@ -42,8 +42,8 @@ pub(super) fn epoch_row(epoch: &EpochReport) -> String {
     ])
 }
 
-/// The present step, short enough for a line of progress: shares of its time in %, and rows by
-/// source.
+/// Returns the present step, short enough for a line of progress: shares of its time in %, and rows
+/// by source.
 pub(super) fn step_line(loss: f64, workers: &[WorkerStep]) -> String {
     let mut seconds = StepSeconds::default();
     workers.iter().for_each(|worker| seconds += worker.seconds);
@@ -192,7 +192,7 @@ fn bottleneck(step: &StepShares) -> String {
     }
 }
 
-/// The whole run.
+/// Returns the text of the whole run.
 pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
     let accuracy = match (report.test_accuracy, report.validation_accuracy) {
         (None, None) => "not measured".to_owned(),
@@ -230,7 +230,7 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
         let n_steps = human::count(report.step_losses.len() as u64);
         let what = if report.checkpoints > 0 { "; --resume continues from there" } else { "" };
         lines.push(("interrupted", format!("after {n_steps} steps of the run{what}")));
-        // Of any other run this is its error.
+        // In any other run this is its error.
         if let Some(error) = &report.save_error {
             lines.push(("model", format!("not saved: {error}")));
         }

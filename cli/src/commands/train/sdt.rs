@@ -21,8 +21,8 @@ pub(super) struct SdtArgs {
     /// whole; 1 is what SDT-GNN's code does, and 0 no halo [default: as many as layers].
     #[arg(long, value_name = "L")]
     halo_hops: Option<u32>,
-    /// sdt: one batch for each partition: all of its training nodes, with all of their neighbours;
-    /// of --fanout only the number of layers counts, and --batch does not.
+    /// sdt: one batch for each partition, with all of its training nodes and all of their
+    /// neighbours. Only the number of layers of --fanout counts, and --batch does not.
     #[arg(long)]
     full_partition: bool,
     /// sdt --memory: what training takes of it; the rest is for partitions [default: two thirds].

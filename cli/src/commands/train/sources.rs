@@ -14,9 +14,9 @@ use super::TrainRun;
 use super::policy_inputs::{LocalWorkers, PolicyInputs, Reach};
 use super::tiers::Tiers;
 
-/// Sources of the workers here. Own partitions, and they alone, come from the graph's files. All
-/// other rows come through the tiers from the servers, or from a store over the whole graph when no
-/// server is named.
+/// Opens the sources of the workers here. Own partitions, and they alone, come from the graph's
+/// files. All other rows come through the tiers from the servers, or from a store over the whole
+/// graph when no server is named.
 pub(super) fn open(
     run: &TrainRun,
     graph: &Graph,
@@ -65,7 +65,7 @@ fn remote(run: &TrainRun, graph: &Graph) -> Result<Arc<dyn RowSource>> {
     remote_rows(graph, &run.connect, run.client.clone())
 }
 
-/// Rows of the servers at `connect`, which must have `graph`.
+/// Returns the rows of the servers at `connect`, which must have `graph`.
 pub fn remote_rows(
     graph: &Graph,
     connect: &[String],

@@ -29,7 +29,7 @@ pub(super) struct Cached {
     pub(super) policy: Option<&'static str>,
     pub(super) percent: u32,
     pub(super) rows: u32,
-    /// Counts of the last epoch.
+    /// Hit rate and bytes of the last epoch.
     pub(super) hit_rate: f64,
     pub(super) input_bytes: u64,
     /// Mean of the epochs after the first.

@@ -7,7 +7,7 @@ use super::moved::Moved;
 use super::{CapFigures, GraphFigures, REFINED};
 use crate::reproduce::curves::{Curve, Curves};
 
-/// All charts, by the names of their files.
+/// Returns all charts, by the names of their files.
 pub(super) fn charts(found: &CapFigures) -> Result<Vec<(String, String)>> {
     let mut charts = Vec::new();
     if found.has_halos() {

@@ -63,8 +63,8 @@ fn overlaps(graph: &TrainGraph<'_>, n_hops: u32) -> Vec<Vec<u16>> {
     overlap
 }
 
-/// Returns for each node the hop in which `part` reaches it first: 0 for its own, `u32::MAX` for
-/// those that it does not reach in `n_hops`.
+/// Returns for each node the hop in which `part` reaches it first. It is 0 for the part's own, and
+/// `u32::MAX` for those that it does not reach in `n_hops`.
 fn first_hops(graph: &TrainGraph<'_>, part: PartId, n_hops: u32) -> Vec<u32> {
     let topology: &Topology = graph.topology;
     let mut first_hop = vec![u32::MAX; graph.book.n_nodes() as usize];

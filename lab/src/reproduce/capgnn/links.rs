@@ -31,8 +31,8 @@ pub(super) struct LinkRuns {
 pub(super) struct LinkRun {
     pub(super) way: Way,
     pub(super) seconds: f64,
-    /// In which rows and gradients were on their way, and that in which nothing was left to
-    /// compute.
+    /// Time in which rows and gradients were on their way, and the part of it in which nothing
+    /// was left to compute.
     pub(super) exchange_seconds: f64,
     pub(super) wait_seconds: f64,
     /// Bytes of features, rows and gradients.

@@ -138,7 +138,7 @@ enum Section {
     SlowWorker,
 }
 
-/// Which nodes train, as it is given.
+/// Split of the nodes, as it is given.
 #[derive(Clone, Copy, ValueEnum)]
 enum SplitArg {
     Stored,

@@ -22,7 +22,7 @@ const PREDICTED: [(&str, u16, f64); 6] = [
 /// First epochs, in which rounding has not grown into another course of the run.
 const EARLY: usize = 10;
 
-/// The whole report.
+/// Returns the whole report.
 pub(super) fn markdown(found: &CapFigures) -> String {
     let mut text = String::new();
     // Memory takes whatever is written to it.
@@ -60,7 +60,7 @@ fn write(text: &mut String, found: &CapFigures) -> fmt::Result {
     writeln!(text)
 }
 
-/// Figs. 4 and 6.
+/// Writes Figs. 4 and 6.
 fn write_halos(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     if graph.halos.is_empty() {
         return Ok(());
@@ -86,7 +86,7 @@ fn write_halos(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(text)
 }
 
-/// Claims C1 and C8.
+/// Writes claims C1 and C8.
 fn write_moved(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     if graph.moved.is_empty() {
         return Ok(());
@@ -117,7 +117,7 @@ fn write_moved(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(text)
 }
 
-/// Claims C4 and C5.
+/// Writes claims C4 and C5.
 fn write_cached(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> fmt::Result {
     if graph.cached.is_empty() {
         return Ok(());
@@ -145,7 +145,7 @@ fn write_cached(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> 
     writeln!(text)
 }
 
-/// Claims C2, C3 and C7.
+/// Writes claims C2, C3 and C7.
 fn write_learnt(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> fmt::Result {
     let mut splits: Vec<_> = graph.learnt.iter().map(|learnt| learnt.splits).collect();
     splits.dedup();
@@ -189,7 +189,7 @@ fn write_way(text: &mut String, learnt: &Learnt, whole: Option<&Learnt>) -> fmt:
     )
 }
 
-/// Tables 7 and 8 by seconds.
+/// Writes tables 7 and 8 by seconds.
 fn write_links(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     if graph.links.is_empty() {
         return Ok(());
@@ -220,7 +220,7 @@ fn write_links(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(text)
 }
 
-/// Claim C7, with a device that is slow.
+/// Writes claim C7, with a device that is slow.
 fn write_throttled(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> fmt::Result {
     let Some(of) = &graph.throttled else { return Ok(()) };
     let by = match of.means {

@@ -55,7 +55,7 @@ pub(super) struct Cell {
     /// Roots of each model.
     pub(super) batch: usize,
     pub(super) iterations: u32,
-    /// Counts of all models.
+    /// Roots of all models.
     pub(super) roots: f64,
     pub(super) parameters: u64,
     /// Shares of the nodes that are at the home of a root, in its micrograph and its subgraph.

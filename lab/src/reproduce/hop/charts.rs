@@ -14,7 +14,7 @@ const TIMED: [Way; 5] =
     [Way::ModelCentric, Way::Micrographs, Way::Pregathered, Way::MergedMin, Way::Home];
 const LEGEND: [Way; 4] = [Way::ModelCentric, Way::Micrographs, Way::Pregathered, Way::Owned];
 
-/// All charts, by the names of their files.
+/// Returns all charts, by the names of their files.
 pub(super) fn charts(found: &HopFigures) -> Result<Vec<(String, String)>> {
     let graphs = &found.graphs[..];
     let all = [
@@ -62,7 +62,7 @@ fn gathering(graphs: &[GraphCells]) -> Bars {
     of_links(graphs, title, |run| run.gather_seconds)
 }
 
-/// Fig. 17: the time of an iteration in each epoch over the last link.
+/// Returns Fig. 17: the time of an iteration in each epoch over the last link.
 fn epochs(graphs: &[GraphCells]) -> Curves<'static> {
     let mut curves = Vec::new();
     for graph in graphs {
@@ -118,7 +118,7 @@ fn rows(graphs: &[GraphCells]) -> Bars {
     })
 }
 
-/// Fig. 16: rows of other servers with and without, for each depth.
+/// Returns Fig. 16: rows of other servers with and without, for each depth.
 fn pregathering(graphs: &[GraphCells]) -> Bars {
     let mut groups = Vec::new();
     for graph in graphs {
@@ -135,7 +135,7 @@ fn pregathering(graphs: &[GraphCells]) -> Bars {
     Bars { title, legend: Vec::new(), groups }
 }
 
-/// Figs. 17 and 18: rows by the time steps that are left, of model-centric's.
+/// Returns Figs. 17 and 18: rows by the time steps that are left, of model-centric's.
 fn merging(graphs: &[GraphCells]) -> Curves<'static> {
     let mut curves = Vec::new();
     for graph in graphs {

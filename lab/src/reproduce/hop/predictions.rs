@@ -1,8 +1,7 @@
 //! Predictions of an independent simulation for some graphs, with METIS or hashed partitions.
 //!
-//! It does not name its batches, training nodes and parameters: those here are the ones by which
-//! model-centric training moves the rows and bytes that it predicts. All edges count in both
-//! directions.
+//! It does not name its batches, training nodes and parameters. With those used here, model-centric
+//! training moves the rows and bytes that it predicts. All edges count in both directions.
 
 use lodestore_trainer::ModelKind;
 

@@ -13,7 +13,7 @@ use lode_cli::human;
 const WAYS: [Way; 5] =
     [Way::ModelCentric, Way::Micrographs, Way::Pregathered, Way::Owned, Way::Home];
 
-/// The whole report.
+/// Returns the whole report.
 pub(super) fn markdown(found: &HopFigures) -> String {
     let mut text = String::new();
     // Memory takes whatever is written to it.
@@ -59,7 +59,7 @@ fn write(text: &mut String, found: &HopFigures) -> fmt::Result {
     writeln!(text)
 }
 
-/// H5: Figs. 13, 15 and 17.
+/// Writes H5: Figs. 13, 15 and 17.
 fn write_times(text: &mut String, found: &HopFigures, graph: &GraphCells) -> fmt::Result {
     let Some(first) = graph.timed.first() else { return Ok(()) };
     let n_workers = graph.own_parts;
@@ -136,7 +136,7 @@ fn write_predictions(text: &mut String, graph: &GraphCells, model: Model) -> fmt
     writeln!(text)
 }
 
-/// H2, H3: Figs. 14 and 16.
+/// Writes H2 and H3: Figs. 14 and 16.
 fn write_rows(text: &mut String, graph: &GraphCells) -> fmt::Result {
     writeln!(text, "### Rows from other servers (miss rate)\n")?;
     write!(text, "| partitioner | servers | layers x fan-out |")?;
@@ -161,7 +161,7 @@ fn write_rows(text: &mut String, graph: &GraphCells) -> fmt::Result {
     writeln!(text)
 }
 
-/// H7: Fig. 5.
+/// Writes H7: Fig. 5.
 fn write_bytes(text: &mut String, graph: &GraphCells) -> fmt::Result {
     writeln!(text, "### Bytes: rows + models + gradients\n")?;
     writeln!(
@@ -190,7 +190,7 @@ fn write_bytes(text: &mut String, graph: &GraphCells) -> fmt::Result {
     writeln!(text)
 }
 
-/// H1 and H6: Table 1 and the balance of section 5.1.
+/// Writes H1 and H6: Table 1 and the balance of section 5.1.
 fn write_locality(text: &mut String, graph: &GraphCells) -> fmt::Result {
     writeln!(text, "### Locality (Table 1) and roots of servers\n")?;
     writeln!(
@@ -216,7 +216,7 @@ fn write_locality(text: &mut String, graph: &GraphCells) -> fmt::Result {
     writeln!(text)
 }
 
-/// Figs. 17 and 18, in rows: what fewer time steps cost.
+/// Writes Figs. 17 and 18, in rows: what fewer time steps cost.
 fn write_merging(text: &mut String, graph: &GraphCells) -> fmt::Result {
     let merged = |cell: &&Cell| cell.servers > 1;
     if !graph.cells.iter().any(|cell| merged(&cell)) {
@@ -246,7 +246,7 @@ fn write_merging(text: &mut String, graph: &GraphCells) -> fmt::Result {
     writeln!(text)
 }
 
-/// H8: Fig. 22.
+/// Writes H8: Fig. 22.
 fn write_batches(text: &mut String, graph: &GraphCells) -> fmt::Result {
     let Some(first) = graph.batches.first() else { return Ok(()) };
     writeln!(

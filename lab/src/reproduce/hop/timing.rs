@@ -48,7 +48,7 @@ impl FromStr for LinkArg {
     }
 }
 
-/// Cells to train, and their repetitions.
+/// Links to train over, and the number of repetitions and epochs.
 #[derive(Clone, Copy)]
 pub(super) struct Timing<'a> {
     pub(super) links: &'a [LinkArg],
@@ -100,11 +100,11 @@ pub(super) struct TimedRun {
 /// An epoch of it.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct TimedEpoch {
-    /// Mean of an iteration.
+    /// Mean time of an iteration.
     pub(super) iteration_seconds: f64,
-    /// Time of an iteration.
+    /// Time steps of an iteration.
     pub(super) time_steps: u64,
-    /// Rows of all workers, an iteration.
+    /// Bytes of remote rows of all workers, for each iteration.
     remote_bytes: f64,
 }
 

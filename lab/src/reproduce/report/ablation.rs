@@ -29,7 +29,7 @@ impl Explained {
         Self::by_steps(steps)
     }
 
-    /// By seconds of a step with neither, prefetching, the cache, and both.
+    /// Returns the part by seconds of a step with neither, prefetching, the cache, and both.
     fn by_steps([neither, prefetching, cache, both]: [f64; 4]) -> Self {
         let is_as_good = |alone: f64| alone <= both * Self::NEAR;
         match (is_as_good(prefetching), is_as_good(cache)) {

@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 
 use super::{FAST, GraphRuns, Group, Paper, Reproduction};
 
-/// The whole report.
+/// Returns the whole report.
 pub(super) fn markdown(found: &Reproduction) -> String {
     let mut text = String::new();
     let written = match found.paper {

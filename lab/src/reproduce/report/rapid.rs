@@ -28,7 +28,7 @@ pub(super) fn write(text: &mut String, found: &Reproduction) -> fmt::Result {
     energy(text, found)
 }
 
-/// Speed-ups of all contestants, and what explains those of both together.
+/// Writes the speed-ups of all contestants, and what explains those of both together.
 fn speed_ups(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result {
     writeln!(
         text,
@@ -64,7 +64,7 @@ fn speed_ups(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result
     averages(text, found, link)
 }
 
-/// Medians and ranges.
+/// Writes medians and ranges.
 fn step_times(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result {
     writeln!(
         text,
@@ -92,7 +92,7 @@ fn step_times(text: &mut String, found: &Reproduction, link: &str) -> fmt::Resul
     Ok(())
 }
 
-/// Means of the rows of each link, and how many of them prefetching alone explains.
+/// Writes the means of the rows of each link, and how many of them prefetching alone explains.
 fn averages(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result {
     let rates = if link == FAST { found.rates() } else { vec![0.0] };
     for rate in rates {
@@ -186,7 +186,7 @@ fn rows(text: &mut String, found: &Reproduction) -> fmt::Result {
     Ok(())
 }
 
-/// Set-up and whole runs beside steps, over the slowest link of each batch size.
+/// Writes set-up and whole runs beside steps, over the slowest link of each batch size.
 fn whole_runs(text: &mut String, found: &Reproduction) -> fmt::Result {
     writeln!(
         text,

@@ -7,7 +7,7 @@ use super::{GraphFigures, SdtFigures};
 use crate::reproduce::bars::{Bar, BarGroup, Bars};
 use crate::reproduce::curves::{Curve, Curves};
 
-/// All charts, by the names of their files.
+/// Returns all charts, by the names of their files.
 pub(super) fn charts(found: &SdtFigures) -> Result<Vec<(String, String)>> {
     let mut charts = vec![
         ("fig6.svg".to_owned(), replication(&found.graphs).svg()?),

@@ -49,9 +49,9 @@ pub(super) const WAYS: [Way; 8] = [
 #[derive(Serialize)]
 pub(super) struct Learnt {
     pub(super) way: Way,
-    /// On the test nodes after each epoch, by seed.
+    /// Accuracies on the test nodes after each epoch, by seed.
     pub(super) accuracies: Vec<Vec<f64>>,
-    /// Bytes of an epoch: halos loaded, or remote rows; models or gradients.
+    /// Bytes of an epoch: halos loaded, or remote rows; then models or gradients.
     pub(super) row_bytes: f64,
     pub(super) synchronised_bytes: f64,
     pub(super) kept_share: Option<f64>,

@@ -35,8 +35,8 @@ Example:
       --tensor label=cora/labels.npy --tensor split=cora/split.npy --out cora
   lode-lab reproduce sdtgnn --graph cora --normalize --batch 32 --out sdtgnn
 
-Graphs are cut again in memory for each number of partitions; a graph in one partition, in the order of its
-input, gives partitioners the stream that the input is. Each way is trained with each seed:
+Graphs are cut again in memory for each number of partitions. Of a graph in one partition, in the order of its
+input, partitioners get the stream that the input is. Each way is trained with each seed:
 
   whole graph            one worker on all of it
   gradients averaged     a worker for each partition, gradients averaged each step  (ondemand)

@@ -9,7 +9,7 @@ use lode_cli::human;
 /// Epoch from which on the paper has local models as accurate as gradients averaged.
 const SETTLED: usize = 10;
 
-/// The whole report.
+/// Returns the whole report.
 pub(super) fn markdown(found: &SdtFigures) -> String {
     let mut text = String::new();
     // Memory takes whatever is written to it.
@@ -41,7 +41,7 @@ fn write(text: &mut String, found: &SdtFigures) -> fmt::Result {
     writeln!(text)
 }
 
-/// Figs. 6 and 7, Table II.
+/// Writes Figs. 6 and 7, and Table II.
 fn write_partitioners(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(text, "### Partitioners (Figs. 6, 7, Table II)\n")?;
     writeln!(
@@ -68,7 +68,7 @@ fn write_partitioners(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(text)
 }
 
-/// Fig. 9.
+/// Writes Fig. 9.
 fn write_memory(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(
         text,
@@ -94,7 +94,7 @@ fn write_memory(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(text)
 }
 
-/// Figs. 8 and 10.
+/// Writes Figs. 8 and 10.
 fn write_learnt(text: &mut String, graph: &GraphFigures, found: &SdtFigures) -> fmt::Result {
     writeln!(
         text,
@@ -123,7 +123,7 @@ fn write_learnt(text: &mut String, graph: &GraphFigures, found: &SdtFigures) -> 
     writeln!(text)
 }
 
-/// Table IV.
+/// Writes Table IV.
 fn write_links(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     if graph.links.is_empty() {
         return Ok(());

@@ -180,8 +180,8 @@ impl<'a> Inbound<'a> {
         self.is_done
     }
 
-    /// Returns the rank that keeps the message from coming, as far as its sender has said: the
-    /// sender itself, until it sends a notice that it waits because of another.
+    /// Returns the rank that keeps the message from arriving, as far as its sender has reported.
+    /// This is the sender itself until it sends a notice that it waits for another rank.
     pub(super) fn suspect(&self) -> u32 {
         self.suspect
     }
@@ -199,7 +199,7 @@ impl<'a> Inbound<'a> {
         if is_temporary(error) { Ok(false) } else { Err(CollectiveError::Gone { rank: self.rank }) }
     }
 
-    /// Bytes of the message by its header.
+    /// Returns the bytes of the message by its header.
     fn n_bytes(&self) -> u64 {
         let [_, _, _, _, n_bytes @ ..] = self.header;
         u64::from_le_bytes(n_bytes)

@@ -1,13 +1,13 @@
 //! Ranks that are processes of one machine: a Unix socket for each pair.
 //!
 //! The process that starts the others leads. It has a socket to each, and passes every two of them
-//! the ends of one more, so that no name exists that another process could connect to. The kernel
-//! closes the sockets of a process that dies in any way: all its peers read the end immediately. A
-//! rank that meets with a fault passes it on before it closes its own sockets, so that all ranks
-//! name the process that died and not one that ended because of it.
+//! the ends of one more. So no socket has a name that another process could connect to. The kernel
+//! closes the sockets of a process that dies in any way, and all its peers read the end
+//! immediately. A rank that meets a fault passes it on before it closes its own sockets. All ranks
+//! then name the process that died, not one that ended because of it.
 //!
-//! A process that hangs keeps its sockets. The ranks that wait for it send notices which name it,
-//! so that a rank that waits for one of them names it too, and not the one that it waits for
+//! A process that hangs keeps its sockets. The ranks that wait for it send notices which name it. A
+//! rank that waits for one of these names the hanging process too, not the one that it waits for
 //! itself.
 
 mod link;
@@ -194,8 +194,8 @@ impl SocketCollective {
         }
     }
 
-    /// Passes a fault on to all ranks, behind the messages to them that are under way; what comes
-    /// meanwhile is read, so that ranks that do the same do not wait for each other.
+    /// Passes a fault on to all ranks, behind the messages to them that are under way. Messages
+    /// that arrive meanwhile are read, so that ranks that do the same do not wait for each other.
     fn pass_on(
         &self,
         fault: &[u8],
@@ -265,9 +265,9 @@ impl Collective for SocketCollective {
     }
 }
 
-/// Waits until a socket is ready, a slice of time at most, which is taken from what is `left`. A
-/// slice counts for its length at most: when this process was stopped, or the machine slept, others
-/// may have been too, and have all but a slice of their time still.
+/// Waits until a socket is ready, for a slice of time at most, and subtracts the wait from `left`.
+/// No wait counts for more than its slice. When this process was stopped, or the machine slept,
+/// other processes may have been too, and still have all but a slice of their time.
 fn wait(outbound: &[Outbound<'_>], inbound: &[Inbound<'_>], left: &mut Duration) {
     let readable = inbound.iter().map(|message| (message.link, PollFlags::IN));
     let writable = outbound.iter().map(|message| (message.link, PollFlags::OUT));

@@ -100,7 +100,7 @@ fn exchange(own: &mut SocketCollective, to: &[u32], from: &[u32]) -> Result<(), 
 
 #[test]
 fn a_process_that_hangs_is_named_by_ranks_that_do_not_wait_for_it() {
-    // Rank 3 hangs in the first exchange when it has served two of three: rank 2 alone is left in
+    // Rank 3 hangs in the first exchange when it has served two of three. Rank 2 alone is left in
     // it, and the others wait for rank 2 in the second.
     let timeout = Duration::from_secs(2);
     let errors = errors_of(timeout, |own| {

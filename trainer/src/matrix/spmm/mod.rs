@@ -22,8 +22,8 @@ pub(crate) const ROWS_PER_TASK: usize = 64;
 
 /// One message-passing step over a block.
 ///
-/// Every output row is summed by one thread in the order of the block's edges, so the result
-/// does not depend on the number of threads.
+/// Every output row is summed by one thread, in the order of the block's edges. So the result does
+/// not depend on the number of threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Spmm {
     block: Arc<Block>,
@@ -41,7 +41,7 @@ pub(crate) enum OwnRows {
 }
 
 impl Spmm {
-    /// A step with one weight per edge, in the order of `block.sources`.
+    /// Returns a step with one weight per edge, in the order of `block.sources`.
     ///
     /// # Panics
     ///
@@ -55,7 +55,7 @@ impl Spmm {
         Self { block, edge_weights: edge_weights.into(), own_rows }
     }
 
-    /// Elements of an output row when an input row has `width`.
+    /// Returns the elements of an output row when an input row has `width`.
     #[must_use]
     pub(crate) fn out_width(&self, width: usize) -> usize {
         match self.own_rows {
@@ -64,7 +64,8 @@ impl Spmm {
         }
     }
 
-    /// The product of plain rows: `x` has shape (n_src, width), the result (n_dst, out_width).
+    /// Returns the product of plain rows: `x` has shape (n_src, width), the result (n_dst,
+    /// out_width).
     #[must_use]
     pub(crate) fn product(&self, x: &[f32], width: usize, workspace: &Workspace) -> Vec<f32> {
         let out_width = self.out_width(width);
@@ -120,7 +121,7 @@ impl Spmm {
     }
 
     /// Returns the first half of each destination's own row plus `Σ_e w_e` times the second halves
-    /// of its neighbours: rows of `width` from rows of twice as much.
+    /// of its neighbours. The result has rows of `width`, the input rows of twice that.
     pub(crate) fn product_of_halves(&self, x: &[f32], width: usize) -> Vec<f32> {
         let mut out = vec![0.0; self.block.n_dst as usize * width];
         let rows = out.par_chunks_exact_mut(width.max(1)).enumerate();
@@ -146,10 +147,11 @@ impl Spmm {
         }
     }
 
-    /// The transposed product: the gradient of the input rows from that of the output rows.
+    /// Returns the transposed product: the gradient of the input rows from that of the output rows.
     ///
-    /// Every row of it is summed by one thread, its own row's part at the place of that destination
-    /// among the edges: in the order in which a walk over destinations would add to it.
+    /// Every row is summed by one thread. The part of its own row is added at the place of that
+    /// destination among the edges. This is the order in which a walk over destinations would add
+    /// to the row.
     pub(crate) fn transposed_product(
         &self,
         grad: &[f32],
@@ -229,7 +231,7 @@ impl SparseSums {
     }
 }
 
-/// `row += weight * x`.
+/// Computes `row += weight * x`.
 pub(crate) fn add_scaled(row: &mut [f32], weight: f32, x: &[f32]) {
     for (sum, &value) in row.iter_mut().zip(x) {
         *sum += weight * value;

@@ -142,7 +142,7 @@ fn both_products_are_the_same_for_any_number_of_threads() {
         };
         let (product, transposed) = products(1);
         assert!(products(3) == (product, transposed.clone()));
-        // To the bit: what a run has learnt must not change with who sums its gradients.
+        // Equal bits: results of training must not depend on which code sums the gradients.
         assert!(walked(&op, &grad, 16) == transposed);
     }
 }

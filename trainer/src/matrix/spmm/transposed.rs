@@ -2,7 +2,7 @@
 
 use lodestore_graph::batch::Block;
 
-/// For each source its edges, in the order of the block: by rising destination.
+/// Edges of each source, in the order of the block: by rising destination.
 #[derive(Clone, Debug)]
 pub(crate) struct BySource<T> {
     /// Edges of source s: from `ends[s - 1]`, or 0, to `ends[s]`.
@@ -21,7 +21,7 @@ impl<T: Copy + Default> BySource<T> {
         for source in 0..block.n_src as usize {
             ends[source + 1] += ends[source];
         }
-        // What is the start of a source now is its end once all its edges are in place.
+        // The start of a source becomes its end once all its edges are in place.
         ends.pop();
         let mut edges = vec![(0, T::default()); block.sources.len()];
         for (dst, bounds) in (0u32..).zip(block.offsets.windows(2)) {
@@ -35,7 +35,7 @@ impl<T: Copy + Default> BySource<T> {
         Self { ends, edges }
     }
 
-    /// The edges from `source` to destinations below it, and to the others.
+    /// Returns the edges from `source` to destinations below it, and to the others.
     pub(crate) fn around(&self, source: usize) -> [&[(u32, T)]; 2] {
         let start = source.checked_sub(1).map_or(0, |before| self.ends[before]);
         let edges = &self.edges[start as usize..self.ends[source] as usize];

@@ -1,7 +1,8 @@
-//! The way back through a partition's layers.
+//! The backward pass through a partition's layers.
 //!
-//! Each layer goes in three steps: up to the gradients of the halo's rows, which travel; then what
-//! does not wait for others; then, with the gradients that have come, the rest.
+//! Each layer takes three steps. The first computes the gradients of the halo's rows, which then
+//! travel. The second does what does not wait for other partitions. The third does the rest, with
+//! the gradients that have arrived.
 
 use candle_core::Result;
 

@@ -1,6 +1,6 @@
 //! Rows as they travel between partitions: as they are, or narrowed.
 //!
-//! A narrowed row has a scale of its own, f32, in front: gradients of a mean over many nodes are
+//! A narrowed row has a scale of its own, f32, in front. Gradients of a mean over many nodes are
 //! far below what f16 can hold.
 
 use half::f16;
@@ -12,7 +12,7 @@ use crate::matrix::spmm::ROWS_PER_TASK;
 /// Largest element of a row of int8.
 const MOST: f32 = 127.0;
 
-/// How rows travel.
+/// Encoding of rows that travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowCode {
     pub(crate) compression: Option<Compression>,

@@ -9,7 +9,7 @@ use super::{
     part::Part,
 };
 
-/// Which partition is where.
+/// Processes of partitions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placement {
     pub(crate) n_workers: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Routes {
     incoming: Vec<Vec<Route>>,
 }
 
-/// Which way rows go.
+/// Direction of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// From owners to halos.
@@ -170,8 +170,8 @@ impl Routes {
         }
     }
 
-    /// Adds gradients that have come to those of own rows of `parts`: for each in the order of the
-    /// partitions that they come from, wherever these are.
+    /// Adds gradients that have arrived to those of own rows of `parts`. Each row adds them in the
+    /// order of the partitions that they come from, wherever these are.
     pub(crate) fn add(
         &self,
         parts: &mut [Part],

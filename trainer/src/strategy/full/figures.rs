@@ -40,7 +40,7 @@ pub(crate) struct PartFigures {
     pub(crate) fault: Option<Fault>,
 }
 
-/// Where an epoch left the numbers.
+/// Epoch that left the range of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Fault {
     /// A feature that is no number: its bits, so that it can travel.

@@ -192,7 +192,7 @@ mod tests {
                     }
                     let found: Vec<u32> = graph.halo().iter().map(|node| node.0).collect();
                     prop_assert_eq!(found, halo.into_iter().collect::<Vec<_>>());
-                    // What one expects is what the other sends, row by row.
+                    // One expects the rows that the other sends, row by row.
                     for other in &parts {
                         let sent = other.sends.iter().find(|(to, _)| *to == graph.part);
                         let sent: Vec<NodeId> = sent.iter()

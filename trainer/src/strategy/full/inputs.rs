@@ -1,8 +1,8 @@
-//! The rows of features of a partition: its own, and those of its halo.
+//! Rows of features of a partition: its own, and those of its halo.
 //!
-//! Rows of the halo are pulled once and kept. Where there are tiers before their source, these keep
-//! what their memory has room for (JACA, section 4.2): then a partition has the rows of its halo
-//! for the time of an epoch only, and pulls them again through the tiers.
+//! Rows of the halo are pulled once and kept. With tiers before their source, the tiers keep what
+//! their memory has room for (JACA, section 4.2). A partition then has the rows of its halo only
+//! for the time of an epoch, and pulls them again through the tiers.
 
 use candle_core::{Result, Tensor};
 use lodestore_client::PullKind;
@@ -53,7 +53,7 @@ pub(crate) enum EpochRows {
     Sparse(Vec<f32>),
 }
 
-/// Where the rows of a worker come from.
+/// Source of the rows of a worker.
 pub(crate) struct InputSource {
     pub(crate) sources: WorkerSources,
     pub(crate) book: PartitionBook,
@@ -342,8 +342,8 @@ impl InputSource {
         Ok(())
     }
 
-    /// Appends rows. The first ones, which are own rows and so the same for any number of workers,
-    /// decide whether all are held by their non-zero elements until the last are there.
+    /// Appends rows. The first ones decide whether all are held by their non-zero elements until
+    /// the last have arrived. They are own rows, and so the same for any number of workers.
     fn append(&mut self, rows: &[u8], loaded: &mut Loaded) {
         match loaded {
             Loaded::Dense(values) => values.extend_from_slice(self.features.view(rows)),

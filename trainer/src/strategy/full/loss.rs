@@ -16,9 +16,9 @@ pub(crate) struct PartLoss {
     pub(crate) gradient: Matrix,
 }
 
-/// Returns the part of the loss of the rows of `logits` that `roots` are, and the gradient of the
-/// mean over `n_all` training nodes of the graph. Sums are in f64, so that the mean of partitions'
-/// parts is that of the whole graph but for rounding.
+/// Returns the part of the loss of the rows `roots` of `logits`, and the gradient of the mean over
+/// `n_all` training nodes of the graph. Sums are in f64, so that the mean of partitions' parts is
+/// that of the whole graph but for rounding.
 pub(crate) fn part_loss(
     logits: &Matrix,
     (roots, targets): (&[u32], &Targets),

@@ -13,7 +13,7 @@ use crate::{
 
 /// Weights of the edges of a partition, by destination and by source.
 ///
-/// Each row of a product is summed by one thread in the order of the edges, so that its bits depend
+/// Each row of a product is summed by one thread, in the order of the edges. Its bits depend
 /// neither on the number of threads nor on when it is computed.
 #[derive(Clone, Debug)]
 pub(crate) struct Operator {
@@ -34,7 +34,7 @@ pub(crate) enum OwnRows {
     Beside,
 }
 
-/// Which destinations are computed.
+/// Destinations that are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destinations {
     All,
@@ -61,7 +61,7 @@ pub(crate) struct Sources<'a> {
     pub(crate) width: usize,
 }
 
-/// Which sources a gradient is computed for.
+/// Sources that a gradient is computed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Own,

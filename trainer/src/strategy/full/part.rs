@@ -43,7 +43,7 @@ pub(crate) struct Part {
     pub(crate) seconds: f64,
 }
 
-/// How rows of neighbours become one.
+/// Aggregation of the rows of neighbours.
 pub(crate) enum Aggregator {
     Weighted(Operator),
     Largest(Largest),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{conv::Conv, layer::Layer, options::Aggregation};
 
-/// Which rows of a layer travel: the narrower ones.
+/// Rows of a layer that travel: the narrower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Travels {
     /// The rows that the layer is given; those that come are transformed where they are needed.
@@ -14,7 +14,7 @@ pub(crate) enum Travels {
     Transformed,
 }
 
-/// How a layer is computed.
+/// Plan of a layer's computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayerPlan {
     pub(crate) travels: Travels,
@@ -48,7 +48,7 @@ impl LayerPlan {
     }
 }
 
-/// Whether features are mostly zeros.
+/// Form of the features: dense, or mostly zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FeatureForm {
     Dense,

@@ -21,9 +21,9 @@ use crate::train::Progress;
 use crate::worker::DROPOUT_STREAM;
 
 impl Run<'_> {
-    /// Brings back the rows of halos that the next epoch may use, where those are of an epoch
-    /// before it: by a pass of that epoch, with its parameters. False if the leader has ended the
-    /// run.
+    /// Restores the rows of halos that the next epoch may use, where these are of an earlier epoch.
+    /// It repeats the pass of that epoch with its parameters. Returns false if the leader has ended
+    /// the run.
     pub(crate) fn recall_rows(
         &mut self,
         team: &mut FullTeam,

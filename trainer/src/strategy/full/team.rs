@@ -40,7 +40,7 @@ pub(crate) struct FullTeam {
     pub(super) stats: Vec<MemberStats>,
 }
 
-/// How rows go between partitions.
+/// Exchange of rows between partitions.
 pub(super) struct Exchange {
     pub(super) placement: Placement,
     pub(super) forward: Routes,
@@ -57,7 +57,7 @@ pub(super) struct Exchange {
     pub(super) oldest: u32,
 }
 
-/// Whether partitions compute while rows travel.
+/// Overlap of computation with rows that travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overlap {
     Beside,
@@ -340,7 +340,7 @@ impl Exchange {
     }
 }
 
-/// Which rows move.
+/// Rows that move.
 #[derive(Clone, Copy, Debug)]
 struct Moved {
     way: Way,

@@ -2,12 +2,13 @@
 
 use crate::report::EpochReport;
 
-/// Returns how many time steps each iteration of the next epoch loses, from the epochs before it:
-/// none in the first epoch, then one more each, until an epoch was not faster than the one with one
-/// less.
+/// Returns how many time steps each iteration of the next epoch loses, from the epochs before it.
+/// The first epoch loses none, and each later epoch one more. This ends when an epoch was not
+/// faster than the one with one less.
 ///
-/// An epoch in which the run was resumed, or with which it continued, has no time to compare: part
-/// of it was timed at most, and with caches and connections that were new. The next one repeats it.
+/// An epoch in which the run was resumed, or with which it continued, has no time to compare. At
+/// most a part of it was timed, with caches and connections that were new. The next epoch repeats
+/// it.
 pub(crate) fn n_merges(epochs: &[EpochReport], n_workers: u32) -> u32 {
     let mut best: Option<(u32, f64)> = None;
     for epoch in epochs.iter().filter(|epoch| !epoch.resumed) {
@@ -64,7 +65,7 @@ mod tests {
             let resumed = |epoch| Some((epoch, timed_steps));
             assert_eq!(merged(&[9.0, 8.0, 9.0], 5, resumed(1)), [0, 1, 1, 2, 1]);
             assert_eq!(merged(&[9.0, 8.0, 9.0], 5, resumed(0)), [0, 0, 1, 2, 1]);
-            // What the epochs before have decided stays.
+            // Decisions of earlier epochs stay.
             assert_eq!(merged(&[9.0, 8.0, 9.0], 6, resumed(3)), [0, 1, 2, 1, 1, 1]);
             assert_eq!(merged(&[9.0, 8.0, 7.0, 6.0], 6, resumed(4)), [0, 1, 2, 3, 3, 3]);
         }

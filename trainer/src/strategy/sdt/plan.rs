@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layerwise::NodeSet;
 
-/// How far a partition sees.
+/// Depth of a partition's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Depth {
     /// Layers of the model.
@@ -107,8 +107,8 @@ impl<'a> Region<'a> {
         PartitionPlan { n_nodes: nodes.len() as u64, n_halo, n_entries, kept, all }
     }
 
-    /// Returns how many paths of as many edges as layers lead to the roots here, and in the whole
-    /// graph; one each where all are kept.
+    /// Returns how many paths with an edge for each layer lead to the roots, here and in the whole
+    /// graph. Returns one each where all are kept.
     fn paths(&self, roots: &[NodeId]) -> [f64; 2] {
         if self.depth.halo_hops >= self.depth.layers {
             return [1.0; 2];

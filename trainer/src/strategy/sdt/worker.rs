@@ -38,7 +38,7 @@ pub(crate) struct PartitionWorker<'run> {
     pub(crate) rows: RowBuffer,
 }
 
-/// Which local model a worker trains next.
+/// Local model that a worker trains next.
 pub(crate) struct PartitionOrder {
     pub(crate) epoch: u32,
     pub(crate) part: u32,

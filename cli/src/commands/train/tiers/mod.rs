@@ -36,33 +36,35 @@ const FULL_ROUND_PULLS: u32 = 4;
 #[derive(Args, Clone, Debug)]
 pub(super) struct TierArgs {
     /// ondemand, full: host memory for remote rows that stay from batch to batch, shared by all
-    /// workers; `auto` for rows in half of the free memory, 25% for this share of the rows that
-    /// could be requested. full: for the features of halos; without it each partition keeps all of
-    /// its own.
+    /// workers. `auto` is for rows in half of the free memory, 25% for this share of the rows that
+    /// could be requested. Under full it is for the features of halos; without it each partition
+    /// keeps all of its own.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = TierSize::parse)]
     tier: TierSize,
-    /// ondemand: which of them stay: lru, fifo, clock, sieve, s3-fifo, tinylfu, degree (the highest
-    /// in-degrees) or overlap (what most partitions need); tinylfu unless given, overlap under
-    /// full. rapid: which rows a worker keeps: oracle (what is used soonest) or frequency (what an
-    /// epoch uses most: RapidGNN's hot sets); oracle unless given.
+    /// ondemand, full: which of them stay: lru, fifo, clock, sieve, s3-fifo, tinylfu, degree (the
+    /// highest in-degrees) or overlap (what most partitions need). It is tinylfu unless given,
+    /// under full overlap. Under rapid it is which rows a worker keeps: oracle (what is used
+    /// soonest) or frequency (what an epoch uses most: RapidGNN's hot sets). There it is oracle
+    /// unless given.
     #[arg(long, value_name = "P")]
     pub(super) policy: Option<PolicyKind>,
-    /// ondemand, full: memory of each worker's device for remote rows, before the host's; the
+    /// ondemand, full: memory of each worker's device for remote rows, before the host's. The
     /// staging of rows on their way there is part of it, the batch that they are gathered into is
-    /// not. Without a CUDA device it is host memory too, and the report says so. `auto` as for
+    /// not. Without a CUDA device it is host memory too, and the report says so. `auto` is as for
     /// --tier.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = TierSize::parse)]
     device_tier: TierSize,
     /// ondemand, full: which rows stay there; as --policy.
     #[arg(long, value_name = "P")]
     device_policy: Option<PolicyKind>,
-    /// --device-tier over --tier: whether both may have a row (inclusive), or what moves up leaves
-    /// the host and what a device releases comes down (exclusive); inclusive unless given.
+    /// --device-tier over --tier: which rows both have, inclusive unless given. With `inclusive`
+    /// both may have a row. With `exclusive` a row that moves up leaves the host, and one that a
+    /// device releases comes down.
     #[arg(long, value_enum, value_name = "I")]
     levels: Option<Sharing>,
     /// Tiers: pull a row again when more than N batches of the fastest worker have passed since it
-    /// was pulled, for graphs that are updated meanwhile; 0 for each batch again. Without it a row
-    /// is kept as it was.
+    /// was pulled. It is for graphs that are updated meanwhile; 0 is for each batch again. Without
+    /// it a row is kept as it was.
     #[arg(long, value_name = "BATCHES")]
     max_age: Option<u32>,
     /// Tiers: go past a tier for some time when less than this share of its look-ups hits for long;
@@ -84,8 +86,8 @@ pub(super) enum TierSize {
     Bytes(u64),
     /// Memory of this share of the rows that could be requested.
     Share(f64),
-    /// As much as there are rows for, of what is free when the tier is made, less a reserve of half
-    /// (CaPGNN, Algorithm 1); devices share it if they are one.
+    /// As much as there are rows for, of the memory that is free at the start, less a reserve of
+    /// half (CaPGNN, Algorithm 1). Devices share it if they are one.
     Auto,
 }
 
@@ -139,7 +141,7 @@ struct DeviceChoice {
 
 impl TierArgs {
     pub(super) fn check(&self, strategy: Strategy, fetch: Fetch) -> Result<TierChoice, UsageError> {
-        // Of `rapid` the flag is for hot sets.
+        // Under `rapid` the flag is for hot sets.
         let policy = self.policy.filter(|_| fetch != Fetch::Rapid);
         let is_full = strategy == Strategy::Full;
         let usual = if is_full { PolicyKind::Overlap } else { PolicyKind::TinyLfu };
@@ -259,7 +261,7 @@ impl TierSize {
 }
 
 impl Tiers {
-    /// The host's tier, if one is wanted, and what each device is to have.
+    /// Makes the host's tier, if one is wanted, and computes what each device is to have.
     pub(super) fn new(
         choice: TierChoice,
         remote: &Arc<dyn RowSource>,
@@ -314,7 +316,7 @@ impl Tiers {
         self.memory.as_ref().map(MemoryBudget::left_bytes)
     }
 
-    /// A tier has bytes of the host's memory, of which it takes pages as it fills.
+    /// Takes bytes of the host's memory for a tier, which takes the pages as it fills.
     pub(super) fn take(&mut self, n_bytes: usize) -> Result<()> {
         if let Some(memory) = &self.memory {
             self.taken.push(memory.reserve(n_bytes as u64)?);
@@ -322,7 +324,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Source of a worker's pulls: its device's tier over the host's before `remote`.
+    /// Returns the source of a worker's pulls: its device's tier over the host's before `remote`.
     pub(super) fn of_worker(
         &mut self,
         worker: u32,
@@ -379,7 +381,7 @@ mod tests {
         assert_eq!(auto(Some(10_001), 99), 50);
         assert_eq!(auto(Some(10_001), 20), 20, "no more than could be asked for");
         assert_eq!(auto(None, 20), 0, "the free memory is unknown");
-        assert_eq!(TierSize::Bytes(999).room(Some(5), 100, 20).rows(), 9, "as told");
+        assert_eq!(TierSize::Bytes(999).room(Some(5), 100, 20).rows(), 9, "as given");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::candidates::RuleReport;
 pub struct TierReport {
     /// `device` or `buffer`, one for each worker, or `host`, one for all of them.
     pub tier: &'static str,
-    /// Where its rows lie: `host`, or the name of the device.
+    /// Device of its rows: `host`, or the name of the device.
     pub device: String,
     pub policy: &'static str,
     /// For a device over a host tier: `inclusive` or `exclusive`.
@@ -41,7 +41,7 @@ pub struct TierReport {
 }
 
 impl Tiers {
-    /// Their counters, the devices' first.
+    /// Returns the counters of the tiers, the devices' first.
     pub(in super::super) fn report(&self) -> Vec<TierReport> {
         let mut reports = Vec::new();
         if let (Some(first), Some(choice)) = (self.devices.first(), &self.device) {
@@ -78,7 +78,7 @@ impl Tiers {
     }
 }
 
-/// Counts of all workers.
+/// Returns the sum of the counts of all workers.
 fn sum(all: impl Iterator<Item = TierStats>) -> TierStats {
     all.fold(TierStats::default(), |sum, stats| TierStats {
         hits: sum.hits + stats.hits,
@@ -91,7 +91,7 @@ fn sum(all: impl Iterator<Item = TierStats>) -> TierStats {
 }
 
 impl TierReport {
-    /// Counters that add up over processes.
+    /// Returns the counters that add up over processes.
     pub(in super::super) fn figures(&self) -> [u64; 9] {
         let Self { rows, hits, misses, stale, bypassed, evictions, .. } = *self;
         let Self { promotions, demotions, filled_rows, .. } = *self;

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::source::Cut;
 
-/// How roots, models and rows meet in an iteration.
+/// Way in which roots, models and rows meet in an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Way {
@@ -47,21 +47,21 @@ impl Way {
     }
 }
 
-/// The sampled batches.
+/// Batches to sample.
 #[derive(Clone, Copy)]
 pub(super) struct Setting<'a> {
     pub(super) fanouts: &'a [Fanout],
     /// Roots of each model.
     pub(super) batch: usize,
     pub(super) seed: u64,
-    /// Iterations at least 1.
+    /// Number of iterations, at least 1.
     pub(super) iterations: u32,
 }
 
 /// Rows of all servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Distinct in each pull.
+    /// Rows that are distinct in each pull.
     pub(super) wanted: u64,
     /// Rows of these from another server.
     pub(super) remote: u64,
@@ -76,7 +76,7 @@ pub(super) struct Sums {
     pub(super) ways: Vec<(Way, u32, Counts)>,
     pub(super) locality: Locality,
     pub(super) iterations: u32,
-    /// Counts of all global batches.
+    /// Roots of all global batches.
     pub(super) roots: u64,
 }
 
@@ -199,7 +199,7 @@ impl<'a> Gatherer<'a> {
         counts
     }
 
-    /// Counts what servers need for all time steps of an iteration together: the nodes of
+    /// Counts what servers need for all time steps of an iteration together. The nodes of
     /// micrographs are those of one sample from all their roots, since what a node draws depends on
     /// no other node.
     fn pregathered(&mut self, iteration: &Iteration, seed: u64) -> Counts {

@@ -43,7 +43,7 @@ impl Naive<'_> {
         epoch_order(self.setting.seed, self.place.0, &self.cut.train)
     }
 
-    /// Roots of the global batch with the models that they are dealt to.
+    /// Returns the roots of the global batch with the models that they are dealt to.
     fn roots(&self) -> Vec<(usize, NodeId)> {
         let whole = self.setting.batch * self.n();
         let order = self.order();
@@ -79,7 +79,7 @@ impl Naive<'_> {
         }))
     }
 
-    /// By server and time step, then by server alone.
+    /// Counts by server and time step, then by server alone.
     fn hop(&self) -> [Counts; 2] {
         let at = |server: usize, model: Option<usize>| {
             let own = self.roots().into_iter().filter(|&(of, root)| {
@@ -102,7 +102,8 @@ impl Naive<'_> {
         }))
     }
 
-    /// Figure 10: the time step of fewest roots goes, its roots evenly to those that are left.
+    /// Counts as Figure 10: the time step of fewest roots goes, its roots evenly to those that are
+    /// left.
     fn merged_min(&self, n_steps: usize) -> Counts {
         let n = self.n();
         // Roots by distance that their model moves, then by model.

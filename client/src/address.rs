@@ -7,8 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use lodestore_schema::socket::shard_socket;
-
-use crate::error::ClientError;
+use thiserror::Error;
 
 /// Where a server listens: `HOST:PORT`, or `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,17 +25,27 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-impl FromStr for Address {
-    type Err = ClientError;
+/// A text that is no address.
+#[derive(Debug, Error)]
+#[error("`{address}` is no address: {reason}; write HOST:PORT or unix:PATH")]
+pub struct AddressError {
+    /// As given.
+    pub address: String,
+    /// The fault of it.
+    pub reason: String,
+}
 
-    fn from_str(text: &str) -> Result<Self, ClientError> {
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Self::Unix(path.into()));
         }
         if let Ok(address) = text.parse() {
             return Ok(Self::Tcp(address));
         }
-        let bad = |reason: String| ClientError::BadAddress { address: text.to_owned(), reason };
+        let bad = |reason: String| AddressError { address: text.to_owned(), reason };
         let parts = text.rsplit_once(':').ok_or_else(|| bad("there is no port".to_owned()))?;
         let (name, port) = parts;
         let port = port.parse().map_err(|error| bad(format!("port `{port}`: {error}")))?;

@@ -8,7 +8,7 @@
 #[cfg(feature = "load")]
 pub mod load;
 
-mod address;
+pub mod address;
 pub mod budget;
 pub mod buffer;
 pub mod cluster;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::hello::WireVersions;
+use crate::wire_versions::WireVersions;
 
 /// A peer broke the wire's rules. The connection cannot continue after any of these.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -66,4 +66,10 @@ impl WireError {
     pub(crate) fn malformed(message: &'static str, reason: impl ToString) -> Self {
         Self::Malformed { message, reason: reason.to_string() }
     }
+}
+
+/// Returns the error of a reply that cannot be decoded.
+#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
+pub(crate) fn bad_reply(reason: impl ToString) -> WireError {
+    WireError::malformed("reply", reason)
 }

@@ -17,10 +17,9 @@
 //! the version. A client whose range was answered by such a hello connects again and sends the same
 //! one.
 
-use std::fmt;
-
 use crate::error::WireError;
-use crate::limits::{HELLO_BYTES, WIRE_VERSION, WIRE_VERSION_OLDEST, WIRE_VERSION_PLAIN_MAX};
+use crate::limits::{HELLO_BYTES, WIRE_VERSION_PLAIN_MAX};
+use crate::wire_versions::WireVersions;
 
 const MAGIC: [u8; 8] = *b"LODESTOR";
 
@@ -34,15 +33,6 @@ pub fn hello() -> [u8; HELLO_BYTES] {
 #[must_use]
 pub fn plain_hello(version: u16) -> [u8; HELLO_BYTES] {
     Fields { newest: version, oldest: 0, agreed: 0 }.to_bytes()
-}
-
-/// WireVersions of the wire that one end speaks: all from the oldest to the newest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WireVersions {
-    /// First of them, at least 1.
-    pub oldest: u16,
-    /// Last of them.
-    pub newest: u16,
 }
 
 /// Client side of a server's answer.
@@ -62,22 +52,6 @@ struct Fields {
 }
 
 impl WireVersions {
-    /// The versions of this crate.
-    pub const SPOKEN: Self = Self { oldest: WIRE_VERSION_OLDEST, newest: WIRE_VERSION };
-
-    /// Returns whether `version` is one of them.
-    #[must_use]
-    pub fn contains(self, version: u16) -> bool {
-        (self.oldest..=self.newest).contains(&version)
-    }
-
-    /// Returns the newest version that both ends speak.
-    #[must_use]
-    pub fn newest_common(self, other: Self) -> Option<u16> {
-        let newest = self.newest.min(other.newest);
-        (newest >= self.oldest.max(other.oldest)).then_some(newest)
-    }
-
     /// Returns the hello of a client that speaks these versions.
     #[must_use]
     pub fn hello(self) -> [u8; HELLO_BYTES] {
@@ -149,15 +123,6 @@ impl WireVersions {
     }
 }
 
-impl fmt::Display for WireVersions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.oldest == self.newest {
-            true => write!(f, "{}", self.newest),
-            false => write!(f, "{} to {}", self.oldest, self.newest),
-        }
-    }
-}
-
 impl Fields {
     fn to_bytes(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
@@ -200,6 +165,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limits::WIRE_VERSION;
 
     /// The hello of version 3 as recorded: its sender takes these bytes and no others.
     const RECORDED_3: [u8; HELLO_BYTES] = *b"LODESTOR\x03\0\0\0\0\0\0\0";

@@ -21,6 +21,7 @@ pub mod stats;
 mod stripes;
 pub mod token;
 pub mod versions;
+mod wire_versions;
 
 #[expect(
     unreachable_pub,
@@ -33,9 +34,10 @@ mod lodestore_capnp;
 
 pub use error::WireError;
 pub use frame::Prefix;
-pub use hello::WireVersions;
+
 pub use reply::{Failure, FailureCode, Reply};
 pub use request::{Request, RequestBody};
 pub use stripes::Stripes;
 pub use token::{Token, Tokens};
 pub use versions::Versions;
+pub use wire_versions::WireVersions;

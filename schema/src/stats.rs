@@ -1,8 +1,7 @@
 //! Report of a server: counters of its shards, and the state of its updates.
 
-use crate::error::WireError;
+use crate::error::{WireError, bad_reply};
 use crate::lodestore_capnp::{shard_stats, stats, updates};
-use crate::reply::bad;
 
 /// Counters of a server since it started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,17 +107,17 @@ impl ServerStats {
     }
 
     pub(crate) fn read(from: stats::Reader<'_>) -> Result<Self, WireError> {
-        let shards = from.get_shards().map_err(bad)?;
+        let shards = from.get_shards().map_err(bad_reply)?;
         // Elements may take no bytes at all on the wire; here they do.
         if shards.len() > u16::MAX.into() {
-            return Err(bad(format!("figures of {} shards", shards.len())));
+            return Err(bad_reply(format!("figures of {} shards", shards.len())));
         }
         let shards = shards.iter().map(ShardStats::read).collect();
         let volatile = VolatileStats {
             n_tensors: from.get_volatile_tensors(),
             n_bytes: from.get_volatile_bytes(),
         };
-        let updates = UpdateStats::read(from.get_updates().map_err(bad)?)?;
+        let updates = UpdateStats::read(from.get_updates().map_err(bad_reply)?)?;
         Ok(Self { shards, updates, volatile })
     }
 }
@@ -198,7 +197,11 @@ impl UpdateStats {
             runs_ended: from.get_runs_ended(),
             run_bytes: from.get_run_bytes(),
             run_bytes_total: from.get_run_bytes_total(),
-            run_failure: from.get_run_failure().map_err(bad)?.to_string().map_err(bad)?,
+            run_failure: from
+                .get_run_failure()
+                .map_err(bad_reply)?
+                .to_string()
+                .map_err(bad_reply)?,
             published: from.get_publishes().then(|| from.get_published()),
         })
     }

@@ -1,6 +1,5 @@
 //! Credentials that a connection must show before it is served: certificates and a token.
 
-use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 pub use lodestore_schema::token::{BadToken, BadTokens};
@@ -9,20 +8,9 @@ use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::server::WebPkiClientVerifier;
 
-use crate::config::ServerConfig;
+use crate::config::{ServerConfig, TlsFiles};
 use crate::error::ServerError;
 use crate::pem::{bad, certificates, private_key};
-
-/// PEM files of a server that speaks TLS.
-#[derive(Clone, Debug)]
-pub struct TlsFiles {
-    /// Its certificate, and those between it and an authority.
-    pub cert: PathBuf,
-    /// The key of its certificate.
-    pub key: PathBuf,
-    /// Authorities of clients; none takes clients without a certificate.
-    pub client_ca: Option<PathBuf>,
-}
 
 /// Credentials that are required of clients over TCP. By default nothing.
 #[derive(Default)]

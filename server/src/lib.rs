@@ -15,7 +15,7 @@ pub mod auth;
 mod blocking;
 mod buffers;
 mod compactor;
-mod config;
+pub mod config;
 mod connection;
 mod deadline;
 mod dma;
@@ -45,12 +45,9 @@ pub mod supervisor;
 #[cfg(test)]
 mod testing;
 mod tls_scheduler;
-pub mod volatile;
+mod volatile;
 
-pub use auth::TlsFiles;
-pub use config::ServerConfig;
+pub use config::{PreloadChoice, ServerConfig, TlsFiles, VolatileChoice};
 pub use error::ServerError;
 pub use lodestore_cache::PolicyKind;
-pub use preload::PreloadChoice;
 pub use server::Server;
-pub use volatile::VolatileChoice;

@@ -1,71 +1,19 @@
 //! Volatile tensors of a server: rows in memory alone, shared by all shards.
 
 use std::ops::Range;
-use std::str::FromStr;
 
 use lodestore_cache::volatile::VolatileError;
 use lodestore_cache::volatile_store::{DeclareError, VolatileShape, VolatileTensor};
 use lodestore_cache::{MemoryBudget, VolatileStore};
-use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::reply::Declared;
 use lodestore_schema::request::Declare;
 use lodestore_schema::stats::VolatileStats;
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::{Dtype, TensorSpec};
-use thiserror::Error;
 
-use crate::config::ServerConfig;
+use crate::config::{ServerConfig, VolatileChoice};
 use crate::error::ServerError;
 use crate::error::failure;
 use crate::partitions::Partitions;
-
-/// A volatile tensor that a server declares when it starts, over the partitions that it serves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolatileChoice {
-    /// Name, element type and width.
-    pub spec: TensorSpec,
-    /// Rows that are claimed together, counted from the start of each partition; 0 for all of one.
-    pub range_rows: u32,
-}
-
-/// A text that is no volatile tensor.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error(
-    "`{found}` is no volatile tensor: {reason}; write NAME:WIDTHxDTYPE, or NAME:WIDTHxDTYPE/ROWS for \
-     ROWS that are claimed together, such as h1:256xf32"
-)]
-pub struct BadVolatileChoice {
-    /// The text.
-    pub found: String,
-    /// The fault of it.
-    pub reason: String,
-}
-
-impl FromStr for VolatileChoice {
-    type Err = BadVolatileChoice;
-
-    fn from_str(text: &str) -> Result<Self, BadVolatileChoice> {
-        let bad = |reason: String| BadVolatileChoice { found: text.to_owned(), reason };
-        let parts = text.split_once(':').and_then(|(name, rest)| {
-            let (width, rest) = rest.split_once('x')?;
-            Some((name, width, rest))
-        });
-        let (name, width, rest) = parts.ok_or_else(|| bad("there is no `:` or no `x`".into()))?;
-        let (dtype, range_rows) = match rest.split_once('/') {
-            Some((dtype, rows)) => (dtype, rows.parse().ok().filter(|&rows: &u32| rows > 0)),
-            None => (rest, Some(0)),
-        };
-        let range_rows = range_rows.ok_or_else(|| bad("ROWS are a number above 0".into()))?;
-        let width = width.parse().map_err(|_| bad(format!("`{width}` is no width")))?;
-        let dtype: Dtype = dtype.parse().map_err(|error| bad(format!("{error}")))?;
-        let spec = TensorSpec::new(name, dtype, width).map_err(|error| bad(error.to_string()))?;
-        if spec.row_bytes() > ROW_BYTES_MAX {
-            let n_bytes = spec.row_bytes();
-            return Err(bad(format!("rows of {n_bytes} bytes, {ROW_BYTES_MAX} are the most")));
-        }
-        Ok(Self { spec, range_rows })
-    }
-}
 
 impl VolatileChoice {
     fn shape(&self) -> VolatileShape {
@@ -197,33 +145,4 @@ pub(crate) fn volatile_failure(tensor: &VolatileTensor, error: &VolatileError) -
         _ => FailureCode::Invalid,
     };
     failure(code, format!("volatile tensor `{name}`: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn choices_are_read_and_what_is_wrong_is_named() {
-        let read = |text: &str| text.parse::<VolatileChoice>();
-        let h1 = read("h1:256xf32").unwrap();
-        assert_eq!((h1.spec.row_bytes(), h1.range_rows), (1024, 0));
-        let h2 = read("h-2:3xbf16/4096").unwrap();
-        assert_eq!((h2.spec.name.as_str(), h2.spec.row_bytes(), h2.range_rows), ("h-2", 6, 4096));
-        for (text, told) in [
-            ("h1", "no `:`"),
-            ("h1:256", "no `x`"),
-            ("h1:x f32", "no width"),
-            ("h1:-1xf32", "no width"),
-            ("h1:0xf32", "width 0"),
-            ("h1:2xf31", "unknown dtype"),
-            ("a/b:2xf32", "tensor name"),
-            ("h1:2xf32/0", "above 0"),
-            ("h1:2xf32/x", "above 0"),
-            ("h1:262145xf32", "1048580 bytes"),
-        ] {
-            let error = read(text).unwrap_err().to_string();
-            assert!(error.contains(told) && error.contains("NAME:WIDTHxDTYPE"), "{text}: {error}");
-        }
-    }
 }

@@ -170,14 +170,19 @@ fn verb(
     let next = after
         .find(|line| !line.is_empty() && (!line.starts_with("#[") || line.starts_with("#[test]")));
     let is_function = next.is_some_and(|line| {
-        let before = line.split('(').next().unwrap_or("");
-        before.split_whitespace().any(|word| word == "fn")
+        let before = line.split("fn ").next().unwrap_or(line);
+        line.contains("fn ") && before.split_whitespace().all(is_qualifier)
     });
     let Some(first) = sentences.first().filter(|_| is_function) else { return };
     let word = bare(&first.words[0]);
     if !word.ends_with('s') || NO_VERBS.contains(&&*word) {
         findings.push(Finding::new("verbs", file, comment.line, first.words.join(" ")));
     }
+}
+
+/// Returns whether a word may precede `fn` in a function's declaration.
+fn is_qualifier(word: &str) -> bool {
+    matches!(word, "pub" | "const" | "async" | "unsafe" | "extern") || word.starts_with("pub(")
 }
 
 /// Returns the names of functions with the attribute `test`, and their lines.

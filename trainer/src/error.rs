@@ -1,14 +1,35 @@
 //! Everything that can end a training run early.
 
-use std::{io, path::PathBuf};
+use std::{fmt, io, path::PathBuf};
 
 use lodestore_client::ClientError;
 use lodestore_graph::{NodeId, rapa::RapaError, schedule::ScheduleError, topology::TopologyError};
+use safetensors::SafeTensorError;
 use thiserror::Error;
 
-use crate::checkpoint::CheckpointError;
+use crate::checkpoint::error::CheckpointError;
 use crate::collective::CollectiveError;
-use crate::model_file::SavedModelError;
+
+/// Reason why a model's file could not be written or used.
+#[derive(Debug, Error)]
+#[error("model {}: {fault}", path.display())]
+pub struct SavedModelError {
+    pub(crate) path: PathBuf,
+    pub(crate) fault: Box<ModelFault>,
+}
+
+/// The fault of a model's file.
+#[derive(Debug, Error)]
+pub(crate) enum ModelFault {
+    #[error("cannot {action} it: {source}")]
+    Io { action: &'static str, source: io::Error },
+    #[error("it is no file of tensors that is whole: {0}")]
+    Format(#[from] SafeTensorError),
+    #[error("`{name}` must be {expected}, found {found}")]
+    Unfit { name: String, expected: String, found: String },
+    #[error("in its metadata, {0}")]
+    Settings(Box<TrainError>),
+}
 
 /// Reason for the end of training.
 #[derive(Debug, Error)]
@@ -409,4 +430,18 @@ impl TrainError {
                 | Self::Gradient { .. }
         )
     }
+}
+
+/// Fails unless a setting `holds`.
+pub(crate) fn check(
+    holds: bool,
+    setting: &'static str,
+    expected: &str,
+    found: impl fmt::Display,
+) -> Result<(), TrainError> {
+    if holds {
+        return Ok(());
+    }
+    let (expected, found) = (expected.to_owned(), found.to_string());
+    Err(TrainError::Setting { setting, expected, found })
 }

@@ -12,7 +12,6 @@ use serde::Serialize;
 
 use crate::collective::ThreadCollective;
 use crate::error::TrainError;
-use crate::evaluate::Accuracy;
 use crate::features::FeatureRows;
 use crate::layerwise::{
     LayerPass, NodeSet, Owners, PassEnd, PassLimits, PassOutput, PassPlace, WorkFolder,
@@ -20,12 +19,14 @@ use crate::layerwise::{
 };
 use crate::matrix::Matrix;
 use crate::matrix::workspace::Workspace;
-use crate::metric::Metric;
-use crate::model::{Model, ModelKind, ModelSpec};
+use crate::metric::Accuracy;
+use crate::model::{Model, ModelSpec};
 use crate::model_file::ModelFile;
+use crate::options::Metric;
+use crate::options::ModelKind;
 use crate::process_group::ProcessGroup;
 use crate::setup::Setup;
-use crate::train::{TrainGraph, WorkerSources};
+use crate::sources::{TrainGraph, WorkerSources};
 
 /// Result of a saved model on a graph.
 #[derive(Clone, Debug, Serialize)]

@@ -7,8 +7,8 @@ use lodestore_store::Dtype;
 
 use crate::config::TrainConfig;
 use crate::error::TrainError;
-use crate::metric::Metric;
-use crate::train::WorkerSources;
+use crate::options::Metric;
+use crate::sources::WorkerSources;
 
 /// More classes than any model here should get: a label past this is taken for damage.
 const MAX_CLASSES: i64 = 1 << 16;

@@ -1,29 +1,17 @@
 //! Metric of a model.
 
-use std::{fmt, str::FromStr};
-
-use serde::Serialize;
-
 use crate::{
     labels::Targets,
     loss::{is_positive, largest},
     matrix::Matrix,
+    options::Metric,
 };
 
-/// A measure of how good logits are, from 0 to 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Metric {
-    /// The share of nodes whose class has the largest logit. One class a node.
-    #[default]
-    Accuracy,
-    /// The harmonic mean of precision and recall over all labels of all nodes. With one class a
-    /// node it is the accuracy.
-    F1Micro,
-    /// The area under the curve of true over false positives: the chance that a node with the label
-    /// has a higher logit than one without. With several labels a node it is the mean over labels
-    /// that some measured nodes have and others lack. Two classes, or several labels a node.
-    RocAuc,
+/// The metric on both splits; absent for an empty one, or one that is not measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Accuracy {
+    pub(crate) validation: Option<f64>,
+    pub(crate) test: Option<f64>,
 }
 
 /// Logits of nodes as they come, summed up for a metric.
@@ -115,29 +103,6 @@ fn area(mut scores: Vec<(f32, bool)>) -> Option<f64> {
         below += negatives;
     }
     (n_pairs > 0.0).then(|| wins / n_pairs)
-}
-
-impl fmt::Display for Metric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Accuracy => "accuracy",
-            Self::F1Micro => "f1-micro",
-            Self::RocAuc => "roc-auc",
-        })
-    }
-}
-
-impl FromStr for Metric {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "accuracy" => Ok(Self::Accuracy),
-            "f1-micro" => Ok(Self::F1Micro),
-            "roc-auc" => Ok(Self::RocAuc),
-            _ => Err(format!("no metric `{name}`; there are: accuracy, f1-micro, roc-auc")),
-        }
-    }
 }
 
 #[cfg(test)]

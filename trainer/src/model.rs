@@ -1,36 +1,23 @@
 //! A stack of message-passing layers.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::sync::Arc;
 
 use candle_core::{Result, Var};
 use lodestore_graph::{NodeId, batch::Block};
-use serde::Serialize;
 
-use crate::config::{TrainConfig, check};
+use crate::config::TrainConfig;
 use crate::conv::gat::{Gat, Heads};
 use crate::conv::{Conv, Hop, Input, LayerDropout};
-use crate::error::TrainError;
+use crate::error::{TrainError, check};
 use crate::layer::{Layer, Saved};
 use crate::linear::Linear;
 use crate::matrix::Matrix;
 use crate::matrix::workspace::Workspace;
 use crate::norm::NormLayer;
-use crate::options::{LayerOptions, Norm};
+use crate::options::{LayerOptions, ModelKind, Norm};
 
 /// Most parameters of a model, so that its file has less than 4 GiB.
 const MAX_PARAMETERS: u64 = 1_000_000_000;
-
-/// Kind of the layers of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ModelKind {
-    /// GraphSAGE.
-    Sage,
-    /// Graph convolution.
-    Gcn,
-    /// Graph attention.
-    Gat,
-}
 
 /// The shape of a model.
 #[derive(Clone, Debug)]
@@ -276,29 +263,6 @@ impl<'a> Hops<'a> {
     /// Returns the edges of one layer.
     pub(crate) fn of_layer(self, layer: usize) -> Hop<'a> {
         Hop { block: &self.blocks[layer], nodes: self.nodes, degree: self.degree }
-    }
-}
-
-impl fmt::Display for ModelKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Sage => "sage",
-            Self::Gcn => "gcn",
-            Self::Gat => "gat",
-        })
-    }
-}
-
-impl FromStr for ModelKind {
-    type Err = String;
-
-    fn from_str(name: &str) -> std::result::Result<Self, String> {
-        match name {
-            "sage" => Ok(Self::Sage),
-            "gcn" => Ok(Self::Gcn),
-            "gat" => Ok(Self::Gat),
-            _ => Err(format!("no model `{name}`; there are: sage, gcn, gat")),
-        }
     }
 }
 

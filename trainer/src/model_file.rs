@@ -6,7 +6,7 @@ use std::{
     fs::{File, Permissions},
     io::{self, Read, Write},
     os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::Path,
     str::FromStr,
 };
 
@@ -14,37 +14,16 @@ use candle_core::{Device, Tensor};
 use lodestore_graph::sampler::Fanout;
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use tempfile::{Builder, NamedTempFile};
-use thiserror::Error;
 
 use crate::config::{MAX_LAYERS, TrainConfig};
-use crate::error::TrainError;
-use crate::metric::Metric;
+use crate::error::{ModelFault, SavedModelError, TrainError};
 use crate::model::{Model, ModelSpec};
 use crate::norm::NormLayer;
+use crate::options::Metric;
 use crate::options::{Aggregation, LayerOptions, Norm};
 
 /// A larger file is no model of this crate.
 const MAX_FILE_BYTES: u64 = 1 << 32;
-
-/// Reason why a model's file could not be written or used.
-#[derive(Debug, Error)]
-#[error("model {}: {fault}", path.display())]
-pub struct SavedModelError {
-    path: PathBuf,
-    fault: Box<Fault>,
-}
-
-#[derive(Debug, Error)]
-enum Fault {
-    #[error("cannot {action} it: {source}")]
-    Io { action: &'static str, source: io::Error },
-    #[error("it is no file of tensors that is whole: {0}")]
-    Format(#[from] SafeTensorError),
-    #[error("`{name}` must be {expected}, found {found}")]
-    Unfit { name: String, expected: String, found: String },
-    #[error("in its metadata, {0}")]
-    Settings(Box<TrainError>),
-}
 
 /// Fails unless a model can be written to `path`: makes the file beside it, and takes it away
 /// again.
@@ -54,7 +33,7 @@ pub(crate) fn check_place(path: &Path) -> Result<(), SavedModelError> {
         Ok(_) => return Ok(()),
         Err(source) => source,
     };
-    let fault = Box::new(Fault::Io { action: "write", source });
+    let fault = Box::new(ModelFault::Io { action: "write", source });
     Err(SavedModelError { path: path.to_owned(), fault })
 }
 
@@ -94,7 +73,7 @@ pub(crate) fn save(
         file.persist(path)?;
         Ok(())
     };
-    write().map_err(|source| failed(Fault::Io { action: "write", source }))
+    write().map_err(|source| failed(ModelFault::Io { action: "write", source }))
 }
 
 /// A model's file, with settings that have been read from it.
@@ -108,12 +87,13 @@ impl<'a> ModelFile<'a> {
     /// Reads the file at `path`. Fails for settings that no run has.
     pub(crate) fn read(path: &'a Path) -> Result<Self, SavedModelError> {
         let failed = |fault| SavedModelError { path: path.to_owned(), fault: Box::new(fault) };
-        let bytes = read(path).map_err(|source| failed(Fault::Io { action: "read", source }))?;
+        let bytes =
+            read(path).map_err(|source| failed(ModelFault::Io { action: "read", source }))?;
         SafeTensors::deserialize(&bytes).map_err(|error| failed(error.into()))?;
         let header = SafeTensors::read_metadata(&bytes).map_err(|error| failed(error.into()))?;
         let none = HashMap::new();
         let config = config(header.1.metadata().as_ref().unwrap_or(&none)).map_err(failed)?;
-        config.validate().map_err(|error| failed(Fault::Settings(Box::new(error))))?;
+        config.validate().map_err(|error| failed(ModelFault::Settings(Box::new(error))))?;
         Ok(Self { path, bytes, config })
     }
 
@@ -126,7 +106,7 @@ impl<'a> ModelFile<'a> {
             if found.dtype() != Dtype::F32 || found.shape() != shape {
                 let expected = format!("F32 of shape {shape:?}, as the graph asks for");
                 let found = format!("{:?} of shape {:?}", found.dtype(), found.shape());
-                return Err(self.failed(Fault::Unfit { name, expected, found }));
+                return Err(self.failed(ModelFault::Unfit { name, expected, found }));
             }
             let values = found.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
             let is_variance = name.ends_with(NormLayer::VARIANCE);
@@ -134,7 +114,7 @@ impl<'a> ModelFile<'a> {
                 values.into_iter().find(|&it| is_variance && (it.is_nan() || it < 0.0))
             {
                 let (expected, found) = ("variances of 0 or more".to_owned(), bad.to_string());
-                return Err(self.failed(Fault::Unfit { name, expected, found }));
+                return Err(self.failed(ModelFault::Unfit { name, expected, found }));
             }
             known.insert(name);
         }
@@ -142,7 +122,7 @@ impl<'a> ModelFile<'a> {
         let is_unknown = |name: &&str| name.starts_with("layers.") && !known.contains(*name);
         if let Some(name) = tensors.names().into_iter().find(is_unknown) {
             let (name, expected) = (name.to_owned(), "absent by the file's settings".to_owned());
-            return Err(self.failed(Fault::Unfit { name, expected, found: "it".to_owned() }));
+            return Err(self.failed(ModelFault::Unfit { name, expected, found: "it".to_owned() }));
         }
         Ok(())
     }
@@ -160,7 +140,7 @@ impl<'a> ModelFile<'a> {
             &[n_classes] if n_classes > 0 => Ok(n_classes),
             found => {
                 let (expected, found) = ("a vector".to_owned(), format!("shape {found:?}"));
-                Err(self.failed(Fault::Unfit { name, expected, found }))
+                Err(self.failed(ModelFault::Unfit { name, expected, found }))
             }
         }
     }
@@ -187,7 +167,7 @@ impl<'a> ModelFile<'a> {
         SafeTensors::deserialize(&self.bytes).map_err(|error| self.failed(error.into()))
     }
 
-    fn failed(&self, fault: Fault) -> SavedModelError {
+    fn failed(&self, fault: ModelFault) -> SavedModelError {
         SavedModelError { path: self.path.to_owned(), fault: Box::new(fault) }
     }
 }
@@ -233,14 +213,14 @@ fn metadata(config: &TrainConfig) -> HashMap<String, String> {
 
 /// Returns the settings of [`metadata`]; all others as usual, since they do not matter once
 /// trained.
-fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
+fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, ModelFault> {
     fn entry<T: FromStr>(
         metadata: &HashMap<String, String>,
         name: &str,
         expected: &str,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, ModelFault> {
         let found = metadata.get(name).map_or("nothing", String::as_str);
-        let unfit = |_| Fault::Unfit {
+        let unfit = |_| ModelFault::Unfit {
             name: name.to_owned(),
             expected: format!("{expected} in the file's metadata"),
             found: found.to_owned(),
@@ -253,7 +233,7 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
         name: &str,
         expected: &str,
         usual: T,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, ModelFault> {
         if metadata.contains_key(name) { entry(metadata, name, expected) } else { Ok(usual) }
     }
     let number = |name| entry::<usize>(metadata, name, "a number");
@@ -261,7 +241,7 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, Fault> {
     let n_layers = number("layers")?;
     if !(1..=MAX_LAYERS).contains(&n_layers) {
         let (expected, found) = (format!("1 to {MAX_LAYERS}"), n_layers.to_string());
-        return Err(Fault::Unfit { name: "layers".to_owned(), expected, found });
+        return Err(ModelFault::Unfit { name: "layers".to_owned(), expected, found });
     }
     Ok(TrainConfig {
         metric: choice(metadata, "metric", "accuracy, f1-micro or roc-auc", Metric::Accuracy)?,
@@ -289,7 +269,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::model::ModelKind;
+    use crate::options::ModelKind;
 
     #[test]
     fn settings_survive_a_file_and_unknown_ones_are_named() {

@@ -4,9 +4,35 @@ use std::{fmt, str::FromStr};
 
 use serde::Serialize;
 
-use crate::config::check;
-use crate::error::TrainError;
-use crate::model::ModelKind;
+use crate::error::{TrainError, check};
+
+/// Kind of the layers of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// GraphSAGE.
+    Sage,
+    /// Graph convolution.
+    Gcn,
+    /// Graph attention.
+    Gat,
+}
+
+/// A measure of how good logits are, from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Metric {
+    /// The share of nodes whose class has the largest logit. One class a node.
+    #[default]
+    Accuracy,
+    /// The harmonic mean of precision and recall over all labels of all nodes. With one class a
+    /// node it is the accuracy.
+    F1Micro,
+    /// The area under the curve of true over false positives: the chance that a node with the label
+    /// has a higher logit than one without. With several labels a node it is the mean over labels
+    /// that some measured nodes have and others lack. Two classes, or several labels a node.
+    RocAuc,
+}
 
 /// Aggregation of the rows of a node's neighbours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -178,6 +204,52 @@ by_name!(Aggregation, "aggregation", Mean = "mean", Max = "max", Sum = "sum");
 by_name!(Norm, "norm", None = "none", Batch = "batch", Layer = "layer");
 by_name!(Optimizer, "optimizer", Adam = "adam", AdamW = "adamw");
 by_name!(RateSchedule, "learning-rate schedule", Constant = "constant", Cosine = "cosine");
+
+impl fmt::Display for ModelKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sage => "sage",
+            Self::Gcn => "gcn",
+            Self::Gat => "gat",
+        })
+    }
+}
+
+impl FromStr for ModelKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "sage" => Ok(Self::Sage),
+            "gcn" => Ok(Self::Gcn),
+            "gat" => Ok(Self::Gat),
+            _ => Err(format!("no model `{name}`; there are: sage, gcn, gat")),
+        }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Accuracy => "accuracy",
+            Self::F1Micro => "f1-micro",
+            Self::RocAuc => "roc-auc",
+        })
+    }
+}
+
+impl FromStr for Metric {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "accuracy" => Ok(Self::Accuracy),
+            "f1-micro" => Ok(Self::F1Micro),
+            "roc-auc" => Ok(Self::RocAuc),
+            _ => Err(format!("no metric `{name}`; there are: accuracy, f1-micro, roc-auc")),
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@ use lodestore_client::prefetch::PrefetchStats;
 use crate::bottleneck::StepSums;
 use crate::checkpoint::Measured;
 use crate::config::{Mode, TrainConfig};
-use crate::evaluate::Accuracy;
+use crate::metric::Accuracy;
 use crate::report::EpochReport;
 use crate::step::WorkerStep;
 use crate::step_outcome::{MemberStats, TeamStep};

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bottleneck::StepShares;
-use crate::checkpoint::Place;
+use crate::checkpoint::place::Place;
 use crate::collective::Traffic;
 use crate::config::{FullConfig, HopConfig, HotPolicy, Roots, SdtConfig, Strategy};
-use crate::metric::Metric;
-use crate::model::ModelKind;
+use crate::options::{Metric, ModelKind};
+use crate::step::WorkerStep;
 
 /// Origin of remote rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -255,4 +255,31 @@ pub struct EpochReport {
     pub waited_batches: u64,
     /// Batches that a trainer fetched itself.
     pub default_path_batches: u64,
+}
+
+/// Progress of a run.
+#[derive(Debug)]
+pub enum Progress<'a> {
+    /// Batches of the schedule written so far.
+    Schedule {
+        /// Batches written.
+        done: u64,
+        /// Batches in all.
+        total: u64,
+    },
+    /// A step is done.
+    Step {
+        /// Epoch, from 0.
+        epoch: u32,
+        /// Steps done in it.
+        done: u32,
+        /// Steps of an epoch.
+        total: u32,
+        /// Loss of the step.
+        loss: f64,
+        /// Times of each worker that had a batch.
+        workers: &'a [WorkerStep],
+    },
+    /// An epoch is done and evaluated.
+    Epoch(&'a EpochReport),
 }

@@ -5,23 +5,24 @@ use std::{mem::take, ops::ControlFlow, thread::Scope, time::Instant};
 use lodestore_graph::peak_rss_bytes;
 
 use crate::best_model::BestModel;
-use crate::checkpoint::{Checkpoint, Checkpoints, Folder, Identity, Place};
+use crate::checkpoint::place::Place;
+use crate::checkpoint::{Checkpoint, Checkpoints, Folder, Identity};
 use crate::collective::Traffic;
 use crate::config::{Due, Merge, Mode, Strategy, TrainConfig};
+use crate::error::SavedModelError;
 use crate::error::TrainError;
 use crate::evaluate::Evaluator;
 use crate::model_file;
-use crate::model_file::SavedModelError;
 use crate::process_group::{Opening, ProcessGroup};
 use crate::record::Record;
 use crate::replica::{Replica, ReplicaState};
+use crate::report::Progress;
 use crate::report::TrainReport;
 use crate::setup::Setup;
 use crate::step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep, word_of};
 use crate::step_outcome::{MemberStats, StepOutcome, TeamStep};
 use crate::strategy::hop;
 use crate::strategy::sdt::LocalModels;
-use crate::train::Progress;
 use crate::workers::{Team, Teams};
 
 /// All that changes from step to step.

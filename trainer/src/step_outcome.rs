@@ -5,7 +5,7 @@ use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::{BatchReadiness, PrefetchStats};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::checkpoint::Place;
+use crate::checkpoint::place::Place;
 use crate::error::TrainError;
 use crate::step::StepSeconds;
 

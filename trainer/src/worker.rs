@@ -13,7 +13,7 @@ use lodestore_client::prefetch::{BatchReadiness, BatchRows, PrefetchStats, Prepa
 use lodestore_client::{BatchLoader, Prefetcher};
 use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topology};
 
-use crate::checkpoint::Place;
+use crate::checkpoint::place::Place;
 use crate::config::{Due, TrainConfig};
 use crate::conv::Input;
 use crate::error::TrainError;

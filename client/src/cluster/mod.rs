@@ -10,7 +10,7 @@ mod file;
 
 use std::path::PathBuf;
 
-use crate::address::Address;
+use crate::address::{Address, AddressError};
 use crate::error::ClientError;
 
 #[cfg(feature = "etcd")]
@@ -95,12 +95,13 @@ impl Source {
             #[cfg(feature = "etcd")]
             return etcd::Watch::start(at).map(Self::Etcd);
             #[cfg(not(feature = "etcd"))]
-            return Err(ClientError::BadAddress {
+            return Err(AddressError {
                 address: format!("etcd:{at}"),
                 reason: "this build knows no etcd (cargo feature `etcd`)".to_owned(),
-            });
+            }
+            .into());
         }
-        text.parse().map(Self::Address)
+        Ok(Self::Address(text.parse()?))
     }
 
     fn members(&self) -> Result<Vec<Member>, ClientError> {

@@ -15,7 +15,7 @@ use lodestore_schema::{Failure, WireError};
 use lodestore_store::StoreError;
 use thiserror::Error;
 
-use crate::address::Address;
+use crate::address::{Address, AddressError};
 
 /// Reason why rows are not available.
 #[derive(Debug, Error)]
@@ -159,13 +159,8 @@ pub enum ClientError {
         found: usize,
     },
     /// An address that cannot be read.
-    #[error("`{address}` is no address: {reason}; write HOST:PORT or unix:PATH")]
-    BadAddress {
-        /// As given.
-        address: String,
-        /// The fault of it.
-        reason: String,
-    },
+    #[error(transparent)]
+    BadAddress(#[from] AddressError),
     /// No address was given, or a map names none.
     #[error("no server was named; give at least one address")]
     NoServers,

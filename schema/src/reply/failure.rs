@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::error::WireError;
-use crate::hello::WireVersions;
+use crate::error::{WireError, bad_reply};
 use crate::lodestore_capnp::{self as wire, failure};
-use crate::reply::bad;
+use crate::wire_versions::WireVersions;
 
 /// Why a request failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -139,7 +138,11 @@ pub(super) fn write(from: &Failure, mut to: failure::Builder<'_>) {
 
 pub(super) fn read(from: failure::Reader<'_>) -> Result<Failure, WireError> {
     let code = from.get_code().map_err(|e| {
-        bad(format!("failure code {} is unknown to wire version {}", e.0, WireVersions::SPOKEN))
+        bad_reply(format!(
+            "failure code {} is unknown to wire version {}",
+            e.0,
+            WireVersions::SPOKEN
+        ))
     })?;
     Ok(Failure {
         code: match code {
@@ -162,7 +165,7 @@ pub(super) fn read(from: failure::Reader<'_>) -> Result<Failure, WireError> {
             wire::FailureCode::NotOwned => FailureCode::NotOwned,
             wire::FailureCode::Older => FailureCode::Older,
         },
-        message: from.get_message().map_err(bad)?.to_string().map_err(bad)?,
+        message: from.get_message().map_err(bad_reply)?.to_string().map_err(bad_reply)?,
         retry_after: Duration::from_millis(u64::from(from.get_retry_after_ms())),
     })
 }

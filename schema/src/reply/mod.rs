@@ -3,7 +3,7 @@
 mod description;
 mod failure;
 
-use crate::error::WireError;
+use crate::error::{WireError, bad_reply};
 use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, ROW_BYTES_MAX};
 use crate::lodestore_capnp::{copied, declared, followed, followed_file, reply};
 use crate::message;
@@ -215,34 +215,38 @@ impl Reply {
     /// `Malformed` when the bytes are no reply of this schema, or describe what cannot be.
     pub fn decode(head: &[u8]) -> Result<Self, WireError> {
         let reader = message::open("reply", head, REPLY_TRAVERSAL_WORDS_MAX)?;
-        let root = reader.get_root::<reply::Reader<'_>>().map_err(bad)?;
-        Ok(match root.which().map_err(bad)? {
+        let root = reader.get_root::<reply::Reader<'_>>().map_err(bad_reply)?;
+        Ok(match root.which().map_err(bad_reply)? {
             reply::Rows(rows) => {
-                let rows = rows.map_err(bad)?;
-                let versions = Versions::read(rows.get_version(), rows.get_above().map_err(bad)?);
+                let rows = rows.map_err(bad_reply)?;
+                let versions =
+                    Versions::read(rows.get_version(), rows.get_above().map_err(bad_reply)?);
                 Self::Rows { first_row: rows.get_first_row(), n_rows: rows.get_n_rows(), versions }
             }
             reply::Description(description) => {
-                Self::Description(description::read(description.map_err(bad)?)?)
+                Self::Description(description::read(description.map_err(bad_reply)?)?)
             }
-            reply::Failure(failure) => Self::Failure(failure::read(failure.map_err(bad)?)?),
-            reply::Stats(stats) => Self::Stats(ServerStats::read(stats.map_err(bad)?)?),
-            reply::Pushed(pushed) => Self::Pushed { version: pushed.map_err(bad)?.get_version() },
+            reply::Failure(failure) => Self::Failure(failure::read(failure.map_err(bad_reply)?)?),
+            reply::Stats(stats) => Self::Stats(ServerStats::read(stats.map_err(bad_reply)?)?),
+            reply::Pushed(pushed) => {
+                Self::Pushed { version: pushed.map_err(bad_reply)?.get_version() }
+            }
             reply::Committed(committed) => {
-                Self::Committed { version: committed.map_err(bad)?.get_version() }
+                Self::Committed { version: committed.map_err(bad_reply)?.get_version() }
             }
-            reply::Compacting(run) => Self::Compacting { run: run.map_err(bad)?.get_run() },
+            reply::Compacting(run) => Self::Compacting { run: run.map_err(bad_reply)?.get_run() },
             reply::Shared(shared) => {
-                let shared = shared.map_err(bad)?;
+                let shared = shared.map_err(bad_reply)?;
                 Self::Shared { n_bytes: shared.get_n_bytes(), n_tensors: shared.get_tensors() }
             }
             reply::Lent(lent) => {
-                let lent = lent.map_err(bad)?;
+                let lent = lent.map_err(bad_reply)?;
                 Self::Lent { n_bytes: lent.get_n_bytes(), offset: lent.get_offset() }
             }
             reply::LentRows(rows) => {
-                let rows = rows.map_err(bad)?;
-                let versions = Versions::read(rows.get_version(), rows.get_above().map_err(bad)?);
+                let rows = rows.map_err(bad_reply)?;
+                let versions =
+                    Versions::read(rows.get_version(), rows.get_above().map_err(bad_reply)?);
                 Self::LentRows {
                     first_row: rows.get_first_row(),
                     n_rows: rows.get_n_rows(),
@@ -250,29 +254,36 @@ impl Reply {
                 }
             }
             reply::SharedRows(rows) => {
-                let rows = rows.map_err(bad)?;
+                let rows = rows.map_err(bad_reply)?;
                 Self::SharedRows {
                     first_row: rows.get_first_row(),
                     n_rows: rows.get_n_rows(),
                     offset: rows.get_offset(),
                     awaited: rows.get_awaited(),
-                    versions: Versions::read(rows.get_version(), rows.get_above().map_err(bad)?),
+                    versions: Versions::read(
+                        rows.get_version(),
+                        rows.get_above().map_err(bad_reply)?,
+                    ),
                 }
             }
-            reply::Copied(copied) => Self::Copied(read_copied(copied.map_err(bad)?)),
-            reply::Followed(followed) => Self::Followed(read_followed(followed.map_err(bad)?)?),
-            reply::Declared(declared) => Self::Declared(read_declared(declared.map_err(bad)?)?),
-            reply::Claimed(claimed) => Self::Claimed { n_rows: claimed.map_err(bad)?.get_n_rows() },
-            reply::Published(published) => {
-                Self::Published { n_rows: published.map_err(bad)?.get_n_rows() }
+            reply::Copied(copied) => Self::Copied(read_copied(copied.map_err(bad_reply)?)),
+            reply::Followed(followed) => {
+                Self::Followed(read_followed(followed.map_err(bad_reply)?)?)
             }
-            reply::Stamps(stamps) => Self::Stamps { n_rows: stamps.map_err(bad)?.get_n_rows() },
+            reply::Declared(declared) => {
+                Self::Declared(read_declared(declared.map_err(bad_reply)?)?)
+            }
+            reply::Claimed(claimed) => {
+                Self::Claimed { n_rows: claimed.map_err(bad_reply)?.get_n_rows() }
+            }
+            reply::Published(published) => {
+                Self::Published { n_rows: published.map_err(bad_reply)?.get_n_rows() }
+            }
+            reply::Stamps(stamps) => {
+                Self::Stamps { n_rows: stamps.map_err(bad_reply)?.get_n_rows() }
+            }
         })
     }
-}
-
-pub(crate) fn bad(reason: impl ToString) -> WireError {
-    WireError::malformed("reply", reason)
 }
 
 fn write_copied(from: &Copied, mut to: copied::Builder<'_>) {
@@ -292,10 +303,10 @@ fn write_declared(from: &Declared, mut to: declared::Builder<'_>) {
 fn read_declared(from: declared::Reader<'_>) -> Result<Declared, WireError> {
     let row_bytes = from.get_row_bytes();
     if row_bytes == 0 || row_bytes as usize > ROW_BYTES_MAX {
-        return Err(bad(format!("rows of {row_bytes} bytes")));
+        return Err(bad_reply(format!("rows of {row_bytes} bytes")));
     }
     Ok(Declared {
-        dtype: from.get_dtype().map_err(bad)?.to_string().map_err(bad)?,
+        dtype: from.get_dtype().map_err(bad_reply)?.to_string().map_err(bad_reply)?,
         width: from.get_width(),
         row_bytes,
         range_rows: from.get_range_rows(),
@@ -328,7 +339,7 @@ fn read_files(
     from: capnp::struct_list::Reader<'_, followed_file::Owned>,
 ) -> Result<Vec<(String, u64)>, WireError> {
     let file = |file: followed_file::Reader<'_>| {
-        let name = file.get_name().map_err(bad)?.to_string().map_err(bad)?;
+        let name = file.get_name().map_err(bad_reply)?.to_string().map_err(bad_reply)?;
         Ok((name, file.get_n_bytes()))
     };
     from.iter().map(file).collect()
@@ -346,7 +357,7 @@ fn read_copied(from: copied::Reader<'_>) -> Copied {
 fn read_followed(from: followed::Reader<'_>) -> Result<Followed, WireError> {
     Ok(Followed {
         version: from.get_version(),
-        files: read_files(from.get_files().map_err(bad)?)?,
+        files: read_files(from.get_files().map_err(bad_reply)?)?,
         is_last: from.get_is_last(),
         crc32: from.get_crc32(),
     })

@@ -6,13 +6,13 @@ mod volatile;
 use std::time::Duration;
 
 use crate::error::WireError;
-use crate::hello::WireVersions;
 use crate::limits::{REQUEST_TRAVERSAL_WORDS_MAX, WIRE_VERSION};
 use crate::lodestore_capnp::{self as wire, push, request};
 use crate::message;
 use crate::name::Name;
 use crate::token::Token;
 use crate::versions::Versions;
+use crate::wire_versions::WireVersions;
 
 pub use copy::{CopyStep, FollowStep};
 pub use volatile::{Declare, Publish, PullVolatile};

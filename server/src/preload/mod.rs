@@ -10,9 +10,7 @@ mod load;
 mod work;
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lodestore_graph::PartId;
@@ -20,31 +18,10 @@ use lodestore_store::file_system::Disk;
 use lodestore_store::graph::HOT_ROWS_DIR;
 use tracing::{info, warn};
 
-use crate::config::ServerConfig;
+use crate::config::{PreloadChoice, ServerConfig};
 use crate::error::ServerError;
 use crate::partitions::Partitions;
 use hot_rows::{HotRows, Owner};
-
-/// Which tables are loaded after a start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PreloadChoice {
-    /// Each whose tier holds it, or whose tier has remembered rows.
-    Auto,
-    /// The tensor of this name; what its tier holds of it, where that is not all and none of its
-    /// rows are remembered.
-    Tensor(String),
-}
-
-impl FromStr for PreloadChoice {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(match text {
-            "auto" => Self::Auto,
-            name => Self::Tensor(name.to_owned()),
-        })
-    }
-}
 
 /// The rows of one tensor to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-use super::Place;
+use super::place::Place;
 
 /// A folder or file that does not serve.
 #[derive(Debug, Error)]

@@ -29,7 +29,9 @@
 
 use super::header::{DIGEST_BYTES, HAS_BEST, HAS_TEST, HAS_VALIDATION, HEADER_BYTES, Header};
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity, Measured, Place};
-use crate::{best_model::BestModel, evaluate::Accuracy, replica::ReplicaState};
+use crate::best_model::BestModel;
+use crate::metric::Accuracy;
+use crate::replica::ReplicaState;
 
 /// Returns the bytes of `checkpoint`.
 pub(super) fn encode(

@@ -1,7 +1,8 @@
 //! The first bytes of a checkpoint: see `format.rs` for their table.
 
 use super::{CheckpointFault, Place};
-use crate::{best_model::BestModel, evaluate::Accuracy};
+use crate::best_model::BestModel;
+use crate::metric::Accuracy;
 
 const MAGIC: [u8; 8] = *b"LODECKPT";
 const VERSION: u32 = 2;

@@ -6,10 +6,11 @@
 //! measurements so far are stored with them. Caches start empty, since they never change what is
 //! computed.
 
-mod error;
+pub(crate) mod error;
 mod folder;
 mod format;
 mod header;
+pub(crate) mod place;
 mod settings;
 
 use std::time::Instant;
@@ -23,6 +24,7 @@ use crate::report::EpochReport;
 
 pub use error::{CheckpointError, CheckpointFault};
 pub(crate) use folder::Folder;
+pub use place::Place;
 pub(crate) use settings::Settings;
 
 /// A run between two steps.
@@ -35,22 +37,6 @@ pub(crate) struct Checkpoint {
     pub(crate) measured: Measured,
     /// Losses of all steps so far.
     pub(crate) step_losses: Vec<f64>,
-}
-
-/// A place between two steps of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Place {
-    /// The epoch of the next step, from 0; the number of epochs after the last.
-    pub epoch: u32,
-    /// The next step of it, from 0; the number of steps when only the evaluation is missing.
-    pub step: u32,
-}
-
-impl Place {
-    /// Returns the number of the next batch of a worker with `per_epoch` in each epoch.
-    pub(crate) fn first_batch(self, per_epoch: u32) -> u32 {
-        self.epoch.saturating_mul(per_epoch).saturating_add(self.step.min(per_epoch))
-    }
 }
 
 /// Measurements so far.

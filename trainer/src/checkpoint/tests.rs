@@ -2,7 +2,7 @@ use std::fs;
 
 use super::{folder::parents_of_missing, format::decode, *};
 use crate::config::TrainConfig;
-use crate::evaluate::Accuracy;
+use crate::metric::Accuracy;
 
 const LENGTHS: [usize; 3] = [7, 3, 1];
 

@@ -5,9 +5,9 @@ use std::{fmt, str::FromStr};
 use lodestore_graph::{rapa::DiskProfile, sampler::Fanout};
 use serde::Serialize;
 
-use super::{MAX_LAYERS, check};
+use super::MAX_LAYERS;
 use crate::config::{Strategy, TrainConfig};
-use crate::error::TrainError;
+use crate::error::{TrainError, check};
 use crate::options::Norm;
 
 /// Settings of partitions that train together under `full`.

@@ -11,10 +11,8 @@ use lodestore_graph::{
 };
 use serde::Serialize;
 
-use crate::error::TrainError;
-use crate::metric::Metric;
-use crate::model::ModelKind;
-use crate::options::{LayerOptions, UpdateOptions};
+use crate::error::{TrainError, check};
+use crate::options::{LayerOptions, Metric, ModelKind, UpdateOptions};
 use crate::replay::Replay;
 pub use full::{Compression, FullConfig, Halo};
 pub use sdt::{OptimizerState, SdtConfig};
@@ -437,19 +435,6 @@ impl TrainConfig {
     pub(crate) fn seed_of_epoch(&self, epoch: u32) -> u64 {
         batch_seed(self.seed, 0, epoch, 0)
     }
-}
-
-pub(crate) fn check(
-    holds: bool,
-    setting: &'static str,
-    expected: &str,
-    found: impl fmt::Display,
-) -> Result<(), TrainError> {
-    if holds {
-        return Ok(());
-    }
-    let (expected, found) = (expected.to_owned(), found.to_string());
-    Err(TrainError::Setting { setting, expected, found })
 }
 
 impl Strategy {

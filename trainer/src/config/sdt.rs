@@ -4,9 +4,8 @@ use std::{fmt, str::FromStr};
 
 use serde::Serialize;
 
-use super::check;
 use crate::config::{Strategy, TrainConfig};
-use crate::error::TrainError;
+use crate::error::{TrainError, check};
 
 /// Settings of the local models of partitions and their average under `sdt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -6,8 +6,9 @@ use crate::error::TrainError;
 use crate::labels::Labels;
 use crate::layerwise::{LayerPass, NodeSet, PassEnd, PassOutput, check_finite};
 use crate::matrix::Matrix;
-use crate::metric::{Measure, Metric};
+use crate::metric::{Accuracy, Measure};
 use crate::model::Model;
+use crate::options::Metric;
 use crate::process_group::ProcessGroup;
 
 /// The validation and test nodes, and what it takes to compute their logits.
@@ -18,13 +19,6 @@ pub(crate) struct Evaluator<'a> {
     metric: Metric,
     /// Whether test nodes are measured too.
     measure_test: bool,
-}
-
-/// The metric on both splits; absent for an empty one, or one that is not measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Accuracy {
-    pub(crate) validation: Option<f64>,
-    pub(crate) test: Option<f64>,
 }
 
 impl<'a> Evaluator<'a> {

@@ -7,7 +7,8 @@ use crate::labels::LabelUse;
 use crate::layerwise::PassLimits;
 use crate::layerwise::tests::{N_NODES, model, naive, pass, sources, topology};
 use crate::loss::Loss;
-use crate::model::ModelKind;
+use crate::metric::Accuracy;
+use crate::options::ModelKind;
 
 #[test]
 fn accuracy_is_that_of_whole_neighbourhoods() {

@@ -6,7 +6,8 @@ use lodestore_graph::{NodeId, batch::Block};
 use super::*;
 use crate::matrix::sparse::tests::sparse;
 use crate::matrix::workspace::Workspace;
-use crate::model::{Model, ModelKind, ModelSpec};
+use crate::model::{Model, ModelSpec};
+use crate::options::ModelKind;
 use crate::options::{Aggregation, LayerOptions, Norm};
 use crate::random::CounterRandom;
 

@@ -25,10 +25,11 @@ use lodestore_store::Dtype;
 
 use crate::collective::ThreadCollective;
 use crate::conv::{Input, LayerDropout};
-use crate::model::{Hops, Model, ModelKind, ModelSpec};
+use crate::model::{Hops, Model, ModelSpec};
+use crate::options::ModelKind;
 use crate::options::{Aggregation, LayerOptions, Norm};
 use crate::random::CounterRandom;
-use crate::train::WorkerSources;
+use crate::sources::WorkerSources;
 
 pub(crate) const N_NODES: u32 = 40;
 pub(crate) const WIDTH: usize = 3;

@@ -12,7 +12,7 @@ use std::time::Instant;
 use lodestore_client::load_stats::LoadStats;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::checkpoint::Place;
+use crate::checkpoint::place::Place;
 use crate::collective::{Collective, CollectiveError, Payload, Reduction, Term, Traffic};
 use crate::error::TrainError;
 use crate::replica::ReplicaState;

@@ -18,9 +18,11 @@ use lodestore_graph::{
 };
 use tracing::warn;
 
-use crate::checkpoint::{Place, Settings};
-use crate::config::{Fetch, HopConfig, Migration, Sampling, Strategy, TrainConfig, check};
+use crate::checkpoint::Settings;
+use crate::checkpoint::place::Place;
+use crate::config::{Fetch, HopConfig, Migration, Sampling, Strategy, TrainConfig};
 use crate::error::TrainError;
+use crate::error::check;
 use crate::evaluate::Evaluator;
 use crate::features::FeatureRows;
 use crate::labels::{LabelUse, Labels};
@@ -29,9 +31,10 @@ use crate::matrix::workspace::Workspace;
 use crate::model::{Model, ModelSpec};
 use crate::model_file::ModelFile;
 use crate::process_group::ProcessGroup;
+use crate::report::Progress;
+use crate::sources::{TrainGraph, WorkerSources};
 use crate::strategy::hop::{Iterations, Micrographs};
 use crate::strategy::{Ondemand, Planned, RandomBatches, Rapid, Share};
-use crate::train::{Progress, TrainGraph, WorkerSources};
 use crate::worker::{Batches, Learner, Worker};
 use crate::workers::WorkerSetup;
 use schedule::Written;

@@ -23,7 +23,7 @@ use lodestore_graph::{
     schedule::{NEVER, NextUses, Schedule, ScheduleError, hot_set},
 };
 
-use crate::checkpoint::Place;
+use crate::checkpoint::place::Place;
 use crate::config::HotPolicy;
 
 /// A worker's batches as scheduled, with the rows that are kept for them.

@@ -15,7 +15,7 @@ use lodestore_client::hot_set_cache::HotSetStats;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::PrefetchStats;
 
-use crate::checkpoint::Place;
+use crate::checkpoint::place::Place;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
 use crate::replica::Replica;

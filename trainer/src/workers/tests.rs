@@ -14,11 +14,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::collective::ThreadCollective;
 use crate::config::{HopConfig, Merge, Migration, Roots, Strategy, TrainConfig};
-use crate::model::ModelKind;
+use crate::options::ModelKind;
 use crate::process_group::Opening;
 use crate::report::RowsFrom;
 use crate::setup::Setup;
-use crate::train::{TrainGraph, WorkerSources};
+use crate::sources::{TrainGraph, WorkerSources};
 
 const WIDTH: u32 = 5;
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Member, SERVERS_MAX};
-use crate::address::Address;
+use crate::address::{Address, AddressError};
 use crate::error::ClientError;
 
 pub(super) use member_watch::Watch;
@@ -50,18 +50,18 @@ struct Place {
 
 impl Place {
     fn of(text: &str) -> Result<Self, ClientError> {
-        let bad = |reason: &str| ClientError::BadAddress {
+        let bad = |reason: &str| AddressError {
             address: format!("etcd:{text}"),
             reason: format!("{reason}; write etcd:HOST:PORT,HOST:PORT/PREFIX"),
         };
         let (endpoints, prefix) = text.split_once('/').unwrap_or((text, "lodestore"));
         if prefix.is_empty() {
-            return Err(bad("the prefix is empty"));
+            return Err(bad("the prefix is empty").into());
         }
         for endpoint in endpoints.split(',') {
             // Whatever a socket can be opened to, and nothing that means more in a URL.
             if !matches!(endpoint.parse(), Ok(Address::Tcp(_) | Address::Host { .. })) {
-                return Err(bad(&format!("`{endpoint}` is no HOST:PORT")));
+                return Err(bad(&format!("`{endpoint}` is no HOST:PORT")).into());
             }
         }
         let endpoints = endpoints.split(',').map(|it| format!("http://{it}")).collect();

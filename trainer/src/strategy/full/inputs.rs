@@ -18,7 +18,7 @@ use crate::matrix::Matrix;
 use crate::matrix::dropout::Mask;
 use crate::matrix::sparse::{SparseColumns, SparsePiece, SparseRows};
 use crate::matrix::workspace::Workspace;
-use crate::train::WorkerSources;
+use crate::sources::WorkerSources;
 
 /// Bytes of rows that are pulled at a time.
 const CHUNK_BYTES: usize = 1 << 25;

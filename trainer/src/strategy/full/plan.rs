@@ -77,8 +77,9 @@ fn travels(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, ModelKind, ModelSpec};
+    use crate::model::{Model, ModelSpec};
     use crate::options::LayerOptions;
+    use crate::options::ModelKind;
 
     fn plans(kind: ModelKind, widths: &[usize], features: FeatureForm) -> Vec<(Travels, usize)> {
         let layer = LayerOptions::default();

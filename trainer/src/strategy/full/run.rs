@@ -9,15 +9,15 @@ use super::{
     figures::{Fault, PartFigures},
     team::{FullTeam, Passed},
 };
-use crate::checkpoint::Place;
+use crate::checkpoint::place::Place;
 use crate::config::Due;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
 use crate::record::FullSum;
+use crate::report::Progress;
 use crate::run::Run;
 use crate::step::{FullTraffic, RowsBySource, StepSeconds, WorkerStep};
 use crate::step_outcome::{StepOutcome, TeamStep};
-use crate::train::Progress;
 use crate::worker::DROPOUT_STREAM;
 
 impl Run<'_> {

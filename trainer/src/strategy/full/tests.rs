@@ -12,14 +12,14 @@ use lodestore_store::Dtype;
 use super::FullTeam;
 use crate::collective::ThreadCollective;
 use crate::config::{FullConfig, Strategy, TrainConfig};
-use crate::model::ModelKind;
+use crate::options::ModelKind;
 use crate::options::{Aggregation, LayerOptions, Norm};
 use crate::process_group::ProcessGroup;
 use crate::random::CounterRandom;
 use crate::replica::Replica;
 use crate::report::RowsFrom;
 use crate::setup::Setup;
-use crate::train::{TrainGraph, WorkerSources};
+use crate::sources::{TrainGraph, WorkerSources};
 
 const N: u32 = 40;
 const WIDTH: u32 = 6;

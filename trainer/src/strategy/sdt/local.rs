@@ -10,7 +10,7 @@ use lodestore_graph::{NodeId, PartId, PartitionBook, topology::Topology};
 use super::plan::{Depth, PartitionPlan, Reach, Region};
 use crate::error::TrainError;
 use crate::layerwise::NodeSet;
-use crate::train::WorkerSources;
+use crate::sources::WorkerSources;
 
 /// A partition as its local model sees it.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use super::{
     team::PartitionTeam,
     worker::PartitionWorker,
 };
-use crate::checkpoint::Place;
+use crate::checkpoint::place::Place;
 use crate::config::TrainConfig;
 use crate::error::TrainError;
 use crate::matrix::workspace::Workspace;

@@ -16,7 +16,7 @@ use lodestore_graph::{
 use serde::{Deserialize, Serialize};
 
 use super::load::{Ready, Turns};
-use crate::checkpoint::Place;
+use crate::checkpoint::place::Place;
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
 use crate::replica::{Replica, ReplicaState};

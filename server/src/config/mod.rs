@@ -1,5 +1,7 @@
 //! Settings of a server, and their check before any file is opened.
 
+mod choices;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -7,11 +9,10 @@ use lodestore_cache::PolicyKind;
 use lodestore_graph::PartId;
 use lodestore_schema::Tokens;
 
-use crate::auth::TlsFiles;
 use crate::error::ServerError;
 use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
-use crate::preload::PreloadChoice;
-use crate::volatile::VolatileChoice;
+
+pub use choices::{BadVolatileChoice, PreloadChoice, TlsFiles, VolatileChoice};
 
 /// Keeps the rows that many batches share and needs little time per row: see
 /// benches/notes/cache-policies.md.

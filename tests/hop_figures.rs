@@ -1,4 +1,4 @@
-//! `lode reproduce hopgnn`: rows counted by sampling are those that training pulls.
+//! `lode-lab reproduce hopgnn`: rows counted by sampling are those that training pulls.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

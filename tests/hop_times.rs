@@ -1,4 +1,4 @@
-//! `lode reproduce hopgnn --links --seeds`: every way is trained over links, and learns.
+//! `lode-lab reproduce hopgnn --links --seeds`: every way is trained over links, and learns.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

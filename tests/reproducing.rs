@@ -1,4 +1,4 @@
-//! `lode reproduce`: small, but every part of it.
+//! `lode-lab reproduce`: small, but every part of it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

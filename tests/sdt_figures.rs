@@ -1,4 +1,4 @@
-//! `lode reproduce sdtgnn`: its figures are those of partitioning and of training.
+//! `lode-lab reproduce sdtgnn`: its figures are those of partitioning and of training.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -9,8 +9,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
-/// Returns the end of a pipe that becomes readable on a signal to stop, or at the end of stdin where
-/// that is asked for. A second signal ends the process immediately.
+/// Returns the end of a pipe that becomes readable on a signal to stop, or at the end of stdin
+/// where that is wanted. A second signal ends the process immediately.
 ///
 /// # Errors
 /// The system refuses a pipe or a handler of signals.

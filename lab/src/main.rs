@@ -1,4 +1,4 @@
-//! `lode-lab`: experiments beside the store: what the papers claim, load on servers, traces of known
+//! `lode-lab`: experiments beside the store. Figures of the papers, load on servers, traces of known
 //! patterns, emulated links, and profiles of devices.
 //!
 //! It knows the commands of `lode` and runs servers by them. Nothing depends on it.

@@ -50,8 +50,8 @@ impl Finished {
     }
 }
 
-/// Returns the path of a program of the workspace. Cargo builds them side by side, and names the one
-/// of the package that a test belongs to.
+/// Returns the path of a program of the workspace. Cargo builds them side by side, and names the
+/// one of the package that a test belongs to.
 pub(crate) fn program(name: &str) -> PathBuf {
     let own = option_env!("CARGO_BIN_EXE_lode").or(option_env!("CARGO_BIN_EXE_lode-lab"));
     let program = Path::new(own.unwrap()).with_file_name(name);

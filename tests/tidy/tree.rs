@@ -6,8 +6,8 @@ use crate::rust::Source;
 
 /// Areas with a count each: crates, end-to-end tests, documents, notes of experiments, other files.
 pub(crate) const AREAS: &[&str] = &[
-    "benches", "bucket", "cache", "cli", "client", "docs", "fuzz", "graph", "import", "notes",
-    "other", "python", "schema", "server", "store", "tests", "trainer",
+    "benches", "bucket", "cache", "cli", "client", "docs", "fuzz", "graph", "import", "lab",
+    "notes", "other", "python", "schema", "server", "store", "tests", "trainer",
 ];
 
 /// Paths whose language is not checked, each with the reason.

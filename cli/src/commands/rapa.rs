@@ -24,7 +24,7 @@ use crate::usage::UsageError;
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  lode profile-device --name here --out here.json
+  lode-lab profile-device --name here --out here.json
   lode rapa my-graph --profiles here.json,there.json --tensor feat --out dropped
 
 Dropping replicas drops the edges that start from them, so it changes what is computed: nothing is
@@ -33,7 +33,7 @@ that wants to. Costs are CaPGNN's (Eqs. 13 and 14), relative to the slowest devi
 pub(crate) struct RapaArgs {
     /// Folder of the graph.
     graph: PathBuf,
-    /// Profiles of `lode profile-device`: one per partition in order, or one for all.
+    /// Profiles of `lode-lab profile-device`: one per partition in order, or one for all.
     #[arg(long, value_name = "FILE,FILE,...", value_delimiter = ',', required = true)]
     profiles: Vec<PathBuf>,
     /// Tensor whose rows a subgraph holds; none counts no rows.
@@ -115,7 +115,7 @@ impl RapaArgs {
 pub(crate) fn read_profile(path: &Path) -> Result<DiskProfile> {
     let text = read_small_file(path)?;
     serde_json::from_str(&text)
-        .with_context(|| format!("{}: not a profile of `lode profile-device`", path.display()))
+        .with_context(|| format!("{}: not a profile of `lode-lab profile-device`", path.display()))
 }
 
 fn write_dropped(prefix: &Path, loads: &[PartLoad], adjusted: &Adjusted) -> Result<()> {

@@ -312,7 +312,7 @@ fn build(loader: &BatchLoader, ids: &[NodeId], previous: &HotSet) -> Result<Buil
 
 /// Pulls the rows of `missing` by one VectorPull, and puts row `i` at `missing_at[i]` of `rows`.
 ///
-/// Other rows are overwritten with anything: the pull lands in the last rows and spreads from
+/// Other rows are overwritten with anything. The pull lands in the last rows and spreads from
 /// there, so that a set needs no second copy of its missing rows.
 fn pull_missing(
     loader: &BatchLoader,

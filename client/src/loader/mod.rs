@@ -41,10 +41,11 @@ const MEANWHILE_BYTES: usize = 1 << 20;
 /// A loader calls `look_up` once, then `move_rows` once, or `give_up` after an error.
 pub trait Residency: Send {
     /// Looks up the remote nodes of the batch; `at[i]` is the position of `ids[i]` in the batch.
-    /// Returns the slot of each, [`NO_SLOT`](lodestore_cache::slots::NO_SLOT) where its row has to be pulled.
+    /// Returns the slot of each, [`NO_SLOT`](lodestore_cache::slots::NO_SLOT) where its row has to
+    /// be pulled.
     fn look_up(&mut self, ids: &[NodeId], at: &[u32]) -> Result<&[u32], ClientError>;
 
-    /// Copies the rows that were found to `out`, and may keep those that were pulled: row `at[i]` of
+    /// Copies the rows that were found to `out`, and may keep those that were pulled. Row `at[i]` of
     /// `out` is that of the `i`th remote node. Pulls rows that were found and are not there by
     /// `pull`, and returns what that moved.
     fn move_rows(

@@ -20,7 +20,7 @@ fn remote() -> Arc<TestSource> {
     Arc::new(TestSource::new(Duration::ZERO, u64::MAX))
 }
 
-/// The access of a batch to a hot set.
+/// Returns the access of a batch to a hot set.
 fn kept(set: Arc<HotSet>) -> RowResidency {
     Some(Box::new(HotRows::new(set)))
 }

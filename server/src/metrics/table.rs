@@ -94,7 +94,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_request_seconds",
         KindHistogram,
-        "time from when a request was sent, as far as the clock that came with it tells, to the last byte of its answer handed to the system; failures included",
+        "time from the sending of a request, by the clock that came with it, to the last byte of its answer; failures included",
     ),
     metric(
         "lodestore_failures_total",
@@ -143,7 +143,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_connections_evicted_total",
         ShardCounter(|s| s.connections_evicted as f64),
-        "connections ended before they were let in, because more came than can be let in at once",
+        "connections evicted during the handshake, because too many were in it",
     ),
     metric(
         "lodestore_connections_idle_closed_total",
@@ -183,7 +183,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_shard_beat_age_seconds",
         ShardGauge(|s| s.beat_age_seconds),
-        "time since the shard last told what only it knows; it does ten times a second",
+        "seconds since the shard last published its gauges; it does ten times a second",
     ),
     metric(
         "lodestore_tier_hits_total",
@@ -225,7 +225,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_disk_reads_in_flight",
         ShardGauge(|s| s.disk_reads_in_flight as f64),
-        "reads that go on",
+        "reads in flight",
     ),
     metric(
         "lodestore_disk_reads_in_flight_bytes",

@@ -64,7 +64,7 @@ impl Updates {
         Self { name, base, model: world.model, ops }
     }
 
-    /// `ops` on a graph in this state.
+    /// Returns the test of `ops` on a graph in this state.
     pub(crate) fn of(
         name: &'static str,
         base: CrashDevice,

@@ -36,7 +36,7 @@ pub(super) struct FullArgs {
     /// full: compute only when rows have come, to compare.
     #[arg(long)]
     no_overlap: bool,
-    /// full: profiles of `lode profile-device`, one for each worker. Partitions of slow ones do
+    /// full: profiles of `lode-lab profile-device`, one for each worker. Partitions of slow ones do
     /// without halo nodes of least influence, and without the edges from them (RAPA).
     #[arg(long, value_name = "PROFILE", num_args = 1.., value_delimiter = ',')]
     rapa: Vec<PathBuf>,

@@ -39,6 +39,8 @@ enum Parent {
 pub(super) struct Use(&'static Uses);
 
 impl Use {
+    /// Begins a use of a key-value store.
+    ///
     /// # Errors
     /// [`io::ErrorKind::Deadlock`] where threads would be missing, or locks may be held.
     pub(super) fn begin(access: Access) -> io::Result<Self> {

@@ -51,7 +51,7 @@ impl Two {
 
     /// Starts the server of a folder, at `address` if it has been there before.
     fn serve(&self, at: usize, address: &str) -> Serving {
-        let more = format!("--parts-here --writable --insecure --shards 2 --listen {address}");
+        let more = format!("--local-parts --writable --insecure --shards 2 --listen {address}");
         Serving::start(&self.folders[at], &more)
     }
 

@@ -248,7 +248,7 @@ pub enum BucketError {
     },
     /// A partition that is brought by a move cannot be brought from a bucket too.
     #[error(
-        "{}: partition {part} is coming by `lode copy-part`; finish that first", dir.display()
+        "{}: partition {part} is coming by `lode transfer`; finish that first", dir.display()
     )]
     Arriving {
         /// Folder of the graph.

@@ -47,7 +47,7 @@ impl Publisher {
         folder: Folder,
     ) -> Result<Self, BucketError> {
         let graph = Graph::open(dir)?;
-        let parts = if parts.is_empty() { graph.parts_here() } else { parts.to_vec() };
+        let parts = if parts.is_empty() { graph.local_parts() } else { parts.to_vec() };
         let mut epochs = Epochs::read(dir, bucket.url())?;
         let mut heads = bucket.run(bucket.heads(dir, identity_of(&graph), &parts, &epochs))?;
         let live = GraphHandle::open(graph, Some(&parts), OpenMode::Read, &OpenOptions::default())?;

@@ -337,7 +337,7 @@ impl Coming {
 
 /// Returns whether a partition is in a folder.
 pub(crate) fn is_in(dir: &Path, part: PartId) -> Result<bool, StoreError> {
-    Ok(dir.join(META_FILE).exists() && Graph::open(dir)?.parts_here().contains(&part))
+    Ok(dir.join(META_FILE).exists() && Graph::open(dir)?.local_parts().contains(&part))
 }
 
 /// Returns whether a file is one of rows.

@@ -112,7 +112,7 @@ impl Bucket {
         progress: &mut Progress<'_>,
     ) -> Result<PushReport, BucketError> {
         let graph = Graph::open(dir)?;
-        let parts = if parts.is_empty() { graph.parts_here() } else { parts.to_vec() };
+        let parts = if parts.is_empty() { graph.local_parts() } else { parts.to_vec() };
         let live = GraphHandle::open(graph, Some(&parts), OpenMode::Read, &OpenOptions::default())?;
         self.run(async {
             let (graph, mut epochs) = (identity_of(live.graph()), Epochs::read(dir, self.url())?);

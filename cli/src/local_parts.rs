@@ -6,7 +6,7 @@ use lodestore_store::Graph;
 
 /// Returns the partitions of `graph` that are on this machine; fails if none is.
 pub(crate) fn local_parts(graph: &Graph) -> Result<Vec<PartId>> {
-    let parts = graph.parts_here();
+    let parts = graph.local_parts();
     if parts.is_empty() {
         bail!("{}: no partition of the graph is on this machine", graph.dir().display());
     }

@@ -55,7 +55,7 @@ pub fn add_tensors(
     let start = Instant::now();
     let sources = files.iter().map(TensorFile::open).collect::<Result<Vec<_>, _>>()?;
     let mut tensors = Vec::with_capacity(files.len());
-    let here = parts_here(&Graph::open(folder)?)?;
+    let here = local_parts(&Graph::open(folder)?)?;
     let mut absent = Vec::new();
     for (file, source) in files.iter().zip(&sources) {
         let (graph, begun) = (Graph::open(folder)?, Instant::now());
@@ -80,8 +80,8 @@ pub fn add_tensors(
     Ok(AddReport { graph: folder.display().to_string(), tensors, absent, seconds })
 }
 
-fn parts_here(graph: &Graph) -> Result<Vec<PartId>, Error> {
-    let parts = graph.parts_here();
+fn local_parts(graph: &Graph) -> Result<Vec<PartId>, Error> {
+    let parts = graph.local_parts();
     if parts.is_empty() {
         let reason = "no partition of the graph is on this machine".to_owned();
         return Err(Error::Dataset { path: graph.dir().to_owned(), reason });

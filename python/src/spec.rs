@@ -100,7 +100,7 @@ impl Folder {
         let graph = Graph::open(&self.path)?;
         let parts = match &self.parts {
             Some(parts) => parts.iter().copied().map(PartId).collect(),
-            None => graph.parts_here(),
+            None => graph.local_parts(),
         };
         let mode = if self.writable { OpenMode::Write } else { OpenMode::Read };
         let options = OpenOptions { reader: self.reader };

@@ -75,8 +75,8 @@ impl Partitions {
     pub(crate) fn open(config: &ServerConfig, n_shards: u16) -> Result<Self, ServerError> {
         let graph = Graph::open(&config.graph)?;
         let book = graph.book().clone();
-        let mut parts = match (config.parts_here || config.grows, config.parts.is_empty()) {
-            (true, _) => graph.parts_here(),
+        let mut parts = match (config.local_parts || config.grows, config.parts.is_empty()) {
+            (true, _) => graph.local_parts(),
             (false, true) => book.parts().collect(),
             (false, false) => config.parts.clone(),
         };
@@ -100,7 +100,7 @@ impl Partitions {
         let profile = DiskProfile::load(&**graph.device(), graph.dir());
         // Shards read segments in a way of their own, so that the store's needs no memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
-        let arriving = if config.parts_here { Arrival::begun_in(&graph)? } else { Vec::new() };
+        let arriving = if config.local_parts { Arrival::begun_in(&graph)? } else { Vec::new() };
         let live = Arc::new(GraphHandle::open(graph, Some(&parts), mode, &options)?);
         let served = |part| AtomicU32::new(live.part_version(part).unwrap_or(0));
         let served = book.parts().map(served).collect();
@@ -112,8 +112,8 @@ impl Partitions {
             arriving: RwLock::new(arriving.into()),
             leaving: RwLock::new(None),
             looking: Mutex::new(()),
-            roams: config.parts_here,
-            grows: config.parts_here || config.grows,
+            roams: config.local_parts,
+            grows: config.local_parts || config.grows,
             is_moving: AtomicBool::new(false),
             tensors,
             live,
@@ -184,7 +184,7 @@ impl Partitions {
         let graph = self.live.graph();
         let mut found = Arrival::begun_in(graph)?;
         let served = self.parts();
-        found.extend(graph.parts_here().into_iter().filter(|part| !served.contains(part)));
+        found.extend(graph.local_parts().into_iter().filter(|part| !served.contains(part)));
         found.sort_unstable();
         found.dedup();
         *self.arriving.write().unwrap_or_else(PoisonError::into_inner) = found.into();

@@ -113,7 +113,7 @@ impl Graph {
 
     /// Returns the partitions whose folders are on this machine, ascending.
     #[must_use]
-    pub fn parts_here(&self) -> Vec<PartId> {
+    pub fn local_parts(&self) -> Vec<PartId> {
         self.book.parts().filter(|&part| self.device.exists(&self.part_dir(part))).collect()
     }
 

@@ -369,7 +369,7 @@ fn a_take_over_of_no_partition_takes_none_and_needs_its_flags() {
     fs::create_dir(&empty).unwrap();
     fs::copy(home.graph.join("graph.toml"), empty.join("graph.toml")).unwrap();
     let before = files_below(&home.bucket());
-    let server = home.publish(&empty, "--parts-here --take-over").unwrap();
+    let server = home.publish(&empty, "--local-parts --take-over").unwrap();
     server.stop();
     assert!(files_below(&home.bucket()) == before && !empty.join("part-000").exists());
     let graph = home.graph.to_str().unwrap();

@@ -38,7 +38,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
     std::fs::create_dir(&second).unwrap();
     std::fs::copy(graph.join("graph.toml"), second.join("graph.toml")).unwrap();
     let load = Workload::new(N_NODES);
-    let first = serve(&engine, &graph, "--parts-here --writable --insecure");
+    let first = serve(&engine, &graph, "--local-parts --writable --insecure");
     let other = thread::scope(|scope| {
         let fails = |error: &lodestore_client::ClientError| panic!("a client received: {error}");
         for writer in 0..N_WRITERS {
@@ -52,7 +52,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
         let end = EndOnDrop(&load);
         thread::sleep(Duration::from_millis(100));
         // A server that no client knows from its arguments.
-        let other = serve(&engine, &second, "--parts-here --writable --insecure");
+        let other = serve(&engine, &second, "--local-parts --writable --insecure");
         for part in 0..3 {
             let plan = TransferPlan {
                 from: first.address.parse().unwrap(),
@@ -70,7 +70,7 @@ fn clients_follow_a_server_to_another_port_and_a_partition_to_another_server() {
         first.stop();
         thread::sleep(Duration::from_millis(100));
         other.kill();
-        let other = serve(&engine, &second, "--parts-here --writable --insecure");
+        let other = serve(&engine, &second, "--local-parts --writable --insecure");
         thread::sleep(Duration::from_millis(500));
         drop(end);
         // A put waits until the old port has left the map with its lease.

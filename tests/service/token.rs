@@ -114,13 +114,13 @@ fn partitions_are_moved_and_counted_by_clients_with_the_admin_token() {
     let start = |more: &str| {
         let (unix, token) = (unix.display(), token.display());
         let args = format!(
-            "--listen 127.0.0.1:0 --shards 2 --writable --parts-here --unix {unix} --token-file {token} {more}"
+            "--listen 127.0.0.1:0 --shards 2 --writable --local-parts --unix {unix} --token-file {token} {more}"
         );
         Serving::start(&graph, &args)
     };
     let server = start(&format!("--admin-token-file {}", admin.display()));
     let (at, unix, into) = (&server.address, unix.display(), into.display());
-    let commands = [("copy-part 0 --keep --into", format!("{into} --from"))];
+    let commands = [("transfer 0 --keep --into", format!("{into} --from"))];
     for (command, door) in &commands {
         let tell = |token: &PathBuf| {
             lode_line(&format!("{command} {door} {at} --token-file {}", token.display()))
@@ -142,7 +142,7 @@ fn partitions_are_moved_and_counted_by_clients_with_the_admin_token() {
         .failed(2, &["the same token", "--admin-token-file"]);
     // Without an admin token that is for those of this machine.
     let server = start("");
-    let line = format!("copy-part 0 --keep --into {into} --from {} --token-file", server.address);
+    let line = format!("transfer 0 --keep --into {into} --from {} --token-file", server.address);
     lode_line(&format!("{line} {}", token.display())).succeeded();
     server.stop();
 }
@@ -191,7 +191,7 @@ fn a_server_that_takes_changes_over_tcp_needs_a_token_or_to_be_meant() {
     let (socket, token) = (socket.display(), token.display());
     for more in [
         "--writable".to_owned(),
-        "--parts-here".to_owned(),
+        "--local-parts".to_owned(),
         "--writable --listen [::1]:0".to_owned(),
         format!("--writable --listen 127.0.0.1:0 --unix {socket}"),
         // Neither restricts which clients put.
@@ -209,7 +209,7 @@ fn a_server_that_takes_changes_over_tcp_needs_a_token_or_to_be_meant() {
     // start as before.
     for more in [
         format!("--writable --unix {socket}"),
-        format!("--writable --parts-here --listen 127.0.0.1:0 --token-file {token}"),
+        format!("--writable --local-parts --listen 127.0.0.1:0 --token-file {token}"),
         "--writable --listen 127.0.0.1:0 --insecure".to_owned(),
         "--listen 127.0.0.1:0".to_owned(),
     ] {

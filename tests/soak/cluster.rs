@@ -114,7 +114,7 @@ impl Cluster {
         let (folder, memory, listen) = (self.folders[at].display(), MEMORY[at], self.address(at));
         let socket = self.socket(at);
         self.servers[at] = Some(Serving::try_start_command(&format!(
-            "serve {folder} --json --parts-here --writable --insecure --shards 1 --memory {memory} \
+            "serve {folder} --json --local-parts --writable --insecure --shards 1 --memory {memory} \
              --log-level error --listen {listen} --metrics 127.0.0.1:0 --unix {}",
             &socket["unix:".len()..]
         ))?);

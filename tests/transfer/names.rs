@@ -27,7 +27,7 @@ fn two_writers_of_a_partition_are_named_and_nothing_is_put_or_committed() {
     let two = Two::new();
     let first = two.serve(0, "127.0.0.1:0");
     let (from, into) = (&first.address, two.folders[1].display());
-    lode_line(&format!("copy-part 1 --from {from} --into {into} --keep")).succeeded();
+    lode_line(&format!("transfer 1 --from {from} --into {into} --keep")).succeeded();
     let second = two.serve(1, "127.0.0.1:0");
     let (a, b) = (first.address.clone(), second.address.clone());
     let of_both = client(&[&a, &b]);
@@ -54,7 +54,7 @@ fn a_server_of_two_names_is_one_writer_and_is_put_to_once() {
     let two = Two::new();
     let socket = two.folders[1].with_file_name("first.sock");
     let more = format!(
-        "--parts-here --writable --insecure --shards 2 --listen 127.0.0.1:0 --unix {}",
+        "--local-parts --writable --insecure --shards 2 --listen 127.0.0.1:0 --unix {}",
         socket.display()
     );
     let first = Serving::start(&two.folders[0], &more);
@@ -62,7 +62,7 @@ fn a_server_of_two_names_is_one_writer_and_is_put_to_once() {
     let early = client(&[&a, &also_a]);
     assert_eq!(put(&early, 1).unwrap(), 1);
     let into = two.folders[1].display();
-    let itself = format!("copy-part 1 --from {a} --into {into} --to {also_a}");
+    let itself = format!("transfer 1 --from {a} --into {into} --to {also_a}");
     lode_line(&itself).failed(1, &["the source as well as the target"]);
     // It has started again, and has been asked at one of its names since.
     first.stop();

@@ -18,9 +18,9 @@ fn an_impossible_move_is_refused_before_anything_is_fetched() {
         Serving::start(&two.folders[0], "--writable --insecure --shards 1 --listen 127.0.0.1:0");
     let target = two.serve(1, "127.0.0.1:0");
     let told = error_of(plan(&fixed, 1, &two.folders[1], Some(&target)));
-    assert!(told.contains("--parts-here"), "{told}");
+    assert!(told.contains("--local-parts"), "{told}");
     let told = error_of(plan(&target, 1, &two.folders[0], Some(&fixed)));
-    assert!(told.contains("takes in no partition") && told.contains("--parts-here"), "{told}");
+    assert!(told.contains("takes in no partition") && told.contains("--local-parts"), "{told}");
     fixed.stop();
     let source = two.serve(0, "127.0.0.1:0");
     let told = error_of(plan(&source, 9, &two.folders[1], Some(&target)));
@@ -41,7 +41,7 @@ fn an_impossible_move_is_refused_before_anything_is_fetched() {
     assert!(told.contains("lode serve --follow"), "{told}");
     target.stop();
     let read_only =
-        Serving::start(&two.folders[1], "--parts-here --insecure --shards 1 --listen 127.0.0.1:0");
+        Serving::start(&two.folders[1], "--local-parts --insecure --shards 1 --listen 127.0.0.1:0");
     let told = error_of(plan(&source, 1, &two.folders[1], Some(&read_only)));
     assert!(told.contains("--writable"), "{told}");
     read_only.stop();
@@ -82,7 +82,7 @@ fn a_copy_into_a_folder_is_the_partition_of_one_moment_and_takes_nothing_away() 
     let into = two.folders[0].with_file_name("copy");
     for part in 0..3 {
         let (from, into) = (&source.address, into.display());
-        let line = format!("copy-part {part} --from {from} --into {into} --keep --json");
+        let line = format!("transfer {part} --from {from} --into {into} --keep --json");
         let report = lode_line(&line).succeeded().json();
         assert_eq!((&report["moved"], &report["part"]), (&false.into(), &part.into()));
     }
@@ -103,7 +103,7 @@ fn a_copy_into_a_folder_is_the_partition_of_one_moment_and_takes_nothing_away() 
     lode_line(&format!("verify {}", into.display())).succeeded();
     // Servers that take no puts may both have it.
     let read = |at: usize| {
-        Serving::start(&two.folders[at], "--parts-here --insecure --shards 1 --listen 127.0.0.1:0")
+        Serving::start(&two.folders[at], "--local-parts --insecure --shards 1 --listen 127.0.0.1:0")
     };
     let (first, second) = (read(0), read(1));
     for part in 0..3u16 {

@@ -108,7 +108,7 @@ fn the_command_names_the_hanging_server_and_the_remedy() {
     let (source, target) = (two.serve(0, "127.0.0.1:0"), two.serve(1, "127.0.0.1:0"));
     signal(&source.child, Signal::STOP);
     let (from, to, into) = (&source.address, &target.address, two.folders[1].display());
-    let copy = format!("copy-part 1 --from {from} --to {to} --into {into}");
+    let copy = format!("transfer 1 --from {from} --to {to} --into {into}");
     let start = Instant::now();
     lode_line(&format!("{copy} --deadline 5"))
         .failed(1, &[from, "for 5 s", "run the same command"]);

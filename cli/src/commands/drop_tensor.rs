@@ -45,7 +45,7 @@ impl DropTensorArgs {
             graph: self.graph.display().to_string(),
             dropped: self.tensor,
             tensors: graph.meta().tensors.iter().map(|tensor| tensor.name.clone()).collect(),
-            absent: remote_parts(graph.book(), &graph.parts_here()),
+            absent: remote_parts(graph.book(), &graph.local_parts()),
         };
         console.report(&report, text)
     }

@@ -4,7 +4,6 @@ mod cache_bench;
 mod commit;
 mod compact;
 mod completions;
-mod copy_part;
 mod drop_tensor;
 mod evaluate;
 mod gather;
@@ -27,6 +26,7 @@ mod serve;
 mod stat;
 mod top;
 pub mod train;
+mod transfer;
 mod verify;
 
 use std::process::ExitCode;
@@ -52,7 +52,8 @@ pub(crate) enum Command {
     Commit(commit::CommitArgs),
     Compact(compact::CompactArgs),
     DropTensor(drop_tensor::DropTensorArgs),
-    CopyPart(copy_part::CopyPartArgs),
+    #[command(alias = "copy-part")]
+    Transfer(transfer::TransferArgs),
     Push(push::PushArgs),
     Pull(pull::PullArgs),
     Gc(gc::GcArgs),
@@ -97,7 +98,7 @@ impl Command {
             Self::Commit(args) => args.run(console),
             Self::Compact(args) => args.run(console),
             Self::DropTensor(args) => args.run(console),
-            Self::CopyPart(args) => args.run(console),
+            Self::Transfer(args) => args.run(console),
             Self::Push(args) => args.run(console),
             Self::Pull(args) => args.run(console),
             Self::Gc(args) => args.run(console),

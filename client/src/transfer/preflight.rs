@@ -112,7 +112,7 @@ pub(super) fn retry_after(error: &ClientError) -> Duration {
 }
 
 pub(super) fn is_in_place(into: &Path, part: PartId) -> bool {
-    Graph::open(into).is_ok_and(|graph| graph.parts_here().contains(&part))
+    Graph::open(into).is_ok_and(|graph| graph.local_parts().contains(&part))
 }
 
 /// Returns the kind of a plan; fails for all that can be wrong before the first byte is fetched.
@@ -152,7 +152,7 @@ pub(super) fn check_ends(plan: &TransferPlan) -> Result<Kind, ClientError> {
         return refused(to, reason);
     }
     if !target.roams {
-        return refused(to, "it takes in no partition; start it with --parts-here");
+        return refused(to, "it takes in no partition; start it with --local-parts");
     }
     if !plan.keep && !target.writable {
         return refused(to, "it takes no puts, and so owns no partition; start it with --writable");

@@ -29,7 +29,7 @@ pub struct ServerConfig {
     /// Partitions to serve; all of them if empty.
     pub parts: Vec<PartId>,
     /// Serve those whose folders are here instead, and take in and give up others while it runs.
-    pub parts_here: bool,
+    pub local_parts: bool,
     /// TCP address; port 0 takes a free one.
     pub listen: Option<SocketAddr>,
     /// Path of a Unix socket; shard `i` listens on `PATH.i` besides.
@@ -56,7 +56,7 @@ pub struct ServerConfig {
     /// TCP needs what `writable` needs.
     pub volatile: Vec<VolatileChoice>,
     /// Take pushes, commits and compactions: locks the partitions against other writers. Over TCP
-    /// it needs `token`, `tls.client_ca` or `insecure`, and so does `parts_here`.
+    /// it needs `token`, `tls.client_ca` or `insecure`, and so does `local_parts`.
     pub writable: bool,
     /// Addresses of the writers whose versions the folder follows; then no puts are taken.
     pub follow: Option<String>,
@@ -89,7 +89,7 @@ impl ServerConfig {
         Self {
             graph: graph.into(),
             parts: Vec::new(),
-            parts_here: false,
+            local_parts: false,
             listen: None,
             unix: None,
             shard_port_base: None,
@@ -126,7 +126,7 @@ impl ServerConfig {
         {
             return Err(ServerError::Exposed { address });
         }
-        let takes_changes = self.writable || self.parts_here || !self.volatile.is_empty();
+        let takes_changes = self.writable || self.local_parts || !self.volatile.is_empty();
         if let Some(address) = self.listen.filter(|_| takes_changes && !self.insecure)
             && self.token.is_none()
             && self.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none())
@@ -170,14 +170,14 @@ mod tests {
             client_ca: client_ca.then(|| "ca".into()),
         };
         for bits in 0u32..1 << 8 {
-            let [tcp, writable, parts_here, has_token, has_admin, has_tls, insecure, publishes] =
+            let [tcp, writable, local_parts, has_token, has_admin, has_tls, insecure, publishes] =
                 std::array::from_fn(|bit| bits & 1 << bit != 0);
             for client_ca in [false, true] {
                 let config = ServerConfig {
                     listen: tcp.then(|| ([127, 0, 0, 1], 0).into()),
                     unix: Some("socket".into()),
                     writable,
-                    parts_here,
+                    local_parts,
                     volatile: "h1:2xf32".parse().into_iter().filter(|_| publishes).collect(),
                     token: token().filter(|_| has_token),
                     admin_token: token().filter(|_| has_admin),
@@ -187,7 +187,7 @@ mod tests {
                 };
                 let knows_them = has_token || (has_tls && client_ca);
                 let is_open =
-                    tcp && (writable || parts_here || publishes) && !knows_them && !insecure;
+                    tcp && (writable || local_parts || publishes) && !knows_them && !insecure;
                 match config.check() {
                     Ok(_) => assert!(!is_open, "{config:?}"),
                     Err(ServerError::Unguarded { .. }) => assert!(is_open, "{config:?}"),

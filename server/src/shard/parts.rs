@@ -257,7 +257,7 @@ impl Shard {
         if self.plan.partitions.roams {
             return Ok(());
         }
-        let message = "the server was started for partitions that stay; start it with --parts-here, \
+        let message = "the server was started for partitions that stay; start it with --local-parts, \
                        so that after a restart, too, it serves those that are there";
         Err(failure(FailureCode::Invalid, message))
     }

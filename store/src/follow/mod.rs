@@ -47,7 +47,7 @@ impl FollowedFolder {
         let file = dir.join(FOLLOWS_FILE);
         if !device.exists(&file) && device.exists(&dir.join(META_FILE)) {
             let graph = Graph::open(dir)?;
-            if let Some(&part) = graph.parts_here().first() {
+            if let Some(&part) = graph.local_parts().first() {
                 let reason = format!(
                     "{} has it, and is no follower's folder; follow in an empty one",
                     graph.part_dir(part).display()

@@ -166,7 +166,7 @@ fn open_to_read(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPa
 
 /// Locks all partitions, and removes what crashes have left.
 fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
-    let here = graph.parts_here();
+    let here = graph.local_parts();
     let lock = |&part: &PartId| {
         if !here.contains(&part) {
             let opened: Vec<String> = here.iter().map(ToString::to_string).collect();

@@ -216,7 +216,7 @@ fn a_partition_whose_new_name_is_not_durable_is_not_given_up() {
         for seed in 0..N_LOSSES {
             let device: Arc<dyn FileSystem> = Arc::new(crash.after_loss(seed));
             let graph = Graph::open_on(device, Path::new(OUT)).unwrap();
-            let owns = graph.parts_here().contains(&PART);
+            let owns = graph.local_parts().contains(&PART);
             assert_eq!(owns, closed.is_err(), "fault {after}, seed {seed}: {closed:?}");
         }
         if !has_struck {
@@ -236,6 +236,6 @@ fn a_partition_that_was_given_up_is_not_back_after_a_loss_of_power() {
         let device: Arc<dyn FileSystem> = Arc::new(crash.after_loss(seed));
         let graph = Graph::open_on(device, Path::new(OUT)).unwrap();
         assert!(graph.was_given_up(PART, ID), "seed {seed}");
-        assert!(!graph.parts_here().contains(&PART), "seed {seed}");
+        assert!(!graph.local_parts().contains(&PART), "seed {seed}");
     }
 }

@@ -82,7 +82,7 @@ impl CompactArgs {
     fn compact_files(&self, folder: &Path, console: &Console) -> Result<()> {
         let (graph, options) = (Graph::open(folder)?, OpenOptions::default());
         let parts = self.part.map_or_else(|| local_parts(&graph), |part| Ok(vec![PartId(part)]))?;
-        let absent = remote_parts(graph.book(), &graph.parts_here());
+        let absent = remote_parts(graph.book(), &graph.local_parts());
         let live = GraphHandle::open(graph, Some(&parts), OpenMode::Write, &options)?;
         let start = Instant::now();
         let mut progress = console.progress("compact");

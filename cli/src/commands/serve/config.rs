@@ -18,8 +18,8 @@ use crate::small_file::read_small_file;
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ConfigFile {
     pub(super) parts: Option<Vec<u16>>,
-    #[serde(rename = "parts-here")]
-    pub(super) parts_here: Option<bool>,
+    #[serde(rename = "local-parts", alias = "parts-here")]
+    pub(super) local_parts: Option<bool>,
     pub(super) listen: Option<SocketAddr>,
     #[serde(rename = "shard-port-base", deserialize_with = "port")]
     pub(super) shard_port_base: Option<u16>,
@@ -206,7 +206,7 @@ mod tests {
         // All of them: a setting that is added has to be added here, and there.
         let ConfigFile {
             parts,
-            parts_here,
+            local_parts,
             listen,
             shard_port_base,
             unix,
@@ -238,7 +238,7 @@ mod tests {
             register,
             advertise,
         } = found;
-        assert_eq!((parts, parts_here, shards), (Some(vec![0, 1]), Some(true), Some(2)));
+        assert_eq!((parts, local_parts, shards), (Some(vec![0, 1]), Some(true), Some(2)));
         assert!(listen.is_some() && unix.is_some() && memory.is_some() && policy.is_some());
         assert_eq!((shard_port_base, unix_mode), (Some(7172), Some(0o600)));
         assert_eq!((metrics_insecure, metrics_host.unwrap().len()), (Some(false), 1));

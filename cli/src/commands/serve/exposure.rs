@@ -24,7 +24,7 @@ impl ServeArgs {
                  --tls-cert, or add --insecure on a trusted network"
             )));
         }
-        let takes_changes = self.writable || self.parts_here || !self.volatile.is_empty();
+        let takes_changes = self.writable || self.local_parts || !self.volatile.is_empty();
         if let Some(address) = listen.filter(|_| takes_changes && !self.insecure)
             && self.token_file.is_none()
             && self.tls_client_ca.is_none()
@@ -33,9 +33,9 @@ impl ServeArgs {
                 "with {} every user of this machine could change rows by {address}: connections \
                  are not authenticated; give --token-file (or --tls-client-ca), serve by --unix alone, \
                  or add --insecure where all users may",
-                match (self.writable, self.parts_here) {
+                match (self.writable, self.local_parts) {
                     (true, _) => "--writable",
-                    (_, true) => "--parts-here",
+                    (_, true) => "--local-parts",
                     _ => "--volatile",
                 }
             )));

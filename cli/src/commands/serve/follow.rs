@@ -33,7 +33,7 @@ pub(super) struct FollowArgs {
     /// Follow the partitions of these servers, which write them: fetch each version that they
     /// commit and serve it. Or follow what is published in object storage, at one URL: partitions
     /// are served as they come. The folder may be empty, or have followed them before.
-    #[arg(long, value_name = "ADDR,ADDR|URL", value_delimiter = ',', conflicts_with_all = ["writable", "parts_here"])]
+    #[arg(long, value_name = "ADDR,ADDR|URL", value_delimiter = ',', conflicts_with_all = ["writable", "local_parts"])]
     pub(super) follow: Vec<FollowTarget>,
     /// With --follow: milliseconds between two looks for a new version, 200 unless given. For a URL
     /// it is 2000, since each look is a request for each partition.

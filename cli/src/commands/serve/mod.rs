@@ -67,10 +67,10 @@ pub(crate) struct ServeArgs {
     /// Partitions to serve; all of them unless given.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
     parts: Vec<u16>,
-    /// Serve the partitions whose folders are here, and let `lode copy-part` bring and take some
+    /// Serve the partitions whose folders are here, and let `lode transfer` bring and take some
     /// while it runs.
-    #[arg(long, conflicts_with = "parts")]
-    parts_here: bool,
+    #[arg(long, alias = "parts-here", conflicts_with = "parts")]
+    local_parts: bool,
     /// TCP address; port 0 takes a free one. 127.0.0.1:7171 if neither this nor --unix is given.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
@@ -125,7 +125,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "TENSOR")]
     volatile: Vec<VolatileChoice>,
     /// Take puts, commits and compactions; no other process may write the partitions meanwhile.
-    /// Over TCP it needs --token-file, --tls-client-ca or --insecure, and so does --parts-here.
+    /// Over TCP it needs --token-file, --tls-client-ca or --insecure, and so does --local-parts.
     #[arg(long)]
     writable: bool,
     #[command(flatten)]
@@ -189,9 +189,9 @@ impl ServeArgs {
         let Some(path) = &self.config else { return Ok(self) };
         let file = ConfigFile::read(path)?;
         // Either flag goes before both settings.
-        if self.parts.is_empty() && !self.parts_here {
+        if self.parts.is_empty() && !self.local_parts {
             self.parts = file.parts.unwrap_or_default();
-            self.parts_here = file.parts_here.unwrap_or_default();
+            self.local_parts = file.local_parts.unwrap_or_default();
         }
         self.listen = self.listen.or(file.listen);
         self.shard_port_base = self.shard_port_base.or(file.shard_port_base);
@@ -235,9 +235,9 @@ impl ServeArgs {
             (None, None) => Some(DEFAULT_ADDRESS.parse()?),
             (listen, _) => listen,
         };
-        if self.parts_here && !self.parts.is_empty() {
+        if self.local_parts && !self.parts.is_empty() {
             return Err(UsageError::new(
-                "parts names partitions that stay, parts-here those that are there; give one"
+                "parts names partitions that stay, local-parts those that are there; give one"
                     .to_owned(),
             )
             .into());
@@ -263,7 +263,7 @@ impl ServeArgs {
             parts: self.part_ids(),
             grows: follows_bucket,
             publishes: self.publish.publish.is_some(),
-            parts_here: self.parts_here,
+            local_parts: self.local_parts,
             listen,
             unix: self.unix.clone(),
             shard_port_base: self.shard_port_base,
@@ -363,7 +363,7 @@ impl ServeArgs {
             // Another one in the folder would never get a new version.
             config.parts = following.parts();
         }
-        let publisher = self.publish.begin(&self.graph, &self.part_ids(), self.parts_here)?;
+        let publisher = self.publish.begin(&self.graph, &self.part_ids(), self.local_parts)?;
         let server = Arc::new(Server::start(&config)?);
         Ok(Started { server, following, publisher })
     }

@@ -59,20 +59,20 @@ impl PublishArgs {
 
     /// Takes partitions over if that is requested, and finds what is published; `None` without
     /// --publish. Without `parts` it concerns all of the graph, or those in the folder if
-    /// `parts_here`.
+    /// `local_parts`.
     pub(super) fn begin(
         &self,
         graph: &Path,
         parts: &[PartId],
-        parts_here: bool,
+        local_parts: bool,
     ) -> Result<Option<Publisher>> {
         let Some(url) = &self.publish else { return Ok(None) };
         let bucket = Bucket::open(url)?;
         let folder = if self.take_over { Folder::TakesOver } else { Folder::Continues };
         if self.take_over {
-            let here = if parts_here { Graph::open(graph)?.parts_here() } else { parts.to_vec() };
+            let here = if local_parts { Graph::open(graph)?.local_parts() } else { parts.to_vec() };
             // All of the graph, unless it is for those of the folder and there is none.
-            if !parts_here || !here.is_empty() {
+            if !local_parts || !here.is_empty() {
                 let taken = bucket.take_over(graph, &here, &mut |_, _| {})?;
                 tracing::info!(version = taken.version, files = taken.files, "taken over");
             }

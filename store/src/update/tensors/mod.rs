@@ -156,7 +156,7 @@ impl GraphHandle {
         };
         let reason = format!(
             "a partition is on its way to this folder with the tensors that there are, in {coming}; run \
-             its `lode copy-part` to the end first, or remove that where the source still has the partition"
+             its `lode transfer` to the end first, or remove that where the source still has the partition"
         );
         Err(StoreError::TensorRefused { tensor: tensor.to_owned(), reason })
     }
@@ -174,7 +174,7 @@ impl GraphHandle {
     /// all.
     fn check_all_open(&self) -> Result<(), StoreError> {
         let is_closed = |part: &PartId| !self.parts().any(|open| open == *part);
-        match self.graph.parts_here().into_iter().find(is_closed) {
+        match self.graph.local_parts().into_iter().find(is_closed) {
             Some(part) => Err(StoreError::NoPart { part, opened: self.opened() }),
             None => Ok(()),
         }
@@ -206,7 +206,7 @@ impl GraphHandle {
 pub fn drop_tensor(graph: Graph, name: &str) -> Result<Graph, StoreError> {
     graph.tensor(name)?;
     check_may_go(name)?;
-    let parts = graph.parts_here();
+    let parts = graph.local_parts();
     let live = GraphHandle::open(graph, Some(&parts), OpenMode::Write, &OpenOptions::default())?;
     live.drop_tensor(name)
 }

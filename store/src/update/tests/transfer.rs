@@ -154,7 +154,7 @@ fn a_moved_partition_has_every_row_that_was_put_before_and_during_its_copy() {
     assert!(matches!(try_put(&live, "feat", &nodes[..1], 8), Err(StoreError::NoPart { .. })));
     assert!(!live.graph().was_given_up(PART, 77));
     copy.close(77).unwrap();
-    assert!(live.graph().was_given_up(PART, 77) && !live.graph().parts_here().contains(&PART));
+    assert!(live.graph().was_given_up(PART, 77) && !live.graph().local_parts().contains(&PART));
     assert_eq!(live.commit_version().unwrap(), committed_at + 1, "the others commit");
     arrival.take().unwrap();
     assert!(crate::verify::verify_parts(&elsewhere(&ring), &[PART], &mut |_, _| {}).unwrap().ok);

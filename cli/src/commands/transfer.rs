@@ -1,4 +1,4 @@
-//! `lode copy-part`: copy a partition from a running server, or move it.
+//! `lode transfer`: copy a partition from a running server, or move it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::security_args::SecurityArgs;
 #[derive(Args)]
 #[command(after_help = "\
 Example: partition 3 moves from one server to another
-  lode serve g --parts-here --writable --listen 10.0.0.5:7171 --token-file t --admin-token-file a
-  lode serve g --parts-here --writable --listen 10.0.0.6:7171 --token-file t --admin-token-file a
-  lode copy-part 3 --from 10.0.0.5:7171 --into g --to 10.0.0.6:7171 --token-file a
+  lode serve g --local-parts --writable --listen 10.0.0.5:7171 --token-file t --admin-token-file a
+  lode serve g --local-parts --writable --listen 10.0.0.6:7171 --token-file t --admin-token-file a
+  lode transfer 3 --from 10.0.0.5:7171 --into g --to 10.0.0.6:7171 --token-file a
 The first runs on the old machine, the others on the new one.
 
 The old server keeps the folder under another name, part-003.moved-NUMBER; remove it when the new one
@@ -32,7 +32,7 @@ Servers that are not on this machine require the admin token, which --token-file
 
 Whatever cuts it off, run the same command again: it continues with the files that have come whole.
 docs/replication.md says who owns the partition at each step.")]
-pub(crate) struct CopyPartArgs {
+pub(crate) struct TransferArgs {
     /// The partition.
     part: u16,
     /// The server that has it: HOST:PORT or unix:PATH.
@@ -81,7 +81,7 @@ struct CopyReport {
     sealed_seconds: f64,
 }
 
-impl CopyPartArgs {
+impl TransferArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let deadline = Duration::from_secs(self.deadline);
         let config =

@@ -5,6 +5,16 @@
 //!
 //! `layout`, `sealed`, `publication`, `search`, `upload_plan` and `gc_plan` are free of I/O.
 //! `docs/decisions/0049-publications-in-a-bucket.md` has the reasons.
+//!
+//! ```no_run
+//! use lodestore_bucket::{Bucket, BucketError, PullOptions};
+//!
+//! fn main() -> Result<(), BucketError> {
+//!     let bucket = Bucket::open("file:///backups/my-graph")?;
+//!     bucket.push("my-graph".as_ref(), &[], &mut |_, _| {})?;
+//!     bucket.pull("copy".as_ref(), &PullOptions::default(), &mut |_, _| {}).map(|_| ())
+//! }
+//! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

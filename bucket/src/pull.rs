@@ -329,7 +329,7 @@ impl Coming {
 
     fn finish(self) -> Result<(), StoreError> {
         match self {
-            Self::Rows(file) => file.finish(),
+            Self::Rows(file) => file.finish_as_received(),
             Self::List(file) => file.finish(),
         }
     }

@@ -2,6 +2,21 @@
 //!
 //! This crate knows ids and rows of bytes. It does not know graphs, disk formats, the network or
 //! the time of day: the owner of a tier brings the rows that it misses.
+//!
+//! A [`Tier`] keeps rows, a [`SharedTier`] does so for several threads, and a [`Replay`] compares
+//! policies on a trace. `examples/` has programs for each.
+//!
+//! ```
+//! use lodestore_cache::{PolicyKind, Tier};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut tier = Tier::new(16 << 10, 4, 1000, PolicyKind::S3Fifo)?;
+//! let (ids, mut rows, mut misses) = ([7, 4], [0; 8], Vec::new());
+//! tier.lookup(&ids, &mut rows, &mut misses);
+//! assert_eq!(misses, [0, 1], "positions to fetch, then to offer by `admit`");
+//! # Ok(())
+//! # }
+//! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

@@ -2,6 +2,22 @@
 //!
 //! This crate does not know what is trained, the layout of rows on disk, or which policy is best.
 //! It turns node ids into bytes of rows, from wherever they are, and accounts for what moved.
+//!
+//! A [`RowSource`] has the rows: a [`Client`] of servers, an [`EmbeddedSource`] of files, or either
+//! behind a [`TieredSource`]. A [`BatchLoader`] and a [`Prefetcher`] make batches of it. `examples/`
+//! has programs for each.
+//!
+//! ```no_run
+//! use lodestore_client::{Client, ClientConfig, ClientError};
+//! use lodestore_graph::NodeId;
+//!
+//! fn main() -> Result<(), ClientError> {
+//!     let client = Client::connect(&["127.0.0.1:7171"], ClientConfig::default())?;
+//!     let mut rows = vec![0; 2 * client.tensors()[0].row_bytes()];
+//!     client.sync_pull("feat", &[NodeId(7), NodeId(4)], &mut rows)?;
+//!     Ok(())
+//! }
+//! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

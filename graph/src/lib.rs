@@ -4,6 +4,22 @@
 //! This crate knows node ids and edges. It does not know features, caches or the network.
 //! Partitioners read passes over a stream of edges and keep O(|V|) state; METIS alone holds the
 //! whole graph.
+//!
+//! `examples/sample.rs` is a program.
+//!
+//! ```
+//! use lodestore_graph::NodeId;
+//! use lodestore_graph::sampler::Sampler;
+//! use lodestore_graph::topology::Topology;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Node 0 has the in-neighbours 1 and 2, node 1 has 2.
+//! let topology = Topology::from_lists(vec![0, 2, 3, 3], vec![1, 2, 2])?;
+//! let batch = Sampler::new(&topology, &["2".parse()?]).sample(&[NodeId(0)], 42);
+//! assert_eq!(batch.nodes.len(), 3);
+//! # Ok(())
+//! # }
+//! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::order::RowOrder;
-use lodestore_graph::partition::PartitionConfig;
+use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_graph::topology::{EdgePolicy, TopologyOptions};
 use lodestore_store::Dtype;
 use lodestore_store::codec::CodecChoice;
@@ -72,6 +72,36 @@ pub struct RowLayout {
     pub dtype: Dtype,
     /// Elements of a row, 1 or more.
     pub width: u32,
+}
+
+impl ImportConfig {
+    /// Returns the import of a file of directed edges to the folder `out`, as `n_parts` partitions
+    /// by SPRING, refined once. It has no tensors yet.
+    pub fn new(edges: impl Into<PathBuf>, n_parts: u16, out: impl Into<PathBuf>) -> Self {
+        let spring = Algorithm::Spring(SpringParams::default());
+        Self {
+            edges: EdgeFiles::from(edges.into()),
+            rules: EdgeRules::default(),
+            tensors: Vec::new(),
+            nodes: None,
+            partition: PartitionConfig {
+                refine_rounds: 1,
+                ..PartitionConfig::new(spring, n_parts)
+            },
+            order: RowOrder::default(),
+            compare_orders: false,
+            nan: NanPolicy::Refuse,
+            max_served_row_bytes: None,
+            out: out.into(),
+        }
+    }
+
+    /// Adds a tensor that is stored as it is in `file`.
+    #[must_use]
+    pub fn with_tensor(mut self, name: &str, file: impl Into<PathBuf>) -> Self {
+        self.tensors.push(TensorFile::new(name, file));
+        self
+    }
 }
 
 impl Default for EdgeRules {

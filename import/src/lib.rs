@@ -3,6 +3,15 @@
 //! [`import`] runs the stages, [`add_tensors`] adds tensors to a graph, [`Dataset`] reads the
 //! folder layouts of other projects. This crate knows files, partitioners and the store. It does
 //! not know flags, terminals or the network.
+//!
+//! ```no_run
+//! use lodestore_import::{Error, ImportConfig, Silent, import};
+//!
+//! fn main() -> Result<(), Error> {
+//!     let config = ImportConfig::new("edges.npy", 2, "my-graph").with_tensor("feat", "features.npy");
+//!     import(&config, &mut Silent).map(|_| ())
+//! }
+//! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

@@ -3,6 +3,8 @@
 //! This crate is the only one that knows Cap'n Proto's types. It turns plain structs into bytes,
 //! and hostile bytes into plain structs or a [`WireError`]. It is sans-I/O: it opens no socket and
 //! knows no disk format.
+//!
+//! A [`Request`] and a [`Reply`] are the messages; `docs/protocol.md` has their bytes.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

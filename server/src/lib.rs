@@ -5,6 +5,18 @@
 //! It does not know clients, training or topology, and decides nothing about formats or policies.
 //! Shards share nothing on the data path. A row has one owner, and a request at the wrong shard is
 //! answered by a message to the owner.
+//!
+//! [`Server::start`] returns when all shards serve. `examples/embedded_server.rs` is a program.
+//!
+//! ```no_run
+//! use lodestore_server::{Server, ServerConfig, ServerError};
+//!
+//! fn main() -> Result<(), ServerError> {
+//!     let listen = Some(([127, 0, 0, 1], 7171).into());
+//!     let server = Server::start(&ServerConfig { listen, ..ServerConfig::new("my-graph") })?;
+//!     server.stop()
+//! }
+//! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

@@ -3,6 +3,20 @@
 //!
 //! This crate knows bytes, files and node ids. It does not know the network, caches or their
 //! policies, sampling, or what the rows mean to a model.
+//!
+//! [`EmbeddedStore`] reads rows, [`GraphHandle`] puts and commits them, and the crate
+//! `lodestore-import` makes graphs. `examples/` has programs for each.
+//!
+//! ```no_run
+//! use lodestore_graph::NodeId;
+//! use lodestore_store::{EmbeddedStore, StoreError};
+//!
+//! fn main() -> Result<(), StoreError> {
+//!     let store = EmbeddedStore::open("my-graph".as_ref(), None)?;
+//!     let mut rows = vec![0; 2 * store.tensor("feat")?.row_bytes()];
+//!     store.gather("feat", &[NodeId(7), NodeId(4)], &mut rows)
+//! }
+//! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

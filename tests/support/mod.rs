@@ -39,9 +39,7 @@ pub(crate) fn write_npy<T: bytemuck::NoUninit>(
     shape: &[u64],
     data: &[T],
 ) {
-    let mut writer = NpyWriter::create(path, dtype, shape).unwrap();
-    writer.write_all(bytemuck::cast_slice(data)).unwrap();
-    writer.finish().unwrap();
+    NpyWriter::write(path, dtype, shape, bytemuck::cast_slice(data)).unwrap();
 }
 
 /// Returns the names in a folder, sorted.

@@ -6,14 +6,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::generate::{GenerateError, GraphRecipe, generate as generate_topology};
-use lodestore_graph::order::RowOrder;
-use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_graph::peak_rss_bytes;
-use lodestore_import::{EdgeRules, ImportConfig, TensorFile};
+use lodestore_import::ImportConfig;
 use lodestore_server::limits::ROW_BYTES_MAX;
-use lodestore_store::nan::NanPolicy;
 use lodestore_store::synthetic::write_features;
 use serde::Serialize;
 
@@ -101,28 +97,14 @@ pub struct GenerateConfig {
 impl GenerateConfig {
     /// Returns the import of all that is written, in `n_parts` partitions by SPRING, to `out`.
     pub fn import(&self, n_parts: u16, out: PathBuf) -> ImportConfig {
-        let tensor = |name, file| TensorFile::new(name, self.out.join(file));
-        ImportConfig {
-            edges: EdgeFiles::from(self.out.join(EDGES_FILE)),
-            rules: EdgeRules::default(),
-            tensors: vec![
-                tensor("feat", FEATURES_FILE),
-                tensor("label", LABELS_FILE),
-                tensor("split", SPLIT_FILE),
-            ],
-            nodes: None,
-            partition: PartitionConfig {
-                undirected: true,
-                // As `lode import` does.
-                refine_rounds: 1,
-                ..PartitionConfig::new(Algorithm::Spring(SpringParams::default()), n_parts)
-            },
-            order: RowOrder::default(),
-            compare_orders: false,
-            nan: NanPolicy::Refuse,
-            max_served_row_bytes: Some(ROW_BYTES_MAX as u64),
-            out,
-        }
+        let file = |name| self.out.join(name);
+        let mut config = ImportConfig::new(file(EDGES_FILE), n_parts, out)
+            .with_tensor("feat", file(FEATURES_FILE))
+            .with_tensor("label", file(LABELS_FILE))
+            .with_tensor("split", file(SPLIT_FILE));
+        config.partition.undirected = true;
+        config.max_served_row_bytes = Some(ROW_BYTES_MAX as u64);
+        config
     }
 }
 

@@ -15,13 +15,8 @@ pub fn write_trace(prefix: &Path, ids: &[u32], offsets: &[u64]) -> Result<[PathB
         PathBuf::from(name)
     };
     let paths = [name(".ids.npy"), name(".offsets.npy")];
-    write(&paths[0], NpyType::U32, ids.len(), bytemuck::cast_slice(ids))?;
-    write(&paths[1], NpyType::U64, offsets.len(), bytemuck::cast_slice(offsets))?;
+    let (n_ids, n_offsets) = (ids.len() as u64, offsets.len() as u64);
+    NpyWriter::write(&paths[0], NpyType::U32, &[n_ids], bytemuck::cast_slice(ids))?;
+    NpyWriter::write(&paths[1], NpyType::U64, &[n_offsets], bytemuck::cast_slice(offsets))?;
     Ok(paths)
-}
-
-fn write(path: &Path, dtype: NpyType, len: usize, bytes: &[u8]) -> Result<()> {
-    let mut writer = NpyWriter::create(path, dtype, &[len as u64])?;
-    writer.write_all(bytes)?;
-    Ok(writer.finish()?)
 }

@@ -41,6 +41,10 @@ impl RowSource for EmbeddedSource {
         Ok(self.store.is_mapped(tensor)?)
     }
 
+    fn places_rows(&self, _tensor: &str) -> bool {
+        true
+    }
+
     fn pull(
         &self,
         tensor: &str,

@@ -56,6 +56,12 @@ pub trait RowSource: Send + Sync {
         Ok(false)
     }
 
+    /// Returns whether [`RowSource::pull_at`] puts all rows of `tensor` in place under one plan, and
+    /// needs no memory for them beside the output.
+    fn places_rows(&self, _tensor: &str) -> bool {
+        false
+    }
+
     /// Returns the memory of the rows that one worker's buffer keeps, in bytes; none without one.
     fn buffer_bytes(&self) -> Option<u64> {
         None

@@ -29,6 +29,13 @@ impl NpyWriter {
         Ok(Self { path: path.to_owned(), file, expected_bytes, written_bytes: 0 })
     }
 
+    /// Creates or replaces `path` with a whole array, whose elements are little-endian.
+    pub fn write(path: &Path, dtype: NpyType, shape: &[u64], bytes: &[u8]) -> Result<(), NpyError> {
+        let mut writer = Self::create(path, dtype, shape)?;
+        writer.write_all(bytes)?;
+        writer.finish()
+    }
+
     /// Appends elements, little-endian. More bytes than the shape holds are refused unwritten.
     pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), NpyError> {
         let written_bytes = self.written_bytes + bytes.len() as u64;

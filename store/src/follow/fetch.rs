@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use super::{Manifest, ManifestTensor};
 use crate::catalog::{DeltaRecord, SegmentRecord};
+use crate::checksum::PageChecksum;
 use crate::error::StoreError;
 use crate::file_system::{FileSystem, FileWriter};
 use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest};
+use crate::limits::PAGE_BYTES;
 use crate::new_file::discard;
 use crate::segment::{Segment, SegmentIdentity};
 use crate::tensor::TensorSpec;
@@ -28,6 +30,18 @@ pub struct FetchedFile {
     record: SegmentRecord,
     file: Box<dyn FileWriter>,
     n_bytes: u64,
+    sums: PageSums,
+}
+
+/// Checksums of the pages of a segment, computed while its bytes come.
+#[derive(Debug)]
+struct PageSums {
+    checksum: PageChecksum,
+    /// One of each whole page after the header; those of tables and footer are not used.
+    sums: Vec<u32>,
+    /// The bytes of the page that is not whole yet.
+    partial: Vec<u8>,
+    has_header: bool,
 }
 
 impl FetchedFile {
@@ -62,8 +76,9 @@ impl FetchedFile {
                 return Ok(None);
             }
         }
-        let (file, n_bytes) = begin_or_continue(&*device, &temporary, expected)?;
-        Ok(Some(Self { device, path, temporary, identity, record, file, n_bytes }))
+        let mut sums = PageSums::new(&identity);
+        let (file, n_bytes) = begin_or_continue(&*device, &temporary, expected, &mut sums)?;
+        Ok(Some(Self { device, path, temporary, identity, record, file, n_bytes, sums }))
     }
 
     /// Does as [`FetchedFile::begin`], in the folder of `live`; `None` also for a file that it
@@ -90,26 +105,83 @@ impl FetchedFile {
     /// Appends what has come next.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.file.append(bytes).map_err(StoreError::io(&self.temporary, "write"))?;
+        self.sums.add(bytes);
         self.n_bytes += bytes.len() as u64;
         Ok(())
     }
 
-    /// Syncs the file, reads and checks all of it, and returns it its name.
+    /// Syncs the file, reads and checks all of it as the disk has it, and gives it its name.
     ///
     /// Files that are damaged or cannot be synced are removed, so that the next try starts from
     /// nothing. A later sync would not report what the system has dropped.
-    pub fn finish(mut self) -> Result<(), StoreError> {
+    pub fn finish(self) -> Result<(), StoreError> {
+        self.finish_after(|this| read_back(&*this.device, &this.temporary, &this.identity))
+    }
+
+    /// Does as [`FetchedFile::finish`], but checks the pages as they were appended, without a read
+    /// of the disk. For a file that exists elsewhere: a page that the disk changes is found, as
+    /// ever, when it is read.
+    pub fn finish_as_received(self) -> Result<(), StoreError> {
+        self.finish_after(|this| {
+            let segment = Segment::open(&*this.device, &this.temporary, &this.identity)?;
+            this.sums.check(&segment)?;
+            Ok(segment)
+        })
+    }
+
+    fn finish_after(
+        mut self,
+        check: impl FnOnce(&Self) -> Result<Segment, StoreError>,
+    ) -> Result<(), StoreError> {
         let synced = self.file.sync().map_err(StoreError::io(&self.temporary, "sync"));
-        if let Err(error) = synced.and_then(|()| self.check()) {
+        let checked = synced.and_then(|()| check_digest(&check(&self)?, &self.record));
+        if let Err(error) = checked {
             let removed = self.device.remove_file(&self.temporary);
             removed.map_err(StoreError::io(&self.temporary, "remove"))?;
             return Err(error);
         }
         give_name(&*self.device, &self.temporary, &self.path)
     }
+}
 
-    fn check(&self) -> Result<(), StoreError> {
-        check_digest(&read_back(&*self.device, &self.temporary, &self.identity)?, &self.record)
+impl PageSums {
+    fn new(identity: &SegmentIdentity) -> Self {
+        let checksum = PageChecksum::new(identity.segment);
+        Self { checksum, sums: Vec::new(), partial: Vec::new(), has_header: false }
+    }
+
+    /// Adds the bytes that follow.
+    fn add(&mut self, mut bytes: &[u8]) {
+        const PAGE: usize = PAGE_BYTES as usize;
+        if !self.partial.is_empty() {
+            let (rest, after) = bytes.split_at(bytes.len().min(PAGE - self.partial.len()));
+            self.partial.extend_from_slice(rest);
+            bytes = after;
+            if self.partial.len() == PAGE {
+                let page = std::mem::take(&mut self.partial);
+                self.add_page(&page);
+                self.partial = page;
+                self.partial.clear();
+            }
+        }
+        let (pages, rest) = bytes.as_chunks::<PAGE>();
+        pages.iter().for_each(|page| self.add_page(page));
+        self.partial.extend_from_slice(rest);
+    }
+
+    fn add_page(&mut self, page: &[u8]) {
+        if std::mem::replace(&mut self.has_header, true) {
+            self.sums.push(self.checksum.of(self.sums.len() as u64, page));
+        }
+    }
+
+    /// Fails for the first page of rows that does not fit the segment's table.
+    fn check(&self, segment: &Segment) -> Result<(), StoreError> {
+        for page in 0..segment.layout().n_pages() {
+            // The file has the segment's length: each of its pages has come.
+            segment.check_sum(page, self.sums.get(page as usize).copied().unwrap_or_default())?;
+        }
+        Ok(())
     }
 }
 
@@ -129,6 +201,7 @@ fn begin_or_continue(
     device: &dyn FileSystem,
     path: &Path,
     expected: u64,
+    sums: &mut PageSums,
 ) -> Result<(Box<dyn FileWriter>, u64), StoreError> {
     let mut earlier = None;
     if device.exists(path) {
@@ -148,6 +221,7 @@ fn begin_or_continue(
         let piece = &mut piece[..(n_bytes - at).min(COPY_BYTES) as usize];
         earlier.read_exact_at(piece, at).map_err(StoreError::io(path, "read"))?;
         file.append(piece).map_err(StoreError::io(path, "write"))?;
+        sums.add(piece);
         at += piece.len() as u64;
     }
     Ok((file, n_bytes))

@@ -33,12 +33,24 @@ impl Segment {
     /// # Panics
     /// When `page` is past the last page.
     pub fn check_page(&self, page: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        let expected = self.table[page as usize];
         let found = self.checksum.of(page, bytes);
-        if bytes.len() as u64 == PAGE_BYTES && expected == found {
+        if bytes.len() as u64 == PAGE_BYTES {
+            return self.check_sum(page, found);
+        }
+        Err(self.damaged_page(page, found))
+    }
+
+    /// Checks the checksum of one page.
+    pub(crate) fn check_sum(&self, page: u64, found: u32) -> Result<(), StoreError> {
+        if self.table[page as usize] == found {
             return Ok(());
         }
-        Err(StoreError::DamagedPage { file: self.path.clone(), page, expected, found })
+        Err(self.damaged_page(page, found))
+    }
+
+    fn damaged_page(&self, page: u64, found: u32) -> StoreError {
+        let expected = self.table[page as usize];
+        StoreError::DamagedPage { file: self.path.clone(), page, expected, found }
     }
 
     /// Returns where the rows lie.

@@ -23,7 +23,8 @@ use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 ///
 /// Any number of threads may pull, and any number of sources share the tier, for example the
 /// workers of a machine. Rows that one of them has pulled are hits for the others. No lock is held
-/// while rows are copied or travel. Not for a forked child, whose parent's threads may be at the
+/// while rows are copied or travel. Beside the tier, a pull takes memory for the rows that it lacks,
+/// unless `inner` places rows. Not for a forked child, whose parent's threads may be at the
 /// tier: there pulls fail with [`ClientError::Forked`].
 pub struct TieredSource {
     inner: Arc<dyn RowSource>,
@@ -102,8 +103,12 @@ impl TieredSource {
         }
         missing.clear();
         missing.extend(positions.iter().map(|&position| ids[position as usize]));
+        let name = &self.tensor.name;
+        if self.inner.places_rows(name) {
+            return self.inner.pull_at(name, missing, positions, out, kind);
+        }
         rows.resize(missing.len() * row_bytes, 0);
-        let pulled = self.inner.pull_overlapped(&self.tensor.name, missing, rows, kind, work)?;
+        let pulled = self.inner.pull_overlapped(name, missing, rows, kind, work)?;
         let start = Instant::now();
         scatter(rows, row_bytes, positions, out);
         Ok(PullStats { copy: pulled.copy + start.elapsed(), ..pulled })

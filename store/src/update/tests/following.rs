@@ -8,6 +8,7 @@ use super::*;
 use crate::error::StoreError;
 use crate::follow::{FetchedFile, FollowedFolder, Manifest};
 use crate::import::EXTERNAL_ID_TENSOR;
+use crate::limits::PAGE_BYTES;
 use crate::transfer::Arrival;
 
 const N_NODES: u32 = 90;
@@ -289,13 +290,37 @@ fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
     assert!(files.read(at, 0, usize::MAX >> 1, &mut bytes).unwrap());
     let n_bytes = bytes.len() as u64;
     let begin = || FetchedFile::begin_next(&follower, &manifest, "feat.v2.delta", n_bytes).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 4;
-    let mut file = begin().unwrap();
-    file.append(&bytes).unwrap();
-    assert!(file.finish().is_err());
-    assert!(follower.install(&manifest).is_err());
-    assert_eq!(begin().unwrap().n_bytes(), 0, "from its start");
+    let finishes = [FetchedFile::finish, FetchedFile::finish_as_received];
+    // In the header, in each page of rows and tables, and in the footer.
+    for (turn, damaged) in (100..bytes.len()).step_by(PAGE_BYTES as usize).enumerate() {
+        bytes[damaged] ^= 4;
+        for finish in finishes {
+            let mut file = begin().unwrap();
+            // Pieces end within pages.
+            bytes.chunks(1000 + turn).for_each(|piece| file.append(piece).unwrap());
+            assert!(finish(file).is_err(), "byte {damaged}");
+            assert!(follower.install(&manifest).is_err());
+            assert_eq!(begin().unwrap().n_bytes(), 0, "from its start");
+        }
+        bytes[damaged] ^= 4;
+    }
+    for cut in [PAGE_BYTES as usize - 1, bytes.len() - 1, bytes.len()] {
+        let mut file = begin().unwrap();
+        file.append(&bytes[..cut]).unwrap();
+        drop(file);
+        let mut file = begin().unwrap();
+        assert_eq!(file.n_bytes(), cut as u64, "what has come is continued");
+        file.append(&bytes[cut..]).unwrap();
+        if cut != bytes.len() {
+            continue;
+        }
+        file.finish_as_received().unwrap();
+        assert!(
+            FetchedFile::begin_next(&follower, &manifest, "feat.v2.delta", n_bytes)
+                .unwrap()
+                .is_none()
+        );
+    }
     pair.follow(&follower);
     pair.assert_same(&follower);
 }

@@ -11,7 +11,7 @@ use lodestore_store::follow::{FollowedFolder, Manifest};
 use crate::Progress;
 use crate::bucket::Bucket;
 use crate::error::BucketError;
-use crate::publication::{GraphIdentity, Publication};
+use crate::publication::{GraphIdentity, Publication, PublishedFile};
 use crate::pull::{PullReport, is_in};
 
 /// The partitions of a folder that follows a bucket.
@@ -191,16 +191,47 @@ impl BucketFollower {
     fn check_room(&self, at: usize, publication: &Publication) -> Result<(), BucketError> {
         let others = self.parts.iter().enumerate().filter(|(other, _)| *other != at);
         let others = others.map(|(_, it)| it.installed.as_deref().unwrap_or(&it.newest).n_bytes());
-        let is_kept = |name: &str| publication.files.iter().any(|file| file.name == name);
-        let installed = self.parts[at].installed.iter().flat_map(|it| &it.files);
-        let until_then = installed.filter(|file| !is_kept(&file.name)).map(|file| file.n_bytes);
-        let all = others.chain(until_then).chain([publication.n_bytes()]);
-        let needed = all.fold(0, u64::saturating_add);
+        let installed = self.parts[at].installed.as_ref().map_or(&[][..], |it| &it.files);
+        let of_part = bytes_until_installed(installed, &publication.files);
+        let needed = others.fold(of_part, u64::saturating_add);
         if needed <= self.bytes_max {
             return Ok(());
         }
         let (url, limit) = (self.bucket.url().to_owned(), self.bytes_max);
         let (part, version) = (publication.part(), publication.version());
         Err(BucketError::NoRoom { url, part, version, needed, limit })
+    }
+}
+
+/// Returns the bytes that a partition takes until the files `next` are installed: those, and the
+/// files of the version that is served which `next` drops.
+fn bytes_until_installed(installed: &[PublishedFile], next: &[PublishedFile]) -> u64 {
+    let is_kept = |file: &&PublishedFile| next.iter().any(|it| it.name == file.name);
+    let dropped = installed.iter().filter(|file| !is_kept(file));
+    next.iter().chain(dropped).map(|file| file.n_bytes).fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_a_new_version_drops_take_room_until_it_is_installed() {
+        let files = |files: &[(&str, u64)]| -> Vec<PublishedFile> {
+            let file = |&(name, n_bytes): &(&str, u64)| PublishedFile {
+                name: name.to_owned(),
+                n_bytes,
+                chunks: Vec::new(),
+            };
+            files.iter().map(file).collect()
+        };
+        let (base, delta, folded) = (("base", 1000), ("delta", 30), ("folded", 1010));
+        let needed = |installed: &[(&str, u64)], next: &[(&str, u64)]| {
+            bytes_until_installed(&files(installed), &files(next))
+        };
+        assert_eq!(needed(&[], &[base]), 1000);
+        assert_eq!(needed(&[base], &[base, delta]), 1030, "a file that stays counts once");
+        assert_eq!(needed(&[base, delta], &[folded]), 2040, "old files go after the switch");
+        assert_eq!(needed(&[("x", u64::MAX)], &[base]), u64::MAX);
     }
 }

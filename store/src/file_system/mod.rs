@@ -4,6 +4,7 @@
 //! open file, goes through [`FileSystem`]. [`Disk`] is the file system; tests have devices that
 //! lose what was not synced, tear it, or fail.
 
+#[cfg(any(test, feature = "testing"))]
 pub mod crash;
 mod disk;
 mod rocks;

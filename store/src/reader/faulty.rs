@@ -11,7 +11,7 @@ use crate::plan::ReadPlan;
 
 /// The disk's behaviour in the place of the right bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(super) enum Fault {
     /// The read fails.
     Error,
     /// The bytes end early by this many bytes.
@@ -30,7 +30,7 @@ pub enum Fault {
 
 /// A [`MemoryReader`] whose read number `at_read` (from 0, over all plans) suffers `fault`.
 #[derive(Debug)]
-pub struct FaultyReader {
+pub(super) struct FaultyReader {
     memory: MemoryReader,
     fault: Fault,
     at_read: u64,
@@ -40,7 +40,7 @@ pub struct FaultyReader {
 impl FaultyReader {
     /// Plans one fault.
     #[must_use]
-    pub fn new(memory: MemoryReader, fault: Fault, at_read: u64) -> Self {
+    pub(super) fn new(memory: MemoryReader, fault: Fault, at_read: u64) -> Self {
         Self { memory, fault, at_read, n_reads: AtomicU64::new(0) }
     }
 }

@@ -2,6 +2,7 @@
 
 mod choice;
 mod direct;
+#[cfg(test)]
 mod faulty;
 mod mapped;
 mod memory;
@@ -10,7 +11,6 @@ mod queued;
 
 pub use choice::{OpenOptions, ReaderKind, UnknownReader, available_memory_bytes, choose, open};
 pub use direct::DirectReader;
-pub use faulty::{Fault, FaultyReader};
 pub use mapped::MappedReader;
 pub(crate) use mapped::gather_mapped;
 pub use memory::MemoryReader;

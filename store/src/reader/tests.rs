@@ -3,6 +3,7 @@ use std::os::unix::fs::FileExt;
 
 use proptest::prelude::*;
 
+use super::faulty::{Fault, FaultyReader};
 use super::*;
 use crate::codec::SegmentCodec;
 use crate::fixture::{row, segment};

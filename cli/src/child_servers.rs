@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::program::lode_program;
+
 /// A server must announce its address, and end on request, within this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -99,20 +101,6 @@ fn spawn(graph: &Path, parts: &[u16], log: &Path) -> Result<Child> {
         .stderr(stderr)
         .spawn()
         .context("cannot start a server process")
-}
-
-/// Returns the file of `lode`: beside this program, where it is not this program itself.
-fn lode_program() -> Result<PathBuf> {
-    let this = std::env::current_exe().context("cannot find this program's file")?;
-    let program = this.with_file_name("lode");
-    if !program.is_file() {
-        bail!(
-            "{}: no such program; build or install `lode` beside {}",
-            program.display(),
-            this.display()
-        );
-    }
-    Ok(program)
 }
 
 impl Running {

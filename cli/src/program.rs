@@ -1,8 +1,9 @@
 //! The run of a command: its log, its console, and its exit code.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
 use crate::candle_env;
 use crate::console::Console;
@@ -46,4 +47,20 @@ impl Program {
             }
         }
     }
+}
+
+/// Returns the file of `lode`: this program, or the one beside it where this is `lode-lab`.
+///
+/// # Errors
+/// There is no `lode` beside `lode-lab`.
+pub fn lode_program() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("cannot find this program's file")?;
+    if this.file_name() != Some("lode-lab".as_ref()) {
+        return Ok(this);
+    }
+    let program = this.with_file_name("lode");
+    if program.is_file() {
+        return Ok(program);
+    }
+    bail!("{}: no such program; build or install `lode` beside `lode-lab`", program.display())
 }

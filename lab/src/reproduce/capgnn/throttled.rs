@@ -7,6 +7,7 @@ use std::thread::{available_parallelism, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use lode_cli::program::lode_program;
 use lodestore_store::Graph;
 use lodestore_trainer::TrainConfig;
 use lodestore_trainer::report::EpochReport;
@@ -87,8 +88,7 @@ pub(super) fn throttled(dir: &Path, usual: &TrainConfig) -> Result<Option<Thrott
 
 /// Returns `lode train` with a process for each worker.
 fn command(dir: &Path, usual: &TrainConfig, workers: u16) -> Result<Command> {
-    let program = std::env::current_exe().context("cannot find this program's file")?;
-    let mut run = Command::new(program);
+    let mut run = Command::new(lode_program()?);
     run.args(["train", "--strategy", "full", "--processes", "--json", "--evaluate-every", "0"]);
     run.arg("--graph").arg(dir);
     for (flag, value) in [

@@ -203,8 +203,8 @@ impl BucketFollower {
     }
 }
 
-/// Returns the bytes that a partition takes until the files `next` are installed: those, and the
-/// files of the version that is served which `next` drops.
+/// Returns the bytes that a partition takes until the files `next` are installed. The files that
+/// `next` drops are served until then.
 fn bytes_until_installed(installed: &[PublishedFile], next: &[PublishedFile]) -> u64 {
     let is_kept = |file: &&PublishedFile| next.iter().any(|it| it.name == file.name);
     let dropped = installed.iter().filter(|file| !is_kept(file));

@@ -4,8 +4,8 @@
 //! It turns node ids into bytes of rows, from wherever they are, and accounts for what moved.
 //!
 //! A [`RowSource`] has the rows: a [`Client`] of servers, an [`EmbeddedSource`] of files, or either
-//! behind a [`TieredSource`]. A [`BatchLoader`] and a [`Prefetcher`] make batches of it. `examples/`
-//! has programs for each.
+//! behind a [`TieredSource`]. A [`BatchLoader`] and a [`Prefetcher`] make batches of it.
+//! `examples/` has programs for each.
 //!
 //! ```no_run
 //! use lodestore_client::{Client, ClientConfig, ClientError};

@@ -8,7 +8,7 @@
 //! use lodestore_import::{Error, ImportConfig, Silent, import};
 //!
 //! fn main() -> Result<(), Error> {
-//!     let config = ImportConfig::new("edges.npy", 2, "my-graph").with_tensor("feat", "features.npy");
+//!     let config = ImportConfig::new("edges.npy", 2, "my-graph").with_tensor("feat", "feat.npy");
 //!     import(&config, &mut Silent).map(|_| ())
 //! }
 //! ```

@@ -4,8 +4,8 @@
 //! This crate does not know where rows are or how they travel: it sees features only through
 //! `lodestore-client`. It computes on the CPU, in f32.
 //!
-//! [`train`] runs workers in one process, [`train_together`] in several. The command `lode train` is the
-//! program over it, and `docs/training.md` has its settings.
+//! [`train`] runs workers in one process, [`train_together`] in several. The command `lode train`
+//! is the program over it, and `docs/training.md` has its settings.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 

@@ -56,8 +56,8 @@ pub trait RowSource: Send + Sync {
         Ok(false)
     }
 
-    /// Returns whether [`RowSource::pull_at`] puts all rows of `tensor` in place under one plan, and
-    /// needs no memory for them beside the output.
+    /// Returns whether [`RowSource::pull_at`] puts all rows of `tensor` in place under one plan,
+    /// and needs no memory for them beside the output.
     fn places_rows(&self, _tensor: &str) -> bool {
         false
     }

@@ -110,7 +110,7 @@ impl FetchedFile {
         Ok(())
     }
 
-    /// Syncs the file, reads and checks all of it as the disk has it, and gives it its name.
+    /// Syncs the file, reads and checks all of it as the disk has it, and renames it.
     ///
     /// Files that are damaged or cannot be synced are removed, so that the next try starts from
     /// nothing. A later sync would not report what the system has dropped.

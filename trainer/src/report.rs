@@ -3,11 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bottleneck::StepShares;
-use crate::checkpoint::place::Place;
 use crate::collective::Traffic;
 use crate::config::{FullConfig, HopConfig, HotPolicy, Roots, SdtConfig, Strategy};
 use crate::options::{Metric, ModelKind};
-use crate::step::WorkerStep;
+use crate::step::{Place, WorkerStep};
 
 /// Origin of remote rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

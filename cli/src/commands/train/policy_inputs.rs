@@ -46,7 +46,8 @@ pub(super) struct PolicyInputs<'a> {
 impl<'a> PolicyInputs<'a> {
     /// Returns the inputs from `graph` for a run of `n_workers`, which asks for rows in `reach`.
     pub(super) fn new(
-        (graph, topology): (&'a Graph, &'a Topology),
+        graph: &'a Graph,
+        topology: &'a Topology,
         n_workers: u32,
         here: LocalWorkers,
         reach: Reach,

@@ -23,7 +23,6 @@ pub mod interrupt;
 mod local_parts;
 pub mod log;
 mod partitioner;
-mod policies;
 pub mod program;
 mod rows;
 mod scratch;

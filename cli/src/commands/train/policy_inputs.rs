@@ -11,7 +11,7 @@ use lodestore_graph::{NodeId, PartId, halo::Halo};
 use lodestore_store::Graph;
 
 use crate::candidates::WorkerView;
-use crate::policies::overlap_ratios;
+use crate::topology::overlap_ratios;
 
 /// Workers of the run in this process.
 #[derive(Clone, Debug)]

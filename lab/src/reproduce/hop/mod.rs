@@ -1,5 +1,5 @@
-//! `lode-lab reproduce hopgnn`: what moves between servers, counted by sampling; times and accuracies
-//! of training.
+//! `lode-lab reproduce hopgnn`: what moves between servers, counted by sampling; times and
+//! accuracies of training.
 
 mod accuracy;
 mod balance;

@@ -1,5 +1,5 @@
-//! `lode-lab reproduce sdtgnn`: partitioners, local models and their averages, memory, and epochs over
-//! links.
+//! `lode-lab reproduce sdtgnn`: partitioners, local models and their averages, memory, and epochs
+//! over links.
 
 mod charts;
 mod learning;

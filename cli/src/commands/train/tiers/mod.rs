@@ -25,12 +25,23 @@ use lodestore_trainer::config::Fetch;
 use super::policy_inputs::PolicyInputs;
 use crate::candidates::RuleReport;
 use crate::flags::parse_size;
-use crate::policies::{for_training, is_for_training};
 use crate::usage::UsageError;
 pub use report::TierReport;
 
 /// Pulls of a round of `--bypass` under `full`.
 const FULL_ROUND_PULLS: u32 = 4;
+
+/// Policies that a tier of a trainer without a schedule can follow.
+const FOR_TRAINING: [PolicyKind; 8] = [
+    PolicyKind::Lru,
+    PolicyKind::Fifo,
+    PolicyKind::Clock,
+    PolicyKind::Sieve,
+    PolicyKind::S3Fifo,
+    PolicyKind::TinyLfu,
+    PolicyKind::Degree,
+    PolicyKind::Overlap,
+];
 
 /// Flags of both tiers.
 #[derive(Args, Clone, Debug)]
@@ -194,6 +205,16 @@ fn bypass(share: Option<f64>) -> Result<Option<BypassSettings>, UsageError> {
         }
         Some(share) => Err(UsageError::new(format!("--bypass must be from 0 to 1, found {share}"))),
     }
+}
+
+/// Returns whether a trainer's tier can follow it.
+fn is_for_training(kind: PolicyKind) -> bool {
+    FOR_TRAINING.contains(&kind)
+}
+
+/// Returns the policies that a trainer's tier can follow, in words.
+fn for_training() -> String {
+    FOR_TRAINING.map(PolicyKind::name).join(", ")
 }
 
 /// Returns a tier by its two flags, `names`; none without memory.

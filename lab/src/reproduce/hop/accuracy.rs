@@ -66,8 +66,8 @@ impl AccuracyRuns<'_> {
                     let found = train(&run, console)?.report.test_accuracy;
                     found.with_context(|| {
                         format!(
-                        "{}: expected test nodes, found none; import tensor `split` with some 2, or \
-                         leave --seeds out",
+                            "{}: expected test nodes, found none; import tensor `split` with some 2, \
+                             or leave --seeds out",
                             graph.display()
                         )
                     })

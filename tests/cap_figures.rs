@@ -1,4 +1,5 @@
-//! `lode-lab reproduce capgnn`: its figures agree with each other and with what training is held to.
+//! `lode-lab reproduce capgnn`: its figures agree with each other and with what training is held
+//! to.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

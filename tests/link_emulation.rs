@@ -1,4 +1,5 @@
-//! `lode-lab shape`: rows come back as they are, at the rate and after the delay that were asked for.
+//! `lode-lab shape`: rows come back as they are, at the rate and after the delay that were asked
+//! for.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

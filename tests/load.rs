@@ -1,4 +1,5 @@
-//! `lode-lab load`: what it counts is what the servers did, and what it times is what a client waits.
+//! `lode-lab load`: what it counts is what the servers did, and what it times is what a client
+//! waits.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -7,8 +7,8 @@
 use std::sync::Mutex;
 
 use lodestore_benches::{
-    Contestant, Figures, PlainTable, Rounds, feature_graph, is_asked_for, is_smoke, random_ids,
-    row_of,
+    Contestant, Figures, Pages, PlainTable, Rounds, feature_graph, is_asked_for, is_smoke,
+    random_ids, row_of,
 };
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::plan::{DiskProfile, ReadPlan};
@@ -77,8 +77,8 @@ fn warm(
     let all: Vec<NodeId> = (0..n_nodes).map(NodeId).collect();
     let mut rows = vec![0; n_nodes as usize * row_bytes];
     store.gather("feat", &all, &mut rows).expect("all rows");
-    let plain = PlainTable::new(&rows, row_bytes, false);
-    let plain_huge = PlainTable::new(&rows, row_bytes, true);
+    let plain = PlainTable::new(&rows, row_bytes, Pages::Small);
+    let plain_huge = PlainTable::new(&rows, row_bytes, Pages::Huge);
     drop(rows);
     let works: Vec<Mutex<Work>> =
         (0..n_threads).map(|i| Work::new(n_drawn, width, batch_rows, i as u64)).collect();

@@ -10,7 +10,7 @@ use lodestore_graph::generate::{GraphRecipe, generate};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Fanout, Sampler, batch_seed};
 use lodestore_graph::topology::Topology;
-use lodestore_graph::{NodeId, PartId};
+use lodestore_graph::{NodeId, PartId, splitmix64};
 use lodestore_store::RowIdx;
 
 /// Rows batch by batch, in the order of each batch.
@@ -83,6 +83,16 @@ impl Trace {
     pub fn rows(&self, batches: Range<usize>) -> &[RowIdx] {
         &self.rows[self.bounds[batches.start]..self.bounds[batches.end]]
     }
+}
+
+/// Returns `n` node ids below `n_nodes`, drawn at random and with repetitions, the same for each
+/// seed.
+#[must_use]
+pub fn random_ids(n_nodes: u32, n: usize, seed: u64) -> Vec<u32> {
+    let id_of = |i: u64| {
+        ((u128::from(splitmix64(seed ^ splitmix64(i))) * u128::from(n_nodes)) >> 64) as u32
+    };
+    (0..n as u64).map(id_of).collect()
 }
 
 #[cfg(test)]

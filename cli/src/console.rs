@@ -10,36 +10,49 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::hints::hint;
-
 /// The error of a process that has already reported it to the first one, which prints it.
 #[derive(Debug, Error)]
 #[error("reported to the first process of the run")]
 pub struct AlreadyReported;
 
+/// Form of the answer on stdout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputFormat {
+    Text,
+    Json,
+}
+
 /// The one way to stdout and to the progress bar.
 pub struct Console {
     /// The program's name, which begins its messages of errors.
     name: &'static str,
-    json: bool,
+    format: OutputFormat,
     bar: ProgressBar,
     /// Whether the answer has been printed; with JSON it is the only object.
     has_answered: AtomicBool,
 }
 
+/// A report and how long it took.
+#[derive(Serialize)]
+pub(crate) struct TimedReport<R> {
+    #[serde(flatten)]
+    pub(crate) report: R,
+    pub(crate) seconds: f64,
+}
+
 impl Console {
     /// Makes a console of the program `name` for text or JSON. The bar shows only where stderr is a
     /// terminal.
-    pub fn new(name: &'static str, json: bool) -> Self {
+    pub fn new(name: &'static str, format: OutputFormat) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        Self { name, json, bar, has_answered: AtomicBool::new(false) }
+        Self { name, format, bar, has_answered: AtomicBool::new(false) }
     }
 
     /// Prints nothing: another process reports this one's work.
     pub fn silent() -> Self {
         Self {
             name: "",
-            json: true,
+            format: OutputFormat::Json,
             bar: ProgressBar::hidden(),
             has_answered: AtomicBool::new(false),
         }
@@ -47,20 +60,20 @@ impl Console {
 
     /// Returns whether one JSON object is wanted.
     pub fn is_json(&self) -> bool {
-        self.json
+        self.format == OutputFormat::Json
     }
 
     /// Prints the command's answer: `report` as JSON, or `text` made from it.
     pub fn report<T: Serialize>(&self, report: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
         self.bar.finish_and_clear();
         self.has_answered.store(true, Ordering::Relaxed);
-        let text = if self.json { serde_json::to_string(report)? } else { text(report) };
+        let text = if self.is_json() { serde_json::to_string(report)? } else { text(report) };
         Ok(print(&text)?)
     }
 
     /// Prints a line of text ahead of the answer; nothing when JSON is wanted.
     pub fn line(&self, text: &str) -> Result<()> {
-        if self.json {
+        if self.is_json() {
             return Ok(());
         }
         Ok(self.bar.suspend(|| print(text))?)
@@ -131,7 +144,7 @@ impl Console {
             message = format!("{message}; {hint}");
         }
         eprintln!("{}: {message}", self.name);
-        if self.json && !self.has_answered.load(Ordering::Relaxed) {
+        if self.is_json() && !self.has_answered.load(Ordering::Relaxed) {
             // A reader that closed stdout does not want it.
             let _ = print(&serde_json::json!({ "error": message }).to_string());
         }
@@ -166,9 +179,28 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
+/// Messages of the system, and the hint for each.
+const HINTS: [(&str, &str); 5] = [
+    ("No space left on device", "make room on that disk, or choose another, and try again"),
+    ("Disk quota exceeded", "make room within the quota, or choose another disk, and try again"),
+    ("Read-only file system", "mount it writable, or work on a copy of the graph"),
+    ("Permission denied", "run as the owner of the graph, or change its permissions"),
+    ("Too many open files", "raise the limit of open files (`ulimit -n`) and try again"),
+];
+
+/// Returns the hint for an error with this message, if it is one of the system's refusals.
+///
+/// By message, since RocksDB passes them on as text.
+fn hint(message: &str) -> Option<&'static str> {
+    HINTS.iter().find(|(refusal, _)| message.contains(refusal)).map(|&(_, hint)| hint)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use anyhow::anyhow;
+    use rustix::io::Errno;
 
     use super::*;
 
@@ -178,5 +210,14 @@ mod tests {
         assert_eq!(message(&error), "a.npy: cannot write: disk full");
         let error = anyhow!("disk full").context("import failed");
         assert_eq!(message(&error), "import failed: disk full");
+    }
+
+    #[test]
+    fn the_system_speaks_as_expected() {
+        let refusals = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::ACCESS, Errno::MFILE];
+        for (errno, (_, expected)) in refusals.into_iter().zip(HINTS) {
+            assert_eq!(hint(&io::Error::from(errno).to_string()), Some(expected));
+        }
+        assert_eq!(hint("damaged page 3"), None);
     }
 }

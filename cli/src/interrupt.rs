@@ -1,14 +1,18 @@
-//! Ctrl-C, and a request to end. Unfinished output goes away with the process, and a run that can
-//! end in good order is asked to.
+//! Ctrl-C, a request to end, and one to a server to stop. Unfinished output goes away with the
+//! process, and a run that can end in good order is asked to.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::{self, signal_name};
+use signal_hook::low_level::{self, pipe, signal_name};
 use thiserror::Error;
 
 /// Folders that must not outlive an interrupted process.
@@ -123,4 +127,53 @@ fn give_up(signal: i32) -> ! {
 /// Holds a list of paths, which no panic leaves half-changed.
 fn half_made() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
     HALF_MADE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Meaning of the end of stdin for a running server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndOfStdin {
+    Ignored,
+    /// The server stops.
+    Stops,
+}
+
+/// Returns the end of a pipe that becomes readable on a signal to stop, or at the end of stdin
+/// where that stops. A second signal ends the process immediately.
+///
+/// # Errors
+/// The system refuses a pipe or a handler of signals.
+pub fn stop_signal(end_of_stdin: EndOfStdin) -> Result<io::PipeReader> {
+    let (reader, writer) = io::pipe().context("cannot open a pipe")?;
+    let asked_before = Arc::new(AtomicBool::new(false));
+    let signals = [SIGINT, SIGTERM].into_iter().chain((!ignores_hangup()).then_some(SIGHUP));
+    for signal in signals {
+        // In this order: the first signal finds the flag down, and puts it up.
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked_before))?;
+        flag::register(signal, Arc::clone(&asked_before))?;
+        pipe::register(signal, writer.try_clone()?)?;
+    }
+    if end_of_stdin == EndOfStdin::Stops {
+        thread::spawn(move || {
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            // Only the main thread's wait reads it, and it is gone only when the process is.
+            let _ = io::Write::write_all(&mut &writer, b".");
+        });
+    }
+    Ok(reader)
+}
+
+/// Returns whether the parent wants this process to outlive a terminal, as `nohup` does.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & 1 << (SIGHUP - 1) != 0)
+}
+
+/// Waits until the pipe of [`stop_signal`] becomes readable.
+///
+/// # Errors
+/// The pipe cannot be read.
+pub fn wait_for_stop(mut stop: io::PipeReader) -> Result<()> {
+    io::Read::read_exact(&mut stop, &mut [0]).context("cannot wait for signals")
 }

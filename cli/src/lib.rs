@@ -10,31 +10,25 @@
 )]
 
 mod candidates;
-mod candle_env;
 pub mod child_servers;
 pub mod commands;
 #[cfg(test)]
 mod commit;
 pub mod console;
 mod edges;
-pub mod fanout;
-mod hints;
+pub mod flags;
 pub mod human;
 mod ids;
 pub mod interrupt;
 mod local_parts;
 pub mod log;
-mod nan;
 mod partitioner;
-mod policies;
 pub mod program;
 mod rows;
 mod scratch;
 pub mod security_args;
-pub mod size;
 pub mod small_file;
 mod staging;
-pub mod stop_signal;
 pub mod table;
 mod target;
 pub mod topology;

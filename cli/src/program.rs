@@ -1,15 +1,25 @@
 //! The run of a command: its log, its console, and its exit code.
 
+use std::env;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-use crate::candle_env;
-use crate::console::Console;
+use crate::console::{Console, OutputFormat};
 use crate::interrupt::Interrupted;
 use crate::log::{self, LogFormat, LogLevel};
 use crate::usage::UsageError;
+
+/// Threads of candle's own pool, its user included. Training is faster without the pool.
+///
+/// candle 0.11 spreads element-wise operations of 64 Ki elements or more over one pool for the
+/// whole process. Users of the pool take turns, and its threads spin until all are done. Workers
+/// that have the cores already wait there for each other, and for whatever else runs on the
+/// machine. A step then takes 1.5 to 4.1 times as long (`benches/notes/training-steps.md`). The
+/// pool's size is read from the environment once, and nothing else sets it.
+const VARIABLE: &str = "CANDLE_NUM_THREADS";
 
 /// A program, and how its command runs.
 pub struct Program {
@@ -28,9 +38,10 @@ impl Program {
     /// 128 + the signal that ended it.
     pub fn run(self, command: impl FnOnce(&Console) -> Result<ExitCode>) -> ExitCode {
         if self.computes {
-            candle_env::begin_without_pool();
+            begin_without_pool();
         }
-        let console = Console::new(self.name, self.json);
+        let format = if self.json { OutputFormat::Json } else { OutputFormat::Text };
+        let console = Console::new(self.name, format);
         let log = match self.starts_its_log {
             true => Ok(()),
             false => log::start(LogLevel::default(), LogFormat::default()),
@@ -54,7 +65,7 @@ impl Program {
 /// # Errors
 /// There is no `lode` beside `lode-lab`.
 pub fn lode_program() -> Result<PathBuf> {
-    let this = std::env::current_exe().context("cannot find this program's file")?;
+    let this = env::current_exe().context("cannot find this program's file")?;
     if this.file_name() != Some("lode-lab".as_ref()) {
         return Ok(this);
     }
@@ -63,4 +74,16 @@ pub fn lode_program() -> Result<PathBuf> {
         return Ok(program);
     }
     bail!("{}: no such program; build or install `lode` beside `lode-lab`", program.display())
+}
+
+/// Begins this process again with a pool of none, unless the environment says how large it is. Must
+/// be called before anything is done; continues as it is if the program's file is gone.
+fn begin_without_pool() {
+    let mut args = env::args_os();
+    if let (None, Some(name), Ok(program)) =
+        (env::var_os(VARIABLE), args.next(), env::current_exe())
+    {
+        // It returns only if it cannot.
+        let _ = Command::new(program).arg0(name).args(args).env(VARIABLE, "1").exec();
+    }
 }

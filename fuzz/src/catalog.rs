@@ -8,9 +8,9 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Unstructured};
 use lodestore_graph::NodeId;
 use lodestore_store::file_system::crash::CrashDevice;
-use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, View};
 use lodestore_store::file_system::{Access, Change, FileSystem};
 use lodestore_store::verify::verify_rows;
+use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, View};
 
 use crate::memory::bounded;
 use crate::small::{N_NODES, OUT, TENSORS};
@@ -146,11 +146,11 @@ impl Edit<'_> {
                 Change::Put(b"version".to_vec(), u32::from(version).to_le_bytes().to_vec())
             }
             Edit::Record { tensor, version, at, byte, cut } => {
-                record(before, "segment", tensor, version, (at, byte, cut))?
+                record(before, "segment", tensor, version, Mutation { at, byte, cut })?
             }
             Edit::Delta { tensor, is_prepared, version, at, byte, cut } => {
                 let kind = if is_prepared { "prepared" } else { "delta" };
-                record(before, kind, tensor, version, (at, byte, cut))?
+                record(before, kind, tensor, version, Mutation { at, byte, cut })?
             }
             Edit::Prepared(version) => {
                 Change::Put(b"prepared".to_vec(), u32::from(version).to_le_bytes().to_vec())
@@ -168,13 +168,23 @@ impl Edit<'_> {
     }
 }
 
+/// A change of a record's bytes.
+struct Mutation {
+    /// Position of the changed byte.
+    at: u8,
+    /// Bits of it that change.
+    byte: u8,
+    /// Bytes that are cut from the end.
+    cut: u8,
+}
+
 /// Returns the first record of a kind and a tensor, changed in a place and cut, at a version.
 fn record(
     before: &[(Vec<u8>, Vec<u8>)],
     kind: &str,
     tensor: bool,
     version: u8,
-    (at, byte, cut): (u8, u8, u8),
+    Mutation { at, byte, cut }: Mutation,
 ) -> Option<Change> {
     let prefix = format!("{kind}/{}/", TENSORS[usize::from(tensor)].name).into_bytes();
     let (_, record) = before.iter().find(|(key, _)| key.starts_with(&prefix))?;

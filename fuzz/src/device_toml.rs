@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use lodestore_store::file_system::crash::CrashDevice;
 use lodestore_store::file_system::FileSystem;
+use lodestore_store::file_system::crash::CrashDevice;
 use lodestore_store::plan::DiskProfile;
 use lodestore_store::probe::{DEVICE_FILE, StoredProfile};
 

@@ -6,8 +6,8 @@ use lodestore_graph::edges::{
     EdgeParser, EdgeStream, EdgeTextError, ExtraColumns, TextEdges, parse_edges,
 };
 
+use crate::input_file::Scratch;
 use crate::memory::bounded;
-use crate::scratch::Scratch;
 
 /// Longer compressed texts are not unpacked: they may be some thousand times as long.
 const MAX_COMPRESSED_BYTES: usize = 512;

@@ -1,8 +1,8 @@
 //! `graph.toml`: whatever the text, it is refused or describes a graph that is written the same.
 
 use lodestore_store::limits::MAX_TENSORS;
-use lodestore_store::{Dtype, TensorSpec};
 use lodestore_store::meta::GraphMeta;
+use lodestore_store::{Dtype, TensorSpec};
 
 use crate::memory::bounded;
 

@@ -4,22 +4,22 @@ use std::path::Path;
 
 use arbitrary::{Arbitrary, Unstructured};
 use lodestore_graph::PartId;
-use lodestore_store::file_system::crash::CrashDevice;
-use lodestore_store::{Dtype, RowIdx, TensorSpec};
 use lodestore_store::codec::SegmentCodec;
 use lodestore_store::file_system::FileSystem;
+use lodestore_store::file_system::crash::CrashDevice;
 use lodestore_store::plan::{DiskProfile, ReadPlan};
 use lodestore_store::reader::{MemoryReader, RowReader};
 use lodestore_store::segment::{Segment, SegmentIdentity, SegmentWriter};
+use lodestore_store::{Dtype, RowIdx, TensorSpec};
 use uuid::Uuid;
 
+use crate::input_file::{PAGE, put_u32};
 use crate::memory::bounded;
-use crate::seal::{PAGE, put_u32};
 use crate::segment::{reseal, stored_row};
 
 /// A segment's shape and what its groups hold.
 #[derive(Arbitrary, Debug)]
-struct Input<'a> {
+struct GroupInput<'a> {
     row_bytes: u16,
     n_rows: u8,
     group_rows: u8,
@@ -36,7 +36,7 @@ enum Group<'a> {
 
 /// Opens the segment and reads each row, alone and with its neighbours.
 pub fn run(data: &[u8]) {
-    let Ok(input) = Input::arbitrary(&mut Unstructured::new(data)) else { return };
+    let Ok(input) = GroupInput::arbitrary(&mut Unstructured::new(data)) else { return };
     let (identity, codec) = input.identity();
     let file = input.file(&identity, codec);
     let (device, path) = (CrashDevice::new(0), Path::new("feat.v1.seg"));
@@ -61,7 +61,7 @@ pub fn run(data: &[u8]) {
     reader.execute(&plan, &mut rows).expect("rows that can be read alone can be read together");
 }
 
-impl Input<'_> {
+impl GroupInput<'_> {
     fn identity(&self) -> (SegmentIdentity, SegmentCodec) {
         let width = u32::from(self.row_bytes % 700) + 1;
         let identity = SegmentIdentity {
@@ -109,7 +109,7 @@ impl Input<'_> {
     }
 }
 
-impl Input<'_> {
+impl GroupInput<'_> {
     /// Returns what the file holds of a group of `raw_bytes`: at least a byte, and no more than
     /// those.
     fn stored(&self, group: u32, raw_bytes: usize) -> Vec<u8> {

@@ -8,16 +8,14 @@ pub mod device_toml;
 pub mod edges;
 pub mod graph_toml;
 pub mod groups;
+mod input_file;
 mod memory;
 pub mod npy;
 pub mod npz;
 pub mod records;
 pub mod requests;
 pub mod schedule;
-mod scratch;
-mod seal;
 pub mod segment;
-mod sparse;
 pub mod stateful;
 pub mod topology;
 

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use lodestore_graph::npy::{NpyArray, NpyHeader};
 use lodestore_store::source::{NpySource, TensorSource};
 
+use crate::input_file::Scratch;
 use crate::memory::bounded;
-use crate::scratch::Scratch;
 
 thread_local! {
     static FILE: RefCell<Scratch> = RefCell::new(Scratch::new());

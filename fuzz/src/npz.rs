@@ -9,9 +9,9 @@ use lodestore_store::source::{NpzCsrSource, TensorSource};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
+use crate::input_file::Scratch;
 use crate::memory::bounded;
 use crate::npy::npy;
-use crate::scratch::Scratch;
 
 /// Wider rows than this are not copied.
 const MAX_ROW_BYTES: u64 = 1 << 16;

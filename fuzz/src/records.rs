@@ -14,7 +14,7 @@ const MAGIC: u64 = 0x1234_5678_9abc_def0;
 
 /// Records, and the way to read them.
 #[derive(Arbitrary, Debug)]
-struct Input<'a> {
+struct RecordInput<'a> {
     kind: Kind,
     batch_ids: u16,
     limit: Option<u16>,
@@ -35,7 +35,7 @@ enum Kind {
 }
 
 pub fn run(data: &[u8]) {
-    let Ok(input) = Input::arbitrary(&mut Unstructured::new(data)) else { return };
+    let Ok(input) = RecordInput::arbitrary(&mut Unstructured::new(data)) else { return };
     let (format, bytes) = match input.kind {
         Kind::OracleGeneral => (RecordFormat::OracleGeneral, input.records.to_vec()),
         Kind::Lcs => (RecordFormat::Lcs, input.records.to_vec()),
@@ -107,7 +107,8 @@ fn header(version: u8, first: u64, last: u64) -> Vec<u8> {
     header
 }
 
-/// Returns a few records of each format; the layout is that of [`Input`] as `arbitrary` reads it.
+/// Returns a few records of each format; the layout is that of [`RecordInput`] as `arbitrary`
+/// reads it.
 pub fn seeds() -> Vec<Vec<u8>> {
     let records: Vec<u8> = (0..240).map(|at| if at % 24 == 4 { at / 48 } else { 0 }).collect();
     // The kind, as a share of 2³²; the batch; no limit.

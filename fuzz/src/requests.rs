@@ -4,18 +4,20 @@
 use std::time::Duration;
 
 use lodestore_schema::limits::PREFIX_BYTES;
-use lodestore_schema::{Failure, FailureCode, Prefix, Reply, Request, RequestBody, Token, Versions};
 use lodestore_schema::reply::{Copied, Description, Followed, PartState, Role, TensorDescription};
 use lodestore_schema::request::{CommitStep, CopyStep, FollowStep, PullKind, Push};
 use lodestore_schema::stats::{ServerStats, ShardStats};
 use lodestore_schema::versions::PartVersion;
+use lodestore_schema::{
+    Failure, FailureCode, Prefix, Reply, Request, RequestBody, Token, Versions,
+};
 
+use crate::input_file::{expand, squeeze};
 use crate::memory::bounded;
-use crate::sparse;
 
-/// Decodes a frame without its body, as it is spelt by [`sparse`].
+/// Decodes a frame without its body, as it is spelt by [`squeeze`].
 pub fn run(data: &[u8]) {
-    let frame = sparse::expand(data);
+    let frame = expand(data);
     let Some((prefix, head)) = frame.split_first_chunk::<PREFIX_BYTES>() else { return };
     for found in [Prefix::of_request(*prefix), Prefix::of_reply(*prefix)].into_iter().flatten() {
         assert_eq!(found.to_bytes(), *prefix);
@@ -34,7 +36,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let frame = |append: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = Vec::new();
         append(&mut bytes);
-        sparse::squeeze(&bytes)
+        squeeze(&bytes)
     };
     let requests = requests();
     let replies = replies();

@@ -9,11 +9,11 @@ use lodestore_graph::schedule::{Schedule, ScheduleSpec, write_schedule};
 use lodestore_graph::topology::{Topology, write_topologies};
 use lodestore_graph::{NodeId, PartId};
 
+use crate::input_file::{
+    PAGE, Scratch, crc_from, expand, put_u32, seal_page, squeeze, u32_at, u64_at,
+};
 use crate::memory::bounded;
 use crate::npy::npy;
-use crate::scratch::Scratch;
-use crate::seal::{PAGE, crc_from, put_u32, seal_page, u32_at, u64_at};
-use crate::sparse::{expand, squeeze};
 
 const FRAME: usize = 24;
 const FOOTER: usize = 80;

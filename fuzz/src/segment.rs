@@ -4,19 +4,18 @@
 use std::path::Path;
 
 use lodestore_graph::PartId;
-use lodestore_store::file_system::crash::CrashDevice;
-use lodestore_store::{Dtype, RowIdx, TensorSpec};
 use lodestore_store::codec::SegmentCodec;
 use lodestore_store::file_system::FileSystem;
+use lodestore_store::file_system::crash::CrashDevice;
 use lodestore_store::layout::SegmentLayout;
 use lodestore_store::plan::{DiskProfile, ReadPlan};
 use lodestore_store::reader::{MemoryReader, RowReader};
 use lodestore_store::segment::{Segment, SegmentIdentity, SegmentWriter};
+use lodestore_store::{Dtype, RowIdx, TensorSpec};
 use uuid::Uuid;
 
+use crate::input_file::{PAGE, crc_from, expand, put_u32, seal_page, squeeze, u32_at, u64_at};
 use crate::memory::bounded;
-use crate::seal::{PAGE, crc_from, put_u32, seal_page, u32_at, u64_at};
-use crate::sparse::{expand, squeeze};
 
 /// Opens a segment, and compares its rows with the file. The first byte says which checksums are
 /// made right, the second which segment is expected. The rest spells the file.

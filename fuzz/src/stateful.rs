@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lodestore_store::file_system::crash::{CrashDevice, Fault, Plan};
 use lodestore_store::file_system::FileSystem;
+use lodestore_store::file_system::crash::{CrashDevice, Fault, Plan};
 use lodestore_store::update::Folding;
 use rustix::io::Errno;
 

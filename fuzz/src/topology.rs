@@ -6,10 +6,9 @@ use lodestore_graph::sampler::{Fanout, Sampler};
 use lodestore_graph::topology::{Topology, TopologyOptions, write_topologies_with};
 use lodestore_graph::{NodeId, PartitionBook};
 
+use crate::input_file::{PAGE, expand, put_u32, seal_page, squeeze, u32_at, u64_at};
 use crate::memory::bounded;
 use crate::npy::npy;
-use crate::seal::{PAGE, put_u32, seal_page, u32_at, u64_at};
-use crate::sparse::{expand, squeeze};
 
 /// Nodes whose lists are looked at; the others are of the same kind.
 const MAX_NODES: u32 = 2000;

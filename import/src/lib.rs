@@ -19,7 +19,6 @@ pub mod add;
 mod config;
 mod error;
 mod input;
-mod leftovers;
 pub mod memory;
 mod observer;
 pub mod order;

@@ -70,16 +70,23 @@ pub struct PartReport {
     pub bytes: u64,
 }
 
+/// Results of the stages of an import.
+pub(crate) struct StageReports<'a> {
+    pub(crate) partitioning: &'a PartitionReport,
+    pub(crate) edges: &'a TopologySummary,
+    pub(crate) rules: &'a EdgeRules,
+    /// Nodes in the halo of each partition.
+    pub(crate) halos: &'a [u64],
+    pub(crate) rows: OrderReport,
+}
+
 impl ImportReport {
     pub(crate) fn new(
         graph: &Graph,
-        partitioning: &PartitionReport,
-        edges: &TopologySummary,
-        rules: &EdgeRules,
-        halos: &[u64],
-        rows: OrderReport,
+        stages: StageReports<'_>,
         start: Instant,
     ) -> Result<Self, Error> {
+        let StageReports { partitioning, edges, rules, halos, rows } = stages;
         let summary = inspect(graph)?;
         let drops = [rules.self_loops, rules.duplicates].map(|policy| policy == EdgePolicy::Drop);
         let [self_loops_dropped, duplicates_dropped] = drops;

@@ -1,6 +1,6 @@
 //! The stages of an import.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use lodestore_graph::halo::write_halos;
@@ -14,11 +14,10 @@ use lodestore_store::reader::available_memory_bytes;
 use crate::config::ImportConfig;
 use crate::error::Error;
 use crate::input::{Input, Weights};
-use crate::leftovers;
 use crate::memory::bound_memory;
 use crate::observer::Observer;
 use crate::order::Ordering;
-use crate::report::ImportReport;
+use crate::report::{ImportReport, StageReports};
 
 /// Imports a graph: edges → partitions → row order → topology and halos → tensors → one rename.
 ///
@@ -29,7 +28,7 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     begin(observer, "edges")?;
     let mut input = Input::open(config)?;
     let partition_config = bound_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;
-    leftovers::warnings(&config.out).iter().for_each(|warning| observer.warn(warning));
+    leftover_warnings(&config.out).iter().for_each(|warning| observer.warn(warning));
     let most = config.max_served_row_bytes.unwrap_or(u64::MAX);
     let mut not_served = Vec::new();
     for (name, found) in input.long_rows(config) {
@@ -87,8 +86,14 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     begin(observer, "sync")?;
     let n_edges = written.n_edges_directed;
     let graph = importer.commit(external_of, book, n_edges, undirected)?;
-    let (partitioned, rules) = (&partitioning.report, &config.rules);
-    let report = ImportReport::new(&graph, partitioned, &written, rules, &halos, order, start)?;
+    let stages = StageReports {
+        partitioning: &partitioning.report,
+        edges: &written,
+        rules: &config.rules,
+        halos: &halos,
+        rows: order,
+    };
+    let report = ImportReport::new(&graph, stages, start)?;
     Ok(ImportReport { not_served, ..report })
 }
 
@@ -99,4 +104,47 @@ fn begin(observer: &mut dyn Observer, stage: &str) -> Result<(), Error> {
     }
     observer.stage(stage);
     Ok(())
+}
+
+/// Returns a warning for each folder beside `out` of an import to it that has not ended. They are
+/// not removed: one may belong to an import that still runs.
+fn leftover_warnings(out: &Path) -> Vec<String> {
+    let warning = |name: String| {
+        format!(
+            "{} is of an import that was killed, unless it still runs; it can be deleted",
+            out.with_file_name(name).display()
+        )
+    };
+    leftover_names(out).into_iter().map(warning).collect()
+}
+
+/// Returns the names of folders that killed imports to `out` have left behind, sorted.
+fn leftover_names(out: &Path) -> Vec<String> {
+    let parent = match out.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let prefix = format!("{}.importing-", out.file_name().unwrap_or_default().display());
+    // A folder that cannot be listed has its own error when the import begins.
+    let entries = parent.read_dir().into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with(&prefix)).collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_folders_of_the_same_graph_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["g.importing-1", "g.importing-0", "gg.importing-2", "g", "g.importing"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        assert_eq!(leftover_names(&dir.path().join("g")), ["g.importing-0", "g.importing-1"]);
+        assert!(leftover_names(&dir.path().join("none/g")).is_empty());
+        assert!(leftover_names(Path::new("/")).is_empty());
+    }
 }

@@ -1,5 +1,5 @@
-//! `lode-lab`: experiments beside the store. Figures of the papers, load on servers, traces of known
-//! patterns, emulated links, and profiles of devices.
+//! `lode-lab`: experiments beside the store. Figures of the papers, load on servers, traces of
+//! known patterns, emulated links, and profiles of devices.
 //!
 //! It knows the commands of `lode` and runs servers by them. Nothing depends on it.
 

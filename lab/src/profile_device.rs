@@ -9,8 +9,8 @@ use lodestore_store::reader::available_memory_bytes;
 use lodestore_trainer::profile::profile_device;
 
 use lode_cli::console::Console;
+use lode_cli::flags::parse_size;
 use lode_cli::human;
-use lode_cli::size::parse_size;
 
 /// Measure the device that trains, for `lode rapa`: copies, sparse and dense products.
 #[derive(Args)]

@@ -9,8 +9,8 @@ use serde::Serialize;
 use crate::link_emulation::{Front, LinkSpec, ShapedServer, parse_delay, parse_rate};
 use lode_cli::console::Console;
 use lode_cli::human;
+use lode_cli::interrupt::{EndOfStdin, stop_signal, wait_for_stop};
 use lode_cli::security_args::SecurityArgs;
-use lode_cli::stop_signal::{stop_signal, wait_for_stop};
 
 /// Put a link that behaves like a network before a server: a rate and a delay in each direction.
 #[derive(Args)]
@@ -54,7 +54,9 @@ struct ShapeReport {
 impl ShapeArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         // Before the first thread starts: a signal must find its handler from now on.
-        let stop = stop_signal(self.exit_with_stdin)?;
+        let end_of_stdin =
+            if self.exit_with_stdin { EndOfStdin::Stops } else { EndOfStdin::Ignored };
+        let stop = stop_signal(end_of_stdin)?;
         let spec = LinkSpec { rate_bits: self.rate, delay: self.delay };
         let shaped = ShapedServer::start(&self.address, self.security.read()?, &self.at, spec)?;
         let report = ShapeReport {

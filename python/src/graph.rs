@@ -11,7 +11,6 @@ use lodestore_graph::NodeId;
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::ScheduleSpec;
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
-use lodestore_store::reader::available_memory_bytes;
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -28,7 +27,7 @@ use crate::ids::{external_ids, node_ids};
 use crate::open_graph::{Backend, OpenGraph, nodes_of_split};
 use crate::opening::pickled;
 use crate::put::put;
-use crate::queue::{Queue, QueueSettings, submit};
+use crate::queue::{Queue, QueueSettings, quarter_of_free_memory, submit};
 use crate::sampler::Sampler;
 use crate::schedule::Schedule;
 use crate::signals;
@@ -36,9 +35,6 @@ use crate::spec::{Folder, Spec};
 use crate::tensor::Tensor;
 use crate::volatile::Volatile;
 use crate::writer::TensorWriter;
-
-/// Free memory that is assumed where the system does not report it.
-const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
 
 /// A graph: rows of its tensors by node id, from its files or from servers.
 ///
@@ -66,6 +62,20 @@ impl Graph {
     /// Returns the open graph of this process.
     pub(crate) fn opened(&self, py: Python<'_>) -> Result<Arc<OpenGraph>, Error> {
         self.handle.opened(py)
+    }
+
+    /// Reloads the list of tensors.
+    pub(crate) fn refresh(
+        &self,
+        py: Python<'_>,
+        graph: &lodestore_store::Graph,
+    ) -> Result<(), Error> {
+        let opened = self.opened(py)?;
+        if let Backend::Files(files) = opened.backend() {
+            let live = Arc::clone(&files.live);
+            self.handle.replace(OpenGraph::of_files(live, None, &graph.meta().tensors)?);
+        }
+        Ok(())
     }
 
     fn check_writable(&self, what: &str) -> Result<(), Error> {
@@ -479,26 +489,5 @@ impl Graph {
             Ok(opened) => opened.described(&name, is_writer),
             Err(error) => format!("Graph('{name}', {error})"),
         }
-    }
-}
-
-/// Returns the default bound of memory, in bytes.
-pub(crate) fn quarter_of_free_memory() -> u64 {
-    available_memory_bytes().unwrap_or(DEFAULT_MEMORY_BYTES) / 4
-}
-
-impl Graph {
-    /// Reloads the list of tensors.
-    pub(crate) fn refresh(
-        &self,
-        py: Python<'_>,
-        graph: &lodestore_store::Graph,
-    ) -> Result<(), Error> {
-        let opened = self.opened(py)?;
-        if let Backend::Files(files) = opened.backend() {
-            let live = Arc::clone(&files.live);
-            self.handle.replace(OpenGraph::of_files(live, None, &graph.meta().tensors)?);
-        }
-        Ok(())
     }
 }

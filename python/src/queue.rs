@@ -6,6 +6,7 @@ use lodestore_client::gather_queue::QueueBounds;
 use lodestore_client::source::tiered::TieredTensors;
 use lodestore_client::{GatherQueue, RowSource};
 use lodestore_graph::fork::PerProcess;
+use lodestore_store::reader::available_memory_bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -17,6 +18,9 @@ use crate::graph::Graph;
 use crate::ids::node_ids;
 use crate::open_graph::{Backend, OpenGraph};
 use crate::signals::PAUSE;
+
+/// Free memory that is assumed where the system does not report it.
+const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
 
 /// A queue of gathers with bounds of its own, and memory for rows that come again.
 ///
@@ -229,4 +233,9 @@ pub(crate) fn submit<'py>(
 /// Locks a mutex whose value is replaced in one step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the default bound of memory, in bytes.
+pub(crate) fn quarter_of_free_memory() -> u64 {
+    available_memory_bytes().unwrap_or(DEFAULT_MEMORY_BYTES) / 4
 }

@@ -24,9 +24,9 @@ use pyo3::types::PyTuple;
 use crate::arrays::{RowArray, RowLayout, named, read_rows, with_element};
 use crate::error::Error;
 use crate::gather::deliver;
-use crate::graph::quarter_of_free_memory;
 use crate::ids::node_ids;
 use crate::open_graph::{Backend, OpenGraph};
+use crate::queue::quarter_of_free_memory;
 use crate::signals::{self, PAUSE};
 
 /// Longest wait of one request to servers.

@@ -3,11 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bottleneck::StepShares;
-use crate::checkpoint::place::Place;
 use crate::collective::Traffic;
 use crate::config::{FullConfig, HopConfig, HotPolicy, Roots, SdtConfig, Strategy};
 use crate::options::{Metric, ModelKind};
-use crate::step::WorkerStep;
+use crate::step::{Place, WorkerStep};
 
 /// Origin of remote rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -109,8 +108,8 @@ pub struct TrainReport {
     /// Batches to be prepared ahead, before the memory budget.
     pub window_asked: u64,
     /// 2·n_hot·d + (Q + 2)·m_max·d, for each worker: RapidGNN's bound (section 3), and the batches
-    /// that it does not count ([`lodestore_client::budget::RowBudget`]). Absent where batches are not known
-    /// ahead, and so nothing bounds them.
+    /// that it does not count ([`lodestore_client::budget::RowBudget`]). Absent where batches are
+    /// not known ahead, and so nothing bounds them.
     pub memory_bound_bytes: Option<u64>,
     /// Most bytes that one worker really had: batches, with memory that waits for the next, and
     /// rows of hot sets or of the oracle's tier. Ids and lists do not count, as in the bound. Under

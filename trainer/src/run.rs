@@ -5,7 +5,6 @@ use std::{mem::take, ops::ControlFlow, thread::Scope, time::Instant};
 use lodestore_graph::peak_rss_bytes;
 
 use crate::best_model::BestModel;
-use crate::checkpoint::place::Place;
 use crate::checkpoint::{Checkpoint, Checkpoints, Folder, Identity};
 use crate::collective::Traffic;
 use crate::config::{Due, Merge, Mode, Strategy, TrainConfig};
@@ -19,8 +18,9 @@ use crate::replica::{Replica, ReplicaState};
 use crate::report::Progress;
 use crate::report::TrainReport;
 use crate::setup::Setup;
-use crate::step::{HopTraffic, RowsBySource, StepSeconds, WorkerStep, word_of};
+use crate::step::{HopTraffic, Place, RowsBySource, StepSeconds, WorkerStep, word_of};
 use crate::step_outcome::{MemberStats, StepOutcome, TeamStep};
+use crate::strategy::full::FullTeam;
 use crate::strategy::hop;
 use crate::strategy::sdt::LocalModels;
 use crate::workers::{Team, Teams};
@@ -161,7 +161,8 @@ impl<'a> Run<'a> {
     /// checkpoint. Ends after the step or the epoch at which `progress` breaks.
     pub(crate) fn finish_epoch(
         &mut self,
-        (teams, group): (&mut Teams<'_>, &mut ProcessGroup<'_>),
+        teams: &mut Teams<'_>,
+        group: &mut ProcessGroup<'_>,
         evaluator: &Evaluator<'_>,
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
@@ -362,7 +363,7 @@ impl Run<'_> {
             return Ok(goes_on.then_some(Teams::Partitions(team)));
         }
         if setup.config.strategy == Strategy::Full {
-            let mut team = Box::new(setup.full_team(group)?);
+            let mut team = Box::new(FullTeam::new(setup, group)?);
             let goes_on = self.recall_rows(&mut team, group)?;
             return Ok(goes_on.then_some(Teams::Full(team)));
         }

@@ -5,9 +5,8 @@ use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::{BatchReadiness, PrefetchStats};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::checkpoint::place::Place;
 use crate::error::TrainError;
-use crate::step::StepSeconds;
+use crate::step::{Place, StepSeconds};
 
 /// Elements that are checked together.
 const ELEMENTS_PER_CHECK: usize = 1 << 12;

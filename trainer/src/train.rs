@@ -103,7 +103,7 @@ fn run_all(
         };
         run.record.setup_seconds = start.elapsed().as_secs_f64();
         while !run.is_over() && !run.is_interrupted {
-            run.finish_epoch((&mut teams, group), &evaluator, progress)?;
+            run.finish_epoch(&mut teams, group, &evaluator, progress)?;
         }
         run.save_model(&setup, group);
         let stats = teams.stats(config.epochs).to_vec();

@@ -13,7 +13,6 @@ use lodestore_client::prefetch::{BatchReadiness, BatchRows, PrefetchStats, Prepa
 use lodestore_client::{BatchLoader, Prefetcher};
 use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topology};
 
-use crate::checkpoint::place::Place;
 use crate::config::{Due, TrainConfig};
 use crate::conv::Input;
 use crate::error::TrainError;
@@ -24,7 +23,7 @@ use crate::matrix::sparse::SparseRows;
 use crate::matrix::workspace::Workspace;
 use crate::model::{Hops, Model};
 use crate::replay::Replay;
-use crate::step::StepSeconds;
+use crate::step::{Place, StepSeconds};
 use crate::step_outcome::StepOutcome;
 use crate::strategy::hop::{Iteration, Micrograph, MicrographRows, Micrographs};
 
@@ -61,7 +60,7 @@ pub(crate) enum Batches<'run> {
 }
 
 /// The rows of a batch as bytes.
-enum Rows {
+enum BatchBytes {
     Batch(BatchRows),
     Micrograph(MicrographRows),
 }
@@ -71,6 +70,15 @@ pub(crate) enum StepRows<R> {
     Bytes(R),
     /// Those of which bytes were never together.
     Sparse(SparseRows),
+}
+
+/// A batch with its rows.
+pub(crate) struct StepInput<R> {
+    pub(crate) batch: Batch,
+    pub(crate) rows: StepRows<R>,
+    pub(crate) place: Place,
+    /// Seed of the batch.
+    pub(crate) seed: u64,
 }
 
 /// Batch that a worker trains on next.
@@ -105,7 +113,8 @@ impl Worker<'_> {
         let form = self.replay.is_none().then_some(&self.learner.features);
         let (batch, rows, mut outcome) = self.batches.next(order, seed, form)?;
         if batch.n_roots > 0 {
-            self.train_on(order, seed, (batch, rows), &mut outcome)?;
+            let place = Place { epoch: order.epoch, step: order.batch };
+            self.train_on(StepInput { batch, rows, place, seed }, &mut outcome)?;
         }
         self.learner.workspace.end_step();
         let has_test = !self.learner.labels.test.is_empty();
@@ -120,38 +129,35 @@ impl Worker<'_> {
     /// Computes the gradient of a batch with roots.
     fn train_on(
         &mut self,
-        order: &StepOrder,
-        seed: u64,
-        (batch, rows): (Batch, StepRows<Rows>),
+        input: StepInput<BatchBytes>,
         outcome: &mut StepOutcome,
     ) -> Result<(), TrainError> {
         let start = Instant::now();
+        let batch = &input.batch;
         (outcome.n_roots, outcome.n_nodes) = (batch.n_roots as u64, batch.nodes.len() as u64);
-        if let (Some(replay), StepRows::Bytes(rows)) = (self.replay, &rows) {
+        if let (Some(replay), StepRows::Bytes(rows)) = (self.replay, &input.rows) {
             let zeros = |parameter: &Var| vec![0.0; parameter.elem_count()];
             outcome.gradients = self.learner.model.parameters().iter().map(zeros).collect();
-            outcome.loss = replay.step(order.batch, outcome.n_roots, rows.as_ref(), start);
+            outcome.loss = replay.step(input.place.step, outcome.n_roots, rows.as_ref(), start);
             outcome.seconds.compute = start.elapsed().as_secs_f64();
             return Ok(());
         }
-        let place = Place { epoch: order.epoch, step: order.batch };
         let degree = |node| self.topology.in_degree(node);
-        self.learner.learn((batch, rows), &degree, (place, seed), outcome)?;
+        self.learner.learn(input, &degree, outcome)?;
         outcome.seconds.compute = start.elapsed().as_secs_f64();
         Ok(())
     }
 }
 
 impl Learner<'_> {
-    /// Computes the gradient of a batch with roots, in the step at `place`; `degree` returns
-    /// in-degrees in the whole graph, and `seed` is the batch's.
+    /// Computes the gradient of a batch with roots; `degree` returns in-degrees in the whole graph.
     pub(crate) fn learn(
         &mut self,
-        (batch, rows): (Batch, StepRows<impl AsRef<[u8]>>),
+        input: StepInput<impl AsRef<[u8]>>,
         degree: &dyn Fn(NodeId) -> u32,
-        (place, seed): (Place, u64),
         outcome: &mut StepOutcome,
     ) -> Result<(), TrainError> {
+        let StepInput { batch, rows, place, seed } = input;
         let targets = self.labels.targets_of(batch.roots());
         let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
         let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree };
@@ -206,7 +212,7 @@ impl Batches<'_> {
         order: &StepOrder,
         seed: u64,
         form: Option<&FeatureRows>,
-    ) -> Result<(Batch, StepRows<Rows>, StepOutcome), TrainError> {
+    ) -> Result<(Batch, StepRows<BatchBytes>, StepOutcome), TrainError> {
         let (batch, rows, load, met, [sample, wait]) = match self {
             Self::Window(prefetcher) => {
                 let mut sparse = None;
@@ -224,7 +230,7 @@ impl Batches<'_> {
                     prepared;
                 let rows = match sparse {
                     Some(rows) => StepRows::Sparse(rows),
-                    None => StepRows::Bytes(Rows::Batch(rows)),
+                    None => StepRows::Bytes(BatchBytes::Batch(rows)),
                 };
                 (batch, rows, load, met, [sample_seconds, wait_seconds])
             }
@@ -234,7 +240,7 @@ impl Batches<'_> {
                 };
                 let Micrograph { batch, rows, load, seconds } =
                     micrographs.next(iteration, *at, seed)?;
-                let rows = StepRows::Bytes(Rows::Micrograph(rows));
+                let rows = StepRows::Bytes(BatchBytes::Micrograph(rows));
                 (batch, rows, load, BatchReadiness::DefaultPath, seconds)
             }
         };
@@ -257,7 +263,7 @@ impl Batches<'_> {
     }
 }
 
-impl AsRef<[u8]> for Rows {
+impl AsRef<[u8]> for BatchBytes {
     fn as_ref(&self) -> &[u8] {
         match self {
             Self::Batch(rows) => rows.bytes(),

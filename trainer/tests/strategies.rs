@@ -2,7 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "strategies/memory.rs"]
+mod memory;
 mod planted;
+#[path = "strategies/schedules.rs"]
+mod schedules;
 
 use std::{
     ffi::OsStr,
@@ -388,130 +392,6 @@ fn the_number_of_sources_must_be_that_of_workers() {
     assert!(error.contains("`workers` must be at least 1"), "{error}");
 }
 
-#[test]
-fn a_memory_budget_shrinks_window_and_hot_sets() {
-    let dir = tempfile::tempdir().unwrap();
-    let graph = planted(2);
-    let wide = config(Strategy::Rapid, 2, dir.path());
-    let wide = TrainConfig { hot_policy: HotPolicy::Frequency, ..wide };
-    let expected = run(&graph, &wide).unwrap();
-    let bound = expected.memory_bound_bytes.unwrap();
-    // Two sets of 60 rows, of the window's 2 batches 4.
-    let batch = (bound - 2 * 60 * ROW_BYTES) / 4;
-    for budget in [bound - 1, 3 * batch + 7 * ROW_BYTES, 3 * batch - 1, batch] {
-        let tight = TrainConfig { memory_budget_bytes: Some(budget), ..wide.clone() };
-        let found = run(&graph, &tight).unwrap();
-        assert!((found.n_hot, found.window) < (expected.n_hot, expected.window));
-        assert!(found.memory_bound_bytes <= Some(budget));
-        assert!(found.memory_measured_bytes <= budget);
-        assert_eq!(losses(&found.step_losses), losses(&expected.step_losses));
-        let oracle = TrainConfig { hot_policy: HotPolicy::Oracle, ..tight };
-        let oracle = run(&graph, &oracle).unwrap();
-        assert!(oracle.memory_measured_bytes <= budget);
-        assert_eq!(losses(&oracle.step_losses), losses(&expected.step_losses));
-        no_more_than(&oracle, &found);
-    }
-    let least = TrainConfig { memory_budget_bytes: Some(batch - 1), ..wide };
-    match run(&graph, &least).unwrap_err() {
-        TrainError::Memory { found, least, .. } => assert_eq!((found, least), (batch - 1, batch)),
-        error => panic!("{error}"),
-    }
-}
-
-/// Batches of one length never move, so that every place that rows were put into is memory to the
-/// end.
-#[test]
-fn measured_memory_is_that_which_rows_were_put_into() {
-    let dir = tempfile::tempdir().unwrap();
-    let graph = complete(2);
-    let n_nodes = u64::from(graph.book.n_nodes());
-    for (n_hot, window, hot_policy) in [
-        (0, 0, HotPolicy::Oracle),
-        (0, 1, HotPolicy::Frequency),
-        (0, 4, HotPolicy::Oracle),
-        (1000, 2, HotPolicy::Frequency),
-        (1000, 2, HotPolicy::Oracle),
-    ] {
-        let rapid = config(Strategy::Rapid, 2, dir.path());
-        let rapid = TrainConfig { n_hot, window, hot_policy, batch_size: 4, ..rapid };
-        let rapid = TrainConfig {
-            fanouts: vec![Fanout::All],
-            together: Some(1),
-            evaluate_every: 0,
-            ..rapid
-        };
-        let noting = || Noting { rows: Arc::clone(&graph.rows), memory: Mutex::default() };
-        let (local, other): (Arc<Noting>, Arc<Noting>) = (Arc::new(noting()), Arc::new(noting()));
-        let remote = Arc::clone(&other) as Arc<dyn RowSource>;
-        let found = run_from(&graph, &rapid, &(Arc::clone(&local) as _), &remote).unwrap();
-        // Each worker owns half of the nodes; keeps all others twice, or once under the oracle.
-        let kept = match (n_hot, hot_policy) {
-            (0, _) => 0,
-            (_, HotPolicy::Frequency) => n_nodes * ROW_BYTES,
-            (_, HotPolicy::Oracle) => n_nodes / 2 * ROW_BYTES,
-        };
-        // The evaluation, at the end, has memory of its own, larger than any batch's.
-        let memory = local.memory.lock().unwrap();
-        let of_batches: Vec<u64> = memory.values().map(|&n| n as u64).collect();
-        let batch = n_nodes * ROW_BYTES;
-        let n_found = of_batches.iter().filter(|&&n| n == batch).count() as u64;
-        let measured = found.memory_measured_bytes.checked_sub(kept).expect("less than is kept");
-        let what = format!("{hot_policy:?}, {n_hot}, {window}: {of_batches:?}, {measured}");
-        assert_eq!(measured % batch, 0, "{what}");
-        // The bytes of the worker that had most, of two.
-        assert!(measured >= batch && 2 * measured >= n_found * batch, "{what}");
-        assert!(measured <= n_found * batch, "{what}");
-        let (all, bound) = (found.memory_measured_bytes, found.memory_bound_bytes.unwrap());
-        assert!(all <= bound, "{what}: {all} of {bound}");
-        let n_batches = if window == 0 { 1 } else { window as u64 + 2 };
-        let n_hot = if n_hot == 0 { 0 } else { n_nodes / 2 };
-        let n_hot = if hot_policy == HotPolicy::Oracle { n_hot.div_ceil(2) } else { n_hot };
-        assert_eq!(bound, 2 * n_hot * ROW_BYTES + n_batches * batch, "{what}");
-    }
-}
-
-#[test]
-fn memory_of_a_buffer_is_measured_and_a_source_without_one_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let graph = planted(2);
-    let massive = config(Strategy::Massive, 2, dir.path());
-    let found = run(&graph, &massive).unwrap();
-    assert_eq!(found.memory_bound_bytes, None, "batches are not known ahead");
-    // Scores of 24 bytes a node alone, and a batch.
-    let least = u64::from(N_NODES) * 24 + ROW_BYTES * 32;
-    assert!(found.memory_measured_bytes > least, "{}", found.memory_measured_bytes);
-    let hits: u64 = found.epochs.iter().map(|epoch| epoch.hit_rows).sum();
-    assert!(hits > 0);
-    let plain = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
-    let sources = vec![
-        WorkerSources {
-            local: Arc::clone(&plain),
-            remote: Arc::clone(&plain),
-            untiered: plain,
-            filled: PullStats::default(),
-        };
-        2
-    ];
-    let (topology, book) = (&graph.topology, &graph.book);
-    let on = TrainGraph { topology, book, uuid: [3; 16], rows_from: RowsFrom::Embedded };
-    let error = train(&massive, &on, &sources, &mut |_| ControlFlow::Continue(())).unwrap_err();
-    assert!(matches!(error, TrainError::NoBuffer { worker: 0 }), "{error}");
-}
-
-/// A path travels as text, which not every path is.
-#[test]
-fn a_schedule_may_have_any_name_in_one_process() {
-    let dir = tempfile::tempdir().unwrap();
-    let graph = planted(2);
-    let schedule_path = dir.path().join(OsStr::from_bytes(b"s\xff.schedule"));
-    let config = TrainConfig { schedule_path, ..config(Strategy::Rapid, 2, dir.path()) };
-    run(&graph, &config).unwrap();
-    for found in run_in_ranks(&graph, &config, 2) {
-        let found = found.unwrap_err().to_string();
-        assert!(found.contains("`schedule_path` must be UTF-8 with several processes"), "{found}");
-    }
-}
-
 /// Each process connects for itself, and a commit may come between.
 #[test]
 fn processes_that_have_pinned_other_versions_do_not_train_together() {
@@ -531,78 +411,6 @@ fn processes_that_have_pinned_other_versions_do_not_train_together() {
             assert!(found.contains("process 1 of the run has pinned version 5"), "{found}");
             assert!(found.contains("the first 4"), "{found}");
         }
-    }
-}
-
-/// The fill of the oracle's tier, or of the first hot set, precedes the first step.
-#[test]
-fn the_first_epoch_waits_for_no_more_rows_than_the_others() {
-    let dir = tempfile::tempdir().unwrap();
-    let graph = planted(4);
-    let local = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
-    // Pulls up to the end of each step: before the evaluation at the end.
-    let pulled_by = |config: &TrainConfig| {
-        let ((remote, pulled), mut by_step) = (counting(&graph.rows), Vec::new());
-        let report = run_telling(&graph, config, [&local, &remote], &mut |progress| {
-            if matches!(progress, Progress::Step { .. }) {
-                by_step.push(pulled.lock().unwrap().clone());
-            }
-            ControlFlow::Continue(())
-        });
-        (report.unwrap(), by_step)
-    };
-    let of =
-        |strategy| TrainConfig { epochs: 4, evaluate_every: 0, ..config(strategy, 2, dir.path()) };
-    let (expected, needed) = pulled_by(&of(Strategy::Ondemand));
-    let needed = needed.last().unwrap();
-    assert!(needed.n_sync > 0 && needed.vector_rows == 0);
-    for hot_policy in [HotPolicy::Oracle, HotPolicy::Frequency] {
-        let n_hot = N_NODES as usize;
-        let (found, by_step) = pulled_by(&TrainConfig { n_hot, hot_policy, ..of(Strategy::Rapid) });
-        assert_eq!(losses(&found.step_losses), losses(&expected.step_losses));
-        let first = &found.epochs[0];
-        assert_eq!(first.remote_rows, first.hot_set_rows + first.filled_rows, "{hot_policy:?}");
-        assert_eq!(first.hit_rate, 1.0, "{hot_policy:?}");
-        // The window of two, and the batch after it, do not reach into the second epoch yet, whose
-        // set may be late.
-        let within = &by_step[..first.steps as usize - 3];
-        assert!(!within.is_empty());
-        assert!(within.iter().all(|pulled| pulled.n_sync == 0), "{hot_policy:?}");
-        assert!(by_step[0].vector_rows >= first.hot_set_rows, "{hot_policy:?}");
-        if hot_policy == HotPolicy::Oracle {
-            assert!(by_step.iter().all(|pulled| pulled.vector_rows == first.hot_set_rows));
-            // Each row that is needed, once; by one worker, for each pulls the other's.
-            let last = by_step.last().unwrap();
-            assert_eq!(last.ids, needed.ids);
-            assert_eq!(last.vector_rows + last.sync_rows, needed.ids.len() as u64);
-        }
-    }
-}
-
-/// Batches of a window that are loaded together are of one epoch: its first has no row of
-/// another's.
-#[test]
-fn no_batch_is_loaded_together_with_one_of_the_epoch_before() {
-    let dir = tempfile::tempdir().unwrap();
-    let graph = planted(2);
-    let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
-    let (hot_policy, together) = (HotPolicy::Frequency, Some(3));
-    for batch_size in [20, 32, 50] {
-        let usual = config(Strategy::Rapid, 2, dir.path());
-        let size = TrainConfig { batch_size, together, window: 8, n_hot: 0, ..usual };
-        let config = TrainConfig { hot_policy, epochs: 6, evaluate_every: 0, ..size };
-        let mut joined = [0, 0];
-        let report = run_telling(&graph, &config, [&rows, &rows], &mut |progress| {
-            if let Progress::Step { workers, .. } = progress {
-                for worker in *workers {
-                    joined[usize::from(worker.step > 0)] += worker.rows.together;
-                }
-            }
-            ControlFlow::Continue(())
-        });
-        let n_steps = report.unwrap().epochs[0].steps;
-        assert_eq!(joined[0], 0, "{n_steps} steps of {batch_size} roots");
-        assert!(joined[1] > 0, "none were loaded together");
     }
 }
 
@@ -646,41 +454,6 @@ fn ordinary_sampling_is_another_that_learns_the_same() {
     assert!((seeded - ordinary).abs() < 0.1, "{seeded}, {ordinary}");
     let found = of(Strategy::Rapid, Sampling::Ordinary).unwrap_err().to_string();
     assert!(found.contains("`sampling` must be seeded but for ondemand"), "{found}");
-}
-
-#[test]
-fn a_schedule_that_is_not_of_this_run_is_never_lost() {
-    let dir = tempfile::tempdir().unwrap();
-    let graph = planted(1);
-    let rapid = TrainConfig { replace_schedule: false, ..config(Strategy::Rapid, 1, dir.path()) };
-    fs::write(&rapid.schedule_path, "labels of ten years").unwrap();
-    for replace_schedule in [false, true] {
-        let error = run(&graph, &TrainConfig { replace_schedule, ..rapid.clone() }).unwrap_err();
-        assert!(error.to_string().contains("the name is taken"), "{error}");
-        assert_eq!(fs::read(&rapid.schedule_path).unwrap(), b"labels of ten years");
-    }
-    fs::remove_file(&rapid.schedule_path).unwrap();
-    assert!(!run(&graph, &rapid).unwrap().schedule_stored);
-    assert!(run(&graph, &rapid).unwrap().schedule_stored);
-    let (first, other) =
-        (fs::read(&rapid.schedule_path).unwrap(), TrainConfig { seed: 8, ..rapid });
-    let error = run(&graph, &other).unwrap_err();
-    assert!(matches!(error, TrainError::OtherSchedule { .. }), "{error}");
-    assert_eq!(fs::read(&other.schedule_path).unwrap(), first);
-    run(&graph, &TrainConfig { replace_schedule: true, ..other }).unwrap();
-}
-
-#[test]
-fn a_schedule_larger_than_the_disk_is_not_begun() {
-    let dir = tempfile::tempdir().unwrap();
-    let rapid = TrainConfig { epochs: u32::MAX, ..config(Strategy::Rapid, 1, dir.path()) };
-    match run(&planted(1), &rapid).unwrap_err() {
-        TrainError::ScheduleRoom { expected, found, epochs, .. } => {
-            assert!(expected > found && epochs == u32::MAX, "{expected} of {found}");
-        }
-        error => panic!("{error}"),
-    }
-    assert_eq!(dir.path().read_dir().unwrap().count(), 0);
 }
 
 #[test]

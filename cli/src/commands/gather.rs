@@ -103,7 +103,7 @@ impl GatherArgs {
         };
         let start = Instant::now();
         let mut progress = console.progress("gather");
-        let out = Output::begin(&self.out, (&info, self.as_f32), ids.len())?;
+        let out = Output::begin(&self.out, &info, self.as_f32, ids.len())?;
         let chunk_bytes = if self.graph.is_some() { CHUNK_BYTES } else { PULL_BYTES };
         let chunk_rows = (chunk_bytes / info.row_bytes()).max(1);
         let chunks = (0..).step_by(chunk_rows).zip(ids.chunks(chunk_rows)).map(|(first, nodes)| {
@@ -188,7 +188,7 @@ struct Output {
 }
 
 impl Output {
-    fn begin(path: &Path, (info, as_f32): (&TensorInfo, bool), n_rows: u64) -> Result<Self> {
+    fn begin(path: &Path, info: &TensorInfo, as_f32: bool, n_rows: u64) -> Result<Self> {
         let parent = path.parent().filter(|parent| *parent != Path::new(""));
         let temporary = tempfile::Builder::new()
             .prefix(".lode-")

@@ -20,8 +20,8 @@ use lodestore_trainer::{ModelKind, TrainGraph, WorkerSources};
 use serde::Serialize;
 
 use crate::console::Console;
+use crate::flags::parse_size;
 use crate::human;
-use crate::size::parse_size;
 use crate::topology::open_topology;
 
 /// Run a saved model over all nodes of a graph, and keep its rows as a new tensor.

@@ -13,8 +13,8 @@ use lodestore_store::probe::{ProbeCell, ProbeOptions, ProbeReport, StoredProfile
 use serde::Serialize;
 
 use crate::console::Console;
+use crate::flags::parse_size;
 use crate::human;
-use crate::size::parse_size;
 use crate::table::Table;
 use crate::usage::UsageError;
 

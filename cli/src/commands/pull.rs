@@ -7,9 +7,8 @@ use anyhow::Result;
 use clap::Args;
 use lodestore_bucket::{Bucket, PullOptions, PullReport};
 use lodestore_graph::PartId;
-use serde::Serialize;
 
-use crate::console::Console;
+use crate::console::{Console, TimedReport};
 use crate::human;
 
 /// Fetch partitions of a graph from object storage, or what a folder lacks of a later version.
@@ -35,13 +34,6 @@ pub(crate) struct PullArgs {
     version: Option<u32>,
 }
 
-#[derive(Serialize)]
-struct TimedReport {
-    #[serde(flatten)]
-    report: PullReport,
-    seconds: f64,
-}
-
 impl PullArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let start = Instant::now();
@@ -54,7 +46,7 @@ impl PullArgs {
     }
 }
 
-fn text(timed: &TimedReport) -> String {
+fn text(timed: &TimedReport<PullReport>) -> String {
     let TimedReport { report, seconds } = timed;
     let rate = human::bytes((report.bytes as f64 / seconds.max(1e-9)) as u64);
     format!(

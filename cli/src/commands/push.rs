@@ -7,9 +7,8 @@ use anyhow::Result;
 use clap::Args;
 use lodestore_bucket::{Bucket, PushReport};
 use lodestore_graph::PartId;
-use serde::Serialize;
 
-use crate::console::Console;
+use crate::console::{Console, TimedReport};
 use crate::human;
 
 /// Upload what object storage lacks of a graph, and publish its newest committed version there.
@@ -34,13 +33,6 @@ pub(crate) struct PushArgs {
     parts: Vec<u16>,
 }
 
-#[derive(Serialize)]
-struct TimedReport {
-    #[serde(flatten)]
-    report: PushReport,
-    seconds: f64,
-}
-
 impl PushArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let start = Instant::now();
@@ -52,7 +44,7 @@ impl PushArgs {
     }
 }
 
-fn text(timed: &TimedReport) -> String {
+fn text(timed: &TimedReport<PushReport>) -> String {
     let TimedReport { report, seconds } = timed;
     let n_new = report.parts.iter().filter(|part| part.is_new).count() as u64;
     let rate = human::bytes((report.bytes as f64 / seconds.max(1e-9)) as u64);

@@ -10,10 +10,10 @@ use lodestore_graph::{NodeId, PartId};
 use serde::Serialize;
 
 use crate::console::Console;
+use crate::flags::Nan;
 use crate::human;
 use crate::ids::IdFile;
 use crate::local_parts::list;
-use crate::nan::Nan;
 use crate::rows::RowFile;
 use crate::security_args::SecurityArgs;
 use crate::target::Place;

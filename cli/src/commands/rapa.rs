@@ -12,8 +12,8 @@ use lodestore_store::Graph;
 use serde::Serialize;
 
 use crate::console::Console;
+use crate::flags::parse_size;
 use crate::human;
-use crate::size::parse_size;
 use crate::small_file::read_small_file;
 use crate::table::Table;
 use crate::topology::open_topology;

@@ -8,9 +8,8 @@ use anyhow::Result;
 use clap::Args;
 use lodestore_graph::PartId;
 use lodestore_store::repair::{Lost, RepairReport, repair, repair_parts};
-use serde::Serialize;
 
-use crate::console::Console;
+use crate::console::{Console, TimedReport};
 use crate::human;
 use crate::local_parts::list;
 
@@ -41,14 +40,6 @@ pub(crate) struct RepairArgs {
     parts: Vec<u16>,
 }
 
-/// The report and how long it took.
-#[derive(Serialize)]
-struct TimedReport {
-    #[serde(flatten)]
-    report: RepairReport,
-    seconds: f64,
-}
-
 impl RepairArgs {
     pub(crate) fn run(self, console: &Console) -> Result<ExitCode> {
         let start = Instant::now();
@@ -64,7 +55,7 @@ impl RepairArgs {
     }
 }
 
-fn text(timed: &TimedReport) -> String {
+fn text(timed: &TimedReport<RepairReport>) -> String {
     let TimedReport { report, seconds } = timed;
     let mut text = match (report.lost.is_empty(), report.absent.is_empty(), report.done.is_empty())
     {

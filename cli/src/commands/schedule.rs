@@ -15,7 +15,7 @@ use lodestore_store::{Dtype, EmbeddedStore, Graph};
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::fanout::FanoutArgs;
+use crate::flags::FanoutArgs;
 use crate::human;
 use crate::topology::open_topology;
 use crate::usage::UsageError;

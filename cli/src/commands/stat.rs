@@ -101,7 +101,7 @@ fn report(address: String, role: String, stats: ServerStats) -> StatReport {
         address,
         volatile_tensors: volatile.n_tensors,
         volatile_bytes: volatile.n_bytes,
-        shards: shards.iter().enumerate().map(shard_report).collect(),
+        shards: (0..).zip(&shards).map(|(shard, stats)| shard_report(shard, stats)).collect(),
         version: updates.version,
         writable: updates.writable,
         role,
@@ -116,7 +116,7 @@ fn report(address: String, role: String, stats: ServerStats) -> StatReport {
     }
 }
 
-fn shard_report((shard, stats): (usize, &ShardStats)) -> ShardReport {
+fn shard_report(shard: usize, stats: &ShardStats) -> ShardReport {
     ShardReport {
         shard,
         requests: stats.requests,

@@ -10,10 +10,9 @@ use lodestore_bucket::Bucket;
 use lodestore_bucket::verify::BucketVerifyReport;
 use lodestore_graph::PartId;
 use lodestore_store::verify::{VerifyReport, verify, verify_parts};
-use serde::Serialize;
 
 use super::inspect::url_of;
-use crate::console::Console;
+use crate::console::{Console, TimedReport};
 use crate::human;
 use crate::local_parts::list;
 use crate::usage::UsageError;
@@ -36,14 +35,6 @@ pub(crate) struct VerifyArgs {
     /// The partitions to read, all of which must be here; without it all of the graph.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
     parts: Vec<u16>,
-}
-
-/// The report and how long it took.
-#[derive(Serialize)]
-struct TimedReport<R> {
-    #[serde(flatten)]
-    report: R,
-    seconds: f64,
 }
 
 impl VerifyArgs {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use self::graphs::{Sampled, halos, neighbours};
 use self::patterns::{looping, scan, zipf};
 use lode_cli::console::Console;
-use lode_cli::fanout::FanoutArgs;
+use lode_cli::flags::FanoutArgs;
 use lode_cli::human;
 use lode_cli::traces::write_trace;
 use lode_cli::usage::UsageError;

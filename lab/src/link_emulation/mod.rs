@@ -9,7 +9,6 @@ mod link;
 mod ranks;
 mod relay;
 pub(crate) mod throttle;
-mod units;
 
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -24,9 +23,8 @@ use std::{fmt, io};
 use anyhow::{Context, Result, bail};
 use lodestore_client::{Address, Client, ClientConfig, Security};
 
-pub(crate) use link::LinkSpec;
+pub(crate) use link::{LinkSpec, parse_delay, parse_rate};
 pub(crate) use ranks::ShapedRank;
-pub(crate) use units::{parse_delay, parse_rate};
 
 use link::Link;
 use relay::{Stream, relay};

@@ -1,4 +1,5 @@
-//! `lode-lab load`: requests as fast as they are answered, or at a given rate, and how long they take.
+//! `lode-lab load`: requests as fast as they are answered, or at a given rate, and how long they
+//! take.
 
 mod ids;
 mod plot;

@@ -5,11 +5,10 @@ use std::fmt::{self, Write};
 use anyhow::Result;
 use serde::Serialize;
 
-use super::Group;
-use super::bench::Bench;
-use super::graphs::{Cut, Made, Size, make};
+use super::graphs::{Partitioning, Size, make};
+use super::groups::Group;
 use super::papers::Published;
-use super::runs::{Case, Cluster, Contestant, Run};
+use super::runs::{Bench, Case, Cluster, Contestant, Run};
 
 /// Steps of the other baselines over the slowest link of each batch size.
 #[derive(Default, Serialize)]
@@ -33,24 +32,23 @@ struct Beside {
 }
 
 impl Baselines {
-    /// Measures beside the groups of `of`'s graph, which was made as `made` and is served by
-    /// `cluster`.
+    /// Measures beside the groups of `of`'s graph, which `cluster` serves.
     pub(super) fn measure(
         &mut self,
         of: Bench<'_>,
         groups: &[Group],
-        made: &Made,
-        cluster: &Cluster,
+        cluster: &Cluster<'_>,
     ) -> Result<()> {
         let dir = of.scratch.join("random");
         std::fs::create_dir(&dir)?;
-        let cut_at_random = make(of.model, Size { cut: Cut::Random, ..of.size }, &dir, of.console)?;
-        let at_random = Cluster::start(&cut_at_random.dir, &dir, of.size.n_workers)?;
+        let cut_at_random =
+            make(of.model, Size { cut: Partitioning::Random, ..of.size }, &dir, of.console)?;
+        let at_random = Cluster::start(&cut_at_random, &dir, of.size.n_workers)?;
         let at_random = at_random.replaying(of.recording);
         for group in groups.iter().filter(|group| group.is_slowest(groups)) {
-            let run = |cluster: &Cluster, made: &Made, contestant| {
+            let run = |cluster: &Cluster<'_>, contestant| {
                 let case = Case::usual(contestant, group.batch, of.epochs);
-                of.repeated(&|| cluster.run(made, case, Some(group.spec()), of.console))
+                of.repeated(&|| cluster.run(case, Some(group.spec()), of.console))
             };
             let [Some(rapid), Some(oracle)] =
                 [Contestant::Rapid, Contestant::RapidOracle].map(|own| group.run(own))
@@ -62,8 +60,8 @@ impl Baselines {
                 batch: group.batch,
                 link: group.link_name(),
                 published: group.published,
-                random: run(&at_random, &cut_at_random, Contestant::Ondemand)?,
-                gcn: run(cluster, made, Contestant::Gcn)?,
+                random: run(&at_random, Contestant::Ondemand)?,
+                gcn: run(cluster, Contestant::Gcn)?,
                 rapid_seconds: [rapid, oracle].map(|run| run.step_seconds),
             });
         }

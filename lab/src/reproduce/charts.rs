@@ -3,8 +3,9 @@
 use anyhow::Result;
 
 use super::bars::{Bar, BarGroup, Bars};
+use super::groups::{FAST, SLOW};
 use super::runs::Run;
-use super::{FAST, Paper, Reproduction, SLOW};
+use super::{Paper, Reproduction};
 
 /// Returns all charts, by the names of their files.
 pub(super) fn charts(found: &Reproduction) -> Result<Vec<(String, String)>> {

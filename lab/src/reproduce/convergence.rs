@@ -7,7 +7,6 @@ use lodestore_trainer::config::Sampling;
 use serde::Serialize;
 
 use super::curves::{Curve, Curves};
-use super::graphs::Made;
 use super::runs::{Case, Cluster, Contestant};
 use lode_cli::console::Console;
 
@@ -17,21 +16,21 @@ const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
 /// Results of learning on each graph.
 #[derive(Default, Serialize)]
 #[serde(transparent)]
-pub(super) struct Convergence(Vec<Learnt>);
+pub(super) struct Convergence(Vec<SamplingRuns>);
 
 #[derive(Serialize)]
-struct Learnt {
+struct SamplingRuns {
     graph: String,
     batch: usize,
     /// `rapid`, whose batches follow from the seed.
-    seeded: Vec<Curved>,
+    seeded: Vec<SeedRun>,
     /// `ondemand` with one stream of random numbers.
-    ordinary: Vec<Curved>,
+    ordinary: Vec<SeedRun>,
 }
 
 /// A run of one seed.
 #[derive(Serialize)]
-struct Curved {
+struct SeedRun {
     seed: u64,
     /// On the nodes trained on, while each epoch trained on them.
     accuracies: Vec<f64>,
@@ -44,21 +43,22 @@ impl Convergence {
     pub(super) fn measure(
         &mut self,
         graph: &str,
-        (batch, epochs): (usize, u32),
-        (made, cluster): (&Made, &Cluster),
+        batch: usize,
+        epochs: u32,
+        cluster: &Cluster<'_>,
         console: &Console,
     ) -> Result<()> {
         let run = |contestant, sampling| {
             let of_seed = |&seed: &u64| {
                 let usual = Case::usual(contestant, batch, epochs);
                 let case = Case { learns: true, sampling, seed, ..usual };
-                let run = cluster.run(made, case, None, console)?;
+                let run = cluster.run(case, None, console)?;
                 let (accuracies, test_accuracy) = (run.accuracies, run.test_accuracy);
-                Ok(Curved { seed, accuracies, test_accuracy })
+                Ok(SeedRun { seed, accuracies, test_accuracy })
             };
             SEEDS.iter().map(of_seed).collect::<Result<Vec<_>>>()
         };
-        self.0.push(Learnt {
+        self.0.push(SamplingRuns {
             graph: graph.to_owned(),
             batch,
             seeded: run(Contestant::Rapid, Sampling::Seeded)?,
@@ -69,13 +69,13 @@ impl Convergence {
 
     /// Returns the mean accuracies of the seeds in each epoch.
     pub(super) fn curves(&self) -> Curves<'static> {
-        let of_runs = |learnt: &Learnt, name: &str, runs: &[Curved]| {
+        let of_runs = |learnt: &SamplingRuns, name: &str, runs: &[SeedRun]| {
             let n_epochs = runs.first().map_or(0, |run| run.accuracies.len());
             let mean = |epoch: usize| Spread::of(runs.iter().map(|run| run.accuracies[epoch])).mean;
             let points = (0..n_epochs).map(|epoch| (epoch as f64 + 1.0, mean(epoch))).collect();
             Curve { label: format!("{}, {name}", learnt.graph), points }
         };
-        let both = |learnt: &Learnt| {
+        let both = |learnt: &SamplingRuns| {
             let seeded = of_runs(learnt, "rapid", &learnt.seeded);
             [seeded, of_runs(learnt, "ordinary", &learnt.ordinary)]
         };
@@ -99,12 +99,12 @@ impl Convergence {
              | alike |\n|---|---|---|---|---|---|---|---|",
             SEEDS.len()
         )?;
-        for Learnt { graph, batch, seeded, ordinary } in &self.0 {
-            let last = |runs: &[Curved]| {
+        for SamplingRuns { graph, batch, seeded, ordinary } in &self.0 {
+            let last = |runs: &[SeedRun]| {
                 Spread::of(runs.iter().filter_map(|run| run.accuracies.last().copied()))
             };
             let test =
-                |runs: &[Curved]| Spread::of(runs.iter().filter_map(|run| run.test_accuracy));
+                |runs: &[SeedRun]| Spread::of(runs.iter().filter_map(|run| run.test_accuracy));
             let pairs = [last, test].map(|of| [of(seeded), of(ordinary)]);
             let n_epochs = seeded.first().map_or(0, |run| run.accuracies.len());
             write!(text, "| {graph} | {batch} | {n_epochs} ")?;

@@ -72,12 +72,12 @@ pub(super) struct Size {
     pub(super) kept_share: f64,
     /// Rows that it is a share of.
     pub(super) kept_of: KeptOf,
-    pub(super) cut: Cut,
+    pub(super) cut: Partitioning,
 }
 
 /// Partitioning of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum Partitioning {
     /// By SPRING, refined: about as METIS does.
     Good,
     /// Each node by its hash: DistDGL's random partitions.
@@ -114,7 +114,7 @@ pub(super) fn make(model: &Model, size: Size, dir: &Path, console: &Console) -> 
     let made = generate(&config, console)?;
     let mut partitioned = config.import(size.n_workers, graph.clone());
     // The papers' partitions come from METIS, whose cuts the refinement of an import reaches.
-    if size.cut == Cut::Random {
+    if size.cut == Partitioning::Random {
         partitioned.partition.algorithm = Algorithm::Hash;
         partitioned.partition.refine_rounds = 0;
     }

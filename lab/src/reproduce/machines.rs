@@ -5,11 +5,11 @@ use std::fmt::{self, Write};
 use anyhow::Result;
 use serde::Serialize;
 
-use super::bench::Bench;
+use super::Paper;
 use super::curves::{Curve, Curves};
 use super::graphs::{Size, make};
-use super::runs::{Case, Cluster, Contestant};
-use super::{Paper, check_equal};
+use super::groups::check_equal;
+use super::runs::{Bench, Case, Cluster, Contestant};
 use crate::link_emulation::LinkSpec;
 
 /// RapidGNN's speed-ups over two are in its text: 1.5 (Products) to 1.6 (Reddit) with three, 1.7 to
@@ -56,17 +56,18 @@ impl Machines {
         &mut self,
         paper: Paper,
         of: Bench<'_>,
-        (batch, spec): (usize, LinkSpec),
+        batch: usize,
+        spec: LinkSpec,
     ) -> Result<()> {
         for machines in MACHINES {
             let size = Size { n_workers: machines, ..of.size };
             let dir = of.scratch.join(format!("machines-{machines}"));
             std::fs::create_dir(&dir)?;
             let made = make(of.model, size, &dir, of.console)?;
-            let cluster = Cluster::start(&made.dir, &dir, machines)?.replaying(of.recording);
+            let cluster = Cluster::start(&made, &dir, machines)?.replaying(of.recording);
             let run = |contestant| {
                 let case = Case::usual(contestant, batch, of.epochs);
-                of.repeated(&|| cluster.run(&made, case, Some(spec), of.console))
+                of.repeated(&|| cluster.run(case, Some(spec), of.console))
             };
             let (baseline, own) = (run(Contestant::Ondemand)?, run(paper.own())?);
             check_equal(&baseline, &own, of.model.name)?;

@@ -7,11 +7,9 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::bench::Bench;
-use super::check_equal;
 use super::curves::{Curve, Curves};
-use super::graphs::Made;
-use super::runs::{Case, Cluster, Contestant, GAMMA, Run};
+use super::groups::check_equal;
+use super::runs::{Bench, Case, Cluster, Contestant, Eviction, GAMMA, Run};
 use crate::link_emulation::LinkSpec;
 
 /// Graphs of Fig. 10: Products, where few rows stay, and Papers.
@@ -25,7 +23,7 @@ const MOST_POINTS: usize = 60;
 /// The graph of Figs. 12 and 13, its γ and Δ.
 const SWEPT: &str = "products-like";
 const GAMMAS: [f64; 5] = [0.3, 0.9, 0.95, 0.995, 0.9995];
-/// Batches between rounds, in those of [`Made::delta`]: runs here are too short for the paper's 16
+/// Batches between rounds, in those of `Made::delta`: runs here are too short for the paper's 16
 /// to 1024.
 const TIMES_DELTA: [f64; 4] = [0.25, 0.5, 1.0, 2.0];
 
@@ -65,8 +63,7 @@ impl MassiveFigures {
         &mut self,
         of: Bench<'_>,
         batch: usize,
-        made: &Made,
-        cluster: &Cluster,
+        cluster: &Cluster<'_>,
     ) -> Result<()> {
         if !FOLLOWED.contains(&of.model.name) {
             return Ok(());
@@ -75,9 +72,9 @@ impl MassiveFigures {
             let evicts = contestant == Contestant::Massive;
             let log = of.scratch.join(format!("{}-{evicts}.jsonl", of.model.name));
             let usual = Case::usual(contestant, batch, LONGER * of.epochs);
-            let eviction = Some((GAMMA, FOLLOWED_DELTA));
+            let eviction = Some(Eviction { gamma: GAMMA, delta: FOLLOWED_DELTA });
             let case = Case { eviction, log: Some(&log), ..usual };
-            cluster.run(made, case, None, of.console)?;
+            cluster.run(case, None, of.console)?;
             self.progress.push(Followed::of(of.model.name, evicts, &fs::read_to_string(&log)?)?);
         }
         Ok(())
@@ -87,25 +84,25 @@ impl MassiveFigures {
     pub(super) fn sweep(
         &mut self,
         of: Bench<'_>,
-        (batch, spec): (usize, LinkSpec),
-        made: &Made,
-        cluster: &Cluster,
+        batch: usize,
+        spec: LinkSpec,
+        cluster: &Cluster<'_>,
     ) -> Result<()> {
         if of.model.name != SWEPT {
             return Ok(());
         }
         let case = |contestant| Case::usual(contestant, batch, of.epochs);
         for contestant in [Contestant::Ondemand, Contestant::MassiveKept] {
-            self.beside.push(cluster.run(made, case(contestant), Some(spec), of.console)?);
+            self.beside.push(cluster.run(case(contestant), Some(spec), of.console)?);
         }
-        let delta = f64::from(made.delta(of.epochs, batch));
+        let delta = f64::from(cluster.made.delta(of.epochs, batch));
         let mut deltas = TIMES_DELTA.map(|times| (delta * times).max(1.0) as u32).to_vec();
         deltas.dedup();
         for gamma in GAMMAS {
             for &delta in &deltas {
-                let eviction = Some((gamma, delta));
+                let eviction = Some(Eviction { gamma, delta });
                 let case = Case { eviction, ..case(Contestant::Massive) };
-                let run = cluster.run(made, case, Some(spec), of.console)?;
+                let run = cluster.run(case, Some(spec), of.console)?;
                 check_equal(&self.beside[0], &run, SWEPT)?;
                 let (hit_rate, step_seconds) = (run.hit_rate, run.step_seconds);
                 self.sweep.push(Swept { gamma, delta, hit_rate, step_seconds });

@@ -2,15 +2,14 @@
 
 mod bars;
 mod baselines;
-mod bench;
 mod capgnn;
 mod charts;
-mod command;
 mod convergence;
 mod curves;
 mod cut;
 mod energy;
 mod graphs;
+mod groups;
 mod hop;
 mod machines;
 mod massive_figures;
@@ -27,8 +26,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use clap::Args;
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
 use lodestore_graph::schedule::Schedule;
 use serde::Serialize;
 
@@ -39,19 +38,56 @@ use lode_cli::interrupt::RemovedOnInterrupt;
 use lode_cli::usage::UsageError;
 
 use baselines::Baselines;
-use bench::Bench;
-pub(crate) use command::ReproduceCommand;
+use capgnn::CapFiguresArgs;
 use convergence::Convergence;
 use energy::Energy;
-use graphs::{Cut, KeptOf, Made, Size, make, open};
+use graphs::{KeptOf, Partitioning, Size, make, open};
+use groups::{FAST, GraphRuns, Group, NamedLink, SLOW, charge_schedule, check_equal, link_name};
+use hop::HopFiguresArgs;
 use machines::Machines;
 use massive_figures::MassiveFigures;
 use output::{Figures, OutputFolder};
 use papers::{MODELS, Published};
 use rapid_figures::RapidFigures;
 use recording::{Compute, Recording};
-use runs::{Case, Cluster, Contestant, Run, slow_link};
+use runs::{Bench, Case, Cluster, Contestant, Run, slow_link};
+use sdt::SdtFiguresArgs;
 use subjects::{Origin, Subject};
+
+/// Measure what a paper claims, and set its figures beside ours.
+#[derive(Subcommand)]
+#[command(after_help = "\
+Example:
+  lode-lab reproduce rapidgnn --out rapidgnn
+  lode-lab reproduce hopgnn --graph my-graph --out hopgnn
+  lode-lab reproduce sdtgnn --graph my-graph --out sdtgnn
+  lode-lab reproduce capgnn --graph my-graph --out capgnn")]
+pub(crate) enum ReproduceCommand {
+    /// The schedule-driven one: steady cache and prefetching.
+    Rapidgnn(ReproduceArgs),
+    /// The score-driven one: a buffer with eviction.
+    Massivegnn(ReproduceArgs),
+    /// The feature-centric one: models or roots go to the features.
+    Hopgnn(HopFiguresArgs),
+    /// The streaming one: a local model for each partition, and averages of them.
+    Sdtgnn(SdtFiguresArgs),
+    /// The full-batch one: halos that are exchanged, kept, narrowed or given up.
+    Capgnn(CapFiguresArgs),
+}
+
+impl ReproduceCommand {
+    pub(crate) fn run(self, console: &Console) -> Result<()> {
+        match self {
+            Self::Rapidgnn(args) => args.run(console),
+            Self::Massivegnn(args) => {
+                ReproduceArgs { paper: Paper::Massivegnn, ..args }.run(console)
+            }
+            Self::Hopgnn(args) => args.run(console),
+            Self::Sdtgnn(args) => args.run(console),
+            Self::Capgnn(args) => args.run(console),
+        }
+    }
+}
 
 /// Train as a paper did, on links that behave like networks, and set its figures beside ours.
 #[derive(Args)]
@@ -233,88 +269,20 @@ impl Reproduction {
     }
 
     /// Measures the figures of the last graph and the baselines beside its table.
-    fn draw(&mut self, of: Bench<'_>, batch: usize, made: &Made, cluster: &Cluster) -> Result<()> {
+    fn draw(&mut self, of: Bench<'_>, batch: usize, cluster: &Cluster<'_>) -> Result<()> {
         let groups = self.graphs.last().map_or(&[][..], |graph| &graph.groups);
         let slow = groups.iter().rfind(|group| group.batch == batch).map(Group::spec);
         let slow = slow.context("a graph without a link; give --rate")?;
         match self.paper {
-            Paper::Rapidgnn => self.baselines.measure(of, groups, made, cluster)?,
+            Paper::Rapidgnn => self.baselines.measure(of, groups, cluster)?,
             Paper::Massivegnn => {
-                self.massive_figures.follow(of, batch, made, cluster)?;
-                self.massive_figures.sweep(of, (batch, slow), made, cluster)?;
+                self.massive_figures.follow(of, batch, cluster)?;
+                self.massive_figures.sweep(of, batch, slow, cluster)?;
             }
         }
-        self.machines.measure(self.paper, of, (batch, slow))
+        self.machines.measure(self.paper, of, batch, slow)
     }
 }
-
-/// All runs on one graph.
-#[derive(Serialize)]
-struct GraphRuns {
-    name: String,
-    /// The paper's graph.
-    stands_for: Option<&'static str>,
-    nodes: u32,
-    /// Undirected.
-    edges: u64,
-    /// Mean degree at full size, both directions counted.
-    full_degree: Option<f32>,
-    row_bytes: u64,
-    edge_cut: f64,
-    /// Nodes of a partition's halo over its own.
-    halo_ratio: f64,
-    /// Rows that each worker may keep.
-    kept_rows: u32,
-    groups: Vec<Group>,
-}
-
-/// Runs of all contestants that differ in nothing else.
-#[derive(Serialize)]
-struct Group {
-    link: &'static str,
-    rate_bits: f64,
-    delay_seconds: f64,
-    batch: usize,
-    /// The paper's figures.
-    published: Option<Published>,
-    /// The baseline first.
-    runs: Vec<Run>,
-}
-
-impl Group {
-    /// Returns the link of its runs.
-    fn spec(&self) -> LinkSpec {
-        let (rate_bits, delay) = (self.rate_bits, Duration::from_secs_f64(self.delay_seconds));
-        LinkSpec { rate_bits, delay }
-    }
-
-    /// Returns the run of `contestant`.
-    fn run(&self, contestant: Contestant) -> Option<&Run> {
-        self.runs.iter().find(|run| run.contestant == contestant)
-    }
-
-    /// Returns rate and delay as people read them.
-    fn link_name(&self) -> String {
-        link_name(self.spec())
-    }
-
-    /// Returns whether no group of the same batch size has a slower link.
-    fn is_slowest(&self, groups: &[Self]) -> bool {
-        let mut same = groups.iter().filter(|other| other.batch == self.batch);
-        same.all(|other| other.rate_bits >= self.rate_bits)
-    }
-}
-
-fn link_name(spec: LinkSpec) -> String {
-    let (mbit, ms) = (spec.rate_bits / 1e6, spec.delay.as_secs_f64() * 1e3);
-    format!("{mbit:.0} Mbit/s, {ms} ms")
-}
-
-/// Links that were asked for.
-const FAST: &str = "fast";
-/// A link that is solved from RapidGNN's speed-ups: on it the baseline pulls as long, beside its
-/// computing, as the paper's Table 2 implies.
-const SLOW: &str = "slow";
 
 impl ReproduceArgs {
     fn run(self, console: &Console) -> Result<()> {
@@ -355,7 +323,7 @@ impl ReproduceArgs {
             massive_figures: MassiveFigures::default(),
         };
         for subject in &subjects {
-            self.measure(subject, (scratch.path(), &out), &mut found, console)?;
+            self.measure(subject, scratch.path(), &out, &mut found, console)?;
             out.write(&found)?;
         }
         out.report(&found, console)
@@ -365,7 +333,8 @@ impl ReproduceArgs {
     fn measure(
         &self,
         subject: &Subject,
-        (scratch, out): (&Path, &OutputFolder<'_>),
+        scratch: &Path,
+        out: &OutputFolder<'_>,
         found: &mut Reproduction,
         console: &Console,
     ) -> Result<()> {
@@ -374,27 +343,27 @@ impl ReproduceArgs {
             Paper::Rapidgnn => KeptOf::Others,
             Paper::Massivegnn => KeptOf::Halo,
         };
-        let size = Size { scale, n_workers, kept_share, kept_of, cut: Cut::Good };
+        let size = Size { scale, n_workers, kept_share, kept_of, cut: Partitioning::Good };
         let made = match &subject.origin {
             Origin::Model(model) => make(model, size, scratch, console)?,
             Origin::Folder(folder) => open(folder, size)?,
         };
         let recording = found.recording.clone();
-        let cluster = Cluster::start(&made.dir, scratch, self.workers)?;
+        let cluster = Cluster::start(&made, scratch, self.workers)?;
         let cluster = cluster.replaying(recording.as_ref());
-        let trained = self.train_on(subject, (&made, &cluster), (scratch, found), console)?;
+        let trained = self.train_on(subject, &cluster, scratch, found, console)?;
         found.graphs.push(trained);
         let batch = subject.middle_batch();
         if !self.no_figures && self.paper == Paper::Rapidgnn {
-            let run = (batch, self.epochs.max(LEARNT_EPOCHS));
-            found.convergence.measure(&subject.name, run, (&made, &cluster), console)?;
+            let epochs = self.epochs.max(LEARNT_EPOCHS);
+            found.convergence.measure(&subject.name, batch, epochs, &cluster, console)?;
         }
         if let Some(model) = subject.model().filter(|_| !self.no_figures) {
             let (epochs, repeats, recording) = (self.epochs, self.repeats, recording.as_ref());
             let of = Bench { model, size, epochs, repeats, recording, scratch, console };
             // The tables' results are written first, whatever becomes of the figures.
             out.write(found)?;
-            found.draw(of, batch, &made, &cluster)?;
+            found.draw(of, batch, &cluster)?;
         }
         cluster.stop()?;
         if subject.model().is_some() {
@@ -407,31 +376,37 @@ impl ReproduceArgs {
     fn train_on(
         &self,
         subject: &Subject,
-        (made, cluster): (&Made, &Cluster),
-        (scratch, found): (&Path, &mut Reproduction),
+        cluster: &Cluster<'_>,
+        scratch: &Path,
+        found: &mut Reproduction,
         console: &Console,
     ) -> Result<GraphRuns> {
+        let made = cluster.made;
         let mut groups = Vec::new();
         for &(batch, published) in &subject.batches {
             let schedule = scratch.join(format!("{}-{batch}.schedule", subject.name));
             let of_batch = OfBatch { name: &subject.name, batch, published, schedule: &schedule };
             // Without a link; it also reads what all others then find in memory.
             let case = self.case(Contestant::Ondemand, of_batch);
-            let plain = cluster.run(made, case, None, console)?;
-            let given = |&rate_bits: &f64| (FAST, LinkSpec { rate_bits, delay: self.delay });
+            let plain = cluster.run(case, None, console)?;
+            let given = |&rate_bits: &f64| NamedLink {
+                name: FAST,
+                spec: LinkSpec { rate_bits, delay: self.delay },
+            };
             let mut links: Vec<_> = self.rate.iter().map(given).collect();
             if let Some(model) = subject.model().filter(|_| !self.no_solved_links) {
-                links.push((SLOW, slow_link(&plain, model.ratio(), self.delay)));
+                let spec = slow_link(&plain, model.ratio(), self.delay);
+                links.push(NamedLink { name: SLOW, spec });
             }
             let mut of_links = Vec::new();
             for link in links {
-                of_links.push(self.compare(of_batch, (link, &plain), (made, cluster), console)?);
+                of_links.push(self.compare(of_batch, link, &plain, cluster, console)?);
             }
             charge_schedule(&mut of_links);
             groups.append(&mut of_links);
             if self.paper == Paper::Rapidgnn {
                 let opened = Schedule::open(&schedule)?;
-                found.rapid_figures.count(&subject.name, (batch, made), &opened)?;
+                found.rapid_figures.count(&subject.name, batch, made, &opened)?;
             }
             fs::remove_file(&schedule)?;
         }
@@ -458,8 +433,9 @@ impl ReproduceArgs {
     fn compare(
         &self,
         of: OfBatch<'_>,
-        ((link, spec), plain): ((&'static str, LinkSpec), &Run),
-        (made, cluster): (&Made, &Cluster),
+        NamedLink { name: link, spec }: NamedLink,
+        plain: &Run,
+        cluster: &Cluster<'_>,
         console: &Console,
     ) -> Result<Group> {
         let contestants = self.paper.contestants();
@@ -467,7 +443,7 @@ impl ReproduceArgs {
         for turn in 0..self.repeats as usize * contestants.len() {
             let which = turn % contestants.len();
             let contestant = contestants[which];
-            let run = cluster.run(made, self.case(contestant, of), Some(spec), console)?;
+            let run = cluster.run(self.case(contestant, of), Some(spec), console)?;
             check_equal(plain, &run, of.name)?;
             console.line(&format!(
                 "  {:<14} {:<22} batch {:<5} {:<21} {:>9} a step",
@@ -490,19 +466,6 @@ impl ReproduceArgs {
     }
 }
 
-/// Counts the making of the schedule, which the first run did, in the set-up of all that used it.
-fn charge_schedule(groups: &mut [Group]) {
-    let runs = || groups.iter().flat_map(|group| &group.runs);
-    let seconds = runs().map(|run| run.schedule_seconds).fold(0.0, f64::max);
-    let all = groups.iter_mut().flat_map(|group| &mut group.runs);
-    for run in all.filter(|run| run.contestant.has_schedule()) {
-        let lacking = seconds - run.schedule_seconds;
-        run.schedule_seconds = seconds;
-        run.setup_seconds += lacking;
-        run.run_seconds += lacking;
-    }
-}
-
 /// A batch size of a graph, and where its schedule is kept for all runs.
 #[derive(Clone, Copy)]
 struct OfBatch<'a> {
@@ -514,16 +477,6 @@ struct OfBatch<'a> {
 
 /// Epochs of the runs of Fig. 9, at least.
 const LEARNT_EPOCHS: u32 = 10;
-
-/// Returns how rows travel must not change what is learnt.
-fn check_equal(expected: &Run, found: &Run, graph: &str) -> Result<()> {
-    let same = expected.losses.len() == found.losses.len()
-        && expected.losses.iter().zip(&found.losses).all(|(a, b)| a.to_bits() == b.to_bits());
-    if !same || expected.parameters_digest != found.parameters_digest {
-        bail!("{} learnt something else than ondemand on {graph}", found.contestant.label());
-    }
-    Ok(())
-}
 
 fn parse_scale(text: &str) -> Result<f64, String> {
     let scale = text.parse::<f64>().ok().filter(|scale| (0.0001..=10.0).contains(scale));

@@ -57,7 +57,8 @@ impl RapidFigures {
     pub(super) fn count(
         &mut self,
         graph: &str,
-        (batch, made): (usize, &Made),
+        batch: usize,
+        made: &Made,
         schedule: &Schedule,
     ) -> Result<()> {
         let opened = Graph::open(&made.dir)?;

@@ -14,7 +14,8 @@ use lodestore_trainer::{ModelKind, Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
 use super::energy::Energy;
-use super::graphs::Made;
+use super::graphs::{Made, Size};
+use super::papers::Model;
 use super::recording::Recording;
 use crate::link_emulation::{Front, LinkSpec, ShapedServer};
 use lode_cli::child_servers::ChildServers;
@@ -73,9 +74,9 @@ impl Contestant {
         }
     }
 
-    fn buffer(self, n_rows: u32, (gamma, delta): (f64, u32)) -> Option<BufferChoice> {
+    fn buffer(self, n_rows: u32, Eviction { gamma, delta }: Eviction) -> Option<BufferChoice> {
         match self {
-            Self::MassiveKept => Some(BufferChoice::of_rows(n_rows, false)),
+            Self::MassiveKept => Some(BufferChoice::without_eviction(n_rows)),
             Self::Massive => Some(BufferChoice::with_eviction(n_rows, gamma, delta)),
             _ => None,
         }
@@ -289,17 +290,19 @@ pub(super) fn addresses(links: &[ShapedServer]) -> Vec<String> {
     links.iter().map(|link| link.address().to_string()).collect()
 }
 
-/// Servers of a graph, one for each partition, each on a link of its own.
-pub(super) struct Cluster {
+/// A graph and its servers, one for each partition, each on a link of its own.
+pub(super) struct Cluster<'a> {
+    pub(super) made: &'a Made,
     servers: ChildServers,
     n_workers: u16,
     /// Computation in place of the model.
     recording: Option<Recording>,
 }
 
-impl Cluster {
-    pub(super) fn start(graph: &Path, logs: &Path, n_workers: u16) -> Result<Self> {
-        Ok(Self { servers: start_servers(graph, logs, n_workers)?, n_workers, recording: None })
+impl<'a> Cluster<'a> {
+    pub(super) fn start(made: &'a Made, logs: &Path, n_workers: u16) -> Result<Self> {
+        let servers = start_servers(&made.dir, logs, n_workers)?;
+        Ok(Self { made, servers, n_workers, recording: None })
     }
 
     /// Has steps sleep as recorded ones took, if there is a recording.
@@ -314,7 +317,6 @@ impl Cluster {
     /// Trains over links of `spec`, or over the loopback as it is.
     pub(super) fn run(
         &self,
-        made: &Made,
         case: Case<'_>,
         spec: Option<LinkSpec>,
         console: &Console,
@@ -325,18 +327,20 @@ impl Cluster {
             None => self.servers.addresses(),
         };
         let energy = Energy::start();
-        let Trained { report, .. } = train(&self.train_run(made, case, addresses)?, console)?;
+        let Trained { report, .. } = train(&self.train_run(case, addresses)?, console)?;
         Run::of(case.contestant, report, energy.and_then(|energy| energy.joules()))
     }
 
-    fn train_run(&self, made: &Made, case: Case<'_>, connect: Vec<String>) -> Result<TrainRun> {
+    fn train_run(&self, case: Case<'_>, connect: Vec<String>) -> Result<TrainRun> {
+        let made = self.made;
         let fanouts = FANOUTS.into_iter().filter_map(Fanout::at_most).collect();
         let hot_policy = match case.contestant {
             Contestant::RapidOracle => HotPolicy::Oracle,
             _ => HotPolicy::Frequency,
         };
         let n_kept = case.kept_rows.unwrap_or(made.kept_rows);
-        let eviction = case.eviction.unwrap_or((GAMMA, made.delta(case.epochs, case.batch)));
+        let delta = || made.delta(case.epochs, case.batch);
+        let eviction = case.eviction.unwrap_or_else(|| Eviction { gamma: GAMMA, delta: delta() });
         let recording = self.recording.as_ref().filter(|_| !case.learns);
         let usual = TrainConfig::default();
         Ok(TrainRun {
@@ -372,6 +376,13 @@ impl Cluster {
     }
 }
 
+/// MassiveGNN's γ, the decay of scores, and Δ, the batches between rounds of eviction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Eviction {
+    pub(super) gamma: f64,
+    pub(super) delta: u32,
+}
+
 /// Subject and strategy of the training.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case<'a> {
@@ -380,8 +391,8 @@ pub(super) struct Case<'a> {
     pub(super) epochs: u32,
     /// Other than the graph's usual ones.
     pub(super) kept_rows: Option<u32>,
-    /// `massive`: γ and Δ other than the usual ([`GAMMA`] and [`Made::delta`]).
-    pub(super) eviction: Option<(f64, u32)>,
+    /// `massive`: other than the usual ([`GAMMA`] and [`Made::delta`]).
+    pub(super) eviction: Option<Eviction>,
     /// Where steps are logged, and where the schedule is kept.
     pub(super) log: Option<&'a Path>,
     pub(super) schedule: Option<&'a Path>,
@@ -406,6 +417,27 @@ impl Case<'_> {
             sampling: Sampling::Seeded,
             seed: SEED,
         }
+    }
+}
+
+/// Setting of a figure's measurement.
+#[derive(Clone, Copy)]
+pub(super) struct Bench<'a> {
+    pub(super) model: &'a Model,
+    pub(super) size: Size,
+    pub(super) epochs: u32,
+    pub(super) repeats: u32,
+    /// Computation in place of the models.
+    pub(super) recording: Option<&'a Recording>,
+    pub(super) scratch: &'a Path,
+    pub(super) console: &'a Console,
+}
+
+impl Bench<'_> {
+    /// Returns the middle one of all repeats of `run`.
+    pub(super) fn repeated(&self, run: &dyn Fn() -> Result<Run>) -> Result<Run> {
+        let runs = (0..self.repeats).map(|_| run()).collect::<Result<_>>()?;
+        Run::middle_of(runs).context("no repeat of a run")
     }
 }
 

@@ -46,6 +46,7 @@ impl MemoryReader {
         Ok(())
     }
 
+    #[cfg(test)]
     pub(super) fn segment(&self) -> &Segment {
         &self.segment
     }

@@ -12,13 +12,13 @@ use lodestore_graph::batch::Block;
 #[derive(Debug)]
 pub(crate) struct Entries {
     block: Arc<Block>,
-    by_source: OnceLock<BySource>,
+    by_source: OnceLock<EntriesBySource>,
 }
 
 /// Uses of each source, in the order of the entries. A sum over them adds the same terms in the
 /// same order as a walk over all entries.
 #[derive(Debug)]
-struct BySource {
+struct EntriesBySource {
     /// Where each source's uses begin, then where the last one's end.
     starts: Vec<u32>,
     /// Entry and destination.
@@ -78,12 +78,12 @@ impl Entries {
     /// Returns the entries that use `source`, in order, each with its destination. The first call
     /// sorts all entries, in 8 bytes each.
     pub(super) fn uses_of(&self, source: usize) -> impl Iterator<Item = [usize; 2]> {
-        let BySource { starts, uses } = self.by_source.get_or_init(|| self.sort());
+        let EntriesBySource { starts, uses } = self.by_source.get_or_init(|| self.sort());
         let uses = &uses[starts[source] as usize..starts[source + 1] as usize];
         uses.iter().map(|of_use| of_use.map(|number| number as usize))
     }
 
-    fn sort(&self) -> BySource {
+    fn sort(&self) -> EntriesBySource {
         let mut starts = vec![0_u32; self.n_src() + 2];
         let destinations = 0..self.n_dst();
         for source in destinations.clone().flat_map(|dst| self.sources_of(dst)) {
@@ -102,6 +102,6 @@ impl Entries {
             }
         }
         starts.pop();
-        BySource { starts, uses }
+        EntriesBySource { starts, uses }
     }
 }

@@ -8,14 +8,12 @@
 //! Every sum is taken by one thread in the order of the entries, so results do not depend on
 //! threads.
 
+mod coefficients;
 mod entries;
-mod scores;
-mod softmax;
 mod weighted_sum;
 
+pub(crate) use coefficients::{AttentionSoftmax, HeadScores};
 pub(crate) use entries::Entries;
-pub(crate) use scores::HeadScores;
-pub(crate) use softmax::AttentionSoftmax;
 pub(crate) use weighted_sum::WeightedSum;
 
 /// Slope of LeakyReLU below 0 (section 2.1).

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-use super::place::Place;
+use crate::step::Place;
 
 /// A folder or file that does not serve.
 #[derive(Debug, Error)]

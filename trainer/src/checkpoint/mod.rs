@@ -10,7 +10,6 @@ pub(crate) mod error;
 mod folder;
 mod format;
 mod header;
-pub(crate) mod place;
 mod settings;
 
 use std::time::Instant;
@@ -22,9 +21,9 @@ use crate::error::TrainError;
 use crate::replica::ReplicaState;
 use crate::report::EpochReport;
 
+pub use crate::step::Place;
 pub use error::{CheckpointError, CheckpointFault};
 pub(crate) use folder::Folder;
-pub use place::Place;
 pub(crate) use settings::Settings;
 
 /// A run between two steps.

@@ -15,14 +15,14 @@ use super::{
 pub struct ThreadCollective {
     rank: u32,
     /// By rank; this one's is never used. Empty after an error.
-    links: Vec<Link>,
+    links: Vec<ChannelPair>,
     n_ranks: u32,
     timeout: Duration,
     traffic: Traffic,
 }
 
 #[derive(Debug)]
-struct Link {
+struct ChannelPair {
     sender: Sender<Message>,
     receiver: Receiver<Message>,
 }
@@ -57,14 +57,15 @@ impl ThreadCollective {
         ranks
             .map(|(rank, (senders, receivers))| {
                 let links = senders.into_iter().zip(receivers);
-                let links = links.map(|(sender, receiver)| Link { sender, receiver }).collect();
+                let links =
+                    links.map(|(sender, receiver)| ChannelPair { sender, receiver }).collect();
                 let timeout = time_to_wait(rank, timeout);
                 Self { rank, links, n_ranks, timeout, traffic: Traffic::default() }
             })
             .collect()
     }
 
-    fn link(&self, rank: u32) -> Result<&Link, CollectiveError> {
+    fn link(&self, rank: u32) -> Result<&ChannelPair, CollectiveError> {
         self.links.get(rank as usize).ok_or(CollectiveError::Gone { rank })
     }
 

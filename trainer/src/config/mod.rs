@@ -1,6 +1,7 @@
 //! The settings of a training run.
 
 mod full;
+mod hop;
 mod sdt;
 
 use std::{fmt, path::PathBuf, str::FromStr};
@@ -15,6 +16,7 @@ use crate::error::{TrainError, check};
 use crate::options::{LayerOptions, Metric, ModelKind, UpdateOptions};
 use crate::replay::Replay;
 pub use full::{Compression, FullConfig, Halo};
+pub use hop::{HopConfig, Merge, Migration};
 pub use sdt::{OptimizerState, SdtConfig};
 
 /// Most layers of a model.
@@ -137,49 +139,6 @@ pub(crate) enum Due {
     AsLast,
 }
 
-/// Settings of roots, models and rows under `hop`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct HopConfig {
-    /// Whether models move to the roots.
-    pub migration: Migration,
-    /// [`Migration::Paper`]: the rows of all time steps of an iteration are pulled together
-    /// (section
-    /// 5.2).
-    pub pregather: bool,
-    /// [`Migration::Paper`]: which time step is merged into the others (section 5.3).
-    pub merge: Merge,
-    /// [`Migration::None`]: how rows reach a worker, on demand or from a schedule.
-    pub fetch: Fetch,
-}
-
-/// Place where a model trains on its roots (HopGNN, section 5.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Migration {
-    /// Models stay: parameters are equal within an iteration, so that each worker trains on all
-    /// roots that it owns, in one step.
-    None,
-    /// Model d trains on its own roots, by turns at the workers that own them. In time step t it is
-    /// at worker (d + t) mod N, with the gradients so far.
-    Paper,
-}
-
-/// Time step of an iteration that is merged into the others (HopGNN, section 5.3). Merging begins
-/// with the second epoch and continues as long as epochs become faster.
-///
-/// Measured times decide how many time steps are merged. So two runs may group roots differently,
-/// and then agree only up to rounding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Merge {
-    /// No time step.
-    None,
-    /// The time step with the fewest roots.
-    Min,
-    /// A random time step.
-    Random,
-}
-
 /// The computation: part of a run's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -271,13 +230,6 @@ pub enum HotPolicy {
     Oracle,
 }
 
-impl Default for HopConfig {
-    fn default() -> Self {
-        let (migration, merge) = (Migration::None, Merge::None);
-        Self { migration, pregather: true, merge, fetch: Fetch::OnDemand }
-    }
-}
-
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
@@ -342,7 +294,7 @@ impl TrainConfig {
         let is_free = self.strategy.mode() == Mode::MiniBatch || self.roots == Roots::Owned;
         let expected = format!("owned under the strategy {}", self.strategy);
         check(is_free, "roots", &expected, self.roots)?;
-        self.check_hop()?;
+        self.hop.validate(self.strategy)?;
         self.check_sdt()?;
         self.check_full()?;
         let is_plain = self.strategy == Strategy::Ondemand
@@ -373,20 +325,6 @@ impl TrainConfig {
         check(decay.is_finite() && decay >= 0.0, "weight_decay", "0 or more", decay)?;
         self.layer.validate(self.model, self.fanouts.len())?;
         self.update.validate(self.epochs)
-    }
-
-    fn check_hop(&self) -> Result<(), TrainError> {
-        let HopConfig { migration, pregather, merge, fetch } = self.hop;
-        if self.strategy != Strategy::Hop {
-            let is_usual = self.hop == HopConfig::default();
-            return check(is_usual, "strategy", "hop for its settings", self.strategy);
-        }
-        if migration == Migration::Paper {
-            return check(fetch == Fetch::OnDemand, "fetch", "ondemand with migration", fetch);
-        }
-        check(pregather, "pregather", "true without migration", pregather)?;
-        check(merge == Merge::None, "merge", "none without migration", merge)?;
-        check(fetch != Fetch::Massive, "fetch", "ondemand or rapid under hop", fetch)
     }
 
     /// Returns how rows reach the trainer.
@@ -486,50 +424,6 @@ impl FromStr for Fetch {
     }
 }
 
-impl fmt::Display for Migration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Paper => "paper",
-        })
-    }
-}
-
-impl FromStr for Migration {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "none" => Ok(Self::None),
-            "paper" => Ok(Self::Paper),
-            _ => Err(format!("no migration `{name}`; there are: none, paper")),
-        }
-    }
-}
-
-impl fmt::Display for Merge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Min => "min",
-            Self::Random => "random",
-        })
-    }
-}
-
-impl FromStr for Merge {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "none" => Ok(Self::None),
-            "min" => Ok(Self::Min),
-            "random" => Ok(Self::Random),
-            _ => Err(format!("no way to merge `{name}`; there are: none, min, random")),
-        }
-    }
-}
-
 impl fmt::Display for HotPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -579,60 +473,4 @@ impl FromStr for Strategy {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn epochs_end_with_an_evaluation_when_it_is_due_and_at_the_end() {
-        let due = |evaluate_every, measure_test, has_test| {
-            let usual = TrainConfig::default();
-            let config = TrainConfig { epochs: 5, evaluate_every, measure_test, ..usual };
-            (1..=5).map(|n| config.evaluation_after(n, has_test)).collect::<Vec<_>>()
-        };
-        let (no, any, last) = (Due::No, Due::InAnyRun, Due::AsLast);
-        assert_eq!(due(2, false, false), [no, any, no, any, last]);
-        assert_eq!(due(5, true, true), [no, no, no, no, any]);
-        assert_eq!(due(0, true, true), [no, no, no, no, last]);
-        assert_eq!([due(0, false, true), due(0, true, false)], [[no; 5]; 2]);
-    }
-
-    #[test]
-    fn settings_that_cannot_work_are_named() {
-        assert!(TrainConfig::default().validate().is_ok());
-        let message = |change: fn(&mut TrainConfig)| {
-            let mut config = TrainConfig::default();
-            change(&mut config);
-            config.validate().unwrap_err().to_string()
-        };
-        assert_eq!(message(|c| c.workers = 0), "setting `workers` must be at least 1, found 0");
-        assert!(message(|c| c.fanouts = vec![]).contains("fanouts"));
-        assert!(message(|c| c.n_heads = 0).contains("n_heads"));
-        let uneven = message(|c| (c.model, c.hidden) = (ModelKind::Gat, 60));
-        assert_eq!(uneven, "setting `hidden` must be a multiple of 8 heads, found 60");
-        let dealt = message(|c| (c.strategy, c.roots) = (Strategy::Hop, Roots::Global));
-        assert!(dealt.contains("`roots` must be owned under the strategy hop"), "{dealt}");
-        let merged = message(|c| (c.strategy, c.hop.merge) = (Strategy::Hop, Merge::Min));
-        assert!(merged.contains("`merge` must be none without migration"), "{merged}");
-        let apart = message(|c| (c.strategy, c.hop.pregather) = (Strategy::Hop, false));
-        assert!(apart.contains("`pregather` must be true without migration"), "{apart}");
-        let massive = message(|c| (c.strategy, c.hop.fetch) = (Strategy::Hop, Fetch::Massive));
-        assert!(massive.contains("`fetch` must be ondemand or rapid under hop"), "{massive}");
-        let other = message(|c| c.hop.migration = Migration::Paper);
-        assert!(other.contains("`strategy` must be hop for its settings, found rapid"), "{other}");
-        let planned = message(|c| {
-            c.strategy = Strategy::Hop;
-            (c.hop.migration, c.hop.fetch) = (Migration::Paper, Fetch::Rapid);
-        });
-        assert!(planned.contains("`fetch` must be ondemand with migration"), "{planned}");
-        let blind = message(|c| (c.patience, c.evaluate_every) = (3, 0));
-        assert!(blind.contains("evaluate_every` must be at least 1 with a patience"), "{blind}");
-        let never = message(|c| (c.strategy, c.sdt.average_every) = (Strategy::Sdt, 0));
-        assert!(never.contains("`average_every` must be at least 1, found 0"), "{never}");
-        let other = message(|c| c.sdt.full_partition = true);
-        assert!(other.contains("`strategy` must be sdt for its settings, found rapid"), "{other}");
-        assert!(message(|c| c.dropout = 1.0).contains("dropout"));
-        assert!(message(|c| c.learning_rate = f64::NAN).contains("learning_rate"));
-        assert!(message(|c| c.weight_decay = -1.0).contains("weight_decay"));
-        assert!(message(|c| c.batch_size = 0).contains("batch_size"));
-    }
-}
+mod tests;

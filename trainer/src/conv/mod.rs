@@ -135,10 +135,12 @@ impl Conv {
         match self {
             Self::Sage(linear, aggregation) => {
                 let step = hop.aggregated(*aggregation);
-                convolve(linear, step, hop.masked(input, dropout), workspace)
+                let mask = hop.mask_of(input, dropout);
+                convolve(linear, step, input, mask, workspace)
             }
             Self::Gcn(linear) => {
-                convolve(linear, hop.normalised(), hop.masked(input, dropout), workspace)
+                let mask = hop.mask_of(input, dropout);
+                convolve(linear, hop.normalised(), input, mask, workspace)
             }
             Self::Gat(gat) => {
                 let mask = dropout.of_rows(hop.sources());
@@ -220,14 +222,14 @@ impl Hop<'_> {
         })
     }
 
-    /// Returns the input of a convolution with its mask: that of the rows themselves or, of
-    /// features, of what becomes of them.
-    fn masked<'a>(&self, input: Input<'a>, dropout: LayerDropout) -> (Input<'a>, Option<Mask>) {
+    /// Returns the mask of a convolution's input: that of the rows themselves or, for features,
+    /// that of the aggregated rows.
+    fn mask_of(&self, input: Input<'_>, dropout: LayerDropout) -> Option<Mask> {
         let nodes = match input {
             Input::Hidden(_) => self.sources(),
             Input::Features { .. } | Input::Sparse(_) => self.destinations(),
         };
-        (input, dropout.of_rows(nodes))
+        dropout.of_rows(nodes)
     }
 
     /// Returns GraphSAGE's step.
@@ -290,7 +292,8 @@ impl Step {
 fn convolve(
     linear: &Linear,
     mut step: Step,
-    (input, mask): (Input<'_>, Option<Mask>),
+    input: Input<'_>,
+    mask: Option<Mask>,
     workspace: &Workspace,
 ) -> Result<(Matrix, Convolved)> {
     let rows = match input {

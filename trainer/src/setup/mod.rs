@@ -19,7 +19,6 @@ use lodestore_graph::{
 use tracing::warn;
 
 use crate::checkpoint::Settings;
-use crate::checkpoint::place::Place;
 use crate::config::{Fetch, HopConfig, Migration, Sampling, Strategy, TrainConfig};
 use crate::error::TrainError;
 use crate::error::check;
@@ -33,6 +32,7 @@ use crate::model_file::ModelFile;
 use crate::process_group::ProcessGroup;
 use crate::report::Progress;
 use crate::sources::{TrainGraph, WorkerSources};
+use crate::step::Place;
 use crate::strategy::hop::{Iterations, Micrographs};
 use crate::strategy::{Ondemand, Planned, RandomBatches, Rapid, Share};
 use crate::worker::{Batches, Learner, Worker};

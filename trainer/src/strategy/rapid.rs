@@ -23,8 +23,8 @@ use lodestore_graph::{
     schedule::{NEVER, NextUses, Schedule, ScheduleError, hot_set},
 };
 
-use crate::checkpoint::place::Place;
 use crate::config::HotPolicy;
+use crate::step::Place;
 
 /// A worker's batches as scheduled, with the rows that are kept for them.
 pub(crate) struct Rapid<'scope> {

@@ -15,10 +15,10 @@ use lodestore_client::hot_set_cache::HotSetStats;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::PrefetchStats;
 
-use crate::checkpoint::place::Place;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
 use crate::replica::Replica;
+use crate::step::Place;
 use crate::step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep};
 use crate::strategy::Rapid;
 use crate::strategy::full::FullTeam;
@@ -162,7 +162,7 @@ impl<'scope> Team<'scope> {
         for (at, time_step) in iteration.steps().iter().enumerate() {
             if let Some(before) = at.checked_sub(1).map(|before| &iteration.steps()[before]) {
                 let (by, start) = (time_step.offset - before.offset, Instant::now());
-                let Some(moved) = group.migrate(models, by, (n_workers, &parameters))? else {
+                let Some(moved) = group.migrate(models, by, n_workers, &parameters)? else {
                     return Ok(None);
                 };
                 models = moved;

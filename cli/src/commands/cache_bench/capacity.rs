@@ -6,8 +6,8 @@ use lodestore_cache::replay::TierSizes;
 use lodestore_cache::two_level::Inclusion;
 
 use crate::candidates::rows_of_share;
+use crate::flags::parse_size;
 use crate::human;
-use crate::size::parse_size;
 
 /// A capacity of a cache: `10%`, `5000` (rows) or `64MiB`.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -10,8 +10,7 @@ use lodestore_store::Graph;
 use serde::Serialize;
 
 use crate::candidates::{RuleArgs, WorkerView};
-use crate::policies::overlap_ratios;
-use crate::topology::open_topology;
+use crate::topology::{open_topology, overlap_ratios};
 use crate::traces::{LoadedTrace, TracedWorker};
 
 /// Chosen policies, and the parameters of `decay`.

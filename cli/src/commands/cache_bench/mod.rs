@@ -76,7 +76,7 @@ pub(crate) struct CacheBenchArgs {
     capacities: Vec<Capacities>,
     /// Two tiers: whether a row may be in both; inclusive unless given.
     #[arg(long, value_enum, value_name = "I")]
-    inclusion: Option<Sharing>,
+    inclusion: Option<InclusionArg>,
     /// Two tiers: a tier on each of this many devices, over one of the host that they share. The
     /// batches of an epoch belong to them in turn: those of partitions, or of a schedule's workers.
     #[arg(long, value_name = "N",
@@ -151,7 +151,7 @@ struct Misses {
 
 /// [`Inclusion`] as a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Sharing {
+enum InclusionArg {
     /// It may, and each tier evicts by itself.
     Inclusive,
     /// It may not: it moves up, and down again.
@@ -223,8 +223,8 @@ impl CacheBenchArgs {
             devices: Devices {
                 n_devices: self.devices.unwrap_or(1),
                 inclusion: match self.inclusion {
-                    Some(Sharing::Exclusive) => Inclusion::Exclusive,
-                    Some(Sharing::Inclusive) | None => Inclusion::Inclusive,
+                    Some(InclusionArg::Exclusive) => Inclusion::Exclusive,
+                    Some(InclusionArg::Inclusive) | None => Inclusion::Inclusive,
                 },
             },
             csv: self.csv,

@@ -1,6 +1,5 @@
 //! `lode import`: from edges and tensors in files to a graph.
 
-mod edge_rules;
 mod tensors;
 mod text;
 
@@ -8,23 +7,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use lodestore_graph::order::RowOrder;
 use lodestore_graph::partition::Algorithm;
+use lodestore_graph::topology::EdgePolicy;
 use lodestore_import::dataset::Layout;
-use lodestore_import::{Dataset, ImportConfig, ImportReport, Observer, RowLayout, add_tensors};
+use lodestore_import::{
+    Dataset, EdgeRules, ImportConfig, ImportReport, Observer, RowLayout, add_tensors,
+};
 use lodestore_server::limits::ROW_BYTES_MAX;
 use lodestore_store::Dtype;
 use lodestore_store::codec::CodecChoice;
 
 use crate::console::Console;
 use crate::edges::EdgeArgs;
+use crate::flags::Nan;
 use crate::interrupt::RemovedOnInterrupt;
-use crate::nan::Nan;
 use crate::partitioner::PartitionerArgs;
 use crate::usage::UsageError;
 
-use edge_rules::EdgeRuleArgs;
 use tensors::{MaybeNamed, Named};
 
 /// Import edges and tensors into a partitioned graph.
@@ -201,5 +202,51 @@ impl Observer for Watching<'_> {
 
     fn warn(&mut self, message: &str) {
         eprintln!("lode: warning: {message}");
+    }
+}
+
+/// Rules for the edges that an import keeps, and for their columns.
+#[derive(Args, Clone, Debug)]
+struct EdgeRuleArgs {
+    /// Treatment of edges from a node to itself.
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t = EdgePolicyArg::Keep)]
+    self_loops: EdgePolicyArg,
+    /// Treatment of edges that are in the input more than once; where they are kept, each can be
+    /// sampled.
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t = EdgePolicyArg::Drop)]
+    duplicates: EdgePolicyArg,
+    /// Keep the position of each edge in the input beside the topology: 8 bytes an edge.
+    #[arg(long)]
+    edge_ids: bool,
+    /// Keep a weight of each edge beside the topology: .npy of shape (E,), f32, in the order of the
+    /// edges. Where repeated edges are dropped, the weight of the first is kept.
+    #[arg(long, value_name = "FILE")]
+    edge_weights: Option<PathBuf>,
+}
+
+/// Treatment of some edges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum EdgePolicyArg {
+    Keep,
+    Drop,
+}
+
+impl From<EdgePolicyArg> for EdgePolicy {
+    fn from(policy: EdgePolicyArg) -> Self {
+        match policy {
+            EdgePolicyArg::Keep => Self::Keep,
+            EdgePolicyArg::Drop => Self::Drop,
+        }
+    }
+}
+
+impl From<EdgeRuleArgs> for EdgeRules {
+    fn from(args: EdgeRuleArgs) -> Self {
+        Self {
+            self_loops: args.self_loops.into(),
+            duplicates: args.duplicates.into(),
+            edge_ids: args.edge_ids,
+            edge_weights: args.edge_weights,
+        }
     }
 }

@@ -17,8 +17,8 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::edges::EdgeArgs;
+use crate::flags::parse_size;
 use crate::partitioner::PartitionerArgs;
-use crate::size::parse_size;
 use crate::usage::UsageError;
 
 /// Report how a partitioner would split a graph: cut, replication, halos, balance.

@@ -9,8 +9,8 @@ use lodestore_server::{PolicyKind, PreloadChoice, VolatileChoice};
 use serde::{Deserialize, Deserializer, de};
 
 use super::follow::FollowTarget;
+use crate::flags::parse_size;
 use crate::log::{LogFormat, LogLevel};
-use crate::size::parse_size;
 use crate::small_file::read_small_file;
 
 /// Settings of a file; `docs/serve.toml` documents each.

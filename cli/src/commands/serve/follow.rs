@@ -16,8 +16,8 @@ use lodestore_server::ServerError;
 use lodestore_server::installer::Installer;
 
 use super::follow_bucket::BucketFollowing;
+use crate::flags::parse_size;
 use crate::security_args::read_token;
-use crate::size::parse_size;
 use crate::usage::UsageError;
 
 /// Time for a step, and to wait for writers at the start.

@@ -25,11 +25,11 @@ use serde::Serialize;
 use signal_hook::low_level;
 
 use crate::console::Console;
+use crate::flags::parse_size;
 use crate::human;
+use crate::interrupt::{EndOfStdin, stop_signal, wait_for_stop};
 use crate::log::{self, LogFormat, LogLevel};
 use crate::security_args::read_lasting_tokens;
-use crate::size::parse_size;
-use crate::stop_signal::{stop_signal, wait_for_stop};
 use crate::usage::UsageError;
 use config::{ConfigFile, parse_mode};
 use credential_reload::Renewal;
@@ -303,7 +303,9 @@ impl ServeArgs {
             tracing::warn!(%listen, "the admin token crosses the network in the clear: there is no TLS");
         }
         // Before the first thread starts: a signal must find its handler from now on.
-        let stop = stop_signal(this.exit_with_stdin)?;
+        let end_of_stdin =
+            if this.exit_with_stdin { EndOfStdin::Stops } else { EndOfStdin::Ignored };
+        let stop = stop_signal(end_of_stdin)?;
         let (sender, events) = mpsc::channel();
         tell(sender.clone(), move || Event::Stop(wait_for_stop(stop)))?;
         let this = Arc::new(this);

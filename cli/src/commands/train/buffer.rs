@@ -61,10 +61,9 @@ pub struct BufferChoice {
 }
 
 impl BufferChoice {
-    /// Returns a buffer of `n_rows` rows, with the usual eviction or without.
-    pub fn of_rows(n_rows: u32, evicts: bool) -> Self {
-        let eviction = evicts.then_some((GAMMA, DELTA));
-        Self { size: BufferSize::Rows(n_rows), eviction, rules: RuleArgs::default() }
+    /// Returns a buffer of `n_rows` rows that stay as they are at first.
+    pub fn without_eviction(n_rows: u32) -> Self {
+        Self { size: BufferSize::Rows(n_rows), eviction: None, rules: RuleArgs::default() }
     }
 
     /// Returns a buffer of `n_rows` rows with this γ and Δ.

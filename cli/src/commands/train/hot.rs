@@ -7,7 +7,7 @@ use lodestore_cache::PolicyKind;
 use lodestore_trainer::Strategy;
 use lodestore_trainer::config::{Fetch, HotPolicy};
 
-use crate::size::parse_size;
+use crate::flags::parse_size;
 use crate::usage::UsageError;
 
 /// Flags of rows that come by a schedule.

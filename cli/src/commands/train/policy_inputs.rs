@@ -11,7 +11,7 @@ use lodestore_graph::{NodeId, PartId, halo::Halo};
 use lodestore_store::Graph;
 
 use crate::candidates::WorkerView;
-use crate::policies::overlap_ratios;
+use crate::topology::overlap_ratios;
 
 /// Workers of the run in this process.
 #[derive(Clone, Debug)]
@@ -46,7 +46,8 @@ pub(super) struct PolicyInputs<'a> {
 impl<'a> PolicyInputs<'a> {
     /// Returns the inputs from `graph` for a run of `n_workers`, which asks for rows in `reach`.
     pub(super) fn new(
-        (graph, topology): (&'a Graph, &'a Topology),
+        graph: &'a Graph,
+        topology: &'a Topology,
         n_workers: u32,
         here: LocalWorkers,
         reach: Reach,

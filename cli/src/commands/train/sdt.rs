@@ -4,7 +4,7 @@ use clap::Args;
 use lodestore_trainer::Strategy;
 use lodestore_trainer::config::{OptimizerState, SdtConfig};
 
-use crate::size::parse_size;
+use crate::flags::parse_size;
 use crate::usage::UsageError;
 
 /// Flags of `--strategy sdt`.

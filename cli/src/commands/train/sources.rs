@@ -29,7 +29,7 @@ pub(super) fn open(
         Strategy::Full => Reach::Halos,
         _ => Reach::All,
     };
-    let known = PolicyInputs::new((graph, topology), n_workers, here, reach);
+    let known = PolicyInputs::new(graph, topology, n_workers, here, reach);
     let mut tiers = Tiers::new(run.tiers, &remote, tensor, &known)?;
     let workers = &known.here.workers;
     let before: Vec<(Arc<dyn RowSource>, PullStats)> = match run.buffer {

@@ -13,7 +13,7 @@ use lodestore_trainer::{Progress, TrainConfig, WorkerSources, train};
 use serde::Serialize;
 
 use super::halos::overlap_ratios;
-use super::ways::Way;
+use super::ways::CapWay;
 use crate::reproduce::cut::{Cut, Source, Splits};
 
 /// JACA and its controls.
@@ -45,14 +45,14 @@ pub(super) fn cached(source: &Source, cut: &Cut, usual: &TrainConfig) -> Result<
         epochs: EPOCHS,
         evaluate_every: 0,
         measure_test: false,
-        ..Way::Exact.settings(usual, &[])
+        ..CapWay::Exact.settings(usual, &[])
     };
     let quiet = &mut |_: &Progress<'_>| ControlFlow::Continue(());
     let sources = || cut.sources(source, config.workers, Splits::Random);
     let kept = train(&config, &graph, &sources(), quiet)?;
     let ratios: Arc<[u16]> = overlap_ratios(&graph).into();
     let n_wanted = ratios.iter().filter(|&&ratio| ratio > 0).count() as u32;
-    let mut all = vec![Cached::of(None, (100, n_wanted), &kept.epochs)];
+    let mut all = vec![Cached::of(None, 100, n_wanted, &kept.epochs)];
     for policy in POLICIES {
         let spec = match policy {
             PolicyKind::Overlap => PolicySpec::Overlap(Arc::clone(&ratios)),
@@ -60,7 +60,7 @@ pub(super) fn cached(source: &Source, cut: &Cut, usual: &TrainConfig) -> Result<
         };
         for percent in PERCENTS {
             let n_rows = (u64::from(n_wanted) * u64::from(percent) / 100) as u32;
-            let sources = tiered(sources(), (n_rows, source.row_bytes), &spec, &config)?;
+            let sources = tiered(sources(), n_rows, source.row_bytes, &spec, &config)?;
             let report = train(&config, &graph, &sources, quiet)?;
             ensure!(
                 report.step_losses == kept.step_losses,
@@ -68,7 +68,7 @@ pub(super) fn cached(source: &Source, cut: &Cut, usual: &TrainConfig) -> Result<
                 report.step_losses,
                 kept.step_losses
             );
-            all.push(Cached::of(Some(policy.name()), (percent, n_rows), &report.epochs));
+            all.push(Cached::of(Some(policy.name()), percent, n_rows, &report.epochs));
         }
     }
     Ok(all)
@@ -77,7 +77,8 @@ pub(super) fn cached(source: &Source, cut: &Cut, usual: &TrainConfig) -> Result<
 /// Puts one tier before the rows of all workers.
 fn tiered(
     mut sources: Vec<WorkerSources>,
-    (wanted_rows, row_bytes): (u32, u64),
+    wanted_rows: u32,
+    row_bytes: u64,
     spec: &PolicySpec,
     config: &TrainConfig,
 ) -> Result<Vec<WorkerSources>> {
@@ -95,11 +96,7 @@ fn tiered(
 }
 
 impl Cached {
-    fn of(
-        policy: Option<&'static str>,
-        (percent, rows): (u32, u32),
-        epochs: &[EpochReport],
-    ) -> Self {
+    fn of(policy: Option<&'static str>, percent: u32, rows: u32, epochs: &[EpochReport]) -> Self {
         let (last, later) = (epochs.last(), epochs.get(1..).unwrap_or_default());
         Self {
             policy,

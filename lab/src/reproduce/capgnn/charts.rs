@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use super::learning::Learnt;
-use super::moved::Moved;
-use super::{CapFigures, GraphFigures, REFINED};
+use super::halos::Moved;
+use super::learning::CapLearning;
+use super::{CapFigures, CapGraphFigures, REFINED};
 use crate::reproduce::curves::{Curve, Curves};
 
 /// Returns all charts, by the names of their files.
@@ -20,7 +20,7 @@ pub(super) fn charts(found: &CapFigures) -> Result<Vec<(String, String)>> {
     Ok(charts)
 }
 
-fn halos(graphs: &[GraphFigures]) -> Curves<'static> {
+fn halos(graphs: &[CapGraphFigures]) -> Curves<'static> {
     let mut curves: Vec<Curve> = Vec::new();
     for graph in graphs {
         for of in graph.halos.iter().filter(|of| of.partitioner == REFINED) {
@@ -36,8 +36,8 @@ fn halos(graphs: &[GraphFigures]) -> Curves<'static> {
     Curves { title, x: "partitions", y: "halo", is_log: true, curves }
 }
 
-fn bytes(graphs: &[GraphFigures]) -> Curves<'static> {
-    let curve = |graph: &GraphFigures| {
+fn bytes(graphs: &[CapGraphFigures]) -> Curves<'static> {
+    let curve = |graph: &CapGraphFigures| {
         let share = |of: &Moved| of.exact_bytes as f64 / of.resent_bytes.max(1) as f64;
         let points = graph.moved.iter().map(|of| (f64::from(of.parts), share(of)));
         Curve { label: graph.name.clone(), points: points.collect() }
@@ -47,9 +47,9 @@ fn bytes(graphs: &[GraphFigures]) -> Curves<'static> {
     Curves { title, x: "partitions", y: "share", is_log: true, curves }
 }
 
-fn accuracy(graph: &GraphFigures) -> Curves<'static> {
+fn accuracy(graph: &CapGraphFigures) -> Curves<'static> {
     let splits = graph.learnt.first().map(|learnt| learnt.splits);
-    let curve = |learnt: &Learnt| Curve { label: learnt.way.label(), points: learnt.means() };
+    let curve = |learnt: &CapLearning| Curve { label: learnt.way.label(), points: learnt.means() };
     let learnt = graph.learnt.iter().filter(|learnt| Some(learnt.splits) == splits);
     Curves {
         title: "Fig. 22: accuracy on test nodes, mean of seeds",

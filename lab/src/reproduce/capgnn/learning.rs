@@ -7,7 +7,7 @@ use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{Progress, TrainConfig, TrainReport, train};
 use serde::Serialize;
 
-use super::ways::Way;
+use super::ways::CapWay;
 use crate::reproduce::cut::{Cut, Source, Splits};
 
 /// Parts of a run after which it is measured.
@@ -15,8 +15,8 @@ const MEASURED: u32 = 10;
 
 /// Results of learning in one way.
 #[derive(Serialize)]
-pub(super) struct Learnt {
-    pub(super) way: Way,
+pub(super) struct CapLearning {
+    pub(super) way: CapWay,
     pub(super) splits: Splits,
     /// By seed: loss of each epoch.
     pub(super) losses: Vec<Vec<f64>>,
@@ -32,13 +32,21 @@ pub(super) struct Learnt {
     pub(super) compression_error: Option<f64>,
 }
 
-/// Trains with each seed on a cut with these splits.
+/// A cut of a graph, with splits of its nodes.
+#[derive(Clone, Copy)]
+pub(super) struct SplitCut<'a> {
+    pub(super) source: &'a Source,
+    pub(super) cut: &'a Cut,
+    pub(super) splits: Splits,
+}
+
+/// Trains with each seed on a cut.
 pub(super) fn learn(
-    (source, cut, splits): (&Source, &Cut, Splits),
-    way: Way,
+    SplitCut { source, cut, splits }: SplitCut<'_>,
+    way: CapWay,
     config: &TrainConfig,
     n_seeds: u32,
-) -> Result<Learnt> {
+) -> Result<CapLearning> {
     let evaluate_every = config.epochs.div_ceil(MEASURED);
     let sources = cut.sources(source, config.workers, splits);
     let (mut losses, mut accuracies, mut last) = (Vec::new(), Vec::new(), None);
@@ -56,7 +64,7 @@ pub(super) fn learn(
         epoch.embedding_bytes.unwrap_or(0) + epoch.gradient_bytes.unwrap_or(0)
     };
     let later = &epochs[1.min(epochs.len() - 1)..];
-    Ok(Learnt {
+    Ok(CapLearning {
         way,
         splits,
         losses,
@@ -71,7 +79,7 @@ pub(super) fn learn(
     })
 }
 
-impl Learnt {
+impl CapLearning {
     /// Returns mean, least and most of the seeds at the end.
     pub(super) fn last(&self) -> [f64; 3] {
         let last = || self.accuracies.iter().filter_map(|of| Some(of.last()?.1));

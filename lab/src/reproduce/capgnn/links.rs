@@ -10,7 +10,7 @@ use lodestore_trainer::TrainConfig;
 use lodestore_trainer::report::EpochReport;
 use serde::Serialize;
 
-use super::ways::{Way, profiles};
+use super::ways::{CapWay, profiles};
 use crate::link_emulation::{LinkSpec, ShapedRank};
 use crate::reproduce::runs::{DEADLINE, addresses, behind_links, start_servers};
 use lode_cli::commands::train::{Form, TierChoice, TrainRun, train_over_links};
@@ -20,16 +20,16 @@ const EPOCHS: u32 = 11;
 
 /// Epochs over one link.
 #[derive(Serialize)]
-pub(super) struct LinkRuns {
+pub(super) struct CapLinkRuns {
     pub(super) rate_bits: f64,
     pub(super) delay_seconds: f64,
-    pub(super) runs: Vec<LinkRun>,
+    pub(super) runs: Vec<CapLinkRun>,
 }
 
 /// Epochs in one way; means of those after the first.
 #[derive(Serialize)]
-pub(super) struct LinkRun {
-    pub(super) way: Way,
+pub(super) struct CapLinkRun {
+    pub(super) way: CapWay,
     pub(super) seconds: f64,
     /// Time in which rows and gradients were on their way, and the part of it in which nothing
     /// was left to compute.
@@ -46,9 +46,10 @@ pub(super) struct LinkRun {
 pub(super) fn over_links(
     dir: &Path,
     usual: &TrainConfig,
-    (rates, delay): (&[f64], Duration),
+    rates: &[f64],
+    delay: Duration,
     staleness: &[u32],
-) -> Result<Vec<LinkRuns>> {
+) -> Result<Vec<CapLinkRuns>> {
     let n_parts = Graph::open(dir)?.book().n_parts();
     if n_parts < 2 {
         return Ok(Vec::new());
@@ -57,12 +58,18 @@ pub(super) fn over_links(
     let logs = tempfile::tempdir()?;
     let servers = start_servers(dir, logs.path(), n_parts)?;
     // Table 8's first.
-    let mut ways =
-        vec![Way::Resent, Way::Waiting, Way::ResentRapa, Way::RapaWaiting, Way::Rapa, Way::Exact];
-    ways.extend(staleness.iter().max().map(|&epochs| Way::Stale(epochs)));
-    ways.push(Way::Int8);
-    ways.extend(staleness.iter().max().map(|&epochs| Way::StaleInt8(epochs)));
-    ways.push(Way::Zero);
+    let mut ways = vec![
+        CapWay::Resent,
+        CapWay::Waiting,
+        CapWay::ResentRapa,
+        CapWay::RapaWaiting,
+        CapWay::Rapa,
+        CapWay::Exact,
+    ];
+    ways.extend(staleness.iter().max().map(|&epochs| CapWay::Stale(epochs)));
+    ways.push(CapWay::Int8);
+    ways.extend(staleness.iter().max().map(|&epochs| CapWay::StaleInt8(epochs)));
+    ways.push(CapWay::Zero);
     let mut all = Vec::new();
     for &rate_bits in rates {
         let mut runs = Vec::new();
@@ -91,16 +98,16 @@ pub(super) fn over_links(
                 keep_schedule: false,
             };
             let report = train_over_links(&run, ShapedRank::group(&links, DEADLINE))?;
-            runs.push(LinkRun::of(way, &report.epochs[1..]));
+            runs.push(CapLinkRun::of(way, &report.epochs[1..]));
         }
-        all.push(LinkRuns { rate_bits, delay_seconds: delay.as_secs_f64(), runs });
+        all.push(CapLinkRuns { rate_bits, delay_seconds: delay.as_secs_f64(), runs });
     }
     servers.stop()?;
     Ok(all)
 }
 
-impl LinkRun {
-    fn of(way: Way, epochs: &[EpochReport]) -> Self {
+impl CapLinkRun {
+    fn of(way: CapWay, epochs: &[EpochReport]) -> Self {
         let mean = |of: &dyn Fn(&EpochReport) -> Option<f64>| {
             epochs.iter().filter_map(of).sum::<f64>() / epochs.len().max(1) as f64
         };

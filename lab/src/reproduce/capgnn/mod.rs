@@ -5,7 +5,6 @@ mod charts;
 mod halos;
 mod learning;
 mod links;
-mod moved;
 mod report;
 mod throttled;
 mod ways;
@@ -27,12 +26,11 @@ use lode_cli::console::Console;
 use lode_cli::usage::UsageError;
 
 use caches::{Cached, cached};
-use halos::{HaloFigures, halos_of};
-use learning::{Learnt, learn};
-use links::{LinkRuns, over_links};
-use moved::{Moved, moved};
+use halos::{HaloFigures, Moved, halos_of, moved};
+use learning::{CapLearning, SplitCut, learn};
+use links::{CapLinkRuns, over_links};
 use throttled::{Throttled, throttled};
-use ways::{Way, profiles};
+use ways::{CapWay, profiles};
 
 /// Set CaPGNN's full-batch training, its halos and what it saves beside others.
 #[derive(Args)]
@@ -156,12 +154,12 @@ struct CapFigures {
     model: ModelKind,
     metric: Metric,
     trained_parts: u16,
-    graphs: Vec<GraphFigures>,
+    graphs: Vec<CapGraphFigures>,
 }
 
 /// All figures of a graph.
 #[derive(Serialize)]
-struct GraphFigures {
+struct CapGraphFigures {
     name: String,
     nodes: u32,
     edges: u64,
@@ -169,8 +167,8 @@ struct GraphFigures {
     halos: Vec<HaloFigures>,
     moved: Vec<Moved>,
     cached: Vec<Cached>,
-    learnt: Vec<Learnt>,
-    links: Vec<LinkRuns>,
+    learnt: Vec<CapLearning>,
+    links: Vec<CapLinkRuns>,
     throttled: Option<Throttled>,
 }
 
@@ -213,10 +211,15 @@ impl CapFiguresArgs {
         }
     }
 
-    fn measure(&self, dir: &Path, usual: &TrainConfig, console: &Console) -> Result<GraphFigures> {
+    fn measure(
+        &self,
+        dir: &Path,
+        usual: &TrainConfig,
+        console: &Console,
+    ) -> Result<CapGraphFigures> {
         console.stage("open");
         let source = Source::open(dir)?;
-        let mut graph = GraphFigures {
+        let mut graph = CapGraphFigures {
             name: source.name.clone(),
             nodes: source.n_nodes,
             edges: source.n_edges,
@@ -250,12 +253,12 @@ impl CapFiguresArgs {
                 graph.cached = cached(&source, &cut, usual)?;
             }
             if trains[1] {
-                graph.learnt = self.learn_all((&source, (&cut.joined()?, &cut)), usual, console)?;
+                graph.learnt = self.learn_all(&source, &cut.joined()?, &cut, usual, console)?;
             }
         }
         if self.makes(Section::Links) {
             console.stage("links");
-            graph.links = over_links(dir, usual, (&self.rate[..], self.delay), &self.staleness)?;
+            graph.links = over_links(dir, usual, &self.rate, self.delay, &self.staleness)?;
         }
         if self.makes(Section::SlowWorker) {
             console.stage("a slow worker");
@@ -269,23 +272,25 @@ impl CapFiguresArgs {
         self.only.contains(&section)
     }
 
-    /// Trains in all ways on the graph as a whole, the first cut, or on the second one.
+    /// Trains in all ways on `cut`, or on `whole`, the graph in one partition.
     fn learn_all(
         &self,
-        (source, cuts): (&Source, (&Cut, &Cut)),
+        source: &Source,
+        whole: &Cut,
+        cut: &Cut,
         usual: &TrainConfig,
         console: &Console,
-    ) -> Result<Vec<Learnt>> {
+    ) -> Result<Vec<CapLearning>> {
         let devices = profiles(self.trained_parts)?;
         let mut learnt = Vec::new();
         for splits in self.splits.iter().map(|&splits| Splits::from(splits)) {
-            let ways = Way::all(&self.staleness);
+            let ways = CapWay::all(&self.staleness);
             for (done, way) in (0..).zip(&ways) {
                 let stage = format!("{} {}", source.name, way.label());
                 console.at(&stage, done, ways.len() as u64);
                 let config = way.settings(usual, &devices);
-                let cut = if *way == Way::Whole { cuts.0 } else { cuts.1 };
-                learnt.push(learn((source, cut, splits), *way, &config, self.seeds)?);
+                let cut = if *way == CapWay::Whole { whole } else { cut };
+                learnt.push(learn(SplitCut { source, cut, splits }, *way, &config, self.seeds)?);
                 console.check_reader()?;
             }
         }

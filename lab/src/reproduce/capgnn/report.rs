@@ -2,9 +2,9 @@
 
 use std::fmt::{self, Write};
 
-use super::learning::Learnt;
-use super::ways::Way;
-use super::{CapFigures, GraphFigures};
+use super::learning::CapLearning;
+use super::ways::CapWay;
+use super::{CapFigures, CapGraphFigures};
 use crate::link_emulation::throttle::Means;
 use lode_cli::human;
 
@@ -61,7 +61,7 @@ fn write(text: &mut String, found: &CapFigures) -> fmt::Result {
 }
 
 /// Writes Figs. 4 and 6.
-fn write_halos(text: &mut String, graph: &GraphFigures) -> fmt::Result {
+fn write_halos(text: &mut String, graph: &CapGraphFigures) -> fmt::Result {
     if graph.halos.is_empty() {
         return Ok(());
     }
@@ -87,7 +87,7 @@ fn write_halos(text: &mut String, graph: &GraphFigures) -> fmt::Result {
 }
 
 /// Writes claims C1 and C8.
-fn write_moved(text: &mut String, graph: &GraphFigures) -> fmt::Result {
+fn write_moved(text: &mut String, graph: &CapGraphFigures) -> fmt::Result {
     if graph.moved.is_empty() {
         return Ok(());
     }
@@ -118,7 +118,7 @@ fn write_moved(text: &mut String, graph: &GraphFigures) -> fmt::Result {
 }
 
 /// Writes claims C4 and C5.
-fn write_cached(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> fmt::Result {
+fn write_cached(text: &mut String, graph: &CapGraphFigures, found: &CapFigures) -> fmt::Result {
     if graph.cached.is_empty() {
         return Ok(());
     }
@@ -146,7 +146,7 @@ fn write_cached(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> 
 }
 
 /// Writes claims C2, C3 and C7.
-fn write_learnt(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> fmt::Result {
+fn write_learnt(text: &mut String, graph: &CapGraphFigures, found: &CapFigures) -> fmt::Result {
     let mut splits: Vec<_> = graph.learnt.iter().map(|learnt| learnt.splits).collect();
     splits.dedup();
     for splits in splits {
@@ -161,14 +161,14 @@ fn write_learnt(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> 
             found.trained_parts, found.epochs, found.seeds, found.metric
         )?;
         let of_split = || graph.learnt.iter().filter(|learnt| learnt.splits == splits);
-        let whole = of_split().find(|learnt| learnt.way == Way::Whole);
+        let whole = of_split().find(|learnt| learnt.way == CapWay::Whole);
         of_split().try_for_each(|learnt| write_way(text, learnt, whole))?;
         writeln!(text)?;
     }
     Ok(())
 }
 
-fn write_way(text: &mut String, learnt: &Learnt, whole: Option<&Learnt>) -> fmt::Result {
+fn write_way(text: &mut String, learnt: &CapLearning, whole: Option<&CapLearning>) -> fmt::Result {
     let [mean, least, most] = learnt.last();
     let gap = whole.map(|whole| format!("{:.2}", 100.0 * (whole.last()[0] - mean)));
     let losses = whole.map(|whole| {
@@ -190,7 +190,7 @@ fn write_way(text: &mut String, learnt: &Learnt, whole: Option<&Learnt>) -> fmt:
 }
 
 /// Writes tables 7 and 8 by seconds.
-fn write_links(text: &mut String, graph: &GraphFigures) -> fmt::Result {
+fn write_links(text: &mut String, graph: &CapGraphFigures) -> fmt::Result {
     if graph.links.is_empty() {
         return Ok(());
     }
@@ -221,7 +221,7 @@ fn write_links(text: &mut String, graph: &GraphFigures) -> fmt::Result {
 }
 
 /// Writes claim C7, with a device that is slow.
-fn write_throttled(text: &mut String, graph: &GraphFigures, found: &CapFigures) -> fmt::Result {
+fn write_throttled(text: &mut String, graph: &CapGraphFigures, found: &CapFigures) -> fmt::Result {
     let Some(of) = &graph.throttled else { return Ok(()) };
     let by = match of.means {
         Means::Quota(_) => "a quota of a control group",

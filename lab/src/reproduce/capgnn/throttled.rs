@@ -13,7 +13,7 @@ use lodestore_trainer::TrainConfig;
 use lodestore_trainer::report::EpochReport;
 use serde::{Deserialize, Serialize};
 
-use super::ways::{Way, profiles};
+use super::ways::{CapWay, profiles};
 use crate::link_emulation::throttle::{Means, Throttle};
 
 /// Share of a processor that the slow worker has.
@@ -32,7 +32,7 @@ pub(super) struct Throttled {
 /// A run in one way; means of the epochs after the first.
 #[derive(Serialize)]
 pub(super) struct ThrottledRun {
-    pub(super) way: Way,
+    pub(super) way: CapWay,
     pub(super) is_throttled: bool,
     pub(super) seconds: f64,
     /// Computing time of the slowest worker over the mean.
@@ -64,9 +64,10 @@ pub(super) fn throttled(dir: &Path, usual: &TrainConfig) -> Result<Option<Thrott
     };
     let devices = devices.iter().enumerate().map(write).collect::<Result<Vec<PathBuf>>>()?;
     let (mut runs, mut means) = (Vec::new(), Means::Pauses);
-    for (way, is_throttled) in [(Way::Exact, false), (Way::Exact, true), (Way::Rapa, true)] {
+    for (way, is_throttled) in [(CapWay::Exact, false), (CapWay::Exact, true), (CapWay::Rapa, true)]
+    {
         let mut run = command(dir, usual, workers)?;
-        if way == Way::Rapa {
+        if way == CapWay::Rapa {
             run.arg("--rapa").args(&devices);
         }
         let child = run.spawn().context("cannot start a run")?;
@@ -136,7 +137,7 @@ fn n_children(pid: u32) -> usize {
 }
 
 impl ThrottledRun {
-    fn of(way: Way, is_throttled: bool, epochs: &[EpochReport]) -> Self {
+    fn of(way: CapWay, is_throttled: bool, epochs: &[EpochReport]) -> Self {
         let later = epochs.get(1..).unwrap_or_default();
         let n = later.len().max(1) as f64;
         let imbalance = later.iter().filter_map(|epoch| epoch.compute_imbalance).sum::<f64>() / n;

@@ -16,7 +16,7 @@ const PROFILE: (usize, u32) = (1024, 5);
 /// A way to train on p partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Way {
+pub(super) enum CapWay {
     /// The graph in one partition.
     Whole,
     /// Rows of halos of each epoch.
@@ -43,7 +43,7 @@ pub(super) enum Way {
     ResentRapa,
 }
 
-impl Way {
+impl CapWay {
     /// Returns all ways of a table of accuracies.
     pub(super) fn all(staleness: &[u32]) -> Vec<Self> {
         let most = staleness.iter().copied().max();

@@ -7,71 +7,82 @@ use anyhow::{Context, Result};
 use lodestore_trainer::ModelKind;
 use serde::Serialize;
 
-use super::cells::Model;
-use super::rows::Way;
+use super::cells::ModelShape;
+use super::rows::HopWay;
 use super::timing::TrainPlan;
 use crate::reproduce::convergence::Spread;
 use lode_cli::commands::train::train;
 use lode_cli::console::Console;
 
 /// The first is what the others are compared with.
-const WAYS: [Way; 4] = [Way::ModelCentric, Way::Pregathered, Way::Home, Way::Owned];
+const WAYS: [HopWay; 4] = [HopWay::ModelCentric, HopWay::Pregathered, HopWay::Home, HopWay::Owned];
 const MODELS: [ModelKind; 3] = [ModelKind::Gcn, ModelKind::Sage, ModelKind::Gat];
 
 /// All ways with one model.
 #[derive(Debug, Serialize)]
-pub(super) struct Learnt {
+pub(super) struct ModelAccuracies {
     model: ModelKind,
     workers: u16,
     batch: usize,
     epochs: u32,
-    ways: Vec<LearntWay>,
+    ways: Vec<WayAccuracies>,
 }
 
 /// Accuracies of one way on the test nodes, by seed.
 #[derive(Debug, Serialize)]
-struct LearntWay {
-    way: Way,
+struct WayAccuracies {
+    way: HopWay,
     accuracies: Vec<f64>,
 }
 
-/// Trains every model in every way with `n_seeds` seeds, rows from the graph's files.
-pub(super) fn learn(
-    (graph, workers): (&Path, u16),
-    plan: TrainPlan<'_>,
-    (n_seeds, epochs): (u32, u32),
-    console: &Console,
-) -> Result<Vec<Learnt>> {
-    let mut learnt = Vec::new();
-    for kind in MODELS {
-        let mut ways = Vec::new();
-        for way in WAYS {
-            let of_seed = |at: u32| -> Result<f64> {
-                let model = Model { kind, ..plan.model };
-                let plan = TrainPlan { model, seed: plan.seed + u64::from(at), ..plan };
-                let mut run = plan.run(graph, way, workers.into());
-                run.train.epochs = epochs;
-                (run.train.evaluate_every, run.train.measure_test) = (1, true);
-                console.check_reader()?;
-                let found = train(&run, console)?.report.test_accuracy;
-                found.with_context(|| {
-                    format!(
-                        "{}: expected test nodes, found none; import tensor `split` with some 2, or \
-                         leave --seeds out",
-                        graph.display()
-                    )
-                })
-            };
-            let accuracies = (0..n_seeds).map(of_seed).collect::<Result<_>>()?;
-            ways.push(LearntWay { way, accuracies });
+/// Number of seeds and epochs of runs whose accuracy is measured.
+#[derive(Clone, Copy)]
+pub(super) struct AccuracyRuns<'a> {
+    pub(super) n_seeds: u32,
+    pub(super) epochs: u32,
+    pub(super) plan: TrainPlan<'a>,
+}
+
+impl AccuracyRuns<'_> {
+    /// Trains every model in every way with each seed on `workers`, rows from the files of `graph`.
+    pub(super) fn measure(
+        self,
+        graph: &Path,
+        workers: u16,
+        console: &Console,
+    ) -> Result<Vec<ModelAccuracies>> {
+        let Self { n_seeds, epochs, plan } = self;
+        let mut learnt = Vec::new();
+        for kind in MODELS {
+            let mut ways = Vec::new();
+            for way in WAYS {
+                let of_seed = |at: u32| -> Result<f64> {
+                    let model = ModelShape { kind, ..plan.model };
+                    let plan = TrainPlan { model, seed: plan.seed + u64::from(at), ..plan };
+                    let mut run = plan.run(graph, way, workers.into());
+                    run.train.epochs = epochs;
+                    (run.train.evaluate_every, run.train.measure_test) = (1, true);
+                    console.check_reader()?;
+                    let found = train(&run, console)?.report.test_accuracy;
+                    found.with_context(|| {
+                        format!(
+                            "{}: expected test nodes, found none; import tensor `split` with some 2, \
+                             or leave --seeds out",
+                            graph.display()
+                        )
+                    })
+                };
+                let accuracies = (0..n_seeds).map(of_seed).collect::<Result<_>>()?;
+                ways.push(WayAccuracies { way, accuracies });
+            }
+            learnt.push(ModelAccuracies { model: kind, workers, batch: plan.batch, epochs, ways });
         }
-        learnt.push(Learnt { model: kind, workers, batch: plan.batch, epochs, ways });
+        Ok(learnt)
     }
-    Ok(learnt)
 }
 
 /// Writes Table 3, if anything was learnt.
-pub(super) fn write(text: &mut String, learnt: &[Learnt]) -> fmt::Result {
+pub(super) fn write(text: &mut String, learnt: &[ModelAccuracies]) -> fmt::Result {
     let Some(first) = learnt.first() else { return Ok(()) };
     let n_seeds = first.ways.first().map_or(0, |way| way.accuracies.len());
     writeln!(
@@ -84,9 +95,9 @@ pub(super) fn write(text: &mut String, learnt: &[Learnt]) -> fmt::Result {
     write!(text, "| model |")?;
     WAYS.iter().try_for_each(|way| write!(text, " {} |", name(*way)))?;
     writeln!(text, "\n|---|{}", "---|".repeat(WAYS.len()))?;
-    for Learnt { model, ways, .. } in learnt {
+    for ModelAccuracies { model, ways, .. } in learnt {
         write!(text, "| {model} |")?;
-        for (at, LearntWay { accuracies, .. }) in ways.iter().enumerate() {
+        for (at, WayAccuracies { accuracies, .. }) in ways.iter().enumerate() {
             let spread = Spread::of(accuracies.iter().map(|accuracy| accuracy * 100.0));
             write!(text, " {}", spread.text(1))?;
             if at > 0 {
@@ -101,8 +112,8 @@ pub(super) fn write(text: &mut String, learnt: &[Learnt]) -> fmt::Result {
     writeln!(text)
 }
 
-fn name(way: Way) -> &'static str {
-    if way == Way::Pregathered { "paper" } else { way.label() }
+fn name(way: HopWay) -> &'static str {
+    if way == HopWay::Pregathered { "paper" } else { way.label() }
 }
 
 #[cfg(test)]
@@ -111,13 +122,14 @@ mod tests {
 
     #[test]
     fn differences_are_those_of_the_same_seed() {
-        let way = |(way, accuracies): (Way, [f64; 2])| {
+        let way = |(way, accuracies): (HopWay, [f64; 2])| {
             let accuracies = accuracies.to_vec();
-            LearntWay { way, accuracies }
+            WayAccuracies { way, accuracies }
         };
         let rates = [[0.5, 0.6], [0.5, 0.6], [0.6, 0.5], [0.4, 0.6]];
         let ways = WAYS.into_iter().zip(rates).map(way).collect();
-        let learnt = Learnt { model: ModelKind::Gcn, workers: 4, batch: 8, epochs: 3, ways };
+        let learnt =
+            ModelAccuracies { model: ModelKind::Gcn, workers: 4, batch: 8, epochs: 3, ways };
         let mut text = String::new();
         write(&mut text, &[learnt]).unwrap();
         let expected = "| gcn | 55.0 (50.0 to 60.0) | 55.0 (50.0 to 60.0), +0.00 | \

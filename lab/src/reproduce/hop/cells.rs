@@ -5,10 +5,10 @@ use lodestore_trainer::model::parameter_count;
 use lodestore_trainer::{ModelKind, TrainConfig};
 use serde::Serialize;
 
-use super::accuracy::Learnt;
+use super::accuracy::ModelAccuracies;
 use super::balance::{Balance, balance};
-use super::rows::{Counts, Setting, Way, count, plan};
-use super::source::{Cut, Source};
+use super::rows::{HopWay, Setting, WayCounts, count, plan};
+use super::source::{InputGraph, ServerCut};
 use super::timing::TimedLink;
 
 /// Bytes of a parameter.
@@ -16,7 +16,7 @@ const PARAMETER_BYTES: u64 = 4;
 
 /// The model that trains.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Model {
+pub(super) struct ModelShape {
     pub(super) kind: ModelKind,
     pub(super) hidden: usize,
 }
@@ -42,7 +42,7 @@ pub(super) struct GraphCells {
     /// By link, in the graph's own partitions.
     pub(super) timed: Vec<TimedLink>,
     /// By model, in the graph's own partitions (Table 3).
-    pub(super) learnt: Vec<Learnt>,
+    pub(super) learnt: Vec<ModelAccuracies>,
 }
 
 /// Means of some iterations.
@@ -68,7 +68,7 @@ pub(super) struct Cell {
 /// An iteration of all servers.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct WayCell {
-    pub(super) way: Way,
+    pub(super) way: HopWay,
     pub(super) time_steps: u32,
     pub(super) rows: f64,
     pub(super) remote_rows: f64,
@@ -82,24 +82,25 @@ pub(super) struct WayCell {
 impl WayCell {
     /// Returns the means of `iterations`, of rows of `row_bytes`.
     fn new(
-        (way, time_steps, sum): (Way, u32, Counts),
+        WayCounts { way, time_steps, counts }: WayCounts,
         iterations: u32,
         row_bytes: u64,
-        (servers, parameters): (u16, u64),
+        servers: u16,
+        parameters: u64,
     ) -> Self {
         let mean = |n: u64| n as f64 / f64::from(iterations.max(1));
         let moved = match way {
-            Way::ModelCentric | Way::Owned | Way::Home => 0,
+            HopWay::ModelCentric | HopWay::Owned | HopWay::Home => 0,
             _ => model_bytes(servers, time_steps, parameters),
         };
         Self {
             way,
             time_steps,
-            rows: mean(sum.wanted),
-            remote_rows: mean(sum.remote),
-            miss_rate: sum.remote as f64 / sum.wanted.max(1) as f64,
-            requests: mean(sum.requests),
-            row_bytes: mean(sum.remote) * row_bytes as f64,
+            rows: mean(counts.wanted),
+            remote_rows: mean(counts.remote),
+            miss_rate: counts.remote as f64 / counts.wanted.max(1) as f64,
+            requests: mean(counts.requests),
+            row_bytes: mean(counts.remote) * row_bytes as f64,
             model_bytes: moved,
             gradient_bytes: gradient_bytes(servers, parameters),
         }
@@ -126,10 +127,11 @@ fn gradient_bytes(servers: u16, parameters: u64) -> u64 {
 impl Cell {
     /// Counts the iterations of `setting`.
     pub(super) fn new(
-        source: &Source,
-        (partitioner, cut): (&str, &Cut),
+        source: &InputGraph,
+        partitioner: &str,
+        cut: &ServerCut,
         setting: Setting<'_>,
-        model: Model,
+        model: ModelShape,
     ) -> Self {
         let sums = count(cut, setting);
         let servers = cut.book.n_parts();
@@ -141,7 +143,7 @@ impl Cell {
         };
         let parameters = parameter_count(&config, source.width, source.n_classes);
         let of_way =
-            |way| WayCell::new(way, sums.iterations, source.row_bytes, (servers, parameters));
+            |way| WayCell::new(way, sums.iterations, source.row_bytes, servers, parameters);
         Self {
             partitioner: partitioner.to_owned(),
             edge_cut: cut.edge_cut,
@@ -159,7 +161,7 @@ impl Cell {
     }
 
     /// Returns the figures of `way`, of those with merged time steps the one with the most.
-    pub(super) fn way(&self, way: Way) -> &WayCell {
+    pub(super) fn way(&self, way: HopWay) -> &WayCell {
         self.ways.iter().find(|cell| cell.way == way).unwrap_or(&self.ways[0])
     }
 
@@ -178,19 +180,21 @@ impl Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reproduce::hop::rows::Counts;
 
     #[test]
     fn bytes_are_those_of_the_trainer() {
         // 4 servers move 4 models with gradients 3 times, 10 parameters each.
         let counts = Counts { wanted: 40, remote: 10, requests: 6 };
-        let cell = |way, steps| WayCell::new((way, steps, counts), 2, 100, (4, 10));
-        let paper = cell(Way::Pregathered, 4);
+        let cell =
+            |way, time_steps| WayCell::new(WayCounts { way, time_steps, counts }, 2, 100, 4, 10);
+        let paper = cell(HopWay::Pregathered, 4);
         assert_eq!((paper.rows, paper.remote_rows, paper.requests), (20.0, 5.0, 3.0));
         assert_eq!((paper.model_bytes, paper.gradient_bytes), (3 * 4 * 80, 2 * 3 * 40));
         assert_eq!(paper.bytes(), 500.0 + 960.0 + 240.0);
         assert_eq!(paper.miss_rate, 0.25);
-        assert_eq!(cell(Way::MergedMin, 1).model_bytes, 0);
-        for stays in [Way::ModelCentric, Way::Owned, Way::Home] {
+        assert_eq!(cell(HopWay::MergedMin, 1).model_bytes, 0);
+        for stays in [HopWay::ModelCentric, HopWay::Owned, HopWay::Home] {
             assert_eq!(cell(stays, 1).bytes(), 740.0);
         }
     }

@@ -4,15 +4,21 @@ use anyhow::Result;
 
 use super::HopFigures;
 use super::cells::{Cell, GraphCells};
-use super::rows::Way;
+use super::rows::HopWay;
 use super::timing::TimedRun;
 use crate::reproduce::bars::{Bar, BarGroup, Bars};
 use crate::reproduce::curves::{Curve, Curves};
 
 /// Ways of the charts of times.
-const TIMED: [Way; 5] =
-    [Way::ModelCentric, Way::Micrographs, Way::Pregathered, Way::MergedMin, Way::Home];
-const LEGEND: [Way; 4] = [Way::ModelCentric, Way::Micrographs, Way::Pregathered, Way::Owned];
+const TIMED: [HopWay; 5] = [
+    HopWay::ModelCentric,
+    HopWay::Micrographs,
+    HopWay::Pregathered,
+    HopWay::MergedMin,
+    HopWay::Home,
+];
+const LEGEND: [HopWay; 4] =
+    [HopWay::ModelCentric, HopWay::Micrographs, HopWay::Pregathered, HopWay::Owned];
 
 /// Returns all charts, by the names of their files.
 pub(super) fn charts(found: &HopFigures) -> Result<Vec<(String, String)>> {
@@ -39,7 +45,7 @@ fn of_links(graphs: &[GraphCells], title: &str, seconds: impl Fn(&TimedRun) -> f
     let mut groups = Vec::new();
     for graph in graphs {
         for link in &graph.timed {
-            let most = link.run(Way::ModelCentric).map_or(1.0, |run| seconds(run).max(1e-9));
+            let most = link.run(HopWay::ModelCentric).map_or(1.0, |run| seconds(run).max(1e-9));
             let bar = |(colour, run)| Bar { colour, parts: vec![seconds(run) / most] };
             let runs = TIMED.iter().enumerate();
             let runs = runs.filter_map(|(colour, &way)| Some((colour, link.run(way)?)));
@@ -48,7 +54,7 @@ fn of_links(graphs: &[GraphCells], title: &str, seconds: impl Fn(&TimedRun) -> f
             groups.push(BarGroup { name, bars: runs.map(bar).collect() });
         }
     }
-    let legend = TIMED.map(Way::label).to_vec();
+    let legend = TIMED.map(HopWay::label).to_vec();
     Bars { title: title.to_owned(), legend, groups }
 }
 
@@ -67,7 +73,7 @@ fn epochs(graphs: &[GraphCells]) -> Curves<'static> {
     let mut curves = Vec::new();
     for graph in graphs {
         let Some(link) = graph.timed.last() else { continue };
-        let ways = [Way::Pregathered, Way::MergedMin, Way::MergedRandom, Way::Home];
+        let ways = [HopWay::Pregathered, HopWay::MergedMin, HopWay::MergedRandom, HopWay::Home];
         for run in ways.iter().filter_map(|&way| link.run(way)) {
             let times = (1..).zip(&run.epochs);
             let points = times.map(|(at, epoch)| (f64::from(at), epoch.iteration_seconds * 1e3));
@@ -90,7 +96,7 @@ fn middle(graph: &GraphCells) -> impl Iterator<Item = &Cell> {
 }
 
 /// Returns bars of the first fan-outs of each graph, one for each way.
-fn of_ways(graphs: &[GraphCells], title: &str, bar: impl Fn(&Cell, Way) -> f64) -> Bars {
+fn of_ways(graphs: &[GraphCells], title: &str, bar: impl Fn(&Cell, HopWay) -> f64) -> Bars {
     let group = |graph: &GraphCells| {
         let cell = middle(graph).next();
         let bars = LEGEND.iter().enumerate().filter_map(|(colour, &way)| {
@@ -100,7 +106,7 @@ fn of_ways(graphs: &[GraphCells], title: &str, bar: impl Fn(&Cell, Way) -> f64) 
     };
     Bars {
         title: title.to_owned(),
-        legend: LEGEND.map(Way::label).to_vec(),
+        legend: LEGEND.map(HopWay::label).to_vec(),
         groups: graphs.iter().map(group).collect(),
     }
 }
@@ -113,7 +119,7 @@ fn miss_rates(graphs: &[GraphCells]) -> Bars {
 fn rows(graphs: &[GraphCells]) -> Bars {
     let title = "Rows of other servers in an iteration, of model-centric's (%)";
     of_ways(graphs, title, |cell, way| {
-        let most = cell.way(Way::ModelCentric).remote_rows.max(1.0);
+        let most = cell.way(HopWay::ModelCentric).remote_rows.max(1.0);
         cell.way(way).remote_rows / most * 100.0
     })
 }
@@ -124,7 +130,7 @@ fn pregathering(graphs: &[GraphCells]) -> Bars {
     for graph in graphs {
         for cell in middle(graph) {
             let [apart, together] =
-                [Way::Micrographs, Way::Pregathered].map(|way| cell.way(way).remote_rows);
+                [HopWay::Micrographs, HopWay::Pregathered].map(|way| cell.way(way).remote_rows);
             let parts = vec![apart / together.max(1.0)];
             let name: String = graph.name.chars().take(8).collect();
             let bars = vec![Bar { colour: cell.fanouts.len().min(4), parts }];
@@ -140,9 +146,9 @@ fn merging(graphs: &[GraphCells]) -> Curves<'static> {
     let mut curves = Vec::new();
     for graph in graphs {
         let Some(cell) = middle(graph).next() else { continue };
-        let most = cell.way(Way::ModelCentric).remote_rows.max(1.0);
-        for (way, label) in [(Way::MergedMin, "min"), (Way::MergedRandom, "random")] {
-            let levels = cell.ways.iter().filter(|it| [way, Way::Pregathered].contains(&it.way));
+        let most = cell.way(HopWay::ModelCentric).remote_rows.max(1.0);
+        for (way, label) in [(HopWay::MergedMin, "min"), (HopWay::MergedRandom, "random")] {
+            let levels = cell.ways.iter().filter(|it| [way, HopWay::Pregathered].contains(&it.way));
             let mut points: Vec<(f64, f64)> =
                 levels.map(|it| (it.time_steps.into(), it.remote_rows / most * 100.0)).collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -191,6 +197,6 @@ fn by_servers(graphs: &[GraphCells]) -> Curves<'static> {
 
 /// Returns how many times the rows of roots at home model-centric training moves.
 fn gain(cell: &Cell) -> f64 {
-    let [centric, home] = [Way::ModelCentric, Way::Home].map(|way| cell.way(way).remote_rows);
+    let [centric, home] = [HopWay::ModelCentric, HopWay::Home].map(|way| cell.way(way).remote_rows);
     centric / home.max(1.0)
 }

@@ -1,5 +1,5 @@
-//! `lode-lab reproduce hopgnn`: what moves between servers, counted by sampling; times and accuracies
-//! of training.
+//! `lode-lab reproduce hopgnn`: what moves between servers, counted by sampling; times and
+//! accuracies of training.
 
 mod accuracy;
 mod balance;
@@ -30,9 +30,10 @@ use lode_cli::interrupt::RemovedOnInterrupt;
 use lode_cli::usage::UsageError;
 
 use super::parse_batch;
-use cells::{Cell, GraphCells, Model};
+use accuracy::AccuracyRuns;
+use cells::{Cell, GraphCells, ModelShape};
 use rows::Setting;
-use source::{Cut, Source};
+use source::{InputGraph, ServerCut};
 use timing::{LinkArg, Timing, TrainPlan};
 
 /// Count the rows and bytes that HopGNN's ways of training move between servers, and time them.
@@ -98,7 +99,7 @@ pub(crate) struct HopFiguresArgs {
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
     hidden: usize,
     /// Bytes of a row where a graph has no tensor `feat`.
-    #[arg(long, value_name = "SIZE", default_value = "512B", value_parser = lode_cli::size::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "512B", value_parser = lode_cli::flags::parse_size)]
     row_bytes: u64,
     /// Fixes the batches and the neighbours that are drawn.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -138,7 +139,7 @@ struct Fanouts(Vec<Fanout>);
 struct HopFigures {
     seed: u64,
     batch: usize,
-    model: Model,
+    model: ModelShape,
     /// Runs of each way over links.
     repeats: u32,
     /// Computation over links in place of the model.
@@ -159,16 +160,16 @@ impl HopFiguresArgs {
         let recording = self.compute.recording()?;
         let replay = recording.as_ref().map(Recording::by_roots).transpose()?;
         let out = OutputFolder::new(&self.out)?;
-        let model = Model { kind: self.model, hidden: self.hidden };
+        let model = ModelShape { kind: self.model, hidden: self.hidden };
         let (seed, batch, repeats) = (self.seed, self.batch, self.repeats);
         let graphs = Vec::new();
         let mut found = HopFigures { seed, batch, model, repeats, recording, graphs };
         for dir in &self.graph {
             console.stage("open");
-            let source = Source::open(dir, self.row_bytes)?;
+            let source = InputGraph::open(dir, self.row_bytes)?;
             let mut graph = self.measure(&source, model, console)?;
             drop(source);
-            self.train(dir, (&mut graph, model), replay.as_ref(), console)?;
+            self.train(dir, &mut graph, model, replay.as_ref(), console)?;
             found.graphs.push(graph);
             out.write(&found)?;
         }
@@ -179,7 +180,8 @@ impl HopFiguresArgs {
     fn train(
         &self,
         dir: &Path,
-        (graph, model): (&mut GraphCells, Model),
+        graph: &mut GraphCells,
+        model: ModelShape,
         replay: Option<&Replay>,
         console: &Console,
     ) -> Result<()> {
@@ -195,8 +197,8 @@ impl HopFiguresArgs {
         }
         if self.seeds > 0 {
             console.stage("seeds");
-            let runs = (self.seeds, self.learn_epochs);
-            graph.learnt = accuracy::learn((dir, n_parts), plan, runs, console)?;
+            let (n_seeds, epochs) = (self.seeds, self.learn_epochs);
+            graph.learnt = AccuracyRuns { n_seeds, epochs, plan }.measure(dir, n_parts, console)?;
         }
         Ok(())
     }
@@ -225,7 +227,12 @@ impl HopFiguresArgs {
     }
 
     /// Counts all cells of a graph.
-    fn measure(&self, source: &Source, model: Model, console: &Console) -> Result<GraphCells> {
+    fn measure(
+        &self,
+        source: &InputGraph,
+        model: ModelShape,
+        console: &Console,
+    ) -> Result<GraphCells> {
         let mut graph = GraphCells {
             name: source.name.clone(),
             nodes: source.n_nodes,
@@ -247,11 +254,11 @@ impl HopFiguresArgs {
         };
         for (at, algorithm) in self.partitioner.iter().enumerate() {
             for &servers in &self.servers {
-                let cut = Cut::new(source, algorithm, servers)?;
-                let of_cut = (&*algorithm.to_string(), &cut);
+                let cut = ServerCut::new(source, algorithm, servers)?;
+                let cell =
+                    |setting| Cell::new(source, &algorithm.to_string(), &cut, setting, model);
                 for Fanouts(fanouts) in &self.fanout {
-                    let cell = Cell::new(source, of_cut, setting(fanouts, self.batch), model);
-                    graph.cells.push(cell);
+                    graph.cells.push(cell(setting(fanouts, self.batch)));
                     console.at(&source.name, graph.cells.len() as u64, total);
                     console.check_reader()?;
                 }
@@ -259,8 +266,7 @@ impl HopFiguresArgs {
                     let Fanouts(fanouts) = &self.fanout[0];
                     let batches = [self.batch / 4, self.batch / 2, self.batch, self.batch * 2];
                     for batch in batches.into_iter().chain([self.batch * 4]).filter(|&n| n > 0) {
-                        let cell = Cell::new(source, of_cut, setting(fanouts, batch), model);
-                        graph.batches.push(cell);
+                        graph.batches.push(cell(setting(fanouts, batch)));
                     }
                 }
             }

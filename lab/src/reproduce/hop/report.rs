@@ -2,16 +2,16 @@
 
 use std::fmt::{self, Write};
 
-use super::cells::{Cell, GraphCells, Model};
+use super::cells::{Cell, GraphCells, ModelShape};
 use super::predictions::outcomes;
-use super::rows::Way;
+use super::rows::HopWay;
 use super::timing::{TimedLink, TimedRun};
 use super::{HopFigures, accuracy};
 use lode_cli::human;
 
 /// Ways of the table of rows, in its order.
-const WAYS: [Way; 5] =
-    [Way::ModelCentric, Way::Micrographs, Way::Pregathered, Way::Owned, Way::Home];
+const WAYS: [HopWay; 5] =
+    [HopWay::ModelCentric, HopWay::Micrographs, HopWay::Pregathered, HopWay::Owned, HopWay::Home];
 
 /// Returns the whole report.
 pub(super) fn markdown(found: &HopFigures) -> String {
@@ -84,7 +84,7 @@ fn write_times(text: &mut String, found: &HopFigures, graph: &GraphCells) -> fmt
          models, gradients, update | computing | waiting for others |\n|---|---|---|---|---|---|---|---|---|"
     )?;
     for link in &graph.timed {
-        let centric = link.run(Way::ModelCentric).map_or(0.0, |run| run.iteration_seconds);
+        let centric = link.run(HopWay::ModelCentric).map_or(0.0, |run| run.iteration_seconds);
         for run in &link.runs {
             let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
             let [least, most] = run.range.map(ms);
@@ -109,7 +109,7 @@ fn write_times(text: &mut String, found: &HopFigures, graph: &GraphCells) -> fmt
 }
 
 fn write_epochs(text: &mut String, link: &TimedLink) -> fmt::Result {
-    let ways = [Way::Pregathered, Way::MergedMin, Way::MergedRandom, Way::Home];
+    let ways = [HopWay::Pregathered, HopWay::MergedMin, HopWay::MergedRandom, HopWay::Home];
     for run in ways.iter().filter_map(|&way| link.run(way)) {
         let TimedRun { way, epochs, .. } = run;
         let epochs: Vec<String> = epochs
@@ -121,7 +121,7 @@ fn write_epochs(text: &mut String, link: &TimedLink) -> fmt::Result {
     Ok(())
 }
 
-fn write_predictions(text: &mut String, graph: &GraphCells, model: Model) -> fmt::Result {
+fn write_predictions(text: &mut String, graph: &GraphCells, model: ModelShape) -> fmt::Result {
     let outcomes = outcomes(graph, model);
     if outcomes.is_empty() {
         return Ok(());
@@ -144,12 +144,12 @@ fn write_rows(text: &mut String, graph: &GraphCells) -> fmt::Result {
     writeln!(text, " +MG / +PG | requests +MG, +PG |\n|---|---|---|---|---|---|---|---|---|---|")?;
     for cell in &graph.cells {
         write!(text, "| {} | {} | {} |", cell.partitioner, cell.servers, cell.fanout_name())?;
-        let most = cell.way(Way::ModelCentric).remote_rows;
+        let most = cell.way(HopWay::ModelCentric).remote_rows;
         for way in WAYS.map(|way| cell.way(way)) {
             let figure = format!("{} ({})", number(way.remote_rows), share(way.miss_rate));
             write!(text, " {} |", marked(&figure, way.remote_rows > most))?;
         }
-        let [apart, together] = [Way::Micrographs, Way::Pregathered].map(|way| cell.way(way));
+        let [apart, together] = [HopWay::Micrographs, HopWay::Pregathered].map(|way| cell.way(way));
         writeln!(
             text,
             " {} | {}, {} |",
@@ -170,7 +170,8 @@ fn write_bytes(text: &mut String, graph: &GraphCells) -> fmt::Result {
          the paper's | model-centric / none |\n|---|---|---|---|---|---|---|---|---|"
     )?;
     for cell in &graph.cells {
-        let ways = [Way::ModelCentric, Way::Pregathered, Way::Home].map(|way| cell.way(way));
+        let ways =
+            [HopWay::ModelCentric, HopWay::Pregathered, HopWay::Home].map(|way| cell.way(way));
         let [centric, paper, home] = ways;
         write!(
             text,
@@ -226,7 +227,7 @@ fn write_merging(text: &mut String, graph: &GraphCells) -> fmt::Result {
     writeln!(text, "| partitioner | servers | layers x fan-out | model-centric | time steps |")?;
     writeln!(text, "|---|---|---|---|---|")?;
     for cell in graph.cells.iter().filter(merged) {
-        let centric = cell.way(Way::ModelCentric);
+        let centric = cell.way(HopWay::ModelCentric);
         write!(
             text,
             "| {} | {} | {} | {}, {} |",
@@ -236,8 +237,8 @@ fn write_merging(text: &mut String, graph: &GraphCells) -> fmt::Result {
             number(centric.remote_rows),
             human::bytes_f64(centric.bytes())
         )?;
-        let of = |way: Way| cell.ways.iter().filter(move |it| it.way == way);
-        for (min, random) in of(Way::MergedMin).zip(of(Way::MergedRandom)) {
+        let of = |way: HopWay| cell.ways.iter().filter(move |it| it.way == way);
+        for (min, random) in of(HopWay::MergedMin).zip(of(HopWay::MergedRandom)) {
             let figure = format!("{}, {}", number(min.remote_rows), human::bytes_f64(min.bytes()));
             write!(text, " **{}**: {}; {}.", min.time_steps, figure, number(random.remote_rows))?;
         }
@@ -262,7 +263,8 @@ fn write_batches(text: &mut String, graph: &GraphCells) -> fmt::Result {
          model-centric / none |\n|---|---|---|---|---|---|"
     )?;
     for cell in &graph.batches {
-        let ways = [Way::ModelCentric, Way::Micrographs, Way::Home].map(|way| cell.way(way));
+        let ways =
+            [HopWay::ModelCentric, HopWay::Micrographs, HopWay::Home].map(|way| cell.way(way));
         let [centric, apart, home] = ways;
         let rows = [centric, apart, home].map(|way| number(way.remote_rows)).join(" | ");
         writeln!(

@@ -20,7 +20,7 @@ const CLASSES: usize = 16;
 
 /// Edges and training nodes of a graph, by the ids of its input: how it was imported does not
 /// matter.
-pub(super) struct Source {
+pub(super) struct InputGraph {
     pub(super) name: String,
     pub(super) n_nodes: u32,
     /// Partitions that it was imported in.
@@ -40,7 +40,7 @@ pub(super) struct Source {
 }
 
 /// A graph in one partition for each server.
-pub(super) struct Cut {
+pub(super) struct ServerCut {
     pub(super) topology: Topology,
     pub(super) book: PartitionBook,
     /// Training nodes, ascending.
@@ -49,7 +49,7 @@ pub(super) struct Cut {
     pub(super) edge_cut: f64,
 }
 
-impl Source {
+impl InputGraph {
     /// Opens a graph; where it has no features, rows have `row_bytes`.
     pub(super) fn open(dir: &Path, row_bytes: u64) -> Result<Self> {
         let graph = Graph::open(dir)?;
@@ -129,9 +129,9 @@ fn edges(topology: &Topology, external_of: &[u32], undirected: bool) -> Vec<[u32
     edges
 }
 
-impl Cut {
+impl ServerCut {
     /// Returns each of `n_servers` a partition.
-    pub(super) fn new(source: &Source, algorithm: &Algorithm, n_servers: u16) -> Result<Self> {
+    pub(super) fn new(source: &InputGraph, algorithm: &Algorithm, n_servers: u16) -> Result<Self> {
         let config = PartitionConfig {
             undirected: source.undirected,
             refine_rounds: u32::from(matches!(algorithm, Algorithm::Spring(_))),

@@ -14,8 +14,8 @@ use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
-use super::cells::Model;
-use super::rows::Way;
+use super::cells::ModelShape;
+use super::rows::HopWay;
 use crate::link_emulation::{LinkSpec, ShapedRank, parse_delay, parse_rate};
 use crate::reproduce::runs::{DEADLINE, addresses, behind_links, start_servers};
 use lode_cli::child_servers::ChildServers;
@@ -24,14 +24,14 @@ use lode_cli::console::Console;
 use lode_cli::human;
 
 /// The ways that are timed; the first is what the others are compared with.
-const WAYS: [Way; 7] = [
-    Way::ModelCentric,
-    Way::Owned,
-    Way::Micrographs,
-    Way::Pregathered,
-    Way::MergedMin,
-    Way::MergedRandom,
-    Way::Home,
+const WAYS: [HopWay; 7] = [
+    HopWay::ModelCentric,
+    HopWay::Owned,
+    HopWay::Micrographs,
+    HopWay::Pregathered,
+    HopWay::MergedMin,
+    HopWay::MergedRandom,
+    HopWay::Home,
 ];
 
 /// A link as it is given: `1Gbit/100us`.
@@ -64,7 +64,7 @@ pub(super) struct Timing<'a> {
 pub(super) struct TrainPlan<'a> {
     pub(super) fanouts: &'a [Fanout],
     pub(super) batch: usize,
-    pub(super) model: Model,
+    pub(super) model: ModelShape,
     pub(super) seed: u64,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct TimedLink {
 /// The middle one of the repeats of a way, by the time of an iteration.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct TimedRun {
-    pub(super) way: Way,
+    pub(super) way: HopWay,
     /// Mean of the epochs after the first that have as many time steps as the last.
     pub(super) iteration_seconds: f64,
     /// Least and most of all repeats.
@@ -120,7 +120,7 @@ impl Timing<'_> {
         let servers = start_servers(graph, scratch, n_parts)?;
         let mut timed = Vec::new();
         for &LinkArg(spec) in self.links {
-            timed.push(self.over(spec, (graph, &servers), console)?);
+            timed.push(self.over(spec, graph, &servers, console)?);
         }
         servers.stop()?;
         Ok(timed)
@@ -130,13 +130,14 @@ impl Timing<'_> {
     fn over(
         &self,
         spec: LinkSpec,
-        (graph, servers): (&Path, &ChildServers),
+        graph: &Path,
+        servers: &ChildServers,
         console: &Console,
     ) -> Result<TimedLink> {
         let mut repeats: Vec<Vec<TimedRun>> = vec![Vec::new(); WAYS.len()];
         for _ in 0..self.repeats {
             for (way, runs) in WAYS.into_iter().zip(&mut repeats) {
-                let run = self.run(way, spec, (graph, servers))?;
+                let run = self.run(way, spec, graph, servers)?;
                 console.line(&format!(
                     "  {:<21} {:<14} {:>9} an iteration",
                     link_name(spec),
@@ -158,9 +159,10 @@ impl Timing<'_> {
 
     fn run(
         &self,
-        way: Way,
+        way: HopWay,
         spec: LinkSpec,
-        (graph, servers): (&Path, &ChildServers),
+        graph: &Path,
+        servers: &ChildServers,
     ) -> Result<TimedRun> {
         let links = behind_links(servers, spec)?;
         let mut run = self.plan.run(graph, way, links.len() as u32);
@@ -174,20 +176,20 @@ impl Timing<'_> {
 
 impl TrainPlan<'_> {
     /// Returns a run of `way` with rows from the graph's files, which measures nothing.
-    pub(super) fn run(&self, graph: &Path, way: Way, workers: u32) -> TrainRun {
+    pub(super) fn run(&self, graph: &Path, way: HopWay, workers: u32) -> TrainRun {
         let paper = HopConfig { migration: Migration::Paper, ..HopConfig::default() };
         let (strategy, roots, hop) = match way {
-            Way::ModelCentric => (Strategy::Ondemand, Roots::Global, HopConfig::default()),
-            Way::Owned => (Strategy::Ondemand, Roots::Owned, HopConfig::default()),
-            Way::Home => (Strategy::Hop, Roots::Owned, HopConfig::default()),
-            Way::Micrographs => {
+            HopWay::ModelCentric => (Strategy::Ondemand, Roots::Global, HopConfig::default()),
+            HopWay::Owned => (Strategy::Ondemand, Roots::Owned, HopConfig::default()),
+            HopWay::Home => (Strategy::Hop, Roots::Owned, HopConfig::default()),
+            HopWay::Micrographs => {
                 (Strategy::Hop, Roots::Owned, HopConfig { pregather: false, ..paper })
             }
-            Way::Pregathered => (Strategy::Hop, Roots::Owned, paper),
-            Way::MergedMin => {
+            HopWay::Pregathered => (Strategy::Hop, Roots::Owned, paper),
+            HopWay::MergedMin => {
                 (Strategy::Hop, Roots::Owned, HopConfig { merge: Merge::Min, ..paper })
             }
-            Way::MergedRandom => {
+            HopWay::MergedRandom => {
                 (Strategy::Hop, Roots::Owned, HopConfig { merge: Merge::Random, ..paper })
             }
         };
@@ -232,13 +234,13 @@ impl TimedLink {
         format!("{} roots a model, fan-out {}", self.batch, fanouts.join(","))
     }
 
-    pub(super) fn run(&self, way: Way) -> Option<&TimedRun> {
+    pub(super) fn run(&self, way: HopWay) -> Option<&TimedRun> {
         self.runs.iter().find(|run| run.way == way)
     }
 }
 
 impl TimedRun {
-    fn of(way: Way, report: TrainReport) -> Self {
+    fn of(way: HopWay, report: TrainReport) -> Self {
         let epochs: Vec<TimedEpoch> = report.epochs.iter().map(TimedEpoch::of).collect();
         let last = epochs.last().map_or(1, |epoch| epoch.time_steps);
         let later = if epochs.len() > 1 { &epochs[1..] } else { &epochs[..] };
@@ -268,7 +270,7 @@ impl TimedRun {
 
     /// Returns whether times decide what it computes.
     fn is_merged(&self) -> bool {
-        [Way::MergedMin, Way::MergedRandom].contains(&self.way)
+        [HopWay::MergedMin, HopWay::MergedRandom].contains(&self.way)
     }
 }
 
@@ -309,7 +311,7 @@ fn link_name(spec: LinkSpec) -> String {
 mod tests {
     use super::*;
 
-    fn run(way: Way, iteration_seconds: f64, losses: &[f64]) -> TimedRun {
+    fn run(way: HopWay, iteration_seconds: f64, losses: &[f64]) -> TimedRun {
         let epoch = |(seconds, steps, time_steps)| EpochReport {
             steps,
             time_steps: Some(time_steps),
@@ -339,13 +341,13 @@ mod tests {
         let of = |way, losses: [f64; 5]| {
             middle_of(times.iter().zip(losses).map(|(&s, l)| run(way, s, &[l])).collect())
         };
-        let found = of(Way::Home, [0.5; 5]).unwrap();
+        let found = of(HopWay::Home, [0.5; 5]).unwrap();
         assert_eq!((found.iteration_seconds, found.range), (3.0, [1.0, 5.0]));
         let steps: Vec<u64> = found.epochs.iter().map(|epoch| epoch.time_steps).collect();
         assert_eq!(steps, [4, 3, 2, 3]);
-        let error = of(Way::Home, [0.5, 0.5, 0.4, 0.5, 0.5]).unwrap_err().to_string();
+        let error = of(HopWay::Home, [0.5, 0.5, 0.4, 0.5, 0.5]).unwrap_err().to_string();
         assert!(error.contains("two runs of none"), "{error}");
-        assert!(of(Way::MergedMin, [0.1, 0.2, 0.3, 0.4, 0.5]).is_ok());
+        assert!(of(HopWay::MergedMin, [0.1, 0.2, 0.3, 0.4, 0.5]).is_ok());
         assert!(middle_of(Vec::new()).is_err());
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::super::Group;
+use super::super::groups::Group;
 use super::super::runs::Contestant;
 
 /// The part of `rapid` that explains its speed-up.

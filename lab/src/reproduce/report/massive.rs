@@ -2,8 +2,9 @@
 
 use std::fmt::{self, Write};
 
+use super::super::Reproduction;
+use super::super::groups::{FAST, GraphRuns, Group, SLOW};
 use super::super::runs::Run;
-use super::super::{FAST, GraphRuns, Group, Reproduction, SLOW};
 use super::{groups, percent, setting, title};
 
 pub(super) fn write(text: &mut String, found: &Reproduction) -> fmt::Result {

@@ -6,7 +6,8 @@ mod rapid;
 
 use std::fmt::{self, Write};
 
-use super::{FAST, GraphRuns, Group, Paper, Reproduction};
+use super::groups::{FAST, GraphRuns, Group};
+use super::{Paper, Reproduction};
 
 /// Returns the whole report.
 pub(super) fn markdown(found: &Reproduction) -> String {

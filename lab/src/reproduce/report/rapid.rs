@@ -2,8 +2,9 @@
 
 use std::fmt::{self, Write};
 
+use super::super::groups::{FAST, GraphRuns, Group, SLOW};
 use super::super::runs::{Contestant, Run};
-use super::super::{FAST, GraphRuns, Group, Paper, Reproduction, SLOW};
+use super::super::{Paper, Reproduction};
 use super::ablation::Explained;
 use super::{groups, setting, title};
 

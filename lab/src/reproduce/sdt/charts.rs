@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 
-use super::learning::{Learnt, Way};
-use super::{GraphFigures, SdtFigures};
+use super::learning::{SdtLearning, SdtWay};
+use super::{SdtFigures, SdtGraphFigures};
 use crate::reproduce::bars::{Bar, BarGroup, Bars};
 use crate::reproduce::curves::{Curve, Curves};
 
@@ -24,7 +24,7 @@ pub(super) fn charts(found: &SdtFigures) -> Result<Vec<(String, String)>> {
 const LEGEND: [&str; 5] = ["spring", "2ps-l", "dbh", "greedy", "hdrf"];
 
 fn bars(
-    graphs: &[GraphFigures],
+    graphs: &[SdtGraphFigures],
     title: &str,
     value: impl Fn(&super::Partitioned, &super::Partitioned) -> f64,
 ) -> Bars {
@@ -48,16 +48,16 @@ fn bars(
     Bars { title: title.to_owned(), legend: LEGEND.to_vec(), groups }
 }
 
-fn replication(graphs: &[GraphFigures]) -> Bars {
+fn replication(graphs: &[SdtGraphFigures]) -> Bars {
     bars(graphs, "Fig. 6: replication factor", |of, _| of.replication_factor)
 }
 
-fn speed(graphs: &[GraphFigures]) -> Bars {
+fn speed(graphs: &[SdtGraphFigures]) -> Bars {
     let title = "Fig. 7: time of other partitioners over SPRING's";
     bars(graphs, title, |of, spring| of.seconds / spring.seconds.max(1e-9))
 }
 
-fn memory(graphs: &[GraphFigures]) -> Curves<'static> {
+fn memory(graphs: &[SdtGraphFigures]) -> Curves<'static> {
     let mut curves = Vec::new();
     for graph in graphs {
         let whole = graph.held.first().map_or(1, |held| held.bytes.max(1));
@@ -74,9 +74,16 @@ fn memory(graphs: &[GraphFigures]) -> Curves<'static> {
     Curves { title, x: "partitions", y: "share", is_log: true, curves }
 }
 
-fn accuracy(graph: &GraphFigures) -> Curves<'static> {
-    let shown = [Way::Whole, Way::Gradients, Way::Sdt, Way::OneHop, Way::Once, Way::Alone];
-    let curve = |learnt: &Learnt| {
+fn accuracy(graph: &SdtGraphFigures) -> Curves<'static> {
+    let shown = [
+        SdtWay::Whole,
+        SdtWay::Gradients,
+        SdtWay::Sdt,
+        SdtWay::OneHop,
+        SdtWay::Once,
+        SdtWay::Alone,
+    ];
+    let curve = |learnt: &SdtLearning| {
         let means = learnt.means();
         let points = (1u32..).zip(means).map(|(epoch, of)| (f64::from(epoch), of)).collect();
         Curve { label: learnt.way.label().to_owned(), points }

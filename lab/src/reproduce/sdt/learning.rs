@@ -16,7 +16,7 @@ use crate::reproduce::cut::{Cut, Source, Splits};
 /// A way to train on p partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Way {
+pub(super) enum SdtWay {
     /// One worker on a graph of one partition.
     Whole,
     /// A worker for each partition, gradients averaged each step (`ondemand`).
@@ -34,21 +34,21 @@ pub(super) enum Way {
     Alone,
 }
 
-pub(super) const WAYS: [Way; 8] = [
-    Way::Whole,
-    Way::Gradients,
-    Way::Sdt,
-    Way::SdtLocal,
-    Way::SdtReset,
-    Way::OneHop,
-    Way::Once,
-    Way::Alone,
+pub(super) const WAYS: [SdtWay; 8] = [
+    SdtWay::Whole,
+    SdtWay::Gradients,
+    SdtWay::Sdt,
+    SdtWay::SdtLocal,
+    SdtWay::SdtReset,
+    SdtWay::OneHop,
+    SdtWay::Once,
+    SdtWay::Alone,
 ];
 
 /// Results of learning in one way.
 #[derive(Serialize)]
-pub(super) struct Learnt {
-    pub(super) way: Way,
+pub(super) struct SdtLearning {
+    pub(super) way: SdtWay,
     /// Accuracies on the test nodes after each epoch, by seed.
     pub(super) accuracies: Vec<Vec<f64>>,
     /// Bytes of an epoch: halos loaded, or remote rows; then models or gradients.
@@ -67,7 +67,7 @@ pub(super) struct Held {
     pub(super) bytes: u64,
 }
 
-impl Way {
+impl SdtWay {
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Whole => "whole graph",
@@ -104,21 +104,21 @@ impl Way {
     }
 }
 
-/// Trains in one way with each seed; `whole` is the graph in one partition.
+/// Trains in one way with each seed.
 pub(super) fn learn(
     source: &Source,
-    (whole, cut): (&Cut, &Cut),
-    way: Way,
-    (usual, n_seeds): (&TrainConfig, u32),
-) -> Result<Learnt> {
-    let cut = if way == Way::Whole { whole } else { cut };
+    cut: &Cut,
+    way: SdtWay,
+    usual: &TrainConfig,
+    n_seeds: u32,
+) -> Result<SdtLearning> {
     let n_parts = u32::from(cut.graph().book.n_parts());
     let (mut accuracies, mut last) = (Vec::new(), None);
     for seed in 1..=u64::from(n_seeds) {
         let config = TrainConfig { seed, ..way.settings(usual, n_parts) };
         let splits: Vec<Splits> = match way {
             // A partition without training nodes has no model.
-            Way::Alone => cut.graph().book.parts().map(Splits::TrainedPart).collect(),
+            SdtWay::Alone => cut.graph().book.parts().map(Splits::TrainedPart).collect(),
             _ => vec![Splits::Stored],
         };
         let mut runs = Vec::new();
@@ -154,7 +154,7 @@ pub(super) fn learn(
         true => 0,
         false => of_gradients * u64::from(epoch.steps),
     };
-    Ok(Learnt {
+    Ok(SdtLearning {
         way,
         accuracies,
         row_bytes: mean(&|epoch| match is_sdt {
@@ -190,7 +190,7 @@ pub(super) fn hold(source: &Source, cut: &Cut, workers: u32, usual: &TrainConfig
         evaluate_every: 0,
         measure_test: false,
         workers,
-        ..Way::Sdt.settings(usual, 1)
+        ..SdtWay::Sdt.settings(usual, 1)
     };
     let sources = cut.sources(source, workers, Splits::Stored);
     let quiet = &mut |_: &Progress<'_>| ControlFlow::Continue(());

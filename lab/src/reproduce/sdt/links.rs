@@ -20,15 +20,15 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Epochs over one link.
 #[derive(Serialize)]
-pub(super) struct LinkRuns {
+pub(super) struct SdtLinkRuns {
     /// None for the loopback as it is.
     pub(super) rate_bits: Option<f64>,
-    pub(super) runs: Vec<LinkRun>,
+    pub(super) runs: Vec<SdtLinkRun>,
 }
 
 /// Epochs in one way.
 #[derive(Serialize)]
-pub(super) struct LinkRun {
+pub(super) struct SdtLinkRun {
     pub(super) strategy: Strategy,
     pub(super) first_seconds: f64,
     /// Mean of the epochs after the first.
@@ -45,9 +45,10 @@ const EPOCHS: u32 = 3;
 pub(super) fn over_links(
     dir: &Path,
     usual: &TrainConfig,
-    (rates, delay): (&[f64], Duration),
+    rates: &[f64],
+    delay: Duration,
     console: &Console,
-) -> Result<Vec<LinkRuns>> {
+) -> Result<Vec<SdtLinkRuns>> {
     let n_parts = Graph::open(dir)?.book().n_parts();
     if n_parts < 2 {
         return Ok(Vec::new());
@@ -82,7 +83,7 @@ pub(super) fn over_links(
             };
             runs.push(run(dir, config, addresses.clone(), console)?);
         }
-        all.push(LinkRuns { rate_bits, runs });
+        all.push(SdtLinkRuns { rate_bits, runs });
     }
     servers.stop()?;
     Ok(all)
@@ -93,7 +94,7 @@ fn run(
     train_config: TrainConfig,
     connect: Vec<String>,
     console: &Console,
-) -> Result<LinkRun> {
+) -> Result<SdtLinkRun> {
     let strategy = train_config.strategy;
     let run = TrainRun {
         graph: dir.to_owned(),
@@ -110,7 +111,7 @@ fn run(
     };
     let epochs = train(&run, console)?.report.epochs;
     let later = &epochs[1..];
-    Ok(LinkRun {
+    Ok(SdtLinkRun {
         strategy,
         first_seconds: epochs[0].seconds,
         seconds: later.iter().map(|epoch| epoch.seconds).sum::<f64>() / later.len() as f64,

@@ -1,5 +1,5 @@
-//! `lode-lab reproduce sdtgnn`: partitioners, local models and their averages, memory, and epochs over
-//! links.
+//! `lode-lab reproduce sdtgnn`: partitioners, local models and their averages, memory, and epochs
+//! over links.
 
 mod charts;
 mod learning;
@@ -20,11 +20,11 @@ use crate::link_emulation::{parse_delay, parse_rate};
 use crate::reproduce::cut::Source;
 use crate::reproduce::output::{Figures, OutputFolder};
 use lode_cli::console::Console;
-use lode_cli::fanout::FanoutArgs;
+use lode_cli::flags::FanoutArgs;
 use lode_cli::usage::UsageError;
 
-use learning::{Held, Learnt, WAYS, hold, learn};
-use links::{LinkRuns, over_links};
+use learning::{Held, SdtLearning, SdtWay, WAYS, hold, learn};
+use links::{SdtLinkRuns, over_links};
 use partitioners::{Partitioned, compare};
 
 /// Set SDT-GNN's partitioner, its averages and its memory beside others.
@@ -113,20 +113,20 @@ struct SdtFigures {
     model: ModelKind,
     metric: Metric,
     trained_parts: u16,
-    graphs: Vec<GraphFigures>,
+    graphs: Vec<SdtGraphFigures>,
 }
 
 /// All figures of a graph.
 #[derive(Serialize)]
-struct GraphFigures {
+struct SdtGraphFigures {
     name: String,
     nodes: u32,
     edges: u64,
     row_bytes: u64,
     partitioners: Vec<Partitioned>,
-    learnt: Vec<Learnt>,
+    learnt: Vec<SdtLearning>,
     held: Vec<Held>,
-    links: Vec<LinkRuns>,
+    links: Vec<SdtLinkRuns>,
 }
 
 impl SdtFiguresArgs {
@@ -167,10 +167,15 @@ impl SdtFiguresArgs {
         }
     }
 
-    fn measure(&self, dir: &Path, usual: &TrainConfig, console: &Console) -> Result<GraphFigures> {
+    fn measure(
+        &self,
+        dir: &Path,
+        usual: &TrainConfig,
+        console: &Console,
+    ) -> Result<SdtGraphFigures> {
         console.stage("open");
         let source = Source::open(dir)?;
-        let mut graph = GraphFigures {
+        let mut graph = SdtGraphFigures {
             name: source.name.clone(),
             nodes: source.n_nodes,
             edges: source.n_edges,
@@ -201,10 +206,11 @@ impl SdtFiguresArgs {
         let cut = source.cut(&refined(self.trained_parts))?;
         for (done, way) in (0..).zip(WAYS) {
             console.at(&format!("{} {}", source.name, way.label()), done, WAYS.len() as u64);
-            graph.learnt.push(learn(&source, (&whole, &cut), way, (usual, self.seeds))?);
+            let cut = if way == SdtWay::Whole { &whole } else { &cut };
+            graph.learnt.push(learn(&source, cut, way, usual, self.seeds)?);
             console.check_reader()?;
         }
-        graph.links = over_links(dir, usual, (&self.rate[..], self.delay), console)?;
+        graph.links = over_links(dir, usual, &self.rate, self.delay, console)?;
         Ok(graph)
     }
 }

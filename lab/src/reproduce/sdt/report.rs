@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write};
 
-use super::learning::{Learnt, Way};
-use super::{GraphFigures, SdtFigures};
+use super::learning::{SdtLearning, SdtWay};
+use super::{SdtFigures, SdtGraphFigures};
 use lode_cli::human;
 
 /// Epoch from which on the paper has local models as accurate as gradients averaged.
@@ -42,7 +42,7 @@ fn write(text: &mut String, found: &SdtFigures) -> fmt::Result {
 }
 
 /// Writes Figs. 6 and 7, and Table II.
-fn write_partitioners(text: &mut String, graph: &GraphFigures) -> fmt::Result {
+fn write_partitioners(text: &mut String, graph: &SdtGraphFigures) -> fmt::Result {
     writeln!(text, "### Partitioners (Figs. 6, 7, Table II)\n")?;
     writeln!(
         text,
@@ -69,7 +69,7 @@ fn write_partitioners(text: &mut String, graph: &GraphFigures) -> fmt::Result {
 }
 
 /// Writes Fig. 9.
-fn write_memory(text: &mut String, graph: &GraphFigures) -> fmt::Result {
+fn write_memory(text: &mut String, graph: &SdtGraphFigures) -> fmt::Result {
     writeln!(
         text,
         "### Memory of a worker's partitions (Fig. 9)\n\nRows, lists and ids of the partitions that a \
@@ -95,7 +95,7 @@ fn write_memory(text: &mut String, graph: &GraphFigures) -> fmt::Result {
 }
 
 /// Writes Figs. 8 and 10.
-fn write_learnt(text: &mut String, graph: &GraphFigures, found: &SdtFigures) -> fmt::Result {
+fn write_learnt(text: &mut String, graph: &SdtGraphFigures, found: &SdtFigures) -> fmt::Result {
     writeln!(
         text,
         "### What is learnt (Figs. 8, 10)\n\n{} partitions, {}, batches of {}; {} seeds, mean and range; \
@@ -105,7 +105,7 @@ fn write_learnt(text: &mut String, graph: &GraphFigures, found: &SdtFigures) -> 
          models or gradients |\n|---|---|---|---|---|---|---|",
         found.trained_parts, found.model, found.batch, found.seeds, found.metric
     )?;
-    let base = graph.learnt.iter().find(|learnt| learnt.way == Way::Gradients);
+    let base = graph.learnt.iter().find(|learnt| learnt.way == SdtWay::Gradients);
     for learnt in &graph.learnt {
         let [mean, least, most] = learnt.last();
         let best = learnt.means().into_iter().fold(0.0, f64::max);
@@ -124,7 +124,7 @@ fn write_learnt(text: &mut String, graph: &GraphFigures, found: &SdtFigures) -> 
 }
 
 /// Writes Table IV.
-fn write_links(text: &mut String, graph: &GraphFigures) -> fmt::Result {
+fn write_links(text: &mut String, graph: &SdtGraphFigures) -> fmt::Result {
     if graph.links.is_empty() {
         return Ok(());
     }
@@ -150,7 +150,7 @@ fn write_links(text: &mut String, graph: &GraphFigures) -> fmt::Result {
     writeln!(text)
 }
 
-impl Learnt {
+impl SdtLearning {
     /// Returns the mean of the seeds after each epoch.
     pub(super) fn means(&self) -> Vec<f64> {
         let n_epochs = self.accuracies.first().map_or(0, Vec::len);
@@ -179,19 +179,19 @@ impl Learnt {
 mod tests {
     use super::*;
 
-    fn learnt(way: Way, accuracies: Vec<Vec<f64>>) -> Learnt {
-        Learnt { way, accuracies, row_bytes: 0.0, synchronised_bytes: 0.0, kept_share: None }
+    fn learnt(way: SdtWay, accuracies: Vec<Vec<f64>>) -> SdtLearning {
+        SdtLearning { way, accuracies, row_bytes: 0.0, synchronised_bytes: 0.0, kept_share: None }
     }
 
     #[test]
     fn the_gap_is_the_largest_once_settled() {
-        let base = learnt(Way::Gradients, vec![vec![0.5; 12], vec![0.7; 12]]);
+        let base = learnt(SdtWay::Gradients, vec![vec![0.5; 12], vec![0.7; 12]]);
         let mut late = vec![0.0; 9];
         late.extend([0.6, 0.55, 0.65]);
-        let found = learnt(Way::Sdt, vec![late]);
+        let found = learnt(SdtWay::Sdt, vec![late]);
         assert!((found.gap(&base).unwrap() - 0.05).abs() < 1e-12);
         assert_eq!(base.last()[1..], [0.5, 0.7]);
-        let short = learnt(Way::Sdt, vec![vec![0.1; 9]]);
+        let short = learnt(SdtWay::Sdt, vec![vec![0.1; 9]]);
         assert_eq!(short.gap(&base), None);
     }
 }

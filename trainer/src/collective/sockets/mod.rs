@@ -63,11 +63,11 @@ impl SocketCollective {
     /// 1 on, and connects them with each other. It waits for them for `timeout`.
     pub fn leader(followers: Vec<UnixStream>, timeout: Duration) -> Result<Self, CollectiveError> {
         let ranks = || (1..).zip(&followers);
-        for first in ranks() {
-            for second in ranks().skip(first.0 as usize) {
+        for (first, to_first) in ranks() {
+            for (second, to_second) in ranks().skip(first as usize) {
                 let (one, other) = UnixStream::pair().map_err(connect("make sockets"))?;
-                pass(first, one.as_fd(), timeout)?;
-                pass(second, other.as_fd(), timeout)?;
+                pass(first, to_first, one.as_fd(), timeout)?;
+                pass(second, to_second, other.as_fd(), timeout)?;
             }
         }
         let sockets = [None].into_iter().chain(followers.into_iter().map(Some));
@@ -285,7 +285,8 @@ fn wait(outbound: &[Outbound<'_>], inbound: &[Inbound<'_>], left: &mut Duration)
 /// Passes a socket to the process of `rank`, at the other end of `socket`. One that is gone shows
 /// later.
 fn pass(
-    (rank, socket): (u32, &UnixStream),
+    rank: u32,
+    socket: &UnixStream,
     passed: BorrowedFd<'_>,
     timeout: Duration,
 ) -> Result<(), CollectiveError> {

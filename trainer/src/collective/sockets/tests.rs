@@ -51,7 +51,7 @@ fn a_process_that_is_gone_before_it_joins_is_named_by_all() {
 #[test]
 fn a_process_that_takes_no_sockets_is_named() {
     let (ours, _theirs) = UnixStream::pair().unwrap();
-    let pass = |_| pass((3, &ours), ours.as_fd(), Duration::from_millis(20)).err();
+    let pass = |_| pass(3, &ours, ours.as_fd(), Duration::from_millis(20)).err();
     let error = (0..100_000).find_map(pass);
     assert!(matches!(error, Some(CollectiveError::Silent { rank: 3, .. })), "{error:?}");
 }

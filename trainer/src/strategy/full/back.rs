@@ -22,7 +22,7 @@ use crate::{
 
 impl Part {
     /// Goes back through layer `number` up to the gradients of the halo's rows.
-    pub(crate) fn begin_back(&mut self, (number, layer): (usize, &Layer)) -> Result<()> {
+    pub(crate) fn begin_back(&mut self, number: usize, layer: &Layer) -> Result<()> {
         let plan = self.plans[number];
         let Some(mut grad) = self.pass.grad.take() else {
             candle_core::bail!("a layer goes back from a gradient")
@@ -43,15 +43,16 @@ impl Part {
         }
         match &layer.conv {
             Conv::Sage(linear, _) | Conv::Gcn(linear) => {
-                self.begin_linear((number, linear), plan, grad)
+                self.begin_linear(number, linear, plan, grad)
             }
-            Conv::Gat(gat) => self.begin_attention((number, gat), plan, grad),
+            Conv::Gat(gat) => self.begin_attention(number, gat, plan, grad),
         }
     }
 
     fn begin_linear(
         &mut self,
-        (number, linear): (usize, &Linear),
+        number: usize,
+        linear: &Linear,
         plan: LayerPlan,
         grad: Matrix,
     ) -> Result<()> {
@@ -71,7 +72,7 @@ impl Part {
                 self.pass.halo = workspace.take(self.graph.n_halo() * width);
                 let form = form_of(operator, plan);
                 let halo = &mut self.pass.halo;
-                operator.transposed(of_product.values(), (form, Side::Halo), width, halo);
+                operator.transposed(of_product.values(), form, Side::Halo, width, halo);
             }
             (Aggregator::Largest(largest), Some(of_product)) => {
                 let Some(winners) = self.pass.layers[number].winners.take() else {
@@ -91,7 +92,8 @@ impl Part {
 
     fn begin_attention(
         &mut self,
-        (number, gat): (usize, &Gat),
+        number: usize,
+        gat: &Gat,
         plan: LayerPlan,
         grad: Matrix,
     ) -> Result<()> {
@@ -124,7 +126,7 @@ impl Part {
 
     /// Computes what does not wait for others: gradients of own rows from own destinations, and of
     /// weights that no other partition's rows meet.
-    pub(crate) fn go_back(&mut self, (number, layer): (usize, &Layer)) -> Result<()> {
+    pub(crate) fn go_back(&mut self, number: usize, layer: &Layer) -> Result<()> {
         let plan = self.plans[number];
         let (workspace, width) = (&self.workspace, plan.message_width);
         let Some(grad) = &self.pass.grad else { return Ok(()) };
@@ -135,7 +137,7 @@ impl Part {
         if let (Aggregator::Weighted(operator), Some(of_product)) = (&self.aggregator, of_product) {
             self.pass.own = workspace.take(self.graph.n_own * width);
             let (form, own) = (form_of(operator, plan), &mut self.pass.own);
-            operator.transposed(of_product.values(), (form, Side::Own), width, own);
+            operator.transposed(of_product.values(), form, Side::Own, width, own);
         }
         let state = &self.pass.layers[number];
         if plan.travels == Travels::Rows {
@@ -159,7 +161,7 @@ impl Part {
 
     /// Ends the way back through layer `number`, once the gradients of others have been added to
     /// own rows: the layer before has its gradient then.
-    pub(crate) fn end_back(&mut self, (number, layer): (usize, &Layer)) -> Result<()> {
+    pub(crate) fn end_back(&mut self, number: usize, layer: &Layer) -> Result<()> {
         let plan = self.plans[number];
         let state = std::mem::take(&mut self.pass.layers[number]);
         let mut of_layer = std::mem::take(&mut self.pass.of_layer);

@@ -20,12 +20,12 @@ pub(crate) struct RowCode {
 
 /// Squares of what narrowing took from rows, and of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Loss {
+pub(crate) struct NarrowingLoss {
     pub(crate) error: f64,
     pub(crate) all: f64,
 }
 
-impl Loss {
+impl NarrowingLoss {
     /// Adds those of other rows.
     pub(crate) fn add(&mut self, other: Self) {
         self.error += other.error;
@@ -44,37 +44,43 @@ impl RowCode {
     }
 
     /// Writes the rows of `x` with these numbers to `out`. Returns what is lost.
-    pub(crate) fn encode(self, x: &[f32], width: usize, rows: &[u32], out: &mut [u8]) -> Loss {
+    pub(crate) fn encode(
+        self,
+        x: &[f32],
+        width: usize,
+        rows: &[u32],
+        out: &mut [u8],
+    ) -> NarrowingLoss {
         let row_bytes = self.row_bytes(width);
         if row_bytes == 0 {
-            return Loss::default();
+            return NarrowingLoss::default();
         }
         let pieces = out.par_chunks_mut(row_bytes * ROWS_PER_TASK);
         let losses = pieces.zip(rows.par_chunks(ROWS_PER_TASK)).map(|(out, rows)| {
-            let mut loss = Loss::default();
+            let mut loss = NarrowingLoss::default();
             for (out, &row) in out.chunks_exact_mut(row_bytes).zip(rows) {
                 loss.add(self.encode_row(&x[row as usize * width..][..width], out));
             }
             loss
         });
         // In the order of rows, whichever thread had them.
-        let losses: Vec<Loss> = losses.collect();
-        losses.into_iter().fold(Loss::default(), |mut sum, loss| {
+        let losses: Vec<NarrowingLoss> = losses.collect();
+        losses.into_iter().fold(NarrowingLoss::default(), |mut sum, loss| {
             sum.add(loss);
             sum
         })
     }
 
-    fn encode_row(self, x: &[f32], out: &mut [u8]) -> Loss {
+    fn encode_row(self, x: &[f32], out: &mut [u8]) -> NarrowingLoss {
         let Some(compression) = self.compression else {
             out.copy_from_slice(bytemuck::cast_slice(x));
-            return Loss::default();
+            return NarrowingLoss::default();
         };
         let scale = scale_of(x, compression);
         let (head, elements) = out.split_at_mut(4);
         head.copy_from_slice(&scale.to_ne_bytes());
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-        let mut loss = Loss::default();
+        let mut loss = NarrowingLoss::default();
         let mut note = |x: f32, found: f32| {
             loss.error += (f64::from(x) - f64::from(found)).powi(2);
             loss.all += f64::from(x).powi(2);
@@ -158,7 +164,11 @@ mod tests {
 
     use super::*;
 
-    fn passed(compression: Option<Compression>, x: &[f32], width: usize) -> (Vec<f32>, Loss) {
+    fn passed(
+        compression: Option<Compression>,
+        x: &[f32],
+        width: usize,
+    ) -> (Vec<f32>, NarrowingLoss) {
         let code = RowCode { compression };
         let rows: Vec<u32> = (0..(x.len() / width) as u32).collect();
         let mut bytes = vec![0; rows.len() * code.row_bytes(width)];
@@ -181,7 +191,7 @@ mod tests {
         ) {
             let n = values.len() / width * width;
             let x: Vec<f32> = values[..n].iter().map(|value| value * 2f32.powi(exponent)).collect();
-            prop_assert_eq!(&passed(None, &x, width), &(x.clone(), Loss::default()));
+            prop_assert_eq!(&passed(None, &x, width), &(x.clone(), NarrowingLoss::default()));
             for (compression, step) in [(Compression::F16, 2f32.powi(-11)), (Compression::Int8, 0.5 / MOST)] {
                 let (found, loss) = passed(Some(compression), &x, width);
                 let (mut error, mut all) = (0.0, 0.0);

@@ -5,7 +5,7 @@
 //! they are narrowed alike, and results depend on the partitions alone.
 
 use super::{
-    compress::{Loss, RowCode},
+    compress::{NarrowingLoss, RowCode},
     part::Part,
 };
 
@@ -28,6 +28,8 @@ pub(crate) struct Route {
 /// All routes that this process takes part in, one way: of rows to halos, or of gradients back.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
+    placement: Placement,
+    way: Way,
     /// To each rank, and from each, in the order in which rows stand in a message.
     outgoing: Vec<Vec<Route>>,
     incoming: Vec<Vec<Route>>,
@@ -54,7 +56,7 @@ pub(crate) struct Messages {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) bytes: u64,
-    pub(crate) loss: Loss,
+    pub(crate) loss: NarrowingLoss,
 }
 
 impl Placement {
@@ -95,7 +97,7 @@ impl Routes {
         };
         let outgoing = ranks.clone().map(|rank| with(rank, |of| of.from, |of| of.to)).collect();
         let incoming = ranks.map(|rank| with(rank, |of| of.to, |of| of.from)).collect();
-        Self { outgoing, incoming }
+        Self { placement, way, outgoing, incoming }
     }
 
     /// Returns the bytes that come from each rank, of rows of `row_bytes`.
@@ -109,8 +111,8 @@ impl Routes {
     pub(crate) fn pack(
         &self,
         parts: &mut [Part],
-        (placement, way): (Placement, Way),
-        (code, width): (RowCode, usize),
+        code: RowCode,
+        width: usize,
         messages: &mut Messages,
     ) -> Vec<Sent> {
         let row_bytes = code.row_bytes(width);
@@ -126,7 +128,7 @@ impl Routes {
                 rest = others;
                 let Some(at) = place_of(parts, route.from) else { continue };
                 let part = &parts[at];
-                let loss = match way {
+                let loss = match self.way {
                     Way::Forward => {
                         let rows = rows_to(part, route.to);
                         code.encode(part.sent(), width, rows, out)
@@ -138,7 +140,7 @@ impl Routes {
                     }
                 };
                 losses.push((route, at, loss));
-                if placement.worker_of(route.from) != placement.worker_of(route.to) {
+                if self.placement.worker_of(route.from) != self.placement.worker_of(route.to) {
                     sent[at].bytes += out.len() as u64;
                 }
             }
@@ -153,7 +155,8 @@ impl Routes {
     pub(crate) fn unpack(
         &self,
         parts: &mut [Part],
-        (code, width): (RowCode, usize),
+        code: RowCode,
+        width: usize,
         messages: &Messages,
     ) {
         let row_bytes = code.row_bytes(width);
@@ -172,12 +175,7 @@ impl Routes {
 
     /// Adds gradients that have arrived to those of own rows of `parts`. Each row adds them in the
     /// order of the partitions that they come from, wherever these are.
-    pub(crate) fn add(
-        &self,
-        parts: &mut [Part],
-        (code, width): (RowCode, usize),
-        messages: &Messages,
-    ) {
+    pub(crate) fn add(&self, parts: &mut [Part], code: RowCode, width: usize, messages: &Messages) {
         let row_bytes = code.row_bytes(width);
         let mut pieces = Vec::new();
         for (routes, message) in self.incoming.iter().zip(&messages.incoming) {

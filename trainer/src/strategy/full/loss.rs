@@ -16,14 +16,10 @@ pub(crate) struct PartLoss {
     pub(crate) gradient: Matrix,
 }
 
-/// Returns the part of the loss of the rows `roots` of `logits`, and the gradient of the mean over
-/// `n_all` training nodes of the graph. Sums are in f64, so that the mean of partitions' parts is
+/// Returns the loss of the rows `roots` of `logits`, and the gradient of the mean over `n_all`
+/// training nodes of the graph. Sums are in f64, so that the mean of partitions' parts is
 /// that of the whole graph but for rounding.
-pub(crate) fn part_loss(
-    logits: &Matrix,
-    (roots, targets): (&[u32], &Targets),
-    n_all: u64,
-) -> PartLoss {
+pub(crate) fn part_loss(logits: &Matrix, roots: &[u32], targets: &Targets, n_all: u64) -> PartLoss {
     let width = logits.width();
     let mut gradient = vec![0.0; logits.values().len()];
     let (mut sum, mut n_right) = (0.0, 0);
@@ -106,7 +102,7 @@ mod tests {
                             .collect(),
                     },
                 };
-                let part = part_loss(&logits, (roots, &of_part), 10);
+                let part = part_loss(&logits, roots, &of_part, 10);
                 mean += part.mean * roots.len() as f64 / 10.0;
                 n_right += part.n_right;
                 gradient.iter_mut().zip(part.gradient.values()).for_each(|(sum, of)| *sum += of);
@@ -124,7 +120,7 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY] {
             let logits = Matrix::new(vec![0.0, bad, 1.0], 3);
             let targets = Targets::Classes(vec![0]);
-            assert!(!part_loss(&logits, (&[0], &targets), 1).mean.is_finite());
+            assert!(!part_loss(&logits, &[0], &targets, 1).mean.is_finite());
         }
     }
 }

@@ -21,12 +21,12 @@ pub(crate) struct Operator {
     is_boundary: Vec<bool>,
     weights: Vec<f32>,
     by_source: BySource<f32>,
-    own: OwnRows,
+    own: OwnTerm,
 }
 
 /// Treatment of a destination's own row.
 #[derive(Clone, Debug)]
-pub(crate) enum OwnRows {
+pub(crate) enum OwnTerm {
     /// It is added with a weight (GCN).
     Added(Vec<f32>),
     /// It is before the sum, or is in the output already where rows are transformed first
@@ -76,19 +76,19 @@ impl Operator {
         let weight =
             |dst: usize, source: u32, _: u32| 1.0 / (plus_1[source as usize] * plus_1[dst]).sqrt();
         let own = plus_1[..graph.n_own].iter().map(|degree| 1.0 / degree).collect();
-        Self::new(graph, weight, OwnRows::Added(own))
+        Self::new(graph, weight, OwnTerm::Added(own))
     }
 
     /// Makes GraphSAGE's operator of means, of those neighbours that a partition has, or of sums.
     pub(crate) fn aggregated(graph: &PartGraph, aggregation: Aggregation) -> Self {
         let is_mean = aggregation == Aggregation::Mean;
         let weight = |_, _, n_edges: u32| if is_mean { 1.0 / n_edges as f32 } else { 1.0 };
-        Self::new(graph, weight, OwnRows::Beside)
+        Self::new(graph, weight, OwnTerm::Beside)
     }
 
     /// Makes an operator by the weight of each edge: its destination, its source, and the number of
     /// edges of that destination.
-    fn new(graph: &PartGraph, weight: impl Fn(usize, u32, u32) -> f32, own: OwnRows) -> Self {
+    fn new(graph: &PartGraph, weight: impl Fn(usize, u32, u32) -> f32, own: OwnTerm) -> Self {
         let block = Arc::clone(&graph.block);
         let mut weights = Vec::with_capacity(block.sources.len());
         for (dst, bounds) in block.offsets.windows(2).enumerate() {
@@ -102,16 +102,16 @@ impl Operator {
     /// Returns the width of a whole row of a product of rows of `width`.
     pub(crate) fn out_width(&self, width: usize) -> usize {
         match self.own {
-            OwnRows::Added(_) => width,
-            OwnRows::Beside => 2 * width,
+            OwnTerm::Added(_) => width,
+            OwnTerm::Beside => 2 * width,
         }
     }
 
     /// Returns the form that a product of transformed rows has.
     pub(crate) fn form_of_transformed(&self) -> Form {
         match self.own {
-            OwnRows::Added(_) => Form::Whole,
-            OwnRows::Beside => Form::Onto,
+            OwnTerm::Added(_) => Form::Whole,
+            OwnTerm::Beside => Form::Onto,
         }
     }
 
@@ -135,13 +135,13 @@ impl Operator {
         rows.for_each(|(dst, row)| {
             let own = &x.own[dst * width..][..width];
             let sum = match (form, &self.own) {
-                (Form::Whole, OwnRows::Beside) => {
+                (Form::Whole, OwnTerm::Beside) => {
                     row[..width].copy_from_slice(own);
                     let sum = &mut row[width..];
                     sum.fill(0.0);
                     sum
                 }
-                (Form::Whole, OwnRows::Added(weights)) => {
+                (Form::Whole, OwnTerm::Added(weights)) => {
                     row.fill(0.0);
                     add_scaled(row, weights[dst], own);
                     row
@@ -165,13 +165,14 @@ impl Operator {
     pub(crate) fn transposed(
         &self,
         grad: &[f32],
-        (form, side): (Form, Side),
+        form: Form,
+        side: Side,
         width: usize,
         out: &mut [f32],
     ) {
         let n_own = self.block.n_dst as usize;
         let (grad_width, sums_from) = match (form, &self.own) {
-            (Form::Whole, OwnRows::Beside) => (2 * width, width),
+            (Form::Whole, OwnTerm::Beside) => (2 * width, width),
             _ => (width, 0),
         };
         let first = if side == Side::Own { 0 } else { n_own };
@@ -189,8 +190,8 @@ impl Operator {
             add(row, below);
             if side == Side::Own && form == Form::Whole {
                 let weight = match &self.own {
-                    OwnRows::Added(weights) => weights[source],
-                    OwnRows::Beside => 1.0,
+                    OwnTerm::Added(weights) => weights[source],
+                    OwnTerm::Beside => 1.0,
                 };
                 add_scaled(row, weight, &grad[source * grad_width..][..width]);
             }

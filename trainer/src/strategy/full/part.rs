@@ -15,7 +15,10 @@ use super::{
 };
 use crate::{
     attention::Entries,
-    conv::{Conv, LayerDropout, gat::Attended},
+    conv::{
+        Conv, LayerDropout,
+        gat::{Attended, Gat},
+    },
     labels::Targets,
     largest::{Largest, Winners},
     layer::Layer,
@@ -34,13 +37,17 @@ pub(crate) struct Part {
     pub(crate) inputs: Inputs,
     pub(crate) aggregator: Aggregator,
     pub(crate) plans: Vec<LayerPlan>,
-    /// Training nodes by local id, and their labels.
-    pub(crate) roots: Vec<u32>,
-    pub(crate) targets: Targets,
+    pub(crate) roots: PartRoots,
     pub(crate) workspace: Workspace,
-    pub(super) pass: Pass,
+    pub(super) pass: PartPass,
     /// Time to compute in the present epoch.
     pub(crate) seconds: f64,
+}
+
+/// Training nodes of a partition, with their labels.
+pub(crate) struct PartRoots {
+    pub(crate) local_ids: Vec<u32>,
+    pub(crate) targets: Targets,
 }
 
 /// Aggregation of the rows of neighbours.
@@ -52,7 +59,7 @@ pub(crate) enum Aggregator {
 
 /// The state of a forward and a backward pass.
 #[derive(Default)]
-pub(super) struct Pass {
+pub(super) struct PartPass {
     pub(super) layers: Vec<LayerState>,
     /// Rows of the present layer that travel, or their gradient.
     pub(super) own: Vec<f32>,
@@ -97,12 +104,14 @@ pub(super) struct OfLayer {
 
 impl Part {
     pub(crate) fn new(
-        (graph, inputs): (PartGraph, Inputs),
-        (aggregator, plans): (Aggregator, Vec<LayerPlan>),
-        (roots, targets): (Vec<u32>, Targets),
+        graph: PartGraph,
+        inputs: Inputs,
+        aggregator: Aggregator,
+        plans: Vec<LayerPlan>,
+        roots: PartRoots,
     ) -> Self {
-        let (pass, workspace) = (Pass::default(), Workspace::default());
-        Self { graph, inputs, aggregator, plans, roots, targets, workspace, pass, seconds: 0.0 }
+        let (pass, workspace) = (PartPass::default(), Workspace::default());
+        Self { graph, inputs, aggregator, plans, roots, workspace, pass, seconds: 0.0 }
     }
 
     /// Returns the own rows that travel.
@@ -134,7 +143,8 @@ impl Part {
     /// make.
     pub(crate) fn begin_layer(
         &mut self,
-        (number, layer): (usize, &Layer),
+        number: usize,
+        layer: &Layer,
         dropout: LayerDropout,
     ) -> Result<()> {
         let plan = self.plans[number];
@@ -215,13 +225,14 @@ impl Part {
     /// others aggregate together.
     pub(crate) fn end_layer(
         &mut self,
-        (number, layer): (usize, &Layer),
+        number: usize,
+        layer: &Layer,
         dropout: LayerDropout,
     ) -> Result<()> {
         let plan = self.plans[number];
         let mut out = match (&self.aggregator, &layer.conv) {
-            (Aggregator::Attention { .. }, Conv::Gat(_)) => {
-                self.attend((number, layer), plan, dropout)?
+            (Aggregator::Attention { .. }, Conv::Gat(gat)) => {
+                self.attend(number, gat, plan, dropout)?
             }
             (Aggregator::Largest(_), Conv::Sage(linear, _)) => {
                 self.largest(number, linear, plan)?
@@ -293,13 +304,12 @@ impl Part {
 
     fn attend(
         &mut self,
-        (number, layer): (usize, &Layer),
+        number: usize,
+        gat: &Gat,
         plan: LayerPlan,
         dropout: LayerDropout,
     ) -> Result<Matrix> {
-        let (Aggregator::Attention { entries, keys }, Conv::Gat(gat)) =
-            (&self.aggregator, &layer.conv)
-        else {
+        let Aggregator::Attention { entries, keys } = &self.aggregator else {
             candle_core::bail!("attention is of GAT")
         };
         let workspace = &self.workspace;
@@ -323,7 +333,7 @@ impl Part {
     /// training nodes.
     pub(crate) fn loss(&mut self, n_all: u64) -> Result<PartLoss> {
         let Some(logits) = self.logits() else { candle_core::bail!("a model has a layer") };
-        let mut loss = part_loss(logits, (&self.roots, &self.targets), n_all);
+        let mut loss = part_loss(logits, &self.roots.local_ids, &self.roots.targets, n_all);
         let gradient = std::mem::replace(&mut loss.gradient, Matrix::new(Vec::new(), 0));
         self.pass.grad = Some(gradient);
         Ok(loss)
@@ -345,7 +355,7 @@ impl Part {
     }
 }
 
-impl Pass {
+impl PartPass {
     pub(super) fn output(&self, number: usize) -> Option<&Matrix> {
         self.layers[number].output.as_ref()
     }

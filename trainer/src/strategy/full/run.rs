@@ -9,14 +9,13 @@ use super::{
     figures::{Fault, PartFigures},
     team::{FullTeam, Passed},
 };
-use crate::checkpoint::place::Place;
 use crate::config::Due;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
 use crate::record::FullSum;
 use crate::report::Progress;
 use crate::run::Run;
-use crate::step::{FullTraffic, RowsBySource, StepSeconds, WorkerStep};
+use crate::step::{FullTraffic, Place, RowsBySource, StepSeconds, WorkerStep};
 use crate::step_outcome::{StepOutcome, TeamStep};
 use crate::worker::DROPOUT_STREAM;
 
@@ -36,7 +35,7 @@ impl Run<'_> {
         };
         let present = self.replica.adam.values();
         self.replica.set_values(state.values)?;
-        let passed = team.pass(&self.replica.model, (refreshed, self.seed_of(refreshed)), group)?;
+        let passed = team.pass(&self.replica.model, refreshed, self.seed_of(refreshed), group)?;
         self.replica.set_values(present)?;
         Ok(passed.is_some())
     }
@@ -96,7 +95,7 @@ impl Run<'_> {
         group: &mut ProcessGroup<'_>,
     ) -> Result<Option<(TeamStep, Vec<PartFigures>)>, TrainError> {
         let epoch = self.place.epoch;
-        let passed = team.pass(&self.replica.model, (epoch, self.seed_of(epoch)), group)?;
+        let passed = team.pass(&self.replica.model, epoch, self.seed_of(epoch), group)?;
         let Some(Passed { terms, mut figures }) = passed else { return Ok(None) };
         for (figures, part) in figures.iter_mut().zip(&mut team.parts) {
             // A pass that only restores rows reports nothing.

@@ -13,7 +13,7 @@ use super::{
     graph::{Halos, PartGraph},
     inputs::{InputSource, Inputs},
     operator::Operator,
-    part::{Aggregator, Part},
+    part::{Aggregator, Part, PartRoots},
     plan::{FeatureForm, LayerPlan},
     team::{Exchange, FullTeam, KeptRows, Overlap},
 };
@@ -28,17 +28,17 @@ use crate::process_group::ProcessGroup;
 use crate::setup::Setup;
 use crate::step_outcome::MemberStats;
 
-impl Setup<'_> {
+impl FullTeam {
     /// Makes the partitions of this process, and pulls the inputs of their halos.
-    pub(crate) fn full_team(&self, group: &ProcessGroup<'_>) -> Result<FullTeam, TrainError> {
-        let (book, config) = (self.graph.book, self.config);
+    pub(crate) fn new(setup: &Setup<'_>, group: &ProcessGroup<'_>) -> Result<Self, TrainError> {
+        let (book, config) = (setup.graph.book, setup.config);
         let (n_parts, n_workers) = (u32::from(book.n_parts()), config.workers);
         let n_cores = available_parallelism().map_or(1, usize::from);
         let n_threads = (n_cores / group.n_local().max(1) as usize).max(1);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build()?;
-        let halos = Halos::find(self.graph.topology, book, &self.dropped_replicas()?);
-        let own = (0..n_parts).filter(|part| self.workers.contains(&(part % n_workers)));
-        let part = |part| self.part(part, &halos);
+        let halos = Halos::find(setup.graph.topology, book, &dropped_replicas(setup)?);
+        let own = (0..n_parts).filter(|part| setup.workers.contains(&(part % n_workers)));
+        let part = |part| part_of(setup, part, &halos);
         let parts = pool.install(|| own.map(part).collect::<Result<Vec<Part>, TrainError>>())?;
         let (n_ranks, rank) = (group.n_ranks(), group.rank());
         let placement = Placement { n_workers, n_ranks, rank };
@@ -55,91 +55,93 @@ impl Setup<'_> {
             seconds: std::time::Duration::ZERO,
             waited: std::time::Duration::ZERO,
             oldest: 0,
+            epoch: 0,
         };
-        let n_train = self.labels.train.len() as u64;
+        let n_train = setup.labels.train.len() as u64;
         let stats = vec![MemberStats::default(); n_workers as usize];
         let kept_share = halos.kept_share;
-        Ok(FullTeam { parts, exchange, pool, n_train, n_parts, kept_share, stats })
-    }
-
-    fn part(&self, part: u32, halos: &Halos) -> Result<Part, TrainError> {
-        let (topology, book, config) = (self.graph.topology, self.graph.book, self.config);
-        let graph = PartGraph::new(topology, book, halos, part)?;
-        let worker = part % config.workers;
-        let source = InputSource {
-            sources: self.sources_of(worker).clone(),
-            book: book.clone(),
-            tensor: config.feature_tensor.clone(),
-            row_bytes: self.row_bytes,
-            features: self.features.clone(),
-            worker,
-            n_workers: config.workers,
-        };
-        let inputs = Inputs::load(source, &graph, config.full.halo)?;
-        let aggregator = self.aggregator(&graph);
-        let form = if inputs.are_sparse() { FeatureForm::Sparse } else { FeatureForm::Dense };
-        let plans = LayerPlan::of_layers(self.model.layers(), self.features.width(), form)?;
-        let roots = roots_of(&self.labels, &graph);
-        Ok(Part::new((graph, inputs), (aggregator, plans), roots))
-    }
-
-    fn aggregator(&self, graph: &PartGraph) -> Aggregator {
-        let degree = |node: NodeId| self.graph.topology.in_degree(node);
-        match (self.config.model, self.config.layer.aggregation) {
-            (ModelKind::Gcn, _) => {
-                let degrees: Vec<u32> = graph.nodes.iter().map(|&node| degree(node)).collect();
-                Aggregator::Weighted(Operator::normalised(graph, &degrees))
-            }
-            (ModelKind::Sage, Aggregation::Max) => {
-                Aggregator::Largest(Largest::new(Arc::clone(&graph.block)))
-            }
-            (ModelKind::Sage, aggregation) => {
-                Aggregator::Weighted(Operator::aggregated(graph, aggregation))
-            }
-            (ModelKind::Gat, _) => {
-                let (block, nodes) = (&graph.block, &graph.nodes[..]);
-                let keys = Hop { block, nodes, degree: &degree }.entry_keys().collect();
-                Aggregator::Attention { entries: Entries::of(block), keys }
-            }
-        }
-    }
-
-    /// Returns the replicas that each partition does without by RAPA (section 4.3); none for all
-    /// unless there are profiles.
-    fn dropped_replicas(&self) -> Result<Vec<Vec<NodeId>>, TrainError> {
-        let (book, config) = (self.graph.book, self.config);
-        let devices = &config.full.devices;
-        if devices.is_empty() {
-            return Ok(Vec::new());
-        }
-        let of_part = |part: PartId| devices[usize::from(part.0) % devices.len()].clone();
-        let of_parts: Vec<_> = book.parts().map(of_part).collect();
-        let loads = part_loads(self.graph.topology, book);
-        let node_bytes = RapaParams::default().node_bytes + self.row_bytes as u64;
-        let params = RapaParams { node_bytes, ..RapaParams::default() };
-        let adjusted = adjust(&loads, &of_parts, &params)?;
-        for (part, (adjusted, device)) in (0..).zip(adjusted.parts.iter().zip(&of_parts)) {
-            if !adjusted.fits {
-                let (needed, found) = (adjusted.bytes, device.memory_bytes);
-                let device = device.name.clone();
-                return Err(TrainError::DeviceMemory { part, device, needed, found });
-            }
-        }
-        let dropped = loads.iter().zip(&adjusted.parts).map(|(load, adjusted)| {
-            load.replicas[..adjusted.n_dropped].iter().map(|replica| replica.node).collect()
-        });
-        Ok(dropped.collect())
+        Ok(Self { parts, exchange, pool, n_train, n_parts, kept_share, stats })
     }
 }
 
+fn part_of(setup: &Setup<'_>, part: u32, halos: &Halos) -> Result<Part, TrainError> {
+    let (topology, book, config) = (setup.graph.topology, setup.graph.book, setup.config);
+    let graph = PartGraph::new(topology, book, halos, part)?;
+    let worker = part % config.workers;
+    let source = InputSource {
+        sources: setup.sources_of(worker).clone(),
+        book: book.clone(),
+        tensor: config.feature_tensor.clone(),
+        row_bytes: setup.row_bytes,
+        features: setup.features.clone(),
+        worker,
+        n_workers: config.workers,
+    };
+    let inputs = Inputs::load(source, &graph, config.full.halo)?;
+    let aggregator = aggregator(setup, &graph);
+    let form = if inputs.are_sparse() { FeatureForm::Sparse } else { FeatureForm::Dense };
+    let plans = LayerPlan::of_layers(setup.model.layers(), setup.features.width(), form)?;
+    let roots = roots_of(&setup.labels, &graph);
+    Ok(Part::new(graph, inputs, aggregator, plans, roots))
+}
+
+fn aggregator(setup: &Setup<'_>, graph: &PartGraph) -> Aggregator {
+    let degree = |node: NodeId| setup.graph.topology.in_degree(node);
+    match (setup.config.model, setup.config.layer.aggregation) {
+        (ModelKind::Gcn, _) => {
+            let degrees: Vec<u32> = graph.nodes.iter().map(|&node| degree(node)).collect();
+            Aggregator::Weighted(Operator::normalised(graph, &degrees))
+        }
+        (ModelKind::Sage, Aggregation::Max) => {
+            Aggregator::Largest(Largest::new(Arc::clone(&graph.block)))
+        }
+        (ModelKind::Sage, aggregation) => {
+            Aggregator::Weighted(Operator::aggregated(graph, aggregation))
+        }
+        (ModelKind::Gat, _) => {
+            let (block, nodes) = (&graph.block, &graph.nodes[..]);
+            let keys = Hop { block, nodes, degree: &degree }.entry_keys().collect();
+            Aggregator::Attention { entries: Entries::of(block), keys }
+        }
+    }
+}
+
+/// Returns the replicas that each partition does without by RAPA (section 4.3); none for all
+/// unless there are profiles.
+fn dropped_replicas(setup: &Setup<'_>) -> Result<Vec<Vec<NodeId>>, TrainError> {
+    let (book, config) = (setup.graph.book, setup.config);
+    let devices = &config.full.devices;
+    if devices.is_empty() {
+        return Ok(Vec::new());
+    }
+    let of_part = |part: PartId| devices[usize::from(part.0) % devices.len()].clone();
+    let of_parts: Vec<_> = book.parts().map(of_part).collect();
+    let loads = part_loads(setup.graph.topology, book);
+    let node_bytes = RapaParams::default().node_bytes + setup.row_bytes as u64;
+    let params = RapaParams { node_bytes, ..RapaParams::default() };
+    let adjusted = adjust(&loads, &of_parts, &params)?;
+    for (part, (adjusted, device)) in (0..).zip(adjusted.parts.iter().zip(&of_parts)) {
+        if !adjusted.fits {
+            let (needed, found) = (adjusted.bytes, device.memory_bytes);
+            let device = device.name.clone();
+            return Err(TrainError::DeviceMemory { part, device, needed, found });
+        }
+    }
+    let dropped = loads.iter().zip(&adjusted.parts).map(|(load, adjusted)| {
+        load.replicas[..adjusted.n_dropped].iter().map(|replica| replica.node).collect()
+    });
+    Ok(dropped.collect())
+}
+
 /// Returns the training nodes of a partition by local id, with their labels.
-fn roots_of(labels: &Labels, graph: &PartGraph) -> (Vec<u32>, crate::labels::Targets) {
+fn roots_of(labels: &Labels, graph: &PartGraph) -> PartRoots {
     let Some(first) = graph.own().first().copied() else {
-        return (Vec::new(), labels.targets_of(&[]));
+        return PartRoots { local_ids: Vec::new(), targets: labels.targets_of(&[]) };
     };
     let own = first.0..first.0 + graph.n_own as u32;
     let roots = labels.train.iter().copied().filter(|node| own.contains(&node.0));
     let roots: Vec<NodeId> = roots.collect();
     let targets = labels.targets_of(&roots);
-    (roots.into_iter().map(|node| node.0 - first.0).collect(), targets)
+    let local_ids = roots.into_iter().map(|node| node.0 - first.0).collect();
+    PartRoots { local_ids, targets }
 }

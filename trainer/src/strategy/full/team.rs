@@ -52,6 +52,8 @@ pub(super) struct Exchange {
     pub(super) staleness: u32,
     /// By layer.
     pub(super) layers: Vec<KeptRows>,
+    pub(super) epoch: u32,
+    /// Figures of the epoch.
     pub(super) seconds: Duration,
     pub(super) waited: Duration,
     pub(super) oldest: u32,
@@ -105,7 +107,8 @@ impl FullTeam {
     pub(crate) fn pass(
         &mut self,
         model: &Model,
-        (epoch, seed): (u32, u64),
+        epoch: u32,
+        seed: u64,
         group: &mut ProcessGroup<'_>,
     ) -> Result<Option<Passed>, TrainError> {
         self.pool.install(|| {
@@ -118,13 +121,13 @@ impl FullTeam {
         };
         let mut figures: Vec<PartFigures> = self.parts.iter().map(of_part).collect();
         self.parts.iter_mut().for_each(|part| part.seconds = 0.0);
-        self.exchange.begin();
+        self.exchange.begin(epoch);
         let layers: Vec<(usize, &Layer)> = model.layers().iter().enumerate().collect();
         for &(number, layer) in &layers {
             let dropout = LayerDropout::new(model.dropout(), seed, number as u64);
-            each(&self.pool, &mut self.parts, |part| part.begin_layer((number, layer), dropout))?;
-            let at = (number, epoch);
-            let Some(sent) = self.exchange.forward(&mut self.parts, &self.pool, at, group)? else {
+            each(&self.pool, &mut self.parts, |part| part.begin_layer(number, layer, dropout))?;
+            let sent = self.exchange.forward(&mut self.parts, &self.pool, number, group)?;
+            let Some(sent) = sent else {
                 return Ok(None);
             };
             let row_bytes = self.exchange.row_bytes(&self.parts, number);
@@ -133,7 +136,7 @@ impl FullTeam {
                 figures.embedding_bytes += figures.remote_rows * row_bytes;
                 figures.note(sent);
             }
-            each(&self.pool, &mut self.parts, |part| part.end_layer((number, layer), dropout))?;
+            each(&self.pool, &mut self.parts, |part| part.end_layer(number, layer, dropout))?;
         }
         let n_all = self.n_train;
         for (part, figures) in self.parts.iter_mut().zip(&mut figures) {
@@ -144,16 +147,16 @@ impl FullTeam {
             }
         }
         for &(number, layer) in layers.iter().rev() {
-            each(&self.pool, &mut self.parts, |part| part.begin_back((number, layer)))?;
-            let at = (number, layer, epoch);
-            let Some(sent) = self.exchange.back(&mut self.parts, &self.pool, at, group)? else {
+            each(&self.pool, &mut self.parts, |part| part.begin_back(number, layer))?;
+            let sent = self.exchange.back(&mut self.parts, &self.pool, number, layer, group)?;
+            let Some(sent) = sent else {
                 return Ok(None);
             };
             for (figures, sent) in figures.iter_mut().zip(sent) {
                 figures.gradient_bytes += sent.bytes;
                 figures.note(sent);
             }
-            each(&self.pool, &mut self.parts, |part| part.end_back((number, layer)))?;
+            each(&self.pool, &mut self.parts, |part| part.end_back(number, layer))?;
         }
         let term = |part: &mut Part| Term { order: part.graph.part, values: part.end_epoch() };
         let terms = self.parts.iter_mut().map(term).collect();
@@ -192,7 +195,7 @@ fn each(
 fn figures_of(part: &Part) -> PartFigures {
     PartFigures {
         part: part.graph.part,
-        n_roots: part.roots.len() as u64,
+        n_roots: part.roots.local_ids.len() as u64,
         n_own: part.graph.n_own as u64,
         halo_rows: part.graph.n_halo() as u64,
         input_bytes: part.inputs.n_bytes(),
@@ -226,8 +229,9 @@ impl Exchange {
         self.code.row_bytes(width_of(parts, number)) as u64
     }
 
-    fn begin(&mut self) {
+    fn begin(&mut self, epoch: u32) {
         (self.seconds, self.waited, self.oldest) = (Duration::ZERO, Duration::ZERO, 0);
+        self.epoch = epoch;
     }
 
     /// Brings rows of layer `number` to halos, and aggregates. None if the leader has ended the
@@ -236,7 +240,7 @@ impl Exchange {
         &mut self,
         parts: &mut [Part],
         pool: &ThreadPool,
-        (number, epoch): (usize, u32),
+        number: usize,
         group: &mut ProcessGroup<'_>,
     ) -> Result<Option<Vec<Sent>>, TrainError> {
         let aggregate = |parts: &mut [Part], which| {
@@ -253,13 +257,13 @@ impl Exchange {
             return Ok(Some(Vec::new()));
         }
         let inner = |parts: &mut [Part]| aggregate(parts, Destinations::Inner);
-        let at = Moved { way: Way::Forward, number, epoch };
-        let Some(sent) = self.move_rows(parts, at, (pool, group), &inner)? else {
+        let rows = LayerRows { way: Way::Forward, number };
+        let Some(sent) = self.move_rows(parts, pool, rows, group, &inner)? else {
             return Ok(None);
         };
         let (width, start) = (width_of(parts, number), Instant::now());
         let messages = &self.layers[number].forward.messages;
-        pool.install(|| self.forward.unpack(parts, (self.code, width), messages));
+        pool.install(|| self.forward.unpack(parts, self.code, width, messages));
         parts.iter_mut().take(1).for_each(|part| part.took(start));
         aggregate(parts, Destinations::Boundary)?;
         Ok(Some(sent))
@@ -271,19 +275,22 @@ impl Exchange {
         &mut self,
         parts: &mut [Part],
         pool: &ThreadPool,
-        (number, layer, epoch): (usize, &Layer, u32),
+        number: usize,
+        layer: &Layer,
         group: &mut ProcessGroup<'_>,
     ) -> Result<Option<Vec<Sent>>, TrainError> {
-        let own = |parts: &mut [Part]| each(pool, parts, |part| part.go_back((number, layer)));
+        let own = |parts: &mut [Part]| each(pool, parts, |part| part.go_back(number, layer));
         if number == 0 || self.halo == Halo::Zero {
             own(parts)?;
             return Ok(Some(Vec::new()));
         }
-        let at = Moved { way: Way::Back, number, epoch };
-        let Some(sent) = self.move_rows(parts, at, (pool, group), &own)? else { return Ok(None) };
+        let rows = LayerRows { way: Way::Back, number };
+        let Some(sent) = self.move_rows(parts, pool, rows, group, &own)? else {
+            return Ok(None);
+        };
         let (width, start) = (width_of(parts, number), Instant::now());
         let messages = &self.layers[number].back.messages;
-        self.back.add(parts, (self.code, width), messages);
+        self.back.add(parts, self.code, width, messages);
         parts.iter_mut().take(1).for_each(|part| part.took(start));
         Ok(Some(sent))
     }
@@ -293,8 +300,9 @@ impl Exchange {
     fn move_rows(
         &mut self,
         parts: &mut [Part],
-        Moved { way, number, epoch }: Moved,
-        (pool, group): (&ThreadPool, &mut ProcessGroup<'_>),
+        pool: &ThreadPool,
+        LayerRows { way, number }: LayerRows,
+        group: &mut ProcessGroup<'_>,
         compute: &(dyn Fn(&mut [Part]) -> TensorResult<()> + Sync),
     ) -> Result<Option<Vec<Sent>>, TrainError> {
         let kept = &mut self.layers[number];
@@ -302,15 +310,15 @@ impl Exchange {
             Way::Forward => (&self.forward, &mut kept.forward),
             Way::Back => (&self.back, &mut kept.back),
         };
-        if let Some(age) = stamped.usable_age(epoch, self.staleness) {
+        if let Some(age) = stamped.usable_age(self.epoch, self.staleness) {
             self.oldest = self.oldest.max(age);
             compute(parts)?;
             return Ok(Some(Vec::new()));
         }
         let (code, width) = (self.code, width_of(parts, number));
-        let (row_bytes, placement) = (code.row_bytes(width), self.placement);
+        let row_bytes = code.row_bytes(width);
         let messages = &mut stamped.messages;
-        let pack = || routes.pack(parts, (placement, way), (code, width), messages);
+        let pack = || routes.pack(parts, code, width, messages);
         let sent = pool.install(pack);
         let expected = routes.incoming_bytes(row_bytes);
         let start = Instant::now();
@@ -329,23 +337,22 @@ impl Exchange {
                 (moved, computing.join())
             });
             let (goes_on, moved_at) = moved?;
-            let worker = placement.rank;
+            let worker = self.placement.rank;
             let computed_at = computed.map_err(|_| TrainError::WorkerPanicked { worker })??;
             self.seconds += moved_at - start;
             (goes_on, moved_at.saturating_duration_since(computed_at))
         };
         self.waited += waited;
-        stamped.stamp = Some(epoch);
+        stamped.stamp = Some(self.epoch);
         Ok(goes_on.then_some(sent))
     }
 }
 
-/// Rows that move.
+/// Rows of a layer that travel one way.
 #[derive(Clone, Copy, Debug)]
-struct Moved {
+struct LayerRows {
     way: Way,
     number: usize,
-    epoch: u32,
 }
 
 /// Returns the width of what travels of a layer but the first: the same for all partitions.

@@ -77,7 +77,7 @@ fn with_team(
     let setup = Setup::new(config, graph, &sources, vec![0], None).unwrap();
     let mut collective = ThreadCollective::alone();
     let mut group = ProcessGroup::new(&mut collective);
-    let mut team = setup.full_team(&group).unwrap();
+    let mut team = FullTeam::new(&setup, &group).unwrap();
     let mut replica = Replica::new(&setup.model, config, 1).unwrap();
     f(&mut team, &mut replica, &mut group);
 }
@@ -89,7 +89,7 @@ fn pass(
     epoch: u32,
     group: &mut ProcessGroup<'_>,
 ) -> (f64, Vec<f64>) {
-    let passed = team.pass(&replica.model, (epoch, 77), group).unwrap().unwrap();
+    let passed = team.pass(&replica.model, epoch, 77, group).unwrap().unwrap();
     let n_all: u64 = passed.figures.iter().map(|of| of.n_roots).sum();
     let loss = passed.figures.iter().map(|of| of.loss * of.n_roots as f64).sum::<f64>();
     let mut gradient = vec![0.0; passed.terms[0].values.len()];

@@ -26,12 +26,12 @@ pub(crate) struct LocalPartition {
     rows: RowBuffer,
     row_bytes: usize,
     /// Time and bytes of loading it.
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: PartitionLoad,
 }
 
 /// Bytes moved to load a partition.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Loaded {
+pub(crate) struct PartitionLoad {
     /// Rows of other workers' partitions, by VectorPull.
     pub(crate) load: LoadStats,
     /// Rows of the halo, whichever worker owns them.
@@ -126,7 +126,7 @@ impl PartitionSource<'_> {
         let n_halo = nodes.iter().filter(|node| !owned.contains(&node.0)).count() as u64;
         let row_bytes = self.row_bytes;
         let (halo_bytes, bytes) = (n_halo * row_bytes as u64, rows.bytes().len() as u64);
-        let loaded = Loaded { load, halo_rows: n_halo, halo_bytes, bytes, seconds };
+        let loaded = PartitionLoad { load, halo_rows: n_halo, halo_bytes, bytes, seconds };
         Ok(LocalPartition { part, nodes, topology, degrees, numbers, rows, row_bytes, loaded })
     }
 

@@ -4,7 +4,6 @@ use std::{mem::take, ops::ControlFlow, time::Instant};
 
 use super::{average::Shares, plan::PartitionPlan, team::PartitionTeam, worker::PartitionFigures};
 use crate::checkpoint::Checkpoints;
-use crate::checkpoint::place::Place;
 use crate::collective::{Collective, Payload, ThreadCollective};
 use crate::config::Due;
 use crate::error::TrainError;
@@ -13,7 +12,7 @@ use crate::record::SdtSum;
 use crate::replica::ReplicaState;
 use crate::report::Progress;
 use crate::run::Run;
-use crate::step::{RowsBySource, SdtTraffic, StepSeconds, WorkerStep, word_of};
+use crate::step::{Place, RowsBySource, SdtTraffic, StepSeconds, WorkerStep, word_of};
 use crate::step_outcome::TeamStep;
 
 /// The leader asks for nothing.

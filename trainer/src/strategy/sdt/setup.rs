@@ -15,7 +15,6 @@ use super::{
     team::PartitionTeam,
     worker::PartitionWorker,
 };
-use crate::checkpoint::place::Place;
 use crate::config::TrainConfig;
 use crate::error::TrainError;
 use crate::matrix::workspace::Workspace;
@@ -23,6 +22,7 @@ use crate::model::Model;
 use crate::process_group::ProcessGroup;
 use crate::replica::ReplicaState;
 use crate::setup::Setup;
+use crate::step::Place;
 use crate::worker::Learner;
 
 impl<'a> Setup<'a> {

@@ -13,14 +13,14 @@ use crate::step_outcome::MemberStats;
 
 /// The workers of this process.
 pub(crate) struct PartitionTeam<'scope> {
-    members: Vec<Member<'scope>>,
+    members: Vec<PartitionMember<'scope>>,
     n_workers: u32,
     n_parts: u32,
     /// Figures of all workers of the run, of which this process knows its own.
     stats: Vec<MemberStats>,
 }
 
-struct Member<'scope> {
+struct PartitionMember<'scope> {
     worker: u32,
     orders: SyncSender<PartitionOrder>,
     outcomes: Receiver<Result<Trained, TrainError>>,
@@ -44,7 +44,7 @@ impl<'scope> PartitionTeam<'scope> {
             let (orders, inbox) = sync_channel(1);
             let (outbox, outcomes) = sync_channel(1);
             let thread = scope.spawn(move || pool.install(move || worker.run(&inbox, &outbox)));
-            Ok(Member { worker: number, orders, outcomes, thread })
+            Ok(PartitionMember { worker: number, orders, outcomes, thread })
         };
         let members = workers.into_iter().map(start).collect::<Result<_, TrainError>>()?;
         let stats = vec![MemberStats::default(); n_workers as usize];
@@ -67,7 +67,7 @@ impl<'scope> PartitionTeam<'scope> {
         let end = self.n_parts.min(first.saturating_add(self.n_workers));
         let mut ordered = Vec::new();
         for part in first..end {
-            let is_its = |member: &Member<'_>| member.worker == part % self.n_workers;
+            let is_its = |member: &PartitionMember<'_>| member.worker == part % self.n_workers;
             let Some(at) = self.members.iter().position(is_its) else { continue };
             let state = take(&mut states[part as usize]);
             // A worker that is gone shows when its outcome is missing.
@@ -104,7 +104,7 @@ impl<'scope> PartitionTeam<'scope> {
 impl Drop for PartitionTeam<'_> {
     /// Ends the orders and waits for the threads, each of which ends after its present partition.
     fn drop(&mut self) {
-        for Member { orders, outcomes, thread, .. } in self.members.drain(..) {
+        for PartitionMember { orders, outcomes, thread, .. } in self.members.drain(..) {
             drop((orders, outcomes));
             // A panic has been reported as a missing outcome; the scope would raise it again.
             let _ = thread.join();

@@ -16,12 +16,12 @@ use lodestore_graph::{
 use serde::{Deserialize, Serialize};
 
 use super::load::{Ready, Turns};
-use crate::checkpoint::place::Place;
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
 use crate::replica::{Replica, ReplicaState};
+use crate::step::Place;
 use crate::step_outcome::StepOutcome;
-use crate::worker::{Learner, StepRows};
+use crate::worker::{Learner, StepInput, StepRows};
 
 /// A worker's state between partitions.
 pub(crate) struct PartitionWorker<'run> {
@@ -173,7 +173,7 @@ impl PartitionWorker<'_> {
         };
         self.stats.max_nodes = self.stats.max_nodes.max(outcome.n_nodes);
         let degree = |node| local.degree(node);
-        self.learner.learn((batch, rows), &degree, (place, seed), &mut outcome)?;
+        self.learner.learn(StepInput { batch, rows, place, seed }, &degree, &mut outcome)?;
         outcome.seconds.sample = sampled;
         outcome.seconds.copy = gathered - sampled;
         outcome.seconds.wait = gathered;

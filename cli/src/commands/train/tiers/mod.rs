@@ -24,13 +24,24 @@ use lodestore_trainer::config::Fetch;
 
 use super::policy_inputs::PolicyInputs;
 use crate::candidates::RuleReport;
-use crate::policies::{for_training, is_for_training};
-use crate::size::parse_size;
+use crate::flags::parse_size;
 use crate::usage::UsageError;
 pub use report::TierReport;
 
 /// Pulls of a round of `--bypass` under `full`.
 const FULL_ROUND_PULLS: u32 = 4;
+
+/// Policies that a tier of a trainer without a schedule can follow.
+const FOR_TRAINING: [PolicyKind; 8] = [
+    PolicyKind::Lru,
+    PolicyKind::Fifo,
+    PolicyKind::Clock,
+    PolicyKind::Sieve,
+    PolicyKind::S3Fifo,
+    PolicyKind::TinyLfu,
+    PolicyKind::Degree,
+    PolicyKind::Overlap,
+];
 
 /// Flags of both tiers.
 #[derive(Args, Clone, Debug)]
@@ -61,7 +72,7 @@ pub(super) struct TierArgs {
     /// both may have a row. With `exclusive` a row that moves up leaves the host, and one that a
     /// device releases comes down.
     #[arg(long, value_enum, value_name = "I")]
-    levels: Option<Sharing>,
+    levels: Option<LevelInclusion>,
     /// Tiers: pull a row again when more than N batches of the fastest worker have passed since it
     /// was pulled. It is for graphs that are updated meanwhile; 0 is for each batch again. Without
     /// it a row is kept as it was.
@@ -75,7 +86,7 @@ pub(super) struct TierArgs {
 
 /// [`Inclusion`] as a flag.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Sharing {
+enum LevelInclusion {
     Inclusive,
     Exclusive,
 }
@@ -145,7 +156,7 @@ impl TierArgs {
         let policy = self.policy.filter(|_| fetch != Fetch::Rapid);
         let is_full = strategy == Strategy::Full;
         let usual = if is_full { PolicyKind::Overlap } else { PolicyKind::TinyLfu };
-        let tier = |names, size, policy| tier(names, (size, policy), fetch);
+        let tier = |names, size, policy| tier(names, size, policy, fetch);
         let host = tier(["--tier", "--policy"], self.tier, policy)?;
         let names = ["--device-tier", "--device-policy"];
         let device = tier(names, self.device_tier, self.device_policy)?;
@@ -167,8 +178,8 @@ impl TierArgs {
             ));
         }
         let inclusion = match self.levels {
-            Some(Sharing::Exclusive) => Inclusion::Exclusive,
-            Some(Sharing::Inclusive) | None => Inclusion::Inclusive,
+            Some(LevelInclusion::Exclusive) => Inclusion::Exclusive,
+            Some(LevelInclusion::Inclusive) | None => Inclusion::Inclusive,
         };
         let mut bypass = bypass(self.bypass)?;
         if let Some(settings) = bypass.as_mut().filter(|_| is_full) {
@@ -196,10 +207,21 @@ fn bypass(share: Option<f64>) -> Result<Option<BypassSettings>, UsageError> {
     }
 }
 
+/// Returns whether a trainer's tier can follow it.
+fn is_for_training(kind: PolicyKind) -> bool {
+    FOR_TRAINING.contains(&kind)
+}
+
+/// Returns the policies that a trainer's tier can follow, in words.
+fn for_training() -> String {
+    FOR_TRAINING.map(PolicyKind::name).join(", ")
+}
+
 /// Returns a tier by its two flags, `names`; none without memory.
 fn tier(
     names: [&str; 2],
-    (size, policy): (TierSize, Option<PolicyKind>),
+    size: TierSize,
+    policy: Option<PolicyKind>,
     fetch: Fetch,
 ) -> Result<Option<(TierSize, Option<PolicyKind>)>, UsageError> {
     let [name, policy_name] = names;

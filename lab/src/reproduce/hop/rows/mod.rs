@@ -10,12 +10,12 @@ use lodestore_trainer::strategy::hop::{Iteration, Iterations};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::source::Cut;
+use super::source::ServerCut;
 
-/// Way in which roots, models and rows meet in an iteration.
+/// HopWay in which roots, models and rows meet in an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Way {
+pub(super) enum HopWay {
     /// Each model trains on its roots where it is.
     ModelCentric,
     /// Models move to the roots, and pull the rows of each time step (section 5.1): +MG.
@@ -32,7 +32,7 @@ pub(super) enum Way {
     Home,
 }
 
-impl Way {
+impl HopWay {
     /// Returns its name in tables and charts.
     pub(super) fn label(self) -> &'static str {
         match self {
@@ -69,11 +69,20 @@ pub(super) struct Counts {
     pub(super) requests: u64,
 }
 
+/// Rows of all servers in one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WayCounts {
+    pub(super) way: HopWay,
+    /// Time steps of an iteration.
+    pub(super) time_steps: u32,
+    pub(super) counts: Counts,
+}
+
 /// The sums over some iterations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
-    /// With the time steps of an iteration; all iterations have the same ways in the same order.
-    pub(super) ways: Vec<(Way, u32, Counts)>,
+    /// All iterations have the same ways in the same order.
+    pub(super) ways: Vec<WayCounts>,
     pub(super) locality: Locality,
     pub(super) iterations: u32,
     /// Roots of all global batches.
@@ -81,13 +90,13 @@ pub(super) struct Sums {
 }
 
 /// Counts the rows of `setting.iterations` iterations, over the threads of the pool.
-pub(super) fn count(cut: &Cut, setting: Setting<'_>) -> Sums {
+pub(super) fn count(cut: &ServerCut, setting: Setting<'_>) -> Sums {
     let plan = plan(&cut.book, setting, Deal::Home);
     let places = places(cut.train.len(), plan.batch_size, plan.workers, setting.iterations);
     let of_iterations: Vec<Sums> = places
         .into_par_iter()
         .with_max_len(1)
-        .map(|place| Gatherer::new(cut, setting).iteration(place))
+        .map(|(epoch, batch)| Gatherer::new(cut, setting).iteration(epoch, batch))
         .collect();
     of_iterations.into_iter().fold(Sums::default(), Sums::plus)
 }
@@ -117,13 +126,13 @@ pub(super) fn plan<'a>(book: &'a PartitionBook, setting: Setting<'_>, deal: Deal
 
 /// Samples what servers need in an iteration.
 struct Gatherer<'a> {
-    cut: &'a Cut,
+    cut: &'a ServerCut,
     setting: Setting<'a>,
     sampler: Sampler<'a>,
 }
 
 impl<'a> Gatherer<'a> {
-    fn new(cut: &'a Cut, setting: Setting<'a>) -> Self {
+    fn new(cut: &'a ServerCut, setting: Setting<'a>) -> Self {
         let sampler = Sampler::new(&cut.topology, setting.fanouts);
         Self { cut, setting, sampler }
     }
@@ -133,25 +142,27 @@ impl<'a> Gatherer<'a> {
     }
 
     /// Counts one iteration in all ways.
-    fn iteration(mut self, (epoch, batch): (u32, u32)) -> Sums {
+    fn iteration(mut self, epoch: u32, batch: u32) -> Sums {
         let mut ways = Vec::new();
+        let mut add = |way, time_steps, counts| ways.push(WayCounts { way, time_steps, counts });
         let (model_centric, locality) = self.model_centric(epoch, batch);
-        ways.push((Way::ModelCentric, 1, model_centric));
+        add(HopWay::ModelCentric, 1, model_centric);
         let plan = self.plan(Deal::Home);
         let train = &self.cut.train;
         let iteration = Iterations::new(plan, train, Merge::None).get(epoch, batch, 0);
         let seed = plan.seed_of(0, epoch, batch);
-        ways.push((Way::Micrographs, plan.workers, self.micrographs(&iteration, seed)));
-        ways.push((Way::Pregathered, plan.workers, self.pregathered(&iteration, seed)));
-        for (way, merge) in [(Way::MergedMin, Merge::Min), (Way::MergedRandom, Merge::Random)] {
+        add(HopWay::Micrographs, plan.workers, self.micrographs(&iteration, seed));
+        add(HopWay::Pregathered, plan.workers, self.pregathered(&iteration, seed));
+        for (way, merge) in [(HopWay::MergedMin, Merge::Min), (HopWay::MergedRandom, Merge::Random)]
+        {
             let mut iterations = Iterations::new(plan, train, merge);
             for n_steps in levels(plan.workers) {
                 let merged = iterations.get(epoch, batch, plan.workers - n_steps);
-                ways.push((way, merged.steps().len() as u32, self.pregathered(&merged, seed)));
+                add(way, merged.steps().len() as u32, self.pregathered(&merged, seed));
             }
         }
-        for (way, deal) in [(Way::Owned, Deal::Owned), (Way::Home, Deal::Home)] {
-            ways.push((way, 1, self.dealt(deal, epoch, batch)));
+        for (way, deal) in [(HopWay::Owned, Deal::Owned), (HopWay::Home, Deal::Home)] {
+            add(way, 1, self.dealt(deal, epoch, batch));
         }
         let roots = iteration.roots_of_models().iter().sum();
         Sums { ways, locality, iterations: 1, roots }
@@ -244,8 +255,8 @@ impl Sums {
         if self.ways.is_empty() {
             return other;
         }
-        for ((.., counts), (.., more)) in self.ways.iter_mut().zip(other.ways) {
-            *counts += more;
+        for (way, more) in self.ways.iter_mut().zip(other.ways) {
+            way.counts += more.counts;
         }
         let (a, b) = (self.locality, other.locality);
         let roots = a.roots + b.roots;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn cut(edges: Vec<[u32; 2]>, assignment: &[u16], n_parts: u16, train: &[u32]) -> Cut {
+fn cut(edges: Vec<[u32; 2]>, assignment: &[u16], n_parts: u16, train: &[u32]) -> ServerCut {
     let edges = MemoryEdges::new(edges).unwrap();
     let parts: Vec<PartId> = assignment.iter().copied().map(PartId).collect();
     let relabelling = Relabelling::new(&parts, n_parts).unwrap();
@@ -17,14 +17,14 @@ fn cut(edges: Vec<[u32; 2]>, assignment: &[u16], n_parts: u16, train: &[u32]) ->
     let internal = |&node: &u32| NodeId(relabelling.internal_of[node as usize]);
     let mut train: Vec<NodeId> = train.iter().map(internal).collect();
     train.sort_unstable();
-    Cut { topology, book: relabelling.book, train, edge_cut: 0.0 }
+    ServerCut { topology, book: relabelling.book, train, edge_cut: 0.0 }
 }
 
 type Nodes = BTreeSet<NodeId>;
 
 /// The paper's words, root by root: sets of the micrographs' nodes.
 struct Naive<'a> {
-    cut: &'a Cut,
+    cut: &'a ServerCut,
     setting: Setting<'a>,
     place: (u32, u32),
 }
@@ -160,24 +160,28 @@ proptest! {
         let cut = cut(edges, &parts, n_servers, &train);
         let fanouts: Vec<Fanout> = fanouts.into_iter().filter_map(Fanout::at_most).collect();
         let setting = Setting { fanouts: &fanouts, batch, seed, iterations: 3 };
-        let mut expected: Vec<(Way, u32, Counts)> = Vec::new();
+        let mut expected: Vec<WayCounts> = Vec::new();
+        let of_way = |way, time_steps, counts| WayCounts { way, time_steps, counts };
         let (mut r_micro, mut n_roots, mut n_all) = (0.0, 0, 0);
         let n = u32::from(n_servers);
         for place in places(train.len(), batch, n, 3) {
             let naive = Naive { cut: &cut, setting, place };
             let [apart, together] = naive.hop();
             let mut ways = vec![
-                (Way::ModelCentric, 1, naive.model_centric()),
-                (Way::Micrographs, n, apart),
-                (Way::Pregathered, n, together),
-                (Way::Owned, 1, naive.owned()),
-                (Way::Home, 1, together),
+                of_way(HopWay::ModelCentric, 1, naive.model_centric()),
+                of_way(HopWay::Micrographs, n, apart),
+                of_way(HopWay::Pregathered, n, together),
+                of_way(HopWay::Owned, 1, naive.owned()),
+                of_way(HopWay::Home, 1, together),
             ];
-            let merged = |&left: &u32| (Way::MergedMin, left, naive.merged_min(left as usize));
+            let merged = |&left: &u32| of_way(HopWay::MergedMin, left, naive.merged_min(left as usize));
             ways.extend(levels(n).iter().map(merged));
             match expected.is_empty() {
                 true => expected = ways,
-                false => expected.iter_mut().zip(ways).for_each(|(sum, way)| sum.2 += way.2),
+                false => {
+                    let sums = expected.iter_mut().zip(ways);
+                    sums.for_each(|(sum, way)| sum.counts += way.counts);
+                }
             }
             let (mean, roots) = naive.r_micro();
             r_micro += mean * roots as f64;
@@ -188,18 +192,18 @@ proptest! {
         for way in expected {
             prop_assert!(found.ways.contains(&way), "{way:?} of {:?}", found.ways);
         }
-        let of = |way: Way| found.ways.iter().filter(move |(other, ..)| *other == way);
-        prop_assert_eq!(of(Way::MergedRandom).count(), levels(n).len());
-        for (way, n_steps, counts) in of(Way::MergedRandom) {
+        let of = |way: HopWay| found.ways.iter().filter(move |other| other.way == way);
+        prop_assert_eq!(of(HopWay::MergedRandom).count(), levels(n).len());
+        for WayCounts { way, time_steps, counts } in of(HopWay::MergedRandom) {
             // Each root is a row of some server.
-            prop_assert!(counts.wanted >= found.roots, "{way:?} {n_steps} {counts:?}");
+            prop_assert!(counts.wanted >= found.roots, "{way:?} {time_steps} {counts:?}");
         }
         prop_assert_eq!((found.roots, found.iterations), (n_all, 3));
         prop_assert_eq!(found.locality.roots, n_roots);
         let mean = r_micro / n_roots.max(1) as f64;
         prop_assert!((found.locality.r_micro - mean).abs() < 1e-9);
         if n_servers == 1 {
-            prop_assert!(found.ways.iter().all(|(.., counts)| counts.remote == 0));
+            prop_assert!(found.ways.iter().all(|way| way.counts.remote == 0));
         }
     }
 }
@@ -212,14 +216,14 @@ fn two_pairs_on_two_servers_are_at_home_but_for_models_that_stay() {
     for seed in 0..8 {
         let setting = Setting { fanouts: &[Fanout::All], batch: 2, seed, iterations: 1 };
         let found = count(&cut, setting);
-        let of = |way: Way| found.ways.iter().find(|(of, ..)| *of == way).unwrap().2;
-        for way in [Way::Micrographs, Way::Pregathered, Way::Home, Way::Owned] {
+        let of = |way: HopWay| found.ways.iter().find(|of| of.way == way).unwrap().counts;
+        for way in [HopWay::Micrographs, HopWay::Pregathered, HopWay::Home, HopWay::Owned] {
             assert_eq!((of(way).remote, of(way).requests), (0, 0), "{way:?}");
         }
         // A time step of a server wants the pair once or twice; the server wants it once.
-        assert_eq!((of(Way::Pregathered).wanted, of(Way::Home).wanted), (4, 4));
+        assert_eq!((of(HopWay::Pregathered).wanted, of(HopWay::Home).wanted), (4, 4));
         assert_eq!((found.locality.r_micro, found.roots), (1.0, 4));
-        n_remote += of(Way::ModelCentric).remote;
+        n_remote += of(HopWay::ModelCentric).remote;
     }
     assert!(n_remote > 0, "roots that are dealt by turns are away from home");
 }

@@ -1,4 +1,5 @@
-//! Attention coefficients: LeakyReLU of the scores, softmax over each destination's entries.
+//! Attention coefficients: scores of nodes, LeakyReLU of their sums, softmax over each
+//! destination's entries.
 
 use std::sync::Arc;
 
@@ -7,10 +8,69 @@ use rayon::prelude::*;
 use super::{Entries, NEGATIVE_SLOPE};
 use crate::matrix::spmm::ROWS_PER_TASK;
 
+/// Scores of shape (n, heads) for rows `z` of shape (n, heads · width) and a vector `a` of shape
+/// (heads · width). Head `h` of a row is the dot product of the `h`-th parts of both.
+///
+/// The score of an edge (equation 1) is the sum of a share of its source and one of its
+/// destination. Each share is computed once per node, not once per edge.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadScores {
+    pub(crate) heads: usize,
+}
+
 /// Coefficients of shape (entries, heads) from the sources' shares of the scores, of shape
 /// (n_src, heads), and the destinations', of shape (n_dst, heads) (equation 3).
 #[derive(Clone, Debug)]
 pub(crate) struct AttentionSoftmax(pub(crate) Arc<Entries>);
+
+/// Memory for the softmax of one destination, an element for each head.
+struct SoftmaxScratch {
+    largest: Vec<f32>,
+    sums: Vec<f32>,
+}
+
+impl HeadScores {
+    /// Returns the scores of the rows `z`.
+    pub(crate) fn scores(self, z: &[f32], a: &[f32]) -> Vec<f32> {
+        let (n_rows, part) = (z.len() / a.len().max(1), a.len() / self.heads);
+        let mut out = vec![0.0; n_rows * self.heads];
+        out.par_chunks_mut(ROWS_PER_TASK * self.heads).enumerate().for_each(|(task, out)| {
+            let z = z[task * ROWS_PER_TASK * a.len()..].chunks_exact(part);
+            for ((out, z), a) in out.iter_mut().zip(z).zip(a.chunks_exact(part).cycle()) {
+                *out = z.iter().zip(a).map(|(z, a)| z * a).sum();
+            }
+        });
+        out
+    }
+
+    /// Returns the gradients of `z` and of `a`, given that of the scores.
+    pub(crate) fn gradients(self, z: &[f32], a: &[f32], grad: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        let (width, part) = (a.len(), a.len() / self.heads);
+        let (mut z_grad, mut a_grad) = (vec![0.0; z.len()], vec![0.0; width]);
+        z_grad.par_chunks_mut(ROWS_PER_TASK * width).enumerate().for_each(|(task, z_grad)| {
+            let grad = &grad[task * ROWS_PER_TASK * self.heads..];
+            let parts = z_grad.chunks_exact_mut(part).zip(a.chunks_exact(part).cycle());
+            for ((z_grad, a), grad) in parts.zip(grad) {
+                z_grad.iter_mut().zip(a).for_each(|(z_grad, a)| *z_grad = grad * a);
+            }
+        });
+        // Each head's vector is summed over the rows in order, heads beside each other.
+        a_grad.par_chunks_mut(part).enumerate().for_each(|(head, a_grad)| {
+            let grad = grad.iter().skip(head).step_by(self.heads);
+            let of_head = z.get(head * part..).unwrap_or_default();
+            for (z, grad) in of_head.chunks(width).zip(grad) {
+                a_grad.iter_mut().zip(z).for_each(|(a_grad, z)| *a_grad += grad * z);
+            }
+        });
+        (z_grad, a_grad)
+    }
+}
+
+impl SoftmaxScratch {
+    fn new(heads: usize) -> Self {
+        Self { largest: vec![0.0; heads], sums: vec![0.0; heads] }
+    }
+}
 
 impl AttentionSoftmax {
     /// Returns the coefficients. The softmax first subtracts the largest score of the destination,
@@ -19,7 +79,7 @@ impl AttentionSoftmax {
         let mut out = vec![0.0; self.0.len() * heads];
         let pieces = self.0.pieces(&mut out, heads, ROWS_PER_TASK);
         pieces.into_par_iter().for_each(|(destinations, mut piece)| {
-            let mut of_heads = (vec![0.0; heads], vec![0.0; heads]);
+            let mut scratch = SoftmaxScratch::new(heads);
             for dst in destinations {
                 let n_entries = self.0.of_destination(dst).len();
                 let (out, rest) = piece.split_at_mut(n_entries * heads);
@@ -28,7 +88,7 @@ impl AttentionSoftmax {
                     of_src,
                     &of_dst[dst * heads..][..heads],
                     out,
-                    &mut of_heads,
+                    &mut scratch,
                 );
                 piece = rest;
             }
@@ -36,15 +96,14 @@ impl AttentionSoftmax {
         out
     }
 
-    /// Writes the coefficients of the entries of `dst` to `out`. The scratch has an element for
-    /// each head.
+    /// Writes the coefficients of the entries of `dst` to `out`.
     fn of_destination(
         &self,
         dst: usize,
         of_src: &[f32],
         own: &[f32],
         out: &mut [f32],
-        (largest, sums): &mut (Vec<f32>, Vec<f32>),
+        SoftmaxScratch { largest, sums }: &mut SoftmaxScratch,
     ) {
         let heads = own.len();
         let last = out.len() / heads - 1;

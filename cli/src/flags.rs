@@ -1,6 +1,43 @@
-//! Sizes as people write them: `512MiB`, `2GB`, `1048576`.
+//! Flags, and the forms of their values, that several commands have.
 
-/// Reads a number of bytes; units of 1000 end in `B`, units of 1024 in `iB`.
+use clap::{Args, ValueEnum};
+use lodestore_graph::sampler::Fanout;
+use lodestore_store::nan::NanPolicy;
+
+/// `--fanout`, for every command that samples.
+#[derive(Args, Clone)]
+pub struct FanoutArgs {
+    /// Neighbours per node and layer, the hop next to the roots first; -1 takes all.
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        value_delimiter = ',',
+        default_value = "10,10",
+        allow_hyphen_values = true
+    )]
+    pub fanout: Vec<Fanout>,
+}
+
+/// `--nan`: policies for NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Nan {
+    /// End with an error that names row and column, before the graph is there or changes.
+    Refuse,
+    /// Store every row byte for byte.
+    Keep,
+}
+
+impl From<Nan> for NanPolicy {
+    fn from(nan: Nan) -> Self {
+        match nan {
+            Nan::Refuse => Self::Refuse,
+            Nan::Keep => Self::Keep,
+        }
+    }
+}
+
+/// Reads a size in bytes as people write it: `512MiB`, `2GB`, `1048576`. Units of 1000 end in `B`,
+/// units of 1024 in `iB`.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

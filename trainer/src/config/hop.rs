@@ -1,0 +1,119 @@
+//! Settings of `hop` (HopGNN).
+
+use std::{fmt, str::FromStr};
+
+use serde::Serialize;
+
+use super::{Fetch, Strategy};
+use crate::error::{TrainError, check};
+
+/// Settings of roots, models and rows under `hop`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct HopConfig {
+    /// Whether models move to the roots.
+    pub migration: Migration,
+    /// [`Migration::Paper`]: the rows of all time steps of an iteration are pulled together
+    /// (section
+    /// 5.2).
+    pub pregather: bool,
+    /// [`Migration::Paper`]: which time step is merged into the others (section 5.3).
+    pub merge: Merge,
+    /// [`Migration::None`]: how rows reach a worker, on demand or from a schedule.
+    pub fetch: Fetch,
+}
+
+/// Place where a model trains on its roots (HopGNN, section 5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Migration {
+    /// Models stay: parameters are equal within an iteration, so that each worker trains on all
+    /// roots that it owns, in one step.
+    None,
+    /// Model d trains on its own roots, by turns at the workers that own them. In time step t it is
+    /// at worker (d + t) mod N, with the gradients so far.
+    Paper,
+}
+
+/// Time step of an iteration that is merged into the others (HopGNN, section 5.3). Merging begins
+/// with the second epoch and continues as long as epochs become faster.
+///
+/// Measured times decide how many time steps are merged. So two runs may group roots differently,
+/// and then agree only up to rounding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Merge {
+    /// No time step.
+    None,
+    /// The time step with the fewest roots.
+    Min,
+    /// A random time step.
+    Random,
+}
+
+impl Default for HopConfig {
+    fn default() -> Self {
+        let (migration, merge) = (Migration::None, Merge::None);
+        Self { migration, pregather: true, merge, fetch: Fetch::OnDemand }
+    }
+}
+
+impl HopConfig {
+    /// Fails for settings that cannot work under `strategy`.
+    pub(super) fn validate(&self, strategy: Strategy) -> Result<(), TrainError> {
+        let HopConfig { migration, pregather, merge, fetch } = *self;
+        if strategy != Strategy::Hop {
+            let is_usual = *self == HopConfig::default();
+            return check(is_usual, "strategy", "hop for its settings", strategy);
+        }
+        if migration == Migration::Paper {
+            return check(fetch == Fetch::OnDemand, "fetch", "ondemand with migration", fetch);
+        }
+        check(pregather, "pregather", "true without migration", pregather)?;
+        check(merge == Merge::None, "merge", "none without migration", merge)?;
+        check(fetch != Fetch::Massive, "fetch", "ondemand or rapid under hop", fetch)
+    }
+}
+
+impl fmt::Display for Migration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Paper => "paper",
+        })
+    }
+}
+
+impl FromStr for Migration {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "none" => Ok(Self::None),
+            "paper" => Ok(Self::Paper),
+            _ => Err(format!("no migration `{name}`; there are: none, paper")),
+        }
+    }
+}
+
+impl fmt::Display for Merge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Min => "min",
+            Self::Random => "random",
+        })
+    }
+}
+
+impl FromStr for Merge {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "none" => Ok(Self::None),
+            "min" => Ok(Self::Min),
+            "random" => Ok(Self::Random),
+            _ => Err(format!("no way to merge `{name}`; there are: none, min, random")),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Schedules of `rapid`: their files, and the batches that are loaded by them.
+
+use super::*;
+
+/// A path travels as text, which not every path is.
+#[test]
+fn a_schedule_may_have_any_name_in_one_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let schedule_path = dir.path().join(OsStr::from_bytes(b"s\xff.schedule"));
+    let config = TrainConfig { schedule_path, ..config(Strategy::Rapid, 2, dir.path()) };
+    run(&graph, &config).unwrap();
+    for found in run_in_ranks(&graph, &config, 2) {
+        let found = found.unwrap_err().to_string();
+        assert!(found.contains("`schedule_path` must be UTF-8 with several processes"), "{found}");
+    }
+}
+
+/// The fill of the oracle's tier, or of the first hot set, precedes the first step.
+#[test]
+fn the_first_epoch_waits_for_no_more_rows_than_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(4);
+    let local = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    // Pulls up to the end of each step: before the evaluation at the end.
+    let pulled_by = |config: &TrainConfig| {
+        let ((remote, pulled), mut by_step) = (counting(&graph.rows), Vec::new());
+        let report = run_telling(&graph, config, [&local, &remote], &mut |progress| {
+            if matches!(progress, Progress::Step { .. }) {
+                by_step.push(pulled.lock().unwrap().clone());
+            }
+            ControlFlow::Continue(())
+        });
+        (report.unwrap(), by_step)
+    };
+    let of =
+        |strategy| TrainConfig { epochs: 4, evaluate_every: 0, ..config(strategy, 2, dir.path()) };
+    let (expected, needed) = pulled_by(&of(Strategy::Ondemand));
+    let needed = needed.last().unwrap();
+    assert!(needed.n_sync > 0 && needed.vector_rows == 0);
+    for hot_policy in [HotPolicy::Oracle, HotPolicy::Frequency] {
+        let n_hot = N_NODES as usize;
+        let (found, by_step) = pulled_by(&TrainConfig { n_hot, hot_policy, ..of(Strategy::Rapid) });
+        assert_eq!(losses(&found.step_losses), losses(&expected.step_losses));
+        let first = &found.epochs[0];
+        assert_eq!(first.remote_rows, first.hot_set_rows + first.filled_rows, "{hot_policy:?}");
+        assert_eq!(first.hit_rate, 1.0, "{hot_policy:?}");
+        // The window of two, and the batch after it, do not reach into the second epoch yet, whose
+        // set may be late.
+        let within = &by_step[..first.steps as usize - 3];
+        assert!(!within.is_empty());
+        assert!(within.iter().all(|pulled| pulled.n_sync == 0), "{hot_policy:?}");
+        assert!(by_step[0].vector_rows >= first.hot_set_rows, "{hot_policy:?}");
+        if hot_policy == HotPolicy::Oracle {
+            assert!(by_step.iter().all(|pulled| pulled.vector_rows == first.hot_set_rows));
+            // Each row that is needed, once; by one worker, for each pulls the other's.
+            let last = by_step.last().unwrap();
+            assert_eq!(last.ids, needed.ids);
+            assert_eq!(last.vector_rows + last.sync_rows, needed.ids.len() as u64);
+        }
+    }
+}
+
+/// Batches of a window that are loaded together are of one epoch: its first has no row of
+/// another's.
+#[test]
+fn no_batch_is_loaded_together_with_one_of_the_epoch_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    let (hot_policy, together) = (HotPolicy::Frequency, Some(3));
+    for batch_size in [20, 32, 50] {
+        let usual = config(Strategy::Rapid, 2, dir.path());
+        let size = TrainConfig { batch_size, together, window: 8, n_hot: 0, ..usual };
+        let config = TrainConfig { hot_policy, epochs: 6, evaluate_every: 0, ..size };
+        let mut joined = [0, 0];
+        let report = run_telling(&graph, &config, [&rows, &rows], &mut |progress| {
+            if let Progress::Step { workers, .. } = progress {
+                for worker in *workers {
+                    joined[usize::from(worker.step > 0)] += worker.rows.together;
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        let n_steps = report.unwrap().epochs[0].steps;
+        assert_eq!(joined[0], 0, "{n_steps} steps of {batch_size} roots");
+        assert!(joined[1] > 0, "none were loaded together");
+    }
+}
+
+#[test]
+fn a_schedule_that_is_not_of_this_run_is_never_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(1);
+    let rapid = TrainConfig { replace_schedule: false, ..config(Strategy::Rapid, 1, dir.path()) };
+    fs::write(&rapid.schedule_path, "labels of ten years").unwrap();
+    for replace_schedule in [false, true] {
+        let error = run(&graph, &TrainConfig { replace_schedule, ..rapid.clone() }).unwrap_err();
+        assert!(error.to_string().contains("the name is taken"), "{error}");
+        assert_eq!(fs::read(&rapid.schedule_path).unwrap(), b"labels of ten years");
+    }
+    fs::remove_file(&rapid.schedule_path).unwrap();
+    assert!(!run(&graph, &rapid).unwrap().schedule_stored);
+    assert!(run(&graph, &rapid).unwrap().schedule_stored);
+    let (first, other) =
+        (fs::read(&rapid.schedule_path).unwrap(), TrainConfig { seed: 8, ..rapid });
+    let error = run(&graph, &other).unwrap_err();
+    assert!(matches!(error, TrainError::OtherSchedule { .. }), "{error}");
+    assert_eq!(fs::read(&other.schedule_path).unwrap(), first);
+    run(&graph, &TrainConfig { replace_schedule: true, ..other }).unwrap();
+}
+
+#[test]
+fn a_schedule_larger_than_the_disk_is_not_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let rapid = TrainConfig { epochs: u32::MAX, ..config(Strategy::Rapid, 1, dir.path()) };
+    match run(&planted(1), &rapid).unwrap_err() {
+        TrainError::ScheduleRoom { expected, found, epochs, .. } => {
+            assert!(expected > found && epochs == u32::MAX, "{expected} of {found}");
+        }
+        error => panic!("{error}"),
+    }
+    assert_eq!(dir.path().read_dir().unwrap().count(), 0);
+}

@@ -104,7 +104,7 @@ impl Puts {
         }
         match state.staged.get(&key) {
             Some(staged) => staged.identity.check(identity, push.piece)?,
-            None => state.begin(key, (push, identity), piece, now)?,
+            None => state.begin(key, push, identity, piece, now)?,
         }
         let taken = state.add(key, push, piece, now);
         if let Err(refusal) = &taken
@@ -162,7 +162,8 @@ impl State {
     fn begin(
         &mut self,
         key: PutKey,
-        (push, identity): (&Push, Identity),
+        push: &Push,
+        identity: Identity,
         piece: &PutRows,
         now: Instant,
     ) -> Result<(), Failure> {

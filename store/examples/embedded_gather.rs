@@ -6,7 +6,7 @@ use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Topology, write_topologies};
+use lodestore_graph::topology::{Direction, Topology, write_topologies};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::import::TensorOptions;
 use lodestore_store::source::NpySource;
@@ -32,13 +32,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for part in book.parts() {
         importer.part_dir(part)?;
     }
-    write_topologies(&ring, &nodes, true, uuid, &|part| importer.topology_path(part))?;
-    let topology = Topology::from_edges(&ring, &nodes, true)?;
+    write_topologies(&ring, &nodes, Direction::Undirected, uuid, &|part| {
+        importer.topology_path(part)
+    })?;
+    let topology = Topology::from_edges(&ring, &nodes, Direction::Undirected)?;
     write_halos(&topology, book, uuid, &|part| importer.halo_path(part))?;
-    let (source, order) = (NpySource::open(&features)?, &nodes.external_of);
+    let source = NpySource::open(&features)?;
     let options = TensorOptions::default();
-    importer.add_tensor("feat", &source, options, order, book, &mut |_, _| {})?;
-    importer.commit(order, book, topology.n_edges(), true)?;
+    importer.add_tensor("feat", &source, options, &nodes, &mut |_, _| {})?;
+    importer.commit(&nodes, topology.n_edges(), Direction::Undirected)?;
 
     // The rows of the input's nodes 7, 4 and 7 again.
     let external = [7u32, 4, 7];

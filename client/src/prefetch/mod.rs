@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::ClientError;
 use crate::load_stats::LoadStats;
 use crate::loader::{BatchLoader, RowResidency};
-use ahead::{Coming, Ready, prepare, prepare_ahead};
+use ahead::{Coming, Group, Preparer, Ready};
 pub use rows::BatchRows;
 use rows::{Free, Held, Memory};
 
@@ -213,7 +213,9 @@ impl<'scope> Prefetcher<'scope> {
             let (shared, loader, home) = (Arc::clone(&shared), loader.clone(), free.clone());
             let source = Arc::clone(&source);
             let thread = scope.spawn(move || {
-                prepare_ahead(&*source, loader, &shared, window, (&home, &heard), &sender);
+                let (source, shared) = (&*source, &*shared);
+                let (home, free, coming) = (&home, &heard, &sender);
+                Preparer { source, shared, window, home, free, coming }.run(loader);
             });
             Background { thread, coming, group: None, free }
         });
@@ -272,7 +274,8 @@ impl<'scope> Prefetcher<'scope> {
             Ok(Free::Memory(rows)) => rows,
             _ => Memory::new(&self.shared.held),
         };
-        prepare(&*self.source, (&mut self.loader, claim), index, (rows, home), take)
+        let group = Group::get(&*self.source, index..index + 1);
+        group.load_one(&mut self.loader, claim, rows, home, take)
     }
 
     /// Returns what happened so far.

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::halo::Halo;
 use crate::ids::NodeId;
+use crate::topology::Direction;
 
 const UUID: [u8; 16] = [3; 16];
 
@@ -71,7 +72,7 @@ fn a_header_is_rebuilt_from_the_file_and_vouched_for_by_what_is_left_of_it() {
     let edges = MemoryEdges::new(vec![[0, 1], [1, 2], [2, 0], [3, 3]]).unwrap();
     let nodes = Relabelling::identity(4);
     let path = dir.path().join("topology.csr");
-    write_topologies(&edges, &nodes, true, UUID, &|_| path.clone()).unwrap();
+    write_topologies(&edges, &nodes, Direction::Undirected, UUID, &|_| path.clone()).unwrap();
     let sound = std::fs::read(&path).unwrap();
     let rebuilt = |file: &[u8]| {
         let n_bytes = file.len() as u64;
@@ -119,7 +120,7 @@ fn without_edges_only_the_header_shows_that_there_are_no_columns() {
     let path = dir.path().join("topology.csr");
     let nodes = Relabelling::identity(4);
     let edges = MemoryEdges::new(Vec::new()).unwrap();
-    write_topologies(&edges, &nodes, true, UUID, &|_| path.clone()).unwrap();
+    write_topologies(&edges, &nodes, Direction::Undirected, UUID, &|_| path.clone()).unwrap();
     let rebuilt = std::fs::read(&path).unwrap();
     let mut damaged = rebuilt.clone();
     damaged[0] ^= 1;

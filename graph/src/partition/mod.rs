@@ -231,7 +231,8 @@ pub fn partition(
         let rounds = config.refine_rounds;
         refine::refine(edges, &mut assignment, n_parts, capacity, rounds, &mut steps)?;
     }
-    let mut report = report::measure(edges, &assignment, config, steps.finish())?;
+    let (steps, peak_growth_bytes) = steps.finish();
+    let mut report = report::measure(edges, &assignment, config, steps, peak_growth_bytes)?;
     (report.vertex_cut, report.clusters) = (copies, clusters);
     Ok(Partitioning { assignment, report })
 }

@@ -78,7 +78,8 @@ pub(super) fn measure(
     edges: &dyn EdgeStream,
     assignment: &[PartId],
     config: &PartitionConfig,
-    (steps, peak_growth_bytes): (Vec<StepSeconds>, u64),
+    steps: Vec<StepSeconds>,
+    peak_growth_bytes: u64,
 ) -> Result<PartitionReport, EdgeError> {
     let (n_nodes, n_edges) = (assignment.len(), edges.n_edges());
     let halos = Halos::count(edges, assignment, config)?;
@@ -238,7 +239,7 @@ mod tests {
         let assignment: Vec<PartId> = parts.iter().map(|&p| PartId(p)).collect();
         let config =
             PartitionConfig { undirected, ..PartitionConfig::new(Algorithm::Hash, n_parts) };
-        measure(&edges, &assignment, &config, (Vec::new(), 0)).unwrap()
+        measure(&edges, &assignment, &config, Vec::new(), 0).unwrap()
     }
 
     #[test]

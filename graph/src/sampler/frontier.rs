@@ -150,10 +150,11 @@ mod tests {
     use super::*;
     use crate::edges::MemoryEdges;
     use crate::relabel::Relabelling;
+    use crate::topology::Direction;
 
     fn topology_of(edges: &[[u32; 2]], n_nodes: u32) -> Topology {
         let edges = MemoryEdges::new(edges.to_vec()).unwrap();
-        Topology::from_edges(&edges, &Relabelling::identity(n_nodes), false).unwrap()
+        Topology::from_edges(&edges, &Relabelling::identity(n_nodes), Direction::Directed).unwrap()
     }
 
     fn fanouts_of(numbers: &[u32]) -> Vec<Fanout> {

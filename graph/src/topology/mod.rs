@@ -33,7 +33,7 @@ use crate::map::{FileMap, Section, numbers};
 use crate::relabel::Relabelling;
 
 pub use error::TopologyError;
-pub use options::{EdgePolicy, TopologyOptions};
+pub use options::{Direction, EdgePolicy, TopologyOptions};
 pub use write::{TopologySummary, scratch_topology, write_topologies, write_topologies_with};
 
 /// The in-neighbour lists of a whole graph, mapped from the files of its partitions or in memory.
@@ -156,14 +156,14 @@ impl Topology {
         Ok(Self { bounds: vec![0, n_nodes], parts: vec![Part::of(offsets, neighbours)] })
     }
 
-    /// Builds the lists in memory. `undirected` adds the reverse of every edge.
+    /// Builds the lists in memory.
     pub fn from_edges(
         edges: &dyn EdgeStream,
         relabelling: &Relabelling,
-        undirected: bool,
+        direction: Direction,
     ) -> Result<Self, TopologyError> {
         let (mut offsets, mut neighbours) = (vec![0u64], Vec::new());
-        let options = TopologyOptions::usual(undirected);
+        let options = TopologyOptions::usual(direction);
         lists::for_each(edges, relabelling, &options, &mut |_, list| {
             neighbours.extend_from_slice(list);
             offsets.push(neighbours.len() as u64);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::lists::{self, InEdge, NumberedEdge};
-use super::{Topology, TopologyError, TopologyOptions};
+use super::{Direction, Topology, TopologyError, TopologyOptions};
 use crate::book::PartitionBook;
 use crate::edges::EdgeStream;
 use crate::header::{EdgeColumns, FileKind, HEADER_BYTES, Header, Identity};
@@ -30,15 +30,15 @@ pub struct TopologySummary {
 }
 
 /// Writes `topology.csr` of every partition to `path_of(partition)`, and syncs it. Self loops are
-/// kept, repeated edges stored once; `undirected` adds the reverse of every edge.
+/// kept, repeated edges stored once.
 pub fn write_topologies(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
-    undirected: bool,
+    direction: Direction,
     uuid: [u8; 16],
     path_of: &dyn Fn(PartId) -> PathBuf,
 ) -> Result<TopologySummary, TopologyError> {
-    let options = TopologyOptions::usual(undirected);
+    let options = TopologyOptions::usual(direction);
     write_topologies_with(edges, relabelling, &options, uuid, path_of)
 }
 
@@ -95,7 +95,7 @@ pub fn scratch_topology(
     let (book, relabelling) = (relabelling.book, Relabelling { book: whole, ..relabelling });
     // This process alone reads the file.
     let (uuid, path_of) = ([0; 16], |_| path.to_owned());
-    let options = TopologyOptions::usual(true);
+    let options = TopologyOptions::usual(Direction::Undirected);
     write::<u32>(edges, &relabelling, &options, uuid, &path_of, Durability::Fleeting)?;
     let topology = Topology::open(&[path.to_owned()], &relabelling.book, uuid)?;
     Ok((Relabelling { book, ..relabelling }, topology))

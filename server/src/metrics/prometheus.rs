@@ -38,10 +38,10 @@ impl ServerFigures {
             Source::KindHistogram => {
                 for (kind, figures) in &self.kinds {
                     let label = format!("kind=\"{kind}\"");
-                    self.write_histogram((name, &label), &figures.latency, text)?;
+                    self.write_histogram(name, &label, &figures.latency, text)?;
                 }
             }
-            Source::Histogram(figures) => self.write_histogram((name, ""), figures(self), text)?,
+            Source::Histogram(figures) => self.write_histogram(name, "", figures(self), text)?,
         }
         Ok(())
     }
@@ -49,7 +49,8 @@ impl ServerFigures {
     /// Returns every fourth bound, an octave apart: enough for alarms, and a quarter of the series.
     fn write_histogram(
         &self,
-        (name, label): (&str, &str),
+        name: &str,
+        label: &str,
         latency: &LatencyFigures,
         text: &mut String,
     ) -> std::fmt::Result {
@@ -87,12 +88,12 @@ mod tests {
         let latency_bounds = (1..=8).map(f64::from).collect();
         let figures = ServerFigures { latency_bounds, ..ServerFigures::default() };
         let mut text = String::new();
-        figures.write_histogram(("x", "kind=\"push\""), &latency, &mut text).unwrap();
+        figures.write_histogram("x", "kind=\"push\"", &latency, &mut text).unwrap();
         let expected = "x_bucket{kind=\"push\",le=\"4\"} 3\nx_bucket{kind=\"push\",le=\"+Inf\"} 7\n\
                         x_sum{kind=\"push\"} 2.5\nx_count{kind=\"push\"} 7\n";
         assert_eq!(text, expected);
         text.clear();
-        figures.write_histogram(("x", ""), &latency, &mut text).unwrap();
+        figures.write_histogram("x", "", &latency, &mut text).unwrap();
         let expected = "x_bucket{le=\"4\"} 3\nx_bucket{le=\"+Inf\"} 7\nx_sum 2.5\nx_count 7\n";
         assert_eq!(text, expected);
     }

@@ -277,9 +277,9 @@ impl DeviceTier {
 
     /// Decides which of the misses stay.
     pub(crate) fn admit_misses(&mut self, ids: &[u32]) {
-        let rows = (ids, &self.stamps[..]);
+        let Self { residents, stamps, misses, placements, evicted, .. } = self;
         self.is_open = true;
-        self.residents.admit(rows, &self.misses, &mut self.placements, &mut self.evicted);
+        residents.admit(ids, stamps, misses, placements, evicted);
     }
 
     /// Copies what was admitted from the tensor to its slots, with the stamps that it has come

@@ -126,7 +126,8 @@ impl<'a> RemotePublisher<'a> {
         &self,
         mut view: Arc<ClusterView>,
         parts: &[(PartId, Range<u32>)],
-        (deadline, retry): (Instant, &mut RetryBudget),
+        deadline: Instant,
+        retry: &mut RetryBudget,
     ) -> Result<(Arc<ClusterView>, ByServer), ClientError> {
         loop {
             let mut by_server = ByServer::new();
@@ -151,7 +152,8 @@ impl<'a> RemotePublisher<'a> {
         link: usize,
         tensor: &str,
         ids: &[Range<u32>],
-        (graph, deadline): (u64, Instant),
+        graph: u64,
+        deadline: Instant,
     ) -> Result<u64, ClientError> {
         let (name, all) = (wire_name(tensor)?, ids);
         let Link { address, connection } = &mut self.links[link];
@@ -215,11 +217,11 @@ impl VolatilePublisher for RemotePublisher<'_> {
         let mut view = self.client.current_view(deadline)?;
         while !left.is_empty() {
             let by_server;
-            (view, by_server) = self.by_server(view, &left, (deadline, &mut retry))?;
+            (view, by_server) = self.by_server(view, &left, deadline, &mut retry)?;
             let Some((server, ids)) = by_server.into_iter().next() else { break };
             let claimed = self
                 .link_to(&view, server, deadline)
-                .and_then(|link| self.claim_at(link, tensor, &ids, (view.graph, deadline)));
+                .and_then(|link| self.claim_at(link, tensor, &ids, view.graph, deadline));
             match claimed {
                 Ok(claimed) => {
                     n_rows += claimed;
@@ -335,7 +337,7 @@ impl Sending {
         let body = RequestBody::Publish(Publish { name, n_rows, stamp });
         let time = Some(time_left(address, deadline)?);
         let request = Request { deadline: time, graph, ..Request::new(body) };
-        connection.send_publication(&request, (ids, rows), positions, deadline)?;
+        connection.send_publication(&request, ids, rows, positions, deadline)?;
         self.n_sent += positions.len();
         self.unanswered.push_back(positions.len());
         Ok(())

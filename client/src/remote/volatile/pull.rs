@@ -81,7 +81,7 @@ impl Client {
         while !left.is_empty() {
             let shares;
             (view, shares) = self.split_volatile(view, &pull, &left, &mut retry)?;
-            let failures = try_all(&view, &pull, &shares, (out, &mut stamps))?;
+            let failures = try_all(&view, &pull, &shares, out, &mut stamps)?;
             if failures.is_empty() {
                 break;
             }
@@ -166,7 +166,8 @@ fn try_all(
     view: &ClusterView,
     pull: &Pull<'_>,
     shares: &[Share],
-    (out, stamps): (&mut [u8], &mut [Stamp]),
+    out: &mut [u8],
+    stamps: &mut [Stamp],
 ) -> Result<Vec<(usize, FailedRequest)>, ClientError> {
     let mut failures = Vec::new();
     let n_rounds = shares.iter().map(|share| share.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
@@ -193,7 +194,7 @@ fn try_all(
                 Err(error) => failures.push((endpoint, failed(view, endpoint, share, error))),
             }
         }
-        receive(view, pull, in_flight, (&mut *out, &mut *stamps), &mut failures)?;
+        failures.extend(receive(view, pull, in_flight, out, stamps)?);
     }
     Ok(failures)
 }
@@ -209,7 +210,7 @@ fn ask(
     ids: &[NodeId],
 ) -> Result<Connection, ClientError> {
     let n_bytes = ids.len() * pull.row_bytes;
-    let mut connection = view.connection_for_rows(endpoint, (None, n_bytes), pull.deadline)?;
+    let mut connection = view.connection_for_rows(endpoint, None, n_bytes, pull.deadline)?;
     let now = Instant::now();
     // Whole milliseconds travel: rather a little longer than was asked.
     let wait = pull.until.saturating_duration_since(now).as_micros().div_ceil(1000);
@@ -225,14 +226,15 @@ fn ask(
     Ok(connection)
 }
 
-/// Takes all answers, to the rows of `out` where they belong.
+/// Takes all answers, to the rows of `out` where they belong; returns the failures by endpoint.
 fn receive(
     view: &ClusterView,
     pull: &Pull<'_>,
     mut in_flight: Vec<InFlightRequest<'_>>,
-    (out, stamps): (&mut [u8], &mut [Stamp]),
-    failures: &mut Vec<(usize, FailedRequest)>,
-) -> Result<(), ClientError> {
+    out: &mut [u8],
+    stamps: &mut [Stamp],
+) -> Result<Vec<(usize, FailedRequest)>, ClientError> {
+    let mut failures = Vec::new();
     while !in_flight.is_empty() {
         let ready = wait(&in_flight, pull.deadline)?;
         let is_late = Instant::now() >= pull.deadline;
@@ -263,7 +265,7 @@ fn receive(
         }
         in_flight = left;
     }
-    Ok(())
+    Ok(failures)
 }
 
 /// Waits until something has arrived, or the time is up; returns for each request whether something

@@ -5,7 +5,7 @@ use crate::edges::MemoryEdges;
 use crate::ids::NodeId;
 use crate::relabel::Relabelling;
 use crate::sampler::{Deal, Sampler, epoch_order, is_local};
-use crate::topology::Topology;
+use crate::topology::{Direction, Topology};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -18,7 +18,7 @@ const N_NODES: u32 = 97;
 fn topology() -> Topology {
     let edges = (0u32..600).map(|i| [i * i % N_NODES, i * 31 % N_NODES]).collect();
     let edges = MemoryEdges::new(edges).unwrap();
-    Topology::from_edges(&edges, &Relabelling::identity(N_NODES), true).unwrap()
+    Topology::from_edges(&edges, &Relabelling::identity(N_NODES), Direction::Undirected).unwrap()
 }
 
 fn book() -> PartitionBook {

@@ -13,7 +13,7 @@ use std::{
 use lodestore_graph::NodeId;
 
 use super::rows::{BatchRows, Free, Memory};
-use super::{BatchSource, PreparedBatch, Shape, Shared, TakeRows};
+use super::{BatchSource, ClaimState, PreparedBatch, Shape, TakeRows};
 use crate::error::ClientError;
 use crate::load_stats::LoadStats;
 use crate::loader::{BatchLoader, RowResidency};
@@ -54,7 +54,7 @@ struct Job {
 /// Prepares batches ahead of the trainer, on the background thread.
 pub(super) struct Preparer<'a> {
     pub(super) source: &'a dyn BatchSource,
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a ClaimState,
     pub(super) window: Shape,
     /// Where memory goes.
     pub(super) home: &'a SyncSender<Free>,
@@ -133,7 +133,7 @@ struct Lanes<'scope, 'env> {
 #[derive(Clone, Copy)]
 struct Lane<'a> {
     queue: &'a Mutex<Receiver<Job>>,
-    shared: &'a Shared,
+    shared: &'a ClaimState,
     /// Where memory goes.
     home: &'a SyncSender<Free>,
 }

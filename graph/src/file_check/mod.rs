@@ -71,12 +71,12 @@ pub enum FileFault {
 #[derive(Debug)]
 pub struct FileCheck {
     header: Header,
-    sections: Vec<Section>,
+    sections: Vec<FileSection>,
 }
 
 /// A run of numbers in a file.
 #[derive(Debug)]
-struct Section {
+struct FileSection {
     name: &'static str,
     bytes: Range<u64>,
     crc: u32,
@@ -266,7 +266,7 @@ impl FileCheck {
     }
 }
 
-impl Section {
+impl FileSection {
     fn n_entries(&self) -> u64 {
         (self.bytes.end - self.bytes.start) / self.rule.entry_bytes()
     }
@@ -304,7 +304,7 @@ pub fn verifies(damaged: &[u8], rebuilt: &[u8]) -> bool {
 }
 
 /// Returns where the sections lie, as the header counts them; none where the counts overflow.
-fn sections(header: &Header, book: &PartitionBook, part: PartId) -> Vec<Section> {
+fn sections(header: &Header, book: &PartitionBook, part: PartId) -> Vec<FileSection> {
     let (n_nodes, n_edges) = (header.n_nodes, header.n_edges);
     let graph_nodes = book.n_nodes();
     let mut lengths: Vec<(&'static str, Option<u64>, Rule)> = match header.kind {
@@ -332,7 +332,7 @@ fn sections(header: &Header, book: &PartitionBook, part: PartId) -> Vec<Section>
     let mut sections = Vec::new();
     for ((name, bytes, rule), crc) in lengths.into_iter().zip(header.section_crcs) {
         let Some(end) = bytes.and_then(|bytes| start.checked_add(bytes)) else { return Vec::new() };
-        sections.push(Section { name, bytes: start..end, crc, rule });
+        sections.push(FileSection { name, bytes: start..end, crc, rule });
         start = end;
     }
     sections

@@ -29,7 +29,7 @@ pub use workload::{Workers, Workload};
 
 pub(crate) use spring::{MergedClusters, UNSEEN, merged_clusters};
 use steps::Steps;
-use vertex_cut::{Rule, vertex_cut};
+use vertex_cut::{PlacementRule, vertex_cut};
 
 /// Assignment of nodes to partitions, and its quality.
 #[derive(Clone, Debug)]
@@ -213,10 +213,10 @@ pub fn partition(
         Algorithm::Metis => return Err(PartitionError::NoMetis),
         Algorithm::Dbh | Algorithm::Greedy | Algorithm::Hdrf | Algorithm::TwoPsL => {
             let rule = match &config.algorithm {
-                Algorithm::Dbh => Rule::Dbh,
-                Algorithm::Greedy => Rule::Greedy,
-                Algorithm::Hdrf => Rule::Hdrf,
-                _ => Rule::TwoPsL,
+                Algorithm::Dbh => PlacementRule::Dbh,
+                Algorithm::Greedy => PlacementRule::Greedy,
+                Algorithm::Hdrf => PlacementRule::Hdrf,
+                _ => PlacementRule::TwoPsL,
             };
             let (owners, report) = vertex_cut(edges, n_nodes, n_parts, rule, &mut steps)?;
             copies = Some(report);

@@ -147,7 +147,7 @@ impl StoredProfile {
 
     fn parse(text: &str) -> Result<Self, String> {
         let body = sound_body(text)?;
-        let found = toml::from_str::<Version>(body).map_err(|error| error.to_string())?;
+        let found = toml::from_str::<ProfileVersion>(body).map_err(|error| error.to_string())?;
         if found.format_version > FORMAT_VERSION {
             let found = found.format_version;
             return Err(format!("format version {found}, this release reads {FORMAT_VERSION}"));
@@ -166,14 +166,14 @@ impl StoredProfile {
 
 /// The one key whose meaning no later format may change.
 #[derive(Deserialize)]
-struct Version {
+struct ProfileVersion {
     format_version: u32,
 }
 
 /// Returns the format that a sound text says it has.
 fn format_of(text: &str) -> Option<u32> {
     let body = sound_body(text).ok()?;
-    toml::from_str::<Version>(body).ok().map(|version| version.format_version)
+    toml::from_str::<ProfileVersion>(body).ok().map(|version| version.format_version)
 }
 
 /// Returns the text after a first line that vouches for it.

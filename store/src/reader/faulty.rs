@@ -11,7 +11,7 @@ use crate::plan::ReadPlan;
 
 /// The disk's behaviour in the place of the right bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ReadFault {
     /// The read fails.
     Error,
     /// The bytes end early by this many bytes.
@@ -32,7 +32,7 @@ pub enum Fault {
 #[derive(Debug)]
 pub struct FaultyReader {
     memory: MemoryReader,
-    fault: Fault,
+    fault: ReadFault,
     at_read: u64,
     n_reads: AtomicU64,
 }
@@ -40,7 +40,7 @@ pub struct FaultyReader {
 impl FaultyReader {
     /// Plans one fault.
     #[must_use]
-    pub fn new(memory: MemoryReader, fault: Fault, at_read: u64) -> Self {
+    pub fn new(memory: MemoryReader, fault: ReadFault, at_read: u64) -> Self {
         Self { memory, fault, at_read, n_reads: AtomicU64::new(0) }
     }
 }
@@ -64,7 +64,7 @@ impl RowReader for FaultyReader {
     }
 }
 
-impl Fault {
+impl ReadFault {
     fn apply(self, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
         let page = PAGE_BYTES as usize;
         match self {

@@ -34,7 +34,7 @@ const _: () = assert!(PIECE_BYTES <= PUSH_BODY_BYTES_MAX);
 /// Claims of rows at servers.
 pub(super) struct RemotePublisher<'a> {
     client: &'a Client,
-    links: Vec<Link>,
+    links: Vec<PublishLink>,
     /// By tensor: ids that are claimed, ascending, and over which link.
     claims: HashMap<String, Vec<(Range<u32>, usize)>>,
 }
@@ -43,7 +43,7 @@ pub(super) struct RemotePublisher<'a> {
 type ByServer = Vec<(usize, Vec<Range<u32>>)>;
 
 /// The connection to one server.
-struct Link {
+struct PublishLink {
     address: Address,
     /// None once it has failed: its claims have ended.
     connection: Option<Connection>,
@@ -108,7 +108,7 @@ impl<'a> RemotePublisher<'a> {
         let known = self.links.iter().position(|link| link.address == *address);
         let at = known.unwrap_or(self.links.len());
         if known.is_none() {
-            self.links.push(Link { address: address.clone(), connection: None });
+            self.links.push(PublishLink { address: address.clone(), connection: None });
         }
         if self.links[at].connection.is_none() {
             // What was claimed over the one before has ended with it.
@@ -156,7 +156,7 @@ impl<'a> RemotePublisher<'a> {
         deadline: Instant,
     ) -> Result<u64, ClientError> {
         let (name, all) = (wire_name(tensor)?, ids);
-        let Link { address, connection } = &mut self.links[link];
+        let PublishLink { address, connection } = &mut self.links[link];
         let Some(open) = connection else { return Err(lost(address)) };
         let mut n_rows = 0;
         for ids in ids.chunks(CLAIM_RANGES_MAX) {
@@ -292,11 +292,11 @@ impl Sending {
     /// Sends the next piece, or takes the answer to the oldest where enough are in flight.
     fn step(
         &mut self,
-        link: &mut Link,
+        link: &mut PublishLink,
         publication: &Publication<'_>,
         retry: &mut RetryBudget,
     ) -> Result<(), ClientError> {
-        let Link { address, connection } = link;
+        let PublishLink { address, connection } = link;
         let Some(connection) = connection else { return Err(lost(address)) };
         let has_more = self.n_sent < self.positions.len() && self.refusal.is_none();
         if has_more && self.unanswered.len() < PIECES_AT_ONCE {

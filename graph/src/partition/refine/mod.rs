@@ -29,7 +29,7 @@ use crate::edges::{EdgeError, EdgeStream};
 use crate::ids::PartId;
 use crate::splitmix64::splitmix64;
 use coarsen::{Clustering, Contracted, contract, contract_clusters};
-use level::{Level, Lists, Loads};
+use level::{Level, LevelLoads, Lists};
 use restream::restream;
 use slots::Slots;
 
@@ -125,7 +125,7 @@ pub(super) fn refine(
 /// was over capacity before it.
 fn complete_round(all: &Level, parts: &mut [PartId], aims: &Aims) {
     let (before, cut) = (parts.to_vec(), all.cut(parts));
-    let fitted = !Loads::of_nodes(parts, aims.n_parts, aims.capacity).any_over();
+    let fitted = !LevelLoads::of_nodes(parts, aims.n_parts, aims.capacity).any_over();
     let [per_node, per_edge] = LEVELS_BYTES;
     let n_edges = all.neighbours.len() as u64 / 2;
     cycle(all, parts, aims, per_node * u64::from(all.n_nodes()) + per_edge * n_edges);
@@ -144,12 +144,12 @@ fn sampled_round(
     steps: &mut Steps,
 ) -> Result<(), EdgeError> {
     let round = aims.round;
-    let fitted = !Loads::of_nodes(parts, aims.n_parts, aims.capacity).any_over();
+    let fitted = !LevelLoads::of_nodes(parts, aims.n_parts, aims.capacity).any_over();
     let before = parts.to_vec();
     let (slots, cut_before) = Slots::sample(edges, parts, n_slots, aims.seed)?;
     steps.done(format!("refine {round}: sample"), 1);
     sampled_levels(&slots, parts, aims);
-    let mut loads = Loads::of_nodes(parts, aims.n_parts, aims.capacity);
+    let mut loads = LevelLoads::of_nodes(parts, aims.n_parts, aims.capacity);
     slots::relieve(&slots, parts, &mut loads);
     for _ in 0..SWEEPS {
         slots::sweep(&slots, parts, &mut loads);
@@ -250,7 +250,7 @@ fn regrow(level: &Level, parts: &mut [PartId], aims: &Aims) {
     }
     improve_level(level, parts, aims);
     let worth = |parts: &[PartId]| {
-        let loads = Loads::new(level, parts, aims.n_parts, aims.capacity);
+        let loads = LevelLoads::new(level, parts, aims.n_parts, aims.capacity);
         (loads.any_over(), level.cut(parts))
     };
     let mut best = worth(parts);
@@ -266,7 +266,7 @@ fn regrow(level: &Level, parts: &mut [PartId], aims: &Aims) {
 }
 
 fn improve_level(level: &Level, parts: &mut [PartId], aims: &Aims) {
-    let mut loads = Loads::new(level, parts, aims.n_parts, aims.capacity);
+    let mut loads = LevelLoads::new(level, parts, aims.n_parts, aims.capacity);
     search::improve(level, parts, &mut loads);
 }
 

@@ -21,7 +21,7 @@ const PAGE: usize = PAGE_BYTES as usize;
 
 /// Change of a read on its way back.
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+enum ReadFault {
     None,
     /// Only this share of the bytes came, and what is behind them is garbage.
     Short(f64),
@@ -32,7 +32,7 @@ enum Fault {
 /// A queue whose reads come back with the given faults, one each, and then without.
 struct Faulty<'a> {
     inner: &'a mut dyn ReadQueue,
-    faults: std::slice::Iter<'a, Fault>,
+    faults: std::slice::Iter<'a, ReadFault>,
 }
 
 impl ReadQueue for Faulty<'_> {
@@ -58,18 +58,18 @@ impl ReadQueue for Faulty<'_> {
 
     fn pop(&mut self) -> Option<(Read, Outcome)> {
         let (mut read, outcome) = self.inner.pop()?;
-        let fault = self.faults.next().copied().unwrap_or(Fault::None);
+        let fault = self.faults.next().copied().unwrap_or(ReadFault::None);
         let range = read.rest().1;
         let n_good = match (fault, outcome) {
-            (Fault::None, outcome) => return Some((read, outcome)),
-            (Fault::Panic, _) => panic!("a fault of ours"),
-            (Fault::Short(share), Ok(n)) => (n as f64 * share) as usize,
+            (ReadFault::None, outcome) => return Some((read, outcome)),
+            (ReadFault::Panic, _) => panic!("a fault of ours"),
+            (ReadFault::Short(share), Ok(n)) => (n as f64 * share) as usize,
             _ => 0,
         };
         // A caller that trusts bytes that were not read finds garbage.
         read.region_mut().bytes_mut()[range][n_good..].fill(0xee);
         let outcome = match fault {
-            Fault::Errno(errno) => Err(errno),
+            ReadFault::Errno(errno) => Err(errno),
             _ => outcome.map(|_| n_good),
         };
         Some((read, outcome))
@@ -101,7 +101,12 @@ impl Setup {
     }
 
     /// Gathers rows over a queue with faults; checks that the queue is empty afterwards.
-    fn gather(&self, kind: Kind, rows: &[u32], faults: &[Fault]) -> Result<Vec<u8>, StoreError> {
+    fn gather(
+        &self,
+        kind: Kind,
+        rows: &[u32],
+        faults: &[ReadFault],
+    ) -> Result<Vec<u8>, StoreError> {
         match kind {
             Kind::Ring => self.gather_on(&mut *lease(&self.file).unwrap(), rows, faults),
             Kind::Threads => lend_arena(|arena| {
@@ -120,7 +125,7 @@ impl Setup {
         &self,
         inner: &mut dyn ReadQueue,
         rows: &[u32],
-        faults: &[Fault],
+        faults: &[ReadFault],
     ) -> Result<Vec<u8>, StoreError> {
         let rows: Vec<RowIdx> = rows.iter().copied().map(RowIdx).collect();
         let mut plan = ReadPlan::default();
@@ -138,7 +143,7 @@ fn expected(rows: &[u32]) -> Vec<u8> {
     rows.iter().flat_map(|&i| row(i, ROW_BYTES)).collect()
 }
 
-fn faults() -> impl Strategy<Value = Vec<Fault>> {
+fn faults() -> impl Strategy<Value = Vec<ReadFault>> {
     let errno = prop::sample::select(vec![
         Errno::AGAIN,
         Errno::INTR,
@@ -148,9 +153,9 @@ fn faults() -> impl Strategy<Value = Vec<Fault>> {
         Errno::NOMEM,
     ]);
     let fault = prop_oneof![
-        60 => Just(Fault::None),
-        12 => (0.0..1.0f64).prop_map(Fault::Short),
-        1 => errno.prop_map(Fault::Errno),
+        60 => Just(ReadFault::None),
+        12 => (0.0..1.0f64).prop_map(ReadFault::Short),
+        1 => errno.prop_map(ReadFault::Errno),
     ];
     prop::collection::vec(fault, 0..200)
 }
@@ -187,15 +192,15 @@ fn what_is_put_off_or_comes_short_is_read_to_the_end() {
     let put_off = [Errno::AGAIN, Errno::INTR, Errno::BUSY, Errno::CANCELED];
     for kind in KINDS {
         for errno in put_off {
-            let faults = [Fault::Errno(errno); 16];
+            let faults = [ReadFault::Errno(errno); 16];
             assert!(setup.gather(kind, &rows, &faults).unwrap() == expected(&rows));
         }
         // One device error each is forgiven.
-        let once = [Fault::Errno(Errno::IO)];
+        let once = [ReadFault::Errno(Errno::IO)];
         assert!(setup.gather(kind, &rows, &once).unwrap() == expected(&rows));
         // These extents have 256 pages each: half of a rest has whole pages a few times.
         let rows: Vec<u32> = (0..N_ROWS).collect();
-        let faults = [Fault::Short(0.5); 6];
+        let faults = [ReadFault::Short(0.5); 6];
         assert!(setup.gather(kind, &rows, &faults).unwrap() == expected(&rows));
     }
 }
@@ -205,19 +210,20 @@ fn errors_name_file_and_place() {
     let setup = Setup::new();
     let path = setup.segment.path().to_owned();
     for kind in KINDS {
-        let failed = |faults: &[Fault]| match setup.gather(kind, &[0, 3999], faults).unwrap_err() {
-            StoreError::Read { file, offset_bytes, source } => {
-                assert_eq!(file, path);
-                assert!(offset_bytes.is_multiple_of(PAGE_BYTES), "{offset_bytes}");
-                source
-            }
-            error => panic!("{error}"),
-        };
-        let twice = failed(&[Fault::Errno(Errno::IO); 4]);
+        let failed =
+            |faults: &[ReadFault]| match setup.gather(kind, &[0, 3999], faults).unwrap_err() {
+                StoreError::Read { file, offset_bytes, source } => {
+                    assert_eq!(file, path);
+                    assert!(offset_bytes.is_multiple_of(PAGE_BYTES), "{offset_bytes}");
+                    source
+                }
+                error => panic!("{error}"),
+            };
+        let twice = failed(&[ReadFault::Errno(Errno::IO); 4]);
         assert_eq!(twice.raw_os_error(), Some(Errno::IO.raw_os_error()));
-        let refused = failed(&[Fault::Errno(Errno::NOMEM)]);
+        let refused = failed(&[ReadFault::Errno(Errno::NOMEM)]);
         assert_eq!(refused.raw_os_error(), Some(Errno::NOMEM.raw_os_error()));
-        let cut = failed(&[Fault::Short(0.1)]);
+        let cut = failed(&[ReadFault::Short(0.1)]);
         assert!(cut.to_string().contains("cut"), "{cut}");
     }
 }
@@ -228,8 +234,8 @@ fn a_panic_leaves_no_read_behind_and_no_ring_behind_it() {
     let rows: Vec<u32> = (0..N_ROWS).step_by(20).collect();
     for kind in KINDS {
         for n_before in [0, 1, 17] {
-            let mut faults = vec![Fault::None; n_before];
-            faults.push(Fault::Panic);
+            let mut faults = vec![ReadFault::None; n_before];
+            faults.push(ReadFault::Panic);
             let result = catch_unwind(AssertUnwindSafe(|| setup.gather(kind, &rows, &faults)));
             assert!(result.is_err());
             assert!(setup.gather(kind, &rows, &[]).unwrap() == expected(&rows));

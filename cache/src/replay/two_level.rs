@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use crate::device::{BatchTensor, Device, DeviceSettings, DeviceTier, GatherError};
+use crate::device::{BatchTensor, Device, DeviceSettings, DeviceTier, GatherError, TierShape};
 use crate::directory::TierStats;
 use crate::policy::PolicySpec;
 use crate::shared::{SharedSettings, SharedTier};
@@ -66,8 +66,13 @@ impl TwoLevels {
         let settings = DeviceSettings { staging_bytes, max_age: None };
         let device = |asked: &Vec<bool>| {
             let (device, spec) = (Device::host(), spec.among(|id| asked[id as usize]));
-            DeviceTier::new(&device, device_rows, ROW_BYTES, id_space, &spec, settings)
-                .map(|device| TwoLevelTier::new(device).over(Arc::clone(&host), inclusion))
+            DeviceTier::new(
+                &device,
+                TierShape { capacity_rows: device_rows, row_bytes: ROW_BYTES, id_space },
+                &spec,
+                settings,
+            )
+            .map(|device| TwoLevelTier::new(device).over(Arc::clone(&host), inclusion))
         };
         let devices = asked.iter().map(device).collect::<Result<Vec<_>, _>>()?;
         let tensor = devices[0].tensor(trace.longest_batch())?;

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use proptest::prelude::*;
 
 use super::*;
-use crate::device::{Device, DeviceSettings};
+use crate::device::{Device, DeviceSettings, TierShape};
 use crate::policy::{PolicyKind, PolicySpec};
 use crate::shared::SharedSettings;
 
@@ -50,7 +50,12 @@ impl Spec {
         let (staging_bytes, max_age) = (self.staging_rows * ROW_BYTES, self.max_age);
         let settings = DeviceSettings { staging_bytes, max_age };
         let (n_slots, policy) = (self.rows.0, &self.policies.0);
-        let device = DeviceTier::new(device, n_slots, ROW_BYTES, ID_SPACE, policy, settings);
+        let device = DeviceTier::new(
+            device,
+            TierShape { capacity_rows: n_slots, row_bytes: ROW_BYTES, id_space: ID_SPACE },
+            policy,
+            settings,
+        );
         let levels = TwoLevelTier::new(device.unwrap()).over(Arc::clone(host), self.inclusion);
         levels.with_bypass(self.bypass)
     }

@@ -10,7 +10,7 @@ mod text;
 
 use std::path::Path;
 
-pub use array::{NpyEdges, RawEdges};
+pub use array::{IdWidth, NpyEdges, RawEdges};
 pub use error::EdgeError;
 pub use file::{EdgeFile, EdgeFormat, EdgeFormatError};
 pub use files::EdgeFiles;

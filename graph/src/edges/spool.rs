@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use super::{EdgeError, EdgeStream, RawEdges};
+use super::{EdgeError, EdgeStream, IdWidth, RawEdges};
 
 /// Copies `edges` to a new file at `path` as pairs of u32, 8 bytes an edge, and opens that file.
 /// Later passes then need not parse or decompress text.
@@ -13,5 +13,5 @@ pub fn spool(edges: &dyn EdgeStream, path: &Path) -> Result<RawEdges, EdgeError>
     let mut file = File::create_new(path).map_err(failed)?;
     edges
         .for_each_chunk(&mut |chunk| file.write_all(bytemuck::cast_slice(chunk)).map_err(failed))?;
-    RawEdges::open(path, false, Some(edges.n_nodes()))
+    RawEdges::open(path, IdWidth::U32, Some(edges.n_nodes()))
 }

@@ -104,6 +104,17 @@ pub struct PieceSum {
     fault: Option<u64>,
 }
 
+/// The partition that a file belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct FilePartition<'a> {
+    /// Which nodes each partition owns.
+    pub book: &'a PartitionBook,
+    /// The partition.
+    pub part: PartId,
+    /// Identity of the graph.
+    pub uuid: [u8; 16],
+}
+
 impl FileCheck {
     /// Reads the header of a file of `file_bytes` bytes; `head` is its first page, or less where
     /// the file is shorter.
@@ -111,10 +122,9 @@ impl FileCheck {
         kind: FileKind,
         head: &[u8],
         file_bytes: u64,
-        book: &PartitionBook,
-        part: PartId,
-        uuid: [u8; 16],
+        partition: FilePartition<'_>,
     ) -> Result<Self, FileFault> {
+        let FilePartition { book, part, uuid } = partition;
         let header = Header::decode(head, kind, &Identity::of(book, part, uuid))?;
         let check = Self { sections: sections(&header, book, part), header };
         let expected = book.range(part).len() as u64;
@@ -135,10 +145,9 @@ impl FileCheck {
     /// its number of edges is unknown.
     pub fn of_headless_topology(
         file_bytes: u64,
-        book: &PartitionBook,
-        part: PartId,
-        uuid: [u8; 16],
+        partition: FilePartition<'_>,
     ) -> Result<Self, FileFault> {
+        let FilePartition { book, part, uuid } = partition;
         let n_nodes = book.range(part).len() as u64;
         let lists_bytes = HEADER_BYTES as u64 + 8 * (n_nodes + 1);
         let n_edges = file_bytes.checked_sub(lists_bytes).filter(|b| b.is_multiple_of(4));

@@ -21,7 +21,12 @@ fn file(ids: &[u32]) -> Vec<u8> {
 /// Checks a file in pieces of `piece_bytes`.
 fn checked(file: &[u8], piece_bytes: u64) -> Result<(), FileFault> {
     let n_bytes = file.len() as u64;
-    let check = FileCheck::new(FileKind::Halo, file, n_bytes, &book(), PartId(0), UUID)?;
+    let check = FileCheck::new(
+        FileKind::Halo,
+        file,
+        n_bytes,
+        FilePartition { book: &book(), part: PartId(0), uuid: UUID },
+    )?;
     let pieces = check.pieces(piece_bytes);
     let bytes = |piece: &Piece| &file[piece.bytes.start as usize..piece.bytes.end as usize];
     check.finish(pieces.map(|piece| check.sum(&piece, bytes(&piece))).collect::<Vec<_>>())
@@ -76,7 +81,10 @@ fn a_header_is_rebuilt_from_the_file_and_vouched_for_by_what_is_left_of_it() {
     let sound = std::fs::read(&path).unwrap();
     let rebuilt = |file: &[u8]| {
         let n_bytes = file.len() as u64;
-        let check = FileCheck::of_headless_topology(n_bytes, &nodes.book, PartId(0), UUID)?;
+        let check = FileCheck::of_headless_topology(
+            n_bytes,
+            FilePartition { book: &nodes.book, part: PartId(0), uuid: UUID },
+        )?;
         let bytes = |piece: &Piece| &file[piece.bytes.start as usize..piece.bytes.end as usize];
         check.header_of(check.pieces(8).map(|piece| check.sum(&piece, bytes(&piece))))
     };

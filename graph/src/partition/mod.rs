@@ -27,6 +27,7 @@ pub use steps::StepSeconds;
 pub use vertex_cut::VertexCutReport;
 pub use workload::{Workers, Workload};
 
+use refine::RefineSettings;
 pub(crate) use spring::{MergedClusters, UNSEEN, merged_clusters};
 use steps::Steps;
 use vertex_cut::{PlacementRule, vertex_cut};
@@ -228,8 +229,8 @@ pub fn partition(
     }
     steps.done("assignment", 0);
     if let Some(capacity) = capacity.filter(|_| config.refine_rounds > 0) {
-        let rounds = config.refine_rounds;
-        refine::refine(edges, &mut assignment, n_parts, capacity, rounds, &mut steps)?;
+        let settings = RefineSettings { n_parts, capacity, n_rounds: config.refine_rounds };
+        refine::refine(edges, &mut assignment, settings, &mut steps)?;
     }
     let (steps, peak_growth_bytes) = steps.finish();
     let mut report = report::measure(edges, &assignment, config, steps, peak_growth_bytes)?;

@@ -27,10 +27,11 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::book::PartitionBook;
 use crate::edges::EdgeStream;
-use crate::file_check::{EdgeColumns, FileCheck, FileFault, FileKind};
+use crate::file_check::{EdgeColumns, FileCheck, FileFault, FileKind, FilePartition};
 use crate::ids::{NodeId, PartId};
 use crate::map::{FileMap, Section, numbers};
 use crate::relabel::Relabelling;
+use lists::ListInput;
 
 pub use error::TopologyError;
 pub use options::{Direction, EdgePolicy, TopologyOptions};
@@ -164,7 +165,8 @@ impl Topology {
     ) -> Result<Self, TopologyError> {
         let (mut offsets, mut neighbours) = (vec![0u64], Vec::new());
         let options = TopologyOptions::usual(direction);
-        lists::for_each(edges, relabelling, &options, &mut |_, list| {
+        let input = ListInput { edges, relabelling, options: &options };
+        lists::for_each(input, &mut |_, list| {
             neighbours.extend_from_slice(list);
             offsets.push(neighbours.len() as u64);
             Ok(())
@@ -318,7 +320,12 @@ fn check(
     part: PartId,
     uuid: [u8; 16],
 ) -> Result<Places, FileFault> {
-    let check = FileCheck::new(FileKind::Topology, file, file.len() as u64, book, part, uuid)?;
+    let check = FileCheck::new(
+        FileKind::Topology,
+        file,
+        file.len() as u64,
+        FilePartition { book, part, uuid },
+    )?;
     check.check_all(file)?;
     let columns = check.columns();
     Ok(Places {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::lists::{self, InEdge, NumberedEdge};
+use super::lists::{self, InEdge, ListInput, NumberedEdge};
 use super::{Direction, Topology, TopologyError, TopologyOptions};
 use crate::book::PartitionBook;
 use crate::edges::EdgeStream;
@@ -66,7 +66,7 @@ pub fn write_topologies_with(
     } else {
         write::<u32>
     };
-    write(edges, relabelling, options, uuid, path_of, Durability::Synced)
+    write(ListInput { edges, relabelling, options }, uuid, path_of, Durability::Synced)
 }
 
 fn check_weights(
@@ -96,7 +96,8 @@ pub fn scratch_topology(
     // This process alone reads the file.
     let (uuid, path_of) = ([0; 16], |_| path.to_owned());
     let options = TopologyOptions::usual(Direction::Undirected);
-    write::<u32>(edges, &relabelling, &options, uuid, &path_of, Durability::Fleeting)?;
+    let input = ListInput { edges, relabelling: &relabelling, options: &options };
+    write::<u32>(input, uuid, &path_of, Durability::Fleeting)?;
     let topology = Topology::open(&[path.to_owned()], &relabelling.book, uuid)?;
     Ok((Relabelling { book, ..relabelling }, topology))
 }
@@ -109,18 +110,16 @@ enum Durability {
 }
 
 fn write<E: InEdge>(
-    edges: &dyn EdgeStream,
-    relabelling: &Relabelling,
-    options: &TopologyOptions<'_>,
+    input: ListInput<'_>,
     uuid: [u8; 16],
     path_of: &dyn Fn(PartId) -> PathBuf,
     durability: Durability,
 ) -> Result<TopologySummary, TopologyError> {
-    let book = &relabelling.book;
+    let (book, options) = (&input.relabelling.book, input.options);
     let create = |part| PartFile::create(book, part, uuid, path_of(part), options);
     let mut files = book.parts().map(create);
     let mut current = files.next().transpose()?;
-    let counts = lists::for_each::<E>(edges, relabelling, options, &mut |node, list| {
+    let counts = lists::for_each::<E>(input, &mut |node, list| {
         // Nodes come in order, so a file is done when the first node past it comes.
         while let Some(done) = current.take_if(|file| !file.range.contains(&node.0)) {
             done.finish(options, durability)?;

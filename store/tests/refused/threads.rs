@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lodestore_graph::NodeId;
 use lodestore_graph::edges::{EdgeStream, MemoryEdges, ReadAhead};
 use lodestore_graph::sampler::{Deal, Fanout};
-use lodestore_graph::schedule::{ScheduleSpec, write_schedule};
+use lodestore_graph::schedule::{ScheduleInput, ScheduleSpec, write_schedule};
 use lodestore_graph::topology::Topology;
 use lodestore_store::file_system::Disk;
 use lodestore_store::repair::{RepairMode, repair_on};
@@ -108,7 +108,14 @@ fn schedules(dir: &Path) {
     let roots: Vec<NodeId> = (0..N_NODES).step_by(2).map(NodeId).collect();
     let write = |name: &str| {
         let path = dir.join(name);
-        write_schedule(&topology, book, &roots, &spec, &path, &mut |_, _| {}, N_THREADS).unwrap();
+        write_schedule(
+            &ScheduleInput { topology: &topology, book, train_roots: &roots },
+            &spec,
+            &path,
+            N_THREADS,
+            &mut |_, _| {},
+        )
+        .unwrap();
         std::fs::read(path).unwrap()
     };
     let by_threads = write("threads");

@@ -88,16 +88,23 @@ pub(super) fn plan(n_nodes: u64, n_edges: u64) -> PlannedPhase {
     PlannedPhase::new("refining", arithmetic, bytes)
 }
 
-/// Improves `parts` in `n_rounds` rounds; no partition ends above `capacity` nodes, which must
-/// leave room for all.
+/// Rounds of refinement, and the bound that they keep.
+#[derive(Clone, Copy)]
+pub(super) struct RefineSettings {
+    pub(super) n_parts: u16,
+    /// Most nodes of a partition, which must leave room for all.
+    pub(super) capacity: u64,
+    pub(super) n_rounds: u32,
+}
+
+/// Improves `parts`.
 pub(super) fn refine(
     edges: &dyn EdgeStream,
     parts: &mut [PartId],
-    n_parts: u16,
-    capacity: u64,
-    n_rounds: u32,
+    settings: RefineSettings,
     steps: &mut Steps,
 ) -> Result<(), EdgeError> {
+    let RefineSettings { n_parts, capacity, n_rounds } = settings;
     let n_nodes = parts.len() as u32;
     let aims_of = |round: u32| {
         let seed = splitmix64(round.into());

@@ -77,14 +77,15 @@ proptest! {
         let before = parts.clone();
         let capacity = 12 + slack;
         let fitted = !LevelLoads::of_nodes(&parts, 5, capacity).any_over();
-        refine(&edges, &mut parts, 5, capacity, n_rounds, &mut Steps::new(0)).unwrap();
+        let settings = RefineSettings { n_parts: 5, capacity, n_rounds };
+        refine(&edges, &mut parts, settings, &mut Steps::new(0)).unwrap();
         let after = LevelLoads::of_nodes(&parts, 5, capacity);
         prop_assert!(!after.any_over(), "{after:?}");
         if fitted {
             prop_assert!(n_cut_naive(&pairs, &parts) <= n_cut_naive(&pairs, &before));
         }
         let mut again = before;
-        refine(&edges, &mut again, 5, capacity, n_rounds, &mut Steps::new(0)).unwrap();
+        refine(&edges, &mut again, settings, &mut Steps::new(0)).unwrap();
         prop_assert_eq!(again, parts, "the same each time");
     }
 

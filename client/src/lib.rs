@@ -25,7 +25,6 @@ mod latency_estimate;
 pub mod load_stats;
 pub mod loader;
 pub mod oracle_tier;
-mod pem;
 pub mod prefetch;
 mod read_buffer;
 pub mod remote;

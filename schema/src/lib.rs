@@ -12,7 +12,6 @@ pub mod pem;
 mod error;
 mod frame;
 pub mod hello;
-mod message;
 pub mod name;
 pub mod reply;
 pub mod request;

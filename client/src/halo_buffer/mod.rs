@@ -58,7 +58,7 @@ impl HaloBuffer {
         tier: Tier,
     ) -> Result<(Self, PullStats), ClientError> {
         let tensor = inner.tensor(tensor)?;
-        ClientError::check_tier(&tensor, tier.row_bytes())?;
+        ClientError::check_tier(&tensor.name, tensor.row_bytes(), tier.row_bytes())?;
         let mut state = State {
             tier,
             misses: Vec::new(),

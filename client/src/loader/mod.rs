@@ -45,8 +45,8 @@ pub trait Residency: Send {
     /// be pulled.
     fn look_up(&mut self, ids: &[NodeId], at: &[u32]) -> Result<&[u32], ClientError>;
 
-    /// Copies the rows that were found to `out`, and may keep those that were pulled. Row `at[i]` of
-    /// `out` is that of the `i`th remote node. Pulls rows that were found and are not there by
+    /// Copies the rows that were found to `out`, and may keep those that were pulled. Row `at[i]`
+    /// of `out` is that of the `i`th remote node. Pulls rows that were found and are not there by
     /// `pull`, and returns what that moved.
     fn move_rows(
         &mut self,

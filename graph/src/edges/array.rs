@@ -1,6 +1,7 @@
 //! Edges as an array of pairs of numbers in a file, read in place.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -216,4 +217,14 @@ impl EdgeStream for RawEdges {
     fn for_each_chunk(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError> {
         self.0.for_each_chunk(f)
     }
+}
+
+/// Copies `edges` to a new file at `path` as pairs of u32, 8 bytes an edge, and opens that file.
+/// Later passes then need not parse or decompress text.
+pub fn spool(edges: &dyn EdgeStream, path: &Path) -> Result<RawEdges, EdgeError> {
+    let failed = |source| EdgeError::Spool { path: path.to_owned(), source };
+    let mut file = File::create_new(path).map_err(failed)?;
+    edges
+        .for_each_chunk(&mut |chunk| file.write_all(bytemuck::cast_slice(chunk)).map_err(failed))?;
+    RawEdges::open(path, IdWidth::U32, Some(edges.n_nodes()))
 }

@@ -10,7 +10,7 @@ mod plan;
 mod refine;
 mod report;
 mod spring;
-mod steps;
+pub(crate) mod steps;
 mod vertex_cut;
 mod workload;
 

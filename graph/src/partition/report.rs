@@ -2,11 +2,10 @@
 
 use serde::Serialize;
 
-use super::steps::StepSeconds;
+use super::steps::{StepSeconds, peak_rss_bytes};
 use super::{ClusterCounts, PartitionConfig, VertexCutReport};
 use crate::edges::{EdgeError, EdgeStream};
 use crate::ids::PartId;
-use crate::process_memory::peak_rss_bytes;
 
 /// Partitions whose members are tracked in one pass, one bit each.
 const PARTS_PER_PASS: usize = 64;

@@ -7,9 +7,7 @@
 //! removes its staging folder. One that is killed leaves it behind under that name, safe to delete.
 
 mod error;
-mod external_ids;
 mod rows;
-mod sync;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +22,7 @@ pub use error::ImportError;
 
 use crate::catalog::{Catalog, SegmentRecord};
 use crate::codec::CodecChoice;
+use crate::dtype::Dtype;
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
 use crate::file_system::{Disk, FileSystem};
@@ -31,12 +30,10 @@ use crate::graph::{self, Graph, META_FILE};
 use crate::meta::{GRAPH_FORMAT_VERSION, GraphMeta};
 use crate::nan::NanPolicy;
 use crate::segment::SegmentIdentity;
-use crate::source::{TensorSource, check_source};
+use crate::source::{SourceError, TensorSource, check_source};
 use crate::tensor::TensorSpec;
-use external_ids::ExternalIds;
 pub use rows::TensorOptions;
 pub(crate) use rows::{NewTable, SegmentPlace, SourceRows, write_segment};
-use sync::{sync, sync_tree};
 
 /// The tensor that every graph has: `i64`, width 1, the input's id of each node.
 pub const EXTERNAL_ID_TENSOR: &str = "external_id";
@@ -252,6 +249,49 @@ impl Drop for Importer {
         {
             tracing::warn!("cannot remove {}: {error}; delete it", self.staging.display());
         }
+    }
+}
+
+/// Syncs every file and folder below `dir`, and `dir` itself last.
+fn sync_tree(device: &dyn FileSystem, dir: &Path) -> Result<(), StoreError> {
+    for entry in device.list(dir).map_err(StoreError::io(dir, "list"))? {
+        let path = dir.join(&entry.name);
+        if entry.is_dir { sync_tree(device, &path)? } else { sync(device, &path)? }
+    }
+    sync(device, dir)
+}
+
+fn sync(device: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
+    device.sync(path).map_err(StoreError::io(path, "sync"))
+}
+
+/// External ids as a source: row `e` holds the number `e`.
+struct ExternalIds<'a> {
+    external_of: &'a [u32],
+}
+
+impl TensorSource for ExternalIds<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::I64
+    }
+
+    fn width(&self) -> u64 {
+        1
+    }
+
+    fn n_rows(&self) -> u64 {
+        self.external_of.len() as u64
+    }
+
+    fn path(&self) -> &Path {
+        Path::new(EXTERNAL_ID_TENSOR)
+    }
+
+    fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError> {
+        for (&row, out) in rows.iter().zip(out.chunks_exact_mut(8)) {
+            out.copy_from_slice(&i64::from(row).to_le_bytes());
+        }
+        Ok(())
     }
 }
 

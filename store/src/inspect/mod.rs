@@ -261,6 +261,7 @@ mod tests {
     use super::*;
     use crate::fixture::{Ring, WIDTH};
     use crate::import::EXTERNAL_ID_TENSOR;
+    use crate::probe::ProbeReads;
 
     #[test]
     fn a_summary_adds_up() {

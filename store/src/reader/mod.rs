@@ -10,7 +10,7 @@ mod queued;
 
 pub use choice::{OpenOptions, ReaderKind, UnknownReader, available_memory_bytes, choose, open};
 pub use direct::DirectReader;
-pub use faulty::{FaultyReader, ReadFault};
+pub use faulty::{DiskFault, FaultyReader};
 pub use mapped::MappedReader;
 pub(crate) use mapped::gather_mapped;
 pub use memory::MemoryReader;

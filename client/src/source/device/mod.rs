@@ -48,7 +48,7 @@ impl DeviceSource {
         levels: TwoLevelTier,
     ) -> Result<Self, ClientError> {
         let tensor = inner.tensor(tensor)?;
-        ClientError::check_tier(&tensor, levels.device().row_bytes())?;
+        ClientError::check_tier(&tensor.name, tensor.row_bytes(), levels.device().row_bytes())?;
         let batch = levels.tensor(0)?;
         let state = PerProcess::with(Mutex::new(State { levels, batch }));
         Ok(Self { inner, tensor, state })

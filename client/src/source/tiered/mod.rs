@@ -59,7 +59,7 @@ impl TieredSource {
         tier: Arc<SharedTier>,
     ) -> Result<Self, ClientError> {
         let tensor = inner.tensor(tensor)?;
-        ClientError::check_tier(&tensor, tier.row_bytes())?;
+        ClientError::check_tier(&tensor.name, tensor.row_bytes(), tier.row_bytes())?;
         let (n_pulls, spare) = (AtomicU32::new(0), PerProcess::with(Mutex::default()));
         Ok(Self { inner, tensor, tier, n_pulls, spare })
     }

@@ -21,7 +21,7 @@ const PAGE: usize = PAGE_BYTES as usize;
 
 /// Change of a read on its way back.
 #[derive(Clone, Copy, Debug)]
-enum ReadFault {
+enum Fault {
     None,
     /// Only this share of the bytes came, and what is behind them is garbage.
     Short(f64),
@@ -32,7 +32,7 @@ enum ReadFault {
 /// A queue whose reads come back with the given faults, one each, and then without.
 struct Faulty<'a> {
     inner: &'a mut dyn ReadQueue,
-    faults: std::slice::Iter<'a, ReadFault>,
+    faults: std::slice::Iter<'a, Fault>,
 }
 
 impl ReadQueue for Faulty<'_> {
@@ -58,18 +58,18 @@ impl ReadQueue for Faulty<'_> {
 
     fn pop(&mut self) -> Option<(Read, Outcome)> {
         let (mut read, outcome) = self.inner.pop()?;
-        let fault = self.faults.next().copied().unwrap_or(ReadFault::None);
+        let fault = self.faults.next().copied().unwrap_or(Fault::None);
         let range = read.rest().1;
         let n_good = match (fault, outcome) {
-            (ReadFault::None, outcome) => return Some((read, outcome)),
-            (ReadFault::Panic, _) => panic!("a fault of ours"),
-            (ReadFault::Short(share), Ok(n)) => (n as f64 * share) as usize,
+            (Fault::None, outcome) => return Some((read, outcome)),
+            (Fault::Panic, _) => panic!("a fault of ours"),
+            (Fault::Short(share), Ok(n)) => (n as f64 * share) as usize,
             _ => 0,
         };
         // A caller that trusts bytes that were not read finds garbage.
         read.region_mut().bytes_mut()[range][n_good..].fill(0xee);
         let outcome = match fault {
-            ReadFault::Errno(errno) => Err(errno),
+            Fault::Errno(errno) => Err(errno),
             _ => outcome.map(|_| n_good),
         };
         Some((read, outcome))
@@ -101,12 +101,7 @@ impl Setup {
     }
 
     /// Gathers rows over a queue with faults; checks that the queue is empty afterwards.
-    fn gather(
-        &self,
-        kind: Kind,
-        rows: &[u32],
-        faults: &[ReadFault],
-    ) -> Result<Vec<u8>, StoreError> {
+    fn gather(&self, kind: Kind, rows: &[u32], faults: &[Fault]) -> Result<Vec<u8>, StoreError> {
         match kind {
             Kind::Ring => self.gather_on(&mut *lease(&self.file).unwrap(), rows, faults),
             Kind::Threads => lend_arena(|arena| {
@@ -125,7 +120,7 @@ impl Setup {
         &self,
         inner: &mut dyn ReadQueue,
         rows: &[u32],
-        faults: &[ReadFault],
+        faults: &[Fault],
     ) -> Result<Vec<u8>, StoreError> {
         let rows: Vec<RowIdx> = rows.iter().copied().map(RowIdx).collect();
         let mut plan = ReadPlan::default();
@@ -143,7 +138,7 @@ fn expected(rows: &[u32]) -> Vec<u8> {
     rows.iter().flat_map(|&i| row(i, ROW_BYTES)).collect()
 }
 
-fn faults() -> impl Strategy<Value = Vec<ReadFault>> {
+fn faults() -> impl Strategy<Value = Vec<Fault>> {
     let errno = prop::sample::select(vec![
         Errno::AGAIN,
         Errno::INTR,
@@ -153,9 +148,9 @@ fn faults() -> impl Strategy<Value = Vec<ReadFault>> {
         Errno::NOMEM,
     ]);
     let fault = prop_oneof![
-        60 => Just(ReadFault::None),
-        12 => (0.0..1.0f64).prop_map(ReadFault::Short),
-        1 => errno.prop_map(ReadFault::Errno),
+        60 => Just(Fault::None),
+        12 => (0.0..1.0f64).prop_map(Fault::Short),
+        1 => errno.prop_map(Fault::Errno),
     ];
     prop::collection::vec(fault, 0..200)
 }
@@ -192,15 +187,15 @@ fn what_is_put_off_or_comes_short_is_read_to_the_end() {
     let put_off = [Errno::AGAIN, Errno::INTR, Errno::BUSY, Errno::CANCELED];
     for kind in KINDS {
         for errno in put_off {
-            let faults = [ReadFault::Errno(errno); 16];
+            let faults = [Fault::Errno(errno); 16];
             assert!(setup.gather(kind, &rows, &faults).unwrap() == expected(&rows));
         }
         // One device error each is forgiven.
-        let once = [ReadFault::Errno(Errno::IO)];
+        let once = [Fault::Errno(Errno::IO)];
         assert!(setup.gather(kind, &rows, &once).unwrap() == expected(&rows));
         // These extents have 256 pages each: half of a rest has whole pages a few times.
         let rows: Vec<u32> = (0..N_ROWS).collect();
-        let faults = [ReadFault::Short(0.5); 6];
+        let faults = [Fault::Short(0.5); 6];
         assert!(setup.gather(kind, &rows, &faults).unwrap() == expected(&rows));
     }
 }
@@ -210,20 +205,19 @@ fn errors_name_file_and_place() {
     let setup = Setup::new();
     let path = setup.segment.path().to_owned();
     for kind in KINDS {
-        let failed =
-            |faults: &[ReadFault]| match setup.gather(kind, &[0, 3999], faults).unwrap_err() {
-                StoreError::Read { file, offset_bytes, source } => {
-                    assert_eq!(file, path);
-                    assert!(offset_bytes.is_multiple_of(PAGE_BYTES), "{offset_bytes}");
-                    source
-                }
-                error => panic!("{error}"),
-            };
-        let twice = failed(&[ReadFault::Errno(Errno::IO); 4]);
+        let failed = |faults: &[Fault]| match setup.gather(kind, &[0, 3999], faults).unwrap_err() {
+            StoreError::Read { file, offset_bytes, source } => {
+                assert_eq!(file, path);
+                assert!(offset_bytes.is_multiple_of(PAGE_BYTES), "{offset_bytes}");
+                source
+            }
+            error => panic!("{error}"),
+        };
+        let twice = failed(&[Fault::Errno(Errno::IO); 4]);
         assert_eq!(twice.raw_os_error(), Some(Errno::IO.raw_os_error()));
-        let refused = failed(&[ReadFault::Errno(Errno::NOMEM)]);
+        let refused = failed(&[Fault::Errno(Errno::NOMEM)]);
         assert_eq!(refused.raw_os_error(), Some(Errno::NOMEM.raw_os_error()));
-        let cut = failed(&[ReadFault::Short(0.1)]);
+        let cut = failed(&[Fault::Short(0.1)]);
         assert!(cut.to_string().contains("cut"), "{cut}");
     }
 }
@@ -234,8 +228,8 @@ fn a_panic_leaves_no_read_behind_and_no_ring_behind_it() {
     let rows: Vec<u32> = (0..N_ROWS).step_by(20).collect();
     for kind in KINDS {
         for n_before in [0, 1, 17] {
-            let mut faults = vec![ReadFault::None; n_before];
-            faults.push(ReadFault::Panic);
+            let mut faults = vec![Fault::None; n_before];
+            faults.push(Fault::Panic);
             let result = catch_unwind(AssertUnwindSafe(|| setup.gather(kind, &rows, &faults)));
             assert!(result.is_err());
             assert!(setup.gather(kind, &rows, &[]).unwrap() == expected(&rows));

@@ -4,9 +4,8 @@ use std::io;
 use std::ops::Range;
 
 use super::header_footer::HeaderFooter;
-use super::index::{Followed, follow_groups};
 use super::reconcile::{Remains, reconcile};
-use super::shape::{layout, lost_pages, pages_of};
+use super::shape::{Followed, follow_groups, layout, lost_pages, pages_of};
 use super::sums::{page_sums, read_some};
 use crate::checksum::PageChecksum;
 use crate::codec::SegmentCodec;

@@ -38,7 +38,7 @@ pub(crate) const ALLOWED: &[(&str, &str, usize)] = &[
     ("impl spread", "bucket", 1),
     ("impl spread", "client", 4),
     ("impl spread", "server", 3),
-    ("impl spread", "store", 4),
+    ("impl spread", "store", 3),
     ("impl spread", "trainer", 1),
     ("long files", "cache", 1),
     ("long files", "cli", 1),

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lodestore_cache::device::TierShape;
 use lodestore_cache::device::{Device, DeviceSettings};
 use lodestore_cache::shared::SharedSettings;
 use lodestore_cache::two_level::Inclusion;
@@ -140,9 +141,7 @@ fn a_trainers_tiers_serve_a_batch_that_is_larger_than_they_are() {
         let host = SharedTier::of_slots(host_rows, ROW_BYTES, N_NODES, spec, settings).unwrap();
         let device = DeviceTier::new(
             &Device::host(),
-            device_rows,
-            ROW_BYTES,
-            N_NODES,
+            TierShape { capacity_rows: device_rows, row_bytes: ROW_BYTES, id_space: N_NODES },
             spec,
             DeviceSettings { staging_bytes: 1 << 18, ..DeviceSettings::default() },
         );

@@ -18,7 +18,7 @@ use lodestore_graph::PartId;
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Topology, write_topologies};
+use lodestore_graph::topology::{Direction, Topology, write_topologies};
 use lodestore_store::Graph;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
@@ -69,9 +69,9 @@ fn add_lists(graph: &Path, n_nodes: u32) {
     let nodes = Relabelling::new(&owners, 2).expect("two partitions");
     let edges = MemoryEdges::new(Vec::new()).expect("no edges");
     let path = |part: PartId, file: &str| graph.join(format!("part-{:03}", part.0)).join(file);
-    write_topologies(&edges, &nodes, false, uuid, &|part| path(part, "topology.csr"))
+    write_topologies(&edges, &nodes, Direction::Directed, uuid, &|part| path(part, "topology.csr"))
         .expect("lists are written");
-    let topology = Topology::from_edges(&edges, &nodes, false).expect("no edges");
+    let topology = Topology::from_edges(&edges, &nodes, Direction::Directed).expect("no edges");
     write_halos(&topology, &nodes.book, uuid, &|part| path(part, "halo.bin"))
         .expect("lists are written");
 }

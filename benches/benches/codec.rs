@@ -9,7 +9,9 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use lodestore_benches::{Contestant, Rounds, is_smoke, random_ids};
-use lodestore_graph::{NodeId, PartId, PartitionBook, splitmix64};
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::topology::Direction;
+use lodestore_graph::{NodeId, PartId, splitmix64};
 use lodestore_store::codec::CodecChoice;
 use lodestore_store::import::TensorOptions;
 use lodestore_store::plan::{DiskProfile, ReadPlan};
@@ -100,13 +102,11 @@ fn compare(name: &str, source: &dyn TensorSource, batch_rows: usize) {
 fn import(dir: &Path, place: &str, source: &dyn TensorSource, codec: CodecChoice) -> PathBuf {
     let out = dir.join(place);
     let n_rows = u32::try_from(source.n_rows()).expect("few rows");
-    let (book, external_of) = (PartitionBook::single(n_rows), (0..n_rows).collect::<Vec<u32>>());
+    let nodes = Relabelling::identity(n_rows);
     let mut importer = Importer::begin(&out).expect("a free place");
     let options = TensorOptions { codec, ..TensorOptions::default() };
-    importer
-        .add_tensor("feat", source, options, &external_of, &book, &mut |_, _| {})
-        .expect("rows are written");
-    importer.commit(&external_of, &book, 0, false).expect("the graph is published");
+    importer.add_tensor("feat", source, options, &nodes, &mut |_, _| {}).expect("rows are written");
+    importer.commit(&nodes, 0, Direction::Directed).expect("the graph is published");
     out
 }
 

@@ -8,7 +8,9 @@ use std::path::Path;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use lodestore_benches::{is_smoke, random_ids};
-use lodestore_graph::edges::{EdgeFile, EdgeStream, ExtraColumns, NpyEdges, RawEdges, TextEdges};
+use lodestore_graph::edges::{
+    EdgeFile, EdgeStream, ExtraColumns, IdWidth, NpyEdges, RawEdges, TextEdges,
+};
 use lodestore_graph::npy::{NpyType, NpyWriter};
 
 fn edges(c: &mut Criterion) {
@@ -24,7 +26,10 @@ fn edges(c: &mut Criterion) {
     let streams: [(&str, Box<dyn EdgeStream>); 6] = [
         ("direct/npy u32", Box::new(npy("a.npy").expect("edges"))),
         ("direct/npy i64", Box::new(npy("b.npy").expect("edges"))),
-        ("direct/raw u32", Box::new(RawEdges::open(&file("c.u32"), false, None).expect("edges"))),
+        (
+            "direct/raw u32",
+            Box::new(RawEdges::open(&file("c.u32"), IdWidth::U32, None).expect("edges")),
+        ),
         ("direct/text", Box::new(text("d.txt").expect("edges"))),
         ("opened/npy u32", EdgeFile::at(file("a.npy")).open(None).expect("edges")),
         ("opened/text", EdgeFile::at(file("d.txt")).open(None).expect("edges")),

@@ -12,7 +12,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use lodestore_benches::{is_smoke, random_ids};
 use lodestore_graph::NodeId;
 use lodestore_graph::sampler::{Fanout, Sampler, batch_seed, epoch_order};
-use lodestore_graph::topology::Topology;
+use lodestore_graph::topology::{Direction, Topology};
 
 const FANOUTS: [u32; 3] = [15, 10, 5];
 const BATCH_ROOTS: usize = 1000;
@@ -108,7 +108,7 @@ fn power_law(n_nodes: u32, mean_degree: usize) -> Topology {
     let edges = ends.as_chunks().0.iter().map(|&[u, v]| [skewed(u), skewed(v)]).collect();
     let edges = lodestore_graph::edges::MemoryEdges::new(edges).expect("edges");
     let nodes = lodestore_graph::relabel::Relabelling::identity(n_nodes);
-    Topology::from_edges(&edges, &nodes, false).expect("a topology")
+    Topology::from_edges(&edges, &nodes, Direction::Directed).expect("a topology")
 }
 
 criterion_group!(benches, sampler);

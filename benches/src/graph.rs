@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::topology::Direction;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::codec::CodecChoice;
 use lodestore_store::import::TensorOptions;
@@ -30,13 +32,11 @@ pub fn feature_graph(dir: &Path, n_nodes: u32, width: u32, n_parts: u16) -> Path
 pub(crate) fn import_features(out: &Path, rows: &dyn TensorSource, n_nodes: u32, n_parts: u16) {
     let bound = |part: u16| (u64::from(n_nodes) * u64::from(part) / u64::from(n_parts)) as u32;
     let book = PartitionBook::new((0..=n_parts).map(bound).collect()).expect("even bounds");
-    let external_of: Vec<u32> = (0..n_nodes).collect();
+    let nodes = Relabelling { book, ..Relabelling::identity(n_nodes) };
     let options = TensorOptions { codec: CodecChoice::Raw, ..TensorOptions::default() };
     let mut importer = Importer::begin(out).expect("a free place");
-    importer
-        .add_tensor("feat", rows, options, &external_of, &book, &mut |_, _| {})
-        .expect("rows are written");
-    importer.commit(&external_of, &book, 0, false).expect("the graph is published");
+    importer.add_tensor("feat", rows, options, &nodes, &mut |_, _| {}).expect("rows are written");
+    importer.commit(&nodes, 0, Direction::Directed).expect("the graph is published");
 }
 
 /// Returns `n` node ids below `n_nodes` in an order without locality, repeatable and, up to

@@ -9,7 +9,7 @@ use lodestore_graph::edges::NpyEdges;
 use lodestore_graph::generate::{GraphRecipe, generate};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Fanout, Sampler, batch_seed};
-use lodestore_graph::topology::Topology;
+use lodestore_graph::topology::{Direction, Topology};
 use lodestore_graph::{NodeId, PartId, splitmix64};
 use lodestore_store::RowIdx;
 
@@ -56,7 +56,8 @@ impl Trace {
         let edges = NpyEdges::open(&made.edges_path, Some(n_nodes)).expect("edges");
         let one_part = vec![PartId(0); n_nodes as usize];
         let nodes = Relabelling::new(&one_part, 1).expect("a partition");
-        let topology = Topology::from_edges(&edges, &nodes, true).expect("a topology");
+        let topology =
+            Topology::from_edges(&edges, &nodes, Direction::Undirected).expect("a topology");
         let fanouts = [15, 10, 5].map(|n| Fanout::at_most(n).expect("not 0"));
         let mut sampler = Sampler::new(&topology, &fanouts);
         let (mut rows, mut bounds) = (Vec::new(), vec![0]);

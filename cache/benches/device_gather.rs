@@ -15,6 +15,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use cudarc::driver::CudaStream;
+use lodestore_cache::device::TierShape;
 use lodestore_cache::device::{BatchTensor, Device, DeviceSettings};
 use lodestore_cache::{DeviceTier, PolicySpec};
 
@@ -67,8 +68,12 @@ fn gather_hits_and_copy(
 ) -> Result<(f64, f64, f64), Box<dyn Error>> {
     let settings = DeviceSettings::default();
     let n_slots = scale.n_slots;
-    let mut tier =
-        DeviceTier::new(device, n_slots, row_bytes, n_slots, &PolicySpec::Unbounded, settings)?;
+    let mut tier = DeviceTier::new(
+        device,
+        TierShape { capacity_rows: n_slots, row_bytes, id_space: n_slots },
+        &PolicySpec::Unbounded,
+        settings,
+    )?;
     let ids: Vec<u32> = (0..n_slots).collect();
     let mut filling = tier.tensor(FILLED_AT_ONCE)?;
     for ids in ids.chunks(FILLED_AT_ONCE) {
@@ -107,8 +112,12 @@ fn staging_and_pinned(
     row_bytes: usize,
 ) -> Result<(f64, f64), Box<dyn Error>> {
     let settings = DeviceSettings::default();
-    let mut tier =
-        DeviceTier::new(device, 0, row_bytes, scale.n_slots, &PolicySpec::None, settings)?;
+    let mut tier = DeviceTier::new(
+        device,
+        TierShape { capacity_rows: 0, row_bytes, id_space: scale.n_slots },
+        &PolicySpec::None,
+        settings,
+    )?;
     let mut tensor = tier.tensor(scale.batch_rows)?;
     let ids: Vec<u32> = (0..scale.batch_rows as u32).collect();
     tier.gather(&ids, &mut tensor, |ids, rows| {

@@ -118,7 +118,8 @@ impl AgedDirectory {
     /// each once; `evicted` the rows that are lost thereby and are not too old to be of use.
     pub(crate) fn admit(
         &mut self,
-        (ids, stamps): (&[u32], &[u32]),
+        ids: &[u32],
+        stamps: &[u32],
         positions: &[u32],
         placements: &mut Vec<Placement>,
         evicted: &mut Vec<Evicted>,
@@ -133,14 +134,15 @@ impl AgedDirectory {
             }
         }
         if self.max_age.is_some() {
-            self.rewrite((ids, stamps), positions.iter().copied(), placements);
+            self.rewrite(ids, stamps, positions.iter().copied(), placements);
         }
     }
 
     /// Appends the slots of the resident rows among `positions` whose stamps are older.
     fn rewrite(
         &mut self,
-        (ids, stamps): (&[u32], &[u32]),
+        ids: &[u32],
+        stamps: &[u32],
         positions: impl Iterator<Item = u32>,
         placements: &mut Vec<Placement>,
     ) {

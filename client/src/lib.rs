@@ -41,7 +41,6 @@ mod latency_estimate;
 pub mod load_stats;
 pub mod loader;
 pub mod oracle_tier;
-mod pem;
 pub mod prefetch;
 mod read_buffer;
 pub mod remote;

@@ -1,18 +1,20 @@
 //! Credentials that a client shows to servers over TCP, and requires of them.
 
 use std::fmt;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::fork::PerProcess;
 pub use lodestore_schema::Token;
+use lodestore_schema::pem;
 pub use lodestore_schema::token::BadToken;
 use rustls::RootCertStore;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::error::ClientError;
-use crate::pem::{bad, certificates, private_key};
 
 /// Token and certificates of a client; by default none, and connections in the clear.
 ///
@@ -83,5 +85,36 @@ impl fmt::Debug for Security {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (token, tls) = (self.token.is_some(), self.tls.is_some());
         f.debug_struct("Security").field("token", &token).field("tls", &tls).finish()
+    }
+}
+
+/// Reads all certificates of a file, of which there must be one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError> {
+    pem::certificates(open(path)?).map_err(|reason| bad(path, reason))
+}
+
+/// Reads the key in a file.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ClientError> {
+    pem::private_key(open(path)?).map_err(|reason| bad(path, reason))
+}
+
+fn open(path: &Path) -> Result<File, ClientError> {
+    File::open(path).map_err(|error| bad(path, format!("cannot read: {error}")))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
+fn bad(path: &Path, reason: impl ToString) -> ClientError {
+    ClientError::Tls { path: path.to_owned(), reason: reason.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_file_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = private_key(&dir.path().join("key")).err().unwrap().to_string();
+        assert!(error.contains("cannot read") && error.contains("key"), "{error}");
     }
 }

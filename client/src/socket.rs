@@ -59,7 +59,8 @@ impl Stream {
     pub(crate) fn connect(
         address: &Address,
         security: &Security,
-        (reach_by, deadline): (Instant, Instant),
+        reach_by: Instant,
+        deadline: Instant,
     ) -> Result<Self, ClientError> {
         let by = deadline.min(Instant::now() + CONNECT_TIMEOUT);
         let reach_by = reach_by.min(by);

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use lodestore_graph::edges::NpyEdges;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Deal, Fanout};
-use lodestore_graph::schedule::{Schedule, ScheduleSpec, write_schedule};
-use lodestore_graph::topology::{Topology, write_topologies};
+use lodestore_graph::schedule::{Schedule, ScheduleInput, ScheduleSpec, write_schedule};
+use lodestore_graph::topology::{Direction, Topology, write_topologies};
 use lodestore_graph::{NodeId, PartId};
 
 use crate::input_file::{
@@ -123,7 +123,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     std::fs::write(&edges, npy("<u4", "(12, 2)", &ends.collect::<Vec<u8>>())).expect("edges");
     let edges = NpyEdges::open(&edges, Some(n_nodes)).expect("edges");
     let path_of = |part: PartId| dir.path().join(part.to_string());
-    write_topologies(&edges, &nodes, true, uuid, &path_of).expect("topologies");
+    write_topologies(&edges, &nodes, Direction::Undirected, uuid, &path_of).expect("topologies");
     let paths: Vec<_> = nodes.book.parts().map(path_of).collect();
     let topology = Topology::open(&paths, &nodes.book, uuid).expect("a topology");
     let spec = ScheduleSpec {
@@ -136,7 +136,14 @@ pub fn seeds() -> Vec<Vec<u8>> {
         deal: Deal::Home,
     };
     let (roots, path) = ((0..n_nodes).map(NodeId).collect::<Vec<_>>(), dir.path().join("schedule"));
-    write_schedule(&topology, &nodes.book, &roots, &spec, &path, &mut |_, _| {}, 1).expect("it");
+    write_schedule(
+        &ScheduleInput { topology: &topology, book: &nodes.book, train_roots: &roots },
+        &spec,
+        &path,
+        1,
+        &mut |_, _| {},
+    )
+    .expect("it");
     let spelled = squeeze(&std::fs::read(&path).expect("a schedule"));
     [0, 0xff].map(|seals| [vec![seals], spelled.clone()].concat()).into()
 }

@@ -41,7 +41,6 @@ pub mod npy;
 pub mod order;
 pub mod partition;
 pub mod prefetch;
-mod process_memory;
 pub mod rapa;
 pub mod relabel;
 pub mod sampler;
@@ -51,5 +50,5 @@ pub mod topology;
 
 pub use book::{BookError, PartitionBook};
 pub use ids::{NodeId, PartId};
-pub use process_memory::{forget_peak_rss, peak_rss_bytes};
+pub use partition::steps::{forget_peak_rss, peak_rss_bytes};
 pub use splitmix64::splitmix64;

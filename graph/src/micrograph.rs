@@ -140,6 +140,7 @@ mod tests {
     use crate::edges::MemoryEdges;
     use crate::relabel::Relabelling;
     use crate::sampler::{Fanout, Sampler};
+    use crate::topology::Direction;
     use crate::topology::Topology;
     use proptest::prelude::*;
     use std::collections::HashSet;
@@ -192,7 +193,7 @@ mod tests {
         ) {
             let edges = MemoryEdges::new(edges).unwrap();
             let topology =
-                Topology::from_edges(&edges, &Relabelling::identity(n_nodes), false).unwrap();
+                Topology::from_edges(&edges, &Relabelling::identity(n_nodes), Direction::Directed).unwrap();
             let fanouts: Vec<_> =
                 fanouts.iter().map(|&n| Fanout::at_most(n).unwrap_or(Fanout::All)).collect();
             let mut sampler = Sampler::new(&topology, &fanouts);
@@ -224,7 +225,8 @@ mod tests {
     fn two_pairs_on_two_servers_are_at_home_in_micrographs_and_half_so_in_batches() {
         // 0 ↔ 1 on server 0, 2 ↔ 3 on server 1.
         let edges = MemoryEdges::new(vec![[0, 1], [2, 3]]).unwrap();
-        let topology = Topology::from_edges(&edges, &Relabelling::identity(4), true).unwrap();
+        let topology =
+            Topology::from_edges(&edges, &Relabelling::identity(4), Direction::Undirected).unwrap();
         let batch = Sampler::new(&topology, &[Fanout::All]).sample(&[0, 2].map(NodeId), 1);
         let book = PartitionBook::new(vec![0, 2, 4]).unwrap();
         let mut locality = Locality::default();

@@ -13,7 +13,7 @@ use cap::Cap;
 use lodestore_graph::edges::{EdgeError, EdgeFile, EdgeStream, VisitChunk};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Deal, Fanout};
-use lodestore_graph::schedule::{NextUses, Schedule, ScheduleSpec, write_schedule};
+use lodestore_graph::schedule::{NextUses, Schedule, ScheduleInput, ScheduleSpec, write_schedule};
 use lodestore_graph::topology::{Topology, TopologyOptions, write_topologies_with};
 use lodestore_graph::{NodeId, PartId, splitmix64};
 
@@ -111,7 +111,14 @@ fn memory_stays_within_what_is_stated() {
         };
         let path = dir.path().join("run");
         let (written, peak) = peak_of(|| {
-            write_schedule(&topology, &nodes.book, &roots, &spec, &path, &mut |_, _| {}, 2).unwrap()
+            write_schedule(
+                &ScheduleInput { topology: &topology, book: &nodes.book, train_roots: &roots },
+                &spec,
+                &path,
+                2,
+                &mut |_, _| {},
+            )
+            .unwrap()
         });
         let max_ids = written.max_ids as usize;
         // A batch is nodes, offsets and edges, and is packed on its way: 100 bytes an id is plenty.

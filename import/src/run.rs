@@ -6,7 +6,7 @@ use std::time::Instant;
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::partition::{PartitionConfig, partition};
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Topology, write_topologies_with};
+use lodestore_graph::topology::{Direction, Topology, write_topologies_with};
 use lodestore_store::Importer;
 use lodestore_store::import::TensorOptions;
 use lodestore_store::reader::available_memory_bytes;
@@ -75,17 +75,17 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let relabelling = ordering.done()?;
     input.remove_parsed()?;
 
-    let (external_of, book) = (&relabelling.external_of, &relabelling.book);
     for (tensor, source) in config.tensors.iter().zip(&input.tensors) {
         let name = &tensor.name;
         begin(observer, name)?;
         let mut progress = |done, total| observer.progress(name, done, total);
         let options = TensorOptions { nan: config.nan, codec: tensor.codec };
-        importer.add_tensor(name, &**source, options, external_of, book, &mut progress)?;
+        importer.add_tensor(name, &**source, options, &relabelling, &mut progress)?;
     }
     begin(observer, "sync")?;
     let n_edges = written.n_edges_directed;
-    let graph = importer.commit(external_of, book, n_edges, undirected)?;
+    let direction = if undirected { Direction::Undirected } else { Direction::Directed };
+    let graph = importer.commit(&relabelling, n_edges, direction)?;
     let stages = StageReports {
         partitioning: &partitioning.report,
         edges: &written,

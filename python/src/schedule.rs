@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 
 use lodestore_graph::NodeId;
 use lodestore_graph::schedule::{
-    Schedule as ScheduleFile, ScheduleSpec, is_schedule_of, write_schedule,
+    Schedule as ScheduleFile, ScheduleInput, ScheduleSpec, is_schedule_of, write_schedule,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -49,7 +49,13 @@ impl Schedule {
             if !is_schedule_of(&spec, topology.n_nodes(), book, &roots, &out) {
                 let n_threads = available_parallelism().map_or(1, NonZero::get);
                 let mut progress = |_: u64, _: u64| ();
-                write_schedule(topology, book, &roots, &spec, &out, &mut progress, n_threads)?;
+                write_schedule(
+                    &ScheduleInput { topology, book, train_roots: &roots },
+                    &spec,
+                    &out,
+                    n_threads,
+                    &mut progress,
+                )?;
             }
             Ok(ScheduleFile::open(&out)?)
         })?;

@@ -14,7 +14,6 @@ pub mod pem;
 mod error;
 mod frame;
 pub mod hello;
-mod message;
 pub mod name;
 pub mod reply;
 pub mod request;

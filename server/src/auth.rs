@@ -1,16 +1,21 @@
 //! Credentials that a connection must show before it is served: certificates and a token.
 
+use std::fs::File;
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use lodestore_schema::pem;
 pub use lodestore_schema::token::{BadToken, BadTokens};
 pub use lodestore_schema::{Token, Tokens};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustls::RootCertStore;
 use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
 use crate::config::{ServerConfig, TlsFiles};
 use crate::error::ServerError;
-use crate::pem::{bad, certificates, private_key};
 
 /// Credentials that are required of clients over TCP. By default nothing.
 #[derive(Default)]
@@ -115,6 +120,33 @@ fn tls_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, ServerError
     Ok(Arc::new(config.map_err(|error| bad(cert, error))?))
 }
 
+/// Reads all certificates of a file, of which there must be one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
+    pem::certificates(open_regular(path)?).map_err(|reason| bad(path, reason))
+}
+
+/// Reads the key in a file.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ServerError> {
+    pem::private_key(open_regular(path)?).map_err(|reason| bad(path, reason))
+}
+
+/// Opens a file without blocking, as an open of a pipe would.
+fn open_regular(path: &Path) -> Result<File, ServerError> {
+    let unread = |error: io::Error| bad(path, format!("cannot read: {error}"));
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::empty()).map_err(|error| unread(error.into()))?;
+    let mode = fstat(&file).map_err(|error| unread(error.into()))?.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::RegularFile {
+        return Err(bad(path, "not a regular file"));
+    }
+    Ok(file.into())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
+fn bad(path: &Path, reason: impl ToString) -> ServerError {
+    ServerError::Tls { path: path.to_owned(), reason: reason.to_string() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,5 +203,12 @@ mod tests {
             assert!(error.to_string().contains("tls.client_ca"), "{error}");
             auth.renew(with(asked)).unwrap();
         }
+    }
+
+    #[test]
+    fn a_missing_file_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = private_key(&dir.path().join("key")).err().unwrap().to_string();
+        assert!(error.contains("cannot read") && error.contains("key"), "{error}");
     }
 }

@@ -42,7 +42,6 @@ mod memory_budget;
 mod mesh;
 pub mod metrics;
 mod partitions;
-mod pem;
 mod pins;
 mod preload;
 mod puts;

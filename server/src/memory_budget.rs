@@ -28,7 +28,8 @@ pub(crate) fn shared_bytes(config: &ServerConfig, n_shards: u16) -> u64 {
 /// memory than its rows need, so a large budget is only a bound.
 pub(crate) fn tier_bytes(
     partitions: &Partitions,
-    (config, volatile_bytes): (&ServerConfig, u64),
+    config: &ServerConfig,
+    volatile_bytes: u64,
     n_shards: u16,
 ) -> Result<Arc<[usize]>, ServerError> {
     let spec = PolicySpec::try_from(config.policy)

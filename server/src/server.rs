@@ -95,7 +95,7 @@ impl Server {
             volatile: Arc::clone(&volatile),
         });
         let plan = ShardPlan {
-            tier_bytes: tier_bytes(&partitions, (config, volatile_bytes), n_shards)?,
+            tier_bytes: tier_bytes(&partitions, config, volatile_bytes, n_shards)?,
             memory_budget,
             volatile,
             shared_bytes: shared,
@@ -264,7 +264,8 @@ impl Drop for Server {
 mod tests {
     use std::path::Path;
 
-    use lodestore_graph::PartitionBook;
+    use lodestore_graph::relabel::Relabelling;
+    use lodestore_graph::topology::Direction;
     use lodestore_store::import::TensorOptions;
     use lodestore_store::source::{SourceError, TensorSource};
     use lodestore_store::{Dtype, Importer};
@@ -294,12 +295,11 @@ mod tests {
     }
 
     fn serve(dir: &Path, n_shards: u16) -> Server {
-        let (graph, order) = (dir.join("graph"), [0, 1]);
-        let book = PartitionBook::new(vec![0, 2]).unwrap();
+        let (graph, nodes) = (dir.join("graph"), Relabelling::identity(2));
         let mut importer = Importer::begin(&graph).unwrap();
         let options = TensorOptions::default();
-        importer.add_tensor("x", &Zeros, options, &order, &book, &mut |_, _| {}).unwrap();
-        importer.commit(&order, &book, 0, false).unwrap();
+        importer.add_tensor("x", &Zeros, options, &nodes, &mut |_, _| {}).unwrap();
+        importer.commit(&nodes, 0, Direction::Directed).unwrap();
         let listen = Some(([127, 0, 0, 1], 0).into());
         Server::start(&ServerConfig { listen, n_shards, ..ServerConfig::new(graph) }).unwrap()
     }

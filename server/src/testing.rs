@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::topology::Direction;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_store::follow::{FollowedFolder, Manifest};
 use lodestore_store::import::TensorOptions;
 use lodestore_store::source::{SourceError, TensorSource};
@@ -31,12 +33,11 @@ pub(crate) fn put(live: &GraphHandle, n_nodes: u32, turn: u32) -> u32 {
 
 /// Imports a graph of one partition and the tensor `x`.
 pub(crate) fn import(dir: &Path, n_nodes: u32) -> PathBuf {
-    let (graph, order) = (dir.join("graph"), (0..n_nodes).collect::<Vec<u32>>());
-    let book = PartitionBook::new(vec![0, n_nodes]).unwrap();
+    let (graph, nodes) = (dir.join("graph"), Relabelling::identity(n_nodes));
     let mut importer = Importer::begin(&graph).unwrap();
     let (rows, options) = (Imported { n_nodes }, TensorOptions::default());
-    importer.add_tensor("x", &rows, options, &order, &book, &mut |_, _| {}).unwrap();
-    importer.commit(&order, &book, 1, false).unwrap();
+    importer.add_tensor("x", &rows, options, &nodes, &mut |_, _| {}).unwrap();
+    importer.commit(&nodes, 1, Direction::Directed).unwrap();
     edges::add_edges(&graph);
     graph
 }

@@ -178,7 +178,7 @@ impl EmbeddedStore {
         out: &mut [f32],
     ) -> Result<(), StoreError> {
         let TensorSpec { dtype, width, .. } = *self.tensor(tensor)?;
-        gather_as_f32((dtype, width as usize), ids, out, |ids, rows| self.gather(tensor, ids, rows))
+        gather_as_f32(dtype, width as usize, ids, out, |ids, rows| self.gather(tensor, ids, rows))
     }
 
     fn gather_with(

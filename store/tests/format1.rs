@@ -20,7 +20,7 @@ use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::file_system::{Access, Change, Disk, FileSystem};
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
-use lodestore_store::repair::repair;
+use lodestore_store::repair::{RepairMode, repair};
 use lodestore_store::verify::verify;
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 use tempfile::TempDir;
@@ -113,7 +113,7 @@ fn a_graph_of_format_1_is_repaired() {
     let (_dir, path) = unpacked();
     fs::remove_file(path.join("graph.toml")).unwrap();
     fs::remove_file(path.join("part-001/halo.bin")).unwrap();
-    let report = repair(&path, false, &mut |_, _| {}).unwrap();
+    let report = repair(&path, RepairMode::Apply, &mut |_, _| {}).unwrap();
     assert!(report.ok, "{report:?}");
     check_rows(&path, &[]);
     assert!(verify(&path, &mut |_, _| {}).unwrap().ok);
@@ -164,7 +164,7 @@ fn a_file_of_a_later_format_is_refused_by_name_and_number() {
             let error = EmbeddedStore::open(&path, None).unwrap_err();
             assert!(error.to_string().contains("77"), "{name}: {error}");
         }
-        let error = repair(&path, false, &mut |_, _| {}).unwrap_err();
+        let error = repair(&path, RepairMode::Apply, &mut |_, _| {}).unwrap_err();
         assert!(matches!(error, StoreError::NewerFormat { found: 77, .. }), "{name}: {error}");
     }
     let (_dir, path) = unpacked();

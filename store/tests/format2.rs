@@ -17,7 +17,7 @@ use lodestore_graph::halo::Halo;
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
-use lodestore_store::repair::repair;
+use lodestore_store::repair::{RepairMode, repair};
 use lodestore_store::verify::verify;
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions};
 use tempfile::TempDir;
@@ -148,7 +148,7 @@ fn a_graph_of_format_2_is_repaired() {
     bytes[..4096].fill(0);
     bytes[end..].fill(0);
     fs::write(&segment, bytes).unwrap();
-    let report = repair(&path, false, &mut |_, _| {}).unwrap();
+    let report = repair(&path, RepairMode::Apply, &mut |_, _| {}).unwrap();
     assert!(report.ok, "{report:?}");
     check_rows(&path, 0);
     check_edges(&path);

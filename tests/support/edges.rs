@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Topology, write_topologies};
+use lodestore_graph::topology::{Direction, Topology, write_topologies};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::Graph;
 
@@ -19,7 +19,7 @@ pub(crate) fn add_edges(graph: &Path) {
     let last = book.n_nodes() - 1;
     let edges = MemoryEdges::new(vec![[last, last]]).unwrap();
     let path_of = |part| graph.topology_path(part);
-    write_topologies(&edges, &nodes, false, uuid, &path_of).unwrap();
+    write_topologies(&edges, &nodes, Direction::Directed, uuid, &path_of).unwrap();
     let paths: Vec<PathBuf> = book.parts().map(path_of).collect();
     let topology = Topology::open(&paths, book, uuid).unwrap();
     write_halos(&topology, book, uuid, &|part| graph.halo_path(part)).unwrap();

@@ -14,6 +14,7 @@ use std::{
 
 use lodestore_client::RowSource;
 use lodestore_client::source::memory::MemorySource;
+use lodestore_graph::topology::Direction;
 use lodestore_graph::{
     PartId, edges::MemoryEdges, rapa::DiskProfile, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
@@ -74,7 +75,7 @@ impl<'a> Cut<'a> {
         let relabelling = Relabelling::new(&assignment, self.bounds.len() as u16 + 1).unwrap();
         assert!((0..n).eq(relabelling.external_of.iter().copied()));
         let edges = MemoryEdges::new(self.edges.clone()).unwrap();
-        let topology = Topology::from_edges(&edges, &relabelling, true).unwrap();
+        let topology = Topology::from_edges(&edges, &relabelling, Direction::Undirected).unwrap();
         let book = relabelling.book;
         let mut rows = MemorySource::new(book.clone());
         let feature = |at: u32| {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use error::{DeviceError, GatherError};
 pub use tensor::BatchTensor;
-pub use tier::{DeviceSettings, DeviceTier};
+pub use tier::{DeviceSettings, DeviceTier, TierShape};
 
 pub(crate) use memory::{Memory, RowMove};
 

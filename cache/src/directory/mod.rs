@@ -260,7 +260,7 @@ impl Directory {
         let Some(slot) = slot else {
             if self.ghosts.is_some() && self.policy.remembers() {
                 let remembered = self.remember(id, chunk);
-                self.set((home, id), entry, remembered);
+                self.set(home, id, entry, remembered);
             }
             return;
         };
@@ -272,7 +272,7 @@ impl Directory {
         }
         let place = self.ghosts.place(id, entry);
         place.into_iter().for_each(|place| self.ghosts.forget(place));
-        self.set((home, id), entry, slot);
+        self.set(home, id, entry, slot);
         offer.is_remembered = place.is_some();
         self.policy.insert(offer, slot, &mut self.slots);
         placements.push(Placement { position, slot });
@@ -288,7 +288,7 @@ impl Directory {
     }
 
     /// Changes the index from one entry of an id to another; [`NO_SLOT`] changes nothing.
-    fn set(&mut self, (home, id): (u32, u32), before: u32, after: u32) {
+    fn set(&mut self, home: u32, id: u32, before: u32, after: u32) {
         match (before, after) {
             (_, NO_SLOT) => {}
             (NO_SLOT, _) => self.index.insert(home, id, after),

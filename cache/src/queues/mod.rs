@@ -19,7 +19,7 @@ const MOST_STRUCK: usize = 8;
 pub(crate) struct Queues {
     /// One region for each ring.
     entries: HugeVec<u32>,
-    rings: Vec<Ring>,
+    rings: Vec<SlotRing>,
 }
 
 /// Capacity of a ring.
@@ -51,7 +51,7 @@ impl QueueSize {
 }
 
 /// Entries from `back` up to `front`, around the end of the region.
-struct Ring {
+struct SlotRing {
     start: u32,
     end: u32,
     /// Where the slot that came first is, or one that was struck out.
@@ -59,18 +59,18 @@ struct Ring {
     /// Where the next slot goes.
     front: u32,
     n_slots: u32,
-    scan: Scan,
+    scan: RingScan,
 }
 
 /// Position of a search from the back of a ring.
 #[derive(Clone, Copy)]
-struct Scan {
+struct RingScan {
     batch: u32,
     /// Behind it are held slots only.
     at: u32,
 }
 
-impl Ring {
+impl SlotRing {
     #[inline]
     fn after(&self, at: u32) -> u32 {
         if at + 1 == self.end { self.start } else { at + 1 }
@@ -91,7 +91,7 @@ impl Queues {
     pub(crate) fn planned_bytes(sizes: &[QueueSize]) -> usize {
         let n_entries = sizes.iter().fold(0usize, |n, room| n.saturating_add(room.n_entries()));
         n_entries.saturating_mul(size_of::<u32>())
-            + size_of_val(sizes) / size_of::<QueueSize>() * size_of::<Ring>()
+            + size_of_val(sizes) / size_of::<QueueSize>() * size_of::<SlotRing>()
     }
 
     /// Returns empty queues.
@@ -105,8 +105,8 @@ impl Queues {
                 MemoryError::TooLarge { n_slots: room.n_slots, row_bytes: size_of::<u32>() };
             let n_entries = u32::try_from(room.n_entries()).ok();
             let end = n_entries.and_then(|n| n.checked_add(start)).ok_or(too_large)?;
-            let scan = Scan { batch: 0, at: start };
-            rings.push(Ring { start, end, back: start, front: start, n_slots: 0, scan });
+            let scan = RingScan { batch: 0, at: start };
+            rings.push(SlotRing { start, end, back: start, front: start, n_slots: 0, scan });
             start = end;
         }
         Ok(Self { entries: HugeVec::new(start as usize)?, rings })
@@ -241,7 +241,7 @@ impl Queues {
             }
             at = ring.after(at);
         }
-        ring.scan = Scan { batch: slots.batch(), at };
+        ring.scan = RingScan { batch: slots.batch(), at };
         let is_found = at != ring.front;
         if start == ring.back && n_passed == 0 {
             ring.back = at;

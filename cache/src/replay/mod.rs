@@ -14,7 +14,7 @@ use crate::trace::Trace;
 use crate::two_level::{Inclusion, TwoLevelStats};
 
 use one::OneTier;
-use two_level::TwoLevels;
+use two_level::{TwoLevelSizes, TwoLevels};
 
 /// The tiers that a trace is replayed against, in rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,8 +153,8 @@ impl<'a> Replay<'a> {
                 if spec.kind() == PolicyKind::Oracle {
                     return Err(ReplayError::Policy { kind: PolicyKind::Oracle });
                 }
-                let rows = (device_rows, host_rows);
-                Tiers::Two(Box::new(TwoLevels::new(n_devices, rows, inclusion, trace, spec)?))
+                let sizes = TwoLevelSizes { n_devices, device_rows, host_rows, inclusion };
+                Tiers::Two(Box::new(TwoLevels::new(sizes, trace, spec)?))
             }
         };
         let (spec, next_batch, next_epoch) = (spec.clone(), 0, 0);

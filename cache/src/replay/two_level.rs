@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use crate::device::{BatchTensor, Device, DeviceSettings, DeviceTier, GatherError};
+use crate::device::{BatchTensor, Device, DeviceSettings, DeviceTier, GatherError, TierShape};
 use crate::directory::TierStats;
 use crate::policy::PolicySpec;
 use crate::shared::{SharedSettings, SharedTier};
@@ -31,17 +31,25 @@ pub(super) struct TwoLevels {
     pub(super) missed: Vec<u32>,
 }
 
+/// Rows of [`TwoLevels`], and which of them the levels may have in common.
+pub(super) struct TwoLevelSizes {
+    pub(super) n_devices: u16,
+    /// Rows of each device's tier.
+    pub(super) device_rows: u32,
+    pub(super) host_rows: u32,
+    pub(super) inclusion: Inclusion,
+}
+
 impl TwoLevels {
     /// Returns tiers of devices that take the batches of each epoch in turn. A device's planned
     /// policy ranks the ids that the device looks up, and the host's those of all devices. Under
     /// one exclusive device the host's policy ranks what the device leaves.
     pub(super) fn new(
-        n_devices: u16,
-        (device_rows, host_rows): (u32, u32),
-        inclusion: Inclusion,
+        sizes: TwoLevelSizes,
         trace: &Trace,
         spec: &PolicySpec,
     ) -> Result<Self, ReplayError> {
+        let TwoLevelSizes { n_devices, device_rows, host_rows, inclusion } = sizes;
         let (id_space, asked) = (trace.id_space(), asked(trace, n_devices));
         let is_above = inclusion == Inclusion::Exclusive && n_devices == 1;
         let n_above = if is_above { device_rows as usize } else { 0 };
@@ -58,8 +66,13 @@ impl TwoLevels {
         let settings = DeviceSettings { staging_bytes, max_age: None };
         let device = |asked: &Vec<bool>| {
             let (device, spec) = (Device::host(), spec.among(|id| asked[id as usize]));
-            DeviceTier::new(&device, device_rows, ROW_BYTES, id_space, &spec, settings)
-                .map(|device| TwoLevelTier::new(device).over(Arc::clone(&host), inclusion))
+            DeviceTier::new(
+                &device,
+                TierShape { capacity_rows: device_rows, row_bytes: ROW_BYTES, id_space },
+                &spec,
+                settings,
+            )
+            .map(|device| TwoLevelTier::new(device).over(Arc::clone(&host), inclusion))
         };
         let devices = asked.iter().map(device).collect::<Result<Vec<_>, _>>()?;
         let tensor = devices[0].tensor(trace.longest_batch())?;

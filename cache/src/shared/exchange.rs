@@ -76,6 +76,6 @@ impl Decisions {
         let ids: Vec<u32> = evicted.iter().map(|evicted| evicted.id).collect();
         let stamps: Vec<u32> = evicted.iter().map(|evicted| evicted.stamp).collect();
         let positions: Vec<u32> = (0..evicted.len() as u32).collect();
-        self.place((&ids, &stamps), &positions, placements, numbers);
+        self.place(&ids, &stamps, &positions, placements, numbers);
     }
 }

@@ -423,19 +423,20 @@ impl Decisions {
         if *is_past || self.n_removals != *n_removals {
             return false;
         }
-        self.place((ids, stamps), misses, placements, numbers);
+        self.place(ids, stamps, misses, placements, numbers);
         true
     }
 
     /// Decides which of the rows at `positions` are kept, and numbers them.
     fn place(
         &mut self,
-        rows: (&[u32], &[u32]),
+        ids: &[u32],
+        stamps: &[u32],
         positions: &[u32],
         placements: &mut Vec<Placement>,
         numbers: &mut Vec<u64>,
     ) {
-        self.residents.admit(rows, positions, placements, &mut self.evicted);
+        self.residents.admit(ids, stamps, positions, placements, &mut self.evicted);
         numbers.clear();
         for placement in &*placements {
             self.n_kept += 1;

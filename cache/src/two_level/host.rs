@@ -70,11 +70,11 @@ impl HostLevel {
         }
     }
 
-    /// Brings the rows at `positions` of a batch, where `begin` has received those after the
-    /// `first`. Returns how many of them the host has.
+    /// Brings rows of a batch, where `begin` has received those after the `first`. Returns how many
+    /// of them the host has.
     pub(super) fn bring<E>(
         &mut self,
-        (ids, positions): (&[u32], &[u32]),
+        ids: impl Iterator<Item = u32>,
         first: usize,
         rows: &mut [u8],
         evicted: &[Evicted],
@@ -82,11 +82,12 @@ impl HostLevel {
     ) -> Result<u64, E> {
         let mut piece = std::mem::take(&mut self.ids);
         piece.clear();
-        piece.extend(positions.iter().map(|&position| ids[position as usize]));
+        piece.extend(ids);
         let filled = self.fill(&piece, rows, fetch);
         self.ids = piece;
         let n_found = filled?;
-        self.is_found.resize(first + positions.len(), true);
+        let end = first + self.ids.len();
+        self.is_found.resize(end, true);
         for &at in self.access.misses() {
             self.is_found[first + at as usize] = false;
         }
@@ -94,7 +95,7 @@ impl HostLevel {
             // What leaves the device goes down with the first piece.
             let evicted = if first == 0 { evicted } else { &[] };
             let evicted_rows = if first == 0 { &self.evicted_rows[..] } else { &[] };
-            let has = &self.has[first..first + positions.len()];
+            let has = &self.has[first..end];
             let above = Above { has, evicted, rows: evicted_rows, n_removals: self.n_removals };
             self.n_demoted += self.host.exchange(&self.ids, rows, &mut self.access, above);
         } else {

@@ -159,9 +159,11 @@ impl TwoLevelTier {
             let first = positions[0] as usize;
             match below {
                 None => fetch(&ids[first..first + positions.len()], rows),
-                Some(below) => below
-                    .bring((ids, positions), first, rows, &[], &mut fetch)
-                    .map(|n_found| host += n_found),
+                Some(below) => {
+                    let ids = positions.iter().map(|&at| ids[at as usize]);
+                    host += below.bring(ids, first, rows, &[], &mut fetch)?;
+                    Ok(())
+                }
             }
         })?;
         Ok(Found { device: 0, host })
@@ -227,7 +229,8 @@ fn gather<E>(
     let (mut first, mut n_host) = (0, 0);
     let evicted = std::mem::take(&mut device.evicted);
     let brought = device.bring(&misses, tensor, |positions, rows| {
-        n_host += below.bring((ids, positions), first, rows, &evicted, fetch)?;
+        let missing = positions.iter().map(|&at| ids[at as usize]);
+        n_host += below.bring(missing, first, rows, &evicted, fetch)?;
         below.stamps().zip(positions).for_each(|(stamp, &at)| stamps[at as usize] = stamp);
         first += positions.len();
         Ok(())

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use lodestore_graph::PartId;
-use lodestore_store::repair::{Lost, RepairReport, repair, repair_parts};
+use lodestore_store::repair::{Lost, RepairMode, RepairReport, repair, repair_parts};
 
 use crate::console::{Console, TimedReport};
 use crate::human;
@@ -45,9 +45,10 @@ impl RepairArgs {
         let start = Instant::now();
         let (graph, mut progress) = (&self.graph, console.progress("repair"));
         let parts: Vec<PartId> = self.parts.into_iter().map(PartId).collect();
+        let mode = if self.dry_run { RepairMode::DryRun } else { RepairMode::Apply };
         let report = match parts.is_empty() {
-            true => repair(graph, self.dry_run, &mut progress)?,
-            false => repair_parts(graph, &parts, self.dry_run, &mut progress)?,
+            true => repair(graph, mode, &mut progress)?,
+            false => repair_parts(graph, &parts, mode, &mut progress)?,
         };
         let timed = TimedReport { report, seconds: start.elapsed().as_secs_f64() };
         console.report(&timed, text)?;

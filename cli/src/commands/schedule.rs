@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use lodestore_graph::micrograph::{Locality, Micrographs};
 use lodestore_graph::sampler::Deal;
-use lodestore_graph::schedule::{Schedule, ScheduleSpec, write_schedule};
+use lodestore_graph::schedule::{Schedule, ScheduleInput, ScheduleSpec, write_schedule};
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::{Dtype, EmbeddedStore, Graph};
 use serde::Serialize;
@@ -141,8 +141,13 @@ impl ScheduleArgs {
         let roots = roots(graph, self.roots)?;
         let mut progress = console.progress("schedule");
         let threads = available_parallelism().map_or(1, NonZero::get);
-        let summary =
-            write_schedule(&topology, &book, &roots, &spec, &self.out, &mut progress, threads)?;
+        let summary = write_schedule(
+            &ScheduleInput { topology: &topology, book: &book, train_roots: &roots },
+            &spec,
+            &self.out,
+            threads,
+            &mut progress,
+        )?;
         drop(progress);
         let locality = match self.locality {
             0 => None,

@@ -6,9 +6,10 @@
 
 #[cfg(feature = "etcd")]
 mod etcd;
-mod file;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 use crate::address::{Address, AddressError};
 use crate::error::ClientError;
@@ -107,7 +108,7 @@ impl Source {
     fn members(&self) -> Result<Vec<Member>, ClientError> {
         match self {
             Self::Address(address) => Ok(vec![Member::at(address.clone())]),
-            Self::File(path) => file::read(path),
+            Self::File(path) => read_file(path),
             #[cfg(feature = "etcd")]
             Self::Etcd(watch) => watch.members(),
         }
@@ -129,6 +130,31 @@ impl Source {
             Self::Etcd(watch) => watch.changes(),
         }
     }
+}
+
+/// Reads a map in a file as it is now: one address on a line. Empty lines and what follows `#` do
+/// not count.
+fn read_file(path: &Path) -> Result<Vec<Member>, ClientError> {
+    let failed = |reason: String| ClientError::Map { map: path.display().to_string(), reason };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| failed(error.to_string()))?;
+    let read = file.take(MAP_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|error| failed(error.to_string()))?;
+    if bytes.len() as u64 > MAP_BYTES_MAX {
+        return Err(failed(format!("a map has at most {MAP_BYTES_MAX} bytes")));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| failed("it is no UTF-8".to_owned()))?;
+    let mut members = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        let address = line.split('#').next().unwrap_or_default().trim();
+        if address.is_empty() {
+            continue;
+        }
+        let address: Address =
+            address.parse().map_err(|error| failed(format!("line {number}: {error}")))?;
+        members.push(Member::at(address));
+    }
+    Ok(members)
 }
 
 #[cfg(test)]

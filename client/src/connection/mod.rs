@@ -75,7 +75,7 @@ impl Connection {
         security: &Security,
         deadline: Instant,
     ) -> Result<Self, ClientError> {
-        Self::open_by(address, security, (deadline, deadline))
+        Self::open_by(address, security, deadline, deadline)
     }
 
     /// Connects; the address must be reached by the earlier of two times.
@@ -85,17 +85,18 @@ impl Connection {
     pub(crate) fn open_by(
         address: &Address,
         security: &Security,
-        (reach_by, deadline): (Instant, Instant),
+        reach_by: Instant,
+        deadline: Instant,
     ) -> Result<Self, ClientError> {
-        let mut connection = Self::greet(address, security, (reach_by, deadline), &hello())?;
+        let mut connection = Self::greet(address, security, reach_by, deadline, &hello())?;
         let theirs = connection.hello()?;
         let agreed = WireVersions::SPOKEN.check_answer(&theirs);
         connection.version = match agreed.map_err(|source| connection.wire(source))? {
             Agreement::Version(version) => version,
             Agreement::Plain(version) => {
                 // The address was reached: what is left of the time is for this.
-                let (times, hello) = ((deadline, deadline), plain_hello(version));
-                connection = Self::greet(address, security, times, &hello)?;
+                let hello = plain_hello(version);
+                connection = Self::greet(address, security, deadline, deadline, &hello)?;
                 let theirs = connection.hello()?;
                 let agreed = WireVersions::SPOKEN.check_plain_answer(version, &theirs);
                 agreed.map_err(|source| connection.wire(source))?
@@ -116,11 +117,12 @@ impl Connection {
     fn greet(
         address: &Address,
         security: &Security,
-        (reach_by, deadline): (Instant, Instant),
+        reach_by: Instant,
+        deadline: Instant,
         hello: &[u8; HELLO_BYTES],
     ) -> Result<Self, ClientError> {
         time_left(address, deadline)?;
-        let stream = Stream::connect(address, security, (reach_by, deadline))?;
+        let stream = Stream::connect(address, security, reach_by, deadline)?;
         let (address, opened) = (address.clone(), Instant::now());
         let (read_buffer, shared, declined, frame) = (ReadBuffer::new(), None, None, Vec::new());
         let (has_asked, has_answered, n_lendable) = (false, false, 0);
@@ -179,7 +181,8 @@ impl Connection {
     pub(crate) fn send_push(
         &mut self,
         request: &Request,
-        (ids, rows): (&[NodeId], &[u8]),
+        ids: &[NodeId],
+        rows: &[u8],
         positions: &[u32],
         deadline: Instant,
     ) -> Result<(), ClientError> {

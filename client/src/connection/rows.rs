@@ -220,8 +220,8 @@ impl Connection {
         match shared {
             None if progress.is_lent => {}
             None => progress.straight = neighbours(positions, row_bytes),
-            Some(shared) => {
-                self.take_shared(shared, positions, row_bytes, place.out)?;
+            Some((offset, awaited)) => {
+                self.take_shared(offset, awaited, positions, row_bytes, place.out)?;
                 progress.done = progress.chunk_end;
             }
         }

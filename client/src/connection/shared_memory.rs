@@ -136,7 +136,8 @@ impl Connection {
     /// that is awaited.
     pub(super) fn take_shared(
         &mut self,
-        (offset, awaited): (usize, bool),
+        offset: usize,
+        awaited: bool,
         positions: &[u32],
         row_bytes: usize,
         out: &mut [u8],

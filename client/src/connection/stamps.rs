@@ -34,13 +34,14 @@ impl Connection {
     pub(crate) fn send_publication(
         &mut self,
         request: &Request,
-        (ids, rows): (&[NodeId], &[u8]),
+        ids: &[NodeId],
+        rows: &[u8],
         positions: &[u32],
         deadline: Instant,
     ) -> Result<(), ClientError> {
         let row_bytes = rows.len() / ids.len().max(1);
         let Some(range) = neighbours(positions, row_bytes) else {
-            return self.send_push(request, (ids, rows), positions, deadline);
+            return self.send_push(request, ids, rows, positions, deadline);
         };
         let body_bytes = positions.len() * size_of::<NodeId>() + range.len();
         let append = |frame: &mut Vec<u8>| {
@@ -85,7 +86,7 @@ impl Connection {
                 match self.read_buffer.head().map_err(|source| self.wire(source))? {
                     Head::Needs(needed) => needed,
                     Head::Whole(reply, body_bytes) => {
-                        self.check_stamps(reply, (n_rows, body_bytes))?;
+                        self.check_stamps(reply, n_rows, body_bytes)?;
                         progress.has_head = true;
                         continue;
                     }
@@ -106,7 +107,8 @@ impl Connection {
     fn check_stamps(
         &self,
         reply: Reply,
-        (n_rows, body_bytes): (usize, usize),
+        n_rows: usize,
+        body_bytes: usize,
     ) -> Result<(), ClientError> {
         match reply {
             Reply::Stamps { n_rows: found }

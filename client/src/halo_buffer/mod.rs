@@ -58,7 +58,7 @@ impl HaloBuffer {
         tier: Tier,
     ) -> Result<(Self, PullStats), ClientError> {
         let tensor = inner.tensor(tensor)?;
-        ClientError::check_tier(&tensor, tier.row_bytes())?;
+        ClientError::check_tier(&tensor.name, tensor.row_bytes(), tier.row_bytes())?;
         let mut state = State {
             tier,
             misses: Vec::new(),
@@ -130,7 +130,7 @@ impl State {
         for ids in wanted.chunks((FILL_BYTES / tensor.row_bytes()).max(1)) {
             self.ids.clear();
             self.ids.extend_from_slice(ids);
-            pulled += self.pull(inner, tensor, (PullKind::Vector, &mut || ()))?;
+            pulled += self.pull(inner, tensor, PullKind::Vector, &mut || ())?;
             self.admit();
         }
         self.wanted = wanted;
@@ -166,7 +166,8 @@ impl State {
         &mut self,
         inner: &dyn RowSource,
         tensor: &TensorInfo,
-        (kind, work): (PullKind, &mut dyn FnMut()),
+        kind: PullKind,
+        work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         self.rows.resize(self.ids.len() * tensor.row_bytes(), 0);
         let ids = bytemuck::cast_slice(&self.ids);
@@ -228,7 +229,7 @@ impl RowSource for HaloBuffer {
         if state.ids.is_empty() {
             return Ok(stats);
         }
-        let mut pulled = state.pull(&*self.inner, &self.tensor, (kind, work))?;
+        let mut pulled = state.pull(&*self.inner, &self.tensor, kind, work)?;
         pulled.ahead_rows = pulled.rows.saturating_sub(n_missing as u64);
         pulled += stats;
         let start = Instant::now();

@@ -33,7 +33,7 @@ pub type ChooseHotSet<'a> = dyn Fn(u32) -> Result<Vec<NodeId>, ClientError> + Se
 /// Memory: 2·n_hot·d bytes of rows (d: bytes of a row). A set is built only when the buffer before
 /// the current one is free again.
 pub struct HotSetCache<'scope> {
-    shared: Arc<Shared>,
+    shared: Arc<HotSetBuffers>,
     builder: Option<(Sender<u32>, ScopedJoinHandle<'scope, ()>)>,
     n_epochs: u32,
     /// Whose thread builds.
@@ -53,7 +53,7 @@ pub struct HotSetStats {
 }
 
 /// State that the callers and the builder share.
-struct Shared {
+struct HotSetBuffers {
     buffers: DoubleBuffer,
     state: Mutex<State>,
 }
@@ -86,7 +86,7 @@ impl<'scope> HotSetCache<'scope> {
         let mut state = State { epoch: first, ..State::default() };
         state.count(first, &built, &none);
         let buffers = DoubleBuffer::new(built.set);
-        let shared = Arc::new(Shared { buffers, state: Mutex::new(state) });
+        let shared = Arc::new(HotSetBuffers { buffers, state: Mutex::new(state) });
         let builder = (n_epochs.saturating_sub(first) > 1).then(|| {
             let (requests, read_buffer) = channel();
             // Cannot fail: the receiver lives.
@@ -226,7 +226,7 @@ impl State {
     }
 }
 
-impl Shared {
+impl HotSetBuffers {
     /// Returns a panic of another thread leaves the state usable: each change of it is complete in
     /// itself.
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -245,7 +245,7 @@ impl Shared {
 
 /// Runs the builder thread: builds one set per request, and publishes it when it is complete.
 fn build_ahead(
-    shared: &Shared,
+    shared: &HotSetBuffers,
     loader: &BatchLoader,
     choose: &ChooseHotSet<'_>,
     requests: &Receiver<u32>,

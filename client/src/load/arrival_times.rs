@@ -38,15 +38,19 @@ pub(super) struct Arrivals {
     next: f64,
 }
 
+/// Requests of an open loop that some threads make together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ThreadPace {
+    /// Requests per second of all threads.
+    pub(super) rate: f64,
+    pub(super) spacing: Spacing,
+    pub(super) n_threads: usize,
+}
+
 impl Arrivals {
-    /// Returns the times of thread `thread` of `n_threads` that make `rate` requests per second
-    /// together.
-    pub(super) fn new(
-        (rate, spacing): (f64, Spacing),
-        (thread, n_threads): (usize, usize),
-        words: Words,
-        start: Instant,
-    ) -> Self {
+    /// Returns the times of one thread of those that share a pace.
+    pub(super) fn new(pace: ThreadPace, thread: usize, words: Words, start: Instant) -> Self {
+        let ThreadPace { rate, spacing, n_threads } = pace;
         let gap = n_threads as f64 / rate;
         let mut arrivals = Self { gap, spacing, words, start, next: 0.0 };
         match spacing {
@@ -77,7 +81,8 @@ mod tests {
     fn starts(spacing: Spacing, thread: usize, n: usize) -> Vec<f64> {
         let start = Instant::now();
         let words = Words::new(3, thread as u64);
-        let mut arrivals = Arrivals::new((1000.0, spacing), (thread, 2), words, start);
+        let pace = ThreadPace { rate: 1000.0, spacing, n_threads: 2 };
+        let mut arrivals = Arrivals::new(pace, thread, words, start);
         let next = |_| {
             let at = arrivals.next().duration_since(start).as_secs_f64();
             arrivals.advance();

@@ -31,7 +31,7 @@ use crate::error::ClientError;
 use crate::remote::Client;
 use crate::remote::ClusterView;
 use crate::source::RowSource;
-use arrival_times::Arrivals;
+use arrival_times::{Arrivals, ThreadPace};
 use draw::{Drawer, Nodes, Words};
 use worker::Worker;
 
@@ -193,7 +193,8 @@ impl Client {
             Pace::Closed => None,
             Pace::Open { rate, spacing } => {
                 let words = Words::new(config.seed, 3 * thread as u64 + 2);
-                Some(Arrivals::new((rate, spacing), (thread, config.threads), words, start))
+                let pace = ThreadPace { rate, spacing, n_threads: config.threads };
+                Some(Arrivals::new(pace, thread, words, start))
             }
         };
         std::thread::scope(|scope| {

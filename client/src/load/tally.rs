@@ -154,8 +154,10 @@ impl Tally {
     pub(super) fn answered(
         &mut self,
         kind: PullKind,
-        (intended, now): (Instant, Instant),
-        (rows, bytes): (u64, u64),
+        intended: Instant,
+        now: Instant,
+        rows: u64,
+        bytes: u64,
     ) {
         let (starts_in, ends_in) = (self.is_measured(intended), self.is_measured(now));
         let tally = self.of_mut(kind);
@@ -174,7 +176,8 @@ impl Tally {
         &mut self,
         kind: PullKind,
         error: LoadError,
-        (intended, now): (Instant, Instant),
+        intended: Instant,
+        now: Instant,
     ) {
         if intended >= self.window.1 || now < self.window.0 {
             return;
@@ -247,8 +250,7 @@ mod tests {
         let start = Instant::now();
         let mut tally = Tally::new((start + ms(100), start + ms(200)));
         for (from, to) in [(0, 50), (50, 150), (150, 190), (190, 250)] {
-            let times = (start + ms(from), start + ms(to));
-            tally.answered(PullKind::Sync, times, (10, 40));
+            tally.answered(PullKind::Sync, start + ms(from), start + ms(to), 10, 40);
         }
         assert_eq!((tally.sync.requests, tally.sync.rows, tally.sync.bytes), (2, 20, 80));
         assert_eq!(tally.sync.latency_ns.len(), 2);
@@ -274,8 +276,8 @@ mod tests {
         let mut tally = Tally::new((start + ms(100), start + ms(200)));
         // Over before it, from before into it, across all of it, and known only after it.
         for (from, to) in [(0, 90), (50, 150), (60, 300), (150, 9150)] {
-            let times = (start + ms(from), start + ms(to));
-            tally.failed(PullKind::Sync, LoadError::Late, times);
+            let (intended, now) = (start + ms(from), start + ms(to));
+            tally.failed(PullKind::Sync, LoadError::Late, intended, now);
         }
         assert_eq!(tally.errors, [(LoadError::Late, 3)]);
         assert_eq!(tally.sync.latency_ns.len(), 1, "by the start");
@@ -290,7 +292,7 @@ mod tests {
         let mut tally = Tally::new((start, start + ms(1000)));
         let refused = [FailureCode::Overloaded, FailureCode::Deadline].map(LoadError::Refused);
         for error in refused {
-            tally.failed(PullKind::Sync, error, (start, start + ms(500)));
+            tally.failed(PullKind::Sync, error, start, start + ms(500));
         }
         assert_eq!(tally.errors, refused.map(|error| (error, 1)));
         assert_eq!(tally.sync.latency_ns.len(), 1, "of the one that waited for its deadline");
@@ -301,9 +303,9 @@ mod tests {
         let start = Instant::now();
         let window = (start, start + ms(10));
         let (mut a, mut b) = (Tally::new(window), Tally::new(window));
-        a.failed(PullKind::Sync, LoadError::Late, (start, start));
-        b.failed(PullKind::Sync, LoadError::Connect, (start, start));
-        b.failed(PullKind::Vector, LoadError::Late, (start, start));
+        a.failed(PullKind::Sync, LoadError::Late, start, start);
+        b.failed(PullKind::Sync, LoadError::Connect, start, start);
+        b.failed(PullKind::Vector, LoadError::Late, start, start);
         a.add(&b);
         assert_eq!(a.errors, [(LoadError::Connect, 1), (LoadError::Late, 2)]);
     }

@@ -188,7 +188,7 @@ impl BatchLoader {
         self.local.pull_at(&self.tensor, local, local_at, out, PullKind::Sync)?;
         for (((_, kept), at), stats) in batches.iter_mut().zip(&remote_at).zip(&mut stats) {
             if let Some(kept) = kept {
-                self.move_kept(&mut **kept, at, (stats, &mut took), out)?;
+                self.move_kept(&mut **kept, at, stats, &mut took, out)?;
             }
         }
         took.share(start.elapsed(), &mut stats);
@@ -240,7 +240,8 @@ impl BatchLoader {
         &self,
         kept: &mut dyn Residency,
         at: &[u32],
-        (stats, took): (&mut LoadStats, &mut LoadTimings),
+        stats: &mut LoadStats,
+        took: &mut LoadTimings,
         out: &mut [u8],
     ) -> Result<(), ClientError> {
         let start = Instant::now();

@@ -79,6 +79,16 @@ enum Stage {
     Ended,
 }
 
+/// Rows that a tier gets before the first batch.
+#[derive(Clone, Copy, Debug)]
+pub struct TierFill<'a> {
+    /// Each node once, in order of the batches that use it first, with these as in
+    /// [`BatchTicket::announce`].
+    pub soonest: &'a [(NodeId, u32)],
+    /// Most rows of one pull, for which there is memory meanwhile.
+    pub most_rows: usize,
+}
+
 impl OracleTier {
     /// Returns a tier of at most `n_slots` rows for the batches `batches`, of nodes below
     /// `n_nodes`.
@@ -93,20 +103,19 @@ impl OracleTier {
         Self::with_fills(n_slots, row_bytes, n_nodes, batches, 0)
     }
 
-    /// Returns the same with rows in it before the first batch, and the stats of their pulls. These
-    /// are VectorPulls of at most `most_rows` each, for which there is memory meanwhile. `soonest`
-    /// names each node once, in order of the batches that use it first, and these as in
-    /// [`BatchTicket::announce`].
+    /// Returns the same with rows in it before the first batch, and the stats of their pulls, which
+    /// are VectorPulls.
     ///
     /// This does not increase the number of rows moved. No such row yields before it is used, since
-    /// a row that is missed before then would precede it in `soonest`.
+    /// a row that is missed before then would precede it in [`TierFill::soonest`].
     pub fn filled(
-        (n_slots, most_rows): (usize, usize),
+        n_slots: usize,
         loader: &BatchLoader,
         n_nodes: u32,
         batches: &Range<u32>,
-        soonest: &[(NodeId, u32)],
+        fill: TierFill<'_>,
     ) -> Result<(Self, LoadStats), ClientError> {
+        let TierFill { soonest, most_rows } = fill;
         let row_bytes = loader.row_bytes();
         let most_rows = most_rows.min(FILL_BYTES / row_bytes.max(1)).max(1);
         let soonest = &soonest[..soonest.len().min(n_slots)];

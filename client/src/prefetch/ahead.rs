@@ -13,7 +13,7 @@ use std::{
 use lodestore_graph::NodeId;
 
 use super::rows::{BatchRows, Free, Memory};
-use super::{BatchSource, PreparedBatch, Shape, Shared, TakeRows};
+use super::{BatchSource, ClaimState, PreparedBatch, Shape, TakeRows};
 use crate::error::ClientError;
 use crate::load_stats::LoadStats;
 use crate::loader::{BatchLoader, RowResidency};
@@ -24,8 +24,8 @@ pub(super) const LANES_MAX: u32 = 32;
 /// A prepared batch and its index, or why there is none.
 pub(super) type Ready = Result<(u32, PreparedBatch), ClientError>;
 
-/// A loader, and the claim that is held until the rows are loaded where their order matters.
-type Ordered<'a, 'b> = (&'a mut BatchLoader, Option<MutexGuard<'b, ()>>);
+/// The claim that is held until the rows are loaded where their order matters.
+type Claim<'a> = Option<MutexGuard<'a, ()>>;
 
 /// Batches that are loaded together, in the order of training.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Coming {
 }
 
 /// Batches whose rows are still to be loaded.
-struct Group {
+pub(super) struct Group {
     first: u32,
     batches: Vec<PreparedBatch>,
     kept: Vec<RowResidency>,
@@ -51,67 +51,70 @@ struct Job {
     done: SyncSender<Ready>,
 }
 
-/// Runs the background thread. Memory and a place in the window come first, so that each claim has
-/// both. At the start, where the trainer waits for them, fewer batches are loaded together.
-///
-/// Batches whose tier follows the schedule are loaded by lanes, threads of their own, so that their
-/// pulls overlap. All others are loaded here, one group after the other: decisions of their
-/// source's tiers depend on the order of pulls.
-pub(super) fn prepare_ahead(
-    source: &dyn BatchSource,
-    loader: BatchLoader,
-    shared: &Shared,
-    window: Shape,
-    (home, heard): (&SyncSender<Free>, &Receiver<Free>),
-    coming: &SyncSender<Coming>,
-) {
-    // As many as can be in flight: none has to wait for another.
-    let (jobs, queue) = sync_channel(window.memories as usize);
-    let queue = Mutex::new(queue);
-    thread::scope(|scope| {
-        let lane = Lane { queue: &queue, shared, home };
-        let lanes = Lanes { scope, lane, jobs, n_lanes: 0, most: window.memories.min(LANES_MAX) };
-        dispatch(source, loader, (shared, window), heard, (coming, lanes));
-    });
+/// Prepares batches ahead of the trainer, on the background thread.
+pub(super) struct Preparer<'a> {
+    pub(super) source: &'a dyn BatchSource,
+    pub(super) shared: &'a ClaimState,
+    pub(super) window: Shape,
+    /// Where memory goes.
+    pub(super) home: &'a SyncSender<Free>,
+    /// Where memory and places come from.
+    pub(super) free: &'a Receiver<Free>,
+    pub(super) coming: &'a SyncSender<Coming>,
 }
 
-/// Claims batches as there is memory for them, and has them loaded.
-fn dispatch<'scope>(
-    source: &dyn BatchSource,
-    mut loader: BatchLoader,
-    (shared, window): (&Shared, Shape),
-    heard: &Receiver<Free>,
-    (coming, mut lanes): (&SyncSender<Coming>, Lanes<'scope, '_>),
-) {
-    let (mut memories, mut places, mut together) = (Vec::new(), window.places, 1);
-    while let Ok(free) = heard.recv() {
-        match free {
-            Free::Memory(rows) => memories.push(rows),
-            Free::Place => places += 1,
-            Free::Stop => return,
-        }
-        while places > 0
-            && let Some(rows) = memories.pop()
-        {
-            let n = together.min(places);
-            let Some((claimed, claim)) = shared.claim_next(source, n) else { return };
-            places -= claimed.len() as u32;
-            together = (2 * together).min(window.together);
-            let group = Group::get(source, claimed);
-            let claim = (!group.is_unordered()).then_some(claim);
-            let n_left = group.batches.len() + usize::from(group.failed.is_some());
-            let (done, ready) = sync_channel(n_left);
-            let (is_last, overlaps) = (group.failed.is_some(), group.is_planned());
-            if coming.send(Coming { n_left, ready }).is_err() {
-                return;
+impl Preparer<'_> {
+    /// Runs the background thread. Memory and a place in the window come first, so that each claim
+    /// has both. At the start, where the trainer waits for them, fewer batches are loaded together.
+    ///
+    /// Batches whose tier follows the schedule are loaded by lanes, threads of their own, so that
+    /// their pulls overlap. All others are loaded here, one group after the other: decisions of
+    /// their source's tiers depend on the order of pulls.
+    pub(super) fn run(&self, loader: BatchLoader) {
+        let n_memories = self.window.memories;
+        // As many as can be in flight: none has to wait for another.
+        let (jobs, queue) = sync_channel(n_memories as usize);
+        let queue = Mutex::new(queue);
+        thread::scope(|scope| {
+            let lane = Lane { queue: &queue, shared: self.shared, home: self.home };
+            let lanes = Lanes { scope, lane, jobs, n_lanes: 0, most: n_memories.min(LANES_MAX) };
+            self.dispatch(loader, lanes);
+        });
+    }
+
+    /// Claims batches as there is memory for them, and has them loaded.
+    fn dispatch(&self, mut loader: BatchLoader, mut lanes: Lanes<'_, '_>) {
+        let Self { source, shared, window, .. } = *self;
+        let (mut memories, mut places, mut together) = (Vec::new(), window.places, 1);
+        while let Ok(free) = self.free.recv() {
+            match free {
+                Free::Memory(rows) => memories.push(rows),
+                Free::Place => places += 1,
+                Free::Stop => return,
             }
-            let job = Job { group, rows, done };
-            let is_last = match overlaps {
-                true => lanes.send(job, &loader) || is_last,
-                false => job.run((&mut loader, claim), lanes.lane.home),
-            };
-            if is_last {
-                return;
+            while places > 0
+                && let Some(rows) = memories.pop()
+            {
+                let n = together.min(places);
+                let Some((claimed, claim)) = shared.claim_next(source, n) else { return };
+                places -= claimed.len() as u32;
+                together = (2 * together).min(window.together);
+                let group = Group::get(source, claimed);
+                let claim = (!group.is_unordered()).then_some(claim);
+                let n_left = group.batches.len() + usize::from(group.failed.is_some());
+                let (done, ready) = sync_channel(n_left);
+                let (is_last, overlaps) = (group.failed.is_some(), group.is_planned());
+                if self.coming.send(Coming { n_left, ready }).is_err() {
+                    return;
+                }
+                let job = Job { group, rows, done };
+                let is_last = match overlaps {
+                    true => lanes.send(job, &loader) || is_last,
+                    false => job.run(&mut loader, claim, self.home),
+                };
+                if is_last {
+                    return;
+                }
             }
         }
     }
@@ -130,7 +133,7 @@ struct Lanes<'scope, 'env> {
 #[derive(Clone, Copy)]
 struct Lane<'a> {
     queue: &'a Mutex<Receiver<Job>>,
-    shared: &'a Shared,
+    shared: &'a ClaimState,
     /// Where memory goes.
     home: &'a SyncSender<Free>,
 }
@@ -154,7 +157,7 @@ impl Lane<'_> {
         loop {
             let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             match job {
-                Ok(job) if !self.shared.is_over() => job.run((&mut loader, None), self.home),
+                Ok(job) if !self.shared.is_over() => job.run(&mut loader, None, self.home),
                 _ => return,
             };
         }
@@ -163,8 +166,8 @@ impl Lane<'_> {
 
 impl Job {
     /// Loads the group and hands its batches out; returns whether one has failed or is not wanted.
-    fn run(self, ordered: Ordered<'_, '_>, home: &SyncSender<Free>) -> bool {
-        for ready in self.group.load(ordered, self.rows, home) {
+    fn run(self, loader: &mut BatchLoader, claim: Claim<'_>, home: &SyncSender<Free>) -> bool {
+        for ready in self.group.load(loader, claim, self.rows, home) {
             let failed = ready.is_err();
             if self.done.send(ready).is_err() || failed {
                 return true;
@@ -174,32 +177,9 @@ impl Job {
     }
 }
 
-/// Gets batch `index` and its rows, unless `take` takes them. The memory goes `home` when the batch
-/// is dropped.
-pub(super) fn prepare(
-    source: &dyn BatchSource,
-    (loader, claim): Ordered<'_, '_>,
-    index: u32,
-    (rows, home): (Memory, &SyncSender<Free>),
-    take: &mut TakeRows<'_>,
-) -> Ready {
-    let mut group = Group::get(source, index..index + 1);
-    let claim = claim.filter(|_| !group.is_unordered());
-    if let ([prepared], [None]) = (&mut group.batches[..], &group.kept[..])
-        && let Some(load) = take(loader, &prepared.batch.nodes)?
-    {
-        // There is room for all memory that was lent.
-        let _ = home.try_send(Free::Memory(rows));
-        let prepared = PreparedBatch { load, ..std::mem::take(prepared) };
-        return Ok((index, prepared));
-    }
-    let ready = group.load((loader, claim), rows, home);
-    ready.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for"))
-}
-
 impl Group {
     /// Gets the batches `claimed`, up to the first that fails.
-    fn get(source: &dyn BatchSource, claimed: Range<u32>) -> Self {
+    pub(super) fn get(source: &dyn BatchSource, claimed: Range<u32>) -> Self {
         let first = claimed.start;
         let mut this = Self { first, batches: Vec::new(), kept: Vec::new(), failed: None };
         for index in claimed {
@@ -233,10 +213,34 @@ impl Group {
         self.kept.iter().all(Option::is_some)
     }
 
+    /// Loads the rows of its only batch, unless `take` takes them. The memory goes `home` when the
+    /// batch is dropped.
+    pub(super) fn load_one(
+        mut self,
+        loader: &mut BatchLoader,
+        claim: Claim<'_>,
+        rows: Memory,
+        home: &SyncSender<Free>,
+        take: &mut TakeRows<'_>,
+    ) -> Ready {
+        let claim = claim.filter(|_| !self.is_unordered());
+        if let ([prepared], [None]) = (&mut self.batches[..], &self.kept[..])
+            && let Some(load) = take(loader, &prepared.batch.nodes)?
+        {
+            // There is room for all memory that was lent.
+            let _ = home.try_send(Free::Memory(rows));
+            let prepared = PreparedBatch { load, ..std::mem::take(prepared) };
+            return Ok((self.first, prepared));
+        }
+        let ready = self.load(loader, claim, rows, home);
+        ready.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for"))
+    }
+
     /// Loads their rows, and ends the claim. Memory goes `home` when the batches are dropped.
     fn load(
         self,
-        (loader, claim): Ordered<'_, '_>,
+        loader: &mut BatchLoader,
+        claim: Claim<'_>,
         rows: Memory,
         home: &SyncSender<Free>,
     ) -> Vec<Ready> {

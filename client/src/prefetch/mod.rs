@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::ClientError;
 use crate::load_stats::LoadStats;
 use crate::loader::{BatchLoader, RowResidency};
-use ahead::{Coming, Ready, prepare, prepare_ahead};
+use ahead::{Coming, Group, Preparer, Ready};
 pub use rows::BatchRows;
 use rows::{Free, Held, Memory};
 
@@ -112,7 +112,7 @@ pub struct Prefetcher<'scope> {
     loader: BatchLoader,
     n_batches: u32,
     position: u32,
-    shared: Arc<Shared>,
+    shared: Arc<ClaimState>,
     stats: PrefetchStats,
     /// Memory of batches that the trainer prepares itself.
     own: (SyncSender<Free>, Receiver<Free>),
@@ -170,7 +170,7 @@ pub struct PrefetchStats {
 
 /// State that the threads share: the claim, and the bytes of their memory.
 #[derive(Debug, Default)]
-struct Shared {
+struct ClaimState {
     /// First batch that is not claimed. Changed only under `order`.
     next: AtomicU32,
     order: Mutex<()>,
@@ -199,7 +199,7 @@ impl<'scope> Prefetcher<'scope> {
         window: Window,
         first: u32,
     ) -> Self {
-        let shared = Arc::new(Shared { next: AtomicU32::new(first), ..Shared::default() });
+        let shared = Arc::new(ClaimState { next: AtomicU32::new(first), ..ClaimState::default() });
         let n_batches = source.n_batches();
         let left = n_batches.saturating_sub(first);
         let background = (window.n_batches > 0 && left > 0).then(|| {
@@ -213,7 +213,9 @@ impl<'scope> Prefetcher<'scope> {
             let (shared, loader, home) = (Arc::clone(&shared), loader.clone(), free.clone());
             let source = Arc::clone(&source);
             let thread = scope.spawn(move || {
-                prepare_ahead(&*source, loader, &shared, window, (&home, &heard), &sender);
+                let (source, shared) = (&*source, &*shared);
+                let (home, free, coming) = (&home, &heard, &sender);
+                Preparer { source, shared, window, home, free, coming }.run(loader);
             });
             Background { thread, coming, group: None, free }
         });
@@ -272,7 +274,8 @@ impl<'scope> Prefetcher<'scope> {
             Ok(Free::Memory(rows)) => rows,
             _ => Memory::new(&self.shared.held),
         };
-        prepare(&*self.source, (&mut self.loader, claim), index, (rows, home), take)
+        let group = Group::get(&*self.source, index..index + 1);
+        group.load_one(&mut self.loader, claim, rows, home, take)
     }
 
     /// Returns what happened so far.
@@ -343,7 +346,7 @@ impl Background<'_> {
     }
 }
 
-impl Shared {
+impl ClaimState {
     /// Returns whether no more batches are wanted.
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)

@@ -326,6 +326,7 @@ impl RowSource for Client {
         let row_bytes = self.tensors[position].row_bytes();
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
         let pull = Pull {
+            ids,
             version: self.pinned,
             floors: Arc::clone(&self.floors),
             tensor: u16::try_from(position).unwrap_or(u16::MAX),
@@ -338,7 +339,7 @@ impl RowSource for Client {
         };
         let scratch = self.scratch.get_or(|_| Mutex::default());
         let mut buckets = lock(scratch).pop().unwrap_or_default();
-        let result = self.pull_all(&pull, ids, out, &mut buckets, work);
+        let result = self.pull_all(&pull, out, &mut buckets, work);
         lock(scratch).push(buckets);
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
         let AttemptStats { n_answers, n_hedges } = result?;

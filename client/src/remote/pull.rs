@@ -26,7 +26,9 @@ use crate::route::{Bucket, PartSet};
 const BEHIND_PAUSES: u32 = 8;
 
 /// State that all requests of one pull share.
-pub(super) struct Pull {
+pub(super) struct Pull<'a> {
+    /// The nodes whose rows are pulled.
+    pub(super) ids: &'a [NodeId],
     pub(super) tensor: u16,
     pub(super) row_bytes: usize,
     pub(super) kind: PullKind,
@@ -41,8 +43,7 @@ impl Client {
     /// Tries all buckets until none is left. Does `work` once the first requests are sent.
     pub(super) fn pull_all(
         &self,
-        pull: &Pull,
-        ids: &[NodeId],
+        pull: &Pull<'_>,
         out: &mut [u8],
         buckets: &mut Vec<Bucket>,
         work: &mut dyn FnMut(),
@@ -53,11 +54,11 @@ impl Client {
         let (mut stats, mut left) = (AttemptStats::default(), Vec::<u32>::new());
         let mut work = Some(work);
         let mut answers = ServerAnswers::default();
-        view = self.split(view, pull, ids, &(0..row_count(ids)), buckets, &mut retry)?;
+        view = self.split(view, pull, &(0..row_count(pull.ids)), buckets, &mut retry)?;
         loop {
-            let attempt = retry.attempts();
-            let how = (&*view, pull, &self.hedges);
-            let failures = stats.try_all(how, attempt, out, buckets, &mut work)?;
+            let number = retry.attempts();
+            let attempt = Attempt { view: &view, pull, hedges: &self.hedges, number };
+            let failures = attempt.try_all(out, buckets, &mut work, &mut stats)?;
             if failures.is_empty() {
                 return Ok(stats);
             }
@@ -73,7 +74,7 @@ impl Client {
             left.extend(buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()));
             left.sort_unstable();
             let left = left.iter().copied();
-            view = self.split(view, pull, ids, &left, buckets, &mut retry)?;
+            view = self.split(view, pull, &left, buckets, &mut retry)?;
         }
     }
 
@@ -82,14 +83,13 @@ impl Client {
     fn split(
         &self,
         mut view: Arc<ClusterView>,
-        pull: &Pull,
-        ids: &[NodeId],
+        pull: &Pull<'_>,
         positions: &(impl Iterator<Item = u32> + Clone),
         buckets: &mut Vec<Bucket>,
         retry: &mut RetryBudget,
     ) -> Result<Arc<ClusterView>, ClientError> {
         loop {
-            match view.routes.split(pull.tensor.into(), ids, positions.clone(), buckets) {
+            match view.routes.split(pull.tensor.into(), pull.ids, positions.clone(), buckets) {
                 Ok(()) => return Ok(view),
                 Err(error) => view = self.after_gap(view, error, pull.deadline, retry)?,
             }
@@ -270,6 +270,15 @@ pub(super) fn decisive_error(mut failures: Vec<FailedRequest>) -> ClientError {
     failures.swap_remove(at).error
 }
 
+/// One attempt at all buckets that are left.
+struct Attempt<'a> {
+    view: &'a ClusterView,
+    pull: &'a Pull<'a>,
+    hedges: &'a Hedges,
+    /// How many attempts came before it.
+    number: u32,
+}
+
 /// Results of the attempts.
 #[derive(Default)]
 pub(super) struct AttemptStats {
@@ -279,22 +288,22 @@ pub(super) struct AttemptStats {
     pub(super) n_hedges: u64,
 }
 
-impl AttemptStats {
-    /// Makes one attempt at every bucket, in rounds of one request each, so that no shard waits
+impl Attempt<'_> {
+    /// Tries every bucket, in rounds of one request each, so that no shard waits
     /// long for its answer to be taken. Empties buckets that succeed; returns the errors of the
     /// others.
     fn try_all(
-        &mut self,
-        (view, pull, hedges): (&ClusterView, &Pull, &Hedges),
-        attempt: u32,
+        &self,
         out: &mut [u8],
         buckets: &mut [Bucket],
         work: &mut Option<&mut dyn FnMut()>,
+        stats: &mut AttemptStats,
     ) -> Result<Vec<FailedRequest>, ClientError> {
         let mut failures: Vec<(usize, FailedRequest)> = Vec::new();
         let n_rounds = buckets.iter().map(|b| b.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
         for number in 0..n_rounds.unwrap_or(0) {
-            let (mut round, mut pieces) = (Round::new(view, pull, hedges), Vec::new());
+            let mut round = Round::new(self.view, self.pull, self.hedges);
+            let mut pieces = Vec::new();
             for (endpoint, Bucket { ids, positions, parts }) in buckets.iter().enumerate() {
                 let has_failed = failures.iter().any(|(failed, _)| *failed == endpoint);
                 let start = number * IDS_PER_PULL_MAX;
@@ -305,13 +314,13 @@ impl AttemptStats {
                 let (ids, positions) = (&ids[start..end], &positions[start..end]);
                 pieces.push(SubRequest { endpoint, ids, positions, parts });
             }
-            round.ask(&pieces, attempt);
+            round.ask(&pieces, self.number);
             if let Some(work) = work.take() {
                 round.wait_for(work);
             }
             round.receive(out)?;
-            self.n_answers += round.n_answers;
-            self.n_hedges += round.n_hedges;
+            stats.n_answers += round.n_answers;
+            stats.n_hedges += round.n_hedges;
             failures.append(&mut round.failures);
         }
         for (endpoint, bucket) in buckets.iter_mut().enumerate() {

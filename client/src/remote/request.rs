@@ -48,7 +48,7 @@ impl InFlightRequest {
     /// are its own affair.
     pub(super) fn new(
         view: &ClusterView,
-        pull: &Pull,
+        pull: &Pull<'_>,
         endpoint: usize,
         piece: SubRequest<'_>,
         attempt: u32,
@@ -70,7 +70,8 @@ impl InFlightRequest {
                 connected_by = until.min(begun + (factor * usual).max(CONNECT_MIN));
             }
         }
-        match Self::send(view, pull, endpoint, piece, (connected_by, until)) {
+        let to_endpoint = SubRequest { endpoint, ..piece };
+        match Self::send(view, pull, to_endpoint, connected_by, until) {
             Ok(connection) => {
                 let (sent, progress) = (Instant::now(), Progress::new());
                 Ok(Self { endpoint, server, sent, until, connection, progress })
@@ -79,17 +80,19 @@ impl InFlightRequest {
         }
     }
 
+    /// Sends the request for a piece to its endpoint.
     fn send(
         view: &ClusterView,
-        pull: &Pull,
-        endpoint: usize,
-        SubRequest { ids, parts, .. }: SubRequest<'_>,
-        (connected_by, until): (Instant, Instant),
+        pull: &Pull<'_>,
+        piece: SubRequest<'_>,
+        connected_by: Instant,
+        until: Instant,
     ) -> Result<Connection, ClientError> {
         let Pull { tensor, kind, version, row_bytes, .. } = *pull;
+        let SubRequest { ids, parts, .. } = piece;
         let n_bytes = ids.len() * row_bytes;
         let mut connection =
-            view.connection_for_rows(endpoint, (Some(tensor), n_bytes), connected_by)?;
+            view.connection_for_rows(piece.endpoint, Some(tensor), n_bytes, connected_by)?;
         let left = until.saturating_duration_since(Instant::now());
         let body = RequestBody::Pull { tensor, kind };
         let graph = view.graph;
@@ -104,7 +107,7 @@ impl InFlightRequest {
     pub(super) fn failed(
         &self,
         piece: SubRequest<'_>,
-        pull: &Pull,
+        pull: &Pull<'_>,
         error: ClientError,
     ) -> FailedRequest {
         failed(self.server, piece.parts, pull.deadline, error)

@@ -27,7 +27,7 @@ const UNSEEN_MAX: Duration = Duration::from_millis(1);
 /// A round, and its requests in flight.
 pub(super) struct Round<'a> {
     view: &'a ClusterView,
-    pull: &'a Pull,
+    pull: &'a Pull<'a>,
     hedges: &'a Hedges,
     pieces: Vec<SubRequest<'a>>,
     in_flight: Vec<InFlight>,
@@ -61,7 +61,7 @@ enum End {
 }
 
 impl<'a> Round<'a> {
-    pub(super) fn new(view: &'a ClusterView, pull: &'a Pull, hedges: &'a Hedges) -> Self {
+    pub(super) fn new(view: &'a ClusterView, pull: &'a Pull<'a>, hedges: &'a Hedges) -> Self {
         let (pieces, in_flight, failures) = (Vec::new(), Vec::new(), Vec::new());
         let (asked, looked, n_answers, n_hedges) = (Instant::now(), None, 0, 0);
         Self { view, pull, hedges, pieces, in_flight, asked, looked, n_answers, n_hedges, failures }
@@ -241,7 +241,7 @@ impl<'a> Round<'a> {
         let InFlight { piece, asked, hedge_at, .. } = &mut self.in_flight[at];
         *hedge_at = None;
         let (index, piece, tensor) = (*piece, self.pieces[*piece], self.pull.tensor.into());
-        let hedge = self.view.routes.hedge(tensor, (piece.ids, piece.parts), asked.server);
+        let hedge = self.view.routes.hedge(tensor, piece.ids, piece.parts, asked.server);
         let Some(endpoint) = hedge.filter(|_| self.hedges.spend()) else { return };
         debug!(address = %self.view.address(asked.server), "slow; another server is asked too");
         match InFlightRequest::new(self.view, self.pull, endpoint, piece, 0) {

@@ -75,8 +75,8 @@ impl Client {
         }
         // Where all have this version the step changes nothing, and its answer is what puts are
         // for.
-        let step = (newest, CommitStep::Prepare);
-        let is_pending = self.commit_step(&view, &writers, step, deadline)? > newest;
+        let put_for = self.commit_step(&view, &writers, newest, CommitStep::Prepare, deadline)?;
+        let is_pending = put_for > newest;
         if is_pending {
             self.commit_after(&view, &writers, newest, deadline)?;
         }
@@ -114,7 +114,7 @@ impl Client {
     ) -> Result<u32, ClientError> {
         let version = newest.saturating_add(1);
         // After a commit that was cut off rows may have been put for the version after it.
-        let put_for = self.commit_step(view, writers, (version, CommitStep::Prepare), deadline)?;
+        let put_for = self.commit_step(view, writers, version, CommitStep::Prepare, deadline)?;
         self.commit_to(view, writers, put_for.max(version), deadline)
     }
 
@@ -136,11 +136,11 @@ impl Client {
         version: u32,
         deadline: Instant,
     ) -> Result<u32, ClientError> {
-        self.commit_step(view, writers, (version, CommitStep::Prepare), deadline)?;
+        self.commit_step(view, writers, version, CommitStep::Prepare, deadline)?;
         let (mut committed, mut seen) = (version, Ok(()));
         for writer in writers.iter().map(std::slice::from_ref) {
-            let publish = (version, CommitStep::Publish);
-            committed = committed.max(self.commit_step(view, writer, publish, deadline)?);
+            let publish = CommitStep::Publish;
+            committed = committed.max(self.commit_step(view, writer, version, publish, deadline)?);
             // Immediately: the next may fail, and this one has published all the same.
             let described = self.describe_again(view, writer[0], deadline);
             seen = seen.and(described.map(drop));
@@ -153,7 +153,8 @@ impl Client {
         &self,
         view: &ClusterView,
         writers: &[usize],
-        (version, step): (u32, CommitStep),
+        version: u32,
+        step: CommitStep,
         deadline: Instant,
     ) -> Result<u32, ClientError> {
         let mut highest = version;

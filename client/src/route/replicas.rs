@@ -58,7 +58,8 @@ impl Routes {
     pub(crate) fn hedge(
         &self,
         tensor: usize,
-        (ids, parts): (&[NodeId], &PartSet),
+        ids: &[NodeId],
+        parts: &PartSet,
         server: usize,
     ) -> Option<usize> {
         let now = Instant::now();

@@ -101,11 +101,11 @@ fn a_rival_has_every_partition_of_the_request() {
         let (ids, mut buckets) = (ids.map(NodeId), Vec::new());
         routes.split(0, &ids, 0..2, &mut buckets).unwrap();
         let Bucket { parts, .. } = buckets.swap_remove(0);
-        assert_eq!(routes.hedge(0, (&ids, &parts), 0), Some(expected), "{ids:?}");
+        assert_eq!(routes.hedge(0, &ids, &parts, 0), Some(expected), "{ids:?}");
         // Without the one that has both there is none.
         let routes = Routes::new(&servers[..3]).unwrap();
         let both = (ids[0].0 < 5) != (ids[1].0 < 5);
-        assert_eq!(routes.hedge(0, (&ids, &parts), 0).is_none(), both, "{ids:?}");
+        assert_eq!(routes.hedge(0, &ids, &parts, 0).is_none(), both, "{ids:?}");
     }
 }
 

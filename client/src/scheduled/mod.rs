@@ -20,7 +20,7 @@ use crate::buffer::RowBuffer;
 use crate::error::ClientError;
 use crate::load_stats::LoadStats;
 use crate::loader::{BatchLoader, RowResidency};
-use crate::oracle_tier::OracleTier;
+use crate::oracle_tier::{OracleTier, TierFill};
 use crate::prefetch::{BatchSource, PrefetchStats, Prefetcher, PreparedBatch, Window};
 use crate::source::{PullKind, RowSource};
 
@@ -237,10 +237,10 @@ impl IterationWorker {
         let mut filled = LoadStats::default();
         if n_slots > 0 && config.first < end {
             let soonest = soonest(schedule, config, n_slots)?;
-            let sizes = (n_slots, max_nodes.max(1));
+            let fill = TierFill { soonest: &soonest, most_rows: max_nodes.max(1) };
             let numbers = config.first..end;
             let (planned, took) =
-                OracleTier::filled(sizes, &self.loader, schedule.n_nodes(), &numbers, &soonest)?;
+                OracleTier::filled(n_slots, &self.loader, schedule.n_nodes(), &numbers, fill)?;
             filled = took;
             tier = Some((Arc::new(planned), next_uses(schedule, config.worker, &self.path)?));
         }

@@ -3,7 +3,7 @@ use std::time::Instant;
 
 use lodestore_graph::PartitionBook;
 use lodestore_graph::sampler::{Deal, Fanout};
-use lodestore_graph::schedule::{ScheduleSpec, write_schedule};
+use lodestore_graph::schedule::{ScheduleInput, ScheduleSpec, write_schedule};
 use lodestore_graph::topology::Topology;
 use tempfile::TempDir;
 
@@ -33,7 +33,14 @@ fn schedule() -> (TempDir, PathBuf, Arc<Schedule>) {
         workers: 1,
         deal: Deal::Owned,
     };
-    write_schedule(&topology, &book, &roots, &spec, &path, &mut |_, _| {}, 1).unwrap();
+    write_schedule(
+        &ScheduleInput { topology: &topology, book: &book, train_roots: &roots },
+        &spec,
+        &path,
+        1,
+        &mut |_, _| {},
+    )
+    .unwrap();
     let schedule = Arc::new(Schedule::open(&path).unwrap());
     (dir, path, schedule)
 }

@@ -18,7 +18,9 @@ use uuid::Uuid;
 use crate::address::Address;
 use crate::error::ClientError;
 use crate::remote::ClientConfig;
-use preflight::{Kind, ask_target, check_ends, check_taken, is_busy, is_in_place, was_here};
+use preflight::{
+    TransferKind, ask_target, check_ends, check_taken, is_busy, is_in_place, was_here,
+};
 use source::PartSource;
 
 /// Pause before a server that is busy (it compacts, another partition comes or goes) is asked
@@ -53,7 +55,7 @@ pub struct TransferPlan {
 /// A move in progress, or a copy.
 pub struct PartitionTransfer {
     plan: TransferPlan,
-    kind: Kind,
+    kind: TransferKind,
     arrival: Arrival,
     /// From the files on until the seal.
     catalog: Option<ArrivingCatalog>,
@@ -118,7 +120,7 @@ impl PartitionTransfer {
             check_taken(&self.plan, self.kind)?;
             return Ok(true);
         }
-        let id = if self.kind == Kind::Copy { 0 } else { self.arrival.id() };
+        let id = if self.kind == TransferKind::Copy { 0 } else { self.arrival.id() };
         let source = PartSource::open(&self.plan.from, &self.plan.config, self.plan.part, id)?;
         let is_given_up = source.is_given_up();
         self.source = (!is_given_up).then_some(source);
@@ -187,8 +189,8 @@ impl PartitionTransfer {
         let Some(mut source) = self.source.take() else { return Ok(()) };
         let start = Instant::now();
         match self.kind {
-            Kind::Copy => return Ok(()),
-            Kind::Move => source.release()?,
+            TransferKind::Copy => return Ok(()),
+            TransferKind::Move => source.release()?,
         }
         self.stats.sealed += start.elapsed();
         Ok(())

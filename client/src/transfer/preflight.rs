@@ -17,7 +17,7 @@ use crate::route::same_graph;
 
 /// The state of the source and of the copy afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TransferKind {
     /// The copy takes the source's place.
     Move,
     /// Nothing is taken away, and the copy takes no puts.
@@ -26,14 +26,17 @@ pub(super) enum Kind {
 
 /// Returns the stats of a transfer whose rename was the last step of an earlier run; its server may
 /// not know.
-pub(super) fn was_here(plan: &TransferPlan, kind: Kind) -> Result<TransferStats, ClientError> {
+pub(super) fn was_here(
+    plan: &TransferPlan,
+    kind: TransferKind,
+) -> Result<TransferStats, ClientError> {
     let source = describe_end(plan, &plan.from)?;
     let version = version_here(plan)?;
     let has_it = source.parts.contains(&plan.part.0);
     let reason = match (has_it, plan.keep) {
         (true, false) => NOT_GIVEN_UP,
         (_, true) if plan.to.is_none() => "nothing was copied",
-        (true, true) if kind == Kind::Copy && version != source.version => {
+        (true, true) if kind == TransferKind::Copy && version != source.version => {
             "it is of another version than the source's"
         }
         _ => {
@@ -49,9 +52,9 @@ pub(super) fn was_here(plan: &TransferPlan, kind: Kind) -> Result<TransferStats,
 const NOT_GIVEN_UP: &str = "the source has it as well: nothing was moved";
 
 /// Fails where an earlier run has left a copy in its place that the source has not given up.
-pub(super) fn check_taken(plan: &TransferPlan, kind: Kind) -> Result<(), ClientError> {
+pub(super) fn check_taken(plan: &TransferPlan, kind: TransferKind) -> Result<(), ClientError> {
     let source = describe_end(plan, &plan.from)?;
-    if kind == Kind::Copy || !source.parts.contains(&plan.part.0) {
+    if kind == TransferKind::Copy || !source.parts.contains(&plan.part.0) {
         return Ok(());
     }
     let reason = format!("{} has a copy of it; {NOT_GIVEN_UP}", plan.into.display());
@@ -116,14 +119,14 @@ pub(super) fn is_in_place(into: &Path, part: PartId) -> bool {
 }
 
 /// Returns the kind of a plan; fails for all that can be wrong before the first byte is fetched.
-pub(super) fn check_ends(plan: &TransferPlan) -> Result<Kind, ClientError> {
+pub(super) fn check_ends(plan: &TransferPlan) -> Result<TransferKind, ClientError> {
     let refused = |address: &Address, reason: &str| {
         let (address, reason) = (address.clone(), reason.to_owned());
         Err(ClientError::Move { address, reason })
     };
     let Some(to) = &plan.to else {
         if plan.keep || plan.unserved {
-            return Ok(if plan.keep { Kind::Copy } else { Kind::Move });
+            return Ok(if plan.keep { TransferKind::Copy } else { TransferKind::Move });
         }
         let reason = "it would give the partition up, and no server would have it; name the server of \
                       the folder (--to), leave it at the source too (--keep), or say that it is to be \
@@ -158,12 +161,12 @@ pub(super) fn check_ends(plan: &TransferPlan) -> Result<Kind, ClientError> {
         return refused(to, "it takes no puts, and so owns no partition; start it with --writable");
     }
     if !plan.keep {
-        return Ok(Kind::Move);
+        return Ok(TransferKind::Move);
     }
     if source.writable || target.writable {
         let reason = "it would be a second server that takes puts, or one that stays as it is while \
                       another does; have the target follow the source instead: lode serve --follow";
         return refused(to, reason);
     }
-    Ok(Kind::Copy)
+    Ok(TransferKind::Copy)
 }

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use lodestore_cache::device::TierShape;
 use lodestore_cache::device::{Device, DeviceSettings};
 use lodestore_cache::shared::SharedSettings;
 use lodestore_cache::volatile::VolatileError;
@@ -136,7 +137,7 @@ proptest! {
         let settings = DeviceSettings { max_age: ANY_AGE, ..DeviceSettings::default() };
         let device = Device::host();
         let on_device =
-            DeviceTier::new(&device, 8, ROW_BYTES, N_NODES, &PolicySpec::Lru, settings).unwrap();
+            DeviceTier::new(&device, TierShape { capacity_rows: 8, row_bytes: ROW_BYTES, id_space: N_NODES }, &PolicySpec::Lru, settings).unwrap();
         let on_device = DeviceVolatile::new(Arc::new(source), "h1", on_device).unwrap();
         let mut batch = on_device.batch_tensor(6).unwrap();
         let mut publisher = memory.publisher();

@@ -45,7 +45,8 @@ impl TieredVolatile {
         tier: Arc<SharedTier>,
     ) -> Result<Self, ClientError> {
         let info = inner.volatile(tensor)?;
-        ClientError::check_tier(&info.tensor, tier.row_bytes())?;
+        let (row_bytes, tier_bytes) = (info.tensor.row_bytes(), tier.row_bytes());
+        ClientError::check_tier(tensor, row_bytes, tier_bytes)?;
         if !tier.keeps_stamps() {
             return Err(ClientError::TierStamps { tensor: tensor.to_owned() });
         }

@@ -1,6 +1,7 @@
 //! Edges as an array of pairs of numbers in a file, read in place.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -58,15 +59,27 @@ impl NpyEdges {
     }
 }
 
+/// Width of the ids in a file without a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdWidth {
+    /// 4 bytes, little-endian.
+    U32,
+    /// 8 bytes, little-endian.
+    U64,
+}
+
 impl RawEdges {
-    /// Opens a file of u32 pairs, or of u64 pairs if `wide`; for the rest see [`NpyEdges::open`].
+    /// Opens a file of pairs; for the rest see [`NpyEdges::open`].
     ///
     /// Fails also when the file does not hold a whole number of pairs.
-    pub fn open(path: &Path, wide: bool, n_nodes: Option<u32>) -> Result<Self, EdgeError> {
+    pub fn open(path: &Path, width: IdWidth, n_nodes: Option<u32>) -> Result<Self, EdgeError> {
         let failed = |source| EdgeError::Open { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
         let found_bytes = file.metadata().map_err(failed)?.len();
-        let dtype = if wide { NpyType::U64 } else { NpyType::U32 };
+        let dtype = match width {
+            IdWidth::U32 => NpyType::U32,
+            IdWidth::U64 => NpyType::U64,
+        };
         let edge_bytes = 2 * dtype.size_bytes() as u64;
         if !found_bytes.is_multiple_of(edge_bytes) {
             return Err(EdgeError::Length { path: path.to_owned(), edge_bytes, found_bytes });
@@ -204,4 +217,14 @@ impl EdgeStream for RawEdges {
     fn for_each_chunk(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError> {
         self.0.for_each_chunk(f)
     }
+}
+
+/// Copies `edges` to a new file at `path` as pairs of u32, 8 bytes an edge, and opens that file.
+/// Later passes then need not parse or decompress text.
+pub fn spool(edges: &dyn EdgeStream, path: &Path) -> Result<RawEdges, EdgeError> {
+    let failed = |source| EdgeError::Spool { path: path.to_owned(), source };
+    let mut file = File::create_new(path).map_err(failed)?;
+    edges
+        .for_each_chunk(&mut |chunk| file.write_all(bytemuck::cast_slice(chunk)).map_err(failed))?;
+    RawEdges::open(path, IdWidth::U32, Some(edges.n_nodes()))
 }

@@ -7,7 +7,9 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::text::Compression;
-use super::{EdgeError, EdgeStream, ExtraColumns, NpyEdges, RawEdges, ReadAhead, TextEdges};
+use super::{
+    EdgeError, EdgeStream, ExtraColumns, IdWidth, NpyEdges, RawEdges, ReadAhead, TextEdges,
+};
 
 /// How edges are written in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +78,8 @@ impl EdgeFile {
         }
         Ok(match format {
             EdgeFormat::Npy => checked(NpyEdges::open(path, n_nodes)?, n_nodes)?,
-            EdgeFormat::U32 => checked(RawEdges::open(path, false, n_nodes)?, n_nodes)?,
-            EdgeFormat::U64 => checked(RawEdges::open(path, true, n_nodes)?, n_nodes)?,
+            EdgeFormat::U32 => checked(RawEdges::open(path, IdWidth::U32, n_nodes)?, n_nodes)?,
+            EdgeFormat::U64 => checked(RawEdges::open(path, IdWidth::U64, n_nodes)?, n_nodes)?,
             EdgeFormat::Text => {
                 let edges = TextEdges::open(path, self.extra_columns, n_nodes)?;
                 Box::new(ReadAhead::new(edges))

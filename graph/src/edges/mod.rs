@@ -5,17 +5,15 @@ mod error;
 mod file;
 mod files;
 mod read_ahead;
-mod spool;
 mod text;
 
 use std::path::Path;
 
-pub use array::{NpyEdges, RawEdges};
+pub use array::{IdWidth, NpyEdges, RawEdges, spool};
 pub use error::EdgeError;
 pub use file::{EdgeFile, EdgeFormat, EdgeFormatError};
 pub use files::EdgeFiles;
 pub use read_ahead::ReadAhead;
-pub use spool::spool;
 pub use text::{
     EdgeParser, EdgeTextError, EdgeTextFault, ExtraColumns, MAX_LINE_BYTES, TextEdges, parse_edges,
 };

@@ -117,30 +117,31 @@ fn raw_pairs_give_the_same_edges_across_chunks() {
     let expected: Vec<[u32; 2]> = (0..CHUNK_EDGES as u32 + 3).map(|i| [i, i / 2]).collect();
     let wide: Vec<u64> = expected.iter().flatten().map(|&id| u64::from(id)).collect();
     let narrow = raw(&dir, bytemuck::cast_slice(&expected));
-    assert!(all(&RawEdges::open(&narrow, false, None).unwrap()).unwrap() == expected);
-    let wide = RawEdges::open(&raw(&dir, bytemuck::cast_slice(&wide)), true, None).unwrap();
+    assert!(all(&RawEdges::open(&narrow, IdWidth::U32, None).unwrap()).unwrap() == expected);
+    let wide = RawEdges::open(&raw(&dir, bytemuck::cast_slice(&wide)), IdWidth::U64, None).unwrap();
     assert_eq!((wide.n_edges(), wide.n_nodes()), (expected.len() as u64, CHUNK_EDGES as u32 + 3));
     assert!(all(&wide).unwrap() == expected);
-    let none = RawEdges::open(&raw(&dir, &[]), true, None).unwrap();
+    let none = RawEdges::open(&raw(&dir, &[]), IdWidth::U64, None).unwrap();
     assert_eq!((none.n_edges(), none.n_nodes()), (0, 0));
 }
 
 #[test]
 fn raw_files_that_are_cut_or_out_of_range_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    for (wide, len) in [(false, 7), (false, 12), (true, 8), (true, 24)] {
-        let error = RawEdges::open(&raw(&dir, &vec![0; len]), wide, None).unwrap_err();
+    let (u32s, u64s) = (IdWidth::U32, IdWidth::U64);
+    for (width, len) in [(u32s, 7), (u32s, 12), (u64s, 8), (u64s, 24)] {
+        let error = RawEdges::open(&raw(&dir, &vec![0; len]), width, None).unwrap_err();
         assert!(matches!(error, EdgeError::Length { .. }), "{error}");
         assert!(error.to_string().contains(&format!("edges.bin: {len} bytes")), "{error}");
     }
     let minus_one = raw(&dir, &[0xff; 16]);
-    let wide = RawEdges::open(&minus_one, true, None);
+    let wide = RawEdges::open(&minus_one, IdWidth::U64, None);
     assert!(matches!(wide, Err(EdgeError::OutOfRange { edge: 0, .. })));
-    assert!(all(&RawEdges::open(&minus_one, false, Some(9)).unwrap()).is_err());
+    assert!(all(&RawEdges::open(&minus_one, IdWidth::U32, Some(9)).unwrap()).is_err());
     let file = EdgeFile { format: Some(EdgeFormat::U32), ..EdgeFile::at(minus_one) };
     assert!(file.open(Some(9)).is_err(), "opening checks every id");
     assert!(matches!(
-        RawEdges::open(&dir.path().join("none"), false, None),
+        RawEdges::open(&dir.path().join("none"), IdWidth::U32, None),
         Err(EdgeError::Open { .. })
     ));
 }

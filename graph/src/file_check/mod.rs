@@ -71,12 +71,12 @@ pub enum FileFault {
 #[derive(Debug)]
 pub struct FileCheck {
     header: Header,
-    sections: Vec<Section>,
+    sections: Vec<FileSection>,
 }
 
 /// A run of numbers in a file.
 #[derive(Debug)]
-struct Section {
+struct FileSection {
     name: &'static str,
     bytes: Range<u64>,
     crc: u32,
@@ -104,6 +104,17 @@ pub struct PieceSum {
     fault: Option<u64>,
 }
 
+/// The partition that a file belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct FilePartition<'a> {
+    /// Which nodes each partition owns.
+    pub book: &'a PartitionBook,
+    /// The partition.
+    pub part: PartId,
+    /// Identity of the graph.
+    pub uuid: [u8; 16],
+}
+
 impl FileCheck {
     /// Reads the header of a file of `file_bytes` bytes; `head` is its first page, or less where
     /// the file is shorter.
@@ -111,10 +122,9 @@ impl FileCheck {
         kind: FileKind,
         head: &[u8],
         file_bytes: u64,
-        book: &PartitionBook,
-        part: PartId,
-        uuid: [u8; 16],
+        partition: FilePartition<'_>,
     ) -> Result<Self, FileFault> {
+        let FilePartition { book, part, uuid } = partition;
         let header = Header::decode(head, kind, &Identity::of(book, part, uuid))?;
         let check = Self { sections: sections(&header, book, part), header };
         let expected = book.range(part).len() as u64;
@@ -135,10 +145,9 @@ impl FileCheck {
     /// its number of edges is unknown.
     pub fn of_headless_topology(
         file_bytes: u64,
-        book: &PartitionBook,
-        part: PartId,
-        uuid: [u8; 16],
+        partition: FilePartition<'_>,
     ) -> Result<Self, FileFault> {
+        let FilePartition { book, part, uuid } = partition;
         let n_nodes = book.range(part).len() as u64;
         let lists_bytes = HEADER_BYTES as u64 + 8 * (n_nodes + 1);
         let n_edges = file_bytes.checked_sub(lists_bytes).filter(|b| b.is_multiple_of(4));
@@ -266,7 +275,7 @@ impl FileCheck {
     }
 }
 
-impl Section {
+impl FileSection {
     fn n_entries(&self) -> u64 {
         (self.bytes.end - self.bytes.start) / self.rule.entry_bytes()
     }
@@ -304,7 +313,7 @@ pub fn verifies(damaged: &[u8], rebuilt: &[u8]) -> bool {
 }
 
 /// Returns where the sections lie, as the header counts them; none where the counts overflow.
-fn sections(header: &Header, book: &PartitionBook, part: PartId) -> Vec<Section> {
+fn sections(header: &Header, book: &PartitionBook, part: PartId) -> Vec<FileSection> {
     let (n_nodes, n_edges) = (header.n_nodes, header.n_edges);
     let graph_nodes = book.n_nodes();
     let mut lengths: Vec<(&'static str, Option<u64>, Rule)> = match header.kind {
@@ -332,7 +341,7 @@ fn sections(header: &Header, book: &PartitionBook, part: PartId) -> Vec<Section>
     let mut sections = Vec::new();
     for ((name, bytes, rule), crc) in lengths.into_iter().zip(header.section_crcs) {
         let Some(end) = bytes.and_then(|bytes| start.checked_add(bytes)) else { return Vec::new() };
-        sections.push(Section { name, bytes: start..end, crc, rule });
+        sections.push(FileSection { name, bytes: start..end, crc, rule });
         start = end;
     }
     sections

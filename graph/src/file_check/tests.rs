@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::halo::Halo;
 use crate::ids::NodeId;
+use crate::topology::Direction;
 
 const UUID: [u8; 16] = [3; 16];
 
@@ -20,7 +21,12 @@ fn file(ids: &[u32]) -> Vec<u8> {
 /// Checks a file in pieces of `piece_bytes`.
 fn checked(file: &[u8], piece_bytes: u64) -> Result<(), FileFault> {
     let n_bytes = file.len() as u64;
-    let check = FileCheck::new(FileKind::Halo, file, n_bytes, &book(), PartId(0), UUID)?;
+    let check = FileCheck::new(
+        FileKind::Halo,
+        file,
+        n_bytes,
+        FilePartition { book: &book(), part: PartId(0), uuid: UUID },
+    )?;
     let pieces = check.pieces(piece_bytes);
     let bytes = |piece: &Piece| &file[piece.bytes.start as usize..piece.bytes.end as usize];
     check.finish(pieces.map(|piece| check.sum(&piece, bytes(&piece))).collect::<Vec<_>>())
@@ -71,11 +77,14 @@ fn a_header_is_rebuilt_from_the_file_and_vouched_for_by_what_is_left_of_it() {
     let edges = MemoryEdges::new(vec![[0, 1], [1, 2], [2, 0], [3, 3]]).unwrap();
     let nodes = Relabelling::identity(4);
     let path = dir.path().join("topology.csr");
-    write_topologies(&edges, &nodes, true, UUID, &|_| path.clone()).unwrap();
+    write_topologies(&edges, &nodes, Direction::Undirected, UUID, &|_| path.clone()).unwrap();
     let sound = std::fs::read(&path).unwrap();
     let rebuilt = |file: &[u8]| {
         let n_bytes = file.len() as u64;
-        let check = FileCheck::of_headless_topology(n_bytes, &nodes.book, PartId(0), UUID)?;
+        let check = FileCheck::of_headless_topology(
+            n_bytes,
+            FilePartition { book: &nodes.book, part: PartId(0), uuid: UUID },
+        )?;
         let bytes = |piece: &Piece| &file[piece.bytes.start as usize..piece.bytes.end as usize];
         check.header_of(check.pieces(8).map(|piece| check.sum(&piece, bytes(&piece))))
     };
@@ -119,7 +128,7 @@ fn without_edges_only_the_header_shows_that_there_are_no_columns() {
     let path = dir.path().join("topology.csr");
     let nodes = Relabelling::identity(4);
     let edges = MemoryEdges::new(Vec::new()).unwrap();
-    write_topologies(&edges, &nodes, true, UUID, &|_| path.clone()).unwrap();
+    write_topologies(&edges, &nodes, Direction::Undirected, UUID, &|_| path.clone()).unwrap();
     let rebuilt = std::fs::read(&path).unwrap();
     let mut damaged = rebuilt.clone();
     damaged[0] ^= 1;

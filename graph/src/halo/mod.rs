@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::book::PartitionBook;
-use crate::file_check::{FileCheck, FileFault, FileKind};
+use crate::file_check::{FileCheck, FileFault, FileKind, FilePartition};
 use crate::ids::{NodeId, PartId};
 use crate::map::{FileMap, numbers};
 
@@ -90,7 +90,12 @@ impl Halo {
         part: PartId,
         uuid: [u8; 16],
     ) -> Result<Self, FileFault> {
-        let check = FileCheck::new(FileKind::Halo, file, file.len() as u64, book, part, uuid)?;
+        let check = FileCheck::new(
+            FileKind::Halo,
+            file,
+            file.len() as u64,
+            FilePartition { book, part, uuid },
+        )?;
         check.check_all(file)?;
         let section = |i| &file[check.section_bytes(i)];
         Ok(Self {

@@ -2,7 +2,7 @@ use super::*;
 use crate::edges::MemoryEdges;
 use crate::header::HEADER_BYTES;
 use crate::relabel::Relabelling;
-use crate::topology::Topology;
+use crate::topology::{Direction, Topology};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ impl Written {
         let assignment: Vec<PartId> = assignment.iter().map(|&p| PartId(p)).collect();
         let relabelling = Relabelling::new(&assignment, n_parts).unwrap();
         let edges = MemoryEdges::new(pairs).unwrap();
-        let topology = Topology::from_edges(&edges, &relabelling, false).unwrap();
+        let topology = Topology::from_edges(&edges, &relabelling, Direction::Directed).unwrap();
         let book = relabelling.book;
         let path_of = |part: PartId| dir.path().join(part.to_string());
         let n_halo = write_halos(&topology, &book, UUID, &path_of).unwrap();

@@ -2,12 +2,13 @@ use super::*;
 use crate::edges::MemoryEdges;
 use crate::ids::PartId;
 use crate::relabel::Relabelling;
+use crate::topology::Direction;
 use proptest::prelude::*;
 
 /// Returns the undirected graph of these edges.
 pub(super) fn topology_of(edges: &[[u32; 2]], n_nodes: u32) -> Topology {
     let edges = MemoryEdges::new(edges.to_vec()).unwrap();
-    Topology::from_edges(&edges, &Relabelling::identity(n_nodes), true).unwrap()
+    Topology::from_edges(&edges, &Relabelling::identity(n_nodes), Direction::Undirected).unwrap()
 }
 
 pub(super) fn inside<'a>(topology: &'a Topology, book: &PartitionBook, part: PartId) -> Inside<'a> {

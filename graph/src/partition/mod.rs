@@ -10,7 +10,7 @@ mod plan;
 mod refine;
 mod report;
 mod spring;
-mod steps;
+pub(crate) mod steps;
 mod vertex_cut;
 mod workload;
 
@@ -27,9 +27,10 @@ pub use steps::StepSeconds;
 pub use vertex_cut::VertexCutReport;
 pub use workload::{Workers, Workload};
 
+use refine::RefineSettings;
 pub(crate) use spring::{MergedClusters, UNSEEN, merged_clusters};
 use steps::Steps;
-use vertex_cut::{Rule, vertex_cut};
+use vertex_cut::{PlacementRule, vertex_cut};
 
 /// Assignment of nodes to partitions, and its quality.
 #[derive(Clone, Debug)]
@@ -213,10 +214,10 @@ pub fn partition(
         Algorithm::Metis => return Err(PartitionError::NoMetis),
         Algorithm::Dbh | Algorithm::Greedy | Algorithm::Hdrf | Algorithm::TwoPsL => {
             let rule = match &config.algorithm {
-                Algorithm::Dbh => Rule::Dbh,
-                Algorithm::Greedy => Rule::Greedy,
-                Algorithm::Hdrf => Rule::Hdrf,
-                _ => Rule::TwoPsL,
+                Algorithm::Dbh => PlacementRule::Dbh,
+                Algorithm::Greedy => PlacementRule::Greedy,
+                Algorithm::Hdrf => PlacementRule::Hdrf,
+                _ => PlacementRule::TwoPsL,
             };
             let (owners, report) = vertex_cut(edges, n_nodes, n_parts, rule, &mut steps)?;
             copies = Some(report);
@@ -228,10 +229,11 @@ pub fn partition(
     }
     steps.done("assignment", 0);
     if let Some(capacity) = capacity.filter(|_| config.refine_rounds > 0) {
-        let rounds = config.refine_rounds;
-        refine::refine(edges, &mut assignment, n_parts, capacity, rounds, &mut steps)?;
+        let settings = RefineSettings { n_parts, capacity, n_rounds: config.refine_rounds };
+        refine::refine(edges, &mut assignment, settings, &mut steps)?;
     }
-    let mut report = report::measure(edges, &assignment, config, steps.finish())?;
+    let (steps, peak_growth_bytes) = steps.finish();
+    let mut report = report::measure(edges, &assignment, config, steps, peak_growth_bytes)?;
     (report.vertex_cut, report.clusters) = (copies, clusters);
     Ok(Partitioning { assignment, report })
 }

@@ -2,11 +2,10 @@
 
 use serde::Serialize;
 
-use super::steps::StepSeconds;
+use super::steps::{StepSeconds, peak_rss_bytes};
 use super::{ClusterCounts, PartitionConfig, VertexCutReport};
 use crate::edges::{EdgeError, EdgeStream};
 use crate::ids::PartId;
-use crate::process_memory::peak_rss_bytes;
 
 /// Partitions whose members are tracked in one pass, one bit each.
 const PARTS_PER_PASS: usize = 64;
@@ -78,7 +77,8 @@ pub(super) fn measure(
     edges: &dyn EdgeStream,
     assignment: &[PartId],
     config: &PartitionConfig,
-    (steps, peak_growth_bytes): (Vec<StepSeconds>, u64),
+    steps: Vec<StepSeconds>,
+    peak_growth_bytes: u64,
 ) -> Result<PartitionReport, EdgeError> {
     let (n_nodes, n_edges) = (assignment.len(), edges.n_edges());
     let halos = Halos::count(edges, assignment, config)?;
@@ -238,7 +238,7 @@ mod tests {
         let assignment: Vec<PartId> = parts.iter().map(|&p| PartId(p)).collect();
         let config =
             PartitionConfig { undirected, ..PartitionConfig::new(Algorithm::Hash, n_parts) };
-        measure(&edges, &assignment, &config, (Vec::new(), 0)).unwrap()
+        measure(&edges, &assignment, &config, Vec::new(), 0).unwrap()
     }
 
     #[test]

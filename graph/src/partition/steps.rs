@@ -1,10 +1,9 @@
-//! How long each step of a partitioner takes, and how much memory it adds.
+//! How long each step of a partitioner takes, and how much memory it adds. Linux' `/proc` reports
+//! the memory of this process.
 
 use std::time::Instant;
 
 use serde::Serialize;
-
-use crate::process_memory::{peak_rss_bytes, rss_bytes};
 
 /// One step of a partitioner.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -49,4 +48,28 @@ impl Steps {
     pub(super) fn finish(self) -> (Vec<StepSeconds>, u64) {
         (self.done, peak_rss_bytes().saturating_sub(self.rss_at_start_bytes))
     }
+}
+
+/// Returns the most bytes that this process ever had resident; 0 where the system does not tell.
+#[must_use]
+pub fn peak_rss_bytes() -> u64 {
+    figure_bytes("VmHWM:")
+}
+
+/// Returns the bytes that this process has resident; 0 where the system does not report it.
+fn rss_bytes() -> u64 {
+    figure_bytes("VmRSS:")
+}
+
+/// Resets the high-water mark of resident memory to what is resident, where the system can. Each of
+/// several runs in one process then reports its own peak.
+pub fn forget_peak_rss() {
+    // Without it peaks are those of the process; there is nothing else to do about it.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+fn figure_bytes(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse::<u64>().map_or(0, |kib| kib * 1024)
 }

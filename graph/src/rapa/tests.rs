@@ -7,7 +7,7 @@ use crate::book::PartitionBook;
 use crate::edges::MemoryEdges;
 use crate::ids::PartId;
 use crate::relabel::Relabelling;
-use crate::topology::Topology;
+use crate::topology::{Direction, Topology};
 
 fn device(name: &str, seconds: f64, memory_bytes: u64) -> DiskProfile {
     DiskProfile {
@@ -30,7 +30,7 @@ fn loads(edges: &[[u32; 2]], counts: &[u32]) -> Vec<PartLoad> {
     let book = PartitionBook::from_counts(counts).unwrap();
     let edges = MemoryEdges::new(edges.to_vec()).unwrap();
     let relabelling = Relabelling::identity(book.n_nodes());
-    let topology = Topology::from_edges(&edges, &relabelling, false).unwrap();
+    let topology = Topology::from_edges(&edges, &relabelling, Direction::Directed).unwrap();
     part_loads(&topology, &book)
 }
 

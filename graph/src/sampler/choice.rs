@@ -1,6 +1,6 @@
 //! Some of many, each set equally likely.
 
-use crate::sampler::stream::Stream;
+use crate::sampler::stream::RandomStream;
 
 /// Floyd's algorithm F2 (Bentley and Floyd 1987): one draw per element chosen, whatever the length
 /// of the list.
@@ -13,7 +13,7 @@ pub(super) struct Choice {
 impl Choice {
     /// Fills `positions`, at most `len`, with distinct numbers below `len`.
     #[inline]
-    pub(super) fn fill(&mut self, positions: &mut [u32], len: u32, mut stream: Stream) {
+    pub(super) fn fill(&mut self, positions: &mut [u32], len: u32, mut stream: RandomStream) {
         let n_words = len.div_ceil(64) as usize;
         if self.taken.len() < n_words {
             self.taken.resize(n_words, 0);
@@ -43,7 +43,7 @@ mod tests {
 
     fn choose(choice: &mut Choice, list: &[u32], n: u32, key: u64) -> Vec<u32> {
         let mut positions = vec![u32::MAX; n as usize];
-        choice.fill(&mut positions, list.len() as u32, Stream::new(key));
+        choice.fill(&mut positions, list.len() as u32, RandomStream::new(key));
         positions.into_iter().map(|position| list[position as usize]).collect()
     }
 
@@ -78,7 +78,7 @@ mod tests {
             choose(&mut choice, &[0; 400], 200, key);
             let chosen = choose(&mut choice, &list, n, key);
 
-            let (mut naive, mut stream) = (Vec::new(), Stream::new(key));
+            let (mut naive, mut stream) = (Vec::new(), RandomStream::new(key));
             for last in len - n..len {
                 let drawn = stream.below(last + 1) * 3;
                 naive.push(if naive.contains(&drawn) { last * 3 } else { drawn });

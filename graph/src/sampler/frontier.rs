@@ -9,9 +9,9 @@ use crate::prefetch::{prefetch, prefetch_all};
 use crate::topology::Topology;
 
 use super::choice::Choice;
-use super::lists::Lists;
+use super::lists::NeighbourLists;
 use super::local_ids::LocalIds;
-use super::stream::Stream;
+use super::stream::RandomStream;
 use super::{Fanout, TooManyEdges};
 
 /// Distance in nodes between the prefetch of a list and its use.
@@ -48,7 +48,7 @@ struct Frontier<'a> {
     /// Their lists of in-neighbours.
     lists: &'a [&'a [u32]],
     fanout: Fanout,
-    stream: Stream,
+    stream: RandomStream,
     /// Position of the first one in the batch.
     first: usize,
 }
@@ -78,7 +78,7 @@ impl FrontierSampler {
         seed: u64,
         max_edges: u32,
     ) -> Result<FrontierBatch, TooManyEdges> {
-        let lists = Lists::of(topology);
+        let lists = NeighbourLists::of(topology);
         let mut batch = FrontierBatch::default();
         self.locals.clear();
         let mut ids: Vec<u32> = roots.iter().map(|root| root.0).collect();
@@ -99,7 +99,7 @@ impl FrontierSampler {
                 return Err(TooManyEdges { found });
             }
             let n_before = batch.sources.len();
-            let stream = Stream::new(seed).child(hop as u64);
+            let stream = RandomStream::new(seed).child(hop as u64);
             let frontier = Frontier { lists: &frontier_lists, fanout, stream, first };
             first = batch.nodes.len();
             self.draw(&lists, &frontier, &mut batch);
@@ -113,7 +113,12 @@ impl FrontierSampler {
     }
 
     /// Appends the edges drawn for the nodes of a frontier; their sources are ids of the graph.
-    fn draw(&mut self, lists: &Lists<'_>, frontier: &Frontier<'_>, batch: &mut FrontierBatch) {
+    fn draw(
+        &mut self,
+        lists: &NeighbourLists<'_>,
+        frontier: &Frontier<'_>,
+        batch: &mut FrontierBatch,
+    ) {
         let Frontier { fanout, first, .. } = *frontier;
         for (i, list) in frontier.lists.iter().enumerate() {
             if let Some(later) = frontier.lists.get(i + AHEAD) {
@@ -150,10 +155,11 @@ mod tests {
     use super::*;
     use crate::edges::MemoryEdges;
     use crate::relabel::Relabelling;
+    use crate::topology::Direction;
 
     fn topology_of(edges: &[[u32; 2]], n_nodes: u32) -> Topology {
         let edges = MemoryEdges::new(edges.to_vec()).unwrap();
-        Topology::from_edges(&edges, &Relabelling::identity(n_nodes), false).unwrap()
+        Topology::from_edges(&edges, &Relabelling::identity(n_nodes), Direction::Directed).unwrap()
     }
 
     fn fanouts_of(numbers: &[u32]) -> Vec<Fanout> {
@@ -185,7 +191,7 @@ mod tests {
                 let n = fanout.of(list.len() as u32);
                 let mut positions: Vec<u32> = (0..n).collect();
                 if (n as usize) < list.len() {
-                    let stream = Stream::new(seed).child(hop as u64).child(node.0.into());
+                    let stream = RandomStream::new(seed).child(hop as u64).child(node.0.into());
                     Choice::default().fill(&mut positions, list.len() as u32, stream);
                 }
                 for position in positions {
@@ -272,7 +278,7 @@ mod tests {
     fn edges_are_numbered_by_destination() {
         let edges: Vec<[u32; 2]> = (0u32..400).map(|i| [i * 37 % 61, i * 11 % 59]).collect();
         let topology = topology_of(&edges, 61);
-        let lists = Lists::of(&topology);
+        let lists = NeighbourLists::of(&topology);
         let mut first = 0;
         for node in (0..61).map(NodeId) {
             assert_eq!(lists.first_edge(node), first);

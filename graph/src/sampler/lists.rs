@@ -8,13 +8,13 @@ use crate::topology::{Slab, Topology};
 const AHEAD: usize = 24;
 
 /// The in-neighbour lists of a topology, ready for look-ups.
-pub(super) struct Lists<'a> {
+pub(super) struct NeighbourLists<'a> {
     slabs: Vec<Slab<'a>>,
     /// Edges before the first of each slab.
     edges_before: Vec<u64>,
 }
 
-impl<'a> Lists<'a> {
+impl<'a> NeighbourLists<'a> {
     pub(super) fn of(topology: &'a Topology) -> Self {
         let slabs = topology.slabs();
         let mut before = 0;

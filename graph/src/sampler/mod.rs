@@ -19,9 +19,9 @@ use crate::prefetch::{prefetch, prefetch_all};
 use crate::topology::Topology;
 
 use choice::Choice;
-use lists::Lists;
+use lists::NeighbourLists;
 use local_ids::LocalIds;
-use stream::Stream;
+use stream::RandomStream;
 
 pub use fanout::{Fanout, FanoutError};
 pub use frontier::{FrontierBatch, FrontierSampler};
@@ -48,7 +48,7 @@ pub struct TooManyEdges {
 /// The neighbours of a node in one hop depend on the batch's seed, the hop and the node alone
 /// (RapidGNN, section 4.1).
 pub struct Sampler<'a> {
-    lists: Lists<'a>,
+    lists: NeighbourLists<'a>,
     fanouts: Vec<Fanout>,
     locals: LocalIds,
     choice: Choice,
@@ -64,7 +64,7 @@ impl<'a> Sampler<'a> {
     #[must_use]
     pub fn new(topology: &'a Topology, fanouts: &[Fanout]) -> Self {
         Self {
-            lists: Lists::of(topology),
+            lists: NeighbourLists::of(topology),
             fanouts: fanouts.to_vec(),
             locals: LocalIds::new(topology.n_nodes()),
             choice: Choice::default(),
@@ -117,7 +117,7 @@ impl<'a> Sampler<'a> {
         let mut n_edges = 0u64;
         for (hop, block) in blocks.iter_mut().rev().enumerate() {
             let n_dst = nodes.len() as u32;
-            let stream = Stream::new(seed).child(hop as u64);
+            let stream = RandomStream::new(seed).child(hop as u64);
             let n_known = self.known.len();
             self.lists.extend(&mut self.known, &nodes[n_known..]);
             let n_drawn = self.known.iter().map(|list| self.fanouts[hop].of(list.len() as u32));
@@ -151,7 +151,7 @@ impl<'a> Sampler<'a> {
     ///
     /// Three steps, each a group behind the one before, so that each finds in the cache what the
     /// one before has asked for.
-    fn draw(&mut self, hop: Stream, offsets: &[u32], nodes: &mut Vec<NodeId>) -> Vec<u32> {
+    fn draw(&mut self, hop: RandomStream, offsets: &[u32], nodes: &mut Vec<NodeId>) -> Vec<u32> {
         let n_dst = self.known.len();
         let mut sources = vec![0; offsets[n_dst] as usize];
         let group = |g: usize| (g * GROUP).min(n_dst)..((g + 1) * GROUP).min(n_dst);
@@ -173,7 +173,7 @@ impl<'a> Sampler<'a> {
     /// `sources`, and asks for what they name.
     fn choose(
         &mut self,
-        hop: Stream,
+        hop: RandomStream,
         group: Range<usize>,
         offsets: &[u32],
         nodes: &[NodeId],

@@ -4,14 +4,14 @@ use serde::Serialize;
 
 use crate::book::PartitionBook;
 use crate::ids::NodeId;
-use crate::sampler::stream::{Stream, batch_seed, epoch_seed};
+use crate::sampler::stream::{RandomStream, batch_seed, epoch_seed};
 
 /// Returns all roots in the order of one epoch: one shuffle for all workers (Fisher–Yates) from the
 /// run's seed and the epoch.
 #[must_use]
 pub fn epoch_order(s0: u64, epoch: u32, roots: &[NodeId]) -> Vec<NodeId> {
     let mut order = roots.to_vec();
-    let mut stream = Stream::new(epoch_seed(s0, epoch));
+    let mut stream = RandomStream::new(epoch_seed(s0, epoch));
     for n in (2..=order.len()).rev() {
         // As many roots as nodes at most, unless they repeat: their number fits.
         let other = stream.below(u32::try_from(n).unwrap_or(u32::MAX)) as usize;

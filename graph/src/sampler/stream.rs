@@ -34,11 +34,11 @@ fn first_word(hasher: &blake3::Hasher) -> u64 {
 /// A sequence of random words (SplitMix64: Steele, Lea and Flood, OOPSLA 2014); two streams of
 /// different keys are unrelated.
 #[derive(Clone, Copy)]
-pub(super) struct Stream {
+pub(super) struct RandomStream {
     state: u64,
 }
 
-impl Stream {
+impl RandomStream {
     pub(super) const fn new(key: u64) -> Self {
         Self { state: key }
     }
@@ -94,7 +94,7 @@ mod tests {
         const DRAWS: u32 = 100_000;
         let mut counts = [0u32; N as usize];
         for name in 0..u64::from(DRAWS) {
-            counts[Stream::new(5).child(name).below(N) as usize] += 1;
+            counts[RandomStream::new(5).child(name).below(N) as usize] += 1;
         }
         // Chi-square with 9 degrees of freedom: above 27.9 once in 1000.
         let expected = f64::from(DRAWS / N);

@@ -1,12 +1,13 @@
 use super::*;
 use crate::edges::MemoryEdges;
 use crate::relabel::Relabelling;
+use crate::topology::Direction;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
 fn topology_of(edges: &[[u32; 2]], n_nodes: u32) -> Topology {
     let edges = MemoryEdges::new(edges.to_vec()).unwrap();
-    Topology::from_edges(&edges, &Relabelling::identity(n_nodes), false).unwrap()
+    Topology::from_edges(&edges, &Relabelling::identity(n_nodes), Direction::Directed).unwrap()
 }
 
 fn at_most(fanouts: &[u32]) -> Vec<Fanout> {
@@ -221,7 +222,8 @@ fn partitions_do_not_change_the_sample() {
     let relabelling = Relabelling::new(&assignment, 6).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path_of = |part: crate::ids::PartId| dir.path().join(format!("{part}"));
-    crate::topology::write_topologies(&edges, &relabelling, false, [1; 16], &path_of).unwrap();
+    crate::topology::write_topologies(&edges, &relabelling, Direction::Directed, [1; 16], &path_of)
+        .unwrap();
     let paths: Vec<_> = relabelling.book.parts().map(path_of).collect();
     let parts = Topology::open(&paths, &relabelling.book, [1; 16]).unwrap();
     let roots: Vec<NodeId> = (0..97).step_by(4).map(NodeId).collect();

@@ -33,7 +33,7 @@ const _: () = assert!(FANOUTS_AT + 8 * ScheduleSpec::MAX_HOPS <= CRC_AT);
 
 /// A header whose checksum and numbers have been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct ScheduleHeader {
     pub(super) spec: ScheduleSpec,
     pub(super) n_nodes: u32,
     /// Where the checksums of all other parts start from.
@@ -64,7 +64,10 @@ pub(super) fn encode(spec: &ScheduleSpec, n_nodes: u32) -> ([u8; HEADER_BYTES], 
 }
 
 /// Checks the header page of the file at `path`.
-pub(super) fn decode(page: &[u8; HEADER_BYTES], path: &Path) -> Result<Header, ScheduleError> {
+pub(super) fn decode(
+    page: &[u8; HEADER_BYTES],
+    path: &Path,
+) -> Result<ScheduleHeader, ScheduleError> {
     let format = |what, expected: String, found: String| ScheduleError::Format {
         path: path.to_owned(),
         what,
@@ -105,7 +108,7 @@ pub(super) fn decode(page: &[u8; HEADER_BYTES], path: &Path) -> Result<Header, S
         let expected = format!("at most {} hops", ScheduleSpec::MAX_HOPS);
         return Err(format("header", expected, n_hops.to_string()));
     }
-    Ok(Header { spec, n_nodes: u32_at(page, 12), crc: found })
+    Ok(ScheduleHeader { spec, n_nodes: u32_at(page, 12), crc: found })
 }
 
 /// Returns `N` bytes of `bytes` from `at` on, which are there: pages are of fixed size.
@@ -152,7 +155,7 @@ mod tests {
     fn reads_back_what_was_written() {
         let (page, crc) = encode(&spec(), 99);
         let header = decode(&page, Path::new("x")).unwrap();
-        assert_eq!(header, Header { spec: spec(), n_nodes: 99, crc });
+        assert_eq!(header, ScheduleHeader { spec: spec(), n_nodes: 99, crc });
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub use next_use::{NEVER, NextUses};
 pub use read::Schedule;
 pub use remote::remote_mask;
 pub use stored::is_schedule_of;
-pub use write::{Estimate, ScheduleSummary, estimate_bytes, write_schedule};
+pub use write::{Estimate, ScheduleInput, ScheduleSummary, estimate_bytes, write_schedule};
 
 /// Parameters of a run's batches, beside the topology and the training roots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -21,12 +21,12 @@ pub struct NextUses {
     worker: u32,
     batches_per_epoch: u32,
     /// By number of the batch.
-    places: Vec<Place>,
+    places: Vec<NextUseExtent>,
 }
 
 /// Where the next uses of a batch lie.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct NextUseExtent {
     offset: u64,
     n_nodes: u32,
     crc: u32,
@@ -47,7 +47,7 @@ impl NextUses {
         let file = options.map_err(io_error(scratch, "create"))?;
         // The file lives as long as it is open.
         fs::remove_file(scratch).map_err(io_error(scratch, "unlink"))?;
-        let (path, places) = (scratch.to_owned(), vec![Place::default(); found as usize]);
+        let (path, places) = (scratch.to_owned(), vec![NextUseExtent::default(); found as usize]);
         let mut uses = Self { path, file, worker, batches_per_epoch, places };
         let mut next_of = vec![NEVER; schedule.n_nodes() as usize];
         let (mut next, mut offset) = (Vec::new(), 0);
@@ -62,7 +62,7 @@ impl NextUses {
             let written = uses.file.write_all_at(bytes, offset);
             written.map_err(io_error(&uses.path, "write"))?;
             let (n_nodes, crc) = (next.len() as u32, crc32fast::hash(bytes));
-            uses.places[number as usize] = Place { offset, n_nodes, crc };
+            uses.places[number as usize] = NextUseExtent { offset, n_nodes, crc };
             offset += bytes.len() as u64;
         }
         Ok(uses)
@@ -74,7 +74,7 @@ impl NextUses {
         let number = u64::from(epoch) * u64::from(self.batches_per_epoch) + u64::from(batch);
         let place = usize::try_from(number).ok().and_then(|number| self.places.get(number));
         let place = place.filter(|_| batch < self.batches_per_epoch);
-        let Some(&Place { offset, n_nodes, crc: expected }) = place else {
+        let Some(&NextUseExtent { offset, n_nodes, crc: expected }) = place else {
             return Err(ScheduleError::NoSuchBatch { epoch, worker: self.worker, batch });
         };
         let mut next = vec![0u32; n_nodes as usize];

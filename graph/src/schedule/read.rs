@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::block::{self, FRAME_BYTES, Place, Shape};
 use super::footer::{FOOTER_BYTES, Footer, FooterFault, crc_of};
-use super::header::{self, HEADER_BYTES, Header, array, u32_at};
+use super::header::{self, HEADER_BYTES, ScheduleHeader, array, u32_at};
 use super::partial::io_error;
 use super::{ScheduleError, ScheduleSpec};
 use crate::batch::Batch;
@@ -17,7 +17,7 @@ pub struct Schedule {
     path: PathBuf,
     file: File,
     n_bytes: u64,
-    header: Header,
+    header: ScheduleHeader,
     footer: Footer,
     /// Batches before each worker's in an epoch, then those of all workers.
     first_batch_of: Vec<u64>,
@@ -166,7 +166,7 @@ impl RawFile {
     }
 
     /// Returns the footer and where it starts.
-    fn footer(&self, header: &Header) -> Result<(Footer, u64), ScheduleError> {
+    fn footer(&self, header: &ScheduleHeader) -> Result<(Footer, u64), ScheduleError> {
         let offset = self.n_bytes - FOOTER_BYTES as u64;
         let mut bytes = [0; FOOTER_BYTES];
         self.read(offset, &mut bytes)?;
@@ -187,7 +187,7 @@ impl RawFile {
     /// batch.
     fn index(
         &self,
-        header: &Header,
+        header: &ScheduleHeader,
         footer: &Footer,
         footer_at: u64,
     ) -> Result<(u64, Vec<u8>), ScheduleError> {
@@ -225,7 +225,7 @@ impl RawFile {
     /// Returns the running sums of the workers' batches, which must account for every batch.
     fn first_batches(
         &self,
-        header: &Header,
+        header: &ScheduleHeader,
         footer: &Footer,
         counts: &[u8],
     ) -> Result<Vec<u64>, ScheduleError> {

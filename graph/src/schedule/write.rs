@@ -36,6 +36,17 @@ pub struct ScheduleSummary {
     pub seconds: f64,
 }
 
+/// The graph that batches are sampled from.
+#[derive(Clone, Copy, Debug)]
+pub struct ScheduleInput<'a> {
+    /// In-neighbours of all nodes.
+    pub topology: &'a Topology,
+    /// The partition of each node.
+    pub book: &'a PartitionBook,
+    /// Nodes to train on.
+    pub train_roots: &'a [NodeId],
+}
+
 /// Samples every batch of the run that `spec` describes and writes them to `path`, in place of a
 /// schedule that may be there. A failure leaves that as it was, and so does a file that is none.
 /// `progress` receives batches written and batches to write.
@@ -49,15 +60,14 @@ pub struct ScheduleSummary {
 /// grow with epochs, but for 16 bytes per batch: each thread holds its sampler and at most three
 /// batches.
 pub fn write_schedule(
-    topology: &Topology,
-    book: &PartitionBook,
-    train_roots: &[NodeId],
+    input: &ScheduleInput<'_>,
     spec: &ScheduleSpec,
     path: &Path,
-    progress: &mut dyn FnMut(u64, u64),
     n_threads: usize,
+    progress: &mut dyn FnMut(u64, u64),
 ) -> Result<ScheduleSummary, ScheduleError> {
     let start = Instant::now();
+    let ScheduleInput { topology, book, train_roots } = *input;
     let n_nodes = topology.n_nodes();
     check(topology, book, train_roots, spec)?;
     let sampler = || Sampler::new(topology, &spec.fanouts);

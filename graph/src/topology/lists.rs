@@ -61,6 +61,14 @@ impl InEdge for NumberedEdge {
 /// Callback for each node and its list.
 pub(super) type VisitList<'a, E> = dyn FnMut(NodeId, &[E]) -> Result<(), TopologyError> + 'a;
 
+/// The edges of a topology, and how it is made of them.
+#[derive(Clone, Copy)]
+pub(super) struct ListInput<'a> {
+    pub(super) edges: &'a dyn EdgeStream,
+    pub(super) relabelling: &'a Relabelling,
+    pub(super) options: &'a TopologyOptions<'a>,
+}
+
 /// Counts of the passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
@@ -79,22 +87,21 @@ pub(super) struct Counts {
 /// `options.window_bytes` together (of one node at least). Memory: 4 bytes per node of the graph, 8
 /// per node of a window, and a window. A list that is longer makes the window as long.
 pub(super) fn for_each<E: InEdge>(
-    edges: &dyn EdgeStream,
-    relabelling: &Relabelling,
-    options: &TopologyOptions<'_>,
+    input: ListInput<'_>,
     f: &mut VisitList<'_, E>,
 ) -> Result<Counts, TopologyError> {
+    let ListInput { edges, relabelling, options } = input;
     let (expected, found) = (relabelling.internal_of.len(), edges.n_nodes());
     if found as usize > expected {
         return Err(TopologyError::Nodes { expected, found });
     }
-    let (degrees, n_self_loops) = count(edges, relabelling, options)?;
+    let (degrees, n_self_loops) = count(input)?;
     let mut counts = Counts { n_self_loops, ..Counts::default() };
     let mut gathered: Vec<E> = Vec::new();
     let mut first = 0;
     while first < degrees.len() {
         let window = window_from(first, &degrees, options.window_bytes / size_of::<E>());
-        let ends = gather(edges, relabelling, options, &window, &degrees, &mut gathered)?;
+        let ends = gather(input, &window, &degrees, &mut gathered)?;
         let mut start = 0;
         for (node, end) in window.clone().zip(ends) {
             let list = &mut gathered[start..end];
@@ -118,11 +125,8 @@ pub(super) fn for_each<E: InEdge>(
 }
 
 /// Returns the in-degree of every internal node, repetitions counted, and the number of self loops.
-fn count(
-    edges: &dyn EdgeStream,
-    relabelling: &Relabelling,
-    options: &TopologyOptions<'_>,
-) -> Result<(Vec<u32>, u64), TopologyError> {
+fn count(input: ListInput<'_>) -> Result<(Vec<u32>, u64), TopologyError> {
+    let ListInput { edges, relabelling, options } = input;
     let internal_of = &relabelling.internal_of;
     let (undirected, loops) = (options.undirected, options.self_loops == EdgePolicy::Keep);
     let mut degrees = vec![0u32; internal_of.len()];
@@ -160,13 +164,12 @@ fn window_from(first: usize, degrees: &[u32], window_edges: usize) -> Range<usiz
 
 /// Gathers the lists of `window` one after another; returns where each ends.
 fn gather<E: InEdge>(
-    edges: &dyn EdgeStream,
-    relabelling: &Relabelling,
-    options: &TopologyOptions<'_>,
+    input: ListInput<'_>,
     window: &Range<usize>,
     degrees: &[u32],
     gathered: &mut Vec<E>,
 ) -> Result<Vec<usize>, TopologyError> {
+    let ListInput { edges, relabelling, options } = input;
     let mut n_edges = 0;
     let mut next = Vec::with_capacity(window.len());
     for &degree in &degrees[window.clone()] {
@@ -245,11 +248,14 @@ mod tests {
     ) -> (Lists, Counts) {
         let mut lists = Lists::new();
         let options = TopologyOptions { window_bytes: window_edges * size_of::<E>(), ..*options };
-        let counts = for_each::<E>(edges, relabelling, &options, &mut |node, list| {
-            assert_eq!(node.index(), lists.len());
-            lists.push(list.iter().map(|e| (e.source(), e.edge().unwrap_or(0))).collect());
-            Ok(())
-        });
+        let counts = for_each::<E>(
+            ListInput { edges, relabelling, options: &options },
+            &mut |node, list| {
+                assert_eq!(node.index(), lists.len());
+                lists.push(list.iter().map(|e| (e.source(), e.edge().unwrap_or(0))).collect());
+                Ok(())
+            },
+        );
         (lists, counts.unwrap())
     }
 
@@ -315,7 +321,8 @@ mod tests {
     fn plain(edges: &dyn EdgeStream, n_nodes: u32) -> Result<Counts, TopologyError> {
         let nodes = Relabelling::identity(n_nodes);
         let options = TopologyOptions { window_bytes: 36, ..Default::default() };
-        for_each::<u32>(edges, &nodes, &options, &mut |_, _| Ok(()))
+        let input = ListInput { edges, relabelling: &nodes, options: &options };
+        for_each::<u32>(input, &mut |_, _| Ok(()))
     }
 
     #[test]

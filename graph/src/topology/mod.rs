@@ -27,13 +27,14 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::book::PartitionBook;
 use crate::edges::EdgeStream;
-use crate::file_check::{EdgeColumns, FileCheck, FileFault, FileKind};
+use crate::file_check::{EdgeColumns, FileCheck, FileFault, FileKind, FilePartition};
 use crate::ids::{NodeId, PartId};
 use crate::map::{FileMap, Section, numbers};
 use crate::relabel::Relabelling;
+use lists::ListInput;
 
 pub use error::TopologyError;
-pub use options::{EdgePolicy, TopologyOptions};
+pub use options::{Direction, EdgePolicy, TopologyOptions};
 pub use write::{TopologySummary, scratch_topology, write_topologies, write_topologies_with};
 
 /// The in-neighbour lists of a whole graph, mapped from the files of its partitions or in memory.
@@ -41,12 +42,12 @@ pub use write::{TopologySummary, scratch_topology, write_topologies, write_topol
 pub struct Topology {
     /// First node of each partition, then the number of nodes of the graph.
     bounds: Vec<u32>,
-    parts: Vec<Part>,
+    parts: Vec<PartLists>,
 }
 
 /// Lists of consecutive nodes.
 #[derive(Debug)]
-struct Part {
+struct PartLists {
     offsets: Section<u64>,
     neighbours: Section<u32>,
     edge_ids: Option<Section<EdgeId>>,
@@ -114,10 +115,10 @@ impl Topology {
 
     /// Returns the parts, all of which must have the same columns.
     fn of_parts(
-        parts: impl Iterator<Item = Result<(PathBuf, Part), TopologyError>>,
+        parts: impl Iterator<Item = Result<(PathBuf, PartLists), TopologyError>>,
         book: &PartitionBook,
     ) -> Result<Self, TopologyError> {
-        let mut all: Vec<Part> = Vec::new();
+        let mut all: Vec<PartLists> = Vec::new();
         for part in parts {
             let (path, part) = part?;
             let (expected, found) = (all.first().unwrap_or(&part).columns(), part.columns());
@@ -153,25 +154,26 @@ impl Topology {
             return fault("neighbours", edge);
         }
         let (offsets, neighbours) = (Section::Owned(offsets), Section::Owned(neighbours));
-        Ok(Self { bounds: vec![0, n_nodes], parts: vec![Part::of(offsets, neighbours)] })
+        Ok(Self { bounds: vec![0, n_nodes], parts: vec![PartLists::of(offsets, neighbours)] })
     }
 
-    /// Builds the lists in memory. `undirected` adds the reverse of every edge.
+    /// Builds the lists in memory.
     pub fn from_edges(
         edges: &dyn EdgeStream,
         relabelling: &Relabelling,
-        undirected: bool,
+        direction: Direction,
     ) -> Result<Self, TopologyError> {
         let (mut offsets, mut neighbours) = (vec![0u64], Vec::new());
-        let options = TopologyOptions::usual(undirected);
-        lists::for_each(edges, relabelling, &options, &mut |_, list| {
+        let options = TopologyOptions::usual(direction);
+        let input = ListInput { edges, relabelling, options: &options };
+        lists::for_each(input, &mut |_, list| {
             neighbours.extend_from_slice(list);
             offsets.push(neighbours.len() as u64);
             Ok(())
         })?;
         let bounds = vec![0, relabelling.book.n_nodes()];
         let (offsets, neighbours) = (Section::Owned(offsets), Section::Owned(neighbours));
-        Ok(Self { bounds, parts: vec![Part::of(offsets, neighbours)] })
+        Ok(Self { bounds, parts: vec![PartLists::of(offsets, neighbours)] })
     }
 
     /// Sources of the edges into `node`, ascending, and distinct unless the graph keeps repeated
@@ -237,7 +239,7 @@ impl Topology {
 
     /// Returns the part of `node`, and where its edges lie in it.
     #[inline]
-    fn place(&self, node: NodeId) -> Option<(&Part, Range<usize>)> {
+    fn place(&self, node: NodeId) -> Option<(&PartLists, Range<usize>)> {
         let part = match self.parts.len() {
             1 => 0,
             _ => self.bounds.partition_point(|&bound| bound <= node.0).checked_sub(1)?,
@@ -249,7 +251,7 @@ impl Topology {
     }
 }
 
-impl Part {
+impl PartLists {
     fn of(offsets: Section<u64>, neighbours: Section<u32>) -> Self {
         Self { offsets, neighbours, edge_ids: None, weights: None }
     }
@@ -265,13 +267,13 @@ fn open_part(
     book: &PartitionBook,
     part: PartId,
     uuid: [u8; 16],
-) -> Result<Part, TopologyError> {
+) -> Result<PartLists, TopologyError> {
     let io = |action| move |source| TopologyError::Io { path: path.to_owned(), action, source };
     let file = File::open(path).map_err(io("open"))?;
     let map = Arc::new(FileMap::of(&file).map_err(io("map"))?);
     let part = check(map.bytes(), book, part, uuid).and_then(|places| {
         // Maps start at pages, so that sections are aligned for their numbers.
-        Ok(Part {
+        Ok(PartLists {
             offsets: Section::mapped(&map, places.offsets).ok_or(UNALIGNED)?,
             neighbours: Section::mapped(&map, places.neighbours).ok_or(UNALIGNED)?,
             edge_ids: mapped_column(&map, places.edge_ids)?,
@@ -293,9 +295,9 @@ fn owned_part(
     book: &PartitionBook,
     part: PartId,
     uuid: [u8; 16],
-) -> Result<Part, FileFault> {
+) -> Result<PartLists, FileFault> {
     let places = check(file, book, part, uuid)?;
-    Ok(Part {
+    Ok(PartLists {
         offsets: Section::Owned(numbers(&file[places.offsets])),
         neighbours: Section::Owned(numbers(&file[places.neighbours])),
         edge_ids: places.edge_ids.map(|place| Section::Owned(numbers(&file[place]))),
@@ -318,7 +320,12 @@ fn check(
     part: PartId,
     uuid: [u8; 16],
 ) -> Result<Places, FileFault> {
-    let check = FileCheck::new(FileKind::Topology, file, file.len() as u64, book, part, uuid)?;
+    let check = FileCheck::new(
+        FileKind::Topology,
+        file,
+        file.len() as u64,
+        FilePartition { book, part, uuid },
+    )?;
     check.check_all(file)?;
     let columns = check.columns();
     Ok(Places {

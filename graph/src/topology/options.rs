@@ -9,6 +9,15 @@ pub enum EdgePolicy {
     Drop,
 }
 
+/// Whether an edge can be followed against its direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Edges are as given.
+    Directed,
+    /// The reverse of every edge is an edge too.
+    Undirected,
+}
+
 /// How a topology is made of edges.
 #[derive(Clone, Copy, Debug)]
 pub struct TopologyOptions<'a> {
@@ -44,7 +53,7 @@ impl Default for TopologyOptions<'_> {
 impl TopologyOptions<'_> {
     /// Returns the usual ones, for edges of one direction or of both.
     #[must_use]
-    pub fn usual(undirected: bool) -> Self {
-        Self { undirected, ..Self::default() }
+    pub fn usual(direction: Direction) -> Self {
+        Self { undirected: direction == Direction::Undirected, ..Self::default() }
     }
 }

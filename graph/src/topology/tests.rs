@@ -14,12 +14,12 @@ struct Written {
     summary: TopologySummary,
 }
 
-fn write(edges: &MemoryEdges, assignment: &[u16], n_parts: u16, undirected: bool) -> Written {
+fn write(edges: &MemoryEdges, assignment: &[u16], n_parts: u16, direction: Direction) -> Written {
     let dir = tempfile::tempdir().unwrap();
     let assignment: Vec<PartId> = assignment.iter().map(|&p| PartId(p)).collect();
     let relabelling = Relabelling::new(&assignment, n_parts).unwrap();
     let path_of = |part: PartId| dir.path().join(format!("{part}.csr"));
-    let summary = write_topologies(edges, &relabelling, undirected, UUID, &path_of).unwrap();
+    let summary = write_topologies(edges, &relabelling, direction, UUID, &path_of).unwrap();
     let paths = relabelling.book.parts().map(path_of).collect();
     Written { dir, relabelling, paths, summary }
 }
@@ -27,7 +27,7 @@ fn write(edges: &MemoryEdges, assignment: &[u16], n_parts: u16, undirected: bool
 /// Writes a graph where partitions 1 and 3 own nodes, and 0, 2 and 4 own none.
 fn small() -> Written {
     let edges = MemoryEdges::new(vec![[0, 1], [1, 2], [2, 0], [3, 3], [0, 1]]).unwrap();
-    write(&edges, &[1, 3, 1, 3], 5, false)
+    write(&edges, &[1, 3, 1, 3], 5, Direction::Directed)
 }
 
 fn open(written: &Written) -> Result<Topology, TopologyError> {
@@ -51,11 +51,12 @@ fn lists_are_in_neighbours_with_loops_kept_and_repetitions_dropped() {
 fn no_edges_and_no_nodes_work() {
     let none = MemoryEdges::default();
     for assignment in [[].as_slice(), &[0], &[1, 1]] {
-        let topology = open(&write(&none, assignment, 2, true)).unwrap();
+        let topology = open(&write(&none, assignment, 2, Direction::Undirected)).unwrap();
         assert_eq!((topology.n_nodes() as usize, topology.n_edges()), (assignment.len(), 0));
         assert!(topology.in_neighbours(NodeId(0)).is_empty());
     }
-    let memory = Topology::from_edges(&none, &Relabelling::identity(0), true).unwrap();
+    let memory =
+        Topology::from_edges(&none, &Relabelling::identity(0), Direction::Undirected).unwrap();
     assert_eq!((memory.n_nodes(), memory.in_degree(NodeId(0))), (0, 0));
 }
 
@@ -146,9 +147,10 @@ proptest! {
     ) {
         let pairs = ends.iter().map(|&(u, v)| [u, v]).collect();
         let edges = MemoryEdges::new(pairs).unwrap();
-        let written = write(&edges, &assignment, 6, undirected);
+        let direction = if undirected { Direction::Undirected } else { Direction::Directed };
+        let written = write(&edges, &assignment, 6, direction);
         let mapped = open(&written).unwrap();
-        let memory = Topology::from_edges(&edges, &written.relabelling, undirected).unwrap();
+        let memory = Topology::from_edges(&edges, &written.relabelling, direction).unwrap();
         let read = written.paths.iter().map(|path| std::fs::read(path).unwrap()).collect();
         let read = Topology::from_bytes(read, &written.relabelling.book, UUID).unwrap();
         prop_assert_eq!(mapped.n_edges(), memory.n_edges());
@@ -157,7 +159,7 @@ proptest! {
             prop_assert_eq!(mapped.in_neighbours(NodeId(v)), memory.in_neighbours(NodeId(v)));
             prop_assert_eq!(mapped.in_neighbours(NodeId(v)), read.in_neighbours(NodeId(v)));
         }
-        let both = Topology::from_edges(&edges, &written.relabelling, true).unwrap();
+        let both = Topology::from_edges(&edges, &written.relabelling, Direction::Undirected).unwrap();
         let path = written.dir.path().join("scratch");
         let (same, scratch) =
             scratch_topology(&edges, written.relabelling.clone(), &path).unwrap();
@@ -193,7 +195,8 @@ fn write_columns(
     assignment: &[u16],
     options: &TopologyOptions<'_>,
 ) -> (Written, TopologySummary) {
-    let written = write(edges, assignment, 5, options.undirected);
+    let direction = if options.undirected { Direction::Undirected } else { Direction::Directed };
+    let written = write(edges, assignment, 5, direction);
     let path_of = |part: PartId| written.dir.path().join(format!("{part}.csr"));
     let summary =
         write_topologies_with(edges, &written.relabelling, options, UUID, &path_of).unwrap();

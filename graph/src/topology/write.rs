@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::lists::{self, InEdge, NumberedEdge};
-use super::{Topology, TopologyError, TopologyOptions};
+use super::lists::{self, InEdge, ListInput, NumberedEdge};
+use super::{Direction, Topology, TopologyError, TopologyOptions};
 use crate::book::PartitionBook;
 use crate::edges::EdgeStream;
 use crate::header::{EdgeColumns, FileKind, HEADER_BYTES, Header, Identity};
@@ -30,15 +30,15 @@ pub struct TopologySummary {
 }
 
 /// Writes `topology.csr` of every partition to `path_of(partition)`, and syncs it. Self loops are
-/// kept, repeated edges stored once; `undirected` adds the reverse of every edge.
+/// kept, repeated edges stored once.
 pub fn write_topologies(
     edges: &dyn EdgeStream,
     relabelling: &Relabelling,
-    undirected: bool,
+    direction: Direction,
     uuid: [u8; 16],
     path_of: &dyn Fn(PartId) -> PathBuf,
 ) -> Result<TopologySummary, TopologyError> {
-    let options = TopologyOptions::usual(undirected);
+    let options = TopologyOptions::usual(direction);
     write_topologies_with(edges, relabelling, &options, uuid, path_of)
 }
 
@@ -66,7 +66,7 @@ pub fn write_topologies_with(
     } else {
         write::<u32>
     };
-    write(edges, relabelling, options, uuid, path_of, Durability::Synced)
+    write(ListInput { edges, relabelling, options }, uuid, path_of, Durability::Synced)
 }
 
 fn check_weights(
@@ -95,8 +95,9 @@ pub fn scratch_topology(
     let (book, relabelling) = (relabelling.book, Relabelling { book: whole, ..relabelling });
     // This process alone reads the file.
     let (uuid, path_of) = ([0; 16], |_| path.to_owned());
-    let options = TopologyOptions::usual(true);
-    write::<u32>(edges, &relabelling, &options, uuid, &path_of, Durability::Fleeting)?;
+    let options = TopologyOptions::usual(Direction::Undirected);
+    let input = ListInput { edges, relabelling: &relabelling, options: &options };
+    write::<u32>(input, uuid, &path_of, Durability::Fleeting)?;
     let topology = Topology::open(&[path.to_owned()], &relabelling.book, uuid)?;
     Ok((Relabelling { book, ..relabelling }, topology))
 }
@@ -109,18 +110,16 @@ enum Durability {
 }
 
 fn write<E: InEdge>(
-    edges: &dyn EdgeStream,
-    relabelling: &Relabelling,
-    options: &TopologyOptions<'_>,
+    input: ListInput<'_>,
     uuid: [u8; 16],
     path_of: &dyn Fn(PartId) -> PathBuf,
     durability: Durability,
 ) -> Result<TopologySummary, TopologyError> {
-    let book = &relabelling.book;
+    let (book, options) = (&input.relabelling.book, input.options);
     let create = |part| PartFile::create(book, part, uuid, path_of(part), options);
     let mut files = book.parts().map(create);
     let mut current = files.next().transpose()?;
-    let counts = lists::for_each::<E>(edges, relabelling, options, &mut |node, list| {
+    let counts = lists::for_each::<E>(input, &mut |node, list| {
         // Nodes come in order, so a file is done when the first node past it comes.
         while let Some(done) = current.take_if(|file| !file.range.contains(&node.0)) {
             done.finish(options, durability)?;

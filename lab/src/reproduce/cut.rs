@@ -9,7 +9,7 @@ use lodestore_client::{ClientError, EmbeddedSource, PullKind, RowSource};
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::partition::{PartitionConfig, PartitionReport, partition};
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::Topology;
+use lodestore_graph::topology::{Direction, Topology};
 use lodestore_graph::{NodeId, PartId, PartitionBook, splitmix64};
 use lodestore_store::{Dtype, EmbeddedStore, Graph};
 use lodestore_trainer::report::RowsFrom;
@@ -108,7 +108,8 @@ impl Source {
         let config = PartitionConfig { undirected: self.undirected, ..config.clone() };
         let cut = partition(&self.edges, self.n_nodes, &config)?;
         let relabelling = Relabelling::new(&cut.assignment, config.n_parts)?;
-        let topology = Topology::from_edges(&self.edges, &relabelling, self.undirected)?;
+        let direction = if self.undirected { Direction::Undirected } else { Direction::Directed };
+        let topology = Topology::from_edges(&self.edges, &relabelling, direction)?;
         Ok(Cut {
             report: cut.report,
             topology: Arc::new(topology),

@@ -4,9 +4,9 @@ mod description;
 mod failure;
 
 use crate::error::{WireError, bad_reply};
+use crate::frame;
 use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, ROW_BYTES_MAX};
 use crate::lodestore_capnp::{copied, declared, followed, followed_file, reply};
-use crate::message;
 use crate::stats::ServerStats;
 use crate::versions::Versions;
 
@@ -149,7 +149,7 @@ pub struct Followed {
 impl Reply {
     /// Appends prefix and head for a reply whose body will be `body_bytes` long.
     pub fn append_to(&self, body_bytes: usize, out: &mut Vec<u8>) {
-        let mut message = message::builder();
+        let mut message = frame::builder();
         let root = message.init_root::<reply::Builder<'_>>();
         match self {
             Self::Rows { first_row, n_rows, versions } => {
@@ -206,7 +206,7 @@ impl Reply {
             Self::Published { n_rows } => root.init_published().set_n_rows(*n_rows),
             Self::Stamps { n_rows } => root.init_stamps().set_n_rows(*n_rows),
         }
-        message::append_frame(&message, body_bytes, out);
+        frame::append_frame(&message, body_bytes, out);
     }
 
     /// Reads a head.
@@ -214,7 +214,7 @@ impl Reply {
     /// # Errors
     /// `Malformed` when the bytes are no reply of this schema, or describe what cannot be.
     pub fn decode(head: &[u8]) -> Result<Self, WireError> {
-        let reader = message::open("reply", head, REPLY_TRAVERSAL_WORDS_MAX)?;
+        let reader = frame::open("reply", head, REPLY_TRAVERSAL_WORDS_MAX)?;
         let root = reader.get_root::<reply::Reader<'_>>().map_err(bad_reply)?;
         Ok(match root.which().map_err(bad_reply)? {
             reply::Rows(rows) => {

@@ -6,9 +6,9 @@ mod volatile;
 use std::time::Duration;
 
 use crate::error::WireError;
+use crate::frame;
 use crate::limits::{REQUEST_TRAVERSAL_WORDS_MAX, WIRE_VERSION};
 use crate::lodestore_capnp::{self as wire, push, request};
-use crate::message;
 use crate::name::Name;
 use crate::token::Token;
 use crate::versions::Versions;
@@ -215,7 +215,7 @@ impl Request {
 
     /// Appends prefix and head for a request whose body will be `body_bytes` long.
     pub fn append_to(&self, body_bytes: usize, out: &mut Vec<u8>) {
-        let mut message = message::builder();
+        let mut message = frame::builder();
         let mut root = message.init_root::<request::Builder<'_>>();
         root.set_deadline_ms(self.deadline.map_or(0, deadline_ms));
         root.set_sent_us(u64::try_from(self.sent.as_micros()).unwrap_or(u64::MAX));
@@ -260,7 +260,7 @@ impl Request {
                 });
             }
         }
-        message::append_frame(&message, body_bytes, out);
+        frame::append_frame(&message, body_bytes, out);
     }
 
     /// Reads a head.
@@ -269,7 +269,7 @@ impl Request {
     /// `Malformed` when the bytes are no request of this schema.
     pub fn decode(head: &[u8]) -> Result<Self, WireError> {
         let bad = |e: capnp::Error| WireError::malformed("request", e);
-        let reader = message::open("request", head, REQUEST_TRAVERSAL_WORDS_MAX)?;
+        let reader = frame::open("request", head, REQUEST_TRAVERSAL_WORDS_MAX)?;
         let root = reader.get_root::<request::Reader<'_>>().map_err(bad)?;
         let body = match root.which().map_err(|e| WireError::malformed("request", e))? {
             request::Describe(()) => RequestBody::Describe,
@@ -360,150 +360,4 @@ fn deadline_ms(deadline: Duration) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::frame::Prefix;
-    use crate::limits::{
-        FLOORS_MAX, NAME_BYTES_MAX, PREFIX_BYTES, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN,
-    };
-    use crate::versions::PartVersion;
-
-    const PUSH: Push = Push {
-        tensor: u16::MAX,
-        n_rows: u32::MAX,
-        put: u128::MAX - 1,
-        piece: u32::MAX,
-        is_last: true,
-        total_rows: u32::MAX,
-    };
-
-    fn name(text: &str) -> Name {
-        Name::new(text).unwrap()
-    }
-
-    fn round_trip(request: &Request) -> Result<Request, WireError> {
-        let mut bytes = Vec::new();
-        request.append_to(12, &mut bytes);
-        let prefix = Prefix::of_request(bytes[..PREFIX_BYTES].try_into().unwrap()).unwrap();
-        assert_eq!(prefix.body_bytes, 12);
-        assert_eq!(prefix.head_bytes, bytes.len() - PREFIX_BYTES);
-        Request::decode(&bytes[PREFIX_BYTES..])
-    }
-
-    #[test]
-    fn requests_survive_the_trip() {
-        let bodies = [
-            RequestBody::Describe,
-            RequestBody::Stat,
-            RequestBody::Pull { tensor: 7, kind: PullKind::Sync },
-            RequestBody::Pull { tensor: u16::MAX, kind: PullKind::Vector },
-            RequestBody::Push(Push::default()),
-            RequestBody::Push(PUSH),
-            RequestBody::Commit { version: u32::MAX, step: CommitStep::Prepare },
-            RequestBody::Commit { version: 1, step: CommitStep::Publish },
-            RequestBody::Follow { part: u16::MAX, step: FollowStep::Manifest },
-            RequestBody::Follow {
-                part: 1,
-                step: FollowStep::Read { file: u16::MAX, offset: u64::MAX },
-            },
-            RequestBody::Compact,
-            RequestBody::Share,
-            RequestBody::Lend { tensor: 0 },
-            RequestBody::Lend { tensor: u16::MAX },
-            RequestBody::Taken,
-            RequestBody::Copy { part: u16::MAX, step: CopyStep::Open { id: u64::MAX } },
-            RequestBody::Copy { part: 0, step: CopyStep::Seal },
-            RequestBody::Copy { part: 1, step: CopyStep::Pending },
-            RequestBody::Copy { part: 1, step: CopyStep::Release },
-            RequestBody::Copy { part: 1, step: CopyStep::Adopt },
-            RequestBody::Copy { part: 1, step: CopyStep::Expect { id: u64::MAX } },
-            RequestBody::Declare(Declare {
-                name: name("x"),
-                dtype: name("bf16"),
-                width: u32::MAX,
-                range_rows: 1,
-            }),
-            RequestBody::Volatile { tensor: name(&"y".repeat(NAME_BYTES_MAX)) },
-            RequestBody::Claim { tensor: name("h1") },
-            RequestBody::Publish(Publish { name: name("h1"), n_rows: u32::MAX, stamp: 7 }),
-            RequestBody::PullVolatile(PullVolatile {
-                name: name(&"z".repeat(NAME_BYTES_MAX)),
-                min_stamp: u32::MAX,
-                wait: Duration::from_millis(u32::MAX.into()),
-            }),
-            RequestBody::Authenticate { token: Token::new(&[b'x'; TOKEN_BYTES_MIN]).unwrap() },
-            RequestBody::Authenticate { token: Token::new(&[b'~'; TOKEN_BYTES_MAX]).unwrap() },
-        ];
-        for body in bodies {
-            for deadline in [None, Some(Duration::from_millis(1500))] {
-                let (sent, graph, version) = (Duration::from_micros(77), u64::MAX, u32::MAX);
-                let above = vec![PartVersion { part: u16::MAX, version: u32::MAX }; FLOORS_MAX];
-                let floors = Versions { lowest: u32::MAX - 1, above };
-                let request = Request { deadline, sent, graph, version, floors, body };
-                assert_eq!(round_trip(&request).as_ref(), Ok(&request));
-            }
-        }
-    }
-
-    #[test]
-    fn a_version_without_a_request_is_named_beside_those_that_have_it() {
-        let lend = RequestBody::Lend { tensor: 1 };
-        (3..=WIRE_VERSION).for_each(|version| assert_eq!(lend.check_version(version), Ok(())));
-        let error = lend.check_version(2).unwrap_err();
-        let known = WireVersions { oldest: 3, newest: WIRE_VERSION };
-        assert_eq!(error, WireError::Lacks { request: "lend", known, agreed: 2 });
-        let text = error.to_string();
-        assert!(text.contains("wire version 3 to 5") && text.contains("on version 2"), "{text}");
-        assert!(lend.check_version(WIRE_VERSION + 1).is_err());
-        let claim = RequestBody::Claim { tensor: name("h1") };
-        let told = [3, 4].map(|version| claim.check_version(version).unwrap_err().to_string());
-        assert!(
-            told[1].contains("wire version 5, ") && told[1].contains("on version 4"),
-            "{told:?}"
-        );
-        assert_eq!(claim.check_version(5), Ok(()));
-    }
-
-    #[test]
-    fn a_tiny_deadline_is_not_none() {
-        let deadline = Some(Duration::from_nanos(1));
-        let request = Request { deadline, ..Request::new(RequestBody::Describe) };
-        let found = round_trip(&request).unwrap();
-        assert_eq!(found.deadline, Some(Duration::from_millis(1)));
-    }
-
-    #[test]
-    fn a_truncated_head_is_refused() {
-        let pull = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
-        for body in [pull, RequestBody::Push(PUSH)] {
-            let mut bytes = Vec::new();
-            Request::new(body).append_to(0, &mut bytes);
-            for end in PREFIX_BYTES..bytes.len() {
-                assert!(Request::decode(&bytes[PREFIX_BYTES..end]).is_err(), "{body:?} {end}");
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_head_panics_or_allocates_what_it_claims(
-            head in prop::collection::vec(any::<u8>(), 0..256)
-        ) {
-            let _ = Request::decode(&head);
-        }
-
-        #[test]
-        fn no_flipped_bit_panics(bit in 0usize..512, is_push: bool) {
-            let mut bytes = Vec::new();
-            let pull = RequestBody::Pull { tensor: 1, kind: PullKind::Vector };
-            let push = RequestBody::Push(PUSH);
-            let body = if is_push { push } else { pull };
-            Request::new(body).append_to(0, &mut bytes);
-            let bit = bit % ((bytes.len() - PREFIX_BYTES) * 8);
-            bytes[PREFIX_BYTES + bit / 8] ^= 1 << (bit % 8);
-            let _ = Request::decode(&bytes[PREFIX_BYTES..]);
-        }
-    }
-}
+mod tests;

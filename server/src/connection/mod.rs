@@ -150,7 +150,7 @@ impl Connection {
             let running = shard.counters().begin(kind, sent);
             let timeout = request.deadline.map_or(REQUEST_TIMEOUT, |d| d.min(REQUEST_TIMEOUT));
             let deadline = now + timeout.saturating_sub(waited);
-            let answer = self.answer(shard, request, prefix, (sent, deadline));
+            let answer = self.answer(shard, request, prefix, sent, deadline);
             let done = AssertUnwindSafe(answer).catch_unwind().await;
             self = match done {
                 Ok(result) => result?,
@@ -208,7 +208,8 @@ impl Connection {
         shard: &Rc<Shard>,
         request: Request,
         prefix: Prefix,
-        (sent, deadline): (Instant, Instant),
+        sent: Instant,
+        deadline: Instant,
     ) -> Result<Self, ConnectionError> {
         (self.pace, self.lease) = (SlowReaderLimit::default(), None);
         if let Err(refusal) = check(shard, &request, self.version, deadline <= Instant::now()) {
@@ -247,7 +248,7 @@ impl Connection {
                 self.reply_or_refuse(shard, published).await
             }
             RequestBody::PullVolatile(pull) => {
-                self.pull_volatile(shard, pull, (prefix.body_bytes, deadline)).await
+                self.pull_volatile(shard, pull, prefix.body_bytes, deadline).await
             }
             body => {
                 self.drain(prefix.body_bytes).await?;

@@ -18,7 +18,7 @@ use crate::shard::Shard;
 use crate::stats::count;
 
 /// The chunks of an answer, and the present one.
-pub(super) struct Answer {
+pub(super) struct PullAnswer {
     ring: Ring,
     rows: Range<usize>,
     n_rows: usize,
@@ -29,7 +29,7 @@ pub(super) struct Answer {
     is_shared: bool,
 }
 
-impl Answer {
+impl PullAnswer {
     /// Returns where the present chunk ends in a frame.
     fn body_end(&self) -> usize {
         HEAD_ROOM + self.rows.len() * self.row_bytes
@@ -118,11 +118,11 @@ impl Connection {
     }
 
     /// Returns the chunks of an answer with the rows from `first_row` on up to `n_rows`.
-    pub(super) fn chunks(&self, first_row: usize, n_rows: usize, row_bytes: usize) -> Answer {
+    pub(super) fn chunks(&self, first_row: usize, n_rows: usize, row_bytes: usize) -> PullAnswer {
         let chunk_rows = chunk_rows(row_bytes);
         let ring = Ring::new(first_row, n_rows, chunk_rows, row_bytes);
         let shares = self.shares(ring);
-        Answer {
+        PullAnswer {
             ring,
             rows: first_row..first_row,
             n_rows,
@@ -138,7 +138,7 @@ impl Connection {
     pub(super) async fn next_place<'a>(
         &'a mut self,
         shard: &Shard,
-        answer: &mut Answer,
+        answer: &mut PullAnswer,
         frame: &'a mut Vec<u8>,
     ) -> Result<(Range<usize>, &'a mut [u8]), ConnectionError> {
         let first_row = answer.rows.end;
@@ -160,7 +160,7 @@ impl Connection {
     pub(super) async fn send_chunk(
         &mut self,
         shard: &Shard,
-        answer: &Answer,
+        answer: &PullAnswer,
         frame: &mut [u8],
         versions: Versions,
     ) -> Result<bool, ConnectionError> {

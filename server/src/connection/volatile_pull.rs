@@ -42,7 +42,8 @@ impl Connection {
         mut self,
         shard: &Rc<Shard>,
         pull: PullVolatile,
-        (n_bytes, deadline): (usize, Instant),
+        n_bytes: usize,
+        deadline: Instant,
     ) -> Result<Self, ConnectionError> {
         let (tensor, _room, mut buffers) = match shard.admit_volatile_pull(&pull, n_bytes) {
             Ok(admitted) => admitted,
@@ -85,8 +86,8 @@ impl Connection {
         // An empty list is answered by one empty chunk.
         loop {
             let (rows, out) = self.next_place(shard, &mut answer, frame).await?;
-            let chunk = (&places[rows.clone()], &mut stamps[rows]);
-            if let Err(refusal) = gather(shard, wanted, chunk, out).await {
+            let (places, stamps) = (&places[rows.clone()], &mut stamps[rows]);
+            if let Err(refusal) = gather(shard, wanted, places, stamps, out).await {
                 return Ok(Err(refusal));
             }
             if self.send_chunk(shard, &answer, frame, Versions::default()).await? {
@@ -161,7 +162,8 @@ impl Connection {
 async fn gather(
     shard: &Shard,
     wanted: &Wanted<'_>,
-    (places, stamps): (&[VolatilePlace], &mut [u32]),
+    places: &[VolatilePlace],
+    stamps: &mut [u32],
     out: &mut [u8],
 ) -> Result<(), Failure> {
     let begun = Instant::now();

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use glommio::{LocalExecutorBuilder, Placement};
-use lodestore_graph::{PartId, PartitionBook};
+use lodestore_graph::PartId;
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::topology::Direction;
 use lodestore_schema::request::PullKind;
 use lodestore_store::codec::CodecChoice;
 use lodestore_store::import::TensorOptions;
@@ -40,12 +42,11 @@ struct Known {
 impl Known {
     fn new(n_rows: u32, row_bytes: usize, codec: CodecChoice) -> Self {
         let known = Self { n_rows, row_bytes, dir: tempfile::tempdir().unwrap() };
-        let book = PartitionBook::new(vec![0, n_rows]).unwrap();
-        let order: Vec<u32> = (0..n_rows).collect();
+        let nodes = Relabelling::identity(n_rows);
         let mut importer = Importer::begin(&known.graph()).unwrap();
         let options = TensorOptions { codec, ..TensorOptions::default() };
-        importer.add_tensor("feat", &known, options, &order, &book, &mut |_, _| {}).unwrap();
-        importer.commit(&order, &book, 0, false).unwrap();
+        importer.add_tensor("feat", &known, options, &nodes, &mut |_, _| {}).unwrap();
+        importer.commit(&nodes, 0, Direction::Directed).unwrap();
         known
     }
 

@@ -16,7 +16,7 @@ const STOPPED_MAX: usize = 3;
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// An answer before it is bytes.
-struct Answer {
+struct HttpAnswer {
     status: &'static str,
     content_type: &'static str,
     /// More headers, each with its end of line.
@@ -33,7 +33,7 @@ pub(super) fn answer(
     let is_head = request.as_ref().is_ok_and(|request| request.is_head);
     let answer = match request {
         Ok(request) if is_for(&request, tokens) => of_path(&request.path, observed),
-        Ok(_) => Answer {
+        Ok(_) => HttpAnswer {
             headers: "WWW-Authenticate: Bearer\r\n".to_owned(),
             ..text("401 Unauthorized", "tell the token: Authorization: Bearer TOKEN".to_owned())
         },
@@ -41,7 +41,7 @@ pub(super) fn answer(
     };
     // A page of another site cannot read these (nor those under a name that resolves to here:
     // `BadRequest::Host`), reinterpret their type, or frame them.
-    let Answer { status, content_type, headers, body } = answer;
+    let HttpAnswer { status, content_type, headers, body } = answer;
     let mut bytes = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
          Connection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
@@ -62,12 +62,17 @@ fn is_for(request: &Request, tokens: Option<&Tokens>) -> bool {
     is_for_all || tokens.is_none_or(|tokens| request.token.is_some_and(|told| tokens.take(&told)))
 }
 
-fn of_path(path: &str, observed: &Observed) -> Answer {
+fn of_path(path: &str, observed: &Observed) -> HttpAnswer {
     match path {
         "/" => page(),
         "/metrics" => {
             let body = ServerFigures::read(observed).prometheus();
-            Answer { status: "200 OK", content_type: CONTENT_TYPE, headers: String::new(), body }
+            HttpAnswer {
+                status: "200 OK",
+                content_type: CONTENT_TYPE,
+                headers: String::new(),
+                body,
+            }
         }
         "/status.json" => status(observed),
         "/healthz" => health(observed),
@@ -79,12 +84,12 @@ fn of_path(path: &str, observed: &Observed) -> Answer {
     }
 }
 
-fn text(status: &'static str, line: String) -> Answer {
-    Answer { status, content_type: TEXT, headers: String::new(), body: line + "\n" }
+fn text(status: &'static str, line: String) -> HttpAnswer {
+    HttpAnswer { status, content_type: TEXT, headers: String::new(), body: line + "\n" }
 }
 
 /// Returns the page, which may use only its own scripts and styles, and nothing from anywhere else.
-fn page() -> Answer {
+fn page() -> HttpAnswer {
     let nonce = uuid::Uuid::new_v4().simple().to_string();
     let headers = format!(
         "Content-Security-Policy: default-src 'none'; script-src 'nonce-{nonce}'; \
@@ -92,19 +97,19 @@ fn page() -> Answer {
          frame-ancestors 'none'\r\n"
     );
     let body = PAGE.replace("NONCE", &nonce);
-    Answer { status: "200 OK", content_type: "text/html; charset=utf-8", headers, body }
+    HttpAnswer { status: "200 OK", content_type: "text/html; charset=utf-8", headers, body }
 }
 
-fn status(observed: &Observed) -> Answer {
+fn status(observed: &Observed) -> HttpAnswer {
     let content_type = "application/json";
     match serde_json::to_string(&ServerFigures::read(observed)) {
-        Ok(body) => Answer { status: "200 OK", content_type, headers: String::new(), body },
+        Ok(body) => HttpAnswer { status: "200 OK", content_type, headers: String::new(), body },
         Err(error) => text("500 Internal Server Error", error.to_string()),
     }
 }
 
 /// Returns the process lives, and every shard that should answer does.
-fn health(observed: &Observed) -> Answer {
+fn health(observed: &Observed) -> HttpAnswer {
     match observed.silent_shard() {
         None => text("200 OK", "ok".to_owned()),
         Some((shard, age)) => {
@@ -115,7 +120,7 @@ fn health(observed: &Observed) -> Answer {
 }
 
 /// Returns 200 if all partitions are open, requests are accepted, and every shard answers.
-fn readiness(observed: &Observed) -> Answer {
+fn readiness(observed: &Observed) -> HttpAnswer {
     match observed.phase() {
         Phase::Serving if observed.silent_shard().is_none() => {
             // Reads continue, so load balancers must not take the server out.
@@ -153,7 +158,7 @@ fn state(served: &Served) -> String {
     line.replace('\n', " ")
 }
 
-fn refusal(bad: BadRequest) -> Answer {
+fn refusal(bad: BadRequest) -> HttpAnswer {
     match bad {
         BadRequest::Malformed => text("400 Bad Request", "this is no HTTP request".to_owned()),
         BadRequest::TooLarge => {
@@ -166,7 +171,7 @@ fn refusal(bad: BadRequest) -> Answer {
             let line = "name this machine by its number, as localhost, or as --metrics-host sets";
             text("421 Misdirected Request", line.to_owned())
         }
-        BadRequest::Method => Answer {
+        BadRequest::Method => HttpAnswer {
             headers: "Allow: GET, HEAD\r\n".to_owned(),
             ..text("405 Method Not Allowed", "only GET and HEAD are answered".to_owned())
         },

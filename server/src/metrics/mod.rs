@@ -4,7 +4,6 @@
 #[cfg(test)]
 mod dashboard_tests;
 mod figures;
-mod process;
 mod prometheus;
 mod table;
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::figures::{LatencyFigures, ServerFigures};
-use super::table::{METRICS, Metric, Source};
+use super::table::{METRICS, Metric, MetricSource};
 
 /// Content type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -22,26 +22,29 @@ impl ServerFigures {
         writeln!(text, "# HELP {name} {help}")?;
         writeln!(text, "# TYPE {name} {}", source.type_name())?;
         match source {
-            Source::Gauge(figure) | Source::Counter(figure) => {
+            MetricSource::Gauge(figure) | MetricSource::Counter(figure) => {
                 writeln!(text, "{name} {}", figure(self))?;
             }
-            Source::ShardGauge(figure) | Source::ShardCounter(figure) => {
+            MetricSource::ShardGauge(figure) | MetricSource::ShardCounter(figure) => {
                 for (shard, figures) in self.shards.iter().enumerate() {
                     writeln!(text, "{name}{{shard=\"{shard}\"}} {}", figure(figures))?;
                 }
             }
-            Source::LabelledGauge(label, figures) | Source::LabelledCounter(label, figures) => {
+            MetricSource::LabelledGauge(label, figures)
+            | MetricSource::LabelledCounter(label, figures) => {
                 for (value, figure) in figures(self) {
                     writeln!(text, "{name}{{{label}=\"{value}\"}} {figure}")?;
                 }
             }
-            Source::KindHistogram => {
+            MetricSource::KindHistogram => {
                 for (kind, figures) in &self.kinds {
                     let label = format!("kind=\"{kind}\"");
-                    self.write_histogram((name, &label), &figures.latency, text)?;
+                    self.write_histogram(name, &label, &figures.latency, text)?;
                 }
             }
-            Source::Histogram(figures) => self.write_histogram((name, ""), figures(self), text)?,
+            MetricSource::Histogram(figures) => {
+                self.write_histogram(name, "", figures(self), text)?
+            }
         }
         Ok(())
     }
@@ -49,7 +52,8 @@ impl ServerFigures {
     /// Returns every fourth bound, an octave apart: enough for alarms, and a quarter of the series.
     fn write_histogram(
         &self,
-        (name, label): (&str, &str),
+        name: &str,
+        label: &str,
         latency: &LatencyFigures,
         text: &mut String,
     ) -> std::fmt::Result {
@@ -87,12 +91,12 @@ mod tests {
         let latency_bounds = (1..=8).map(f64::from).collect();
         let figures = ServerFigures { latency_bounds, ..ServerFigures::default() };
         let mut text = String::new();
-        figures.write_histogram(("x", "kind=\"push\""), &latency, &mut text).unwrap();
+        figures.write_histogram("x", "kind=\"push\"", &latency, &mut text).unwrap();
         let expected = "x_bucket{kind=\"push\",le=\"4\"} 3\nx_bucket{kind=\"push\",le=\"+Inf\"} 7\n\
                         x_sum{kind=\"push\"} 2.5\nx_count{kind=\"push\"} 7\n";
         assert_eq!(text, expected);
         text.clear();
-        figures.write_histogram(("x", ""), &latency, &mut text).unwrap();
+        figures.write_histogram("x", "", &latency, &mut text).unwrap();
         let expected = "x_bucket{le=\"4\"} 3\nx_bucket{le=\"+Inf\"} 7\nx_sum 2.5\nx_count 7\n";
         assert_eq!(text, expected);
     }

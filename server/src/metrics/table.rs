@@ -7,11 +7,11 @@ use super::figures::{LatencyFigures, ServerFigures, ShardFigures};
 pub(super) struct Metric {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
-    pub(super) source: Source,
+    pub(super) source: MetricSource,
 }
 
 /// Where the figures of a metric come from, which says its type and its labels too.
-pub(super) enum Source {
+pub(super) enum MetricSource {
     /// One figure; none before the graph is open.
     Gauge(fn(&ServerFigures) -> f64),
     Counter(fn(&ServerFigures) -> f64),
@@ -27,7 +27,7 @@ pub(super) enum Source {
     KindHistogram,
 }
 
-impl Source {
+impl MetricSource {
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Self::Gauge(_) | Self::ShardGauge(_) | Self::LabelledGauge(..) => "gauge",
@@ -60,12 +60,12 @@ pub fn metrics_table() -> String {
     text
 }
 
-use Source::{
+use MetricSource::{
     Counter, Gauge, Histogram, KindHistogram, LabelledCounter, LabelledGauge, ShardCounter,
     ShardGauge,
 };
 
-const fn metric(name: &'static str, source: Source, help: &'static str) -> Metric {
+const fn metric(name: &'static str, source: MetricSource, help: &'static str) -> Metric {
     Metric { name, help, source }
 }
 

@@ -11,8 +11,8 @@ use lodestore_schema::request::PullKind;
 use lodestore_schema::{Failure, FailureCode};
 use tracing::info;
 
-use super::Wanted;
-use super::work::{Portion, Rows, Work};
+use super::PreloadRule;
+use super::work::{Portion, PreloadWork, Rows};
 use crate::limits::{
     PRELOAD_BYTES, PRELOAD_PAUSE_MAX, PRELOAD_PAUSES, PRELOAD_ROWS, PRELOAD_WORKERS, RETRY_AFTER,
 };
@@ -23,8 +23,8 @@ const PIECE_MAX: Duration = Duration::from_secs(10);
 
 impl Shard {
     /// Decides which rows this shard loads, and says how many bytes they are.
-    pub(crate) fn plan_preload(&self) -> Work {
-        let (mut work, mut n_bytes) = (Work::default(), 0);
+    pub(crate) fn plan_preload(&self) -> PreloadWork {
+        let (mut work, mut n_bytes) = (PreloadWork::default(), 0);
         for tensor in 0..self.tensors().len() {
             n_bytes += self.plan_tensor(tensor, &mut work);
         }
@@ -35,11 +35,11 @@ impl Shard {
     }
 
     /// Adds what is loaded of a tensor; returns its bytes.
-    fn plan_tensor(&self, tensor: usize, work: &mut Work) -> u64 {
+    fn plan_tensor(&self, tensor: usize, work: &mut PreloadWork) -> u64 {
         let (plan, rows) = (self.shard_plan(), &self.tensors()[tensor]);
         let (preload, n_slots) = (&plan.preload, rows.n_slots());
         let wanted = preload.wanted(tensor);
-        if wanted == Wanted::No || n_slots == 0 {
+        if wanted == PreloadRule::No || n_slots == 0 {
             return 0;
         }
         let whole = self.portions(tensor, |_, n_rows| Some(Rows::Range(0, n_rows)));
@@ -54,7 +54,7 @@ impl Shard {
                 Some(Rows::Listed(preload.remembered(part, name, is_own)?, 0))
             });
             match (hot.is_empty(), wanted) {
-                (true, Wanted::WhatFits) => whole,
+                (true, PreloadRule::WhatFits) => whole,
                 (true, _) => return 0,
                 (false, _) => hottest(hot, n_slots),
             }
@@ -85,7 +85,7 @@ impl Shard {
     }
 
     /// Starts the workers; they end when all is loaded, or the shard is about to.
-    pub(crate) fn start_preload(self: &Rc<Self>, work: Work, queue: TaskQueueHandle) {
+    pub(crate) fn start_preload(self: &Rc<Self>, work: PreloadWork, queue: TaskQueueHandle) {
         if self.counters().preload_bytes.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -115,7 +115,7 @@ impl Shard {
         for (tensor, rows) in self.tensors().iter().enumerate() {
             let whole = self.portions(tensor, |_, n_rows| Some(Rows::Range(0, n_rows)));
             let n_owned: u64 = whole.iter().map(Portion::n_rows).sum();
-            if plan.preload.wanted(tensor) != Wanted::No && rows.n_slots() < n_owned {
+            if plan.preload.wanted(tensor) != PreloadRule::No && rows.n_slots() < n_owned {
                 let name = &plan.partitions.tensors[tensor].description.name;
                 let hot = rows.hottest(&plan.partitions).into_iter();
                 all.extend(hot.map(|(part, rows)| (part, name.clone(), rows)));
@@ -145,7 +145,7 @@ fn hottest(mut portions: Vec<Portion>, n_slots: u64) -> Vec<Portion> {
 struct Worker {
     /// Not held between pieces: the shard may end.
     shard: Weak<Shard>,
-    work: Rc<RefCell<Work>>,
+    work: Rc<RefCell<PreloadWork>>,
     ids: Vec<NodeId>,
     out: Vec<u8>,
 }

@@ -25,7 +25,7 @@ use hot_rows::{HotRows, Owner};
 
 /// The rows of one tensor to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum PreloadRule {
     No,
     IfItFits,
     WhatFits,
@@ -35,7 +35,7 @@ enum Wanted {
 #[derive(Debug)]
 pub(crate) struct Preload {
     /// By position of the tensor.
-    wanted: Vec<Wanted>,
+    wanted: Vec<PreloadRule>,
     dir: PathBuf,
     owner: [u8; 16],
     remembered: Mutex<Remembered>,
@@ -90,11 +90,11 @@ impl Preload {
     }
 
     fn is_wanted(&self) -> bool {
-        self.wanted.iter().any(|wanted| *wanted != Wanted::No)
+        self.wanted.iter().any(|wanted| *wanted != PreloadRule::No)
     }
 
-    fn wanted(&self, tensor: usize) -> Wanted {
-        self.wanted.get(tensor).copied().unwrap_or(Wanted::No)
+    fn wanted(&self, tensor: usize) -> PreloadRule {
+        self.wanted.get(tensor).copied().unwrap_or(PreloadRule::No)
     }
 
     /// Returns the remembered rows of a tensor of a partition that a shard owns, hottest first;
@@ -167,10 +167,13 @@ impl Preload {
     }
 }
 
-fn wanted(choices: &[PreloadChoice], partitions: &Partitions) -> Result<Vec<Wanted>, ServerError> {
+fn wanted(
+    choices: &[PreloadChoice],
+    partitions: &Partitions,
+) -> Result<Vec<PreloadRule>, ServerError> {
     let names = || partitions.tensors.iter().map(|tensor| tensor.description.name.as_str());
     let is_auto = choices.contains(&PreloadChoice::Auto);
-    let first = if is_auto { Wanted::IfItFits } else { Wanted::No };
+    let first = if is_auto { PreloadRule::IfItFits } else { PreloadRule::No };
     let mut wanted = vec![first; partitions.tensors.len()];
     for choice in choices {
         let PreloadChoice::Tensor(name) = choice else { continue };
@@ -178,7 +181,7 @@ fn wanted(choices: &[PreloadChoice], partitions: &Partitions) -> Result<Vec<Want
             let known = names().collect::<Vec<_>>().join(", ");
             return Err(ServerError::NoTensor { found: name.clone(), known });
         };
-        wanted[position] = Wanted::WhatFits;
+        wanted[position] = PreloadRule::WhatFits;
     }
     Ok(wanted)
 }

@@ -30,9 +30,9 @@ pub(super) enum Rows {
 
 /// Portions that are left, taken one after the other by all workers of a shard.
 #[derive(Debug, Default)]
-pub(crate) struct Work(VecDeque<Portion>);
+pub(crate) struct PreloadWork(VecDeque<Portion>);
 
-impl Work {
+impl PreloadWork {
     pub(super) fn push(&mut self, portion: Portion) {
         self.0.push_back(portion);
     }
@@ -125,7 +125,7 @@ mod tests {
 
     /// Returns all rows of a portion, piece after piece.
     fn all_of(portion: &Portion) -> Vec<u32> {
-        let (mut work, mut ids, mut all) = (Work::default(), Vec::new(), Vec::new());
+        let (mut work, mut ids, mut all) = (PreloadWork::default(), Vec::new(), Vec::new());
         work.push(portion.clone());
         while let Some(tensor) = work.next(&mut ids) {
             assert_eq!(tensor, portion.tensor);
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn what_is_left_of_one_tensor_can_be_left_out() {
         let stripes = Stripes::new(1, 4).unwrap();
-        let mut work = Work::default();
+        let mut work = PreloadWork::default();
         for tensor in [0, 1, 0] {
             let (part, rows) = (PartId(0), Rows::Range(0, 10));
             let (first_node, shard, piece_rows) = (0, 0, 4);

@@ -37,7 +37,7 @@ impl ShardRows {
         }
         let current = rows.current();
         let Some(switch) = rows.begin_switch().await? else { return Ok(()) };
-        self.forget_changed(partitions, part, rows, (&current, &switch.next)).await;
+        self.forget_changed(partitions, part, rows, &current, &switch.next).await;
         switch.finish();
         Ok(())
     }
@@ -48,7 +48,8 @@ impl ShardRows {
         partitions: &Partitions,
         part: PartId,
         rows: &PartRows,
-        (current, next): (&TensorVersion, &TensorVersion),
+        current: &TensorVersion,
+        next: &TensorVersion,
     ) {
         let is_later = |version: u32| version > current.version();
         if is_later(next.base().version()) {

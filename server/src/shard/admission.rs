@@ -11,11 +11,11 @@ use crate::listen::Source;
 /// Evicting the oldest would end connections that are about to be admitted. Refusing the newest
 /// would leave the places to connections that send nothing.
 pub(super) struct HandshakeQueue<H> {
-    waiting: Vec<Waiting<H>>,
+    waiting: Vec<HandshakeEntry<H>>,
     random: u64,
 }
 
-struct Waiting<H> {
+struct HandshakeEntry<H> {
     number: u64,
     source: Source,
     /// It is refused, and only reads the refusal.
@@ -36,7 +36,7 @@ impl<H> HandshakeQueue<H> {
         let is_full = self.waiting.len() >= ENTERING_PER_SHARD_MAX;
         let evicted = is_full.then(|| self.draw(source));
         let evicted = evicted.map(|at| self.waiting.swap_remove(at));
-        self.waiting.push(Waiting { number, source, is_refused: false, end });
+        self.waiting.push(HandshakeEntry { number, source, is_refused: false, end });
         evicted.map(|evicted| (evicted.number, evicted.end))
     }
 

@@ -49,7 +49,7 @@ pub(crate) mod plan;
 mod update;
 mod volatile;
 
-use self::volatile::Waiting;
+use self::volatile::PullBacklog;
 use admission::HandshakeQueue;
 use connections::ConnectionTable;
 pub(crate) use connections::IdleClock;
@@ -82,7 +82,7 @@ pub(crate) struct Shard {
     /// Pieces that are loaded ahead at this moment.
     n_loading: Cell<usize>,
     /// Pulls that wait for volatile rows.
-    waiting: Waiting,
+    waiting: PullBacklog,
     /// The last [`crate::partitions::Partitions::described`], and the frame that answers
     /// `describe`.
     description: RefCell<([u64; 2], Rc<[u8]>)>,
@@ -140,7 +140,7 @@ pub(crate) async fn run(
         is_ending: Cell::new(false),
         is_refreshing: Cell::new(false),
         n_loading: Cell::new(0),
-        waiting: Waiting::default(),
+        waiting: PullBacklog::default(),
         description: RefCell::new(([0; 2], Rc::from([]))),
         log_limit: LogLimiter::default(),
     });

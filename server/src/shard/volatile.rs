@@ -24,18 +24,18 @@ const RANGE_BYTES: usize = 2 * size_of::<u32>();
 
 /// Pulls that wait for stamps.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct PullBacklog {
     n_pulls: Cell<usize>,
     n_bytes: Cell<usize>,
 }
 
 /// One of them, until this is dropped.
 pub(crate) struct WaitingPull<'a> {
-    of: &'a Waiting,
+    of: &'a PullBacklog,
     n_bytes: usize,
 }
 
-impl Waiting {
+impl PullBacklog {
     fn enter(&self, n_bytes: usize) -> Option<WaitingPull<'_>> {
         let (pulls, bytes) = (self.n_pulls.get() + 1, self.n_bytes.get() + n_bytes);
         // One alone may have any number.
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn pulls_that_wait_are_bounded_in_number_and_in_bytes() {
-        let waiting = Waiting::default();
+        let waiting = PullBacklog::default();
         let large = waiting.enter(2 * WAITING_BYTES_PER_SHARD).unwrap();
         assert!(waiting.enter(4).is_none(), "its bytes are too many for another");
         drop(large);

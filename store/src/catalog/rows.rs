@@ -36,14 +36,15 @@ impl Catalog {
         version: u32,
         each: &mut dyn FnMut(RowIdx, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
-        self.scan_pending_from(tensor, (version, RowIdx(0)), each)
+        self.scan_pending_from(tensor, version, RowIdx(0), each)
     }
 
     /// Scans as [`Catalog::scan_pending`], from a row of the version on.
     pub(crate) fn scan_pending_from(
         &self,
         tensor: &str,
-        (version, first): (u32, RowIdx),
+        version: u32,
+        first: RowIdx,
         each: &mut dyn FnMut(RowIdx, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
         let (prefix, mut from) = (keys::rows_of_version(tensor, version), keys::rows_of(tensor));

@@ -15,7 +15,8 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Elements of up to 4 bytes are gathered together to the end of `out` and converted in place. One
 /// read plan then sees the whole batch.
 pub(crate) fn gather_as_f32(
-    (dtype, width): (Dtype, usize),
+    dtype: Dtype,
+    width: usize,
     ids: &[NodeId],
     out: &mut [f32],
     mut gather: impl FnMut(&[NodeId], &mut [u8]) -> Result<(), StoreError>,
@@ -67,7 +68,7 @@ mod tests {
                 let ids: Vec<NodeId> = (0..n).rev().map(NodeId).collect();
                 let mut out = vec![-1.0; n as usize * width];
                 let mut gathered = 0;
-                gather_as_f32((dtype, width), &ids, &mut out, |ids, rows| {
+                gather_as_f32(dtype, width, &ids, &mut out, |ids, rows| {
                     gathered += ids.len();
                     let elements = ids.iter().map(|id| encode(id.0)).collect::<Vec<_>>();
                     let row_bytes = width * dtype.size_bytes();

@@ -189,7 +189,7 @@ impl Manifest {
         if blake3::hash(body).as_bytes() != checksum {
             return Err("its checksum is another than that of its bytes".to_owned());
         }
-        let mut fields = Fields(body);
+        let mut fields = ManifestFields(body);
         if fields.take::<8>()? != *MAGIC {
             let reason = "it is no manifest of this release; bring both servers to the same one";
             return Err(reason.to_owned());
@@ -264,9 +264,9 @@ fn push_list(bytes: &mut Vec<u8>, list: &[u8]) {
 }
 
 /// Bytes that are left to be read.
-struct Fields<'a>(&'a [u8]);
+struct ManifestFields<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> ManifestFields<'a> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
         let (&field, rest) = self.0.split_first_chunk().ok_or("it is cut off")?;
         self.0 = rest;

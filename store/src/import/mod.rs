@@ -7,21 +7,22 @@
 //! removes its staging folder. One that is killed leaves it behind under that name, safe to delete.
 
 mod error;
-mod external_ids;
 mod rows;
-mod sync;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lodestore_graph::{PartId, PartitionBook};
+use lodestore_graph::PartId;
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::topology::Direction;
 use uuid::Uuid;
 
 pub use error::ImportError;
 
 use crate::catalog::{Catalog, SegmentRecord};
 use crate::codec::CodecChoice;
+use crate::dtype::Dtype;
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
 use crate::file_system::{Disk, FileSystem};
@@ -29,12 +30,10 @@ use crate::graph::{self, Graph, META_FILE};
 use crate::meta::{GRAPH_FORMAT_VERSION, GraphMeta};
 use crate::nan::NanPolicy;
 use crate::segment::SegmentIdentity;
-use crate::source::{TensorSource, check_source};
+use crate::source::{SourceError, TensorSource, check_source};
 use crate::tensor::TensorSpec;
-use external_ids::ExternalIds;
 pub use rows::TensorOptions;
-pub(crate) use rows::{NewTable, write_segment};
-use sync::{sync, sync_tree};
+pub(crate) use rows::{NewTable, SegmentPlace, SourceRows, write_segment};
 
 /// The tensor that every graph has: `i64`, width 1, the input's id of each node.
 pub const EXTERNAL_ID_TENSOR: &str = "external_id";
@@ -108,7 +107,7 @@ impl Importer {
     }
 
     /// Writes the rows of `source` as tensor `name`: one segment per partition, synced, read back
-    /// and checked. `external_of` holds the source's row of each node of `book`.
+    /// and checked. The source's row of a node is its external id in `nodes`.
     ///
     /// Memory: about 3 MiB, and 4 bytes per page of the longest segment. `progress` receives rows
     /// done and rows in all.
@@ -117,35 +116,33 @@ impl Importer {
         name: &str,
         source: &dyn TensorSource,
         options: TensorOptions,
-        external_of: &[u32],
-        book: &PartitionBook,
+        nodes: &Relabelling,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), ImportError> {
         if name == EXTERNAL_ID_TENSOR {
             return Err(ImportError::DuplicateTensor { name: name.to_owned() });
         }
-        self.write_tensor(name, source, options, external_of, book, progress)
+        self.write_tensor(name, source, options, nodes, progress)
     }
 
     /// Adds [`EXTERNAL_ID_TENSOR`], catalogs and `graph.toml`, syncs everything, and moves the
     /// graph to its place. `edges` counts the stored in-edges.
     pub fn commit(
         mut self,
-        external_of: &[u32],
-        book: &PartitionBook,
+        nodes: &Relabelling,
         edges: u64,
-        undirected: bool,
+        direction: Direction,
     ) -> Result<Graph, ImportError> {
-        let ids = ExternalIds { external_of };
+        let (book, ids) = (&nodes.book, ExternalIds { external_of: &nodes.external_of });
         // Ids are looked up one by one.
         let options = TensorOptions { nan: NanPolicy::Keep, codec: CodecChoice::Raw };
-        self.write_tensor(EXTERNAL_ID_TENSOR, &ids, options, external_of, book, &mut |_, _| {})?;
+        self.write_tensor(EXTERNAL_ID_TENSOR, &ids, options, nodes, &mut |_, _| {})?;
         let meta = GraphMeta {
             format_version: GRAPH_FORMAT_VERSION,
             uuid: self.uuid,
             nodes: book.n_nodes(),
             edges,
-            undirected,
+            undirected: direction == Direction::Undirected,
             bounds: book.bounds().to_vec(),
             tensors: self.tensors.clone(),
         };
@@ -171,10 +168,10 @@ impl Importer {
         name: &str,
         source: &dyn TensorSource,
         options: TensorOptions,
-        external_of: &[u32],
-        book: &PartitionBook,
+        nodes: &Relabelling,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), ImportError> {
+        let Relabelling { book, external_of, .. } = nodes;
         assert_eq!(external_of.len(), book.n_nodes() as usize, "one external id per node");
         if self.tensors.iter().any(|tensor| tensor.name == name) {
             return Err(ImportError::DuplicateTensor { name: name.to_owned() });
@@ -203,15 +200,9 @@ impl Importer {
             };
             let (dir, file) = (self.part_dir(part)?, graph::segment_file(name, FIRST_VERSION));
             let mut report = |done: u64| progress(u64::from(range.start) + done, total);
-            let record = write_segment(
-                &*self.device,
-                (&dir, file),
-                &identity,
-                source,
-                options,
-                rows,
-                &mut report,
-            )?;
+            let place = SegmentPlace { device: &*self.device, dir: &dir, file };
+            let rows = SourceRows { source, options, rows };
+            let record = write_segment(place, &identity, rows, &mut report)?;
             self.records.push((part, record));
         }
         self.tensors.push(tensor);
@@ -258,6 +249,49 @@ impl Drop for Importer {
         {
             tracing::warn!("cannot remove {}: {error}; delete it", self.staging.display());
         }
+    }
+}
+
+/// Syncs every file and folder below `dir`, and `dir` itself last.
+fn sync_tree(device: &dyn FileSystem, dir: &Path) -> Result<(), StoreError> {
+    for entry in device.list(dir).map_err(StoreError::io(dir, "list"))? {
+        let path = dir.join(&entry.name);
+        if entry.is_dir { sync_tree(device, &path)? } else { sync(device, &path)? }
+    }
+    sync(device, dir)
+}
+
+fn sync(device: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
+    device.sync(path).map_err(StoreError::io(path, "sync"))
+}
+
+/// External ids as a source: row `e` holds the number `e`.
+struct ExternalIds<'a> {
+    external_of: &'a [u32],
+}
+
+impl TensorSource for ExternalIds<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::I64
+    }
+
+    fn width(&self) -> u64 {
+        1
+    }
+
+    fn n_rows(&self) -> u64 {
+        self.external_of.len() as u64
+    }
+
+    fn path(&self) -> &Path {
+        Path::new(EXTERNAL_ID_TENSOR)
+    }
+
+    fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError> {
+        for (&row, out) in rows.iter().zip(out.chunks_exact_mut(8)) {
+            out.copy_from_slice(&i64::from(row).to_le_bytes());
+        }
+        Ok(())
     }
 }
 

@@ -62,16 +62,30 @@ impl NewTable<'_> {
     }
 }
 
-/// Writes `rows` of `source` as the segment `file` in `dir`; `report` receives the rows done.
+/// The file that a segment is written to.
+pub(crate) struct SegmentPlace<'a> {
+    pub(crate) device: &'a dyn FileSystem,
+    pub(crate) dir: &'a Path,
+    pub(crate) file: String,
+}
+
+/// Rows of a source, by their numbers in it, and how they are imported.
+#[derive(Clone, Copy)]
+pub(crate) struct SourceRows<'a> {
+    pub(crate) source: &'a dyn TensorSource,
+    pub(crate) options: TensorOptions,
+    pub(crate) rows: &'a [u32],
+}
+
+/// Writes rows of a source as a segment; `report` receives the rows done.
 pub(crate) fn write_segment(
-    device: &dyn FileSystem,
-    (dir, file): (&Path, String),
+    place: SegmentPlace<'_>,
     identity: &SegmentIdentity,
-    source: &dyn TensorSource,
-    options: TensorOptions,
-    rows: &[u32],
+    rows: SourceRows<'_>,
     report: &mut dyn FnMut(u64),
 ) -> Result<SegmentRecord, ImportError> {
+    let SegmentPlace { device, dir, file } = place;
+    let SourceRows { source, options, rows } = rows;
     let path = dir.join(&file);
     let row_bytes = identity.tensor.row_bytes();
     let codec = match options.codec {

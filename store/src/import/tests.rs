@@ -58,11 +58,10 @@ fn a_failed_import_leaves_nothing_behind() {
 #[test]
 fn the_external_ids_have_their_name_for_themselves() {
     let ring = Ring::new(4, 1, 1);
-    let (mut importer, order) = (ring.begin(), &ring.nodes.external_of);
+    let mut importer = ring.begin();
     let source = ring.features(4);
     let (name, options) = (EXTERNAL_ID_TENSOR, TensorOptions::default());
-    let book = &ring.nodes.book;
-    let added = importer.add_tensor(name, &source, options, order, book, &mut |_, _| {});
+    let added = importer.add_tensor(name, &source, options, &ring.nodes, &mut |_, _| {});
     assert!(matches!(added, Err(ImportError::DuplicateTensor { .. })));
 }
 
@@ -80,10 +79,9 @@ fn nan_is_refused_by_row_and_column_or_kept_on_purpose() {
     assert!(place, "{error}");
     drop(importer);
     assert!(ring.names().is_empty());
-    let (mut importer, order) = (ring.begin(), &ring.nodes.external_of);
-    let book = &ring.nodes.book;
+    let mut importer = ring.begin();
     let keep = TensorOptions { nan: NanPolicy::Keep, ..TensorOptions::default() };
-    importer.add_tensor("feat", &source, keep, order, book, &mut |_, _| {}).unwrap();
+    importer.add_tensor("feat", &source, keep, &ring.nodes, &mut |_, _| {}).unwrap();
     let store = EmbeddedStore::of(ring.commit(importer).unwrap(), None).unwrap();
     let mut out = [0; 12];
     store.gather("feat", &[NodeId(ring.nodes.internal_of[4])], &mut out).unwrap();
@@ -94,13 +92,12 @@ fn nan_is_refused_by_row_and_column_or_kept_on_purpose() {
 fn progress_counts_every_row_once() {
     let ring = Ring::new(50, 3, 3);
     let (mut importer, mut last) = (ring.begin(), 0);
-    let (order, book) = (&ring.nodes.external_of, &ring.nodes.book);
     let source = ring.features(50);
     let mut progress = |done, total| {
         assert!(done > last && done <= total && total == 50);
         last = done;
     };
     let options = TensorOptions::default();
-    importer.add_tensor("feat", &source, options, order, book, &mut progress).unwrap();
+    importer.add_tensor("feat", &source, options, &ring.nodes, &mut progress).unwrap();
     assert_eq!(last, 50);
 }

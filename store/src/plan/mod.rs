@@ -3,7 +3,6 @@
 //! A plan is pure: rows, the segment's layout and a device profile go in; extents come out.
 //! Readers execute plans and decide nothing.
 
-mod apart;
 mod error;
 mod profile;
 mod sort;
@@ -226,6 +225,30 @@ impl ReadPlan {
         }
         self.extents.push(Extent { first_page, n_pages: (end_page - first_page) as u32 });
         self.row_ends.push(self.rows.len() as u32);
+    }
+
+    /// Plans without joining anything, as other stores do: one read for each of `rows`, duplicates
+    /// included, to output rows `0..rows.len()`.
+    ///
+    /// Reuses the plan's memory. After an error the plan is empty.
+    pub fn build_apart(
+        &mut self,
+        rows: &[RowIdx],
+        layout: &SegmentLayout,
+    ) -> Result<(), PlanError> {
+        self.clear();
+        let found = rows.len();
+        self.out_rows = u32::try_from(found).map_err(|_| PlanError::TooManyRows { found })?;
+        self.rows
+            .extend(rows.iter().zip(0u32..).map(|(&row, out_row)| PlannedRow { row, out_row }));
+        self.take_rows(layout)?;
+        for (planned, n_rows) in self.rows.iter().zip(1u32..) {
+            let pages = layout.row_pages(planned.row).unwrap_or_default();
+            let n_pages = (pages.end - pages.start) as u32;
+            self.extents.push(Extent { first_page: pages.start, n_pages });
+            self.row_ends.push(n_rows);
+        }
+        Ok(())
     }
 }
 

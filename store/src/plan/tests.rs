@@ -251,3 +251,20 @@ fn scattered_rows_stay_within_the_output() {
     let refused = plan.build_scattered(&rows, 2, &layout, &DiskProfile::default());
     assert_eq!(refused, Err(PlanError::NoOutputRow { out_row: 2, out_rows: 2 }));
 }
+
+#[test]
+fn every_row_has_a_read_of_its_own() {
+    let layout = SegmentLayout::new(100, 400).unwrap();
+    let rows = [RowIdx(99), RowIdx(10), RowIdx(11), RowIdx(10)];
+    let mut plan = ReadPlan::default();
+    plan.build_apart(&rows, &layout).unwrap();
+    let reads: Vec<_> = plan.by_extent().map(|(extent, rows)| (*extent, rows.len())).collect();
+    let expected = [10, 10, 11, 99].map(|row| {
+        let pages = layout.row_pages(RowIdx(row)).unwrap();
+        let n_pages = (pages.end - pages.start) as u32;
+        (Extent { first_page: pages.start, n_pages }, 1)
+    });
+    assert_eq!(reads, expected);
+    assert!(plan.build_apart(&[RowIdx(100)], &layout).is_err());
+    assert_eq!(plan.out_rows(), 0);
+}

@@ -13,11 +13,11 @@ use serde::Serialize;
 
 pub use cell::ProbeCell;
 pub(crate) use stored::FORMAT_VERSION as PROFILE_FORMAT_VERSION;
-pub use stored::{DEVICE_FILE, ProfileError, StoredProfile};
+pub use stored::{DEVICE_FILE, ProbeReads, ProfileError, StoredProfile};
 
 use crate::error::StoreError;
 use crate::plan::DiskProfile;
-use crate::ring::{Arena, DEPTH, ReadFile, ReadQueue, Ring, WorkerQueue};
+use crate::ring::{Arena, DEPTH, ReadFile, ReadQueue, ReadRing, WorkerQueue};
 use cell::{Shape, measure};
 use fit::fit;
 
@@ -119,7 +119,7 @@ fn measure_all(
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<(Vec<ProbeCell>, bool), StoreError> {
     let arena = || Arena::new(MEMORY_BYTES).map_err(StoreError::io(dir, "get memory for"));
-    if let Ok(mut ring) = Ring::new(DEPTH as u32, arena()?) {
+    if let Ok(mut ring) = ReadRing::new(DEPTH as u32, arena()?) {
         ring.attach(&subject.file);
         return Ok((measure_on(dir, &mut ring, subject.n_bytes, duration, progress)?, true));
     }

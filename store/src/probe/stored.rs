@@ -69,17 +69,26 @@ impl From<ProfileError> for StoreError {
     }
 }
 
+/// How the reads of a probe reached the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeReads {
+    /// Past the page cache.
+    Direct,
+    /// Through the page cache.
+    Cached,
+}
+
 impl StoredProfile {
     /// Returns a profile that was fitted to `cells`, measured at `measured_unix_s`.
     #[must_use]
     pub fn new(
         profile: DiskProfile,
         cells: Vec<ProbeCell>,
-        direct: bool,
+        reads: ProbeReads,
         measured_unix_s: u64,
     ) -> Self {
         let DiskProfile { iops, bandwidth_bytes_per_s } = profile;
-        let format_version = FORMAT_VERSION;
+        let (format_version, direct) = (FORMAT_VERSION, reads == ProbeReads::Direct);
         Self { format_version, measured_unix_s, direct, iops, bandwidth_bytes_per_s, cells }
     }
 
@@ -147,7 +156,7 @@ impl StoredProfile {
 
     fn parse(text: &str) -> Result<Self, String> {
         let body = sound_body(text)?;
-        let found = toml::from_str::<Version>(body).map_err(|error| error.to_string())?;
+        let found = toml::from_str::<ProfileVersion>(body).map_err(|error| error.to_string())?;
         if found.format_version > FORMAT_VERSION {
             let found = found.format_version;
             return Err(format!("format version {found}, this release reads {FORMAT_VERSION}"));
@@ -166,14 +175,14 @@ impl StoredProfile {
 
 /// The one key whose meaning no later format may change.
 #[derive(Deserialize)]
-struct Version {
+struct ProfileVersion {
     format_version: u32,
 }
 
 /// Returns the format that a sound text says it has.
 fn format_of(text: &str) -> Option<u32> {
     let body = sound_body(text).ok()?;
-    toml::from_str::<Version>(body).ok().map(|version| version.format_version)
+    toml::from_str::<ProfileVersion>(body).ok().map(|version| version.format_version)
 }
 
 /// Returns the text after a first line that vouches for it.
@@ -226,7 +235,7 @@ mod tests {
             p50_us: 80.0,
             p99_us: 200.5,
         };
-        StoredProfile::new(profile, [1, 64].map(cell).to_vec(), true, 1_800_000_000)
+        StoredProfile::new(profile, [1, 64].map(cell).to_vec(), ProbeReads::Direct, 1_800_000_000)
     }
 
     /// Returns a changed text under a checksum that fits.

@@ -11,7 +11,7 @@ use crate::plan::ReadPlan;
 
 /// The disk's behaviour in the place of the right bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum DiskFault {
     /// The read fails.
     Error,
     /// The bytes end early by this many bytes.
@@ -32,7 +32,7 @@ pub(super) enum Fault {
 #[derive(Debug)]
 pub(super) struct FaultyReader {
     memory: MemoryReader,
-    fault: Fault,
+    fault: DiskFault,
     at_read: u64,
     n_reads: AtomicU64,
 }
@@ -40,7 +40,7 @@ pub(super) struct FaultyReader {
 impl FaultyReader {
     /// Plans one fault.
     #[must_use]
-    pub(super) fn new(memory: MemoryReader, fault: Fault, at_read: u64) -> Self {
+    pub(super) fn new(memory: MemoryReader, fault: DiskFault, at_read: u64) -> Self {
         Self { memory, fault, at_read, n_reads: AtomicU64::new(0) }
     }
 }
@@ -64,7 +64,7 @@ impl RowReader for FaultyReader {
     }
 }
 
-impl Fault {
+impl DiskFault {
     fn apply(self, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
         let page = PAGE_BYTES as usize;
         match self {

@@ -3,7 +3,7 @@ use std::os::unix::fs::FileExt;
 
 use proptest::prelude::*;
 
-use super::faulty::{Fault, FaultyReader};
+use super::faulty::{DiskFault, FaultyReader};
 use super::*;
 use crate::codec::SegmentCodec;
 use crate::fixture::{row, segment};
@@ -30,7 +30,7 @@ fn readers(
         Box::new(DirectReader::open(open()).unwrap()),
         Box::new(PreadReader::open(open()).unwrap()),
         Box::new(memory()),
-        Box::new(FaultyReader::new(memory(), Fault::Error, u64::MAX)),
+        Box::new(FaultyReader::new(memory(), DiskFault::Error, u64::MAX)),
     ]
 }
 
@@ -183,9 +183,9 @@ fn pages_in_each_others_place_are_found() {
 fn whatever_a_read_returns_no_wrong_row_comes_out() {
     let dir = tempfile::tempdir().unwrap();
     let rows: Vec<u32> = (0..100).step_by(9).collect();
-    let mut faults = vec![Fault::Error, Fault::SwappedPages];
-    faults.extend([1, 4095, 4096, 8192, usize::MAX].map(|by_bytes| Fault::Short { by_bytes }));
-    faults.extend((0..10_000).step_by(37).map(|bit| Fault::FlippedBit { bit: bit * 11 }));
+    let mut faults = vec![DiskFault::Error, DiskFault::SwappedPages];
+    faults.extend([1, 4095, 4096, 8192, usize::MAX].map(|by_bytes| DiskFault::Short { by_bytes }));
+    faults.extend((0..10_000).step_by(37).map(|bit| DiskFault::FlippedBit { bit: bit * 11 }));
     for (fault, codec) in faults.into_iter().flat_map(|fault| CODECS.map(|codec| (fault, codec))) {
         for at_read in 0..2 {
             let memory = MemoryReader::load(segment(dir.path(), 100, 400, codec)).unwrap();

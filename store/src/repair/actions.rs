@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::report::{Done, Lost, Moved, RepairReport};
+use super::report::{Done, Lost, Moved, RepairMode, RepairReport};
 use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::file_system::{Access, FileSystem, FileWriter, Guard};
@@ -32,7 +32,8 @@ pub(super) struct RepairActions {
 }
 
 impl RepairActions {
-    pub(super) fn new(device: Arc<dyn FileSystem>, dry_run: bool, n_threads: usize) -> Self {
+    pub(super) fn new(device: Arc<dyn FileSystem>, mode: RepairMode, n_threads: usize) -> Self {
+        let dry_run = mode == RepairMode::DryRun;
         let report = RepairReport { dry_run, ..RepairReport::default() };
         Self { device, report, n_threads, guards: Vec::new(), with_losses: Vec::new() }
     }
@@ -171,7 +172,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("halo.bin");
         fs::write(&path, b"old").unwrap();
-        let mut actions = RepairActions::new(Arc::new(Disk), false, 1);
+        let mut actions = RepairActions::new(Arc::new(Disk), RepairMode::Apply, 1);
         let full = |out: &mut dyn FileWriter| {
             out.append(&[1; 5000])?;
             Err(io::ErrorKind::StorageFull.into())

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::file_check::{
-    FORMAT_VERSION, FileCheck, FileFault, FileKind, HeaderFault, PieceSum, verifies,
+    FORMAT_VERSION, FileCheck, FileFault, FileKind, FilePartition, HeaderFault, PieceSum, verifies,
 };
 use lodestore_graph::halo::find_halos;
 use lodestore_graph::topology::Topology;
@@ -99,7 +99,10 @@ fn rebuilt_header(graph: &Graph, part: PartId) -> Result<Option<(Vec<u8>, Lists)
     };
     let file_bytes = file.len_bytes().map_err(StoreError::io(&path, "read the length of"))?;
     let uuid = *graph.uuid().as_bytes();
-    let Ok(check) = FileCheck::of_headless_topology(file_bytes, graph.book(), part, uuid) else {
+    let Ok(check) = FileCheck::of_headless_topology(
+        file_bytes,
+        FilePartition { book: graph.book(), part, uuid },
+    ) else {
         return Ok(None);
     };
     let lists = Lists::of(path, file, file_bytes, check);

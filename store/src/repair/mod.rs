@@ -34,7 +34,7 @@ use std::thread;
 
 use lodestore_graph::PartId;
 
-pub use report::{Done, Lost, Moved, RepairReport};
+pub use report::{Done, Lost, Moved, RepairMode, RepairReport};
 pub(crate) use segment::identity_of;
 
 use crate::error::StoreError;
@@ -56,49 +56,48 @@ const THREADS_PER_CORE: usize = 2;
 /// An error that comes when something has been changed is in the report, with what has been done.
 pub fn repair(
     dir: &Path,
-    dry_run: bool,
+    mode: RepairMode,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
     let n_cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    repair_on(Arc::new(Disk), dir, dry_run, n_cores * THREADS_PER_CORE, progress)
+    repair_on(Arc::new(Disk), dir, mode, n_cores * THREADS_PER_CORE, progress)
 }
 
 /// Does as [`repair`], of these partitions, which must be here; no other is locked or looked at.
 pub fn repair_parts(
     dir: &Path,
     parts: &[PartId],
-    dry_run: bool,
+    mode: RepairMode,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
     let n_cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    repair_some(Arc::new(Disk), dir, Some(parts), dry_run, n_cores * THREADS_PER_CORE, progress)
+    let actions = RepairActions::new(Arc::new(Disk), mode, n_cores * THREADS_PER_CORE);
+    repair_some(actions, dir, Some(parts), progress)
 }
 
 /// Does as [`repair`], on any device and with as many threads as asked for, at least one.
 pub fn repair_on(
     device: Arc<dyn FileSystem>,
     dir: &Path,
-    dry_run: bool,
+    mode: RepairMode,
     n_threads: usize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
-    repair_some(device, dir, None, dry_run, n_threads, progress)
+    repair_some(RepairActions::new(device, mode, n_threads), dir, None, progress)
 }
 
 fn repair_some(
-    device: Arc<dyn FileSystem>,
+    mut actions: RepairActions,
     dir: &Path,
     parts: Option<&[PartId]>,
-    dry_run: bool,
-    n_threads: usize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
-    let mut actions = RepairActions::new(device, dry_run, n_threads);
+    let is_dry_run = actions.is_dry_run();
     let outcome = restore(&mut actions, dir, parts, progress);
     let mut report = actions.report;
     match outcome {
         Ok(()) => report.ok = report.lost.is_empty() && report.absent.is_empty(),
-        Err(error) if dry_run || (report.done.is_empty() && report.quarantined.is_empty()) => {
+        Err(error) if is_dry_run || (report.done.is_empty() && report.quarantined.is_empty()) => {
             return Err(error);
         }
         // Completed steps remain, and rows that are lost by then stay lost.
@@ -110,7 +109,7 @@ fn repair_some(
 /// Returns the graph in `dir` as repair would describe it; `None` without any source. Changes
 /// nothing.
 pub(crate) fn describe(device: Arc<dyn FileSystem>, dir: &Path) -> Option<Graph> {
-    let mut actions = RepairActions::new(device, true, 1);
+    let mut actions = RepairActions::new(device, RepairMode::DryRun, 1);
     let partitions = partitions::open_all(&mut actions, dir, None).ok()?;
     let found = description::find(&actions, dir, &partitions).ok()?;
     Some(Graph::of(actions.device, dir, found.meta, found.book))

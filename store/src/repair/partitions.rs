@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::PartId;
 
 use super::actions::RepairActions;
-use super::resume::Place;
+use super::resume::RepairFolder;
 use crate::catalog::{Catalog, lock_partition};
 use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
@@ -54,9 +54,9 @@ pub(super) fn open_all(
         let catalog = open(actions, &dir)?;
         partitions.insert(part, Partition { part, dir, catalog });
     }
-    actions.resume(dir, Place::Graph)?;
+    actions.resume(dir, RepairFolder::Graph)?;
     for partition in partitions.values_mut() {
-        actions.resume(&partition.dir, Place::Partition)?;
+        actions.resume(&partition.dir, RepairFolder::Partition)?;
         if partition.catalog.is_err() {
             partition.catalog = open(actions, &partition.dir)?;
         }

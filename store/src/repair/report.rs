@@ -5,6 +5,15 @@ use std::path::Path;
 
 use serde::Serialize;
 
+/// Whether a repair changes the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepairMode {
+    /// It changes what must change.
+    Apply,
+    /// It reports what it would do.
+    DryRun,
+}
+
 /// More ranges of nodes than this are counted, not listed.
 const MAX_RANGES: usize = 1000;
 

@@ -10,12 +10,12 @@ use crate::graph::{META_FILE, catalog_dir, halo_path, is_segment_file, topology_
 
 /// A folder that repair works in.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum RepairFolder {
     Graph,
     Partition,
 }
 
-impl Place {
+impl RepairFolder {
     /// Returns whether repair puts something of this name there. Anything else of the name is not
     /// ours.
     fn is_made(self, name: &str, is_dir: bool) -> bool {
@@ -34,7 +34,7 @@ impl Place {
 impl RepairActions {
     /// Finishes or clears away what an earlier repair began in `dir`. A dry run leaves it, and
     /// looks at it as if it were in its place.
-    pub(super) fn resume(&mut self, dir: &Path, place: Place) -> Result<(), StoreError> {
+    pub(super) fn resume(&mut self, dir: &Path, place: RepairFolder) -> Result<(), StoreError> {
         for entry in self.device.list(dir).map_err(StoreError::io(dir, "list"))? {
             let path = dir.join(&entry.name);
             let is_made = |name: &&str| place.is_made(name, entry.is_dir);
@@ -77,15 +77,18 @@ mod tests {
     #[test]
     fn only_what_repair_makes_is_its_own() {
         for name in ["topology.csr", "halo.bin", "feat.v1.seg", "a-b_9.v4294967295.seg"] {
-            assert!(Place::Partition.is_made(name, false), "{name}");
-            assert!(!Place::Partition.is_made(name, true), "{name}");
-            assert!(!Place::Graph.is_made(name, false), "{name}");
+            assert!(RepairFolder::Partition.is_made(name, false), "{name}");
+            assert!(!RepairFolder::Partition.is_made(name, true), "{name}");
+            assert!(!RepairFolder::Graph.is_made(name, false), "{name}");
         }
-        assert!(Place::Partition.is_made("catalog", true));
-        assert!(Place::Graph.is_made("graph.toml", false));
+        assert!(RepairFolder::Partition.is_made("catalog", true));
+        assert!(RepairFolder::Graph.is_made("graph.toml", false));
         for name in ["", "site", "catalog", "graph.toml", ".v1.seg", "feat.v01.seg", "feat.seg"] {
-            assert!(!Place::Partition.is_made(name, false), "{name}");
+            assert!(!RepairFolder::Partition.is_made(name, false), "{name}");
         }
-        assert!(!Place::Graph.is_made("site", true) && !Place::Graph.is_made("device.toml", false));
+        assert!(
+            !RepairFolder::Graph.is_made("site", true)
+                && !RepairFolder::Graph.is_made("device.toml", false)
+        );
     }
 }

@@ -19,7 +19,7 @@ pub(crate) use file::ReadFile;
 pub(crate) use inline::InlineQueue;
 pub(crate) use pool::{lease, lend_arena};
 pub(crate) use read::{Read, ReadFault, Step};
-pub(crate) use uring::Ring;
+pub(crate) use uring::ReadRing;
 pub(crate) use workers::WorkerQueue;
 
 use std::io;

@@ -13,7 +13,7 @@ use lodestore_graph::fork::PerProcess;
 use rustix::io::Errno;
 
 use super::{
-    ARENA_BYTES, Arena, DEPTH, MAX_LARGE_ARENAS, MIDDLE_ARENA_BYTES, ReadFile, ReadQueue, Ring,
+    ARENA_BYTES, Arena, DEPTH, MAX_LARGE_ARENAS, MIDDLE_ARENA_BYTES, ReadFile, ReadQueue, ReadRing,
     SMALL_ARENA_BYTES,
 };
 
@@ -24,7 +24,7 @@ const MAX_IDLE: usize = 8;
 /// Rings and memory of a process.
 #[derive(Default)]
 struct Pools {
-    rings: Mutex<Vec<Ring>>,
+    rings: Mutex<Vec<ReadRing>>,
     arenas: Mutex<Vec<Arena>>,
     n_large: AtomicUsize,
 }
@@ -40,7 +40,7 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// A ring on loan, with its file attached.
 pub(crate) struct Lease {
-    ring: Option<Ring>,
+    ring: Option<ReadRing>,
     /// Where it returns to.
     pools: &'static Pools,
 }
@@ -60,19 +60,19 @@ pub(crate) fn lease(file: &Arc<ReadFile>) -> io::Result<Lease> {
 }
 
 /// Returns a ring with as much memory as the kernel registers.
-fn new_ring(pools: &'static Pools) -> io::Result<Ring> {
-    let ring = Ring::new(DEPTH as u32, new_arena(pools)?)?;
+fn new_ring(pools: &'static Pools) -> io::Result<ReadRing> {
+    let ring = ReadRing::new(DEPTH as u32, new_arena(pools)?)?;
     if ring.has_registered_memory() {
         return Ok(ring);
     }
     // Never two together, which would take more memory than either needs.
     drop(ring);
-    let ring = Ring::new(DEPTH as u32, Arena::new(MIDDLE_ARENA_BYTES)?)?;
+    let ring = ReadRing::new(DEPTH as u32, Arena::new(MIDDLE_ARENA_BYTES)?)?;
     if ring.has_registered_memory() {
         return Ok(ring);
     }
     drop(ring);
-    Ring::new(DEPTH as u32, Arena::new(SMALL_ARENA_BYTES)?)
+    ReadRing::new(DEPTH as u32, Arena::new(SMALL_ARENA_BYTES)?)
 }
 
 /// Returns a large arena, while there are few of them.
@@ -131,7 +131,7 @@ pub(crate) fn lend_arena<T>(with: impl FnOnce(&mut Arena) -> T) -> io::Result<T>
 }
 
 /// Takes an idle ring: one that knows the file already, or any.
-fn idle_ring(pools: &Pools, file: &ReadFile) -> Option<Ring> {
+fn idle_ring(pools: &Pools, file: &ReadFile) -> Option<ReadRing> {
     let mut rings = lock(&pools.rings);
     let position = rings.iter().position(|ring| ring.knows(file));
     match position {
@@ -148,15 +148,15 @@ fn note_refusal(error: &io::Error) {
 }
 
 impl Deref for Lease {
-    type Target = Ring;
+    type Target = ReadRing;
 
-    fn deref(&self) -> &Ring {
+    fn deref(&self) -> &ReadRing {
         self.ring.as_ref().unwrap_or_else(|| unreachable!("a lease has a ring until it ends"))
     }
 }
 
 impl DerefMut for Lease {
-    fn deref_mut(&mut self) -> &mut Ring {
+    fn deref_mut(&mut self) -> &mut ReadRing {
         self.ring.as_mut().unwrap_or_else(|| unreachable!("a lease has a ring until it ends"))
     }
 }

@@ -48,7 +48,7 @@ fn read_pages(queue: &mut dyn ReadQueue, pages: &[u8]) {
 fn a_ring_reads_one_file_after_the_other() {
     let dir = tempfile::tempdir().unwrap();
     let files = [file(dir.path(), 7), file(dir.path(), 200)];
-    let mut ring = Ring::new(8, Arena::new(16 * PAGE).unwrap()).unwrap();
+    let mut ring = ReadRing::new(8, Arena::new(16 * PAGE).unwrap()).unwrap();
     for _ in 0..3 {
         for ((_, file), n_pages) in files.iter().zip([7, 200]) {
             ring.attach(file);
@@ -61,7 +61,7 @@ fn a_ring_reads_one_file_after_the_other() {
 fn what_the_kernel_does_not_know_ahead_is_read_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let (_, file) = file(dir.path(), 50);
-    let mut ring = Ring::new(8, Arena::new(16 * PAGE).unwrap()).unwrap();
+    let mut ring = ReadRing::new(8, Arena::new(16 * PAGE).unwrap()).unwrap();
     ring.attach(&file);
     ring.arena().set_registered(false);
     read_pages(&mut ring, &(0..50).collect::<Vec<u8>>());
@@ -76,7 +76,7 @@ fn a_ring_that_is_dropped_waits_for_its_reads() {
     let dir = tempfile::tempdir().unwrap();
     let (_, file) = file(dir.path(), 100);
     for n_submitted in [0, 1, 60] {
-        let mut ring = Ring::new(64, Arena::new(128 * PAGE).unwrap()).unwrap();
+        let mut ring = ReadRing::new(64, Arena::new(128 * PAGE).unwrap()).unwrap();
         ring.attach(&file);
         for page in 0..60u64 {
             let region = ring.arena().take(PAGE).unwrap().unwrap();

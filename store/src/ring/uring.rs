@@ -19,7 +19,7 @@ const NO_FILE: RawFd = -1;
 /// A ring with memory of its own; the kernel knows the memory and the file ahead, where it may.
 ///
 /// One thread uses it at a time; between uses it is empty and may change threads and files.
-pub(crate) struct Ring {
+pub(crate) struct ReadRing {
     /// Closed before the memory that it knows is freed.
     uring: IoUring,
     arena: Arena,
@@ -40,7 +40,7 @@ enum KnownFile {
     File(u64),
 }
 
-impl Ring {
+impl ReadRing {
     /// Asks the kernel for a ring of `depth` reads in flight that fill `arena`.
     ///
     /// Memory and files that the kernel will not know ahead, for want of locked memory say, are
@@ -126,7 +126,7 @@ impl Ring {
     }
 }
 
-impl ReadQueue for Ring {
+impl ReadQueue for ReadRing {
     fn arena(&mut self) -> &mut Arena {
         &mut self.arena
     }
@@ -185,7 +185,7 @@ impl ReadQueue for Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for ReadRing {
     fn drop(&mut self) {
         if self.drain().is_err() {
             // The kernel may still write to the memory of these reads: it is never freed.

@@ -17,7 +17,6 @@
 
 mod copy;
 mod footer;
-mod groups;
 mod header;
 mod open;
 mod pages;

@@ -8,15 +8,16 @@ use std::sync::Arc;
 use lodestore_graph::PartId;
 
 use super::catalog::ArrivingCatalog;
-use super::file::ArrivingFile;
 use super::owner;
 use crate::catalog::Catalog;
 use crate::error::StoreError;
-use crate::file_system::{Disk, FileSystem, Guard};
+use crate::file_system::{Disk, FileSystem, FileWriter, Guard};
 use crate::follow::Manifest;
 use crate::graph::{
-    Graph, META_FILE, catalog_dir, halo_path, is_segment_file, part_dir, topology_path,
+    Graph, META_FILE, TEMPORARY_SUFFIX, catalog_dir, halo_path, is_segment_file, part_dir,
+    topology_path,
 };
+use crate::new_file::remove_if_there;
 use crate::verify::verify_lists;
 
 /// Suffix of the name of a partition's folder, before the number of the move.
@@ -337,4 +338,36 @@ fn locked(device: &dyn FileSystem, staging: &Path, part: PartId) -> Result<Guard
 
 fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// A file that is being written, under another name until it is whole and synced.
+#[derive(Debug)]
+pub struct ArrivingFile {
+    device: Arc<dyn FileSystem>,
+    path: PathBuf,
+    temporary: PathBuf,
+    file: Box<dyn FileWriter>,
+}
+
+impl ArrivingFile {
+    fn create(device: &Arc<dyn FileSystem>, path: &Path) -> Result<Self, StoreError> {
+        let mut temporary = path.to_owned().into_os_string();
+        temporary.push(TEMPORARY_SUFFIX);
+        let temporary = PathBuf::from(temporary);
+        remove_if_there(&**device, &temporary)?;
+        let file = device.create(&temporary).map_err(StoreError::io(&temporary, "create"))?;
+        Ok(Self { device: Arc::clone(device), path: path.to_owned(), temporary, file })
+    }
+
+    /// Appends what has come.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.file.append(bytes).map_err(StoreError::io(&self.temporary, "write"))
+    }
+
+    /// Syncs it and returns it its name.
+    pub fn finish(mut self) -> Result<(), StoreError> {
+        self.file.sync().map_err(StoreError::io(&self.temporary, "sync"))?;
+        let renamed = self.device.replace(&self.temporary, &self.path);
+        renamed.map_err(StoreError::io(&self.path, "rename to"))
+    }
 }

@@ -5,10 +5,8 @@
 
 mod arrival;
 mod catalog;
-mod file;
 mod owner;
 pub(crate) mod piece;
 
-pub use arrival::Arrival;
+pub use arrival::{Arrival, ArrivingFile};
 pub use catalog::ArrivingCatalog;
-pub use file::ArrivingFile;

@@ -11,7 +11,7 @@ use crate::error::StoreError;
 /// Hands `staging`, with all that is in it, to the owner of `dir` where that is another.
 pub(super) fn give(staging: &Path, dir: &Path, part: PartId) -> Result<(), StoreError> {
     let owner = fs::metadata(dir).map_err(StoreError::io(dir, "look at"))?;
-    give_to(staging, (owner.uid(), owner.gid()), &|at, error| StoreError::MoveRefused {
+    give_to(staging, owner.uid(), owner.gid(), &|at, error| StoreError::MoveRefused {
         part,
         reason: format!(
             "{} is of another user than {}, which is of user {} and whose server could not open it, and \
@@ -25,14 +25,15 @@ pub(super) fn give(staging: &Path, dir: &Path, part: PartId) -> Result<(), Store
 
 fn give_to(
     at: &Path,
-    (user, group): (u32, u32),
+    user: u32,
+    group: u32,
     refused: &dyn Fn(&Path, std::io::Error) -> StoreError,
 ) -> Result<(), StoreError> {
     let found = fs::symlink_metadata(at).map_err(StoreError::io(at, "look at"))?;
     if found.is_dir() {
         for entry in fs::read_dir(at).map_err(StoreError::io(at, "list"))? {
             let entry = entry.map_err(StoreError::io(at, "list"))?;
-            give_to(&entry.path(), (user, group), refused)?;
+            give_to(&entry.path(), user, group, refused)?;
         }
     }
     if found.uid() == user {

@@ -21,7 +21,7 @@ pub(crate) fn rows_within(n_bytes: usize, row_bytes: usize) -> usize {
 }
 
 /// Appends rows of a tensor, by position, and version.
-pub(crate) fn push(piece: &mut Vec<u8>, (tensor, version): (u16, u32), rows: &[u32], bytes: &[u8]) {
+pub(crate) fn push(piece: &mut Vec<u8>, tensor: u16, version: u32, rows: &[u32], bytes: &[u8]) {
     let n_rows = u32::try_from(rows.len()).expect("a partition has fewer rows");
     piece.extend_from_slice(&tensor.to_le_bytes());
     piece.extend_from_slice(&version.to_le_bytes());
@@ -67,7 +67,7 @@ mod tests {
             let mut piece = Vec::new();
             for (tensor, version, rows) in &stretches {
                 let (before, width) = (piece.len(), widths(*tensor).unwrap());
-                push(&mut piece, (*tensor, *version), rows, &vec![7; rows.len() * width]);
+                push(&mut piece, *tensor, *version, rows, &vec![7; rows.len() * width]);
                 prop_assert_eq!(rows_within(piece.len() - before, width), rows.len());
             }
             let mut left = &piece[..];

@@ -21,10 +21,8 @@ mod commit;
 mod compact;
 mod delta;
 mod follow;
-mod forked;
 mod garbage;
 mod health;
-mod layer;
 mod open;
 mod parallel;
 mod put;
@@ -43,12 +41,11 @@ use lodestore_graph::fork::Generation;
 
 pub use compact::Folding;
 pub use health::StoppedWrites;
-pub use layer::Layer;
 pub use tensor::TensorHandle;
 pub use tensors::{NewTensor, drop_tensor};
 pub use transfer::{PartCopy, PartFiles, SEAL_MAX};
 pub(crate) use version::GatherScratch;
-pub use version::{LayerRows, TensorVersion};
+pub use version::{Layer, LayerRows, TensorVersion};
 pub use view::{GraphVersion, TensorView, View};
 
 pub(crate) use garbage::remove_unpinned;
@@ -244,6 +241,18 @@ impl GraphHandle {
     pub(crate) fn opened(&self) -> String {
         let parts: Vec<String> = self.parts().map(|part| part.to_string()).collect();
         parts.join(", ")
+    }
+
+    /// Fails in a child of the process that opened the graph for writing; waits for no lock.
+    ///
+    /// The child has a copy of what the writer holds in memory. The parent's next put makes it
+    /// stale, and the parent's threads may have held its locks. A graph that is open for reading
+    /// serves the child too: its files do not change, and its catalog opens again by itself.
+    pub(crate) fn check_process(&self) -> Result<(), StoreError> {
+        if self.mode == OpenMode::Read || self.process.is_current() {
+            return Ok(());
+        }
+        Err(StoreError::Forked { dir: self.graph.dir().to_owned() })
     }
 }
 

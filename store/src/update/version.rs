@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::Layer;
 use crate::error::StoreError;
 use crate::layers::{LayerIndex, LayerSize};
 use crate::plan::{DiskProfile, ReadPlan};
-use crate::reader::gather_mapped;
+use crate::reader::{self, ReaderKind, RowReader, gather_mapped};
 use crate::row::RowIdx;
+use crate::segment::Segment;
 
 /// A tensor of a partition at a committed version. Nothing changes it, and its files stay while it
 /// lives.
@@ -184,5 +184,52 @@ impl LayerRows {
     pub fn iter(&self) -> impl Iterator<Item = (usize, &[(RowIdx, u32)])> {
         let lists = self.by_layer[..self.n_layers].iter().map(Vec::as_slice).enumerate();
         lists.filter(|(_, rows)| !rows.is_empty())
+    }
+}
+
+/// A file of a tensor and the reader of its rows.
+///
+/// Holding it is the pin: the file stays while any thread or process holds it.
+#[derive(Debug)]
+pub struct Layer {
+    first: u32,
+    segment: Arc<Segment>,
+    reader: Box<dyn RowReader>,
+}
+
+impl Layer {
+    /// Opens the reader of a segment that has rows of the versions from `first` to its own.
+    pub(super) fn open(
+        segment: Segment,
+        first: u32,
+        kind: ReaderKind,
+    ) -> Result<Arc<Self>, StoreError> {
+        let segment = Arc::new(segment);
+        let reader = reader::open(Arc::clone(&segment), kind)?;
+        Ok(Arc::new(Self { first, segment, reader }))
+    }
+
+    /// Returns the segment.
+    #[must_use]
+    pub fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    /// Returns the oldest version that it has rows of; for a segment with every row, its own.
+    #[must_use]
+    pub fn first_version(&self) -> u32 {
+        self.first
+    }
+
+    /// Returns the newest version that it has rows of.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.segment.identity().version
+    }
+
+    /// Returns the reader of its rows.
+    #[must_use]
+    pub fn reader(&self) -> &dyn RowReader {
+        &*self.reader
     }
 }

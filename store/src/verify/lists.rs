@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use lodestore_graph::PartId;
-use lodestore_graph::file_check::{FileCheck, FileFault, FileKind, HEADER_BYTES, Piece, PieceSum};
+use lodestore_graph::file_check::{
+    FileCheck, FileFault, FileKind, FilePartition, HEADER_BYTES, Piece, PieceSum,
+};
 use thiserror::Error;
 
 use crate::error::StoreError;
@@ -47,7 +49,12 @@ impl Lists {
         let (file, head) = head(&**graph.device(), &path)?;
         let file_bytes = file.len_bytes().map_err(StoreError::io(&path, "read the length of"))?;
         let uuid = *graph.uuid().as_bytes();
-        match FileCheck::new(kind, &head, file_bytes, graph.book(), part, uuid) {
+        match FileCheck::new(
+            kind,
+            &head,
+            file_bytes,
+            FilePartition { book: graph.book(), part, uuid },
+        ) {
             Ok(check) => Ok(Self::of(path, file, file_bytes, check)),
             Err(fault) => Err(ListsError::Fault { path, fault }),
         }

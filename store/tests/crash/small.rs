@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Topology, write_topologies};
+use lodestore_graph::topology::{Direction, Topology, write_topologies};
 use lodestore_graph::{PartId, PartitionBook, splitmix64};
 use lodestore_store::codec::CodecChoice;
 use lodestore_store::file_system::FileSystem;
@@ -109,17 +109,16 @@ fn nodes() -> Relabelling {
 /// Imports the graph, with every kind of file that there is.
 pub(crate) fn import(device: &Arc<dyn FileSystem>) -> Result<Graph, ImportError> {
     let nodes = nodes();
-    let (book, order) = (&nodes.book, &nodes.external_of);
     let mut importer = Importer::begin_on(Arc::clone(device), Path::new(OUT))?;
-    for part in book.parts() {
+    for part in nodes.book.parts() {
         importer.part_dir(part)?;
     }
     let n_edges = write_lists(&**device, &importer, &nodes)?;
     for tensor in TENSORS {
         let options = TensorOptions { nan: NanPolicy::Refuse, codec: tensor.codec };
-        importer.add_tensor(tensor.name, &tensor, options, order, book, &mut |_, _| {})?;
+        importer.add_tensor(tensor.name, &tensor, options, &nodes, &mut |_, _| {})?;
     }
-    importer.commit(order, book, n_edges, true)
+    importer.commit(&nodes, n_edges, Direction::Undirected)
 }
 
 /// Writes topology and halo of every partition, and syncs nothing: files that were written beside
@@ -138,7 +137,8 @@ fn write_lists(
     let (book, uuid) = (&nodes.book, *importer.uuid().as_bytes());
     let built = |kind: &str, part: PartId| scratch.path().join(format!("{kind}-{}", part.0));
     let topology_of = |part| built("topology", part);
-    let written = write_topologies(&edges, nodes, true, uuid, &topology_of).expect("topology");
+    let written = write_topologies(&edges, nodes, Direction::Undirected, uuid, &topology_of)
+        .expect("topology");
     let paths: Vec<PathBuf> = book.parts().map(topology_of).collect();
     let topology = Topology::open(&paths, book, uuid).expect("topology");
     write_halos(&topology, book, uuid, &|part| built("halo", part)).expect("halos");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Topology, write_topologies};
+use lodestore_graph::topology::{Direction, Topology, write_topologies};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::codec::CodecChoice;
 use lodestore_store::import::TensorOptions;
@@ -68,16 +68,16 @@ pub(crate) fn import(out: &Path) -> Graph {
     let (book, uuid) = (&nodes.book, *importer.uuid().as_bytes());
     book.parts().for_each(|part| drop(importer.part_dir(part).unwrap()));
     let path_of = |part| importer.topology_path(part);
-    let summary = write_topologies(&edges, &nodes, true, uuid, &path_of).unwrap();
+    let summary = write_topologies(&edges, &nodes, Direction::Undirected, uuid, &path_of).unwrap();
     let paths: Vec<PathBuf> = book.parts().map(path_of).collect();
     let topology = Topology::open(&paths, book, uuid).unwrap();
     write_halos(&topology, book, uuid, &|part| importer.halo_path(part)).unwrap();
     for (name, row_bytes, codec) in TENSORS {
-        let (rows, order) = (Rows { name, row_bytes }, &nodes.external_of);
+        let rows = Rows { name, row_bytes };
         let options = TensorOptions { codec, ..TensorOptions::default() };
-        importer.add_tensor(name, &rows, options, order, book, &mut |_, _| {}).unwrap();
+        importer.add_tensor(name, &rows, options, &nodes, &mut |_, _| {}).unwrap();
     }
-    importer.commit(&nodes.external_of, book, summary.n_edges_directed, true).unwrap()
+    importer.commit(&nodes, summary.n_edges_directed, Direction::Undirected).unwrap()
 }
 
 /// Puts rows over the segments: two committed versions and some pending.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::{NodeId, splitmix64};
 use lodestore_store::Graph;
 use lodestore_store::file_system::{Access, Change, Disk, FileSystem};
-use lodestore_store::repair::repair;
+use lodestore_store::repair::{RepairMode, repair};
 use lodestore_store::verify::verify;
 use proptest::prelude::*;
 
@@ -155,7 +155,7 @@ fn a_graph_whose_last_put_lacks_sectors_opens_and_is_sound() {
         assert!(all_rows(Graph::open(&at_loss).unwrap()).unwrap() == acknowledged);
     };
     is_sound();
-    let report = repair(&at_loss, false, &mut |_, _| {}).unwrap();
+    let report = repair(&at_loss, RepairMode::Apply, &mut |_, _| {}).unwrap();
     assert!(report.ok && report.done.is_empty() && report.lost.is_empty(), "{report:?}");
     is_sound();
     drop(live);

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use lodestore_graph::NodeId;
 use lodestore_graph::edges::{EdgeStream, MemoryEdges, ReadAhead};
 use lodestore_graph::sampler::{Deal, Fanout};
-use lodestore_graph::schedule::{ScheduleSpec, write_schedule};
+use lodestore_graph::schedule::{ScheduleInput, ScheduleSpec, write_schedule};
 use lodestore_graph::topology::Topology;
 use lodestore_store::file_system::Disk;
-use lodestore_store::repair::repair_on;
+use lodestore_store::repair::{RepairMode, repair_on};
 use lodestore_store::verify::verify_on;
 use lodestore_store::{EmbeddedStore, Graph, View};
 
@@ -84,7 +84,8 @@ fn looks(dir: &Path) {
     refuse_threads();
     let report = verify_on(Arc::new(Disk), &path, N_THREADS, &mut |_, _| {}).unwrap();
     assert!(report.ok && report.pages > 0, "{report:?}");
-    let report = repair_on(Arc::new(Disk), &path, true, N_THREADS, &mut |_, _| {}).unwrap();
+    let report =
+        repair_on(Arc::new(Disk), &path, RepairMode::DryRun, N_THREADS, &mut |_, _| {}).unwrap();
     assert!(report.ok && report.done.is_empty(), "{report:?}");
     assert!(all_rows(Graph::open(&path).unwrap()).unwrap() == rows);
     drop(held);
@@ -107,7 +108,14 @@ fn schedules(dir: &Path) {
     let roots: Vec<NodeId> = (0..N_NODES).step_by(2).map(NodeId).collect();
     let write = |name: &str| {
         let path = dir.join(name);
-        write_schedule(&topology, book, &roots, &spec, &path, &mut |_, _| {}, N_THREADS).unwrap();
+        write_schedule(
+            &ScheduleInput { topology: &topology, book, train_roots: &roots },
+            &spec,
+            &path,
+            N_THREADS,
+            &mut |_, _| {},
+        )
+        .unwrap();
         std::fs::read(path).unwrap()
     };
     let by_threads = write("threads");

@@ -7,7 +7,7 @@ use std::{
 
 use lodestore_client::budget::RowBudget;
 use lodestore_graph::schedule::{
-    Schedule, ScheduleSpec, estimate_bytes, is_schedule_of, write_schedule,
+    Schedule, ScheduleInput, ScheduleSpec, estimate_bytes, is_schedule_of, write_schedule,
 };
 
 use tracing::warn;
@@ -83,7 +83,13 @@ impl Setup<'_> {
         };
         check_room(path, &spec, estimate.schedule_bytes.saturating_add(next_use_bytes))?;
         let n_threads = available_parallelism().map_or(1, usize::from);
-        write_schedule(topology, book, train, &spec, path, progress, n_threads)?;
+        write_schedule(
+            &ScheduleInput { topology, book, train_roots: train },
+            &spec,
+            path,
+            n_threads,
+            progress,
+        )?;
         Ok(false)
     }
 

@@ -14,7 +14,7 @@ use std::{
 use lodestore_client::hot_set_cache::{HotRows, HotSetCache, HotSetStats};
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::loader::{Residency, RowResidency};
-use lodestore_client::oracle_tier::OracleTier;
+use lodestore_client::oracle_tier::{OracleTier, TierFill};
 use lodestore_client::prefetch::BatchSource;
 use lodestore_client::{BatchLoader, ClientError};
 use lodestore_graph::{
@@ -84,9 +84,9 @@ impl<'scope> Rapid<'scope> {
                 let batches = first..per_epoch.saturating_mul(epochs);
                 let is_remote = |node| loader.is_remote(node);
                 let soonest = soonest(schedule, worker, place, n_slots, &is_remote)?;
-                let (sizes, n_nodes) = ((n_slots, n_spare), schedule.n_nodes());
-                let (tier, filled) =
-                    OracleTier::filled(sizes, loader, n_nodes, &batches, &soonest)?;
+                let fill = TierFill { soonest: &soonest, most_rows: n_spare };
+                let n_nodes = schedule.n_nodes();
+                let (tier, filled) = OracleTier::filled(n_slots, loader, n_nodes, &batches, fill)?;
                 Keeper::Oracle(Arc::new(tier), next_uses(schedule, worker, path)?, filled)
             }
         };

@@ -19,6 +19,7 @@ use crate::process_group::Opening;
 use crate::report::RowsFrom;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
+use lodestore_graph::topology::Direction;
 
 const WIDTH: u32 = 5;
 
@@ -36,7 +37,7 @@ fn graph(n_nodes: u32, ends: &[(u32, u32)], n_parts: u16) -> Graph {
     let owners: Vec<PartId> = (0..n_nodes).map(owner).collect();
     let relabelling = Relabelling::new(&owners, n_parts).unwrap();
     let edges = MemoryEdges::new(edges).unwrap();
-    let topology = Topology::from_edges(&edges, &relabelling, true).unwrap();
+    let topology = Topology::from_edges(&edges, &relabelling, Direction::Undirected).unwrap();
     let mut rows = MemorySource::new(relabelling.book.clone());
     let value = |at| (splitmix64(u64::from(at)) >> 40) as f32 / (1u32 << 23) as f32 - 1.0;
     let features = (0..n_nodes * WIDTH).flat_map(|at| value(at).to_le_bytes()).collect();

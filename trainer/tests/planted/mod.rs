@@ -20,6 +20,7 @@ use lodestore_client::halo_buffer::HaloBuffer;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_client::source::{PullStats, TensorInfo, TierRows};
 use lodestore_client::{ClientError, PullKind, RowSource};
+use lodestore_graph::topology::Direction;
 use lodestore_graph::{
     NodeId, PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
@@ -96,7 +97,7 @@ pub(crate) fn planted(n_parts: u16) -> Planted {
         (0..N_NODES).map(|_| PartId(random.below(n_parts.into()) as u16)).collect();
     let relabelling = Relabelling::new(&assignment, n_parts).unwrap();
     let edges = MemoryEdges::new(edges).unwrap();
-    let topology = Topology::from_edges(&edges, &relabelling, true).unwrap();
+    let topology = Topology::from_edges(&edges, &relabelling, Direction::Undirected).unwrap();
     let book = relabelling.book.clone();
     let mut rows = MemorySource::new(book.clone());
     let class = |id: u32| relabelling.external_of[id as usize] % N_CLASSES;
@@ -251,7 +252,7 @@ pub(crate) fn complete(n_parts: u16) -> Planted {
         (0..N).map(|id| PartId((id % u32::from(n_parts)) as u16)).collect();
     let relabelling = Relabelling::new(&assignment, n_parts).unwrap();
     let edges = MemoryEdges::new(edges).unwrap();
-    let topology = Topology::from_edges(&edges, &relabelling, true).unwrap();
+    let topology = Topology::from_edges(&edges, &relabelling, Direction::Undirected).unwrap();
     let book = relabelling.book;
     let mut rows = MemorySource::new(book.clone());
     let features: Vec<f32> = (0..N * WIDTH).map(|i| (i % 7) as f32).collect();

@@ -79,7 +79,8 @@ impl MoveRows {
     pub(super) unsafe fn launch(
         &self,
         stream: &CudaStream,
-        (from, to): (&CudaSlice<u8>, &mut CudaSlice<u8>),
+        from: &CudaSlice<u8>,
+        to: &mut CudaSlice<u8>,
         list: &List<'_>,
         row_bytes: u32,
     ) -> Result<(), DriverError> {

@@ -16,10 +16,11 @@ use super::{BatchTensor, Device, DeviceError, GatherError, Memory, RowMove};
 ///
 /// ```
 /// use lodestore_cache::{DeviceTier, PolicySpec};
-/// use lodestore_cache::device::{Device, DeviceSettings};
+/// use lodestore_cache::device::{Device, DeviceSettings, TierShape};
 ///
 /// let settings = DeviceSettings::default();
-/// let mut tier = DeviceTier::new(&Device::host(), 2, 4, 1000, &PolicySpec::Lru, settings)?;
+/// let shape = TierShape { capacity_rows: 2, row_bytes: 4, id_space: 1000 };
+/// let mut tier = DeviceTier::new(&Device::host(), shape, &PolicySpec::Lru, settings)?;
 /// let mut tensor = tier.tensor(3)?;
 /// let fetch = |ids: &[u32], rows: &mut [u8]| {
 ///     for (id, row) in ids.iter().zip(rows.chunks_exact_mut(4)) {
@@ -72,6 +73,17 @@ impl Default for DeviceSettings {
 /// Staging takes at most one part in this many of the room that a tier is given.
 const STAGING_PART: usize = 8;
 
+/// Size of a tier, and of what it caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierShape {
+    /// Slots of the tier.
+    pub capacity_rows: u32,
+    /// Bytes of a row.
+    pub row_bytes: usize,
+    /// All ids are below this.
+    pub id_space: u32,
+}
+
 impl DeviceTier {
     /// Returns a tier within the free room, for the wanted rows. On a device the room is for slots
     /// and staging, in host memory for all of [`DeviceTier::bytes`]. Staging takes at most an
@@ -98,22 +110,21 @@ impl DeviceTier {
             room.rows()
         };
         let settings = DeviceSettings { staging_bytes, ..usual };
-        Self::new(device, n_rows, row_bytes, id_space, spec, settings)
+        let shape = TierShape { capacity_rows: n_rows, row_bytes, id_space };
+        Self::new(device, shape, spec, settings)
     }
 
-    /// Returns a tier of `capacity_rows` slots of `row_bytes` bytes for ids below `id_space`; see
-    /// [`Directory::new`].
+    /// Returns a tier of this shape; see [`Directory::new`].
     ///
     /// Fails when `row_bytes` is 0 or above 2³⁰, the policy's inputs make no sense, or the device
     /// or the system refuses the memory.
     pub fn new(
         device: &Device,
-        capacity_rows: u32,
-        row_bytes: usize,
-        id_space: u32,
+        shape: TierShape,
         spec: &PolicySpec,
         settings: DeviceSettings,
     ) -> Result<Self, DeviceError> {
+        let TierShape { capacity_rows, row_bytes, id_space } = shape;
         let residents = AgedDirectory::new(capacity_rows, id_space, spec, settings.max_age)?;
         let n_slots = residents.directory().n_slots();
         Ok(Self {
@@ -277,9 +288,9 @@ impl DeviceTier {
 
     /// Decides which of the misses stay.
     pub(crate) fn admit_misses(&mut self, ids: &[u32]) {
-        let rows = (ids, &self.stamps[..]);
+        let Self { residents, stamps, misses, placements, evicted, .. } = self;
         self.is_open = true;
-        self.residents.admit(rows, &self.misses, &mut self.placements, &mut self.evicted);
+        residents.admit(ids, stamps, misses, placements, evicted);
     }
 
     /// Copies what was admitted from the tensor to its slots, with the stamps that it has come

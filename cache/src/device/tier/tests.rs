@@ -50,7 +50,13 @@ pub(crate) fn cuda() -> Option<Device> {
 }
 
 fn host_tier(n_slots: u32, row_bytes: usize, settings: DeviceSettings) -> DeviceTier {
-    DeviceTier::new(&Device::host(), n_slots, row_bytes, 100, &PolicySpec::Lru, settings).unwrap()
+    DeviceTier::new(
+        &Device::host(),
+        TierShape { capacity_rows: n_slots, row_bytes, id_space: 100 },
+        &PolicySpec::Lru,
+        settings,
+    )
+    .unwrap()
 }
 
 #[test]
@@ -91,8 +97,12 @@ fn tensors_that_do_not_fit_are_refused() {
     assert_eq!((tensor.n_bytes(), tier.stats().misses), (0, 0));
     let policy = PolicySpec::Lru;
     for row_bytes in [0, (1 << 30) + 1] {
-        let tier =
-            DeviceTier::new(&Device::host(), 4, row_bytes, 9, &policy, DeviceSettings::default());
+        let tier = DeviceTier::new(
+            &Device::host(),
+            TierShape { capacity_rows: 4, row_bytes, id_space: 9 },
+            &policy,
+            DeviceSettings::default(),
+        );
         assert!(matches!(tier, Err(DeviceError::RowBytes { found, .. }) if found == row_bytes));
     }
 }
@@ -249,7 +259,7 @@ proptest! {
         spec in reactive(),
     ) {
         let settings = settings(staging_bytes, max_age);
-        let tier = DeviceTier::new(&Device::host(), n_slots, row_bytes, 40, &spec, settings);
+        let tier = DeviceTier::new(&Device::host(), TierShape { capacity_rows: n_slots, row_bytes, id_space: 40 }, &spec, settings);
         run(tier.unwrap(), &steps, max_age);
     }
 }
@@ -267,7 +277,12 @@ fn device_and_host_give_the_same_batches() {
     let same = runner.run(&inputs, |(steps, n_slots, row_bytes, staging_bytes, max_age, spec)| {
         let settings = settings(staging_bytes, max_age);
         let batches = |device: &Device| {
-            let tier = DeviceTier::new(device, n_slots, row_bytes, 40, &spec, settings);
+            let tier = DeviceTier::new(
+                device,
+                TierShape { capacity_rows: n_slots, row_bytes, id_space: 40 },
+                &spec,
+                settings,
+            );
             run(tier.unwrap(), &steps, max_age)
         };
         prop_assert_eq!(batches(&device), batches(&Device::host()));
@@ -281,7 +296,13 @@ fn a_tensor_of_another_device_is_refused() {
     let Some(device) = cuda() else { return };
     let mut tensor = host_tier(2, 4, DeviceSettings::default()).tensor(2).unwrap();
     let settings = DeviceSettings::default();
-    let mut tier = DeviceTier::new(&device, 2, 4, 9, &PolicySpec::Lru, settings).unwrap();
+    let mut tier = DeviceTier::new(
+        &device,
+        TierShape { capacity_rows: 2, row_bytes: 4, id_space: 9 },
+        &PolicySpec::Lru,
+        settings,
+    )
+    .unwrap();
     let error = tier.gather(&[1], &mut tensor, fetch_of(0, 4)).unwrap_err();
     assert!(matches!(error, GatherError::Device(DeviceError::OtherDevice { .. })));
     assert!(device.free_bytes().unwrap().is_some());
@@ -291,7 +312,12 @@ fn a_tensor_of_another_device_is_refused() {
 fn slots_that_do_not_fit_are_refused() {
     let Some(device) = cuda() else { return };
     let (policy, settings) = (PolicySpec::Fifo, settings(1 << 20, None));
-    let tier = DeviceTier::new(&device, 1 << 12, 1 << 30, 1 << 12, &policy, settings);
+    let tier = DeviceTier::new(
+        &device,
+        TierShape { capacity_rows: 1 << 12, row_bytes: 1 << 30, id_space: 1 << 12 },
+        &policy,
+        settings,
+    );
     assert!(matches!(tier, Err(DeviceError::Driver { .. })));
 }
 
@@ -300,7 +326,13 @@ fn slots_that_do_not_fit_are_refused() {
 #[test]
 fn a_device_that_fails_is_lost_and_says_so() {
     let Some(device) = cuda() else { return };
-    let mut tier = DeviceTier::new(&device, 4, 3, 40, &PolicySpec::Lru, settings(6, None)).unwrap();
+    let mut tier = DeviceTier::new(
+        &device,
+        TierShape { capacity_rows: 4, row_bytes: 3, id_space: 40 },
+        &PolicySpec::Lru,
+        settings(6, None),
+    )
+    .unwrap();
     let mut tensor = tier.tensor(9).unwrap();
     let mut rows = vec![0; 27];
     for first in 0..20 {

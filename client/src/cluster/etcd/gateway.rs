@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use ureq::Agent;
 
 use super::super::{MAP_BYTES_MAX, SERVERS_MAX};
-use super::Place;
+use super::EtcdLocation;
 
 /// Longest time for a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ pub(super) type GatewayResult<T> = Result<T, String>;
 
 /// A client of etcd's gateway.
 pub(super) struct Gateway {
-    place: Place,
+    place: EtcdLocation,
     calls: Agent,
     watches: Agent,
     /// The endpoint that answered last.
@@ -65,7 +65,7 @@ fn graph_in(pair: &Pair) -> String {
 }
 
 impl Gateway {
-    pub(super) fn new(place: Place) -> Self {
+    pub(super) fn new(place: EtcdLocation) -> Self {
         let agent = |timeout| -> Agent {
             let config = Agent::config_builder();
             config.timeout_global(Some(timeout)).max_redirects(0).build().into()
@@ -74,7 +74,7 @@ impl Gateway {
         Self { place, calls, watches, current: Mutex::new(0) }
     }
 
-    pub(super) fn place(&self) -> &Place {
+    pub(super) fn place(&self) -> &EtcdLocation {
         &self.place
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lodestore_graph::fork::PerProcess;
 
 use super::gateway::{CALL_PATIENCE, Gateway};
-use super::{Member, Place, RegisteredServers};
+use super::{EtcdLocation, Member, RegisteredServers};
 use crate::error::ClientError;
 
 /// Pauses before an etcd that does not answer is asked again; they double.
@@ -84,7 +84,7 @@ impl Watch {
 impl Shared {
     /// Starts a thread that watches.
     fn watched(text: &str) -> Result<Arc<Self>, ClientError> {
-        let gateway = Gateway::new(Place::of(text)?);
+        let gateway = Gateway::new(EtcdLocation::of(text)?);
         let shared = Arc::new(Self {
             place: format!("etcd:{text}"),
             state: Mutex::default(),

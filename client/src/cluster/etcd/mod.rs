@@ -43,12 +43,12 @@ pub struct ServerEntry {
 
 /// A map's place: `HOST:PORT,HOST:PORT/PREFIX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct EtcdLocation {
     endpoints: Vec<String>,
     prefix: String,
 }
 
-impl Place {
+impl EtcdLocation {
     fn of(text: &str) -> Result<Self, ClientError> {
         let bad = |reason: &str| AddressError {
             address: format!("etcd:{text}"),
@@ -123,14 +123,14 @@ mod tests {
 
     #[test]
     fn places_are_read_and_nonsense_is_named() {
-        let place = Place::of("127.0.0.1:2379,store.lan:2379/ours/").unwrap();
+        let place = EtcdLocation::of("127.0.0.1:2379,store.lan:2379/ours/").unwrap();
         assert_eq!(place.endpoints, ["http://127.0.0.1:2379", "http://store.lan:2379"]);
         assert_eq!(place.servers(), b"ours/servers/");
-        assert_eq!(Place::of("[::1]:2379").unwrap().prefix, "lodestore");
+        assert_eq!(EtcdLocation::of("[::1]:2379").unwrap().prefix, "lodestore");
         for text in
             ["", "127.0.0.1", "127.0.0.1:1/", "a@b:1", "unix:/x", "127.0.0.1:1,/x", "h:1?x/y"]
         {
-            let error = Place::of(text).unwrap_err().to_string();
+            let error = EtcdLocation::of(text).unwrap_err().to_string();
             assert!(error.contains("etcd:HOST:PORT"), "{text}: {error}");
         }
     }

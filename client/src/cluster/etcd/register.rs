@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::gateway::{Gateway, GatewayResult};
-use super::{LEASE, Place, ServerEntry};
+use super::{EtcdLocation, LEASE, ServerEntry};
 use crate::error::ClientError;
 
 /// How often a lease is kept and what the server says of itself is looked at.
@@ -43,7 +43,7 @@ impl Registration {
         at: &str,
         mut entry: impl FnMut() -> ServerEntry + Send + 'static,
     ) -> Result<Self, ClientError> {
-        let place = Place::of(at.strip_prefix("etcd:").unwrap_or(at))?;
+        let place = EtcdLocation::of(at.strip_prefix("etcd:").unwrap_or(at))?;
         let (end, ended) = channel::<()>();
         let work = move || {
             let (gateway, told) = (Gateway::new(place), ServerEntry::default());

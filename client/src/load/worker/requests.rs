@@ -186,12 +186,11 @@ impl Worker<'_> {
         let rest = match done.error {
             None => {
                 let (rows, bytes) = (done.n_rows, done.n_rows * self.target.row_bytes);
-                let times = (intended, now);
-                self.tally.answered(kind, times, (rows as u64, bytes as u64));
+                self.tally.answered(kind, intended, now, rows as u64, bytes as u64);
                 Duration::ZERO
             }
             Some(error) => {
-                self.tally.failed(kind, error, (intended, now));
+                self.tally.failed(kind, error, intended, now);
                 // Many are refused together, and must not all return together.
                 let spread = 1.0 + (slot % 16) as f64 / 16.0;
                 if matches!(error, LoadError::Refused(_)) {

@@ -32,7 +32,8 @@ impl Known {
 
     /// Returns the same with a tier that is filled before the first batch, and what that pulled.
     fn filled(
-        (n_slots, most_rows): (usize, usize),
+        n_slots: usize,
+        most_rows: usize,
         first: u32,
         batches: Vec<Vec<NodeId>>,
         remote: &Arc<TestSource>,
@@ -45,9 +46,9 @@ impl Known {
                 }
             }
         }
-        let (sizes, numbers) = ((n_slots, most_rows), first..batches.len() as u32);
-        let (tier, pulled) =
-            OracleTier::filled(sizes, &loader, N_NODES, &numbers, &soonest).unwrap();
+        let numbers = first..batches.len() as u32;
+        let fill = TierFill { soonest: &soonest, most_rows };
+        let (tier, pulled) = OracleTier::filled(n_slots, &loader, N_NODES, &numbers, fill).unwrap();
         (Self { tier: Arc::new(tier), first, batches, fails_at: None }, pulled)
     }
 
@@ -119,9 +120,8 @@ proptest! {
         let (source, filled) = match fill {
             None => (Known::new(n_slots, first as u32, batches.clone()), 0),
             Some(most_rows) => {
-                let sizes = (n_slots, most_rows);
                 let (known, filled) =
-                    Known::filled(sizes, first as u32, batches.clone(), &remote);
+                    Known::filled(n_slots, most_rows, first as u32, batches.clone(), &remote);
                 let pulls = remote.pulls.lock().unwrap();
                 let is_fill = |(ids, kind): &(Vec<NodeId>, PullKind)| {
                     ids.len() <= most_rows && *kind == PullKind::Vector

@@ -63,7 +63,8 @@ impl ClusterView {
     pub(in super::super) fn connection_for_rows(
         &self,
         endpoint: usize,
-        (tensor, n_bytes): (Option<u16>, usize),
+        tensor: Option<u16>,
+        n_bytes: usize,
         deadline: Instant,
     ) -> Result<Connection, ClientError> {
         let server = self.routes.endpoints[endpoint].server;

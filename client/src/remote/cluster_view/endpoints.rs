@@ -144,7 +144,7 @@ impl ClusterView {
     ) -> ControlFlow<Result<Connection, ClientError>, ClientError> {
         let begun = Instant::now();
         let most = most.min(deadline.saturating_duration_since(begun) / 2);
-        match Connection::open_by(address, &self.security, (begun + most, deadline)) {
+        match Connection::open_by(address, &self.security, begun + most, deadline) {
             Err(error) if is_unreachable(&error, most) => Continue(error),
             opened => Break(opened),
         }

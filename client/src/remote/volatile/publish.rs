@@ -34,7 +34,7 @@ const _: () = assert!(PIECE_BYTES <= PUSH_BODY_BYTES_MAX);
 /// Claims of rows at servers.
 pub(super) struct RemotePublisher<'a> {
     client: &'a Client,
-    links: Vec<Link>,
+    links: Vec<PublishLink>,
     /// By tensor: ids that are claimed, ascending, and over which link.
     claims: HashMap<String, Vec<(Range<u32>, usize)>>,
 }
@@ -43,7 +43,7 @@ pub(super) struct RemotePublisher<'a> {
 type ByServer = Vec<(usize, Vec<Range<u32>>)>;
 
 /// The connection to one server.
-struct Link {
+struct PublishLink {
     address: Address,
     /// None once it has failed: its claims have ended.
     connection: Option<Connection>,
@@ -108,7 +108,7 @@ impl<'a> RemotePublisher<'a> {
         let known = self.links.iter().position(|link| link.address == *address);
         let at = known.unwrap_or(self.links.len());
         if known.is_none() {
-            self.links.push(Link { address: address.clone(), connection: None });
+            self.links.push(PublishLink { address: address.clone(), connection: None });
         }
         if self.links[at].connection.is_none() {
             // What was claimed over the one before has ended with it.
@@ -126,7 +126,8 @@ impl<'a> RemotePublisher<'a> {
         &self,
         mut view: Arc<ClusterView>,
         parts: &[(PartId, Range<u32>)],
-        (deadline, retry): (Instant, &mut RetryBudget),
+        deadline: Instant,
+        retry: &mut RetryBudget,
     ) -> Result<(Arc<ClusterView>, ByServer), ClientError> {
         loop {
             let mut by_server = ByServer::new();
@@ -151,10 +152,11 @@ impl<'a> RemotePublisher<'a> {
         link: usize,
         tensor: &str,
         ids: &[Range<u32>],
-        (graph, deadline): (u64, Instant),
+        graph: u64,
+        deadline: Instant,
     ) -> Result<u64, ClientError> {
         let (name, all) = (wire_name(tensor)?, ids);
-        let Link { address, connection } = &mut self.links[link];
+        let PublishLink { address, connection } = &mut self.links[link];
         let Some(open) = connection else { return Err(lost(address)) };
         let mut n_rows = 0;
         for ids in ids.chunks(CLAIM_RANGES_MAX) {
@@ -215,11 +217,11 @@ impl VolatilePublisher for RemotePublisher<'_> {
         let mut view = self.client.current_view(deadline)?;
         while !left.is_empty() {
             let by_server;
-            (view, by_server) = self.by_server(view, &left, (deadline, &mut retry))?;
+            (view, by_server) = self.by_server(view, &left, deadline, &mut retry)?;
             let Some((server, ids)) = by_server.into_iter().next() else { break };
             let claimed = self
                 .link_to(&view, server, deadline)
-                .and_then(|link| self.claim_at(link, tensor, &ids, (view.graph, deadline)));
+                .and_then(|link| self.claim_at(link, tensor, &ids, view.graph, deadline));
             match claimed {
                 Ok(claimed) => {
                     n_rows += claimed;
@@ -290,11 +292,11 @@ impl Sending {
     /// Sends the next piece, or takes the answer to the oldest where enough are in flight.
     fn step(
         &mut self,
-        link: &mut Link,
+        link: &mut PublishLink,
         publication: &Publication<'_>,
         retry: &mut RetryBudget,
     ) -> Result<(), ClientError> {
-        let Link { address, connection } = link;
+        let PublishLink { address, connection } = link;
         let Some(connection) = connection else { return Err(lost(address)) };
         let has_more = self.n_sent < self.positions.len() && self.refusal.is_none();
         if has_more && self.unanswered.len() < PIECES_AT_ONCE {
@@ -335,7 +337,7 @@ impl Sending {
         let body = RequestBody::Publish(Publish { name, n_rows, stamp });
         let time = Some(time_left(address, deadline)?);
         let request = Request { deadline: time, graph, ..Request::new(body) };
-        connection.send_publication(&request, (ids, rows), positions, deadline)?;
+        connection.send_publication(&request, ids, rows, positions, deadline)?;
         self.n_sent += positions.len();
         self.unanswered.push_back(positions.len());
         Ok(())

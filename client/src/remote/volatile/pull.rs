@@ -24,7 +24,7 @@ use crate::socket::timespec;
 use crate::volatile::{StampWanted, VolatileInfo};
 
 /// State that all requests of one pull share.
-struct Pull<'a> {
+struct VolatilePull<'a> {
     name: Name,
     row_bytes: usize,
     min_stamp: Stamp,
@@ -36,16 +36,16 @@ struct Pull<'a> {
 
 /// Rows that one shard is asked for: in the order of the batch.
 #[derive(Default)]
-struct Share {
+struct VolatileShare {
     ids: Vec<NodeId>,
     positions: Vec<u32>,
     parts: PartSet,
 }
 
 /// A request, and how far its answer has come.
-struct InFlightRequest<'a> {
+struct VolatileRequest<'a> {
     endpoint: usize,
-    share: &'a Share,
+    share: &'a VolatileShare,
     /// Positions of its rows in the share.
     positions: &'a [u32],
     connection: Connection,
@@ -63,7 +63,7 @@ impl Client {
     ) -> Result<Vec<Stamp>, ClientError> {
         let (begun, time) = (Instant::now(), self.config.deadline);
         let deadline = begun + time;
-        let pull = Pull {
+        let pull = VolatilePull {
             name: wire_name(&info.tensor.name)?,
             row_bytes: info.tensor.row_bytes(),
             min_stamp: wanted.min_stamp,
@@ -81,7 +81,7 @@ impl Client {
         while !left.is_empty() {
             let shares;
             (view, shares) = self.split_volatile(view, &pull, &left, &mut retry)?;
-            let failures = try_all(&view, &pull, &shares, (out, &mut stamps))?;
+            let failures = try_all(&view, &pull, &shares, out, &mut stamps)?;
             if failures.is_empty() {
                 break;
             }
@@ -112,10 +112,10 @@ impl Client {
     fn split_volatile(
         &self,
         mut view: Arc<ClusterView>,
-        pull: &Pull<'_>,
+        pull: &VolatilePull<'_>,
         positions: &[u32],
         retry: &mut RetryBudget,
-    ) -> Result<(Arc<ClusterView>, Vec<Share>), ClientError> {
+    ) -> Result<(Arc<ClusterView>, Vec<VolatileShare>), ClientError> {
         loop {
             match split(&view, pull, positions) {
                 Ok(shares) => return Ok((view, shares)),
@@ -129,12 +129,12 @@ impl Client {
 /// of a stored tensor of that width.
 fn split(
     view: &ClusterView,
-    pull: &Pull<'_>,
+    pull: &VolatilePull<'_>,
     positions: &[u32],
-) -> Result<Vec<Share>, ClientError> {
+) -> Result<Vec<VolatileShare>, ClientError> {
     let book = &view.routes.book;
     let mut shares = Vec::new();
-    shares.resize_with(view.routes.endpoints.len(), Share::default);
+    shares.resize_with(view.routes.endpoints.len(), VolatileShare::default);
     let mut servers: Vec<Option<(usize, Stripes)>> = vec![None; book.n_parts().into()];
     for &position in positions {
         let node = pull.ids[position as usize];
@@ -164,9 +164,10 @@ fn split(
 /// endpoint.
 fn try_all(
     view: &ClusterView,
-    pull: &Pull<'_>,
-    shares: &[Share],
-    (out, stamps): (&mut [u8], &mut [Stamp]),
+    pull: &VolatilePull<'_>,
+    shares: &[VolatileShare],
+    out: &mut [u8],
+    stamps: &mut [Stamp],
 ) -> Result<Vec<(usize, FailedRequest)>, ClientError> {
     let mut failures = Vec::new();
     let n_rounds = shares.iter().map(|share| share.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
@@ -182,7 +183,7 @@ fn try_all(
                 Ok(connection) => {
                     let (positions, progress) =
                         (&share.positions[first..end], VolatileProgress::new());
-                    in_flight.push(InFlightRequest {
+                    in_flight.push(VolatileRequest {
                         endpoint,
                         share,
                         positions,
@@ -193,23 +194,28 @@ fn try_all(
                 Err(error) => failures.push((endpoint, failed(view, endpoint, share, error))),
             }
         }
-        receive(view, pull, in_flight, (&mut *out, &mut *stamps), &mut failures)?;
+        failures.extend(receive(view, pull, in_flight, out, stamps)?);
     }
     Ok(failures)
 }
 
-fn failed(view: &ClusterView, endpoint: usize, share: &Share, error: ClientError) -> FailedRequest {
+fn failed(
+    view: &ClusterView,
+    endpoint: usize,
+    share: &VolatileShare,
+    error: ClientError,
+) -> FailedRequest {
     FailedRequest::new(view.routes.endpoints[endpoint].server, share.parts.clone(), error)
 }
 
 fn ask(
     view: &ClusterView,
-    pull: &Pull<'_>,
+    pull: &VolatilePull<'_>,
     endpoint: usize,
     ids: &[NodeId],
 ) -> Result<Connection, ClientError> {
     let n_bytes = ids.len() * pull.row_bytes;
-    let mut connection = view.connection_for_rows(endpoint, (None, n_bytes), pull.deadline)?;
+    let mut connection = view.connection_for_rows(endpoint, None, n_bytes, pull.deadline)?;
     let now = Instant::now();
     // Whole milliseconds travel: rather a little longer than was asked.
     let wait = pull.until.saturating_duration_since(now).as_micros().div_ceil(1000);
@@ -225,14 +231,15 @@ fn ask(
     Ok(connection)
 }
 
-/// Takes all answers, to the rows of `out` where they belong.
+/// Takes all answers, to the rows of `out` where they belong; returns the failures by endpoint.
 fn receive(
     view: &ClusterView,
-    pull: &Pull<'_>,
-    mut in_flight: Vec<InFlightRequest<'_>>,
-    (out, stamps): (&mut [u8], &mut [Stamp]),
-    failures: &mut Vec<(usize, FailedRequest)>,
-) -> Result<(), ClientError> {
+    pull: &VolatilePull<'_>,
+    mut in_flight: Vec<VolatileRequest<'_>>,
+    out: &mut [u8],
+    stamps: &mut [Stamp],
+) -> Result<Vec<(usize, FailedRequest)>, ClientError> {
+    let mut failures = Vec::new();
     while !in_flight.is_empty() {
         let ready = wait(&in_flight, pull.deadline)?;
         let is_late = Instant::now() >= pull.deadline;
@@ -263,13 +270,13 @@ fn receive(
         }
         in_flight = left;
     }
-    Ok(())
+    Ok(failures)
 }
 
 /// Waits until something has arrived, or the time is up; returns for each request whether something
 /// has.
-fn wait(in_flight: &[InFlightRequest<'_>], deadline: Instant) -> Result<Vec<bool>, ClientError> {
-    let is_here = |one: &InFlightRequest<'_>| one.connection.has_buffered_volatile(&one.progress);
+fn wait(in_flight: &[VolatileRequest<'_>], deadline: Instant) -> Result<Vec<bool>, ClientError> {
+    let is_here = |one: &VolatileRequest<'_>| one.connection.has_buffered_volatile(&one.progress);
     let left = match in_flight.iter().any(is_here) {
         true => Duration::ZERO,
         false => deadline.saturating_duration_since(Instant::now()),

@@ -48,7 +48,7 @@ impl DeviceSource {
         levels: TwoLevelTier,
     ) -> Result<Self, ClientError> {
         let tensor = inner.tensor(tensor)?;
-        ClientError::check_tier(&tensor, levels.device().row_bytes())?;
+        ClientError::check_tier(&tensor.name, tensor.row_bytes(), levels.device().row_bytes())?;
         let batch = levels.tensor(0)?;
         let state = PerProcess::with(Mutex::new(State { levels, batch }));
         Ok(Self { inner, tensor, state })
@@ -71,7 +71,7 @@ impl DeviceSource {
         batch: &mut BatchTensor,
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
-        self.gather_with(&mut self.lock()?.levels, ids, batch, (kind, &mut || ()))
+        self.gather_with(&mut self.lock()?.levels, ids, batch, kind, &mut || ())
     }
 
     /// Removes changed rows from the device's tier: a pull that begins afterwards asks for them.
@@ -107,7 +107,8 @@ impl DeviceSource {
         levels: &mut TwoLevelTier,
         ids: &[NodeId],
         batch: &mut BatchTensor,
-        (kind, work): (PullKind, &mut dyn FnMut()),
+        kind: PullKind,
+        work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         let (start, mut fetching) = (Instant::now(), Duration::ZERO);
         let mut pulled = PullStats::default();
@@ -182,7 +183,7 @@ impl RowSource for DeviceSource {
         if batch.capacity_bytes() < out.len() {
             *batch = levels.tensor(ids.len().next_power_of_two())?;
         }
-        let mut pulled = self.gather_with(levels, ids, batch, (kind, work))?;
+        let mut pulled = self.gather_with(levels, ids, batch, kind, work)?;
         let start = Instant::now();
         batch.read(out)?;
         pulled.copy += start.elapsed();

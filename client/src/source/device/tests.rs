@@ -1,3 +1,4 @@
+use lodestore_cache::device::TierShape;
 use lodestore_cache::device::{Device, DeviceSettings};
 use lodestore_cache::shared::SharedSettings;
 use lodestore_cache::two_level::Inclusion;
@@ -33,7 +34,12 @@ fn tier(n_slots: u32, row_bytes: usize, kind: PolicyKind) -> TwoLevelTier {
     let spec = PolicySpec::try_from(kind).unwrap();
     // Staging of four rows, so that batches need several turns.
     let settings = DeviceSettings { staging_bytes: 4 * row_bytes, ..DeviceSettings::default() };
-    let device = DeviceTier::new(&Device::host(), n_slots, row_bytes, N_NODES, &spec, settings);
+    let device = DeviceTier::new(
+        &Device::host(),
+        TierShape { capacity_rows: n_slots, row_bytes, id_space: N_NODES },
+        &spec,
+        settings,
+    );
     TwoLevelTier::new(device.unwrap())
 }
 

@@ -60,7 +60,7 @@ impl TieredSource {
         tier: Arc<SharedTier>,
     ) -> Result<Self, ClientError> {
         let tensor = inner.tensor(tensor)?;
-        ClientError::check_tier(&tensor, tier.row_bytes())?;
+        ClientError::check_tier(&tensor.name, tensor.row_bytes(), tier.row_bytes())?;
         let (n_pulls, spare) = (AtomicU32::new(0), PerProcess::with(Mutex::default()));
         Ok(Self { inner, tensor, tier, n_pulls, spare })
     }
@@ -92,7 +92,8 @@ impl TieredSource {
         &self,
         ids: &[NodeId],
         out: &mut [u8],
-        (kind, work): (PullKind, &mut dyn FnMut()),
+        kind: PullKind,
+        work: &mut dyn FnMut(),
         scratch: &mut Scratch,
     ) -> Result<PullStats, ClientError> {
         let row_bytes = self.tensor.row_bytes();
@@ -209,7 +210,7 @@ impl RowSource for TieredSource {
         self.tier.advance(self.n_pulls.fetch_add(1, Ordering::Relaxed).saturating_add(1));
         self.tier.lookup(raw_ids, out, &mut scratch.access);
         let (lookup, n_missing) = (start.elapsed(), scratch.access.misses().len());
-        let mut pulled = self.pull_missing(ids, out, (kind, work), &mut scratch);
+        let mut pulled = self.pull_missing(ids, out, kind, work, &mut scratch);
         if let Ok(pulled) = &mut pulled {
             let start = Instant::now();
             self.tier.admit(raw_ids, out, &mut scratch.access);

@@ -70,12 +70,12 @@ impl Lists for Level {
 
 /// Nodes in each partition, and how many it may have.
 #[derive(Clone, Debug)]
-pub(super) struct Loads {
+pub(super) struct LevelLoads {
     loads: Vec<u64>,
     capacity: u64,
 }
 
-impl Loads {
+impl LevelLoads {
     pub(super) fn new(level: &impl Lists, parts: &[PartId], n_parts: u16, capacity: u64) -> Self {
         let sizes = (0..level.n_nodes()).map(|node| level.size(node));
         Self::of(parts.iter().zip(sizes), n_parts, capacity)

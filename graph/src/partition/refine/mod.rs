@@ -29,7 +29,7 @@ use crate::edges::{EdgeError, EdgeStream};
 use crate::ids::PartId;
 use crate::splitmix64::splitmix64;
 use coarsen::{Clustering, Contracted, contract, contract_clusters};
-use level::{Level, Lists, Loads};
+use level::{Level, LevelLoads, Lists};
 use restream::restream;
 use slots::Slots;
 
@@ -88,16 +88,23 @@ pub(super) fn plan(n_nodes: u64, n_edges: u64) -> PlannedPhase {
     PlannedPhase::new("refining", arithmetic, bytes)
 }
 
-/// Improves `parts` in `n_rounds` rounds; no partition ends above `capacity` nodes, which must
-/// leave room for all.
+/// Rounds of refinement, and the bound that they keep.
+#[derive(Clone, Copy)]
+pub(super) struct RefineSettings {
+    pub(super) n_parts: u16,
+    /// Most nodes of a partition, which must leave room for all.
+    pub(super) capacity: u64,
+    pub(super) n_rounds: u32,
+}
+
+/// Improves `parts`.
 pub(super) fn refine(
     edges: &dyn EdgeStream,
     parts: &mut [PartId],
-    n_parts: u16,
-    capacity: u64,
-    n_rounds: u32,
+    settings: RefineSettings,
     steps: &mut Steps,
 ) -> Result<(), EdgeError> {
+    let RefineSettings { n_parts, capacity, n_rounds } = settings;
     let n_nodes = parts.len() as u32;
     let aims_of = |round: u32| {
         let seed = splitmix64(round.into());
@@ -125,7 +132,7 @@ pub(super) fn refine(
 /// was over capacity before it.
 fn complete_round(all: &Level, parts: &mut [PartId], aims: &Aims) {
     let (before, cut) = (parts.to_vec(), all.cut(parts));
-    let fitted = !Loads::of_nodes(parts, aims.n_parts, aims.capacity).any_over();
+    let fitted = !LevelLoads::of_nodes(parts, aims.n_parts, aims.capacity).any_over();
     let [per_node, per_edge] = LEVELS_BYTES;
     let n_edges = all.neighbours.len() as u64 / 2;
     cycle(all, parts, aims, per_node * u64::from(all.n_nodes()) + per_edge * n_edges);
@@ -144,12 +151,12 @@ fn sampled_round(
     steps: &mut Steps,
 ) -> Result<(), EdgeError> {
     let round = aims.round;
-    let fitted = !Loads::of_nodes(parts, aims.n_parts, aims.capacity).any_over();
+    let fitted = !LevelLoads::of_nodes(parts, aims.n_parts, aims.capacity).any_over();
     let before = parts.to_vec();
     let (slots, cut_before) = Slots::sample(edges, parts, n_slots, aims.seed)?;
     steps.done(format!("refine {round}: sample"), 1);
     sampled_levels(&slots, parts, aims);
-    let mut loads = Loads::of_nodes(parts, aims.n_parts, aims.capacity);
+    let mut loads = LevelLoads::of_nodes(parts, aims.n_parts, aims.capacity);
     slots::relieve(&slots, parts, &mut loads);
     for _ in 0..SWEEPS {
         slots::sweep(&slots, parts, &mut loads);
@@ -250,7 +257,7 @@ fn regrow(level: &Level, parts: &mut [PartId], aims: &Aims) {
     }
     improve_level(level, parts, aims);
     let worth = |parts: &[PartId]| {
-        let loads = Loads::new(level, parts, aims.n_parts, aims.capacity);
+        let loads = LevelLoads::new(level, parts, aims.n_parts, aims.capacity);
         (loads.any_over(), level.cut(parts))
     };
     let mut best = worth(parts);
@@ -266,7 +273,7 @@ fn regrow(level: &Level, parts: &mut [PartId], aims: &Aims) {
 }
 
 fn improve_level(level: &Level, parts: &mut [PartId], aims: &Aims) {
-    let mut loads = Loads::new(level, parts, aims.n_parts, aims.capacity);
+    let mut loads = LevelLoads::new(level, parts, aims.n_parts, aims.capacity);
     search::improve(level, parts, &mut loads);
 }
 

@@ -1,7 +1,7 @@
 //! Restreaming: nodes near other partitions count their neighbours in each partition over all
 //! edges, and go where most of them are.
 
-use super::level::{Lists, Loads};
+use super::level::{LevelLoads, Lists};
 use super::slots::{MAX_SLOTS, Slots};
 use crate::edges::{EdgeError, EdgeStream};
 use crate::ids::PartId;
@@ -59,7 +59,7 @@ pub(super) fn restream(
     edges: &dyn EdgeStream,
     slots: Slots,
     parts: &mut [PartId],
-    loads: &mut Loads,
+    loads: &mut LevelLoads,
     seed: u64,
 ) -> Result<u32, EdgeError> {
     let n_parts = loads.n_parts();
@@ -101,7 +101,7 @@ pub(super) fn restream(
 }
 
 /// Moves the candidates that gain by it, first those that gain most.
-fn place_all(parts: &mut [PartId], loads: &mut Loads, group: &Candidates, counts: &[u16]) {
+fn place_all(parts: &mut [PartId], loads: &mut LevelLoads, group: &Candidates, counts: &[u16]) {
     let n_parts = loads.n_parts();
     let mut gains = Vec::new();
     for node in 0..parts.len() as u32 {
@@ -145,7 +145,7 @@ fn count(
 }
 
 /// Moves `node` to the partition of most neighbours that has room, if they are more than at home.
-fn place(parts: &mut [PartId], loads: &mut Loads, node: usize, counts: &[u16]) {
+fn place(parts: &mut [PartId], loads: &mut LevelLoads, node: usize, counts: &[u16]) {
     let own = parts[node];
     let mut best = (counts[own.index()], own);
     for (part, &count) in (0..).map(PartId).zip(counts) {

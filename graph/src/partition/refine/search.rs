@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use super::level::{Level, Lists, Loads};
+use super::level::{Level, LevelLoads, Lists};
 use super::queue::Queue;
 use crate::ids::PartId;
 
@@ -12,7 +12,7 @@ const MAX_PASSES: u32 = 8;
 
 /// Improves `parts` until a pass finds nothing; before that empties what is over capacity, as far
 /// as nodes of this level are small enough.
-pub(super) fn improve(level: &Level, parts: &mut [PartId], loads: &mut Loads) {
+pub(super) fn improve(level: &Level, parts: &mut [PartId], loads: &mut LevelLoads) {
     let mut search = Search {
         queue: Queue::new(level.n_nodes()),
         moved: vec![false; parts.len()],
@@ -34,7 +34,7 @@ pub(super) fn improve(level: &Level, parts: &mut [PartId], loads: &mut Loads) {
 struct Search<'a> {
     level: &'a Level,
     parts: &'a mut [PartId],
-    loads: &'a mut Loads,
+    loads: &'a mut LevelLoads,
     /// Nodes that may move, by a bound of what that gains.
     queue: Queue,
     /// Nodes that have moved in this pass.

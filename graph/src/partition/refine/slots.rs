@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 
 use super::coarsen::Clustering;
-use super::level::{Lists, Loads};
+use super::level::{LevelLoads, Lists};
 use crate::edges::{EdgeError, EdgeStream};
 use crate::huge::HugeVec;
 use crate::ids::PartId;
@@ -191,7 +191,7 @@ pub(super) fn clusters(slots: &Slots, parts: &[PartId], clustering: Clustering) 
 
 /// Moves each node, in order, to the partition of most of its neighbours if that has more than its
 /// own and has room. Returns the number of nodes moved.
-pub(super) fn sweep(lists: &impl Lists, parts: &mut [PartId], loads: &mut Loads) -> u32 {
+pub(super) fn sweep(lists: &impl Lists, parts: &mut [PartId], loads: &mut LevelLoads) -> u32 {
     let mut pulls = vec![0u32; loads.n_parts()];
     let mut met: Vec<PartId> = Vec::new();
     let mut n_moved = 0;
@@ -222,7 +222,7 @@ pub(super) fn sweep(lists: &impl Lists, parts: &mut [PartId], loads: &mut Loads)
 }
 
 /// Moves nodes out of partitions that own too many, those that lose least first.
-pub(super) fn relieve(slots: &Slots, parts: &mut [PartId], loads: &mut Loads) {
+pub(super) fn relieve(slots: &Slots, parts: &mut [PartId], loads: &mut LevelLoads) {
     let mut tally = Tally::new();
     for most_lost in -(MAX_SLOTS as i64)..=MAX_SLOTS as i64 {
         if !loads.any_over() {

@@ -76,15 +76,16 @@ proptest! {
         let mut parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
         let before = parts.clone();
         let capacity = 12 + slack;
-        let fitted = !Loads::of_nodes(&parts, 5, capacity).any_over();
-        refine(&edges, &mut parts, 5, capacity, n_rounds, &mut Steps::new(0)).unwrap();
-        let after = Loads::of_nodes(&parts, 5, capacity);
+        let fitted = !LevelLoads::of_nodes(&parts, 5, capacity).any_over();
+        let settings = RefineSettings { n_parts: 5, capacity, n_rounds };
+        refine(&edges, &mut parts, settings, &mut Steps::new(0)).unwrap();
+        let after = LevelLoads::of_nodes(&parts, 5, capacity);
         prop_assert!(!after.any_over(), "{after:?}");
         if fitted {
             prop_assert!(n_cut_naive(&pairs, &parts) <= n_cut_naive(&pairs, &before));
         }
         let mut again = before;
-        refine(&edges, &mut again, 5, capacity, n_rounds, &mut Steps::new(0)).unwrap();
+        refine(&edges, &mut again, settings, &mut Steps::new(0)).unwrap();
         prop_assert_eq!(again, parts, "the same each time");
     }
 
@@ -101,9 +102,9 @@ proptest! {
         let mut parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
         let before = parts.clone();
         let aims = Aims { n_parts: 5, capacity: 12 + slack, within: round > 1, seed: 9, round };
-        let fitted = !Loads::of_nodes(&parts, 5, aims.capacity).any_over();
+        let fitted = !LevelLoads::of_nodes(&parts, 5, aims.capacity).any_over();
         sampled_round(&edges, &mut parts, n_slots, &aims, &mut Steps::new(0)).unwrap();
-        prop_assert!(!Loads::of_nodes(&parts, 5, aims.capacity).any_over());
+        prop_assert!(!LevelLoads::of_nodes(&parts, 5, aims.capacity).any_over());
         if fitted {
             prop_assert!(n_cut_naive(&pairs, &parts) <= n_cut_naive(&pairs, &before));
         }
@@ -174,7 +175,7 @@ proptest! {
         let edges = MemoryEdges::new(pairs.clone()).unwrap();
         let mut parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
         let slots = Slots::sample(&edges, &parts, slots::MAX_SLOTS, 1).unwrap().0;
-        let mut loads = Loads::of_nodes(&parts, 4, 12);
+        let mut loads = LevelLoads::of_nodes(&parts, 4, 12);
         slots::relieve(&slots, &mut parts, &mut loads);
         prop_assert!(!loads.any_over());
         let before = n_cut_naive(&pairs, &parts);
@@ -184,7 +185,7 @@ proptest! {
         if is_complete {
             prop_assert!(after + u64::from(n_moved) <= before, "each move gains");
         }
-        let fresh = Loads::of_nodes(&parts, 4, 12);
+        let fresh = LevelLoads::of_nodes(&parts, 4, 12);
         prop_assert!((0..4).map(PartId).all(|p| fresh.load(p) == loads.load(p)));
         prop_assert!(!fresh.any_over());
     }
@@ -275,10 +276,10 @@ proptest! {
         let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
         let mut parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
         let slots = Slots::sample(&edges, &parts, 3, seed).unwrap().0;
-        let mut loads = Loads::of_nodes(&parts, 40, 6);
+        let mut loads = LevelLoads::of_nodes(&parts, 40, 6);
         let over_before = loads.any_over();
         restream(&edges, slots, &mut parts, &mut loads, seed).unwrap();
-        let fresh = Loads::of_nodes(&parts, 40, 6);
+        let fresh = LevelLoads::of_nodes(&parts, 40, 6);
         prop_assert!(over_before || !fresh.any_over());
         for part in (0..40).map(PartId) {
             prop_assert_eq!(loads.load(part), fresh.load(part));
@@ -332,7 +333,7 @@ fn a_search_moves_single_nodes_to_where_they_belong() {
     let edges = MemoryEdges::new(pairs.to_vec()).unwrap();
     let level = sample::all_edges(&edges, 6).unwrap();
     let mut parts = [0, 0, 1, 0, 1, 1].map(PartId);
-    let mut loads = Loads::new(&level, &parts, 2, 4);
+    let mut loads = LevelLoads::new(&level, &parts, 2, 4);
     search::improve(&level, &mut parts, &mut loads);
     assert_eq!(n_cut_naive(&pairs, &parts), 1);
     assert_eq!((loads.load(PartId(0)), loads.load(PartId(1))), (3, 3));
@@ -359,7 +360,7 @@ proptest! {
         let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
         let level = sample::all_edges(&edges, 60).unwrap();
         let parts = grow::grow(&level, n_parts, seed);
-        let loads = Loads::of_nodes(&parts, n_parts, 60);
+        let loads = LevelLoads::of_nodes(&parts, n_parts, 60);
         let mean = 60 / u64::from(n_parts);
         for part in (0..n_parts).map(PartId) {
             // Each of up to three bisections rounds once.
@@ -380,7 +381,7 @@ proptest! {
         let mut regrown = searched.clone();
         improve_level(&level, &mut searched, &aims);
         regrow(&level, &mut regrown, &aims);
-        prop_assert!(!Loads::of_nodes(&regrown, 5, 14).any_over());
+        prop_assert!(!LevelLoads::of_nodes(&regrown, 5, 14).any_over());
         prop_assert!(n_cut_naive(&pairs, &regrown) <= n_cut_naive(&pairs, &searched));
     }
 }

@@ -16,13 +16,14 @@
 
 mod cluster;
 mod merge;
-mod pack;
 
 use serde::Serialize;
 
 use super::{PartitionConfig, PartitionError, Steps};
 use crate::edges::{EdgeError, EdgeStream};
 use crate::ids::PartId;
+use crate::partition::loads::Loads;
+use merge::Clusters;
 
 pub(crate) use cluster::UNSEEN;
 pub(super) use cluster::{Mover, Node, Volumes, degrees, pass as clustering_pass};
@@ -112,7 +113,7 @@ pub(super) fn spring(
     let counts = ClusterCounts { found, merged: clusters.largest_first().len() as u32 };
     steps.done("merging", 0);
 
-    Ok((pack::assign(&nodes, clusters, n_parts, config.capacity(n_nodes)), counts))
+    Ok((assign(&nodes, clusters, n_parts, config.capacity(n_nodes)), counts))
 }
 
 /// Clusters without a partition yet.
@@ -140,6 +141,38 @@ pub(crate) fn merged_clusters(
     let clusters = merge::merge(&nodes, n_clusters, max_nodes);
     let cluster_of = nodes.iter().map(|node| node.cluster).collect();
     Ok(MergedClusters { cluster_of, next: clusters.into_cycles() })
+}
+
+/// Assigns clusters to partitions (lines 26–29). Clusters, largest first, go to the least occupied
+/// partition (longest processing time first), then nodes without edges one by one. Partitions of
+/// more than `capacity` nodes give up clusters, the smallest first, where another has room for
+/// them.
+fn assign(
+    nodes: &[Node],
+    mut clusters: Clusters,
+    n_parts: u16,
+    capacity: Option<u64>,
+) -> Vec<PartId> {
+    let mut owners = vec![PartId(0); clusters.n_numbered()];
+    let mut loads = Loads::new(n_parts);
+    let order = clusters.largest_first();
+    for &root in &order {
+        owners[root as usize] = loads.add_to_least(u64::from(clusters.size(root)));
+    }
+    if let Some(capacity) = capacity {
+        for &root in order.iter().rev() {
+            let owner = &mut owners[root as usize];
+            loads.relieve(owner, u64::from(clusters.size(root)), capacity);
+        }
+    }
+    drop(order);
+    nodes
+        .iter()
+        .map(|node| match node.cluster {
+            UNSEEN => loads.add_to_least(1),
+            cluster => owners[clusters.root(cluster) as usize],
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use state::State;
 
 /// Rules by which edges are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rule {
+pub(super) enum PlacementRule {
     Dbh,
     Greedy,
     Hdrf,
@@ -50,22 +50,24 @@ pub(super) fn vertex_cut(
     edges: &dyn EdgeStream,
     n_nodes: u32,
     n_parts: u16,
-    rule: Rule,
+    rule: PlacementRule,
     steps: &mut Steps,
 ) -> Result<(Vec<PartId>, VertexCutReport), PartitionError> {
     let mut state = State::new(n_nodes, n_parts);
     let known: HugeVec<Node> = match rule {
-        Rule::Hdrf => HugeVec::zeroed(0),
-        Rule::Dbh | Rule::Greedy | Rule::TwoPsL => degrees(edges, n_nodes)?,
+        PlacementRule::Hdrf => HugeVec::zeroed(0),
+        PlacementRule::Dbh | PlacementRule::Greedy | PlacementRule::TwoPsL => {
+            degrees(edges, n_nodes)?
+        }
     };
-    if rule != Rule::Hdrf {
+    if rule != PlacementRule::Hdrf {
         steps.done("degrees", 1);
     }
     match rule {
-        Rule::Dbh => dbh::place(edges, &known, &mut state)?,
-        Rule::Greedy => greedy::place(edges, known, &mut state)?,
-        Rule::Hdrf => hdrf::place(edges, &mut state)?,
-        Rule::TwoPsL => two_ps_l::place(edges, known, &mut state, steps)?,
+        PlacementRule::Dbh => dbh::place(edges, &known, &mut state)?,
+        PlacementRule::Greedy => greedy::place(edges, known, &mut state)?,
+        PlacementRule::Hdrf => hdrf::place(edges, &mut state)?,
+        PlacementRule::TwoPsL => two_ps_l::place(edges, known, &mut state, steps)?,
     }
     steps.done("edges", 1);
     Ok(state.finish())

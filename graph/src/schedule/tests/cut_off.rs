@@ -85,7 +85,14 @@ fn what_another_run_has_left_is_overwritten() {
     let (topology, book) = (topology(), book());
     let fewer: Vec<NodeId> = roots()[..40].to_vec();
     let write = |name: &str| {
-        write_schedule(&topology, &book, &fewer, &spec(), &at(name), &mut |_, _| {}, 2).unwrap()
+        write_schedule(
+            &ScheduleInput { topology: &topology, book: &book, train_roots: &fewer },
+            &spec(),
+            &at(name),
+            2,
+            &mut |_, _| {},
+        )
+        .unwrap()
     };
     assert_eq!(write("a").resumed, 0);
     write("b");
@@ -93,7 +100,14 @@ fn what_another_run_has_left_is_overwritten() {
     // Roots that repeat are sampled once, and recognised.
     let twice = [roots(), roots()].concat();
     let write = |name: &str| {
-        write_schedule(&topology, &book, &twice, &spec(), &at(name), &mut |_, _| {}, 2).unwrap()
+        write_schedule(
+            &ScheduleInput { topology: &topology, book: &book, train_roots: &twice },
+            &spec(),
+            &at(name),
+            2,
+            &mut |_, _| {},
+        )
+        .unwrap()
     };
     let batches = write("c").batches;
     std::fs::rename(at("c"), at("d.partial")).unwrap();
@@ -105,7 +119,13 @@ fn a_schedule_that_is_being_written_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
     let other = partial::Partial::open(&path, &spec(), N_NODES).unwrap();
-    let result = write_schedule(&topology(), &book(), &roots(), &spec(), &path, &mut |_, _| {}, 1);
+    let result = write_schedule(
+        &ScheduleInput { topology: &topology(), book: &book(), train_roots: &roots() },
+        &spec(),
+        &path,
+        1,
+        &mut |_, _| {},
+    );
     assert!(matches!(result, Err(ScheduleError::Busy { .. })));
     drop(other);
     write(&spec(), &path, 1);

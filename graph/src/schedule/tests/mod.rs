@@ -5,7 +5,7 @@ use crate::edges::MemoryEdges;
 use crate::ids::NodeId;
 use crate::relabel::Relabelling;
 use crate::sampler::{Deal, Sampler, epoch_order, is_local};
-use crate::topology::Topology;
+use crate::topology::{Direction, Topology};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -18,7 +18,7 @@ const N_NODES: u32 = 97;
 fn topology() -> Topology {
     let edges = (0u32..600).map(|i| [i * i % N_NODES, i * 31 % N_NODES]).collect();
     let edges = MemoryEdges::new(edges).unwrap();
-    Topology::from_edges(&edges, &Relabelling::identity(N_NODES), true).unwrap()
+    Topology::from_edges(&edges, &Relabelling::identity(N_NODES), Direction::Undirected).unwrap()
 }
 
 fn book() -> PartitionBook {
@@ -42,7 +42,14 @@ fn spec() -> ScheduleSpec {
 }
 
 fn write(spec: &ScheduleSpec, path: &Path, n_threads: usize) -> ScheduleSummary {
-    write_schedule(&topology(), &book(), &roots(), spec, path, &mut |_, _| {}, n_threads).unwrap()
+    write_schedule(
+        &ScheduleInput { topology: &topology(), book: &book(), train_roots: &roots() },
+        spec,
+        path,
+        n_threads,
+        &mut |_, _| {},
+    )
+    .unwrap()
 }
 
 fn written() -> (TempDir, PathBuf, ScheduleSummary) {
@@ -139,7 +146,13 @@ fn the_content_does_not_depend_on_threads_but_on_everything_else() {
     }
     let fewer = roots()[1..].to_vec();
     let (topology, book, path) = (topology(), book(), at("d"));
-    let other = write_schedule(&topology, &book, &fewer, &spec(), &path, &mut |_, _| {}, 2);
+    let other = write_schedule(
+        &ScheduleInput { topology: &topology, book: &book, train_roots: &fewer },
+        &spec(),
+        &path,
+        2,
+        &mut |_, _| {},
+    );
     assert_ne!(other.unwrap().digest, first.digest);
 }
 
@@ -149,13 +162,11 @@ fn progress_counts_up_to_the_total() {
     let path = dir.path().join("x");
     let mut seen = Vec::new();
     let summary = write_schedule(
-        &topology(),
-        &book(),
-        &roots(),
+        &ScheduleInput { topology: &topology(), book: &book(), train_roots: &roots() },
         &spec(),
         &path,
-        &mut |done, total| seen.push((done, total)),
         2,
+        &mut |done, total| seen.push((done, total)),
     )
     .unwrap();
     let total = summary.batches;
@@ -176,7 +187,13 @@ fn a_worker_without_roots_has_no_batches() {
         let error = schedule.get(worker, epoch, batch).unwrap_err();
         assert!(matches!(error, ScheduleError::NoSuchBatch { .. }), "{error}");
     }
-    let none = write_schedule(&topology(), &book(), &[], &spec(), &path, &mut |_, _| {}, 2);
+    let none = write_schedule(
+        &ScheduleInput { topology: &topology(), book: &book(), train_roots: &[] },
+        &spec(),
+        &path,
+        2,
+        &mut |_, _| {},
+    );
     assert_eq!(none.unwrap().batches, 0);
     assert_eq!(Schedule::open(&path).unwrap().n_batches(0), 0);
 }
@@ -222,7 +239,14 @@ fn wrong_arguments_leave_no_file() {
     let path = dir.path().join("x");
     let (topology, good_book) = (topology(), book());
     let failed = |book: &PartitionBook, roots: &[NodeId], spec: &ScheduleSpec| {
-        write_schedule(&topology, book, roots, spec, &path, &mut |_, _| {}, 2).unwrap_err()
+        write_schedule(
+            &ScheduleInput { topology: &topology, book, train_roots: roots },
+            spec,
+            &path,
+            2,
+            &mut |_, _| {},
+        )
+        .unwrap_err()
     };
     let error = failed(&good_book, &[NodeId(0), NodeId(N_NODES)], &spec());
     assert!(matches!(error, ScheduleError::Root { position: 1, .. }), "{error}");
@@ -248,7 +272,13 @@ fn a_failed_rename_leaves_nothing_half_made() {
     let path = dir.path().join("x");
     std::fs::create_dir(&path).unwrap();
     std::fs::write(path.join("inside"), "").unwrap();
-    let result = write_schedule(&topology(), &book(), &roots(), &spec(), &path, &mut |_, _| {}, 2);
+    let result = write_schedule(
+        &ScheduleInput { topology: &topology(), book: &book(), train_roots: &roots() },
+        &spec(),
+        &path,
+        2,
+        &mut |_, _| {},
+    );
     assert!(matches!(result, Err(ScheduleError::Io { .. })));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
@@ -368,8 +398,13 @@ fn a_file_that_is_no_schedule_stays_as_it_is() {
     let path = dir.path().join("features.npy");
     for bytes in [&b"my features"[..], b"LODESEG1 and rows", b"x"] {
         std::fs::write(&path, bytes).unwrap();
-        let error =
-            write_schedule(&topology(), &book(), &roots(), &spec(), &path, &mut |_, _| {}, 1);
+        let error = write_schedule(
+            &ScheduleInput { topology: &topology(), book: &book(), train_roots: &roots() },
+            &spec(),
+            &path,
+            1,
+            &mut |_, _| {},
+        );
         let error = error.unwrap_err().to_string();
         assert!(error.contains("the name is taken") && error.contains("features.npy"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), bytes);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::partition::{Algorithm, PartitionConfig, partition};
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::Topology;
+use lodestore_graph::topology::{Direction, Topology};
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
 use lodestore_store::{EmbeddedStore, Graph};
@@ -139,7 +139,8 @@ impl ServerCut {
         };
         let cut = partition(&source.edges, source.n_nodes, &config)?;
         let relabelling = Relabelling::new(&cut.assignment, n_servers)?;
-        let topology = Topology::from_edges(&source.edges, &relabelling, source.undirected)?;
+        let direction = if source.undirected { Direction::Undirected } else { Direction::Directed };
+        let topology = Topology::from_edges(&source.edges, &relabelling, direction)?;
         let internal = |&node: &u32| NodeId(relabelling.internal_of[node as usize]);
         let mut train: Vec<NodeId> = source.train.iter().map(internal).collect();
         train.sort_unstable();
@@ -160,7 +161,9 @@ mod tests {
             let assignment = assignment.map(lodestore_graph::PartId);
             let relabelling = Relabelling::new(&assignment, 2).unwrap();
             for undirected in [false, true] {
-                let topology = Topology::from_edges(&input, &relabelling, undirected).unwrap();
+                let direction =
+                    if undirected { Direction::Undirected } else { Direction::Directed };
+                let topology = Topology::from_edges(&input, &relabelling, direction).unwrap();
                 assert_eq!(edges(&topology, &relabelling.external_of, undirected), expected);
             }
         }

@@ -22,7 +22,6 @@ mod dice;
 mod fault;
 mod folder;
 mod handle;
-mod loss;
 mod pairs;
 mod state;
 

@@ -205,6 +205,34 @@ impl State {
         }
         self.remove(path, true)
     }
+
+    /// Returns the files that a machine finds when it starts again after a loss of power.
+    pub(super) fn after_loss(&self, seed: u64) -> Self {
+        let mut found = Self { nodes: Vec::new(), ..Self::new(seed) };
+        let mut dice = Dice::new(seed ^ 0x10_55);
+        self.keep(ROOT, &mut found, &mut dice);
+        found
+    }
+
+    /// Copies what is left of a node and of all below it; returns its place in `found`.
+    fn keep(&self, node: NodeIdx, found: &mut Self, dice: &mut Dice) -> NodeIdx {
+        let place = found.nodes.len();
+        match &self.nodes[node] {
+            Node::File { content, .. } => {
+                found.nodes.push(Node::File { content: content.after_loss(dice), n_pins: 0 });
+            }
+            Node::Folder(folder, pairs) => {
+                found.nodes.push(Node::Folder(Folder::default(), pairs.after_loss(dice)));
+                let names = folder.after_loss(dice).into_iter();
+                let names: Names =
+                    names.map(|(name, node)| (name, self.keep(node, found, dice))).collect();
+                if let Node::Folder(folder, _) = &mut found.nodes[place] {
+                    *folder = Folder::durable(names);
+                }
+            }
+        }
+        place
+    }
 }
 
 /// Returns the names on the way from the root to `path`; the current folder is the root.

@@ -71,7 +71,7 @@ pub(super) fn log_names(dir: &Path) -> io::Result<Vec<String>> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Fault {
+struct LogFault {
     offset_bytes: u64,
     what: &'static str,
 }
@@ -79,7 +79,7 @@ struct Fault {
 fn check_file(dir: &Path, name: &str) -> io::Result<()> {
     match fault_of(&dir.join(name)) {
         Ok(None) => Ok(()),
-        Ok(Some(Fault { offset_bytes, what })) => Err(damaged(format!(
+        Ok(Some(LogFault { offset_bytes, what })) => Err(damaged(format!(
             "{name}: damaged at byte {offset_bytes}: {what}; run `lode repair` on the graph: it \
              keeps what was written before the damage, and reports what is lost"
         ))),
@@ -90,7 +90,7 @@ fn check_file(dir: &Path, name: &str) -> io::Result<()> {
 }
 
 /// Returns the first damage of a file that RocksDB passes over.
-fn fault_of(path: &Path) -> io::Result<Option<Fault>> {
+fn fault_of(path: &Path) -> io::Result<Option<LogFault>> {
     let file = File::open(path)?;
     let len_bytes = file.metadata()?.len();
     let mut hole = None;
@@ -110,12 +110,12 @@ fn fault_of(path: &Path) -> io::Result<Option<Fault>> {
 }
 
 /// Returns the first such damage of the block at `start`; notes in `hole` where zeros were skipped.
-fn fault_in(block: &[u8], start: u64, hole: &mut Option<u64>) -> Option<Fault> {
+fn fault_in(block: &[u8], start: u64, hole: &mut Option<u64>) -> Option<LogFault> {
     let mut at = 0;
     while let Some((header, rest)) = Header::split(&block[at..]) {
         let offset_bytes = start + at as u64;
         if header.is_recycled() {
-            return Some(Fault { offset_bytes, what: "a record of a type that is not written" });
+            return Some(LogFault { offset_bytes, what: "a record of a type that is not written" });
         }
         if header.kind == 0 && header.length == 0 {
             hole.get_or_insert(offset_bytes);
@@ -124,14 +124,15 @@ fn fault_in(block: &[u8], start: u64, hole: &mut Option<u64>) -> Option<Fault> {
         let Some(payload) = rest.get(..header.length) else {
             let is_last = block.len() < BLOCK_BYTES;
             let what = "the length of a record is wrong";
-            return (is_last && header.fits_shorter(rest)).then_some(Fault { offset_bytes, what });
+            return (is_last && header.fits_shorter(rest))
+                .then_some(LogFault { offset_bytes, what });
         };
         if !header.agrees(payload) {
             return None;
         }
         // RocksDB syncs a write before it begins the next: what is missing before was synced.
         if let Some(hole) = hole.filter(|_| matches!(header.kind, FULL | FIRST)) {
-            return Some(Fault { offset_bytes: hole, what: "zeros, and records after them" });
+            return Some(LogFault { offset_bytes: hole, what: "zeros, and records after them" });
         }
         at += HEADER_BYTES + payload.len();
     }

@@ -28,7 +28,7 @@ pub(super) fn execute(
     let mut extents = plan.by_extent();
     let next = extents.next();
     let (ready, open) = (Vec::with_capacity(queue.depth()), Vec::with_capacity(2 * queue.depth()));
-    let mut run = Run { segment, queue, next, extents, open, free: Vec::new(), ready };
+    let mut run = PlanRun { segment, queue, next, extents, open, free: Vec::new(), ready };
     let done = run.all(out);
     if done.is_err() {
         run.ready.drain(..).for_each(|read| run.queue.arena().give_back(read.into_region()));
@@ -42,7 +42,7 @@ pub(super) fn execute(
 type Job<'p> = (&'p Extent, &'p [PlannedRow]);
 
 /// A plan under way.
-struct Run<'a, 'p, I> {
+struct PlanRun<'a, 'p, I> {
     segment: &'a Segment,
     queue: &'a mut dyn ReadQueue,
     /// The first extent that is not open yet.
@@ -56,7 +56,7 @@ struct Run<'a, 'p, I> {
     ready: Vec<Read>,
 }
 
-impl<'p, I: Iterator<Item = Job<'p>>> Run<'_, 'p, I> {
+impl<'p, I: Iterator<Item = Job<'p>>> PlanRun<'_, 'p, I> {
     /// Reads, checks and copies everything.
     fn all(&mut self, out: &mut [u8]) -> Result<(), StoreError> {
         loop {

@@ -161,15 +161,15 @@ impl Scan {
         version: u32,
         catalog: &Catalog,
     ) -> Result<Self, StoreError> {
-        let (range, text) = (graph.book().range(part), graph.meta().to_text());
-        let (mut scan, n_rows) = (Self::default(), range.end - range.start);
+        let (limits, text) = (RowLimits::of(graph, part, version), graph.meta().to_text());
+        let mut scan = Self::default();
         let mut newer = None;
         catalog.scan_all(&mut |key, pair| {
             if let Pair::Newer { format } = pair {
                 newer = Some(format);
                 return ControlFlow::Break(());
             }
-            scan.take(graph, version, n_rows, &text, key, pair);
+            scan.take(&limits, &text, key, pair);
             ControlFlow::Continue(())
         })?;
         if let Some(found) = newer {
@@ -184,15 +184,8 @@ impl Scan {
         Ok(scan)
     }
 
-    fn take(
-        &mut self,
-        graph: &Graph,
-        version: u32,
-        n_rows: u32,
-        text: &str,
-        key: &[u8],
-        pair: Pair<'_>,
-    ) {
+    fn take(&mut self, limits: &RowLimits<'_>, text: &str, key: &[u8], pair: Pair<'_>) {
+        let RowLimits { graph, committed: version, .. } = *limits;
         match pair {
             Pair::Identity | Pair::Version | Pair::Newer { .. } => {}
             Pair::Holders | Pair::Commit => {}
@@ -204,7 +197,7 @@ impl Scan {
             Pair::New { .. } => {}
             Pair::GraphCopy(_) => self.faults.push("its copy of graph.toml is another".to_owned()),
             Pair::Segment { tensor, version: of, record } => {
-                match usable(graph, tensor, of, version, n_rows, record) {
+                match limits.check(tensor, of, record) {
                     Ok(record) => self.add_record(tensor, of, record),
                     Err(reason) => self.faults.push(format!("record of `{tensor}`: {reason}")),
                 }
@@ -227,7 +220,7 @@ impl Scan {
                 }
             }
             Pair::Row { tensor, version: of, row, bytes } => {
-                if !is_row(graph, tensor, of, row, bytes.len(), version, n_rows) {
+                if !limits.allow(tensor, of, row, bytes.len()) {
                     self.add_bad_row(tensor);
                 }
             }
@@ -274,37 +267,44 @@ impl Scan {
     }
 }
 
-/// Returns a record that makes sense, or why it does not.
-fn usable(
-    graph: &Graph,
-    tensor: &str,
-    version: u32,
+/// Bounds of what a partition's catalog can hold.
+pub(super) struct RowLimits<'a> {
+    graph: &'a Graph,
     committed: u32,
     n_rows: u32,
-    record: Result<SegmentRecord, String>,
-) -> Result<SegmentRecord, String> {
-    let spec = graph.meta().tensor(tensor).ok_or("there is no such tensor")?;
-    let record = record?;
-    if version == 0 || version > committed {
-        return Err(format!("version {version} of 1 to {committed}"));
-    }
-    if (record.n_rows, record.row_bytes as usize) != (n_rows, spec.row_bytes()) {
-        return Err(format!("{} rows of {} bytes", record.n_rows, record.row_bytes));
-    }
-    Ok(record)
 }
 
-/// Returns whether a put can have written a row.
-pub(super) fn is_row(
-    graph: &Graph,
-    tensor: &str,
-    version: u32,
-    row: RowIdx,
-    n_bytes: usize,
-    committed: u32,
-    n_rows: u32,
-) -> bool {
-    let spec = graph.meta().tensor(tensor);
-    let newest = committed.saturating_add(2);
-    spec.is_some_and(|spec| spec.row_bytes() == n_bytes) && version <= newest && row.0 < n_rows
+impl<'a> RowLimits<'a> {
+    /// Returns the bounds of a partition whose version `committed` is the newest.
+    pub(super) fn of(graph: &'a Graph, part: PartId, committed: u32) -> Self {
+        let range = graph.book().range(part);
+        Self { graph, committed, n_rows: range.end - range.start }
+    }
+
+    /// Returns a record that makes sense, or why it does not.
+    fn check(
+        &self,
+        tensor: &str,
+        version: u32,
+        record: Result<SegmentRecord, String>,
+    ) -> Result<SegmentRecord, String> {
+        let spec = self.graph.meta().tensor(tensor).ok_or("there is no such tensor")?;
+        let record = record?;
+        if version == 0 || version > self.committed {
+            return Err(format!("version {version} of 1 to {}", self.committed));
+        }
+        if (record.n_rows, record.row_bytes as usize) != (self.n_rows, spec.row_bytes()) {
+            return Err(format!("{} rows of {} bytes", record.n_rows, record.row_bytes));
+        }
+        Ok(record)
+    }
+
+    /// Returns whether a put can have written a row.
+    pub(super) fn allow(&self, tensor: &str, version: u32, row: RowIdx, n_bytes: usize) -> bool {
+        let spec = self.graph.meta().tensor(tensor);
+        let newest = self.committed.saturating_add(2);
+        spec.is_some_and(|spec| spec.row_bytes() == n_bytes)
+            && version <= newest
+            && row.0 < self.n_rows
+    }
 }

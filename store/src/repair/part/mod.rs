@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::graph::Graph;
 use contents::Contents;
 use deltas::plan_deltas;
-use rebuild::publish_catalog;
+use rebuild::CatalogPlan;
 use tensor::TensorWork;
 
 /// Repairs catalog and segments of a partition.
@@ -37,6 +37,6 @@ pub(super) fn restore(
     for tensor in &work {
         tensor.set_strays_aside(actions)?;
     }
-    publish_catalog(actions, graph, part, contents, &work, &deltas)?;
+    CatalogPlan { graph, part, contents, work: &work, deltas: &deltas }.publish(actions)?;
     work.into_iter().try_for_each(|tensor| tensor.publish(actions))
 }

@@ -4,9 +4,8 @@ use std::io;
 use std::ops::Range;
 
 use super::header_footer::HeaderFooter;
-use super::index::{Followed, follow_groups};
 use super::reconcile::{Remains, reconcile};
-use super::shape::{layout, lost_pages, pages_of};
+use super::shape::{Followed, follow_groups, layout, lost_pages, pages_of};
 use super::sums::{page_sums, read_some};
 use crate::checksum::PageChecksum;
 use crate::codec::SegmentCodec;
@@ -91,11 +90,11 @@ pub(crate) fn assess(
         let (file, supported) = (path.to_owned(), crate::segment::SEGMENT_FORMAT_VERSION);
         return Err(StoreError::NewerFormat { file, found, supported });
     }
-    Ok(Look { file, file_bytes, ends, expected, n_threads }.assess())
+    Ok(SegmentProbe { file, file_bytes, ends, expected, n_threads }.assess())
 }
 
 /// How much a file may hold.
-struct Extent {
+struct SegmentSize {
     /// Pages of rows.
     n_pages: u64,
     n_groups: u32,
@@ -104,7 +103,7 @@ struct Extent {
 }
 
 /// One look at a file.
-struct Look<'a> {
+struct SegmentProbe<'a> {
     file: &'a dyn FileReader,
     file_bytes: u64,
     ends: HeaderFooter,
@@ -112,7 +111,7 @@ struct Look<'a> {
     n_threads: usize,
 }
 
-impl Look<'_> {
+impl SegmentProbe<'_> {
     fn assess(&self) -> Assessment {
         let identity = &self.expected.identity;
         let found = self.ends.identity();
@@ -164,10 +163,10 @@ impl Look<'_> {
         self.expected.digest.is_some() && !mended.proven && has_table && agrees
     }
 
-    /// Does as [`Look::mend`], under the assumption that it has this extent, too.
-    fn mend_extent(&self, codec: SegmentCodec, extent: &Extent) -> Option<Recovered> {
+    /// Does as [`SegmentProbe::mend`], under the assumption that it has this extent, too.
+    fn mend_extent(&self, codec: SegmentCodec, extent: &SegmentSize) -> Option<Recovered> {
         let identity = &self.expected.identity;
-        let Extent { n_pages, n_groups, followed } = extent;
+        let SegmentSize { n_pages, n_groups, followed } = extent;
         let (n_pages, n_groups) = (*n_pages, *n_groups);
         let checksum = PageChecksum::new(identity.segment);
         let sums = page_sums(self.file, &checksum, n_pages, self.n_threads);
@@ -200,23 +199,23 @@ impl Look<'_> {
 
     /// Returns how much there is, by what the footer or the length of the file says; `None` if the
     /// file cannot have this codec.
-    fn extent(&self, codec: SegmentCodec) -> Option<Extent> {
+    fn extent(&self, codec: SegmentCodec) -> Option<SegmentSize> {
         let identity = &self.expected.identity;
         let layout = SegmentLayout::new(identity.n_rows, identity.tensor.row_bytes()).ok()?;
         let SegmentCodec::Zstd { group_rows } = codec else {
-            return Some(Extent { n_pages: layout.n_pages(), n_groups: 0, followed: None });
+            return Some(SegmentSize { n_pages: layout.n_pages(), n_groups: 0, followed: None });
         };
         codec.check(identity.tensor.row_bytes()).ok()?;
         let n_groups = identity.n_rows.div_ceil(group_rows);
         let sealed = self.ends.seal.as_ref().map(|seal| seal.data_bytes.div_ceil(PAGE_BYTES));
         let by_length = pages_of(self.file_bytes, n_groups, layout.n_pages());
         let n_pages = sealed.unwrap_or(by_length);
-        let extent = Extent { n_pages, n_groups, followed: None };
+        let extent = SegmentSize { n_pages, n_groups, followed: None };
         Some(extent).filter(|extent| extent.n_pages <= layout.n_pages())
     }
 
     /// Returns how much there is, by what the row groups themselves say.
-    fn followed(&self, codec: SegmentCodec) -> Option<Extent> {
+    fn followed(&self, codec: SegmentCodec) -> Option<SegmentSize> {
         let identity = &self.expected.identity;
         let SegmentCodec::Zstd { group_rows } = codec else { return None };
         let layout = SegmentLayout::new(identity.n_rows, identity.tensor.row_bytes()).ok()?;
@@ -225,7 +224,11 @@ impl Look<'_> {
         let Followed { index, data_bytes } =
             follow_groups(self.file, identity, group_rows, data_end)?;
         let n_groups = identity.n_rows.div_ceil(group_rows);
-        Some(Extent { n_pages: data_bytes.div_ceil(PAGE_BYTES), n_groups, followed: Some(index) })
+        Some(SegmentSize {
+            n_pages: data_bytes.div_ceil(PAGE_BYTES),
+            n_groups,
+            followed: Some(index),
+        })
     }
 
     /// Returns padded indexes that may be the right one, the stored one first.

@@ -2,7 +2,6 @@
 
 mod assess;
 mod header_footer;
-mod index;
 mod placeholder;
 mod reconcile;
 mod shape;

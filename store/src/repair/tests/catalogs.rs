@@ -181,7 +181,7 @@ fn a_partition_that_is_not_here_is_reported() {
     assert_eq!(verified.absent, [1]);
     let named = |parts: &[u16]| {
         let parts: Vec<PartId> = parts.iter().copied().map(PartId).collect();
-        let repaired = repair_parts(&patient.graph(), &parts, false, &mut |_, _| {});
+        let repaired = repair_parts(&patient.graph(), &parts, RepairMode::Apply, &mut |_, _| {});
         (repaired, verify_parts(&patient.graph(), &parts, &mut |_, _| {}))
     };
     let (repaired, verified) = named(&[0]);
@@ -203,7 +203,8 @@ fn only_the_partitions_that_are_named_are_repaired_and_locked() {
     patient.damage("part-001/feat.v1.seg", 0, 4096);
     let graph = Graph::open(&patient.graph()).unwrap();
     let writer = graph.catalog_for_writing(PartId(0)).unwrap();
-    let report = repair_parts(&patient.graph(), &[PartId(1)], false, &mut |_, _| {}).unwrap();
+    let report =
+        repair_parts(&patient.graph(), &[PartId(1)], RepairMode::Apply, &mut |_, _| {}).unwrap();
     assert!(report.ok && report.done.len() == 1, "{report:?}");
     assert!(report.done[0].file.ends_with("part-001/feat.v1.seg"));
     drop(writer);

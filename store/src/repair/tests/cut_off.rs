@@ -127,17 +127,17 @@ fn places(patient: &Patient, lost: &[Lost]) -> Vec<(String, Option<String>)> {
 fn dies_anywhere(model: &Model, damage: &dyn Fn(&Patient)) {
     let whole = Patient::of(model);
     damage(&whole);
-    let expected = repair(&whole.graph(), false, &mut |_, _| {}).unwrap();
+    let expected = repair(&whole.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap();
     let (rows, verified) = (whole.rows(), whole.verify());
     for n_changes in 0.. {
         let patient = Patient::of(model);
         damage(&patient);
         let device = Arc::new(Dying::after(n_changes));
-        let first = repair_on(device, &patient.graph(), false, 2, &mut |_, _| {});
+        let first = repair_on(device, &patient.graph(), RepairMode::Apply, 2, &mut |_, _| {});
         let died = first.as_ref().map_or(true, |report| report.stopped.is_some());
         let told = first.map_or(Vec::new(), |report| report.lost);
         let before = contents(&patient.graph());
-        let report = repair(&patient.graph(), false, &mut |_, _| {}).unwrap();
+        let report = repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap();
         let after = contents(&patient.graph());
         for (path, bytes) in before {
             let is_kept = after.values().any(|found| *found == bytes);
@@ -188,7 +188,7 @@ fn what_only_looks_like_a_repair_that_was_cut_off_stays() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, b"dear").unwrap();
     }
-    repair(dir.path(), false, &mut |_, _| {}).unwrap_err();
+    repair(dir.path(), RepairMode::Apply, &mut |_, _| {}).unwrap_err();
     assert!(names.iter().all(|name| dir.path().join(name).is_file()));
 }
 

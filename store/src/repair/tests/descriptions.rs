@@ -45,9 +45,10 @@ fn a_description_of_another_graph_yields_to_that_of_all_files() {
     let strange = other.path().join("part-001/halo.bin");
     assert!(fs::copy(strange, patient.path("part-001/halo.bin")).unwrap() > 0);
     let before = contents(&patient.graph());
-    let error = repair(&patient.graph(), true, &mut |_, _| {}).unwrap_err().to_string();
+    let error =
+        repair(&patient.graph(), RepairMode::DryRun, &mut |_, _| {}).unwrap_err().to_string();
     assert!(error.contains("several graphs"), "{error}");
-    repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+    repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err();
     let after = contents(&patient.graph());
     for (path, bytes) in before.iter().filter(|(path, _)| !path.contains("/catalog/")) {
         assert!(after.get(path) == Some(bytes), "{path}");
@@ -85,20 +86,23 @@ fn facts_without_a_source_are_not_made_up() {
     let patient = without_copies();
     patient.remove("graph.toml");
     patient.remove("part-001/topology.csr");
-    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err().to_string();
+    let error =
+        repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err().to_string();
     assert!(error.contains("graph.toml") && error.contains("edges"), "{error}");
     assert!(!patient.path("graph.toml").exists());
     let patient = without_copies();
     patient.remove("graph.toml");
     patient.remove("part-000");
-    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err().to_string();
+    let error =
+        repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err().to_string();
     assert!(error.contains("partition 0 is not here"), "{error}");
     // Partitions of two graphs in one folder.
     let patient = Patient::of(plain());
     patient.remove("graph.toml");
     patient.remove("part-001");
     copy_all(&import().path().join("part-001"), &patient.path("part-001"));
-    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err().to_string();
+    let error =
+        repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err().to_string();
     assert!(error.contains("several graphs"), "{error}");
 }
 
@@ -109,7 +113,7 @@ fn nothing_of_a_later_format_is_touched() {
     let body = text.split_once('\n').unwrap().1.replace("format_version = 1", "format_version = 9");
     let crc = crc32fast::hash(body.as_bytes());
     fs::write(patient.path("graph.toml"), format!("checksum = \"{crc:08x}\"\n{body}")).unwrap();
-    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+    let error = repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err();
     assert!(matches!(error, StoreError::NewerFormat { found: 9, .. }), "{error}");
     for (name, version_at) in
         [("part-000/feat.v1.seg", 8), ("part-000/topology.csr", 8), ("part-000/halo.bin", 8)]
@@ -120,7 +124,7 @@ fn nothing_of_a_later_format_is_touched() {
         let crc = crc32fast::hash(&bytes[..4092]).to_le_bytes();
         bytes[4092..4096].copy_from_slice(&crc);
         fs::write(patient.path(name), &bytes).unwrap();
-        let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+        let error = repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err();
         assert!(matches!(error, StoreError::NewerFormat { found: 9, .. }), "{name}: {error}");
         assert!(fs::read(patient.path(name)).unwrap() == bytes);
     }
@@ -138,7 +142,7 @@ fn nothing_of_a_later_format_is_touched() {
     fs::write(&path, &bytes).unwrap();
     let refused = |what: &str| {
         let before = contents(&patient.graph());
-        let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+        let error = repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err();
         assert!(matches!(error, StoreError::NewerFormat { .. }), "{what}: {error}");
         let after = contents(&patient.graph());
         for (path, bytes) in before.iter().filter(|(path, _)| !path.contains("/catalog/")) {
@@ -162,7 +166,7 @@ fn nothing_of_a_later_format_is_touched() {
     identity[0] = 9;
     pairs.write(&[Change::Put(b"identity".to_vec(), identity)]).unwrap();
     drop(pairs);
-    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+    let error = repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err();
     assert!(matches!(error, StoreError::NewerFormat { found: 9, .. }), "{error}");
     assert!(Catalog::open_unchecked(&Disk, &dir, Access::Read).is_ok(), "it is where it was");
 }
@@ -172,18 +176,18 @@ fn a_writer_keeps_repair_out() {
     let patient = Patient::of(plain());
     let graph = Graph::open(&patient.graph()).unwrap();
     let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
-    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+    let error = repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err();
     assert!(matches!(error, StoreError::Locked { .. }), "{error}");
     // Whatever has become of the catalog that it writes to.
     let current = patient.path("part-000/catalog/CURRENT");
     fs::rename(&current, patient.path("CURRENT")).unwrap();
-    let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+    let error = repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err();
     assert!(matches!(error, StoreError::Locked { .. }), "{error}");
     fs::rename(patient.path("CURRENT"), &current).unwrap();
     assert!(!patient.path("part-000/quarantine").exists());
     live.put_rows("feat", &[NodeId(1)], &[1; 99]).unwrap();
     drop(live);
-    assert!(repair(&patient.graph(), false, &mut |_, _| {}).unwrap().ok);
+    assert!(repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap().ok);
 }
 
 #[test]
@@ -192,7 +196,7 @@ fn a_repair_keeps_others_out_also_where_the_catalog_is_gone() {
     patient.remove("part-000/catalog");
     let mut n_refused = 0;
     let mut second = |_, _| {
-        let error = repair(&patient.graph(), false, &mut |_, _| {}).unwrap_err();
+        let error = repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err();
         assert!(matches!(error, StoreError::Locked { .. }), "{error}");
         let graph = Graph::open(&patient.graph()).unwrap();
         let part = Some([PartId(0)].as_slice());
@@ -200,7 +204,7 @@ fn a_repair_keeps_others_out_also_where_the_catalog_is_gone() {
         assert!(matches!(live, Err(StoreError::Locked { .. })));
         n_refused += 1;
     };
-    repair(&patient.graph(), false, &mut second).unwrap();
+    repair(&patient.graph(), RepairMode::Apply, &mut second).unwrap();
     assert_eq!(n_refused, 3);
 }
 

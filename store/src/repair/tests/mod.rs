@@ -69,10 +69,9 @@ fn import() -> Model {
         let rows: Vec<u8> = (0..N_NODES).flat_map(|id| row_of(name, id, width)).collect();
         let path = ring.dir.path().join(format!("{name}.npy"));
         let file = npy(path, NpyType::U8, &[N_NODES.into(), width as u64], &rows);
-        let (order, book) = (&ring.nodes.external_of, &ring.nodes.book);
         let options = TensorOptions { codec, ..TensorOptions::default() };
         let source = NpySource::open(&file).unwrap();
-        importer.add_tensor(name, &source, options, order, book, &mut |_, _| {}).unwrap();
+        importer.add_tensor(name, &source, options, &ring.nodes, &mut |_, _| {}).unwrap();
     }
     ring.commit(importer).unwrap();
     Model { dir: ring.dir }
@@ -183,9 +182,9 @@ impl Patient {
     /// repair has nothing to do, and nothing that was there before is gone.
     fn repair(&self) -> RepairReport {
         let before = contents(&self.graph());
-        let told = repair(&self.graph(), true, &mut |_, _| {}).unwrap();
+        let told = repair(&self.graph(), RepairMode::DryRun, &mut |_, _| {}).unwrap();
         assert_eq!(contents(&self.graph()), before, "a dry run has changed something");
-        let report = repair(&self.graph(), false, &mut |_, _| {}).unwrap();
+        let report = repair(&self.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap();
         assert_eq!(RepairReport { dry_run: false, ..told }, report, "a dry run reports otherwise");
         let after = contents(&self.graph());
         for (path, bytes) in before {
@@ -194,7 +193,7 @@ impl Patient {
             let is_catalog = path.contains("/catalog/") || path.contains("/catalog.repaired/");
             assert!(is_kept || is_catalog, "{path} is gone: {report:?}");
         }
-        let again = repair(&self.graph(), false, &mut |_, _| {}).unwrap();
+        let again = repair(&self.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap();
         assert_eq!((&again.done, &again.quarantined), (&vec![], &vec![]), "after {report:?}");
         let is_told =
             |a: &Lost, b: &Lost| (&a.file, &a.tensor, &a.nodes) == (&b.file, &b.tensor, &b.nodes);

@@ -84,7 +84,7 @@ fn what_the_system_refuses_to_show_is_not_repaired_and_not_called_damaged() {
         let (mut n_opened, mut n_refused) = (0, 0);
         loop {
             let device = Refusing::after(n_opened, errno);
-            match repair_on(device, &patient.graph(), false, 1, &mut |_, _| {}) {
+            match repair_on(device, &patient.graph(), RepairMode::Apply, 1, &mut |_, _| {}) {
                 Ok(report) => {
                     assert_eq!((report.ok, &report.done), (true, &vec![]), "{report:?}");
                     break;

@@ -160,7 +160,7 @@ fn long_rows_put_over_lost_ones_are_stored_as_serves_them_best() {
     let codec_of = |graph: &Graph| graph.segment(PartId(0), "feat").unwrap().codec();
     assert_eq!(codec_of(&graph), SegmentCodec::Raw);
     fs::remove_file(ring.out().join("part-000/feat.v1.seg")).unwrap();
-    repair(&ring.out(), false, &mut |_, _| {}).unwrap();
+    repair(&ring.out(), RepairMode::Apply, &mut |_, _| {}).unwrap();
     // A group of one row each, as such rows are stored that shrink.
     assert_eq!(codec_of(&graph), SegmentCodec::zstd_for(WIDTH));
     let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();

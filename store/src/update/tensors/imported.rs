@@ -10,7 +10,10 @@ use crate::codec::SegmentCodec;
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
 use crate::graph::Graph;
-use crate::import::{EXTERNAL_ID_TENSOR, ImportError, NewTable, TensorOptions, write_segment};
+use crate::import::{
+    EXTERNAL_ID_TENSOR, ImportError, NewTable, SegmentPlace, SourceRows, TensorOptions,
+    write_segment,
+};
 use crate::source::{TensorSource, check_source};
 
 impl GraphHandle {
@@ -54,10 +57,10 @@ impl GraphHandle {
             let mut staged = tensor.stage(&part)?;
             let mut report = |done: u64| progress(n_done + done, n_rows);
             let device = &**self.graph.device();
-            let (dir, temporary) = (self.graph.part_dir(part.part), staged.temporary());
-            let place = (&*dir, temporary);
-            let record =
-                write_segment(device, place, &staged.identity, source, options, &rows, &mut report);
+            let (dir, file) = (self.graph.part_dir(part.part), staged.temporary());
+            let place = SegmentPlace { device, dir: &dir, file };
+            let rows = SourceRows { source, options, rows: &rows };
+            let record = write_segment(place, &staged.identity, rows, &mut report);
             let record = record.inspect_err(|_| staged.remove(&self.graph))?;
             staged.digest = record.digest;
             staged.publish(&self.graph)?;

@@ -9,6 +9,7 @@ use super::*;
 use crate::catalog::Catalog;
 use crate::file_system::Disk;
 use crate::fixture::{files, flip};
+use crate::repair::{RepairMode, repair};
 use crate::row::RowIdx;
 
 #[test]
@@ -73,7 +74,7 @@ fn a_pending_row_of_another_length_is_reported_and_not_committed() {
     assert!(matches!(live.commit_version(), Err(StoreError::DamagedPending { .. })));
     drop(tensor);
     drop(live);
-    let report = crate::repair::repair(&ring.out(), false, &mut |_, _| {}).unwrap();
+    let report = repair(&ring.out(), RepairMode::Apply, &mut |_, _| {}).unwrap();
     assert!(report.lost[0].reason.contains("1 pending rows of `feat`"), "{report:?}");
     let live = writer(&ring);
     assert_eq!(live.commit_version().unwrap(), 3);

@@ -45,10 +45,9 @@ fn ring(n_nodes: u32, n_owners: u16, n_parts: u16) -> Ring {
         let shape = [u64::from(n_nodes), width as u64];
         let file = npy(path, NpyType::U8, &shape, &vec![0; n_nodes as usize * width]);
         let source = NpySource::open(&file).unwrap();
-        let (order, book) = (&ring.nodes.external_of, &ring.nodes.book);
         let codec = if name == "feat" { CodecChoice::Raw } else { CodecChoice::Zstd };
         let options = TensorOptions { codec, ..TensorOptions::default() };
-        importer.add_tensor(name, &source, options, order, book, &mut |_, _| {}).unwrap();
+        importer.add_tensor(name, &source, options, &ring.nodes, &mut |_, _| {}).unwrap();
     }
     ring.commit(importer).unwrap();
     ring

@@ -399,7 +399,7 @@ fn what_comes_from_outside_is_believed_only_where_it_can_be() {
     let stretch = |tensor: &str, version, row| {
         let (tensor, width) = (live.graph().tensor_position(tensor).unwrap(), tensor_bytes(tensor));
         let mut piece = Vec::new();
-        piece::push(&mut piece, (tensor as u16, version), &[row], &vec![7; width]);
+        piece::push(&mut piece, tensor as u16, version, &[row], &vec![7; width]);
         piece
     };
     catalog.put(manifest, &stretch("feat", 2, n_rows - 1)).unwrap();

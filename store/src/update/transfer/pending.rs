@@ -81,7 +81,7 @@ impl UncommittedRows {
             }
             let (rows, bytes) = stretch.read(part, room)?;
             if !rows.is_empty() {
-                piece::push(out, (stretch.position, stretch.version), &rows, &bytes);
+                piece::push(out, stretch.position, stretch.version, &rows, &bytes);
             }
             if rows.len() == room {
                 return Ok(false);
@@ -111,8 +111,8 @@ impl Stretch {
             return Ok((rows, bytes));
         }
         let mut fault = None;
-        let from = (self.version, RowIdx(self.next));
-        part.catalog.scan_pending_from(&spec.name, from, &mut |row, value| {
+        let (version, first) = (self.version, RowIdx(self.next));
+        part.catalog.scan_pending_from(&spec.name, version, first, &mut |row, value| {
             if value.len() != row_bytes {
                 fault = Some((row, value.len()));
                 return ControlFlow::Break(());

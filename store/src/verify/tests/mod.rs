@@ -4,7 +4,7 @@ use std::sync::Arc;
 use lodestore_graph::PartId;
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{TopologyOptions, write_topologies_with};
+use lodestore_graph::topology::{Direction, TopologyOptions, write_topologies_with};
 
 use super::findings::Findings;
 use super::*;
@@ -89,7 +89,7 @@ fn partitions_must_tell_the_same_of_their_edges() {
     let assignment: Vec<PartId> = owners.collect();
     let relabelling = Relabelling::new(&assignment, 2).unwrap();
     let (other, uuid) = (ring.dir.path().join("other"), *graph.uuid().as_bytes());
-    let options = TopologyOptions { edge_ids: true, ..TopologyOptions::usual(false) };
+    let options = TopologyOptions { edge_ids: true, ..TopologyOptions::usual(Direction::Directed) };
     let path_of = |part: PartId| other.with_extension(part.to_string());
     write_topologies_with(&edges, &relabelling, &options, uuid, &path_of).unwrap();
     fs::rename(path_of(part), graph.topology_path(part)).unwrap();

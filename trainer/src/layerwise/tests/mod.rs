@@ -32,6 +32,7 @@ use crate::options::ModelKind;
 use crate::options::{Aggregation, LayerOptions, Norm};
 use crate::random::CounterRandom;
 use crate::sources::WorkerSources;
+use lodestore_graph::topology::Direction;
 
 pub(crate) const N_NODES: u32 = 40;
 pub(crate) const WIDTH: usize = 3;
@@ -42,7 +43,7 @@ pub(crate) fn topology() -> Topology {
     let mut edges: Vec<[u32; 2]> = (0..90).map(edge).collect();
     edges.push([N_NODES - 1, 0]);
     let edges = MemoryEdges::new(edges).unwrap();
-    Topology::from_edges(&edges, &Relabelling::identity(N_NODES), true).unwrap()
+    Topology::from_edges(&edges, &Relabelling::identity(N_NODES), Direction::Undirected).unwrap()
 }
 
 pub(crate) fn rows() -> Vec<f32> {

@@ -144,6 +144,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use lodestore_graph::topology::Direction;
 
     proptest! {
         /// The naive twin looks every edge of the graph up.
@@ -158,7 +159,7 @@ mod tests {
             let owners: Vec<PartId> = (0..40u16).map(|id| PartId(id * 7 % n_parts)).collect();
             let relabelling = Relabelling::new(&owners, n_parts).unwrap();
             let edges = MemoryEdges::new(edges).unwrap();
-            let topology = Topology::from_edges(&edges, &relabelling, false).unwrap();
+            let topology = Topology::from_edges(&edges, &relabelling, Direction::Directed).unwrap();
             let book = &relabelling.book;
             let gone: Vec<Vec<NodeId>> =
                 dropped.iter().map(|of| of.iter().map(|&id| NodeId(id)).collect()).collect();

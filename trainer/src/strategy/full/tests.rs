@@ -20,6 +20,7 @@ use crate::replica::Replica;
 use crate::report::RowsFrom;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
+use lodestore_graph::topology::Direction;
 
 const N: u32 = 40;
 const WIDTH: u32 = 6;
@@ -32,7 +33,7 @@ fn planted(every: u64) -> (Topology, PartitionBook, WorkerSources) {
     let owners: Vec<PartId> =
         (0..N).map(|id| PartId(u16::from(id >= 9) + u16::from(id >= 27))).collect();
     let relabelling = Relabelling::new(&owners, 3).unwrap();
-    let topology = Topology::from_edges(&edges, &relabelling, true).unwrap();
+    let topology = Topology::from_edges(&edges, &relabelling, Direction::Undirected).unwrap();
     let book = relabelling.book;
     let mut rows = MemorySource::new(book.clone());
     let feature = |at: u64| {

@@ -233,6 +233,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use lodestore_graph::topology::Direction;
 
     fn sources(book: &PartitionBook) -> WorkerSources {
         let mut rows = MemorySource::new(book.clone());
@@ -257,7 +258,7 @@ mod tests {
             let owners: Vec<PartId> = (0..40u16).map(|id| PartId(id * 7 % n_parts)).collect();
             let relabelling = Relabelling::new(&owners, n_parts).unwrap();
             let edges = MemoryEdges::new(edges).unwrap();
-            let topology = Topology::from_edges(&edges, &relabelling, false).unwrap();
+            let topology = Topology::from_edges(&edges, &relabelling, Direction::Directed).unwrap();
             let book = &relabelling.book;
             let sources = sources(book);
             let fanouts = vec![fanout; layers as usize];

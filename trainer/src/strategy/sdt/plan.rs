@@ -159,6 +159,8 @@ mod tests {
     use lodestore_graph::{edges::MemoryEdges, relabel::Relabelling};
     use proptest::prelude::*;
 
+    use lodestore_graph::topology::Direction;
+
     use super::*;
 
     /// Returns the distance of each node to the owned ones against the edges, found one by one.
@@ -188,7 +190,8 @@ mod tests {
             let edges: Vec<[u32; 2]> = edges.into_iter().map(|(a, b)| [a, b]).chain([[13, 13]]).collect();
             let relabelling = Relabelling::new(&[lodestore_graph::PartId(0); 14], 1).unwrap();
             let edges = MemoryEdges::new(edges).unwrap();
-            let topology = Topology::from_edges(&edges, &relabelling, undirected).unwrap();
+            let direction = if undirected { Direction::Undirected } else { Direction::Directed };
+            let topology = Topology::from_edges(&edges, &relabelling, direction).unwrap();
             let owned = first..first + 4;
             let roots: Vec<NodeId> = owned.clone().filter(|id| id % 3 != 1).map(NodeId).collect();
             let depth = Depth { layers, halo_hops };

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::batch_seed;
-use lodestore_graph::topology::Topology;
+use lodestore_graph::topology::{Direction, Topology};
 use lodestore_graph::{PartId, PartitionBook};
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ fn cut(edges: Vec<[u32; 2]>, assignment: &[u16], n_parts: u16, train: &[u32]) ->
     let edges = MemoryEdges::new(edges).unwrap();
     let parts: Vec<PartId> = assignment.iter().copied().map(PartId).collect();
     let relabelling = Relabelling::new(&parts, n_parts).unwrap();
-    let topology = Topology::from_edges(&edges, &relabelling, true).unwrap();
+    let topology = Topology::from_edges(&edges, &relabelling, Direction::Undirected).unwrap();
     let internal = |&node: &u32| NodeId(relabelling.internal_of[node as usize]);
     let mut train: Vec<NodeId> = train.iter().map(internal).collect();
     train.sort_unstable();

@@ -1,7 +1,7 @@
 //! The repository's rules of language and structure, held by counts that may only fall.
 //!
 //! Each rule returns findings. [`ratchets::ALLOWED`] states how many findings each rule has in each
-//! area, and a count that differs fails. A higher one is a new violation, a lower one must be
+//! area, for a reason, and a count that differs fails. A higher one is a new violation, a lower one must be
 //! written down. `LODE_TIDY=RULE` or `LODE_TIDY=all` prints the findings themselves.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -114,6 +114,12 @@ fn the_ratchets_name_known_rules_and_areas_and_no_empty_row() {
         assert!(ratchets::RULES.iter().any(|(name, _)| *name == rule), "unknown rule {rule}");
         assert!(tree::AREAS.contains(&area), "unknown area {area}");
         assert!(n > 0, "remove the row ({rule}, {area}): nothing is left");
+        let has_reason = ratchets::REASONS.iter().any(|(name, _)| *name == rule);
+        assert!(has_reason, "state why {rule} has findings in {area}");
+    }
+    for (rule, _) in ratchets::REASONS {
+        let is_used = ratchets::ALLOWED.iter().any(|(name, ..)| name == rule);
+        assert!(is_used, "remove the reason of {rule}: nothing is left");
     }
 }
 

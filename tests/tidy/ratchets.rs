@@ -1,4 +1,4 @@
-//! Findings that are left, by rule and area. A count may only fall.
+//! Findings that are allowed, by rule and area, each with the reason. A count may only fall.
 
 /// Rules, and what each asks for.
 pub(crate) const RULES: &[(&str, &str)] = &[
@@ -27,45 +27,37 @@ pub(crate) const RULES: &[(&str, &str)] = &[
     ("words", "comments and documents have none of the banned phrases"),
 ];
 
-/// Rule, area, and number of findings that are left.
+/// Rule, area, and number of findings that are allowed.
 pub(crate) const ALLOWED: &[(&str, &str, usize)] = &[
-    ("bare bools", "graph", 4),
-    ("bare bools", "store", 5),
     ("circles", "python", 1),
-    ("columns", "client", 1),
     ("impl spread", "bucket", 1),
     ("impl spread", "client", 4),
     ("impl spread", "server", 3),
-    ("impl spread", "store", 4),
-    ("long files", "cache", 2),
-    ("long files", "client", 1),
-    ("long files", "schema", 1),
-    ("long files", "server", 1),
-    ("parameters", "cache", 1),
-    ("parameters", "client", 2),
-    ("parameters", "graph", 5),
+    ("impl spread", "store", 3),
+    ("long files", "cache", 1),
     ("parameters", "python", 7),
-    ("parameters", "store", 9),
     ("short files", "benches", 1),
     ("short files", "cache", 4),
     ("short files", "cli", 6),
-    ("short files", "client", 5),
+    ("short files", "client", 1),
     ("short files", "fuzz", 3),
-    ("short files", "graph", 14),
+    ("short files", "graph", 10),
     ("short files", "import", 1),
     ("short files", "lab", 2),
-    ("short files", "schema", 3),
-    ("short files", "server", 5),
-    ("short files", "store", 22),
+    ("short files", "schema", 2),
+    ("short files", "server", 3),
+    ("short files", "store", 13),
     ("short files", "trainer", 1),
-    ("tuple parameters", "cache", 6),
-    ("tuple parameters", "client", 28),
-    ("tuple parameters", "graph", 1),
-    ("tuple parameters", "server", 7),
-    ("tuple parameters", "store", 6),
-    ("type names", "cache", 2),
-    ("type names", "client", 8),
-    ("type names", "graph", 8),
-    ("type names", "server", 7),
-    ("type names", "store", 10),
+];
+
+/// The reason for all rows of a rule.
+pub(crate) const REASONS: &[(&str, &str)] = &[
+    ("circles", "a class of Python and the objects that it makes name each other"),
+    ("impl spread", "a file for each operation of the type; together they pass 500 lines"),
+    ("long files", "the model checker includes the file by its path"),
+    ("parameters", "keyword arguments of functions of Python"),
+    (
+        "short files",
+        "each is the home of one concept: a policy, a partitioner, a source, an identifier",
+    ),
 ];

@@ -23,8 +23,8 @@ use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 ///
 /// Any number of threads may pull, and any number of sources share the tier, for example the
 /// workers of a machine. Rows that one of them has pulled are hits for the others. No lock is held
-/// while rows are copied or travel. Beside the tier, a pull takes memory for the rows that it lacks,
-/// unless `inner` places rows. Not for a forked child, whose parent's threads may be at the
+/// while rows are copied or travel. Beside the tier, a pull takes memory for the rows that it
+/// lacks, unless `inner` places rows. Not for a forked child, whose parent's threads may be at the
 /// tier: there pulls fail with [`ClientError::Forked`].
 pub struct TieredSource {
     inner: Arc<dyn RowSource>,

@@ -1,8 +1,8 @@
 //! The repository's rules of language and structure, held by counts that may only fall.
 //!
 //! Each rule returns findings. [`ratchets::ALLOWED`] states how many findings each rule has in each
-//! area, for a reason, and a count that differs fails. A higher one is a new violation, a lower one must be
-//! written down. `LODE_TIDY=RULE` or `LODE_TIDY=all` prints the findings themselves.
+//! area, for a reason, and a count that differs fails. A higher one is a new violation, a lower one
+//! must be written down. `LODE_TIDY=RULE` or `LODE_TIDY=all` prints the findings themselves.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

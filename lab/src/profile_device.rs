@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lodestore_graph::rapa::DiskProfile;
+use lodestore_graph::rapa::DeviceProfile;
 use lodestore_store::reader::available_memory_bytes;
 use lodestore_trainer::profile::profile_device;
 
@@ -48,7 +48,7 @@ impl ProfileDeviceArgs {
         let mut progress = console.progress("profile");
         let measured = profile_device(self.size as usize, self.runs, memory, &mut progress)?;
         drop(progress);
-        let profile = DiskProfile { name: self.name, ..measured };
+        let profile = DeviceProfile { name: self.name, ..measured };
         if let Some(out) = &self.out {
             let text = serde_json::to_string_pretty(&profile)? + "\n";
             std::fs::write(out, text)
@@ -58,7 +58,7 @@ impl ProfileDeviceArgs {
     }
 }
 
-fn text(profile: &DiskProfile) -> String {
+fn text(profile: &DeviceProfile) -> String {
     format!(
         "{}, {} for a subgraph\n\n  host to device    {}\n  device to host    {}\n  within the device {}\n  \
          sparse product    {}\n  dense product     {}",

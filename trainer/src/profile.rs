@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use candle_core::{Device, Tensor};
 use lodestore_graph::batch::Block;
-use lodestore_graph::rapa::DiskProfile;
+use lodestore_graph::rapa::DeviceProfile;
 
 use crate::error::TrainError;
 use crate::matrix::spmm::{OwnRows, Spmm};
@@ -29,7 +29,7 @@ pub fn profile_device(
     runs: u32,
     memory_bytes: u64,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<DiskProfile, TrainError> {
+) -> Result<DeviceProfile, TrainError> {
     for (setting, found) in [("size", size as u64), ("runs", runs.into())] {
         if found == 0 {
             let (expected, found) = ("at least 1".to_owned(), found.to_string());
@@ -57,7 +57,7 @@ pub fn profile_device(
         Ok(())
     })?;
     progress(3, 3);
-    Ok(DiskProfile {
+    Ok(DeviceProfile {
         name: "cpu".to_owned(),
         h2d_seconds: copy_seconds,
         d2h_seconds: copy_seconds,

@@ -16,7 +16,7 @@ use lodestore_client::RowSource;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_graph::topology::Direction;
 use lodestore_graph::{
-    PartId, edges::MemoryEdges, rapa::DiskProfile, relabel::Relabelling, sampler::Fanout,
+    PartId, edges::MemoryEdges, rapa::DeviceProfile, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
 };
 use lodestore_store::Dtype;

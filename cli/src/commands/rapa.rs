@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::rapa::{
-    Adjusted, AdjustedPart, DiskProfile, PartLoad, RapaError, RapaParams, adjust, part_loads,
+    Adjusted, AdjustedPart, DeviceProfile, PartLoad, RapaError, RapaParams, adjust, part_loads,
 };
 use lodestore_store::Graph;
 use serde::Serialize;
@@ -82,7 +82,7 @@ struct PartReport {
 
 impl RapaArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let profiles: Vec<DiskProfile> =
+        let profiles: Vec<DeviceProfile> =
             self.profiles.iter().map(|path| read_profile(path)).collect::<Result<_>>()?;
         let graph = Graph::open(&self.graph)?;
         let params = self.params(&graph)?;
@@ -112,7 +112,7 @@ impl RapaArgs {
     }
 }
 
-pub(crate) fn read_profile(path: &Path) -> Result<DiskProfile> {
+pub(crate) fn read_profile(path: &Path) -> Result<DeviceProfile> {
     let text = read_small_file(path)?;
     serde_json::from_str(&text)
         .with_context(|| format!("{}: not a profile of `lode-lab profile-device`", path.display()))
@@ -133,7 +133,7 @@ fn write_dropped(prefix: &Path, loads: &[PartLoad], adjusted: &Adjusted) -> Resu
 
 fn report(
     graph: &Graph,
-    profiles: &[DiskProfile],
+    profiles: &[DeviceProfile],
     loads: &[PartLoad],
     adjusted: &Adjusted,
 ) -> RapaReport {

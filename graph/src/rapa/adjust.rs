@@ -1,7 +1,7 @@
 //! Which replicas go (CaPGNN, Algorithms 2 and 3).
 
 use super::cost::{Rates, rates};
-use super::{Adjusted, AdjustedPart, DiskProfile, PartLoad, RapaError, RapaParams};
+use super::{Adjusted, AdjustedPart, DeviceProfile, PartLoad, RapaError, RapaParams};
 
 /// A partition between passes.
 struct Part<'a> {
@@ -21,7 +21,7 @@ struct Part<'a> {
 /// `devices` has one profile per partition, or one for all.
 pub fn adjust(
     loads: &[PartLoad],
-    devices: &[DiskProfile],
+    devices: &[DeviceProfile],
     params: &RapaParams,
 ) -> Result<Adjusted, RapaError> {
     let rates = rates(devices, loads.len(), params)?;

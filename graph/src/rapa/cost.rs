@@ -1,6 +1,6 @@
 //! Cost of a subgraph on its device (CaPGNN, Eqs. 13 to 15).
 
-use super::{DiskProfile, RapaError, RapaParams};
+use super::{DeviceProfile, RapaError, RapaParams};
 
 /// For one device, the cost of each thing that a subgraph has.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Rates {
 /// Checks parameters and profiles, and returns the rates of each of `n_parts` devices, each of
 /// which may be the one profile given.
 pub(super) fn rates(
-    devices: &[DiskProfile],
+    devices: &[DeviceProfile],
     n_parts: usize,
     params: &RapaParams,
 ) -> Result<Vec<Rates>, RapaError> {
@@ -71,7 +71,7 @@ impl Rates {
     }
 }
 
-impl DiskProfile {
+impl DeviceProfile {
     fn figures(&self) -> [(&'static str, f64); 5] {
         [
             ("h2d_seconds", self.h2d_seconds),

@@ -21,7 +21,7 @@ pub use collect::part_loads;
 /// and 14 divide each by the largest of all devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DiskProfile {
+pub struct DeviceProfile {
     /// Its name.
     pub name: String,
     /// A matrix from host memory to the device.

@@ -9,8 +9,8 @@ use crate::ids::PartId;
 use crate::relabel::Relabelling;
 use crate::topology::{Direction, Topology};
 
-fn device(name: &str, seconds: f64, memory_bytes: u64) -> DiskProfile {
-    DiskProfile {
+fn device(name: &str, seconds: f64, memory_bytes: u64) -> DeviceProfile {
+    DeviceProfile {
         name: name.to_owned(),
         h2d_seconds: seconds,
         d2h_seconds: seconds,
@@ -21,7 +21,7 @@ fn device(name: &str, seconds: f64, memory_bytes: u64) -> DiskProfile {
     }
 }
 
-fn roomy(seconds: f64) -> DiskProfile {
+fn roomy(seconds: f64) -> DeviceProfile {
     device("d", seconds, u64::MAX)
 }
 
@@ -200,7 +200,7 @@ proptest! {
             speeds.iter().take(counts.len()).map(|&s| f64::from(1 << s)).collect();
         let params = RapaParams { epsilon: 0.03, ..RapaParams::default() };
         let loads = loads(&edges, &counts);
-        let devices: Vec<DiskProfile> = seconds.iter().map(|&s| roomy(s)).collect();
+        let devices: Vec<DeviceProfile> = seconds.iter().map(|&s| roomy(s)).collect();
         let found = adjust(&loads, &devices, &params).unwrap();
         let order = |load: &PartLoad| load.replicas.iter().map(|r| r.node.0).collect();
         let orders: Vec<Vec<u32>> = loads.iter().map(order).collect();

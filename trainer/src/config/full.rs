@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use lodestore_graph::{rapa::DiskProfile, sampler::Fanout};
+use lodestore_graph::{rapa::DeviceProfile, sampler::Fanout};
 use serde::Serialize;
 
 use super::MAX_LAYERS;
@@ -25,7 +25,7 @@ pub struct FullConfig {
     pub overlap: bool,
     /// RAPA: a profile for each worker; none leaves partitions as they are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub devices: Vec<DiskProfile>,
+    pub devices: Vec<DeviceProfile>,
 }
 
 /// Rows of halos.

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn device(name: &str, seconds: f64) -> DiskProfile {
-    DiskProfile {
+fn device(name: &str, seconds: f64) -> DeviceProfile {
+    DeviceProfile {
         name: name.to_owned(),
         h2d_seconds: seconds,
         d2h_seconds: seconds,
@@ -17,7 +17,7 @@ fn device(name: &str, seconds: f64) -> DiskProfile {
 #[test]
 fn a_slow_device_does_without_edges_and_that_is_reported() {
     let graph = Cut::new(CUTS[3]).graph();
-    let with = |devices: Vec<DiskProfile>, n_ranks| {
+    let with = |devices: Vec<DeviceProfile>, n_ranks| {
         let full = FullConfig { devices, ..FullConfig::default() };
         run_in_ranks(&graph, &settings(gcn(), 3, full), n_ranks).swap_remove(0)
     };

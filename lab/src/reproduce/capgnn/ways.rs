@@ -1,7 +1,7 @@
 //! The ways to train that are compared.
 
 use anyhow::{Context, Result};
-use lodestore_graph::rapa::DiskProfile;
+use lodestore_graph::rapa::DeviceProfile;
 use lodestore_store::reader::available_memory_bytes;
 use lodestore_trainer::TrainConfig;
 use lodestore_trainer::config::{Compression, FullConfig, Halo};
@@ -90,7 +90,7 @@ impl CapWay {
     }
 
     /// Returns `usual` settings in this way, with a worker for each of `devices`.
-    pub(super) fn settings(self, usual: &TrainConfig, devices: &[DiskProfile]) -> TrainConfig {
+    pub(super) fn settings(self, usual: &TrainConfig, devices: &[DeviceProfile]) -> TrainConfig {
         let exact = FullConfig::default();
         let int8 = Some(Compression::Int8);
         let full = match self {
@@ -112,12 +112,12 @@ impl CapWay {
 }
 
 /// Measures this device, and returns `n` profiles of it; the first is half as fast.
-pub(super) fn profiles(n: u16) -> Result<Vec<DiskProfile>> {
+pub(super) fn profiles(n: u16) -> Result<Vec<DeviceProfile>> {
     let memory =
         available_memory_bytes().context("the system does not say how much memory it has")?;
     let measured = profile_device(PROFILE.0, PROFILE.1, memory, &mut |_, _| {})?;
-    let usual = DiskProfile { name: "usual".to_owned(), ..measured };
-    let slow = DiskProfile {
+    let usual = DeviceProfile { name: "usual".to_owned(), ..measured };
+    let slow = DeviceProfile {
         name: "half as fast".to_owned(),
         h2d_seconds: 2.0 * usual.h2d_seconds,
         d2h_seconds: 2.0 * usual.d2h_seconds,

@@ -52,7 +52,7 @@ pub struct PullReport {
 
 /// A file that is coming.
 enum Coming {
-    Rows(FetchedFile),
+    Rows(Box<FetchedFile>),
     List(ArrivingFile),
 }
 
@@ -309,7 +309,7 @@ impl Bucket {
 
 impl<'a> Fetch<'a> {
     fn of_rows(file: &'a PublishedFile, rows: FetchedFile) -> Self {
-        Self { file, n_bytes_here: rows.n_bytes(), coming: Coming::Rows(rows) }
+        Self { file, n_bytes_here: rows.n_bytes(), coming: Coming::Rows(Box::new(rows)) }
     }
 
     /// Begins a file that is fetched from its beginning: the graph's description or a list of

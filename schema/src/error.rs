@@ -69,7 +69,6 @@ impl WireError {
 }
 
 /// Returns the error of a reply that cannot be decoded.
-#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
 pub(crate) fn bad_reply(reason: impl ToString) -> WireError {
     WireError::malformed("reply", reason)
 }

@@ -32,6 +32,7 @@ pub(super) struct TwoLevels {
 }
 
 /// Rows of [`TwoLevels`], and which of them the levels may have in common.
+#[derive(Clone, Copy)]
 pub(super) struct TwoLevelSizes {
     pub(super) n_devices: u16,
     /// Rows of each device's tier.

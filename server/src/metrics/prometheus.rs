@@ -43,7 +43,7 @@ impl ServerFigures {
                 }
             }
             MetricSource::Histogram(figures) => {
-                self.write_histogram(name, "", figures(self), text)?
+                self.write_histogram(name, "", figures(self), text)?;
             }
         }
         Ok(())

@@ -230,8 +230,9 @@ fn launch(
     list: &List<'_>,
     row_bytes: u32,
 ) -> Result<(), DriverError> {
+    let (from, to) = blocks;
     // SAFETY: every caller has checked that the rows of its list are inside of both blocks, and the
     // launch waits until the list has landed. No two rows have the same target: positions of a
     // batch, rows of a lap and slots of an admission are unique in the list.
-    unsafe { device.move_rows.launch(stream, blocks.0, blocks.1, list, row_bytes) }
+    unsafe { device.move_rows.launch(stream, from, to, list, row_bytes) }
 }

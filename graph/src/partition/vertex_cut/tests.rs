@@ -182,7 +182,7 @@ fn check(rule: PlacementRule, pairs: &[[u32; 2]], n_parts: u16, model: &Model) {
         PlacementRule::Greedy => greedy::place(&edges, known, &mut state).unwrap(),
         PlacementRule::Hdrf => hdrf::place(&edges, &mut state).unwrap(),
         PlacementRule::TwoPsL => {
-            two_ps_l::place(&edges, known, &mut state, &mut Steps::new(0)).unwrap()
+            two_ps_l::place(&edges, known, &mut state, &mut Steps::new(0)).unwrap();
         }
     }
     for part in 0..n_parts {

@@ -37,6 +37,7 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 enum Command {
     #[command(subcommand)]
     Reproduce(reproduce::ReproduceCommand),

@@ -32,7 +32,7 @@ pub struct RemovedOnInterrupt {
 /// group, and a terminal's signal may come beside that of a supervisor.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// While this lives the first signal asks for the end, and only one more than [`SAME_REQUEST`]
+/// While this lives the first signal asks for the end, and only one more than `SAME_REQUEST`
 /// later ends the process immediately.
 pub struct SignalGuard(());
 

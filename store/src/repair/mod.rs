@@ -11,7 +11,7 @@
 //!
 //! Rows and topology are in one place only.
 //!
-//! Crash argument: see [`actions`]. A repair that was cut off at any step and runs again ends where
+//! Crash argument: see `actions`. A repair that was cut off at any step and runs again ends where
 //! it would have ended. Each step looks at what is there, and changes it by one rename or one batch
 //! of a catalog.
 

@@ -6,7 +6,7 @@
 //! files. Partitions are self-contained and share no commit point, so a graph's version is the
 //! lowest of its partitions'; opening for writing rolls the others forward.
 //!
-//! Partitions come and go while a graph is open: [`transfer`] has how.
+//! Partitions come and go while a graph is open: `transfer` has how.
 //!
 //! Locks, in the order in which they are taken:
 //!

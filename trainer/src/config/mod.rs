@@ -178,7 +178,7 @@ pub enum Strategy {
     Rapid,
     /// MassiveGNN. Batches are sampled as they are needed, the next one while this one is trained
     /// on. Rows pass through a buffer with eviction by score: see
-    /// [`crate::train::WorkerSources::remote`].
+    /// [`crate::sources::WorkerSources::remote`].
     Massive,
     /// HopGNN: each root of a global mini-batch is trained on by the worker that owns it: see
     /// [`HopConfig`].

@@ -56,7 +56,7 @@ fn the_tests_of_a_device_pass_under_a_driver_that_puts_everything_off() {
         assert!(text.contains("device: Simulated"), "{text}{errors}");
         assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
     }
-    let levels = "two_level::tests::two_tiers_on_a_device_do_as_on_the_host";
+    let levels = "two_level::tests::model::two_tiers_on_a_device_do_as_on_the_host";
     let output = run(&driver, levels, None);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("device: Simulated") && text.contains("1 passed"), "{text}");

@@ -36,7 +36,7 @@ impl Connection {
         let copied = self.copy_step(shard, part, step).await;
         let (mut copied, piece) = match copied {
             Ok(done) => done,
-            Err(refusal) => return self.reply_or_refuse(shard, Err(refusal)).await,
+            Err(refusal) => return self.reply_or_refuse(shard, Err(refusal.into())).await,
         };
         copied.crc32 = crc32fast::hash(&piece);
         let mut frame = Vec::new();

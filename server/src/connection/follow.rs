@@ -27,7 +27,7 @@ impl Connection {
     ) -> Result<Self, ConnectionError> {
         let (mut followed, body) = match self.follow_step(shard, part, step).await {
             Ok(done) => done,
-            Err(refusal) => return self.reply_or_refuse(shard, Err(refusal)).await,
+            Err(refusal) => return self.reply_or_refuse(shard, Err(refusal.into())).await,
         };
         followed.crc32 = crc32fast::hash(&body);
         let mut frame = Vec::new();

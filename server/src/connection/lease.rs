@@ -14,7 +14,7 @@ use lodestore_schema::limits::{LENT_CHUNK_ROWS, LENT_FOR, LENT_PULL_BYTES_MIN};
 use lodestore_schema::{Failure, FailureCode, Reply, Versions};
 
 use super::stream::has_left;
-use super::{Connection, ConnectionError, PendingPull};
+use super::{Connection, ConnectionError, PendingPull, RequestError};
 use crate::buffers::{HEAD_ROOM, set_len, to_u32};
 use crate::deadline::with_deadline;
 use crate::error::failure;
@@ -50,13 +50,13 @@ impl Drop for SlotLease {
 }
 
 impl Connection {
-    /// Answers a request for the memory of a tier. The inner result is the client's answer.
+    /// Answers a request for the memory of a tier.
     pub(super) async fn lease_memory(
         &mut self,
         shard: &Shard,
         tensor: u16,
-    ) -> Result<Result<(), Failure>, ConnectionError> {
-        let refuse = |message: &str| Ok(Err(failure(FailureCode::Invalid, message)));
+    ) -> Result<(), RequestError> {
+        let refuse = |message: &str| Err(failure(FailureCode::Invalid, message).into());
         match &self.shared {
             None => {
                 return refuse(
@@ -68,49 +68,42 @@ impl Connection {
             }
             Some(_) => {}
         }
-        let rows = match shard.tensor(tensor) {
-            Ok(rows) => rows,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
+        let rows = shard.tensor(tensor)?;
         let (file, offset, n_bytes) = match rows.tier_file() {
             Ok(Some(place)) => place,
             // None, or it cannot be opened: rows are sent as to other clients.
             Ok(None) | Err(_) => {
                 self.reply(&Reply::Lent { n_bytes: 0, offset: 0 }).await?;
-                return Ok(Ok(()));
+                return Ok(());
             }
         };
-        let sent = self.send_memory(&Reply::Lent { n_bytes, offset }, file.as_fd())?;
-        if let (Ok(()), Some(shared)) = (&sent, &mut self.shared) {
+        self.send_memory(&Reply::Lent { n_bytes, offset }, file.as_fd())?;
+        if let Some(shared) = &mut self.shared {
             shared.leased.push(tensor);
         }
-        Ok(sent)
+        Ok(())
     }
 
     /// Sends the client the places of rows, chunk after chunk, up to the first chunk with a row
-    /// outside memory. Returns the number of rows whose places were sent. The inner result is the
-    /// client's answer.
+    /// outside memory. Returns the number of rows whose places were sent.
     pub(super) async fn lease_rows(
         &mut self,
         shard: &Rc<Shard>,
         &PendingPull { tensor, version, sent, deadline, .. }: &PendingPull,
         ids: &[NodeId],
         frame: &mut Vec<u8>,
-    ) -> Result<Result<usize, Failure>, ConnectionError> {
+    ) -> Result<usize, RequestError> {
         let row_bytes = shard.row_bytes(tensor);
         let may = |shared: &super::Shared| shared.n_untaken == 0 && shared.leased.contains(&tensor);
         if ids.len() * row_bytes < LENT_PULL_BYTES_MIN || !self.shared.as_ref().is_some_and(may) {
-            return Ok(Ok(0));
+            return Ok(0);
         }
-        let lease = match SlotLease::new(shard, tensor) {
-            Ok(lease) => lease,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
+        let lease = SlotLease::new(shard, tensor)?;
         let mut n_told = 0;
         // The client, too, needs time until the rows are no longer believed.
         for chunk in ids.chunks(LENT_CHUNK_ROWS).take_while(|_| sent.elapsed() < LENT_FOR / 2) {
             if !shard.is_ending() && has_left(&self.socket) {
-                return Err(ConnectionError::Left);
+                return Err(ConnectionError::Left.into());
             }
             let body_end = HEAD_ROOM + size_of_val(chunk);
             if frame.len() < body_end {
@@ -122,10 +115,8 @@ impl Connection {
                 let is_wanted = shard.is_at(tensor, version);
                 if is_wanted { shard.slots_of(tensor, chunk, slots) } else { Ok(false) }
             };
-            match with_deadline(deadline, find).await {
-                Err(refusal) => return Ok(Err(refusal)),
-                Ok(false) => break,
-                Ok(true) => {}
+            if !with_deadline(deadline, find).await? {
+                break;
             }
             let is_last = n_told + chunk.len() == ids.len();
             let versions = if is_last { shard.versions(ids) } else { Versions::default() };
@@ -141,6 +132,6 @@ impl Connection {
         if n_told > 0 {
             self.lease = Some(lease);
         }
-        Ok(Ok(n_told))
+        Ok(n_told)
     }
 }

@@ -105,6 +105,29 @@ pub(crate) enum ConnectionError {
     Panic,
 }
 
+/// Error of a request.
+#[derive(Debug, Error)]
+pub(crate) enum RequestError {
+    /// The client is answered why, and the connection continues.
+    #[error("refused: {0:?}")]
+    Refused(Failure),
+    /// The connection ends.
+    #[error(transparent)]
+    Ended(#[from] ConnectionError),
+}
+
+impl From<Failure> for RequestError {
+    fn from(refusal: Failure) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<io::Error> for RequestError {
+    fn from(error: io::Error) -> Self {
+        Self::Ended(error.into())
+    }
+}
+
 impl ConnectionError {
     pub(crate) fn reason(&self) -> BreakReason {
         match self {
@@ -214,7 +237,7 @@ impl Connection {
         (self.pace, self.lease) = (SlowReaderLimit::default(), None);
         if let Err(refusal) = check(shard, &request, self.version, deadline <= Instant::now()) {
             self.drain(prefix.body_bytes).await?;
-            return self.reply_or_refuse(shard, Err(refusal)).await;
+            return self.reply_or_refuse(shard, Err(refusal.into())).await;
         }
         match request.body {
             RequestBody::Pull { tensor, kind } => {
@@ -235,16 +258,16 @@ impl Connection {
                 shard.spawn_bulk(task).await
             }
             RequestBody::Push(push) => {
-                let pushed = self.push(shard, push, prefix.body_bytes, deadline).await?;
+                let pushed = self.push(shard, push, prefix.body_bytes, deadline).await;
                 let pushed = pushed.map(|version| Reply::Pushed { version });
                 self.reply_or_refuse(shard, pushed).await
             }
             RequestBody::Claim { tensor } => {
-                let claimed = self.claim(shard, tensor.as_str(), prefix.body_bytes).await?;
+                let claimed = self.claim(shard, tensor.as_str(), prefix.body_bytes).await;
                 self.reply_or_refuse(shard, claimed).await
             }
             RequestBody::Publish(publish) => {
-                let published = self.publish(shard, publish, prefix.body_bytes).await?;
+                let published = self.publish(shard, publish, prefix.body_bytes).await;
                 self.reply_or_refuse(shard, published).await
             }
             RequestBody::PullVolatile(pull) => {
@@ -253,15 +276,15 @@ impl Connection {
             body => {
                 self.drain(prefix.body_bytes).await?;
                 if body == RequestBody::Share {
-                    return match self.share(shard)? {
+                    return match self.share(shard) {
                         Ok(()) => Ok(self),
-                        Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
+                        Err(error) => self.reply_or_refuse(shard, Err(error)).await,
                     };
                 }
                 if let RequestBody::Lend { tensor } = body {
-                    return match self.lease_memory(shard, tensor).await? {
+                    return match self.lease_memory(shard, tensor).await {
                         Ok(()) => Ok(self),
-                        Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
+                        Err(error) => self.reply_or_refuse(shard, Err(error)).await,
                     };
                 }
                 if let RequestBody::Copy { part, step } = body {
@@ -283,7 +306,7 @@ impl Connection {
                     return Ok(self);
                 }
                 let reply = short_answer(shard, body, deadline).await;
-                self.reply_or_refuse(shard, reply).await
+                self.reply_or_refuse(shard, reply.map_err(RequestError::from)).await
             }
         }
     }
@@ -292,12 +315,16 @@ impl Connection {
     async fn reply_or_refuse(
         mut self,
         shard: &Shard,
-        reply: Result<Reply, Failure>,
+        reply: Result<Reply, RequestError>,
     ) -> Result<Self, ConnectionError> {
-        let reply = reply.unwrap_or_else(|refusal| {
-            shard.refused(&refusal);
-            Reply::Failure(refusal)
-        });
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(RequestError::Refused(refusal)) => {
+                shard.refused(&refusal);
+                Reply::Failure(refusal)
+            }
+            Err(RequestError::Ended(error)) => return Err(error),
+        };
         self.reply(&reply).await?;
         Ok(self)
     }

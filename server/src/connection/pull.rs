@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use futures_lite::AsyncReadExt;
 use lodestore_graph::NodeId;
-use lodestore_schema::{Failure, Reply, Versions};
+use lodestore_schema::{Reply, Versions};
 
 use super::shared::{Ring, chunk_rows};
 use super::stream::has_left;
-use super::{Connection, ConnectionError, PendingPull};
+use super::{Connection, ConnectionError, PendingPull, RequestError};
 use crate::buffers::{Buffers, HEAD_ROOM, set_len, to_u32};
 use crate::deadline::{io_timeout, with_deadline};
 use crate::limits::FRAME_TIMEOUT;
@@ -45,15 +45,15 @@ impl Connection {
         let result = match shard.admit_pull(asked.tensor, asked.n_bytes) {
             Err(refusal) => {
                 self.drain(asked.n_bytes).await?;
-                Err(refusal)
+                Err(refusal.into())
             }
             Ok((_room, mut buffers)) => {
                 set_len(&mut buffers.ids, asked.n_bytes / size_of::<NodeId>());
                 let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
                 io_timeout(FRAME_TIMEOUT, self.stream.read_exact(ids)).await?;
                 let sent = match shard.check_floors(&buffers.ids, &asked.floors) {
-                    Ok(()) => self.send_rows(shard, &asked, &mut buffers).await?,
-                    Err(refusal) => Err(refusal),
+                    Ok(()) => self.send_rows(shard, &asked, &mut buffers).await,
+                    Err(refusal) => Err(refusal.into()),
                 };
                 shard.take_back(buffers);
                 sent
@@ -66,52 +66,45 @@ impl Connection {
                 }
                 Ok(self)
             }
-            Err(refusal) => {
+            Err(error) => {
                 self.lease = None;
-                self.reply_or_refuse(shard, Err(refusal)).await
+                self.reply_or_refuse(shard, Err(error)).await
             }
         }
     }
 
-    /// Gathers and sends chunk after chunk, as long as a pull waits for them. The inner result is
-    /// the client's answer.
+    /// Gathers and sends chunk after chunk, as long as a pull waits for them.
     async fn send_rows(
         &mut self,
         shard: &Rc<Shard>,
         asked: &PendingPull,
         Buffers { ids, frame }: &mut Buffers,
-    ) -> Result<Result<(), Failure>, ConnectionError> {
+    ) -> Result<(), RequestError> {
         let &PendingPull { tensor, kind, version, deadline, .. } = asked;
         let row_bytes = shard.row_bytes(tensor);
         // Before rows are lent, too: the version is in use.
-        let pinned = match with_deadline(deadline, shard.pin(version)).await {
-            Ok(pinned) => pinned,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let first_row = match self.lease_rows(shard, asked, ids, frame).await? {
-            Ok(n_lent) if n_lent > 0 && n_lent == ids.len() => return Ok(Ok(())),
-            Ok(n_lent) => n_lent,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
+        let pinned = with_deadline(deadline, shard.pin(version)).await?;
+        let first_row = self.lease_rows(shard, asked, ids, frame).await?;
+        if first_row > 0 && first_row == ids.len() {
+            return Ok(());
+        }
         let mut answer = self.chunks(first_row, ids.len(), row_bytes);
         let turn = shard.read_turn(kind, deadline);
         // An empty list is answered by one empty chunk.
         loop {
             // At a stop we have closed that direction ourselves.
             if !shard.is_ending() && has_left(&self.socket) {
-                return Err(ConnectionError::Left);
+                return Err(ConnectionError::Left.into());
             }
             let (rows, out) = self.next_place(shard, &mut answer, frame).await?;
             turn.set_rows_after(ids.len() - rows.end);
             let want = Want { turn: &turn, pinned: pinned.as_ref() };
             let gather = shard.gather(tensor, want, &ids[rows.clone()], out);
-            if let Err(refusal) = with_deadline(deadline, gather).await {
-                return Ok(Err(refusal));
-            }
+            with_deadline(deadline, gather).await?;
             let is_last = rows.end == ids.len();
             let versions = if is_last { shard.versions(ids) } else { Versions::default() };
             if self.send_chunk(shard, &answer, frame, versions).await? {
-                return Ok(Ok(()));
+                return Ok(());
             }
             glommio::yield_if_needed().await;
         }

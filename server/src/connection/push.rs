@@ -4,29 +4,28 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use futures_lite::AsyncReadExt;
-use lodestore_schema::Failure;
 use lodestore_schema::request::Push;
 
-use super::{Connection, ConnectionError};
+use super::{Connection, RequestError};
 use crate::buffers::set_len;
 use crate::deadline::{io_timeout, with_deadline};
 use crate::limits::FRAME_TIMEOUT;
 use crate::shard::Shard;
 
 impl Connection {
-    /// Reads the body of a push and has it put. The inner result is the client's answer.
+    /// Reads the body of a push and has it put.
     pub(super) async fn push(
         &mut self,
         shard: &Rc<Shard>,
         push: Push,
         body_bytes: usize,
         deadline: Instant,
-    ) -> Result<Result<u32, Failure>, ConnectionError> {
+    ) -> Result<u32, RequestError> {
         let (room, mut buffers) = match shard.admit_push(&push, body_bytes) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 self.drain(body_bytes).await?;
-                return Ok(Err(refusal));
+                return Err(refusal.into());
             }
         };
         set_len(&mut buffers.ids, push.n_rows as usize);
@@ -38,6 +37,6 @@ impl Connection {
             stream.read_exact(&mut buffers.frame).await
         };
         io_timeout(FRAME_TIMEOUT, read).await?;
-        Ok(with_deadline(deadline, shard.push(push, buffers, room)).await)
+        Ok(with_deadline(deadline, shard.push(push, buffers, room)).await?)
     }
 }

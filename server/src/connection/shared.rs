@@ -15,10 +15,10 @@ use std::time::Instant;
 use futures_lite::AsyncReadExt;
 use glommio::sync::StaticPermit;
 use lodestore_schema::limits::{CHUNK_BYTES, PREFIX_BYTES, SHARED_CHUNK_BYTES_MIN};
-use lodestore_schema::{Failure, FailureCode, Prefix, Reply, RequestBody, Versions, WireError};
+use lodestore_schema::{FailureCode, Prefix, Reply, RequestBody, Versions, WireError};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::{Connection, ConnectionError};
+use super::{Connection, ConnectionError, RequestError};
 use crate::deadline::io_timeout;
 use crate::error::failure;
 use crate::limits::{CHUNK_ROWS_MAX, SHARED_SLOTS};
@@ -86,9 +86,9 @@ impl Ring {
 }
 
 impl Connection {
-    /// Answers a request for memory. The inner result is the client's answer.
-    pub(super) fn share(&mut self, shard: &Shard) -> Result<Result<(), Failure>, ConnectionError> {
-        let refuse = |code, message: &str| Ok(Err(failure(code, message)));
+    /// Answers a request for memory.
+    pub(super) fn share(&mut self, shard: &Shard) -> Result<(), RequestError> {
+        let refuse = |code, message: &str| Err(failure(code, message).into());
         if !self.is_local {
             return refuse(FailureCode::Invalid, "memory is shared over Unix sockets only");
         }
@@ -107,30 +107,28 @@ impl Connection {
             }
         };
         let reply = Reply::Shared { n_bytes: REGION_BYTES as u32, n_tensors: shard.n_tensors() };
-        if let Err(refusal) = self.send_memory(&reply, descriptor.as_fd())? {
-            return Ok(Err(refusal));
-        }
+        self.send_memory(&reply, descriptor.as_fd())?;
         self.shared = Some(Shared { region, n_untaken: 0, leased: Vec::new(), _room: room });
-        Ok(Ok(()))
+        Ok(())
     }
 
-    /// Sends a reply with the descriptor of a memory. The inner result is the client's answer.
+    /// Sends a reply with the descriptor of a memory.
     pub(super) fn send_memory(
         &mut self,
         reply: &Reply,
         descriptor: BorrowedFd<'_>,
-    ) -> Result<Result<(), Failure>, ConnectionError> {
+    ) -> Result<(), RequestError> {
         self.head.clear();
         reply.append_to(0, &mut self.head);
         match send_with(&self.socket, &self.head, descriptor) {
-            Ok(n_bytes) if n_bytes == self.head.len() => Ok(Ok(())),
+            Ok(n_bytes) if n_bytes == self.head.len() => Ok(()),
             // Without a word about it, half of a frame cannot be mended.
-            Ok(_) => Err(ConnectionError::Io(io::ErrorKind::WriteZero.into())),
+            Ok(_) => Err(io::Error::from(io::ErrorKind::WriteZero).into()),
             Err(rustix::io::Errno::AGAIN) => {
                 let message = "take the answers before this one first";
-                Ok(Err(failure(FailureCode::Overloaded, message)))
+                Err(failure(FailureCode::Overloaded, message).into())
             }
-            Err(error) => Err(ConnectionError::Io(error.into())),
+            Err(error) => Err(io::Error::from(error).into()),
         }
     }
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use futures_lite::AsyncReadExt;
 use lodestore_cache::volatile::VolatileClaim;
 use lodestore_cache::volatile_store::VolatileTensor;
+use lodestore_schema::Reply;
 use lodestore_schema::request::Publish;
-use lodestore_schema::{Failure, Reply};
 
 use super::shared::chunk_rows;
-use super::{Connection, ConnectionError};
+use super::{Connection, RequestError};
 use crate::buffers::set_len;
 use crate::deadline::io_timeout;
 use crate::limits::FRAME_TIMEOUT;
@@ -34,19 +34,18 @@ impl Drop for Claims {
 }
 
 impl Connection {
-    /// Reads the ranges that are to be claimed, and claims them. The inner result is the client's
-    /// answer.
+    /// Reads the ranges that are to be claimed, and claims them.
     pub(super) async fn claim(
         &mut self,
         shard: &Rc<Shard>,
         name: &str,
         body_bytes: usize,
-    ) -> Result<Result<Reply, Failure>, ConnectionError> {
+    ) -> Result<Reply, RequestError> {
         let (tensor, _room) = match shard.admit_claim(name, body_bytes) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 self.drain(body_bytes).await?;
-                return Ok(Err(refusal));
+                return Err(refusal.into());
             }
         };
         let mut bounds = vec![0u32; body_bytes / size_of::<u32>()];
@@ -67,22 +66,22 @@ impl Connection {
             }
         };
         let claimed = claimed.map(|n_rows| Reply::Claimed { n_rows });
-        Ok(claimed.map_err(|error| volatile_failure(&tensor, &error)))
+        Ok(claimed.map_err(|error| volatile_failure(&tensor, &error))?)
     }
 
     /// Reads rows and publishes them, a chunk at a time: what is in the processor's cache is copied
-    /// from there. The inner result is the reply to the client.
+    /// from there.
     pub(super) async fn publish(
         &mut self,
         shard: &Rc<Shard>,
         publish: Publish,
         body_bytes: usize,
-    ) -> Result<Result<Reply, Failure>, ConnectionError> {
+    ) -> Result<Reply, RequestError> {
         let (tensor, _room, mut buffers) = match shard.admit_publish(&publish, body_bytes) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 self.drain(body_bytes).await?;
-                return Ok(Err(refusal));
+                return Err(refusal.into());
             }
         };
         set_len(&mut buffers.ids, publish.n_rows as usize);
@@ -98,7 +97,7 @@ impl Connection {
             Err(error) => {
                 shard.take_back(buffers);
                 self.drain(rows_bytes).await?;
-                return Ok(Err(volatile_failure(&tensor, &error)));
+                return Err(volatile_failure(&tensor, &error).into());
             }
         };
         let (row_bytes, mut older) = (tensor.shape().row_bytes, None);
@@ -120,9 +119,9 @@ impl Connection {
         io_timeout(FRAME_TIMEOUT, read).await?;
         shard.take_back(buffers);
         count(&shard.counters().published_rows, publish.n_rows as usize);
-        Ok(match older {
+        match older {
             None => Ok(Reply::Published { n_rows: publish.n_rows }),
-            Some(error) => Err(volatile_failure(&tensor, &error)),
-        })
+            Some(error) => Err(volatile_failure(&tensor, &error).into()),
+        }
     }
 }

@@ -11,7 +11,7 @@ use lodestore_schema::request::PullVolatile;
 use lodestore_schema::{Failure, Reply, Versions};
 
 use super::stream::has_left;
-use super::{Connection, ConnectionError};
+use super::{Connection, ConnectionError, RequestError};
 use crate::buffers::{Buffers, HEAD_ROOM, set_len, to_u32};
 use crate::deadline::io_timeout;
 use crate::limits::{FRAME_TIMEOUT, WAIT_PAUSE_MAX, WAIT_PAUSE_MIN};
@@ -49,7 +49,7 @@ impl Connection {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 self.drain(n_bytes).await?;
-                return self.reply_or_refuse(shard, Err(refusal)).await;
+                return self.reply_or_refuse(shard, Err(refusal.into())).await;
             }
         };
         set_len(&mut buffers.ids, n_bytes / size_of::<u32>());
@@ -57,48 +57,44 @@ impl Connection {
         io_timeout(FRAME_TIMEOUT, self.stream.read_exact(bytes)).await?;
         let until = deadline.min(Instant::now() + pull.wait);
         let wanted = Wanted { tensor: &tensor, min_stamp: pull.min_stamp, until };
-        let sent = self.send_volatile(shard, &wanted, &mut buffers).await?;
+        let sent = self.send_volatile(shard, &wanted, &mut buffers).await;
         shard.take_back(buffers);
         match sent {
             Ok(()) => Ok(self),
-            Err(refusal) => self.reply_or_refuse(shard, Err(refusal)).await,
+            Err(error) => self.reply_or_refuse(shard, Err(error)).await,
         }
     }
 
-    /// Waits, and sends rows and then their stamps. The inner result is a refusal for the client.
+    /// Waits, and sends rows and then their stamps.
     async fn send_volatile(
         &mut self,
         shard: &Rc<Shard>,
         wanted: &Wanted<'_>,
         buffers: &mut Buffers,
-    ) -> Result<Result<(), Failure>, ConnectionError> {
+    ) -> Result<(), RequestError> {
         let Buffers { ids, frame } = buffers;
         let ids: &[u32] = bytemuck::cast_slice(ids);
         let places = match wanted.tensor.rows().locate(ids) {
             Ok(places) => places,
-            Err(error) => return Ok(Err(volatile_failure(wanted.tensor, &error))),
+            Err(error) => return Err(volatile_failure(wanted.tensor, &error).into()),
         };
-        if let Err(refusal) = self.wait_for_stamps(shard, wanted, &places).await? {
-            return Ok(Err(refusal));
-        }
+        self.wait_for_stamps(shard, wanted, &places).await?;
         let mut stamps = vec![NO_STAMP; ids.len()];
         let mut answer = self.chunks(0, ids.len(), wanted.tensor.shape().row_bytes);
         // An empty list is answered by one empty chunk.
         loop {
             let (rows, out) = self.next_place(shard, &mut answer, frame).await?;
             let (places, stamps) = (&places[rows.clone()], &mut stamps[rows]);
-            if let Err(refusal) = gather(shard, wanted, places, stamps, out).await {
-                return Ok(Err(refusal));
-            }
+            gather(shard, wanted, places, stamps, out).await?;
             if self.send_chunk(shard, &answer, frame, Versions::default()).await? {
                 break;
             }
             if !shard.is_ending() && has_left(&self.socket) {
-                return Err(ConnectionError::Left);
+                return Err(ConnectionError::Left.into());
             }
             glommio::yield_if_needed().await;
         }
-        self.send_stamps(shard, &stamps, frame).await.map(Ok)
+        Ok(self.send_stamps(shard, &stamps, frame).await?)
     }
 
     async fn send_stamps(
@@ -119,30 +115,27 @@ impl Connection {
         self.write_chunk(&reply, &mut frame[..body_end]).await
     }
 
-    /// Waits until all rows have the stamp, or the time is up: then whatever is there is sent. The
-    /// inner result is a refusal where too many wait.
+    /// Waits until all rows have the stamp, or the time is up: then whatever is there is sent.
+    /// Refuses where too many wait.
     async fn wait_for_stamps(
         &mut self,
         shard: &Rc<Shard>,
         wanted: &Wanted<'_>,
         places: &[VolatilePlace],
-    ) -> Result<Result<(), Failure>, ConnectionError> {
+    ) -> Result<(), RequestError> {
         let Wanted { tensor, min_stamp, .. } = *wanted;
         // Before the rows are looked at: what is published after that changes it.
         let mut seen = tensor.n_publications();
         // A pull that does not wait is spared the look.
         let is_over = wanted.is_over(shard);
         let look = || tensor.rows().first_lacking(places, min_stamp, 0);
-        let Some(mut first) = (!is_over).then(look).flatten() else { return Ok(Ok(())) };
-        let _waiting = match shard.wait_for_rows(size_of_val(places)) {
-            Ok(waiting) => waiting,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
+        let Some(mut first) = (!is_over).then(look).flatten() else { return Ok(()) };
+        let _waiting = shard.wait_for_rows(size_of_val(places))?;
         let begun = Instant::now();
         while !wanted.is_over(shard) {
             glommio::timer::sleep(pause(begun.elapsed(), wanted.until)).await;
             if !shard.is_ending() && has_left(&self.socket) {
-                return Err(ConnectionError::Left);
+                return Err(ConnectionError::Left.into());
             }
             let now = tensor.n_publications();
             if std::mem::replace(&mut seen, now) == now {
@@ -153,7 +146,7 @@ impl Connection {
                 None => break,
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 }
 

@@ -116,7 +116,7 @@ fn give_up(signal: i32) -> ! {
         // The threads that fill it still run, so a file may appear in a folder just emptied.
         let gone = (0..100).any(|_| std::fs::remove_dir_all(dir).is_ok() || !dir.exists());
         if !gone {
-            eprintln!("lode: cannot remove {}", dir.display());
+            eprintln!("cannot remove {}", dir.display());
         }
     }
     // Without the destructors of `exit`: other threads still use what RocksDB's would take away,

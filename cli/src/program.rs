@@ -66,7 +66,9 @@ impl Program {
 /// There is no `lode` beside `lode-lab`.
 pub fn lode_program() -> Result<PathBuf> {
     let this = env::current_exe().context("cannot find this program's file")?;
-    if this.file_name() != Some("lode-lab".as_ref()) {
+    let is_lab =
+        this.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"lode-lab"));
+    if !is_lab {
         return Ok(this);
     }
     let program = this.with_file_name("lode");

@@ -380,8 +380,8 @@ impl SharedTier {
         n_lost
     }
 
-    /// Returns a panic of another thread leaves decisions that are worse and give no wrong row: a
-    /// row is taken only under its number.
+    /// Locks the decisions, also after a panic of another thread. That leaves worse decisions and no
+    /// wrong row: a row is taken only under its number.
     fn lock(&self) -> MutexGuard<'_, Decisions> {
         self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
     }

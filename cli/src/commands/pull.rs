@@ -19,7 +19,7 @@ Example:
   lode pull s3://bucket/my-graph my-graph --parts 0,3 --version 7
 
 Without --version it is the newest version that every partition has published. Every chunk is checked
-as it comes, and every file is read back before the folder names it. Whatever cuts it off, run it
+as it comes, and every file is checked whole and synced before the folder names it. Whatever cuts it off, run it
 again: it continues. A folder with rows that are not committed is refused.")]
 pub(crate) struct PullArgs {
     /// Where it is stored; `lode push --help` has the forms.

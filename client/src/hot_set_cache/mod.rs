@@ -227,7 +227,7 @@ impl State {
 }
 
 impl HotSetBuffers {
-    /// Returns a panic of another thread leaves the state usable: each change of it is complete in
+    /// Locks the state, also after a panic of another thread: each change of it is complete in
     /// itself.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -42,7 +42,7 @@ const MEANWHILE_BYTES: usize = 1 << 20;
 pub trait Residency: Send {
     /// Looks up the remote nodes of the batch; `at[i]` is the position of `ids[i]` in the batch.
     /// Returns the slot of each, [`NO_SLOT`](lodestore_cache::slots::NO_SLOT) where its row has to
-    /// be pulled.
+    /// be pulled: as many as `ids`.
     fn look_up(&mut self, ids: &[NodeId], at: &[u32]) -> Result<&[u32], ClientError>;
 
     /// Copies the rows that were found to `out`, and may keep those that were pulled. Row `at[i]`

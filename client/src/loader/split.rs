@@ -73,6 +73,7 @@ impl Split {
         let remote_at = self.missing_at[before..].to_vec();
         let in_batch: Vec<u32> = remote_at.iter().map(|at| at - first).collect();
         let slots = kept.look_up(&self.missing[before..], &in_batch)?;
+        assert_eq!(slots.len(), in_batch.len(), "a slot for each remote node");
         let mut n_missing = before;
         for (i, _) in slots.iter().enumerate().filter(|(_, slot)| **slot == NO_SLOT) {
             self.missing[n_missing] = self.missing[before + i];

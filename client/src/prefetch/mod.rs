@@ -261,7 +261,7 @@ impl<'scope> Prefetcher<'scope> {
         Ok(Some(prepared))
     }
 
-    /// Returns the default path.
+    /// Prepares a batch on this thread.
     fn prepare_now(
         &mut self,
         index: u32,

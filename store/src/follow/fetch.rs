@@ -1,5 +1,5 @@
 //! A file that a follower fetches. It is continued where an earlier try was cut off, and believed
-//! only when all of it has been read and checked.
+//! only when all of it has been checked.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -119,8 +119,9 @@ impl FetchedFile {
     }
 
     /// Does as [`FetchedFile::finish`], but checks the pages as they were appended, without a read
-    /// of the disk. For a file that exists elsewhere: a page that the disk changes is found, as
-    /// ever, when it is read.
+    /// of the disk. Row groups are not unpacked: the manifest's digest proves that they are the
+    /// writer's. For a file that exists elsewhere: a page that the disk changes is found, as ever,
+    /// when it is read.
     pub fn finish_as_received(self) -> Result<(), StoreError> {
         self.finish_after(|this| {
             let segment = Segment::open(&*this.device, &this.temporary, &this.identity)?;

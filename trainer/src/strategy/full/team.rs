@@ -169,7 +169,7 @@ impl FullTeam {
         Ok(Some(Passed { terms, figures }))
     }
 
-    /// Returns the memory of passes back.
+    /// Releases the memory of passes.
     pub(crate) fn clear(&mut self) {
         self.parts.iter().for_each(|part| part.workspace.clear());
     }

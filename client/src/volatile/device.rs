@@ -93,8 +93,8 @@ impl DeviceVolatile {
         self.lock().map_or_else(|_| TierStats::default(), |tier| tier.stats())
     }
 
-    /// Locks the tier, also after a panic of another thread. That leaves an admission whose rows did
-    /// not come, which the tier takes back.
+    /// Locks the tier, also after a panic of another thread. That leaves an admission whose rows
+    /// did not come, which the tier takes back.
     fn lock(&self) -> Result<MutexGuard<'_, DeviceTier>, ClientError> {
         let tier = self.tier.get().ok_or(ClientError::Forked { what: "device's tier" })?;
         Ok(tier.lock().unwrap_or_else(PoisonError::into_inner))

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let rate = stats.tier.hits as f64 / trace.n_ids() as f64;
         println!(
             "{:<8} {:>5.1} % hits, {} rows moved",
-            spec.kind(),
+            spec.kind().to_string(),
             100.0 * rate,
             stats.moved_rows()
         );

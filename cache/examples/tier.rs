@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut tier = Tier::new(16 << 10, ROW_BYTES, N_IDS, PolicyKind::S3Fifo)?;
     let (mut misses, mut fetched) = (Vec::new(), 0);
     for round in 0..4u32 {
-        let ids: Vec<u32> = (0..100).map(|i| (i * 7 + round) % N_IDS).collect();
+        let ids: Vec<u32> = (0..100).map(|i| (i * 7 + round * 70) % N_IDS).collect();
         let mut rows = vec![0; ids.len() * ROW_BYTES];
         tier.lookup(&ids, &mut rows, &mut misses);
         fetched += misses.len();

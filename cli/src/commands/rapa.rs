@@ -124,9 +124,8 @@ fn write_dropped(prefix: &Path, loads: &[PartLoad], adjusted: &Adjusted) -> Resu
         path.push(format!("-{part:03}.npy"));
         let dropped = &load.replicas[..adjusted.n_dropped];
         let ids: Vec<u32> = dropped.iter().map(|replica| replica.node.0).collect();
-        let mut out = NpyWriter::create(Path::new(&path), NpyType::U32, &[ids.len() as u64])?;
-        out.write_all(bytemuck::cast_slice(&ids))?;
-        out.finish()?;
+        let (path, shape) = (Path::new(&path), [ids.len() as u64]);
+        NpyWriter::write(path, NpyType::U32, &shape, bytemuck::cast_slice(&ids))?;
     }
     Ok(())
 }

@@ -181,7 +181,6 @@ fn run_one(
 }
 
 fn write_assignment(path: &Path, assignment: &[PartId]) -> Result<()> {
-    let mut out = NpyWriter::create(path, NpyType::U16, &[assignment.len() as u64])?;
-    out.write_all(bytemuck::cast_slice(assignment))?;
-    Ok(out.finish()?)
+    let shape = [assignment.len() as u64];
+    Ok(NpyWriter::write(path, NpyType::U16, &shape, bytemuck::cast_slice(assignment))?)
 }

@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::cells::ModelShape;
 use super::rows::HopWay;
 use crate::link_emulation::{LinkSpec, ShapedRank, parse_delay, parse_rate};
+use crate::reproduce::groups::link_name;
 use crate::reproduce::runs::{DEADLINE, addresses, behind_links, start_servers};
 use lode_cli::child_servers::ChildServers;
 use lode_cli::commands::train::{Form, TierChoice, TrainRun, train_over_links};
@@ -300,11 +301,6 @@ fn middle_of(mut repeats: Vec<TimedRun>) -> Result<TimedRun> {
     let range = [first.iteration_seconds, last.iteration_seconds];
     let middle = repeats.swap_remove(repeats.len() / 2);
     Ok(TimedRun { range, ..middle })
-}
-
-fn link_name(spec: LinkSpec) -> String {
-    let (mbit, ms) = (spec.rate_bits / 1e6, spec.delay.as_secs_f64() * 1e3);
-    format!("{mbit:.0} Mbit/s, {ms} ms")
 }
 
 #[cfg(test)]

@@ -1,22 +1,18 @@
 //! Table IV: an epoch over links, beside gradients averaged each step.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use lodestore_client::{ClientConfig, Security};
+use lodestore_client::ClientConfig;
 use lodestore_store::{Graph, OpenOptions};
 use lodestore_trainer::{Strategy, TrainConfig};
 use serde::Serialize;
 
-use crate::link_emulation::{Front, LinkSpec, ShapedServer};
-use lode_cli::child_servers::ChildServers;
+use crate::link_emulation::LinkSpec;
+use crate::reproduce::runs::{DEADLINE, addresses, behind_links, start_servers};
 use lode_cli::commands::train::{Form, TierChoice, TrainRun, train};
 use lode_cli::console::Console;
-
-/// Pulls over slow links take seconds.
-const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Epochs over one link.
 #[derive(Serialize)]
@@ -54,23 +50,13 @@ pub(super) fn over_links(
         return Ok(Vec::new());
     }
     let logs = tempfile::tempdir()?;
-    let parts: Vec<[u16; 1]> = (0..n_parts).map(|part| [part]).collect();
-    let parts: Vec<&[u16]> = parts.iter().map(|part| &part[..]).collect();
-    let servers = ChildServers::start(dir, logs.path(), &parts)?;
+    let servers = start_servers(dir, logs.path(), n_parts)?;
     let mut all = Vec::new();
     for rate_bits in [None].into_iter().chain(rates.iter().copied().map(Some)) {
         console.stage("links");
-        let (mut addresses, mut links) = (servers.addresses(), Vec::new());
-        if let Some(rate_bits) = rate_bits {
-            for (address, last) in addresses.iter_mut().zip(2..) {
-                // A server binds its ports on 127.0.0.1, so that they are free on the others.
-                let front = Front::Ip(IpAddr::V4(Ipv4Addr::new(127, 0, 1, last)));
-                let spec = LinkSpec { rate_bits, delay };
-                let link = ShapedServer::start(address, Security::default(), &front, spec)?;
-                *address = link.address().to_string();
-                links.push(link);
-            }
-        }
+        let spec = rate_bits.map(|rate_bits| LinkSpec { rate_bits, delay });
+        let links = spec.map(|spec| behind_links(&servers, spec)).transpose()?;
+        let connect = links.as_deref().map_or_else(|| servers.addresses(), addresses);
         let mut runs = Vec::new();
         for strategy in [Strategy::Ondemand, Strategy::Sdt] {
             let config = TrainConfig {
@@ -81,7 +67,7 @@ pub(super) fn over_links(
                 measure_test: false,
                 ..usual.clone()
             };
-            runs.push(run(dir, config, addresses.clone(), console)?);
+            runs.push(run(dir, config, connect.clone(), console)?);
         }
         all.push(SdtLinkRuns { rate_bits, runs });
     }

@@ -1,7 +1,5 @@
 //! Contents of each slot of a directory, and the slots that must stay as they are.
 
-use std::collections::HashMap;
-
 use bytemuck::{Pod, Zeroable};
 
 use crate::huge_vec::{HugeVec, MemoryError};
@@ -21,8 +19,8 @@ struct SlotState {
     word: u32,
 }
 
-/// The slots of a directory. A slot that the current batch has read or filled, or that is pinned,
-/// is held: no policy may give it to another row.
+/// The slots of a directory. A slot that the current batch has read or filled is held: no policy
+/// may give it to another row.
 pub(crate) struct Slots {
     states: HugeVec<SlotState>,
     /// A bit per slot: the current batch has read or filled it. Bits, so that they stay in the
@@ -31,8 +29,6 @@ pub(crate) struct Slots {
     /// The first `n_words_held` are the words of `held` that are not 0.
     words_held: Vec<u32>,
     n_words_held: usize,
-    /// How often slots are pinned, of those that are.
-    pins: HashMap<u32, u32>,
     /// Slots that were ever filled: those below.
     n_used: u32,
     /// Slots below `n_used` that are free.
@@ -44,7 +40,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Returns the memory of `n` slots, in bytes: their states, a place among the free ones, and
-    /// bits. Pins are extra.
+    /// bits.
     pub(crate) fn planned_bytes(n_slots: u32) -> usize {
         let per_slot = size_of::<SlotState>() + size_of::<u32>();
         let n_words = (n_slots as usize).div_ceil(64);
@@ -61,7 +57,6 @@ impl Slots {
             // One more, for the word that is written and not counted.
             words_held: vec![0; n_words + 1],
             n_words_held: 0,
-            pins: HashMap::new(),
             n_used: 0,
             // Memory that is taken when rows are removed.
             free: Vec::with_capacity(n_slots as usize),
@@ -127,13 +122,7 @@ impl Slots {
     /// Returns whether the row in a slot must stay.
     #[inline]
     pub(crate) fn is_held(&self, slot: u32) -> bool {
-        self.held[slot as usize / 64] >> (slot % 64) & 1 != 0 || self.is_pinned(slot)
-    }
-
-    /// Returns whether a ticket holds the slot beyond the current batch.
-    #[inline]
-    pub(crate) fn is_pinned(&self, slot: u32) -> bool {
-        !self.pins.is_empty() && self.pins.contains_key(&slot)
+        self.held[slot as usize / 64] >> (slot % 64) & 1 != 0
     }
 
     /// Returns the id in a slot, or [`VACANT`].
@@ -193,51 +182,16 @@ impl Slots {
         before
     }
 
-    /// Removes the row in `slot`. A pinned slot becomes free when its last pin ends.
+    /// Removes the row in `slot`, which becomes free.
     pub(crate) fn vacate(&mut self, slot: u32) {
         self.states[slot as usize].id = VACANT;
         self.n_resident -= 1;
-        if !self.is_pinned(slot) {
-            self.free.push(slot);
-        }
-    }
-
-    /// # Panics
-    ///
-    /// Unless there is a row in `slot`: an empty one is free for any, and would be so twice.
-    pub(crate) fn pin(&mut self, slot: u32) {
-        let is_filled = slot < self.n_used && self.id(slot) != VACANT;
-        assert!(is_filled, "slot {slot} has no row to be pinned");
-        *self.pins.entry(slot).or_default() += 1;
-    }
-
-    /// # Panics
-    ///
-    /// Unless `slot` is pinned.
-    pub(crate) fn unpin(&mut self, slot: u32) {
-        let pins = self.pins.get_mut(&slot).expect("a ticket of this directory");
-        *pins -= 1;
-        if *pins == 0 {
-            self.pins.remove(&slot);
-            if self.id(slot) == VACANT {
-                self.free.push(slot);
-            }
-        }
+        self.free.push(slot);
     }
 
     /// Returns the memory of the slots, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let n_words = self.words_held.capacity() + self.free.capacity();
         self.states.bytes() + self.held.capacity() * size_of::<u64>() + n_words * size_of::<u32>()
-    }
-}
-
-/// Slots that stay as they are until [`crate::directory::Directory::release`] takes them back.
-#[must_use = "slots stay pinned until the ticket is released"]
-pub struct PinTicket(pub(crate) Vec<u32>);
-
-impl PinTicket {
-    pub(crate) fn of(slots: &[u32]) -> Self {
-        Self(slots.iter().copied().filter(|&slot| slot != NO_SLOT).collect())
     }
 }

@@ -9,8 +9,7 @@ use crate::ghosts::Ghosts;
 use crate::huge_vec::MemoryError;
 use crate::index::{REMEMBERED, RowIndex};
 use crate::policy::{NeedsPlan, Offer, Piece, Policy, PolicySpec};
-use crate::slots::NO_SLOT;
-use crate::slots::{PinTicket, Slots, VACANT};
+use crate::slots::{NO_SLOT, Slots, VACANT};
 
 pub(crate) use chunk::CHUNK_IDS;
 use chunk::{Chunk, Hits};
@@ -37,10 +36,10 @@ use leases::Leases;
 /// # Ok::<(), lodestore_cache::directory::DirectoryError>(())
 /// ```
 ///
-/// A batch begins with its lookup and ends with the next one. Slots that it read or filled, slots
-/// that are pinned, and all while some are [lent](Directory::lease), are held: they get no other
-/// row. When nothing else is left further rows are not kept, so no batch, however large or
-/// repetitive, can wait for its own rows.
+/// A batch begins with its lookup and ends with the next one. Slots that it read or filled, and all
+/// while some are [lent](Directory::lease), are held: they get no other row. When nothing else is
+/// left further rows are not kept, so no batch, however large or repetitive, can wait for its own
+/// rows.
 pub struct Directory {
     index: RowIndex,
     slots: Slots,
@@ -297,7 +296,7 @@ impl Directory {
     }
 
     /// Removes rows that have changed elsewhere: the next lookup of these ids misses. Ids may
-    /// repeat, and need not be resident. A pinned slot stays as it is.
+    /// repeat, and need not be resident.
     pub fn remove(&mut self, ids: &[u32]) {
         for &id in ids {
             let slot = self.index.get(id);
@@ -309,28 +308,6 @@ impl Directory {
             self.slots.vacate(slot);
             self.stats.removals += 1;
         }
-    }
-
-    /// Keeps `slots` as they are until the ticket is released, over any number of batches;
-    /// [`NO_SLOT`] may be among them. This is for rows that are read in place after the next batch
-    /// has begun. A lookup that copies rows out needs no pins, for a batch holds its slots.
-    ///
-    /// # Panics
-    ///
-    /// When one of them has no row.
-    pub fn pin(&mut self, slots: &[u32]) -> PinTicket {
-        let ticket = PinTicket::of(slots);
-        ticket.0.iter().for_each(|&slot| self.slots.pin(slot));
-        ticket
-    }
-
-    /// Takes back a ticket.
-    ///
-    /// # Panics
-    ///
-    /// When it is another directory's.
-    pub fn release(&mut self, ticket: PinTicket) {
-        ticket.0.into_iter().for_each(|slot| self.slots.unpin(slot));
     }
 
     /// Returns the slot of one id, or [`NO_SLOT`]. No policy learns of it.

@@ -1,6 +1,6 @@
 //! Every policy against a plain model of it, over random batches.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -74,7 +74,6 @@ struct NaiveDirectory {
     n_slots: usize,
     resident: HashSet<u32>,
     held: HashSet<u32>,
-    pinned: HashMap<u32, u32>,
 }
 
 impl NaiveDirectory {
@@ -95,8 +94,8 @@ impl NaiveDirectory {
             return;
         }
         if self.resident.len() == self.n_slots {
-            let (held, pinned) = (&self.held, &self.pinned);
-            let is_held = |id| held.contains(&id) || pinned.contains_key(&id);
+            let held = &self.held;
+            let is_held = |id| held.contains(&id);
             let Some(evicted) = self.naive.evict(id, &is_held) else { return };
             assert!(self.resident.remove(&evicted) && !is_held(evicted));
         }
@@ -109,22 +108,6 @@ impl NaiveDirectory {
         let mut seen = HashSet::new();
         let once = ids.iter().copied().filter(|&id| id < ID_SPACE && seen.insert(id));
         self.naive.retarget(&once.take(self.n_slots).collect::<Vec<_>>());
-    }
-
-    fn pin(&mut self, ids: &[u32]) -> Vec<u32> {
-        let found: Vec<u32> = ids.iter().copied().filter(|id| self.resident.contains(id)).collect();
-        found.iter().for_each(|&id| *self.pinned.entry(id).or_default() += 1);
-        found
-    }
-
-    fn release(&mut self, ids: &[u32]) {
-        for id in ids {
-            let count = self.pinned.get_mut(id).unwrap();
-            *count -= 1;
-            if *count == 0 {
-                self.pinned.remove(id);
-            }
-        }
     }
 
     fn remove(&mut self, id: u32) {
@@ -171,9 +154,6 @@ fn twins(n_slots: u32) -> Vec<(PolicySpec, Box<dyn Naive>)> {
 enum Step {
     Batch(Vec<u32>),
     Remove(Vec<u32>),
-    /// Rows that a look-up finds stay in place until the pin that was set first is released.
-    Pin(Vec<u32>),
-    Release,
     Retarget(Vec<u32>),
 }
 
@@ -183,8 +163,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         9 => ids(12).prop_map(Step::Batch),
         1 => ids(60).prop_map(Step::Batch),
         1 => ids(4).prop_map(Step::Remove),
-        1 => ids(4).prop_map(Step::Pin),
-        1 => Just(Step::Release),
         1 => ids(60).prop_map(Step::Retarget),
     ];
     prop::collection::vec(step, 0..60)
@@ -192,9 +170,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Returns every row once and again, each a batch of its own: a policy's behaviour on them shows
 /// its whole state.
-fn tail(n_pins: usize) -> impl Iterator<Item = Step> {
-    let releases = std::iter::repeat_n(Step::Release, n_pins);
-    releases.chain((0..2 * ID_SPACE).map(|at| Step::Batch(vec![at * 7 % ID_SPACE])))
+fn tail() -> impl Iterator<Item = Step> {
+    (0..2 * ID_SPACE).map(|at| Step::Batch(vec![at * 7 % ID_SPACE]))
 }
 
 /// Runs both and compares all that can be seen; batches may repeat ids.
@@ -210,10 +187,9 @@ fn agree(
         n_slots: n_slots as usize,
         resident: HashSet::new(),
         held: HashSet::new(),
-        pinned: HashMap::new(),
     };
-    let (mut slots, mut placements, mut pins) = (Vec::new(), Vec::new(), VecDeque::new());
-    for step in steps.iter().cloned().chain(tail(steps.len())) {
+    let (mut slots, mut placements) = (Vec::new(), Vec::new());
+    for step in steps.iter().cloned().chain(tail()) {
         match &step {
             Step::Batch(ids) => {
                 directory.lookup(ids, &mut slots);
@@ -226,21 +202,8 @@ fn agree(
                 misses.iter().for_each(|&at| model.admit(ids[at as usize]));
             }
             Step::Remove(ids) => {
-                // The holder of a pin reads the row.
-                let mut ids = ids.clone();
-                ids.retain(|id| !model.pinned.contains_key(id));
-                directory.remove(&ids);
+                directory.remove(ids);
                 ids.iter().for_each(|&id| model.remove(id));
-            }
-            Step::Pin(ids) => {
-                let found: Vec<u32> = ids.iter().map(|&id| directory.slot_of(id)).collect();
-                pins.push_back((directory.pin(&found), model.pin(ids)));
-            }
-            Step::Release => {
-                if let Some((ticket, ids)) = pins.pop_front() {
-                    directory.release(ticket);
-                    model.release(&ids);
-                }
             }
             Step::Retarget(ids) => {
                 // The last batch is over.

@@ -13,8 +13,8 @@ enum Step {
     PopOldest(u32),
     /// A batch begins that reads a slot.
     Batch(u32),
-    Pin(u32),
-    Unpin(u32),
+    /// The batch reads another slot.
+    Read(u32),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -24,8 +24,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => slot.clone().prop_map(Step::Unlink),
         3 => (0..2u32).prop_map(Step::PopOldest),
         2 => slot.clone().prop_map(Step::Batch),
-        1 => slot.clone().prop_map(Step::Pin),
-        1 => slot.prop_map(Step::Unpin),
+        1 => slot.prop_map(Step::Read),
     ];
     prop::collection::vec(step, 0..400)
 }
@@ -73,14 +72,7 @@ proptest! {
                     slots.begin_batch();
                     slots.read(&[slot]);
                 }
-                // A slot that is no longer held counts again from the next batch on.
-                Step::Pin(slot) => slots.pin(slot),
-                Step::Unpin(slot) => {
-                    if slots.is_pinned(slot) {
-                        slots.unpin(slot);
-                        slots.begin_batch();
-                    }
-                }
+                Step::Read(slot) => slots.read(&[slot]),
             }
             for (queue, naive) in (0..).zip(&naive) {
                 prop_assert!(queues.slots(queue).iter().eq(naive.iter().rev()));
@@ -102,7 +94,7 @@ fn more_entries_than_can_be_numbered_are_refused() {
 }
 
 #[test]
-fn rows_pinned_for_long_cost_later_batches_nothing() {
+fn a_row_that_every_batch_reads_costs_later_batches_nothing() {
     let mut slots = Slots::new(100).unwrap();
     let mut queues = Queues::new(&[QueueSize::any_order(100)]).unwrap();
     for id in 0..100 {
@@ -110,9 +102,9 @@ fn rows_pinned_for_long_cost_later_batches_nothing() {
         slots.fill(slot, id);
         queues.push_front(0, slot, &mut slots);
     }
-    slots.pin(0);
     for _ in 0..50 {
         slots.begin_batch();
+        slots.read(&[0]);
         let slot = queues.pop_oldest(0, &mut slots).unwrap();
         queues.push_front(0, slot, &mut slots);
         let ring = &queues.rings[0];

@@ -30,8 +30,7 @@ use crate::slots::NO_SLOT;
 /// # Ok::<(), lodestore_cache::directory::DirectoryError>(())
 /// ```
 ///
-/// A lookup copies rows out before it returns, so no row is ever pinned. The [`Directory`]
-/// underneath decides which rows stay.
+/// A lookup copies rows out before it returns. The [`Directory`] underneath decides which rows stay.
 pub struct Tier {
     arena: Arena,
     directory: Directory,

@@ -13,8 +13,6 @@
 //! take an optimal sequence and its first choice that differs: it keeps z instead of x, with
 //! next(x) ≤ next(z). Keep x in the place of z until x is used, then continue as the sequence does.
 //! That loses at most the next hit of z, and only after it has gained one of x.
-//!
-//! Only pinned rows cannot go.
 
 mod stacks;
 
@@ -157,9 +155,9 @@ impl Policy for Oracle {
         true
     }
 
-    fn evict(&mut self, offer: Offer, slots: &mut Slots) -> Option<u32> {
+    fn evict(&mut self, offer: Offer, _slots: &mut Slots) -> Option<u32> {
         let next_use = self.next_use(offer.position as usize)?;
-        self.stacks.take_highest(next_use, |slot| !slots.is_pinned(slot))
+        self.stacks.take_highest(next_use)
     }
 
     fn prepare(&mut self, ids: &[u32], slots: &Slots) {

@@ -149,21 +149,11 @@ impl Stacks {
         above.into_iter().rev().for_each(|slot| self.push(number, slot));
     }
 
-    /// Takes the first slot that may go, from the top of the highest stack on, of the stacks above
-    /// a number.
+    /// Takes the top of the highest stack, if that is above a number.
     #[inline]
-    pub(super) fn take_highest(&mut self, above: u32, may_go: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(super) fn take_highest(&mut self, above: u32) -> Option<u32> {
         self.highest = self.taken.last_up_to(self.highest)?;
-        let mut number = self.highest;
-        while number > above {
-            let found = self.slots(number).find(|&slot| may_go(slot));
-            if let Some(slot) = found {
-                self.remove(number, slot);
-                return Some(slot);
-            }
-            number = self.taken.last_up_to(number - 1)?;
-        }
-        None
+        (self.highest > above).then(|| self.pop(self.highest))
     }
 
     /// Returns the slots of a stack, the top first.
@@ -208,12 +198,8 @@ mod tests {
                         prop_assert_eq!(stacks.clear(number) as usize, n_slots);
                     }
                     (1, _) => {
-                        let may_go = |slot: u32| !slot.is_multiple_of(3);
-                        let at = (number as usize + 1..5).rev().find_map(|number| {
-                            Some((number, naive[number].iter().rposition(|&slot| may_go(slot))?))
-                        });
-                        let taken = at.map(|(number, at)| naive[number].remove(at));
-                        prop_assert_eq!(stacks.take_highest(number, may_go), taken);
+                        let taken = naive[number as usize + 1..].iter_mut().rev().find_map(Vec::pop);
+                        prop_assert_eq!(stacks.take_highest(number), taken);
                     }
                     (2, Some(of)) => {
                         naive[of].retain(|&at| at != slot);

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Instant;
 
 use lodestore_cache::shared::{BatchAccess, SharedSettings};
-use lodestore_cache::{PolicyKind, PolicySpec, SharedTier, Tier};
+use lodestore_cache::{PolicySpec, SharedTier, Tier};
 
 struct Scale {
     n_slots: u32,
@@ -76,7 +76,7 @@ fn plain_copy(scale: &Scale, row_bytes: usize) -> f64 {
 
 fn owned(scale: &Scale, row_bytes: usize) -> Result<f64, Box<dyn Error>> {
     let n_slots = scale.n_slots;
-    let mut tier = Tier::with_slots(n_slots, row_bytes, n_slots, PolicyKind::Sieve)?;
+    let mut tier = Tier::of_slots(n_slots, row_bytes, n_slots, &PolicySpec::Sieve)?;
     let all: Vec<u32> = (0..n_slots).collect();
     let mut misses = Vec::new();
     for ids in all.chunks(1 << 14) {

@@ -73,7 +73,7 @@ impl DoubleBuffer {
         state.current.bytes() + state.next.as_ref().map_or(0, |next| next.bytes())
     }
 
-    /// Returns a thread that panicked elsewhere cannot have left the state between two values.
+    /// Locks the state. A thread that panicked elsewhere cannot have left it between two values.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

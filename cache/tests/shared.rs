@@ -32,7 +32,7 @@ proptest! {
             (prop::collection::vec(0..N_IDS + 2, 0..60), any::<bool>()), 1..20),
     ) {
         let shared = SharedTier::of_slots(n_slots, row_bytes, N_IDS, &spec(kind), SharedSettings::default()).unwrap();
-        let mut owned = Tier::with_slots(n_slots, row_bytes, N_IDS, kind).unwrap();
+        let mut owned = Tier::of_slots(n_slots, row_bytes, N_IDS, &spec(kind)).unwrap();
         let (mut access, mut misses) = (BatchAccess::default(), Vec::new());
         for (ids, removes) in steps {
             if removes {

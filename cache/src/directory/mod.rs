@@ -336,7 +336,8 @@ impl Directory {
         self.slots.n_resident() as usize
     }
 
-    /// Returns the number of slots that have had a row, which are the first.
+    /// Returns the number of slots that have had a row, which are the first. The next rows go to
+    /// those behind them.
     #[must_use]
     pub fn n_used(&self) -> u32 {
         self.slots.n_used()

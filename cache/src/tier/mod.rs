@@ -59,21 +59,9 @@ impl Tier {
         id_space: u32,
         kind: PolicyKind,
     ) -> Result<Self, DirectoryError> {
-        Self::with_policy(capacity_bytes, row_bytes, id_space, &PolicySpec::try_from(kind)?)
-    }
-
-    /// Returns the same under any policy.
-    ///
-    /// Fails when `row_bytes` is 0, the policy's inputs make no sense, or the system refuses the
-    /// memory.
-    pub fn with_policy(
-        capacity_bytes: usize,
-        row_bytes: usize,
-        id_space: u32,
-        spec: &PolicySpec,
-    ) -> Result<Self, DirectoryError> {
-        let n_slots = Self::slots_within(capacity_bytes, row_bytes, id_space, spec);
-        Self::of_slots(n_slots, row_bytes, id_space, spec)
+        let spec = PolicySpec::try_from(kind)?;
+        let n_slots = Self::slots_within(capacity_bytes, row_bytes, id_space, &spec);
+        Self::of_slots(n_slots, row_bytes, id_space, &spec)
     }
 
     /// Returns the slots that fit in a number of bytes with their bookkeeping.
@@ -92,19 +80,8 @@ impl Tier {
         room.rows_with_bookkeeping(0, id_space, spec)
     }
 
-    /// Returns a tier of exactly `n_slots` rows, or one per id if there are fewer ids.
-    ///
-    /// Fails when `row_bytes` is 0, the policy needs inputs, or the system refuses the memory.
-    pub fn with_slots(
-        n_slots: u32,
-        row_bytes: usize,
-        id_space: u32,
-        kind: PolicyKind,
-    ) -> Result<Self, DirectoryError> {
-        Self::of_slots(n_slots, row_bytes, id_space, &PolicySpec::try_from(kind)?)
-    }
-
-    /// Returns the same under any policy.
+    /// Returns a tier of exactly `n_slots` rows, or one per id if there are fewer ids, under any
+    /// policy.
     ///
     /// Fails when `row_bytes` is 0, the policy's inputs make no sense, or the system refuses the
     /// memory.
@@ -119,10 +96,11 @@ impl Tier {
         Ok(Self { arena, directory, placements: Vec::new() })
     }
 
-    /// Does the same as [`Tier::with_policy`], with rows in zeroed memory that `make` allocates.
-    /// Others can read such memory, for example a shared file.
+    /// Does the same as [`Tier::new`] under any policy, with rows in zeroed memory that `make`
+    /// allocates. Others can read such memory, for example a shared file.
     ///
-    /// Fails as that does, and when `make` does; without slots it is not called.
+    /// Fails when `row_bytes` is 0, the policy's inputs make no sense, the system refuses the
+    /// memory, or `make` fails; without slots it is not called.
     pub fn with_memory(
         make: impl FnOnce(usize) -> io::Result<MmapMut>,
         capacity_bytes: usize,
@@ -226,16 +204,6 @@ impl Tier {
         self.directory.announce(next_uses);
     }
 
-    /// Sets the best rows for `frequency`, see [`Directory::retarget`].
-    pub fn retarget(&mut self, ids: &[u32]) {
-        self.directory.retarget(ids);
-    }
-
-    /// Writes the rows to read beside the misses, see [`Directory::wanted`].
-    pub fn wanted(&self, ids: &mut Vec<u32>) {
-        self.directory.wanted(ids);
-    }
-
     /// Returns what is resident, and why.
     #[must_use]
     pub fn directory(&self) -> &Directory {
@@ -246,13 +214,6 @@ impl Tier {
     #[must_use]
     pub fn n_resident(&self) -> usize {
         self.directory.n_resident()
-    }
-
-    /// Returns the number of slots that have had a row, which are the first. The next rows go to
-    /// those behind them.
-    #[must_use]
-    pub fn n_used(&self) -> u32 {
-        self.directory.n_used()
     }
 
     /// Returns the number of rows that fit.

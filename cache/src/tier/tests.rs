@@ -86,7 +86,7 @@ impl NaiveClock {
 #[test]
 fn misses_of_a_fixed_trace_are_pinned() {
     let trace: Vec<u32> = (0u32..4000).map(|i| (i * i * 7 + i / 3) % 97 % (1 + i % 53)).collect();
-    let mut tier = Tier::with_slots(20, 8, 100, PolicyKind::Clock).unwrap();
+    let mut tier = Tier::of_slots(20, 8, 100, &PolicySpec::Clock).unwrap();
     for batch in trace.chunks(64) {
         serve(&mut tier, batch);
     }
@@ -102,7 +102,7 @@ fn misses_of_a_fixed_trace_are_pinned() {
 
 #[test]
 fn a_batch_larger_than_the_tier_is_served_and_repeats_are_stored_once() {
-    let mut tier = Tier::with_slots(2, 4, 100, PolicyKind::Clock).unwrap();
+    let mut tier = Tier::of_slots(2, 4, 100, &PolicySpec::Clock).unwrap();
     assert_eq!(serve(&mut tier, &[5, 5, 6, 7, 5, 8]), [0, 1, 2, 3, 4, 5]);
     assert_eq!(serve(&mut tier, &[8, 7, 6, 5]), [0, 1], "the hits stay");
     assert_eq!(serve(&mut tier, &[8, 6]), [0]);
@@ -114,7 +114,7 @@ fn a_batch_larger_than_the_tier_is_served_and_repeats_are_stored_once() {
 
 #[test]
 fn a_row_that_was_removed_misses_and_comes_back_as_it_then_is() {
-    let mut tier = Tier::with_slots(3, 4, 100, PolicyKind::Clock).unwrap();
+    let mut tier = Tier::of_slots(3, 4, 100, &PolicySpec::Clock).unwrap();
     serve(&mut tier, &[1, 2, 3]);
     tier.remove(&[2, 9, 2, u32::MAX, 100]);
     assert_eq!((tier.n_resident(), tier.stats().removals), (2, 1));
@@ -160,7 +160,7 @@ fn more_capacity_than_rows_takes_only_what_the_rows_need() {
 #[test]
 #[should_panic(expected = "do not fill")]
 fn an_output_of_the_wrong_size_is_refused() {
-    let mut tier = Tier::with_slots(2, 4, 100, PolicyKind::Clock).unwrap();
+    let mut tier = Tier::of_slots(2, 4, 100, &PolicySpec::Clock).unwrap();
     tier.lookup(&[1, 2], &mut [0; 7], &mut Vec::new());
 }
 
@@ -206,7 +206,7 @@ proptest! {
         trace in prop::collection::vec(0u32..30, 0..300),
         n_slots in 0u32..12,
     ) {
-        let mut tier = Tier::with_slots(n_slots, 5, 30, PolicyKind::Clock).unwrap();
+        let mut tier = Tier::of_slots(n_slots, 5, 30, &PolicySpec::Clock).unwrap();
         let mut naive = NaiveClock { n_slots: n_slots as usize, queue: VecDeque::new() };
         for &id in &trace {
             prop_assert_eq!(serve(&mut tier, &[id]).is_empty(), naive.access(id));
@@ -221,7 +221,7 @@ proptest! {
         row_bytes in 1usize..70,
         id_space in prop::sample::select(vec![30u32, 40, 1000]),
     ) {
-        let mut tier = Tier::with_slots(n_slots, row_bytes, id_space, PolicyKind::Clock).unwrap();
+        let mut tier = Tier::of_slots(n_slots, row_bytes, id_space, &PolicySpec::Clock).unwrap();
         for (batch, removed) in batches.iter().zip(&removed) {
             let misses = serve(&mut tier, batch);
             let missed = |id| misses.iter().any(|&i| batch[i as usize] == id);
@@ -248,7 +248,7 @@ proptest! {
     ) {
         let tier = Tier::new(capacity_bytes, row_bytes, id_space, PolicyKind::Clock).unwrap();
         prop_assert!(tier.bytes() <= capacity_bytes);
-        let larger = Tier::with_slots(tier.n_slots() + 1, row_bytes, id_space, PolicyKind::Clock);
+        let larger = Tier::of_slots(tier.n_slots() + 1, row_bytes, id_space, &PolicySpec::Clock);
         prop_assert!(tier.n_slots() == id_space || larger.unwrap().bytes() > capacity_bytes);
     }
 }

@@ -126,7 +126,7 @@ impl State {
     ) -> Result<PullStats, ClientError> {
         let mut pulled = PullStats::default();
         let mut wanted = std::mem::take(&mut self.wanted);
-        self.tier.wanted(&mut wanted);
+        self.tier.directory().wanted(&mut wanted);
         for ids in wanted.chunks((FILL_BYTES / tensor.row_bytes()).max(1)) {
             self.ids.clear();
             self.ids.extend_from_slice(ids);
@@ -149,7 +149,7 @@ impl State {
             let directory = self.tier.directory();
             self.wanted.retain(|&id| directory.slot_of(id) == NO_SLOT);
         } else {
-            self.tier.wanted(&mut self.wanted);
+            self.tier.directory().wanted(&mut self.wanted);
             self.wanted_revision = revision;
         }
         if !self.wanted.is_empty() {

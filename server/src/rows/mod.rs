@@ -328,7 +328,9 @@ impl ShardRows {
         let Scratch { keys, misses, missed, offered, seen, .. } = scratch;
         let mut tier = self.tier.borrow_mut();
         if let Some(file) = &self.tier_file {
-            file.take_huge_pages((tier.n_used() as usize + misses.len()) * self.row_bytes);
+            file.take_huge_pages(
+                (tier.directory().n_used() as usize + misses.len()) * self.row_bytes,
+            );
         }
         let now = self.parts();
         // A partition that was closed, and perhaps opened again, learns of no commit any more.

@@ -134,20 +134,26 @@ fn no_order_of_accesses_shows_a_volatile_row_that_is_too_old_or_of_no_claim() {
     model.preemption_bound = Some(3);
     model.check(|| {
         let rows = Arc::new(VolatileRows::new([0..1, 1..2], WORD_BYTES).unwrap());
+        let publish = |rows: &VolatileRows, claim: &volatile::VolatileClaim, stamp: u8| {
+            let claims = std::slice::from_ref(claim);
+            let publication = rows.check_publication(claims, &[0], stamp.into()).unwrap();
+            rows.publish_checked(&publication, &[0], 0, &row(stamp)).unwrap();
+        };
         let claim = rows.claim(0).unwrap();
-        rows.publish(std::slice::from_ref(&claim), &[0], &row(3), 3).unwrap();
+        publish(&rows, &claim, 3);
         let publisher = {
             let rows = Arc::clone(&rows);
             thread::spawn(move || {
                 rows.release(claim);
-                let claim = [rows.claim(0).unwrap()];
-                rows.publish(&claim, &[0], &row(1), 1).unwrap();
+                publish(&rows, &rows.claim(0).unwrap(), 1);
             })
         };
         let pull = |min_stamp| {
-            let (mut out, mut lacking) = (row(9), Vec::new());
-            let stamp = rows.pull(&[0], min_stamp, &mut out, &mut lacking).unwrap();
-            assert_eq!(stamp.is_none(), lacking == [0]);
+            let (mut out, mut stamps) = (row(9), [9]);
+            let places = rows.locate(&[0]).unwrap();
+            let n_lacking = rows.pull_stamped(&places, min_stamp, &mut out, &mut stamps).unwrap();
+            let stamp = Some(stamps[0]).filter(|&stamp| stamp != volatile::NO_STAMP);
+            assert_eq!(stamp.is_none(), n_lacking == 1);
             if let Some(stamp) = stamp {
                 assert_eq!(out, row(stamp as u8), "a row is of its stamp");
                 assert!(stamp >= min_stamp, "never older than was asked");

@@ -26,16 +26,17 @@ pub const NO_STAMP: Stamp = Stamp::MAX;
 /// requested stamp. A new claim of a range drops the rows of the one before it.
 ///
 /// ```
-/// use lodestore_cache::volatile::VolatileRows;
+/// use lodestore_cache::volatile::{NO_STAMP, VolatileRows};
 ///
 /// let rows = VolatileRows::new([10..14], 4)?;
-/// let claim = rows.claim(0).expect("no publisher has this range");
-/// rows.publish(&[claim], &[11, 13], b"elevthir", 5).expect("both rows are of the claim");
+/// let claims = [rows.claim(0)?];
+/// let publication = rows.check_publication(&claims, &[11, 13], 5)?;
+/// rows.publish_checked(&publication, &[11, 13], 0, b"elevthir")?;
 ///
-/// let (mut out, mut lacking) = ([0; 8], Vec::new());
-/// let oldest = rows.pull(&[13, 12], 5, &mut out, &mut lacking).expect("both ids are here");
-/// assert_eq!((&out[..4], oldest), (&b"thir"[..], Some(5)));
-/// assert_eq!(lacking, [1], "the position of 12, which has no row yet");
+/// let (mut out, mut stamps) = ([0; 8], [0; 2]);
+/// let n_lacking = rows.pull_stamped(&rows.locate(&[13, 12])?, 5, &mut out, &mut stamps)?;
+/// assert_eq!((&out[..4], n_lacking), (&b"thir"[..], 1));
+/// assert_eq!(stamps, [5, NO_STAMP], "12 has no row yet");
 /// # Ok::<(), lodestore_cache::volatile::VolatileError>(())
 /// ```
 pub struct VolatileRows {
@@ -211,12 +212,6 @@ impl VolatileRows {
         self.ranges.get(range).map_or(0, |range| range.ids.len())
     }
 
-    /// Returns the number of ids.
-    #[must_use]
-    pub fn n_ids(&self) -> usize {
-        self.ranges.last().map_or(0, |last| last.first_slot as usize + last.ids.len())
-    }
-
     /// Returns the memory of all rows, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -316,23 +311,8 @@ impl VolatileRows {
         Ok(VolatilePublication { rows, stamp, _claims: PhantomData })
     }
 
-    /// Publishes `rows`, as many as `ids`, with `stamp`, under `claims`, which ascend by range. All
-    /// ids are checked before a row is written; of a row that comes twice the later stays.
-    ///
-    /// After [`VolatileError::Older`] all rows without a later stamp are written.
-    pub fn publish(
-        &self,
-        claims: &[VolatileClaim],
-        ids: &[u32],
-        rows: &[u8],
-        stamp: Stamp,
-    ) -> Result<(), VolatileError> {
-        self.check(ids.len(), rows.len())?;
-        let publication = self.check_publication(claims, ids, stamp)?;
-        self.publish_checked(&publication, ids, 0, rows)
-    }
-
-    /// Writes the rows of `ids`, which are those of `publication` from position `first` on.
+    /// Writes the rows of `ids`, which are those of `publication` from position `first` on. Of a row
+    /// that comes twice the later stays.
     ///
     /// After [`VolatileError::Older`] all rows without a later stamp are written.
     ///
@@ -377,29 +357,10 @@ impl VolatileRows {
         ids.iter().map(place).collect()
     }
 
-    /// Writes the rows of `ids` that have `min_stamp` or a later one to their places in `out`.
-    /// Writes the positions of all others to `lacking`, ascending. A row that is being rewritten
-    /// for longer than a few reads take is lacking too, and worth another pull. Returns the oldest
-    /// stamp of those written.
-    pub fn pull(
-        &self,
-        ids: &[u32],
-        min_stamp: Stamp,
-        out: &mut [u8],
-        lacking: &mut Vec<u32>,
-    ) -> Result<Option<Stamp>, VolatileError> {
-        let mut stamps = vec![NO_STAMP; ids.len()];
-        self.pull_stamped(&self.locate(ids)?, min_stamp, out, &mut stamps)?;
-        lacking.clear();
-        // Positions of a buffer in memory, of which there are fewer than 2^32.
-        let positions = (0..).zip(&stamps).filter(|(_, stamp)| **stamp == NO_STAMP);
-        lacking.extend(positions.map(|(at, _)| at));
-        Ok(stamps.into_iter().filter(|&stamp| stamp != NO_STAMP).min())
-    }
-
-    /// Pulls the rows at `places` in the same way, and writes the stamp of each row to `stamps`.
-    /// The stamp of a lacking row is [`NO_STAMP`], and its place in `out` has zeros. Returns the
-    /// number of lacking rows.
+    /// Writes the rows at `places` that have `min_stamp` or a later one to their places in `out`, and
+    /// the stamp of each row to `stamps`. All others are lacking: the stamp is [`NO_STAMP`], and the
+    /// place in `out` has zeros. A row that is being rewritten for longer than a few reads take is
+    /// lacking too, and worth another pull. Returns the number of lacking rows.
     ///
     /// # Panics
     ///

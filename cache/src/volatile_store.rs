@@ -283,7 +283,10 @@ impl VolatileTensor {
         claims.drain(..).for_each(|claim| self.rows.release(claim));
     }
 
-    /// Publishes rows and wakes waiters; see [`VolatileRows::publish`].
+    /// Publishes rows with `stamp` under `claims`, which ascend by range, and wakes waiters. All ids
+    /// are checked before a row is written.
+    ///
+    /// After [`VolatileError::Older`] all rows without a later stamp are written.
     pub fn publish(
         &self,
         claims: &[VolatileClaim],
@@ -295,7 +298,7 @@ impl VolatileTensor {
         self.publish_checked(&publication, ids, 0, rows)
     }
 
-    /// Returns the same of rows that were checked; see [`VolatileRows::publish_checked`].
+    /// Publishes rows that were checked; see [`VolatileRows::publish_checked`].
     ///
     /// # Panics
     ///

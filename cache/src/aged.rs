@@ -3,8 +3,7 @@
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
 use crate::huge_vec::HugeVec;
 use crate::policy::PolicySpec;
-use crate::slots::NO_SLOT;
-use crate::slots::VACANT;
+use crate::slots::{NO_SLOT, VACANT};
 
 /// A [`Directory`] with a stamp on every row: when its bytes were right (CaPGNN, section 4.2,
 /// bounded staleness). Time is counted by the owner, in batches say; without a bound on the age
@@ -67,30 +66,19 @@ impl AgedDirectory {
         self.now
     }
 
-    fn is_fresh(&self, stamp: u32) -> bool {
-        self.max_age.is_none_or(|age| stamp >= self.now.saturating_sub(age))
+    /// Returns the earliest stamp of a row that may be used, if there is a bound.
+    fn earliest(&self) -> Option<u32> {
+        self.max_age.map(|age| self.now.saturating_sub(age))
     }
 
-    /// Does a [`Directory::lookup`] in which a row that is too old misses.
-    pub(crate) fn lookup(&mut self, ids: &[u32], slots: &mut Vec<u32>) {
+    /// Does a [`Directory::lookup`] in which a row misses that is too old. With `since`, one misses
+    /// with an earlier stamp, whatever time it is. That needs a bound on the age, or no stamp is
+    /// kept.
+    pub(crate) fn lookup(&mut self, ids: &[u32], since: Option<u32>, slots: &mut Vec<u32>) {
         self.directory.lookup(ids, slots);
-        if self.max_age.is_none() {
-            return;
-        }
+        let Some(earliest) = since.or_else(|| self.earliest()) else { return };
         for slot in slots.iter_mut().filter(|slot| **slot != NO_SLOT) {
-            if !self.is_fresh(self.stamps[*slot as usize]) {
-                *slot = NO_SLOT;
-                self.n_stale += 1;
-            }
-        }
-    }
-
-    /// Looks up rows with this stamp or a later one, whatever time it is. Needs a bound on the age,
-    /// or no stamp is kept.
-    pub(crate) fn lookup_since(&mut self, ids: &[u32], min_stamp: u32, slots: &mut Vec<u32>) {
-        self.directory.lookup(ids, slots);
-        for slot in slots.iter_mut().filter(|slot| **slot != NO_SLOT) {
-            if self.stamps.get(*slot as usize).is_none_or(|&stamp| stamp < min_stamp) {
+            if self.stamps.get(*slot as usize).is_none_or(|&stamp| stamp < earliest) {
                 *slot = NO_SLOT;
                 self.n_stale += 1;
             }
@@ -129,24 +117,14 @@ impl AgedDirectory {
         for &Placement { position, slot } in &*placements {
             let lost = std::mem::replace(&mut self.ids[slot as usize], ids[position as usize]);
             let stamp = self.restamp(slot, stamps[position as usize]);
-            if lost != VACANT && self.is_fresh(stamp) {
+            if lost != VACANT && self.earliest().is_none_or(|earliest| stamp >= earliest) {
                 evicted.push(Evicted { id: lost, slot, stamp });
             }
         }
-        if self.max_age.is_some() {
-            self.rewrite(ids, stamps, positions.iter().copied(), placements);
+        if self.max_age.is_none() {
+            return;
         }
-    }
-
-    /// Appends the slots of the resident rows among `positions` whose stamps are older.
-    fn rewrite(
-        &mut self,
-        ids: &[u32],
-        stamps: &[u32],
-        positions: impl Iterator<Item = u32>,
-        placements: &mut Vec<Placement>,
-    ) {
-        for position in positions {
+        for &position in positions {
             let slot = self.directory.slot_of(ids[position as usize]);
             let stamp = stamps[position as usize];
             if slot != NO_SLOT && self.stamps[slot as usize] < stamp {

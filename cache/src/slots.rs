@@ -7,6 +7,11 @@ use crate::huge_vec::{HugeVec, MemoryError};
 /// In the place of a slot: the row is not resident.
 pub const NO_SLOT: u32 = u32::MAX;
 
+/// Returns the positions of a look-up whose rows are not resident, ascending.
+pub(crate) fn absent(slots: &[u32]) -> impl Iterator<Item = u32> {
+    (0..).zip(slots).filter(|&(_, &slot)| slot == NO_SLOT).map(|(position, _)| position)
+}
+
 /// In the place of an id: a slot whose row was removed. Ids are below the id space, so none is it.
 pub(crate) const VACANT: u32 = u32::MAX;
 

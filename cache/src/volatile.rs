@@ -311,8 +311,8 @@ impl VolatileRows {
         Ok(VolatilePublication { rows, stamp, _claims: PhantomData })
     }
 
-    /// Writes the rows of `ids`, which are those of `publication` from position `first` on. Of a row
-    /// that comes twice the later stays.
+    /// Writes the rows of `ids`, which are those of `publication` from position `first` on. The
+    /// later of two for one id stays.
     ///
     /// After [`VolatileError::Older`] all rows without a later stamp are written.
     ///
@@ -357,10 +357,10 @@ impl VolatileRows {
         ids.iter().map(place).collect()
     }
 
-    /// Writes the rows at `places` that have `min_stamp` or a later one to their places in `out`, and
-    /// the stamp of each row to `stamps`. All others are lacking: the stamp is [`NO_STAMP`], and the
-    /// place in `out` has zeros. A row that is being rewritten for longer than a few reads take is
-    /// lacking too, and worth another pull. Returns the number of lacking rows.
+    /// Writes the rows at `places` that have `min_stamp` or a later one to their places in `out`,
+    /// and the stamp of each row to `stamps`. All others are lacking: the stamp is [`NO_STAMP`], and
+    /// the place in `out` has zeros. A row that is being rewritten for longer than a few reads take
+    /// is lacking too, and worth another pull. Returns the number of lacking rows.
     ///
     /// # Panics
     ///

@@ -283,8 +283,8 @@ impl VolatileTensor {
         claims.drain(..).for_each(|claim| self.rows.release(claim));
     }
 
-    /// Publishes rows with `stamp` under `claims`, which ascend by range, and wakes waiters. All ids
-    /// are checked before a row is written.
+    /// Publishes rows with `stamp` under `claims`, which ascend by range, and wakes waiters. All
+    /// ids are checked before a row is written.
     ///
     /// After [`VolatileError::Older`] all rows without a later stamp are written.
     pub fn publish(

@@ -2,7 +2,7 @@
 
 use crate::directory::{Directory, DirectoryError, Placement};
 use crate::policy::PolicySpec;
-use crate::slots::NO_SLOT;
+use crate::slots::absent;
 
 /// A directory, served as the owner of a tier does: a batch is looked up, and what it missed is
 /// admitted.
@@ -38,8 +38,7 @@ impl OneTier {
         }
         self.directory.lookup(ids, &mut self.slots);
         self.misses.clear();
-        let misses = (0..).zip(&self.slots).filter(|&(_, &slot)| slot == NO_SLOT);
-        self.misses.extend(misses.map(|(position, _)| position));
+        self.misses.extend(absent(&self.slots));
         self.directory.admit(ids, &self.misses, &mut self.placements);
     }
 

@@ -7,8 +7,7 @@ use crate::arena::check_rows;
 use crate::bypass::{BypassSettings, Watch};
 use crate::capacity::TierSpec;
 use crate::directory::{DirectoryError, Placement, TierStats};
-use crate::huge_vec::HugeVec;
-use crate::huge_vec::MemoryError;
+use crate::huge_vec::{HugeVec, MemoryError};
 use crate::memory_budget::MemoryRequest;
 use crate::policy::PolicySpec;
 use crate::slots::NO_SLOT;
@@ -402,10 +401,8 @@ impl Decisions {
             slots.clear();
             slots.resize(ids.len(), NO_SLOT);
             self.n_bypassed += ids.len() as u64;
-        } else if let Some(min_stamp) = since {
-            self.residents.lookup_since(ids, min_stamp, slots);
         } else {
-            self.residents.lookup(ids, slots);
+            self.residents.lookup(ids, since, slots);
         }
         numbers.clear();
         numbers.extend(slots.iter().map(|&slot| self.number(slot)));

@@ -9,7 +9,7 @@ use crate::capacity::TierSpec;
 use crate::directory::{Directory, DirectoryError, Placement, TierStats};
 use crate::memory_budget::MemoryRequest;
 use crate::policy::{PolicyKind, PolicySpec};
-use crate::slots::NO_SLOT;
+use crate::slots::absent;
 
 /// Rows of one tensor in memory, read and filled in batches by one owner.
 ///
@@ -30,7 +30,8 @@ use crate::slots::NO_SLOT;
 /// # Ok::<(), lodestore_cache::directory::DirectoryError>(())
 /// ```
 ///
-/// A lookup copies rows out before it returns. The [`Directory`] underneath decides which rows stay.
+/// A lookup copies rows out before it returns. The [`Directory`] underneath decides which rows
+/// stay.
 pub struct Tier {
     arena: Arena,
     directory: Directory,
@@ -40,7 +41,7 @@ pub struct Tier {
 /// The slots that a batch reads and fills: see [`Tier::decide`].
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
-    /// For each position the slot of its row, [`NO_SLOT`] where it is absent.
+    /// For each position the slot of its row, [`crate::slots::NO_SLOT`] where it is absent.
     pub slots: Vec<u32>,
     /// The absent rows that are kept.
     pub placements: Vec<Placement>,
@@ -154,12 +155,11 @@ impl Tier {
     pub fn decide(&mut self, ids: &[u32], decision: &mut Decision) {
         let Decision { slots, placements } = decision;
         self.directory.lookup(ids, slots);
-        let absent = (0u32..).zip(&*slots).filter(|(_, slot)| **slot == NO_SLOT);
-        let absent: Vec<u32> = absent.map(|(position, _)| position).collect();
+        let absent: Vec<u32> = absent(slots).collect();
         self.directory.admit(ids, &absent, placements);
     }
 
-    /// Copies the row in `slots[i]` to row `at[i]` of `out`; nothing for [`NO_SLOT`].
+    /// Copies the row in `slots[i]` to row `at[i]` of `out`; nothing for [`crate::slots::NO_SLOT`].
     ///
     /// # Panics
     ///

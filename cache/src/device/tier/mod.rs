@@ -4,7 +4,7 @@ use crate::aged::{AgedDirectory, Evicted};
 use crate::capacity::TierSpec;
 use crate::directory::{Directory, Placement, TierStats};
 use crate::policy::PolicySpec;
-use crate::slots::NO_SLOT;
+use crate::slots::absent;
 
 use super::{BatchTensor, Device, DeviceError, GatherError, Memory, RowMove};
 
@@ -164,18 +164,7 @@ impl DeviceTier {
         tensor: &mut BatchTensor,
         mut fetch: impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
     ) -> Result<(), GatherError<E>> {
-        self.begin(ids, tensor)?;
-        let misses = std::mem::take(&mut self.misses);
-        let mut missed = Vec::with_capacity(misses.len().min(self.memory.staging_rows()));
-        let brought = self.bring(&misses, tensor, |positions, rows| {
-            missed.clear();
-            missed.extend(positions.iter().map(|&position| ids[position as usize]));
-            fetch(&missed, rows)
-        });
-        self.misses = misses;
-        brought?;
-        self.admit_misses(ids);
-        Ok(self.keep(tensor)?)
+        self.gather_with(ids, None, tensor, |ids, rows, _| fetch(ids, rows))
     }
 
     /// Does the same for rows with `min_stamp` or a later one, at any time. `fetch` returns the
@@ -187,17 +176,32 @@ impl DeviceTier {
         ids: &[u32],
         min_stamp: u32,
         tensor: &mut BatchTensor,
+        fetch: impl FnMut(&[u32], &mut [u8], &mut [u32]) -> Result<(), E>,
+    ) -> Result<(), GatherError<E>> {
+        self.gather_with(ids, Some(min_stamp), tensor, fetch)
+    }
+
+    /// Gathers rows with stamp `since` or a later one, if it is given: only then `fetch` is asked
+    /// for stamps.
+    fn gather_with<E>(
+        &mut self,
+        ids: &[u32],
+        since: Option<u32>,
+        tensor: &mut BatchTensor,
         mut fetch: impl FnMut(&[u32], &mut [u8], &mut [u32]) -> Result<(), E>,
     ) -> Result<(), GatherError<E>> {
-        self.begin_since(ids, Some(min_stamp), tensor)?;
-        let (misses, mut stamps) =
-            (std::mem::take(&mut self.misses), std::mem::take(&mut self.stamps));
-        let (mut missed, mut of_missed) = (Vec::new(), Vec::new());
+        self.begin(ids, since, tensor)?;
+        let misses = std::mem::take(&mut self.misses);
+        let mut stamps = std::mem::take(&mut self.stamps);
+        let mut missed = Vec::with_capacity(misses.len().min(self.memory.staging_rows()));
+        let mut of_missed = Vec::new();
         let brought = self.bring(&misses, tensor, |positions, rows| {
             missed.clear();
             missed.extend(positions.iter().map(|&position| ids[position as usize]));
-            of_missed.clear();
-            of_missed.resize(positions.len(), min_stamp);
+            if let Some(min_stamp) = since {
+                of_missed.clear();
+                of_missed.resize(positions.len(), min_stamp);
+            }
             fetch(&missed, rows, &mut of_missed)?;
             for (&position, &stamp) in positions.iter().zip(&of_missed) {
                 stamps[position as usize] = stamp;
@@ -234,18 +238,9 @@ impl DeviceTier {
         self.memory.gather(slots, tensor)
     }
 
-    /// Begins a batch: gathers the resident rows, and writes the positions of the others to
-    /// `misses`.
+    /// Begins a batch: gathers the resident rows, with stamp `since` or a later one if it is given,
+    /// and writes the positions of the others to `misses`.
     pub(crate) fn begin(
-        &mut self,
-        ids: &[u32],
-        tensor: &mut BatchTensor,
-    ) -> Result<(), DeviceError> {
-        self.begin_since(ids, None, tensor)
-    }
-
-    /// Does the same for rows with stamp `since` or a later one, if it is given.
-    fn begin_since(
         &mut self,
         ids: &[u32],
         since: Option<u32>,
@@ -253,13 +248,9 @@ impl DeviceTier {
     ) -> Result<(), DeviceError> {
         tensor.begin(ids.len().saturating_mul(self.row_bytes()))?;
         self.settle();
-        match since {
-            Some(min_stamp) => self.residents.lookup_since(ids, min_stamp, &mut self.slots),
-            None => self.residents.lookup(ids, &mut self.slots),
-        }
+        self.residents.lookup(ids, since, &mut self.slots);
         self.misses.clear();
-        let missed = (0..).zip(&self.slots).filter(|&(_, &slot)| slot == NO_SLOT);
-        self.misses.extend(missed.map(|(position, _)| position));
+        self.misses.extend(absent(&self.slots));
         self.stamps.clear();
         self.stamps.resize(ids.len(), self.residents.now());
         if self.misses.len() == ids.len() {

@@ -198,7 +198,8 @@ mod tests {
                         prop_assert_eq!(stacks.clear(number) as usize, n_slots);
                     }
                     (1, _) => {
-                        let taken = naive[number as usize + 1..].iter_mut().rev().find_map(Vec::pop);
+                        let mut above = naive[number as usize + 1..].iter_mut().rev();
+                        let taken = above.find_map(Vec::pop);
                         prop_assert_eq!(stacks.take_highest(number), taken);
                     }
                     (2, Some(of)) => {

@@ -2,8 +2,10 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::arena::Arena;
+use crate::slots::NO_SLOT;
+
 use super::cuda::CudaMemory;
-use super::host::HostMemory;
 use super::tensor::{BatchTensor, Rows};
 use super::{Device, DeviceError, Kind};
 
@@ -31,6 +33,12 @@ enum Bytes {
     Cuda(Box<CudaMemory>),
 }
 
+/// Slots and one staging buffer in host memory: for machines without a device.
+struct HostMemory {
+    slots: Arena,
+    staging: Vec<u8>,
+}
+
 impl Memory {
     /// Allocates slots, and staging for as many rows as `staging_bytes` hold, at least one.
     pub(crate) fn new(
@@ -44,7 +52,10 @@ impl Memory {
         }
         let staging_rows = staging_rows(row_bytes, staging_bytes);
         let bytes = match &device.kind {
-            Kind::Host => Bytes::Host(HostMemory::new(n_slots, row_bytes, staging_rows)?),
+            Kind::Host => Bytes::Host(HostMemory {
+                slots: Arena::new(n_slots, row_bytes)?,
+                staging: vec![0; staging_rows * row_bytes],
+            }),
             Kind::Cuda(cuda) => {
                 Bytes::Cuda(Box::new(CudaMemory::new(cuda, n_slots, row_bytes, staging_rows)?))
             }
@@ -82,7 +93,7 @@ impl Memory {
     /// Returns the memory of slots and staging, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match &self.bytes {
-            Bytes::Host(host) => host.bytes(),
+            Bytes::Host(host) => host.slots.bytes() + host.staging.len(),
             Bytes::Cuda(cuda) => cuda.bytes(),
         }
     }
@@ -101,13 +112,12 @@ impl Memory {
     /// next operation must be one that takes staged rows.
     pub(crate) fn staging(&mut self) -> Result<&mut [u8], DeviceError> {
         match &mut self.bytes {
-            Bytes::Host(host) => Ok(host.staging()),
+            Bytes::Host(host) => Ok(&mut host.staging),
             Bytes::Cuda(cuda) => cuda.staging(),
         }
     }
 
-    /// Copies the row in each slot to its place in the tensor. [`crate::index::NO_SLOT`] leaves
-    /// what is there.
+    /// Copies the row in each slot to its place in the tensor. [`NO_SLOT`] leaves what is there.
     pub(crate) fn gather(
         &mut self,
         slots: &[u32],
@@ -153,7 +163,7 @@ impl Memory {
     pub(crate) fn read(&mut self, slots: &[u32], out: &mut [u8]) -> Result<(), DeviceError> {
         match &mut self.bytes {
             Bytes::Host(host) => {
-                host.read(slots, out);
+                host.gather(slots, out);
                 Ok(())
             }
             Bytes::Cuda(cuda) => cuda.read(slots, out),
@@ -162,6 +172,31 @@ impl Memory {
 
     fn other_device(&self) -> DeviceError {
         DeviceError::OtherDevice { device: self.device.to_string() }
+    }
+}
+
+impl HostMemory {
+    fn gather(&self, slots: &[u32], out: &mut [u8]) {
+        for (&slot, row) in slots.iter().zip(out.chunks_exact_mut(self.slots.row_bytes())) {
+            if slot != NO_SLOT {
+                row.copy_from_slice(self.slots.row(slot));
+            }
+        }
+    }
+
+    fn place_staged(&self, positions: &[u32], tensor: &mut [u8]) {
+        let row_bytes = self.slots.row_bytes();
+        for (&position, row) in positions.iter().zip(self.staging.chunks_exact(row_bytes)) {
+            tensor[position as usize * row_bytes..][..row_bytes].copy_from_slice(row);
+        }
+    }
+
+    fn keep(&mut self, tensor: &[u8], moves: &[RowMove]) {
+        let row_bytes = self.slots.row_bytes();
+        for &RowMove { from, to } in moves {
+            let row = &tensor[from as usize * row_bytes..][..row_bytes];
+            self.slots.row_mut(to).copy_from_slice(row);
+        }
     }
 }
 

@@ -6,7 +6,6 @@
 
 mod cuda;
 mod error;
-mod host;
 mod memory;
 #[cfg(test)]
 mod simulated;

@@ -1,6 +1,5 @@
 //! Replaying a trace against tiers without rows.
 
-mod one;
 mod two_level;
 
 use std::sync::Arc;
@@ -8,12 +7,12 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::device::DeviceError;
-use crate::directory::{DirectoryError, TierStats};
+use crate::directory::{Directory, DirectoryError, Placement, TierStats};
 use crate::policy::{PolicyKind, PolicySpec};
+use crate::slots::absent;
 use crate::trace::Trace;
 use crate::two_level::{Inclusion, TwoLevelStats};
 
-use one::OneTier;
 use two_level::{TwoLevelSizes, TwoLevels};
 
 /// The tiers that a trace is replayed against, in rows.
@@ -263,6 +262,56 @@ impl<'a> Replay<'a> {
         if let (Tiers::One(tier), true) = (&mut self.tiers, self.inputs.ahead) {
             self.n_ahead += tier.bring_ahead();
         }
+    }
+}
+
+/// A directory, served as the owner of a tier does: a batch is looked up, and what it missed is
+/// admitted.
+struct OneTier {
+    directory: Directory,
+    slots: Vec<u32>,
+    /// Positions of the last batch that missed.
+    misses: Vec<u32>,
+    wanted: Vec<u32>,
+    positions: Vec<u32>,
+    placements: Vec<Placement>,
+}
+
+impl OneTier {
+    fn new(n_rows: u32, id_space: u32, spec: &PolicySpec) -> Result<Self, DirectoryError> {
+        Ok(Self {
+            directory: Directory::new(n_rows, id_space, spec)?,
+            slots: Vec::new(),
+            misses: Vec::new(),
+            wanted: Vec::new(),
+            positions: Vec::new(),
+            placements: Vec::new(),
+        })
+    }
+
+    fn serve(&mut self, ids: &[u32], next_uses: Option<&[u32]>) {
+        if let Some(next_uses) = next_uses {
+            self.directory.announce(next_uses);
+        }
+        self.directory.lookup(ids, &mut self.slots);
+        self.misses.clear();
+        self.misses.extend(absent(&self.slots));
+        self.directory.admit(ids, &self.misses, &mut self.placements);
+    }
+
+    /// Ends the last batch and passes the next epoch to the policy.
+    fn retarget(&mut self, ranking: &[u32]) {
+        self.directory.lookup(&[], &mut self.slots);
+        self.directory.retarget(ranking);
+    }
+
+    /// Brings what the policy wants; returns how many rows that is.
+    fn bring_ahead(&mut self) -> u64 {
+        self.directory.wanted(&mut self.wanted);
+        self.positions.clear();
+        self.positions.extend(0..self.wanted.len() as u32);
+        self.directory.admit(&self.wanted, &self.positions, &mut self.placements);
+        self.wanted.len() as u64
     }
 }
 

@@ -93,11 +93,13 @@ pub fn read_records(
     let mut left = limit.unwrap_or(u64::MAX);
     let mut numbers: HashMap<u64, u32> = HashMap::new();
     let (mut builder, mut batch) = (TraceBuilder::default(), Vec::new());
-    let mut chunk = vec![0; CHUNK_RECORDS * record_bytes];
+    let chunk_bytes = CHUNK_RECORDS * record_bytes;
+    let mut chunk = Vec::with_capacity(chunk_bytes);
     let mut n_records = 0u64;
     while left > 0 {
-        let found = read_full(reader, &mut chunk)?;
-        for record in chunk[..found].chunks_exact(record_bytes) {
+        chunk.clear();
+        let found = (&mut *reader).take(chunk_bytes as u64).read_to_end(&mut chunk)?;
+        for record in chunk.chunks_exact(record_bytes) {
             if left == 0 {
                 break;
             }
@@ -117,7 +119,7 @@ pub fn read_records(
         if left > 0 && found_bytes > 0 {
             return Err(RecordError::Truncated { n_records, record_bytes, found_bytes });
         }
-        if found < chunk.len() {
+        if found < chunk_bytes {
             break;
         }
     }
@@ -129,9 +131,9 @@ pub fn read_records(
 
 /// Reads and checks the header of `lcs`.
 fn lcs_record_bytes(reader: &mut dyn Read) -> Result<usize, RecordError> {
-    let mut header = [0; LCS_HEADER_BYTES];
-    let found_bytes = read_full(reader, &mut header)?;
-    if found_bytes < header.len() {
+    let mut header = Vec::with_capacity(LCS_HEADER_BYTES);
+    let found_bytes = reader.take(LCS_HEADER_BYTES as u64).read_to_end(&mut header)?;
+    if found_bytes < LCS_HEADER_BYTES {
         let record_bytes = LCS_HEADER_BYTES;
         return Err(RecordError::Truncated { n_records: 0, record_bytes, found_bytes });
     }
@@ -154,20 +156,6 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(word)
-}
-
-/// Fills `bytes`; the number read is less at the end of the file.
-fn read_full(reader: &mut dyn Read, bytes: &mut [u8]) -> io::Result<usize> {
-    let mut n_read = 0;
-    while n_read < bytes.len() {
-        match reader.read(&mut bytes[n_read..]) {
-            Ok(0) => break,
-            Ok(n) => n_read += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(n_read)
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ mod fifo;
 mod fixed;
 mod frequency;
 mod kind;
-mod links;
 mod lru;
 mod oracle;
 mod overlap;

@@ -359,8 +359,8 @@ impl VolatileRows {
 
     /// Writes the rows at `places` that have `min_stamp` or a later one to their places in `out`,
     /// and the stamp of each row to `stamps`. All others are lacking: their stamp is [`NO_STAMP`],
-    /// and their place in `out` has zeros. A row that is being rewritten for longer than a few reads
-    /// take is lacking too, and worth another pull. Returns the number of lacking rows.
+    /// and their place in `out` has zeros. A row that is being rewritten for longer than a few
+    /// reads take is lacking too, and worth another pull. Returns the number of lacking rows.
     ///
     /// # Panics
     ///

@@ -25,6 +25,7 @@
 
 mod bijection;
 mod book;
+mod file_error;
 mod header;
 mod ids;
 
@@ -49,6 +50,7 @@ mod splitmix64;
 pub mod topology;
 
 pub use book::{BookError, PartitionBook};
+pub use file_error::FileError;
 pub use ids::{NodeId, PartId};
 pub use partition::steps::{forget_peak_rss, peak_rss_bytes};
 pub use splitmix64::splitmix64;

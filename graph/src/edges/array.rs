@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{CHUNK_EDGES, EdgeError, EdgeStream, VisitChunk, believed_nodes};
+use crate::file_error::FileError;
 use crate::npy::{NpyType, open_checked};
 
 /// Edges in a `.npy` file of shape (E, 2), read in chunks; every id of every pass is checked.
@@ -73,9 +74,8 @@ impl RawEdges {
     ///
     /// Fails also when the file does not hold a whole number of pairs.
     pub fn open(path: &Path, width: IdWidth, n_nodes: Option<u32>) -> Result<Self, EdgeError> {
-        let failed = |source| EdgeError::Open { path: path.to_owned(), source };
-        let file = File::open(path).map_err(failed)?;
-        let found_bytes = file.metadata().map_err(failed)?.len();
+        let file = File::open(path).map_err(FileError::at(path, "open"))?;
+        let found_bytes = file.metadata().map_err(FileError::at(path, "open"))?.len();
         let dtype = match width {
             IdWidth::U32 => NpyType::U32,
             IdWidth::U64 => NpyType::U64,
@@ -161,11 +161,8 @@ impl PairArray {
     fn read_at(&self, edge: u64, bytes: &mut [u8]) -> Result<(), EdgeError> {
         let edge_bytes = 2 * self.dtype.size_bytes() as u64;
         let offset = self.data_offset + edge * edge_bytes;
-        self.file.read_exact_at(bytes, offset).map_err(|source| EdgeError::Io {
-            path: self.path.clone(),
-            edge,
-            source,
-        })
+        let read = self.file.read_exact_at(bytes, offset);
+        read.map_err(|e| FileError::at(&self.path, format!("read edge {edge}"))(e).into())
     }
 
     #[cold]
@@ -222,9 +219,10 @@ impl EdgeStream for RawEdges {
 /// Copies `edges` to a new file at `path` as pairs of u32, 8 bytes an edge, and opens that file.
 /// Later passes then need not parse or decompress text.
 pub fn spool(edges: &dyn EdgeStream, path: &Path) -> Result<RawEdges, EdgeError> {
-    let failed = |source| EdgeError::Spool { path: path.to_owned(), source };
-    let mut file = File::create_new(path).map_err(failed)?;
-    edges
-        .for_each_chunk(&mut |chunk| file.write_all(bytemuck::cast_slice(chunk)).map_err(failed))?;
+    let mut file = File::create_new(path).map_err(FileError::at(path, "write"))?;
+    edges.for_each_chunk(&mut |chunk| {
+        let written = file.write_all(bytemuck::cast_slice(chunk));
+        Ok(written.map_err(FileError::at(path, "write"))?)
+    })?;
     RawEdges::open(path, IdWidth::U32, Some(edges.n_nodes()))
 }

@@ -1,11 +1,11 @@
 //! Errors of edges.
 
-use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
 use super::EdgeTextError;
+use crate::file_error::FileError;
 use crate::npy::{NpyError, NpyType};
 
 /// Why a stream of edges could not be read.
@@ -97,34 +97,9 @@ pub enum EdgeError {
         /// Edges in the file.
         n_edges: u64,
     },
-    /// The file cannot be opened.
-    #[error("{}: cannot open: {source}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// The file can no longer be read.
-    #[error("{}: cannot read edge {edge}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// First edge of the chunk that failed.
-        edge: u64,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// Text cannot be read, or its compressed form is damaged or cut short.
-    #[error("{}: cannot read on after line {line}: {source}", path.display())]
-    ReadText {
-        /// The file.
-        path: PathBuf,
-        /// Lines that were whole.
-        line: u64,
-        /// The reason of the system or of the decompressor.
-        source: io::Error,
-    },
+    /// A file cannot be opened, read on or decompressed, or edges cannot be kept for later passes.
+    #[error(transparent)]
+    Io(#[from] FileError),
     /// A pass saw other edges than the first one.
     #[error("{}: {found} edges where there were {expected}; it changed while it was read",
         path.display())]
@@ -139,12 +114,4 @@ pub enum EdgeError {
     /// The reader of the edges stopped before their end.
     #[error("the edges were not read to their end")]
     Stopped,
-    /// Edges cannot be kept for later passes.
-    #[error("{}: cannot write: {source}", path.display())]
-    Spool {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
 }

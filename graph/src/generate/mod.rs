@@ -4,12 +4,12 @@
 
 mod model;
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::file_error::FileError;
 use crate::npy::{NpyError, NpyType, NpyWriter};
 use model::Model;
 
@@ -75,13 +75,8 @@ pub enum GenerateError {
         found: f64,
     },
     /// The folder cannot be made.
-    #[error("{}: cannot create the folder: {source}", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] FileError),
     /// A file cannot be written.
     #[error(transparent)]
     Npy(#[from] NpyError),
@@ -149,8 +144,7 @@ pub fn generate(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<GenerateSummary, GenerateError> {
     recipe.check()?;
-    std::fs::create_dir_all(dir)
-        .map_err(|source| GenerateError::Folder { path: dir.to_owned(), source })?;
+    std::fs::create_dir_all(dir).map_err(FileError::at(dir, "create the folder"))?;
     let model = Model::new(recipe);
     let nodes = 0..u64::from(recipe.n_nodes);
     let n_nodes = u64::from(recipe.n_nodes);

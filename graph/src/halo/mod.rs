@@ -14,13 +14,13 @@
 mod write;
 
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 use crate::book::PartitionBook;
 use crate::file_check::{FileCheck, FileFault, FileKind, FilePartition};
+use crate::file_error::FileError;
 use crate::ids::{NodeId, PartId};
 use crate::map::{FileMap, numbers};
 
@@ -49,15 +49,8 @@ pub enum HaloError {
         found: u32,
     },
     /// The file cannot be opened, mapped or written.
-    #[error("{}: cannot {action}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The operation.
-        action: &'static str,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] FileError),
     /// The file is not sound, or belongs elsewhere.
     #[error("{}: {fault}", path.display())]
     File {
@@ -76,9 +69,8 @@ impl Halo {
         part: PartId,
         uuid: [u8; 16],
     ) -> Result<Self, HaloError> {
-        let io = |action| move |e| HaloError::Io { path: path.to_owned(), action, source: e };
-        let file = File::open(path).map_err(io("open"))?;
-        let map = FileMap::of(&file).map_err(io("map"))?;
+        let file = File::open(path).map_err(FileError::at(path, "open"))?;
+        let map = FileMap::of(&file).map_err(FileError::at(path, "map"))?;
         Self::from_bytes(map.bytes(), book, part, uuid)
             .map_err(|fault| HaloError::File { path: path.to_owned(), fault })
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::{Halo, HaloError};
 use crate::book::PartitionBook;
+use crate::file_error::FileError;
 use crate::header::{EdgeColumns, FileKind, Header, Identity};
 use crate::ids::{NodeId, PartId};
 use crate::topology::Topology;
@@ -31,7 +32,7 @@ pub fn write_halos(
             file.write_all(&bytes)?;
             file.sync_all()
         });
-        written.map_err(|source| HaloError::Io { path, action: "write", source })
+        Ok(written.map_err(FileError::at(&path, "write"))?)
     })?;
     Ok(n_halo)
 }

@@ -1,11 +1,12 @@
 //! An array in a `.npy` file, mapped into memory.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::header::MAX_HEADER_BYTES;
 use super::{NpyError, NpyFault, NpyHeader, NpyType};
+use crate::file_error::FileError;
 use crate::map::FileMap;
 
 /// A `.npy` file whose header and length have been checked; its data are paged in when touched.
@@ -23,7 +24,7 @@ impl NpyArray {
     /// its header says. The file must not shrink while it is mapped.
     pub fn open(path: &Path) -> Result<Self, NpyError> {
         let (file, header) = open_checked(path)?;
-        let map = FileMap::of(&file).map_err(|e| NpyError::io(path, "map", e))?;
+        let map = FileMap::of(&file).map_err(FileError::at(path, "map"))?;
         let expected_bytes = header.data_offset as u64 + header.data_bytes;
         if map.bytes().len() as u64 != expected_bytes {
             let found_bytes = map.bytes().len() as u64;
@@ -60,11 +61,12 @@ impl NpyArray {
 
 /// Opens a file and checks its header against its length.
 pub(crate) fn open_checked(path: &Path) -> Result<(File, NpyHeader), NpyError> {
-    let file = File::open(path).map_err(|e| NpyError::io(path, "open", e))?;
-    let metadata = file.metadata().map_err(|e| NpyError::io(path, "stat", e))?;
-    let mut head = vec![0u8; MAX_HEADER_BYTES + 12];
-    let n_read = read_prefix(&file, &mut head).map_err(|e| NpyError::io(path, "read", e))?;
-    let header = NpyHeader::parse(&head[..n_read]).map_err(|f| NpyError::fault(path, f))?;
+    let file = File::open(path).map_err(FileError::at(path, "open"))?;
+    let metadata = file.metadata().map_err(FileError::at(path, "stat"))?;
+    let mut head = Vec::new();
+    let read = (&file).take(MAX_HEADER_BYTES as u64 + 12).read_to_end(&mut head);
+    read.map_err(FileError::at(path, "read"))?;
+    let header = NpyHeader::parse(&head).map_err(|f| NpyError::fault(path, f))?;
     let found_bytes = metadata.len();
     let offset_bytes = header.data_offset as u64;
     let expected_bytes = offset_bytes
@@ -79,20 +81,6 @@ pub(crate) fn open_checked(path: &Path) -> Result<(File, NpyHeader), NpyError> {
         return Err(NpyError::fault(path, fault));
     }
     Ok((file, header))
-}
-
-/// Fills `buffer` from the start of the file; the number of bytes read is less at the file's end.
-fn read_prefix(file: &File, buffer: &mut [u8]) -> std::io::Result<usize> {
-    let mut n_read = 0;
-    while n_read < buffer.len() {
-        match file.read_at(&mut buffer[n_read..], n_read as u64) {
-            Ok(0) => break,
-            Ok(n) => n_read += n,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(n_read)
 }
 
 #[cfg(test)]

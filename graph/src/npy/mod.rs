@@ -9,10 +9,11 @@ mod header;
 mod writer;
 
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+
+use crate::file_error::FileError;
 
 pub use array::NpyArray;
 pub(crate) use array::open_checked;
@@ -114,15 +115,8 @@ impl fmt::Display for NpyType {
 #[derive(Debug, Error)]
 pub enum NpyError {
     /// The file cannot be opened, mapped or written.
-    #[error("{}: cannot {action}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The operation.
-        action: &'static str,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] FileError),
     /// The file opens, and is no array that is read here.
     #[error("{}: {fault}", path.display())]
     Fault {
@@ -147,10 +141,6 @@ pub enum NpyError {
 }
 
 impl NpyError {
-    pub(crate) fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
-        Self::Io { path: path.to_owned(), action, source }
-    }
-
     pub(crate) fn fault(path: &Path, fault: NpyFault) -> Self {
         Self::Fault { path: path.to_owned(), fault }
     }

@@ -5,6 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::{NpyError, NpyFault, NpyType, header};
+use crate::file_error::FileError;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -22,10 +23,10 @@ impl NpyWriter {
     pub fn create(path: &Path, dtype: NpyType, shape: &[u64]) -> Result<Self, NpyError> {
         let expected_bytes = header::data_bytes(dtype, shape)
             .ok_or_else(|| NpyError::fault(path, NpyFault::Overflow { shape: shape.to_owned() }))?;
-        let file = File::create(path).map_err(|e| NpyError::io(path, "create", e))?;
+        let file = File::create(path).map_err(FileError::at(path, "create"))?;
         let mut file = BufWriter::with_capacity(BUFFER_BYTES, file);
         let header = header::encode(dtype, shape);
-        file.write_all(&header).map_err(|e| NpyError::io(path, "write", e))?;
+        file.write_all(&header).map_err(FileError::at(path, "write"))?;
         Ok(Self { path: path.to_owned(), file, expected_bytes, written_bytes: 0 })
     }
 
@@ -42,7 +43,7 @@ impl NpyWriter {
         if written_bytes > self.expected_bytes {
             return Err(self.wrong_bytes(written_bytes));
         }
-        self.file.write_all(bytes).map_err(|e| NpyError::io(&self.path, "write", e))?;
+        self.file.write_all(bytes).map_err(FileError::at(&self.path, "write"))?;
         self.written_bytes = written_bytes;
         Ok(())
     }
@@ -52,7 +53,7 @@ impl NpyWriter {
         if self.written_bytes != self.expected_bytes {
             return Err(self.wrong_bytes(self.written_bytes));
         }
-        self.file.flush().map_err(|e| NpyError::io(&self.path, "write", e))
+        Ok(self.file.flush().map_err(FileError::at(&self.path, "write"))?)
     }
 
     fn wrong_bytes(&self, found_bytes: u64) -> NpyError {

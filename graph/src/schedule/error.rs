@@ -1,11 +1,11 @@
 //! Everything that can go wrong with a schedule.
 
-use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
 use crate::batch::BatchError;
+use crate::file_error::FileError;
 use crate::ids::NodeId;
 
 /// Why a schedule could not be written, opened or read.
@@ -58,15 +58,8 @@ pub enum ScheduleError {
         found_bytes: u64,
     },
     /// The system failed.
-    #[error("{}: cannot {action}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The operation.
-        action: &'static str,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] FileError),
     /// Another process, or thread, writes the same schedule.
     #[error("{}: is being written already; wait for that to end, or give another name", path.display())]
     Busy {

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::partial::io_error;
 use super::{Schedule, ScheduleError};
+use crate::file_error::FileError;
 
 /// No later batch needs the node.
 pub const NEVER: u32 = u32::MAX;
@@ -44,9 +44,9 @@ impl NextUses {
             return Err(ScheduleError::Spec { name: "batches of a worker", most, found });
         }
         let options = File::options().read(true).write(true).create_new(true).open(scratch);
-        let file = options.map_err(io_error(scratch, "create"))?;
+        let file = options.map_err(FileError::at(scratch, "create"))?;
         // The file lives as long as it is open.
-        fs::remove_file(scratch).map_err(io_error(scratch, "unlink"))?;
+        fs::remove_file(scratch).map_err(FileError::at(scratch, "unlink"))?;
         let (path, places) = (scratch.to_owned(), vec![NextUseExtent::default(); found as usize]);
         let mut uses = Self { path, file, worker, batches_per_epoch, places };
         let mut next_of = vec![NEVER; schedule.n_nodes() as usize];
@@ -60,7 +60,7 @@ impl NextUses {
             );
             let bytes: &[u8] = bytemuck::cast_slice(&next);
             let written = uses.file.write_all_at(bytes, offset);
-            written.map_err(io_error(&uses.path, "write"))?;
+            written.map_err(FileError::at(&uses.path, "write"))?;
             let (n_nodes, crc) = (next.len() as u32, crc32fast::hash(bytes));
             uses.places[number as usize] = NextUseExtent { offset, n_nodes, crc };
             offset += bytes.len() as u64;
@@ -79,7 +79,7 @@ impl NextUses {
         };
         let mut next = vec![0u32; n_nodes as usize];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut next);
-        self.file.read_exact_at(bytes, offset).map_err(io_error(&self.path, "read"))?;
+        self.file.read_exact_at(bytes, offset).map_err(FileError::at(&self.path, "read"))?;
         let found = crc32fast::hash(bytes);
         if found != expected {
             let (path, what) = (self.path.clone(), "list of next uses");

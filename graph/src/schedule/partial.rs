@@ -15,6 +15,7 @@ use super::block::{self, Encoded, FRAME_BYTES, Place, Shape};
 use super::footer::{Footer, crc_of};
 use super::header::{self, HEADER_BYTES};
 use super::{ScheduleError, ScheduleSpec};
+use crate::file_error::FileError;
 use crate::ids::NodeId;
 
 /// Bytes between two syncs: more than this is not lost when the power fails.
@@ -49,13 +50,13 @@ fn open_locked(path: &Path) -> Result<File, ScheduleError> {
     loop {
         let mut options = File::options();
         let file = options.read(true).write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(io_error(path, "create"))?;
+        let file = file.map_err(FileError::at(path, "create"))?;
         lock(&file, path)?;
-        let own = file.metadata().map_err(io_error(path, "measure"))?;
+        let own = file.metadata().map_err(FileError::at(path, "measure"))?;
         match fs::metadata(path) {
             Ok(named) if (named.dev(), named.ino()) == (own.dev(), own.ino()) => return Ok(file),
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(io_error(path, "measure")(error));
+                return Err(FileError::at(path, "measure")(error).into());
             }
             _ => {}
         }
@@ -78,7 +79,9 @@ fn lock(file: &File, path: &Path) -> Result<(), ScheduleError> {
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
                 return Ok(());
             }
-            Err(TryLockError::Error(error)) => return Err(io_error(path, "lock")(error)),
+            Err(TryLockError::Error(error)) => {
+                return Err(FileError::at(path, "lock")(error).into());
+            }
         }
     }
 }
@@ -117,7 +120,7 @@ impl Partial {
     ///
     /// Fails for a file that is no schedule: it belongs to another user.
     fn begin(&mut self, header: &[u8; HEADER_BYTES]) -> Result<(), ScheduleError> {
-        let n_bytes = self.file.metadata().map_err(io_error(&self.path, "measure"))?.len();
+        let n_bytes = self.file.metadata().map_err(FileError::at(&self.path, "measure"))?.len();
         let mut found = [0; HEADER_BYTES];
         let n_found = n_bytes.min(HEADER_BYTES as u64) as usize;
         self.read_at(&mut found[..n_found], 0)?;
@@ -137,9 +140,9 @@ impl Partial {
             self.left_bytes = n_bytes;
             return Ok(());
         }
-        self.file.set_len(0).map_err(io_error(&self.path, "empty"))?;
+        self.file.set_len(0).map_err(FileError::at(&self.path, "empty"))?;
         self.write_at(header, 0)?;
-        self.file.sync_data().map_err(io_error(&self.path, "sync"))
+        Ok(self.file.sync_data().map_err(FileError::at(&self.path, "sync"))?)
     }
 
     pub(super) fn header_crc(&self) -> u32 {
@@ -166,7 +169,7 @@ impl Partial {
             self.account(place, &block);
             return Ok(true);
         }
-        self.file.set_len(start).map_err(io_error(&self.path, "shorten"))?;
+        self.file.set_len(start).map_err(FileError::at(&self.path, "shorten"))?;
         self.left_bytes = 0;
         Ok(false)
     }
@@ -203,7 +206,7 @@ impl Partial {
         self.write_at(&block.bytes, self.end())?;
         self.account(place, block);
         if self.end() - self.synced_bytes >= SYNC_BYTES {
-            self.file.sync_data().map_err(io_error(&self.path, "sync"))?;
+            self.file.sync_data().map_err(FileError::at(&self.path, "sync"))?;
             self.synced_bytes = self.end();
         }
         Ok(())
@@ -230,11 +233,11 @@ impl Partial {
         self.footer.digest = *self.digest.finalize().as_bytes();
         tail.extend(self.footer.encode(self.header_crc));
         // What a run before has left behind its last block would follow the footer.
-        self.file.set_len(index_at).map_err(io_error(&self.path, "shorten"))?;
+        self.file.set_len(index_at).map_err(FileError::at(&self.path, "shorten"))?;
         self.write_at(&tail, index_at)?;
-        self.file.sync_all().map_err(io_error(&self.path, "sync"))?;
+        self.file.sync_all().map_err(FileError::at(&self.path, "sync"))?;
         let named = fs::rename(&self.path, path).and_then(|()| sync_directory_of(path));
-        named.map_err(io_error(path, "finish"))?;
+        named.map_err(FileError::at(path, "finish"))?;
         Ok((self.footer, index_at + tail.len() as u64))
     }
 
@@ -250,11 +253,11 @@ impl Partial {
     }
 
     fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<(), ScheduleError> {
-        self.file.read_exact_at(bytes, at).map_err(io_error(&self.path, "read"))
+        Ok(self.file.read_exact_at(bytes, at).map_err(FileError::at(&self.path, "read"))?)
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), ScheduleError> {
-        self.file.write_all_at(bytes, at).map_err(io_error(&self.path, "write"))
+        Ok(self.file.write_all_at(bytes, at).map_err(FileError::at(&self.path, "write"))?)
     }
 }
 
@@ -265,14 +268,6 @@ pub(super) fn is_of(found: &[NodeId], roots: &[NodeId]) -> bool {
     }
     let mut seen = std::collections::HashSet::new();
     roots.iter().filter(|&&root| seen.insert(root)).eq(found)
-}
-
-pub(super) fn io_error(
-    path: &Path,
-    action: &'static str,
-) -> impl FnOnce(io::Error) -> ScheduleError {
-    let path = path.to_owned();
-    move |source| ScheduleError::Io { path, action, source }
 }
 
 fn sync_directory_of(path: &Path) -> io::Result<()> {

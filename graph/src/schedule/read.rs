@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use super::block::{self, FRAME_BYTES, Place, Shape};
 use super::footer::{FOOTER_BYTES, Footer, FooterFault, crc_of};
 use super::header::{self, HEADER_BYTES, ScheduleHeader, array, u32_at};
-use super::partial::io_error;
 use super::{ScheduleError, ScheduleSpec};
 use crate::batch::Batch;
+use crate::file_error::FileError;
 
 /// An open schedule. Threads may share it; each batch is one read at its own place.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Schedule {
         let (start, end) = (self.offsets[block_no], self.offsets[block_no + 1]);
         let mut bytes = vec![0; (end - start) as usize];
         let read = self.file.read_exact_at(&mut bytes, start);
-        read.map_err(io_error(&self.path, "read"))?;
+        read.map_err(FileError::at(&self.path, "read"))?;
         let place = Place { epoch, worker, batch };
         let shape = Shape::of(self.spec(), self.header.n_nodes);
         block::decode(&bytes, place, self.header.crc, &shape).map_err(|fault| {
@@ -151,8 +151,8 @@ struct RawFile {
 
 impl RawFile {
     fn open(path: &Path) -> Result<Self, ScheduleError> {
-        let file = File::open(path).map_err(io_error(path, "open"))?;
-        let n_bytes = file.metadata().map_err(io_error(path, "measure"))?.len();
+        let file = File::open(path).map_err(FileError::at(path, "open"))?;
+        let n_bytes = file.metadata().map_err(FileError::at(path, "measure"))?.len();
         let raw = Self { path: path.to_owned(), file, n_bytes };
         let least = (HEADER_BYTES + FOOTER_BYTES) as u64;
         if n_bytes < least {
@@ -162,7 +162,7 @@ impl RawFile {
     }
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), ScheduleError> {
-        self.file.read_exact_at(bytes, at).map_err(io_error(&self.path, "read"))
+        Ok(self.file.read_exact_at(bytes, at).map_err(FileError::at(&self.path, "read"))?)
     }
 
     /// Returns the footer and where it starts.

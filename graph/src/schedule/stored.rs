@@ -5,9 +5,10 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::header;
-use super::partial::{io_error, is_of};
+use super::partial::is_of;
 use super::{Schedule, ScheduleError, ScheduleSpec};
 use crate::book::PartitionBook;
+use crate::file_error::FileError;
 use crate::ids::NodeId;
 use crate::sampler::epoch_order;
 
@@ -38,11 +39,11 @@ impl Schedule {
         let file = match File::open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(io_error(path, "look at")(error)),
+            Err(error) => return Err(FileError::at(path, "look at")(error).into()),
         };
         let mut found = Vec::new();
         let read = file.take(header::MAGIC.len() as u64).read_to_end(&mut found);
-        read.map_err(io_error(path, "read"))?;
+        read.map_err(FileError::at(path, "read"))?;
         if header::MAGIC.starts_with(&found) {
             return Ok(());
         }

@@ -12,6 +12,7 @@ use super::block::{self, Encoded, MAX_RAW_BYTES, Place};
 use super::partial::Partial;
 use super::{Schedule, ScheduleError, ScheduleSpec};
 use crate::book::PartitionBook;
+use crate::file_error::FileError;
 use crate::ids::NodeId;
 use crate::sampler::{Sampler, epoch_order};
 use crate::topology::Topology;
@@ -73,8 +74,8 @@ pub fn write_schedule(
     let sampler = || Sampler::new(topology, &spec.fanouts);
     let mut samplers: Vec<_> = (0..n_threads.max(1)).map(|_| sampler()).collect();
     if path.is_dir() {
-        let source = std::io::ErrorKind::IsADirectory.into();
-        return Err(ScheduleError::Io { path: path.to_owned(), action: "replace", source });
+        let is_folder = std::io::ErrorKind::IsADirectory.into();
+        return Err(FileError::at(path, "replace")(is_folder).into());
     }
     Schedule::refuse_other_file(path)?;
     let mut file = Partial::open(path, spec, n_nodes)?;

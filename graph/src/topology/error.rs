@@ -1,12 +1,12 @@
 //! Errors of topology.
 
-use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
 use crate::edges::EdgeError;
 use crate::file_check::{EdgeColumns, FileFault};
+use crate::file_error::FileError;
 
 /// Why topology could not be built, written or opened.
 #[derive(Debug, Error)]
@@ -60,15 +60,8 @@ pub enum TopologyError {
         found: EdgeColumns,
     },
     /// A file cannot be opened, mapped or written.
-    #[error("{}: cannot {action}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The operation.
-        action: &'static str,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] FileError),
     /// A file is not sound, or belongs elsewhere.
     #[error("{}: {fault}", path.display())]
     File {

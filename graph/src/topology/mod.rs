@@ -28,6 +28,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::book::PartitionBook;
 use crate::edges::EdgeStream;
 use crate::file_check::{EdgeColumns, FileCheck, FileFault, FileKind, FilePartition};
+use crate::file_error::FileError;
 use crate::ids::{NodeId, PartId};
 use crate::map::{FileMap, Section, numbers};
 use crate::relabel::Relabelling;
@@ -268,9 +269,8 @@ fn open_part(
     part: PartId,
     uuid: [u8; 16],
 ) -> Result<PartLists, TopologyError> {
-    let io = |action| move |source| TopologyError::Io { path: path.to_owned(), action, source };
-    let file = File::open(path).map_err(io("open"))?;
-    let map = Arc::new(FileMap::of(&file).map_err(io("map"))?);
+    let file = File::open(path).map_err(FileError::at(path, "open"))?;
+    let map = Arc::new(FileMap::of(&file).map_err(FileError::at(path, "map"))?);
     let part = check(map.bytes(), book, part, uuid).and_then(|places| {
         // Maps start at pages, so that sections are aligned for their numbers.
         Ok(PartLists {

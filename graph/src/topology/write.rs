@@ -11,6 +11,7 @@ use super::lists::{self, InEdge, ListInput, NumberedEdge};
 use super::{Direction, Topology, TopologyError, TopologyOptions};
 use crate::book::PartitionBook;
 use crate::edges::EdgeStream;
+use crate::file_error::FileError;
 use crate::header::{EdgeColumns, FileKind, HEADER_BYTES, Header, Identity};
 use crate::ids::PartId;
 use crate::relabel::Relabelling;
@@ -168,11 +169,11 @@ impl PartFile {
             file.seek(SeekFrom::Start(neighbours_at as u64))?;
             Ok(BufWriter::with_capacity(BUFFER_BYTES, file))
         });
-        let file = opened.map_err(|e| failed(&path, "create", e))?;
+        let file = opened.map_err(FileError::at(&path, "create"))?;
         let has_columns = options.edge_ids || options.weights.is_some();
         let edge_ids = has_columns.then(|| nameless(&path)).transpose();
         Ok(Self {
-            edge_ids: edge_ids.map_err(|e| failed(&path, "create edge ids beside", e))?,
+            edge_ids: edge_ids.map_err(FileError::at(&path, "create edge ids beside"))?,
             path,
             file,
             identity: Identity::of(book, part, uuid),
@@ -198,7 +199,7 @@ impl PartFile {
                 .try_for_each(|edge| ids.write_all(&edge.to_le_bytes())),
             None => Ok(()),
         });
-        written.map_err(|e| failed(&self.path, "write", e))
+        Ok(written.map_err(FileError::at(&self.path, "write"))?)
     }
 
     fn finish(
@@ -219,14 +220,13 @@ impl PartFile {
             section_crcs: [crc32fast::hash(offsets), neighbours_crc, third, fourth],
         };
         let sealed = self.file.into_inner().map_err(io::IntoInnerError::into_error);
-        sealed
-            .and_then(|mut file| {
-                file.rewind()?;
-                file.write_all(&header.encode())?;
-                file.write_all(offsets)?;
-                if durability == Durability::Synced { file.sync_all() } else { Ok(()) }
-            })
-            .map_err(|e| failed(&self.path, "write", e))
+        let written = sealed.and_then(|mut file| {
+            file.rewind()?;
+            file.write_all(&header.encode())?;
+            file.write_all(offsets)?;
+            if durability == Durability::Synced { file.sync_all() } else { Ok(()) }
+        });
+        Ok(written.map_err(FileError::at(&self.path, "write"))?)
     }
 
     /// Appends the columns asked for; returns the checksum of each, 0 where there is none.
@@ -234,7 +234,7 @@ impl PartFile {
         let Some(ids) = self.edge_ids.take() else { return Ok([0; 2]) };
         let path = &self.path;
         let flushed = ids.into_inner().map_err(io::IntoInnerError::into_error);
-        let ids = flushed.map_err(|e| failed(path, "write edge ids of", e))?;
+        let ids = flushed.map_err(FileError::at(path, "write edge ids of"))?;
         let mut crcs = Vec::new();
         if options.edge_ids {
             crcs.push(append(&mut self.file, path, &ids, |id| Ok(id.to_le_bytes()))?);
@@ -258,13 +258,13 @@ fn append<const N: usize>(
     mut ids: &File,
     cell: impl Fn(u64) -> Result<[u8; N], TopologyError>,
 ) -> Result<u32, TopologyError> {
-    ids.rewind().map_err(|e| failed(path, "read edge ids of", e))?;
+    ids.rewind().map_err(FileError::at(path, "read edge ids of"))?;
     let mut crc = crc32fast::Hasher::new();
     let (mut bytes, mut cells) = (Vec::with_capacity(BUFFER_BYTES), Vec::new());
     loop {
         bytes.clear();
         let read = ids.take(BUFFER_BYTES as u64).read_to_end(&mut bytes);
-        if read.map_err(|e| failed(path, "read edge ids of", e))? == 0 {
+        if read.map_err(FileError::at(path, "read edge ids of"))? == 0 {
             return Ok(crc.finalize());
         }
         cells.clear();
@@ -272,7 +272,7 @@ fn append<const N: usize>(
             cells.extend_from_slice(&cell(u64::from_le_bytes(id))?);
         }
         crc.update(&cells);
-        file.write_all(&cells).map_err(|e| failed(path, "write", e))?;
+        file.write_all(&cells).map_err(FileError::at(path, "write"))?;
     }
 }
 
@@ -282,8 +282,4 @@ fn nameless(path: &Path) -> io::Result<BufWriter<File>> {
     let file = File::options().read(true).write(true).create(true).truncate(true).open(&name)?;
     std::fs::remove_file(&name)?;
     Ok(BufWriter::with_capacity(BUFFER_BYTES, file))
-}
-
-fn failed(path: &Path, action: &'static str, source: io::Error) -> TopologyError {
-    TopologyError::Io { path: path.to_owned(), action, source }
 }

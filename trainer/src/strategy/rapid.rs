@@ -186,7 +186,7 @@ fn soonest(
 fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, ClientError> {
     let scratch = scratch_beside(path, worker);
     match NextUses::of(schedule, worker, &scratch) {
-        Err(ScheduleError::Io { source, .. }) if is_of_the_folder(&source) => {
+        Err(ScheduleError::Io(error)) if is_of_the_folder(&error.source) => {
             let name = scratch.file_name().unwrap_or_default();
             Ok(NextUses::of(schedule, worker, &std::env::temp_dir().join(name))?)
         }

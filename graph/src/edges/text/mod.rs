@@ -13,6 +13,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::{CHUNK_EDGES, EdgeError, EdgeStream, VisitChunk, believed_nodes};
+use crate::file_error::FileError;
 
 pub use parse::{
     EdgeParser, EdgeTextError, EdgeTextFault, ExtraColumns, MAX_LINE_BYTES, parse_edges,
@@ -44,18 +45,17 @@ impl TextEdges {
         extra_columns: ExtraColumns,
         n_nodes: Option<u32>,
     ) -> Result<Self, EdgeError> {
-        let failed = |source| EdgeError::Open { path: path.to_owned(), source };
-        let file = File::open(path).map_err(failed)?;
+        let failed = || FileError::at(path, "open");
+        let file = File::open(path).map_err(failed())?;
         let compression = Compression::of(path);
-        if compression != Compression::None && file.metadata().map_err(failed)?.len() == 0 {
+        if compression != Compression::None && file.metadata().map_err(failed())?.len() == 0 {
             // A decompressor may take nothing for a whole, empty text.
-            return Err(failed(ErrorKind::UnexpectedEof.into()));
+            return Err(failed()(ErrorKind::UnexpectedEof.into()).into());
         }
         let (path, bound) = (path.to_owned(), n_nodes.unwrap_or(u32::MAX));
         let mut edges = Self { path, file, compression, extra_columns, n_edges: 0, n_nodes: bound };
-        let (mut n_edges, mut end) = (0, 0);
-        edges.pass(&mut |chunk| {
-            n_edges += chunk.len() as u64;
+        let mut end = 0;
+        let n_edges = edges.pass(&mut |chunk| {
             let max = chunk.as_flattened().iter().fold(0, |max, &id| max.max(id));
             end = end.max(max + 1);
             Ok(())
@@ -69,8 +69,8 @@ impl TextEdges {
 
     /// Makes one pass; returns the number of edges seen.
     fn pass(&self, f: &mut VisitChunk<'_>) -> Result<u64, EdgeError> {
-        let open_failed = |source| EdgeError::Open { path: self.path.clone(), source };
-        let mut text = self.compression.reader(&self.file).map_err(open_failed)?;
+        let text = self.compression.reader(&self.file);
+        let mut text = text.map_err(FileError::at(&self.path, "open"))?;
         let mut parser = EdgeParser::new(self.n_nodes, self.extra_columns);
         let in_file = |error| EdgeError::Text { path: self.path.clone(), error };
         let mut bytes = vec![0; TEXT_BYTES];
@@ -82,9 +82,9 @@ impl TextEdges {
                 Ok(0) => break,
                 Ok(n_read) => n_read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(source) => {
-                    let (path, line) = (self.path.clone(), parser.n_lines());
-                    return Err(EdgeError::ReadText { path, line, source });
+                Err(error) => {
+                    let action = format!("read on after line {}", parser.n_lines());
+                    return Err(FileError::at(&self.path, action)(error).into());
                 }
             };
             parser.feed(&bytes[..n_read], &mut chunk).map_err(in_file)?;

@@ -8,9 +8,7 @@ use std::path::Path;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use lodestore_benches::{is_smoke, random_ids};
-use lodestore_graph::edges::{
-    EdgeFile, EdgeStream, ExtraColumns, IdWidth, NpyEdges, RawEdges, TextEdges,
-};
+use lodestore_graph::edges::{ArrayEdges, EdgeFile, EdgeStream, ExtraColumns, IdWidth, TextEdges};
 use lodestore_graph::npy::{NpyType, NpyWriter};
 
 fn edges(c: &mut Criterion) {
@@ -22,13 +20,13 @@ fn edges(c: &mut Criterion) {
     let expected = ids.iter().map(|&id| u64::from(id)).sum::<u64>();
 
     let text = |name: &str| TextEdges::open(&file(name), ExtraColumns::Refuse, None);
-    let npy = |name: &str| NpyEdges::open(&file(name), None);
+    let npy = |name: &str| ArrayEdges::open_npy(&file(name), None);
     let streams: [(&str, Box<dyn EdgeStream>); 6] = [
         ("direct/npy u32", Box::new(npy("a.npy").expect("edges"))),
         ("direct/npy i64", Box::new(npy("b.npy").expect("edges"))),
         (
             "direct/raw u32",
-            Box::new(RawEdges::open(&file("c.u32"), IdWidth::U32, None).expect("edges")),
+            Box::new(ArrayEdges::open_raw(&file("c.u32"), IdWidth::U32, None).expect("edges")),
         ),
         ("direct/text", Box::new(text("d.txt").expect("edges"))),
         ("opened/npy u32", EdgeFile::at(file("a.npy")).open(None).expect("edges")),

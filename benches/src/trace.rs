@@ -5,7 +5,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use lodestore_graph::edges::NpyEdges;
+use lodestore_graph::edges::ArrayEdges;
 use lodestore_graph::generate::{GraphRecipe, generate};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Fanout, Sampler, batch_seed};
@@ -53,7 +53,7 @@ impl Trace {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let recipe = GraphRecipe { n_nodes, ..GraphRecipe::default() };
         let made = generate(&recipe, dir.path(), &mut |_, _| {}).expect("a graph");
-        let edges = NpyEdges::open(&made.edges_path, Some(n_nodes)).expect("edges");
+        let edges = ArrayEdges::open_npy(&made.edges_path, Some(n_nodes)).expect("edges");
         let one_part = vec![PartId(0); n_nodes as usize];
         let nodes = Relabelling::new(&one_part, 1).expect("a partition");
         let topology =

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use lodestore_graph::edges::NpyEdges;
+use lodestore_graph::edges::ArrayEdges;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::{Schedule, ScheduleInput, ScheduleSpec, write_schedule};
@@ -121,7 +121,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let ends = (0..n_nodes).flat_map(|i| [i, (i + 1) % n_nodes]).flat_map(u32::to_le_bytes);
     let edges = dir.path().join("edges.npy");
     std::fs::write(&edges, npy("<u4", "(12, 2)", &ends.collect::<Vec<u8>>())).expect("edges");
-    let edges = NpyEdges::open(&edges, Some(n_nodes)).expect("edges");
+    let edges = ArrayEdges::open_npy(&edges, Some(n_nodes)).expect("edges");
     let path_of = |part: PartId| dir.path().join(part.to_string());
     write_topologies(&edges, &nodes, Direction::Undirected, uuid, &path_of).expect("topologies");
     let paths: Vec<_> = nodes.book.parts().map(path_of).collect();

@@ -1,6 +1,6 @@
 //! Topology: whatever the file, it is refused, or every list, column and sample of it is sound.
 
-use lodestore_graph::edges::NpyEdges;
+use lodestore_graph::edges::ArrayEdges;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Fanout, Sampler};
 use lodestore_graph::topology::{Topology, TopologyOptions, write_topologies_with};
@@ -75,7 +75,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let ends = ring.chain([3, 9, 3, 3]).flat_map(u32::to_le_bytes).collect::<Vec<u8>>();
     let edges = dir.path().join("edges.npy");
     std::fs::write(&edges, npy("<u4", "(14, 2)", &ends)).expect("edges");
-    let edges = NpyEdges::open(&edges, Some(n_nodes)).expect("edges");
+    let edges = ArrayEdges::open_npy(&edges, Some(n_nodes)).expect("edges");
     let nodes = Relabelling::identity(n_nodes);
     let weights: Vec<f32> = (0..14).map(|edge| edge as f32 / 4.0).collect();
     let path = dir.path().join("topology");

@@ -7,9 +7,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::text::Compression;
-use super::{
-    EdgeError, EdgeStream, ExtraColumns, IdWidth, NpyEdges, RawEdges, ReadAhead, TextEdges,
-};
+use super::{ArrayEdges, EdgeError, EdgeStream, ExtraColumns, IdWidth, ReadAhead, TextEdges};
 
 /// How edges are written in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +67,7 @@ impl EdgeFile {
     }
 
     /// Opens the file and reads it once to check every id. Ids are below `n_nodes`, or without it
-    /// in proportion to the number of edges (see [`NpyEdges::open`]). Passes read ahead.
+    /// in proportion to the number of edges (see [`ArrayEdges::open_npy`]). Passes read ahead.
     pub fn open(&self, n_nodes: Option<u32>) -> Result<Box<dyn EdgeStream>, EdgeError> {
         let (format, path) = (self.format()?, &self.path);
         let compression = Compression::of(path);
@@ -77,9 +75,13 @@ impl EdgeFile {
             return Err(EdgeError::Compressed { path: path.clone() });
         }
         Ok(match format {
-            EdgeFormat::Npy => checked(NpyEdges::open(path, n_nodes)?, n_nodes)?,
-            EdgeFormat::U32 => checked(RawEdges::open(path, IdWidth::U32, n_nodes)?, n_nodes)?,
-            EdgeFormat::U64 => checked(RawEdges::open(path, IdWidth::U64, n_nodes)?, n_nodes)?,
+            EdgeFormat::Npy => checked(ArrayEdges::open_npy(path, n_nodes)?, n_nodes)?,
+            EdgeFormat::U32 => {
+                checked(ArrayEdges::open_raw(path, IdWidth::U32, n_nodes)?, n_nodes)?
+            }
+            EdgeFormat::U64 => {
+                checked(ArrayEdges::open_raw(path, IdWidth::U64, n_nodes)?, n_nodes)?
+            }
             EdgeFormat::Text => {
                 let edges = TextEdges::open(path, self.extra_columns, n_nodes)?;
                 Box::new(ReadAhead::new(edges))

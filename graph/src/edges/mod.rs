@@ -9,7 +9,7 @@ mod text;
 
 use std::path::Path;
 
-pub use array::{IdWidth, NpyEdges, RawEdges, spool};
+pub use array::{ArrayEdges, IdWidth, spool};
 pub use error::EdgeError;
 pub use file::{EdgeFile, EdgeFormat, EdgeFormatError};
 pub use files::EdgeFiles;

@@ -29,7 +29,7 @@ fn all_integer_types_give_the_same_edges_across_chunks() {
     let ids: Vec<i64> = (0..2 * CHUNK_EDGES as i64 + 6).collect();
     let expected: Vec<[u32; 2]> = ids.chunks(2).map(|e| [e[0] as u32, e[1] as u32]).collect();
     for dtype in [NpyType::U32, NpyType::I32, NpyType::U64, NpyType::I64] {
-        let edges = NpyEdges::open(&npy(&dir, dtype, &ids), None).unwrap();
+        let edges = ArrayEdges::open_npy(&npy(&dir, dtype, &ids), None).unwrap();
         assert_eq!(edges.n_nodes(), ids.len() as u32);
         assert_eq!(edges.n_edges(), expected.len() as u64);
         assert_eq!(all(&edges).unwrap(), expected, "{dtype}");
@@ -44,17 +44,17 @@ fn ids_out_of_range_name_edge_and_id() {
     ids[2 * CHUNK_EDGES + 5] = 7;
     for dtype in [NpyType::U32, NpyType::I32, NpyType::U64, NpyType::I64] {
         let path = npy(&dir, dtype, &ids);
-        assert!(all(&NpyEdges::open(&path, Some(8)).unwrap()).is_ok());
-        let error = all(&NpyEdges::open(&path, Some(7)).unwrap()).unwrap_err().to_string();
+        assert!(all(&ArrayEdges::open_npy(&path, Some(8)).unwrap()).is_ok());
+        let error = all(&ArrayEdges::open_npy(&path, Some(7)).unwrap()).unwrap_err().to_string();
         assert!(error.contains("edge 65538 names node 7"), "{error}");
-        assert!(all(&NpyEdges::open(&path, Some(0)).unwrap()).is_err());
+        assert!(all(&ArrayEdges::open_npy(&path, Some(0)).unwrap()).is_err());
     }
 }
 
 #[test]
 fn negative_and_huge_ids_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let found = |dtype, id| match NpyEdges::open(&npy(&dir, dtype, &[0, id]), None) {
+    let found = |dtype, id| match ArrayEdges::open_npy(&npy(&dir, dtype, &[0, id]), None) {
         Err(EdgeError::OutOfRange { found, edge: 0, .. }) => found,
         other => panic!("{other:?}"),
     };
@@ -65,14 +65,14 @@ fn negative_and_huge_ids_are_refused() {
     assert_eq!(found(NpyType::I64, 1 << 32), 1 << 32);
     let last = npy(&dir, NpyType::U32, &[0, i64::from(u32::MAX) - 1]);
     assert!(matches!(
-        NpyEdges::open(&last, None),
+        ArrayEdges::open_npy(&last, None),
         Err(EdgeError::Sparse { found: u32::MAX, n_edges: 1, .. })
     ));
-    assert_eq!(all(&NpyEdges::open(&last, Some(u32::MAX)).unwrap()).unwrap().len(), 1);
+    assert_eq!(all(&ArrayEdges::open_npy(&last, Some(u32::MAX)).unwrap()).unwrap().len(), 1);
     let large = npy(&dir, NpyType::U32, &[0, (1 << 20) - 1]);
-    assert_eq!(NpyEdges::open(&large, None).unwrap().n_nodes(), 1 << 20);
+    assert_eq!(ArrayEdges::open_npy(&large, None).unwrap().n_nodes(), 1 << 20);
     let negative = npy(&dir, NpyType::I32, &[0, -1]);
-    assert!(all(&NpyEdges::open(&negative, Some(u32::MAX)).unwrap()).is_err());
+    assert!(all(&ArrayEdges::open_npy(&negative, Some(u32::MAX)).unwrap()).is_err());
     assert!(MemoryEdges::new(vec![[0, u32::MAX]]).is_err());
 }
 
@@ -80,27 +80,27 @@ fn negative_and_huge_ids_are_refused() {
 fn other_types_and_shapes_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let float = npy(&dir, NpyType::F32, &[1, 2]);
-    assert!(matches!(NpyEdges::open(&float, None), Err(EdgeError::Type { .. })));
+    assert!(matches!(ArrayEdges::open_npy(&float, None), Err(EdgeError::Type { .. })));
     let path = dir.path().join("wide.npy");
     NpyWriter::create(&path, NpyType::U32, &[2, 0]).unwrap().finish().unwrap();
-    let error = NpyEdges::open(&path, None).unwrap_err().to_string();
+    let error = ArrayEdges::open_npy(&path, None).unwrap_err().to_string();
     assert!(error.contains("(E, 2), found [2, 0]"), "{error}");
 }
 
 #[test]
 fn no_edges_are_no_nodes() {
     let dir = tempfile::tempdir().unwrap();
-    let edges = NpyEdges::open(&npy(&dir, NpyType::I64, &[]), None).unwrap();
+    let edges = ArrayEdges::open_npy(&npy(&dir, NpyType::I64, &[]), None).unwrap();
     assert_eq!((edges.n_edges(), edges.n_nodes()), (0, 0));
     assert!(all(&edges).unwrap().is_empty());
-    assert_eq!(NpyEdges::open(&npy(&dir, NpyType::I64, &[]), Some(5)).unwrap().n_nodes(), 5);
+    assert_eq!(ArrayEdges::open_npy(&npy(&dir, NpyType::I64, &[]), Some(5)).unwrap().n_nodes(), 5);
 }
 
 #[test]
 fn a_file_that_shrinks_between_passes_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = npy(&dir, NpyType::U32, &[0, 1, 1, 0]);
-    let edges = NpyEdges::open(&path, None).unwrap();
+    let edges = ArrayEdges::open_npy(&path, None).unwrap();
     File::options().write(true).open(&path).unwrap().set_len(130).unwrap();
     let error = all(&edges).unwrap_err().to_string();
     assert!(error.contains("cannot read edge 0: "), "{error}");
@@ -118,11 +118,12 @@ fn raw_pairs_give_the_same_edges_across_chunks() {
     let expected: Vec<[u32; 2]> = (0..CHUNK_EDGES as u32 + 3).map(|i| [i, i / 2]).collect();
     let wide: Vec<u64> = expected.iter().flatten().map(|&id| u64::from(id)).collect();
     let narrow = raw(&dir, bytemuck::cast_slice(&expected));
-    assert!(all(&RawEdges::open(&narrow, IdWidth::U32, None).unwrap()).unwrap() == expected);
-    let wide = RawEdges::open(&raw(&dir, bytemuck::cast_slice(&wide)), IdWidth::U64, None).unwrap();
+    assert!(all(&ArrayEdges::open_raw(&narrow, IdWidth::U32, None).unwrap()).unwrap() == expected);
+    let wide =
+        ArrayEdges::open_raw(&raw(&dir, bytemuck::cast_slice(&wide)), IdWidth::U64, None).unwrap();
     assert_eq!((wide.n_edges(), wide.n_nodes()), (expected.len() as u64, CHUNK_EDGES as u32 + 3));
     assert!(all(&wide).unwrap() == expected);
-    let none = RawEdges::open(&raw(&dir, &[]), IdWidth::U64, None).unwrap();
+    let none = ArrayEdges::open_raw(&raw(&dir, &[]), IdWidth::U64, None).unwrap();
     assert_eq!((none.n_edges(), none.n_nodes()), (0, 0));
 }
 
@@ -131,18 +132,18 @@ fn raw_files_that_are_cut_or_out_of_range_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (u32s, u64s) = (IdWidth::U32, IdWidth::U64);
     for (width, len) in [(u32s, 7), (u32s, 12), (u64s, 8), (u64s, 24)] {
-        let error = RawEdges::open(&raw(&dir, &vec![0; len]), width, None).unwrap_err();
+        let error = ArrayEdges::open_raw(&raw(&dir, &vec![0; len]), width, None).unwrap_err();
         assert!(matches!(error, EdgeError::Length { .. }), "{error}");
         assert!(error.to_string().contains(&format!("edges.bin: {len} bytes")), "{error}");
     }
     let minus_one = raw(&dir, &[0xff; 16]);
-    let wide = RawEdges::open(&minus_one, IdWidth::U64, None);
+    let wide = ArrayEdges::open_raw(&minus_one, IdWidth::U64, None);
     assert!(matches!(wide, Err(EdgeError::OutOfRange { edge: 0, .. })));
-    assert!(all(&RawEdges::open(&minus_one, IdWidth::U32, Some(9)).unwrap()).is_err());
+    assert!(all(&ArrayEdges::open_raw(&minus_one, IdWidth::U32, Some(9)).unwrap()).is_err());
     let file = EdgeFile { format: Some(EdgeFormat::U32), ..EdgeFile::at(minus_one) };
     assert!(file.open(Some(9)).is_err(), "opening checks every id");
     assert!(matches!(
-        RawEdges::open(&dir.path().join("none"), IdWidth::U32, None),
+        ArrayEdges::open_raw(&dir.path().join("none"), IdWidth::U32, None),
         Err(EdgeError::Io(error)) if error.action == "open"
     ));
 }

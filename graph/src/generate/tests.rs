@@ -1,5 +1,5 @@
 use super::*;
-use crate::edges::{EdgeStream, NpyEdges};
+use crate::edges::{ArrayEdges, EdgeStream};
 use crate::npy::NpyArray;
 
 struct Made {
@@ -15,7 +15,7 @@ fn made(recipe: &GraphRecipe) -> Made {
     let summary = generate(recipe, dir.path(), &mut |done, total| last = (done, total)).unwrap();
     assert_eq!(last.0, last.1);
     let mut pairs = Vec::new();
-    let edges = NpyEdges::open(&summary.edges_path, Some(recipe.n_nodes)).unwrap();
+    let edges = ArrayEdges::open_npy(&summary.edges_path, Some(recipe.n_nodes)).unwrap();
     edges
         .for_each_chunk(&mut |chunk| {
             pairs.extend_from_slice(chunk);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::edges::{MemoryEdges, NpyEdges};
+use crate::edges::{ArrayEdges, MemoryEdges};
 use proptest::prelude::*;
 use std::path::PathBuf;
 
@@ -107,7 +107,7 @@ fn spring_cuts_real_graphs_far_less_than_hash() {
             println!("skipped: {} is not there; set LODE_DATA", path.display());
             continue;
         }
-        let edges = NpyEdges::open(&path, None).unwrap();
+        let edges = ArrayEdges::open_npy(&path, None).unwrap();
         let config = PartitionConfig::new(Algorithm::Spring(SpringParams::default()), 4);
         let config = PartitionConfig { undirected, ..config };
         let report = partition(&edges, edges.n_nodes(), &config).unwrap().report;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use lodestore_graph::edges::NpyEdges;
+use lodestore_graph::edges::ArrayEdges;
 use lodestore_graph::generate::{GenerateError, GraphRecipe, generate};
 use lodestore_graph::halo::Halo;
 use lodestore_graph::relabel::Relabelling;
@@ -96,7 +96,7 @@ fn generated_topology(sampled: &Sampled<'_>, console: &Console) -> Result<Topolo
         error => anyhow::Error::from(error),
     })?;
     console.stage("topology");
-    let edges = NpyEdges::open(&made.edges_path, Some(n_nodes))?;
+    let edges = ArrayEdges::open_npy(&made.edges_path, Some(n_nodes))?;
     let scratch = dir.path().join("scratch.csr");
     Ok(scratch_topology(&edges, Relabelling::identity(n_nodes), &scratch)?.1)
 }

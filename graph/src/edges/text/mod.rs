@@ -39,7 +39,7 @@ impl TextEdges {
     /// also finds the largest id. A name that ends with `.gz` or `.zst` is that of compressed text.
     ///
     /// Fails, naming the line, where a line is no edge or has an id not below `n_nodes`. Without
-    /// `n_nodes` it fails when an id is out of proportion, as [`super::NpyEdges::open`] does.
+    /// `n_nodes` it fails when an id is out of proportion, as [`super::ArrayEdges::open_npy`] does.
     pub fn open(
         path: &Path,
         extra_columns: ExtraColumns,

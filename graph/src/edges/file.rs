@@ -74,31 +74,21 @@ impl EdgeFile {
         if format != EdgeFormat::Text && compression != Compression::None {
             return Err(EdgeError::Compressed { path: path.clone() });
         }
-        Ok(match format {
-            EdgeFormat::Npy => checked(ArrayEdges::open_npy(path, n_nodes)?, n_nodes)?,
-            EdgeFormat::U32 => {
-                checked(ArrayEdges::open_raw(path, IdWidth::U32, n_nodes)?, n_nodes)?
-            }
-            EdgeFormat::U64 => {
-                checked(ArrayEdges::open_raw(path, IdWidth::U64, n_nodes)?, n_nodes)?
-            }
+        let edges = match format {
+            EdgeFormat::Npy => ArrayEdges::open_npy(path, n_nodes)?,
+            EdgeFormat::U32 => ArrayEdges::open_raw(path, IdWidth::U32, n_nodes)?,
+            EdgeFormat::U64 => ArrayEdges::open_raw(path, IdWidth::U64, n_nodes)?,
             EdgeFormat::Text => {
                 let edges = TextEdges::open(path, self.extra_columns, n_nodes)?;
-                Box::new(ReadAhead::new(edges))
+                return Ok(Box::new(ReadAhead::new(edges)));
             }
-        })
+        };
+        // Without a number of nodes, the search for the largest id was such a pass.
+        if n_nodes.is_some() {
+            edges.for_each_chunk(&mut |_| Ok(()))?;
+        }
+        Ok(Box::new(ReadAhead::new(edges)))
     }
-}
-
-/// Checks every id in a pass, unless the search for the largest one was that pass.
-fn checked(
-    edges: impl EdgeStream + Sync + 'static,
-    n_nodes: Option<u32>,
-) -> Result<Box<dyn EdgeStream>, EdgeError> {
-    if n_nodes.is_some() {
-        edges.for_each_chunk(&mut |_| Ok(()))?;
-    }
-    Ok(Box::new(ReadAhead::new(edges)))
 }
 
 fn of_extension(path: &Path) -> Option<EdgeFormat> {

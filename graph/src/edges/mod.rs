@@ -40,6 +40,21 @@ pub trait EdgeStream {
     fn for_each_chunk(&self, f: &mut VisitChunk<'_>) -> Result<(), EdgeError>;
 }
 
+/// Makes one pass over every edge that is no loop.
+pub(crate) fn for_each_edge(
+    edges: &dyn EdgeStream,
+    mut f: impl FnMut(u32, u32),
+) -> Result<(), EdgeError> {
+    edges.for_each_chunk(&mut |chunk| {
+        for &[u, v] in chunk {
+            if u != v {
+                f(u, v);
+            }
+        }
+        Ok(())
+    })
+}
+
 /// Edges in memory, for tests and small graphs.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryEdges {

@@ -6,10 +6,13 @@ use crate::splitmix64::splitmix64;
 /// Spreads nodes over partitions by a mixed hash of their id, so that order means nothing.
 #[must_use]
 pub(super) fn by_hash(n_nodes: u32, n_parts: u16) -> Vec<PartId> {
-    // The high half of hash × parts is uniform over the parts, without a division.
-    let part =
-        |node| ((u128::from(splitmix64(u64::from(node))) * u128::from(n_parts)) >> 64) as u16;
-    (0..n_nodes).map(|node| PartId(part(node))).collect()
+    (0..n_nodes).map(|node| hashed(node, n_parts)).collect()
+}
+
+/// Returns a partition by the hash of an id.
+pub(super) fn hashed(node: u32, n_parts: u16) -> PartId {
+    // The high half of hash × partitions is uniform over the partitions, without a division.
+    PartId(((u128::from(splitmix64(u64::from(node))) * u128::from(n_parts)) >> 64) as u16)
 }
 
 /// Cuts the ids into ranges whose lengths differ by one at most.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use metis::{Graph, Idx, option};
 
-use super::refine::all_edges;
+use super::refine::both_directions;
 use super::{PartitionError, REFINED_BALANCE, Steps};
 use crate::edges::EdgeStream;
 use crate::fork::PerProcess;
@@ -43,7 +43,7 @@ pub(super) fn by_metis(
     if edges.n_edges() > i32::MAX as u64 {
         return Err(limit("edges are more", edges.n_edges()));
     }
-    let (offsets, mut neighbours) = all_edges(edges, n_nodes)?;
+    let (offsets, mut neighbours) = both_directions(edges, n_nodes)?;
     let (mut starts, mut lists) = (vec![0 as Idx], Vec::with_capacity(neighbours.len()));
     for bounds in offsets.windows(2) {
         let list = &mut neighbours[bounds[0] as usize..bounds[1] as usize];

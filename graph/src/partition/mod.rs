@@ -30,7 +30,7 @@ pub use workload::{Workers, Workload};
 use refine::RefineSettings;
 pub(crate) use spring::{MergedClusters, UNSEEN, merged_clusters};
 use steps::Steps;
-use vertex_cut::{PlacementRule, vertex_cut};
+use vertex_cut::vertex_cut;
 
 /// Assignment of nodes to partitions, and its quality.
 #[derive(Clone, Debug)]
@@ -213,13 +213,8 @@ pub fn partition(
         #[cfg(not(feature = "metis"))]
         Algorithm::Metis => return Err(PartitionError::NoMetis),
         Algorithm::Dbh | Algorithm::Greedy | Algorithm::Hdrf | Algorithm::TwoPsL => {
-            let rule = match &config.algorithm {
-                Algorithm::Dbh => PlacementRule::Dbh,
-                Algorithm::Greedy => PlacementRule::Greedy,
-                Algorithm::Hdrf => PlacementRule::Hdrf,
-                _ => PlacementRule::TwoPsL,
-            };
-            let (owners, report) = vertex_cut(edges, n_nodes, n_parts, rule, &mut steps)?;
+            let algorithm = &config.algorithm;
+            let (owners, report) = vertex_cut(edges, n_nodes, n_parts, algorithm, &mut steps)?;
             copies = Some(report);
             owners
         }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::steps::{StepSeconds, peak_rss_bytes};
 use super::{ClusterCounts, PartitionConfig, VertexCutReport};
-use crate::edges::{EdgeError, EdgeStream};
+use crate::edges::{EdgeError, EdgeStream, for_each_edge};
 use crate::ids::PartId;
 
 /// Partitions whose members are tracked in one pass, one bit each.
@@ -169,15 +169,12 @@ fn need(
         _ => 0,
     };
     needed_by.fill(0);
-    edges.for_each_chunk(&mut |chunk| {
-        for &[u, v] in chunk {
-            let (owner_u, owner_v) = (assignment[u as usize], assignment[v as usize]);
-            if owner_u != owner_v {
-                needed_by[u as usize] |= bit(owner_v);
-                needed_by[v as usize] |= if undirected { bit(owner_u) } else { 0 };
-            }
+    for_each_edge(edges, |u, v| {
+        let (owner_u, owner_v) = (assignment[u as usize], assignment[v as usize]);
+        if owner_u != owner_v {
+            needed_by[u as usize] |= bit(owner_v);
+            needed_by[v as usize] |= if undirected { bit(owner_u) } else { 0 };
         }
-        Ok(())
     })
 }
 

@@ -1,5 +1,6 @@
 //! Graphs that refinement works on: all edges or a sample at the bottom, contracted ones above.
 
+use crate::edges::{EdgeError, EdgeStream, for_each_edge};
 use crate::ids::PartId;
 
 /// Lists of neighbours without loops. An edge may be in the list of one end only.
@@ -43,6 +44,39 @@ impl Level {
         };
         (0..self.n_nodes()).map(of_node).sum()
     }
+}
+
+/// Returns all edges as lists of both ends' neighbours, in two passes.
+///
+/// The stream must have fewer than 2³¹ edges.
+pub(super) fn all_edges(edges: &dyn EdgeStream, n_nodes: u32) -> Result<Level, EdgeError> {
+    let mut offsets = vec![0u32; n_nodes as usize + 1];
+    for_each_edge(edges, |u, v| {
+        offsets[u as usize + 1] += 1;
+        offsets[v as usize + 1] += 1;
+    })?;
+    for i in 1..offsets.len() {
+        offsets[i] += offsets[i - 1];
+    }
+    let mut neighbours = vec![0u32; offsets.last().copied().unwrap_or(0) as usize];
+    // While the lists are filled, an offset is where the next neighbour goes.
+    for_each_edge(edges, |u, v| {
+        for (node, neighbour) in [(u, v), (v, u)] {
+            let next = &mut offsets[node as usize];
+            // A file that changes between passes may have more; that makes worse lists.
+            if let Some(place) = neighbours.get_mut(*next as usize) {
+                *place = neighbour;
+                *next += 1;
+            }
+        }
+    })?;
+    // Each offset is where the next list starts by now.
+    offsets.rotate_right(1);
+    offsets[0] = 0;
+    for i in 1..offsets.len() {
+        offsets[i] = offsets[i].max(offsets[i - 1]);
+    }
+    Ok(Level { offsets, neighbours, ..Level::default() })
 }
 
 impl Lists for Level {

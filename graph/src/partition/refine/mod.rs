@@ -19,17 +19,16 @@ mod grow;
 mod level;
 mod queue;
 mod restream;
-mod sample;
 mod search;
 mod slots;
 
 use super::plan::PlannedPhase;
 use super::steps::Steps;
-use crate::edges::{EdgeError, EdgeStream};
+use crate::edges::{EdgeError, EdgeStream, for_each_edge};
 use crate::ids::PartId;
 use crate::splitmix64::splitmix64;
 use coarsen::{Clustering, Contracted, contract, contract_clusters};
-use level::{Level, LevelLoads, Lists};
+use level::{Level, LevelLoads, Lists, all_edges};
 use restream::restream;
 use slots::Slots;
 
@@ -64,7 +63,7 @@ const SWEEPS: u32 = 2;
 /// per node of a sample: 4 for each slot; 2 owner before the round; 12 cluster, number and member.
 /// The levels above come on top.
 pub(super) fn plan(n_nodes: u64, n_edges: u64) -> PlannedPhase {
-    let (arithmetic, bytes) = match sample::n_slots(n_nodes, n_edges) {
+    let (arithmetic, bytes) = match slots::n_slots(n_nodes, n_edges) {
         None => {
             let [per_node, per_edge] = LEVELS_BYTES;
             let arithmetic = format!(
@@ -110,9 +109,9 @@ pub(super) fn refine(
         let seed = splitmix64(round.into());
         Aims { n_parts, capacity, within: round > 1, seed, round }
     };
-    match sample::n_slots(n_nodes.into(), edges.n_edges()) {
+    match slots::n_slots(n_nodes.into(), edges.n_edges()) {
         None => {
-            let all = sample::all_edges(edges, n_nodes)?;
+            let all = all_edges(edges, n_nodes)?;
             steps.done("refine: lists", 2);
             for round in 1..=n_rounds {
                 complete_round(&all, parts, &aims_of(round));
@@ -193,25 +192,21 @@ fn sampled_levels(slots: &Slots, parts: &mut [PartId], aims: &Aims) {
     }
 }
 
-/// Neighbours of every node in both directions, repeated edges repeated, and where each list
-/// starts. The stream must have fewer than 2³¹ edges.
+/// Returns where the list of each node starts, and the neighbours of all in both directions,
+/// repeated edges repeated. The stream must have fewer than 2³¹ edges.
 #[cfg(feature = "metis")]
-pub(super) fn all_edges(
+pub(super) fn both_directions(
     edges: &dyn EdgeStream,
     n_nodes: u32,
 ) -> Result<(Vec<u32>, Vec<u32>), EdgeError> {
-    let Level { offsets, neighbours, .. } = sample::all_edges(edges, n_nodes)?;
+    let Level { offsets, neighbours, .. } = all_edges(edges, n_nodes)?;
     Ok((offsets, neighbours))
 }
 
 /// Returns the number of edges between partitions.
 fn n_cut(edges: &dyn EdgeStream, parts: &[PartId]) -> Result<u64, EdgeError> {
     let mut n_cut = 0u64;
-    edges.for_each_chunk(&mut |chunk| {
-        let is_cut = |&&[u, v]: &&[u32; 2]| parts[u as usize] != parts[v as usize];
-        n_cut += chunk.iter().filter(is_cut).count() as u64;
-        Ok(())
-    })?;
+    for_each_edge(edges, |u, v| n_cut += u64::from(parts[u as usize] != parts[v as usize]))?;
     Ok(n_cut)
 }
 

@@ -3,7 +3,7 @@
 
 use super::level::{LevelLoads, Lists};
 use super::slots::{MAX_SLOTS, Slots};
-use crate::edges::{EdgeError, EdgeStream};
+use crate::edges::{EdgeError, EdgeStream, for_each_edge};
 use crate::ids::PartId;
 use crate::splitmix64::splitmix64;
 
@@ -128,18 +128,13 @@ fn count(
     n_parts: usize,
 ) -> Result<Vec<u16>, EdgeError> {
     let mut counts = vec![0u16; candidates.len() * n_parts];
-    edges.for_each_chunk(&mut |chunk| {
-        for &[u, v] in chunk {
-            for (node, other) in [(u, v), (v, u)] {
-                if let Some(rank) = candidates.rank(node)
-                    && u != v
-                {
-                    let count = &mut counts[rank * n_parts + parts[other as usize].index()];
-                    *count = count.saturating_add(1);
-                }
+    for_each_edge(edges, |u, v| {
+        for (node, other) in [(u, v), (v, u)] {
+            if let Some(rank) = candidates.rank(node) {
+                let count = &mut counts[rank * n_parts + parts[other as usize].index()];
+                *count = count.saturating_add(1);
             }
         }
-        Ok(())
     })?;
     Ok(counts)
 }

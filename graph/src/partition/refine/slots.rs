@@ -19,8 +19,19 @@ const EMPTY: u32 = u32::MAX;
 const TOUCH_EDGES: usize = 128;
 /// Rounds in which each node joins the cluster that pulls it most.
 const ROUNDS: u64 = 4;
+/// Ends of edges that are held at least, 4 bytes each: every edge of a graph of half as many.
+const MIN_ENDS: u64 = 8 << 20;
+/// Ends of edges held per node where there are more.
+const ENDS_PER_NODE: u64 = 5;
 /// Slots of a node at most, so that clusters among them are found by comparing all.
 pub(super) const MAX_SLOTS: usize = 32;
+
+/// Returns the ends kept of each node; nothing where all edges are.
+pub(super) fn n_slots(n_nodes: u64, n_edges: u64) -> Option<u64> {
+    let n_ends = n_edges.saturating_mul(2);
+    let slots = (MIN_ENDS / n_nodes.max(1)).clamp(ENDS_PER_NODE, MAX_SLOTS as u64);
+    (n_ends > MIN_ENDS).then_some(slots)
+}
 
 /// Some neighbours of each node.
 #[derive(Debug)]

@@ -119,7 +119,7 @@ proptest! {
         ends in prop::collection::vec((0u32..30, 0u32..30), 0..100),
     ) {
         let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
-        prop_assert_eq!(weights(&sample::all_edges(&edges, 30).unwrap()), both_ways(&ends));
+        prop_assert_eq!(weights(&all_edges(&edges, 30).unwrap()), both_ways(&ends));
     }
 
     #[test]
@@ -206,7 +206,7 @@ proptest! {
         ends in prop::collection::vec((0u32..40, 0u32..40), 100..400),
     ) {
         let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
-        let bottom = sample::all_edges(&edges, 40).unwrap();
+        let bottom = all_edges(&edges, 40).unwrap();
         let parts = vec![PartId(0); 40];
         let clusters = || HugeVec::from_fn(40, |node| node as u32 / 2 * 2);
         let clustering = |prune| Clustering { max_size: 2, prune, within: false, seed: 5 };
@@ -236,7 +236,7 @@ proptest! {
         seed: u64,
     ) {
         let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
-        let bottom = sample::all_edges(&edges, 40).unwrap();
+        let bottom = all_edges(&edges, 40).unwrap();
         let parts: Vec<PartId> = parts.into_iter().map(PartId).collect();
         for within in [true, false] {
             let clustering = Clustering { max_size, prune: false, within, seed };
@@ -331,7 +331,7 @@ fn a_search_moves_single_nodes_to_where_they_belong() {
     // Two triangles with an edge between them, one node of each on the wrong side.
     let pairs = [[0, 1], [1, 2], [0, 2], [3, 4], [4, 5], [3, 5], [2, 3]];
     let edges = MemoryEdges::new(pairs.to_vec()).unwrap();
-    let level = sample::all_edges(&edges, 6).unwrap();
+    let level = all_edges(&edges, 6).unwrap();
     let mut parts = [0, 0, 1, 0, 1, 1].map(PartId);
     let mut loads = LevelLoads::new(&level, &parts, 2, 4);
     search::improve(&level, &mut parts, &mut loads);
@@ -358,7 +358,7 @@ proptest! {
         seed: u64,
     ) {
         let edges = MemoryEdges::new(pairs_of(&ends)).unwrap();
-        let level = sample::all_edges(&edges, 60).unwrap();
+        let level = all_edges(&edges, 60).unwrap();
         let parts = grow::grow(&level, n_parts, seed);
         let loads = LevelLoads::of_nodes(&parts, n_parts, 60);
         let mean = 60 / u64::from(n_parts);
@@ -375,7 +375,7 @@ proptest! {
         parts in prop::collection::vec(0u16..5, 60),
     ) {
         let pairs = pairs_of(&ends);
-        let level = sample::all_edges(&MemoryEdges::new(pairs.clone()).unwrap(), 60).unwrap();
+        let level = all_edges(&MemoryEdges::new(pairs.clone()).unwrap(), 60).unwrap();
         let aims = Aims { n_parts: 5, capacity: 14, within: false, seed: 9, round: 1 };
         let mut searched: Vec<PartId> = parts.into_iter().map(PartId).collect();
         let mut regrown = searched.clone();
@@ -390,7 +390,7 @@ proptest! {
 fn a_ring_of_communities_is_cut_into_arcs() {
     // Communities of a ring, each in a partition at random: no move of a single one gains enough.
     let pairs = communities(64, 8);
-    let level = sample::all_edges(&MemoryEdges::new(pairs.clone()).unwrap(), 512).unwrap();
+    let level = all_edges(&MemoryEdges::new(pairs.clone()).unwrap(), 512).unwrap();
     let scattered = |node: u32| PartId((splitmix64(u64::from(node / 8)) % 4) as u16);
     let mut parts: Vec<PartId> = (0..512).map(scattered).collect();
     let aims = Aims { n_parts: 4, capacity: 134, within: false, seed: 1, round: 1 };

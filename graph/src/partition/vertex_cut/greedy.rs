@@ -10,7 +10,7 @@
 //! them.
 
 use super::state::State;
-use crate::edges::{EdgeError, EdgeStream};
+use crate::edges::{EdgeError, EdgeStream, for_each_edge};
 use crate::huge::HugeVec;
 use crate::partition::spring::Node;
 
@@ -20,24 +20,21 @@ pub(super) fn place(
     mut left: HugeVec<Node>,
     state: &mut State,
 ) -> Result<(), EdgeError> {
-    edges.for_each_chunk(&mut |chunk| {
-        for &[u, v] in chunk.iter().filter(|[u, v]| u != v) {
-            let leading = match (state.has_copies(u), state.has_copies(v)) {
-                (true, false) => u,
-                (false, true) => v,
-                _ if left[u as usize].degree < left[v as usize].degree => v,
-                _ => u,
-            };
-            let both = state.emptiest(|part| state.has_copy(u, part) && state.has_copy(v, part));
-            let one = || state.emptiest(|part| state.has_copy(leading, part));
-            if let Some(part) = both.or_else(one).or_else(|| state.emptiest(|_| true)) {
-                state.place(u, v, part);
-            }
-            for end in [u, v] {
-                let left = &mut left[end as usize].degree;
-                *left = left.saturating_sub(1);
-            }
+    for_each_edge(edges, |u, v| {
+        let leading = match (state.has_copies(u), state.has_copies(v)) {
+            (true, false) => u,
+            (false, true) => v,
+            _ if left[u as usize].degree < left[v as usize].degree => v,
+            _ => u,
+        };
+        let both = state.emptiest(|part| state.has_copy(u, part) && state.has_copy(v, part));
+        let one = || state.emptiest(|part| state.has_copy(leading, part));
+        if let Some(part) = both.or_else(one).or_else(|| state.emptiest(|_| true)) {
+            state.place(u, v, part);
         }
-        Ok(())
+        for end in [u, v] {
+            let left = &mut left[end as usize].degree;
+            *left = left.saturating_sub(1);
+        }
     })
 }

@@ -6,7 +6,7 @@
 //! paper recommends, and ε = 1.
 
 use super::state::State;
-use crate::edges::{EdgeError, EdgeStream};
+use crate::edges::{EdgeError, EdgeStream, for_each_edge};
 
 pub(super) const LAMBDA: f64 = 1.1;
 pub(super) const EPSILON: f64 = 1.0;
@@ -14,30 +14,27 @@ pub(super) const EPSILON: f64 = 1.0;
 /// Places all edges.
 pub(super) fn place(edges: &dyn EdgeStream, state: &mut State) -> Result<(), EdgeError> {
     let mut seen = vec![0u32; edges.n_nodes() as usize];
-    edges.for_each_chunk(&mut |chunk| {
-        for &[u, v] in chunk.iter().filter(|[u, v]| u != v) {
-            let [of_u, of_v] = [u, v].map(|end| {
-                let degree = &mut seen[end as usize];
-                *degree = degree.saturating_add(1);
-                f64::from(*degree)
-            });
-            let (gain_u, gain_v) = (2.0 - of_u / (of_u + of_v), 2.0 - of_v / (of_u + of_v));
-            let (fewest, most) = state.fewest_and_most();
-            let range = EPSILON + (most - fewest) as f64;
-            let mut best = (f64::NEG_INFINITY, None);
-            for part in state.parts() {
-                let copy_u = if state.has_copy(u, part) { gain_u } else { 0.0 };
-                let copy_v = if state.has_copy(v, part) { gain_v } else { 0.0 };
-                let balance = LAMBDA * (most - state.n_edges(part)) as f64 / range;
-                let score = copy_u + copy_v + balance;
-                if score > best.0 {
-                    best = (score, Some(part));
-                }
-            }
-            if let Some(part) = best.1 {
-                state.place(u, v, part);
+    for_each_edge(edges, |u, v| {
+        let [of_u, of_v] = [u, v].map(|end| {
+            let degree = &mut seen[end as usize];
+            *degree = degree.saturating_add(1);
+            f64::from(*degree)
+        });
+        let (gain_u, gain_v) = (2.0 - of_u / (of_u + of_v), 2.0 - of_v / (of_u + of_v));
+        let (fewest, most) = state.fewest_and_most();
+        let range = EPSILON + (most - fewest) as f64;
+        let mut best = (f64::NEG_INFINITY, None);
+        for part in state.parts() {
+            let copy_u = if state.has_copy(u, part) { gain_u } else { 0.0 };
+            let copy_v = if state.has_copy(v, part) { gain_v } else { 0.0 };
+            let balance = LAMBDA * (most - state.n_edges(part)) as f64 / range;
+            let score = copy_u + copy_v + balance;
+            if score > best.0 {
+                best = (score, Some(part));
             }
         }
-        Ok(())
+        if let Some(part) = best.1 {
+            state.place(u, v, part);
+        }
     })
 }

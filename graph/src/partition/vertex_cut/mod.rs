@@ -20,21 +20,11 @@ mod two_ps_l;
 
 use serde::Serialize;
 
-use super::spring::{Node, degrees};
-use super::{PartitionError, Steps};
+use super::spring::degrees;
+use super::{Algorithm, PartitionError, Steps};
 use crate::edges::EdgeStream;
-use crate::huge::HugeVec;
 use crate::ids::PartId;
 use state::State;
-
-/// Rules by which edges are placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PlacementRule {
-    Dbh,
-    Greedy,
-    Hdrf,
-    TwoPsL,
-}
 
 /// Result of a partitioner of edges, before neighbour lists were completed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,29 +35,25 @@ pub struct VertexCutReport {
     pub edge_balance: f64,
 }
 
-/// Places all edges that are no loops by `rule`, and returns each node an owner.
+/// Places all edges that are no loops by `rule`, one of the four, and returns each node an owner.
 pub(super) fn vertex_cut(
     edges: &dyn EdgeStream,
     n_nodes: u32,
     n_parts: u16,
-    rule: PlacementRule,
+    rule: &Algorithm,
     steps: &mut Steps,
 ) -> Result<(Vec<PartId>, VertexCutReport), PartitionError> {
     let mut state = State::new(n_nodes, n_parts);
-    let known: HugeVec<Node> = match rule {
-        PlacementRule::Hdrf => HugeVec::zeroed(0),
-        PlacementRule::Dbh | PlacementRule::Greedy | PlacementRule::TwoPsL => {
-            degrees(edges, n_nodes)?
-        }
-    };
-    if rule != PlacementRule::Hdrf {
+    if *rule == Algorithm::Hdrf {
+        hdrf::place(edges, &mut state)?;
+    } else {
+        let known = degrees(edges, n_nodes)?;
         steps.done("degrees", 1);
-    }
-    match rule {
-        PlacementRule::Dbh => dbh::place(edges, &known, &mut state)?,
-        PlacementRule::Greedy => greedy::place(edges, known, &mut state)?,
-        PlacementRule::Hdrf => hdrf::place(edges, &mut state)?,
-        PlacementRule::TwoPsL => two_ps_l::place(edges, known, &mut state, steps)?,
+        match rule {
+            Algorithm::Dbh => dbh::place(edges, &known, &mut state)?,
+            Algorithm::Greedy => greedy::place(edges, known, &mut state)?,
+            _ => two_ps_l::place(edges, known, &mut state, steps)?,
+        }
     }
     steps.done("edges", 1);
     Ok(state.finish())

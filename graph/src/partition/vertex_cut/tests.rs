@@ -173,17 +173,15 @@ fn two_ps(pairs: &[[u32; 2]], n_parts: u16) -> Model {
 const N_NODES: u32 = 24;
 
 /// Copies, sizes and owners of `rule` agree with the model's.
-fn check(rule: PlacementRule, pairs: &[[u32; 2]], n_parts: u16, model: &Model) {
+fn check(rule: &Algorithm, pairs: &[[u32; 2]], n_parts: u16, model: &Model) {
     let edges = MemoryEdges::new(pairs.to_vec()).unwrap();
     let mut state = State::new(N_NODES, n_parts);
     let known = degrees(&edges, N_NODES).unwrap();
     match rule {
-        PlacementRule::Dbh => dbh::place(&edges, &known, &mut state).unwrap(),
-        PlacementRule::Greedy => greedy::place(&edges, known, &mut state).unwrap(),
-        PlacementRule::Hdrf => hdrf::place(&edges, &mut state).unwrap(),
-        PlacementRule::TwoPsL => {
-            two_ps_l::place(&edges, known, &mut state, &mut Steps::new(0)).unwrap();
-        }
+        Algorithm::Dbh => dbh::place(&edges, &known, &mut state).unwrap(),
+        Algorithm::Greedy => greedy::place(&edges, known, &mut state).unwrap(),
+        Algorithm::Hdrf => hdrf::place(&edges, &mut state).unwrap(),
+        _ => two_ps_l::place(&edges, known, &mut state, &mut Steps::new(0)).unwrap(),
     }
     for part in 0..n_parts {
         assert_eq!(state.n_edges(PartId(part)), model.sizes[usize::from(part)], "{rule:?}");
@@ -228,10 +226,10 @@ proptest! {
     ) {
         let pairs: Vec<[u32; 2]> = ends.iter().map(|&(u, v)| [u, v]).collect();
         let pairs: Vec<[u32; 2]> = pairs.into_iter().filter(|[u, v]| u != v).collect();
-        check(PlacementRule::Dbh, &pairs, n_parts, &by_degree(&pairs, n_parts));
-        check(PlacementRule::Greedy, &pairs, n_parts, &by_copies(&pairs, n_parts));
-        check(PlacementRule::Hdrf, &pairs, n_parts, &by_score(&pairs, n_parts));
-        check(PlacementRule::TwoPsL, &pairs, n_parts, &two_ps(&pairs, n_parts));
+        check(&Algorithm::Dbh, &pairs, n_parts, &by_degree(&pairs, n_parts));
+        check(&Algorithm::Greedy, &pairs, n_parts, &by_copies(&pairs, n_parts));
+        check(&Algorithm::Hdrf, &pairs, n_parts, &by_score(&pairs, n_parts));
+        check(&Algorithm::TwoPsL, &pairs, n_parts, &two_ps(&pairs, n_parts));
     }
 
     #[test]
@@ -243,7 +241,8 @@ proptest! {
         let n_edges = pairs.iter().filter(|[u, v]| u != v).count() as f64;
         let edges = MemoryEdges::new(pairs).unwrap();
         let mut steps = Steps::new(0);
-        let (_, report) = vertex_cut(&edges, N_NODES, n_parts, PlacementRule::TwoPsL, &mut steps).unwrap();
+        let rule = &Algorithm::TwoPsL;
+        let (_, report) = vertex_cut(&edges, N_NODES, n_parts, rule, &mut steps).unwrap();
         let mean = n_edges / f64::from(n_parts);
         prop_assert!(n_edges == 0.0 || report.edge_balance * mean <= (1.05 * mean).max(mean.ceil()) + 1e-9);
     }
@@ -253,7 +252,7 @@ proptest! {
 fn a_star_is_cut_at_its_hub_only() {
     let pairs: Vec<[u32; 2]> = (1..1000).map(|leaf| [0, leaf]).collect();
     let edges = MemoryEdges::new(pairs).unwrap();
-    for rule in [PlacementRule::Dbh, PlacementRule::Hdrf] {
+    for rule in &[Algorithm::Dbh, Algorithm::Hdrf] {
         let (_, report) = vertex_cut(&edges, 1000, 4, rule, &mut Steps::new(0)).unwrap();
         assert_eq!(report.replication_factor, 1003.0 / 1000.0, "{rule:?}");
         assert!(report.edge_balance < 1.2, "{rule:?}: {}", report.edge_balance);

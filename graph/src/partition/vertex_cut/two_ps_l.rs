@@ -14,12 +14,13 @@
 
 use std::cmp::Reverse;
 
-use super::dbh::hashed;
 use super::state::State;
-use crate::edges::{EdgeError, EdgeStream};
+use crate::edges::{EdgeError, EdgeStream, for_each_edge};
 use crate::huge::HugeVec;
 use crate::ids::PartId;
 use crate::partition::Steps;
+use crate::partition::hash::hashed;
+use crate::partition::loads::Loads;
 use crate::partition::spring::{Mover, Node, UNSEEN, Volumes, clustering_pass};
 
 /// α of the paper: edges of a partition over the mean.
@@ -46,15 +47,12 @@ pub(super) fn place(
     let mut placer =
         Placer { nodes: &nodes, volumes: volumes.made(), parts: &parts, capacity, state };
     for together in [true, false] {
-        edges.for_each_chunk(&mut |chunk| {
-            for &[u, v] in chunk.iter().filter(|[u, v]| u != v) {
-                let (part_u, part_v) = (placer.part(u), placer.part(v));
-                if (part_u == part_v) == together {
-                    let part = if together { part_u } else { placer.better(u, v, part_u, part_v) };
-                    placer.place(u, v, part);
-                }
+        for_each_edge(edges, |u, v| {
+            let (part_u, part_v) = (placer.part(u), placer.part(v));
+            if (part_u == part_v) == together {
+                let part = if together { part_u } else { placer.better(u, v, part_u, part_v) };
+                placer.place(u, v, part);
             }
-            Ok(())
         })?;
         if together {
             steps.done("edges together", 1);
@@ -81,7 +79,7 @@ fn mover(volumes: [u64; 2], degrees: [u32; 2], max_volume: u64) -> Option<Mover>
 fn pack(volumes: &[u64], n_parts: u16) -> Vec<PartId> {
     let mut order: Vec<u32> = (0..volumes.len() as u32).collect();
     order.sort_unstable_by_key(|&cluster| (Reverse(volumes[cluster as usize]), cluster));
-    let mut loads = crate::partition::loads::Loads::new(n_parts);
+    let mut loads = Loads::new(n_parts);
     let mut parts = vec![PartId(0); volumes.len()];
     for cluster in order {
         parts[cluster as usize] = loads.add_to_least(volumes[cluster as usize]);

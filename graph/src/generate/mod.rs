@@ -168,14 +168,6 @@ pub fn generate(
     Ok(summary)
 }
 
-/// Returns the class of `node` by a recipe, from 0 to below `n_classes`.
-///
-/// The recipe must be one that [`generate`] accepts, and `node` below `n_nodes`.
-#[must_use]
-pub fn label_of(recipe: &GraphRecipe, node: u32) -> u32 {
-    Model::new(recipe).label(u64::from(node)) as u32
-}
-
 /// Streams rows to a `.npy` file.
 fn write<T: bytemuck::NoUninit>(
     path: &Path,

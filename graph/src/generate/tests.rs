@@ -125,13 +125,6 @@ fn the_seed_decides_everything() {
 }
 
 #[test]
-fn labels_are_reported_without_files() {
-    let recipe = GraphRecipe { n_nodes: 300, n_classes: 5, seed: 3, ..GraphRecipe::default() };
-    let labels: Vec<i64> = (0..300).map(|v| i64::from(label_of(&recipe, v))).collect();
-    assert_eq!(made(&recipe).labels, labels);
-}
-
-#[test]
 fn the_smallest_graphs_work() {
     for n_nodes in 1..6 {
         for n_classes in 1..=n_nodes {

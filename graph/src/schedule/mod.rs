@@ -12,8 +12,8 @@
 //! of another schedule does not pass. The header says all that the batches depend on but the list
 //! of training roots; the digest covers their effect.
 //!
-//! Whether a node is local to a worker is not stored: ids tell it, by the partition book
-//! (`remote.rs`). Nor is when a node is needed next: `next_use.rs` works it out beside the file.
+//! Whether a node is local to a worker is not stored: ids tell it, by the partition book. Nor is
+//! when a node is needed next: `next_use.rs` works it out beside the file.
 
 mod block;
 mod error;
@@ -23,8 +23,6 @@ mod header;
 mod next_use;
 mod partial;
 mod read;
-mod remote;
-mod stored;
 mod write;
 
 use serde::Serialize;
@@ -35,9 +33,7 @@ use crate::sampler::{Deal, Fanout, RootPlan};
 pub use error::{BlockFault, ScheduleError};
 pub use frequency::{AccessCounts, AccessStats, hot_set};
 pub use next_use::{NEVER, NextUses};
-pub use read::Schedule;
-pub use remote::remote_mask;
-pub use stored::is_schedule_of;
+pub use read::{Schedule, is_schedule_of};
 pub use write::{Estimate, ScheduleInput, ScheduleSummary, estimate_bytes, write_schedule};
 
 /// Parameters of a run's batches, beside the topology and the training roots.

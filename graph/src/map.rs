@@ -11,27 +11,14 @@ use memmap2::Mmap;
 #[cfg(target_endian = "big")]
 compile_error!("files are little-endian and are used in place; big-endian machines need a port");
 
-/// A whole file, mapped. An empty file maps to no bytes.
-#[derive(Debug)]
-pub(crate) struct FileMap {
-    map: Mmap,
-}
-
-impl FileMap {
-    /// Maps all bytes that the file has now.
-    #[expect(unsafe_code, reason = "a memory map cannot be made without it")]
-    pub(crate) fn of(file: &File) -> io::Result<Self> {
-        // SAFETY: the map is private to this value and only read. Another process that writes to
-        // the file changes what is read, which the types used over it (plain integers) allow; one
-        // that truncates it makes a later read fault (SIGBUS), which ends the process rather than
-        // giving wrong bytes. Files of a graph are written once, under another name, and renamed.
-        let map = unsafe { Mmap::map(file)? };
-        Ok(Self { map })
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.map
-    }
+/// Maps all bytes that the file has now; none for an empty file.
+#[expect(unsafe_code, reason = "a memory map cannot be made without it")]
+pub(crate) fn map_file(file: &File) -> io::Result<Mmap> {
+    // SAFETY: the map is private to its owner and only read. Another process that writes to the
+    // file changes what is read, which the types used over it (plain integers) allow; one that
+    // truncates it makes a later read fault (SIGBUS), which ends the process rather than giving
+    // wrong bytes. Files of a graph are written once, under another name, and renamed.
+    unsafe { Mmap::map(file) }
 }
 
 /// An array of numbers: owned, or a part of a mapped file.
@@ -40,13 +27,13 @@ pub(crate) enum Section<T> {
     /// In memory.
     Owned(Vec<T>),
     /// Bytes of a mapped file; their bounds and alignment were checked by [`Section::mapped`].
-    Mapped(Arc<FileMap>, Range<usize>),
+    Mapped(Arc<Mmap>, Range<usize>),
 }
 
 impl<T: Pod> Section<T> {
     /// Returns the bytes `range` of `map` as numbers; `None` when out of bounds or not aligned.
-    pub(crate) fn mapped(map: &Arc<FileMap>, range: Range<usize>) -> Option<Self> {
-        bytemuck::try_cast_slice::<u8, T>(map.bytes().get(range.clone())?).ok()?;
+    pub(crate) fn mapped(map: &Arc<Mmap>, range: Range<usize>) -> Option<Self> {
+        bytemuck::try_cast_slice::<u8, T>(map.get(range.clone())?).ok()?;
         Some(Self::Mapped(Arc::clone(map), range))
     }
 
@@ -55,7 +42,7 @@ impl<T: Pod> Section<T> {
     pub(crate) fn as_slice(&self) -> &[T] {
         match self {
             Self::Owned(values) => values,
-            Self::Mapped(map, range) => bytemuck::cast_slice(&map.bytes()[range.clone()]),
+            Self::Mapped(map, range) => bytemuck::cast_slice(&map[range.clone()]),
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::book::PartitionBook;
 use crate::file_check::{FileCheck, FileFault, FileKind, FilePartition};
 use crate::file_error::FileError;
 use crate::ids::{NodeId, PartId};
-use crate::map::{FileMap, numbers};
+use crate::map::{map_file, numbers};
 
 pub use write::{VisitHalo, find_halos, write_halos};
 
@@ -70,8 +70,8 @@ impl Halo {
         uuid: [u8; 16],
     ) -> Result<Self, HaloError> {
         let file = File::open(path).map_err(FileError::at(path, "open"))?;
-        let map = FileMap::of(&file).map_err(FileError::at(path, "map"))?;
-        Self::from_bytes(map.bytes(), book, part, uuid)
+        let map = map_file(&file).map_err(FileError::at(path, "map"))?;
+        Self::from_bytes(&map, book, part, uuid)
             .map_err(|fault| HaloError::File { path: path.to_owned(), fault })
     }
 

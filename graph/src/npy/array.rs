@@ -4,17 +4,19 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use memmap2::Mmap;
+
 use super::header::MAX_HEADER_BYTES;
 use super::{NpyError, NpyFault, NpyHeader, NpyType};
 use crate::file_error::FileError;
-use crate::map::FileMap;
+use crate::map::map_file;
 
 /// A `.npy` file whose header and length have been checked; its data are paged in when touched.
 #[derive(Debug)]
 pub struct NpyArray {
     path: PathBuf,
     header: NpyHeader,
-    map: FileMap,
+    map: Mmap,
 }
 
 impl NpyArray {
@@ -24,10 +26,10 @@ impl NpyArray {
     /// its header says. The file must not shrink while it is mapped.
     pub fn open(path: &Path) -> Result<Self, NpyError> {
         let (file, header) = open_checked(path)?;
-        let map = FileMap::of(&file).map_err(FileError::at(path, "map"))?;
+        let map = map_file(&file).map_err(FileError::at(path, "map"))?;
         let expected_bytes = header.data_offset as u64 + header.data_bytes;
-        if map.bytes().len() as u64 != expected_bytes {
-            let found_bytes = map.bytes().len() as u64;
+        let found_bytes = map.len() as u64;
+        if found_bytes != expected_bytes {
             let fault = NpyFault::Truncated { expected_bytes, found_bytes };
             return Err(NpyError::fault(path, fault));
         }
@@ -49,7 +51,7 @@ impl NpyArray {
     /// Returns the elements: exactly the product of the shape times the element size, in bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.map.bytes()[self.header.data_offset..]
+        &self.map[self.header.data_offset..]
     }
 
     /// Returns the file.

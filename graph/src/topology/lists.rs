@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{EdgePolicy, TopologyError, TopologyOptions};
+use super::{EdgePolicy, TopologyError, TopologyOptions, TopologySummary};
 use crate::edges::EdgeStream;
 use crate::ids::NodeId;
 use crate::relabel::Relabelling;
@@ -69,17 +69,6 @@ pub(super) struct ListInput<'a> {
     pub(super) options: &'a TopologyOptions<'a>,
 }
 
-/// Counts of the passes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    /// Edges of all lists.
-    pub(super) n_edges: u64,
-    /// Edges of the stream from a node to itself.
-    pub(super) n_self_loops: u64,
-    /// Directed edges that repeat another one.
-    pub(super) n_duplicates: u64,
-}
-
 /// Calls `f` with every node, ascending, and its in-edges, by rising source. Repeated edges follow
 /// each other in the order of the stream, or all but the first are left out.
 ///
@@ -89,14 +78,14 @@ pub(super) struct Counts {
 pub(super) fn for_each<E: InEdge>(
     input: ListInput<'_>,
     f: &mut VisitList<'_, E>,
-) -> Result<Counts, TopologyError> {
+) -> Result<TopologySummary, TopologyError> {
     let ListInput { edges, relabelling, options } = input;
     let (expected, found) = (relabelling.internal_of.len(), edges.n_nodes());
     if found as usize > expected {
         return Err(TopologyError::Nodes { expected, found });
     }
     let (degrees, n_self_loops) = count(input)?;
-    let mut counts = Counts { n_self_loops, ..Counts::default() };
+    let mut counts = TopologySummary { n_self_loops, ..TopologySummary::default() };
     let mut gathered: Vec<E> = Vec::new();
     let mut first = 0;
     while first < degrees.len() {
@@ -115,7 +104,7 @@ pub(super) fn for_each<E: InEdge>(
                 EdgePolicy::Drop => &list[..n_distinct],
                 EdgePolicy::Keep => &*list,
             };
-            counts.n_edges += kept.len() as u64;
+            counts.n_edges_directed += kept.len() as u64;
             f(NodeId(node as u32), kept)?;
             start = end;
         }
@@ -245,7 +234,7 @@ mod tests {
         relabelling: &Relabelling,
         options: &TopologyOptions<'_>,
         window_edges: usize,
-    ) -> (Lists, Counts) {
+    ) -> (Lists, TopologySummary) {
         let mut lists = Lists::new();
         let options = TopologyOptions { window_bytes: window_edges * size_of::<E>(), ..*options };
         let counts = for_each::<E>(
@@ -263,10 +252,10 @@ mod tests {
         edges: &[[u32; 2]],
         relabelling: &Relabelling,
         options: &TopologyOptions<'_>,
-    ) -> (Lists, Counts) {
+    ) -> (Lists, TopologySummary) {
         let internal = |v: u32| relabelling.internal_of[v as usize];
         let mut lists = vec![Vec::new(); relabelling.internal_of.len()];
-        let mut counts = Counts::default();
+        let mut counts = TopologySummary::default();
         for (edge, &[u, v]) in (0u64..).zip(edges) {
             let mut ends = vec![];
             if u != v || options.self_loops == EdgePolicy::Keep {
@@ -281,7 +270,7 @@ mod tests {
                 counts.n_duplicates += u64::from(repeated);
                 if !repeated || options.duplicates == EdgePolicy::Keep {
                     list.push((internal(u), edge));
-                    counts.n_edges += 1;
+                    counts.n_edges_directed += 1;
                 }
             }
             counts.n_self_loops += u64::from(u == v);
@@ -318,7 +307,7 @@ mod tests {
         }
     }
 
-    fn plain(edges: &dyn EdgeStream, n_nodes: u32) -> Result<Counts, TopologyError> {
+    fn plain(edges: &dyn EdgeStream, n_nodes: u32) -> Result<TopologySummary, TopologyError> {
         let nodes = Relabelling::identity(n_nodes);
         let options = TopologyOptions { window_bytes: 36, ..Default::default() };
         let input = ListInput { edges, relabelling: &nodes, options: &options };

@@ -15,7 +15,6 @@
 
 mod error;
 mod lists;
-mod options;
 mod write;
 
 use std::fs::File;
@@ -24,18 +23,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
+use memmap2::Mmap;
 
 use crate::book::PartitionBook;
 use crate::edges::EdgeStream;
 use crate::file_check::{EdgeColumns, FileCheck, FileFault, FileKind, FilePartition};
 use crate::file_error::FileError;
 use crate::ids::{NodeId, PartId};
-use crate::map::{FileMap, Section, numbers};
+use crate::map::{Section, map_file, numbers};
 use crate::relabel::Relabelling;
 use lists::ListInput;
 
 pub use error::TopologyError;
-pub use options::{Direction, EdgePolicy, TopologyOptions};
 pub use write::{TopologySummary, scratch_topology, write_topologies, write_topologies_with};
 
 /// The in-neighbour lists of a whole graph, mapped from the files of its partitions or in memory.
@@ -106,7 +105,7 @@ impl Topology {
         }
         let parts = book.parts().zip(files).map(|(part, file)| {
             let path = PathBuf::from(format!("topology of partition {part}"));
-            match owned_part(&file, book, part, uuid) {
+            match part_lists(&Source::Memory(file), book, part, uuid) {
                 Ok(part) => Ok((path, part)),
                 Err(fault) => Err(TopologyError::File { path, fault }),
             }
@@ -181,27 +180,34 @@ impl Topology {
     /// edges; none past the last node.
     #[must_use]
     pub fn in_neighbours(&self, node: NodeId) -> &[u32] {
-        self.list(node).unwrap_or_default()
+        let list = self.place(node).and_then(|(part, edges)| part.neighbours.as_slice().get(edges));
+        list.unwrap_or_default()
     }
 
     /// Returns the position in the input of each edge of [`Topology::in_neighbours`]; none where
     /// the topology was written without them.
     #[must_use]
     pub fn in_edge_ids(&self, node: NodeId) -> Option<&[EdgeId]> {
-        let Some((part, edges)) = self.place(node) else {
-            return self.parts.first()?.edge_ids.as_ref().map(|_| [].as_slice());
-        };
-        part.edge_ids.as_ref()?.as_slice().get(edges)
+        self.column(node, |part| part.edge_ids.as_ref())
     }
 
     /// Returns the weight of each edge of [`Topology::in_neighbours`]; none where the topology was
     /// written without them.
     #[must_use]
     pub fn in_edge_weights(&self, node: NodeId) -> Option<&[f32]> {
-        let Some((part, edges)) = self.place(node) else {
-            return self.parts.first()?.weights.as_ref().map(|_| [].as_slice());
-        };
-        part.weights.as_ref()?.as_slice().get(edges)
+        self.column(node, |part| part.weights.as_ref())
+    }
+
+    /// Returns what a column has for the edges into `node`: nothing past the last node.
+    fn column<T: Pod>(
+        &self,
+        node: NodeId,
+        of: impl Fn(&PartLists) -> Option<&Section<T>>,
+    ) -> Option<&[T]> {
+        match self.place(node) {
+            Some((part, edges)) => of(part)?.as_slice().get(edges),
+            None => of(self.parts.first()?).map(|_| [].as_slice()),
+        }
     }
 
     /// Returns the number of edges into `node`; 0 past the last node.
@@ -232,12 +238,6 @@ impl Topology {
         slabs.filter(|slab| slab.offsets.len() > 1).collect()
     }
 
-    #[inline]
-    fn list(&self, node: NodeId) -> Option<&[u32]> {
-        let (part, edges) = self.place(node)?;
-        part.neighbours.as_slice().get(edges)
-    }
-
     /// Returns the part of `node`, and where its edges lie in it.
     #[inline]
     fn place(&self, node: NodeId) -> Option<(&PartLists, Range<usize>)> {
@@ -262,6 +262,64 @@ impl PartLists {
     }
 }
 
+/// Whether edges of some kind are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EdgePolicy {
+    /// They are edges as all others.
+    Keep,
+    /// They are counted and left out.
+    Drop,
+}
+
+/// Whether an edge can be followed against its direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Edges are as given.
+    Directed,
+    /// The reverse of every edge is an edge too.
+    Undirected,
+}
+
+/// How a topology is made of edges.
+#[derive(Clone, Copy, Debug)]
+pub struct TopologyOptions<'a> {
+    /// Adds the reverse of every edge that is no self loop.
+    pub undirected: bool,
+    /// Edges from a node to itself; kept by default.
+    pub self_loops: EdgePolicy,
+    /// Directed edges with the same ends as an earlier one; dropped by default. Where they are kept
+    /// a node has the same neighbour several times, and sampling may draw each.
+    pub duplicates: EdgePolicy,
+    /// Whether files hold the number of each edge in the stream; that of the first one where
+    /// repeated edges are dropped.
+    pub edge_ids: bool,
+    /// A finite weight for each edge of the stream, in its order, for files to hold.
+    pub weights: Option<&'a [f32]>,
+    /// Bytes of edges that are gathered in one pass over the stream; 256 MiB by default.
+    pub window_bytes: usize,
+}
+
+impl Default for TopologyOptions<'_> {
+    fn default() -> Self {
+        Self {
+            undirected: false,
+            self_loops: EdgePolicy::Keep,
+            duplicates: EdgePolicy::Drop,
+            edge_ids: false,
+            weights: None,
+            window_bytes: 256 << 20,
+        }
+    }
+}
+
+impl TopologyOptions<'_> {
+    /// Returns the usual ones, for edges of one direction or of both.
+    #[must_use]
+    pub fn usual(direction: Direction) -> Self {
+        Self { undirected: direction == Direction::Undirected, ..Self::default() }
+    }
+}
+
 /// Maps the file of one partition and checks every byte of it.
 fn open_part(
     path: &Path,
@@ -270,69 +328,51 @@ fn open_part(
     uuid: [u8; 16],
 ) -> Result<PartLists, TopologyError> {
     let file = File::open(path).map_err(FileError::at(path, "open"))?;
-    let map = Arc::new(FileMap::of(&file).map_err(FileError::at(path, "map"))?);
-    let part = check(map.bytes(), book, part, uuid).and_then(|places| {
-        // Maps start at pages, so that sections are aligned for their numbers.
-        Ok(PartLists {
-            offsets: Section::mapped(&map, places.offsets).ok_or(UNALIGNED)?,
-            neighbours: Section::mapped(&map, places.neighbours).ok_or(UNALIGNED)?,
-            edge_ids: mapped_column(&map, places.edge_ids)?,
-            weights: mapped_column(&map, places.weights)?,
-        })
-    });
-    part.map_err(|fault| TopologyError::File { path: path.to_owned(), fault })
+    let map = Arc::new(map_file(&file).map_err(FileError::at(path, "map"))?);
+    part_lists(&Source::Map(map), book, part, uuid)
+        .map_err(|fault| TopologyError::File { path: path.to_owned(), fault })
 }
 
-fn mapped_column<T: Pod>(
-    map: &Arc<FileMap>,
-    place: Option<Range<usize>>,
-) -> Result<Option<Section<T>>, FileFault> {
-    place.map(|place| Section::mapped(map, place).ok_or(UNALIGNED)).transpose()
+/// The bytes of a file.
+enum Source {
+    Map(Arc<Mmap>),
+    Memory(Vec<u8>),
 }
 
-fn owned_part(
-    file: &[u8],
+impl Source {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Map(map) => map,
+            Self::Memory(file) => file,
+        }
+    }
+
+    fn section<T: Pod>(&self, place: Range<usize>) -> Result<Section<T>, FileFault> {
+        match self {
+            // Maps start at pages, so that sections are aligned for their numbers.
+            Self::Map(map) => Section::mapped(map, place).ok_or(UNALIGNED),
+            Self::Memory(file) => Ok(Section::Owned(numbers(&file[place]))),
+        }
+    }
+}
+
+/// Returns the lists in a file, once every byte of it is checked.
+fn part_lists(
+    source: &Source,
     book: &PartitionBook,
     part: PartId,
     uuid: [u8; 16],
 ) -> Result<PartLists, FileFault> {
-    let places = check(file, book, part, uuid)?;
-    Ok(PartLists {
-        offsets: Section::Owned(numbers(&file[places.offsets])),
-        neighbours: Section::Owned(numbers(&file[places.neighbours])),
-        edge_ids: places.edge_ids.map(|place| Section::Owned(numbers(&file[place]))),
-        weights: places.weights.map(|place| Section::Owned(numbers(&file[place]))),
-    })
-}
-
-/// Where the sections of a file lie in it.
-struct Places {
-    offsets: Range<usize>,
-    neighbours: Range<usize>,
-    edge_ids: Option<Range<usize>>,
-    weights: Option<Range<usize>>,
-}
-
-/// Checks the bytes of a file; returns where its sections lie.
-fn check(
-    file: &[u8],
-    book: &PartitionBook,
-    part: PartId,
-    uuid: [u8; 16],
-) -> Result<Places, FileFault> {
-    let check = FileCheck::new(
-        FileKind::Topology,
-        file,
-        file.len() as u64,
-        FilePartition { book, part, uuid },
-    )?;
+    let (file, partition) = (source.bytes(), FilePartition { book, part, uuid });
+    let check = FileCheck::new(FileKind::Topology, file, file.len() as u64, partition)?;
     check.check_all(file)?;
-    let columns = check.columns();
-    Ok(Places {
-        offsets: check.section_bytes(0),
-        neighbours: check.section_bytes(1),
-        edge_ids: columns.ids.then(|| check.section_bytes(2)),
-        weights: columns.weights.then(|| check.section_bytes(2 + usize::from(columns.ids))),
+    let EdgeColumns { ids, weights } = check.columns();
+    let weights_at = 2 + usize::from(ids);
+    Ok(PartLists {
+        offsets: source.section(check.section_bytes(0))?,
+        neighbours: source.section(check.section_bytes(1))?,
+        edge_ids: ids.then(|| source.section(check.section_bytes(2))).transpose()?,
+        weights: weights.then(|| source.section(check.section_bytes(weights_at))).transpose()?,
     })
 }
 

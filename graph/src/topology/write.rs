@@ -19,7 +19,7 @@ use crate::relabel::Relabelling;
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Counts of the written file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TopologySummary {
     /// Edges of all lists: each direction of an undirected edge, each repeated edge once unless
     /// repeated edges are kept.
@@ -131,11 +131,7 @@ fn write<E: InEdge>(
     for file in current.map(Ok).into_iter().chain(files) {
         file?.finish(options, durability)?;
     }
-    Ok(TopologySummary {
-        n_edges_directed: counts.n_edges,
-        n_self_loops: counts.n_self_loops,
-        n_duplicates: counts.n_duplicates,
-    })
+    Ok(counts)
 }
 
 /// The file of one partition while its lists arrive.

@@ -10,12 +10,7 @@ const MIN_MAPPED_BYTES: usize = 4 << 20;
 
 /// A zeroed array of fixed length. Pages that are never written take no memory.
 #[derive(Debug)]
-pub(crate) struct HugeVec<T> {
-    memory: Memory<T>,
-}
-
-#[derive(Debug)]
-enum Memory<T> {
+pub(crate) enum HugeVec<T> {
     Owned(Vec<T>),
     Mapped(MmapMut),
 }
@@ -23,7 +18,16 @@ enum Memory<T> {
 impl<T: Pod> HugeVec<T> {
     /// Returns `len` zeros.
     pub(crate) fn zeroed(len: usize) -> Self {
-        Self { memory: Memory::zeroed(len) }
+        let n_bytes = len.saturating_mul(size_of::<T>());
+        if n_bytes >= MIN_MAPPED_BYTES
+            && let Ok(map) = MmapMut::map_anon(n_bytes)
+        {
+            // Small pages do as well where the system has no large ones.
+            #[cfg(target_os = "linux")]
+            let _ = map.advise(Advice::HugePage);
+            return Self::Mapped(map);
+        }
+        Self::Owned(vec![T::zeroed(); len])
     }
 
     /// Returns `len` values; `value` is called with each index.
@@ -36,29 +40,14 @@ impl<T: Pod> HugeVec<T> {
     }
 }
 
-impl<T: Pod> Memory<T> {
-    fn zeroed(len: usize) -> Self {
-        let n_bytes = len.saturating_mul(size_of::<T>());
-        if n_bytes >= MIN_MAPPED_BYTES
-            && let Ok(map) = MmapMut::map_anon(n_bytes)
-        {
-            // Small pages do as well where the system has no large ones.
-            #[cfg(target_os = "linux")]
-            let _ = map.advise(Advice::HugePage);
-            return Self::Mapped(map);
-        }
-        Self::Owned(vec![T::zeroed(); len])
-    }
-}
-
 impl<T: Pod> Deref for HugeVec<T> {
     type Target = [T];
 
     #[inline]
     fn deref(&self) -> &[T] {
-        match &self.memory {
-            Memory::Owned(values) => values,
-            Memory::Mapped(map) => bytemuck::cast_slice(map),
+        match self {
+            Self::Owned(values) => values,
+            Self::Mapped(map) => bytemuck::cast_slice(map),
         }
     }
 }
@@ -66,9 +55,9 @@ impl<T: Pod> Deref for HugeVec<T> {
 impl<T: Pod> DerefMut for HugeVec<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        match &mut self.memory {
-            Memory::Owned(values) => values,
-            Memory::Mapped(map) => bytemuck::cast_slice_mut(map),
+        match self {
+            Self::Owned(values) => values,
+            Self::Mapped(map) => bytemuck::cast_slice_mut(map),
         }
     }
 }

@@ -219,8 +219,8 @@ impl Header {
         Ok(Self {
             kind,
             identity: *expected,
-            n_nodes: u64::from_le_bytes(field(page, 40)),
-            n_edges: u64::from_le_bytes(field(page, 48)),
+            n_nodes: u64::from_le_bytes(array(page, 40)),
+            n_edges: u64::from_le_bytes(array(page, 48)),
             columns: columns(page, kind)?,
             section_crcs: [56, 60, 64, 68].map(|at| u32_at(page, at)),
         })
@@ -248,12 +248,12 @@ pub struct Facts {
 pub(crate) fn facts(kind: FileKind, file: &[u8]) -> Result<Facts, HeaderFault> {
     let page = sound_page(file, kind)?;
     Ok(Facts {
-        uuid: field(page, 16),
+        uuid: array(page, 16),
         part: u32_at(page, 12),
         first_node: u32_at(page, 32),
         graph_nodes: u32_at(page, 36),
-        n_nodes: u64::from_le_bytes(field(page, 40)),
-        n_edges: u64::from_le_bytes(field(page, 48)),
+        n_nodes: u64::from_le_bytes(array(page, 40)),
+        n_edges: u64::from_le_bytes(array(page, 48)),
     })
 }
 
@@ -262,7 +262,7 @@ fn sound_page(file: &[u8], kind: FileKind) -> Result<&[u8; HEADER_BYTES], Header
     let found_bytes = file.len();
     let page = file.first_chunk::<HEADER_BYTES>();
     let page = page.ok_or(HeaderFault::Truncated { found_bytes })?;
-    let magic = field::<8>(page, 0);
+    let magic = array::<8>(page, 0);
     if magic != kind.magic() {
         return Err(HeaderFault::Magic { expected: kind.name(), found: magic });
     }
@@ -287,7 +287,7 @@ fn columns(page: &[u8; HEADER_BYTES], kind: FileKind) -> Result<EdgeColumns, Hea
 }
 
 fn check_identity(page: &[u8; HEADER_BYTES], expected: &Identity) -> Result<(), HeaderFault> {
-    let found = field::<16>(page, 16);
+    let found = array::<16>(page, 16);
     if found != expected.uuid {
         return Err(HeaderFault::Graph { expected: expected.uuid, found });
     }
@@ -305,17 +305,18 @@ fn check_identity(page: &[u8; HEADER_BYTES], expected: &Identity) -> Result<(), 
     Ok(())
 }
 
-fn field<const N: usize>(page: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
-    let mut bytes = [0; N];
-    bytes.copy_from_slice(&page[at..at + N]);
-    bytes
+/// Returns `N` bytes of `bytes` from `at` on, which are there: pages are of fixed size.
+pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
 }
 
-fn u32_at(page: &[u8; HEADER_BYTES], at: usize) -> u32 {
-    u32::from_le_bytes(field(page, at))
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(array(bytes, at))
 }
 
-fn hex(uuid: &[u8; 16]) -> String {
+pub(crate) fn hex(uuid: &[u8; 16]) -> String {
     uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -389,12 +390,12 @@ mod tests {
 
     #[test]
     fn files_without_edge_columns_are_of_version_1_and_others_of_version_2() {
-        assert_eq!(u32_at(sample().encode().first_chunk().unwrap(), 8), 1);
+        assert_eq!(u32_at(&sample().encode(), 8), 1);
         for bits in 1..4 {
             let columns = EdgeColumns::of_bits(bits).unwrap();
             let header = Header { columns, section_crcs: [1, 2, 3, 4], ..sample() };
             let mut page = header.encode();
-            assert_eq!(u32_at(page.first_chunk().unwrap(), 8), 2);
+            assert_eq!(u32_at(&page, 8), 2);
             assert_eq!(decode(&page), Ok(header));
             forge(&mut page, 72, 4);
             assert_eq!(decode(&page), Err(HeaderFault::Columns { found: 4 }));

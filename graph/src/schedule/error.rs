@@ -1,11 +1,13 @@
 //! Everything that can go wrong with a schedule.
 
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 use crate::batch::BatchError;
 use crate::file_error::FileError;
+use crate::header::hex;
 use crate::ids::NodeId;
 
 /// Why a schedule could not be written, opened or read.
@@ -144,6 +146,33 @@ pub enum ScheduleError {
     },
 }
 
+impl ScheduleError {
+    /// Returns the error of a file that has something else than a schedule of this release.
+    pub(super) fn format(
+        path: &Path,
+        what: &'static str,
+        expected: impl Into<String>,
+        found: impl Display,
+    ) -> Self {
+        let (path, expected, found) = (path.to_owned(), expected.into(), found.to_string());
+        Self::Format { path, what, expected, found }
+    }
+
+    /// Checks that the checksum of a part of a file is the one that the file has of it.
+    pub(super) fn check_crc(
+        path: &Path,
+        what: &'static str,
+        offset: u64,
+        expected: u32,
+        found: u32,
+    ) -> Result<(), Self> {
+        if expected == found {
+            return Ok(());
+        }
+        Err(Self::Damaged { path: path.to_owned(), what, offset, expected, found })
+    }
+}
+
 /// The fault of one block.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum BlockFault {
@@ -177,8 +206,4 @@ pub enum BlockFault {
     /// A batch that breaks an invariant.
     #[error("holds no batch: {0}")]
     Batch(#[from] BatchError),
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -11,7 +11,10 @@
 //! | 64..76 | zero |
 //! | 76..80 | CRC-32 of bytes 0..76, u32 |
 
-use super::header::{array, u32_at};
+use std::path::Path;
+
+use super::ScheduleError;
+use crate::header::{array, u32_at};
 
 pub(super) const FOOTER_BYTES: usize = 80;
 const MAGIC: [u8; 8] = *b"LODESEND";
@@ -25,15 +28,6 @@ pub(super) struct Footer {
     pub(super) max_ids: u32,
     pub(super) index_crc: u32,
     pub(super) digest: [u8; 32],
-}
-
-/// Why bytes are no footer.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum FooterFault {
-    /// Something else is there: the file was cut, or never finished.
-    Magic,
-    /// The checksum in the footer and that of its bytes.
-    Checksum { expected: u32, found: u32 },
 }
 
 /// Returns a checksum of this file: it starts from that of the header.
@@ -58,15 +52,20 @@ impl Footer {
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8; FOOTER_BYTES], header_crc: u32) -> Result<Self, FooterFault> {
+    /// Checks the last bytes, from `offset` on, of the file at `path`.
+    pub(super) fn decode(
+        bytes: &[u8; FOOTER_BYTES],
+        header_crc: u32,
+        path: &Path,
+        offset: u64,
+    ) -> Result<Self, ScheduleError> {
+        // Something else is there: the file was cut, or never finished.
         if bytes[..8] != MAGIC {
-            return Err(FooterFault::Magic);
+            let expected = "that of a complete file; write the schedule again";
+            return Err(ScheduleError::format(path, "footer", expected, "none"));
         }
-        let expected = u32_at(bytes, CRC_AT);
         let found = crc_of(header_crc, &[&bytes[..CRC_AT]]);
-        if expected != found {
-            return Err(FooterFault::Checksum { expected, found });
-        }
+        ScheduleError::check_crc(path, "footer", offset, u32_at(bytes, CRC_AT), found)?;
         Ok(Self {
             n_batches: u64::from_le_bytes(array(bytes, 8)),
             n_ids: u64::from_le_bytes(array(bytes, 16)),
@@ -86,12 +85,15 @@ mod tests {
         let footer =
             Footer { n_batches: 3, n_ids: 1 << 40, max_ids: 9, index_crc: 8, digest: [6; 32] };
         let bytes = footer.encode(77);
-        assert_eq!(Footer::decode(&bytes, 77), Ok(footer));
-        assert!(matches!(Footer::decode(&bytes, 78), Err(FooterFault::Checksum { .. })));
+        let decode = |bytes: &[u8; FOOTER_BYTES], header_crc| {
+            Footer::decode(bytes, header_crc, Path::new("x"), 0)
+        };
+        assert_eq!(decode(&bytes, 77).unwrap(), footer);
+        assert!(matches!(decode(&bytes, 78), Err(ScheduleError::Damaged { .. })));
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(Footer::decode(&damaged, 77).is_err(), "bit {bit}");
+            assert!(decode(&damaged, 77).is_err(), "bit {bit}");
         }
     }
 }

@@ -16,8 +16,10 @@
 //! | 576..4092 | zero |
 //! | 4092..4096 | CRC-32 of bytes 0..4092, u32 |
 
+use std::fmt::Display;
 use std::path::Path;
 
+use crate::header::{array, u32_at};
 use crate::sampler::{Deal, Fanout};
 use crate::schedule::{ScheduleError, ScheduleSpec};
 
@@ -68,58 +70,39 @@ pub(super) fn decode(
     page: &[u8; HEADER_BYTES],
     path: &Path,
 ) -> Result<ScheduleHeader, ScheduleError> {
-    let format = |what, expected: String, found: String| ScheduleError::Format {
-        path: path.to_owned(),
-        what,
-        expected,
-        found,
+    let format = |what, expected: &str, found: &dyn Display| {
+        ScheduleError::format(path, what, expected, found)
     };
     if page[..8] != MAGIC {
-        let found = page[..8].escape_ascii().to_string();
-        return Err(format("magic", MAGIC.escape_ascii().to_string(), found));
+        let expected = MAGIC.escape_ascii().to_string();
+        return Err(format("magic", &expected, &page[..8].escape_ascii()));
     }
-    let (expected, found) = (u32_at(page, CRC_AT), crc32fast::hash(&page[..CRC_AT]));
-    if expected != found {
-        let (path, what, offset) = (path.to_owned(), "header", 0);
-        return Err(ScheduleError::Damaged { path, what, offset, expected, found });
-    }
+    let crc = crc32fast::hash(&page[..CRC_AT]);
+    ScheduleError::check_crc(path, "header", 0, u32_at(page, CRC_AT), crc)?;
     if u32_at(page, 8) != VERSION {
-        let found = u32_at(page, 8).to_string();
-        return Err(format("format version", VERSION.to_string(), found));
+        return Err(format("format version", &VERSION.to_string(), &u32_at(page, 8)));
     }
     let n_hops = u32_at(page, 56) as usize;
     let fanouts = page[FANOUTS_AT..].chunks_exact(8).take(n_hops.min(ScheduleSpec::MAX_HOPS));
     let fanouts = fanouts.map(|bytes| Fanout::try_from(i64::from_le_bytes(array(bytes, 0))));
     let fanouts = fanouts.collect::<Result<Vec<_>, _>>();
-    let deal = DEALS.get(u32_at(page, 60) as usize).copied().ok_or_else(|| {
-        format("deal of roots", "0, 1 or 2".to_owned(), u32_at(page, 60).to_string())
-    })?;
+    let deal = DEALS.get(u32_at(page, 60) as usize).copied();
+    let deal = deal.ok_or_else(|| format("deal of roots", "0, 1 or 2", &u32_at(page, 60)))?;
     let spec = ScheduleSpec {
         deal,
         graph_uuid: array(page, 16),
         seed: u64::from_le_bytes(array(page, 32)),
-        fanouts: fanouts.map_err(|e| format("fan-out", "a number or -1".to_owned(), e.found))?,
+        fanouts: fanouts.map_err(|e| format("fan-out", "a number or -1", &e.found))?,
         batch_size: usize::try_from(u64::from_le_bytes(array(page, 40))).unwrap_or(usize::MAX),
         epochs: u32_at(page, 48),
         workers: u32_at(page, 52),
     };
-    spec.check().map_err(|e| format("header", "a valid run".to_owned(), e.to_string()))?;
+    spec.check().map_err(|e| format("header", "a valid run", &e))?;
     if n_hops != spec.fanouts.len() {
         let expected = format!("at most {} hops", ScheduleSpec::MAX_HOPS);
-        return Err(format("header", expected, n_hops.to_string()));
+        return Err(format("header", &expected, &n_hops));
     }
-    Ok(ScheduleHeader { spec, n_nodes: u32_at(page, 12), crc: found })
-}
-
-/// Returns `N` bytes of `bytes` from `at` on, which are there: pages are of fixed size.
-pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let mut array = [0; N];
-    array.copy_from_slice(&bytes[at..at + N]);
-    array
-}
-
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(array(bytes, at))
+    Ok(ScheduleHeader { spec, n_nodes: u32_at(page, 12), crc })
 }
 
 #[cfg(test)]

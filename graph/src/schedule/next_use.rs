@@ -81,10 +81,7 @@ impl NextUses {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut next);
         self.file.read_exact_at(bytes, offset).map_err(FileError::at(&self.path, "read"))?;
         let found = crc32fast::hash(bytes);
-        if found != expected {
-            let (path, what) = (self.path.clone(), "list of next uses");
-            return Err(ScheduleError::Damaged { path, what, offset, expected, found });
-        }
+        ScheduleError::check_crc(&self.path, "list of next uses", offset, expected, found)?;
         Ok(next)
     }
 }

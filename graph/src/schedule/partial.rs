@@ -129,12 +129,9 @@ impl Partial {
         let is_torn = n_bytes <= HEADER_BYTES as u64 && found.iter().all(|&byte| byte == 0);
         let is_ours = header::MAGIC.starts_with(magic) || is_torn;
         if !is_ours {
-            return Err(ScheduleError::Format {
-                path: self.path.clone(),
-                what: "the name is taken",
-                expected: "no file, or an unfinished schedule".to_owned(),
-                found: "another file; move it away, or give another name".to_owned(),
-            });
+            let expected = "no file, or an unfinished schedule";
+            let found = "another file; move it away, or give another name";
+            return Err(ScheduleError::format(&self.path, "the name is taken", expected, found));
         }
         if found == *header {
             self.left_bytes = n_bytes;

@@ -6,13 +6,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::block::{self, FRAME_BYTES, Place, Shape};
-use super::footer::{FOOTER_BYTES, Footer, FooterFault, crc_of};
-use super::header::{self, HEADER_BYTES, ScheduleHeader, array, u32_at};
+use super::footer::{FOOTER_BYTES, Footer, crc_of};
+use super::header::{self, HEADER_BYTES, ScheduleHeader};
 use super::partial::is_of;
 use super::{ScheduleError, ScheduleSpec};
 use crate::batch::Batch;
 use crate::book::PartitionBook;
 use crate::file_error::FileError;
+use crate::header::{array, u32_at};
 use crate::ids::NodeId;
 use crate::sampler::epoch_order;
 
@@ -154,12 +155,8 @@ impl Schedule {
         if header::MAGIC.starts_with(&found) {
             return Ok(());
         }
-        Err(ScheduleError::Format {
-            path: path.to_owned(),
-            what: "the name is taken",
-            expected: "no file, or a schedule".to_owned(),
-            found: "another file; move it away, or give another name".to_owned(),
-        })
+        let found = "another file; move it away, or give another name";
+        Err(ScheduleError::format(path, "the name is taken", "no file, or a schedule", found))
     }
 }
 
@@ -218,7 +215,8 @@ impl RawFile {
         let raw = Self { path: path.to_owned(), file, n_bytes };
         let least = (HEADER_BYTES + FOOTER_BYTES) as u64;
         if n_bytes < least {
-            return Err(raw.format("file size", format!("at least {least} bytes"), n_bytes));
+            let expected = format!("at least {least} bytes");
+            return Err(ScheduleError::format(path, "file size", expected, n_bytes));
         }
         Ok(raw)
     }
@@ -232,17 +230,7 @@ impl RawFile {
         let offset = self.n_bytes - FOOTER_BYTES as u64;
         let mut bytes = [0; FOOTER_BYTES];
         self.read(offset, &mut bytes)?;
-        match Footer::decode(&bytes, header.crc) {
-            Ok(footer) => Ok((footer, offset)),
-            Err(FooterFault::Magic) => {
-                let expected = "that of a complete file; write the schedule again".to_owned();
-                Err(self.format("footer", expected, "none"))
-            }
-            Err(FooterFault::Checksum { expected, found }) => {
-                let (path, what) = (self.path.clone(), "footer");
-                Err(ScheduleError::Damaged { path, what, offset, expected, found })
-            }
-        }
+        Ok((Footer::decode(&bytes, header.crc, &self.path, offset)?, offset))
     }
 
     /// Returns where the index starts, and its bytes: a count for each worker, an offset for each
@@ -258,16 +246,14 @@ impl RawFile {
         let index_at = index_bytes.and_then(|bytes| footer_at.checked_sub(bytes));
         let index_at = index_at.filter(|&at| at >= HEADER_BYTES as u64).ok_or_else(|| {
             let expected = format!("room for {} batches", footer.n_batches);
-            self.format("index", expected, format!("a file of {} bytes", self.n_bytes))
+            let found = format!("a file of {} bytes", self.n_bytes);
+            ScheduleError::format(&self.path, "index", expected, found)
         })?;
         // No longer than the file, so no larger than what is really there.
         let mut bytes = vec![0; (footer_at - index_at) as usize];
         self.read(index_at, &mut bytes)?;
-        let (expected, found) = (footer.index_crc, crc_of(header.crc, &[&bytes]));
-        if expected != found {
-            let (path, what, offset) = (self.path.clone(), "index", index_at);
-            return Err(ScheduleError::Damaged { path, what, offset, expected, found });
-        }
+        let found = crc_of(header.crc, &[&bytes]);
+        ScheduleError::check_crc(&self.path, "index", index_at, footer.index_crc, found)?;
         Ok((index_at, bytes))
     }
 
@@ -278,8 +264,8 @@ impl RawFile {
         offsets.push(index_at);
         let follows = |ends: &[u64]| ends[0].saturating_add(FRAME_BYTES as u64) <= ends[1];
         if offsets[0] != HEADER_BYTES as u64 || !offsets.windows(2).all(follows) {
-            let expected = "blocks one after the other from the header on".to_owned();
-            return Err(self.format("index", expected, "other offsets"));
+            let expected = "blocks one after the other from the header on";
+            return Err(ScheduleError::format(&self.path, "index", expected, "other offsets"));
         }
         Ok(offsets)
     }
@@ -300,18 +286,8 @@ impl RawFile {
         if sum.checked_mul(header.spec.epochs.into()) != Some(footer.n_batches) {
             let expected = format!("{} batches in all", footer.n_batches);
             let found = format!("{sum} in each of {} epochs", header.spec.epochs);
-            return Err(self.format("index", expected, found));
+            return Err(ScheduleError::format(&self.path, "index", expected, found));
         }
         Ok(sums)
-    }
-
-    fn format(
-        &self,
-        what: &'static str,
-        expected: String,
-        found: impl std::fmt::Display,
-    ) -> ScheduleError {
-        let (path, found) = (self.path.clone(), found.to_string());
-        ScheduleError::Format { path, what, expected, found }
     }
 }

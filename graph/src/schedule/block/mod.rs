@@ -26,8 +26,8 @@ use std::io::Read;
 use super::ScheduleSpec;
 use super::error::BlockFault;
 use super::footer::crc_of;
-use super::header::u32_at;
 use crate::batch::{Batch, Block};
+use crate::header::u32_at;
 use crate::ids::NodeId;
 
 /// Bytes before the zstd frame.

@@ -1,6 +1,7 @@
 //! Runs that are cut off while they write a schedule, and those after them.
 
 use super::*;
+use crate::header::array;
 
 /// Writes the schedule of `spec` over a partial file of these bytes; returns it and the summary.
 fn taken_up(spec: &ScheduleSpec, partial: &[u8]) -> (Vec<u8>, ScheduleSummary) {
@@ -17,12 +18,12 @@ fn block_ends(path: &Path) -> Vec<usize> {
     let bytes = std::fs::read(path).unwrap();
     let n_batches = Schedule::open(path).unwrap().spec().epochs as usize;
     let footer_at = bytes.len() - footer::FOOTER_BYTES;
-    let n: usize = u64::from_le_bytes(header::array(&bytes, footer_at + 8)) as usize;
+    let n: usize = u64::from_le_bytes(array(&bytes, footer_at + 8)) as usize;
     assert!(n >= n_batches);
     let index_at = footer_at - 8 * n;
     let starts = bytes[index_at..footer_at].chunks_exact(8);
     let mut ends: Vec<usize> =
-        starts.skip(1).map(|b| u64::from_le_bytes(header::array(b, 0)) as usize).collect();
+        starts.skip(1).map(|b| u64::from_le_bytes(array(b, 0)) as usize).collect();
     ends.push(index_at - 4 * spec().workers as usize);
     ends
 }

@@ -51,7 +51,7 @@ fn with_forged_index(change: impl FnOnce(&mut [u8])) -> Result<Schedule, Schedul
     let index_at = footer_at - 4 * 3 - 8 * summary.batches as usize;
     change(&mut bytes[index_at..footer_at]);
     let last = bytes[footer_at..].try_into().unwrap();
-    let mut footer = footer::Footer::decode(last, header_crc, path, footer_at as u64).unwrap();
+    let mut footer = footer::Footer::decode(last, header_crc, &path, footer_at as u64).unwrap();
     footer.index_crc = footer::crc_of(header_crc, &[&bytes[index_at..footer_at]]);
     bytes.splice(footer_at.., footer.encode(header_crc));
     std::fs::write(&path, bytes).unwrap();

@@ -22,18 +22,6 @@ pub struct AccessStats {
     pub nodes_once: u64,
 }
 
-/// Returns the `n_hot` remote nodes that most batches of the worker's epoch need, by rising id;
-/// fewer when there are fewer (RapidGNN, section 4.5). The lower id wins a tie.
-pub fn hot_set(
-    schedule: &Schedule,
-    worker: u32,
-    epoch: u32,
-    n_hot: usize,
-    is_remote: &dyn Fn(NodeId) -> bool,
-) -> Result<Vec<NodeId>, ScheduleError> {
-    Ok(AccessCounts::of(schedule, worker, epoch, is_remote)?.hottest(n_hot))
-}
-
 impl AccessCounts {
     /// Reads every batch of the worker's epoch. Memory: 4 bytes per node of the graph.
     pub fn of(
@@ -57,7 +45,7 @@ impl AccessCounts {
     }
 
     /// Returns the `n_hot` nodes with the highest counts, the lower id first among equals, by
-    /// rising id. Nodes that are never counted are left out.
+    /// rising id (RapidGNN, section 4.5). Nodes that are never counted are left out.
     #[must_use]
     pub fn hottest(&self, n_hot: usize) -> Vec<NodeId> {
         // Ordered by falling count, then by rising id.

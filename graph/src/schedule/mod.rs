@@ -31,7 +31,7 @@ use crate::book::PartitionBook;
 use crate::sampler::{Deal, Fanout, RootPlan};
 
 pub use error::{BlockFault, ScheduleError};
-pub use frequency::{AccessCounts, AccessStats, hot_set};
+pub use frequency::{AccessCounts, AccessStats};
 pub use next_use::{NEVER, NextUses};
 pub use read::{Schedule, is_schedule_of};
 pub use write::{Estimate, ScheduleInput, ScheduleSummary, estimate_bytes, write_schedule};

@@ -68,20 +68,18 @@ pub fn write_schedule(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<ScheduleSummary, ScheduleError> {
     let start = Instant::now();
-    let ScheduleInput { topology, book, train_roots } = *input;
-    let n_nodes = topology.n_nodes();
-    check(topology, book, train_roots, spec)?;
-    let sampler = || Sampler::new(topology, &spec.fanouts);
+    check(input, spec)?;
+    let sampler = || Sampler::new(input.topology, &spec.fanouts);
     let mut samplers: Vec<_> = (0..n_threads.max(1)).map(|_| sampler()).collect();
     if path.is_dir() {
         let is_folder = std::io::ErrorKind::IsADirectory.into();
         return Err(FileError::at(path, "replace")(is_folder).into());
     }
     Schedule::refuse_other_file(path)?;
-    let mut file = Partial::open(path, spec, n_nodes)?;
+    let mut file = Partial::open(path, spec, input.topology.n_nodes())?;
     let mut resumed = 0;
     for epoch in 0..spec.epochs {
-        let jobs = jobs_of(spec, book, train_roots, epoch);
+        let jobs = jobs_of(input, spec, epoch);
         let n_all = u64::from(spec.epochs) * jobs.len() as u64;
         let mut progress = |n_done| progress(n_done, n_all);
         let n_taken = take_up(&mut file, &jobs, &mut progress)?;
@@ -108,12 +106,8 @@ pub fn write_schedule(
 }
 
 /// Fails for what no schedule can be made of.
-fn check(
-    topology: &Topology,
-    book: &PartitionBook,
-    train_roots: &[NodeId],
-    spec: &ScheduleSpec,
-) -> Result<(), ScheduleError> {
+fn check(input: &ScheduleInput<'_>, spec: &ScheduleSpec) -> Result<(), ScheduleError> {
+    let ScheduleInput { topology, book, train_roots } = input;
     let n_nodes = topology.n_nodes();
     spec.check()?;
     if book.n_nodes() != n_nodes {
@@ -142,16 +136,14 @@ pub struct Estimate {
 /// Returns what [`write_schedule`] will take for the same arguments: by some batches of the first
 /// epoch, and the roots in them.
 pub fn estimate_bytes(
-    topology: &Topology,
-    book: &PartitionBook,
-    train_roots: &[NodeId],
+    input: &ScheduleInput<'_>,
     spec: &ScheduleSpec,
 ) -> Result<Estimate, ScheduleError> {
-    check(topology, book, train_roots, spec)?;
-    let mut jobs = jobs_of(spec, book, train_roots, 0);
+    check(input, spec)?;
+    let mut jobs = jobs_of(input, spec, 0);
     // A worker may have no root in a global batch.
     jobs.retain(|job| !job.roots.is_empty());
-    let mut sampler = Sampler::new(topology, &spec.fanouts);
+    let mut sampler = Sampler::new(input.topology, &spec.fanouts);
     let (mut n_bytes, mut n_sampled_ids, mut n_sampled_roots) = (0u64, 0u64, 0u64);
     for job in jobs.iter().step_by(jobs.len().div_ceil(N_ESTIMATED).max(1)) {
         let encoded = match sampler.sample_at_most(&job.roots, job.seed, MAX_WORDS) {
@@ -185,14 +177,9 @@ struct Job {
 }
 
 /// Returns the batches of an epoch in the order of the file.
-fn jobs_of(
-    spec: &ScheduleSpec,
-    book: &PartitionBook,
-    train_roots: &[NodeId],
-    epoch: u32,
-) -> Vec<Job> {
-    let (plan, mut jobs) = (spec.roots(book), Vec::new());
-    let order = epoch_order(spec.seed, epoch, train_roots);
+fn jobs_of(input: &ScheduleInput<'_>, spec: &ScheduleSpec, epoch: u32) -> Vec<Job> {
+    let (plan, mut jobs) = (spec.roots(input.book), Vec::new());
+    let order = epoch_order(spec.seed, epoch, input.train_roots);
     for worker in 0..spec.workers {
         jobs.extend((0..).zip(plan.batches(&order, worker)).map(|(batch, roots)| Job {
             place: Place { epoch, worker, batch },

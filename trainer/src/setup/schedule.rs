@@ -75,7 +75,8 @@ impl Setup<'_> {
             let (path, differs) = (path.display().to_string(), difference(&spec, path));
             return Err(TrainError::OtherSchedule { path, differs });
         }
-        let estimate = estimate_bytes(topology, book, train, &spec)?;
+        let input = ScheduleInput { topology, book, train_roots: train };
+        let estimate = estimate_bytes(&input, &spec)?;
         // Only the oracle works out when each node is needed next.
         let next_use_bytes = match self.config.hot_policy {
             HotPolicy::Frequency => 0,
@@ -83,13 +84,7 @@ impl Setup<'_> {
         };
         check_room(path, &spec, estimate.schedule_bytes.saturating_add(next_use_bytes))?;
         let n_threads = available_parallelism().map_or(1, usize::from);
-        write_schedule(
-            &ScheduleInput { topology, book, train_roots: train },
-            &spec,
-            path,
-            n_threads,
-            progress,
-        )?;
+        write_schedule(&input, &spec, path, n_threads, progress)?;
         Ok(false)
     }
 

@@ -20,7 +20,7 @@ use lodestore_client::{BatchLoader, ClientError};
 use lodestore_graph::{
     NodeId,
     batch::Batch,
-    schedule::{NEVER, NextUses, Schedule, ScheduleError, hot_set},
+    schedule::{AccessCounts, NEVER, NextUses, Schedule, ScheduleError},
 };
 
 use crate::config::HotPolicy;
@@ -74,7 +74,8 @@ impl<'scope> Rapid<'scope> {
                 let of_loader = loader.clone();
                 let choose = Arc::new(move |epoch| {
                     let is_remote = |node| of_loader.is_remote(node);
-                    Ok(hot_set(schedule, worker, epoch, n_hot, &is_remote)?)
+                    let counts = AccessCounts::of(schedule, worker, epoch, &is_remote)?;
+                    Ok(counts.hottest(n_hot))
                 });
                 let epochs = place.epoch..epochs;
                 Keeper::Frequency(HotSetCache::start(scope, loader, epochs, choose)?)

@@ -212,12 +212,13 @@ fn hot_sets_are_the_most_needed_remote_nodes() {
     }
     let mut ranked: Vec<_> = counts.iter().map(|(&id, &count)| (count, id)).collect();
     ranked.sort_by_key(|&(count, id)| (std::cmp::Reverse(count), id));
+    let of_epoch = AccessCounts::of(&schedule, 2, 1, &is_remote).unwrap();
     for n_hot in [0, 1, 10, 1000] {
         let mut expected: Vec<_> = ranked.iter().take(n_hot).map(|&(_, id)| NodeId(id)).collect();
         expected.sort_unstable();
-        assert_eq!(hot_set(&schedule, 2, 1, n_hot, &is_remote).unwrap(), expected);
+        assert_eq!(of_epoch.hottest(n_hot), expected);
     }
-    let stats = AccessCounts::of(&schedule, 2, 1, &is_remote).unwrap().stats();
+    let stats = of_epoch.stats();
     assert_eq!(stats.nodes, counts.len() as u64);
     assert_eq!(stats.accesses, counts.values().map(|&n| u64::from(n)).sum::<u64>());
 }
@@ -374,12 +375,13 @@ fn a_schedule_that_is_there_is_known_by_its_run_and_its_roots() {
 
 #[test]
 fn an_estimate_is_near_what_is_written() {
-    let topology = topology();
+    let (topology, book, roots) = (topology(), book(), roots());
+    let input = ScheduleInput { topology: &topology, book: &book, train_roots: &roots };
     // One batch of all roots but one, and that in another: far less than two such batches.
-    let uneven = ScheduleSpec { workers: 1, batch_size: roots().len() - 1, ..spec() };
+    let uneven = ScheduleSpec { workers: 1, batch_size: roots.len() - 1, ..spec() };
     for spec in [spec(), short(), uneven, ScheduleSpec { epochs: 200, ..spec() }] {
         let (_dir, _path, summary) = written_as(&spec);
-        let estimate = estimate_bytes(&topology, &book(), &roots(), &spec).unwrap();
+        let estimate = estimate_bytes(&input, &spec).unwrap();
         let found = summary.bytes - header::HEADER_BYTES as u64;
         let pairs = [(estimate.schedule_bytes, found), (estimate.next_use_bytes, 4 * summary.ids)];
         for (estimate, found) in pairs {
@@ -388,7 +390,7 @@ fn an_estimate_is_near_what_is_written() {
         }
     }
     let most = ScheduleSpec { epochs: u32::MAX, ..spec() };
-    let of_most = estimate_bytes(&topology, &book(), &roots(), &most).unwrap();
+    let of_most = estimate_bytes(&input, &most).unwrap();
     assert!(of_most.schedule_bytes > 1 << 40);
 }
 

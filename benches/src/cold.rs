@@ -12,8 +12,8 @@ use crate::graph::{feature_graph, import_features};
 use crate::rounds::is_smoke;
 use crate::trace::Trace;
 
-/// A graph of one partition with the tensor `feat`, and batches of it: those of the environment's
-/// `LODE_COLD_TABLE`, `LODE_COLD_TRACE` and `LODE_COLD_GRAPH`, or small generated ones.
+/// A graph of one partition with the tensor `feat`, and batches of it. The environment names them:
+/// `LODE_COLD_TABLE`, `LODE_COLD_TRACE` and `LODE_COLD_GRAPH`. Else small ones are generated.
 pub struct ColdSubject {
     /// The graph.
     pub graph: Graph,

@@ -222,9 +222,6 @@ mod tests {
         fn get(&self, _: &[u8]) -> io::Result<Option<Vec<u8>>> {
             Ok(None)
         }
-        fn get_sorted(&self, _: &[Vec<u8>], _: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
-            Ok(())
-        }
         fn scan_from(&self, _: &[u8], _: &mut EachPair<'_>) -> io::Result<()> {
             Ok(())
         }

@@ -161,9 +161,6 @@ pub trait KeyValues: Debug + Send + Sync {
     /// Returns the value of `key`.
     fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
 
-    /// Passes the position and the value of each present key of the ascending `keys` to `found`.
-    fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()>;
-
     /// Passes the pairs from `key` on, which need not be there, to `each`, ascending, until it
     /// breaks.
     fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()>;

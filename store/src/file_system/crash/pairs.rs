@@ -200,17 +200,6 @@ impl KeyValues for CrashPairs {
         Ok(self.map()?.get(key).cloned())
     }
 
-    fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
-        debug_assert!(keys.is_sorted(), "keys ascend");
-        let map = self.map()?;
-        for (position, key) in keys.iter().enumerate() {
-            if let Some(value) = map.get(key) {
-                found(position, value);
-            }
-        }
-        Ok(())
-    }
-
     fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
         let map = self.map()?;
         let from = (Bound::Included(key), Bound::Unbounded);

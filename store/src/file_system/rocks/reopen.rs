@@ -139,10 +139,6 @@ impl KeyValues for Reopening {
         self.read(|store| store.get(key))
     }
 
-    fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
-        self.read(|store| store.get_sorted(keys, found))
-    }
-
     fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
         self.read(|store| store.scan_from(key, each))
     }

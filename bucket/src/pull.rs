@@ -8,7 +8,7 @@ use std::thread;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use lodestore_graph::PartId;
-use lodestore_store::follow::{FetchedFile, Manifest};
+use lodestore_store::follow::{FetchCheck, FetchedFile, Manifest};
 use lodestore_store::graph::META_FILE;
 use lodestore_store::transfer::{Arrival, ArrivingFile};
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
@@ -23,6 +23,8 @@ use crate::publication::{GraphIdentity, Publication, PublishedFile};
 
 /// Number of the arrival in which a partition comes first.
 const FIRST_COPY: u64 = 1;
+/// The bucket has the files that are fetched.
+const CHECK: FetchCheck = FetchCheck::AsReceived;
 /// Chunks that have come and are not written yet.
 const N_WAITING: usize = 4;
 
@@ -167,7 +169,7 @@ impl Bucket {
         let mut fetches = Vec::new();
         for file in others {
             if is_of(manifest, file) {
-                match FetchedFile::begin(&coming, manifest, &file.name, file.n_bytes)? {
+                match FetchedFile::begin(&coming, manifest, &file.name, file.n_bytes, CHECK)? {
                     Some(rows) => fetches.push(Fetch::of_rows(file, rows)),
                     None => report.files_kept += 1,
                 }
@@ -213,7 +215,7 @@ impl Bucket {
         let is_rows = |file: &&PublishedFile| is_of(manifest, file);
         let mut fetches = Vec::new();
         for file in publication.files.iter().filter(is_rows) {
-            match FetchedFile::begin_next(live, manifest, &file.name, file.n_bytes)? {
+            match FetchedFile::begin_next(live, manifest, &file.name, file.n_bytes, CHECK)? {
                 Some(rows) => fetches.push(Fetch::of_rows(file, rows)),
                 None => report.files_kept += 1,
             }
@@ -329,7 +331,7 @@ impl Coming {
 
     fn finish(self) -> Result<(), StoreError> {
         match self {
-            Self::Rows(file) => file.finish_as_received(),
+            Self::Rows(file) => file.finish(),
             Self::List(file) => file.finish(),
         }
     }

@@ -36,13 +36,7 @@ pub(crate) fn write_new_file(
     let written = write(&temporary).and_then(|digest| {
         device.rename(&temporary, &path).map_err(StoreError::io(&path, "move a segment to"))?;
         device.sync(&dir).map_err(StoreError::io(&dir, "sync"))?;
-        let record = SegmentRecord {
-            segment: identity.segment,
-            n_rows: identity.n_rows,
-            row_bytes: identity.tensor.row_bytes() as u32,
-            digest,
-            file: name,
-        };
+        let record = SegmentRecord::new(identity, digest, name);
         let segment = open_pinned(device, &path, identity)?;
         check_digest(&segment, &record)?;
         Ok((record, segment))

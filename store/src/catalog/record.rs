@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::CATALOG_FORMAT_VERSION;
-use crate::segment::SegmentDigest;
+use crate::segment::{SegmentDigest, SegmentIdentity};
 
 /// A segment as the catalog knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,13 @@ pub struct SegmentRecord {
 }
 
 impl SegmentRecord {
+    /// Returns the record of the segment `identity` in a file of this name.
+    pub(crate) fn new(identity: &SegmentIdentity, digest: SegmentDigest, file: String) -> Self {
+        let (segment, n_rows) = (identity.segment, identity.n_rows);
+        let row_bytes = identity.tensor.row_bytes() as u32;
+        Self { segment, n_rows, row_bytes, digest, file }
+    }
+
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
         bytes.extend_from_slice(self.segment.as_bytes());

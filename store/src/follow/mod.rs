@@ -22,7 +22,7 @@ use crate::new_file::remove_if_there;
 use crate::update::remove_unpinned;
 
 pub use coverage::Coverage;
-pub use fetch::FetchedFile;
+pub use fetch::{FetchCheck, FetchedFile};
 pub(crate) use manifest::ManifestTensor;
 pub use manifest::{Manifest, Succession};
 

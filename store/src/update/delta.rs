@@ -135,7 +135,9 @@ impl DeltaPlace<'_> {
     ) -> Result<Written, StoreError> {
         let (first, version) = (*versions.start(), *versions.end());
         let name = delta_file(&self.spec.name, first, version);
-        let identity = self.graph.delta_identity(self.part, self.spec, version, rows.len());
+        let whole = self.graph.segment_identity(self.part, self.spec, version, Uuid::new_v4());
+        let (n_rows, delta_of) = (rows.len() as u32, Some(whole.n_rows));
+        let identity = SegmentIdentity { n_rows, delta_of, ..whole };
         let codec = match base {
             SegmentCodec::Raw => SegmentCodec::Raw,
             SegmentCodec::Zstd { .. } => SegmentCodec::zstd_for(self.spec.row_bytes()),
@@ -173,27 +175,5 @@ impl DeltaPlace<'_> {
         );
         let (dir, tensor) = (catalog.dir().to_owned(), self.spec.name.clone());
         StoreError::DamagedPending { dir, tensor, version, row, reason }
-    }
-}
-
-impl Graph {
-    /// Returns the identity of a new delta of `n_rows` rows.
-    fn delta_identity(
-        &self,
-        part: PartId,
-        spec: &TensorSpec,
-        version: u32,
-        n_rows: usize,
-    ) -> SegmentIdentity {
-        let range = self.book().range(part);
-        SegmentIdentity {
-            graph: self.uuid(),
-            segment: Uuid::new_v4(),
-            part,
-            version,
-            tensor: spec.clone(),
-            n_rows: n_rows as u32,
-            delta_of: Some(range.end - range.start),
-        }
     }
 }

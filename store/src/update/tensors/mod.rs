@@ -363,16 +363,7 @@ impl NewTensor {
 
     fn stage(&self, part: &Arc<PartHandle>) -> Result<Staged, StoreError> {
         let graph = &self.live.graph;
-        let range = graph.book().range(part.part);
-        let identity = SegmentIdentity {
-            graph: graph.uuid(),
-            segment: Uuid::new_v4(),
-            part: part.part,
-            version: FIRST_VERSION,
-            tensor: self.spec.clone(),
-            n_rows: range.end - range.start,
-            delta_of: None,
-        };
+        let identity = graph.segment_identity(part.part, &self.spec, FIRST_VERSION, Uuid::new_v4());
         let (file, digest) = (segment_file(&self.spec.name, FIRST_VERSION), [0; 32]);
         let staged = Staged { part: Arc::clone(part), identity, file, digest };
         let path = graph.part_dir(part.part).join(&staged.file);
@@ -401,13 +392,7 @@ impl Staged {
     }
 
     fn record(&self) -> SegmentRecord {
-        SegmentRecord {
-            segment: self.identity.segment,
-            n_rows: self.identity.n_rows,
-            row_bytes: self.identity.tensor.row_bytes() as u32,
-            digest: self.digest,
-            file: self.file.clone(),
-        }
+        SegmentRecord::new(&self.identity, self.digest, self.file.clone())
     }
 
     /// Opens a whole file that no record names yet.

@@ -6,7 +6,7 @@ use lodestore_graph::{NodeId, PartId};
 
 use super::*;
 use crate::error::StoreError;
-use crate::follow::{FetchedFile, Manifest};
+use crate::follow::{FetchCheck, FetchedFile, Manifest};
 use crate::transfer::{Arrival, piece};
 use crate::update::{PartCopy, PartFiles};
 
@@ -26,7 +26,8 @@ pub(super) fn fetch(files: &PartFiles, arrival: &Arrival) {
         };
         if manifest.files().any(|it| it == name) {
             let graph = arrival.graph().unwrap();
-            let begun = FetchedFile::begin(&graph, manifest, name, n_bytes).unwrap();
+            let check = FetchCheck::ReadBack;
+            let begun = FetchedFile::begin(&graph, manifest, name, n_bytes, check).unwrap();
             let Some(mut file) = begun else { continue };
             while file.n_bytes() < n_bytes {
                 file.append(&read(file.n_bytes())).unwrap();

@@ -129,15 +129,7 @@ fn manifest_of(name: &str, tensor: &TensorVersion) -> ManifestTensor {
     let record = |layer: &Layer| {
         let segment = layer.segment();
         let file = segment.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let (identity, digest) = (segment.identity(), *segment.digest());
-        let row_bytes = u32::try_from(identity.tensor.row_bytes()).unwrap_or(u32::MAX);
-        SegmentRecord {
-            segment: identity.segment,
-            n_rows: identity.n_rows,
-            row_bytes,
-            digest,
-            file,
-        }
+        SegmentRecord::new(segment.identity(), *segment.digest(), file)
     };
     let base = tensor.base();
     let delta = |layer: &Arc<Layer>| DeltaRecord {

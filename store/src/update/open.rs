@@ -257,9 +257,9 @@ impl OpenedPart {
     pub(crate) fn n_pending(&self, tensor: &OpenedTensor) -> Result<u64, StoreError> {
         let mut n_rows = 0;
         for &version in &tensor.pending_for {
-            self.catalog.scan_pending(&tensor.spec.name, version, &mut |_, _| {
+            self.catalog.scan_pending(&tensor.spec.name, version, RowIdx(0), |_, _| {
                 n_rows += 1;
-                ControlFlow::Continue(())
+                Ok(ControlFlow::Continue(()))
             })?;
         }
         Ok(n_rows)

@@ -165,13 +165,6 @@ pub trait KeyValues: Debug + Send + Sync {
     /// breaks.
     fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()>;
 
-    /// Passes the pairs whose key starts with `prefix` to `each`, ascending, until it breaks.
-    fn scan(&self, prefix: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
-        self.scan_from(prefix, &mut |key, value| {
-            if key.starts_with(prefix) { each(key, value) } else { ControlFlow::Break(()) }
-        })
-    }
-
     /// Applies all changes or none, in their order; durable when it returns.
     fn write(&self, changes: &[Change]) -> io::Result<()>;
 

@@ -42,12 +42,14 @@ impl GraphHandle {
             None => graph.book().parts().collect(),
         };
         let opened = match mode {
-            OpenMode::Read => open_to_read(&graph, &wanted)?,
             OpenMode::Write => {
                 graph.check_owned()?;
                 open_to_write(&graph, &wanted)?
             }
-            OpenMode::Follow => open_to_follow(&graph, &wanted)?,
+            OpenMode::Read | OpenMode::Follow => {
+                let open = |&part: &PartId| OpenedPart::open_in(&graph, part, mode);
+                wanted.iter().map(open).collect::<Result<_, _>>()?
+            }
         };
         let highest = opened.iter().map(|part| part.version).max().unwrap_or(0);
         let lowest = opened.iter().map(|part| part.version).min().unwrap_or(0);
@@ -159,11 +161,6 @@ pub(crate) struct OpenedTensor {
     pub(crate) pending_for: Vec<u32>,
 }
 
-/// Opens partitions as they are.
-fn open_to_read(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
-    wanted.iter().map(|&part| OpenedPart::to_read(graph, part)).collect()
-}
-
 /// Locks all partitions, and removes what crashes have left.
 fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
     let here = graph.local_parts();
@@ -177,12 +174,6 @@ fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedP
     let catalogs = wanted.iter().map(lock).collect::<Result<Vec<_>, StoreError>>()?;
     let open = |(part, catalog)| OpenedPart::to_write(graph, part, catalog);
     catalogs.into_iter().map(open).collect()
-}
-
-/// Locks all partitions, and opens them as they are: what a fetch has left is continued.
-fn open_to_follow(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
-    let open = |&part: &PartId| OpenedPart::open(graph, part, graph.catalog_for_writing(part)?);
-    wanted.iter().map(open).collect()
 }
 
 impl OpenedPart {
@@ -216,11 +207,12 @@ impl OpenedPart {
         }
     }
 
-    /// Opens one more partition of an open graph, at its own version.
-    pub(super) fn late(graph: &Graph, part: PartId, mode: OpenMode) -> Result<Self, StoreError> {
+    /// Opens a partition of a graph that is open in this mode, at its own version.
+    pub(super) fn open_in(graph: &Graph, part: PartId, mode: OpenMode) -> Result<Self, StoreError> {
         match mode {
             OpenMode::Read => Self::to_read(graph, part),
             OpenMode::Write => Self::to_write(graph, part, graph.catalog_for_writing(part)?),
+            // As it is: what a fetch has left is continued.
             OpenMode::Follow => Self::open(graph, part, graph.catalog_for_writing(part)?),
         }
     }

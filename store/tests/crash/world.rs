@@ -365,7 +365,7 @@ impl World {
                 BTreeSet::from(["catalog", "topology.csr", "halo.bin"].map(String::from));
             let mut strange = Vec::new();
             let committed = live.part_version(part).unwrap_or(0);
-            pairs.scan(b"", &mut |key, value| {
+            pairs.scan_from(b"", &mut |key, value| {
                 // A record ends with the name of its file.
                 let fixed = match key {
                     _ if key.starts_with(b"segment/") => 60,

@@ -47,7 +47,7 @@ impl Still {
                 pairs.insert(key.to_vec(), value.to_vec());
                 std::ops::ControlFlow::Continue(())
             };
-            store.scan(b"", &mut each).unwrap();
+            store.scan_from(b"", &mut each).unwrap();
             self.pairs.insert(dir.to_owned(), Arc::new(pairs));
         }
         self.folders.insert(dir.to_owned(), entries);

@@ -225,7 +225,8 @@ fn keys(pairs: &dyn KeyValues, prefix: &[u8]) -> Vec<Vec<u8>> {
         found.push(key.to_vec());
         ControlFlow::Continue(())
     };
-    pairs.scan(prefix, &mut each).unwrap();
+    pairs.scan_from(prefix, &mut each).unwrap();
+    found.retain(|key| key.starts_with(prefix));
     found
 }
 

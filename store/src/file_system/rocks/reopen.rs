@@ -321,7 +321,7 @@ mod tests {
                                 n_pairs += 1;
                                 std::ops::ControlFlow::Continue(())
                             };
-                            store.scan(b"", &mut each).unwrap();
+                            store.scan_from(b"", &mut each).unwrap();
                         }
                         n_pairs
                     })

@@ -29,8 +29,7 @@ impl GraphHandle {
     ///
     /// Fails with [`StoreError::Busy`] while another copy of it is under way.
     pub fn begin_copy(self: &Arc<Self>, part: PartId) -> Result<PartCopy, StoreError> {
-        let open = self.now().get(part.index()).cloned().flatten();
-        let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
+        let open = self.open_part(part)?;
         if !open.transfer.begin_copy() {
             return Err(busy(part, "another copy of it is under way"));
         }

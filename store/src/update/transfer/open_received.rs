@@ -22,7 +22,7 @@ impl GraphHandle {
             return Ok(self.version());
         }
         let stored = self.check_receivable(part)?;
-        let opened = OpenedPart::late(&stored, part, self.mode)?;
+        let opened = OpenedPart::open_in(&stored, part, self.mode)?;
         let version = opened.version;
         self.take_in(Arc::new(opened.live(self.reader)?), version)?;
         Ok(self.version())

@@ -40,8 +40,7 @@ impl GraphHandle {
     /// Returns the committed version of a partition with its files, `graph.toml` and the lists of
     /// edges among them.
     pub fn part_files(&self, part: PartId) -> Result<PartFiles, StoreError> {
-        let open = self.now().get(part.index()).cloned().flatten();
-        let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
+        let open = self.open_part(part)?;
         let (version, tensors) = one_version(&open)?;
         let mut files = open_lists(&self.graph, part)?;
         let mut layers = Vec::new();

@@ -4,9 +4,7 @@
 //! [`PartCopy`](crate::update::PartCopy).
 
 mod arrival;
-mod catalog;
 mod owner;
 pub(crate) mod piece;
 
-pub use arrival::{Arrival, ArrivingFile};
-pub use catalog::ArrivingCatalog;
+pub use arrival::{Arrival, ArrivingCatalog, ArrivingFile};

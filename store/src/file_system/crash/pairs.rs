@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::dice::Dice;
 use super::fault::{Fault, Neglect, Operation};
+use super::loss::Dice;
 use super::state::{Node, NodeIdx, State};
 use super::{CrashDevice, Folder};
 use crate::file_system::{Access, Change, EachPair, KeyValues};

@@ -3,10 +3,8 @@
 use std::io;
 use std::path::{Component, Path};
 
-use super::content::Content;
-use super::dice::Dice;
 use super::fault::{Fault, Neglect, Operation, Trigger};
-use super::folder::{Folder, NameChange, Names};
+use super::loss::{Content, Dice, Folder, NameChange, Names};
 use super::pairs::Pairs;
 
 /// Position of a node in [`State::nodes`].

@@ -9,10 +9,10 @@ use crate::catalog::SegmentRecord;
 use crate::checksum::PageChecksum;
 use crate::error::StoreError;
 use crate::file_system::{FileSystem, FileWriter};
-use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest};
+use crate::graph::{Graph, check_digest};
 use crate::layout::DATA_OFFSET;
 use crate::limits::PAGE_BYTES;
-use crate::new_file::discard;
+use crate::new_file::{discard, temporary_of};
 use crate::segment::{Segment, SegmentIdentity};
 use crate::update::GraphHandle;
 use crate::verify::read_back;
@@ -77,9 +77,7 @@ impl FetchedFile {
         let (identity, record) = find(graph, manifest, name)?;
         let device = Arc::clone(graph.device());
         let path = graph.part_dir(manifest.part).join(name);
-        let mut temporary = path.clone().into_os_string();
-        temporary.push(TEMPORARY_SUFFIX);
-        let temporary = PathBuf::from(temporary);
+        let temporary = temporary_of(&path);
         if device.exists(&path) {
             // Its rows were checked and synced before it was given its name.
             let open = Segment::open(&*device, &path, &identity);

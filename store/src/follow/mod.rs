@@ -18,7 +18,7 @@ use crate::error::StoreError;
 use crate::file_system::{Disk, FileSystem};
 use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, is_segment_file};
 use crate::meta::FOLLOWS_FILE;
-use crate::new_file::remove_if_there;
+use crate::new_file::{remove_if_there, replace_file};
 use crate::update::remove_unpinned;
 
 pub use coverage::Coverage;
@@ -55,16 +55,7 @@ impl FollowedFolder {
                 return Err(StoreError::FollowRefused { part, reason });
             }
         }
-        let temporary = dir.join(format!("{FOLLOWS_FILE}{TEMPORARY_SUFFIX}"));
-        remove_if_there(&device, &temporary)?;
-        let written = (|| {
-            let mut writer = device.create(&temporary)?;
-            writer.append(writers.as_bytes())?;
-            writer.sync()?;
-            device.replace(&temporary, &file)?;
-            device.sync(dir)
-        })();
-        written.map_err(StoreError::io(&file, "write"))?;
+        replace_file(&device, &file, writers.as_bytes())?;
         Ok(Self { dir: dir.to_owned() })
     }
 

@@ -13,11 +13,10 @@ use crate::error::StoreError;
 use crate::file_system::{Disk, FileSystem, FileWriter, Guard};
 use crate::follow::Manifest;
 use crate::graph::{
-    Graph, META_FILE, TEMPORARY_SUFFIX, catalog_dir, halo_path, is_segment_file, part_dir,
-    topology_path,
+    Graph, META_FILE, catalog_dir, halo_path, is_segment_file, part_dir, topology_path,
 };
 use crate::import::EXTERNAL_ID_TENSOR;
-use crate::new_file::remove_if_there;
+use crate::new_file::{remove_if_there, temporary_of};
 use crate::row::RowIdx;
 use crate::verify::verify_lists;
 
@@ -408,9 +407,7 @@ pub struct ArrivingFile {
 
 impl ArrivingFile {
     fn create(device: &Arc<dyn FileSystem>, path: &Path) -> Result<Self, StoreError> {
-        let mut temporary = path.to_owned().into_os_string();
-        temporary.push(TEMPORARY_SUFFIX);
-        let temporary = PathBuf::from(temporary);
+        let temporary = temporary_of(path);
         remove_if_there(&**device, &temporary)?;
         let file = device.create(&temporary).map_err(StoreError::io(&temporary, "create"))?;
         Ok(Self { device: Arc::clone(device), path: path.to_owned(), temporary, file })

@@ -33,7 +33,7 @@ use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, segment_file};
 use crate::import::EXTERNAL_ID_TENSOR;
 use crate::limits::MAX_TENSORS;
 use crate::meta::GraphMeta;
-use crate::new_file::{discard, remove_if_there};
+use crate::new_file::{discard, remove_if_there, replace_file};
 use crate::quarantine::quarantine;
 use crate::reader::OpenOptions;
 use crate::segment::{SegmentIdentity, SegmentWriter};
@@ -424,17 +424,8 @@ impl Staged {
 
 /// Puts another `graph.toml` in the place of the graph's, whole or not at all, and opens it.
 fn replace_meta(graph: &Graph, meta: &GraphMeta) -> Result<Graph, StoreError> {
-    let (device, path) = (&**graph.device(), graph.dir().join(META_FILE));
-    let temporary = graph.dir().join(format!("{META_FILE}{TEMPORARY_SUFFIX}"));
-    remove_if_there(device, &temporary)?;
-    let write = |device: &dyn FileSystem| {
-        let mut file = device.create(&temporary)?;
-        file.append(meta.to_text().as_bytes())?;
-        file.sync()?;
-        device.replace(&temporary, &path)?;
-        device.sync(graph.dir())
-    };
-    write(device).map_err(StoreError::io(&path, "replace"))?;
+    let path = graph.dir().join(META_FILE);
+    replace_file(&**graph.device(), &path, meta.to_text().as_bytes())?;
     Graph::open_on(Arc::clone(graph.device()), graph.dir())
 }
 

@@ -7,7 +7,7 @@ use lodestore_graph::PartId;
 use lodestore_store::follow::{Manifest, Succession};
 use uuid::Uuid;
 
-use crate::bucket::{Attempt, Bucket};
+use crate::bucket::Bucket;
 use crate::epochs::Epochs;
 use crate::error::BucketError;
 use crate::layout::{publication_key, publications_prefix};
@@ -114,7 +114,9 @@ impl Bucket {
         known: u64,
     ) -> Result<Option<Last>, BucketError> {
         match known.checked_add(1) {
-            Some(next) if self.is_there(part, next).await? => self.last(graph, part, next).await,
+            Some(next) if self.has(&publication_key(part, next)).await? => {
+                self.last(graph, part, next).await
+            }
             _ => Ok(None),
         }
     }
@@ -151,20 +153,16 @@ impl Bucket {
         head: &mut Head,
         publication: Publication,
     ) -> Result<Option<Last>, BucketError> {
-        match self.publish(graph, &publication).await? {
-            Attempt::Published => {
-                let bytes = publication.to_bytes();
-                head.last = Some(Last::new(publication, &bytes));
-                head.standing = Standing::Own;
-                Ok(None)
-            }
-            // It may have been removed since, and others be there.
-            Attempt::Lost(_) => {
-                let last = self.last(graph, head.part, head.sequence()).await?;
-                let key = publication_key(head.part, publication.sequence);
-                last.map(Some).ok_or_else(|| self.damaged(&key, "it was there just now"))
-            }
+        if self.publish(graph, &publication).await? {
+            let bytes = publication.to_bytes();
+            head.last = Some(Last::new(publication, &bytes));
+            head.standing = Standing::Own;
+            return Ok(None);
         }
+        // The other one may have been removed since, and others be there.
+        let last = self.last(graph, head.part, head.sequence()).await?;
+        let key = publication_key(head.part, publication.sequence);
+        last.map(Some).ok_or_else(|| self.damaged(&key, "it was there just now"))
     }
 
     /// Makes another process's publication the head, if it is one of the history of `ours` in the

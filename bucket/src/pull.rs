@@ -126,8 +126,8 @@ impl Bucket {
         match parts.iter().find(|part| part.0 >= graph.n_parts) {
             None => Ok(parts),
             Some(&part) => {
-                let (url, n_parts) = (self.url().to_owned(), graph.n_parts);
-                Err(BucketError::NoPart { url, part, n_parts })
+                let n_parts = graph.n_parts;
+                Err(self.refused(format!("there is no partition {part}; the graph has {n_parts}")))
             }
         }
     }
@@ -148,7 +148,9 @@ impl Bucket {
         }
         let arrival = Arrival::find_or_begin(dir, part, FIRST_COPY)?;
         if arrival.id() != FIRST_COPY {
-            return Err(BucketError::Arriving { dir: dir.to_owned(), part });
+            let reason =
+                format!("partition {part} is coming by `lode transfer`; finish that first");
+            return Err(BucketError::refused_at(dir, reason));
         }
         if arrival.is_taken() {
             arrival.take()?;
@@ -196,7 +198,11 @@ impl Bucket {
         let options = OpenOptions::default();
         let live = GraphHandle::open(graph, Some(&[part]), OpenMode::Follow, &options)?;
         if live.pending_version() > live.version() {
-            return Err(BucketError::Pending { dir: dir.to_owned(), part });
+            let reason = format!(
+                "partition {part} has rows that are not committed; commit them, or pull into another \
+                 folder"
+            );
+            return Err(BucketError::refused_at(dir, reason));
         }
         self.fetch_next(&live, publication, report, progress)?;
         live.install(&publication.manifest)?;

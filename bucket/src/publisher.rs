@@ -102,7 +102,7 @@ impl Publisher {
         if let Some(at) = self.heads.iter().position(|head| head.part == part) {
             return Ok(at);
         }
-        let (bucket, dir) = (&self.bucket, live.dir());
+        let (bucket, dir) = (&self.bucket, live.graph().dir());
         let last = bucket.run(bucket.last(identity_of(live.graph()), part, 0))?;
         let epoch = last.as_ref().map_or(0, |last| last.publication.epoch);
         let mut head = Head { part, epoch, last, standing: Standing::Found };

@@ -1,6 +1,5 @@
 //! Pulling: the files of a version that a folder lacks are fetched, checked, and given their names.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::mpsc as finishing;
 use std::thread;
@@ -249,8 +248,8 @@ impl Bucket {
         }
         report.files += fetches.len() as u64;
         let names: Vec<&str> = fetches.iter().map(|fetch| fetch.file.name.as_str()).collect();
-        let mut left: HashMap<usize, usize> = HashMap::new();
-        jobs.iter().for_each(|(at, ..)| *left.entry(*at).or_default() += 1);
+        let mut left = vec![0; fetches.len()];
+        jobs.iter().for_each(|(at, ..)| left[*at] += 1);
         let coming: Vec<Coming> = fetches.into_iter().map(|fetch| fetch.coming).collect();
         thread::scope(|scope| {
             let (sender, receiver) = mpsc::channel::<(usize, Bytes)>(N_WAITING);
@@ -353,10 +352,10 @@ fn is_of(manifest: &Manifest, file: &PublishedFile) -> bool {
     manifest.files().any(|name| name == file.name)
 }
 
-/// Appends chunks as they come, and finishes files with no chunks `left`, beside what still comes.
+/// Appends chunks as they come, and finishes files with no chunks `left` to come, beside what still comes.
 fn write_all(
     coming: Vec<Coming>,
-    mut left: HashMap<usize, usize>,
+    mut left: Vec<usize>,
     mut receiver: mpsc::Receiver<(usize, Bytes)>,
 ) -> Result<(), StoreError> {
     thread::scope(|scope| {
@@ -365,7 +364,7 @@ fn write_all(
         let mut coming: Vec<Option<Coming>> = coming.into_iter().map(Some).collect();
         // A file of which everything had come before.
         let is_whole = |(at, file): (usize, &mut Option<Coming>)| {
-            if left.contains_key(&at) { None } else { file.take() }
+            if left[at] > 0 { None } else { file.take() }
         };
         let mut finished: Vec<Coming> =
             coming.iter_mut().enumerate().filter_map(is_whole).collect();
@@ -381,9 +380,8 @@ fn write_all(
             if written.is_err() {
                 break;
             }
-            let left = left.entry(at).or_default();
-            *left = left.saturating_sub(1);
-            if *left == 0 {
+            left[at] -= 1;
+            if left[at] == 0 {
                 finished.extend(coming[at].take());
             }
         }

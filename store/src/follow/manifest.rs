@@ -110,9 +110,7 @@ impl Manifest {
     /// tables.
     #[must_use]
     pub fn file_id(&self, file: &str) -> Option<[u8; 48]> {
-        let bases = self.tensors.iter().map(|it| &it.base.1);
-        let deltas = self.tensors.iter().flat_map(|it| it.deltas.iter().map(|delta| &delta.record));
-        let record = bases.chain(deltas).find(|record| record.file == file)?;
+        let record = self.segments().find(|record| record.file == file)?;
         let mut id = [0; 48];
         id[..16].copy_from_slice(record.segment.as_bytes());
         id[16..].copy_from_slice(&record.digest);
@@ -121,9 +119,13 @@ impl Manifest {
 
     /// Names of its files.
     pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.segments().map(|record| record.file.as_str())
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &SegmentRecord> {
         self.tensors.iter().flat_map(|tensor| {
-            let deltas = tensor.deltas.iter().map(|delta| &*delta.record.file);
-            std::iter::once(&*tensor.base.1.file).chain(deltas)
+            let deltas = tensor.deltas.iter().map(|delta| &delta.record);
+            std::iter::once(&tensor.base.1).chain(deltas)
         })
     }
 

@@ -133,7 +133,8 @@ impl LayerIndex {
     }
 
     /// Returns the memory of the index.
-    pub(crate) fn bytes(&self) -> usize {
+    #[cfg(test)]
+    fn bytes(&self) -> usize {
         let entries = match &self.entries {
             Entries::One(_) => 0,
             Entries::Many(places) => places.len() * size_of::<Place>(),

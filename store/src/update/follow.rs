@@ -1,6 +1,5 @@
 //! A follower takes over a version of a writer, whose files it has fetched and checked.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -193,12 +192,6 @@ impl GraphHandle {
             });
         }
         Ok(layers)
-    }
-
-    /// Returns the graph's folder.
-    #[must_use]
-    pub fn dir(&self) -> &Path {
-        self.graph.dir()
     }
 }
 

@@ -169,12 +169,6 @@ impl TensorVersion {
     pub(super) fn delta_sizes(&self) -> Vec<u64> {
         self.layers[1..].iter().map(|layer| layer.n_rows()).collect()
     }
-
-    /// Returns the memory of the index, in bytes.
-    #[must_use]
-    pub fn index_bytes(&self) -> usize {
-        self.index.bytes()
-    }
 }
 
 impl LayerRows {

@@ -81,8 +81,10 @@ impl GraphHandle {
     ) -> Result<NewTensor, StoreError> {
         self.check_new_tensor(&spec)?;
         if !self.coming().insert(spec.name.clone()) {
-            let reason = "another of this name is being written; end that first".to_owned();
-            return Err(StoreError::TensorRefused { tensor: spec.name, reason });
+            return Err(refused(
+                &spec.name,
+                "another of this name is being written; end that first",
+            ));
         }
         // What a drop that failed midway has left there: the new files have the same names.
         self.garbage().retain(|retired| !retired.is_of(&spec.name));
@@ -130,9 +132,7 @@ impl GraphHandle {
             }
         }
         // A new tensor of this name may have files of these names.
-        let (gone, kept) = std::mem::take(&mut *garbage).into_iter().partition(|it| it.is_of(name));
-        *garbage = kept;
-        let gone: Vec<Retired> = gone;
+        let gone: Vec<Retired> = garbage.extract_if(.., |it| it.is_of(name)).collect();
         gone.iter().try_for_each(|it| remove_if_there(&**graph.device(), it.file()))?;
         Ok(graph)
     }
@@ -158,7 +158,7 @@ impl GraphHandle {
             "a partition is on its way to this folder with the tensors that there are, in {coming}; run \
              its `lode transfer` to the end first, or remove that where the source still has the partition"
         );
-        Err(StoreError::TensorRefused { tensor: tensor.to_owned(), reason })
+        Err(refused(tensor, reason))
     }
 
     /// Returns the graph as its description is on disk now.
@@ -182,16 +182,15 @@ impl GraphHandle {
 
     fn check_new_tensor(&self, spec: &TensorSpec) -> Result<(), StoreError> {
         self.check_writable()?;
-        let refused =
-            |reason: String| StoreError::TensorRefused { tensor: spec.name.clone(), reason };
-        spec.check().map_err(|error| refused(error.to_string()))?;
+        let refused = |reason: &str| refused(&spec.name, reason);
+        spec.check().map_err(|error| refused(&error.to_string()))?;
         let stored = self.stored()?;
         if stored.meta().tensor(&spec.name).is_some() || spec.name == EXTERNAL_ID_TENSOR {
-            return Err(refused("the graph has a tensor of this name".to_owned()));
+            return Err(refused("the graph has a tensor of this name"));
         }
         self.check_all_open()?;
         if stored.meta().tensors.len() >= MAX_TENSORS {
-            return Err(refused(format!(
+            return Err(refused(&format!(
                 "the graph has {MAX_TENSORS} tensors, the most there may be"
             )));
         }
@@ -209,6 +208,10 @@ pub fn drop_tensor(graph: Graph, name: &str) -> Result<Graph, StoreError> {
     let parts = graph.local_parts();
     let live = GraphHandle::open(graph, Some(&parts), OpenMode::Write, &OpenOptions::default())?;
     live.drop_tensor(name)
+}
+
+fn refused(tensor: &str, reason: impl Into<String>) -> StoreError {
+    StoreError::TensorRefused { tensor: tensor.to_owned(), reason: reason.into() }
 }
 
 fn check_may_go(name: &str) -> Result<(), StoreError> {
@@ -260,7 +263,7 @@ impl NewTensor {
             self.open_next()?;
             let Some((writer, _, left)) = &mut self.open else {
                 let reason = format!("{} bytes came after the last node's row", bytes.len());
-                return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
+                return Err(refused(&self.spec.name, reason));
             };
             let n = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
             writer.write_rows(&bytes[..n])?;
@@ -281,7 +284,7 @@ impl NewTensor {
         self.open_next()?;
         if self.rows_left() > 0 {
             let reason = format!("{} rows are missing", self.rows_left());
-            return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
+            return Err(refused(&self.spec.name, reason));
         }
         let live = Arc::clone(&self.live);
         let _alone = live.commits();
@@ -290,8 +293,8 @@ impl NewTensor {
         let _uncopied = Uncopied::hold(&parts)?;
         let is_open = |(part, open): (&Arc<PartHandle>, &Arc<PartHandle>)| Arc::ptr_eq(part, open);
         if parts.len() != self.parts.len() || !self.parts.iter().zip(&parts).all(is_open) {
-            let reason = "partitions came or went while it was written; write it again".to_owned();
-            return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
+            let reason = "partitions came or went while it was written; write it again";
+            return Err(refused(&self.spec.name, reason));
         }
         let _no_arrival = live.hold_arrivals(&self.spec.name)?;
         // Opened before the switch: after it nothing can fail but records that the next start
@@ -299,9 +302,8 @@ impl NewTensor {
         let opened = self.written.iter().map(|staged| staged.open(&live));
         let opened = opened.collect::<Result<Vec<_>, _>>()?;
         for staged in &self.written {
-            let recorded =
-                staged.part.catalog.stage_tensor(&self.spec.name, FIRST_VERSION, &staged.record());
-            recorded?;
+            let (catalog, record) = (&staged.part.catalog, staged.record());
+            catalog.stage_tensor(&self.spec.name, FIRST_VERSION, &record)?;
         }
         let mut meta = live.stored()?.meta().clone();
         meta.tensors.push(self.spec.clone());
@@ -328,9 +330,7 @@ impl NewTensor {
     /// Keeps what is written unless `graph.toml` certainly does not list the tensor: its
     /// replacement may have failed after the switch.
     fn keep_if_listed(&mut self) {
-        let graph = &self.live.graph;
-        let stored = Graph::open_on(Arc::clone(graph.device()), graph.dir());
-        if !stored.is_ok_and(|stored| stored.meta().tensor(&self.spec.name).is_none()) {
+        if !self.live.stored().is_ok_and(|stored| stored.meta().tensor(&self.spec.name).is_none()) {
             self.written.clear();
         }
     }

@@ -57,7 +57,7 @@ impl Pair {
     /// Returns a copy of the writer as it is now, which continues in another way.
     fn restored(&self, at: &str) -> Arc<GraphHandle> {
         let dir = self.dir.path().join(at);
-        copy_dir(self.writer.dir(), &dir);
+        copy_dir(self.writer.graph().dir(), &dir);
         open(&dir, OpenMode::Write).unwrap()
     }
 

@@ -9,24 +9,12 @@ use thiserror::Error;
 /// Why a bucket could not be read, written or trusted.
 #[derive(Debug, Error)]
 pub enum BucketError {
-    /// It cannot be done as things are.
+    /// It cannot be done as things are, or the object store refused, failed, or did not answer.
     #[error("{place}: {reason}")]
     Refused {
         /// The bucket, an object, a folder or a file.
         place: String,
         /// The reason, with what helps.
-        reason: String,
-    },
-    /// The object store refused, failed, or did not answer.
-    #[error("{url}/{key}: cannot {action}: {reason}")]
-    Store {
-        /// The bucket.
-        url: String,
-        /// The object.
-        key: String,
-        /// The operation, for example `read`.
-        action: &'static str,
-        /// The store's reason, without queries of URLs.
         reason: String,
     },
     /// An object is not the one that was written there.
@@ -51,37 +39,14 @@ pub enum BucketError {
         /// Newest format of this release.
         known: u32,
     },
-    /// Another writer has published, and its history is not that of this folder.
-    #[error(
-        "{url}: fenced: partition {part} has publication {sequence} of version {version}, which is \
-         not in the history of this folder; another writer publishes here. Stop one of them, and \
-         pull what is published into a new folder"
-    )]
+    /// Another writer has the partition now: it has published another history than that of this
+    /// folder, or taken the partition over.
+    #[error("{url}: fenced: {reason}")]
     Fenced {
         /// The bucket.
         url: String,
-        /// The partition.
-        part: PartId,
-        /// The publication.
-        sequence: u64,
-        /// Its version.
-        version: u32,
-    },
-    /// Another writer has taken the partition over.
-    #[error(
-        "{url}: fenced: another writer has taken partition {part} over, by publication {sequence} \
-         (epoch {epoch}). Stop one of them: `lode serve --take-over` takes it back if nothing was \
-         committed here meanwhile; else pull what is published into a new folder"
-    )]
-    TakenOver {
-        /// The bucket.
-        url: String,
-        /// The partition.
-        part: PartId,
-        /// The newest publication.
-        sequence: u64,
-        /// Its epoch.
-        epoch: u32,
+        /// The publication, and what to do.
+        reason: String,
     },
     /// The folder has forgotten the commit by which the published version was made.
     #[error(
@@ -128,21 +93,12 @@ pub enum BucketError {
         part: PartId,
     },
     /// The files of a version are more than a folder may take.
-    #[error(
-        "{url}: version {version} of partition {part} brings the folder to {needed} bytes, of \
-         {limit} at most; raise --disk, or follow fewer partitions"
-    )]
+    #[error("{url}: {reason}")]
     NoRoom {
         /// The bucket.
         url: String,
-        /// The partition.
-        part: PartId,
-        /// The version.
-        version: u32,
-        /// Bytes with it.
-        needed: u64,
-        /// Most bytes.
-        limit: u64,
+        /// The version, and its bytes.
+        reason: String,
     },
     /// The folder of the graph.
     #[error(transparent)]
@@ -162,6 +118,6 @@ impl BucketError {
     /// from this folder.
     #[must_use]
     pub fn fences(&self) -> bool {
-        matches!(self, Self::Fenced { .. } | Self::TakenOver { .. })
+        matches!(self, Self::Fenced { .. })
     }
 }

@@ -204,21 +204,27 @@ impl Bucket {
     }
 
     fn fenced(&self, last: &Publication) -> BucketError {
-        BucketError::Fenced {
-            url: self.url().to_owned(),
-            part: last.part(),
-            sequence: last.sequence,
-            version: last.version(),
-        }
+        let reason = format!(
+            "partition {} has publication {} of version {}, which is not in the history of this folder; \
+             another writer publishes here. Stop one of them, and pull what is published into a new \
+             folder",
+            last.part(),
+            last.sequence,
+            last.version()
+        );
+        BucketError::Fenced { url: self.url().to_owned(), reason }
     }
 
     pub(crate) fn taken_over(&self, last: &Publication) -> BucketError {
-        BucketError::TakenOver {
-            url: self.url().to_owned(),
-            part: last.part(),
-            sequence: last.sequence,
-            epoch: last.epoch,
-        }
+        let reason = format!(
+            "another writer has taken partition {} over, by publication {} (epoch {}). Stop one of them: \
+             `lode serve --take-over` takes it back if nothing was committed here meanwhile; else pull \
+             what is published into a new folder",
+            last.part(),
+            last.sequence,
+            last.epoch
+        );
+        BucketError::Fenced { url: self.url().to_owned(), reason }
     }
 }
 

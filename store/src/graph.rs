@@ -231,10 +231,8 @@ impl Graph {
         tensor: &TensorSpec,
         version: u32,
     ) -> Result<Vec<(u32, Segment)>, StoreError> {
-        let layers = catalog.layers(&tensor.name, version)?;
-        let deltas = layers.map(|layers| layers.deltas).unwrap_or_default();
         let open = |delta: &DeltaRecord| Ok((delta.first, self.open_delta(part, tensor, delta)?));
-        deltas.iter().map(open).collect()
+        catalog.deltas_at(&tensor.name, version)?.iter().map(open).collect()
     }
 
     /// Opens a segment with every row of a partition, and pins it for as long as it is open.

@@ -345,14 +345,12 @@ impl Bucket {
         self.remove(&key).await?;
         match second {
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(()),
-            Ok(()) => Err(BucketError::Store {
-                url: self.url.clone(),
-                key,
-                action: "create it only if it is absent",
-                reason: "the store has written over an object that was there, so that two writers \
-                         would not see each other; use one that honours If-None-Match"
-                    .to_owned(),
-            }),
+            Ok(()) => Err(self.cannot(
+                &key,
+                "create it only if it is absent",
+                "the store has written over an object that was there, so that two writers would not \
+                 see each other; use one that honours If-None-Match",
+            )),
             Err(error) => Err(self.failed(&key, "create", &error)),
         }
     }
@@ -382,7 +380,7 @@ impl Bucket {
         Path::from_iter(self.prefix.parts().chain(Path::from(key).parts()))
     }
 
-    fn failed(&self, key: &str, action: &'static str, error: &Error) -> BucketError {
+    fn failed(&self, key: &str, action: &str, error: &Error) -> BucketError {
         let reason = match error {
             Error::PermissionDenied { .. } => "the credentials do not permit it".to_owned(),
             Error::Unauthenticated { .. } => {
@@ -397,7 +395,12 @@ impl Bucket {
             }
             other => without_queries(&other.to_string()),
         };
-        BucketError::Store { url: self.url.clone(), key: key.to_owned(), action, reason }
+        self.cannot(key, action, &reason)
+    }
+
+    fn cannot(&self, key: &str, action: &str, reason: &str) -> BucketError {
+        let place = format!("{}/{key}", self.url);
+        BucketError::Refused { place, reason: format!("cannot {action}: {reason}") }
     }
 }
 

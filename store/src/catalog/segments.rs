@@ -74,15 +74,6 @@ pub(crate) struct DeltaRecord {
     pub(crate) record: SegmentRecord,
 }
 
-/// The layers of a tensor at a version.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LayerRecords {
-    /// Version and record of the segment that has every row.
-    pub(crate) base: (u32, SegmentRecord),
-    /// Deltas over it, oldest first.
-    pub(crate) deltas: Vec<DeltaRecord>,
-}
-
 impl DeltaRecord {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         [&self.first.to_le_bytes()[..], &self.record.to_bytes()].concat()
@@ -160,18 +151,19 @@ impl Catalog {
         })
     }
 
-    /// Returns the layers of `tensor` at `version`; `None` without a segment up to it.
+    /// Returns the deltas of `tensor` at `version`, oldest first: those over the newest segment up
+    /// to it.
     ///
     /// Fails for a delta that has rows of versions on both sides of the segment's or of `version`.
-    pub(crate) fn layers(
+    pub(crate) fn deltas_at(
         &self,
         tensor: &str,
         version: u32,
-    ) -> Result<Option<LayerRecords>, StoreError> {
-        let Some(base) = self.segment(tensor, version)? else { return Ok(None) };
+    ) -> Result<Vec<DeltaRecord>, StoreError> {
+        let Some((base, _)) = self.segment(tensor, version)? else { return Ok(Vec::new()) };
         let mut deltas = self.deltas(tensor)?;
-        deltas.retain(|delta| delta.version > base.0 && delta.version <= version);
-        let mut newest = base.0;
+        deltas.retain(|delta| delta.version > base && delta.version <= version);
+        let mut newest = base;
         for delta in &deltas {
             if delta.first <= newest {
                 let (first, last) = (delta.first, delta.version);
@@ -182,7 +174,7 @@ impl Catalog {
             }
             newest = delta.version;
         }
-        Ok(Some(LayerRecords { base, deltas }))
+        Ok(deltas)
     }
 
     /// Returns the version that a commit has prepared and not published, if there is one.

@@ -49,35 +49,20 @@ pub enum BucketError {
         reason: String,
     },
     /// The folder has forgotten the commit by which the published version was made.
-    #[error(
-        "{url}: partition {part} is published at version {published}. More than 1,024 commits later, at \
-         version {here}, this folder no longer knows by which commit that was made. If no other \
-         folder has published it, `lode serve --take-over` continues"
-    )]
+    #[error("{url}: {reason}")]
     UnknownHistory {
         /// The bucket.
         url: String,
-        /// The partition.
-        part: PartId,
-        /// Version of the newest publication.
-        published: u32,
-        /// Version of the folder.
-        here: u32,
+        /// Both versions, and what to do.
+        reason: String,
     },
     /// The bucket is ahead of the folder.
-    #[error(
-        "{url}: partition {part} is published at version {published}, and version {here} is here; \
-         `lode pull` brings this folder forward"
-    )]
+    #[error("{url}: {reason}")]
     Behind {
         /// The bucket.
         url: String,
-        /// The partition.
-        part: PartId,
-        /// Version of the newest publication.
-        published: u32,
-        /// Version of the folder.
-        here: u32,
+        /// Both versions, and what to do.
+        reason: String,
     },
     /// No version is there that every partition has.
     #[error(

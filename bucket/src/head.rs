@@ -136,12 +136,17 @@ impl Bucket {
             Succession::Apart => Err(self.fenced(last)),
             // The folder is behind, whatever its history: the bucket is not.
             Succession::Unknown if ours.version() < last.version() => Err(self.behind(last, ours)),
-            Succession::Unknown => Err(BucketError::UnknownHistory {
-                url: self.url().to_owned(),
-                part: last.part(),
-                published: last.version(),
-                here: ours.version(),
-            }),
+            Succession::Unknown => {
+                let reason = format!(
+                    "partition {} is published at version {}. More than 1,024 commits later, at version \
+                     {}, this folder no longer knows by which commit that was made. If no other folder \
+                     has published it, `lode serve --take-over` continues",
+                    last.part(),
+                    last.version(),
+                    ours.version()
+                );
+                Err(BucketError::UnknownHistory { url: self.url().to_owned(), reason })
+            }
         }
     }
 
@@ -195,12 +200,14 @@ impl Bucket {
     }
 
     fn behind(&self, last: &Publication, ours: &Manifest) -> BucketError {
-        BucketError::Behind {
-            url: self.url().to_owned(),
-            part: last.part(),
-            published: last.version(),
-            here: ours.version(),
-        }
+        let reason = format!(
+            "partition {} is published at version {}, and version {} is here; `lode pull` brings this \
+             folder forward",
+            last.part(),
+            last.version(),
+            ours.version()
+        );
+        BucketError::Behind { url: self.url().to_owned(), reason }
     }
 
     fn fenced(&self, last: &Publication) -> BucketError {

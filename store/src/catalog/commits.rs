@@ -72,6 +72,6 @@ fn put(commit: &CommitId) -> Change {
 
 /// Returns the commit of a pair, if it is one.
 pub(super) fn commit_of(key: &[u8], value: &[u8]) -> Option<CommitId> {
-    let version = keys::segment_version(key.strip_prefix(keys::COMMITS)?)?;
+    let version = keys::number(key.strip_prefix(keys::COMMITS)?)?;
     Some(CommitId { version, id: Uuid::from_slice(value).ok()? })
 }

@@ -46,21 +46,15 @@ pub(super) fn commit(version: u32) -> Vec<u8> {
     [COMMITS, &version.to_be_bytes()].concat()
 }
 
-/// Returns the version in the key of a segment, given what follows its prefix.
-pub(super) fn segment_version(suffix: &[u8]) -> Option<u32> {
+/// Returns the version or the row at the end of a key, given what follows its prefix.
+pub(super) fn number(suffix: &[u8]) -> Option<u32> {
     suffix.try_into().ok().map(u32::from_be_bytes)
-}
-
-/// Returns the row in the key of a pending row, given what follows its version.
-pub(super) fn row_number(suffix: &[u8]) -> Option<RowIdx> {
-    suffix.try_into().ok().map(|row| RowIdx(u32::from_be_bytes(row)))
 }
 
 /// Returns the version and row in the key of a pending row, given what follows its prefix.
 pub(super) fn row_of(suffix: &[u8]) -> Option<(u32, RowIdx)> {
-    let (version, row) = suffix.split_first_chunk()?;
-    let row = row.try_into().ok().map(u32::from_be_bytes)?;
-    Some((u32::from_be_bytes(*version), RowIdx(row)))
+    let (version, row) = suffix.split_at_checked(size_of::<u32>())?;
+    Some((number(version)?, RowIdx(number(row)?)))
 }
 
 /// Returns the kind of a key that has one: all up to the first slash, which it includes.
@@ -127,7 +121,7 @@ mod tests {
         let version = u32::from_be_bytes(*b"a//b");
         let of_key = of_version(SEGMENTS, "feat", version);
         let (tensor, suffix) = tensor_of(SEGMENTS, &of_key).unwrap();
-        assert_eq!((tensor, segment_version(suffix)), ("feat", Some(version)));
+        assert_eq!((tensor, number(suffix)), ("feat", Some(version)));
         assert_eq!(tensor_of(ROWS, &of_key), None);
         assert_eq!(tensor_of(SEGMENTS, b"segment/feat"), None);
         assert_eq!(tensor_of(SEGMENTS, b"segment/\xff/0000"), None);
@@ -138,6 +132,6 @@ mod tests {
         assert_eq!(row_of(&[]), None);
         assert_eq!(row_of(&[0; 7]), None);
         assert_eq!(row_of(&[0; 9]), None);
-        assert_eq!(segment_version(&[0; 3]), None);
+        assert_eq!(number(&[0; 3]), None);
     }
 }

@@ -93,7 +93,7 @@ impl<'a> Pair<'a> {
             let (version, row) = keys::row_of(suffix)?;
             return Some(Self::Row { tensor, version, row, bytes: value });
         }
-        let version = keys::segment_version(suffix)?;
+        let version = keys::number(suffix)?;
         let segment = || SegmentRecord::from_bytes(value);
         let delta = || DeltaRecord::from_bytes(version, value);
         Some(match kind {

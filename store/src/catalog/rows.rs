@@ -40,8 +40,8 @@ impl Catalog {
                 return Ok(ControlFlow::Break(()));
             };
             let reason = || format!("the key {key:02x?} is none of a pending row");
-            let row = keys::row_number(suffix).ok_or_else(|| broken(&self.dir, reason()))?;
-            each(row, value)
+            let row = keys::number(suffix).ok_or_else(|| broken(&self.dir, reason()))?;
+            each(RowIdx(row), value)
         })
     }
 

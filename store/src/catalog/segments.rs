@@ -301,7 +301,7 @@ impl Catalog {
         let prefix = keys::of_tensor(kind, tensor);
         let mut records = Vec::new();
         self.scan(&prefix, |key, value| {
-            let version = keys::segment_version(&key[prefix.len()..]).ok_or("no version");
+            let version = keys::number(&key[prefix.len()..]).ok_or("no version");
             let record = version.map_err(str::to_owned).and_then(|version| read(version, value));
             records.push(record.map_err(|reason| {
                 broken(&self.dir, format!("record of `{tensor}`, key {key:02x?}: {reason}"))

@@ -59,12 +59,6 @@ impl FollowedFolder {
         Ok(Self { dir: dir.to_owned() })
     }
 
-    /// Returns the folder.
-    #[must_use]
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// Makes a follower's folder one that may be written again, durably; another folder stays as it
     /// is.
     pub fn end(dir: &Path) -> Result<(), StoreError> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lodestore_bucket::{Bucket, BucketError, Folder, PublishedVersion, Publisher};
+use lodestore_bucket::{Bucket, BucketError, Folder, Publisher};
 use lodestore_graph::PartId;
 use lodestore_server::installer::Publishing;
 use lodestore_store::Graph;
@@ -200,7 +200,7 @@ impl PublishLoop {
     }
 
     fn note_all(&self) {
-        for PublishedVersion { part, version } in self.publisher.versions() {
+        for (part, version) in self.publisher.versions() {
             self.publishing.note(part, version);
         }
     }

@@ -199,7 +199,7 @@ impl World {
     fn publish(&mut self) -> Finding {
         let Some(live) = &self.live else { return Ok(()) };
         let expected = self.model.version + 1;
-        match live.publish(live.version() + 1) {
+        match live.commit_through(live.version() + 1) {
             Ok(found) if found == expected => {
                 self.model.published();
                 Ok(())

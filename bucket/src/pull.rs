@@ -295,22 +295,19 @@ impl Bucket {
         file: &str,
     ) -> Result<Bytes, BucketError> {
         let key = chunk_key(part, chunk);
-        let Some(bytes) = self.read(&key, n_bytes as u64).await? else {
-            let reason =
-                format!("a chunk of {file} is not there; collected since, or removed by hand");
-            return Err(self.damaged(&key, reason));
+        let reason = match self.read(&key, n_bytes as u64).await? {
+            None => format!("a chunk of {file} is not there; collected since, or removed by hand"),
+            Some(bytes) if bytes.len() != n_bytes => {
+                format!("a chunk of {file} has {} bytes, expected {n_bytes}", bytes.len())
+            }
+            Some(bytes) => match blake3::hash(&bytes) {
+                found if found.as_bytes() == chunk => return Ok(bytes),
+                found => {
+                    format!("a chunk of {file} has BLAKE3 {found}, expected that of its name")
+                }
+            },
         };
-        if bytes.len() != n_bytes {
-            let found = bytes.len();
-            let reason = format!("a chunk of {file} has {found} bytes, expected {n_bytes}");
-            return Err(self.damaged(&key, reason));
-        }
-        let found = blake3::hash(&bytes);
-        if found.as_bytes() != chunk {
-            let reason = format!("a chunk of {file} has BLAKE3 {found}, expected that of its name");
-            return Err(self.damaged(&key, reason));
-        }
-        Ok(bytes)
+        Err(self.damaged(&key, reason))
     }
 }
 

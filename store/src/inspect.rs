@@ -195,9 +195,7 @@ impl TensorSummary {
     }
 
     fn add(&mut self, found: &OpenedTensor, layers: &LayerSummary) {
-        let deltas = found.deltas.iter().map(|(_, delta)| delta).chain(&found.prepared);
-        let files = deltas.chain([&found.segment]);
-        self.bytes += files.map(|file| file.layout().file_bytes()).sum::<u64>();
+        self.bytes += found.segments().map(|file| file.layout().file_bytes()).sum::<u64>();
         self.delta_rows += layers.delta_rows.iter().sum::<u64>();
         self.pending_rows += layers.pending_rows;
         let codec = found.segment.codec().name();

@@ -67,10 +67,7 @@ impl Catalog {
             changes.extend(old.map(Change::Delete));
             changes.push(Change::Put(key(*version), record.to_bytes()));
             let lost_key = keys::of_version(keys::LOST, tensor, *version);
-            changes.push(match lost {
-                Some(lost) => Change::Put(lost_key, lost.to_bytes()),
-                None => Change::Delete(lost_key),
-            });
+            changes.push(Change::set(lost_key, lost.as_ref().map(SegmentRecord::to_bytes)));
         }
         for prefix in [keys::DELTAS, keys::PREPARED_DELTAS] {
             self.scan(prefix, |key, _| {
@@ -86,10 +83,7 @@ impl Catalog {
             prepared = prepared.or(is_prepared.then_some(delta.version));
         }
         let prepared = prepared.map(|version| version.to_le_bytes().to_vec());
-        changes.push(match prepared {
-            Some(version) => Change::Put(keys::PREPARED.to_vec(), version),
-            None => Change::Delete(keys::PREPARED.to_vec()),
-        });
+        changes.push(Change::set(keys::PREPARED.to_vec(), prepared));
         changes.push(self.format_change()?);
         Ok(changes)
     }

@@ -197,6 +197,14 @@ pub enum Change {
 }
 
 impl Change {
+    /// Returns the change that gives a key this value, or none.
+    pub(crate) fn set(key: Vec<u8>, value: Option<Vec<u8>>) -> Self {
+        match value {
+            Some(value) => Self::Put(key, value),
+            None => Self::Delete(key),
+        }
+    }
+
     /// Returns whether it removes keys that it does not name, so that nothing can take it back.
     pub(crate) fn is_range(&self) -> bool {
         matches!(self, Self::DeleteRange(..))

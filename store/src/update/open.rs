@@ -161,6 +161,14 @@ pub(crate) struct OpenedTensor {
     pub(crate) pending_for: Vec<u32>,
 }
 
+impl OpenedTensor {
+    /// Returns all files.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        let deltas = self.deltas.iter().map(|(_, delta)| delta);
+        deltas.chain([&self.segment]).chain(&self.prepared)
+    }
+}
+
 /// Locks all partitions, and removes what crashes have left.
 fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
     let here = graph.local_parts();
@@ -258,10 +266,7 @@ impl OpenedPart {
     }
 
     fn segments(&self) -> impl Iterator<Item = &Segment> {
-        self.tensors.iter().flat_map(|tensor| {
-            let deltas = tensor.deltas.iter().map(|(_, delta)| delta);
-            deltas.chain([&tensor.segment]).chain(&tensor.prepared)
-        })
+        self.tensors.iter().flat_map(OpenedTensor::segments)
     }
 
     pub(super) fn live(self, reader: ReaderKind) -> Result<PartHandle, StoreError> {

@@ -181,13 +181,7 @@ impl KeyValues for Reopening {
 
 /// Returns the changes that give each key the value that it has in `store`, or none.
 fn undo_of(store: &Rocks, keys: &BTreeSet<Vec<u8>>) -> io::Result<Vec<Change>> {
-    let value = |key: &Vec<u8>| {
-        Ok(match store.get(key)? {
-            Some(value) => Change::Put(key.clone(), value),
-            None => Change::Delete(key.clone()),
-        })
-    };
-    keys.iter().map(value).collect()
+    keys.iter().map(|key| Ok(Change::set(key.clone(), store.get(key)?))).collect()
 }
 
 fn log_bytes(dir: &Path) -> io::Result<u64> {

@@ -349,7 +349,8 @@ fn is_of(manifest: &Manifest, file: &PublishedFile) -> bool {
     manifest.files().any(|name| name == file.name)
 }
 
-/// Appends chunks as they come, and finishes files with no chunks `left` to come, beside what still comes.
+/// Appends chunks as they come, and finishes files of which none are `left` to come, beside what
+/// still comes.
 fn write_all(
     coming: Vec<Coming>,
     mut left: Vec<usize>,

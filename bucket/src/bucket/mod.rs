@@ -258,8 +258,8 @@ impl Bucket {
         Ok(self.look_up(key).await?.is_some())
     }
 
-    /// Creates a publication, whose number is that after the newest, unless another writer has taken
-    /// the number; returns whether it was created. Finds that out where the reply is lost.
+    /// Creates a publication, whose number is that after the newest, and finds out whether it was
+    /// created where the reply is lost. Returns `false` where another writer has taken the number.
     pub(crate) async fn publish(
         &self,
         graph: GraphIdentity,

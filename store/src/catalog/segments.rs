@@ -1,4 +1,5 @@
-//! Records of layers and their bytes: which segment a tensor has, which deltas are over it, which are prepared.
+//! Records of layers and their bytes: which segment a tensor has, which deltas are over it, which
+//! are prepared.
 
 use uuid::Uuid;
 

@@ -405,12 +405,14 @@ impl Staged {
         Ok(Arc::new(TensorHandle::new(spec.clone(), catalog, current, None, &[])))
     }
 
-    /// Moves a whole file to its name, durably.
+    /// Moves a whole file to its name, durably; removes it where that fails.
     fn publish(&self, graph: &Graph) -> Result<(), StoreError> {
         let (device, dir) = (&**graph.device(), graph.part_dir(self.part.part));
         let (from, to) = (dir.join(self.temporary()), dir.join(&self.file));
-        device.rename(&from, &to).map_err(StoreError::io(&to, "move a segment to"))?;
-        device.sync(&dir).map_err(StoreError::io(&dir, "sync"))
+        let moved = device.rename(&from, &to).map_err(StoreError::io(&to, "move a segment to"));
+        moved
+            .and_then(|()| device.sync(&dir).map_err(StoreError::io(&dir, "sync")))
+            .inspect_err(|_| self.remove(graph))
     }
 
     /// Removes what is written of it; the next opening for writing does it where that fails.

@@ -53,14 +53,13 @@ use uuid::Uuid;
 pub(crate) use commits::CommitId;
 pub(crate) use mend::{TensorDelta, TensorRecord};
 pub(crate) use pairs::Pair;
-pub(crate) use segments::DeltaRecord;
 pub use segments::SegmentRecord;
+pub(crate) use segments::{DeltaRecord, Fields};
 
 use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
 use crate::file_system::{Access, Change, FileSystem, Guard, KeyValues};
 use health::Health;
-use segments::Fields;
 
 /// Newest catalog format that this release writes and reads.
 pub const CATALOG_FORMAT_VERSION: u32 = 2;
@@ -195,7 +194,7 @@ impl Catalog {
     /// Returns the graph and partition that it says it is of.
     pub(crate) fn identity(&self) -> Result<(Uuid, u32), StoreError> {
         let bytes = self.get(keys::IDENTITY)?.unwrap_or_default();
-        let mut fields = Fields { bytes: &bytes };
+        let mut fields = Fields(&bytes);
         let (Ok(format), Ok(found_graph), Ok(found_part)) =
             (fields.u32(), fields.take::<16>(), fields.u32())
         else {

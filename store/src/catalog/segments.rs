@@ -43,19 +43,19 @@ impl SegmentRecord {
 
     /// Returns the format of a record that only a later release reads.
     pub(super) fn newer_format(bytes: &[u8]) -> Option<u32> {
-        let format = Fields { bytes }.u32().ok()?;
+        let format = Fields(bytes).u32().ok()?;
         (format > CATALOG_FORMAT_VERSION).then_some(format)
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
-        let mut fields = Fields { bytes };
+        let mut fields = Fields(bytes);
         let format = fields.u32()?;
         if format > CATALOG_FORMAT_VERSION {
             return Err(format!("format {format}, this release reads {CATALOG_FORMAT_VERSION}"));
         }
         let segment = Uuid::from_bytes(fields.take()?);
         let (n_rows, row_bytes, digest) = (fields.u32()?, fields.u32()?, fields.take()?);
-        let file = std::str::from_utf8(fields.bytes).map_err(|_| "file name is not UTF-8")?;
+        let file = std::str::from_utf8(fields.0).map_err(|_| "file name is not UTF-8")?;
         // A name from a file never becomes a path that leads out of the partition's folder.
         if file.is_empty() || file.starts_with('.') || file.contains(['/', '\0']) {
             return Err(format!("{file:?} is not a plain file name"));
@@ -86,8 +86,8 @@ impl DeltaRecord {
     }
 
     pub(super) fn from_bytes(version: u32, bytes: &[u8]) -> Result<Self, String> {
-        let (first, record) = bytes.split_first_chunk().ok_or("it is too short")?;
-        let (first, record) = (u32::from_le_bytes(*first), SegmentRecord::from_bytes(record)?);
+        let mut fields = Fields(bytes);
+        let (first, record) = (fields.u32()?, SegmentRecord::from_bytes(fields.0)?);
         if first == 0 || first > version {
             return Err(format!("expected a first version from 1 to {version}, found {first}"));
         }
@@ -95,20 +95,31 @@ impl DeltaRecord {
     }
 }
 
-/// The unread rest of a record.
-pub(super) struct Fields<'a> {
-    pub(super) bytes: &'a [u8],
-}
+/// Bytes of a record or a manifest that are left to be read.
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
-impl Fields<'_> {
-    pub(super) fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (&field, rest) = self.bytes.split_first_chunk().ok_or("it is too short")?;
-        self.bytes = rest;
+impl<'a> Fields<'a> {
+    pub(crate) fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let (&field, rest) = self.0.split_first_chunk().ok_or("it is cut off")?;
+        self.0 = rest;
         Ok(field)
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, String> {
+    pub(crate) fn u32(&mut self) -> Result<u32, String> {
         self.take().map(u32::from_le_bytes)
+    }
+
+    /// Reads a number u16.
+    pub(crate) fn count(&mut self) -> Result<usize, String> {
+        Ok(u16::from_le_bytes(self.take()?).into())
+    }
+
+    /// Reads a number u16, and as many bytes.
+    pub(crate) fn list(&mut self) -> Result<&'a [u8], String> {
+        let n_bytes = self.count()?;
+        let (list, rest) = self.0.split_at_checked(n_bytes).ok_or("it is cut off")?;
+        self.0 = rest;
+        Ok(list)
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
-use crate::catalog::{CommitId, DeltaRecord, SegmentRecord, TensorDelta, TensorRecord};
+use crate::catalog::{CommitId, DeltaRecord, Fields, SegmentRecord, TensorDelta, TensorRecord};
 use crate::graph::{delta_file, segment_file};
 use crate::limits::COMMITS_KEPT;
 
@@ -191,7 +191,7 @@ impl Manifest {
         if blake3::hash(body).as_bytes() != checksum {
             return Err("its checksum is another than that of its bytes".to_owned());
         }
-        let mut fields = ManifestFields(body);
+        let mut fields = Fields(body);
         if fields.take::<8>()? != *MAGIC {
             let reason = "it is no manifest of this release; bring both servers to the same one";
             return Err(reason.to_owned());
@@ -222,7 +222,7 @@ impl Manifest {
             }
             tensors.push(ManifestTensor { name, base, deltas });
         }
-        let commits = fields.commits(version)?;
+        let commits = take_commits(&mut fields, version)?;
         if !fields.0.is_empty() {
             return Err(format!("{} bytes too many", fields.0.len()));
         }
@@ -265,47 +265,21 @@ fn push_list(bytes: &mut Vec<u8>, list: &[u8]) {
     bytes.extend_from_slice(list);
 }
 
-/// Bytes that are left to be read.
-struct ManifestFields<'a>(&'a [u8]);
-
-impl<'a> ManifestFields<'a> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (&field, rest) = self.0.split_first_chunk().ok_or("it is cut off")?;
-        self.0 = rest;
-        Ok(field)
-    }
-
-    fn u32(&mut self) -> Result<u32, String> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn count(&mut self) -> Result<usize, String> {
-        Ok(u16::from_le_bytes(self.take()?).into())
-    }
-
-    /// Reads commits of versions up to `version`.
-    fn commits(&mut self, version: u32) -> Result<Vec<CommitId>, String> {
-        let (n_commits, mut commits) = (self.count()?, Vec::<CommitId>::new());
-        for _ in 0..n_commits {
-            let commit = CommitId { version: self.u32()?, id: Uuid::from_bytes(self.take()?) };
-            let after = commits.last().map_or(0, |before| before.version);
-            if commit.version <= after || commit.version > version {
-                let found = commit.version;
-                return Err(format!(
-                    "a commit of version {found} after one of {after} in version {version}"
-                ));
-            }
-            commits.push(commit);
+/// Reads commits of versions up to `version`.
+fn take_commits(fields: &mut Fields<'_>, version: u32) -> Result<Vec<CommitId>, String> {
+    let (n_commits, mut commits) = (fields.count()?, Vec::<CommitId>::new());
+    for _ in 0..n_commits {
+        let commit = CommitId { version: fields.u32()?, id: Uuid::from_bytes(fields.take()?) };
+        let after = commits.last().map_or(0, |before| before.version);
+        if commit.version <= after || commit.version > version {
+            let found = commit.version;
+            return Err(format!(
+                "a commit of version {found} after one of {after} in version {version}"
+            ));
         }
-        Ok(commits)
+        commits.push(commit);
     }
-
-    fn list(&mut self) -> Result<&'a [u8], String> {
-        let n_bytes = self.count()?;
-        let (list, rest) = self.0.split_at_checked(n_bytes).ok_or("it is cut off")?;
-        self.0 = rest;
-        Ok(list)
-    }
+    Ok(commits)
 }
 
 #[cfg(test)]

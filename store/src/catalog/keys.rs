@@ -1,5 +1,7 @@
-//! Keys of the catalog. Versions and rows in them are big-endian, so that they sort.
+//! Keys of the catalog, and changes of what is under them. Versions and rows in keys are big-endian,
+//! so that they sort.
 
+use crate::file_system::Change;
 use crate::row::RowIdx;
 
 pub(super) const IDENTITY: &[u8] = b"identity";
@@ -34,6 +36,16 @@ pub(super) fn of_tensor(kind: &[u8], tensor: &str) -> Vec<u8> {
 /// that were put for the version.
 pub(super) fn of_version(kind: &[u8], tensor: &str, version: u32) -> Vec<u8> {
     [kind, tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
+}
+
+/// Returns the change that records something of a kind for a tensor and version.
+pub(super) fn put(kind: &[u8], tensor: &str, version: u32, record: Vec<u8>) -> Change {
+    Change::Put(of_version(kind, tensor, version), record)
+}
+
+/// Returns the change that removes such a record.
+pub(super) fn delete(kind: &[u8], tensor: &str, version: u32) -> Change {
+    Change::Delete(of_version(kind, tensor, version))
 }
 
 /// Returns the key of a pending row.

@@ -62,10 +62,9 @@ impl Catalog {
         let version = version.to_le_bytes().to_vec();
         let mut changes = vec![Change::Put(keys::VERSION.to_vec(), version)];
         for TensorRecord { tensor, version, record, lost } in records {
-            let key = |version| keys::of_version(keys::SEGMENTS, tensor, version);
-            let old = self.segments(tensor)?.into_iter().map(|(of, _)| key(of));
-            changes.extend(old.map(Change::Delete));
-            changes.push(Change::Put(key(*version), record.to_bytes()));
+            let old = self.segments(tensor)?.into_iter();
+            changes.extend(old.map(|(of, _)| keys::delete(keys::SEGMENTS, tensor, of)));
+            changes.push(keys::put(keys::SEGMENTS, tensor, *version, record.to_bytes()));
             let lost_key = keys::of_version(keys::LOST, tensor, *version);
             changes.push(Change::set(lost_key, lost.as_ref().map(SegmentRecord::to_bytes)));
         }
@@ -78,8 +77,7 @@ impl Catalog {
         let mut prepared = None;
         for TensorDelta { tensor, delta, is_prepared } in deltas {
             let kind = if *is_prepared { keys::PREPARED_DELTAS } else { keys::DELTAS };
-            let key = keys::of_version(kind, tensor, delta.version);
-            changes.push(Change::Put(key, delta.to_bytes()));
+            changes.push(keys::put(kind, tensor, delta.version, delta.to_bytes()));
             prepared = prepared.or(is_prepared.then_some(delta.version));
         }
         let prepared = prepared.map(|version| version.to_le_bytes().to_vec());

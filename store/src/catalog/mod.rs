@@ -144,9 +144,10 @@ impl Catalog {
         version: u32,
         segments: impl IntoIterator<Item = (&'a str, &'a SegmentRecord)>,
     ) -> Result<(), StoreError> {
-        let records = segments.into_iter().map(|(tensor, record)| {
-            Change::Put(keys::of_version(keys::SEGMENTS, tensor, version), record.to_bytes())
-        });
+        let put = |(tensor, record): (&str, &SegmentRecord)| {
+            keys::put(keys::SEGMENTS, tensor, version, record.to_bytes())
+        };
+        let records = segments.into_iter().map(put);
         let version = Change::Put(keys::VERSION.to_vec(), version.to_le_bytes().to_vec());
         self.write(&records.chain([version]).collect::<Vec<_>>())
     }

@@ -206,10 +206,8 @@ impl Catalog {
     ) -> Result<(), StoreError> {
         let mut changes: Vec<Change> = vec![self.format_change()?];
         for (tensor, delta) in deltas {
-            changes.push(Change::Put(
-                keys::of_version(keys::PREPARED_DELTAS, tensor, version),
-                delta.to_bytes(),
-            ));
+            let record = delta.to_bytes();
+            changes.push(keys::put(keys::PREPARED_DELTAS, tensor, version, record));
             let (from, to) = keys::row_range(tensor, 0, version);
             changes.push(Change::DeleteRange(from, to));
         }
@@ -227,15 +225,8 @@ impl Catalog {
         let mut changes = Vec::new();
         for tensor in tensors {
             if let Some(delta) = self.prepared_delta(tensor, version)? {
-                changes.push(Change::Delete(keys::of_version(
-                    keys::PREPARED_DELTAS,
-                    tensor,
-                    version,
-                )));
-                changes.push(Change::Put(
-                    keys::of_version(keys::DELTAS, tensor, version),
-                    delta.to_bytes(),
-                ));
+                changes.push(keys::delete(keys::PREPARED_DELTAS, tensor, version));
+                changes.push(keys::put(keys::DELTAS, tensor, version, delta.to_bytes()));
             }
         }
         changes.push(Change::Delete(keys::PREPARED.to_vec()));
@@ -252,8 +243,7 @@ impl Catalog {
         delta: &DeltaRecord,
     ) -> Result<(), StoreError> {
         let (from, to) = keys::row_range(tensor, 0, delta.version);
-        let put =
-            Change::Put(keys::of_version(keys::DELTAS, tensor, delta.version), delta.to_bytes());
+        let put = keys::put(keys::DELTAS, tensor, delta.version, delta.to_bytes());
         self.write(&[self.format_change()?, put, Change::DeleteRange(from, to)])
     }
 
@@ -273,20 +263,12 @@ impl Catalog {
     ) -> Result<(), StoreError> {
         let old = self.segments(tensor)?.into_iter().filter(|(of, _)| *of != version);
         // That of a tensor which came a short while ago, too.
-        let old_keys = |of| {
-            [keys::SEGMENTS, keys::NEW_SEGMENTS].map(|kind| keys::of_version(kind, tensor, of))
-        };
-        let mut changes: Vec<Change> =
-            old.flat_map(|(of, _)| old_keys(of)).map(Change::Delete).collect();
+        let kinds = [keys::SEGMENTS, keys::NEW_SEGMENTS];
+        let old = old.flat_map(|(of, _)| kinds.map(|kind| keys::delete(kind, tensor, of)));
+        let mut changes: Vec<Change> = old.collect();
         let folded = self.deltas(tensor)?.into_iter().filter(|delta| delta.version <= version);
-        changes
-            .extend(folded.map(|delta| {
-                Change::Delete(keys::of_version(keys::DELTAS, tensor, delta.version))
-            }));
-        changes.push(Change::Put(
-            keys::of_version(keys::SEGMENTS, tensor, version),
-            record.to_bytes(),
-        ));
+        changes.extend(folded.map(|delta| keys::delete(keys::DELTAS, tensor, delta.version)));
+        changes.push(keys::put(keys::SEGMENTS, tensor, version, record.to_bytes()));
         self.write(&changes)
     }
 
@@ -295,11 +277,9 @@ impl Catalog {
     pub(crate) fn switch_deltas(&self, tensor: &str, by: &DeltaRecord) -> Result<(), StoreError> {
         let folded = self.deltas(tensor)?.into_iter();
         let folded = folded.filter(|it| it.first >= by.first && it.version <= by.version);
-        let mut changes: Vec<Change> = folded
-            .map(|it| Change::Delete(keys::of_version(keys::DELTAS, tensor, it.version)))
-            .collect();
-        changes
-            .push(Change::Put(keys::of_version(keys::DELTAS, tensor, by.version), by.to_bytes()));
+        let mut changes: Vec<Change> =
+            folded.map(|it| keys::delete(keys::DELTAS, tensor, it.version)).collect();
+        changes.push(keys::put(keys::DELTAS, tensor, by.version, by.to_bytes()));
         self.write(&changes)
     }
 

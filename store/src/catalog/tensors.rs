@@ -19,8 +19,8 @@ impl Catalog {
         version: u32,
         record: &SegmentRecord,
     ) -> Result<(), StoreError> {
-        let key = keys::of_version(keys::NEW_SEGMENTS, tensor, version);
-        self.write(&[self.format_change()?, Change::Put(key, record.to_bytes())])
+        let put = keys::put(keys::NEW_SEGMENTS, tensor, version, record.to_bytes());
+        self.write(&[self.format_change()?, put])
     }
 
     /// Makes the new segments of `tensors` ones like any other, and keeps `graph_text`, that of

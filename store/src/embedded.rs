@@ -83,6 +83,12 @@ impl EmbeddedStore {
         self.live.graph()
     }
 
+    /// Returns the open partitions behind the store.
+    #[must_use]
+    pub fn live(&self) -> &Arc<GraphHandle> {
+        &self.live
+    }
+
     /// Returns the tensor called `name`.
     pub fn tensor(&self, name: &str) -> Result<&TensorSpec, StoreError> {
         self.named(name).map(|(spec, _)| spec)

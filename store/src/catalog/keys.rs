@@ -32,8 +32,8 @@ pub(super) fn of_tensor(kind: &[u8], tensor: &str) -> Vec<u8> {
     [kind, tensor.as_bytes(), b"/"].concat()
 }
 
-/// Returns the key of a kind of a tensor and version; for [`ROWS`], the prefix of those of all rows
-/// that were put for the version.
+/// Returns the key of a kind of a tensor and version. For [`ROWS`] it is the prefix of the keys of
+/// all rows that were put for the version.
 pub(super) fn of_version(kind: &[u8], tensor: &str, version: u32) -> Vec<u8> {
     [kind, tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
 }

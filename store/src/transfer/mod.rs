@@ -1,4 +1,4 @@
-//! A partition on its way into a graph's folder: it comes together in a folder beside its place,
+//! A partition on its way into a graph's folder. It comes together in a folder beside its place,
 //! with a catalog, until it is there as a whole.
 //!
 //! `docs/replication.md` has the steps. The side that releases a partition is

@@ -1,5 +1,5 @@
-//! What a loss of power may leave of the bytes of a file and of the names in a folder, beside what
-//! programs see, by decisions that follow from one seed.
+//! Bytes of a file and names in a folder: those that programs see, and those that a loss of power
+//! may leave. That is decided by a stream that follows from one seed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! A copy of a partition that is under way: its seal, what is handed over under it, and its end, by
-//! which the partition is given up, and perhaps taken back.
+//! A copy of a partition that is under way: its seal, what is handed over under it, and its end. By
+//! that the partition is given up, and perhaps taken back.
 //!
 //! The files come from [`GraphHandle::part_files`], as for a follower, before the seal and under
 //! it.

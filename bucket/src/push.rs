@@ -192,7 +192,7 @@ impl Bucket {
                 false
             }
             Some(Err(BucketError::Behind { .. })) if head.standing == Standing::Overtaken => {
-                return Ok(ControlFlow::Break(there(head)));
+                return Ok(ControlFlow::Break(pushed(head, false)));
             }
             Some(compared) => compared?,
         };
@@ -205,7 +205,7 @@ impl Bucket {
             && is_there
             && known.has_all_of(last)
         {
-            return Ok(ControlFlow::Break(there(head)));
+            return Ok(ControlFlow::Break(pushed(head, false)));
         }
         let mut chunks = chunks_of(&files, last);
         // What the bucket has lost is read and uploaded again.
@@ -335,12 +335,11 @@ impl Bucket {
             chunks: whole(chunks),
         });
         let publication = head.next(manifest.clone(), files.collect());
-        let (sequence, version) = (publication.sequence, publication.version());
         if let Some(other) = self.publish_at(graph, head, publication).await? {
             self.follow_other(head, other, manifest)?;
             return Ok(None);
         }
-        Ok(Some(PushedPart { part: upload.part.0, version, publication: sequence, is_new: true }))
+        Ok(Some(pushed(head, true)))
     }
 
     pub(crate) fn other_graph(&self, dir: &Path, expected: Uuid, found: Uuid) -> BucketError {
@@ -352,14 +351,10 @@ impl Bucket {
     }
 }
 
-/// Returns the outcome for a partition of which nothing is to be published.
-fn there(head: &Head) -> PushedPart {
-    PushedPart {
-        part: head.part.0,
-        version: head.version(),
-        publication: head.sequence(),
-        is_new: false,
-    }
+/// Returns the outcome for a partition of which nothing is to be published any more.
+fn pushed(head: &Head, is_new: bool) -> PushedPart {
+    let (version, publication) = (head.version(), head.sequence());
+    PushedPart { part: head.part.0, version, publication, is_new }
 }
 
 /// A moment by both clocks: one does not run while the machine sleeps, the other can be set back.

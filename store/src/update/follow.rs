@@ -34,9 +34,7 @@ impl GraphHandle {
             changed.push(self.layers_of(part, &current, from)?);
         }
         let is_same = |(tensor, layers): (&Arc<TensorHandle>, &Vec<Arc<Layer>>)| {
-            let current = tensor.current();
-            current.layers().len() == layers.len()
-                && current.layers().iter().zip(layers).all(|(a, b)| Arc::ptr_eq(a, b))
+            tensor.current().layers().iter().map(Arc::as_ptr).eq(layers.iter().map(Arc::as_ptr))
         };
         let are_same = open.tensors.iter().zip(&changed).all(is_same);
         if open.version() == manifest.version && are_same {

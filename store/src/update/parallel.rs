@@ -19,8 +19,9 @@ pub(super) fn for_each<T: Sync, R: Send>(
         return items.iter().map(each).collect();
     }
     let per_thread = items.len().div_ceil(MAX_THREADS).max(1);
-    let mut others = items.chunks(per_thread);
-    let first = others.next().unwrap_or_default();
+    let Some((first, others)) = items.split_at_checked(per_thread.min(items.len())) else {
+        return Vec::new();
+    };
     let each_of = |items: &[T]| items.iter().map(&each).collect::<Vec<R>>();
     thread::scope(|scope| {
         let each_of = &each_of;
@@ -29,7 +30,7 @@ pub(super) fn for_each<T: Sync, R: Send>(
             let thread = thread::Builder::new().spawn_scoped(scope, move || each_of(items));
             thread.map_err(|_| items)
         };
-        let threads: Vec<_> = others.map(spawn).collect();
+        let threads: Vec<_> = others.chunks(per_thread).map(spawn).collect();
         let mut results = each_of(first);
         for thread in threads {
             results.extend(match thread {

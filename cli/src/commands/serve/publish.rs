@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use lodestore_bucket::{Bucket, BucketError, Folder, PublishedVersion, Publisher};
+use lodestore_bucket::{Bucket, BucketError, Folder, Publisher};
 use lodestore_graph::PartId;
 use lodestore_server::installer::Publishing;
 use lodestore_store::Graph;
@@ -176,7 +176,7 @@ impl PublishLoop {
     }
 
     fn note_all(&self) {
-        for PublishedVersion { part, version } in self.publisher.versions() {
+        for (part, version) in self.publisher.versions() {
             self.publishing.note(part, version);
         }
     }

@@ -32,6 +32,15 @@ pub(crate) fn set_len<T: Clone + Zeroable>(list: &mut Vec<T>, len: usize) {
     list.resize(len, T::zeroed());
 }
 
+/// Returns the room for the `n_bytes` of a body in a frame, behind that for its head.
+pub(crate) fn body_room(frame: &mut Vec<u8>, n_bytes: usize) -> &mut [u8] {
+    let body_end = HEAD_ROOM + n_bytes;
+    if frame.len() < body_end {
+        set_len(frame, body_end);
+    }
+    &mut frame[HEAD_ROOM..body_end]
+}
+
 /// Converts a count within one request, bounded by `IDS_PER_PULL_MAX`.
 pub(crate) fn to_u32(n: usize) -> u32 {
     u32::try_from(n).expect("a request has fewer rows than 2^32")

@@ -41,11 +41,11 @@ impl Connection {
     ) -> Result<Self, ConnectionError> {
         let entry = async {
             let stream = match &policy.tls {
-                None => Stream::Plain(stream),
+                None => Stream::Left(stream),
                 Some(tls) => {
                     let handshake = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
                     let agreed = in_turn(handshakes, handshake).await;
-                    Stream::Tls(Box::new(agreed.map_err(ConnectionError::Tls)?))
+                    Stream::Right(Box::new(agreed.map_err(ConnectionError::Tls)?))
                 }
             };
             let (head, lag) = (Vec::new(), QueueDelay::new(Instant::now()));

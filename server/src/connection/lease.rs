@@ -13,9 +13,8 @@ use lodestore_graph::NodeId;
 use lodestore_schema::limits::{LENT_CHUNK_ROWS, LENT_FOR, LENT_PULL_BYTES_MIN};
 use lodestore_schema::{Failure, FailureCode, Reply, Versions};
 
-use super::stream::has_left;
-use super::{Connection, ConnectionError, PendingPull, RequestError};
-use crate::buffers::{HEAD_ROOM, set_len, to_u32};
+use super::{Connection, PendingPull, RequestError};
+use crate::buffers::{HEAD_ROOM, body_room, to_u32};
 use crate::deadline::with_deadline;
 use crate::error::failure;
 use crate::limits::WRITE_TIMEOUT;
@@ -102,14 +101,8 @@ impl Connection {
         let mut n_told = 0;
         // The client, too, needs time until the rows are no longer believed.
         for chunk in ids.chunks(LENT_CHUNK_ROWS).take_while(|_| sent.elapsed() < LENT_FOR / 2) {
-            if !shard.is_ending() && has_left(&self.socket) {
-                return Err(ConnectionError::Left.into());
-            }
-            let body_end = HEAD_ROOM + size_of_val(chunk);
-            if frame.len() < body_end {
-                set_len(frame, body_end);
-            }
-            let slots = &mut frame[HEAD_ROOM..body_end];
+            self.check_present(shard)?;
+            let slots = body_room(frame, size_of_val(chunk));
             let find = async {
                 // Without a wait between: what is in memory is of the version that is read.
                 let is_wanted = shard.is_at(tensor, version);
@@ -122,7 +115,7 @@ impl Connection {
             let versions = if is_last { shard.versions(ids) } else { Versions::default() };
             let (first_row, n_rows) = (to_u32(n_told), to_u32(chunk.len()));
             let rows = Reply::LentRows { first_row, n_rows, versions };
-            self.write_chunk(&rows, &mut frame[..body_end]).await?;
+            self.write_chunk(&rows, &mut frame[..HEAD_ROOM + size_of_val(chunk)]).await?;
             count(&shard.counters().shared_bytes, chunk.len() * row_bytes);
             count(&shard.counters().rows, chunk.len());
             count(&shard.counters().bytes, chunk.len() * row_bytes);

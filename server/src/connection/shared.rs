@@ -49,15 +49,15 @@ pub(super) fn chunk_rows(row_bytes: usize) -> usize {
 pub(super) struct Ring {
     /// The first row that comes this way.
     first: usize,
-    n_rows: usize,
-    chunk_rows: usize,
-    row_bytes: usize,
+    pub(super) n_rows: usize,
+    pub(super) chunk_rows: usize,
+    pub(super) row_bytes: usize,
 }
 
 impl Ring {
     /// Returns the ring of the rows from `first` on, up to `n_rows`.
-    pub(super) fn new(first: usize, n_rows: usize, chunk_rows: usize, row_bytes: usize) -> Self {
-        Self { first, n_rows, chunk_rows, row_bytes }
+    pub(super) fn new(first: usize, n_rows: usize, row_bytes: usize) -> Self {
+        Self { first, n_rows, chunk_rows: chunk_rows(row_bytes), row_bytes }
     }
 
     /// Returns whether chunks fit a slot, which one of a single long row does not, and are worth
@@ -135,16 +135,14 @@ impl Connection {
     /// Handles an acknowledgement while no answer waits for it: of leased rows, of chunks of a
     /// failed answer, or of nothing that was requested.
     pub(super) fn taken(&mut self) -> Result<(), ConnectionError> {
-        match self.shared.as_mut().and_then(|shared| shared.n_untaken.checked_sub(1)) {
-            Some(left) => {
-                self.shared.as_mut().expect("just seen").n_untaken = left;
-                if left == 0 {
-                    self.lease = None;
-                }
-                Ok(())
-            }
-            None => Err(not_taken("nothing of the shared memory is awaited")),
+        let Some(shared) = self.shared.as_mut().filter(|shared| shared.n_untaken > 0) else {
+            return Err(not_taken("nothing of the shared memory is awaited"));
+        };
+        shared.n_untaken -= 1;
+        if shared.n_untaken == 0 {
+            self.lease = None;
         }
+        Ok(())
     }
 
     /// Returns whether an answer may come through the memory. There must be some, the client must
@@ -237,7 +235,7 @@ mod tests {
         ) {
             let chunk_rows = chunk_rows(row_bytes);
             let n_rows = first + n_rows;
-            let ring = Ring::new(first, n_rows, chunk_rows, row_bytes);
+            let ring = Ring::new(first, n_rows, row_bytes);
             prop_assert_eq!(ring.fits(), (4..=CHUNK_BYTES).contains(&row_bytes));
             if !ring.fits() {
                 return Ok(());

@@ -134,8 +134,8 @@ pub enum CommitStep {
     Publish,
 }
 
-/// How the rows of a pull will be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How the rows of a pull will be used; a kind that is named first passes the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PullKind {
     /// The miss set of a batch: latency-bound.
     Sync,

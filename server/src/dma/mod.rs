@@ -120,7 +120,7 @@ impl ReadList {
 
 impl RunningRead {
     fn new(reader: Rc<DmaReader>, extent: Extent, position: usize, permit: Permit) -> Self {
-        let admission = Rc::clone(permit.admission());
+        let admission = Rc::clone(&permit.admission);
         let read = async move {
             let pages = reader.read(&extent).await;
             Finished { position, pages, _permit: permit }

@@ -136,7 +136,7 @@ impl SlowDisk {
     /// Reads a pull in two chunks.
     async fn pull(&self, turn: &ReadTurn) -> Result<(), Failure> {
         let n_rows = READS_OF_A_PULL / 2;
-        let cost = turn.admission().cost_of(PAGE);
+        let cost = turn.admission.cost_of(PAGE);
         for n_rows_after in [n_rows, 0] {
             turn.set_rows_after(n_rows_after);
             let _lists = turn.take_lists(n_rows, n_rows, cost).await?;

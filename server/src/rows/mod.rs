@@ -315,7 +315,7 @@ impl ShardRows {
             rows.list_reads(&reading, &version, part_scratch, list).await?;
             seen.push((part, version));
         }
-        let cost = list.cost(turn.admission());
+        let cost = list.cost(&turn.admission);
         turn.set_cost(cost, n_ids);
         let row_cost = cost / missed.len().max(1) as u64;
         self.row_cost.set((3 * self.row_cost.get() + row_cost) / 4);

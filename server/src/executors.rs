@@ -9,7 +9,7 @@ use tracing::warn;
 
 use crate::error::ServerError;
 use crate::limits::{IO_BYTES_PER_SHARD, LOCKED_BYTES_PER_SHARD, MAILBOX_LEN, TURN};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Event, Mailbox};
 use crate::shard::plan::ShardPlan;
 use crate::shard::{self, Started, Step};
 use crate::supervisor::ThreadSupervisor;
@@ -99,17 +99,13 @@ pub(crate) fn collect_inboxes(
             Step::Failed(reason) => failed = Some(reason),
         }
     }
-    let complete: Option<Vec<Mailbox>> = if failed.is_some() {
-        for mailbox in mailboxes.iter().flatten() {
-            mailbox.stop();
-        }
-        None
-    } else {
-        mailboxes.into_iter().collect()
-    };
-    complete.ok_or_else(|| ServerError::Executor {
-        reason: failed.unwrap_or_else(|| "a shard died as it started".into()),
-    })
+    if let Some(reason) = failed {
+        mailboxes.iter().flatten().for_each(|mailbox| mailbox.send(|| Event::Stop));
+        return Err(ServerError::Executor { reason });
+    }
+    let reason = || "a shard died as it started".to_owned();
+    let all: Option<Vec<Mailbox>> = mailboxes.into_iter().collect();
+    all.ok_or_else(|| ServerError::Executor { reason: reason() })
 }
 
 /// Waits for all of them; returns the error of the last that has one.

@@ -330,7 +330,7 @@ impl Partitions {
     pub(crate) fn keep_newest(&self) {
         // A version that cannot be pinned is not committed on all partitions.
         if let Ok(pinned) = self.live.pin(self.live.version()) {
-            self.pins.keep(&Arc::new(pinned), Use::Newest, Instant::now());
+            self.pins.keep(pinned.version(), &Arc::new(pinned), Use::Newest, Instant::now());
         }
     }
 

@@ -21,7 +21,7 @@ use crate::error::ServerError;
 use crate::executors;
 use crate::http::HttpServer;
 use crate::listen::Listeners;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Event, Mailbox};
 use crate::memory_budget::{shared_bytes, tier_bytes};
 use crate::metrics::{Observed, Phase, Served};
 use crate::partitions::Partitions;
@@ -236,7 +236,7 @@ impl Server {
         self.observed.enter(Phase::Draining);
         self.acceptor.stop();
         for mailbox in &*self.mailboxes {
-            mailbox.stop();
+            mailbox.send(|| Event::Stop);
         }
         // Before the shards, whose mailboxes it writes to.
         drop(self.compactor.take());
@@ -310,7 +310,7 @@ mod tests {
         let server = serve(dir.path(), 2);
         let supervisor = server.supervisor();
         assert_eq!(supervisor.first(), None);
-        server.mailboxes[1].die();
+        server.mailboxes[1].send(|| Event::Die);
         assert_eq!(supervisor.wait().as_deref(), Some("lode-shard-1"));
         let error = server.stop().unwrap_err();
         assert!(

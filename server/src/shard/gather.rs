@@ -168,7 +168,7 @@ impl Shard {
         let pins = Arc::clone(partitions);
         let pin = move |live: &Arc<GraphHandle>| {
             let pinned = Arc::new(live.pin(version)?);
-            Ok(pins.pins.keep(&pinned, Use::Reader, Instant::now()).then_some(pinned))
+            Ok(pins.pins.keep(version, &pinned, Use::Reader, Instant::now()).then_some(pinned))
         };
         match self.call_store(pin).await? {
             Ok(Some(pinned)) => Ok(Some(pinned)),

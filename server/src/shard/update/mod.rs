@@ -9,12 +9,12 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{COMMIT_AHEAD_MAX, ROWS_PER_PUSH_MAX};
 use lodestore_schema::request::{CommitStep, Push};
 use lodestore_schema::{Failure, FailureCode};
+use lodestore_store::update::Folding;
 use tracing::warn;
 
 use super::Shard;
 use super::parts::to_its_end;
 use crate::buffers::Buffers;
-use crate::compactor::Scope;
 use crate::error::{failure, store_failure};
 use crate::limits::{PUT_BYTES_PER_ROW, PUT_COPIES};
 use crate::mesh::ShardRequest;
@@ -107,7 +107,7 @@ impl Shard {
             }
             let committed = partitions.live.commit_through(version)?;
             if partitions.live_tensors().any(|(_, _, tensor)| tensor.pays_to_fold()) {
-                runs.ask(Scope::WhereItPays);
+                runs.ask(Folding::WherePays);
             }
             Ok(committed)
         };
@@ -183,7 +183,7 @@ impl Shard {
     /// Starts a compaction, or joins one that waits to start; returns its number.
     pub(crate) fn compact(&self) -> Result<u64, Failure> {
         self.check_writable()?;
-        Ok(self.plan.runs.ask(Scope::Everything))
+        Ok(self.plan.runs.ask(Folding::All))
     }
 
     /// Keeps a piece, or puts all of them: durable then, and seen by no pull until a commit.

@@ -12,7 +12,7 @@ use lodestore_graph::PartId;
 use lodestore_schema::stats::ShardStats;
 use tracing::info;
 
-use crate::acceptor::Acceptor;
+use crate::acceptor;
 use crate::auth::{AuthHandle, AuthPolicy, CredentialReloader};
 use crate::blocking::BlockingPools;
 use crate::compactor::{Compactor, Runs};
@@ -29,7 +29,7 @@ use crate::preload::Preload;
 use crate::ring_support;
 use crate::shard::plan::ShardPlan;
 use crate::stats::Counters;
-use crate::supervisor::ThreadSupervisor;
+use crate::supervisor::{PollThread, ThreadSupervisor};
 use crate::volatile::Volatile;
 
 /// A running server; dropping it stops it.
@@ -43,7 +43,7 @@ pub struct Server {
     auth: Arc<AuthHandle>,
     observed: Arc<Observed>,
     counters: Arc<[Counters]>,
-    acceptor: Acceptor,
+    acceptor: PollThread,
     pub(crate) mailboxes: Arc<[Mailbox]>,
     supervisor: ThreadSupervisor,
     executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
@@ -124,12 +124,12 @@ impl Server {
         let compactor = changes.then(|| Compactor::start(runs, of_runs, of_shards));
         let compactor = compactor.transpose()?;
         let acceptor =
-            Acceptor::start(listeners, Arc::clone(&mailboxes), Arc::clone(&observed), &supervisor)?;
+            acceptor::start(listeners, Arc::clone(&mailboxes), Arc::clone(&observed), &supervisor)?;
         observed.enter(Phase::Serving);
         info!(
             address = address.map(display),
             unix = config.unix.as_ref().map(|path| display(path.display())),
-            metrics = http.as_ref().map(|http| display(http.address())),
+            metrics = http.as_ref().map(|http| display(http.address)),
             n_shards,
             version = partitions.live.version(),
             "serving"
@@ -168,7 +168,7 @@ impl Server {
     /// Returns the address of metrics, with the port that was bound.
     #[must_use]
     pub fn metrics(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(HttpServer::address)
+        self.http.as_ref().map(|http| http.address)
     }
 
     /// Returns the number of shards.

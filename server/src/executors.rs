@@ -20,9 +20,9 @@ pub(crate) fn spawn(
     plan: &ShardPlan,
     started: &Started,
     n_shards: u16,
-    io_bytes: usize,
     supervisor: &ThreadSupervisor,
 ) -> Result<Vec<ExecutorJoinHandle<Result<(), String>>>, ServerError> {
+    warn_of_little_locked_memory(n_shards);
     let mesh = MeshBuilder::full(n_shards.into(), MAILBOX_LEN);
     let executor_error =
         |error: glommio::GlommioError<()>| ServerError::Executor { reason: error.to_string() };
@@ -37,7 +37,7 @@ pub(crate) fn spawn(
             };
             LocalExecutorBuilder::new(Placement::Unbound)
                 .name(&name)
-                .io_memory(io_bytes)
+                .io_memory(IO_BYTES_PER_SHARD)
                 .preempt_timer(TURN)
                 .spawn(run)
                 .map_err(executor_error)
@@ -67,10 +67,9 @@ pub(crate) fn why_dead(
     }
 }
 
-/// Returns the bytes of each shard's buffers for reads, which the kernel locks once for each of
-/// three rings. With a lower limit each executor logs that in many lines, and continues without.
-/// This logs it in one.
-pub(crate) fn io_bytes(n_shards: u16) -> usize {
+/// Logs in one line that the kernel locks less memory than shards want: buffers for reads, once for
+/// each of three rings. Each executor logs that in many lines, and continues without.
+fn warn_of_little_locked_memory(n_shards: u16) {
     let allowed = getrlimit(Resource::Memlock).current;
     let wanted = u64::from(n_shards) * LOCKED_BYTES_PER_SHARD as u64;
     let is_bound = !rustix::process::geteuid().is_root();
@@ -82,7 +81,6 @@ pub(crate) fn io_bytes(n_shards: u16) -> usize {
              LimitMEMLOCK in the unit"
         );
     }
-    IO_BYTES_PER_SHARD
 }
 
 /// Waits until every shard is up, and puts their mailboxes in the order of shards.

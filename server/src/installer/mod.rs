@@ -134,14 +134,15 @@ impl Server {
     /// Returns what installs versions on this server, which must follow another.
     #[must_use]
     pub fn installer(&self) -> Installer {
-        let (partitions, mailboxes) = (Arc::clone(&self.partitions), Arc::clone(&self.mailboxes));
+        let (partitions, mailboxes) =
+            (Arc::clone(&self.plan.partitions), Arc::clone(&self.mailboxes));
         Installer { partitions, mailboxes }
     }
 
     /// Returns the server's side of publications.
     #[must_use]
     pub fn publishing(&self) -> Publishing {
-        Publishing { partitions: Arc::clone(&self.partitions) }
+        Publishing { partitions: Arc::clone(&self.plan.partitions) }
     }
 }
 

@@ -79,7 +79,7 @@ impl Connection {
         });
         let (copy, done) = done.await?;
         self.copying = Some(Copying { copy, id });
-        done.map_err(|error| store_failure(&error))
+        done.map_err(store_failure)
     }
 
     async fn open_copy(&mut self, shard: &Rc<Shard>, part: PartId, id: u64) -> Step<Copied> {
@@ -117,7 +117,7 @@ impl Connection {
             FollowStep::Manifest => {
                 self.following = None;
                 let files = shard.call_store(move |live| live.part_files(part)).await?;
-                let files = files.map_err(|error| store_failure(&error))?;
+                let files = files.map_err(store_failure)?;
                 let body = files.manifest().to_bytes();
                 if body.len() > COPY_PIECE_BYTES {
                     let message = format!(
@@ -146,7 +146,7 @@ impl Connection {
                     let is_last = files.read(file.into(), offset, COPY_PIECE_BYTES, &mut piece)?;
                     Ok((is_last, piece))
                 });
-                let (is_last, piece) = read.await?.map_err(|error| store_failure(&error))?;
+                let (is_last, piece) = read.await?.map_err(store_failure)?;
                 Ok((Followed { is_last, ..Followed::default() }, piece))
             }
         }

@@ -92,7 +92,8 @@ impl Connection {
         ids: &[NodeId],
         frame: &mut Vec<u8>,
     ) -> Result<usize, RequestError> {
-        let row_bytes = shard.row_bytes(tensor);
+        let rows = shard.tensor(tensor)?;
+        let row_bytes = rows.row_bytes;
         let may = |shared: &super::Shared| shared.n_untaken == 0 && shared.leased.contains(&tensor);
         if ids.len() * row_bytes < LENT_PULL_BYTES_MIN || !self.shared.as_ref().is_some_and(may) {
             return Ok(0);
@@ -105,8 +106,8 @@ impl Connection {
             let slots = body_room(frame, size_of_val(chunk));
             let find = async {
                 // Without a wait between: what is in memory is of the version that is read.
-                let is_wanted = shard.is_at(tensor, version);
-                if is_wanted { shard.slots_of(tensor, chunk, slots) } else { Ok(false) }
+                let is_wanted = version == 0 || rows.is_at(version);
+                if is_wanted { rows.slots_of(&shard.plan, chunk, slots) } else { Ok(false) }
             };
             if !with_deadline(deadline, find).await? {
                 break;
@@ -114,8 +115,8 @@ impl Connection {
             let is_last = n_told + chunk.len() == ids.len();
             let versions = if is_last { shard.versions(ids) } else { Versions::default() };
             let (first_row, n_rows) = (to_u32(n_told), to_u32(chunk.len()));
-            let rows = Reply::LentRows { first_row, n_rows, versions };
-            self.write_chunk(&rows, &mut frame[..HEAD_ROOM + size_of_val(chunk)]).await?;
+            let reply = Reply::LentRows { first_row, n_rows, versions };
+            self.write_chunk(&reply, &mut frame[..HEAD_ROOM + size_of_val(chunk)]).await?;
             count(&shard.counters().shared_bytes, chunk.len() * row_bytes);
             count(&shard.counters().rows, chunk.len());
             count(&shard.counters().bytes, chunk.len() * row_bytes);

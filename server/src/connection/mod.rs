@@ -295,9 +295,12 @@ impl Connection {
                 return Ok(self);
             }
             RequestBody::Stat => Ok(Reply::Stats(shard.stats())),
-            RequestBody::Declare(declare) => shard.declare(&declare).map(Reply::Declared),
+            RequestBody::Declare(declare) => {
+                let declared = shard.plan.volatile.declare(&shard.plan.partitions, &declare);
+                declared.map(Reply::Declared)
+            }
             RequestBody::Volatile { tensor } => {
-                shard.describe_volatile(tensor.as_str()).map(Reply::Declared)
+                shard.plan.volatile.describe(tensor.as_str()).map(Reply::Declared)
             }
             RequestBody::Compact => shard.compact().map(|run| Reply::Compacting { run }),
             RequestBody::Commit { version, step } => {

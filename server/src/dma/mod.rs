@@ -107,7 +107,7 @@ impl ReadList {
             self.readers[*reader as usize]
                 .segment()
                 .copy_rows(extent, rows, &pages, out)
-                .map_err(|error| store_failure(&error))?;
+                .map_err(store_failure)?;
         }
         Ok(())
     }

@@ -59,8 +59,10 @@ pub(crate) use plan::{Started, Step};
 /// A running shard, shared by the tasks of its executor.
 pub(crate) struct Shard {
     id: usize,
-    plan: ShardPlan,
-    tensors: Vec<ShardRows>,
+    /// The settings that it was started with.
+    pub(crate) plan: ShardPlan,
+    /// Its rows, tensor by tensor.
+    pub(crate) tensors: Vec<ShardRows>,
     mesh: Mesh,
     room: Rc<Semaphore>,
     reads: Rc<ReadAdmission>,
@@ -172,6 +174,13 @@ fn queue(name: &str, shares: usize, latency: Latency) -> TaskQueueHandle {
     glommio::executor().create_task_queue(Shares::Static(shares), latency, name)
 }
 
+/// Runs a task without a waiter, unless its queue is gone: then the executor is ending.
+fn spawn_into(queue: TaskQueueHandle, task: impl Future<Output = ()> + 'static) {
+    if let Ok(task) = glommio::spawn_local_into(task, queue) {
+        task.detach();
+    }
+}
+
 /// A piece that is loaded ahead.
 pub(crate) struct Loading<'a>(&'a Cell<usize>);
 
@@ -235,10 +244,8 @@ impl Shard {
         // Until the last connection of the last shard has ended another shard may send requests to
         // this one.
         self.plan.busy.fetch_sub(1, Ordering::Relaxed);
-        while self.plan.busy.load(Ordering::Relaxed) > 0 && in_time() {
-            glommio::timer::sleep(Duration::from_millis(2)).await;
-        }
-        while self.n_loading.get() > 0 && in_time() {
+        let are_busy = || self.plan.busy.load(Ordering::Relaxed) > 0 || self.n_loading.get() > 0;
+        while are_busy() && in_time() {
             glommio::timer::sleep(Duration::from_millis(2)).await;
         }
         self.remember_rows();
@@ -280,16 +287,12 @@ impl Shard {
                                 let (rows, _room) = answer.unwrap_or_else(panicked);
                                 shard.mesh.answer(peer, ticket, rows).await;
                             };
-                            if let Ok(task) = glommio::spawn_local_into(task, queue) {
-                                task.detach();
-                            }
+                            spawn_into(queue, task);
                         }
                     }
                 }
             };
-            if let Ok(task) = glommio::spawn_local_into(read, sync) {
-                task.detach();
-            }
+            spawn_into(sync, read);
         }
     }
 
@@ -323,9 +326,7 @@ impl Shard {
         what: &'static str,
         task: impl Future<Output = ()> + 'static,
     ) {
-        if let Ok(task) = glommio::spawn_local_into(self.guarded(what, task), queue) {
-            task.detach();
-        }
+        spawn_into(queue, self.guarded(what, task));
     }
 
     fn guarded(
@@ -348,19 +349,9 @@ impl Shard {
         Loading(&self.n_loading)
     }
 
-    /// Returns the settings that it was started with.
-    pub(crate) fn shard_plan(&self) -> &ShardPlan {
-        &self.plan
-    }
-
     /// Returns its number among the server's shards.
     pub(crate) fn number(&self) -> u16 {
         u16::try_from(self.id).unwrap_or(u16::MAX)
-    }
-
-    /// Returns its rows, tensor by tensor.
-    pub(crate) fn tensors(&self) -> &[ShardRows] {
-        &self.tensors
     }
 
     /// Runs bulk work behind latency-bound work.

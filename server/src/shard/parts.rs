@@ -88,7 +88,7 @@ impl Shard {
         let begin = move |live: &Arc<GraphHandle>| {
             let was_given_up = || {
                 let given_up = if id == 0 { Ok(false) } else { live.was_given_up(part, id) };
-                given_up.map_err(|error| store_failure(&error))
+                given_up.map_err(store_failure)
             };
             if was_given_up()? {
                 return Ok(None);
@@ -100,7 +100,7 @@ impl Shard {
                     Err(failure(FailureCode::Overloaded, message))
                 }
                 Err(StoreError::NoPart { .. }) if was_given_up()? => Ok(None),
-                begun => begun.map(Some).map_err(|error| store_failure(&error)),
+                begun => begun.map(Some).map_err(store_failure),
             }
         };
         self.call_store(begin).await?
@@ -116,7 +116,7 @@ impl Shard {
             live.check_receivable(part)?;
             Ok(Arrival::missing_at(live.graph(), part, id))
         };
-        let name = self.call_store(look).await?.map_err(|error| store_failure(&error))?;
+        let name = self.call_store(look).await?.map_err(store_failure)?;
         let Some(name) = name else { return Ok(()) };
         let message = format!("the server's folder has no {name}: it is of another folder");
         Err(failure(FailureCode::Invalid, message))
@@ -125,7 +125,7 @@ impl Shard {
     async fn adopt_now(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         let _moving = self.begin_move().await?;
         let adopted = self.call_store(move |live| live.open_received(part)).await?;
-        let version = adopted.map_err(|error| store_failure(&error))?;
+        let version = adopted.map_err(store_failure)?;
         self.serve_again(part).await?;
         // Others may have been brought to its version.
         self.refresh_everywhere(None).await?;
@@ -137,14 +137,9 @@ impl Shard {
     /// Looks at what is on its way here, after a move that is over whether or not that can be seen.
     async fn look_for_arrivals(&self, part: PartId) {
         let partitions = Arc::clone(&self.plan.partitions);
-        match self.call_store(move |_| partitions.look_for_arrivals()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                warn!(%part, %error, "clients do not see partitions in transit");
-            }
-            Err(error) => {
-                warn!(%part, %error, "clients do not see partitions in transit");
-            }
+        let looked = self.call_store(move |_| partitions.look_for_arrivals()).await;
+        if let Err(error) = looked.and_then(|looked| looked.map_err(store_failure)) {
+            warn!(%part, %error, "clients do not see partitions in transit");
         }
     }
 
@@ -169,7 +164,7 @@ impl Shard {
                 (copy, given_up)
             })
             .await?;
-        given_up.map_err(|error| store_failure(&error))?;
+        given_up.map_err(store_failure)?;
         self.plan.partitions.set_served(part, false);
         let end = Instant::now() + LAST_READS_MAX;
         let close = async {
@@ -186,7 +181,7 @@ impl Shard {
         };
         if let Err(refusal) = close.or(late).await {
             let back = self.call_store_surely(move |_| copy.put_back()).await?;
-            back.map_err(|error| store_failure(&error))?;
+            back.map_err(store_failure)?;
             self.serve_again(part).await?;
             return Err(refusal);
         }
@@ -198,9 +193,9 @@ impl Shard {
             Err(error) => {
                 warn!(%part, %error, "a partition was not given up");
                 let adopted = self.call_store_surely(move |live| live.open_received(part)).await?;
-                adopted.map_err(|error| store_failure(&error))?;
+                adopted.map_err(store_failure)?;
                 self.serve_again(part).await?;
-                Err(store_failure(&error))
+                Err(store_failure(error))
             }
         }
     }

@@ -114,7 +114,7 @@ impl Shard {
         let committed = self.plan.threads.writes.call(commit)?.wait().await?;
         // What has failed may have reached some partitions.
         let refreshed = self.refresh_everywhere(None).await;
-        let committed = committed.map_err(|error| store_failure(&error))?;
+        let committed = committed.map_err(store_failure)?;
         refreshed.map_err(|reason| {
             let message = format!(
                 "the commit is durable, and a shard reads the version before ({reason}); ask again"
@@ -229,7 +229,7 @@ impl Shard {
         let version = match put {
             Ok(version) => version,
             Err(error) => {
-                let refusal = store_failure(&error);
+                let refusal = store_failure(error);
                 let is_busy = refusal.code == FailureCode::Overloaded;
                 puts.fail(key, is_busy.then_some(rows));
                 return Err(refusal);

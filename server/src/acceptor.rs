@@ -4,7 +4,7 @@
 //! or a lack of file descriptors never takes a shard's time.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -37,14 +37,8 @@ fn run(listeners: &Listeners, mailboxes: &[Mailbox], observed: &Observed, stop: 
     let mut turn = 0;
     let (log_limit, drops) = (LogLimiter::default(), LogLimiter::default());
     loop {
-        let mut fds: Vec<PollFd<'_>> = std::iter::once(PollFd::new(stop, PollFlags::IN))
-            .chain(
-                listeners
-                    .sockets()
-                    .iter()
-                    .map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)),
-            )
-            .collect();
+        let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
+        fds.extend(listeners.sockets.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
@@ -58,7 +52,7 @@ fn run(listeners: &Listeners, mailboxes: &[Mailbox], observed: &Observed, stop: 
             return;
         }
         let ready: Vec<bool> = fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
-        for (listener, _) in listeners.sockets().iter().zip(ready).filter(|(_, ready)| *ready) {
+        for (listener, _) in listeners.sockets.iter().zip(ready).filter(|(_, ready)| *ready) {
             match listener.accept() {
                 Ok(connection) => {
                     let shard = listener.shard.unwrap_or_else(|| {

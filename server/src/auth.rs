@@ -78,13 +78,9 @@ impl AuthHandle {
 
 /// Replaces tokens and certificates of a running server.
 #[derive(Clone)]
-pub struct CredentialReloader(Arc<AuthHandle>);
+pub struct CredentialReloader(pub(crate) Arc<AuthHandle>);
 
 impl CredentialReloader {
-    pub(crate) fn new(auth: Arc<AuthHandle>) -> Self {
-        Self(auth)
-    }
-
     /// Replaces the credentials that later connections must show by those of `config`; files are
     /// read again. All other settings are ignored. Open connections stay.
     ///
@@ -171,7 +167,7 @@ mod tests {
     fn tokens_are_replaced_and_none_is_added_or_left_out() {
         let [first, second, third] = TEXTS.map(Some);
         let auth = Arc::new(AuthHandle::new(AuthPolicy::new(&config(first, second)).unwrap()));
-        let credential_reloader = CredentialReloader::new(Arc::clone(&auth));
+        let credential_reloader = CredentialReloader(Arc::clone(&auth));
         for (token, admin, named) in
             [(None, second, "token"), (first, None, "admin_token"), (None, None, "token")]
         {
@@ -187,7 +183,7 @@ mod tests {
         assert_eq!(told(&auth), first, "it stays");
         credential_reloader.renew(&config(third, second)).unwrap();
         assert_eq!(told(&auth), third);
-        let open = CredentialReloader::new(Arc::new(AuthHandle::new(
+        let open = CredentialReloader(Arc::new(AuthHandle::new(
             AuthPolicy::new(&config(None, None)).unwrap(),
         )));
         let error = open.renew(&config(first, None)).unwrap_err();

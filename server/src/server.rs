@@ -71,7 +71,7 @@ impl Server {
         let partitions = Arc::new(Partitions::open(config, n_shards)?);
         let preload = Arc::new(Preload::new(config, &partitions)?);
         let listeners = Listeners::bind(config, n_shards)?;
-        let address = listeners.tcp();
+        let address = listeners.tcp;
         let counters: Arc<[Counters]> = (0..n_shards).map(|_| Counters::default()).collect();
         let (started, starting) = mpsc::channel();
         let shared = shared_bytes(config, n_shards);
@@ -86,7 +86,7 @@ impl Server {
             auth,
             partitions,
             counters,
-            shard_ports: listeners.shard_ports().into(),
+            shard_ports: listeners.shard_ports.as_slice().into(),
             threads: Arc::new(BlockingPools::start(config.writable)?),
             runs: Arc::new(Runs::new()),
             busy: Arc::new(AtomicUsize::new(n_shards.into())),
@@ -197,7 +197,7 @@ impl Server {
     /// Returns a handle that replaces tokens and certificates, also on another thread.
     #[must_use]
     pub fn credential_reloader(&self) -> CredentialReloader {
-        CredentialReloader::new(Arc::clone(&self.plan.auth))
+        CredentialReloader(Arc::clone(&self.plan.auth))
     }
 
     /// Returns the supervisor, which reports a shard or acceptor thread that has died. The server

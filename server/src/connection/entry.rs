@@ -48,24 +48,20 @@ impl Connection {
                     Stream::Right(Box::new(agreed.map_err(ConnectionError::Tls)?))
                 }
             };
-            let (head, lag) = (Vec::new(), QueueDelay::new(Instant::now()));
-            let (pace, shared, lease) = (SlowReaderLimit::default(), None, None);
-            let (copying, following, claims) = (None, None, Vec::new());
-            let permissions = Permissions::of(policy, &*socket, is_local);
             let mut this = Self {
                 stream,
-                socket,
                 version: 0,
                 is_local,
-                permissions,
-                shared,
-                lease,
-                copying,
-                following,
-                claims,
-                lag,
-                pace,
-                head,
+                permissions: Permissions::of(policy, &*socket, is_local),
+                socket,
+                shared: None,
+                lease: None,
+                copying: None,
+                following: None,
+                claims: Vec::new(),
+                lag: QueueDelay::new(Instant::now()),
+                pace: SlowReaderLimit::default(),
+                head: Vec::new(),
             };
             this.version = this.agree().await?;
             let is_known = match &policy.token {
@@ -81,7 +77,7 @@ impl Connection {
         }
         let message = "a token is wanted, and this is none or another; give the file that the \
                        server was started with: --token-file";
-        this.show_out(failure(FailureCode::Unauthenticated, message)).await?;
+        this.reject(failure(FailureCode::Unauthenticated, message)).await?;
         Err(ConnectionError::Unauthenticated)
     }
 
@@ -121,14 +117,9 @@ impl Connection {
         Ok(found.is_some_and(|found| self.permissions.hear(policy, &found) | tokens.take(&found)))
     }
 
-    /// Sends an admissible client the reason why it is not served.
-    pub(crate) async fn reject(mut self, refusal: Failure) -> Result<(), ConnectionError> {
-        self.show_out(refusal).await
-    }
-
-    /// Sends the reason, and waits a moment for the client to read it. Closing while bytes of the
-    /// client are unread would discard the answer.
-    async fn show_out(&mut self, refusal: Failure) -> Result<(), ConnectionError> {
+    /// Sends the reason why a client is not served, and waits a moment for it to read that. Closing
+    /// while bytes of the client are unread would discard the answer.
+    pub(crate) async fn reject(&mut self, refusal: Failure) -> Result<(), ConnectionError> {
         self.pace = SlowReaderLimit::default();
         self.reply(&Reply::Failure(refusal)).await?;
         let linger = async {

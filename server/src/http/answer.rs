@@ -126,7 +126,7 @@ fn readiness(observed: &Observed) -> HttpAnswer {
 /// Returns the state of a ready server: partitions that take no updates, and rows that are still
 /// loaded.
 fn state(served: &Served) -> String {
-    let stopped = served.partitions.stopped_writes();
+    let stopped = served.partitions.live.stopped_writes();
     let mut line = if stopped.is_empty() { "ready" } else { "ready to read" }.to_owned();
     for StoppedWrites { part, reason, advice } in stopped.iter().take(STOPPED_MAX) {
         line += &format!("; partition {part} takes no updates ({reason}): {advice}");

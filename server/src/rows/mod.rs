@@ -3,11 +3,9 @@
 //! The tier has rows of the newest version that this shard serves. A commit has each shard take its
 //! version over before it is acknowledged ([`refresh`]).
 
-mod lease;
 mod part;
-mod preload;
 mod refresh;
-mod transfer;
+mod tier;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -133,7 +131,7 @@ impl ShardRows {
         }
         let key_space = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
         let row_bytes = tensor.description.row_bytes as usize;
-        let (tier, tier_file) = lease::make_tier(plan, tier_bytes, row_bytes, key_space)?;
+        let (tier, tier_file) = tier::make_tier(plan, tier_bytes, row_bytes, key_space)?;
         // Without slots there are a few words, of which a budget of 0 bytes knows nothing.
         let n_bytes = if tier.n_slots() == 0 { 0 } else { tier.bytes() as u64 };
         let memory = plan.memory_budget.reserve(n_bytes).map_err(|error| error.to_string())?;
@@ -152,7 +150,7 @@ impl ShardRows {
             scratch: RefCell::default(),
         };
         for &part in &*partitions.parts() {
-            this.open_part(partitions, position, part).await?;
+            this.open_part(partitions, part).await?;
         }
         Ok(this)
     }

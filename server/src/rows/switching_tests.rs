@@ -106,7 +106,7 @@ impl Bench {
     }
 
     async fn open(&self) {
-        self.rows.open_part(&self.plan.partitions, 0, PART).await.unwrap();
+        self.rows.open_part(&self.plan.partitions, PART).await.unwrap();
     }
 
     fn is_resident(&self, node: NodeId) -> bool {

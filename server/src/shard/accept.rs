@@ -90,7 +90,7 @@ impl Shard {
     ) -> Result<Option<(Connection, Rc<IdleClock>)>, ConnectionError> {
         let policy = if is_trusted { Arc::new(AuthPolicy::default()) } else { self.auth_policy() };
         let twin = Rc::clone(&socket);
-        let entered =
+        let mut entered =
             Connection::enter(stream, twin, &policy, is_trusted, &self.handshakes).await?;
         match self.admitted.make_room(Instant::now()) {
             ConnectionSlot::Free => {}

@@ -49,7 +49,7 @@ impl Shard {
         call: impl FnOnce(&Arc<GraphHandle>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let live = Arc::clone(&self.plan.partitions.live);
-        self.plan.threads.looks.call(move || call(&live))?.wait().await
+        self.plan.threads.looks.call(move || call(&live))?.await
     }
 
     /// Returns the same for a call that a move has to make: waits where the queue is full.
@@ -64,7 +64,7 @@ impl Shard {
                 Err(_) => glommio::timer::sleep(LOOK).await,
             }
         };
-        place.call(move || call(&live))?.wait().await
+        place.call(move || call(&live))?.await
     }
 
     /// Fails where no partition is ever given up, before it is copied for that.
@@ -218,8 +218,8 @@ impl Shard {
 
     /// Opens a partition on this shard.
     pub(super) async fn open_part(&self, part: PartId) -> Result<(), Failure> {
-        for (position, tensor) in self.tensors.iter().enumerate() {
-            let opened = tensor.open_part(&self.plan.partitions, position, part).await;
+        for tensor in &self.tensors {
+            let opened = tensor.open_part(&self.plan.partitions, part).await;
             opened.map_err(|reason| failure(FailureCode::Internal, reason))?;
         }
         Ok(())

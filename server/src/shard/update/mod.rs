@@ -111,7 +111,7 @@ impl Shard {
             }
             Ok(committed)
         };
-        let committed = self.plan.threads.writes.call(commit)?.wait().await?;
+        let committed = self.plan.threads.writes.call(commit)?.await?;
         // What has failed may have reached some partitions.
         let refreshed = self.refresh_everywhere(None).await;
         let committed = committed.map_err(store_failure)?;
@@ -222,7 +222,7 @@ impl Shard {
             (put, rows)
         };
         let called = match place.call(put) {
-            Ok(call) => call.wait().await,
+            Ok(call) => call.await,
             Err(refusal) => Err(refusal),
         };
         let (put, rows) = called.inspect_err(|_| puts.fail(key, None))?;

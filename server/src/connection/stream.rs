@@ -30,8 +30,8 @@ pub(super) type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 fn has_left(socket: &OwnedFd) -> bool {
     let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&at_once)).is_ok_and(|n| n > 0) && fds[0].revents().intersects(ended)
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n > 0)
+        && fds[0].revents().intersects(ended)
 }
 
 impl Connection {

@@ -115,10 +115,7 @@ fn wait(
     fds.extend(open.iter().map(|exchange| PollFd::new(exchange, exchange.awaits())));
     let until = open.iter().map(|exchange| exchange.deadline).min();
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    let left = left.map(|left| Timespec {
-        tv_sec: left.as_secs().cast_signed(),
-        tv_nsec: left.subsec_nanos().into(),
-    });
+    let left = left.and_then(|left| Timespec::try_from(left).ok());
     poll(&mut fds, left.as_ref())?;
     Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
 }

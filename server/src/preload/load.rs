@@ -101,6 +101,22 @@ impl Shard {
         }
     }
 
+    /// Loads rows of this shard into its tier; returns whether the tier has room for more.
+    async fn load_ahead(
+        &self,
+        tensor: usize,
+        ids: &[NodeId],
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Failure> {
+        let rows = &self.tensors[tensor];
+        let n_bytes = ids.len() * rows.row_bytes;
+        // Ids, the rows, and lists of their keys and places.
+        let _room = self.take_room(n_bytes + 4 * size_of_val(ids))?;
+        out.resize(n_bytes, 0);
+        let turn = self.read_turn(PullKind::Vector, Instant::now() + PIECE_MAX);
+        rows.load_ahead(&self.plan, &turn, ids, out).await
+    }
+
     /// Passes on which rows the tiers hold that are smaller than their tables.
     pub(crate) fn remember_rows(&self) {
         let plan = &self.plan;
@@ -219,24 +235,6 @@ impl Worker {
             counters.preloaded_bytes.store(done.min(total.saturating_sub(1)), Ordering::Relaxed);
             return Piece::Over { is_contended: misses() != before };
         }
-    }
-}
-
-impl Shard {
-    /// Loads rows of this shard into its tier; returns whether the tier has room for more.
-    async fn load_ahead(
-        &self,
-        tensor: usize,
-        ids: &[NodeId],
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Failure> {
-        let rows = &self.tensors[tensor];
-        let n_bytes = ids.len() * rows.row_bytes;
-        // Ids, the rows, and lists of their keys and places.
-        let _room = self.take_room(n_bytes + 4 * size_of_val(ids))?;
-        out.resize(n_bytes, 0);
-        let turn = self.read_turn(PullKind::Vector, Instant::now() + PIECE_MAX);
-        rows.load_ahead(&self.plan, &turn, ids, out).await
     }
 }
 

@@ -188,9 +188,6 @@ impl ShardRows {
             if !scratch.misses.is_empty() {
                 self.read_listed(&gather, ids, out, &mut scratch).await?;
                 self.admit_misses(&parts, ids.len(), out, &mut scratch);
-                scratch.seen.clear();
-                self.keep(scratch);
-                return Ok(true);
             }
         }
         self.keep(scratch);
@@ -230,8 +227,9 @@ impl ShardRows {
         self.parts().all_are_at(version)
     }
 
-    /// Keeps buffers for the next gather.
-    fn keep(&self, scratch: Scratch) {
+    /// Keeps buffers for the next gather, and no version: files of old ones are to be removed.
+    fn keep(&self, mut scratch: Scratch) {
+        scratch.seen.clear();
         let mut idle = self.scratch.borrow_mut();
         if idle.len() < IDLE_SCRATCH_MAX {
             idle.push(scratch);

@@ -55,7 +55,6 @@ impl ShardRows {
                 scratch.misses.truncate(self.n_free());
                 scratch.missed.truncate(scratch.misses.len());
                 self.admit_misses(&parts, ids.len(), out, &mut scratch);
-                scratch.seen.clear();
             }
         }
         self.keep(scratch);

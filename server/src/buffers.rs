@@ -10,10 +10,10 @@ use lodestore_schema::limits::FLOORS_MAX;
 pub(crate) const HEAD_ROOM: usize = 128 + 8 * FLOORS_MAX;
 
 /// Bulk buffers of one request, lent by the shard and reused.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Buffers {
     pub(crate) ids: Vec<NodeId>,
-    /// A chunk of a pull's answer with its head, or the rows of a push.
+    /// A chunk of a pull's answer with its head, or the rows of a push or of a whole put.
     pub(crate) frame: Vec<u8>,
 }
 

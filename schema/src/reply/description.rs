@@ -51,14 +51,15 @@ pub enum Role {
 }
 
 impl Role {
+    /// All of them, each with the word for it in reports. They are in the order of their numbers,
+    /// which are those of the schema.
+    pub(super) const ALL: [(Self, &'static str); 3] =
+        [(Self::Reader, "reader"), (Self::Writer, "writer"), (Self::Follower, "follower")];
+
     /// Returns the word for it in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Reader => "reader",
-            Self::Writer => "writer",
-            Self::Follower => "follower",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -138,12 +139,8 @@ pub(super) fn write(from: &Description, mut to: description::Builder<'_>) {
     let n_states = u32::try_from(from.states.len()).unwrap_or(u32::MAX);
     let mut roles = to.reborrow().init_roles(n_states);
     for (i, state) in (0..n_states).zip(&from.states) {
-        let role = match state.role {
-            Role::Reader => wire::Role::Reader,
-            Role::Writer => wire::Role::Writer,
-            Role::Follower => wire::Role::Follower,
-        };
-        roles.set(i, role);
+        let role = wire::Role::try_from(state.role as u16);
+        roles.set(i, role.expect("the schema has all roles"));
     }
     to.set_instance(from.instance);
     let n = u32::try_from(from.tensors.len()).unwrap_or(u32::MAX);
@@ -183,12 +180,7 @@ pub(super) fn read(from: description::Reader<'_>) -> Decoded<Description> {
         );
     }
     let state = |(version, role): (u32, Result<wire::Role, capnp::NotInSchema>)| -> Decoded<_> {
-        let role = match role? {
-            wire::Role::Reader => Role::Reader,
-            wire::Role::Writer => Role::Writer,
-            wire::Role::Follower => Role::Follower,
-        };
-        Ok(PartState { version, role })
+        Ok(PartState { version, role: Role::ALL[role? as usize].0 })
     };
     let states = versions.iter().zip(roles.iter()).map(state);
     Ok(Description {

@@ -173,12 +173,17 @@ fn what_cannot_be_is_refused() {
 }
 
 #[test]
-fn failure_codes_have_the_numbers_of_the_schema() {
+fn failure_codes_and_roles_have_the_numbers_of_the_schema() {
     for (code, _) in FailureCode::ALL {
         let wire = wire::FailureCode::try_from(code as u16).unwrap();
         assert_eq!(format!("{wire:?}"), format!("{code:?}"));
     }
     assert!(wire::FailureCode::try_from(FailureCode::ALL.len() as u16).is_err(), "one is missing");
+    for (role, _) in Role::ALL {
+        let wire = wire::Role::try_from(role as u16).unwrap();
+        assert_eq!(format!("{wire:?}"), format!("{role:?}"));
+    }
+    assert!(wire::Role::try_from(Role::ALL.len() as u16).is_err(), "one is missing");
 }
 
 proptest! {

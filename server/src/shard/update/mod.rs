@@ -18,7 +18,7 @@ use crate::buffers::Buffers;
 use crate::error::{failure, store_failure};
 use crate::limits::{PUT_BYTES_PER_ROW, PUT_COPIES};
 use crate::mesh::ShardRequest;
-use crate::puts::{Next, PutKey, PutRows};
+use crate::puts::{Next, PutKey};
 use crate::rows::wrong_server;
 use crate::stats::count;
 
@@ -187,14 +187,13 @@ impl Shard {
     }
 
     /// Keeps a piece, or puts all of them: durable then, and seen by no pull until a commit.
-    async fn push_all(&self, push: Push, buffers: Buffers) -> Result<u32, Failure> {
+    async fn push_all(&self, push: Push, mut buffers: Buffers) -> Result<u32, Failure> {
         let part = self.check_one_part(&buffers.ids)?;
         let key = PutKey { id: push.put, part };
         let puts = &self.plan.partitions.puts;
-        let Buffers { ids, frame: bytes } = buffers;
-        let (n_rows, mut piece) = (ids.len(), PutRows { ids, bytes });
-        let next = puts.take(key, &push, &mut piece, Instant::now());
-        self.take_back(Buffers { ids: piece.ids, frame: piece.bytes });
+        let n_rows = buffers.ids.len();
+        let next = puts.take(key, &push, &mut buffers, Instant::now());
+        self.take_back(buffers);
         let version = match next? {
             Next::Wait => 0,
             Next::Finished(version) => return Ok(version),
@@ -206,7 +205,7 @@ impl Shard {
     }
 
     /// Puts all rows of a put by one write.
-    async fn put_whole(&self, key: PutKey, tensor: u16, rows: PutRows) -> Result<u32, Failure> {
+    async fn put_whole(&self, key: PutKey, tensor: u16, rows: Buffers) -> Result<u32, Failure> {
         let puts = &self.plan.partitions.puts;
         let place = match self.plan.threads.writes.place() {
             Ok(place) => place,
@@ -218,7 +217,7 @@ impl Shard {
         let partitions = Arc::clone(&self.plan.partitions);
         let put = move || {
             let name = &partitions.tensors[usize::from(tensor)].description.name;
-            let put = partitions.live.put_rows(name, &rows.ids, &rows.bytes);
+            let put = partitions.live.put_rows(name, &rows.ids, &rows.frame);
             (put, rows)
         };
         let called = match place.call(put) {
@@ -236,7 +235,7 @@ impl Shard {
             }
         };
         puts.finish(key, version);
-        self.take_back(Buffers { ids: rows.ids, frame: rows.bytes });
+        self.take_back(rows);
         Ok(version)
     }
 

@@ -75,12 +75,9 @@ impl Shard {
             } else {
                 count(&self.counters().forwarded_rows, ids.len());
                 let n_rows_after = turn.rows_after() * ids.len() / n_rows;
-                let request = ShardRequest::Gather(GatherRequest::new(
-                    turn.order(),
-                    n_rows_after,
-                    pinned.cloned(),
-                ));
-                self.mesh.ask(owner, request, tensor, ids).await
+                let (order, pinned) = (turn.order(), pinned.cloned());
+                let request = GatherRequest::new(tensor, ids, order, n_rows_after, pinned);
+                self.mesh.ask(owner, ShardRequest::Gather(request)).await
             };
             rows.map(|rows| (rows, positions))
         });
@@ -105,13 +102,12 @@ impl Shard {
     /// they are on their way.
     pub(super) async fn gather_asked(
         &self,
-        tensor: u16,
-        ids: &[NodeId],
         wanted: &GatherRequest,
     ) -> Result<(Vec<u8>, StaticPermit), Failure> {
         if wanted.is_given_up() {
             return Err(failure(FailureCode::Deadline, "no request waits for these rows any more"));
         }
+        let (tensor, ids) = (wanted.tensor, &wanted.ids[..]);
         let n_bytes = size_of_val(ids) * 4 + ids.len() * self.row_bytes(tensor);
         let room = self.take_room(n_bytes)?;
         let turn = self.reads.turn(&wanted.order);

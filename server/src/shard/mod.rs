@@ -16,7 +16,6 @@ use glommio::channels::channel_mesh::{FullMesh, Receivers};
 use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::sync::{Semaphore, StaticPermit};
 use glommio::{Latency, Shares, TaskQueueHandle};
-use lodestore_graph::NodeId;
 use lodestore_schema::request::PullKind;
 use lodestore_schema::stats::ServerStats;
 use lodestore_schema::{FailureCode, Reply};
@@ -265,7 +264,7 @@ impl Shard {
                     let Some(shard) = shard.upgrade() else { return };
                     match message {
                         Message::Reply { ticket, rows } => shard.mesh.deliver(ticket, rows),
-                        Message::Request { ticket, request, tensor, ids } => {
+                        Message::Request { ticket, request } => {
                             // For a client of another shard as for one of this.
                             let queue = match request {
                                 ShardRequest::Gather(ref wanted)
@@ -277,7 +276,7 @@ impl Shard {
                             };
                             let task = async move {
                                 // One panicking task would stop the whole executor.
-                                let answer = shard.answer(request, tensor, &ids);
+                                let answer = shard.answer(request);
                                 let answer = AssertUnwindSafe(answer).catch_unwind().await;
                                 let panicked = |_| {
                                     let what = "another shard panicked over what it was asked";
@@ -297,18 +296,13 @@ impl Shard {
     }
 
     /// Answers a request of another shard.
-    async fn answer(
-        &self,
-        request: ShardRequest,
-        tensor: u16,
-        ids: &[NodeId],
-    ) -> (Rows, Option<StaticPermit>) {
+    async fn answer(&self, request: ShardRequest) -> (Rows, Option<StaticPermit>) {
         match request {
-            ShardRequest::Gather(wanted) => match self.gather_asked(tensor, ids, &wanted).await {
+            ShardRequest::Gather(wanted) => match self.gather_asked(&wanted).await {
                 Ok((rows, room)) => (Ok(rows), Some(room)),
                 Err(refusal) => (Err(refusal), None),
             },
-            ShardRequest::Refresh(part) => (self.refresh(part).await.map(|()| Vec::new()), None),
+            ShardRequest::Refresh => (self.refresh(None).await.map(|()| Vec::new()), None),
             ShardRequest::Open(part) => (self.open_part(part).await.map(|()| Vec::new()), None),
             ShardRequest::Close(part) => (self.close_part(part).await.map(|()| Vec::new()), None),
         }

@@ -128,7 +128,7 @@ impl Shard {
         let version = adopted.map_err(store_failure)?;
         self.serve_again(part).await?;
         // Others may have been brought to its version.
-        self.refresh_everywhere(None).await?;
+        self.refresh_everywhere().await?;
         self.look_for_arrivals(part).await;
         info!(%part, version, "a partition has come");
         Ok(version)
@@ -239,10 +239,11 @@ impl Shard {
         let asks = (0..self.plan.counters.len()).map(|shard| {
             let request = request();
             async move {
-                if shard == self.id {
-                    return self.answer(request, 0, &[]).await.0.map(drop);
-                }
-                self.mesh.ask(shard, request, 0, Vec::new()).await.map(drop)
+                let done = match shard == self.id {
+                    true => self.answer(request).await.0,
+                    false => self.mesh.ask(shard, request).await,
+                };
+                done.map(drop)
             }
         });
         join_all(asks).await.into_iter().collect()

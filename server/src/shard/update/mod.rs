@@ -113,7 +113,7 @@ impl Shard {
         };
         let committed = self.plan.threads.writes.call(commit)?.await?;
         // What has failed may have reached some partitions.
-        let refreshed = self.refresh_everywhere(None).await;
+        let refreshed = self.refresh_everywhere().await;
         let committed = committed.map_err(store_failure)?;
         refreshed.map_err(|reason| {
             let message = format!(
@@ -124,13 +124,10 @@ impl Shard {
         Ok(committed)
     }
 
-    /// Has all shards read the newest version of a partition from now on, or of all. After a
-    /// failure that is tried again in the background.
-    pub(super) async fn refresh_everywhere(
-        self: &Rc<Self>,
-        part: Option<PartId>,
-    ) -> Result<(), Failure> {
-        let refreshed = self.refresh_once(part).await;
+    /// Has all shards read the newest version of all partitions from now on. After a failure that
+    /// is tried again in the background.
+    pub(super) async fn refresh_everywhere(self: &Rc<Self>) -> Result<(), Failure> {
+        let refreshed = self.refresh_once().await;
         if let Err(reason) = &refreshed {
             warn!(shard = self.id, %reason, "a shard reads the version before");
             self.refresh_later();
@@ -152,7 +149,7 @@ impl Shard {
                     return;
                 };
                 // The reason was reported.
-                drop(shard.refresh_once(None).await);
+                drop(shard.refresh_once().await);
                 if !shard.plan.partitions.is_behind() {
                     return shard.is_refreshing.set(false);
                 }
@@ -160,10 +157,10 @@ impl Shard {
         });
     }
 
-    async fn refresh_once(&self, part: Option<PartId>) -> Result<(), Failure> {
+    async fn refresh_once(&self) -> Result<(), Failure> {
         let partitions = &self.plan.partitions;
-        let seen = partitions.committed(part);
-        self.everywhere(|| ShardRequest::Refresh(part)).await?;
+        let seen = partitions.committed(None);
+        self.everywhere(|| ShardRequest::Refresh).await?;
         partitions.note_served(&seen);
         Ok(())
     }

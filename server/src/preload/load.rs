@@ -166,27 +166,18 @@ struct Worker {
     out: Vec<u8>,
 }
 
-/// How a piece ended.
-enum Piece {
-    /// It is loaded, or cannot be; meanwhile pulls read from disk too, or did not.
-    Over { is_contended: bool },
-    /// The shard ends.
-    Ending,
-}
-
 impl Worker {
     async fn run(mut self) {
         loop {
             let begun = Instant::now();
             let Some(tensor) = self.work.borrow_mut().next(&mut self.ids) else { break };
-            match self.load(tensor).await {
-                Piece::Ending => return,
+            let Some(is_contended) = self.load(tensor).await else { return };
+            if is_contended {
                 // Most of the time the disk is left to pulls that wait for it.
-                Piece::Over { is_contended: true } => {
-                    let pause = (begun.elapsed() * PRELOAD_PAUSES).min(PRELOAD_PAUSE_MAX);
-                    glommio::timer::sleep(pause).await;
-                }
-                Piece::Over { is_contended: false } => glommio::yield_if_needed().await,
+                let pause = (begun.elapsed() * PRELOAD_PAUSES).min(PRELOAD_PAUSE_MAX);
+                glommio::timer::sleep(pause).await;
+            } else {
+                glommio::yield_if_needed().await;
             }
         }
         // The last of the shard's workers.
@@ -200,11 +191,11 @@ impl Worker {
         }
     }
 
-    async fn load(&mut self, tensor: usize) -> Piece {
+    /// Loads a piece, if it can be. Returns whether pulls read from disk meanwhile, or `None` when
+    /// the shard ends.
+    async fn load(&mut self, tensor: usize) -> Option<bool> {
         loop {
-            let Some(shard) = self.shard.upgrade().filter(|shard| !shard.is_ending()) else {
-                return Piece::Ending;
-            };
+            let shard = self.shard.upgrade().filter(|shard| !shard.is_ending())?;
             let misses = || shard.counters().tier_misses.load(Ordering::Relaxed);
             let before = misses();
             let loading = shard.begin_loading();
@@ -233,7 +224,7 @@ impl Worker {
             let done = done.saturating_add((self.ids.len() * row_bytes) as u64);
             // All of it is loaded only when the last worker says so.
             counters.preloaded_bytes.store(done.min(total.saturating_sub(1)), Ordering::Relaxed);
-            return Piece::Over { is_contended: misses() != before };
+            return Some(misses() != before);
         }
     }
 }

@@ -150,7 +150,7 @@ impl Connection {
             let was_first = std::mem::take(&mut is_first);
             if let RequestBody::Authenticate { token } = request.body {
                 if !was_first {
-                    return Err(duplicate_token());
+                    return Err(bad_request("a token, which is only shown in the first request"));
                 }
                 // The client is admitted; a token that is not needed has no answer.
                 self.permissions.hear(&shard.auth_policy(), &token);
@@ -378,10 +378,9 @@ async fn in_bulk(
     shard.spawn_bulk(async { work.await.unwrap_or(Err(ConnectionError::Panic)) }).await
 }
 
-/// Returns the error for a token after the first request, which ends the connection.
-fn duplicate_token() -> ConnectionError {
-    let reason = "a token, which is only shown in the first request".to_owned();
-    WireError::Malformed { message: "request", reason }.into()
+/// Returns the error for a request that ends the connection.
+fn bad_request(reason: &str) -> ConnectionError {
+    WireError::Malformed { message: "request", reason: reason.to_owned() }.into()
 }
 
 /// Checks a request before its body is read. It fails if the connection's version does not have the

@@ -15,10 +15,10 @@ use std::time::Instant;
 use futures_lite::AsyncReadExt;
 use glommio::sync::StaticPermit;
 use lodestore_schema::limits::{CHUNK_BYTES, PREFIX_BYTES, SHARED_CHUNK_BYTES_MIN};
-use lodestore_schema::{FailureCode, Prefix, Reply, RequestBody, Versions, WireError};
+use lodestore_schema::{FailureCode, Prefix, Reply, RequestBody, Versions};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::{Connection, ConnectionError, RequestError};
+use super::{Connection, ConnectionError, RequestError, bad_request};
 use crate::deadline::io_timeout;
 use crate::error::failure;
 use crate::limits::{CHUNK_ROWS_MAX, SHARED_SLOTS};
@@ -136,7 +136,7 @@ impl Connection {
     /// failed answer, or of nothing that was requested.
     pub(super) fn taken(&mut self) -> Result<(), ConnectionError> {
         let Some(shared) = self.shared.as_mut().filter(|shared| shared.n_untaken > 0) else {
-            return Err(not_taken("nothing of the shared memory is awaited"));
+            return Err(bad_request("nothing of the shared memory is awaited"));
         };
         shared.n_untaken -= 1;
         if shared.n_untaken == 0 {
@@ -174,7 +174,7 @@ impl Connection {
         let is_taken = self.read_head(prefix).await?.body == RequestBody::Taken;
         let shared = self.shared.as_mut().filter(|_| is_taken && prefix.body_bytes == 0);
         let Some(shared) = shared.filter(|shared| shared.n_untaken > 0) else {
-            return Err(not_taken("expected that a chunk has been taken, and no other request"));
+            return Err(bad_request("expected that a chunk has been taken, and no other request"));
         };
         shared.n_untaken -= 1;
         self.pace.taken(ring.chunk_rows * ring.row_bytes, start.elapsed());
@@ -203,10 +203,6 @@ impl Connection {
         let offset = offset as u32;
         self.reply(&Reply::SharedRows { first_row, n_rows, offset, awaited, versions }).await
     }
-}
-
-fn not_taken(reason: &str) -> ConnectionError {
-    ConnectionError::Wire(WireError::Malformed { message: "request", reason: reason.to_owned() })
 }
 
 /// Sends bytes and a descriptor with the first of them, without waiting.

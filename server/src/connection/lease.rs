@@ -56,25 +56,15 @@ impl Connection {
         tensor: u16,
     ) -> Result<(), RequestError> {
         let refuse = |message: &str| Err(failure(FailureCode::Invalid, message).into());
-        match &self.shared {
-            None => {
-                return refuse(
-                    "rows are lent to connections that share memory: ask for that first",
-                );
-            }
-            Some(shared) if shared.leased.contains(&tensor) => {
-                return refuse("this connection has the memory of this tensor already");
-            }
-            Some(_) => {}
+        let Some(shared) = &self.shared else {
+            return refuse("rows are lent to connections that share memory: ask for that first");
+        };
+        if shared.leased.contains(&tensor) {
+            return refuse("this connection has the memory of this tensor already");
         }
-        let rows = shard.tensor(tensor)?;
-        let (file, offset, n_bytes) = match rows.tier_file() {
-            Ok(Some(place)) => place,
-            // None, or it cannot be opened: rows are sent as to other clients.
-            Ok(None) | Err(_) => {
-                self.reply(&Reply::Lent { n_bytes: 0, offset: 0 }).await?;
-                return Ok(());
-            }
+        // Without one, rows are sent as to other clients.
+        let Some((file, offset, n_bytes)) = shard.tensor(tensor)?.tier_file() else {
+            return Ok(self.reply(&Reply::Lent { n_bytes: 0, offset: 0 }).await?);
         };
         self.send_memory(&Reply::Lent { n_bytes, offset }, file.as_fd())?;
         if let Some(shared) = &mut self.shared {

@@ -1,7 +1,6 @@
 //! The tier of a tensor on a shard: rows that are loaded before a pull asks for them, which of them
 //! are hot, and rows that clients of this machine read in place.
 
-use std::io;
 use std::os::fd::OwnedFd;
 
 use lodestore_cache::directory::DirectoryError;
@@ -110,9 +109,9 @@ impl ShardRows {
     }
 
     /// Returns the file of the tier's rows, their offset in it, and their bytes; `None` where no
-    /// rows are leased.
-    pub(crate) fn tier_file(&self) -> io::Result<Option<(OwnedFd, u64, u64)>> {
-        self.tier_file.as_ref().map(TierFile::place).transpose()
+    /// rows are leased, or it cannot be opened.
+    pub(crate) fn tier_file(&self) -> Option<(OwnedFd, u64, u64)> {
+        self.tier_file.as_ref()?.place().ok()
     }
 
     /// Keeps the tier's rows in place until [`Self::end_lease`] was called as often as this.

@@ -99,13 +99,9 @@ impl Connection {
             let message = "no memory is left to share; rows come by the socket as well";
             return refuse(FailureCode::Overloaded, message);
         };
-        let (region, descriptor) = match Region::new(REGION_BYTES) {
-            Ok(made) => made,
-            Err(error) => {
-                let message = format!("no memory can be shared: {error}");
-                return refuse(FailureCode::Overloaded, &message);
-            }
-        };
+        let (region, descriptor) = Region::new(REGION_BYTES).map_err(|error| {
+            failure(FailureCode::Overloaded, format!("no memory can be shared: {error}"))
+        })?;
         let reply = Reply::Shared { n_bytes: REGION_BYTES as u32, n_tensors: shard.n_tensors() };
         self.send_memory(&reply, descriptor.as_fd())?;
         self.shared = Some(Shared { region, n_untaken: 0, leased: Vec::new(), _room: room });

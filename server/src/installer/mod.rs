@@ -68,10 +68,7 @@ impl Installer {
     pub fn adopt(&self, part: PartId) -> Result<u32, ServerError> {
         let not_adopted = |reason: String| ServerError::NotAdopted { part, reason };
         let (done, adopted) = mpsc::channel();
-        let Some(mailbox) = self.mailboxes.first() else {
-            return Err(not_adopted("there are no shards".to_owned()));
-        };
-        mailbox.send(|| Event::Adopt(part, done.clone()));
+        self.mailboxes[0].send(|| Event::Adopt(part, done.clone()));
         drop(done);
         let adopted = adopted.recv_timeout(SWITCH_MAX);
         let adopted = adopted.map_err(|error| not_adopted(why_silent(error)))?;

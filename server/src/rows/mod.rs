@@ -112,12 +112,11 @@ struct Scratch {
 }
 
 impl ShardRows {
-    /// Opens the segments of the tensor at `position` on this executor with a tier of `tier_bytes`.
+    /// Opens the segments of the tensor at `position` on this executor, and makes its tier.
     pub(crate) async fn open(
         plan: &ShardPlan,
         position: usize,
         shard: u16,
-        tier_bytes: usize,
     ) -> Result<Self, String> {
         let partitions = &plan.partitions;
         let tensor = &partitions.tensors[position];
@@ -131,7 +130,8 @@ impl ShardRows {
         }
         let key_space = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
         let row_bytes = tensor.description.row_bytes as usize;
-        let (tier, tier_file) = tier::make_tier(plan, tier_bytes, row_bytes, key_space)?;
+        let (tier, tier_file) =
+            tier::make_tier(plan, plan.tier_bytes[position], row_bytes, key_space)?;
         // Without slots there are a few words, of which a budget of 0 bytes knows nothing.
         let n_bytes = if tier.n_slots() == 0 { 0 } else { tier.bytes() as u64 };
         let memory = plan.memory_budget.reserve(n_bytes).map_err(|error| error.to_string())?;

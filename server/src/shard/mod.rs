@@ -161,8 +161,8 @@ pub(crate) async fn run(
 async fn open_tensors(plan: &ShardPlan, id: usize) -> Result<Vec<ShardRows>, String> {
     let shard = u16::try_from(id).map_err(|_| format!("shard {id} is one too many"))?;
     let mut tensors = Vec::with_capacity(plan.tier_bytes.len());
-    for (position, &tier_bytes) in plan.tier_bytes.iter().enumerate() {
-        tensors.push(ShardRows::open(plan, position, shard, tier_bytes).await?);
+    for position in 0..plan.tier_bytes.len() {
+        tensors.push(ShardRows::open(plan, position, shard).await?);
     }
     Ok(tensors)
 }

@@ -153,7 +153,7 @@ impl Connection {
                     return Err(bad_request("a token, which is only shown in the first request"));
                 }
                 // The client is admitted; a token that is not needed has no answer.
-                self.permissions.hear(&shard.auth_policy(), &token);
+                self.permissions.hear(&shard.plan.auth.policy(), &token);
                 self.drain(prefix.body_bytes).await?;
                 continue;
             }

@@ -76,7 +76,7 @@ impl Connection {
         loop {
             self.check_present(shard)?;
             let (rows, out) = self.next_place(shard, &mut answer, frame).await?;
-            turn.set_rows_after(ids.len() - rows.end);
+            turn.n_rows_after.set(ids.len() - rows.end);
             let want = Want { turn: &turn, pinned: pinned.as_ref() };
             let gather = shard.gather(tensor, want, &ids[rows.clone()], out);
             with_deadline(deadline, gather).await?;

@@ -20,7 +20,8 @@ use crate::stats::{Counters, count};
 /// One segment, open on one executor. It holds the segment's pin: the file stays while this does.
 pub(crate) struct DmaReader {
     file: DmaFile,
-    layer: Arc<Layer>,
+    /// What it reads from.
+    pub(crate) layer: Arc<Layer>,
 }
 
 /// Reads of one gather from any number of files, and the destination of each row.
@@ -158,11 +159,6 @@ impl DmaReader {
             Ok(file) => Ok(Self { file, layer }),
             Err(error) => Err(format!("{}: cannot open: {error}", path.display())),
         }
-    }
-
-    /// Returns the file that it reads from.
-    pub(crate) fn layer(&self) -> &Arc<Layer> {
-        &self.layer
     }
 
     fn segment(&self) -> &Segment {

@@ -30,7 +30,7 @@ pub(crate) struct Amount {
 /// alone.
 pub(crate) struct Gate<H> {
     budget: Amount,
-    taken: Amount,
+    pub(crate) taken: Amount,
     waiting: BTreeMap<Ticket, (Amount, H)>,
 }
 
@@ -47,11 +47,6 @@ impl Amount {
 impl<H> Gate<H> {
     pub(crate) fn new(budget: Amount) -> Self {
         Self { budget, taken: Amount::default(), waiting: BTreeMap::new() }
-    }
-
-    /// Returns the part of the budget that is taken.
-    pub(crate) fn taken(&self) -> Amount {
-        self.taken
     }
 
     /// Returns the number of tickets that wait.
@@ -200,7 +195,7 @@ mod tests {
                 prop_assert_eq!(granted, naive.grant());
                 prop_assert_eq!(gate.n_waiting(), naive.waiting.len());
                 let taken = naive.granted.iter().fold(Amount::default(), |a, (_, b)| a.plus(*b));
-                prop_assert_eq!(gate.taken(), taken);
+                prop_assert_eq!(gate.taken, taken);
                 prop_assert!(naive.granted.len() == 1 || taken.is_within(BUDGET));
             }
         }

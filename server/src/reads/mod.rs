@@ -96,7 +96,7 @@ pub(crate) struct ReadTurn {
     deadline: Instant,
     progress: Cell<Progress>,
     /// Rows of the pull behind those that are gathered now.
-    n_rows_after: Cell<usize>,
+    pub(crate) n_rows_after: Cell<usize>,
     /// Cost that is expected of the pull and has not started.
     expected: Cell<u64>,
     slot: Rc<Slot>,
@@ -166,7 +166,7 @@ impl ReadAdmission {
 
     /// Returns the bytes of buffers that reads hold.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
-        self.state.borrow().reads.taken().bytes
+        self.state.borrow().reads.taken.bytes
     }
 
     /// Keeps a read that has started until it ends.
@@ -216,7 +216,7 @@ impl ReadAdmission {
         if state.n_waiting() == 0 {
             state.forecast.end_queue(Instant::now());
         }
-        let n_reads = state.reads.taken().n;
+        let n_reads = state.reads.taken.n;
         self.counters[self.shard].reads_in_flight.store(n_reads, Ordering::Relaxed);
     }
 }
@@ -239,16 +239,6 @@ impl ReadTurn {
     pub(crate) fn order(&self) -> PullOrder {
         let Ticket { class: kind, arrived, .. } = self.ticket;
         PullOrder { kind, arrived, deadline: self.deadline, progress: self.progress.get() }
-    }
-
-    /// Sets how many rows of the pull follow those that are gathered next.
-    pub(crate) fn set_rows_after(&self, n_rows: usize) {
-        self.n_rows_after.set(n_rows);
-    }
-
-    /// Returns how many rows of the pull follow those that are gathered now.
-    pub(crate) fn rows_after(&self) -> usize {
-        self.n_rows_after.get()
     }
 
     /// Notes that rows of the pull were read, here or by another shard.
@@ -324,7 +314,7 @@ impl ReadTurn {
             std::mem::forget(waiting);
         }
         if resource == Resource::Reads {
-            let n_reads = self.admission.state.borrow().reads.taken().n;
+            let n_reads = self.admission.state.borrow().reads.taken.n;
             let counters = &self.admission.counters[self.admission.shard];
             counters.reads_in_flight.store(n_reads, Ordering::Relaxed);
         }

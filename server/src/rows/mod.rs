@@ -303,7 +303,7 @@ impl ShardRows {
                 Some(pinned) => {
                     let version = pinned.tensor(part, self.position).cloned();
                     // It has come since the version was pinned.
-                    let version = version.or_else(|| rows.at(pinned.version()));
+                    let version = version.or_else(|| rows.live.at(pinned.version()));
                     version.ok_or_else(|| not_pinned(part, pinned.version()))?
                 }
             };

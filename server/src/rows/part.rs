@@ -18,7 +18,7 @@ use crate::stats::{Counters, count};
 /// Rows of one partition. Their keys in the tier start at `key_base`.
 pub(super) struct PartRows {
     pub(super) key_base: u32,
-    live: Arc<TensorHandle>,
+    pub(super) live: Arc<TensorHandle>,
     /// The version that gathers read; the tier has rows of no other.
     current: RefCell<Arc<TensorVersion>>,
     /// The version that takes its place, while the rows that it changed leave the tier.
@@ -78,11 +78,6 @@ impl PartRows {
     /// Returns the version that gathers read.
     pub(super) fn current(&self) -> Arc<TensorVersion> {
         Arc::clone(&self.current.borrow())
-    }
-
-    /// Returns the tensor at a version that may be an earlier one; `None` where it has none.
-    pub(super) fn at(&self, version: u32) -> Option<Arc<TensorVersion>> {
-        self.live.at(version)
     }
 
     /// Returns whether gathers read this version, and no switch to another runs.
@@ -162,7 +157,7 @@ impl PartRows {
     /// Returns the reader of a layer, opened if this shard has not seen it yet.
     async fn reader_of(&self, layer: &Arc<Layer>) -> Result<Rc<DmaReader>, Failure> {
         let known = |readers: &[Rc<DmaReader>]| {
-            readers.iter().find(|reader| Arc::ptr_eq(reader.layer(), layer)).cloned()
+            readers.iter().find(|reader| Arc::ptr_eq(&reader.layer, layer)).cloned()
         };
         if let Some(reader) = known(&self.readers.borrow()) {
             return Ok(reader);
@@ -196,7 +191,7 @@ impl Switch<'_> {
     /// Has gathers read the version, and closes layers that it does not have.
     pub(super) fn finish(self) {
         let is_of_next = |reader: &Rc<DmaReader>| {
-            self.next.layers().iter().any(|layer| Arc::ptr_eq(layer, reader.layer()))
+            self.next.layers().iter().any(|layer| Arc::ptr_eq(layer, &reader.layer))
         };
         self.rows.readers.borrow_mut().retain(is_of_next);
         self.rows.current.replace(Arc::clone(&self.next));

@@ -17,7 +17,6 @@ use tracing::{debug, warn};
 
 use super::connections::{ConnectionSlot, IdleClock};
 use super::{Shard, spawn_into};
-use crate::auth::AuthPolicy;
 use crate::connection::{Connection, ConnectionError};
 use crate::error::failure;
 use crate::limits::CONNECTIONS_PER_SHARD_MAX;
@@ -88,7 +87,7 @@ impl Shard {
         socket: Rc<OwnedFd>,
         is_trusted: bool,
     ) -> Result<Option<(Connection, Rc<IdleClock>)>, ConnectionError> {
-        let policy = if is_trusted { Arc::new(AuthPolicy::default()) } else { self.auth_policy() };
+        let policy = if is_trusted { Arc::default() } else { self.plan.auth.policy() };
         let twin = Rc::clone(&socket);
         let mut entered =
             Connection::enter(stream, twin, &policy, is_trusted, &self.handshakes).await?;

@@ -74,7 +74,7 @@ impl Shard {
                 self.gather_owned(tensor, want, &ids).await
             } else {
                 count(&self.counters().forwarded_rows, ids.len());
-                let n_rows_after = turn.rows_after() * ids.len() / n_rows;
+                let n_rows_after = turn.n_rows_after.get() * ids.len() / n_rows;
                 let (order, pinned) = (turn.order(), pinned.cloned());
                 let request = GatherRequest::new(tensor, ids, order, n_rows_after, pinned);
                 self.mesh.ask(owner, ShardRequest::Gather(request)).await
@@ -111,7 +111,7 @@ impl Shard {
         let n_bytes = size_of_val(ids) * 4 + ids.len() * self.row_bytes(tensor);
         let room = self.take_room(n_bytes)?;
         let turn = self.reads.turn(&wanted.order);
-        turn.set_rows_after(wanted.n_rows_after);
+        turn.n_rows_after.set(wanted.n_rows_after);
         let want = Want { turn: &turn, pinned: wanted.pinned.as_ref() };
         let gather = self.gather_owned(tensor, want, ids);
         Ok((with_deadline(wanted.order.deadline, gather).await?, room))

@@ -21,7 +21,6 @@ use lodestore_schema::stats::ServerStats;
 use lodestore_schema::{FailureCode, Reply};
 use tracing::{error, warn};
 
-use crate::auth::AuthPolicy;
 use crate::buffers::{BufferPool, Buffers};
 use crate::error::failure;
 use crate::limits::{
@@ -367,11 +366,6 @@ impl Shard {
     /// Keeps buffers for the next request, as many as may be idle.
     pub(crate) fn take_back(&self, buffers: Buffers) {
         self.buffers.take_back(buffers);
-    }
-
-    /// Returns the credentials that clients must show.
-    pub(crate) fn auth_policy(&self) -> Arc<AuthPolicy> {
-        self.plan.auth.policy()
     }
 
     pub(crate) fn counters(&self) -> &Counters {

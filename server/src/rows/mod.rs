@@ -178,11 +178,11 @@ impl ShardRows {
         let are_ours = self.keys_of(&plan.partitions, &parts, ids, &mut scratch.keys)?;
         if are_ours {
             self.tier.borrow_mut().lookup(&scratch.keys, out, &mut scratch.misses);
-            let gather = Gather { plan, want, parts: &parts, n_ids: ids.len() };
+            let counters = self.counters(plan);
+            let gather = Gather { plan, counters, want, parts: &parts, n_ids: ids.len() };
             if let Some(pinned) = want.pinned {
                 self.miss_others(&gather, pinned, ids, &mut scratch.misses);
             }
-            let counters = self.counters(plan);
             count(&counters.tier_hits, ids.len() - scratch.misses.len());
             count(&counters.tier_misses, scratch.misses.len());
             if !scratch.misses.is_empty() {
@@ -291,10 +291,8 @@ impl ShardRows {
         scratch: &mut Scratch,
     ) -> Result<(), Failure> {
         let Scratch { missed, list, seen, part: part_scratch, .. } = scratch;
-        let &Gather { plan, want: Want { turn, pinned }, parts, n_ids } = gather;
+        let &Gather { want: Want { turn, pinned }, parts, n_ids, .. } = gather;
         seen.clear();
-        let reading =
-            part::Reading { profile: &plan.partitions.profile, counters: self.counters(plan) };
         for missed in missed.chunk_by(|a, b| a.part == b.part) {
             let part = missed[0].part;
             let rows = parts.get(part).expect("its rows have keys");
@@ -308,14 +306,14 @@ impl ShardRows {
                 }
             };
             part_scratch.set_rows(missed, n_ids);
-            rows.list_reads(&reading, &version, part_scratch, list).await?;
+            rows.list_reads(gather, &version, part_scratch, list).await?;
             seen.push((part, version));
         }
         let cost = list.cost(&turn.admission);
         turn.set_cost(cost, n_ids);
         let row_cost = cost / missed.len().max(1) as u64;
         self.row_cost.set((3 * self.row_cost.get() + row_cost) / 4);
-        list.execute(turn, out, reading.counters).await
+        list.execute(turn, out, gather.counters).await
     }
 
     /// Offers the tier what was read and has not changed since. Does not wait for anything, so that
@@ -370,6 +368,7 @@ impl ShardRows {
 /// State that the steps of one gather share.
 struct Gather<'a> {
     plan: &'a ShardPlan,
+    counters: &'a Counters,
     want: Want<'a>,
     parts: &'a Parts,
     n_ids: usize,

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::RowIdx;
-use lodestore_store::plan::{DiskProfile, ReadPlan};
+use lodestore_store::plan::ReadPlan;
 use lodestore_store::update::{Layer, LayerRows, TensorHandle, TensorVersion};
 
+use super::Gather;
 use crate::dma::{DmaReader, ReadList};
 use crate::error::failure;
-use crate::stats::{Counters, count};
+use crate::stats::count;
 
 /// Rows of one partition. Their keys in the tier start at `key_base`.
 pub(super) struct PartRows {
@@ -32,12 +33,6 @@ pub(super) struct PartRows {
 pub(super) struct Switch<'a> {
     rows: &'a PartRows,
     pub(super) next: Arc<TensorVersion>,
-}
-
-/// State that reads of one gather share.
-pub(super) struct Reading<'a> {
-    pub(super) profile: &'a DiskProfile,
-    pub(super) counters: &'a Counters,
 }
 
 /// A row that is not in the tier: where it is on disk, and its position in the batch.
@@ -88,7 +83,7 @@ impl PartRows {
     /// Adds the reads of the rows of `scratch` to `list`: those of all layers of `version`.
     pub(super) async fn list_reads(
         &self,
-        reading: &Reading<'_>,
+        gather: &Gather<'_>,
         version: &TensorVersion,
         scratch: &mut PartScratch,
         list: &mut ReadList,
@@ -100,11 +95,11 @@ impl PartRows {
             let layout = layer_file.segment().layout();
             scratch
                 .plan
-                .build_scattered(rows, scratch.n_ids, layout, reading.profile)
+                .build_scattered(rows, scratch.n_ids, layout, &gather.plan.partitions.profile)
                 .map_err(|error| failure(FailureCode::Internal, error.to_string()))?;
             list.push(&reader, &scratch.plan);
             if layer > 0 {
-                count(&reading.counters.delta_rows, rows.len());
+                count(&gather.counters.delta_rows, rows.len());
             }
         }
         Ok(())

@@ -48,7 +48,8 @@ impl ShardRows {
             }
             if !scratch.misses.is_empty() {
                 let want = Want { turn, pinned: None };
-                let gather = Gather { plan, want, parts: &parts, n_ids: ids.len() };
+                let (counters, n_ids) = (self.counters(plan), ids.len());
+                let gather = Gather { plan, counters, want, parts: &parts, n_ids };
                 self.read_listed(&gather, ids, out, &mut scratch).await?;
                 // Pulls may have filled some meanwhile.
                 scratch.misses.truncate(self.n_free());

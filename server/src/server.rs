@@ -249,43 +249,12 @@ impl Drop for Server {
 mod tests {
     use std::path::Path;
 
-    use lodestore_graph::relabel::Relabelling;
-    use lodestore_graph::topology::Direction;
-    use lodestore_store::import::TensorOptions;
-    use lodestore_store::source::{SourceError, TensorSource};
-    use lodestore_store::{Dtype, Importer};
-
     use super::*;
-
-    /// One column of zeros.
-    struct Zeros;
-
-    impl TensorSource for Zeros {
-        fn dtype(&self) -> Dtype {
-            Dtype::F32
-        }
-        fn width(&self) -> u64 {
-            1
-        }
-        fn n_rows(&self) -> u64 {
-            2
-        }
-        fn path(&self) -> &Path {
-            Path::new("zeros")
-        }
-        fn copy_rows(&self, _: &[u32], out: &mut [u8]) -> Result<(), SourceError> {
-            out.fill(0);
-            Ok(())
-        }
-    }
+    use crate::testing::import;
 
     fn serve(dir: &Path, n_shards: u16) -> Server {
-        let (graph, nodes) = (dir.join("graph"), Relabelling::identity(2));
-        let mut importer = Importer::begin(&graph).unwrap();
-        let options = TensorOptions::default();
-        importer.add_tensor("x", &Zeros, options, &nodes, &mut |_, _| {}).unwrap();
-        importer.commit(&nodes, 0, Direction::Directed).unwrap();
         let listen = Some(([127, 0, 0, 1], 0).into());
+        let graph = import(dir, 100);
         Server::start(&ServerConfig { listen, n_shards, ..ServerConfig::new(graph) }).unwrap()
     }
 

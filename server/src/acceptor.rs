@@ -18,7 +18,7 @@ use crate::mailbox::Mailbox;
 use crate::metrics::Observed;
 use crate::supervisor::{PollThread, ThreadSupervisor, back_off};
 
-/// Starts to accept; once the thread is stopped no connection is taken any more. Connections of a
+/// Starts to accept; once the thread has ended no connection is taken any more. Connections of a
 /// listening socket without a shard go to `mailboxes` in turn.
 pub(crate) fn start(
     listeners: Listeners,

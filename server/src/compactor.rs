@@ -46,7 +46,7 @@ struct State {
     failure: String,
 }
 
-/// The thread that compacts; stopped by [`Compactor::stop`] or on drop.
+/// The thread that compacts; it ends when this is dropped.
 pub(crate) struct Compactor {
     runs: Arc<Runs>,
     thread: Option<JoinHandle<()>>,
@@ -169,21 +169,17 @@ impl Compactor {
         let thread = std::thread::Builder::new().name("lode-compact".into()).spawn(work);
         Ok(Self { runs, thread: Some(thread.map_err(ServerError::Thread)?) })
     }
+}
 
+impl Drop for Compactor {
     /// Ends the thread; a run that is on its way is given up.
-    pub(crate) fn stop(&mut self) {
+    fn drop(&mut self) {
         self.runs.stop();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
             warn!("the compacting thread had panicked");
         }
-    }
-}
-
-impl Drop for Compactor {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Server {
     n_shards: u16,
     /// Closing its graph takes a while, so the thread that stops the server does it.
     pub(crate) plan: ShardPlan,
-    acceptor: PollThread,
+    acceptor: Option<PollThread>,
     pub(crate) mailboxes: Arc<[Mailbox]>,
     supervisor: ThreadSupervisor,
     executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
@@ -129,7 +129,7 @@ impl Server {
             unix: config.unix.clone(),
             n_shards,
             plan,
-            acceptor,
+            acceptor: Some(acceptor),
             mailboxes,
             supervisor,
             executors,
@@ -219,7 +219,7 @@ impl Server {
     fn end(&mut self) -> Result<(), ServerError> {
         self.supervisor.expect();
         self.plan.observed.enter(Phase::Draining);
-        self.acceptor.stop();
+        drop(self.acceptor.take());
         for mailbox in &*self.mailboxes {
             mailbox.send(|| Event::Stop);
         }

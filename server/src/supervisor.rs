@@ -91,7 +91,7 @@ impl Drop for ThreadGuard {
     }
 }
 
-/// A thread that waits in `poll`; it ends when this is stopped or dropped.
+/// A thread that waits in `poll`; it ends when this is dropped.
 pub(crate) struct PollThread {
     name: &'static str,
     stop: Arc<OwnedFd>,
@@ -110,19 +110,15 @@ impl PollThread {
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || run(&stopped));
         Ok(Self { name, stop, thread: Some(thread.map_err(ServerError::Thread)?) })
     }
+}
 
+impl Drop for PollThread {
     /// Ends the thread, and waits for that.
-    pub(crate) fn stop(&mut self) {
+    fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_err() || thread.join().is_err() {
             warn!(thread = self.name, "a thread could not be stopped, or had panicked");
         }
-    }
-}
-
-impl Drop for PollThread {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 

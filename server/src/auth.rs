@@ -11,7 +11,7 @@ pub use lodestore_schema::{Token, Tokens};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustls::RootCertStore;
 use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 
 use crate::config::{ServerConfig, TlsFiles};
@@ -111,7 +111,7 @@ fn tls_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, ServerError
             builder.with_client_cert_verifier(verifier.build().map_err(|error| bad(path, error))?)
         }
     };
-    let private = private_key(key)?;
+    let private = pem::private_key(open_regular(key)?).map_err(|reason| bad(key, reason))?;
     let config = builder.with_single_cert(certificates(cert)?, private);
     Ok(Arc::new(config.map_err(|error| bad(cert, error))?))
 }
@@ -119,11 +119,6 @@ fn tls_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, ServerError
 /// Reads all certificates of a file, of which there must be one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
     pem::certificates(open_regular(path)?).map_err(|reason| bad(path, reason))
-}
-
-/// Reads the key in a file.
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ServerError> {
-    pem::private_key(open_regular(path)?).map_err(|reason| bad(path, reason))
 }
 
 /// Opens a file without blocking, as an open of a pipe would.
@@ -204,7 +199,7 @@ mod tests {
     #[test]
     fn a_missing_file_is_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let error = private_key(&dir.path().join("key")).err().unwrap().to_string();
+        let error = open_regular(&dir.path().join("key")).unwrap_err().to_string();
         assert!(error.contains("cannot read") && error.contains("key"), "{error}");
     }
 }

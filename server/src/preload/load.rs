@@ -38,7 +38,7 @@ impl Shard {
     fn plan_tensor(&self, tensor: usize, work: &mut PreloadWork) -> u64 {
         let (plan, rows) = (&self.plan, &self.tensors[tensor]);
         let (preload, n_slots) = (&plan.preload, rows.n_slots());
-        let wanted = preload.wanted(tensor);
+        let wanted = preload.wanted[tensor];
         if wanted == PreloadRule::No || n_slots == 0 {
             return 0;
         }
@@ -131,7 +131,7 @@ impl Shard {
         for (tensor, rows) in self.tensors.iter().enumerate() {
             let whole = self.portions(tensor, |_, n_rows| Some(Rows::Range(0, n_rows)));
             let n_owned: u64 = whole.iter().map(Portion::n_rows).sum();
-            if plan.preload.wanted(tensor) != PreloadRule::No && rows.n_slots() < n_owned {
+            if plan.preload.wanted[tensor] != PreloadRule::No && rows.n_slots() < n_owned {
                 let name = &plan.partitions.tensors[tensor].description.name;
                 let hot = rows.hottest(&plan.partitions).into_iter();
                 all.extend(hot.map(|(part, rows)| (part, name.clone(), rows)));

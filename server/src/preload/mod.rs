@@ -93,10 +93,6 @@ impl Preload {
         self.wanted.iter().any(|wanted| *wanted != PreloadRule::No)
     }
 
-    fn wanted(&self, tensor: usize) -> PreloadRule {
-        self.wanted.get(tensor).copied().unwrap_or(PreloadRule::No)
-    }
-
     /// Returns the remembered rows of a tensor of a partition that a shard owns, hottest first;
     /// `None` where there are none of any shard.
     fn remembered(

@@ -20,7 +20,7 @@ use super::permissions::Permissions;
 use super::stream::Stream;
 use super::{Connection, ConnectionError};
 use crate::auth::AuthPolicy;
-use crate::deadline::{QueueDelay, SlowReaderLimit, with_timeout};
+use crate::deadline::{QueueDelay, SlowReaderLimit, io_timeout, with_timeout};
 use crate::error::failure;
 use crate::limits::{HELLO_TIMEOUT, REFUSAL_LINGER};
 use crate::tls_scheduler::{TlsScheduler, in_turn};
@@ -135,8 +135,7 @@ impl Connection {
             Ok(())
         };
         // However that ends, it has had its time.
-        let _ =
-            with_timeout(REFUSAL_LINGER, linger, || io::Error::from(io::ErrorKind::TimedOut)).await;
+        let _ = io_timeout(REFUSAL_LINGER, linger).await;
         Ok(())
     }
 }

@@ -29,7 +29,7 @@ use thiserror::Error;
 
 use self::volatile::Claims;
 use crate::buffers::set_len;
-use crate::deadline::{QueueDelay, SlowReaderLimit, io_timeout, with_deadline, with_timeout};
+use crate::deadline::{QueueDelay, SlowReaderLimit, io_timeout, with_deadline};
 use crate::error::failure;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
 use crate::shard::{IdleClock, Shard};
@@ -197,9 +197,7 @@ impl Connection {
                 read
             }
             // Who has rows on lease is not waited for as long as it likes.
-            None if self.lease.is_some() => {
-                with_timeout(WRITE_TIMEOUT, read, || io::ErrorKind::TimedOut.into()).await
-            }
+            None if self.lease.is_some() => io_timeout(WRITE_TIMEOUT, read).await,
             None => read.await,
         };
         idle.end();

@@ -40,7 +40,7 @@ struct State {
     asked: u64,
     started: u64,
     ended: u64,
-    /// What the run that waits to start folds.
+    /// The folding of the run that waits to start.
     what: Folding,
     /// Why the last has failed.
     failure: String,

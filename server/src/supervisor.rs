@@ -122,8 +122,8 @@ impl Drop for PollThread {
     }
 }
 
-/// Pauses after a `poll` or an accept that failed for want of descriptors or memory. Returns whether
-/// the thread is to end.
+/// Pauses after a `poll` or an accept that failed for want of descriptors or memory. Returns
+/// whether the thread is to end.
 pub(crate) fn back_off(
     stop: &OwnedFd,
     log_limit: &LogLimiter,

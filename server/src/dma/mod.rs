@@ -20,7 +20,7 @@ use crate::stats::{Counters, count};
 /// One segment, open on one executor. It holds the segment's pin: the file stays while this does.
 pub(crate) struct DmaReader {
     file: DmaFile,
-    /// What it reads from.
+    /// The layer that it reads from.
     pub(crate) layer: Arc<Layer>,
 }
 

@@ -137,6 +137,6 @@ fn replies() -> Vec<Reply> {
         Reply::Copied(copied),
         Reply::Followed(Followed { files: vec![(name("feat.v2.seg"), 64)], ..Followed::default() }),
     ];
-    replies.extend(FailureCode::ALL.map(|code| Reply::Failure(failure(code))));
+    replies.extend(FailureCode::ALL.map(|(code, _)| Reply::Failure(failure(code))));
     replies
 }

@@ -60,15 +60,5 @@ pub enum WireError {
     },
 }
 
-impl WireError {
-    /// Returns a head that the decoder refused.
-    #[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
-    pub(crate) fn malformed(message: &'static str, reason: impl ToString) -> Self {
-        Self::Malformed { message, reason: reason.to_string() }
-    }
-}
-
-/// Returns the error of a reply that cannot be decoded.
-pub(crate) fn bad_reply(reason: impl ToString) -> WireError {
-    WireError::malformed("reply", reason)
-}
+/// A part of a message, or the reason why it cannot be decoded.
+pub(crate) type Decoded<T> = Result<T, Box<dyn std::error::Error>>;

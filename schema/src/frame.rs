@@ -10,7 +10,7 @@
 use capnp::message::{Builder, HeapAllocator, ReaderOptions};
 use capnp::serialize::{BufferSegments, write_message};
 
-use crate::error::WireError;
+use crate::error::{Decoded, WireError};
 use crate::limits::{
     NESTING_MAX, PREFIX_BYTES, REPLY_BODY_BYTES_MAX, REPLY_HEAD_BYTES_MAX, REQUEST_BODY_BYTES_MAX,
     REQUEST_HEAD_BYTES_MAX, TRAVERSAL_PER_WORD, TRAVERSAL_WORDS_MIN,
@@ -79,25 +79,27 @@ fn length(n_bytes: usize) -> [u8; 4] {
 const FIRST_SEGMENT_WORDS: u32 = 32;
 
 /// A reader over a head's bytes; nothing is copied.
-pub(crate) type HeadReader<'a> = capnp::message::Reader<BufferSegments<&'a [u8]>>;
+type HeadReader<'a> = capnp::message::Reader<BufferSegments<&'a [u8]>>;
 
 pub(crate) fn builder() -> Builder<HeapAllocator> {
     Builder::new(HeapAllocator::new().first_segment_words(FIRST_SEGMENT_WORDS))
 }
 
-/// Opens a head and limits its traversal to `words_max` words, and to a few for each word that it
-/// has. Otherwise a list of empty elements could claim any length, and memory, without bytes to pay
-/// for it. Bytes past the message are not looked at.
-pub(crate) fn open<'a>(
-    what: &'static str,
-    head: &'a [u8],
+/// Decodes a head by `read` and limits its traversal to `words_max` words, and to a few for each
+/// word that it has. Otherwise a list of empty elements could claim any length, and memory, without
+/// bytes to pay for it. Bytes past the message are not looked at.
+pub(crate) fn decode<T>(
+    message: &'static str,
+    head: &[u8],
     words_max: usize,
-) -> Result<HeadReader<'a>, WireError> {
+    read: impl FnOnce(&HeadReader<'_>) -> Decoded<T>,
+) -> Result<T, WireError> {
     let mut options = ReaderOptions::new();
     let words_max = words_max.min(TRAVERSAL_WORDS_MIN + TRAVERSAL_PER_WORD * (head.len() / 8));
     options.traversal_limit_in_words(Some(words_max)).nesting_limit(NESTING_MAX);
-    let segments = BufferSegments::new(head, options).map_err(|e| WireError::malformed(what, e))?;
-    Ok(capnp::message::Reader::new(segments, options))
+    let decode =
+        || -> Decoded<T> { read(&HeadReader::new(BufferSegments::new(head, options)?, options)) };
+    decode().map_err(|reason| WireError::Malformed { message, reason: reason.to_string() })
 }
 
 /// Appends a whole frame less its body: prefix and head. The caller appends `body_bytes` bytes.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::WireError;
+use crate::error::{Decoded, WireError};
 use crate::limits::NAME_BYTES_MAX;
 
 /// Name of a volatile tensor or of an element type: 1 to 64 printable bytes of ASCII.
@@ -18,14 +18,17 @@ impl Name {
     /// # Errors
     /// `Malformed` for one that is empty, too long, or has other bytes.
     pub fn new(text: &str) -> Result<Self, WireError> {
+        Self::check(text).map_err(|reason| WireError::Malformed { message: "request", reason })
+    }
+
+    fn check(text: &str) -> Result<Self, String> {
         let is_name = (1..=NAME_BYTES_MAX).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_name {
             let shown: String = text.chars().take(NAME_BYTES_MAX).collect();
-            let reason = format!(
+            return Err(format!(
                 "the name {shown:?}; expected 1 to {NAME_BYTES_MAX} printable characters of ASCII"
-            );
-            return Err(WireError::Malformed { message: "request", reason });
+            ));
         }
         let mut bytes = [0; NAME_BYTES_MAX];
         bytes[..text.len()].copy_from_slice(text.as_bytes());
@@ -39,10 +42,8 @@ impl Name {
     }
 
     /// Reads a name of a message.
-    pub(crate) fn read(text: capnp::Result<capnp::text::Reader<'_>>) -> Result<Self, WireError> {
-        let bad = |error: &dyn fmt::Display| WireError::malformed("request", error.to_string());
-        let text = text.map_err(|error| bad(&error))?;
-        Self::new(text.to_str().map_err(|error| bad(&error))?)
+    pub(crate) fn read(text: capnp::Result<capnp::text::Reader<'_>>) -> Decoded<Self> {
+        Ok(Self::check(text?.to_str()?)?)
     }
 }
 

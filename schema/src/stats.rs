@@ -1,6 +1,6 @@
 //! Report of a server: counters of its shards, and the state of its updates.
 
-use crate::error::{WireError, bad_reply};
+use crate::error::Decoded;
 use crate::lodestore_capnp::{shard_stats, stats, updates};
 
 /// Counters of a server since it started.
@@ -106,18 +106,18 @@ impl ServerStats {
         self.updates.write(to.init_updates());
     }
 
-    pub(crate) fn read(from: stats::Reader<'_>) -> Result<Self, WireError> {
-        let shards = from.get_shards().map_err(bad_reply)?;
+    pub(crate) fn read(from: stats::Reader<'_>) -> Decoded<Self> {
+        let shards = from.get_shards()?;
         // Elements may take no bytes at all on the wire; here they do.
         if shards.len() > u16::MAX.into() {
-            return Err(bad_reply(format!("figures of {} shards", shards.len())));
+            return Err(format!("figures of {} shards", shards.len()).into());
         }
         let shards = shards.iter().map(ShardStats::read).collect();
         let volatile = VolatileStats {
             n_tensors: from.get_volatile_tensors(),
             n_bytes: from.get_volatile_bytes(),
         };
-        let updates = UpdateStats::read(from.get_updates().map_err(bad_reply)?)?;
+        let updates = UpdateStats::read(from.get_updates()?)?;
         Ok(Self { shards, updates, volatile })
     }
 }
@@ -187,7 +187,7 @@ impl UpdateStats {
         to.set_published(self.published.unwrap_or(0));
     }
 
-    fn read(from: updates::Reader<'_>) -> Result<Self, WireError> {
+    fn read(from: updates::Reader<'_>) -> Decoded<Self> {
         Ok(Self {
             version: from.get_version(),
             writable: from.get_writable(),
@@ -197,11 +197,7 @@ impl UpdateStats {
             runs_ended: from.get_runs_ended(),
             run_bytes: from.get_run_bytes(),
             run_bytes_total: from.get_run_bytes_total(),
-            run_failure: from
-                .get_run_failure()
-                .map_err(bad_reply)?
-                .to_string()
-                .map_err(bad_reply)?,
+            run_failure: from.get_run_failure()?.to_string()?,
             published: from.get_publishes().then(|| from.get_published()),
         })
     }

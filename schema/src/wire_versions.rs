@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::limits::{WIRE_VERSION, WIRE_VERSION_OLDEST};
 
-/// WireVersions of the wire that one end speaks: all from the oldest to the newest.
+/// Versions of the wire that one end speaks: all from the oldest to the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireVersions {
     /// First of them, at least 1.

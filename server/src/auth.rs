@@ -11,7 +11,7 @@ pub use lodestore_schema::{Token, Tokens};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustls::RootCertStore;
 use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 
 use crate::config::{ServerConfig, TlsFiles};
@@ -78,13 +78,9 @@ impl AuthHandle {
 
 /// Replaces tokens and certificates of a running server.
 #[derive(Clone)]
-pub struct CredentialReloader(Arc<AuthHandle>);
+pub struct CredentialReloader(pub(crate) Arc<AuthHandle>);
 
 impl CredentialReloader {
-    pub(crate) fn new(auth: Arc<AuthHandle>) -> Self {
-        Self(auth)
-    }
-
     /// Replaces the credentials that later connections must show by those of `config`; files are
     /// read again. All other settings are ignored. Open connections stay.
     ///
@@ -115,7 +111,7 @@ fn tls_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, ServerError
             builder.with_client_cert_verifier(verifier.build().map_err(|error| bad(path, error))?)
         }
     };
-    let private = private_key(key)?;
+    let private = pem::private_key(open_regular(key)?).map_err(|reason| bad(key, reason))?;
     let config = builder.with_single_cert(certificates(cert)?, private);
     Ok(Arc::new(config.map_err(|error| bad(cert, error))?))
 }
@@ -123,11 +119,6 @@ fn tls_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, ServerError
 /// Reads all certificates of a file, of which there must be one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
     pem::certificates(open_regular(path)?).map_err(|reason| bad(path, reason))
-}
-
-/// Reads the key in a file.
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ServerError> {
-    pem::private_key(open_regular(path)?).map_err(|reason| bad(path, reason))
 }
 
 /// Opens a file without blocking, as an open of a pipe would.
@@ -171,7 +162,7 @@ mod tests {
     fn tokens_are_replaced_and_none_is_added_or_left_out() {
         let [first, second, third] = TEXTS.map(Some);
         let auth = Arc::new(AuthHandle::new(AuthPolicy::new(&config(first, second)).unwrap()));
-        let credential_reloader = CredentialReloader::new(Arc::clone(&auth));
+        let credential_reloader = CredentialReloader(Arc::clone(&auth));
         for (token, admin, named) in
             [(None, second, "token"), (first, None, "admin_token"), (None, None, "token")]
         {
@@ -187,7 +178,7 @@ mod tests {
         assert_eq!(told(&auth), first, "it stays");
         credential_reloader.renew(&config(third, second)).unwrap();
         assert_eq!(told(&auth), third);
-        let open = CredentialReloader::new(Arc::new(AuthHandle::new(
+        let open = CredentialReloader(Arc::new(AuthHandle::new(
             AuthPolicy::new(&config(None, None)).unwrap(),
         )));
         let error = open.renew(&config(first, None)).unwrap_err();
@@ -208,7 +199,7 @@ mod tests {
     #[test]
     fn a_missing_file_is_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let error = private_key(&dir.path().join("key")).err().unwrap().to_string();
+        let error = open_regular(&dir.path().join("key")).unwrap_err().to_string();
         assert!(error.contains("cannot read") && error.contains("key"), "{error}");
     }
 }

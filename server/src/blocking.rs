@@ -156,21 +156,14 @@ impl Drop for Place<'_> {
     }
 }
 
-impl<T> Answer<T> {
-    /// Waits until the call has been made.
-    pub(crate) async fn wait(self) -> Result<T, Failure> {
-        self.await.ok_or_else(|| failure(FailureCode::Internal, "a call of the store panicked"))
-    }
-}
-
-/// `None` of a call that panicked.
 impl<T> Future for Answer<T> {
-    type Output = Option<T>;
+    type Output = Result<T, Failure>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = lock(&self.slot);
         if state.is_over {
-            return Poll::Ready(state.answer.take());
+            let panicked = || failure(FailureCode::Internal, "a call of the store panicked");
+            return Poll::Ready(state.answer.take().ok_or_else(panicked));
         }
         if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             state.waker = Some(cx.waker().clone());
@@ -230,7 +223,7 @@ mod tests {
     const N_TURNS: u32 = 2000;
 
     fn answer<T: Send>(answer: Answer<T>) -> Result<T, Failure> {
-        futures_lite::future::block_on(answer.wait())
+        futures_lite::future::block_on(answer)
     }
 
     #[test]
@@ -255,10 +248,10 @@ mod tests {
             for turn in 0..N_TURNS {
                 let tasks = (0..8u32).map(|i| {
                     let answer = made.call(move || turn ^ i).unwrap();
-                    glommio::spawn_local_into(async move { answer.wait().await }, queue).unwrap()
+                    glommio::spawn_local_into(async move { answer.await.unwrap() }, queue).unwrap()
                 });
                 for (i, task) in (0..).zip(tasks.collect::<Vec<_>>()) {
-                    assert_eq!(task.await.unwrap(), turn ^ i);
+                    assert_eq!(task.await, turn ^ i);
                 }
             }
         };

@@ -10,10 +10,10 @@ use lodestore_schema::limits::FLOORS_MAX;
 pub(crate) const HEAD_ROOM: usize = 128 + 8 * FLOORS_MAX;
 
 /// Bulk buffers of one request, lent by the shard and reused.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Buffers {
     pub(crate) ids: Vec<NodeId>,
-    /// A chunk of a pull's answer with its head, or the rows of a push.
+    /// A chunk of a pull's answer with its head, or the rows of a push or of a whole put.
     pub(crate) frame: Vec<u8>,
 }
 
@@ -30,6 +30,15 @@ pub(crate) fn set_len<T: Clone + Zeroable>(list: &mut Vec<T>, len: usize) {
         *list = Vec::with_capacity(len);
     }
     list.resize(len, T::zeroed());
+}
+
+/// Returns the room for the `n_bytes` of a body in a frame, behind that for its head.
+pub(crate) fn body_room(frame: &mut Vec<u8>, n_bytes: usize) -> &mut [u8] {
+    let body_end = HEAD_ROOM + n_bytes;
+    if frame.len() < body_end {
+        set_len(frame, body_end);
+    }
+    &mut frame[HEAD_ROOM..body_end]
 }
 
 /// Converts a count within one request, bounded by `IDS_PER_PULL_MAX`.

@@ -14,17 +14,8 @@ use tracing::{info, warn};
 
 use crate::error::ServerError;
 use crate::limits::{QUICK_SWEEPS, SWEEP_EVERY, SWEEP_PAUSE};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Event, Mailbox};
 use crate::partitions::Partitions;
-
-/// The tensors with deltas, which a run compacts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Scope {
-    /// Where it pays.
-    WhereItPays,
-    /// Where there are any.
-    Everything,
-}
 
 /// The runs: asked for by any thread, made by the compactor's.
 pub(crate) struct Runs {
@@ -38,7 +29,7 @@ pub(crate) struct Runs {
 /// The next action of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    Run(Scope),
+    Run(Folding),
     /// Remove files that pins of versions kept from being removed.
     Sweep,
     End,
@@ -49,13 +40,13 @@ struct State {
     asked: u64,
     started: u64,
     ended: u64,
-    /// The time of the run that waits to start.
-    scope: Scope,
+    /// The folding of the run that waits to start.
+    what: Folding,
     /// Why the last has failed.
     failure: String,
 }
 
-/// The thread that compacts; stopped by [`Compactor::stop`] or on drop.
+/// The thread that compacts; it ends when this is dropped.
 pub(crate) struct Compactor {
     runs: Arc<Runs>,
     thread: Option<JoinHandle<()>>,
@@ -63,8 +54,8 @@ pub(crate) struct Compactor {
 
 impl Runs {
     pub(crate) fn new() -> Self {
-        let scope = Scope::WhereItPays;
-        let state = State { asked: 0, started: 0, ended: 0, scope, failure: String::new() };
+        let what = Folding::WherePays;
+        let state = State { asked: 0, started: 0, ended: 0, what, failure: String::new() };
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -76,14 +67,16 @@ impl Runs {
 
     /// Asks for a run that starts after this moment, or joins one that waits to; returns its
     /// number.
-    pub(crate) fn ask(&self, scope: Scope) -> u64 {
+    pub(crate) fn ask(&self, what: Folding) -> u64 {
         let mut state = self.lock();
-        if state.asked == state.started {
+        let is_first = state.asked == state.started;
+        if is_first {
             state.asked += 1;
-            state.scope = scope;
             self.changed.notify_all();
         }
-        state.scope = state.scope.max(scope);
+        if is_first || what == Folding::All {
+            state.what = what;
+        }
         state.asked
     }
 
@@ -110,7 +103,7 @@ impl Runs {
             return Work::Sweep;
         }
         state.started = state.asked;
-        Work::Run(state.scope)
+        Work::Run(state.what)
     }
 
     fn ended(&self, failure: String) {
@@ -149,9 +142,9 @@ impl Compactor {
             let mut quick_sweeps = 0usize;
             loop {
                 let pause = if quick_sweeps > 0 { SWEEP_PAUSE } else { SWEEP_EVERY };
-                let scope = match of_thread.next(pause) {
+                let what = match of_thread.next(pause) {
                     Work::End => return,
-                    Work::Run(scope) => scope,
+                    Work::Run(what) => what,
                     Work::Sweep => {
                         quick_sweeps = quick_sweeps.saturating_sub(1);
                         if !sweep(&partitions) {
@@ -160,7 +153,7 @@ impl Compactor {
                         continue;
                     }
                 };
-                let failure = match run(&of_thread, &partitions, &mailboxes, scope) {
+                let failure = match run(&of_thread, &partitions, &mailboxes, what) {
                     Ok(()) | Err(StoreError::Stopped) => String::new(),
                     Err(error) => {
                         warn!(%error, "a compaction has failed; some layers stay as they are");
@@ -176,9 +169,11 @@ impl Compactor {
         let thread = std::thread::Builder::new().name("lode-compact".into()).spawn(work);
         Ok(Self { runs, thread: Some(thread.map_err(ServerError::Thread)?) })
     }
+}
 
+impl Drop for Compactor {
     /// Ends the thread; a run that is on its way is given up.
-    pub(crate) fn stop(&mut self) {
+    fn drop(&mut self) {
         self.runs.stop();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -188,26 +183,16 @@ impl Compactor {
     }
 }
 
-impl Drop for Compactor {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
 /// Compacts one tensor of one partition after the other.
 fn run(
     runs: &Runs,
     partitions: &Partitions,
     mailboxes: &[Mailbox],
-    scope: Scope,
+    what: Folding,
 ) -> Result<(), StoreError> {
-    let is_chosen = |tensor: &TensorHandle| match scope {
-        Scope::Everything => !tensor.current().is_plain(),
-        Scope::WhereItPays => tensor.pays_to_fold(),
-    };
-    let what = match scope {
-        Scope::Everything => Folding::All,
-        Scope::WhereItPays => Folding::WherePays,
+    let is_chosen = |tensor: &TensorHandle| match what == Folding::All {
+        true => !tensor.current().is_plain(),
+        false => tensor.pays_to_fold(),
     };
     partitions.keep_newest();
     let chosen = partitions.live_tensors().filter(|(_, _, tensor)| is_chosen(tensor));
@@ -239,9 +224,7 @@ fn run(
             // What is damaged in one keeps no other from it; deltas of it may be folded.
             Err(error) => outcome = outcome.and(Err(error)),
         }
-        for mailbox in mailboxes {
-            mailbox.folded(part);
-        }
+        mailboxes.iter().for_each(|mailbox| mailbox.send(|| Event::Folded(part)));
     }
     outcome.and(partitions.live.sweep().map(drop))
 }
@@ -267,22 +250,22 @@ mod tests {
     #[test]
     fn runs_that_wait_are_joined_and_those_that_have_started_are_not() {
         let runs = Runs::new();
-        assert_eq!(runs.ask(Scope::WhereItPays), 1);
-        assert_eq!(runs.ask(Scope::Everything), 1);
-        assert_eq!(runs.next(Duration::MAX), Work::Run(Scope::Everything));
-        assert_eq!(runs.ask(Scope::WhereItPays), 2);
+        assert_eq!(runs.ask(Folding::WherePays), 1);
+        assert_eq!(runs.ask(Folding::All), 1);
+        assert_eq!(runs.next(Duration::MAX), Work::Run(Folding::All));
+        assert_eq!(runs.ask(Folding::WherePays), 2);
         runs.ended("no room".into());
         let mut stats = UpdateStats::default();
         runs.tell(&mut stats);
         assert_eq!((stats.runs_asked, stats.runs_ended), (2, 1));
         assert_eq!(stats.run_failure, "no room");
-        assert_eq!(runs.next(Duration::MAX), Work::Run(Scope::WhereItPays));
+        assert_eq!(runs.next(Duration::MAX), Work::Run(Folding::WherePays));
         assert_eq!(runs.next(Duration::ZERO), Work::Sweep);
         runs.ended(String::new());
         runs.tell(&mut stats);
         assert_eq!((stats.runs_asked, stats.runs_ended), (2, 2));
         assert_eq!(stats.run_failure, "");
-        runs.ask(Scope::Everything);
+        runs.ask(Folding::All);
         runs.stop();
         assert_eq!(runs.next(Duration::MAX), Work::End);
     }

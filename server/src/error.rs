@@ -221,14 +221,10 @@ pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure 
     Failure { code, message: message.into(), retry_after }
 }
 
-/// Returns the refusal of a request that needs `n_bytes` more than its shard has left.
-pub(crate) fn no_room(n_bytes: usize) -> Failure {
-    failure(FailureCode::Overloaded, format!("the shard has no room for {n_bytes} more bytes"))
-}
-
 /// Returns the failure for a fault of the store during a request.
-pub(crate) fn store_failure(error: &StoreError) -> Failure {
-    let code = match error {
+#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
+pub(crate) fn store_failure(error: StoreError) -> Failure {
+    let code = match &error {
         StoreError::DamagedPage { .. }
         | StoreError::DamagedGroup { .. }
         | StoreError::DamagedPending { .. } => FailureCode::Damaged,

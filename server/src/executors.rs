@@ -9,7 +9,7 @@ use tracing::warn;
 
 use crate::error::ServerError;
 use crate::limits::{IO_BYTES_PER_SHARD, LOCKED_BYTES_PER_SHARD, MAILBOX_LEN, TURN};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Event, Mailbox};
 use crate::shard::plan::ShardPlan;
 use crate::shard::{self, Started, Step};
 use crate::supervisor::ThreadSupervisor;
@@ -20,9 +20,9 @@ pub(crate) fn spawn(
     plan: &ShardPlan,
     started: &Started,
     n_shards: u16,
-    io_bytes: usize,
     supervisor: &ThreadSupervisor,
 ) -> Result<Vec<ExecutorJoinHandle<Result<(), String>>>, ServerError> {
+    warn_of_little_locked_memory(n_shards);
     let mesh = MeshBuilder::full(n_shards.into(), MAILBOX_LEN);
     let executor_error =
         |error: glommio::GlommioError<()>| ServerError::Executor { reason: error.to_string() };
@@ -37,7 +37,7 @@ pub(crate) fn spawn(
             };
             LocalExecutorBuilder::new(Placement::Unbound)
                 .name(&name)
-                .io_memory(io_bytes)
+                .io_memory(IO_BYTES_PER_SHARD)
                 .preempt_timer(TURN)
                 .spawn(run)
                 .map_err(executor_error)
@@ -67,10 +67,9 @@ pub(crate) fn why_dead(
     }
 }
 
-/// Returns the bytes of each shard's buffers for reads, which the kernel locks once for each of
-/// three rings. With a lower limit each executor logs that in many lines, and continues without.
-/// This logs it in one.
-pub(crate) fn io_bytes(n_shards: u16) -> usize {
+/// Logs in one line that the kernel locks less memory than shards want: buffers for reads, once for
+/// each of three rings. Each executor logs that in many lines, and continues without.
+fn warn_of_little_locked_memory(n_shards: u16) {
     let allowed = getrlimit(Resource::Memlock).current;
     let wanted = u64::from(n_shards) * LOCKED_BYTES_PER_SHARD as u64;
     let is_bound = !rustix::process::geteuid().is_root();
@@ -82,7 +81,6 @@ pub(crate) fn io_bytes(n_shards: u16) -> usize {
              LimitMEMLOCK in the unit"
         );
     }
-    IO_BYTES_PER_SHARD
 }
 
 /// Waits until every shard is up, and puts their mailboxes in the order of shards.
@@ -99,17 +97,13 @@ pub(crate) fn collect_inboxes(
             Step::Failed(reason) => failed = Some(reason),
         }
     }
-    let complete: Option<Vec<Mailbox>> = if failed.is_some() {
-        for mailbox in mailboxes.iter().flatten() {
-            mailbox.stop();
-        }
-        None
-    } else {
-        mailboxes.into_iter().collect()
-    };
-    complete.ok_or_else(|| ServerError::Executor {
-        reason: failed.unwrap_or_else(|| "a shard died as it started".into()),
-    })
+    if let Some(reason) = failed {
+        mailboxes.iter().flatten().for_each(|mailbox| mailbox.send(|| Event::Stop));
+        return Err(ServerError::Executor { reason });
+    }
+    let reason = || "a shard died as it started".to_owned();
+    let all: Option<Vec<Mailbox>> = mailboxes.into_iter().collect();
+    all.ok_or_else(|| ServerError::Executor { reason: reason() })
 }
 
 /// Waits for all of them; returns the error of the last that has one.

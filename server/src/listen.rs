@@ -20,9 +20,12 @@ const BACKLOG: i32 = 4096;
 
 /// All listening sockets of a server. Socket files are removed on drop.
 pub(crate) struct Listeners {
-    sockets: Vec<ListenSocket>,
-    tcp: Option<SocketAddr>,
-    shard_ports: Vec<u16>,
+    /// To accept from.
+    pub(crate) sockets: Vec<ListenSocket>,
+    /// The common TCP address as bound.
+    pub(crate) tcp: Option<SocketAddr>,
+    /// The TCP port of each shard; empty without TCP.
+    pub(crate) shard_ports: Vec<u16>,
     paths: Vec<PathBuf>,
 }
 
@@ -92,21 +95,6 @@ impl Listeners {
             }
         }
         Ok(all)
-    }
-
-    /// Returns the sockets to accept from.
-    pub(crate) fn sockets(&self) -> &[ListenSocket] {
-        &self.sockets
-    }
-
-    /// Returns the common TCP address as bound.
-    pub(crate) fn tcp(&self) -> Option<SocketAddr> {
-        self.tcp
-    }
-
-    /// Returns the TCP port of each shard; empty without TCP.
-    pub(crate) fn shard_ports(&self) -> &[u16] {
-        &self.shard_ports
     }
 
     /// Binds without `SO_REUSEPORT`, so that a second server on the same port fails.

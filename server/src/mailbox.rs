@@ -43,33 +43,8 @@ impl Mailbox {
         self.lock().try_send(Event::Connection(connection)).is_ok()
     }
 
-    /// Reports layers that a compaction has folded to the shard, unless it has ended.
-    pub(crate) fn folded(&self, part: PartId) {
-        self.send(|| Event::Folded(part));
-    }
-
-    /// Has the shard read the version of a partition that was installed.
-    pub(crate) fn installed(&self, part: PartId, done: &Sender<Result<(), Failure>>) {
-        self.send(|| Event::Installed(part, done.clone()));
-    }
-
-    /// Has all shards serve a partition whose folder has come.
-    pub(crate) fn adopt(&self, part: PartId, done: &Sender<Result<u32, Failure>>) {
-        self.send(|| Event::Adopt(part, done.clone()));
-    }
-
-    /// Requests the shard to end, unless it has ended already.
-    pub(crate) fn stop(&self) {
-        self.send(|| Event::Stop);
-    }
-
-    /// Has the shard die.
-    #[cfg(test)]
-    pub(crate) fn die(&self) {
-        self.send(|| Event::Die);
-    }
-
-    fn send(&self, event: impl Fn() -> Event) {
+    /// Sends a control message, unless the shard has ended. Waits while the mailbox is full.
+    pub(crate) fn send(&self, event: impl Fn() -> Event) {
         let end = Instant::now() + DRAIN_TIMEOUT;
         while let Err(GlommioError::WouldBlock(_)) = self.lock().try_send(event()) {
             // A full mailbox empties, unless its shard is dead.

@@ -17,27 +17,28 @@ use crate::reads::PullOrder;
 
 /// A message between two shards.
 pub(crate) enum Message {
-    /// Do this with these rows of tensor `tensor`, all of them the receiver's, and answer.
-    Request { ticket: u64, request: ShardRequest, tensor: u16, ids: Vec<NodeId> },
+    /// Do this, and answer.
+    Request { ticket: u64, request: ShardRequest },
     /// Bytes of rows, in the order asked; none for other requests.
     Reply { ticket: u64, rows: Rows },
 }
 
 /// A request of one shard to another.
 pub(crate) enum ShardRequest {
-    /// Gather them, as long as a pull waits for them, in the order of their pull.
+    /// Gather rows, as long as a pull waits for them, in the order of their pull.
     Gather(GatherRequest),
-    /// Read the newest version of a partition from now on, or of all.
-    Refresh(Option<PartId>),
+    /// Read the newest version of all partitions from now on.
+    Refresh,
     /// Serve a partition that has come.
     Open(PartId),
     /// Release a partition.
     Close(PartId),
 }
 
-/// Rows that a pull asks of another shard, and whether their answer is still waited for.
-#[derive(Clone)]
+/// Rows that a pull asks of the shard that owns them, and whether their answer is still waited for.
 pub(crate) struct GatherRequest {
+    pub(crate) tensor: u16,
+    pub(crate) ids: Vec<NodeId>,
     pub(crate) order: PullOrder,
     /// Rows of the pull that will be asked for after these.
     pub(crate) n_rows_after: usize,
@@ -62,13 +63,7 @@ impl Mesh {
     }
 
     /// Asks `shard` and waits for its answer.
-    pub(crate) async fn ask(
-        &self,
-        shard: usize,
-        request: ShardRequest,
-        tensor: u16,
-        ids: Vec<NodeId>,
-    ) -> Rows {
+    pub(crate) async fn ask(&self, shard: usize, request: ShardRequest) -> Rows {
         let ticket = self.next_ticket.get();
         self.next_ticket.set(ticket + 1);
         let (sender, receiver) = local_channel::new_bounded(1);
@@ -76,11 +71,11 @@ impl Mesh {
         // Whatever ends this wait, a deadline included, takes the ticket with it.
         let given_up = match &request {
             ShardRequest::Gather(gather) => Some(Arc::clone(&gather.given_up)),
-            ShardRequest::Refresh(_) | ShardRequest::Open(_) | ShardRequest::Close(_) => None,
+            ShardRequest::Refresh | ShardRequest::Open(_) | ShardRequest::Close(_) => None,
         };
         let _ticket = PendingReply { mesh: self, ticket, given_up };
         let gone = || failure(FailureCode::Stopping, format!("shard {shard} has stopped"));
-        let ask = Message::Request { ticket, request, tensor, ids };
+        let ask = Message::Request { ticket, request };
         self.senders.send_to(shard, ask).await.map_err(|_| gone())?;
         receiver.recv().await.ok_or_else(gone)?
     }
@@ -113,11 +108,13 @@ struct PendingReply<'a> {
 
 impl GatherRequest {
     pub(crate) fn new(
+        tensor: u16,
+        ids: Vec<NodeId>,
         order: PullOrder,
         n_rows_after: usize,
         pinned: Option<Arc<GraphVersion>>,
     ) -> Self {
-        Self { order, n_rows_after, pinned, given_up: Arc::default() }
+        Self { tensor, ids, order, n_rows_after, pinned, given_up: Arc::default() }
     }
 
     /// Returns whether no request waits any longer.

@@ -13,7 +13,7 @@ use lodestore_schema::versions::PartVersion;
 use lodestore_schema::{Stripes, Versions};
 use lodestore_store::plan::DiskProfile;
 use lodestore_store::transfer::Arrival;
-use lodestore_store::update::{StoppedWrites, TensorHandle};
+use lodestore_store::update::TensorHandle;
 use lodestore_store::{
     Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError, TensorSpec,
 };
@@ -139,11 +139,6 @@ impl Partitions {
         if self.grows { self.book.parts().collect() } else { self.parts() }
     }
 
-    /// Returns how often the list has changed.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
-    }
-
     /// Lists a partition to clients from now on, or no longer.
     pub(crate) fn set_served(&self, part: PartId, is_served: bool) {
         let mut parts = self.parts.write().unwrap_or_else(PoisonError::into_inner);
@@ -222,15 +217,6 @@ impl Partitions {
         }
     }
 
-    /// Returns the role of this server for one of its partitions.
-    pub(crate) fn role(&self, _part: PartId) -> Role {
-        match (self.writable, &self.follows) {
-            (true, _) => Role::Writer,
-            (false, Some(_)) => Role::Follower,
-            (false, None) => Role::Reader,
-        }
-    }
-
     /// Returns the versions that the partitions of these nodes have, or higher ones. Rows that were
     /// gathered before are of no later version.
     pub(crate) fn versions(&self, ids: &[NodeId]) -> Versions {
@@ -248,7 +234,7 @@ impl Partitions {
     /// Returns numbers of which one changes whenever the description does.
     pub(crate) fn described(&self) -> [u64; 2] {
         let parts = self.parts();
-        let changes = self.changes();
+        let changes = self.changes.load(Ordering::Acquire);
         // Versions of the same partitions only ascend.
         [changes, parts.iter().map(|&part| u64::from(self.served_version(part))).sum()]
     }
@@ -266,10 +252,12 @@ impl Partitions {
         let arriving = self.arriving.read().unwrap_or_else(PoisonError::into_inner);
         let is_coming = |part: &PartId| arriving.contains(part) || *leaving == Some(*part);
         let coming = self.book.parts().filter(|part| is_coming(part) && !parts.contains(part));
-        let state = |&part: &PartId| PartState {
-            version: self.served_version(part),
-            role: self.role(part),
+        let role = match (self.writable, &self.follows) {
+            (true, _) => Role::Writer,
+            (false, Some(_)) => Role::Follower,
+            (false, None) => Role::Reader,
         };
+        let state = |&part: &PartId| PartState { version: self.served_version(part), role };
         let states: Vec<PartState> = parts.iter().map(state).collect();
         Description {
             graph: *meta.uuid.as_bytes(),
@@ -330,18 +318,13 @@ impl Partitions {
     pub(crate) fn keep_newest(&self) {
         // A version that cannot be pinned is not committed on all partitions.
         if let Ok(pinned) = self.live.pin(self.live.version()) {
-            self.pins.keep(&Arc::new(pinned), Use::Newest, Instant::now());
+            self.pins.keep(pinned.version(), &Arc::new(pinned), Use::Newest, Instant::now());
         }
     }
 
     /// Returns the name of the graph in requests.
     pub(crate) fn graph_tag(&self) -> u64 {
         graph_tag(*self.live.graph().meta().uuid.as_bytes())
-    }
-
-    /// Returns the partitions that take no updates since a write has failed.
-    pub(crate) fn stopped_writes(&self) -> Vec<StoppedWrites> {
-        self.live.stopped_writes()
     }
 
     /// Returns every tensor of every partition here, with its position in the graph's description.

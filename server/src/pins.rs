@@ -39,18 +39,6 @@ struct Pin<T> {
     last_used: Instant,
 }
 
-/// An item with a number.
-pub(crate) trait Numbered {
-    /// Returns the number.
-    fn number(&self) -> u32;
-}
-
-impl Numbered for GraphVersion {
-    fn number(&self) -> u32 {
-        self.version()
-    }
-}
-
 impl<T> Default for Pins<T> {
     fn default() -> Self {
         Self(Mutex::default())
@@ -67,7 +55,7 @@ impl<T> Pin<T> {
     }
 }
 
-impl<T: Numbered> Pins<T> {
+impl<T> Pins<T> {
     /// Returns the version that a pull names, if it is kept.
     pub(crate) fn get(&self, version: u32, now: Instant) -> Option<Arc<T>> {
         let mut pins = self.lock();
@@ -82,10 +70,9 @@ impl<T: Numbered> Pins<T> {
 
     /// Keeps a version; an entry from before partitions were added is replaced. Returns `false`,
     /// without keeping it, if readers keep the most versions already.
-    pub(crate) fn keep(&self, version: &Arc<T>, of: Use, now: Instant) -> bool {
+    pub(crate) fn keep(&self, number: u32, version: &Arc<T>, of: Use, now: Instant) -> bool {
         let mut pins = self.lock();
         pins.retain(|_, pin| !pin.is_over(now));
-        let number = version.number();
         if let Some(known) = pins.get_mut(&number)
             && (known.of == of || of == Use::Newest)
         {
@@ -124,17 +111,9 @@ fn count<T>(pins: &BTreeMap<u32, Pin<T>>, of: Use) -> usize {
 mod tests {
     use super::*;
 
-    struct Version(u32);
-
-    impl Numbered for Version {
-        fn number(&self) -> u32 {
-            self.0
-        }
-    }
-
-    fn pins(numbers: std::ops::Range<u32>, of: Use, now: Instant) -> Pins<Version> {
+    fn pins(numbers: std::ops::Range<u32>, of: Use, now: Instant) -> Pins<()> {
         let pins = Pins::default();
-        numbers.for_each(|it| assert!(pins.keep(&Arc::new(Version(it)), of, now), "{it}"));
+        numbers.for_each(|it| assert!(pins.keep(it, &Arc::new(()), of, now), "{it}"));
         pins
     }
 
@@ -158,8 +137,8 @@ mod tests {
         let now = Instant::now();
         let pins = Pins::default();
         for of in [Use::Newest, Use::Newest, Use::Reader, Use::Reader, Use::Newest] {
-            let version = Arc::new(Version(6));
-            assert!(pins.keep(&version, of, now));
+            let version = Arc::new(());
+            assert!(pins.keep(6, &version, of, now));
             assert!(Arc::ptr_eq(&pins.lock()[&6].version, &version), "{of:?}");
         }
         assert_eq!(pins.lock()[&6].of, Use::Reader, "a pull names it");
@@ -169,9 +148,9 @@ mod tests {
     fn readers_have_a_bound_and_the_newest_push_each_other_out() {
         let now = Instant::now();
         let full = pins(1..PINS_MAX as u32 + 1, Use::Reader, now);
-        assert!(!full.keep(&Arc::new(Version(900)), Use::Reader, now));
+        assert!(!full.keep(900, &Arc::new(()), Use::Reader, now));
         assert!(full.get(1, now).is_some() && full.get(900, now).is_none());
-        assert!(full.keep(&Arc::new(Version(901)), Use::Newest, now));
+        assert!(full.keep(901, &Arc::new(()), Use::Newest, now));
         assert!(full.get(901, now).is_none(), "no place among the readers'");
         let newest = pins(1..20, Use::Newest, now);
         assert_eq!(count(&newest.lock(), Use::Newest), NEWEST_MAX);

@@ -12,7 +12,7 @@ use lodestore_graph::PartId;
 use lodestore_schema::stats::ShardStats;
 use tracing::info;
 
-use crate::acceptor::Acceptor;
+use crate::acceptor;
 use crate::auth::{AuthHandle, AuthPolicy, CredentialReloader};
 use crate::blocking::BlockingPools;
 use crate::compactor::{Compactor, Runs};
@@ -21,7 +21,7 @@ use crate::error::ServerError;
 use crate::executors;
 use crate::http::HttpServer;
 use crate::listen::Listeners;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Event, Mailbox};
 use crate::memory_budget::{shared_bytes, tier_bytes};
 use crate::metrics::{Observed, Phase, Served};
 use crate::partitions::Partitions;
@@ -29,7 +29,7 @@ use crate::preload::Preload;
 use crate::ring_support;
 use crate::shard::plan::ShardPlan;
 use crate::stats::Counters;
-use crate::supervisor::ThreadSupervisor;
+use crate::supervisor::{PollThread, ThreadSupervisor};
 use crate::volatile::Volatile;
 
 /// A running server; dropping it stops it.
@@ -40,21 +40,16 @@ pub struct Server {
     address: Option<SocketAddr>,
     unix: Option<PathBuf>,
     n_shards: u16,
-    auth: Arc<AuthHandle>,
-    observed: Arc<Observed>,
-    counters: Arc<[Counters]>,
-    acceptor: Acceptor,
+    /// Closing its graph takes a while, so the thread that stops the server does it.
+    pub(crate) plan: ShardPlan,
+    acceptor: Option<PollThread>,
     pub(crate) mailboxes: Arc<[Mailbox]>,
     supervisor: ThreadSupervisor,
     executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
     /// Where versions come, by commits or from a writer: files that they replace are removed.
     compactor: Option<Compactor>,
-    pub(crate) threads: Arc<BlockingPools>,
     /// Answers until all else has ended.
     http: Option<HttpServer>,
-    preload: Arc<Preload>,
-    /// Closing the graph takes a while, so the thread that stops the server does it.
-    pub(crate) partitions: Arc<Partitions>,
 }
 
 impl Server {
@@ -76,80 +71,70 @@ impl Server {
         let partitions = Arc::new(Partitions::open(config, n_shards)?);
         let preload = Arc::new(Preload::new(config, &partitions)?);
         let listeners = Listeners::bind(config, n_shards)?;
-        let io_bytes = executors::io_bytes(n_shards);
-        let address = listeners.tcp();
+        let address = listeners.tcp;
         let counters: Arc<[Counters]> = (0..n_shards).map(|_| Counters::default()).collect();
         let (started, starting) = mpsc::channel();
-        let threads = Arc::new(BlockingPools::start(config.writable)?);
-        let runs = Arc::new(Runs::new());
         let shared = shared_bytes(config, n_shards);
         let memory_budget = MemoryBudget::new(config.tier_bytes - shared * u64::from(n_shards));
         let volatile = Arc::new(Volatile::new(config, &partitions, &memory_budget)?);
-        let volatile_bytes = volatile.stats().n_bytes;
-        observed.opened(Served {
-            partitions: Arc::clone(&partitions),
-            counters: Arc::clone(&counters),
-            threads: Arc::clone(&threads),
-            runs: Arc::clone(&runs),
-            preload: Arc::clone(&preload),
-            volatile: Arc::clone(&volatile),
-        });
         let plan = ShardPlan {
-            tier_bytes: tier_bytes(&partitions, config, volatile_bytes, n_shards)?,
+            tier_bytes: tier_bytes(&partitions, config, volatile.stats().n_bytes, n_shards)?,
             memory_budget,
             volatile,
             shared_bytes: shared,
             policy: config.policy,
-            auth: Arc::clone(&auth),
-            partitions: Arc::clone(&partitions),
-            counters: Arc::clone(&counters),
-            shard_ports: listeners.shard_ports().into(),
-            threads: Arc::clone(&threads),
-            runs: Arc::clone(&runs),
+            auth,
+            partitions,
+            counters,
+            shard_ports: listeners.shard_ports.as_slice().into(),
+            threads: Arc::new(BlockingPools::start(config.writable)?),
+            runs: Arc::new(Runs::new()),
             busy: Arc::new(AtomicUsize::new(n_shards.into())),
             observed: Arc::clone(&observed),
-            preload: Arc::clone(&preload),
+            preload,
         };
+        observed.opened(Served {
+            partitions: Arc::clone(&plan.partitions),
+            counters: Arc::clone(&plan.counters),
+            threads: Arc::clone(&plan.threads),
+            runs: Arc::clone(&plan.runs),
+            preload: Arc::clone(&plan.preload),
+            volatile: Arc::clone(&plan.volatile),
+        });
         let supervisor = ThreadSupervisor::default();
-        let mut executors = executors::spawn(&plan, &started, n_shards, io_bytes, &supervisor)?;
+        let mut executors = executors::spawn(&plan, &started, n_shards, &supervisor)?;
         drop(started);
         let begun = executors::collect_inboxes(&starting, n_shards);
         let mailboxes: Arc<[Mailbox]> = match begun {
             Ok(mailboxes) => mailboxes.into(),
             Err(error) => return Err(executors::why_dead(error, &supervisor, &mut executors)),
         };
-        let of_shards = Arc::clone(&mailboxes);
-        let of_runs = Arc::clone(&partitions);
+        let (runs, partitions) = (Arc::clone(&plan.runs), Arc::clone(&plan.partitions));
         let changes = config.writable || config.follow.is_some();
-        let compactor = changes.then(|| Compactor::start(runs, of_runs, of_shards));
+        let compactor = changes.then(|| Compactor::start(runs, partitions, Arc::clone(&mailboxes)));
         let compactor = compactor.transpose()?;
         let acceptor =
-            Acceptor::start(listeners, Arc::clone(&mailboxes), Arc::clone(&observed), &supervisor)?;
+            acceptor::start(listeners, Arc::clone(&mailboxes), Arc::clone(&observed), &supervisor)?;
         observed.enter(Phase::Serving);
         info!(
             address = address.map(display),
             unix = config.unix.as_ref().map(|path| display(path.display())),
-            metrics = http.as_ref().map(|http| display(http.address())),
+            metrics = http.as_ref().map(|http| display(http.address)),
             n_shards,
-            version = partitions.live.version(),
+            version = plan.partitions.live.version(),
             "serving"
         );
         Ok(Self {
             address,
             unix: config.unix.clone(),
             n_shards,
-            auth,
-            observed,
-            counters,
-            acceptor,
+            plan,
+            acceptor: Some(acceptor),
             mailboxes,
             supervisor,
             executors,
             compactor,
-            threads,
             http,
-            preload,
-            partitions,
         })
     }
 
@@ -168,7 +153,7 @@ impl Server {
     /// Returns the address of metrics, with the port that was bound.
     #[must_use]
     pub fn metrics(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(HttpServer::address)
+        self.http.as_ref().map(|http| http.address)
     }
 
     /// Returns the number of shards.
@@ -180,39 +165,39 @@ impl Server {
     /// Returns the partitions that are served now, ascending.
     #[must_use]
     pub fn parts(&self) -> Vec<PartId> {
-        self.partitions.parts().to_vec()
+        self.plan.partitions.parts().to_vec()
     }
 
     /// Returns the identity of the graph (uuid).
     #[must_use]
     pub fn graph(&self) -> [u8; 16] {
-        *self.partitions.live.graph().meta().uuid.as_bytes()
+        *self.plan.partitions.live.graph().meta().uuid.as_bytes()
     }
 
     /// Returns the newest committed version.
     #[must_use]
     pub fn version(&self) -> u32 {
-        self.partitions.live.version()
+        self.plan.partitions.live.version()
     }
 
     /// Returns the time in which shards were not idle since the start, summed over all.
     #[must_use]
     pub fn busy(&self) -> Duration {
-        let busy_ns =
-            self.counters.iter().map(|shard| shard.gauges.busy_ns.load(Ordering::Relaxed));
+        let shards = self.plan.counters.iter();
+        let busy_ns = shards.map(|shard| shard.gauges.busy_ns.load(Ordering::Relaxed));
         Duration::from_nanos(busy_ns.sum())
     }
 
     /// Returns the counters of every shard.
     #[must_use]
     pub fn stats(&self) -> Vec<ShardStats> {
-        self.counters.iter().map(Counters::snapshot).collect()
+        self.plan.counters.iter().map(Counters::snapshot).collect()
     }
 
     /// Returns a handle that replaces tokens and certificates, also on another thread.
     #[must_use]
     pub fn credential_reloader(&self) -> CredentialReloader {
-        CredentialReloader::new(Arc::clone(&self.auth))
+        CredentialReloader(Arc::clone(&self.plan.auth))
     }
 
     /// Returns the supervisor, which reports a shard or acceptor thread that has died. The server
@@ -233,17 +218,17 @@ impl Server {
 
     fn end(&mut self) -> Result<(), ServerError> {
         self.supervisor.expect();
-        self.observed.enter(Phase::Draining);
-        self.acceptor.stop();
+        self.plan.observed.enter(Phase::Draining);
+        drop(self.acceptor.take());
         for mailbox in &*self.mailboxes {
-            mailbox.stop();
+            mailbox.send(|| Event::Stop);
         }
         // Before the shards, whose mailboxes it writes to.
         drop(self.compactor.take());
         let ended = executors::join(self.executors.drain(..));
-        self.threads.stop();
+        self.plan.threads.stop();
         if ended.is_ok() {
-            self.preload.save(&self.partitions, self.n_shards);
+            self.plan.preload.save(&self.plan.partitions, self.n_shards);
         }
         drop(self.http.take());
         match self.supervisor.first() {
@@ -264,43 +249,12 @@ impl Drop for Server {
 mod tests {
     use std::path::Path;
 
-    use lodestore_graph::relabel::Relabelling;
-    use lodestore_graph::topology::Direction;
-    use lodestore_store::import::TensorOptions;
-    use lodestore_store::source::{SourceError, TensorSource};
-    use lodestore_store::{Dtype, Importer};
-
     use super::*;
-
-    /// One column of zeros.
-    struct Zeros;
-
-    impl TensorSource for Zeros {
-        fn dtype(&self) -> Dtype {
-            Dtype::F32
-        }
-        fn width(&self) -> u64 {
-            1
-        }
-        fn n_rows(&self) -> u64 {
-            2
-        }
-        fn path(&self) -> &Path {
-            Path::new("zeros")
-        }
-        fn copy_rows(&self, _: &[u32], out: &mut [u8]) -> Result<(), SourceError> {
-            out.fill(0);
-            Ok(())
-        }
-    }
+    use crate::testing::import;
 
     fn serve(dir: &Path, n_shards: u16) -> Server {
-        let (graph, nodes) = (dir.join("graph"), Relabelling::identity(2));
-        let mut importer = Importer::begin(&graph).unwrap();
-        let options = TensorOptions::default();
-        importer.add_tensor("x", &Zeros, options, &nodes, &mut |_, _| {}).unwrap();
-        importer.commit(&nodes, 0, Direction::Directed).unwrap();
         let listen = Some(([127, 0, 0, 1], 0).into());
+        let graph = import(dir, 100);
         Server::start(&ServerConfig { listen, n_shards, ..ServerConfig::new(graph) }).unwrap()
     }
 
@@ -310,7 +264,7 @@ mod tests {
         let server = serve(dir.path(), 2);
         let supervisor = server.supervisor();
         assert_eq!(supervisor.first(), None);
-        server.mailboxes[1].die();
+        server.mailboxes[1].send(|| Event::Die);
         assert_eq!(supervisor.wait().as_deref(), Some("lode-shard-1"));
         let error = server.stop().unwrap_err();
         assert!(

@@ -1,7 +1,21 @@
-//! Notices threads that end although the server continues, since their work is no longer done.
+//! Threads of a server that end with it: one that waits in `poll` is woken for that. One that ends
+//! although the server continues is noticed, since its work is no longer done.
 
 use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use tracing::warn;
+
+use crate::error::ServerError;
+use crate::log_limit::LogLimiter;
+
+/// See [`back_off`].
+const BACKOFF: Duration = Duration::from_millis(50);
 
 /// Threads that must live as long as their server, seen from outside.
 #[derive(Clone, Default)]
@@ -31,11 +45,9 @@ impl ThreadSupervisor {
     /// stopped first.
     #[must_use]
     pub fn wait(&self) -> Option<String> {
-        let mut state = self.lock();
-        while state.dead.is_none() && !state.is_stopping {
-            state = self.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.dead.clone()
+        let lives = |state: &mut State| state.dead.is_none() && !state.is_stopping;
+        let waited = self.0.1.wait_while(self.lock(), lives);
+        waited.unwrap_or_else(PoisonError::into_inner).dead.clone()
     }
 
     /// Returns the thread that has ended although it must not.
@@ -77,6 +89,52 @@ impl Drop for ThreadGuard {
         state.dead = Some(std::mem::take(&mut self.name));
         self.supervisor.0.1.notify_all();
     }
+}
+
+/// A thread that waits in `poll`; it ends when this is dropped.
+pub(crate) struct PollThread {
+    name: &'static str,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PollThread {
+    /// Starts a thread. `run` returns when it can read from the descriptor that it gets.
+    pub(crate) fn start(
+        name: &'static str,
+        run: impl FnOnce(&OwnedFd) + Send + 'static,
+    ) -> Result<Self, ServerError> {
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let stop = Arc::new(stop.map_err(|error| ServerError::Thread(error.into()))?);
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || run(&stopped));
+        Ok(Self { name, stop, thread: Some(thread.map_err(ServerError::Thread)?) })
+    }
+}
+
+impl Drop for PollThread {
+    /// Ends the thread, and waits for that.
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_err() || thread.join().is_err() {
+            warn!(thread = self.name, "a thread could not be stopped, or had panicked");
+        }
+    }
+}
+
+/// Pauses after a `poll` or an accept that failed for want of descriptors or memory. Returns
+/// whether the thread is to end.
+pub(crate) fn back_off(
+    stop: &OwnedFd,
+    log_limit: &LogLimiter,
+    fault: &str,
+    error: &io::Error,
+) -> bool {
+    if let Some(untold) = log_limit.allow(Instant::now()) {
+        warn!(%error, untold, "{fault}");
+    }
+    std::thread::sleep(BACKOFF);
+    rustix::io::read(stop, &mut [0; 8]).is_ok()
 }
 
 #[cfg(test)]

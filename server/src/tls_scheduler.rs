@@ -85,19 +85,20 @@ pub(crate) async fn in_turn<T>(
     loop {
         let turn = scheduler.next(step_no != 1).await;
         step_no += 1;
-        let (start, mut called) = (Instant::now(), None);
+        let start = Instant::now();
         let step = poll_fn(|cx| {
-            let flag = called.insert(Arc::new(WakeFlag::new(cx.waker())));
-            let waker = Waker::from(Arc::clone(flag));
-            Poll::Ready(handshake.as_mut().poll(&mut Context::from_waker(&waker)))
+            let flag = WakeFlag { is_woken: AtomicBool::new(false), task: cx.waker().clone() };
+            let flag = Arc::new(flag);
+            let waker = Waker::from(Arc::clone(&flag));
+            let step = handshake.as_mut().poll(&mut Context::from_waker(&waker));
+            Poll::Ready((step, flag))
         });
-        let step = step.await;
+        let (step, flag) = step.await;
         glommio::timer::sleep(start.elapsed()).await;
         drop(turn);
-        match (step, called) {
-            (Poll::Ready(done), _) => return done,
-            (Poll::Pending, Some(flag)) => flag.woken().await,
-            (Poll::Pending, None) => unreachable!("a step that was taken has a bell"),
+        match step {
+            Poll::Ready(done) => return done,
+            Poll::Pending => flag.woken().await,
         }
     }
 }
@@ -109,10 +110,6 @@ struct WakeFlag {
 }
 
 impl WakeFlag {
-    fn new(task: &Waker) -> Self {
-        Self { is_woken: AtomicBool::new(false), task: task.clone() }
-    }
-
     /// Waits until it has rung once.
     async fn woken(&self) {
         poll_fn(|_| match self.is_woken.load(Ordering::Acquire) {

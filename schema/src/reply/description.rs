@@ -1,6 +1,6 @@
 //! The graph behind a server, as clients receive it.
 
-use crate::error::{WireError, bad_reply};
+use crate::error::Decoded;
 use crate::limits::ROW_BYTES_MAX;
 use crate::lodestore_capnp::{self as wire, description, tensor};
 
@@ -51,14 +51,15 @@ pub enum Role {
 }
 
 impl Role {
+    /// All of them, each with the word for it in reports. They are in the order of their numbers,
+    /// which are those of the schema.
+    pub(super) const ALL: [(Self, &'static str); 3] =
+        [(Self::Reader, "reader"), (Self::Writer, "writer"), (Self::Follower, "follower")];
+
     /// Returns the word for it in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Reader => "reader",
-            Self::Writer => "writer",
-            Self::Follower => "follower",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -138,12 +139,8 @@ pub(super) fn write(from: &Description, mut to: description::Builder<'_>) {
     let n_states = u32::try_from(from.states.len()).unwrap_or(u32::MAX);
     let mut roles = to.reborrow().init_roles(n_states);
     for (i, state) in (0..n_states).zip(&from.states) {
-        let role = match state.role {
-            Role::Reader => wire::Role::Reader,
-            Role::Writer => wire::Role::Writer,
-            Role::Follower => wire::Role::Follower,
-        };
-        roles.set(i, role);
+        let role = wire::Role::try_from(state.role as u16);
+        roles.set(i, role.expect("the schema has all roles"));
     }
     to.set_instance(from.instance);
     let n = u32::try_from(from.tensors.len()).unwrap_or(u32::MAX);
@@ -158,50 +155,42 @@ pub(super) fn write(from: &Description, mut to: description::Builder<'_>) {
     }
 }
 
-pub(super) fn read(from: description::Reader<'_>) -> Result<Description, WireError> {
-    let graph = from.get_graph().map_err(bad_reply)?;
-    let graph =
-        graph.try_into().map_err(|_| bad_reply(format!("uuid of {} bytes", graph.len())))?;
+pub(super) fn read(from: description::Reader<'_>) -> Decoded<Description> {
+    let graph = from.get_graph()?;
+    let graph = graph.try_into().map_err(|_| format!("uuid of {} bytes", graph.len()))?;
     let n_shards = from.get_n_shards();
     if n_shards == 0 {
-        return Err(bad_reply("a server without shards"));
+        return Err("a server without shards".into());
     }
-    let shard_ports: Vec<u16> = from.get_shard_ports().map_err(bad_reply)?.iter().collect();
+    let shard_ports: Vec<u16> = from.get_shard_ports()?.iter().collect();
     if !shard_ports.is_empty() && shard_ports.len() != usize::from(n_shards) {
-        return Err(bad_reply(format!("{} ports for {n_shards} shards", shard_ports.len())));
+        return Err(format!("{} ports for {n_shards} shards", shard_ports.len()).into());
     }
-    let parts: Vec<u16> = from.get_parts().map_err(bad_reply)?.iter().collect();
-    let arriving: Vec<u16> = from.get_arriving().map_err(bad_reply)?.iter().collect();
+    let parts: Vec<u16> = from.get_parts()?.iter().collect();
+    let arriving: Vec<u16> = from.get_arriving()?.iter().collect();
     if !parts.is_sorted_by(|a, b| a < b) || !arriving.is_sorted_by(|a, b| a < b) {
-        return Err(bad_reply("partitions out of order, or named twice"));
+        return Err("partitions out of order, or named twice".into());
     }
-    let (versions, roles) =
-        (from.get_versions().map_err(bad_reply)?, from.get_roles().map_err(bad_reply)?);
+    let (versions, roles) = (from.get_versions()?, from.get_roles()?);
     let (n_versions, n_roles) = (versions.len() as usize, roles.len() as usize);
     if n_versions != n_roles || (n_roles > 0 && n_roles != parts.len()) {
         let n_parts = parts.len();
-        return Err(bad_reply(format!(
-            "{n_versions} versions, {n_roles} roles of {n_parts} partitions"
-        )));
+        return Err(
+            format!("{n_versions} versions, {n_roles} roles of {n_parts} partitions").into()
+        );
     }
-    let state = |(version, role): (u32, Result<wire::Role, capnp::NotInSchema>)| {
-        let role = match role.map_err(bad_reply)? {
-            wire::Role::Reader => Role::Reader,
-            wire::Role::Writer => Role::Writer,
-            wire::Role::Follower => Role::Follower,
-        };
-        Ok(PartState { version, role })
+    let state = |(version, role): (u32, Result<wire::Role, capnp::NotInSchema>)| -> Decoded<_> {
+        Ok(PartState { version, role: Role::ALL[role? as usize].0 })
     };
     let states = versions.iter().zip(roles.iter()).map(state);
-    let tensors = from.get_tensors().map_err(bad_reply)?;
     Ok(Description {
         graph,
         n_edges: from.get_n_edges(),
-        bounds: from.get_bounds().map_err(bad_reply)?.iter().collect(),
-        states: states.collect::<Result<_, WireError>>()?,
+        bounds: from.get_bounds()?.iter().collect(),
+        states: states.collect::<Decoded<_>>()?,
         arriving,
         parts,
-        tensors: tensors.iter().map(read_tensor).collect::<Result<_, _>>()?,
+        tensors: from.get_tensors()?.iter().map(read_tensor).collect::<Decoded<_>>()?,
         shard_ports,
         n_shards,
         version: from.get_version(),
@@ -212,19 +201,19 @@ pub(super) fn read(from: description::Reader<'_>) -> Result<Description, WireErr
     })
 }
 
-fn read_tensor(from: tensor::Reader<'_>) -> Result<TensorDescription, WireError> {
+fn read_tensor(from: tensor::Reader<'_>) -> Decoded<TensorDescription> {
     let tensor = TensorDescription {
-        name: from.get_name().map_err(bad_reply)?.to_string().map_err(bad_reply)?,
-        dtype: from.get_dtype().map_err(bad_reply)?.to_string().map_err(bad_reply)?,
+        name: from.get_name()?.to_string()?,
+        dtype: from.get_dtype()?.to_string()?,
         width: from.get_width(),
         row_bytes: from.get_row_bytes(),
         stripe_rows: from.get_stripe_rows(),
     };
     if tensor.row_bytes == 0 || tensor.row_bytes as usize > ROW_BYTES_MAX {
-        return Err(bad_reply(format!("rows of {} bytes", tensor.row_bytes)));
+        return Err(format!("rows of {} bytes", tensor.row_bytes).into());
     }
     if tensor.stripe_rows == 0 {
-        return Err(bad_reply("stripes of 0 rows"));
+        return Err("stripes of 0 rows".into());
     }
     Ok(tensor)
 }

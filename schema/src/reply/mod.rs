@@ -3,7 +3,7 @@
 mod description;
 mod failure;
 
-use crate::error::{WireError, bad_reply};
+use crate::error::{Decoded, WireError};
 use crate::frame;
 use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, ROW_BYTES_MAX};
 use crate::lodestore_capnp::{copied, declared, followed, followed_file, reply};
@@ -199,9 +199,9 @@ impl Reply {
                     versions.write_above(rows.init_above(versions.n_above()));
                 }
             }
-            Self::Copied(copied) => write_copied(copied, root.init_copied()),
-            Self::Followed(followed) => write_followed(followed, root.init_followed()),
-            Self::Declared(declared) => write_declared(declared, root.init_declared()),
+            Self::Copied(copied) => copied.write(root.init_copied()),
+            Self::Followed(followed) => followed.write(root.init_followed()),
+            Self::Declared(declared) => declared.write(root.init_declared()),
             Self::Claimed { n_rows } => root.init_claimed().set_n_rows(*n_rows),
             Self::Published { n_rows } => root.init_published().set_n_rows(*n_rows),
             Self::Stamps { n_rows } => root.init_stamps().set_n_rows(*n_rows),
@@ -214,153 +214,120 @@ impl Reply {
     /// # Errors
     /// `Malformed` when the bytes are no reply of this schema, or describe what cannot be.
     pub fn decode(head: &[u8]) -> Result<Self, WireError> {
-        let reader = frame::open("reply", head, REPLY_TRAVERSAL_WORDS_MAX)?;
-        let root = reader.get_root::<reply::Reader<'_>>().map_err(bad_reply)?;
-        Ok(match root.which().map_err(bad_reply)? {
+        frame::decode("reply", head, REPLY_TRAVERSAL_WORDS_MAX, |reader| {
+            Self::read(reader.get_root()?)
+        })
+    }
+
+    fn read(root: reply::Reader<'_>) -> Decoded<Self> {
+        Ok(match root.which()? {
             reply::Rows(rows) => {
-                let rows = rows.map_err(bad_reply)?;
-                let versions =
-                    Versions::read(rows.get_version(), rows.get_above().map_err(bad_reply)?);
+                let rows = rows?;
+                let versions = Versions::read(rows.get_version(), rows.get_above()?);
                 Self::Rows { first_row: rows.get_first_row(), n_rows: rows.get_n_rows(), versions }
             }
-            reply::Description(description) => {
-                Self::Description(description::read(description.map_err(bad_reply)?)?)
-            }
-            reply::Failure(failure) => Self::Failure(failure::read(failure.map_err(bad_reply)?)?),
-            reply::Stats(stats) => Self::Stats(ServerStats::read(stats.map_err(bad_reply)?)?),
-            reply::Pushed(pushed) => {
-                Self::Pushed { version: pushed.map_err(bad_reply)?.get_version() }
-            }
-            reply::Committed(committed) => {
-                Self::Committed { version: committed.map_err(bad_reply)?.get_version() }
-            }
-            reply::Compacting(run) => Self::Compacting { run: run.map_err(bad_reply)?.get_run() },
+            reply::Description(description) => Self::Description(description::read(description?)?),
+            reply::Failure(failure) => Self::Failure(failure::read(failure?)?),
+            reply::Stats(stats) => Self::Stats(ServerStats::read(stats?)?),
+            reply::Pushed(pushed) => Self::Pushed { version: pushed?.get_version() },
+            reply::Committed(committed) => Self::Committed { version: committed?.get_version() },
+            reply::Compacting(run) => Self::Compacting { run: run?.get_run() },
             reply::Shared(shared) => {
-                let shared = shared.map_err(bad_reply)?;
+                let shared = shared?;
                 Self::Shared { n_bytes: shared.get_n_bytes(), n_tensors: shared.get_tensors() }
             }
             reply::Lent(lent) => {
-                let lent = lent.map_err(bad_reply)?;
+                let lent = lent?;
                 Self::Lent { n_bytes: lent.get_n_bytes(), offset: lent.get_offset() }
             }
             reply::LentRows(rows) => {
-                let rows = rows.map_err(bad_reply)?;
-                let versions =
-                    Versions::read(rows.get_version(), rows.get_above().map_err(bad_reply)?);
-                Self::LentRows {
-                    first_row: rows.get_first_row(),
-                    n_rows: rows.get_n_rows(),
-                    versions,
-                }
+                let rows = rows?;
+                let (first_row, n_rows) = (rows.get_first_row(), rows.get_n_rows());
+                let versions = Versions::read(rows.get_version(), rows.get_above()?);
+                Self::LentRows { first_row, n_rows, versions }
             }
             reply::SharedRows(rows) => {
-                let rows = rows.map_err(bad_reply)?;
+                let rows = rows?;
                 Self::SharedRows {
                     first_row: rows.get_first_row(),
                     n_rows: rows.get_n_rows(),
                     offset: rows.get_offset(),
                     awaited: rows.get_awaited(),
-                    versions: Versions::read(
-                        rows.get_version(),
-                        rows.get_above().map_err(bad_reply)?,
-                    ),
+                    versions: Versions::read(rows.get_version(), rows.get_above()?),
                 }
             }
-            reply::Copied(copied) => Self::Copied(read_copied(copied.map_err(bad_reply)?)),
-            reply::Followed(followed) => {
-                Self::Followed(read_followed(followed.map_err(bad_reply)?)?)
-            }
-            reply::Declared(declared) => {
-                Self::Declared(read_declared(declared.map_err(bad_reply)?)?)
-            }
-            reply::Claimed(claimed) => {
-                Self::Claimed { n_rows: claimed.map_err(bad_reply)?.get_n_rows() }
-            }
-            reply::Published(published) => {
-                Self::Published { n_rows: published.map_err(bad_reply)?.get_n_rows() }
-            }
-            reply::Stamps(stamps) => {
-                Self::Stamps { n_rows: stamps.map_err(bad_reply)?.get_n_rows() }
-            }
+            reply::Copied(copied) => Self::Copied(Copied::read(copied?)),
+            reply::Followed(followed) => Self::Followed(Followed::read(followed?)?),
+            reply::Declared(declared) => Self::Declared(Declared::read(declared?)?),
+            reply::Claimed(claimed) => Self::Claimed { n_rows: claimed?.get_n_rows() },
+            reply::Published(published) => Self::Published { n_rows: published?.get_n_rows() },
+            reply::Stamps(stamps) => Self::Stamps { n_rows: stamps?.get_n_rows() },
         })
     }
 }
 
-fn write_copied(from: &Copied, mut to: copied::Builder<'_>) {
-    to.set_version(from.version);
-    to.set_is_given_up(from.is_given_up);
-    to.set_is_last(from.is_last);
-    to.set_crc32(from.crc32);
-}
-
-fn write_declared(from: &Declared, mut to: declared::Builder<'_>) {
-    to.set_dtype(&from.dtype);
-    to.set_width(from.width);
-    to.set_row_bytes(from.row_bytes);
-    to.set_range_rows(from.range_rows);
-}
-
-fn read_declared(from: declared::Reader<'_>) -> Result<Declared, WireError> {
-    let row_bytes = from.get_row_bytes();
-    if row_bytes == 0 || row_bytes as usize > ROW_BYTES_MAX {
-        return Err(bad_reply(format!("rows of {row_bytes} bytes")));
+impl Declared {
+    fn write(&self, mut to: declared::Builder<'_>) {
+        to.set_dtype(&self.dtype);
+        to.set_width(self.width);
+        to.set_row_bytes(self.row_bytes);
+        to.set_range_rows(self.range_rows);
     }
-    Ok(Declared {
-        dtype: from.get_dtype().map_err(bad_reply)?.to_string().map_err(bad_reply)?,
-        width: from.get_width(),
-        row_bytes,
-        range_rows: from.get_range_rows(),
-    })
-}
 
-fn write_followed(from: &Followed, mut to: followed::Builder<'_>) {
-    to.set_version(from.version);
-    to.set_is_last(from.is_last);
-    to.set_crc32(from.crc32);
-    write_files(&from.files, to.init_files(count(&from.files)));
-}
-
-fn count<T>(list: &[T]) -> u32 {
-    u32::try_from(list.len()).unwrap_or(u32::MAX)
-}
-
-fn write_files(
-    from: &[(String, u64)],
-    mut to: capnp::struct_list::Builder<'_, followed_file::Owned>,
-) {
-    for (at, (name, n_bytes)) in (0..to.len()).zip(from) {
-        let mut to = to.reborrow().get(at);
-        to.set_name(name);
-        to.set_n_bytes(*n_bytes);
+    fn read(from: declared::Reader<'_>) -> Decoded<Self> {
+        let row_bytes = from.get_row_bytes();
+        if row_bytes == 0 || row_bytes as usize > ROW_BYTES_MAX {
+            return Err(format!("rows of {row_bytes} bytes").into());
+        }
+        let dtype = from.get_dtype()?.to_string()?;
+        let (width, range_rows) = (from.get_width(), from.get_range_rows());
+        Ok(Self { dtype, width, row_bytes, range_rows })
     }
 }
 
-fn read_files(
-    from: capnp::struct_list::Reader<'_, followed_file::Owned>,
-) -> Result<Vec<(String, u64)>, WireError> {
-    let file = |file: followed_file::Reader<'_>| {
-        let name = file.get_name().map_err(bad_reply)?.to_string().map_err(bad_reply)?;
-        Ok((name, file.get_n_bytes()))
-    };
-    from.iter().map(file).collect()
-}
+impl Copied {
+    fn write(&self, mut to: copied::Builder<'_>) {
+        to.set_version(self.version);
+        to.set_is_given_up(self.is_given_up);
+        to.set_is_last(self.is_last);
+        to.set_crc32(self.crc32);
+    }
 
-fn read_copied(from: copied::Reader<'_>) -> Copied {
-    Copied {
-        version: from.get_version(),
-        is_given_up: from.get_is_given_up(),
-        is_last: from.get_is_last(),
-        crc32: from.get_crc32(),
+    fn read(from: copied::Reader<'_>) -> Self {
+        Self {
+            version: from.get_version(),
+            is_given_up: from.get_is_given_up(),
+            is_last: from.get_is_last(),
+            crc32: from.get_crc32(),
+        }
     }
 }
 
-fn read_followed(from: followed::Reader<'_>) -> Result<Followed, WireError> {
-    Ok(Followed {
-        version: from.get_version(),
-        files: read_files(from.get_files().map_err(bad_reply)?)?,
-        is_last: from.get_is_last(),
-        crc32: from.get_crc32(),
-    })
+impl Followed {
+    fn write(&self, mut to: followed::Builder<'_>) {
+        to.set_version(self.version);
+        to.set_is_last(self.is_last);
+        to.set_crc32(self.crc32);
+        let n_files = u32::try_from(self.files.len()).unwrap_or(u32::MAX);
+        let mut files = to.init_files(n_files);
+        for (at, (name, n_bytes)) in (0..n_files).zip(&self.files) {
+            let mut file = files.reborrow().get(at);
+            file.set_name(name);
+            file.set_n_bytes(*n_bytes);
+        }
+    }
+
+    fn read(from: followed::Reader<'_>) -> Decoded<Self> {
+        let file = |file: followed_file::Reader<'_>| -> Decoded<_> {
+            Ok((file.get_name()?.to_string()?, file.get_n_bytes()))
+        };
+        Ok(Self {
+            version: from.get_version(),
+            files: from.get_files()?.iter().map(file).collect::<Decoded<_>>()?,
+            is_last: from.get_is_last(),
+            crc32: from.get_crc32(),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::frame::Prefix;
 use crate::limits::{FLOORS_MAX, PREFIX_BYTES, REPLY_HEAD_BYTES_MAX, ROW_BYTES_MAX};
+use crate::lodestore_capnp as wire;
 use crate::stats::{ShardStats, UpdateStats, VolatileStats};
 use crate::versions::PartVersion;
 
@@ -169,6 +170,20 @@ fn what_cannot_be_is_refused() {
     assert!(zero_rows(|d| (d.states, d.parts) = (Vec::new(), vec![2, 1])).is_err());
     assert!(zero_rows(|d| (d.states, d.parts) = (Vec::new(), vec![1, 1])).is_err());
     assert!(zero_rows(|d| d.arriving = vec![3, 3]).is_err());
+}
+
+#[test]
+fn failure_codes_and_roles_have_the_numbers_of_the_schema() {
+    for (code, _) in FailureCode::ALL {
+        let wire = wire::FailureCode::try_from(code as u16).unwrap();
+        assert_eq!(format!("{wire:?}"), format!("{code:?}"));
+    }
+    assert!(wire::FailureCode::try_from(FailureCode::ALL.len() as u16).is_err(), "one is missing");
+    for (role, _) in Role::ALL {
+        let wire = wire::Role::try_from(role as u16).unwrap();
+        assert_eq!(format!("{wire:?}"), format!("{role:?}"));
+    }
+    assert!(wire::Role::try_from(Role::ALL.len() as u16).is_err(), "one is missing");
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! Steps of copying, following and moving partitions.
 
 use super::RequestBody;
-use crate::error::WireError;
+use crate::error::Decoded;
 use crate::lodestore_capnp::{copy, follow};
 
 /// Steps of moving a partition, whose files come by [`FollowStep`]; `docs/replication.md` has all
@@ -55,12 +55,11 @@ pub(super) fn write_follow(part: u16, step: FollowStep, mut to: follow::Builder<
     }
 }
 
-pub(super) fn read_follow(from: follow::Reader<'_>) -> Result<RequestBody, WireError> {
-    let step = from.get_step().which().map_err(|e| WireError::malformed("request", e))?;
-    let step = match step {
+pub(super) fn read_follow(from: follow::Reader<'_>) -> Decoded<RequestBody> {
+    let step = match from.get_step().which()? {
         follow::step::Manifest(()) => FollowStep::Manifest,
         follow::step::Read(read) => {
-            let read = read.map_err(|e| WireError::malformed("request", e))?;
+            let read = read?;
             FollowStep::Read { file: read.get_file(), offset: read.get_offset() }
         }
     };
@@ -80,9 +79,8 @@ pub(super) fn write(part: u16, step: CopyStep, mut to: copy::Builder<'_>) {
     }
 }
 
-pub(super) fn read(from: copy::Reader<'_>) -> Result<RequestBody, WireError> {
-    let step = from.get_step().which().map_err(|e| WireError::malformed("request", e))?;
-    let step = match step {
+pub(super) fn read(from: copy::Reader<'_>) -> Decoded<RequestBody> {
+    let step = match from.get_step().which()? {
         copy::step::Open(id) => CopyStep::Open { id },
         copy::step::Seal(()) => CopyStep::Seal,
         copy::step::Pending(()) => CopyStep::Pending,

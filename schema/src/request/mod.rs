@@ -5,7 +5,7 @@ mod volatile;
 
 use std::time::Duration;
 
-use crate::error::WireError;
+use crate::error::{Decoded, WireError};
 use crate::frame;
 use crate::limits::{REQUEST_TRAVERSAL_WORDS_MAX, WIRE_VERSION};
 use crate::lodestore_capnp::{self as wire, push, request};
@@ -134,8 +134,8 @@ pub enum CommitStep {
     Publish,
 }
 
-/// How the rows of a pull will be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How the rows of a pull will be used; a kind that is named first passes the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PullKind {
     /// The miss set of a batch: latency-bound.
     Sync,
@@ -147,26 +147,7 @@ impl RequestBody {
     /// Returns the versions of the wire that have this request.
     #[must_use]
     pub fn versions(&self) -> WireVersions {
-        let since = |oldest| WireVersions { oldest, newest: WIRE_VERSION };
-        match self {
-            Self::Describe
-            | Self::Pull { .. }
-            | Self::Stat
-            | Self::Compact
-            | Self::Authenticate { .. }
-            | Self::Share
-            | Self::Taken
-            | Self::Lend { .. } => since(3),
-            // Puts were visible without a commit, and moves copied pairs.
-            Self::Push(_) | Self::Commit { .. } | Self::Copy { .. } | Self::Follow { .. } => {
-                since(4)
-            }
-            Self::Declare(_)
-            | Self::Volatile { .. }
-            | Self::Claim { .. }
-            | Self::Publish(_)
-            | Self::PullVolatile(_) => since(5),
-        }
+        WireVersions { oldest: self.introduction().1, newest: WIRE_VERSION }
     }
 
     /// Checks that a connection of version `agreed` has this request.
@@ -178,29 +159,30 @@ impl RequestBody {
         if known.contains(agreed) {
             return Ok(());
         }
-        Err(WireError::Lacks { request: self.name(), known, agreed })
+        Err(WireError::Lacks { request: self.introduction().0, known, agreed })
     }
 
-    /// Returns its name in the schema.
-    fn name(&self) -> &'static str {
+    /// Returns its name in the schema, and the first version of the wire that has it.
+    fn introduction(&self) -> (&'static str, u16) {
         match self {
-            Self::Describe => "describe",
-            Self::Pull { .. } => "pull",
-            Self::Stat => "stat",
-            Self::Push { .. } => "push",
-            Self::Commit { .. } => "commit",
-            Self::Compact => "compact",
-            Self::Authenticate { .. } => "authenticate",
-            Self::Share => "share",
-            Self::Taken => "taken",
-            Self::Lend { .. } => "lend",
-            Self::Copy { .. } => "copy",
-            Self::Follow { .. } => "follow",
-            Self::Declare(_) => "declare",
-            Self::Volatile { .. } => "volatile",
-            Self::Claim { .. } => "claim",
-            Self::Publish(_) => "publish",
-            Self::PullVolatile(_) => "pullVolatile",
+            Self::Describe => ("describe", 3),
+            Self::Pull { .. } => ("pull", 3),
+            Self::Stat => ("stat", 3),
+            Self::Compact => ("compact", 3),
+            Self::Authenticate { .. } => ("authenticate", 3),
+            Self::Share => ("share", 3),
+            Self::Taken => ("taken", 3),
+            Self::Lend { .. } => ("lend", 3),
+            // Puts were visible without a commit, and moves copied pairs.
+            Self::Push(_) => ("push", 4),
+            Self::Commit { .. } => ("commit", 4),
+            Self::Copy { .. } => ("copy", 4),
+            Self::Follow { .. } => ("follow", 4),
+            Self::Declare(_) => ("declare", 5),
+            Self::Volatile { .. } => ("volatile", 5),
+            Self::Claim { .. } => ("claim", 5),
+            Self::Publish(_) => ("publish", 5),
+            Self::PullVolatile(_) => ("pullVolatile", 5),
         }
     }
 }
@@ -268,65 +250,56 @@ impl Request {
     /// # Errors
     /// `Malformed` when the bytes are no request of this schema.
     pub fn decode(head: &[u8]) -> Result<Self, WireError> {
-        let bad = |e: capnp::Error| WireError::malformed("request", e);
-        let reader = frame::open("request", head, REQUEST_TRAVERSAL_WORDS_MAX)?;
-        let root = reader.get_root::<request::Reader<'_>>().map_err(bad)?;
-        let body = match root.which().map_err(|e| WireError::malformed("request", e))? {
-            request::Describe(()) => RequestBody::Describe,
-            request::Stat(()) => RequestBody::Stat,
-            request::Compact(()) => RequestBody::Compact,
-            request::Share(()) => RequestBody::Share,
-            request::Taken(()) => RequestBody::Taken,
-            request::Lend(tensor) => RequestBody::Lend { tensor },
-            request::Authenticate(token) => {
-                let token = Token::new(token.map_err(bad)?);
-                let token = token.map_err(|e| WireError::malformed("request", e))?;
-                RequestBody::Authenticate { token }
-            }
+        frame::decode("request", head, REQUEST_TRAVERSAL_WORDS_MAX, |reader| {
+            let root = reader.get_root::<request::Reader<'_>>()?;
+            let body = RequestBody::read(root)?;
+            let deadline_ms = root.get_deadline_ms();
+            Ok(Self {
+                deadline: (deadline_ms > 0).then(|| Duration::from_millis(deadline_ms.into())),
+                sent: Duration::from_micros(root.get_sent_us()),
+                graph: root.get_graph(),
+                version: root.get_version(),
+                floors: Versions::read(root.get_at_least(), root.get_floors()?),
+                body,
+            })
+        })
+    }
+}
+
+impl RequestBody {
+    fn read(root: request::Reader<'_>) -> Decoded<Self> {
+        Ok(match root.which()? {
+            request::Describe(()) => Self::Describe,
+            request::Stat(()) => Self::Stat,
+            request::Compact(()) => Self::Compact,
+            request::Share(()) => Self::Share,
+            request::Taken(()) => Self::Taken,
+            request::Lend(tensor) => Self::Lend { tensor },
+            request::Authenticate(token) => Self::Authenticate { token: Token::new(token?)? },
             request::Commit(commit) => {
-                let commit = commit.map_err(bad)?;
-                let step = commit.get_step().map_err(|e| WireError::malformed("request", e))?;
-                let step = match step {
+                let commit = commit?;
+                let step = match commit.get_step()? {
                     wire::CommitStep::Prepare => CommitStep::Prepare,
                     wire::CommitStep::Publish => CommitStep::Publish,
                 };
-                RequestBody::Commit { version: commit.get_version(), step }
+                Self::Commit { version: commit.get_version(), step }
             }
-            request::Push(push) => RequestBody::Push(Push::read(push.map_err(bad)?)),
-            request::Declare(declare) => {
-                RequestBody::Declare(Declare::read(declare.map_err(bad)?)?)
-            }
-            request::Volatile(name) => RequestBody::Volatile { tensor: Name::read(name)? },
-            request::Claim(name) => RequestBody::Claim { tensor: Name::read(name)? },
-            request::Publish(publish) => {
-                RequestBody::Publish(Publish::read(publish.map_err(bad)?)?)
-            }
-            request::PullVolatile(pull) => {
-                RequestBody::PullVolatile(PullVolatile::read(pull.map_err(bad)?)?)
-            }
-            request::Follow(follow) => copy::read_follow(follow.map_err(bad)?)?,
-            request::Copy(copy) => copy::read(copy.map_err(bad)?)?,
+            request::Push(push) => Self::Push(Push::read(push?)),
+            request::Declare(declare) => Self::Declare(Declare::read(declare?)?),
+            request::Volatile(name) => Self::Volatile { tensor: Name::read(name)? },
+            request::Claim(name) => Self::Claim { tensor: Name::read(name)? },
+            request::Publish(publish) => Self::Publish(Publish::read(publish?)?),
+            request::PullVolatile(pull) => Self::PullVolatile(PullVolatile::read(pull?)?),
+            request::Follow(follow) => copy::read_follow(follow?)?,
+            request::Copy(copy) => copy::read(copy?)?,
             request::Pull(pull) => {
-                let pull = pull.map_err(bad)?;
-                let kind = pull.get_kind().map_err(|e| WireError::malformed("request", e))?;
-                let kind = match kind {
+                let pull = pull?;
+                let kind = match pull.get_kind()? {
                     wire::PullKind::Sync => PullKind::Sync,
                     wire::PullKind::Vector => PullKind::Vector,
                 };
-                RequestBody::Pull { tensor: pull.get_tensor(), kind }
+                Self::Pull { tensor: pull.get_tensor(), kind }
             }
-        };
-        let deadline = match root.get_deadline_ms() {
-            0 => None,
-            ms => Some(Duration::from_millis(u64::from(ms))),
-        };
-        Ok(Self {
-            deadline,
-            sent: Duration::from_micros(root.get_sent_us()),
-            graph: root.get_graph(),
-            version: root.get_version(),
-            floors: Versions::read(root.get_at_least(), root.get_floors().map_err(bad)?),
-            body,
         })
     }
 }

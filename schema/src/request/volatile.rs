@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::WireError;
+use crate::error::Decoded;
 use crate::lodestore_capnp::{declare, publish, pull_volatile};
 use crate::name::Name;
 
@@ -49,7 +49,7 @@ impl Declare {
         to.set_range_rows(self.range_rows);
     }
 
-    pub(super) fn read(from: declare::Reader<'_>) -> Result<Self, WireError> {
+    pub(super) fn read(from: declare::Reader<'_>) -> Decoded<Self> {
         Ok(Self {
             name: Name::read(from.get_name())?,
             dtype: Name::read(from.get_dtype())?,
@@ -66,7 +66,7 @@ impl Publish {
         to.set_stamp(self.stamp);
     }
 
-    pub(super) fn read(from: publish::Reader<'_>) -> Result<Self, WireError> {
+    pub(super) fn read(from: publish::Reader<'_>) -> Decoded<Self> {
         let name = Name::read(from.get_name())?;
         Ok(Self { name, n_rows: from.get_n_rows(), stamp: from.get_stamp() })
     }
@@ -79,7 +79,7 @@ impl PullVolatile {
         to.set_wait_ms(u32::try_from(self.wait.as_millis()).unwrap_or(u32::MAX));
     }
 
-    pub(super) fn read(from: pull_volatile::Reader<'_>) -> Result<Self, WireError> {
+    pub(super) fn read(from: pull_volatile::Reader<'_>) -> Decoded<Self> {
         let name = Name::read(from.get_name())?;
         let wait = Duration::from_millis(from.get_wait_ms().into());
         Ok(Self { name, min_stamp: from.get_min_stamp(), wait })

@@ -1,14 +1,16 @@
-//! A partition that is moved over a connection, step by step; its files come as for a follower.
+//! A partition that is moved over a connection, step by step. Its files come as for a server that
+//! follows this one.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use lodestore_graph::PartId;
 use lodestore_schema::limits::COPY_PIECE_BYTES;
-use lodestore_schema::reply::Copied;
-use lodestore_schema::request::CopyStep;
+use lodestore_schema::reply::{Copied, Followed};
+use lodestore_schema::request::{CopyStep, FollowStep};
 use lodestore_schema::{Failure, FailureCode, Reply};
 use lodestore_store::StoreError;
-use lodestore_store::update::PartCopy;
+use lodestore_store::update::{PartCopy, PartFiles};
 
 use super::{Connection, ConnectionError};
 use crate::error::{failure, store_failure};
@@ -21,8 +23,8 @@ pub(super) struct Copying {
     id: u64,
 }
 
-/// The reply of a step, and the piece that follows it.
-type Step = Result<(Copied, Vec<u8>), Failure>;
+/// The reply of a step, and the body that follows it.
+type Step<T> = Result<(T, Vec<u8>), Failure>;
 
 impl Connection {
     /// Does a step and answers. Steps have no deadline of their own: a client that has left is
@@ -33,23 +35,16 @@ impl Connection {
         part: PartId,
         step: CopyStep,
     ) -> Result<Self, ConnectionError> {
-        let copied = self.copy_step(shard, part, step).await;
-        let (mut copied, piece) = match copied {
-            Ok(done) => done,
-            Err(refusal) => return self.reply_or_refuse(shard, Err(refusal.into())).await,
-        };
-        copied.crc32 = crc32fast::hash(&piece);
-        let mut frame = Vec::new();
-        Reply::Copied(copied).append_to(piece.len(), &mut frame);
-        self.write(&frame).await?;
-        // A slow reader has time for each part.
-        for part in piece.chunks(lodestore_schema::limits::CHUNK_BYTES) {
-            self.write(part).await?;
+        match self.copy_step(shard, part, step).await {
+            Ok((copied, piece)) => {
+                let copied = Copied { crc32: crc32fast::hash(&piece), ..copied };
+                self.reply_with(&Reply::Copied(copied), &piece).await
+            }
+            Err(refusal) => self.reply_or_refuse(shard, Err(refusal.into())).await,
         }
-        Ok(self)
     }
 
-    async fn copy_step(&mut self, shard: &Rc<Shard>, part: PartId, step: CopyStep) -> Step {
+    async fn copy_step(&mut self, shard: &Rc<Shard>, part: PartId, step: CopyStep) -> Step<Copied> {
         self.permissions.check_moves()?;
         match step {
             CopyStep::Adopt => {
@@ -68,12 +63,12 @@ impl Connection {
             let message = format!("partition {part} is not copied over this connection; open it");
             return Err(failure(FailureCode::Invalid, message));
         };
-        if step == CopyStep::Release && id == 0 {
-            self.copying = Some(Copying { copy, id });
-            let message = "this copy takes nothing away; open it under the number of a move";
-            return Err(failure(FailureCode::Invalid, message));
-        }
         if step == CopyStep::Release {
+            if id == 0 {
+                self.copying = Some(Copying { copy, id });
+                let message = "this copy takes nothing away; open it under the number of a move";
+                return Err(failure(FailureCode::Invalid, message));
+            }
             shard.release(copy, id).await?;
             return Ok(Default::default());
         }
@@ -84,16 +79,77 @@ impl Connection {
         });
         let (copy, done) = done.await?;
         self.copying = Some(Copying { copy, id });
-        done.map_err(|error| store_failure(&error))
+        done.map_err(store_failure)
     }
 
-    async fn open_copy(&mut self, shard: &Rc<Shard>, part: PartId, id: u64) -> Step {
+    async fn open_copy(&mut self, shard: &Rc<Shard>, part: PartId, id: u64) -> Step<Copied> {
         // One at a time: the one before ends here.
         self.copying = None;
         let opened = shard.begin_copy(part, id).await?;
         let is_given_up = opened.is_none();
         self.copying = opened.map(|copy| Copying { copy, id });
         Ok((Copied { is_given_up, ..Copied::default() }, Vec::new()))
+    }
+
+    /// Does a step of following a partition and answers, behind all pulls.
+    pub(super) async fn follow(
+        mut self,
+        shard: &Rc<Shard>,
+        part: PartId,
+        step: FollowStep,
+    ) -> Result<Self, ConnectionError> {
+        match self.follow_step(shard, part, step).await {
+            Ok((followed, body)) => {
+                let followed = Followed { crc32: crc32fast::hash(&body), ..followed };
+                self.reply_with(&Reply::Followed(followed), &body).await
+            }
+            Err(refusal) => self.reply_or_refuse(shard, Err(refusal.into())).await,
+        }
+    }
+
+    async fn follow_step(
+        &mut self,
+        shard: &Rc<Shard>,
+        part: PartId,
+        step: FollowStep,
+    ) -> Step<Followed> {
+        match step {
+            FollowStep::Manifest => {
+                self.following = None;
+                let files = shard.call_store(move |live| live.part_files(part)).await?;
+                let files = files.map_err(store_failure)?;
+                let body = files.manifest().to_bytes();
+                if body.len() > COPY_PIECE_BYTES {
+                    let message = format!(
+                        "the list of its files takes {} bytes, the limit is {COPY_PIECE_BYTES}: compact \
+                         it first",
+                        body.len()
+                    );
+                    return Err(failure(FailureCode::TooLarge, message));
+                }
+                let list = files.files().map(|(name, n_bytes)| (name.to_owned(), n_bytes));
+                let (version, list) = (files.manifest().version(), list.collect());
+                self.following = Some(Arc::new(files));
+                Ok((Followed { version, files: list, ..Followed::default() }, body))
+            }
+            FollowStep::Read { file, offset } => {
+                let is_of = |files: &&Arc<PartFiles>| files.manifest().part() == part;
+                let Some(files) = self.following.as_ref().filter(is_of).map(Arc::clone) else {
+                    let message = format!(
+                        "partition {part} is not followed over this connection; ask for its manifest"
+                    );
+                    return Err(failure(FailureCode::Invalid, message));
+                };
+                let _room = shard.take_piece_room()?;
+                let read = shard.call_store(move |_| {
+                    let mut piece = Vec::new();
+                    let is_last = files.read(file.into(), offset, COPY_PIECE_BYTES, &mut piece)?;
+                    Ok((is_last, piece))
+                });
+                let (is_last, piece) = read.await?.map_err(store_failure)?;
+                Ok((Followed { is_last, ..Followed::default() }, piece))
+            }
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use super::permissions::Permissions;
 use super::stream::Stream;
 use super::{Connection, ConnectionError};
 use crate::auth::AuthPolicy;
-use crate::deadline::{QueueDelay, SlowReaderLimit, with_timeout};
+use crate::deadline::{QueueDelay, SlowReaderLimit, io_timeout, with_timeout};
 use crate::error::failure;
 use crate::limits::{HELLO_TIMEOUT, REFUSAL_LINGER};
 use crate::tls_scheduler::{TlsScheduler, in_turn};
@@ -41,31 +41,27 @@ impl Connection {
     ) -> Result<Self, ConnectionError> {
         let entry = async {
             let stream = match &policy.tls {
-                None => Stream::Plain(stream),
+                None => Stream::Left(stream),
                 Some(tls) => {
                     let handshake = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
                     let agreed = in_turn(handshakes, handshake).await;
-                    Stream::Tls(Box::new(agreed.map_err(ConnectionError::Tls)?))
+                    Stream::Right(Box::new(agreed.map_err(ConnectionError::Tls)?))
                 }
             };
-            let (head, lag) = (Vec::new(), QueueDelay::new(Instant::now()));
-            let (pace, shared, lease) = (SlowReaderLimit::default(), None, None);
-            let (copying, following, claims) = (None, None, Vec::new());
-            let permissions = Permissions::of(policy, &*socket, is_local);
             let mut this = Self {
                 stream,
-                socket,
                 version: 0,
                 is_local,
-                permissions,
-                shared,
-                lease,
-                copying,
-                following,
-                claims,
-                lag,
-                pace,
-                head,
+                permissions: Permissions::of(policy, &*socket, is_local),
+                socket,
+                shared: None,
+                lease: None,
+                copying: None,
+                following: None,
+                claims: Vec::new(),
+                lag: QueueDelay::new(Instant::now()),
+                pace: SlowReaderLimit::default(),
+                head: Vec::new(),
             };
             this.version = this.agree().await?;
             let is_known = match &policy.token {
@@ -81,7 +77,7 @@ impl Connection {
         }
         let message = "a token is wanted, and this is none or another; give the file that the \
                        server was started with: --token-file";
-        this.show_out(failure(FailureCode::Unauthenticated, message)).await?;
+        this.reject(failure(FailureCode::Unauthenticated, message)).await?;
         Err(ConnectionError::Unauthenticated)
     }
 
@@ -121,14 +117,9 @@ impl Connection {
         Ok(found.is_some_and(|found| self.permissions.hear(policy, &found) | tokens.take(&found)))
     }
 
-    /// Sends an admissible client the reason why it is not served.
-    pub(crate) async fn reject(mut self, refusal: Failure) -> Result<(), ConnectionError> {
-        self.show_out(refusal).await
-    }
-
-    /// Sends the reason, and waits a moment for the client to read it. Closing while bytes of the
-    /// client are unread would discard the answer.
-    async fn show_out(&mut self, refusal: Failure) -> Result<(), ConnectionError> {
+    /// Sends the reason why a client is not served, and waits a moment for it to read that. Closing
+    /// while bytes of the client are unread would discard the answer.
+    pub(crate) async fn reject(&mut self, refusal: Failure) -> Result<(), ConnectionError> {
         self.pace = SlowReaderLimit::default();
         self.reply(&Reply::Failure(refusal)).await?;
         let linger = async {
@@ -144,8 +135,7 @@ impl Connection {
             Ok(())
         };
         // However that ends, it has had its time.
-        let _ =
-            with_timeout(REFUSAL_LINGER, linger, || io::Error::from(io::ErrorKind::TimedOut)).await;
+        let _ = io_timeout(REFUSAL_LINGER, linger).await;
         Ok(())
     }
 }

@@ -13,9 +13,8 @@ use lodestore_graph::NodeId;
 use lodestore_schema::limits::{LENT_CHUNK_ROWS, LENT_FOR, LENT_PULL_BYTES_MIN};
 use lodestore_schema::{Failure, FailureCode, Reply, Versions};
 
-use super::stream::has_left;
-use super::{Connection, ConnectionError, PendingPull, RequestError};
-use crate::buffers::{HEAD_ROOM, set_len, to_u32};
+use super::{Connection, PendingPull, RequestError};
+use crate::buffers::{HEAD_ROOM, body_room, to_u32};
 use crate::deadline::with_deadline;
 use crate::error::failure;
 use crate::limits::WRITE_TIMEOUT;
@@ -57,25 +56,15 @@ impl Connection {
         tensor: u16,
     ) -> Result<(), RequestError> {
         let refuse = |message: &str| Err(failure(FailureCode::Invalid, message).into());
-        match &self.shared {
-            None => {
-                return refuse(
-                    "rows are lent to connections that share memory: ask for that first",
-                );
-            }
-            Some(shared) if shared.leased.contains(&tensor) => {
-                return refuse("this connection has the memory of this tensor already");
-            }
-            Some(_) => {}
+        let Some(shared) = &self.shared else {
+            return refuse("rows are lent to connections that share memory: ask for that first");
+        };
+        if shared.leased.contains(&tensor) {
+            return refuse("this connection has the memory of this tensor already");
         }
-        let rows = shard.tensor(tensor)?;
-        let (file, offset, n_bytes) = match rows.tier_file() {
-            Ok(Some(place)) => place,
-            // None, or it cannot be opened: rows are sent as to other clients.
-            Ok(None) | Err(_) => {
-                self.reply(&Reply::Lent { n_bytes: 0, offset: 0 }).await?;
-                return Ok(());
-            }
+        // Without one, rows are sent as to other clients.
+        let Some((file, offset, n_bytes)) = shard.tensor(tensor)?.tier_file() else {
+            return Ok(self.reply(&Reply::Lent { n_bytes: 0, offset: 0 }).await?);
         };
         self.send_memory(&Reply::Lent { n_bytes, offset }, file.as_fd())?;
         if let Some(shared) = &mut self.shared {
@@ -93,7 +82,8 @@ impl Connection {
         ids: &[NodeId],
         frame: &mut Vec<u8>,
     ) -> Result<usize, RequestError> {
-        let row_bytes = shard.row_bytes(tensor);
+        let rows = shard.tensor(tensor)?;
+        let row_bytes = rows.row_bytes;
         let may = |shared: &super::Shared| shared.n_untaken == 0 && shared.leased.contains(&tensor);
         if ids.len() * row_bytes < LENT_PULL_BYTES_MIN || !self.shared.as_ref().is_some_and(may) {
             return Ok(0);
@@ -102,18 +92,12 @@ impl Connection {
         let mut n_told = 0;
         // The client, too, needs time until the rows are no longer believed.
         for chunk in ids.chunks(LENT_CHUNK_ROWS).take_while(|_| sent.elapsed() < LENT_FOR / 2) {
-            if !shard.is_ending() && has_left(&self.socket) {
-                return Err(ConnectionError::Left.into());
-            }
-            let body_end = HEAD_ROOM + size_of_val(chunk);
-            if frame.len() < body_end {
-                set_len(frame, body_end);
-            }
-            let slots = &mut frame[HEAD_ROOM..body_end];
+            self.check_present(shard)?;
+            let slots = body_room(frame, size_of_val(chunk));
             let find = async {
                 // Without a wait between: what is in memory is of the version that is read.
-                let is_wanted = shard.is_at(tensor, version);
-                if is_wanted { shard.slots_of(tensor, chunk, slots) } else { Ok(false) }
+                let is_wanted = version == 0 || rows.is_at(version);
+                if is_wanted { rows.slots_of(&shard.plan, chunk, slots) } else { Ok(false) }
             };
             if !with_deadline(deadline, find).await? {
                 break;
@@ -121,8 +105,8 @@ impl Connection {
             let is_last = n_told + chunk.len() == ids.len();
             let versions = if is_last { shard.versions(ids) } else { Versions::default() };
             let (first_row, n_rows) = (to_u32(n_told), to_u32(chunk.len()));
-            let rows = Reply::LentRows { first_row, n_rows, versions };
-            self.write_chunk(&rows, &mut frame[..body_end]).await?;
+            let reply = Reply::LentRows { first_row, n_rows, versions };
+            self.write_chunk(&reply, &mut frame[..HEAD_ROOM + size_of_val(chunk)]).await?;
             count(&shard.counters().shared_bytes, chunk.len() * row_bytes);
             count(&shard.counters().rows, chunk.len());
             count(&shard.counters().bytes, chunk.len() * row_bytes);

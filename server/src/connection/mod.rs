@@ -2,15 +2,12 @@
 
 mod copy;
 mod entry;
-mod follow;
 mod lease;
 mod permissions;
 mod pull;
-mod push;
 mod shared;
 mod stream;
 mod volatile;
-mod volatile_pull;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,10 +17,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_lite::future::poll_once;
-use futures_lite::{AsyncReadExt, AsyncWriteExt, FutureExt};
+use futures_lite::{AsyncReadExt, FutureExt};
 use lodestore_graph::PartId;
 use lodestore_schema::limits::{PREFIX_BYTES, WIRE_VERSION_PLAIN_MAX};
-use lodestore_schema::request::PullKind;
+use lodestore_schema::request::{PullKind, Push};
 use lodestore_schema::{
     Failure, FailureCode, Prefix, Reply, Request, RequestBody, Versions, WireError,
 };
@@ -31,7 +28,8 @@ use lodestore_store::update::PartFiles;
 use thiserror::Error;
 
 use self::volatile::Claims;
-use crate::deadline::{QueueDelay, SlowReaderLimit, io_timeout, with_deadline, with_timeout};
+use crate::buffers::set_len;
+use crate::deadline::{QueueDelay, SlowReaderLimit, io_timeout, with_deadline};
 use crate::error::failure;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
 use crate::shard::{IdleClock, Shard};
@@ -43,9 +41,6 @@ use shared::Shared;
 use stream::Stream;
 
 pub(crate) use shared::REGION_BYTES;
-
-/// Bytes drained at a time from a request that is refused.
-const DRAIN_BYTES: usize = 64 << 10;
 
 /// One connection. The state kept between requests is small: bulk buffers are borrowed.
 pub(crate) struct Connection {
@@ -155,10 +150,10 @@ impl Connection {
             let was_first = std::mem::take(&mut is_first);
             if let RequestBody::Authenticate { token } = request.body {
                 if !was_first {
-                    return Err(duplicate_token());
+                    return Err(bad_request("a token, which is only shown in the first request"));
                 }
                 // The client is admitted; a token that is not needed has no answer.
-                self.permissions.hear(&shard.auth_policy(), &token);
+                self.permissions.hear(&shard.plan.auth.policy(), &token);
                 self.drain(prefix.body_bytes).await?;
                 continue;
             }
@@ -202,9 +197,7 @@ impl Connection {
                 read
             }
             // Who has rows on lease is not waited for as long as it likes.
-            None if self.lease.is_some() => {
-                with_timeout(WRITE_TIMEOUT, read, || io::ErrorKind::TimedOut.into()).await
-            }
+            None if self.lease.is_some() => io_timeout(WRITE_TIMEOUT, read).await,
             None => read.await,
         };
         idle.end();
@@ -215,7 +208,7 @@ impl Connection {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         };
-        io_timeout(FRAME_TIMEOUT, self.stream.read_exact(&mut bytes[n_bytes..])).await?;
+        self.read_in_time(&mut bytes[n_bytes..]).await?;
         Ok(Some(Prefix::of_request(bytes)?))
     }
 
@@ -248,18 +241,10 @@ impl Connection {
                     return self.pull(shard, asked).await;
                 }
                 let task_shard = Rc::clone(shard);
-                let task = async move {
-                    let pull = self.pull(&task_shard, asked);
-                    AssertUnwindSafe(pull)
-                        .catch_unwind()
-                        .await
-                        .unwrap_or(Err(ConnectionError::Panic))
-                };
-                shard.spawn_bulk(task).await
+                in_bulk(shard, async move { self.pull(&task_shard, asked).await }).await
             }
             RequestBody::Push(push) => {
                 let pushed = self.push(shard, push, prefix.body_bytes, deadline).await;
-                let pushed = pushed.map(|version| Reply::Pushed { version });
                 self.reply_or_refuse(shard, pushed).await
             }
             RequestBody::Claim { tensor } => {
@@ -271,43 +256,94 @@ impl Connection {
                 self.reply_or_refuse(shard, published).await
             }
             RequestBody::PullVolatile(pull) => {
-                self.pull_volatile(shard, pull, prefix.body_bytes, deadline).await
+                let sent = self.pull_volatile(shard, pull, prefix.body_bytes, deadline).await;
+                self.end_answer(shard, sent).await
             }
             body => {
                 self.drain(prefix.body_bytes).await?;
-                if body == RequestBody::Share {
-                    return match self.share(shard) {
-                        Ok(()) => Ok(self),
-                        Err(error) => self.reply_or_refuse(shard, Err(error)).await,
-                    };
-                }
-                if let RequestBody::Lend { tensor } = body {
-                    return match self.lease_memory(shard, tensor).await {
-                        Ok(()) => Ok(self),
-                        Err(error) => self.reply_or_refuse(shard, Err(error)).await,
-                    };
-                }
-                if let RequestBody::Copy { part, step } = body {
-                    return self.copy(shard, PartId(part), step).await;
-                }
-                if let RequestBody::Follow { part, step } = body {
-                    let task_shard = Rc::clone(shard);
-                    let task = async move {
-                        let follow = self.follow(&task_shard, PartId(part), step);
-                        AssertUnwindSafe(follow)
-                            .catch_unwind()
-                            .await
-                            .unwrap_or(Err(ConnectionError::Panic))
-                    };
-                    return shard.spawn_bulk(task).await;
-                }
-                if body == RequestBody::Describe {
-                    self.write(&shard.description()).await?;
-                    return Ok(self);
-                }
-                let reply = short_answer(shard, body, deadline).await;
-                self.reply_or_refuse(shard, reply.map_err(RequestError::from)).await
+                self.answer_short(shard, body, deadline).await
             }
+        }
+    }
+
+    /// Answers a request without rows, whose body means nothing.
+    async fn answer_short(
+        mut self,
+        shard: &Rc<Shard>,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<Self, ConnectionError> {
+        let reply = match body {
+            RequestBody::Share => {
+                let sent = self.share(shard);
+                return self.end_answer(shard, sent).await;
+            }
+            RequestBody::Lend { tensor } => {
+                let sent = self.lease_memory(shard, tensor).await;
+                return self.end_answer(shard, sent).await;
+            }
+            RequestBody::Copy { part, step } => return self.copy(shard, PartId(part), step).await,
+            RequestBody::Follow { part, step } => {
+                let task_shard = Rc::clone(shard);
+                let task = async move { self.follow(&task_shard, PartId(part), step).await };
+                return in_bulk(shard, task).await;
+            }
+            RequestBody::Describe => {
+                self.write(&shard.description()).await?;
+                return Ok(self);
+            }
+            RequestBody::Stat => Ok(Reply::Stats(shard.stats())),
+            RequestBody::Declare(declare) => {
+                let declared = shard.plan.volatile.declare(&shard.plan.partitions, &declare);
+                declared.map(Reply::Declared)
+            }
+            RequestBody::Volatile { tensor } => {
+                shard.plan.volatile.describe(tensor.as_str()).map(Reply::Declared)
+            }
+            RequestBody::Compact => shard.compact().map(|run| Reply::Compacting { run }),
+            RequestBody::Commit { version, step } => {
+                let committed = with_deadline(deadline, shard.commit(version, step)).await;
+                committed.map(|version| Reply::Committed { version })
+            }
+            _ => {
+                Err(failure(FailureCode::Internal, "a request with rows was taken for one without"))
+            }
+        };
+        self.reply_or_refuse(shard, reply.map_err(RequestError::from)).await
+    }
+
+    /// Reads the body of a push once it has room, and has it put.
+    async fn push(
+        &mut self,
+        shard: &Rc<Shard>,
+        push: Push,
+        body_bytes: usize,
+        deadline: Instant,
+    ) -> Result<Reply, RequestError> {
+        let admitted = shard.admit_push(&push, body_bytes);
+        let (room, mut buffers) = self.drain_refused(admitted, body_bytes).await?;
+        set_len(&mut buffers.ids, push.n_rows as usize);
+        let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
+        set_len(&mut buffers.frame, body_bytes - ids.len());
+        let stream = &mut self.stream;
+        let read = async {
+            stream.read_exact(ids).await?;
+            stream.read_exact(&mut buffers.frame).await
+        };
+        io_timeout(FRAME_TIMEOUT, read).await?;
+        let version = with_deadline(deadline, shard.push(push, buffers, room)).await?;
+        Ok(Reply::Pushed { version })
+    }
+
+    /// Ends an answer that was sent, or sends why there is none.
+    async fn end_answer(
+        self,
+        shard: &Shard,
+        sent: Result<(), RequestError>,
+    ) -> Result<Self, ConnectionError> {
+        match sent {
+            Ok(()) => Ok(self),
+            Err(error) => self.reply_or_refuse(shard, Err(error)).await,
         }
     }
 
@@ -328,71 +364,21 @@ impl Connection {
         self.reply(&reply).await?;
         Ok(self)
     }
-
-    /// Sends a reply that has no rows.
-    async fn reply(&mut self, reply: &Reply) -> Result<(), ConnectionError> {
-        let mut frame = std::mem::take(&mut self.head);
-        frame.clear();
-        reply.append_to(0, &mut frame);
-        let written = self.write(&frame).await;
-        self.head = frame;
-        written
-    }
-
-    /// Sends a part of a reply, which the client must take in time.
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
-        let start = Instant::now();
-        let stream = &mut self.stream;
-        let write = async {
-            stream.write_all(bytes).await?;
-            stream.flush().await
-        };
-        io_timeout(self.pace.allowance(), write).await?;
-        self.pace.taken(bytes.len(), start.elapsed());
-        Ok(())
-    }
-
-    /// Reads and forgets the body of a request that is not served, to stay in step.
-    async fn drain(&mut self, mut n_bytes: usize) -> Result<(), ConnectionError> {
-        let mut bytes = vec![0; DRAIN_BYTES.min(n_bytes)];
-        let drain = async {
-            while n_bytes > 0 {
-                let n = n_bytes.min(bytes.len());
-                self.stream.read_exact(&mut bytes[..n]).await?;
-                n_bytes -= n;
-                glommio::executor().yield_now().await;
-            }
-            Ok(())
-        };
-        Ok(io_timeout(FRAME_TIMEOUT, drain).await?)
-    }
 }
 
-/// Answers a request without rows.
-async fn short_answer(
-    shard: &Rc<Shard>,
-    body: RequestBody,
-    deadline: Instant,
-) -> Result<Reply, Failure> {
-    match body {
-        RequestBody::Stat => Ok(Reply::Stats(shard.stats())),
-        RequestBody::Declare(declare) => shard.declare(&declare).map(Reply::Declared),
-        RequestBody::Volatile { tensor } => {
-            shard.describe_volatile(tensor.as_str()).map(Reply::Declared)
-        }
-        RequestBody::Compact => shard.compact().map(|run| Reply::Compacting { run }),
-        RequestBody::Commit { version, step } => {
-            let version = with_deadline(deadline, shard.commit(version, step)).await?;
-            Ok(Reply::Committed { version })
-        }
-        _ => Err(failure(FailureCode::Internal, "a request with rows was taken for one without")),
-    }
+/// Runs work of a connection behind latency-bound work.
+async fn in_bulk(
+    shard: &Shard,
+    work: impl Future<Output = Result<Connection, ConnectionError>> + 'static,
+) -> Result<Connection, ConnectionError> {
+    // One panicking task would stop the whole executor.
+    let work = AssertUnwindSafe(work).catch_unwind();
+    shard.spawn_bulk(async { work.await.unwrap_or(Err(ConnectionError::Panic)) }).await
 }
 
-/// Returns the error for a token after the first request, which ends the connection.
-fn duplicate_token() -> ConnectionError {
-    let reason = "a token, which is only shown in the first request".to_owned();
-    WireError::Malformed { message: "request", reason }.into()
+/// Returns the error for a request that ends the connection.
+fn bad_request(reason: &str) -> ConnectionError {
+    WireError::Malformed { message: "request", reason: reason.to_owned() }.into()
 }
 
 /// Checks a request before its body is read. It fails if the connection's version does not have the

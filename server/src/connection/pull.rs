@@ -3,16 +3,13 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use futures_lite::AsyncReadExt;
 use lodestore_graph::NodeId;
 use lodestore_schema::{Reply, Versions};
 
-use super::shared::{Ring, chunk_rows};
-use super::stream::has_left;
+use super::shared::Ring;
 use super::{Connection, ConnectionError, PendingPull, RequestError};
-use crate::buffers::{Buffers, HEAD_ROOM, set_len, to_u32};
-use crate::deadline::{io_timeout, with_deadline};
-use crate::limits::FRAME_TIMEOUT;
+use crate::buffers::{Buffers, HEAD_ROOM, body_room, set_len, to_u32};
+use crate::deadline::with_deadline;
 use crate::rows::Want;
 use crate::shard::Shard;
 use crate::stats::count;
@@ -21,19 +18,9 @@ use crate::stats::count;
 pub(super) struct PullAnswer {
     ring: Ring,
     rows: Range<usize>,
-    n_rows: usize,
-    chunk_rows: usize,
-    row_bytes: usize,
     /// Whether chunks come through shared memory, and whether this one does.
     shares: bool,
     is_shared: bool,
-}
-
-impl PullAnswer {
-    /// Returns where the present chunk ends in a frame.
-    fn body_end(&self) -> usize {
-        HEAD_ROOM + self.rows.len() * self.row_bytes
-    }
 }
 
 impl Connection {
@@ -42,35 +29,30 @@ impl Connection {
         shard: &Rc<Shard>,
         asked: PendingPull,
     ) -> Result<Self, ConnectionError> {
-        let result = match shard.admit_pull(asked.tensor, asked.n_bytes) {
-            Err(refusal) => {
-                self.drain(asked.n_bytes).await?;
-                Err(refusal.into())
-            }
-            Ok((_room, mut buffers)) => {
-                set_len(&mut buffers.ids, asked.n_bytes / size_of::<NodeId>());
-                let ids = bytemuck::cast_slice_mut(&mut buffers.ids);
-                io_timeout(FRAME_TIMEOUT, self.stream.read_exact(ids)).await?;
-                let sent = match shard.check_floors(&buffers.ids, &asked.floors) {
-                    Ok(()) => self.send_rows(shard, &asked, &mut buffers).await,
-                    Err(refusal) => Err(refusal.into()),
-                };
-                shard.take_back(buffers);
-                sent
-            }
-        };
-        match result {
-            Ok(()) => {
-                if let (Some(_), Some(shared)) = (&self.lease, &mut self.shared) {
-                    shared.n_untaken += 1;
-                }
-                Ok(self)
-            }
-            Err(error) => {
-                self.lease = None;
-                self.reply_or_refuse(shard, Err(error)).await
-            }
+        let sent = self.answer_pull(shard, &asked).await;
+        if sent.is_err() {
+            self.lease = None;
+        } else if let (Some(_), Some(shared)) = (&self.lease, &mut self.shared) {
+            shared.n_untaken += 1;
         }
+        self.end_answer(shard, sent).await
+    }
+
+    async fn answer_pull(
+        &mut self,
+        shard: &Rc<Shard>,
+        asked: &PendingPull,
+    ) -> Result<(), RequestError> {
+        let admitted = shard.admit_pull(asked.tensor, asked.n_bytes);
+        let (_room, mut buffers) = self.drain_refused(admitted, asked.n_bytes).await?;
+        set_len(&mut buffers.ids, asked.n_bytes / size_of::<NodeId>());
+        self.read_in_time(bytemuck::cast_slice_mut(&mut buffers.ids)).await?;
+        let sent = match shard.check_floors(&buffers.ids, &asked.floors) {
+            Ok(()) => self.send_rows(shard, asked, &mut buffers).await,
+            Err(refusal) => Err(refusal.into()),
+        };
+        shard.take_back(buffers);
+        sent
     }
 
     /// Gathers and sends chunk after chunk, as long as a pull waits for them.
@@ -92,12 +74,9 @@ impl Connection {
         let turn = shard.read_turn(kind, deadline);
         // An empty list is answered by one empty chunk.
         loop {
-            // At a stop we have closed that direction ourselves.
-            if !shard.is_ending() && has_left(&self.socket) {
-                return Err(ConnectionError::Left.into());
-            }
+            self.check_present(shard)?;
             let (rows, out) = self.next_place(shard, &mut answer, frame).await?;
-            turn.set_rows_after(ids.len() - rows.end);
+            turn.n_rows_after.set(ids.len() - rows.end);
             let want = Want { turn: &turn, pinned: pinned.as_ref() };
             let gather = shard.gather(tensor, want, &ids[rows.clone()], out);
             with_deadline(deadline, gather).await?;
@@ -112,18 +91,8 @@ impl Connection {
 
     /// Returns the chunks of an answer with the rows from `first_row` on up to `n_rows`.
     pub(super) fn chunks(&self, first_row: usize, n_rows: usize, row_bytes: usize) -> PullAnswer {
-        let chunk_rows = chunk_rows(row_bytes);
-        let ring = Ring::new(first_row, n_rows, chunk_rows, row_bytes);
-        let shares = self.shares(ring);
-        PullAnswer {
-            ring,
-            rows: first_row..first_row,
-            n_rows,
-            chunk_rows,
-            row_bytes,
-            shares,
-            is_shared: false,
-        }
+        let ring = Ring::new(first_row, n_rows, row_bytes);
+        PullAnswer { ring, rows: first_row..first_row, shares: self.shares(ring), is_shared: false }
     }
 
     /// Begins the next chunk: waits for its place in shared memory, if it has one. Returns its
@@ -134,19 +103,13 @@ impl Connection {
         answer: &mut PullAnswer,
         frame: &'a mut Vec<u8>,
     ) -> Result<(Range<usize>, &'a mut [u8]), ConnectionError> {
-        let first_row = answer.rows.end;
-        answer.rows = first_row..answer.n_rows.min(first_row + answer.chunk_rows);
-        answer.shares = answer.shares && self.free_place(shard, answer.ring, first_row).await?;
-        let place = if answer.shares { self.place(answer.ring, first_row) } else { None };
+        let (ring, first_row) = (answer.ring, answer.rows.end);
+        answer.rows = first_row..ring.n_rows.min(first_row + ring.chunk_rows);
+        answer.shares = answer.shares && self.free_place(shard, ring, first_row).await?;
+        let place = if answer.shares { self.place(ring, first_row) } else { None };
         answer.is_shared = place.is_some();
-        let body_end = answer.body_end();
-        let out = place.unwrap_or_else(|| {
-            if frame.len() < body_end {
-                set_len(frame, body_end);
-            }
-            &mut frame[HEAD_ROOM..body_end]
-        });
-        Ok((answer.rows.clone(), out))
+        let n_bytes = answer.rows.len() * ring.row_bytes;
+        Ok((answer.rows.clone(), place.unwrap_or_else(|| body_room(frame, n_bytes))))
     }
 
     /// Sends the chunk that was gathered. Returns whether it was the last.
@@ -158,17 +121,17 @@ impl Connection {
         versions: Versions,
     ) -> Result<bool, ConnectionError> {
         let (first_row, n_rows) = (to_u32(answer.rows.start), to_u32(answer.rows.len()));
-        let n_bytes = answer.rows.len() * answer.row_bytes;
+        let n_bytes = answer.rows.len() * answer.ring.row_bytes;
         if answer.is_shared {
             self.write_shared(answer.ring, first_row, n_rows, versions).await?;
             count(&shard.counters().shared_bytes, n_bytes);
         } else {
             let rows = Reply::Rows { first_row, n_rows, versions };
-            self.write_chunk(&rows, &mut frame[..answer.body_end()]).await?;
+            self.write_chunk(&rows, &mut frame[..HEAD_ROOM + n_bytes]).await?;
         }
         count(&shard.counters().rows, answer.rows.len());
         count(&shard.counters().bytes, n_bytes);
-        Ok(answer.rows.end == answer.n_rows)
+        Ok(answer.rows.end == answer.ring.n_rows)
     }
 
     /// Sends a reply whose body is in the frame, behind the room for its head.

@@ -15,10 +15,10 @@ use std::time::Instant;
 use futures_lite::AsyncReadExt;
 use glommio::sync::StaticPermit;
 use lodestore_schema::limits::{CHUNK_BYTES, PREFIX_BYTES, SHARED_CHUNK_BYTES_MIN};
-use lodestore_schema::{FailureCode, Prefix, Reply, RequestBody, Versions, WireError};
+use lodestore_schema::{FailureCode, Prefix, Reply, RequestBody, Versions};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::{Connection, ConnectionError, RequestError};
+use super::{Connection, ConnectionError, RequestError, bad_request};
 use crate::deadline::io_timeout;
 use crate::error::failure;
 use crate::limits::{CHUNK_ROWS_MAX, SHARED_SLOTS};
@@ -49,15 +49,15 @@ pub(super) fn chunk_rows(row_bytes: usize) -> usize {
 pub(super) struct Ring {
     /// The first row that comes this way.
     first: usize,
-    n_rows: usize,
-    chunk_rows: usize,
-    row_bytes: usize,
+    pub(super) n_rows: usize,
+    pub(super) chunk_rows: usize,
+    pub(super) row_bytes: usize,
 }
 
 impl Ring {
     /// Returns the ring of the rows from `first` on, up to `n_rows`.
-    pub(super) fn new(first: usize, n_rows: usize, chunk_rows: usize, row_bytes: usize) -> Self {
-        Self { first, n_rows, chunk_rows, row_bytes }
+    pub(super) fn new(first: usize, n_rows: usize, row_bytes: usize) -> Self {
+        Self { first, n_rows, chunk_rows: chunk_rows(row_bytes), row_bytes }
     }
 
     /// Returns whether chunks fit a slot, which one of a single long row does not, and are worth
@@ -99,13 +99,9 @@ impl Connection {
             let message = "no memory is left to share; rows come by the socket as well";
             return refuse(FailureCode::Overloaded, message);
         };
-        let (region, descriptor) = match Region::new(REGION_BYTES) {
-            Ok(made) => made,
-            Err(error) => {
-                let message = format!("no memory can be shared: {error}");
-                return refuse(FailureCode::Overloaded, &message);
-            }
-        };
+        let (region, descriptor) = Region::new(REGION_BYTES).map_err(|error| {
+            failure(FailureCode::Overloaded, format!("no memory can be shared: {error}"))
+        })?;
         let reply = Reply::Shared { n_bytes: REGION_BYTES as u32, n_tensors: shard.n_tensors() };
         self.send_memory(&reply, descriptor.as_fd())?;
         self.shared = Some(Shared { region, n_untaken: 0, leased: Vec::new(), _room: room });
@@ -135,16 +131,14 @@ impl Connection {
     /// Handles an acknowledgement while no answer waits for it: of leased rows, of chunks of a
     /// failed answer, or of nothing that was requested.
     pub(super) fn taken(&mut self) -> Result<(), ConnectionError> {
-        match self.shared.as_mut().and_then(|shared| shared.n_untaken.checked_sub(1)) {
-            Some(left) => {
-                self.shared.as_mut().expect("just seen").n_untaken = left;
-                if left == 0 {
-                    self.lease = None;
-                }
-                Ok(())
-            }
-            None => Err(not_taken("nothing of the shared memory is awaited")),
+        let Some(shared) = self.shared.as_mut().filter(|shared| shared.n_untaken > 0) else {
+            return Err(bad_request("nothing of the shared memory is awaited"));
+        };
+        shared.n_untaken -= 1;
+        if shared.n_untaken == 0 {
+            self.lease = None;
         }
+        Ok(())
     }
 
     /// Returns whether an answer may come through the memory. There must be some, the client must
@@ -176,7 +170,7 @@ impl Connection {
         let is_taken = self.read_head(prefix).await?.body == RequestBody::Taken;
         let shared = self.shared.as_mut().filter(|_| is_taken && prefix.body_bytes == 0);
         let Some(shared) = shared.filter(|shared| shared.n_untaken > 0) else {
-            return Err(not_taken("expected that a chunk has been taken, and no other request"));
+            return Err(bad_request("expected that a chunk has been taken, and no other request"));
         };
         shared.n_untaken -= 1;
         self.pace.taken(ring.chunk_rows * ring.row_bytes, start.elapsed());
@@ -207,10 +201,6 @@ impl Connection {
     }
 }
 
-fn not_taken(reason: &str) -> ConnectionError {
-    ConnectionError::Wire(WireError::Malformed { message: "request", reason: reason.to_owned() })
-}
-
 /// Sends bytes and a descriptor with the first of them, without waiting.
 fn send_with(socket: &OwnedFd, bytes: &[u8], with: BorrowedFd<'_>) -> rustix::io::Result<usize> {
     let descriptors = [with];
@@ -237,7 +227,7 @@ mod tests {
         ) {
             let chunk_rows = chunk_rows(row_bytes);
             let n_rows = first + n_rows;
-            let ring = Ring::new(first, n_rows, chunk_rows, row_bytes);
+            let ring = Ring::new(first, n_rows, row_bytes);
             prop_assert_eq!(ring.fits(), (4..=CHUNK_BYTES).contains(&row_bytes));
             if !ring.fits() {
                 return Ok(());

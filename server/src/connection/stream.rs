@@ -1,73 +1,117 @@
-//! The socket of a connection, in the clear or under TLS.
+//! The socket of a connection, in the clear or under TLS, and what is read and written on it in
+//! time.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::time::Instant;
 
-use futures_lite::{AsyncRead, AsyncWrite};
+use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use futures_rustls::server::TlsStream;
+use futures_util::future::Either;
 use glommio::net::TcpStream;
+use lodestore_schema::limits::CHUNK_BYTES;
+use lodestore_schema::{Failure, Reply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Connection, ConnectionError, RequestError};
+use crate::deadline::io_timeout;
+use crate::limits::FRAME_TIMEOUT;
+use crate::shard::Shard;
+
+/// Bytes drained at a time from a request that is refused.
+const DRAIN_BYTES: usize = 64 << 10;
 
 /// Byte stream of a connection: TCP, Unix, with or without TLS. Under TLS what was written is on
 /// its way only once it is flushed.
-pub(super) enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
+pub(super) type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// Returns whether the client has closed its end. Unread requests may precede that: a client that
 /// closes does not wait for answers.
-pub(super) fn has_left(socket: &OwnedFd) -> bool {
+fn has_left(socket: &OwnedFd) -> bool {
     let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&at_once)).is_ok_and(|n| n > 0) && fds[0].revents().intersects(ended)
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n > 0)
+        && fds[0].revents().intersects(ended)
 }
 
-macro_rules! forward {
-    ($stream:expr, $call:ident $(, $argument:expr)*) => {
-        match $stream.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).$call($($argument),*),
-            Stream::Tls(stream) => Pin::new(stream).$call($($argument),*),
+impl Connection {
+    /// Fails if the client has left. At a stop this end has closed that direction itself.
+    pub(super) fn check_present(&self, shard: &Shard) -> Result<(), ConnectionError> {
+        if shard.is_ending() || !has_left(&self.socket) {
+            return Ok(());
         }
-    };
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut [u8],
-    ) -> Poll<io::Result<usize>> {
-        forward!(self, poll_read, cx, buffer)
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        forward!(self, poll_write, cx, bytes)
+        Err(ConnectionError::Left)
     }
 
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        forward!(self, poll_write_vectored, cx, parts)
+    /// Sends a reply that has no rows.
+    pub(super) async fn reply(&mut self, reply: &Reply) -> Result<(), ConnectionError> {
+        let mut frame = std::mem::take(&mut self.head);
+        frame.clear();
+        reply.append_to(0, &mut frame);
+        let written = self.write(&frame).await;
+        self.head = frame;
+        written
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        forward!(self, poll_flush, cx)
+    /// Sends a part of a reply, which the client must take in time.
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
+        let start = Instant::now();
+        let stream = &mut self.stream;
+        let write = async {
+            stream.write_all(bytes).await?;
+            stream.flush().await
+        };
+        io_timeout(self.pace.allowance(), write).await?;
+        self.pace.taken(bytes.len(), start.elapsed());
+        Ok(())
     }
 
-    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        forward!(self, poll_close, cx)
+    /// Reads and forgets the body of a request that is not served, to stay in step.
+    pub(super) async fn drain(&mut self, mut n_bytes: usize) -> Result<(), ConnectionError> {
+        let mut bytes = vec![0; DRAIN_BYTES.min(n_bytes)];
+        let drain = async {
+            while n_bytes > 0 {
+                let n = n_bytes.min(bytes.len());
+                self.stream.read_exact(&mut bytes[..n]).await?;
+                n_bytes -= n;
+                glommio::executor().yield_now().await;
+            }
+            Ok(())
+        };
+        Ok(io_timeout(FRAME_TIMEOUT, drain).await?)
+    }
+
+    /// Sends a reply and its body.
+    pub(super) async fn reply_with(
+        mut self,
+        reply: &Reply,
+        body: &[u8],
+    ) -> Result<Self, ConnectionError> {
+        let mut frame = Vec::new();
+        reply.append_to(body.len(), &mut frame);
+        self.write(&frame).await?;
+        // A slow reader has time for each part.
+        for part in body.chunks(CHUNK_BYTES) {
+            self.write(part).await?;
+        }
+        Ok(self)
+    }
+
+    /// Returns what a request was admitted with; after a refusal its body is read and forgotten.
+    pub(super) async fn drain_refused<T>(
+        &mut self,
+        admitted: Result<T, Failure>,
+        body_bytes: usize,
+    ) -> Result<T, RequestError> {
+        if admitted.is_err() {
+            self.drain(body_bytes).await?;
+        }
+        Ok(admitted?)
+    }
+
+    /// Reads bytes of a frame, which the client must send in time.
+    pub(super) async fn read_in_time(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        io_timeout(FRAME_TIMEOUT, self.stream.read_exact(bytes)).await
     }
 }
 

@@ -20,7 +20,8 @@ use crate::stats::{Counters, count};
 /// One segment, open on one executor. It holds the segment's pin: the file stays while this does.
 pub(crate) struct DmaReader {
     file: DmaFile,
-    layer: Arc<Layer>,
+    /// The layer that it reads from.
+    pub(crate) layer: Arc<Layer>,
 }
 
 /// Reads of one gather from any number of files, and the destination of each row.
@@ -107,7 +108,7 @@ impl ReadList {
             self.readers[*reader as usize]
                 .segment()
                 .copy_rows(extent, rows, &pages, out)
-                .map_err(|error| store_failure(&error))?;
+                .map_err(store_failure)?;
         }
         Ok(())
     }
@@ -120,7 +121,7 @@ impl ReadList {
 
 impl RunningRead {
     fn new(reader: Rc<DmaReader>, extent: Extent, position: usize, permit: Permit) -> Self {
-        let admission = Rc::clone(permit.admission());
+        let admission = Rc::clone(&permit.admission);
         let read = async move {
             let pages = reader.read(&extent).await;
             Finished { position, pages, _permit: permit }
@@ -158,11 +159,6 @@ impl DmaReader {
             Ok(file) => Ok(Self { file, layer }),
             Err(error) => Err(format!("{}: cannot open: {error}", path.display())),
         }
-    }
-
-    /// Returns the file that it reads from.
-    pub(crate) fn layer(&self) -> &Arc<Layer> {
-        &self.layer
     }
 
     fn segment(&self) -> &Segment {

@@ -35,7 +35,7 @@ pub(super) fn answer(
         Ok(request) if is_for(&request, tokens) => of_path(&request.path, observed),
         Ok(_) => HttpAnswer {
             headers: "WWW-Authenticate: Bearer\r\n".to_owned(),
-            ..text("401 Unauthorized", "tell the token: Authorization: Bearer TOKEN".to_owned())
+            ..text("401 Unauthorized", "tell the token: Authorization: Bearer TOKEN")
         },
         Err(bad) => refusal(bad),
     };
@@ -65,27 +65,20 @@ fn is_for(request: &Request, tokens: Option<&Tokens>) -> bool {
 fn of_path(path: &str, observed: &Observed) -> HttpAnswer {
     match path {
         "/" => page(),
-        "/metrics" => {
-            let body = ServerFigures::read(observed).prometheus();
-            HttpAnswer {
-                status: "200 OK",
-                content_type: CONTENT_TYPE,
-                headers: String::new(),
-                body,
-            }
-        }
+        "/metrics" => ok(CONTENT_TYPE, ServerFigures::read(observed).prometheus()),
         "/status.json" => status(observed),
         "/healthz" => health(observed),
         "/readyz" => readiness(observed),
-        _ => {
-            let known = "there are /, /status.json, /metrics, /healthz and /readyz";
-            text("404 Not Found", known.to_owned())
-        }
+        _ => text("404 Not Found", "there are /, /status.json, /metrics, /healthz and /readyz"),
     }
 }
 
-fn text(status: &'static str, line: String) -> HttpAnswer {
-    HttpAnswer { status, content_type: TEXT, headers: String::new(), body: line + "\n" }
+fn ok(content_type: &'static str, body: String) -> HttpAnswer {
+    HttpAnswer { status: "200 OK", content_type, headers: String::new(), body }
+}
+
+fn text(status: &'static str, line: impl Into<String>) -> HttpAnswer {
+    HttpAnswer { status, ..ok(TEXT, line.into() + "\n") }
 }
 
 /// Returns the page, which may use only its own scripts and styles, and nothing from anywhere else.
@@ -96,14 +89,12 @@ fn page() -> HttpAnswer {
          style-src 'nonce-{nonce}'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
          frame-ancestors 'none'\r\n"
     );
-    let body = PAGE.replace("NONCE", &nonce);
-    HttpAnswer { status: "200 OK", content_type: "text/html; charset=utf-8", headers, body }
+    HttpAnswer { headers, ..ok("text/html; charset=utf-8", PAGE.replace("NONCE", &nonce)) }
 }
 
 fn status(observed: &Observed) -> HttpAnswer {
-    let content_type = "application/json";
     match serde_json::to_string(&ServerFigures::read(observed)) {
-        Ok(body) => HttpAnswer { status: "200 OK", content_type, headers: String::new(), body },
+        Ok(body) => ok("application/json", body),
         Err(error) => text("500 Internal Server Error", error.to_string()),
     }
 }
@@ -111,7 +102,7 @@ fn status(observed: &Observed) -> HttpAnswer {
 /// Returns the process lives, and every shard that should answer does.
 fn health(observed: &Observed) -> HttpAnswer {
     match observed.silent_shard() {
-        None => text("200 OK", "ok".to_owned()),
+        None => text("200 OK", "ok"),
         Some((shard, age)) => {
             let line = format!("shard {shard} has not answered for {:.1} s", age.as_secs_f64());
             text("503 Service Unavailable", line)
@@ -128,14 +119,14 @@ fn readiness(observed: &Observed) -> HttpAnswer {
             text("200 OK", state)
         }
         Phase::Serving => health(observed),
-        phase => text("503 Service Unavailable", phase.name().to_owned()),
+        phase => text("503 Service Unavailable", phase.name()),
     }
 }
 
 /// Returns the state of a ready server: partitions that take no updates, and rows that are still
 /// loaded.
 fn state(served: &Served) -> String {
-    let stopped = served.partitions.stopped_writes();
+    let stopped = served.partitions.live.stopped_writes();
     let mut line = if stopped.is_empty() { "ready" } else { "ready to read" }.to_owned();
     for StoppedWrites { part, reason, advice } in stopped.iter().take(STOPPED_MAX) {
         line += &format!("; partition {part} takes no updates ({reason}): {advice}");
@@ -160,20 +151,18 @@ fn state(served: &Served) -> String {
 
 fn refusal(bad: BadRequest) -> HttpAnswer {
     match bad {
-        BadRequest::Malformed => text("400 Bad Request", "this is no HTTP request".to_owned()),
+        BadRequest::Malformed => text("400 Bad Request", "this is no HTTP request"),
         BadRequest::TooLarge => {
-            text("431 Request Header Fields Too Large", "the request is too long".to_owned())
+            text("431 Request Header Fields Too Large", "the request is too long")
         }
-        BadRequest::Body => {
-            text("413 Content Too Large", "requests with a body are not taken".to_owned())
-        }
+        BadRequest::Body => text("413 Content Too Large", "requests with a body are not taken"),
         BadRequest::Host => {
             let line = "name this machine by its number, as localhost, or as --metrics-host sets";
-            text("421 Misdirected Request", line.to_owned())
+            text("421 Misdirected Request", line)
         }
         BadRequest::Method => HttpAnswer {
             headers: "Allow: GET, HEAD\r\n".to_owned(),
-            ..text("405 Method Not Allowed", "only GET and HEAD are answered".to_owned())
+            ..text("405 Method Not Allowed", "only GET and HEAD are answered")
         },
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
@@ -22,7 +23,8 @@ pub(super) struct Exchange {
     /// It came to a loopback address.
     is_local: bool,
     stage: Stage,
-    deadline: Instant,
+    /// When it is closed, finished or not.
+    pub(super) deadline: Instant,
 }
 
 enum Stage {
@@ -44,15 +46,6 @@ impl Exchange {
         Ok(Self { stream, is_local, stage: Stage::Reading(Vec::new()), deadline })
     }
 
-    /// Returns the time when it is closed, finished or not.
-    pub(super) fn deadline(&self) -> Instant {
-        self.deadline
-    }
-
-    pub(super) fn is_in_time(&self, now: Instant) -> bool {
-        now < self.deadline
-    }
-
     /// Returns the events that it waits for.
     pub(super) fn awaits(&self) -> PollFlags {
         match self.stage {
@@ -63,45 +56,41 @@ impl Exchange {
 
     /// Does what can be done without waiting; `false` at the end.
     pub(super) fn go_on(&mut self, rules: &AccessRules, observed: &Observed) -> bool {
-        // A client with the token is no page of another site.
-        let tokens = rules.tokens();
-        let asks_host = self.is_local || tokens.is_none();
-        let hosts = asks_host.then_some(&*rules.hosts);
         loop {
-            let done = match &mut self.stage {
-                Stage::Reading(head) => match read_request(&mut self.stream, head, hosts) {
-                    Ok(request) => {
-                        let answer = answer(request, tokens.as_ref(), observed);
-                        self.stage = Stage::Writing(answer, 0);
-                        Ok(())
-                    }
-                    Err(error) => Err(error),
-                },
-                Stage::Writing(bytes, n_gone) => match self.stream.write(&bytes[*n_gone..]) {
-                    Ok(n) => {
-                        *n_gone += n;
-                        if *n_gone == bytes.len() {
-                            self.stage = Stage::Ending;
-                            self.stream.shutdown(Shutdown::Write)
-                        } else {
-                            Ok(())
-                        }
-                    }
-                    Err(error) => Err(error),
-                },
-                Stage::Ending => match self.stream.read(&mut [0; READ_BYTES]) {
-                    Ok(0) => return false,
-                    // No loop: a peer that sends without end has its turn as often as others.
-                    Ok(_) => return true,
-                    Err(error) => Err(error),
-                },
-            };
-            match done {
-                Ok(()) => {}
+            match self.step(rules, observed) {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(is_open)) => return is_open,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return error.kind() == ErrorKind::WouldBlock,
             }
         }
+    }
+
+    /// Takes one step; breaks with whether the connection stays open.
+    fn step(&mut self, rules: &AccessRules, observed: &Observed) -> io::Result<ControlFlow<bool>> {
+        match &mut self.stage {
+            Stage::Reading(head) => {
+                // A client with the token is no page of another site.
+                let tokens = rules.tokens();
+                let asks_host = self.is_local || tokens.is_none();
+                let hosts = asks_host.then_some(&*rules.hosts);
+                let request = read_request(&mut self.stream, head, hosts)?;
+                self.stage = Stage::Writing(answer(request, tokens.as_ref(), observed), 0);
+            }
+            Stage::Writing(bytes, n_gone) => {
+                *n_gone += self.stream.write(&bytes[*n_gone..])?;
+                if *n_gone == bytes.len() {
+                    self.stage = Stage::Ending;
+                    self.stream.shutdown(Shutdown::Write)?;
+                }
+            }
+            Stage::Ending => {
+                // No loop: a peer that sends without end has its turn as often as others.
+                let n_bytes = self.stream.read(&mut [0; READ_BYTES])?;
+                return Ok(ControlFlow::Break(n_bytes > 0));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 }
 

@@ -12,28 +12,24 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lodestore_schema::Tokens;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use tracing::warn;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::auth::AuthHandle;
 use crate::error::ServerError;
 use crate::limits::HTTP_CONNECTIONS_MAX;
 use crate::log_limit::LogLimiter;
 use crate::metrics::Observed;
+use crate::supervisor::{PollThread, back_off};
 use exchange::Exchange;
-
-/// Pause after an accept or a poll that failed for want of descriptors or memory.
-const BACKOFF: Duration = Duration::from_millis(50);
 
 /// Handle to the thread; it ends when this is dropped.
 pub(crate) struct HttpServer {
-    address: SocketAddr,
-    stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    /// The address as bound.
+    pub(crate) address: SocketAddr,
+    _thread: PollThread,
 }
 
 impl HttpServer {
@@ -54,29 +50,8 @@ impl HttpServer {
         let address = listener.local_addr().map_err(error)?;
         let auth = Some(auth).filter(|_| !address.ip().is_loopback());
         let rules = AccessRules { auth, hosts };
-        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| ServerError::Thread(e.into()))?;
-        let stop = Arc::new(stop);
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("lode-http".into())
-            .spawn(move || run(&listener, &rules, &observed, &stopped))
-            .map_err(ServerError::Thread)?;
-        Ok(Self { address, stop, thread: Some(thread) })
-    }
-
-    /// Returns the address as bound.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for HttpServer {
-    fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        if rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_err() || thread.join().is_err() {
-            warn!("the thread of the metrics port did not end well");
-        }
+        let run = move |stop: &OwnedFd| run(&listener, &rules, &observed, stop);
+        Ok(Self { address, _thread: PollThread::start("lode-http", run)? })
     }
 }
 
@@ -104,15 +79,11 @@ fn run(listener: &TcpListener, rules: &AccessRules, observed: &Observed, stop: &
             Ok(ready) => ready,
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => {
-                if let Some(untold) = log_limit.allow(Instant::now()) {
-                    warn!(%error, untold, "poll failed on the metrics port");
-                }
-                std::thread::sleep(BACKOFF);
-                if rustix::io::read(stop, &mut [0; 8]).is_ok() {
+                if back_off(stop, &log_limit, "poll failed on the metrics port", &error.into()) {
                     return;
                 }
                 let now = Instant::now();
-                open.retain(|exchange| exchange.is_in_time(now));
+                open.retain(|exchange| now < exchange.deadline);
                 continue;
             }
         };
@@ -123,10 +94,13 @@ fn run(listener: &TcpListener, rules: &AccessRules, observed: &Observed, stop: &
         let mut flags = ready[2..].iter();
         open.retain_mut(|exchange| {
             let is_ready = flags.next().is_some_and(|ready| *ready);
-            exchange.is_in_time(now) && (!is_ready || exchange.go_on(rules, observed))
+            now < exchange.deadline && (!is_ready || exchange.go_on(rules, observed))
         });
-        if ready[1] {
-            accept(listener, &mut open, &log_limit);
+        if ready[1]
+            && let Err(error) = accept(listener, &mut open)
+            && back_off(stop, &log_limit, "accept failed on the metrics port", &error)
+        {
+            return;
         }
     }
 }
@@ -139,30 +113,23 @@ fn wait(
 ) -> Result<Vec<bool>, rustix::io::Errno> {
     let mut fds = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
     fds.extend(open.iter().map(|exchange| PollFd::new(exchange, exchange.awaits())));
-    let until = open.iter().map(Exchange::deadline).min();
+    let until = open.iter().map(|exchange| exchange.deadline).min();
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    let left = left.map(|left| Timespec {
-        tv_sec: left.as_secs().cast_signed(),
-        tv_nsec: left.subsec_nanos().into(),
-    });
+    let left = left.and_then(|left| Timespec::try_from(left).ok());
     poll(&mut fds, left.as_ref())?;
     Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
 }
 
-fn accept(listener: &TcpListener, open: &mut Vec<Exchange>, log_limit: &LogLimiter) {
+fn accept(listener: &TcpListener, open: &mut Vec<Exchange>) -> io::Result<()> {
     match listener.accept().and_then(|(stream, _)| Exchange::new(stream)) {
         Ok(exchange) => {
             if open.len() >= HTTP_CONNECTIONS_MAX {
                 open.remove(0);
             }
             open.push(exchange);
+            Ok(())
         }
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-        Err(error) => {
-            if let Some(untold) = log_limit.allow(Instant::now()) {
-                warn!(%error, untold, "accept failed on the metrics port");
-            }
-            std::thread::sleep(BACKOFF);
-        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        Err(error) => Err(error),
     }
 }

@@ -10,7 +10,7 @@ use lodestore_store::GraphHandle;
 use lodestore_store::follow::Manifest;
 
 use crate::error::ServerError;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Event, Mailbox};
 use crate::partitions::Partitions;
 use crate::server::Server;
 
@@ -28,10 +28,6 @@ pub struct Installer {
 }
 
 impl Installer {
-    pub(crate) fn new(partitions: &Arc<Partitions>, mailboxes: &Arc<[Mailbox]>) -> Self {
-        Self { partitions: Arc::clone(partitions), mailboxes: Arc::clone(mailboxes) }
-    }
-
     /// Returns the graph that is served.
     #[must_use]
     pub fn live(&self) -> &GraphHandle {
@@ -72,10 +68,7 @@ impl Installer {
     pub fn adopt(&self, part: PartId) -> Result<u32, ServerError> {
         let not_adopted = |reason: String| ServerError::NotAdopted { part, reason };
         let (done, adopted) = mpsc::channel();
-        let Some(mailbox) = self.mailboxes.first() else {
-            return Err(not_adopted("there are no shards".to_owned()));
-        };
-        mailbox.adopt(part, &done);
+        self.mailboxes[0].send(|| Event::Adopt(part, done.clone()));
         drop(done);
         let adopted = adopted.recv_timeout(SWITCH_MAX);
         let adopted = adopted.map_err(|error| not_adopted(why_silent(error)))?;
@@ -88,7 +81,7 @@ impl Installer {
         let seen = self.partitions.committed(Some(part));
         let (done, all_done) = mpsc::channel();
         for mailbox in &*self.mailboxes {
-            mailbox.installed(part, &done);
+            mailbox.send(|| Event::Installed(part, done.clone()));
         }
         drop(done);
         let end = Instant::now() + SWITCH_MAX;
@@ -138,13 +131,15 @@ impl Server {
     /// Returns what installs versions on this server, which must follow another.
     #[must_use]
     pub fn installer(&self) -> Installer {
-        Installer::new(&self.partitions, &self.mailboxes)
+        let (partitions, mailboxes) =
+            (Arc::clone(&self.plan.partitions), Arc::clone(&self.mailboxes));
+        Installer { partitions, mailboxes }
     }
 
     /// Returns the server's side of publications.
     #[must_use]
     pub fn publishing(&self) -> Publishing {
-        Publishing { partitions: Arc::clone(&self.partitions) }
+        Publishing { partitions: Arc::clone(&self.plan.partitions) }
     }
 }
 

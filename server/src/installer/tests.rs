@@ -75,7 +75,7 @@ fn files_that_a_version_has_replaced_go_after_a_restart_and_when_no_reader_is_le
     assert!(server.installer().install(&fold(2)).unwrap());
     assert!(old(2), "it is kept for readers");
     let hour = Duration::from_secs(3600);
-    server.partitions.pins.expire(Instant::now() + hour);
+    server.plan.partitions.pins.expire(Instant::now() + hour);
     let end = Instant::now() + Duration::from_secs(60);
     while old(2) {
         assert!(Instant::now() < end, "its file stays");

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Observed, Served};
 use crate::limits::IN_FLIGHT_BYTES_PER_SHARD;
 use crate::stats::{
-    BreakReason, Counters, KindCounters, LatencySum, N_BUCKETS, RequestKind, bound_us,
+    BreakReason, Counters, KindCounters, LatencyCounts, N_BUCKETS, RequestKind, bound_us,
 };
 
 /// A server: counters since it started, and its present gauges. Sizes are bytes, times seconds.
@@ -238,7 +238,7 @@ impl ServerFigures {
             uptime_seconds: observed.uptime().as_secs_f64(),
             started_unix_seconds: observed.started_unix.as_secs_f64(),
             latency_bounds: (0..N_BUCKETS).map(|b| bound_us(b) as f64 / 1e6).collect(),
-            connections_dropped: observed.n_dropped(),
+            connections_dropped: get(&observed.dropped),
             process: ProcessFigures::read(),
             ..Self::default()
         };
@@ -254,27 +254,23 @@ impl ServerFigures {
         let age = |counters| observed.beat_age(counters).as_secs_f64();
         let counters = || served.counters.iter();
         self.shards = counters().map(|shard| ShardFigures::read(shard, age(shard))).collect();
-        for kind in RequestKind::ALL {
+        for (kind, name) in RequestKind::ALL {
             let of_kind = || counters().map(|shard| &shard.kinds[kind as usize]);
-            let mut latency = LatencySum::default();
-            of_kind().for_each(|kind| kind.latency.add_to(&mut latency));
             let figures = KindFigures {
                 begun: of_kind().map(|kind| get(&kind.begun)).sum(),
                 in_progress: of_kind().map(KindCounters::in_progress).sum(),
-                latency: latency.into(),
+                latency: LatencyFigures::sum(of_kind().map(|kind| &kind.latency)),
             };
-            self.kinds.insert(kind.name().to_owned(), figures);
+            self.kinds.insert(name.to_owned(), figures);
         }
-        let mut delay = LatencySum::default();
-        counters().for_each(|shard| shard.gauges.delay.add_to(&mut delay));
-        self.shard_delay = delay.into();
-        for code in FailureCode::ALL {
+        self.shard_delay = LatencyFigures::sum(counters().map(|shard| &shard.gauges.delay));
+        for (code, name) in FailureCode::ALL {
             let n = counters().map(|shard| get(&shard.failures[code as usize])).sum();
-            self.failures.insert(code.name().to_owned(), n);
+            self.failures.insert(name.to_owned(), n);
         }
-        for reason in BreakReason::ALL {
+        for (reason, name) in BreakReason::ALL {
             let n = counters().map(|shard| get(&shard.connections_broken[reason as usize])).sum();
-            self.connections_broken.insert(reason.name().to_owned(), n);
+            self.connections_broken.insert(name.to_owned(), n);
         }
         let pools = [("look", &served.threads.looks), ("write", &served.threads.writes)];
         let waiting = pools.map(|(name, pool)| (name.to_owned(), pool.n_waiting()));
@@ -362,13 +358,17 @@ fn published(served: &Served) -> BTreeMap<String, PublishedFigures> {
     published.into_iter().map(figures).collect()
 }
 
-impl From<LatencySum> for LatencyFigures {
-    fn from(sum: LatencySum) -> Self {
-        Self { buckets: sum.buckets.to_vec(), sum_seconds: sum.sum_ns as f64 / 1e9 }
-    }
-}
-
 impl LatencyFigures {
+    /// Returns the counts of several shards together.
+    fn sum<'a>(all: impl Iterator<Item = &'a LatencyCounts>) -> Self {
+        let (mut buckets, mut sum_ns) = (vec![0; N_BUCKETS], 0u64);
+        for counts in all {
+            buckets.iter_mut().zip(counts.buckets()).for_each(|(sum, n)| *sum += n);
+            sum_ns = sum_ns.wrapping_add(counts.sum_ns());
+        }
+        Self { buckets, sum_seconds: sum_ns as f64 / 1e9 }
+    }
+
     /// Returns the number of requests.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -439,7 +439,21 @@ fn cpu_ticks(stat: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn shards_add_up() {
+        let (a, b) = (LatencyCounts::default(), LatencyCounts::default());
+        a.record(Duration::from_micros(100));
+        b.record(Duration::from_micros(100));
+        b.record(Duration::from_secs(3600));
+        let sum = LatencyFigures::sum([&a, &b].into_iter());
+        assert_eq!(sum.count(), 3);
+        let bucket = (0..N_BUCKETS).find(|&bucket| bound_us(bucket) > 100).unwrap();
+        assert_eq!((sum.buckets[bucket], sum.sum_seconds), (2, 3600.0002));
+    }
 
     #[test]
     fn quantiles_are_the_bounds_of_their_buckets() {

@@ -23,7 +23,6 @@ pub use figures::{
     KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures, UpdateFigures,
 };
 pub(crate) use prometheus::CONTENT_TYPE;
-pub use table::metrics_table;
 
 /// A server as metrics see it, from before its graph is open until its last thread has ended.
 pub(crate) struct Observed {
@@ -102,11 +101,6 @@ impl Observed {
     /// Notes that a connection was closed as it came.
     pub(crate) fn dropped(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the number of connections that were closed as they came.
-    pub(crate) fn n_dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
     }
 
     /// Notes that a shard has published its gauges just now.

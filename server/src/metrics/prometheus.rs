@@ -21,24 +21,24 @@ impl ServerFigures {
     fn write(&self, Metric { name, help, source }: &Metric, text: &mut String) -> std::fmt::Result {
         writeln!(text, "# HELP {name} {help}")?;
         writeln!(text, "# TYPE {name} {}", source.type_name())?;
+        let label = source.label();
         match source {
             MetricSource::Gauge(figure) | MetricSource::Counter(figure) => {
                 writeln!(text, "{name} {}", figure(self))?;
             }
             MetricSource::ShardGauge(figure) | MetricSource::ShardCounter(figure) => {
                 for (shard, figures) in self.shards.iter().enumerate() {
-                    writeln!(text, "{name}{{shard=\"{shard}\"}} {}", figure(figures))?;
+                    writeln!(text, "{name}{{{label}=\"{shard}\"}} {}", figure(figures))?;
                 }
             }
-            MetricSource::LabelledGauge(label, figures)
-            | MetricSource::LabelledCounter(label, figures) => {
+            MetricSource::LabelledGauge(_, figures) | MetricSource::LabelledCounter(_, figures) => {
                 for (value, figure) in figures(self) {
                     writeln!(text, "{name}{{{label}=\"{value}\"}} {figure}")?;
                 }
             }
             MetricSource::KindHistogram => {
                 for (kind, figures) in &self.kinds {
-                    let label = format!("kind=\"{kind}\"");
+                    let label = format!("{label}=\"{kind}\"");
                     self.write_histogram(name, &label, &figures.latency, text)?;
                 }
             }

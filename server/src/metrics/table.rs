@@ -46,20 +46,6 @@ impl MetricSource {
     }
 }
 
-/// Returns the table of all metrics as Markdown.
-#[must_use]
-pub fn metrics_table() -> String {
-    let mut text = "| metric | type | label | meaning |\n|---|---|---|---|\n".to_owned();
-    for Metric { name, help, source } in METRICS {
-        let label = match source.label() {
-            "" => String::new(),
-            label => format!("`{label}`"),
-        };
-        text += &format!("| `{name}` | {} | {label} | {help} |\n", source.type_name());
-    }
-    text
-}
-
 use MetricSource::{
     Counter, Gauge, Histogram, KindHistogram, LabelledCounter, LabelledGauge, ShardCounter,
     ShardGauge,
@@ -309,7 +295,7 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     metric(
         "lodestore_follower",
-        Gauge(|f| f64::from(u8::from(f.updates.follower))),
+        Gauge(|f| one_if(f.updates.follower)),
         "1 if versions come from the writer of another server, else 0",
     ),
     metric(
@@ -385,6 +371,19 @@ fn by<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns the table of all metrics as Markdown.
+    fn metrics_table() -> String {
+        let mut text = "| metric | type | label | meaning |\n|---|---|---|---|\n".to_owned();
+        for Metric { name, help, source } in METRICS {
+            let label = match source.label() {
+                "" => String::new(),
+                label => format!("`{label}`"),
+            };
+            text += &format!("| `{name}` | {} | {label} | {help} |\n", source.type_name());
+        }
+        text
+    }
 
     /// When this fails, its message has the table that the page should contain.
     #[test]

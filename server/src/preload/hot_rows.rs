@@ -204,8 +204,7 @@ impl<'a> Fields<'a> {
         let n_rows = self.u32()? as usize;
         // Taken from bytes that are there before any memory is.
         let rows = self.take(n_rows.checked_mul(4)?)?;
-        let rows =
-            rows.chunks_exact(4).map(|row| u32::from_le_bytes([row[0], row[1], row[2], row[3]]));
+        let rows = rows.as_chunks().0.iter().map(|row| u32::from_le_bytes(*row));
         Some((name, rows.collect()))
     }
 }

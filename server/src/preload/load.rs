@@ -25,10 +25,10 @@ impl Shard {
     /// Decides which rows this shard loads, and says how many bytes they are.
     pub(crate) fn plan_preload(&self) -> PreloadWork {
         let (mut work, mut n_bytes) = (PreloadWork::default(), 0);
-        for tensor in 0..self.tensors().len() {
+        for tensor in 0..self.tensors.len() {
             n_bytes += self.plan_tensor(tensor, &mut work);
         }
-        let plan = self.shard_plan();
+        let plan = &self.plan;
         plan.preload.has_planned(plan.counters.len());
         self.counters().preload_bytes.store(n_bytes, Ordering::Relaxed);
         work
@@ -36,9 +36,9 @@ impl Shard {
 
     /// Adds what is loaded of a tensor; returns its bytes.
     fn plan_tensor(&self, tensor: usize, work: &mut PreloadWork) -> u64 {
-        let (plan, rows) = (self.shard_plan(), &self.tensors()[tensor]);
+        let (plan, rows) = (&self.plan, &self.tensors[tensor]);
         let (preload, n_slots) = (&plan.preload, rows.n_slots());
-        let wanted = preload.wanted(tensor);
+        let wanted = preload.wanted[tensor];
         if wanted == PreloadRule::No || n_slots == 0 {
             return 0;
         }
@@ -67,8 +67,8 @@ impl Shard {
     /// Returns the portion of each partition, of the rows that `rows` chooses by partition and
     /// length.
     fn portions(&self, tensor: usize, rows: impl Fn(PartId, u32) -> Option<Rows>) -> Vec<Portion> {
-        let partitions = &self.shard_plan().partitions;
-        let piece_rows = (PRELOAD_BYTES / self.tensors()[tensor].row_bytes).clamp(1, PRELOAD_ROWS);
+        let partitions = &self.plan.partitions;
+        let piece_rows = (PRELOAD_BYTES / self.tensors[tensor].row_bytes).clamp(1, PRELOAD_ROWS);
         let portion = |&part: &PartId| {
             let range = partitions.book.range(part);
             Some(Portion {
@@ -101,9 +101,25 @@ impl Shard {
         }
     }
 
+    /// Loads rows of this shard into its tier; returns whether the tier has room for more.
+    async fn load_ahead(
+        &self,
+        tensor: usize,
+        ids: &[NodeId],
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Failure> {
+        let rows = &self.tensors[tensor];
+        let n_bytes = ids.len() * rows.row_bytes;
+        // Ids, the rows, and lists of their keys and places.
+        let _room = self.take_room(n_bytes + 4 * size_of_val(ids))?;
+        out.resize(n_bytes, 0);
+        let turn = self.read_turn(PullKind::Vector, Instant::now() + PIECE_MAX);
+        rows.load_ahead(&self.plan, &turn, ids, out).await
+    }
+
     /// Passes on which rows the tiers hold that are smaller than their tables.
     pub(crate) fn remember_rows(&self) {
-        let plan = self.shard_plan();
+        let plan = &self.plan;
         let counters = self.counters();
         let is_loaded = counters.preloaded_bytes.load(Ordering::Relaxed)
             >= counters.preload_bytes.load(Ordering::Relaxed);
@@ -112,10 +128,10 @@ impl Shard {
             return;
         }
         let mut all = Vec::new();
-        for (tensor, rows) in self.tensors().iter().enumerate() {
+        for (tensor, rows) in self.tensors.iter().enumerate() {
             let whole = self.portions(tensor, |_, n_rows| Some(Rows::Range(0, n_rows)));
             let n_owned: u64 = whole.iter().map(Portion::n_rows).sum();
-            if plan.preload.wanted(tensor) != PreloadRule::No && rows.n_slots() < n_owned {
+            if plan.preload.wanted[tensor] != PreloadRule::No && rows.n_slots() < n_owned {
                 let name = &plan.partitions.tensors[tensor].description.name;
                 let hot = rows.hottest(&plan.partitions).into_iter();
                 all.extend(hot.map(|(part, rows)| (part, name.clone(), rows)));
@@ -150,27 +166,18 @@ struct Worker {
     out: Vec<u8>,
 }
 
-/// How a piece ended.
-enum Piece {
-    /// It is loaded, or cannot be; meanwhile pulls read from disk too, or did not.
-    Over { is_contended: bool },
-    /// The shard ends.
-    Ending,
-}
-
 impl Worker {
     async fn run(mut self) {
         loop {
             let begun = Instant::now();
             let Some(tensor) = self.work.borrow_mut().next(&mut self.ids) else { break };
-            match self.load(tensor).await {
-                Piece::Ending => return,
+            let Some(is_contended) = self.load(tensor).await else { return };
+            if is_contended {
                 // Most of the time the disk is left to pulls that wait for it.
-                Piece::Over { is_contended: true } => {
-                    let pause = (begun.elapsed() * PRELOAD_PAUSES).min(PRELOAD_PAUSE_MAX);
-                    glommio::timer::sleep(pause).await;
-                }
-                Piece::Over { is_contended: false } => glommio::yield_if_needed().await,
+                let pause = (begun.elapsed() * PRELOAD_PAUSES).min(PRELOAD_PAUSE_MAX);
+                glommio::timer::sleep(pause).await;
+            } else {
+                glommio::yield_if_needed().await;
             }
         }
         // The last of the shard's workers.
@@ -184,11 +191,11 @@ impl Worker {
         }
     }
 
-    async fn load(&mut self, tensor: usize) -> Piece {
+    /// Loads a piece, if it can be. Returns whether pulls read from disk meanwhile, or `None` when
+    /// the shard ends.
+    async fn load(&mut self, tensor: usize) -> Option<bool> {
         loop {
-            let Some(shard) = self.shard.upgrade().filter(|shard| !shard.is_ending()) else {
-                return Piece::Ending;
-            };
+            let shard = self.shard.upgrade().filter(|shard| !shard.is_ending())?;
             let misses = || shard.counters().tier_misses.load(Ordering::Relaxed);
             let before = misses();
             let loading = shard.begin_loading();
@@ -203,7 +210,7 @@ impl Worker {
                 // Its partition has gone elsewhere.
                 Err(refusal) if refusal.code == FailureCode::Elsewhere => true,
                 Err(refusal) => {
-                    shard.shard_plan().preload.note_fault(&refusal.message);
+                    shard.plan.preload.note_fault(&refusal.message);
                     true
                 }
             };
@@ -211,32 +218,14 @@ impl Worker {
             if !has_room {
                 self.work.borrow_mut().drop_tensor(tensor);
             }
-            let (counters, row_bytes) = (shard.counters(), shard.tensors()[tensor].row_bytes);
+            let (counters, row_bytes) = (shard.counters(), shard.tensors[tensor].row_bytes);
             let total = counters.preload_bytes.load(Ordering::Relaxed);
             let done = counters.preloaded_bytes.load(Ordering::Relaxed);
             let done = done.saturating_add((self.ids.len() * row_bytes) as u64);
             // All of it is loaded only when the last worker says so.
             counters.preloaded_bytes.store(done.min(total.saturating_sub(1)), Ordering::Relaxed);
-            return Piece::Over { is_contended: misses() != before };
+            return Some(misses() != before);
         }
-    }
-}
-
-impl Shard {
-    /// Loads rows of this shard into its tier; returns whether the tier has room for more.
-    async fn load_ahead(
-        &self,
-        tensor: usize,
-        ids: &[NodeId],
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Failure> {
-        let rows = &self.tensors()[tensor];
-        let n_bytes = ids.len() * rows.row_bytes;
-        // Ids, the rows, and lists of their keys and places.
-        let _room = self.take_room(n_bytes + 4 * size_of_val(ids))?;
-        out.resize(n_bytes, 0);
-        let turn = self.read_turn(PullKind::Vector, Instant::now() + PIECE_MAX);
-        rows.load_ahead(self.shard_plan(), &turn, ids, out).await
     }
 }
 

@@ -1,7 +1,7 @@
 //! Rows that are loaded into the tiers after a start, before a pull asks for them.
 //!
 //! Each shard loads the rows that it owns, by the reads that gathers make. They go through the
-//! fence that keeps a changed row out of a tier, see `rows/preload.rs`. A tier that holds its table
+//! fence that keeps a changed row out of a tier, see `rows/tier.rs`. A tier that holds its table
 //! gets all of it. A smaller one gets the rows that were resident when the server was stopped,
 //! hottest first. [`hot_rows`] keeps these in a file for each partition.
 
@@ -91,10 +91,6 @@ impl Preload {
 
     fn is_wanted(&self) -> bool {
         self.wanted.iter().any(|wanted| *wanted != PreloadRule::No)
-    }
-
-    fn wanted(&self, tensor: usize) -> PreloadRule {
-        self.wanted.get(tensor).copied().unwrap_or(PreloadRule::No)
     }
 
     /// Returns the remembered rows of a tensor of a partition that a shard owns, hottest first;

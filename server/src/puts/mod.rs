@@ -17,6 +17,7 @@ use lodestore_schema::limits::PUT_BYTES_MAX;
 use lodestore_schema::request::Push;
 use lodestore_schema::{Failure, FailureCode};
 
+use crate::buffers::Buffers;
 use crate::error::failure;
 use crate::limits::{
     FINISHED_PUTS_MAX, FRAME_TIMEOUT, STAGED_BYTES_MAX, STAGED_IDLE_MAX, STAGED_PUTS_MAX,
@@ -30,13 +31,6 @@ pub(crate) struct PutKey {
     pub(crate) part: PartId,
 }
 
-/// The rows of a put, as far as they have come.
-#[derive(Debug, Default)]
-pub(crate) struct PutRows {
-    pub(crate) ids: Vec<NodeId>,
-    pub(crate) bytes: Vec<u8>,
-}
-
 /// Outcome of a piece.
 #[derive(Debug)]
 pub(crate) enum Next {
@@ -45,7 +39,7 @@ pub(crate) enum Next {
     /// The put was finished before, for this version.
     Finished(u32),
     /// It was the last: these rows are to be put, and [`Puts::finish`] or [`Puts::fail`] follows.
-    Put(PutRows),
+    Put(Buffers),
 }
 
 /// The unfinished puts of a server, and those that have ended lately.
@@ -78,7 +72,8 @@ struct Staged {
     n_pieces: u32,
     /// 0 for a put of one piece.
     n_bytes: u64,
-    rows: PutRows,
+    /// As far as they have come.
+    rows: Buffers,
     touched: Instant,
     /// The rows are being put.
     is_putting: bool,
@@ -90,7 +85,7 @@ impl Puts {
         &self,
         key: PutKey,
         push: &Push,
-        piece: &mut PutRows,
+        piece: &mut Buffers,
         now: Instant,
     ) -> Result<Next, Failure> {
         let first_piece = if push.piece == 0 { checksum(piece) } else { 0 };
@@ -130,7 +125,7 @@ impl Puts {
     }
 
     /// Notes that the rows of a put were not put; with `rows` its last piece may be sent again.
-    pub(crate) fn fail(&self, key: PutKey, rows: Option<PutRows>) {
+    pub(crate) fn fail(&self, key: PutKey, rows: Option<Buffers>) {
         let mut state = self.lock();
         match (rows, state.staged.get_mut(&key)) {
             // A put of one piece comes as a whole again.
@@ -164,7 +159,7 @@ impl State {
         key: PutKey,
         push: &Push,
         identity: Identity,
-        piece: &PutRows,
+        piece: &Buffers,
         now: Instant,
     ) -> Result<(), Failure> {
         if push.piece > 0 {
@@ -179,16 +174,16 @@ impl State {
             identity,
             n_pieces: 0,
             n_bytes: 0,
-            rows: PutRows::default(),
+            rows: Buffers::default(),
             touched: now,
             is_putting: false,
         };
         if !push.is_last {
-            let row_bytes = piece.bytes.len() / piece.ids.len().max(1);
+            let row_bytes = piece.frame.len() / piece.ids.len().max(1);
             let n_rows = push.total_rows as usize;
             staged.n_bytes = checked_bytes(key.part, n_rows, row_bytes)?;
             self.make_room(staged.n_bytes, now)?;
-            staged.rows = PutRows::with_room(n_rows, row_bytes)?;
+            staged.rows = with_room(n_rows, row_bytes)?;
             self.n_bytes += staged.n_bytes;
         }
         self.staged.insert(key, staged);
@@ -223,7 +218,7 @@ impl State {
         &mut self,
         key: PutKey,
         push: &Push,
-        piece: &mut PutRows,
+        piece: &mut Buffers,
         now: Instant,
     ) -> Result<Next, Failure> {
         let staged = self.staged.get_mut(&key).expect("it has a place");
@@ -244,7 +239,7 @@ impl State {
                 staged.rows = std::mem::take(piece);
             } else {
                 staged.rows.ids.extend_from_slice(&piece.ids);
-                staged.rows.bytes.extend_from_slice(&piece.bytes);
+                staged.rows.frame.extend_from_slice(&piece.frame);
             }
             staged.n_pieces += 1;
         }
@@ -305,20 +300,15 @@ impl Staged {
     }
 }
 
-impl PutRows {
-    /// Takes memory for all rows of a put.
-    fn with_room(n_rows: usize, row_bytes: usize) -> Result<Self, Failure> {
-        let mut rows = Self::default();
-        let reserved = rows.ids.try_reserve_exact(n_rows);
-        reserved.and_then(|()| rows.bytes.try_reserve_exact(n_rows * row_bytes)).map_err(
-            |error| {
-                let message =
-                    format!("no memory for the {n_rows} rows of a put: {error}; ask again");
-                failure(FailureCode::Overloaded, message)
-            },
-        )?;
-        Ok(rows)
-    }
+/// Takes memory for all rows of a put.
+fn with_room(n_rows: usize, row_bytes: usize) -> Result<Buffers, Failure> {
+    let mut rows = Buffers::default();
+    let ids = rows.ids.try_reserve_exact(n_rows);
+    ids.and_then(|()| rows.frame.try_reserve_exact(n_rows * row_bytes)).map_err(|error| {
+        let message = format!("no memory for the {n_rows} rows of a put: {error}; ask again");
+        failure(FailureCode::Overloaded, message)
+    })?;
+    Ok(rows)
 }
 
 /// Returns the bytes of the rows and ids of a put, or fails where they are too many.
@@ -333,10 +323,10 @@ fn checked_bytes(part: PartId, n_rows: usize, row_bytes: usize) -> Result<u64, F
     Ok((n_bytes + n_rows * size_of::<NodeId>()) as u64)
 }
 
-fn checksum(piece: &PutRows) -> u32 {
+fn checksum(piece: &Buffers) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(bytemuck::cast_slice(&piece.ids));
-    hasher.update(&piece.bytes);
+    hasher.update(&piece.frame);
     hasher.finalize()
 }
 

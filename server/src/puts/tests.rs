@@ -9,9 +9,9 @@ fn key(id: u128) -> PutKey {
 }
 
 /// Returns a piece with these ids, whose rows are their ids and the piece's number.
-fn rows(ids: &[u32], mark: u8) -> PutRows {
-    let bytes = ids.iter().flat_map(|&id| [id as u8, 0, 0, mark]).collect();
-    PutRows { ids: ids.iter().copied().map(NodeId).collect(), bytes }
+fn rows(ids: &[u32], mark: u8) -> Buffers {
+    let frame = ids.iter().flat_map(|&id| [id as u8, 0, 0, mark]).collect();
+    Buffers { ids: ids.iter().copied().map(NodeId).collect(), frame }
 }
 
 fn push(piece: u32, is_last: bool, total_rows: u32) -> Push {
@@ -33,7 +33,7 @@ fn pieces_are_put_together_in_order_and_a_repeated_one_counts_once() {
     assert!(matches!(take(1, false, &[3]), Ok(Next::Wait)));
     let Ok(Next::Put(all)) = take(2, true, &[9]) else { panic!("it is whole") };
     assert_eq!(all.ids, [3, 1, 3, 9].map(NodeId));
-    assert_eq!(all.bytes, [3, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 1, 9, 0, 0, 2]);
+    assert_eq!(all.frame, [3, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 1, 9, 0, 0, 2]);
     assert_eq!(code(take(2, true, &[9])), FailureCode::Overloaded, "it is being put");
     puts.fail(key(7), Some(all));
     let Ok(Next::Put(again)) = take(2, true, &[9]) else { panic!("it is tried again") };

@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::gate::Class;
+use lodestore_schema::request::PullKind;
+
 use crate::limits::{RETRY_AFTER, RETRY_AFTER_MAX};
 
 /// Time with a queue after which the rate is measured again.
@@ -50,7 +51,7 @@ struct Sample {
 
 impl Forecast {
     /// Replaces what is expected of a pull.
-    pub(crate) fn expect(&mut self, class: Class, before: u64, now: u64) {
+    pub(crate) fn expect(&mut self, class: PullKind, before: u64, now: u64) {
         let expected = &mut self.expected[class as usize];
         *expected = expected.saturating_sub(before).saturating_add(now);
     }
@@ -62,11 +63,11 @@ impl Forecast {
     }
 
     /// Counts a read that ends.
-    pub(crate) fn end(&mut self, class: Class, cost: u64, now: Instant) {
+    pub(crate) fn end(&mut self, class: PullKind, cost: u64, now: Instant) {
         self.advance(now);
         self.in_flight = self.in_flight.saturating_sub(cost);
         self.sample.done += cost;
-        if class == Class::Latency {
+        if class == PullKind::Sync {
             self.sample.done_latency += cost;
         }
         if self.sample.busy >= SAMPLE {
@@ -90,7 +91,7 @@ impl Forecast {
     /// runs behind the expected work of its class and of the classes before.
     pub(crate) fn check_behind(
         &self,
-        class: Class,
+        class: PullKind,
         cost: u64,
         time: Duration,
     ) -> Result<(), Duration> {
@@ -106,7 +107,7 @@ impl Forecast {
     /// Does the same check for a pull whose turn has come, and of which `cost` is expected.
     pub(crate) fn check_next(
         &self,
-        class: Class,
+        class: PullKind,
         cost: u64,
         time: Duration,
     ) -> Result<(), Duration> {
@@ -126,8 +127,8 @@ impl Forecast {
     }
 
     /// Returns how long `cost` takes while latency-bound pulls come at their recent rate.
-    fn time_in_class(&self, class: Class, cost: u64) -> Option<Duration> {
-        let part = if class == Class::Bulk { 1.0 - self.latency_share } else { 1.0 };
+    fn time_in_class(&self, class: PullKind, cost: u64) -> Option<Duration> {
+        let part = if class == PullKind::Vector { 1.0 - self.latency_share } else { 1.0 };
         self.time_of((cost as f64 / part.max(BULK_PART_MIN)) as u64)
     }
 
@@ -182,10 +183,10 @@ mod tests {
 
     /// Has a disk do `done` of its profile in each nanosecond of 400 ms from `start`.
     fn work(forecast: &mut Forecast, start: Instant, done: f64) {
-        work_for(Class::Bulk, forecast, start, done);
+        work_for(PullKind::Vector, forecast, start, done);
     }
 
-    fn work_for(class: Class, forecast: &mut Forecast, start: Instant, done: f64) {
+    fn work_for(class: PullKind, forecast: &mut Forecast, start: Instant, done: f64) {
         for ms in 0..400u64 {
             forecast.start((done * MS as f64) as u64, at(start, ms));
             forecast.end(class, (done * MS as f64) as u64, at(start, ms + 1));
@@ -203,11 +204,11 @@ mod tests {
     #[test]
     fn a_disk_whose_rate_is_not_known_refuses_no_pull() {
         let (mut forecast, start) = (Forecast::default(), Instant::now());
-        forecast.expect(Class::Bulk, 0, u64::MAX / 2);
-        assert!(forecast.check_behind(Class::Bulk, u64::MAX, Duration::ZERO).is_ok());
+        forecast.expect(PullKind::Vector, 0, u64::MAX / 2);
+        assert!(forecast.check_behind(PullKind::Vector, u64::MAX, Duration::ZERO).is_ok());
         // One read after the other, and no pull waits: that is no measure of what the disk can do.
         work(&mut forecast, start, 0.001);
-        assert!(forecast.check_behind(Class::Bulk, MS, Duration::ZERO).is_ok());
+        assert!(forecast.check_behind(PullKind::Vector, MS, Duration::ZERO).is_ok());
         assert_eq!(forecast.backlog(), Duration::ZERO);
     }
 
@@ -215,23 +216,24 @@ mod tests {
     fn a_pull_waits_for_its_class_and_those_before_it() {
         let mut forecast = measured(Instant::now(), 0.5);
         let millis = Duration::from_millis;
-        forecast.expect(Class::Bulk, 0, 3000 * MS);
-        forecast.expect(Class::Latency, 0, 600 * MS);
+        forecast.expect(PullKind::Vector, 0, 3000 * MS);
+        forecast.expect(PullKind::Sync, 0, 600 * MS);
         // 3 s of work and 0.6 at half of the rate, and a third more.
-        assert!(forecast.check_behind(Class::Latency, 0, millis(1700)).is_ok());
-        assert!(forecast.check_behind(Class::Latency, 0, millis(1500)).is_err());
-        assert!(forecast.check_behind(Class::Latency, 75 * MS, millis(1700)).is_err());
-        assert!(forecast.check_behind(Class::Bulk, 0, millis(10_000)).is_ok());
-        let hint = forecast.check_behind(Class::Bulk, 0, millis(9000)).unwrap_err();
+        assert!(forecast.check_behind(PullKind::Sync, 0, millis(1700)).is_ok());
+        assert!(forecast.check_behind(PullKind::Sync, 0, millis(1500)).is_err());
+        assert!(forecast.check_behind(PullKind::Sync, 75 * MS, millis(1700)).is_err());
+        assert!(forecast.check_behind(PullKind::Vector, 0, millis(10_000)).is_ok());
+        let hint = forecast.check_behind(PullKind::Vector, 0, millis(9000)).unwrap_err();
         assert!((millis(550)..millis(650)).contains(&hint), "{hint:?}");
-        assert!(forecast.check_next(Class::Latency, 600 * MS, millis(1700)).is_ok());
-        assert!(forecast.check_next(Class::Latency, 600 * MS, millis(1500)).is_err());
-        forecast.expect(Class::Bulk, 3000 * MS, 0);
-        assert!(forecast.check_behind(Class::Bulk, 0, millis(2000)).is_ok());
-        let hint = |cost| forecast.check_behind(Class::Bulk, cost, Duration::ZERO).unwrap_err();
+        assert!(forecast.check_next(PullKind::Sync, 600 * MS, millis(1700)).is_ok());
+        assert!(forecast.check_next(PullKind::Sync, 600 * MS, millis(1500)).is_err());
+        forecast.expect(PullKind::Vector, 3000 * MS, 0);
+        assert!(forecast.check_behind(PullKind::Vector, 0, millis(2000)).is_ok());
+        let hint =
+            |cost| forecast.check_behind(PullKind::Vector, cost, Duration::ZERO).unwrap_err();
         assert_eq!(hint(u64::MAX), RETRY_AFTER_MAX);
-        forecast.expect(Class::Latency, 600 * MS, 1);
-        assert_eq!(forecast.check_behind(Class::Bulk, 0, Duration::ZERO), Err(RETRY_AFTER));
+        forecast.expect(PullKind::Sync, 600 * MS, 1);
+        assert_eq!(forecast.check_behind(PullKind::Vector, 0, Duration::ZERO), Err(RETRY_AFTER));
     }
 
     #[test]
@@ -239,16 +241,16 @@ mod tests {
         let start = Instant::now();
         let mut forecast = measured(start, 1.0);
         let second = Duration::from_secs(1);
-        forecast.expect(Class::Latency, 0, MS);
-        assert!(forecast.check_behind(Class::Bulk, 400 * MS, second).is_ok());
-        work_for(Class::Latency, &mut forecast, at(start, 1000), 1.0);
-        assert!(forecast.check_behind(Class::Bulk, 400 * MS, second).is_err());
-        forecast.expect(Class::Bulk, 0, 400 * MS);
-        assert!(forecast.check_next(Class::Bulk, 400 * MS, second).is_err());
-        forecast.expect(Class::Bulk, 400 * MS, 0);
-        assert!(forecast.check_behind(Class::Latency, 400 * MS, second).is_ok());
+        forecast.expect(PullKind::Sync, 0, MS);
+        assert!(forecast.check_behind(PullKind::Vector, 400 * MS, second).is_ok());
+        work_for(PullKind::Sync, &mut forecast, at(start, 1000), 1.0);
+        assert!(forecast.check_behind(PullKind::Vector, 400 * MS, second).is_err());
+        forecast.expect(PullKind::Vector, 0, 400 * MS);
+        assert!(forecast.check_next(PullKind::Vector, 400 * MS, second).is_err());
+        forecast.expect(PullKind::Vector, 400 * MS, 0);
+        assert!(forecast.check_behind(PullKind::Sync, 400 * MS, second).is_ok());
         work(&mut forecast, at(start, 2000), 1.0);
-        assert!(forecast.check_behind(Class::Bulk, 400 * MS, second).is_ok());
+        assert!(forecast.check_behind(PullKind::Vector, 400 * MS, second).is_ok());
     }
 
     #[test]
@@ -267,13 +269,16 @@ mod tests {
         let start = Instant::now();
         let mut forecast = measured(start, 1e-6);
         let minute = Duration::from_secs(60);
-        assert!(forecast.check_behind(Class::Bulk, 1000 * MS, minute).is_ok(), "it comes alone");
-        forecast.expect(Class::Bulk, 0, 1000 * MS);
-        assert!(forecast.check_next(Class::Bulk, 1000 * MS, minute).is_ok());
-        assert!(forecast.check_behind(Class::Bulk, 1000 * MS, minute).is_err());
+        assert!(
+            forecast.check_behind(PullKind::Vector, 1000 * MS, minute).is_ok(),
+            "it comes alone"
+        );
+        forecast.expect(PullKind::Vector, 0, 1000 * MS);
+        assert!(forecast.check_next(PullKind::Vector, 1000 * MS, minute).is_ok());
+        assert!(forecast.check_behind(PullKind::Vector, 1000 * MS, minute).is_err());
         // No pull waits any more: what it does is the least that it can.
         work(&mut forecast, at(start, 10_000), 0.5);
-        assert!(forecast.check_behind(Class::Bulk, 1000 * MS, minute).is_ok());
+        assert!(forecast.check_behind(PullKind::Vector, 1000 * MS, minute).is_ok());
         work(&mut forecast, at(start, 20_000), 0.1);
         assert!(forecast.rate.unwrap() > 0.4);
     }

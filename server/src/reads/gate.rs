@@ -3,21 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::limits::READ_RESERVE_ONE_IN;
+use lodestore_schema::request::PullKind;
 
-/// The patience of a pull; a class that is named first passes the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Class {
-    /// A trainer waits for it.
-    Latency,
-    /// It is wanted some time.
-    Bulk,
-}
+use crate::limits::READ_RESERVE_ONE_IN;
 
 /// The place of a pull among others: its class, then its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket {
-    pub(crate) class: Class,
+    pub(crate) class: PullKind,
     pub(crate) arrived: Instant,
     /// Orders pulls that arrived in one instant.
     pub(crate) number: u64,
@@ -37,7 +30,7 @@ pub(crate) struct Amount {
 /// alone.
 pub(crate) struct Gate<H> {
     budget: Amount,
-    taken: Amount,
+    pub(crate) taken: Amount,
     waiting: BTreeMap<Ticket, (Amount, H)>,
 }
 
@@ -54,11 +47,6 @@ impl Amount {
 impl<H> Gate<H> {
     pub(crate) fn new(budget: Amount) -> Self {
         Self { budget, taken: Amount::default(), waiting: BTreeMap::new() }
-    }
-
-    /// Returns the part of the budget that is taken.
-    pub(crate) fn taken(&self) -> Amount {
-        self.taken
     }
 
     /// Returns the number of tickets that wait.
@@ -105,8 +93,8 @@ impl<H> Gate<H> {
         self.waiting.pop_first().map(|(_, (_, handle))| handle)
     }
 
-    fn fits(&self, class: Class, amount: Amount) -> bool {
-        let kept = |n: u64| if class == Class::Bulk { n - n / READ_RESERVE_ONE_IN } else { n };
+    fn fits(&self, class: PullKind, amount: Amount) -> bool {
+        let kept = |n: u64| if class == PullKind::Vector { n - n / READ_RESERVE_ONE_IN } else { n };
         let limit = Amount { n: kept(self.budget.n), bytes: kept(self.budget.bytes) };
         self.taken == Amount::default() || self.taken.plus(amount).is_within(limit)
     }
@@ -133,8 +121,8 @@ mod tests {
         fn grant(&mut self) -> Vec<Ticket> {
             let mut done = Vec::new();
             loop {
-                let latency = self.waiting.iter().filter(|(t, _)| t.class == Class::Latency);
-                let bulk = self.waiting.iter().filter(|(t, _)| t.class == Class::Bulk);
+                let latency = self.waiting.iter().filter(|(t, _)| t.class == PullKind::Sync);
+                let bulk = self.waiting.iter().filter(|(t, _)| t.class == PullKind::Vector);
                 let oldest = |(t, _): &&(Ticket, Amount)| (t.arrived, t.number);
                 let Some(&first) = latency.min_by_key(oldest).or(bulk.min_by_key(oldest)) else {
                     return done;
@@ -143,7 +131,7 @@ mod tests {
                 let bytes: u64 = self.granted.iter().map(|(_, a)| a.bytes).sum();
                 let bytes = bytes + first.1.bytes;
                 let (n_max, bytes_max) =
-                    if first.0.class == Class::Bulk { (14, 700) } else { (16, 800) };
+                    if first.0.class == PullKind::Vector { (14, 700) } else { (16, 800) };
                 if !self.granted.is_empty() && (n > n_max || bytes > bytes_max) {
                     return done;
                 }
@@ -159,7 +147,7 @@ mod tests {
         let one = (any::<bool>(), 0u64..20);
         prop::collection::vec(one, 1..40).prop_map(move |all| {
             let ticket = |(number, (is_bulk, at)): (usize, (bool, u64))| Ticket {
-                class: if is_bulk { Class::Bulk } else { Class::Latency },
+                class: if is_bulk { PullKind::Vector } else { PullKind::Sync },
                 arrived: start + Duration::from_millis(at),
                 number: number as u64,
             };
@@ -207,7 +195,7 @@ mod tests {
                 prop_assert_eq!(granted, naive.grant());
                 prop_assert_eq!(gate.n_waiting(), naive.waiting.len());
                 let taken = naive.granted.iter().fold(Amount::default(), |a, (_, b)| a.plus(*b));
-                prop_assert_eq!(gate.taken(), taken);
+                prop_assert_eq!(gate.taken, taken);
                 prop_assert!(naive.granted.len() == 1 || taken.is_within(BUDGET));
             }
         }
@@ -215,7 +203,7 @@ mod tests {
 
     #[test]
     fn more_than_the_budget_is_granted_alone_and_not_passed() {
-        let ticket = |number| Ticket { class: Class::Bulk, arrived: Instant::now(), number };
+        let ticket = |number| Ticket { class: PullKind::Vector, arrived: Instant::now(), number };
         let (large, small) = (Amount { n: 1, bytes: 5000 }, Amount { n: 1, bytes: 10 });
         let (first, second, third) = (ticket(0), ticket(1), ticket(2));
         let mut gate = Gate::new(BUDGET);

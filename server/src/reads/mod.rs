@@ -31,7 +31,7 @@ use crate::limits::{
 };
 use crate::stats::Counters;
 use forecast::Forecast;
-use gate::{Amount, Class, Gate, Ticket};
+use gate::{Amount, Gate, Ticket};
 
 /// The reads of one shard.
 pub(crate) struct ReadAdmission {
@@ -91,12 +91,12 @@ pub(crate) enum Progress {
 
 /// The place of one pull among those that read on this shard, from its first to its last chunk.
 pub(crate) struct ReadTurn {
-    admission: Rc<ReadAdmission>,
+    pub(crate) admission: Rc<ReadAdmission>,
     ticket: Ticket,
     deadline: Instant,
     progress: Cell<Progress>,
     /// Rows of the pull behind those that are gathered now.
-    n_rows_after: Cell<usize>,
+    pub(crate) n_rows_after: Cell<usize>,
     /// Cost that is expected of the pull and has not started.
     expected: Cell<u64>,
     slot: Rc<Slot>,
@@ -104,9 +104,9 @@ pub(crate) struct ReadTurn {
 
 /// A part of a budget, returned when it is dropped.
 pub(crate) struct Permit {
-    admission: Rc<ReadAdmission>,
+    pub(crate) admission: Rc<ReadAdmission>,
     resource: Resource,
-    class: Class,
+    class: PullKind,
     amount: Amount,
     /// Cost of a read that has started.
     cost: u64,
@@ -137,13 +137,9 @@ impl ReadAdmission {
         let mut state = self.state.borrow_mut();
         let number = state.next_number;
         state.next_number += 1;
-        let class = match order.kind {
-            PullKind::Sync => Class::Latency,
-            PullKind::Vector => Class::Bulk,
-        };
         ReadTurn {
             admission: Rc::clone(self),
-            ticket: Ticket { class, arrived: order.arrived, number },
+            ticket: Ticket { class: order.kind, arrived: order.arrived, number },
             deadline: order.deadline,
             progress: Cell::new(order.progress),
             n_rows_after: Cell::new(0),
@@ -170,7 +166,7 @@ impl ReadAdmission {
 
     /// Returns the bytes of buffers that reads hold.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
-        self.state.borrow().reads.taken().bytes
+        self.state.borrow().reads.taken.bytes
     }
 
     /// Keeps a read that has started until it ends.
@@ -220,7 +216,7 @@ impl ReadAdmission {
         if state.n_waiting() == 0 {
             state.forecast.end_queue(Instant::now());
         }
-        let n_reads = state.reads.taken().n;
+        let n_reads = state.reads.taken.n;
         self.counters[self.shard].reads_in_flight.store(n_reads, Ordering::Relaxed);
     }
 }
@@ -241,28 +237,8 @@ impl State {
 impl ReadTurn {
     /// Returns the order by which another shard reads rows of the same pull.
     pub(crate) fn order(&self) -> PullOrder {
-        let kind = match self.ticket.class {
-            Class::Latency => PullKind::Sync,
-            Class::Bulk => PullKind::Vector,
-        };
-        let (arrived, deadline, progress) =
-            (self.ticket.arrived, self.deadline, self.progress.get());
-        PullOrder { kind, arrived, deadline, progress }
-    }
-
-    /// Returns the admission of the pull's reads.
-    pub(crate) fn admission(&self) -> &Rc<ReadAdmission> {
-        &self.admission
-    }
-
-    /// Sets how many rows of the pull follow those that are gathered next.
-    pub(crate) fn set_rows_after(&self, n_rows: usize) {
-        self.n_rows_after.set(n_rows);
-    }
-
-    /// Returns how many rows of the pull follow those that are gathered now.
-    pub(crate) fn rows_after(&self) -> usize {
-        self.n_rows_after.get()
+        let Ticket { class: kind, arrived, .. } = self.ticket;
+        PullOrder { kind, arrived, deadline: self.deadline, progress: self.progress.get() }
     }
 
     /// Notes that rows of the pull were read, here or by another shard.
@@ -279,13 +255,8 @@ impl ReadTurn {
         row_cost: u64,
     ) -> Result<Permit, Failure> {
         let cost = self.with_rows_after(row_cost.saturating_mul(n_missed as u64), n_rows);
-        if self.progress.get() == Progress::New {
-            let left = self.time_left();
-            let state = self.admission.state.borrow();
-            let checked = state.forecast.check_behind(self.ticket.class, cost, left);
-            drop(state);
-            checked.map_err(|retry_after| too_late(retry_after, left))?;
-        }
+        let class = self.ticket.class;
+        self.check_new(|forecast, left| forecast.check_behind(class, cost, left))?;
         self.expect(cost);
         let amount = Amount { n: n_missed as u64, bytes: 0 };
         Ok(self.take(Resource::Lists, amount).await)
@@ -308,16 +279,10 @@ impl ReadTurn {
         let cost = self.admission.cost_of(n_bytes);
         let amount = Amount { n: 1, bytes: n_bytes as u64 };
         let mut permit = self.take(Resource::Reads, amount).await;
-        if self.progress.get() == Progress::New {
-            // It may have waited for longer than was foreseen.
-            let left = self.time_left();
-            let state = self.admission.state.borrow();
-            let (class, expected) = (self.ticket.class, self.expected.get());
-            let checked = state.forecast.check_next(class, expected, left);
-            drop(state);
-            checked.map_err(|retry_after| too_late(retry_after, left))?;
-            self.set_begun();
-        }
+        // It may have waited for longer than was foreseen.
+        let (class, expected) = (self.ticket.class, self.expected.get());
+        self.check_new(|forecast, left| forecast.check_next(class, expected, left))?;
+        self.set_begun();
         self.expect(self.expected.get().saturating_sub(cost));
         self.admission.state.borrow_mut().forecast.start(cost, Instant::now());
         permit.cost = cost;
@@ -349,7 +314,7 @@ impl ReadTurn {
             std::mem::forget(waiting);
         }
         if resource == Resource::Reads {
-            let n_reads = self.admission.state.borrow().reads.taken().n;
+            let n_reads = self.admission.state.borrow().reads.taken.n;
             let counters = &self.admission.counters[self.admission.shard];
             counters.reads_in_flight.store(n_reads, Ordering::Relaxed);
         }
@@ -369,15 +334,23 @@ impl ReadTurn {
         cost.saturating_add((cost as f64 * after) as u64)
     }
 
-    fn time_left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-}
-
-impl Permit {
-    /// Returns the admission that the permit is of.
-    pub(crate) fn admission(&self) -> &Rc<ReadAdmission> {
-        &self.admission
+    /// Refuses a new pull that cannot be answered in the time to its deadline.
+    fn check_new(
+        &self,
+        check: impl FnOnce(&Forecast, Duration) -> Result<(), Duration>,
+    ) -> Result<(), Failure> {
+        if self.progress.get() == Progress::Begun {
+            return Ok(());
+        }
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        check(&self.admission.state.borrow().forecast, left).map_err(|retry_after| {
+            let message = format!(
+                "reads from disk that came before leave too little of the {} ms to the deadline; come \
+                 again after the hint, or with fewer rows or a later deadline",
+                left.as_millis()
+            );
+            Failure { retry_after, ..failure(FailureCode::Overloaded, message) }
+        })
     }
 }
 
@@ -408,16 +381,6 @@ impl Drop for Waiting<'_> {
         // Others may have waited behind it.
         admission.grant(self.resource);
     }
-}
-
-/// Returns the refusal of a pull that cannot be answered in time.
-fn too_late(retry_after: Duration, left: Duration) -> Failure {
-    let message = format!(
-        "reads from disk that came before leave too little of the {} ms to the deadline; come \
-         again after the hint, or with fewer rows or a later deadline",
-        left.as_millis()
-    );
-    Failure { retry_after, ..failure(FailureCode::Overloaded, message) }
 }
 
 #[cfg(test)]

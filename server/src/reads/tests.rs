@@ -116,7 +116,7 @@ fn a_gather_of_more_than_all_there_is_continues_with_what_there_is() {
             drop(permit);
         }
         drop(lists);
-        assert_eq!(admission.state.borrow().lists.taken(), Amount::default());
+        assert_eq!(admission.state.borrow().lists.taken, Amount::default());
     });
 }
 
@@ -136,9 +136,9 @@ impl SlowDisk {
     /// Reads a pull in two chunks.
     async fn pull(&self, turn: &ReadTurn) -> Result<(), Failure> {
         let n_rows = READS_OF_A_PULL / 2;
-        let cost = turn.admission().cost_of(PAGE);
+        let cost = turn.admission.cost_of(PAGE);
         for n_rows_after in [n_rows, 0] {
-            turn.set_rows_after(n_rows_after);
+            turn.n_rows_after.set(n_rows_after);
             let _lists = turn.take_lists(n_rows, n_rows, cost).await?;
             turn.set_cost(cost * n_rows as u64, n_rows);
             let reads = stream::iter(0..n_rows).then(|_| async {

@@ -3,11 +3,9 @@
 //! The tier has rows of the newest version that this shard serves. A commit has each shard take its
 //! version over before it is acknowledged ([`refresh`]).
 
-mod lease;
 mod part;
-mod preload;
 mod refresh;
-mod transfer;
+mod tier;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -114,12 +112,11 @@ struct Scratch {
 }
 
 impl ShardRows {
-    /// Opens the segments of the tensor at `position` on this executor with a tier of `tier_bytes`.
+    /// Opens the segments of the tensor at `position` on this executor, and makes its tier.
     pub(crate) async fn open(
         plan: &ShardPlan,
         position: usize,
         shard: u16,
-        tier_bytes: usize,
     ) -> Result<Self, String> {
         let partitions = &plan.partitions;
         let tensor = &partitions.tensors[position];
@@ -133,7 +130,8 @@ impl ShardRows {
         }
         let key_space = u32::try_from(key_base).map_err(|_| "more rows than 2^32".to_owned())?;
         let row_bytes = tensor.description.row_bytes as usize;
-        let (tier, tier_file) = lease::make_tier(plan, tier_bytes, row_bytes, key_space)?;
+        let (tier, tier_file) =
+            tier::make_tier(plan, plan.tier_bytes[position], row_bytes, key_space)?;
         // Without slots there are a few words, of which a budget of 0 bytes knows nothing.
         let n_bytes = if tier.n_slots() == 0 { 0 } else { tier.bytes() as u64 };
         let memory = plan.memory_budget.reserve(n_bytes).map_err(|error| error.to_string())?;
@@ -152,7 +150,7 @@ impl ShardRows {
             scratch: RefCell::default(),
         };
         for &part in &*partitions.parts() {
-            this.open_part(partitions, position, part).await?;
+            this.open_part(partitions, part).await?;
         }
         Ok(this)
     }
@@ -180,19 +178,16 @@ impl ShardRows {
         let are_ours = self.keys_of(&plan.partitions, &parts, ids, &mut scratch.keys)?;
         if are_ours {
             self.tier.borrow_mut().lookup(&scratch.keys, out, &mut scratch.misses);
-            let gather = Gather { plan, want, parts: &parts, n_ids: ids.len() };
+            let counters = self.counters(plan);
+            let gather = Gather { plan, counters, want, parts: &parts, n_ids: ids.len() };
             if let Some(pinned) = want.pinned {
                 self.miss_others(&gather, pinned, ids, &mut scratch.misses);
             }
-            let counters = self.counters(plan);
             count(&counters.tier_hits, ids.len() - scratch.misses.len());
             count(&counters.tier_misses, scratch.misses.len());
             if !scratch.misses.is_empty() {
                 self.read_listed(&gather, ids, out, &mut scratch).await?;
                 self.admit_misses(&parts, ids.len(), out, &mut scratch);
-                scratch.seen.clear();
-                self.keep(scratch);
-                return Ok(true);
             }
         }
         self.keep(scratch);
@@ -232,8 +227,9 @@ impl ShardRows {
         self.parts().all_are_at(version)
     }
 
-    /// Keeps buffers for the next gather.
-    fn keep(&self, scratch: Scratch) {
+    /// Keeps buffers for the next gather, and no version: files of old ones are to be removed.
+    fn keep(&self, mut scratch: Scratch) {
+        scratch.seen.clear();
         let mut idle = self.scratch.borrow_mut();
         if idle.len() < IDLE_SCRATCH_MAX {
             idle.push(scratch);
@@ -295,10 +291,8 @@ impl ShardRows {
         scratch: &mut Scratch,
     ) -> Result<(), Failure> {
         let Scratch { missed, list, seen, part: part_scratch, .. } = scratch;
-        let &Gather { plan, want: Want { turn, pinned }, parts, n_ids } = gather;
+        let &Gather { want: Want { turn, pinned }, parts, n_ids, .. } = gather;
         seen.clear();
-        let reading =
-            part::Reading { profile: &plan.partitions.profile, counters: self.counters(plan) };
         for missed in missed.chunk_by(|a, b| a.part == b.part) {
             let part = missed[0].part;
             let rows = parts.get(part).expect("its rows have keys");
@@ -307,19 +301,19 @@ impl ShardRows {
                 Some(pinned) => {
                     let version = pinned.tensor(part, self.position).cloned();
                     // It has come since the version was pinned.
-                    let version = version.or_else(|| rows.at(pinned.version()));
+                    let version = version.or_else(|| rows.live.at(pinned.version()));
                     version.ok_or_else(|| not_pinned(part, pinned.version()))?
                 }
             };
             part_scratch.set_rows(missed, n_ids);
-            rows.list_reads(&reading, &version, part_scratch, list).await?;
+            rows.list_reads(gather, &version, part_scratch, list).await?;
             seen.push((part, version));
         }
-        let cost = list.cost(turn.admission());
+        let cost = list.cost(&turn.admission);
         turn.set_cost(cost, n_ids);
         let row_cost = cost / missed.len().max(1) as u64;
         self.row_cost.set((3 * self.row_cost.get() + row_cost) / 4);
-        list.execute(turn, out, reading.counters).await
+        list.execute(turn, out, gather.counters).await
     }
 
     /// Offers the tier what was read and has not changed since. Does not wait for anything, so that
@@ -376,6 +370,7 @@ impl ShardRows {
 /// State that the steps of one gather share.
 struct Gather<'a> {
     plan: &'a ShardPlan,
+    counters: &'a Counters,
     want: Want<'a>,
     parts: &'a Parts,
     n_ids: usize,

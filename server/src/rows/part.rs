@@ -8,17 +8,18 @@ use std::sync::Arc;
 use lodestore_graph::PartId;
 use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::RowIdx;
-use lodestore_store::plan::{DiskProfile, ReadPlan};
+use lodestore_store::plan::ReadPlan;
 use lodestore_store::update::{Layer, LayerRows, TensorHandle, TensorVersion};
 
+use super::Gather;
 use crate::dma::{DmaReader, ReadList};
 use crate::error::failure;
-use crate::stats::{Counters, count};
+use crate::stats::count;
 
 /// Rows of one partition. Their keys in the tier start at `key_base`.
 pub(super) struct PartRows {
     pub(super) key_base: u32,
-    live: Arc<TensorHandle>,
+    pub(super) live: Arc<TensorHandle>,
     /// The version that gathers read; the tier has rows of no other.
     current: RefCell<Arc<TensorVersion>>,
     /// The version that takes its place, while the rows that it changed leave the tier.
@@ -32,12 +33,6 @@ pub(super) struct PartRows {
 pub(super) struct Switch<'a> {
     rows: &'a PartRows,
     pub(super) next: Arc<TensorVersion>,
-}
-
-/// State that reads of one gather share.
-pub(super) struct Reading<'a> {
-    pub(super) profile: &'a DiskProfile,
-    pub(super) counters: &'a Counters,
 }
 
 /// A row that is not in the tier: where it is on disk, and its position in the batch.
@@ -80,11 +75,6 @@ impl PartRows {
         Arc::clone(&self.current.borrow())
     }
 
-    /// Returns the tensor at a version that may be an earlier one; `None` where it has none.
-    pub(super) fn at(&self, version: u32) -> Option<Arc<TensorVersion>> {
-        self.live.at(version)
-    }
-
     /// Returns whether gathers read this version, and no switch to another runs.
     pub(super) fn is_at(&self, version: u32) -> bool {
         self.current.borrow().version() == version && self.next.borrow().is_none()
@@ -93,7 +83,7 @@ impl PartRows {
     /// Adds the reads of the rows of `scratch` to `list`: those of all layers of `version`.
     pub(super) async fn list_reads(
         &self,
-        reading: &Reading<'_>,
+        gather: &Gather<'_>,
         version: &TensorVersion,
         scratch: &mut PartScratch,
         list: &mut ReadList,
@@ -105,11 +95,11 @@ impl PartRows {
             let layout = layer_file.segment().layout();
             scratch
                 .plan
-                .build_scattered(rows, scratch.n_ids, layout, reading.profile)
+                .build_scattered(rows, scratch.n_ids, layout, &gather.plan.partitions.profile)
                 .map_err(|error| failure(FailureCode::Internal, error.to_string()))?;
             list.push(&reader, &scratch.plan);
             if layer > 0 {
-                count(&reading.counters.delta_rows, rows.len());
+                count(&gather.counters.delta_rows, rows.len());
             }
         }
         Ok(())
@@ -162,7 +152,7 @@ impl PartRows {
     /// Returns the reader of a layer, opened if this shard has not seen it yet.
     async fn reader_of(&self, layer: &Arc<Layer>) -> Result<Rc<DmaReader>, Failure> {
         let known = |readers: &[Rc<DmaReader>]| {
-            readers.iter().find(|reader| Arc::ptr_eq(reader.layer(), layer)).cloned()
+            readers.iter().find(|reader| Arc::ptr_eq(&reader.layer, layer)).cloned()
         };
         if let Some(reader) = known(&self.readers.borrow()) {
             return Ok(reader);
@@ -196,7 +186,7 @@ impl Switch<'_> {
     /// Has gathers read the version, and closes layers that it does not have.
     pub(super) fn finish(self) {
         let is_of_next = |reader: &Rc<DmaReader>| {
-            self.next.layers().iter().any(|layer| Arc::ptr_eq(layer, reader.layer()))
+            self.next.layers().iter().any(|layer| Arc::ptr_eq(layer, &reader.layer))
         };
         self.rows.readers.borrow_mut().retain(is_of_next);
         self.rows.current.replace(Arc::clone(&self.next));

@@ -4,7 +4,10 @@
 //! Until the last of these rows has left, gathers read the version before. Meanwhile no row that
 //! differs between the two is admitted to the tier. So a gather that begins after the switch finds
 //! no old row, and one that began before keeps none.
+//!
+//! Partitions that come to a shard and go from it are opened and closed here as well.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,13 +16,13 @@ use lodestore_schema::Failure;
 use lodestore_store::RowIdx;
 use lodestore_store::update::TensorVersion;
 
-use super::ShardRows;
 use super::part::PartRows;
+use super::{Parts, ShardRows};
 use crate::partitions::Partitions;
 
-/// Rows that are looked at before other tasks get the core.
-const ROWS_PER_TURN: usize = 4096;
-/// How often the end of another switch is looked for.
+/// Keys that are looked at before other tasks get the core.
+const KEYS_PER_TURN: usize = 4096;
+/// How often the end of another switch, or of the last gather, is looked for.
 const LOOK: Duration = Duration::from_millis(1);
 
 impl ShardRows {
@@ -67,28 +70,79 @@ impl ShardRows {
         }
     }
 
-    /// Takes those of `changed` that are this shard's out of the tier, some at a time.
+    /// Takes those of `changed` that are this shard's out of the tier.
     async fn forget_rows(
         &self,
         part: PartId,
         rows: &PartRows,
-        mut changed: impl Iterator<Item = RowIdx>,
+        changed: impl Iterator<Item = RowIdx>,
     ) {
-        let mut keys = Vec::new();
+        let key = |RowIdx(row)| {
+            let is_own = self.stripes.shard_of(part.0, row) == self.shard;
+            is_own.then(|| rows.key_base + self.stripes.key_of(row))
+        };
+        self.forget(changed.map(key)).await;
+    }
+
+    /// Takes keys out of the tier, some at a time; `None` is a row of another shard.
+    async fn forget(&self, mut keys: impl Iterator<Item = Option<u32>>) {
+        let mut own = Vec::new();
         loop {
-            keys.clear();
-            let mut n_seen = 0;
-            for RowIdx(row) in changed.by_ref().take(ROWS_PER_TURN) {
-                n_seen += 1;
-                if self.stripes.shard_of(part.0, row) == self.shard {
-                    keys.push(rows.key_base + self.stripes.key_of(row));
-                }
-            }
-            self.tier.borrow_mut().remove(&keys);
-            if n_seen < ROWS_PER_TURN {
+            let (mut n_seen, turn) = (0, keys.by_ref().take(KEYS_PER_TURN));
+            own.clear();
+            own.extend(turn.inspect(|_| n_seen += 1).flatten());
+            self.tier.borrow_mut().remove(&own);
+            if n_seen < KEYS_PER_TURN {
                 return;
             }
             glommio::yield_if_needed().await;
         }
+    }
+
+    /// Opens a partition that the store has open; nothing happens if it is open here.
+    pub(crate) async fn open_part(
+        &self,
+        partitions: &Partitions,
+        part: PartId,
+    ) -> Result<(), String> {
+        if self.parts().get(part).is_some() {
+            return Ok(());
+        }
+        let Some(live) = partitions.live.tensor(part, self.position) else {
+            return Err(format!("partition {part} is not open"));
+        };
+        let Some(key_base) = self.key_bases.get(part.index()).copied().flatten() else {
+            return Err(format!("partition {part} has no place here"));
+        };
+        // It may have been here before, with other rows.
+        let n_keys = partitions.keys_of(part, &partitions.tensors[self.position]);
+        let key_end = key_base + u32::try_from(n_keys).unwrap_or(u32::MAX);
+        self.forget((key_base..key_end).map(Some)).await;
+        let rows = PartRows::open(live, key_base).await?;
+        self.replace(part, Some(Rc::new(rows)));
+        Ok(())
+    }
+
+    /// Closes a partition once the gathers that have begun are over.
+    pub(crate) async fn close_part(&self, part: PartId) {
+        let Some(mut rows) = self.replace(part, None) else { return };
+        loop {
+            match Rc::try_unwrap(rows) {
+                Ok(rows) => return rows.close().await,
+                Err(held) => rows = held,
+            }
+            glommio::timer::sleep(LOOK).await;
+        }
+    }
+
+    /// Puts a partition in the list, or takes it out; returns what was in its place.
+    fn replace(&self, part: PartId, by: Option<Rc<PartRows>>) -> Option<Rc<PartRows>> {
+        let mut parts = self.parts.borrow_mut();
+        let mut changed = Parts::clone(&parts);
+        let before = std::mem::replace(changed.by_index.get_mut(part.index())?, by);
+        let all = (0u16..).zip(&changed.by_index);
+        changed.open = all.filter(|(_, rows)| rows.is_some()).map(|(i, _)| PartId(i)).collect();
+        *parts = Rc::new(changed);
+        before
     }
 }

@@ -58,7 +58,7 @@ impl Bench {
             busy: Arc::default(),
             observed: Arc::new(Observed::new()),
         };
-        let rows = ShardRows::open(&plan, 0, 0, 1 << 20).await.unwrap();
+        let rows = ShardRows::open(&plan, 0, 0).await.unwrap();
         let reads = Rc::new(ReadAdmission::new(plan.partitions.profile, counters, 0));
         Self { graph, plan, rows, reads }
     }
@@ -106,7 +106,7 @@ impl Bench {
     }
 
     async fn open(&self) {
-        self.rows.open_part(&self.plan.partitions, 0, PART).await.unwrap();
+        self.rows.open_part(&self.plan.partitions, PART).await.unwrap();
     }
 
     fn is_resident(&self, node: NodeId) -> bool {

@@ -11,13 +11,12 @@ use futures_lite::FutureExt;
 use futures_util::future::{AbortHandle, Abortable};
 use glommio::TaskQueueHandle;
 use glommio::net::TcpStream;
-use lodestore_schema::{Failure, FailureCode};
+use lodestore_schema::FailureCode;
 use rustix::net::{Shutdown, shutdown};
 use tracing::{debug, warn};
 
-use super::Shard;
 use super::connections::{ConnectionSlot, IdleClock};
-use crate::auth::AuthPolicy;
+use super::{Shard, spawn_into};
 use crate::connection::{Connection, ConnectionError};
 use crate::error::failure;
 use crate::limits::CONNECTIONS_PER_SHARD_MAX;
@@ -77,10 +76,7 @@ impl Shard {
             shard.open.borrow_mut().remove(&number);
             shard.counters().connections.fetch_sub(1, Ordering::Relaxed);
         };
-        // Without a task queue of its own the executor is ending, and so is the connection.
-        if let Ok(task) = glommio::spawn_local_into(task, sync) {
-            task.detach();
-        }
+        spawn_into(sync, task);
     }
 
     /// Admits a connection if there is a place for it; refuses it otherwise.
@@ -91,9 +87,9 @@ impl Shard {
         socket: Rc<OwnedFd>,
         is_trusted: bool,
     ) -> Result<Option<(Connection, Rc<IdleClock>)>, ConnectionError> {
-        let policy = if is_trusted { Arc::new(AuthPolicy::default()) } else { self.auth_policy() };
+        let policy = if is_trusted { Arc::default() } else { self.plan.auth.policy() };
         let twin = Rc::clone(&socket);
-        let entered =
+        let mut entered =
             Connection::enter(stream, twin, &policy, is_trusted, &self.handshakes).await?;
         match self.admitted.make_room(Instant::now()) {
             ConnectionSlot::Free => {}
@@ -102,15 +98,12 @@ impl Shard {
                 count(&self.counters().connections_refused, 1);
                 debug!(shard = self.id, "connection refused: {CONNECTIONS_PER_SHARD_MAX} are open");
                 self.entering.borrow_mut().mark_refused(number);
-                entered.reject(too_many()).await?;
+                let message =
+                    format!("the shard has {CONNECTIONS_PER_SHARD_MAX} connections already");
+                entered.reject(failure(FailureCode::Overloaded, message)).await?;
                 return Ok(None);
             }
         }
         Ok(Some((entered, self.admitted.enter(number, socket))))
     }
-}
-
-fn too_many() -> Failure {
-    let message = format!("the shard has {CONNECTIONS_PER_SHARD_MAX} connections already");
-    failure(FailureCode::Overloaded, message)
 }

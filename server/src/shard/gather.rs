@@ -15,7 +15,7 @@ use lodestore_store::{GraphHandle, StoreError};
 use super::Shard;
 use crate::buffers::{Buffers, HEAD_ROOM};
 use crate::deadline::with_deadline;
-use crate::error::{failure, no_room, store_failure};
+use crate::error::{failure, store_failure};
 use crate::mesh::{GatherRequest, ShardRequest};
 use crate::pins::{PINS_MAX, Use};
 use crate::reads::{Progress, PullOrder, ReadTurn};
@@ -39,15 +39,7 @@ impl Shard {
         body_bytes: usize,
     ) -> Result<(StaticPermit, Buffers), Failure> {
         let rows = self.tensor(tensor)?;
-        if !body_bytes.is_multiple_of(size_of::<NodeId>()) {
-            let message = format!("node ids take 4 bytes each, the body has {body_bytes} bytes");
-            return Err(failure(FailureCode::Invalid, message));
-        }
-        let n_ids = body_bytes / size_of::<NodeId>();
-        if n_ids > IDS_PER_PULL_MAX {
-            let message = format!("{n_ids} ids in one pull; ask for {IDS_PER_PULL_MAX} at most");
-            return Err(failure(FailureCode::TooLarge, message));
-        }
+        check_ids(body_bytes)?;
         // Ids, a chunk of the answer, and the same again for keys and positions.
         let n_bytes = 4 * body_bytes + HEAD_ROOM + CHUNK_BYTES.max(rows.row_bytes);
         Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
@@ -82,13 +74,10 @@ impl Shard {
                 self.gather_owned(tensor, want, &ids).await
             } else {
                 count(&self.counters().forwarded_rows, ids.len());
-                let n_rows_after = turn.rows_after() * ids.len() / n_rows;
-                let request = ShardRequest::Gather(GatherRequest::new(
-                    turn.order(),
-                    n_rows_after,
-                    pinned.cloned(),
-                ));
-                self.mesh.ask(owner, request, tensor, ids).await
+                let n_rows_after = turn.n_rows_after.get() * ids.len() / n_rows;
+                let (order, pinned) = (turn.order(), pinned.cloned());
+                let request = GatherRequest::new(tensor, ids, order, n_rows_after, pinned);
+                self.mesh.ask(owner, ShardRequest::Gather(request)).await
             };
             rows.map(|rows| (rows, positions))
         });
@@ -104,17 +93,6 @@ impl Shard {
         Ok(())
     }
 
-    /// Writes where rows of this shard are in the memory that is lent, if all are: see
-    /// [`ShardRows::slots_of`].
-    pub(crate) fn slots_of(
-        &self,
-        tensor: u16,
-        ids: &[NodeId],
-        slots: &mut [u8],
-    ) -> Result<bool, Failure> {
-        self.tensors[usize::from(tensor)].slots_of(&self.plan, ids, slots)
-    }
-
     /// Returns the number of tensors.
     pub(crate) fn n_tensors(&self) -> u16 {
         u16::try_from(self.tensors.len()).unwrap_or(u16::MAX)
@@ -124,17 +102,16 @@ impl Shard {
     /// they are on their way.
     pub(super) async fn gather_asked(
         &self,
-        tensor: u16,
-        ids: &[NodeId],
         wanted: &GatherRequest,
     ) -> Result<(Vec<u8>, StaticPermit), Failure> {
         if wanted.is_given_up() {
             return Err(failure(FailureCode::Deadline, "no request waits for these rows any more"));
         }
+        let (tensor, ids) = (wanted.tensor, &wanted.ids[..]);
         let n_bytes = size_of_val(ids) * 4 + ids.len() * self.row_bytes(tensor);
         let room = self.take_room(n_bytes)?;
         let turn = self.reads.turn(&wanted.order);
-        turn.set_rows_after(wanted.n_rows_after);
+        turn.n_rows_after.set(wanted.n_rows_after);
         let want = Want { turn: &turn, pinned: wanted.pinned.as_ref() };
         let gather = self.gather_owned(tensor, want, ids);
         Ok((with_deadline(wanted.order.deadline, gather).await?, room))
@@ -168,7 +145,7 @@ impl Shard {
         let pins = Arc::clone(partitions);
         let pin = move |live: &Arc<GraphHandle>| {
             let pinned = Arc::new(live.pin(version)?);
-            Ok(pins.pins.keep(&pinned, Use::Reader, Instant::now()).then_some(pinned))
+            Ok(pins.pins.keep(version, &pinned, Use::Reader, Instant::now()).then_some(pinned))
         };
         match self.call_store(pin).await? {
             Ok(Some(pinned)) => Ok(Some(pinned)),
@@ -188,14 +165,8 @@ impl Shard {
                 );
                 Err(failure(FailureCode::OtherVersion, message))
             }
-            Err(error) => Err(store_failure(&error)),
+            Err(error) => Err(store_failure(error)),
         }
-    }
-
-    /// Returns whether rows of this shard are of `version`, if one is wanted, without a look at
-    /// files.
-    pub(crate) fn is_at(&self, tensor: u16, version: u32) -> bool {
-        version == 0 || self.tensors[usize::from(tensor)].is_at(version)
     }
 
     /// Fails where a partition of these rows has a lower version here than the lowest that will do.
@@ -239,10 +210,12 @@ impl Shard {
 
     /// Takes room for `n_bytes` until the permit is dropped.
     pub(crate) fn take_room(&self, n_bytes: usize) -> Result<StaticPermit, Failure> {
-        let room = self.room.try_acquire_static_permit(n_bytes as u64);
-        // Pulls that wait for the disk hold it for as long.
-        let retry_after = || self.reads.retry_after();
-        room.map_err(|_| Failure { retry_after: retry_after(), ..no_room(n_bytes) })
+        self.room.try_acquire_static_permit(n_bytes as u64).map_err(|_| {
+            let message = format!("the shard has no room for {n_bytes} more bytes");
+            // Pulls that wait for the disk hold it for as long.
+            let retry_after = self.reads.retry_after();
+            Failure { retry_after, ..failure(FailureCode::Overloaded, message) }
+        })
     }
 
     /// Takes room for a piece of a copy.
@@ -256,7 +229,7 @@ impl Shard {
     }
 
     /// Splits ids by the shard that owns their rows.
-    pub(super) fn split(&self, tensor: u16, ids: &[NodeId]) -> Result<Vec<Share>, Failure> {
+    fn split(&self, tensor: u16, ids: &[NodeId]) -> Result<Vec<Share>, Failure> {
         let partitions = &*self.plan.partitions;
         let stripes = partitions.tensors[usize::from(tensor)].stripes;
         let mut by_shard: Vec<Share> = vec![Share::default(); self.plan.counters.len()];
@@ -282,4 +255,18 @@ impl Shard {
         rows.gather(&self.plan, want, ids, &mut out).await?;
         Ok(out)
     }
+}
+
+/// Checks the length of the ids of a pull, and returns their number.
+pub(super) fn check_ids(body_bytes: usize) -> Result<usize, Failure> {
+    if !body_bytes.is_multiple_of(size_of::<NodeId>()) {
+        let message = format!("node ids take 4 bytes each, the body has {body_bytes} bytes");
+        return Err(failure(FailureCode::Invalid, message));
+    }
+    let n_ids = body_bytes / size_of::<NodeId>();
+    if n_ids > IDS_PER_PULL_MAX {
+        let message = format!("{n_ids} ids in one pull; ask for {IDS_PER_PULL_MAX} at most");
+        return Err(failure(FailureCode::TooLarge, message));
+    }
+    Ok(n_ids)
 }

@@ -16,13 +16,11 @@ use glommio::channels::channel_mesh::{FullMesh, Receivers};
 use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::sync::{Semaphore, StaticPermit};
 use glommio::{Latency, Shares, TaskQueueHandle};
-use lodestore_graph::NodeId;
 use lodestore_schema::request::PullKind;
 use lodestore_schema::stats::ServerStats;
 use lodestore_schema::{FailureCode, Reply};
 use tracing::{error, warn};
 
-use crate::auth::AuthPolicy;
 use crate::buffers::{BufferPool, Buffers};
 use crate::error::failure;
 use crate::limits::{
@@ -59,8 +57,10 @@ pub(crate) use plan::{Started, Step};
 /// A running shard, shared by the tasks of its executor.
 pub(crate) struct Shard {
     id: usize,
-    plan: ShardPlan,
-    tensors: Vec<ShardRows>,
+    /// The settings that it was started with.
+    pub(crate) plan: ShardPlan,
+    /// Its rows, tensor by tensor.
+    pub(crate) tensors: Vec<ShardRows>,
     mesh: Mesh,
     room: Rc<Semaphore>,
     reads: Rc<ReadAdmission>,
@@ -160,8 +160,8 @@ pub(crate) async fn run(
 async fn open_tensors(plan: &ShardPlan, id: usize) -> Result<Vec<ShardRows>, String> {
     let shard = u16::try_from(id).map_err(|_| format!("shard {id} is one too many"))?;
     let mut tensors = Vec::with_capacity(plan.tier_bytes.len());
-    for (position, &tier_bytes) in plan.tier_bytes.iter().enumerate() {
-        tensors.push(ShardRows::open(plan, position, shard, tier_bytes).await?);
+    for position in 0..plan.tier_bytes.len() {
+        tensors.push(ShardRows::open(plan, position, shard).await?);
     }
     Ok(tensors)
 }
@@ -170,6 +170,13 @@ async fn open_tensors(plan: &ShardPlan, id: usize) -> Result<Vec<ShardRows>, Str
 /// latency-bound task ends the turn of the others, and that task runs before them.
 fn queue(name: &str, shares: usize, latency: Latency) -> TaskQueueHandle {
     glommio::executor().create_task_queue(Shares::Static(shares), latency, name)
+}
+
+/// Runs a task without a waiter, unless its queue is gone: then the executor is ending.
+fn spawn_into(queue: TaskQueueHandle, task: impl Future<Output = ()> + 'static) {
+    if let Ok(task) = glommio::spawn_local_into(task, queue) {
+        task.detach();
+    }
 }
 
 /// A piece that is loaded ahead.
@@ -235,10 +242,8 @@ impl Shard {
         // Until the last connection of the last shard has ended another shard may send requests to
         // this one.
         self.plan.busy.fetch_sub(1, Ordering::Relaxed);
-        while self.plan.busy.load(Ordering::Relaxed) > 0 && in_time() {
-            glommio::timer::sleep(Duration::from_millis(2)).await;
-        }
-        while self.n_loading.get() > 0 && in_time() {
+        let are_busy = || self.plan.busy.load(Ordering::Relaxed) > 0 || self.n_loading.get() > 0;
+        while are_busy() && in_time() {
             glommio::timer::sleep(Duration::from_millis(2)).await;
         }
         self.remember_rows();
@@ -258,7 +263,7 @@ impl Shard {
                     let Some(shard) = shard.upgrade() else { return };
                     match message {
                         Message::Reply { ticket, rows } => shard.mesh.deliver(ticket, rows),
-                        Message::Request { ticket, request, tensor, ids } => {
+                        Message::Request { ticket, request } => {
                             // For a client of another shard as for one of this.
                             let queue = match request {
                                 ShardRequest::Gather(ref wanted)
@@ -270,7 +275,7 @@ impl Shard {
                             };
                             let task = async move {
                                 // One panicking task would stop the whole executor.
-                                let answer = shard.answer(request, tensor, &ids);
+                                let answer = shard.answer(request);
                                 let answer = AssertUnwindSafe(answer).catch_unwind().await;
                                 let panicked = |_| {
                                     let what = "another shard panicked over what it was asked";
@@ -280,32 +285,23 @@ impl Shard {
                                 let (rows, _room) = answer.unwrap_or_else(panicked);
                                 shard.mesh.answer(peer, ticket, rows).await;
                             };
-                            if let Ok(task) = glommio::spawn_local_into(task, queue) {
-                                task.detach();
-                            }
+                            spawn_into(queue, task);
                         }
                     }
                 }
             };
-            if let Ok(task) = glommio::spawn_local_into(read, sync) {
-                task.detach();
-            }
+            spawn_into(sync, read);
         }
     }
 
     /// Answers a request of another shard.
-    async fn answer(
-        &self,
-        request: ShardRequest,
-        tensor: u16,
-        ids: &[NodeId],
-    ) -> (Rows, Option<StaticPermit>) {
+    async fn answer(&self, request: ShardRequest) -> (Rows, Option<StaticPermit>) {
         match request {
-            ShardRequest::Gather(wanted) => match self.gather_asked(tensor, ids, &wanted).await {
+            ShardRequest::Gather(wanted) => match self.gather_asked(&wanted).await {
                 Ok((rows, room)) => (Ok(rows), Some(room)),
                 Err(refusal) => (Err(refusal), None),
             },
-            ShardRequest::Refresh(part) => (self.refresh(part).await.map(|()| Vec::new()), None),
+            ShardRequest::Refresh => (self.refresh(None).await.map(|()| Vec::new()), None),
             ShardRequest::Open(part) => (self.open_part(part).await.map(|()| Vec::new()), None),
             ShardRequest::Close(part) => (self.close_part(part).await.map(|()| Vec::new()), None),
         }
@@ -323,9 +319,7 @@ impl Shard {
         what: &'static str,
         task: impl Future<Output = ()> + 'static,
     ) {
-        if let Ok(task) = glommio::spawn_local_into(self.guarded(what, task), queue) {
-            task.detach();
-        }
+        spawn_into(queue, self.guarded(what, task));
     }
 
     fn guarded(
@@ -348,19 +342,9 @@ impl Shard {
         Loading(&self.n_loading)
     }
 
-    /// Returns the settings that it was started with.
-    pub(crate) fn shard_plan(&self) -> &ShardPlan {
-        &self.plan
-    }
-
     /// Returns its number among the server's shards.
     pub(crate) fn number(&self) -> u16 {
         u16::try_from(self.id).unwrap_or(u16::MAX)
-    }
-
-    /// Returns its rows, tensor by tensor.
-    pub(crate) fn tensors(&self) -> &[ShardRows] {
-        &self.tensors
     }
 
     /// Runs bulk work behind latency-bound work.
@@ -382,11 +366,6 @@ impl Shard {
     /// Keeps buffers for the next request, as many as may be idle.
     pub(crate) fn take_back(&self, buffers: Buffers) {
         self.buffers.take_back(buffers);
-    }
-
-    /// Returns the credentials that clients must show.
-    pub(crate) fn auth_policy(&self) -> Arc<AuthPolicy> {
-        self.plan.auth.policy()
     }
 
     pub(crate) fn counters(&self) -> &Counters {

@@ -49,7 +49,7 @@ impl Shard {
         call: impl FnOnce(&Arc<GraphHandle>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let live = Arc::clone(&self.plan.partitions.live);
-        self.plan.threads.looks.call(move || call(&live))?.wait().await
+        self.plan.threads.looks.call(move || call(&live))?.await
     }
 
     /// Returns the same for a call that a move has to make: waits where the queue is full.
@@ -64,7 +64,7 @@ impl Shard {
                 Err(_) => glommio::timer::sleep(LOOK).await,
             }
         };
-        place.call(move || call(&live))?.wait().await
+        place.call(move || call(&live))?.await
     }
 
     /// Fails where no partition is ever given up, before it is copied for that.
@@ -88,7 +88,7 @@ impl Shard {
         let begin = move |live: &Arc<GraphHandle>| {
             let was_given_up = || {
                 let given_up = if id == 0 { Ok(false) } else { live.was_given_up(part, id) };
-                given_up.map_err(|error| store_failure(&error))
+                given_up.map_err(store_failure)
             };
             if was_given_up()? {
                 return Ok(None);
@@ -100,7 +100,7 @@ impl Shard {
                     Err(failure(FailureCode::Overloaded, message))
                 }
                 Err(StoreError::NoPart { .. }) if was_given_up()? => Ok(None),
-                begun => begun.map(Some).map_err(|error| store_failure(&error)),
+                begun => begun.map(Some).map_err(store_failure),
             }
         };
         self.call_store(begin).await?
@@ -116,7 +116,7 @@ impl Shard {
             live.check_receivable(part)?;
             Ok(Arrival::missing_at(live.graph(), part, id))
         };
-        let name = self.call_store(look).await?.map_err(|error| store_failure(&error))?;
+        let name = self.call_store(look).await?.map_err(store_failure)?;
         let Some(name) = name else { return Ok(()) };
         let message = format!("the server's folder has no {name}: it is of another folder");
         Err(failure(FailureCode::Invalid, message))
@@ -125,10 +125,10 @@ impl Shard {
     async fn adopt_now(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         let _moving = self.begin_move().await?;
         let adopted = self.call_store(move |live| live.open_received(part)).await?;
-        let version = adopted.map_err(|error| store_failure(&error))?;
+        let version = adopted.map_err(store_failure)?;
         self.serve_again(part).await?;
         // Others may have been brought to its version.
-        self.refresh_everywhere(None).await?;
+        self.refresh_everywhere().await?;
         self.look_for_arrivals(part).await;
         info!(%part, version, "a partition has come");
         Ok(version)
@@ -137,14 +137,9 @@ impl Shard {
     /// Looks at what is on its way here, after a move that is over whether or not that can be seen.
     async fn look_for_arrivals(&self, part: PartId) {
         let partitions = Arc::clone(&self.plan.partitions);
-        match self.call_store(move |_| partitions.look_for_arrivals()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                warn!(%part, %error, "clients do not see partitions in transit");
-            }
-            Err(error) => {
-                warn!(%part, %error, "clients do not see partitions in transit");
-            }
+        let looked = self.call_store(move |_| partitions.look_for_arrivals()).await;
+        if let Err(error) = looked.and_then(|looked| looked.map_err(store_failure)) {
+            warn!(%part, %error, "clients do not see partitions in transit");
         }
     }
 
@@ -169,7 +164,7 @@ impl Shard {
                 (copy, given_up)
             })
             .await?;
-        given_up.map_err(|error| store_failure(&error))?;
+        given_up.map_err(store_failure)?;
         self.plan.partitions.set_served(part, false);
         let end = Instant::now() + LAST_READS_MAX;
         let close = async {
@@ -186,7 +181,7 @@ impl Shard {
         };
         if let Err(refusal) = close.or(late).await {
             let back = self.call_store_surely(move |_| copy.put_back()).await?;
-            back.map_err(|error| store_failure(&error))?;
+            back.map_err(store_failure)?;
             self.serve_again(part).await?;
             return Err(refusal);
         }
@@ -198,9 +193,9 @@ impl Shard {
             Err(error) => {
                 warn!(%part, %error, "a partition was not given up");
                 let adopted = self.call_store_surely(move |live| live.open_received(part)).await?;
-                adopted.map_err(|error| store_failure(&error))?;
+                adopted.map_err(store_failure)?;
                 self.serve_again(part).await?;
-                Err(store_failure(&error))
+                Err(store_failure(error))
             }
         }
     }
@@ -223,8 +218,8 @@ impl Shard {
 
     /// Opens a partition on this shard.
     pub(super) async fn open_part(&self, part: PartId) -> Result<(), Failure> {
-        for (position, tensor) in self.tensors.iter().enumerate() {
-            let opened = tensor.open_part(&self.plan.partitions, position, part).await;
+        for tensor in &self.tensors {
+            let opened = tensor.open_part(&self.plan.partitions, part).await;
             opened.map_err(|reason| failure(FailureCode::Internal, reason))?;
         }
         Ok(())
@@ -244,10 +239,11 @@ impl Shard {
         let asks = (0..self.plan.counters.len()).map(|shard| {
             let request = request();
             async move {
-                if shard == self.id {
-                    return self.answer(request, 0, &[]).await.0.map(drop);
-                }
-                self.mesh.ask(shard, request, 0, Vec::new()).await.map(drop)
+                let done = match shard == self.id {
+                    true => self.answer(request).await.0,
+                    false => self.mesh.ask(shard, request).await,
+                };
+                done.map(drop)
             }
         });
         join_all(asks).await.into_iter().collect()

@@ -7,14 +7,12 @@ use glommio::sync::StaticPermit;
 use lodestore_cache::volatile::VolatilePlace;
 use lodestore_cache::volatile_store::VolatileTensor;
 use lodestore_graph::NodeId;
-use lodestore_schema::limits::{
-    CHUNK_BYTES, CLAIM_RANGES_MAX, IDS_PER_PULL_MAX, ROWS_PER_PUBLISH_MAX,
-};
-use lodestore_schema::reply::Declared;
-use lodestore_schema::request::{Declare, Publish, PullVolatile};
+use lodestore_schema::limits::{CHUNK_BYTES, CLAIM_RANGES_MAX, ROWS_PER_PUBLISH_MAX};
+use lodestore_schema::request::{Publish, PullVolatile};
 use lodestore_schema::{Failure, FailureCode};
 
 use super::Shard;
+use super::gather::check_ids;
 use crate::buffers::{Buffers, HEAD_ROOM};
 use crate::error::failure;
 use crate::limits::{WAITING_BYTES_PER_SHARD, WAITING_PULLS_PER_SHARD_MAX};
@@ -61,16 +59,6 @@ impl Drop for WaitingPull<'_> {
 }
 
 impl Shard {
-    /// Declares a volatile tensor over the partitions that are served.
-    pub(crate) fn declare(&self, declare: &Declare) -> Result<Declared, Failure> {
-        self.plan.volatile.declare(&self.plan.partitions, declare)
-    }
-
-    /// Describes a volatile tensor.
-    pub(crate) fn describe_volatile(&self, name: &str) -> Result<Declared, Failure> {
-        self.plan.volatile.describe(name)
-    }
-
     /// Checks a claim before its body is read, and takes room for it until the permit is dropped.
     pub(crate) fn admit_claim(
         &self,
@@ -130,15 +118,7 @@ impl Shard {
         body_bytes: usize,
     ) -> Result<(Arc<VolatileTensor>, StaticPermit, Buffers), Failure> {
         let tensor = self.plan.volatile.get(pull.name.as_str())?;
-        if !body_bytes.is_multiple_of(size_of::<NodeId>()) {
-            let message = format!("node ids take 4 bytes each, the body has {body_bytes} bytes");
-            return Err(failure(FailureCode::Invalid, message));
-        }
-        let n_ids = body_bytes / size_of::<NodeId>();
-        if n_ids > IDS_PER_PULL_MAX {
-            let message = format!("{n_ids} ids in one pull; ask for {IDS_PER_PULL_MAX} at most");
-            return Err(failure(FailureCode::TooLarge, message));
-        }
+        let n_ids = check_ids(body_bytes)?;
         // Ids, their stamps twice, and a chunk of the answer; and the places of the rows.
         let lent = 2 * body_bytes + HEAD_ROOM + CHUNK_BYTES.max(tensor.shape().row_bytes);
         let places = n_ids * size_of::<VolatilePlace>();

@@ -16,22 +16,9 @@ pub(crate) struct LatencyCounts {
     sum_ns: AtomicU64,
 }
 
-/// Counts of several shards together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LatencySum {
-    pub(crate) buckets: [u64; N_BUCKETS],
-    pub(crate) sum_ns: u64,
-}
-
 impl Default for LatencyCounts {
     fn default() -> Self {
         Self { buckets: array::from_fn(|_| AtomicU64::new(0)), sum_ns: AtomicU64::new(0) }
-    }
-}
-
-impl Default for LatencySum {
-    fn default() -> Self {
-        Self { buckets: [0; N_BUCKETS], sum_ns: 0 }
     }
 }
 
@@ -42,11 +29,12 @@ impl LatencyCounts {
         add(&self.sum_ns, u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    pub(crate) fn add_to(&self, sum: &mut LatencySum) {
-        for (sum, bucket) in sum.buckets.iter_mut().zip(&self.buckets) {
-            *sum += bucket.load(Ordering::Relaxed);
-        }
-        sum.sum_ns = sum.sum_ns.wrapping_add(self.sum_ns.load(Ordering::Relaxed));
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = u64> {
+        self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn sum_ns(&self) -> u64 {
+        self.sum_ns.load(Ordering::Relaxed)
     }
 }
 
@@ -85,19 +73,5 @@ mod tests {
             let (low, high) = (bound_us(bucket - 1), bound_us(bucket));
             assert!(low < high && 4 * high <= 5 * low, "{low} {high}");
         }
-    }
-
-    #[test]
-    fn shards_add_up() {
-        let (a, b, mut sum) =
-            (LatencyCounts::default(), LatencyCounts::default(), LatencySum::default());
-        a.record(Duration::from_micros(100));
-        b.record(Duration::from_micros(100));
-        b.record(Duration::from_secs(3600));
-        a.add_to(&mut sum);
-        b.add_to(&mut sum);
-        assert_eq!(sum.buckets.iter().sum::<u64>(), 3);
-        assert_eq!(sum.buckets[bucket_of(100)], 2);
-        assert_eq!(sum.sum_ns, 3_600_000_200_000);
     }
 }

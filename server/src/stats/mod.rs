@@ -12,7 +12,7 @@ use lodestore_schema::request::PullKind;
 use lodestore_schema::stats::ShardStats;
 use lodestore_schema::{FailureCode, RequestBody};
 
-pub(crate) use latency::{LatencyCounts, LatencySum, N_BUCKETS, bound_us};
+pub(crate) use latency::{LatencyCounts, N_BUCKETS, bound_us};
 
 /// Written by one shard, read by all: relaxed, since each is a figure of its own. Two lines apart,
 /// because the adjacent one is fetched too.
@@ -144,21 +144,22 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl RequestKind {
-    pub(crate) const ALL: [Self; 14] = [
-        Self::SyncPull,
-        Self::VectorPull,
-        Self::Push,
-        Self::Commit,
-        Self::Compact,
-        Self::Describe,
-        Self::Stat,
-        Self::Share,
-        Self::Copy,
-        Self::Follow,
-        Self::Declare,
-        Self::Claim,
-        Self::Publish,
-        Self::VolatilePull,
+    /// All of them in the order of their numbers, each with the word for it in metrics.
+    pub(crate) const ALL: [(Self, &'static str); 14] = [
+        (Self::SyncPull, "sync_pull"),
+        (Self::VectorPull, "vector_pull"),
+        (Self::Push, "push"),
+        (Self::Commit, "commit"),
+        (Self::Compact, "compact"),
+        (Self::Describe, "describe"),
+        (Self::Stat, "stat"),
+        (Self::Share, "share"),
+        (Self::Copy, "copy"),
+        (Self::Follow, "follow"),
+        (Self::Declare, "declare"),
+        (Self::Claim, "claim"),
+        (Self::Publish, "publish"),
+        (Self::VolatilePull, "volatile_pull"),
     ];
 
     pub(crate) fn of(body: &RequestBody) -> Self {
@@ -180,49 +181,19 @@ impl RequestKind {
             RequestBody::Stat | RequestBody::Authenticate { .. } | RequestBody::Taken => Self::Stat,
         }
     }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::SyncPull => "sync_pull",
-            Self::VectorPull => "vector_pull",
-            Self::Push => "push",
-            Self::Commit => "commit",
-            Self::Compact => "compact",
-            Self::Describe => "describe",
-            Self::Stat => "stat",
-            Self::Share => "share",
-            Self::Copy => "copy",
-            Self::Follow => "follow",
-            Self::Declare => "declare",
-            Self::Claim => "claim",
-            Self::Publish => "publish",
-            Self::VolatilePull => "volatile_pull",
-        }
-    }
 }
 
 impl BreakReason {
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Wire,
-        Self::Timeout,
-        Self::Tls,
-        Self::Unauthenticated,
-        Self::Left,
-        Self::Io,
-        Self::Panic,
+    /// All of them in the order of their numbers, each with the word for it in metrics.
+    pub(crate) const ALL: [(Self, &'static str); 7] = [
+        (Self::Wire, "wire"),
+        (Self::Timeout, "timeout"),
+        (Self::Tls, "tls"),
+        (Self::Unauthenticated, "unauthenticated"),
+        (Self::Left, "left"),
+        (Self::Io, "io"),
+        (Self::Panic, "panic"),
     ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Wire => "wire",
-            Self::Timeout => "timeout",
-            Self::Tls => "tls",
-            Self::Unauthenticated => "unauthenticated",
-            Self::Left => "left",
-            Self::Io => "io",
-            Self::Panic => "panic",
-        }
-    }
 }
 
 impl Counters {
@@ -313,9 +284,9 @@ mod tests {
 
     #[test]
     fn places_of_kinds_codes_and_reasons_are_their_numbers() {
-        assert!(RequestKind::ALL.iter().enumerate().all(|(at, &kind)| kind as usize == at));
-        assert!(FailureCode::ALL.iter().enumerate().all(|(at, &code)| code as usize == at));
-        assert!(BreakReason::ALL.iter().enumerate().all(|(at, &why)| why as usize == at));
+        assert!(RequestKind::ALL.iter().enumerate().all(|(at, kind)| kind.0 as usize == at));
+        assert!(FailureCode::ALL.iter().enumerate().all(|(at, code)| code.0 as usize == at));
+        assert!(BreakReason::ALL.iter().enumerate().all(|(at, why)| why.0 as usize == at));
     }
 
     #[test]
@@ -328,9 +299,7 @@ mod tests {
         drop(given_up);
         answered.answered();
         assert_eq!(push.in_progress(), 0);
-        let mut sum = LatencySum::default();
-        push.latency.add_to(&mut sum);
-        assert_eq!(sum.buckets.iter().sum::<u64>(), 1);
+        assert_eq!(push.latency.buckets().sum::<u64>(), 1);
     }
 
     #[test]

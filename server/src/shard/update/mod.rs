@@ -9,16 +9,16 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{COMMIT_AHEAD_MAX, ROWS_PER_PUSH_MAX};
 use lodestore_schema::request::{CommitStep, Push};
 use lodestore_schema::{Failure, FailureCode};
+use lodestore_store::update::Folding;
 use tracing::warn;
 
 use super::Shard;
 use super::parts::to_its_end;
 use crate::buffers::Buffers;
-use crate::compactor::Scope;
 use crate::error::{failure, store_failure};
 use crate::limits::{PUT_BYTES_PER_ROW, PUT_COPIES};
 use crate::mesh::ShardRequest;
-use crate::puts::{Next, PutKey, PutRows};
+use crate::puts::{Next, PutKey};
 use crate::rows::wrong_server;
 use crate::stats::count;
 
@@ -107,14 +107,14 @@ impl Shard {
             }
             let committed = partitions.live.commit_through(version)?;
             if partitions.live_tensors().any(|(_, _, tensor)| tensor.pays_to_fold()) {
-                runs.ask(Scope::WhereItPays);
+                runs.ask(Folding::WherePays);
             }
             Ok(committed)
         };
-        let committed = self.plan.threads.writes.call(commit)?.wait().await?;
+        let committed = self.plan.threads.writes.call(commit)?.await?;
         // What has failed may have reached some partitions.
-        let refreshed = self.refresh_everywhere(None).await;
-        let committed = committed.map_err(|error| store_failure(&error))?;
+        let refreshed = self.refresh_everywhere().await;
+        let committed = committed.map_err(store_failure)?;
         refreshed.map_err(|reason| {
             let message = format!(
                 "the commit is durable, and a shard reads the version before ({reason}); ask again"
@@ -124,13 +124,10 @@ impl Shard {
         Ok(committed)
     }
 
-    /// Has all shards read the newest version of a partition from now on, or of all. After a
-    /// failure that is tried again in the background.
-    pub(super) async fn refresh_everywhere(
-        self: &Rc<Self>,
-        part: Option<PartId>,
-    ) -> Result<(), Failure> {
-        let refreshed = self.refresh_once(part).await;
+    /// Has all shards read the newest version of all partitions from now on. After a failure that
+    /// is tried again in the background.
+    pub(super) async fn refresh_everywhere(self: &Rc<Self>) -> Result<(), Failure> {
+        let refreshed = self.refresh_once().await;
         if let Err(reason) = &refreshed {
             warn!(shard = self.id, %reason, "a shard reads the version before");
             self.refresh_later();
@@ -152,7 +149,7 @@ impl Shard {
                     return;
                 };
                 // The reason was reported.
-                drop(shard.refresh_once(None).await);
+                drop(shard.refresh_once().await);
                 if !shard.plan.partitions.is_behind() {
                     return shard.is_refreshing.set(false);
                 }
@@ -160,10 +157,10 @@ impl Shard {
         });
     }
 
-    async fn refresh_once(&self, part: Option<PartId>) -> Result<(), Failure> {
+    async fn refresh_once(&self) -> Result<(), Failure> {
         let partitions = &self.plan.partitions;
-        let seen = partitions.committed(part);
-        self.everywhere(|| ShardRequest::Refresh(part)).await?;
+        let seen = partitions.committed(None);
+        self.everywhere(|| ShardRequest::Refresh).await?;
         partitions.note_served(&seen);
         Ok(())
     }
@@ -183,18 +180,17 @@ impl Shard {
     /// Starts a compaction, or joins one that waits to start; returns its number.
     pub(crate) fn compact(&self) -> Result<u64, Failure> {
         self.check_writable()?;
-        Ok(self.plan.runs.ask(Scope::Everything))
+        Ok(self.plan.runs.ask(Folding::All))
     }
 
     /// Keeps a piece, or puts all of them: durable then, and seen by no pull until a commit.
-    async fn push_all(&self, push: Push, buffers: Buffers) -> Result<u32, Failure> {
+    async fn push_all(&self, push: Push, mut buffers: Buffers) -> Result<u32, Failure> {
         let part = self.check_one_part(&buffers.ids)?;
         let key = PutKey { id: push.put, part };
         let puts = &self.plan.partitions.puts;
-        let Buffers { ids, frame: bytes } = buffers;
-        let (n_rows, mut piece) = (ids.len(), PutRows { ids, bytes });
-        let next = puts.take(key, &push, &mut piece, Instant::now());
-        self.take_back(Buffers { ids: piece.ids, frame: piece.bytes });
+        let n_rows = buffers.ids.len();
+        let next = puts.take(key, &push, &mut buffers, Instant::now());
+        self.take_back(buffers);
         let version = match next? {
             Next::Wait => 0,
             Next::Finished(version) => return Ok(version),
@@ -206,7 +202,7 @@ impl Shard {
     }
 
     /// Puts all rows of a put by one write.
-    async fn put_whole(&self, key: PutKey, tensor: u16, rows: PutRows) -> Result<u32, Failure> {
+    async fn put_whole(&self, key: PutKey, tensor: u16, rows: Buffers) -> Result<u32, Failure> {
         let puts = &self.plan.partitions.puts;
         let place = match self.plan.threads.writes.place() {
             Ok(place) => place,
@@ -218,25 +214,25 @@ impl Shard {
         let partitions = Arc::clone(&self.plan.partitions);
         let put = move || {
             let name = &partitions.tensors[usize::from(tensor)].description.name;
-            let put = partitions.live.put_rows(name, &rows.ids, &rows.bytes);
+            let put = partitions.live.put_rows(name, &rows.ids, &rows.frame);
             (put, rows)
         };
         let called = match place.call(put) {
-            Ok(call) => call.wait().await,
+            Ok(call) => call.await,
             Err(refusal) => Err(refusal),
         };
         let (put, rows) = called.inspect_err(|_| puts.fail(key, None))?;
         let version = match put {
             Ok(version) => version,
             Err(error) => {
-                let refusal = store_failure(&error);
+                let refusal = store_failure(error);
                 let is_busy = refusal.code == FailureCode::Overloaded;
                 puts.fail(key, is_busy.then_some(rows));
                 return Err(refusal);
             }
         };
         puts.finish(key, version);
-        self.take_back(Buffers { ids: rows.ids, frame: rows.bytes });
+        self.take_back(rows);
         Ok(version)
     }
 

@@ -32,7 +32,7 @@ fn commit(version: u32) -> RequestBody {
 }
 
 fn served(server: &Server) -> u32 {
-    server.partitions.served_version(PartId(0))
+    server.plan.partitions.served_version(PartId(0))
 }
 
 /// Waits until all shards serve a version.
@@ -49,7 +49,7 @@ fn a_shard_that_cannot_open_a_version_reads_it_later_without_another_commit() {
     let dir = tempfile::tempdir().unwrap();
     let graph = import(dir.path(), 100);
     let (server, mut plain) = serve(&graph);
-    put(&server.partitions.live, 100, 1);
+    put(&server.plan.partitions.live, 100, 1);
     let _fault = Faulty::new(graph.join("part-000/x.v2.delta"), OpenFault::Fails);
     plain.ask(commit(2), &[]);
     let failure = plain.failure();
@@ -70,7 +70,7 @@ fn a_version_is_promised_when_all_shards_read_it_and_not_before() {
     let mut second = PlainConnection::open(&server.address().unwrap().to_string());
     let delta = |version: u32| graph.join(format!("part-000/x.v{version}.delta"));
     let [of_second, of_third] = [2, 3].map(|at| Faulty::new(delta(at), OpenFault::Waits));
-    let live = &server.partitions.live;
+    let live = &server.plan.partitions.live;
     put(live, 100, 1);
     first.ask(commit(2), &[]);
     of_second.wait_for(2);
@@ -109,7 +109,7 @@ fn a_full_queue_of_writes_keeps_the_pieces_that_have_come() {
     let mut n_calls = 0;
     loop {
         let gate = Arc::clone(&gate);
-        match server.threads.writes.call(move || drop(gate.lock().unwrap())) {
+        match server.plan.threads.writes.call(move || drop(gate.lock().unwrap())) {
             Ok(_) => n_calls += 1,
             // All threads have taken one.
             Err(_) if n_calls >= WRITE_THREADS + CALLS_WAITING_MAX => break,
@@ -121,7 +121,7 @@ fn a_full_queue_of_writes_keeps_the_pieces_that_have_come() {
         other => panic!("{other:?}"),
     }
     drop(closed);
-    while server.threads.writes.n_waiting() > 0 {
+    while server.plan.threads.writes.n_waiting() > 0 {
         std::thread::yield_now();
     }
     assert_eq!(send(1), Reply::Pushed { version: 2 });
@@ -133,7 +133,7 @@ fn the_newest_version_is_kept_for_a_reader_that_has_just_seen_its_number() {
     let dir = tempfile::tempdir().unwrap();
     let (server, mut plain) = serve(&import(dir.path(), 100));
     let seen = plain.describe().version;
-    let live = &server.partitions.live;
+    let live = &server.plan.partitions.live;
     put(live, 100, 1);
     plain.ask(commit(2), &[]);
     assert_eq!(plain.answer().0, Reply::Committed { version: 2 });

@@ -2,9 +2,8 @@
 
 use std::{
     error::Error,
-    fmt, io,
+    io,
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
 use lodestore_graph::{NodeId, PartId};
@@ -22,8 +21,7 @@ use crate::matrix::workspace::Workspace;
 use crate::metric::Accuracy;
 use crate::model::{Model, ModelSpec};
 use crate::model_file::ModelFile;
-use crate::options::Metric;
-use crate::options::ModelKind;
+use crate::options::{Metric, ModelKind, by_name};
 use crate::process_group::ProcessGroup;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
@@ -219,26 +217,7 @@ impl From<io::Error> for Ending {
     }
 }
 
-impl fmt::Display for InferOutput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Logits => "logits",
-            Self::Embedding => "embedding",
-        })
-    }
-}
-
-impl FromStr for InferOutput {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "logits" => Ok(Self::Logits),
-            "embedding" => Ok(Self::Embedding),
-            _ => Err(format!("no output `{name}`; there are: logits, embedding")),
-        }
-    }
-}
+by_name!(InferOutput, "output", Logits = "logits", Embedding = "embedding");
 
 /// Measures the accuracy of the model in `path` on the validation and test nodes of `graph`, with
 /// all their neighbours. Its settings come from the file. `sources` are those of a single worker

@@ -4,7 +4,7 @@ mod full;
 mod hop;
 mod sdt;
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::path::PathBuf;
 
 use lodestore_graph::{
     PartitionBook,
@@ -13,7 +13,7 @@ use lodestore_graph::{
 use serde::Serialize;
 
 use crate::error::{TrainError, check};
-use crate::options::{LayerOptions, Metric, ModelKind, UpdateOptions};
+use crate::options::{LayerOptions, Metric, ModelKind, UpdateOptions, by_name};
 use crate::replay::Replay;
 pub use full::{Compression, FullConfig, Halo};
 pub use hop::{HopConfig, Merge, Migration};
@@ -388,89 +388,19 @@ impl Strategy {
     }
 }
 
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ondemand => "ondemand",
-            Self::Rapid => "rapid",
-            Self::Massive => "massive",
-            Self::Hop => "hop",
-            Self::Sdt => "sdt",
-            Self::Full => "full",
-        })
-    }
-}
-
-impl fmt::Display for Fetch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OnDemand => "ondemand",
-            Self::Rapid => "rapid",
-            Self::Massive => "massive",
-        })
-    }
-}
-
-impl FromStr for Fetch {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "ondemand" => Ok(Self::OnDemand),
-            "rapid" => Ok(Self::Rapid),
-            "massive" => Ok(Self::Massive),
-            _ => Err(format!("no way to fetch `{name}`; there are: ondemand, rapid, massive")),
-        }
-    }
-}
-
-impl fmt::Display for HotPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Frequency => "frequency",
-            Self::Oracle => "oracle",
-        })
-    }
-}
-
-impl fmt::Display for Roots {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Owned => "owned",
-            Self::Global => "global",
-        })
-    }
-}
-
-impl FromStr for Roots {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "owned" => Ok(Self::Owned),
-            "global" => Ok(Self::Global),
-            _ => Err(format!("no roots `{name}`; there are: owned, global")),
-        }
-    }
-}
-
-impl FromStr for Strategy {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "ondemand" => Ok(Self::Ondemand),
-            "rapid" => Ok(Self::Rapid),
-            "massive" => Ok(Self::Massive),
-            "hop" => Ok(Self::Hop),
-            "sdt" => Ok(Self::Sdt),
-            "full" => Ok(Self::Full),
-            _ => Err(format!(
-                "no strategy `{name}`; there are: ondemand, rapid, massive, hop, sdt, full"
-            )),
-        }
-    }
-}
+by_name!(
+    Strategy,
+    "strategy",
+    Ondemand = "ondemand",
+    Rapid = "rapid",
+    Massive = "massive",
+    Hop = "hop",
+    Sdt = "sdt",
+    Full = "full"
+);
+by_name!(Fetch, "way to fetch", OnDemand = "ondemand", Rapid = "rapid", Massive = "massive");
+by_name!(Roots, "roots", Owned = "owned", Global = "global");
+by_name!(HotPolicy, "hot policy", Frequency = "frequency", Oracle = "oracle");
 
 #[cfg(test)]
 mod tests;

@@ -77,6 +77,9 @@ pub enum TrainError {
     /// The processes of the run no longer communicate.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    /// The leader of the run's processes has ended it. No run ends with this.
+    #[error("the first process has ended the run")]
+    Ended,
     /// Another process of the run has failed.
     #[error("process {rank} of the run: {message}")]
     Peer {

@@ -13,8 +13,7 @@ use crate::collective::ThreadCollective;
 use crate::error::TrainError;
 use crate::features::FeatureRows;
 use crate::layerwise::{
-    LayerPass, NodeSet, Owners, PassEnd, PassLimits, PassOutput, PassPlace, WorkFolder,
-    check_finite, remove,
+    LayerPass, NodeSet, Owners, PassLimits, PassOutput, PassPlace, WorkFolder, check_finite, remove,
 };
 use crate::matrix::Matrix;
 use crate::matrix::workspace::Workspace;
@@ -187,8 +186,7 @@ impl<'a> Inference<'a> {
             // So it would be again.
             remove(self.work.dir()).map_err(|source| self.unkept(source))?;
         }
-        let made = made?;
-        let PassEnd::Done(Some(made)) = made else { unreachable!("a pass in a folder keeps rows") };
+        let Some(made) = made? else { unreachable!("a pass in a folder keeps rows") };
         made.stream(|piece| rows(piece).map_err(Ending::Output)).map_err(|end| match end {
             Ending::Output(error) => TrainError::Output(error),
             Ending::Read(source) => self.unkept(source),
@@ -232,9 +230,9 @@ pub fn evaluate_saved(
     let setup = Setup::new(&file.config, *graph, sources, vec![0], Some(&file))?;
     let parameters = file.fill(&setup.model)?;
     let mut alone = ThreadCollective::alone();
-    let found = setup.evaluator()?.accuracy(&setup.model, &mut ProcessGroup::new(&mut alone))?;
-    let Some(Accuracy { validation, test }) = found else { unreachable!("a process alone leads") };
-    let (validation_accuracy, test_accuracy) = (validation, test);
+    let group = &mut ProcessGroup::new(&mut alone);
+    let Accuracy { validation: validation_accuracy, test: test_accuracy } =
+        setup.evaluator()?.accuracy(&setup.model, group)?;
     let (model, metric) = (file.config.model, file.config.metric);
     Ok(Evaluation { model, parameters, metric, validation_accuracy, test_accuracy })
 }

@@ -53,11 +53,8 @@ pub(crate) struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Returns a run that begins, or one that continues from its checkpoint, which the leader of
-    /// its processes has. None if the leader has ended it already.
-    pub(crate) fn new(
-        setup: &Setup<'a>,
-        group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Self>, TrainError> {
+    /// its processes has.
+    pub(crate) fn new(setup: &Setup<'a>, group: &mut ProcessGroup<'_>) -> Result<Self, TrainError> {
         let config = setup.config;
         let replica = Replica::new(&setup.model, config, setup.n_steps())?;
         let is_local = config.strategy == Strategy::Sdt;
@@ -101,27 +98,23 @@ impl<'a> Run<'a> {
             }
             run.checkpoints = Some(checkpoints);
         }
-        Ok(run.open(setup, group)?.then_some(run))
+        run.open(setup, group)?;
+        Ok(run)
     }
 
-    /// Agrees with the other processes on what is run, and from where on. False if the leader has
-    /// ended the run.
-    fn open(
-        &mut self,
-        setup: &Setup<'_>,
-        group: &mut ProcessGroup<'_>,
-    ) -> Result<bool, TrainError> {
+    /// Agrees with the other processes on what is run, and from where on.
+    fn open(&mut self, setup: &Setup<'_>, group: &mut ProcessGroup<'_>) -> Result<(), TrainError> {
         let (digest, lengths) = (setup.digest(), self.replica.adam.lengths());
         let (version, filled) = (setup.pinned_version(), setup.filled());
         let opening = Opening { digest, version, filled, lengths };
         let resumed = self.resumed_at.filter(|_| group.leads()).map(|at| (at, self.states()));
-        let Some((filled, resumed)) = group.open(opening, resumed)? else { return Ok(false) };
+        let (filled, resumed) = group.open(opening, resumed)?;
         self.record.filled = filled;
         if let Some((place, states)) = resumed.filter(|_| !group.leads()) {
             self.restore_replicas(states)?;
             (self.place, self.resumed_at) = (place, Some(place));
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Returns whether there is nothing left to train. This never happens within an epoch, though
@@ -139,17 +132,14 @@ impl<'a> Run<'a> {
     }
 
     /// Measures accuracy after `epoch`, the last that is over, together with the other processes,
-    /// of which the leader records it. The run is interrupted if the leader has ended it.
+    /// of which the leader records it.
     pub(crate) fn evaluate(
         &mut self,
         epoch: u32,
         evaluator: &Evaluator<'_>,
         group: &mut ProcessGroup<'_>,
     ) -> Result<(), TrainError> {
-        let Some(accuracy) = evaluator.accuracy(&self.replica.model, group)? else {
-            self.is_interrupted = true;
-            return Ok(());
-        };
+        let accuracy = evaluator.accuracy(&self.replica.model, group)?;
         if group.leads() {
             self.record.evaluated(accuracy);
             self.best.evaluated(epoch, accuracy, || self.replica.adam.values());
@@ -202,18 +192,11 @@ impl<'a> Run<'a> {
         let (epoch, total) = (self.place.epoch, team.n_steps());
         if self.config.hop.merge != Merge::None {
             let n_merges = hop::n_merges(self.record.epochs(), self.config.workers);
-            let Some(n_merges) = group.number_of_leader(n_merges)? else {
-                self.is_interrupted = true;
-                return Ok(());
-            };
-            team.set_merges(n_merges);
+            team.set_merges(group.number_of_leader(n_merges)?);
         }
         while self.place.step < total {
             let (step, began) = (self.place.step, Instant::now());
-            let Some(mut outcome) = team.step(self.place, &self.replica, group)? else {
-                self.is_interrupted = true;
-                return Ok(());
-            };
+            let mut outcome = team.step(self.place, &self.replica, group)?;
             let loss = outcome.loss;
             outcome.check_finite(self.place)?;
             let update = Instant::now();
@@ -347,25 +330,22 @@ impl<'a> Run<'a> {
 }
 
 impl Run<'_> {
-    /// Starts the workers of this process from where the run is. None if the leader has ended the
-    /// run.
+    /// Starts the workers of this process from where the run is.
     pub(crate) fn teams<'scope, 'env>(
         &mut self,
         setup: &'scope Setup<'_>,
         scope: &'scope Scope<'scope, 'env>,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Teams<'scope>>, TrainError> {
+    ) -> Result<Teams<'scope>, TrainError> {
         if setup.config.strategy == Strategy::Sdt {
-            let Some((team, plans)) = setup.partition_team(scope, self.place, group)? else {
-                return Ok(None);
-            };
-            let goes_on = self.begin_partitions(&plans, group)?;
-            return Ok(goes_on.then_some(Teams::Partitions(team)));
+            let (team, plans) = setup.partition_team(scope, self.place, group)?;
+            self.begin_partitions(&plans, group)?;
+            return Ok(Teams::Partitions(team));
         }
         if setup.config.strategy == Strategy::Full {
             let mut team = Box::new(FullTeam::new(setup, group)?);
-            let goes_on = self.recall_rows(&mut team, group)?;
-            return Ok(goes_on.then_some(Teams::Full(team)));
+            self.recall_rows(&mut team, group)?;
+            return Ok(Teams::Full(team));
         }
         let setups = setup.set_up_workers(scope, self.place)?;
         let size = [setup.config.workers, setup.n_steps()];
@@ -373,7 +353,7 @@ impl Run<'_> {
         if let Some(iterations) = setup.iterations() {
             team.step_through_iterations(iterations);
         }
-        Ok(Some(Teams::Steps(team)))
+        Ok(Teams::Steps(team))
     }
 
     /// Returns the report of the whole run; `stats` are each worker's figures since this process

@@ -30,7 +30,6 @@ fn accuracy_is_that_of_whole_neighbourhoods() {
                 Evaluator::new(pass, &labels, Metric::Accuracy, measure_test)
                     .accuracy(&model, &mut ProcessGroup::new(&mut ThreadCollective::alone()))
                     .unwrap()
-                    .unwrap()
             };
             assert_eq!(evaluator(true), Accuracy { validation, test }, "{kind} {n_bytes}");
             assert_eq!(evaluator(false), Accuracy { validation, test: None }, "{kind} {n_bytes}");

@@ -88,15 +88,6 @@ pub(crate) struct PassOutput<'s> {
     pub(crate) work: Option<&'s mut WorkFolder>,
 }
 
-/// End of a pass.
-#[derive(Debug)]
-pub(crate) enum PassEnd {
-    /// All rows are made; those of the last layer, as the sink has left them, if there is a folder.
-    Done(Option<RowStore>),
-    /// The leader has ended the run.
-    Ended,
-}
-
 /// Layers of a pass, and the nodes of each stage. Stage 0 makes the messages of features, and stage
 /// n the rows of layer n - 1.
 struct Stages<'a> {
@@ -141,14 +132,15 @@ struct Running<'p, 's> {
 }
 
 impl LayerPass<'_> {
-    /// Runs `layers` for the nodes in `wanted`.
+    /// Runs `layers` for the nodes in `wanted`. Returns the last layer's rows, as the sink has left
+    /// them, if there is a folder.
     pub(crate) fn run(
         &self,
         layers: &[Layer],
         wanted: NodeSet,
         group: &mut ProcessGroup<'_>,
         output: PassOutput<'_>,
-    ) -> Result<PassEnd, TrainError> {
+    ) -> Result<Option<RowStore>, TrainError> {
         let mut widths = vec![self.features.width()];
         for layer in layers {
             widths.push(layer.out_width()?);
@@ -281,7 +273,7 @@ impl LayerPass<'_> {
 
 impl Running<'_, '_> {
     /// Makes the rows of all stages that the folder, if there is one, does not have.
-    fn run(mut self, group: &mut ProcessGroup<'_>) -> Result<PassEnd, TrainError> {
+    fn run(mut self, group: &mut ProcessGroup<'_>) -> Result<Option<RowStore>, TrainError> {
         let work = self.output.work.as_deref();
         let place = work.map_or_else(PassPlace::default, WorkFolder::place);
         let mut messages = None;
@@ -298,16 +290,15 @@ impl Running<'_, '_> {
                 Ordering::Greater => 0,
             };
             let made = self.run_stage(stage, &chunks, n_before, messages.as_ref(), group)?;
-            let Some(made) = made else { return Ok(PassEnd::Ended) };
             if let Some(read) = std::mem::replace(&mut messages, made) {
                 read.drop_into(&self.budget);
             }
         }
-        Ok(PassEnd::Done(messages))
+        Ok(messages)
     }
 
     /// Makes the rows of the chunks of a stage but for the first `n_before`, which are on disk.
-    /// Returns the rows if they are kept; none if the leader has ended the run.
+    /// Returns the rows if they are kept.
     fn run_stage(
         &mut self,
         stage: usize,
@@ -315,7 +306,7 @@ impl Running<'_, '_> {
         n_before: usize,
         messages: Option<&RowStore>,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Option<RowStore>>, TrainError> {
+    ) -> Result<Option<RowStore>, TrainError> {
         let (n_nodes, is_last) = (self.stages.sets[stage].len(), self.stages.is_last(stage));
         let n_rows = chunks.get(n_before).map_or(n_nodes, |chunk| chunk.number);
         let mut stored = self.open_rows(stage, n_rows)?;
@@ -326,8 +317,7 @@ impl Running<'_, '_> {
             let make = || self.pass.make(&self.stages, stage, messages, mine);
             let made = self.pool.install(make)?;
             let width = self.stages.width_after(stage)?;
-            let Some(made) = share(group, &round, made, width, to)? else { return Ok(None) };
-            for (chunk, mut rows) in made {
+            for (chunk, mut rows) in share(group, &round, made, width, to)? {
                 if is_last {
                     (self.output.sink)(&chunk.nodes(&self.stages.sets[stage]), &mut rows)?;
                 }
@@ -349,7 +339,7 @@ impl Running<'_, '_> {
             let saved = work.save(PassPlace { stage: stage + 1, n_chunks: 0 }, stored);
             saved.map_err(|error| self.spill(error))?;
         }
-        Ok(Some(stored))
+        Ok(stored)
     }
 
     /// Stores the rows of `chunk` that this process reads in the next stage.
@@ -421,23 +411,23 @@ fn rounds(chunks: &[Chunk], n_ranks: u32) -> impl Iterator<Item = Vec<Vec<Chunk>
 }
 
 /// Passes the rows `made` here of a round, of `width`, on to others, and returns the chunks of
-/// which there are rows here then. None if the leader has ended the run.
+/// which there are rows here then.
 fn share<'r>(
     group: &mut ProcessGroup<'_>,
     round: &'r [Vec<Chunk>],
     made: Vec<Matrix>,
     width: usize,
     to: RowsTo,
-) -> Result<Option<Vec<(&'r Chunk, Matrix)>>, TrainError> {
+) -> Result<Vec<(&'r Chunk, Matrix)>, TrainError> {
     if group.n_ranks() == 1 {
-        return Ok(Some(round.iter().flatten().zip(made).collect()));
+        return Ok(round.iter().flatten().zip(made).collect());
     }
     let rows: Vec<u8> =
         made.iter().flat_map(|rows| bytemuck::cast_slice(rows.values())).copied().collect();
     drop(made);
     let n_bytes = |chunk: &Chunk| 4 * chunk.n_nodes * width;
     let lengths: Vec<usize> = round.iter().map(|of| of.iter().map(n_bytes).sum()).collect();
-    let Some(all) = group.share_rows(&rows, &lengths, to)? else { return Ok(None) };
+    let all = group.share_rows(&rows, &lengths, to)?;
     let mut shared = Vec::new();
     for (of_rank, bytes) in round.iter().zip(all).filter(|(_, bytes)| !bytes.is_empty()) {
         let mut bytes = &bytes[..];
@@ -448,7 +438,7 @@ fn share<'r>(
             bytes = rest;
         }
     }
-    Ok(Some(shared))
+    Ok(shared)
 }
 
 /// Fails where a row of `out` is not finite, and names its node.

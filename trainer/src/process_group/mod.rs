@@ -116,23 +116,22 @@ impl<'c> ProcessGroup<'c> {
     }
 
     /// Begins the run: checks that all processes run the same, sums the pulls that filled their
-    /// sources, and returns to all where the leader continues. None if the leader has ended the
-    /// run.
+    /// sources, and returns to all where the leader continues.
     pub(crate) fn open(
         &mut self,
         opening: Opening,
         resumed: Resumed,
-    ) -> Result<Option<(LoadStats, Resumed)>, TrainError> {
+    ) -> Result<(LoadStats, Resumed), TrainError> {
         let Opening { digest, version, filled, lengths } = opening;
         self.lengths = lengths;
         if self.n_ranks() == 1 {
-            return Ok(Some((filled, resumed)));
+            return Ok((filled, resumed));
         }
         let resumed = resumed.filter(|_| self.leads());
         let n_steps = |states: &[ReplicaState]| states.iter().map(|state| state.n_steps).collect();
         let at = resumed.as_ref().map(|(place, states)| (*place, n_steps(states)));
         let message = OpeningMessage { digest, version, filled, resumed: at };
-        let Some(mut all) = self.exchange(&message)? else { return Ok(None) };
+        let mut all = self.exchange(&message)?;
         let (mut filled, expected) = (LoadStats::default(), all[0].version);
         for (message, rank) in all.iter().zip(0..) {
             if message.digest != digest {
@@ -145,7 +144,7 @@ impl<'c> ProcessGroup<'c> {
             filled += message.filled;
         }
         let Some((place, n_steps)) = all.swap_remove(0).resumed else {
-            return Ok(Some((filled, None)));
+            return Ok((filled, None));
         };
         let empty = |&n_steps: &u32| {
             let [values, means, variances] =
@@ -158,28 +157,27 @@ impl<'c> ProcessGroup<'c> {
         };
         let shared = states.iter_mut().try_for_each(|state| self.share(state));
         shared.inspect_err(|_| self.is_over = true)?;
-        Ok(Some((filled, Some((place, states)))))
+        Ok((filled, Some((place, states))))
     }
 
-    /// Returns the text of the leader; none if it has ended the run.
-    pub(crate) fn text_of_leader(&mut self, text: &str) -> Result<Option<String>, TrainError> {
-        let texts = self.exchange(&text.to_owned())?;
-        Ok(texts.map(|mut texts| texts.swap_remove(0)))
+    /// Returns the text of the leader.
+    pub(crate) fn text_of_leader(&mut self, text: &str) -> Result<String, TrainError> {
+        Ok(self.exchange(&text.to_owned())?.swap_remove(0))
     }
 
     /// Returns the step of all workers, from the outcomes and gradients of this process's workers
-    /// that had a batch. `stats` receives the figures of all. None if the leader has ended the run.
+    /// that had a batch. `stats` receives the figures of all.
     pub(crate) fn step(
         &mut self,
         mut outcomes: Vec<(u32, StepOutcome)>,
         gradients: Vec<GradientTerm>,
         stats: &mut [MemberStats],
-    ) -> Result<Option<TeamStep>, TrainError> {
+    ) -> Result<TeamStep, TrainError> {
         let (n_ranks, n_workers) = (self.n_ranks(), stats.len() as u32);
         if n_ranks > 1 {
             let own = self.local_workers(n_workers).map(|worker| stats[worker as usize]);
             let message = StepMessage { stats: own.collect(), outcomes };
-            let Some(all) = self.exchange(&message)? else { return Ok(None) };
+            let all = self.exchange(&message)?;
             outcomes = Vec::new();
             for (message, rank) in all.into_iter().zip(0..) {
                 let of_rank = workers_of(rank, n_ranks, n_workers);
@@ -207,12 +205,11 @@ impl<'c> ProcessGroup<'c> {
         let sum = sum.inspect_err(|_| self.is_over = true)?;
         step.gradients = self.lists(sum);
         step.average_seconds = start.elapsed().as_secs_f64();
-        Ok(Some(step))
+        Ok(step)
     }
 
     /// Moves models with their gradients `by` workers on, of `n_workers`; `parameters` are those of
-    /// this iteration. Returns the models that are at workers of this process then, in their order;
-    /// none if the leader has ended the run.
+    /// this iteration. Returns the models that are at workers of this process then, in their order.
     ///
     /// Parameters are equal within an iteration, so that those that arrive are compared, not taken
     /// over.
@@ -222,18 +219,16 @@ impl<'c> ProcessGroup<'c> {
         by: u32,
         n_workers: u32,
         parameters: &[f32],
-    ) -> Result<Option<Vec<MovingModel>>, TrainError> {
+    ) -> Result<Vec<MovingModel>, TrainError> {
         let (rank_here, n_ranks) = (self.rank(), self.n_ranks());
         let target = |worker: u32| (worker + by) % n_workers;
         if n_ranks == 1 {
             let arrive = |model: MovingModel| MovingModel { worker: target(model.worker), ..model };
             let mut models: Vec<_> = models.into_iter().map(arrive).collect();
             models.sort_by_key(|model| model.worker);
-            return Ok(Some(models));
+            return Ok(models);
         }
-        if self.exchange_status(CONTINUE, &[])?.is_none() {
-            return Ok(None);
-        }
+        self.exchange_status(CONTINUE, &[])?;
         let to_rank = |rank| models.iter().filter(move |it| target(it.worker) % n_ranks == rank);
         let gradients: Vec<Vec<u8>> = (0..n_ranks)
             .map(|rank| {
@@ -270,26 +265,23 @@ impl<'c> ProcessGroup<'c> {
             }));
         }
         models.sort_by_key(|model| model.worker);
-        Ok(Some(models))
+        Ok(models)
     }
 
-    /// Returns the number of the leader; none if it has ended the run.
-    pub(crate) fn number_of_leader(&mut self, number: u32) -> Result<Option<u32>, TrainError> {
-        let numbers = self.exchange(&number)?;
-        Ok(numbers.map(|numbers| numbers[0]))
+    /// Returns the number of the leader.
+    pub(crate) fn number_of_leader(&mut self, number: u32) -> Result<u32, TrainError> {
+        Ok(self.exchange(&number)?[0])
     }
 
     /// Returns rows of layers by the rank that has made them: those of `lengths` bytes where they
-    /// are passed to this process, else none. None at all if the leader has ended the run.
+    /// are passed to this process, else none.
     pub(crate) fn share_rows(
         &mut self,
         rows: &[u8],
         lengths: &[usize],
         to: RowsTo,
-    ) -> Result<Option<Vec<Vec<u8>>>, TrainError> {
-        if self.exchange_status(CONTINUE, &[])?.is_none() {
-            return Ok(None);
-        }
+    ) -> Result<Vec<Vec<u8>>, TrainError> {
+        self.exchange_status(CONTINUE, &[])?;
         let is_for = |rank: u32| to == RowsTo::All || rank == 0;
         let to_rank = |rank| if is_for(rank) { rows } else { &[] };
         let outgoing: Vec<&[u8]> = (0..self.n_ranks()).map(to_rank).collect();
@@ -306,16 +298,19 @@ impl<'c> ProcessGroup<'c> {
                 return Err(self.collective.raise(error).into());
             }
         }
-        Ok(Some(incoming))
+        Ok(incoming)
     }
 
     /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the
     /// bytes that all processes have sent.
     pub(crate) fn end(&mut self) -> Result<Traffic, TrainError> {
         let status = if self.leads() { ENDED } else { CONTINUE };
-        let is_first = self.n_ranks() > 1 && !self.is_over;
-        if is_first && self.exchange_status(status, &[])?.is_some() {
-            return Err(self.raise(out_of_step(0, "the end of the run", "a step")));
+        if self.n_ranks() > 1 && !self.is_over {
+            match self.exchange_status(status, &[]) {
+                Err(TrainError::Ended) => {}
+                Err(error) => return Err(error),
+                Ok(_) => return Err(self.raise(out_of_step(0, "the end of the run", "a step"))),
+            }
         }
         let Traffic { rows, gradients, parameters, embeddings, control } =
             *self.collective.traffic();
@@ -332,20 +327,21 @@ impl<'c> ProcessGroup<'c> {
         }
     }
 
-    /// Returns the messages of all processes; none if the leader has ended the run.
+    /// Returns the messages of all processes. Fails with [`TrainError::Ended`] if the leader has
+    /// ended the run, as all do here that wait for others.
     pub(crate) fn exchange<M: Serialize + DeserializeOwned>(
         &mut self,
         message: &M,
-    ) -> Result<Option<Vec<M>>, TrainError> {
+    ) -> Result<Vec<M>, TrainError> {
         let bytes = serde_json::to_vec(message);
         let bytes = bytes.map_err(|error| self.raise(malformed(self.rank(), &error)))?;
-        let Some(all) = self.exchange_status(CONTINUE, &bytes)? else { return Ok(None) };
+        let all = self.exchange_status(CONTINUE, &bytes)?;
         let decode = |(bytes, rank): (Vec<u8>, u32)| {
             serde_json::from_slice(bytes.get(1..).unwrap_or_default())
                 .map_err(|error| malformed(rank, &error))
         };
         let messages = all.into_iter().zip(0..).map(decode).collect::<Result<_, _>>();
-        messages.map(Some).map_err(|error| self.raise(error))
+        messages.map_err(|error| self.raise(error))
     }
 
     /// Returns `error`, which this process has found beside a transfer; the others may not have.
@@ -354,13 +350,8 @@ impl<'c> ProcessGroup<'c> {
         self.collective.raise(error).into()
     }
 
-    /// Returns the bytes of all processes behind their status; none if the leader has ended the
-    /// run.
-    fn exchange_status(
-        &mut self,
-        status: u8,
-        message: &[u8],
-    ) -> Result<Option<Vec<Vec<u8>>>, TrainError> {
+    /// Returns the bytes of all processes behind their status.
+    fn exchange_status(&mut self, status: u8, message: &[u8]) -> Result<Vec<Vec<u8>>, TrainError> {
         let mut all = Vec::new();
         let mine = [&[status], message].concat();
         let gathered = self.collective.all_gather(Payload::Control, &mine, &mut all);
@@ -374,9 +365,9 @@ impl<'c> ProcessGroup<'c> {
         }
         if all[0].first() == Some(&ENDED) {
             self.is_over = true;
-            return Ok(None);
+            return Err(TrainError::Ended);
         }
-        Ok(Some(all))
+        Ok(all)
     }
 
     /// Returns the rank of this process.

@@ -7,22 +7,20 @@ use crate::strategy::full::{Messages, PartFigures};
 
 impl ProcessGroup<'_> {
     /// Sends the outgoing messages of rows of `row_bytes`, one to each rank, and fills the incoming
-    /// ones, of `expected` bytes. False if the leader has ended the run.
+    /// ones, of `expected` bytes.
     pub(crate) fn exchange_rows(
         &mut self,
         row_bytes: usize,
         messages: &mut Messages,
         expected: &[usize],
-    ) -> Result<bool, TrainError> {
+    ) -> Result<(), TrainError> {
         let Messages { outgoing, incoming } = messages;
         if self.n_ranks() == 1 {
             incoming.resize_with(1, Vec::new);
             std::mem::swap(outgoing, incoming);
-            return Ok(true);
+            return Ok(());
         }
-        if self.exchange_status(super::CONTINUE, &[])?.is_none() {
-            return Ok(false);
-        }
+        self.exchange_status(super::CONTINUE, &[])?;
         let outgoing: Vec<&[u8]> = outgoing.iter().map(|bytes| &bytes[..]).collect();
         let (payload, row_bytes) = (Payload::Embeddings, row_bytes.max(1));
         let moved = self.collective.all_to_all(payload, row_bytes, &outgoing, incoming);
@@ -34,27 +32,25 @@ impl ProcessGroup<'_> {
                 return Err(self.raise(CollectiveError::OutOfStep { rank, expected, found }));
             }
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// Returns the figures of all `n_parts` partitions, in their order; none if the leader has
-    /// ended the run.
+    /// Returns the figures of all `n_parts` partitions, in their order.
     pub(crate) fn exchange_figures(
         &mut self,
         figures: Vec<PartFigures>,
         n_parts: u32,
-    ) -> Result<Option<Vec<PartFigures>>, TrainError> {
+    ) -> Result<Vec<PartFigures>, TrainError> {
         let mut all = figures;
         if self.n_ranks() > 1 {
-            let Some(of_ranks) = self.exchange(&all)? else { return Ok(None) };
-            all = of_ranks.into_iter().flatten().collect();
+            all = self.exchange(&all)?.into_iter().flatten().collect();
         }
         all.sort_by_key(|of_part| of_part.part);
         if !all.iter().map(|of_part| of_part.part).eq(0..n_parts) {
             let (expected, found) = ("the figures of each partition", "others");
             return Err(self.raise(super::out_of_step(0, expected, found)));
         }
-        Ok(Some(all))
+        Ok(all)
     }
 
     /// Returns the sum of the terms of all partitions, in their order: a list for each parameter.

@@ -110,7 +110,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Writes the schedule, if the strategy has one and it is not there; one process does so for
-    /// all. Breaks if `progress` or the leader did.
+    /// all. Breaks if `progress` did.
     pub(crate) fn prepare(
         &mut self,
         group: &mut ProcessGroup<'_>,
@@ -138,13 +138,10 @@ impl<'a> Setup<'a> {
             }
         }
         let of_leader = group.text_of_leader(text.unwrap_or_default())?;
-        let Some(of_leader) = of_leader else { return Ok(ControlFlow::Break(())) };
         let seconds = start.elapsed().as_secs_f64();
         let path = if group.leads() { path } else { of_leader.into() };
         let written = self.open_schedule(path, is_stored, seconds)?;
-        let digest = group.text_of_leader(&written.schedule.digest_hex())?;
-        let Some(digest) = digest else { return Ok(ControlFlow::Break(())) };
-        written.check_digest(digest)?;
+        written.check_digest(group.text_of_leader(&written.schedule.digest_hex())?)?;
         self.written = Some(written);
         Ok(flow)
     }

@@ -120,13 +120,13 @@ impl<'scope> Team<'scope> {
     }
 
     /// Has every worker that has a batch left train on it, and averages gradients in the order of
-    /// workers, or under migration of models. None if the leader has ended the run.
+    /// workers, or under migration of models.
     pub(crate) fn step(
         &mut self,
         Place { epoch, step }: Place,
         replica: &Replica,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<TeamStep>, TrainError> {
+    ) -> Result<TeamStep, TrainError> {
         if let Some(iterations) = &mut self.iterations {
             let iteration = iterations.get(epoch, step, self.n_merges);
             return self.step_through(&iteration, Place { epoch, step }, replica, group);
@@ -148,7 +148,7 @@ impl<'scope> Team<'scope> {
         Place { epoch, step }: Place,
         replica: &Replica,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<TeamStep>, TrainError> {
+    ) -> Result<TeamStep, TrainError> {
         let parameters = replica.adam.values().concat();
         let (n_workers, of_models) = (self.stats.len() as u32, iteration.roots_of_models());
         // All are equal as an iteration begins: each is where its first time step is.
@@ -162,10 +162,7 @@ impl<'scope> Team<'scope> {
         for (at, time_step) in iteration.steps().iter().enumerate() {
             if let Some(before) = at.checked_sub(1).map(|before| &iteration.steps()[before]) {
                 let (by, start) = (time_step.offset - before.offset, Instant::now());
-                let Some(moved) = group.migrate(models, by, n_workers, &parameters)? else {
-                    return Ok(None);
-                };
-                models = moved;
+                models = group.migrate(models, by, n_workers, &parameters)?;
                 moving += start.elapsed();
                 model_bytes += u64::from(n_workers) * 2 * size_of_val(&parameters[..]) as u64;
             }
@@ -194,10 +191,8 @@ impl<'scope> Team<'scope> {
         self.take_stats(epoch);
         let step = group.step(outcomes, gradients, &mut self.stats)?;
         let n_time_steps = iteration.steps().len() as u32;
-        Ok(step.map(|step| {
-            let average_seconds = step.average_seconds + moving.as_secs_f64();
-            TeamStep { n_time_steps, model_bytes, average_seconds, ..step }
-        }))
+        let average_seconds = step.average_seconds + moving.as_secs_f64();
+        Ok(TeamStep { n_time_steps, model_bytes, average_seconds, ..step })
     }
 
     /// Has the workers of this process that have the batch of `order` train on it; returns their

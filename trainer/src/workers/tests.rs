@@ -79,7 +79,7 @@ fn gradient(graph: &Graph, config: &TrainConfig, n_merges: u32) -> Vec<f64> {
             team.step_through_iterations(iterations);
         }
         team.set_merges(n_merges);
-        let step = team.step(Place::default(), &replica, &mut group).unwrap().unwrap();
+        let step = team.step(Place::default(), &replica, &mut group).unwrap();
         let n_roots: u64 = step.outcomes.iter().map(|(_, outcome)| outcome.n_roots).sum();
         assert_eq!(step.n_roots, n_roots);
         step.gradients.concat().into_iter().map(f64::from).collect()

@@ -184,7 +184,7 @@ fn run_in(
     let progress = &mut |done, total| last = (done, total);
     let output = PassOutput { sink: &mut sink, progress, work: None };
     let end = pass.run(layers, wanted, group, output).unwrap();
-    assert!(matches!(end, PassEnd::Done(None)));
+    assert!(end.is_none());
     (nodes, rows, last)
 }
 

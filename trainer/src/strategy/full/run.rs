@@ -21,23 +21,21 @@ use crate::worker::DROPOUT_STREAM;
 
 impl Run<'_> {
     /// Restores the rows of halos that the next epoch may use, where these are of an earlier epoch.
-    /// It repeats the pass of that epoch with its parameters. Returns false if the leader has ended
-    /// the run.
+    /// It repeats the pass of that epoch with its parameters.
     pub(crate) fn recall_rows(
         &mut self,
         team: &mut FullTeam,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<bool, TrainError> {
+    ) -> Result<(), TrainError> {
         let next = self.place.epoch + self.place.step;
         let refreshed = next - next % (self.config.full.staleness + 1);
         let Some(state) = self.refreshed.clone().filter(|_| refreshed < next) else {
-            return Ok(true);
+            return Ok(());
         };
         let present = self.replica.adam.values();
         self.replica.set_values(state.values)?;
-        let passed = team.pass(&self.replica.model, refreshed, self.seed_of(refreshed), group)?;
-        self.replica.set_values(present)?;
-        Ok(passed.is_some())
+        team.pass(&self.replica.model, refreshed, self.seed_of(refreshed), group)?;
+        self.replica.set_values(present)
     }
 
     /// Makes the update of the present epoch, unless it is made.
@@ -54,10 +52,7 @@ impl Run<'_> {
             if staleness > 0 && epoch.is_multiple_of(staleness + 1) {
                 self.refreshed = Some(self.replica.adam.state());
             }
-            let Some((mut step, figures)) = self.full_step(team, group)? else {
-                self.is_interrupted = true;
-                return Ok(());
-            };
+            let (mut step, figures) = self.full_step(team, group)?;
             let update = Instant::now();
             self.replica.update(&mut step.gradients)?;
             let update = update.elapsed().as_secs_f64() + step.average_seconds;
@@ -88,20 +83,20 @@ impl Run<'_> {
         self.config.seed_of_epoch(epoch) ^ DROPOUT_STREAM
     }
 
-    /// Makes a pass and sums its gradients. None if the leader has ended the run.
+    /// Makes a pass and sums its gradients.
     fn full_step(
         &mut self,
         team: &mut FullTeam,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<(TeamStep, Vec<PartFigures>)>, TrainError> {
+    ) -> Result<(TeamStep, Vec<PartFigures>), TrainError> {
         let epoch = self.place.epoch;
-        let passed = team.pass(&self.replica.model, epoch, self.seed_of(epoch), group)?;
-        let Some(Passed { terms, mut figures }) = passed else { return Ok(None) };
+        let Passed { terms, mut figures } =
+            team.pass(&self.replica.model, epoch, self.seed_of(epoch), group)?;
         for (figures, part) in figures.iter_mut().zip(&mut team.parts) {
             // A pass that only restores rows reports nothing.
             figures.pulled = std::mem::take(&mut part.inputs.pulled);
         }
-        let Some(figures) = group.exchange_figures(figures, team.n_parts)? else { return Ok(None) };
+        let figures = group.exchange_figures(figures, team.n_parts)?;
         check_numbers(&figures, epoch)?;
         for (worker, stats) in (0..).zip(&mut team.stats) {
             let own = figures.iter().filter(|of| of.part % self.config.workers == worker);
@@ -112,7 +107,7 @@ impl Run<'_> {
         let mut step = self.joined(&figures);
         (step.gradients, step.average_seconds) = (gradients, reduce.elapsed().as_secs_f64());
         step.check_finite(Place { epoch, step: 0 })?;
-        Ok(Some((step, figures)))
+        Ok((step, figures))
     }
 
     /// Joins the figures of all partitions: sums in their order, whichever worker has them.

@@ -102,15 +102,14 @@ impl FullTeam {
         &self.stats
     }
 
-    /// Runs `model` forward and back over all partitions, with the dropout masks of `seed`. None if
-    /// the leader has ended the run.
+    /// Runs `model` forward and back over all partitions, with the dropout masks of `seed`.
     pub(crate) fn pass(
         &mut self,
         model: &Model,
         epoch: u32,
         seed: u64,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Passed>, TrainError> {
+    ) -> Result<Passed, TrainError> {
         self.pool.install(|| {
             self.parts.iter_mut().try_for_each(|part| part.inputs.begin_epoch(&part.graph))
         })?;
@@ -127,9 +126,6 @@ impl FullTeam {
             let dropout = LayerDropout::new(model.dropout(), seed, number as u64);
             each(&self.pool, &mut self.parts, |part| part.begin_layer(number, layer, dropout))?;
             let sent = self.exchange.forward(&mut self.parts, &self.pool, number, group)?;
-            let Some(sent) = sent else {
-                return Ok(None);
-            };
             let row_bytes = self.exchange.row_bytes(&self.parts, number);
             for (figures, sent) in figures.iter_mut().zip(sent) {
                 figures.embedding_rows += figures.remote_rows;
@@ -149,9 +145,6 @@ impl FullTeam {
         for &(number, layer) in layers.iter().rev() {
             each(&self.pool, &mut self.parts, |part| part.begin_back(number, layer))?;
             let sent = self.exchange.back(&mut self.parts, &self.pool, number, layer, group)?;
-            let Some(sent) = sent else {
-                return Ok(None);
-            };
             for (figures, sent) in figures.iter_mut().zip(sent) {
                 figures.gradient_bytes += sent.bytes;
                 figures.note(sent);
@@ -166,7 +159,7 @@ impl FullTeam {
             figures.wait_seconds = self.exchange.waited.as_secs_f64();
             figures.staleness = self.exchange.oldest;
         }
-        Ok(Some(Passed { terms, figures }))
+        Ok(Passed { terms, figures })
     }
 
     /// Releases the memory of passes.
@@ -234,15 +227,14 @@ impl Exchange {
         self.epoch = epoch;
     }
 
-    /// Brings rows of layer `number` to halos, and aggregates. None if the leader has ended the
-    /// run.
+    /// Brings rows of layer `number` to halos, and aggregates.
     fn forward(
         &mut self,
         parts: &mut [Part],
         pool: &ThreadPool,
         number: usize,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Vec<Sent>>, TrainError> {
+    ) -> Result<Vec<Sent>, TrainError> {
         let aggregate = |parts: &mut [Part], which| {
             each(pool, parts, |part| {
                 part.aggregate(number, which);
@@ -254,23 +246,20 @@ impl Exchange {
                 parts.iter_mut().for_each(|part| part.received().fill(0.0));
             }
             aggregate(parts, Destinations::All)?;
-            return Ok(Some(Vec::new()));
+            return Ok(Vec::new());
         }
         let inner = |parts: &mut [Part]| aggregate(parts, Destinations::Inner);
         let rows = LayerRows { way: Way::Forward, number };
-        let Some(sent) = self.move_rows(parts, pool, rows, group, &inner)? else {
-            return Ok(None);
-        };
+        let sent = self.move_rows(parts, pool, rows, group, &inner)?;
         let (width, start) = (width_of(parts, number), Instant::now());
         let messages = &self.layers[number].forward.messages;
         pool.install(|| self.forward.unpack(parts, self.code, width, messages));
         parts.iter_mut().take(1).for_each(|part| part.took(start));
         aggregate(parts, Destinations::Boundary)?;
-        Ok(Some(sent))
+        Ok(sent)
     }
 
-    /// Brings gradients of layer `number` back to the owners of rows, and adds them there. None if
-    /// the leader has ended the run.
+    /// Brings gradients of layer `number` back to the owners of rows, and adds them there.
     fn back(
         &mut self,
         parts: &mut [Part],
@@ -278,25 +267,23 @@ impl Exchange {
         number: usize,
         layer: &Layer,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Vec<Sent>>, TrainError> {
+    ) -> Result<Vec<Sent>, TrainError> {
         let own = |parts: &mut [Part]| each(pool, parts, |part| part.go_back(number, layer));
         if number == 0 || self.halo == Halo::Zero {
             own(parts)?;
-            return Ok(Some(Vec::new()));
+            return Ok(Vec::new());
         }
         let rows = LayerRows { way: Way::Back, number };
-        let Some(sent) = self.move_rows(parts, pool, rows, group, &own)? else {
-            return Ok(None);
-        };
+        let sent = self.move_rows(parts, pool, rows, group, &own)?;
         let (width, start) = (width_of(parts, number), Instant::now());
         let messages = &self.layers[number].back.messages;
         self.back.add(parts, self.code, width, messages);
         parts.iter_mut().take(1).for_each(|part| part.took(start));
-        Ok(Some(sent))
+        Ok(sent)
     }
 
     /// Moves rows, unless those of an epoch before may be used, and calls `compute` meanwhile.
-    /// Returns what each part has sent; none if the leader has ended the run.
+    /// Returns what each part has sent.
     fn move_rows(
         &mut self,
         parts: &mut [Part],
@@ -304,7 +291,7 @@ impl Exchange {
         LayerRows { way, number }: LayerRows,
         group: &mut ProcessGroup<'_>,
         compute: &(dyn Fn(&mut [Part]) -> TensorResult<()> + Sync),
-    ) -> Result<Option<Vec<Sent>>, TrainError> {
+    ) -> Result<Vec<Sent>, TrainError> {
         let kept = &mut self.layers[number];
         let (routes, stamped) = match way {
             Way::Forward => (&self.forward, &mut kept.forward),
@@ -313,7 +300,7 @@ impl Exchange {
         if let Some(age) = stamped.usable_age(self.epoch, self.staleness) {
             self.oldest = self.oldest.max(age);
             compute(parts)?;
-            return Ok(Some(Vec::new()));
+            return Ok(Vec::new());
         }
         let (code, width) = (self.code, width_of(parts, number));
         let row_bytes = code.row_bytes(width);
@@ -322,29 +309,28 @@ impl Exchange {
         let sent = pool.install(pack);
         let expected = routes.incoming_bytes(row_bytes);
         let start = Instant::now();
-        let (goes_on, waited) = if group.n_ranks() == 1 || self.overlap == Overlap::After {
-            let goes_on = group.exchange_rows(row_bytes, messages, &expected)?;
+        let waited = if group.n_ranks() == 1 || self.overlap == Overlap::After {
+            group.exchange_rows(row_bytes, messages, &expected)?;
             let waited = start.elapsed();
             self.seconds += waited;
             compute(parts)?;
-            (goes_on, waited)
+            waited
         } else {
             // This thread alone may use the engine between processes: others compute.
             let (moved, computed) = thread::scope(|scope| {
                 let computing = scope.spawn(|| compute(parts).map(|()| Instant::now()));
                 let moved = group.exchange_rows(row_bytes, messages, &expected);
-                let moved = moved.map(|goes_on| (goes_on, Instant::now()));
-                (moved, computing.join())
+                (moved.map(|()| Instant::now()), computing.join())
             });
-            let (goes_on, moved_at) = moved?;
+            let moved_at = moved?;
             let worker = self.placement.rank;
             let computed_at = computed.map_err(|_| TrainError::WorkerPanicked { worker })??;
             self.seconds += moved_at - start;
-            (goes_on, moved_at.saturating_duration_since(computed_at))
+            moved_at.saturating_duration_since(computed_at)
         };
         self.waited += waited;
         stamped.stamp = Some(self.epoch);
-        Ok(goes_on.then_some(sent))
+        Ok(sent)
     }
 }
 

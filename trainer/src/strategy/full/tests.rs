@@ -90,7 +90,7 @@ fn pass(
     epoch: u32,
     group: &mut ProcessGroup<'_>,
 ) -> (f64, Vec<f64>) {
-    let passed = team.pass(&replica.model, epoch, 77, group).unwrap().unwrap();
+    let passed = team.pass(&replica.model, epoch, 77, group).unwrap();
     let n_all: u64 = passed.figures.iter().map(|of| of.n_roots).sum();
     let loss = passed.figures.iter().map(|of| of.loss * of.n_roots as f64).sum::<f64>();
     let mut gradient = vec![0.0; passed.terms[0].values.len()];

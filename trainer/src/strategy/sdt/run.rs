@@ -81,22 +81,20 @@ impl LocalModels {
 }
 
 impl Run<'_> {
-    /// Takes note of what partitions keep, and agrees on whether there are checkpoints. False if
-    /// the leader has ended the run.
+    /// Takes note of what partitions keep, and agrees on whether there are checkpoints.
     pub(crate) fn begin_partitions(
         &mut self,
         plans: &[PartitionPlan],
         group: &mut ProcessGroup<'_>,
-    ) -> Result<bool, TrainError> {
-        let saves = self.checkpoints.is_some();
-        let Some(saves) = group.number_of_leader(saves.into())? else { return Ok(false) };
-        let Some(local) = &mut self.local else { return Ok(true) };
+    ) -> Result<(), TrainError> {
+        let saves = group.number_of_leader(self.checkpoints.is_some().into())?;
+        let Some(local) = &mut self.local else { return Ok(()) };
         local.saves = saves != 0;
         local.keep_own(group, self.config.workers);
         let sum = |of: fn(&PartitionPlan) -> f64| plans.iter().map(of).sum::<f64>();
         let all = sum(|plan| plan.all);
         local.kept_share = if all > 0.0 { sum(|plan| plan.kept) / all } else { 1.0 };
-        Ok(true)
+        Ok(())
     }
 
     /// Trains the local models of the partitions that are left of the present epoch, and averages
@@ -111,10 +109,7 @@ impl Run<'_> {
         let (epoch, total) = (self.place.epoch, team.n_parts());
         while self.place.step < total {
             let (first, began) = (self.place.step, Instant::now());
-            let Some(figures) = self.round(team, group)? else {
-                self.is_interrupted = true;
-                return Ok(());
-            };
+            let figures = self.round(team, group)?;
             let seconds = began.elapsed().as_secs_f64();
             let workers: Vec<WorkerStep> =
                 figures.iter().map(|of_part| self.worker_step(of_part, seconds)).collect();
@@ -143,10 +138,7 @@ impl Run<'_> {
                 || (is_ended && self.checkpoints.is_some());
             let wanted =
                 if is_saved { SAVE } else { NOTHING } + if is_ended { END } else { NOTHING };
-            let Some(wanted) = group.number_of_leader(wanted)? else {
-                self.is_interrupted = true;
-                return Ok(());
-            };
+            let wanted = group.number_of_leader(wanted)?;
             if wanted & SAVE != 0 {
                 self.gather_states(group)?;
                 self.save()?;
@@ -168,21 +160,20 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Trains one partition of each worker; returns the figures of all. None if the leader has
-    /// ended the run.
+    /// Trains one partition of each worker; returns the figures of all.
     fn round(
         &mut self,
         team: &mut PartitionTeam<'_>,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Vec<PartitionFigures>>, TrainError> {
+    ) -> Result<Vec<PartitionFigures>, TrainError> {
         let Place { epoch, step } = self.place;
         let Some(local) = &mut self.local else { unreachable!("a run of partitions") };
         let own = team.train(epoch, step, &mut local.states)?;
-        let Some(all) = group.exchange(&own)? else { return Ok(None) };
-        let mut figures: Vec<PartitionFigures> = all.into_iter().flatten().collect();
+        let mut figures: Vec<PartitionFigures> =
+            group.exchange(&own)?.into_iter().flatten().collect();
         figures.sort_by_key(|of_part| of_part.part);
         team.note(&figures);
-        Ok(Some(figures))
+        Ok(figures)
     }
 
     /// Averages the local models, where that is due or the average is to be measured.

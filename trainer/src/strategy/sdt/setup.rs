@@ -61,14 +61,13 @@ impl<'a> Setup<'a> {
     }
 
     /// Starts the workers of this process, from `place` on. Fails where a partition does not fit in
-    /// the memory of a worker. Returns also the plans of all partitions of the run; none if the
-    /// leader has ended it.
+    /// the memory of a worker. Returns also the plans of all partitions of the run.
     pub(crate) fn partition_team<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
         place: Place,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<(PartitionTeam<'scope>, Vec<PartitionPlan>)>, TrainError> {
+    ) -> Result<(PartitionTeam<'scope>, Vec<PartitionPlan>), TrainError> {
         let n_parts = u32::from(self.graph.book.n_parts());
         let roots: Vec<Arc<[NodeId]>> = self.roots_of_parts().into_iter().map(Arc::from).collect();
         let mut own = Vec::new();
@@ -79,9 +78,8 @@ impl<'a> Setup<'a> {
                 own.push((part, plan));
             }
         }
-        let Some(all) = group.exchange(&own)? else { return Ok(None) };
         let mut plans = vec![PartitionPlan::default(); n_parts as usize];
-        for (part, plan) in all.into_iter().flatten() {
+        for (part, plan) in group.exchange(&own)?.into_iter().flatten() {
             plans[part as usize] = plan;
         }
         let n_graph = self.graph.topology.n_nodes();
@@ -124,7 +122,7 @@ impl<'a> Setup<'a> {
         let workers = self.workers.iter().map(worker).collect::<Result<_, TrainError>>()?;
         let size = [self.config.workers, n_parts];
         let team = PartitionTeam::start(scope, workers, group.n_local(), size)?;
-        Ok(Some((team, plans)))
+        Ok((team, plans))
     }
 }
 

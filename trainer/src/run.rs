@@ -15,10 +15,9 @@ use crate::model_file;
 use crate::process_group::{Opening, ProcessGroup};
 use crate::record::Record;
 use crate::replica::{Replica, ReplicaState};
-use crate::report::Progress;
-use crate::report::TrainReport;
+use crate::report::{EpochReport, Progress, TrainReport};
 use crate::setup::Setup;
-use crate::step::{HopTraffic, Place, RowsBySource, StepSeconds, WorkerStep, word_of};
+use crate::step::{HopTraffic, Place, StepSeconds, WorkerStep};
 use crate::step_outcome::{MemberStats, StepOutcome, TeamStep};
 use crate::strategy::full::FullTeam;
 use crate::strategy::hop;
@@ -219,7 +218,8 @@ impl<'a> Run<'a> {
             }
         }
         let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
-        self.record.end_epoch(epoch, total, seconds, team.stats(epoch));
+        let report = EpochReport { epoch, steps: total, seconds, ..EpochReport::default() };
+        self.record.end_epoch(report, team.stats(epoch));
         Ok(())
     }
 
@@ -230,7 +230,6 @@ impl<'a> Run<'a> {
         stats: &[MemberStats],
         [step_seconds, update]: [f64; 2],
     ) -> Vec<WorkerStep> {
-        let Place { epoch, step } = self.place;
         let n_lines = team.outcomes.len().max(1) as u64;
         let gradient_bytes = team.gradient_bytes(self.config.workers);
         let share = |of: u64, line| of / n_lines + if line == 0 { of % n_lines } else { 0 };
@@ -240,22 +239,11 @@ impl<'a> Run<'a> {
                 model_bytes: share(team.model_bytes, line),
                 gradient_bytes: share(gradient_bytes, line),
             });
-            let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
             WorkerStep {
-                epoch,
-                step,
-                worker: *worker,
-                loss: outcome.loss,
-                roots: outcome.n_roots,
-                nodes: outcome.n_nodes,
-                batch: word_of(outcome.met),
                 seconds: StepSeconds { step: step_seconds, update, ..outcome.seconds },
-                rows,
-                bytes,
                 late_swaps: stats[*worker as usize].steady.late,
                 hop,
-                sdt: None,
-                full: None,
+                ..outcome.worker_step(self.place, *worker, self.row_bytes)
             }
         };
         team.outcomes.iter().enumerate().map(of_worker).collect()

@@ -6,7 +6,7 @@ use lodestore_client::prefetch::{BatchReadiness, PrefetchStats};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::TrainError;
-use crate::step::{Place, StepSeconds};
+use crate::step::{Place, RowsBySource, StepSeconds, WorkerStep, word_of};
 
 /// Elements that are checked together.
 const ELEMENTS_PER_CHECK: usize = 1 << 12;
@@ -98,6 +98,27 @@ impl StepOutcome {
         self.load += next.load;
         self.seconds += next.seconds;
         (self.met, self.prefetch) = (next.met, next.prefetch);
+    }
+
+    /// Returns what `worker` did in the step at `place`, with rows of `row_bytes`.
+    pub(crate) fn worker_step(&self, place: Place, worker: u32, row_bytes: u64) -> WorkerStep {
+        let (rows, bytes) = RowsBySource::of(&self.load, row_bytes);
+        WorkerStep {
+            epoch: place.epoch,
+            step: place.step,
+            worker,
+            loss: self.loss,
+            roots: self.n_roots,
+            nodes: self.n_nodes,
+            batch: word_of(self.met),
+            seconds: self.seconds,
+            rows,
+            bytes,
+            late_swaps: 0,
+            hop: None,
+            sdt: None,
+            full: None,
+        }
     }
 
     /// Returns its gradient as it takes part in a step.

@@ -8,11 +8,10 @@ use crate::collective::{Collective, Payload, ThreadCollective};
 use crate::config::Due;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
-use crate::record::SdtSum;
 use crate::replica::ReplicaState;
-use crate::report::Progress;
+use crate::report::{EpochReport, Progress};
 use crate::run::Run;
-use crate::step::{Place, RowsBySource, SdtTraffic, StepSeconds, WorkerStep, word_of};
+use crate::step::{Place, SdtTraffic, StepSeconds, WorkerStep};
 use crate::step_outcome::TeamStep;
 
 /// The leader asks for nothing.
@@ -107,6 +106,7 @@ impl Run<'_> {
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
         let (epoch, total) = (self.place.epoch, team.n_parts());
+        let (mut halo_rows, mut halo_bytes) = (0, 0);
         while self.place.step < total {
             let (first, began) = (self.place.step, Instant::now());
             let figures = self.round(team, group)?;
@@ -121,11 +121,8 @@ impl Run<'_> {
                 loss.outcomes.extend(step.outcomes);
             }
             let loss = TeamStep::new(take(&mut loss.outcomes)).loss;
-            let (halo_rows, halo_bytes) = (
-                figures.iter().map(|of_part| of_part.halo_rows).sum::<u64>(),
-                figures.iter().map(|of_part| of_part.halo_bytes).sum::<u64>(),
-            );
-            self.record.partitioned(SdtSum { halo_rows, halo_bytes, ..SdtSum::default() });
+            halo_rows += figures.iter().map(|of_part| of_part.halo_rows).sum::<u64>();
+            halo_bytes += figures.iter().map(|of_part| of_part.halo_bytes).sum::<u64>();
             self.place.step = first + figures.len() as u32;
             let (done, workers) = (self.place.step, &workers[..]);
             let is_ended =
@@ -149,11 +146,18 @@ impl Run<'_> {
                 return Ok(());
             }
         }
-        self.average(epoch, group)?;
-        let kept_share = self.local.as_ref().map_or(1.0, |local| local.kept_share);
-        self.record.partitioned(SdtSum { kept_share, ..SdtSum::default() });
-        let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
-        self.record.end_epoch(epoch, total, seconds, team.stats());
+        let synchronised_bytes = self.average(epoch, group)?;
+        let report = EpochReport {
+            epoch,
+            steps: total,
+            seconds: start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving),
+            halo_rows: Some(halo_rows),
+            halo_bytes: Some(halo_bytes),
+            synchronised_bytes: Some(synchronised_bytes),
+            kept_share: Some(self.local.as_ref().map_or(1.0, |local| local.kept_share)),
+            ..EpochReport::default()
+        };
+        self.record.end_epoch(report, team.stats());
         if self.local.as_ref().is_some_and(|local| local.saves) {
             self.gather_states(group)?;
         }
@@ -176,16 +180,17 @@ impl Run<'_> {
         Ok(figures)
     }
 
-    /// Averages the local models, where that is due or the average is to be measured.
-    fn average(&mut self, epoch: u32, group: &mut ProcessGroup<'_>) -> Result<(), TrainError> {
+    /// Averages the local models, where that is due or the average is to be measured. Returns the
+    /// bytes that workers send to synchronise them, each as a process of its own.
+    fn average(&mut self, epoch: u32, group: &mut ProcessGroup<'_>) -> Result<u64, TrainError> {
         let sdt = self.config.sdt;
         let is_due = (epoch + 1).is_multiple_of(sdt.average_every);
         let is_last = epoch + 1 == self.config.epochs;
         let is_measured = self.config.evaluation_after(epoch + 1, self.has_test) != Due::No;
         if !is_due && !is_last && !is_measured {
-            return Ok(());
+            return Ok(0);
         }
-        let Some(local) = &mut self.local else { return Ok(()) };
+        let Some(local) = &mut self.local else { return Ok(0) };
         let n_workers = self.config.workers;
         let is_own = |part: u32| group.has_worker(part % n_workers);
         let own = (0..).zip(&local.states).filter(|(part, _)| is_own(*part));
@@ -193,16 +198,15 @@ impl Run<'_> {
         let len = local.shares.len();
         let sum = group.sum_parameters(terms, len)?;
         self.replica.set_values(local.shares.lists(&sum))?;
-        if is_due {
-            let own =
-                (0..).zip(&mut local.states).filter(|(part, _)| group.has_worker(part % n_workers));
-            local.shares.adopt(&sum, own.map(|(_, state)| state));
-            // A share of each term to each worker, then a share of the sum to each, as processes.
-            let (n_bytes, p, q) = (4 * len as u64, u64::from(local.len()), u64::from(n_workers));
-            let synchronised_bytes = n_bytes * (q - 1) * (p + q) / q;
-            self.record.partitioned(SdtSum { synchronised_bytes, ..SdtSum::default() });
+        if !is_due {
+            return Ok(0);
         }
-        Ok(())
+        let own =
+            (0..).zip(&mut local.states).filter(|(part, _)| group.has_worker(part % n_workers));
+        local.shares.adopt(&sum, own.map(|(_, state)| state));
+        // A share of each term to each worker, then a share of the sum to each, as processes.
+        let (n_bytes, p, q) = (4 * len as u64, u64::from(local.len()), u64::from(n_workers));
+        Ok(n_bytes * (q - 1) * (p + q) / q)
     }
 
     /// Brings the states of all local models to the leader.
@@ -220,25 +224,13 @@ impl Run<'_> {
 
     /// Returns what the worker of a partition did in a round.
     fn worker_step(&self, of_part: &PartitionFigures, step_seconds: f64) -> WorkerStep {
-        let (outcome, Place { epoch, .. }) = (&of_part.outcome, self.place);
-        let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
         let PartitionFigures { halo_rows, halo_bytes, loaded_bytes, load_seconds, part, .. } =
             *of_part;
+        let (outcome, place) = (&of_part.outcome, Place { step: part, ..self.place });
         WorkerStep {
-            epoch,
-            step: part,
-            worker: part % self.config.workers,
-            loss: outcome.loss,
-            roots: outcome.n_roots,
-            nodes: outcome.n_nodes,
-            batch: word_of(outcome.met),
             seconds: StepSeconds { step: step_seconds, ..outcome.seconds },
-            rows,
-            bytes,
-            late_swaps: 0,
-            hop: None,
             sdt: Some(SdtTraffic { halo_rows, halo_bytes, loaded_bytes, load_seconds }),
-            full: None,
+            ..outcome.worker_step(place, part % self.config.workers, self.row_bytes)
         }
     }
 }

@@ -49,6 +49,7 @@ mod step_outcome;
 pub mod strategy;
 mod train;
 mod worker;
+mod worker_thread;
 mod workers;
 
 pub use config::{Strategy, TrainConfig};

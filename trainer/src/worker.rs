@@ -1,12 +1,6 @@
 //! One worker: batches in, gradients out.
 
-use std::{
-    sync::{
-        Arc,
-        mpsc::{Receiver, SyncSender},
-    },
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use candle_core::Var;
 use lodestore_client::prefetch::{BatchReadiness, BatchRows, PrefetchStats, PreparedBatch};
@@ -93,22 +87,8 @@ pub(crate) struct StepOrder {
 }
 
 impl Worker<'_> {
-    /// Trains on one batch per order until the orders end or a batch fails.
-    pub(crate) fn run(
-        mut self,
-        orders: &Receiver<StepOrder>,
-        outcomes: &SyncSender<Result<StepOutcome, TrainError>>,
-    ) {
-        while let Ok(order) = orders.recv() {
-            let outcome = self.step(&order);
-            let failed = outcome.is_err();
-            if outcomes.send(outcome).is_err() || failed {
-                return;
-            }
-        }
-    }
-
-    fn step(&mut self, order: &StepOrder) -> Result<StepOutcome, TrainError> {
+    /// Trains on the batch of an order.
+    pub(crate) fn step(&mut self, order: &StepOrder) -> Result<StepOutcome, TrainError> {
         let seed = self.plan.seed_of(self.worker, order.epoch, order.batch);
         let form = self.replay.is_none().then_some(&self.learner.features);
         let (batch, rows, mut outcome) = self.batches.next(order, seed, form)?;

@@ -15,12 +15,12 @@ mod nodes;
 mod rows;
 mod work;
 
-use std::{cmp::Ordering, io, sync::Arc, thread::available_parallelism};
+use std::{cmp::Ordering, io, sync::Arc};
 
 use lodestore_client::BatchLoader;
 use lodestore_client::buffer::RowBuffer;
 use lodestore_graph::{NodeId, topology::Topology};
-use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
+use rayon::{ThreadPool, prelude::*};
 
 use crate::conv::Hop;
 use crate::error::TrainError;
@@ -30,6 +30,7 @@ use crate::matrix::Matrix;
 use crate::matrix::sparse::Rows;
 use crate::matrix::workspace::Workspace;
 use crate::process_group::{ProcessGroup, RowsTo};
+use crate::worker_thread::thread_pool;
 pub(crate) use chunks::Owners;
 use chunks::{Chunk, block_of};
 pub(crate) use nodes::NodeSet;
@@ -147,14 +148,12 @@ impl LayerPass<'_> {
         }
         let (sets, n_ranks) = (self.sets(layers.len(), wanted), group.n_ranks());
         let read_here = (n_ranks > 1).then(|| self.read_by(group.rank(), n_ranks, &sets));
-        let n_cores = available_parallelism().map_or(1, usize::from);
-        let n_threads = (n_cores / group.n_local().max(1) as usize).max(1);
         let running = Running {
             pass: self,
             total: sets.iter().map(|set| set.len() as u64).sum(),
             stages: Stages { layers, sets, read_here, widths, n_ranks },
             output,
-            pool: ThreadPoolBuilder::new().num_threads(n_threads).build()?,
+            pool: thread_pool(group.n_local() as usize)?,
             budget: Budget::new(self.limits.stored_bytes),
             done: 0,
         };

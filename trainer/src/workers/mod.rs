@@ -2,11 +2,8 @@
 //! other processes.
 
 use std::{
-    sync::{
-        Arc,
-        mpsc::{Receiver, SyncSender, sync_channel},
-    },
-    thread::{Scope, ScopedJoinHandle, available_parallelism},
+    sync::Arc,
+    thread::Scope,
     time::{Duration, Instant},
 };
 
@@ -25,6 +22,7 @@ use crate::strategy::full::FullTeam;
 use crate::strategy::hop::{Iteration, Iterations};
 use crate::strategy::sdt::PartitionTeam;
 use crate::worker::{StepOrder, Worker};
+use crate::worker_thread::{WorkerThread, thread_pool};
 
 /// Workers of this process. Parameters do not change while a step is under way.
 pub(crate) struct Team<'scope> {
@@ -71,10 +69,7 @@ pub(crate) struct WorkerSetup<'scope> {
 }
 
 struct Member<'scope> {
-    worker: u32,
-    orders: SyncSender<StepOrder>,
-    outcomes: Receiver<Result<StepOutcome, TrainError>>,
-    thread: ScopedJoinHandle<'scope, ()>,
+    thread: WorkerThread<'scope, StepOrder, StepOutcome>,
     n_batches: u32,
     rapid: Option<Arc<Rapid<'scope>>>,
     remote: Arc<dyn RowSource>,
@@ -91,18 +86,12 @@ impl<'scope> Team<'scope> {
         n_processes: u32,
         [n_workers, n_steps]: [u32; 2],
     ) -> Result<Self, TrainError> {
-        let n_cores = available_parallelism().map_or(1, usize::from);
-        let n_pools = setups.len().max(1) * n_processes as usize;
-        let n_threads = (n_cores / n_pools).max(1);
-        let start = |WorkerSetup { worker, n_batches, rapid, remote }| {
-            let number = worker.worker;
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build()?;
-            let (orders, inbox) = sync_channel(1);
-            let (outbox, outcomes) = sync_channel(1);
-            let thread = scope.spawn(move || pool.install(move || worker.run(&inbox, &outbox)));
-            let prefetch = PrefetchStats::default();
-            let worker = number;
-            Ok(Member { worker, orders, outcomes, thread, n_batches, rapid, remote, prefetch })
+        let n_pools = setups.len() * n_processes as usize;
+        let start = |WorkerSetup { mut worker, n_batches, rapid, remote }| {
+            let (pool, number) = (thread_pool(n_pools)?, worker.worker);
+            let work = move |order: StepOrder| worker.step(&order);
+            let thread = WorkerThread::start(scope, number, pool, work);
+            Ok(Member { thread, n_batches, rapid, remote, prefetch: PrefetchStats::default() })
         };
         let members = setups.into_iter().map(start).collect::<Result<_, TrainError>>()?;
         let stats = vec![MemberStats::default(); n_workers as usize];
@@ -154,7 +143,7 @@ impl<'scope> Team<'scope> {
         // All are equal as an iteration begins: each is where its first time step is.
         let start = |member: &Member<'_>| {
             let sum = vec![0.0; parameters.len()];
-            MovingModel { worker: member.worker, sum }
+            MovingModel { worker: member.thread.worker, sum }
         };
         let mut models: Vec<MovingModel> = self.members.iter().map(start).collect();
         let mut totals = vec![StepOutcome::default(); models.len()];
@@ -186,7 +175,7 @@ impl<'scope> Team<'scope> {
             GradientTerm { order, n_roots: of_models[order as usize], values }
         };
         let gradients = models.into_iter().map(term).filter(|term| term.n_roots > 0).collect();
-        let workers = self.members.iter().map(|member| member.worker);
+        let workers = self.members.iter().map(|member| member.thread.worker);
         let outcomes = workers.zip(totals).filter(|(_, total)| total.n_roots > 0).collect();
         self.take_stats(epoch);
         let step = group.step(outcomes, gradients, &mut self.stats)?;
@@ -201,16 +190,13 @@ impl<'scope> Team<'scope> {
         let mut outcomes = Vec::with_capacity(self.members.len());
         for member in self.members.iter().filter(|member| order.batch < member.n_batches) {
             let ends_epoch = order.batch + 1 == member.n_batches;
-            // A worker that is gone shows when its outcome is missing.
-            let _ = member.orders.send(StepOrder { ends_epoch, ..order.clone() });
+            member.thread.order(StepOrder { ends_epoch, ..order.clone() });
         }
         for member in &mut self.members {
             if order.batch < member.n_batches {
-                let worker = member.worker;
-                let gone = |_| TrainError::WorkerPanicked { worker };
-                let outcome = member.outcomes.recv().map_err(gone)??;
+                let outcome = member.thread.outcome()?;
                 member.prefetch = outcome.prefetch;
-                outcomes.push((worker, outcome));
+                outcomes.push((member.thread.worker, outcome));
             }
         }
         Ok(outcomes)
@@ -231,7 +217,7 @@ impl<'scope> Team<'scope> {
     fn take_stats(&mut self, epoch: u32) {
         for member in &self.members {
             let rapid = member.rapid.as_ref();
-            self.stats[member.worker as usize] = MemberStats {
+            self.stats[member.thread.worker as usize] = MemberStats {
                 prefetch: member.prefetch,
                 steady: rapid.map_or_else(HotSetStats::default, |rapid| rapid.stats()),
                 pulled: rapid.map_or_else(LoadStats::default, |rapid| rapid.pulled_until(epoch)),
@@ -242,13 +228,9 @@ impl<'scope> Team<'scope> {
 }
 
 impl Drop for Team<'_> {
-    /// Ends the orders and waits for the threads, each of which ends after its present batch.
+    /// Waits for the threads, each of which ends after its present batch.
     fn drop(&mut self) {
-        for Member { orders, outcomes, thread, .. } in self.members.drain(..) {
-            drop((orders, outcomes));
-            // A panic has been reported as a missing outcome; the scope would raise it again.
-            let _ = thread.join();
-        }
+        self.members.drain(..).for_each(|member| member.thread.end());
     }
 }
 

@@ -1,6 +1,6 @@
 //! Set-up before the first epoch: the part of the graph of each partition, and its inputs.
 
-use std::{sync::Arc, thread::available_parallelism};
+use std::sync::Arc;
 
 use lodestore_graph::{
     NodeId, PartId,
@@ -27,15 +27,14 @@ use crate::options::ModelKind;
 use crate::process_group::ProcessGroup;
 use crate::setup::Setup;
 use crate::step_outcome::MemberStats;
+use crate::worker_thread::thread_pool;
 
 impl FullTeam {
     /// Makes the partitions of this process, and pulls the inputs of their halos.
     pub(crate) fn new(setup: &Setup<'_>, group: &ProcessGroup<'_>) -> Result<Self, TrainError> {
         let (book, config) = (setup.graph.book, setup.config);
         let (n_parts, n_workers) = (u32::from(book.n_parts()), config.workers);
-        let n_cores = available_parallelism().map_or(1, usize::from);
-        let n_threads = (n_cores / group.n_local().max(1) as usize).max(1);
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build()?;
+        let pool = thread_pool(group.n_local() as usize)?;
         let halos = Halos::find(setup.graph.topology, book, &dropped_replicas(setup)?);
         let own = (0..n_parts).filter(|part| setup.workers.contains(&(part % n_workers)));
         let part = |part| part_of(setup, part, &halos);

@@ -1,9 +1,6 @@
 //! A worker that trains the local models of its partitions, one after the other.
 
-use std::{
-    sync::mpsc::{Receiver, SyncSender},
-    time::Instant,
-};
+use std::time::Instant;
 
 use lodestore_client::ClientError;
 use lodestore_client::buffer::RowBuffer;
@@ -66,23 +63,8 @@ pub(crate) struct PartitionFigures {
 }
 
 impl PartitionWorker<'_> {
-    /// Trains one local model per order until the orders end or one fails.
-    pub(crate) fn run(
-        mut self,
-        orders: &Receiver<PartitionOrder>,
-        outcomes: &SyncSender<Result<Trained, TrainError>>,
-    ) {
-        while let Ok(order) = orders.recv() {
-            let trained = self.train(order);
-            let failed = trained.is_err();
-            if outcomes.send(trained).is_err() || failed {
-                return;
-            }
-        }
-    }
-
     /// Trains the local model of a partition for an epoch, without a row from elsewhere.
-    fn train(&mut self, order: PartitionOrder) -> Result<Trained, TrainError> {
+    pub(super) fn train(&mut self, order: PartitionOrder) -> Result<Trained, TrainError> {
         let PartitionOrder { epoch, part, state } = order;
         let batches = self.batches(epoch, part);
         let mut figures = PartitionFigures { part, ..PartitionFigures::default() };

@@ -97,7 +97,7 @@ impl<'a> Inference<'a> {
         let spec = ModelSpec::new(config, info.width as usize, file.n_classes()?);
         file.check(&spec)?;
         let model = Model::new(&spec, 0)?;
-        let n_parameters = file.fill(&model)?;
+        let n_parameters = file.fill(&model, &spec)?;
         let n_layers = match output {
             InferOutput::Logits => model.layers().len(),
             InferOutput::Embedding => model.layers().len() - 1,
@@ -109,7 +109,7 @@ impl<'a> Inference<'a> {
                 found: output.to_string(),
             });
         };
-        let width = model.layers()[last].out_width()?;
+        let width = model.layers()[last].conv.out_width()?;
         let owned: Vec<PartId> = graph.book.parts().collect();
         let limits = PassLimits::within(infer.memory_bytes);
         let pass = LayerPass {
@@ -167,7 +167,7 @@ impl<'a> Inference<'a> {
     ) -> Result<(), TrainError> {
         let layers = self.model.layers();
         let last = &layers[self.n_layers - 1];
-        let activation = (self.output == InferOutput::Embedding).then(|| last.activation());
+        let activation = (self.output == InferOutput::Embedding).then(|| last.conv.activation());
         let mut sink = |nodes: &[NodeId], out: &mut Matrix| {
             check_finite(nodes, out)?;
             if let Some(activation) = activation {
@@ -228,7 +228,7 @@ pub fn evaluate_saved(
     let file = ModelFile::read(path)?;
     let sources = std::slice::from_ref(sources);
     let setup = Setup::new(&file.config, *graph, sources, vec![0], Some(&file))?;
-    let parameters = file.fill(&setup.model)?;
+    let parameters = file.fill(&setup.model, &setup.spec())?;
     let mut alone = ThreadCollective::alone();
     let group = &mut ProcessGroup::new(&mut alone);
     let Accuracy { validation: validation_accuracy, test: test_accuracy } =
@@ -261,7 +261,7 @@ mod tests {
     ) -> Inference<'a> {
         let (model, kind) = (model.clone(), ModelKind::Sage);
         let n_layers = model.layers().len() - usize::from(output == InferOutput::Embedding);
-        let width = model.layers()[n_layers - 1].out_width().unwrap();
+        let width = model.layers()[n_layers - 1].conv.out_width().unwrap();
         Inference { pass, model, kind, output, n_layers, width, n_parameters: 0, work }
     }
 

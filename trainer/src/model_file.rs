@@ -49,18 +49,16 @@ fn new_beside(path: &Path) -> io::Result<NamedTempFile> {
     builder.tempfile_in(folder.unwrap_or(Path::new(".")))
 }
 
-/// Writes the parameters `values`, one flat list each, of a model of `config`, to `path`: beside it
-/// first, then in place of what is there.
+/// Writes the parameters `values`, one flat list each, of a model of `config` and `spec`, to
+/// `path`: beside it first, then in place of what is there.
 pub(crate) fn save(
     path: &Path,
     config: &TrainConfig,
-    model: &Model,
+    spec: &ModelSpec,
     values: &[Vec<f32>],
 ) -> Result<(), SavedModelError> {
     let failed = |fault| SavedModelError { path: path.to_owned(), fault: Box::new(fault) };
-    let shapes = model.parameters().into_iter().map(|var| var.dims().to_vec());
-    let tensors = model.names().into_iter().zip(shapes).zip(values);
-    let views = tensors.map(|((name, shape), values)| {
+    let views = spec.shapes().into_iter().zip(values).map(|((name, shape), values)| {
         Ok((name, TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values))?))
     });
     let views = views.collect::<Result<Vec<_>, SafeTensorError>>();
@@ -145,16 +143,16 @@ impl<'a> ModelFile<'a> {
         }
     }
 
-    /// Returns `model`, which has been checked, the file's parameters. Returns how many elements
-    /// they have.
-    pub(crate) fn fill(&self, model: &Model) -> Result<u64, TrainError> {
+    /// Sets the parameters of `model`, of the `spec` that has been checked, to those of the file.
+    /// Returns how many elements they have.
+    pub(crate) fn fill(&self, model: &Model, spec: &ModelSpec) -> Result<u64, TrainError> {
         let tensors = self.tensors()?;
         let mut n_parameters = 0;
         let are_statistics = model.are_statistics();
-        for ((name, var), is_statistic) in
-            model.names().iter().zip(model.parameters()).zip(are_statistics)
+        for (((name, _), var), is_statistic) in
+            spec.shapes().into_iter().zip(model.parameters()).zip(are_statistics)
         {
-            let found = tensors.tensor(name).map_err(|error| self.failed(error.into()))?;
+            let found = tensors.tensor(&name).map_err(|error| self.failed(error.into()))?;
             let values = found.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
             let values: Vec<f32> = values.collect();
             n_parameters += if is_statistic { 0 } else { values.len() as u64 };
@@ -314,13 +312,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model");
         let usual = TrainConfig { model: ModelKind::Gat, hidden: 16, ..TrainConfig::default() };
-        let model = Model::new(&ModelSpec::new(&usual, 10, 4), 1).unwrap();
+        let spec = ModelSpec::new(&usual, 10, 4);
+        let model = Model::new(&spec, 1).unwrap();
         let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
         let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
         let opened = |change: fn(&mut TrainConfig)| {
             let mut forged = usual.clone();
             change(&mut forged);
-            save(&path, &forged, &model, &values).unwrap();
+            save(&path, &forged, &spec, &values).unwrap();
             let file = ModelFile::read(&path)?;
             file.check(&ModelSpec::new(&file.config, 10, file.n_classes()?))
         };
@@ -351,10 +350,11 @@ mod tests {
         fs::write(&other, "another's").unwrap();
         check_place(&path).unwrap();
         let usual = TrainConfig::default();
-        let model = Model::new(&ModelSpec::new(&usual, 10, 4), 1).unwrap();
+        let spec = ModelSpec::new(&usual, 10, 4);
+        let model = Model::new(&spec, 1).unwrap();
         let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
         let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
-        save(&path, &usual, &model, &values).unwrap();
+        save(&path, &usual, &spec, &values).unwrap();
         assert_eq!(fs::read(&other).unwrap(), b"another's");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing half-made is left");
         ModelFile::read(&path).unwrap();
@@ -366,14 +366,16 @@ mod tests {
         let path = dir.path().join("model");
         let layer = LayerOptions { norm: Norm::Batch, ..LayerOptions::default() };
         let usual = TrainConfig { layer, model: ModelKind::Sage, ..TrainConfig::default() };
-        let model = Model::new(&ModelSpec::new(&usual, 10, 4), 1).unwrap();
+        let spec = ModelSpec::new(&usual, 10, 4);
+        let model = Model::new(&spec, 1).unwrap();
         let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
         let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
         let opened = |config: &TrainConfig, variance: f32| {
             let mut values = values.clone();
-            let at = model.names().iter().position(|name| name.ends_with(NormLayer::VARIANCE));
+            let mut names = spec.shapes().into_iter().map(|(name, _)| name);
+            let at = names.position(|name| name.ends_with(NormLayer::VARIANCE));
             values[at.unwrap()][3] = variance;
-            save(&path, config, &model, &values).unwrap();
+            save(&path, config, &spec, &values).unwrap();
             let file = ModelFile::read(&path)?;
             file.check(&ModelSpec::new(&file.config, 10, file.n_classes()?))
         };

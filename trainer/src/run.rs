@@ -259,7 +259,7 @@ impl<'a> Run<'a> {
             none if none.is_empty() => &self.replica.adam.values(),
             best => best,
         };
-        self.save_error = model_file::save(path, self.config, &setup.model, values).err();
+        self.save_error = model_file::save(path, self.config, &setup.spec(), values).err();
     }
 
     /// Writes a checkpoint, if there are to be any; under `sdt` all local models are here.

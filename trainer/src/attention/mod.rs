@@ -12,9 +12,8 @@ mod coefficients;
 mod entries;
 mod weighted_sum;
 
-pub(crate) use coefficients::{AttentionSoftmax, HeadScores};
+pub(crate) use coefficients::{head_score_gradients, head_scores};
 pub(crate) use entries::Entries;
-pub(crate) use weighted_sum::WeightedSum;
 
 /// Slope of LeakyReLU below 0 (section 2.1).
 const NEGATIVE_SLOPE: f32 = 0.2;

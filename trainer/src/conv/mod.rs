@@ -92,20 +92,12 @@ impl LayerDropout {
     }
 
     /// Returns the mask of the rows of `nodes`.
-    fn of_rows(&self, nodes: &[NodeId]) -> Option<Mask> {
+    pub(crate) fn of_rows(&self, nodes: &[NodeId]) -> Option<Mask> {
         self.rows.map(|dropout| dropout.mask(nodes.iter().map(|node| node.0.into())))
     }
 }
 
 impl Conv {
-    /// Returns the names of the parameters, in their order.
-    pub(crate) fn names(&self) -> &'static [&'static str] {
-        match self {
-            Self::Sage(..) | Self::Gcn(_) => &["weight", "bias"],
-            Self::Gat(_) => &["weight", "attention_source", "attention_destination", "bias"],
-        }
-    }
-
     /// Returns all parameters, in a fixed order.
     pub(crate) fn parameters(&self) -> Vec<Var> {
         match self {

@@ -106,7 +106,7 @@ impl Stages<'_> {
     /// Returns the width of the rows that a stage leaves: messages, but for the last.
     fn width_after(&self, stage: usize) -> Result<usize, TrainError> {
         let width = self.widths[stage];
-        Ok(self.layers.get(stage).map_or(Ok(width), |layer| layer.message_width(width))?)
+        Ok(self.layers.get(stage).map_or(Ok(width), |layer| layer.conv.message_width(width))?)
     }
 
     fn is_last(&self, stage: usize) -> bool {
@@ -144,7 +144,7 @@ impl LayerPass<'_> {
     ) -> Result<Option<RowStore>, TrainError> {
         let mut widths = vec![self.features.width()];
         for layer in layers {
-            widths.push(layer.out_width()?);
+            widths.push(layer.conv.out_width()?);
         }
         let (sets, n_ranks) = (self.sets(layers.len(), wanted), group.n_ranks());
         let read_here = (n_ranks > 1).then(|| self.read_by(group.rank(), n_ranks, &sets));
@@ -225,7 +225,7 @@ impl LayerPass<'_> {
         loader: &BatchLoader,
     ) -> Result<Matrix, TrainError> {
         if let Some((rows, _)) = self.features.load_sparse(loader, nodes)? {
-            return Ok(layer.messages(Rows::Sparse(rows))?);
+            return Ok(layer.conv.messages(Rows::Sparse(rows))?);
         }
         let (mut features, mut buffer) = (self.features.clone(), RowBuffer::default());
         buffer.resize(nodes.len() * loader.row_bytes());
@@ -237,7 +237,7 @@ impl LayerPass<'_> {
                 Rows::Dense(Matrix::new(rows, width))
             }
         };
-        Ok(layer.messages(rows)?)
+        Ok(layer.conv.messages(rows)?)
     }
 
     /// Returns the rows of `chunk` that layer `at` makes of the messages of its nodes' neighbours.
@@ -261,8 +261,8 @@ impl LayerPass<'_> {
         let hop = Hop { block: &Arc::new(block), nodes: &nodes, degree: &degree };
         let out = stages.layers[at].combine(hop, rows, stages.widths[at])?;
         let Some(next) = stages.layers.get(at + 1) else { return Ok(out) };
-        let active = next.activation().forward(out.values(), None, &Workspace::default());
-        Ok(next.messages(Rows::Dense(Matrix::new(active, out.width())))?)
+        let active = next.conv.activation().forward(out.values(), None, &Workspace::default());
+        Ok(next.conv.messages(Rows::Dense(Matrix::new(active, out.width())))?)
     }
 
     fn row_bytes(&self) -> usize {

@@ -67,11 +67,6 @@ impl NormLayer {
         }
     }
 
-    /// Returns which normalisation it is.
-    pub(crate) fn norm(&self) -> Norm {
-        if self.running.is_some() { Norm::Batch } else { Norm::Layer }
-    }
-
     /// Returns scale and shift, and running statistics if there are any.
     pub(crate) fn parameters(&self) -> impl Iterator<Item = &Var> {
         [&self.weight, &self.bias].into_iter().chain(self.running.iter().flatten())

@@ -31,7 +31,7 @@ impl Part {
             && let Some(hidden) = number.checked_sub(1).and_then(|before| self.pass.output(before))
         {
             let mut own = self.workspace.copy(grad.values());
-            layer.activation().backward(hidden.values(), None, &mut own);
+            layer.conv.activation().backward(hidden.values(), None, &mut own);
             self.pass.beside = Some(own);
         }
         let state = &mut self.pass.layers[number];
@@ -205,7 +205,11 @@ impl Part {
         let Some(hidden) = pass.output(before) else {
             candle_core::bail!("the layer before has an output")
         };
-        layer.activation().backward(hidden.values(), state.mask.as_ref(), of_rows.values_mut());
+        layer.conv.activation().backward(
+            hidden.values(),
+            state.mask.as_ref(),
+            of_rows.values_mut(),
+        );
         if let Some(beside) = pass.beside.take() {
             add_scaled(of_rows.values_mut(), 1.0, &beside);
             workspace.give(beside);

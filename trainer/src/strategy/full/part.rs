@@ -4,7 +4,6 @@
 use std::{sync::Arc, time::Instant};
 
 use candle_core::{Result, Tensor};
-use lodestore_graph::NodeId;
 
 use super::{
     graph::PartGraph,
@@ -155,8 +154,8 @@ impl Part {
         let Some(hidden) = self.pass.layers[number - 1].output.as_ref() else {
             candle_core::bail!("the layer before has an output")
         };
-        let mask = mask_of(dropout, self.graph.own());
-        let active = layer.activation().forward(hidden.values(), mask.as_ref(), workspace);
+        let mask = dropout.of_rows(self.graph.own());
+        let active = layer.conv.activation().forward(hidden.values(), mask.as_ref(), workspace);
         let active = Matrix::new(active, hidden.width());
         let mut state = LayerState { mask, ..LayerState::default() };
         (self.pass.own, self.pass.sums) = match (plan.travels, &layer.conv) {
@@ -181,7 +180,7 @@ impl Part {
 
     fn begin_first(&mut self, layer: &Layer, plan: LayerPlan, dropout: LayerDropout) -> Result<()> {
         let (workspace, inputs) = (&self.workspace, &self.inputs);
-        let masks = [self.graph.own(), self.graph.halo()].map(|nodes| mask_of(dropout, nodes));
+        let masks = [self.graph.own(), self.graph.halo()].map(|nodes| dropout.of_rows(nodes));
         let own = inputs.own.in_epoch(masks[0].as_ref(), workspace);
         let halo = inputs.halo.in_epoch(masks[1].as_ref(), workspace);
         match plan.travels {
@@ -268,7 +267,7 @@ impl Part {
         if layer.is_residual
             && let Some(hidden) = number.checked_sub(1).and_then(|before| self.pass.output(before))
         {
-            let own = layer.activation().forward(hidden.values(), None, workspace);
+            let own = layer.conv.activation().forward(hidden.values(), None, workspace);
             add_scaled(out.values_mut(), 1.0, &own);
             workspace.give(own);
         }
@@ -359,11 +358,6 @@ impl PartPass {
     pub(super) fn output(&self, number: usize) -> Option<&Matrix> {
         self.layers[number].output.as_ref()
     }
-}
-
-/// Returns the mask of the rows of `nodes`.
-fn mask_of(dropout: LayerDropout, nodes: &[NodeId]) -> Option<Mask> {
-    dropout.rows.map(|dropout| dropout.mask(nodes.iter().map(|node| node.0.into())))
 }
 
 /// Returns the weights that neighbours' rows are multiplied with.

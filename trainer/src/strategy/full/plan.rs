@@ -37,7 +37,7 @@ impl LayerPlan {
     ) -> Result<Vec<Self>> {
         let mut in_width = width;
         let plan = |(number, layer): (usize, &Layer)| {
-            let out_width = layer.out_width()?;
+            let out_width = layer.conv.out_width()?;
             let of_features = (number == 0).then_some(features);
             let (travels, message_width) = travels(&layer.conv, in_width, of_features)?;
             let plan = Self { travels, in_width, message_width, out_width };

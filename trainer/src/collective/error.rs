@@ -69,6 +69,23 @@ pub(super) const FAULT: u32 = u32::MAX;
 pub(super) const WAITING: u32 = u32::MAX - 1;
 
 impl CollectiveError {
+    /// Returns the error of a message from `rank` that is not the expected one.
+    pub(crate) fn out_of_step(
+        rank: u32,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Self {
+        Self::OutOfStep { rank, expected: expected.into(), found: found.into() }
+    }
+
+    /// Fails unless `bytes` from `rank` are `n_bytes`.
+    pub(crate) fn expect_bytes(rank: u32, bytes: &[u8], n_bytes: usize) -> Result<(), Self> {
+        if bytes.len() == n_bytes {
+            return Ok(());
+        }
+        Err(Self::out_of_step(rank, format!("{n_bytes} bytes"), format!("{} bytes", bytes.len())))
+    }
+
     /// Returns the fault of another rank as it is passed on, so that all ranks name the same one.
     /// It has the rank, and the milliseconds it has been silent: 0 if it is gone.
     pub(super) fn to_fault(&self) -> Option<[u8; FAULT_BYTES]> {

@@ -85,7 +85,7 @@ impl Tag {
             Some(tag) => tag.to_string(),
             None => format!("a message of unknown tag {found}"),
         };
-        Err(CollectiveError::OutOfStep { rank, expected: self.to_string(), found })
+        Err(CollectiveError::out_of_step(rank, self.to_string(), found))
     }
 }
 

@@ -126,10 +126,6 @@ impl Collective for ThreadCollective {
         self.n_ranks
     }
 
-    fn n_local(&self) -> u32 {
-        self.n_ranks
-    }
-
     fn traffic(&mut self) -> &mut Traffic {
         &mut self.traffic
     }

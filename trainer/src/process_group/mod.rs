@@ -12,7 +12,7 @@ use std::time::Instant;
 use lodestore_client::load_stats::LoadStats;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::collective::{Collective, CollectiveError, Payload, Reduction, Term, Traffic};
+use crate::collective::{Collective, CollectiveError, Payload, Term, Traffic};
 use crate::error::TrainError;
 use crate::replica::ReplicaState;
 use crate::step::Place;
@@ -182,7 +182,8 @@ impl<'c> ProcessGroup<'c> {
             for (message, rank) in all.into_iter().zip(0..) {
                 let of_rank = workers_of(rank, n_ranks, n_workers);
                 if !message.is_of(of_rank) {
-                    return Err(self.raise(out_of_step(rank, "its own workers", "others")));
+                    let error = CollectiveError::out_of_step(rank, "its own workers", "others");
+                    return Err(self.raise(error));
                 }
                 for (worker, of_worker) in workers_of(rank, n_ranks, n_workers).zip(message.stats) {
                     stats[worker as usize] = of_worker;
@@ -256,7 +257,7 @@ impl<'c> ProcessGroup<'c> {
             let are_same = parameters_of.chunks_exact(row_bytes.max(1)).all(|of| of == own);
             if parameters_of.len() != expected || sums.len() != expected || !are_same {
                 let (expected, found) = ("the models of this step", "models of another step");
-                return Err(self.raise(out_of_step(rank, expected, found)));
+                return Err(self.raise(CollectiveError::out_of_step(rank, expected, found)));
             }
             let sums = sums.chunks_exact(row_bytes.max(1));
             models.extend(here.into_iter().zip(sums).map(|(worker, sum)| {
@@ -286,19 +287,27 @@ impl<'c> ProcessGroup<'c> {
         let to_rank = |rank| if is_for(rank) { rows } else { &[] };
         let outgoing: Vec<&[u8]> = (0..self.n_ranks()).map(to_rank).collect();
         let mut incoming = Vec::new();
-        let moved = self.collective.all_to_all(Payload::Embeddings, 4, &outgoing, &mut incoming);
-        moved.inspect_err(|_| self.is_over = true)?;
-        for (rank, (bytes, &length)) in (0..).zip(incoming.iter().zip(lengths)) {
-            let expected = if is_for(self.rank()) { length } else { 0 };
-            if bytes.len() != expected {
-                self.is_over = true;
-                let expected = format!("{expected} bytes of rows");
-                let found = format!("{} bytes", bytes.len());
-                let error = CollectiveError::OutOfStep { rank, expected, found };
-                return Err(self.collective.raise(error).into());
-            }
-        }
+        let lengths = if is_for(self.rank()) { lengths } else { &vec![0; lengths.len()] };
+        self.move_rows(4, &outgoing, &mut incoming, lengths)?;
         Ok(incoming)
+    }
+
+    /// Sends rows of layers to each rank, and fills `incoming` with as many bytes as are `expected`
+    /// from each.
+    fn move_rows(
+        &mut self,
+        row_bytes: usize,
+        outgoing: &[&[u8]],
+        incoming: &mut Vec<Vec<u8>>,
+        expected: &[usize],
+    ) -> Result<(), TrainError> {
+        let moved = self.collective.all_to_all(Payload::Embeddings, row_bytes, outgoing, incoming);
+        moved.inspect_err(|_| self.is_over = true)?;
+        for (rank, (bytes, &n_bytes)) in (0..).zip(incoming.iter().zip(expected)) {
+            let expected = CollectiveError::expect_bytes(rank, bytes, n_bytes);
+            expected.map_err(|error| self.raise(error))?;
+        }
+        Ok(())
     }
 
     /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the
@@ -309,13 +318,16 @@ impl<'c> ProcessGroup<'c> {
             match self.exchange_status(status, &[]) {
                 Err(TrainError::Ended) => {}
                 Err(error) => return Err(error),
-                Ok(_) => return Err(self.raise(out_of_step(0, "the end of the run", "a step"))),
+                Ok(_) => {
+                    let error = CollectiveError::out_of_step(0, "the end of the run", "a step");
+                    return Err(self.raise(error));
+                }
             }
         }
         let Traffic { rows, gradients, parameters, embeddings, control } =
             *self.collective.traffic();
         let mut sums = [rows, gradients, parameters, embeddings, control];
-        self.collective.all_reduce(Reduction::Sum, &mut sums)?;
+        self.collective.all_reduce(&mut sums)?;
         let [rows, gradients, parameters, embeddings, control] = sums;
         Ok(Traffic { rows, gradients, parameters, embeddings, control })
     }
@@ -400,12 +412,8 @@ impl<'c> ProcessGroup<'c> {
                 bytes.extend_from_slice(piece);
             }
             self.collective.broadcast(Payload::Parameters, 0, &mut bytes)?;
-            if bytes.len() != piece.len() {
-                let expected = format!("{} bytes", piece.len());
-                let found = format!("{} bytes", bytes.len());
-                let error = CollectiveError::OutOfStep { rank: 0, expected, found };
-                return Err(self.collective.raise(error));
-            }
+            let expected = CollectiveError::expect_bytes(0, &bytes, piece.len());
+            expected.map_err(|error| self.collective.raise(error))?;
             piece.copy_from_slice(&bytes);
         }
         Ok(())
@@ -420,12 +428,7 @@ pub fn give_up(collective: &mut dyn Collective, message: &str) -> Result<(), Col
 }
 
 fn malformed(rank: u32, error: &serde_json::Error) -> CollectiveError {
-    out_of_step(rank, "a message of this step", &error.to_string())
-}
-
-fn out_of_step(rank: u32, expected: &str, found: &str) -> CollectiveError {
-    let (expected, found) = (expected.to_owned(), found.to_owned());
-    CollectiveError::OutOfStep { rank, expected, found }
+    CollectiveError::out_of_step(rank, "a message of this step", error.to_string())
 }
 
 /// Returns the workers of `rank`.

@@ -22,17 +22,7 @@ impl ProcessGroup<'_> {
         }
         self.exchange_status(super::CONTINUE, &[])?;
         let outgoing: Vec<&[u8]> = outgoing.iter().map(|bytes| &bytes[..]).collect();
-        let (payload, row_bytes) = (Payload::Embeddings, row_bytes.max(1));
-        let moved = self.collective.all_to_all(payload, row_bytes, &outgoing, incoming);
-        moved.inspect_err(|_| self.is_over = true)?;
-        for (rank, (bytes, &expected)) in (0..).zip(incoming.iter().zip(expected)) {
-            if bytes.len() != expected {
-                let expected = format!("{expected} bytes of rows");
-                let found = format!("{} bytes", bytes.len());
-                return Err(self.raise(CollectiveError::OutOfStep { rank, expected, found }));
-            }
-        }
-        Ok(())
+        self.move_rows(row_bytes.max(1), &outgoing, incoming, expected)
     }
 
     /// Returns the figures of all `n_parts` partitions, in their order.
@@ -48,7 +38,7 @@ impl ProcessGroup<'_> {
         all.sort_by_key(|of_part| of_part.part);
         if !all.iter().map(|of_part| of_part.part).eq(0..n_parts) {
             let (expected, found) = ("the figures of each partition", "others");
-            return Err(self.raise(super::out_of_step(0, expected, found)));
+            return Err(self.raise(CollectiveError::out_of_step(0, expected, found)));
         }
         Ok(all)
     }

@@ -72,12 +72,8 @@ impl ProcessGroup<'_> {
     fn receive_values(&mut self, from: u32, out: &mut [u8]) -> Result<(), CollectiveError> {
         let mut bytes = Vec::new();
         self.collective.receive(from, Payload::Parameters, &mut bytes)?;
-        if bytes.len() != out.len() {
-            let expected = format!("{} bytes of a local model", out.len());
-            let found = format!("{} bytes", bytes.len());
-            let error = CollectiveError::OutOfStep { rank: from, expected, found };
-            return Err(self.collective.raise(error));
-        }
+        let expected = CollectiveError::expect_bytes(from, &bytes, out.len());
+        expected.map_err(|error| self.collective.raise(error))?;
         out.copy_from_slice(&bytes);
         Ok(())
     }

@@ -127,10 +127,6 @@ impl Collective for Raising {
         self.ranks.n_ranks()
     }
 
-    fn n_local(&self) -> u32 {
-        self.ranks.n_local()
-    }
-
     fn traffic(&mut self) -> &mut Traffic {
         self.ranks.traffic()
     }

@@ -243,10 +243,6 @@ impl Collective for SocketCollective {
         self.n_ranks
     }
 
-    fn n_local(&self) -> u32 {
-        self.n_ranks
-    }
-
     fn traffic(&mut self) -> &mut Traffic {
         &mut self.traffic
     }

@@ -9,7 +9,6 @@
 pub(crate) mod error;
 mod folder;
 mod format;
-mod header;
 mod settings;
 
 use std::time::Instant;

@@ -186,103 +186,20 @@ pub enum TrainError {
     /// The lists of a partition could not be made.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// `sdt`: a partition does not fit in the memory of a worker.
-    #[error(
-        "partition {part} with its halo takes {needed} bytes, and of the {memory} bytes of a worker \
-         {left} are for it, since training is left {reserved}: import the graph in {parts} partitions or \
-         more (--parts {parts}), allow more (--memory), or leave less to training (--reserve)"
-    )]
-    PartitionMemory {
-        /// The largest partition.
-        part: u32,
-        /// Bytes of it.
-        needed: u64,
-        /// Memory of a worker.
-        memory: u64,
-        /// Part of it that training takes.
-        reserved: u64,
-        /// The rest.
-        left: u64,
-        /// Partitions that would be small enough, if each had its part of the largest.
-        parts: u64,
-    },
-    /// `sdt`: the loss of a local model left the numbers.
-    #[error(
-        "the local model of partition {part} has a loss of {loss} in epoch {epoch}, batch {batch}; it is \
-         not averaged in; try a lower learning rate"
-    )]
-    ReplicaDiverged {
+    /// `sdt` and `full`: a partition is larger than its memory, or than its parts can be numbered.
+    #[error("{0}")]
+    PartitionSize(String),
+    /// `sdt`: a local model that cannot be averaged with others.
+    #[error("the local model of partition {part} has {fault}")]
+    LocalModel {
         /// The partition.
         part: u32,
-        /// Epoch, from 0.
-        epoch: u32,
-        /// Batch of the partition in the epoch, from 0.
-        batch: u32,
-        /// The loss.
-        loss: f64,
-    },
-    /// `sdt`: a local model, or its optimiser, left the numbers.
-    #[error(
-        "the local model of partition {part} has a parameter or a moment of {found}; it is not averaged \
-         in; try a lower learning rate"
-    )]
-    Replica {
-        /// The partition.
-        part: u32,
-        /// The first value that is not finite.
-        found: f32,
-    },
-    /// `sdt`: a local model has other layers than the run's.
-    #[error(
-        "the local model of partition {part} has parameters of {found} elements, and those of the run \
-         have {expected}; average models of the same layers only"
-    )]
-    OtherLayers {
-        /// The partition.
-        part: u32,
-        /// Elements of each parameter of the run.
-        expected: String,
-        /// Elements of each parameter of the local model.
-        found: String,
-    },
-    /// `full`: a partition has more edges than can be numbered.
-    #[error(
-        "partition {part} has more than {} edges, the most that one can have; import the graph in more \
-         partitions (--parts)",
-        u32::MAX
-    )]
-    TooManyEdges {
-        /// The partition.
-        part: u32,
-    },
-    /// `full`: a partition has more elements of sparse features than can be numbered.
-    #[error(
-        "the features of a partition have {found} elements that are not zero, and at most {} can be \
-         kept; import the graph in more partitions (--parts)",
-        u32::MAX
-    )]
-    TooManyFeatures {
-        /// Elements.
-        found: usize,
+        /// What is wrong with it, and what to do.
+        fault: String,
     },
     /// `full`: profiles of devices cannot be balanced.
     #[error(transparent)]
     Rapa(#[from] RapaError),
-    /// `full`: a partition does not fit its device, whatever it does without.
-    #[error(
-        "partition {part} takes {needed} bytes without any halo that it can do without, and device \
-         `{device}` has {found}; import the graph in more partitions (--parts), or take another device"
-    )]
-    DeviceMemory {
-        /// The partition.
-        part: u32,
-        /// Name of the device.
-        device: String,
-        /// Bytes of the partition.
-        needed: u64,
-        /// Bytes of the device.
-        found: u64,
-    },
     /// Threads could not be started.
     #[error("cannot start compute threads: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),

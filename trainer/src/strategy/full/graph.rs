@@ -82,8 +82,13 @@ impl PartGraph {
             let first = sources.len();
             sources.extend(topology.in_neighbours(NodeId(node)).iter().copied().filter_map(local));
             is_boundary.push(sources[first..].iter().any(|&source| source as usize >= n_own));
-            let end =
-                u32::try_from(sources.len()).map_err(|_| TrainError::TooManyEdges { part })?;
+            let Ok(end) = u32::try_from(sources.len()) else {
+                return Err(TrainError::PartitionSize(format!(
+                    "partition {part} has more than {} edges, the most that one can have; import \
+                     the graph in more partitions (--parts)",
+                    u32::MAX
+                )));
+            };
             offsets.push(end);
         }
         let n_src = nodes.len() as u32;

@@ -176,7 +176,14 @@ impl InputRows {
 
     fn sparse(rows: SparseRows) -> std::result::Result<Self, TrainError> {
         let found = rows.values().len();
-        let columns = rows.by_column().ok_or(TrainError::TooManyFeatures { found })?;
+        let too_many = || {
+            TrainError::PartitionSize(format!(
+                "the features of a partition have {found} elements that are not zero, and at most \
+                 {} can be kept; import the graph in more partitions (--parts)",
+                u32::MAX
+            ))
+        };
+        let columns = rows.by_column().ok_or_else(too_many)?;
         Ok(Self::Sparse { rows, columns })
     }
 

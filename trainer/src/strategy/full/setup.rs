@@ -119,11 +119,14 @@ fn dropped_replicas(setup: &Setup<'_>) -> Result<Vec<Vec<NodeId>>, TrainError> {
     let node_bytes = RapaParams::default().node_bytes + setup.row_bytes as u64;
     let params = RapaParams { node_bytes, ..RapaParams::default() };
     let adjusted = adjust(&loads, &of_parts, &params)?;
-    for (part, (adjusted, device)) in (0..).zip(adjusted.parts.iter().zip(&of_parts)) {
+    for (part, (adjusted, device)) in (0u32..).zip(adjusted.parts.iter().zip(&of_parts)) {
         if !adjusted.fits {
-            let (needed, found) = (adjusted.bytes, device.memory_bytes);
-            let device = device.name.clone();
-            return Err(TrainError::DeviceMemory { part, device, needed, found });
+            let (needed, found, device) = (adjusted.bytes, device.memory_bytes, &device.name);
+            return Err(TrainError::PartitionSize(format!(
+                "partition {part} takes {needed} bytes without any halo that it can do without, \
+                 and device `{device}` has {found}; import the graph in more partitions (--parts), \
+                 or take another device"
+            )));
         }
     }
     let dropped = loads.iter().zip(&adjusted.parts).map(|(load, adjusted)| {

@@ -133,7 +133,7 @@ fn check_memory(config: &TrainConfig, sizes: &[u64]) -> Result<(), TrainError> {
     else {
         return Ok(());
     };
-    let largest = (0..).zip(sizes.iter().copied()).max_by_key(|(_, size)| *size);
+    let largest = (0u32..).zip(sizes.iter().copied()).max_by_key(|(_, size)| *size);
     let (part, needed) = largest.unwrap_or_default();
     if needed <= left {
         return Ok(());
@@ -141,7 +141,12 @@ fn check_memory(config: &TrainConfig, sizes: &[u64]) -> Result<(), TrainError> {
     // As many times more partitions as the largest is larger.
     let parts = (u128::from(needed) * sizes.len() as u128).div_ceil(u128::from(left.max(1)));
     let parts = u64::try_from(parts).unwrap_or(u64::MAX);
-    Err(TrainError::PartitionMemory { part, needed, memory, reserved, left, parts })
+    Err(TrainError::PartitionSize(format!(
+        "partition {part} with its halo takes {needed} bytes, and of the {memory} bytes of a worker \
+         {left} are for it, since training is left {reserved}: import the graph in {parts} \
+         partitions or more (--parts {parts}), allow more (--memory), or leave less to training \
+         (--reserve)"
+    )))
 }
 
 #[cfg(test)]

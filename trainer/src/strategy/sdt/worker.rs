@@ -12,6 +12,7 @@ use lodestore_graph::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::average::check_finite;
 use super::load::{Ready, Turns};
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
@@ -85,9 +86,13 @@ impl PartitionWorker<'_> {
         for (number, roots) in (0..).zip(&batches) {
             let of_batch = self.step(&ready, &mut sampler, Place { epoch, step: number }, roots);
             let mut of_batch = of_batch.map_err(|error| match error {
-                TrainError::Diverged { loss, .. } => {
-                    TrainError::ReplicaDiverged { part, epoch, batch: number, loss }
-                }
+                TrainError::Diverged { loss, .. } => TrainError::LocalModel {
+                    part,
+                    fault: format!(
+                        "a loss of {loss} in epoch {epoch}, batch {number}; it is not averaged in; \
+                         try a lower learning rate"
+                    ),
+                },
                 error => error,
             })?;
             let update = Instant::now();
@@ -170,15 +175,5 @@ impl PartitionWorker<'_> {
         }
         let order = self.order.as_ref().map_or(&[][..], |(_, order)| order);
         self.plan.batches(order, part)
-    }
-}
-
-/// Fails where a local model has a value that is not finite.
-fn check_finite(part: u32, state: &ReplicaState) -> Result<(), TrainError> {
-    let ReplicaState { values, means, variances, .. } = state;
-    let mut all = [values, means, variances].into_iter().flatten().flatten().copied();
-    match all.find(|value| !value.is_finite()) {
-        Some(found) => Err(TrainError::Replica { part, found }),
-        None => Ok(()),
     }
 }

@@ -120,13 +120,10 @@ impl Adam {
     pub(crate) fn restore(&mut self, state: AdamState) -> Result<()> {
         self.n_steps = state.n_steps;
         let moments = state.means.into_iter().zip(state.variances);
-        let lists = state.values.into_iter().zip(moments);
-        for (parameter, (values, (mean, variance))) in self.parameters.iter_mut().zip(lists) {
-            let var = &parameter.var;
-            var.set(&Tensor::from_slice(&values, var.shape(), &Device::Cpu)?)?;
-            (parameter.values, parameter.mean, parameter.variance) = (values, mean, variance);
+        for (parameter, (mean, variance)) in self.parameters.iter_mut().zip(moments) {
+            (parameter.mean, parameter.variance) = (mean, variance);
         }
-        Ok(())
+        self.set_values(state.values)
     }
 
     /// Replaces the parameters, one flat list each; moments stay.

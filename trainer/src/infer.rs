@@ -10,7 +10,7 @@ use lodestore_graph::{NodeId, PartId};
 use serde::Serialize;
 
 use crate::collective::ThreadCollective;
-use crate::error::TrainError;
+use crate::error::{TrainError, check};
 use crate::features::FeatureRows;
 use crate::layerwise::{
     LayerPass, NodeSet, Owners, PassLimits, PassOutput, PassPlace, WorkFolder, check_finite, remove,
@@ -102,14 +102,9 @@ impl<'a> Inference<'a> {
             InferOutput::Logits => model.layers().len(),
             InferOutput::Embedding => model.layers().len() - 1,
         };
-        let Some(last) = n_layers.checked_sub(1) else {
-            return Err(TrainError::Setting {
-                setting: "output",
-                expected: "logits for a model of one layer, which has no hidden rows".to_owned(),
-                found: output.to_string(),
-            });
-        };
-        let width = model.layers()[last].conv.out_width()?;
+        let expected = "logits for a model of one layer, which has no hidden rows";
+        check(n_layers > 0, "output", expected, output)?;
+        let width = model.layers()[n_layers - 1].conv.out_width()?;
         let owned: Vec<PartId> = graph.book.parts().collect();
         let limits = PassLimits::within(infer.memory_bytes);
         let pass = LayerPass {

@@ -3,7 +3,7 @@
 use std::f64::consts::PI;
 
 use crate::config::TrainConfig;
-use crate::error::TrainError;
+use crate::error::{TrainError, check};
 use crate::options::{RateSchedule, WarmUp};
 
 /// The learning rate as a function of the step.
@@ -28,13 +28,9 @@ impl LearningRate {
         let all = u64::from(config.epochs) * u64::from(n_steps);
         let cosine_end = (update.schedule == RateSchedule::Cosine).then_some(all);
         // A run without steps has no rate either.
-        if cosine_end.is_some_and(|end| end > 0 && warm_up >= end) {
-            return Err(TrainError::Setting {
-                setting: "warm_up",
-                expected: format!("shorter than the {all} steps of a cosine"),
-                found: update.warm_up.to_string(),
-            });
-        }
+        let is_shorter = cosine_end.is_none_or(|end| end == 0 || warm_up < end);
+        let expected = format!("shorter than the {all} steps of a cosine");
+        check(is_shorter, "warm_up", &expected, update.warm_up)?;
         Ok(Self { whole: config.learning_rate, warm_up, cosine_end })
     }
 

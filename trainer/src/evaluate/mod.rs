@@ -13,25 +13,15 @@ use crate::process_group::ProcessGroup;
 
 /// The validation and test nodes, and what it takes to compute their logits.
 pub(crate) struct Evaluator<'a> {
-    pass: LayerPass<'a>,
-    labels: &'a Labels,
+    pub(crate) pass: LayerPass<'a>,
+    pub(crate) labels: &'a Labels,
     /// Their metric.
-    metric: Metric,
+    pub(crate) metric: Metric,
     /// Whether test nodes are measured too.
-    measure_test: bool,
+    pub(crate) measure_test: bool,
 }
 
-impl<'a> Evaluator<'a> {
-    /// Makes an evaluator by `pass`; test nodes are left out unless they are to be measured.
-    pub(crate) fn new(
-        pass: LayerPass<'a>,
-        labels: &'a Labels,
-        metric: Metric,
-        measure_test: bool,
-    ) -> Self {
-        Self { pass, labels, metric, measure_test }
-    }
-
+impl Evaluator<'_> {
     /// Returns the metric of `model` as it is now, to the leader of the processes; each of them
     /// makes the rows of its workers' nodes.
     ///

@@ -27,7 +27,7 @@ fn accuracy_is_that_of_whole_neighbourhoods() {
         for n_bytes in [1, 1000, 1 << 20] {
             let evaluator = |measure_test| {
                 let pass = pass(&topology, PassLimits::within(n_bytes));
-                Evaluator::new(pass, &labels, Metric::Accuracy, measure_test)
+                Evaluator { pass, labels: &labels, metric: Metric::Accuracy, measure_test }
                     .accuracy(&model, &mut ProcessGroup::new(&mut ThreadCollective::alone()))
                     .unwrap()
             };

@@ -20,8 +20,7 @@ use tracing::warn;
 
 use crate::checkpoint::Settings;
 use crate::config::{Fetch, HopConfig, Migration, Sampling, Strategy, TrainConfig};
-use crate::error::TrainError;
-use crate::error::check;
+use crate::error::{TrainError, check};
 use crate::evaluate::Evaluator;
 use crate::features::FeatureRows;
 use crate::labels::{LabelUse, Labels};
@@ -207,25 +206,21 @@ impl<'a> Setup<'a> {
 
     /// Returns what accuracy is measured with; it reads through the sources of all workers here.
     pub(crate) fn evaluator(&self) -> Result<Evaluator<'_>, TrainError> {
-        let TrainConfig { metric, measure_test, .. } = *self.config;
-        Ok(Evaluator::new(self.layer_pass()?, &self.labels, metric, measure_test))
-    }
-
-    /// Returns what all nodes' rows are computed with.
-    fn layer_pass(&self) -> Result<LayerPass<'_>, TrainError> {
         let loader = |(&worker, sources): (&u32, &WorkerSources)| {
             let owned = owned_parts(self.config, self.graph, worker);
             sources.untiered_loader(&self.config.feature_tensor, &owned)
         };
         let loaders =
             self.workers.iter().zip(self.sources).map(loader).collect::<Result<_, _>>()?;
-        Ok(LayerPass {
+        let pass = LayerPass {
             topology: self.graph.topology,
             owners: Owners { book: self.graph.book, n_workers: self.config.workers },
             features: self.features.clone(),
             loaders,
             limits: PassLimits::within(self.config.evaluation_bytes),
-        })
+        };
+        let TrainConfig { metric, measure_test, .. } = *self.config;
+        Ok(Evaluator { pass, labels: &self.labels, metric, measure_test })
     }
 
     /// Returns whether there are test nodes.
@@ -392,13 +387,9 @@ fn check_sources(
     sources: &[WorkerSources],
     workers: &[u32],
 ) -> Result<(), TrainError> {
-    if workers.is_empty() || sources.len() != workers.len() {
-        return Err(TrainError::Setting {
-            setting: "workers",
-            expected: format!("at least one per process, with sources for {}", sources.len()),
-            found: workers.len().to_string(),
-        });
-    }
+    let has_sources = !workers.is_empty() && sources.len() == workers.len();
+    let most = format!("at least one per process, with sources for {}", sources.len());
+    check(has_sources, "workers", &most, workers.len())?;
     let expected = graph.book.n_nodes();
     let found = graph.topology.n_nodes();
     if found != expected {

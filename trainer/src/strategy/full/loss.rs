@@ -2,7 +2,7 @@
 
 use crate::{
     labels::Targets,
-    loss::{is_positive, largest},
+    loss::{is_positive, label_loss, largest},
     matrix::Matrix,
 };
 
@@ -55,16 +55,14 @@ fn cross_entropy(row: &[f32], class: u32, n_all: u64, gradient: &mut [f32]) -> (
     (top + sum.ln() - f64::from(row[class]), largest(row) == class)
 }
 
-/// Returns the mean of `ln(1 + exp(x)) - y·x` over labels, and whether all of them are right.
+/// Returns the mean over labels, and whether all of them are right.
 fn binary(row: &[f32], labels: &[u8], n_all: u64, gradient: &mut [f32]) -> (f64, bool) {
     let scale = 1.0 / (n_all as f64 * labels.len().max(1) as f64);
     let (mut sum, mut is_right) = (0.0, true);
     for (out, (&logit, &label)) in gradient.iter_mut().zip(row.iter().zip(labels)) {
-        let (x, y) = (f64::from(logit), f64::from(label));
-        // Not `x.max(0.0)`, which is 0 for NaN.
-        let above = if x < 0.0 { 0.0 } else { x };
-        sum += above - x * y + (-x.abs()).exp().ln_1p();
-        *out = ((1.0 / (1.0 + (-x).exp()) - y) * scale) as f32;
+        let (loss, slope) = label_loss(logit, label);
+        sum += loss;
+        *out = (slope * scale) as f32;
         is_right &= is_positive(logit) == (label == 1);
     }
     (sum / labels.len().max(1) as f64, is_right)
